@@ -1,0 +1,37 @@
+#include "base/arena.h"
+
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum ox_status ox_arena_open(const char *label, uint64_t bytes, struct ox_arena *out) {
+    *out = (struct ox_arena){0};
+    if (bytes == 0) {
+        return OX_OK;
+    }
+    const uint64_t mapped = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+    void *const base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        char text[OX_SIZE_TEXT_BYTES];
+        return ox_fail_errno(OX_E_NOMEM, errno, "%s arena: cannot reserve %s", label,
+                             ox_size_text(mapped, text));
+    }
+    /* Only whole huge pages inside: rounding the arena up would break the budget. */
+    (void)madvise(base, mapped, MADV_HUGEPAGE);
+    (void)madvise(base, mapped, MADV_DONTFORK);
+    for (uint64_t at = 0; at < mapped; at += OX_IO_ALIGN_BYTES) {
+        ((volatile unsigned char *)base)[at] = 0;
+    }
+    *out = (struct ox_arena){.base = base, .bytes = mapped};
+    return OX_OK;
+}
+
+void ox_arena_close(struct ox_arena *arena) {
+    if (arena->base != NULL) {
+        munmap(arena->base, arena->bytes);
+    }
+    *arena = (struct ox_arena){0};
+}

@@ -1,0 +1,18 @@
+/* Assertions for programmer errors, also in release builds. Each is O(1). */
+#ifndef OX_BASE_ASSERT_H
+#define OX_BASE_ASSERT_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Writes the failed condition with its place to stderr and aborts. */
+__attribute__((noreturn, cold)) void ox_assert_failed(const char *condition, const char *file, int line);
+
+#define OX_ASSERT(condition) \
+    ((condition) ? (void)0 : ox_assert_failed(#condition, __FILE__, __LINE__))
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,25 @@
+/* Checksums: XXH3 of the xxHash library. */
+#ifndef OX_BASE_HASH_H
+#define OX_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+uint64_t ox_hash64(const void *data, size_t bytes, uint64_t seed);
+
+struct ox_hash128 {
+    uint64_t low, high;
+};
+struct ox_hash128 ox_hash128(const void *data, size_t bytes, uint64_t seed);
+
+/* Mixes several words into one seed; order matters. */
+uint64_t ox_hash_seed(const uint64_t *words, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

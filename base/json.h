@@ -1,0 +1,39 @@
+/* Typed access to JSON (jansson) with errors that name the file, the key and what was expected.
+ * Rules for parsing: duplicate keys are refused; sizes are limited by the caller. */
+#ifndef OX_BASE_JSON_H
+#define OX_BASE_JSON_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Parses `bytes` of text; `where` names the source in errors. The caller owns *out (json_decref).
+ * Integers beyond 64 bits (tokenizer_config.json of Llama-3 has one) turn all numbers to doubles. */
+OX_MUST enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out);
+
+/* Reads and parses a file of at most `bytes_max`. */
+OX_MUST enum ox_status ox_json_load(const char *path, size_t bytes_max, json_t **out);
+
+/* The getters read object[key]; a missing key leaves *value (set a default first) unless `required`.
+ * JSON null counts as missing. A wrong type or range is an error that names `where` and the key. */
+OX_MUST enum ox_status ox_json_get_u64(const char *where, const json_t *object, const char *key,
+                                       bool required, uint64_t *value);
+OX_MUST enum ox_status ox_json_get_double(const char *where, const json_t *object, const char *key,
+                                          bool required, double *value);
+OX_MUST enum ox_status ox_json_get_bool(const char *where, const json_t *object, const char *key,
+                                        bool required, bool *value);
+/* *value points into the object. */
+OX_MUST enum ox_status ox_json_get_string(const char *where, const json_t *object, const char *key,
+                                          bool required, const char **value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

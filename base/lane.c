@@ -1,0 +1,284 @@
+#include "base/lane.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/prng.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum ox_status ox_mark_poll(struct ox_mark mark, bool *done) {
+    if (mark.lane == NULL) {
+        *done = true;
+        return OX_OK;
+    }
+    return mark.lane->ops->poll(mark.lane, mark.seq, done);
+}
+
+enum ox_status ox_mark_join(struct ox_mark mark) {
+    return mark.lane == NULL ? OX_OK : mark.lane->ops->join(mark.lane, mark.seq);
+}
+
+enum ox_status ox_lane_wait(struct ox_lane *lane, struct ox_mark after) {
+    if (after.lane == NULL || after.lane == lane) { /* a lane is FIFO: its own past is done */
+        return OX_OK;
+    }
+    return lane->ops->wait(lane, after);
+}
+
+enum ox_status ox_lane_drain(struct ox_lane *lane) {
+    return lane->ops->drain(lane);
+}
+
+void ox_lane_reset(struct ox_lane *lane) {
+    lane->ops->reset(lane);
+}
+
+void ox_lane_stats(struct ox_lane *lane, struct ox_lane_stats *out) {
+    lane->ops->stats(lane, out);
+}
+
+void ox_lane_close(struct ox_lane **lane) {
+    if (*lane != NULL) {
+        (*lane)->ops->close(*lane);
+        *lane = NULL;
+    }
+}
+
+/* ---- host lanes ----------------------------------------------------------------------------- */
+
+struct job {
+    ox_job_fn *fn;        /* NULL: wait for `after` */
+    struct ox_mark after;
+    _Alignas(16) unsigned char args[OX_JOB_ARGS_BYTES];
+};
+
+/* Jobs are numbered from 1; `issued` and `done` are the numbers of the last one queued and ended. */
+struct host_lane {
+    struct ox_lane base;
+    struct ox_host_lane_config config;
+    struct job *queue;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t work;     /* signalled when a job is queued or the lane closes */
+    pthread_cond_t progress; /* signalled when a job ends                        */
+    uint64_t issued, done;
+    uint64_t failed_seq; /* the first failure; 0 = none */
+    enum ox_status failure;
+    char failure_text[OX_ERROR_TEXT_BYTES];
+    bool closing;
+    struct ox_lane_stats stats;
+};
+
+static struct host_lane *host_lane_of(struct ox_lane *lane) {
+    return (struct host_lane *)lane;
+}
+
+/* The status of job `seq`, which has ended. The caller holds the lock. */
+static enum ox_status ended_status(struct host_lane *lane, uint64_t seq) {
+    if (lane->failed_seq == 0 || seq < lane->failed_seq) {
+        return OX_OK;
+    }
+    return ox_fail(lane->failure, "%s", lane->failure_text);
+}
+
+static enum ox_status host_lane_poll(struct ox_lane *base, uint64_t seq, bool *done) {
+    struct host_lane *const lane = host_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    *done = lane->done >= seq;
+    const enum ox_status status = *done ? ended_status(lane, seq) : OX_OK;
+    pthread_mutex_unlock(&lane->lock);
+    return status;
+}
+
+static enum ox_status host_lane_join(struct ox_lane *base, uint64_t seq) {
+    struct host_lane *const lane = host_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    OX_ASSERT(seq <= lane->issued);
+    while (lane->done < seq) {
+        pthread_cond_wait(&lane->progress, &lane->lock);
+    }
+    const enum ox_status status = ended_status(lane, seq);
+    pthread_mutex_unlock(&lane->lock);
+    return status;
+}
+
+static enum ox_status host_lane_drain(struct ox_lane *base) {
+    struct host_lane *const lane = host_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    const uint64_t last = lane->issued;
+    pthread_mutex_unlock(&lane->lock);
+    return host_lane_join(base, last);
+}
+
+static void host_lane_reset(struct ox_lane *base) {
+    struct host_lane *const lane = host_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    OX_ASSERT(lane->done == lane->issued);
+    lane->failed_seq = 0;
+    lane->failure = OX_OK;
+    lane->failure_text[0] = '\0';
+    pthread_mutex_unlock(&lane->lock);
+}
+
+static void host_lane_stats(struct ox_lane *base, struct ox_lane_stats *out) {
+    struct host_lane *const lane = host_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    *out = lane->stats;
+    pthread_mutex_unlock(&lane->lock);
+}
+
+static enum ox_status enqueue(struct host_lane *lane, ox_job_fn *fn, struct ox_mark after,
+                              const void *args, size_t args_bytes, struct ox_mark *done) {
+    OX_ASSERT(args_bytes <= OX_JOB_ARGS_BYTES);
+    pthread_mutex_lock(&lane->lock);
+    OX_ASSERT(!lane->closing);
+    while (lane->issued - lane->done >= lane->config.queue_len) {
+        pthread_cond_wait(&lane->progress, &lane->lock);
+    }
+    struct job *const job = &lane->queue[lane->issued % lane->config.queue_len];
+    job->fn = fn;
+    job->after = after;
+    if (args_bytes > 0) {
+        memcpy(job->args, args, args_bytes);
+    }
+    lane->issued++;
+    if (done != NULL) {
+        *done = (struct ox_mark){.lane = &lane->base, .seq = lane->issued};
+    }
+    pthread_cond_signal(&lane->work);
+    pthread_mutex_unlock(&lane->lock);
+    return OX_OK;
+}
+
+static enum ox_status host_lane_wait(struct ox_lane *base, struct ox_mark after) {
+    return enqueue(host_lane_of(base), NULL, after, NULL, 0, NULL);
+}
+
+static void chaos_delay(const struct host_lane *lane, uint64_t seq) {
+    if (lane->config.chaos_seed == 0) {
+        return;
+    }
+    uint64_t label_hash = 0;
+    for (const char *at = lane->base.label; *at != '\0'; at++) {
+        label_hash = label_hash * 131 + (unsigned char)*at;
+    }
+    const double share = ox_uniform(lane->config.chaos_seed, label_hash, seq);
+    const uint64_t delay_ns = (uint64_t)(share * share * (double)lane->config.chaos_ns_max);
+    const struct timespec delay = {.tv_sec = (time_t)(delay_ns / 1000000000u),
+                                   .tv_nsec = (long)(delay_ns % 1000000000u)};
+    nanosleep(&delay, NULL);
+}
+
+/* Runs or skips the job in the slot; called without the lock, the slot belongs to this thread. */
+static enum ox_status run_job(struct host_lane *lane, const struct job *job, uint64_t seq, bool skip,
+                              uint64_t *busy_ns, uint64_t *wait_ns) {
+    const uint64_t begin_ns = ox_clock_ns();
+    if (job->fn == NULL) {
+        /* Joined also when skipping: what the other lane does must be over before we are. */
+        const enum ox_status status = ox_mark_join(job->after);
+        *wait_ns = ox_clock_ns() - begin_ns;
+        return skip ? OX_OK : status;
+    }
+    if (skip) {
+        return OX_OK;
+    }
+    chaos_delay(lane, seq);
+    const enum ox_status status = job->fn(lane->config.owner, job->args);
+    *busy_ns = ox_clock_ns() - begin_ns;
+    return status;
+}
+
+static void *host_lane_main(void *context) {
+    struct host_lane *const lane = context;
+    pthread_mutex_lock(&lane->lock);
+    for (;;) {
+        while (lane->done == lane->issued && !lane->closing) {
+            pthread_cond_wait(&lane->work, &lane->lock);
+        }
+        if (lane->done == lane->issued) {
+            break;
+        }
+        const uint64_t seq = lane->done + 1;
+        const struct job *const job = &lane->queue[lane->done % lane->config.queue_len];
+        const bool skip = lane->failed_seq != 0;
+        pthread_mutex_unlock(&lane->lock);
+
+        uint64_t busy_ns = 0, wait_ns = 0;
+        const enum ox_status status = run_job(lane, job, seq, skip, &busy_ns, &wait_ns);
+
+        pthread_mutex_lock(&lane->lock);
+        if (status != OX_OK && lane->failed_seq == 0) {
+            lane->failed_seq = seq;
+            lane->failure = status;
+            snprintf(lane->failure_text, sizeof lane->failure_text, "%s", ox_error_text());
+        }
+        lane->stats.busy_ns += busy_ns;
+        lane->stats.wait_ns += wait_ns;
+        lane->stats.job_count += job->fn != NULL;
+        lane->done = seq;
+        pthread_cond_broadcast(&lane->progress);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    return NULL;
+}
+
+static void host_lane_close(struct ox_lane *base) {
+    struct host_lane *const lane = host_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    lane->closing = true;
+    pthread_cond_signal(&lane->work);
+    pthread_mutex_unlock(&lane->lock);
+    pthread_join(lane->thread, NULL);
+    pthread_cond_destroy(&lane->progress);
+    pthread_cond_destroy(&lane->work);
+    pthread_mutex_destroy(&lane->lock);
+    free(lane->queue);
+    free(lane);
+}
+
+static const struct ox_lane_ops host_lane_ops = {
+    .wait = host_lane_wait,
+    .poll = host_lane_poll,
+    .join = host_lane_join,
+    .drain = host_lane_drain,
+    .reset = host_lane_reset,
+    .stats = host_lane_stats,
+    .close = host_lane_close,
+};
+
+enum ox_status ox_host_lane_submit(struct ox_lane *lane, ox_job_fn *fn, const void *args,
+                                   size_t args_bytes, struct ox_mark *done) {
+    OX_ASSERT(lane->ops == &host_lane_ops && fn != NULL);
+    return enqueue(host_lane_of(lane), fn, (struct ox_mark){0}, args, args_bytes, done);
+}
+
+enum ox_status ox_host_lane_open(const struct ox_host_lane_config *config, struct ox_lane **out) {
+    OX_ASSERT(config->queue_len > 0 && config->label != NULL);
+    *out = NULL;
+    struct host_lane *const lane = calloc(1, sizeof *lane);
+    struct job *const queue = calloc(config->queue_len, sizeof *queue);
+    if (lane == NULL || queue == NULL) {
+        free(lane);
+        free(queue);
+        return ox_fail(OX_E_NOMEM, "lane %s: no memory for a queue of %u jobs", config->label,
+                       config->queue_len);
+    }
+    lane->base = (struct ox_lane){.ops = &host_lane_ops, .label = config->label};
+    lane->config = *config;
+    lane->queue = queue;
+    pthread_mutex_init(&lane->lock, NULL);
+    pthread_cond_init(&lane->work, NULL);
+    pthread_cond_init(&lane->progress, NULL);
+    const int err = pthread_create(&lane->thread, NULL, host_lane_main, lane);
+    if (err != 0) {
+        free(queue);
+        free(lane);
+        return ox_fail_errno(OX_E_NOMEM, err, "lane %s: cannot start its thread", config->label);
+    }
+    *out = &lane->base;
+    return OX_OK;
+}

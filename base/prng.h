@@ -1,0 +1,30 @@
+/* Counter-based random numbers: value i of stream s under seed k is a pure function of the three,
+ * so any element of any tensor can be drawn alone and in any order, whatever the placement.
+ *
+ * Philox-4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
+#ifndef OX_BASE_PRNG_H
+#define OX_BASE_PRNG_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Four words for counter (block, stream) under `seed`. */
+void ox_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]);
+
+/* Uniform in [0, 1) with 53 random bits. */
+double ox_uniform(uint64_t seed, uint64_t stream, uint64_t idx);
+
+/* Standard normal by Box-Muller from one block; computed in double. */
+double ox_normal(uint64_t seed, uint64_t stream, uint64_t idx);
+
+/* The image of `idx` under a pseudo-random permutation of [0, count): a cycle-walking Feistel
+ * network, so that a shuffled epoch needs no table. Requires idx < count. */
+uint64_t ox_permute(uint64_t seed, uint64_t stream, uint64_t count, uint64_t idx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,55 @@
+#include "base/status.h"
+
+#include "base/assert.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local char error_text[OX_ERROR_TEXT_BYTES];
+
+enum ox_status ox_fail(enum ox_status status, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    char text[OX_ERROR_TEXT_BYTES]; /* the arguments may point into error_text */
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    memcpy(error_text, text, sizeof text);
+    return status;
+}
+
+enum ox_status ox_fail_errno(enum ox_status status, int err, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    char text[OX_ERROR_TEXT_BYTES];
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return ox_fail(status, "%s: %s", text, strerror(err));
+}
+
+enum ox_status ox_fail_in(enum ox_status status, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    char context[OX_ERROR_TEXT_BYTES];
+    vsnprintf(context, sizeof context, fmt, args);
+    va_end(args);
+    return ox_fail(status, "%s: %s", context, error_text);
+}
+
+const char *ox_error_text(void) {
+    return error_text;
+}
+
+const char *ox_status_name(enum ox_status status) {
+    static const char *const names[OX_STATUS_COUNT] = {
+        "OX_OK",     "OX_E_NOMEM", "OX_E_IO",   "OX_E_CORRUPT", "OX_E_DEVICE",
+        "OX_E_COMM", "OX_E_CONFIG", "OX_E_BUSY", "OX_E_ABORTED",
+    };
+    return (unsigned)status < OX_STATUS_COUNT ? names[status] : "OX_E_UNKNOWN";
+}
+
+void ox_assert_failed(const char *condition, const char *file, int line) {
+    fprintf(stderr, "%s:%d: assertion failed: %s\n", file, line, condition);
+    abort();
+}

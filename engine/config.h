@@ -1,0 +1,129 @@
+/* The configuration of a run: one struct, one option table behind flags, YAML keys, help and (later) man pages.
+ * Names are those of Hugging Face TrainingArguments wherever one exists. */
+#ifndef OX_ENGINE_CONFIG_H
+#define OX_ENGINE_CONFIG_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OX_CONFIG_TEXT_BYTES = 1024, OX_CONFIG_NVME_MAX = 16 };
+
+struct ox_nvme_budget {
+    char path[OX_CONFIG_TEXT_BYTES];
+    uint64_t bytes;
+};
+
+enum ox_compute_dtype { OX_COMPUTE_FP32, OX_COMPUTE_BF16 };
+enum ox_tier_choice { OX_TIER_CHOICE_AUTO, OX_TIER_CHOICE_DEVICE, OX_TIER_CHOICE_HOST, OX_TIER_CHOICE_NVME };
+enum ox_lr_schedule { OX_LR_CONSTANT, OX_LR_LINEAR, OX_LR_COSINE, OX_LR_WSD };
+
+struct ox_config {
+    /* what */
+    char model[OX_CONFIG_TEXT_BYTES];      /* folder, or a config.json for a fresh start */
+    char data[OX_CONFIG_TEXT_BYTES];       /* text or token file, or a folder */
+    char eval_data[OX_CONFIG_TEXT_BYTES];  /* "" = the held-out end of `data` */
+    char data_format[16];                  /* auto | bytes | llmc | llmq */
+    char output_dir[OX_CONFIG_TEXT_BYTES]; /* --output, --output-dir */
+    bool from_scratch;                     /* fresh weights even if the folder has some */
+    double eval_fraction;                  /* of `data`, held out at its end */
+    /* how much memory */
+    uint64_t device_mem_bytes; /* 0 = unified: host memory is device memory (CPU device) */
+    uint64_t host_mem_bytes;   /* 0 = what the machine has free, less a reserve */
+    struct ox_nvme_budget nvme[OX_CONFIG_NVME_MAX]; /* --nvme PATH:SIZE, repeated */
+    uint32_t nvme_count;
+    /* training */
+    uint64_t max_steps;
+    double num_train_epochs; /* used when max_steps is 0 */
+    uint64_t per_device_train_batch_size; /* sequences per micro-batch */
+    uint64_t gradient_accumulation_steps; /* micro-batches per step */
+    uint64_t max_seq_length;
+    double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
+    bool decay_embeddings;
+    enum ox_lr_schedule lr_scheduler_type;
+    uint64_t warmup_steps;
+    double warmup_ratio;
+    double min_lr_ratio;   /* floor of linear, cosine and wsd, as a share of learning_rate */
+    uint64_t decay_steps;  /* wsd: length of the final decay; 0 = a tenth of max_steps */
+    uint64_t seed;
+    char data_order[16];   /* shuffle | sequential */
+    enum ox_compute_dtype dtype;     /* --dtype fp32|bf16 */
+    enum ox_compute_dtype grad_dtype; /* --grad-dtype: how a finished gradient leaves the device */
+    uint64_t max_nonfinite_steps; /* in a row, before the run stops */
+    /* reporting and saving */
+    uint64_t logging_steps, save_steps, eval_steps, eval_windows;
+    uint64_t save_total_limit; /* 0 = keep all */
+    char save_dtype[8];        /* bf16 | fp32: of the exported weights */
+    char resume_from_checkpoint[OX_CONFIG_TEXT_BYTES]; /* "" | "latest" | folder */
+    double stop_grace_seconds;
+    /* placement: changes speed and traffic, never bits */
+    uint64_t tiles;          /* 0 = planner's choice */
+    int64_t prefetch_depth;  /* -1 = planner's choice */
+    uint64_t chunk_elems;    /* parameters per chunk */
+    enum ox_tier_choice activation_tier; /* activation checkpoints */
+    enum ox_tier_choice weights_tier, state_tier, grads_tier; /* homes; auto = as much as fits, nearest first */
+    char io_backend[16];     /* auto | uring | threads */
+    uint64_t optimizer_threads; /* 0 = all cores */
+    uint64_t compute_threads;   /* 0 = all cores; a matter of numerics */
+    char isa[16];            /* auto | scalar | avx2 | avx512 | neon: of the optimizer */
+    uint64_t chaos_seed;     /* for tests: random delays on every lane */
+    uint64_t queue_depth;    /* requests in flight per drive queue */
+    /* command behaviour */
+    bool dry_run;
+    char format[8]; /* text | json */
+};
+
+enum ox_option_type {
+    OX_OPT_TEXT,   /* char[text_bytes] */
+    OX_OPT_U64, OX_OPT_I64, OX_OPT_DOUBLE, OX_OPT_BOOL,
+    OX_OPT_SIZE,   /* bytes, "20GiB" */
+    OX_OPT_CHOICE, /* an enum (int) by its names in `choices` */
+    OX_OPT_NVME,   /* PATH:SIZE, repeatable */
+};
+
+/* Which commands take an option. */
+enum {
+    OX_CMD_TRAIN = 1 << 0, OX_CMD_PLAN = 1 << 1, OX_CMD_EVAL = 1 << 2, OX_CMD_INSPECT = 1 << 3,
+    OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6,
+};
+
+struct ox_option {
+    const char *name; /* kebab-case; YAML keys and flags also accept snake_case */
+    const char *alias; /* second name or NULL */
+    enum ox_option_type type;
+    size_t offset, text_bytes; /* in struct ox_config */
+    double min, max;           /* of numbers; inclusive */
+    const char *choices;       /* "fp32|bf16", or NULL */
+    const char *group;         /* heading in help */
+    const char *help;          /* one line */
+    const char *default_text;
+    unsigned commands;
+};
+
+const struct ox_option *ox_options(uint32_t *count);
+/* By name or alias, '_' equal to '-'; NULL when unknown. */
+const struct ox_option *ox_option_find(const char *name);
+/* The closest option name to an unknown one, for "did you mean", or NULL. Only among those of `commands`. */
+const char *ox_option_suggest(const char *name, unsigned commands);
+
+void ox_config_init(struct ox_config *config); /* the defaults, parsed from default_text */
+/* `where` names the source ("--learning-rate", "run.yaml:12: learning_rate") in errors. */
+OX_MUST enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *option, const char *text,
+                                     const char *where);
+/* Cross-checks: what contradicts, is missing or out of range, named with its remedy. */
+OX_MUST enum ox_status ox_config_validate(const struct ox_config *config, unsigned command);
+/* YAML file (libyaml): a flat mapping of option names; unknown keys are errors with line and suggestion. */
+OX_MUST enum ox_status ox_config_load_yaml(struct ox_config *config, const char *path, unsigned command);
+/* The resolved configuration as YAML that ox_config_load_yaml reads back to the same values. free() it. */
+OX_MUST enum ox_status ox_config_to_yaml(const struct ox_config *config, unsigned command, char **text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,69 @@
+/* safetensors, read and written in bounded memory. Format: huggingface/safetensors README; the checks are
+ * those of its reference reader and stricter where it says so (duplicate keys). Hostile input is expected. */
+#ifndef OX_ENGINE_SAFETENSORS_H
+#define OX_ENGINE_SAFETENSORS_H
+
+#include "base/file.h"
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ox_dtype { OX_DTYPE_F32, OX_DTYPE_F16, OX_DTYPE_BF16, OX_DTYPE_OTHER };
+uint32_t ox_dtype_bytes(enum ox_dtype dtype); /* 0 for OTHER */
+const char *ox_dtype_name(enum ox_dtype dtype); /* "F32" ... */
+
+enum { OX_ST_RANK_MAX = 8 };
+
+struct ox_st_entry {
+    char *name;
+    enum ox_dtype dtype;
+    char dtype_text[16];
+    uint32_t rank;
+    uint64_t shape[OX_ST_RANK_MAX];
+    uint64_t count;          /* elements */
+    uint64_t offset, bytes;  /* absolute, in the file */
+};
+
+struct ox_st_file;
+OX_MUST enum ox_status ox_st_open(const char *path, struct ox_st_file **out);
+void ox_st_close(struct ox_st_file **file);
+uint32_t ox_st_count(const struct ox_st_file *file);
+const struct ox_st_entry *ox_st_entry(const struct ox_st_file *file, uint32_t idx);
+const char *ox_st_path(const struct ox_st_file *file);
+
+/* Elements [first, first + count) as fp32, converted from F32, F16 or BF16. */
+OX_MUST enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_entry *entry,
+                                      uint64_t first, uint64_t count, float *out);
+
+/* One tensor to write. */
+struct ox_st_spec {
+    const char *name;
+    enum ox_dtype dtype;
+    uint32_t rank;
+    uint64_t shape[OX_ST_RANK_MAX];
+};
+
+/* Creates the file at `path` with the whole header (padded so that data begins at a multiple of 4096, large
+ * tensors first) and reserves its full size; ENOSPC is found here. Then tensors are filled in any order. */
+struct ox_st_writer;
+OX_MUST enum ox_status ox_st_create(const char *path, const struct ox_st_spec *specs, uint32_t spec_count,
+                                    struct ox_st_writer **out);
+/* Raw bytes of tensor spec_idx from byte_offset on, in its dtype. */
+OX_MUST enum ox_status ox_st_write(struct ox_st_writer *writer, uint32_t spec_idx, uint64_t byte_offset,
+                                   const void *data, uint64_t bytes);
+/* Syncs and closes; every byte must have been written (asserted by count). */
+OX_MUST enum ox_status ox_st_finish(struct ox_st_writer **writer);
+void ox_st_discard(struct ox_st_writer **writer);
+
+/* Size of the file that these specs make. */
+uint64_t ox_st_file_bytes(const struct ox_st_spec *specs, uint32_t spec_count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,243 @@
+/* The operations of a transformer, one argument struct each. An operation is queued on a lane of
+ * its device; its arguments are copied, what they point to stays untouched until the lane is past
+ * it. All tensors are row-major float32 unless a name says otherwise; `rows` are tokens of one
+ * micro-batch, batch * seq, sequence by sequence.
+ *
+ * Same bits: an operation's result depends on its inputs, shapes and the device's thread count, never
+ * on addresses or on what else runs. Gradients of weights are added to (`+=`), in call order. */
+#ifndef OX_KERNELS_OPS_H
+#define OX_KERNELS_OPS_H
+
+#include "kernels/device.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ox_norm_kind { OX_NORM_RMS, OX_NORM_LAYER };
+enum ox_act_kind { OX_ACT_SWIGLU, OX_ACT_GELU_TANH };
+/* How a weight matrix lies: [out, in] as torch.nn.Linear, or [in, out] as GPT-2's Conv1D. */
+enum ox_weight_layout { OX_WEIGHT_OUT_IN, OX_WEIGHT_IN_OUT };
+
+struct ox_op_zero {
+    void *target;
+    uint64_t bytes;
+};
+
+/* Weights for compute from their planes (base/planes.h): lo != NULL gives the exact fp32 master,
+ * lo == NULL the bfloat16 weight widened. */
+struct ox_op_planes_join {
+    float *out; /* (count) */
+    const uint16_t *hi;
+    const uint16_t *lo;
+    uint64_t count;
+};
+
+/* target = a + b, elementwise; may alias either. */
+struct ox_op_add {
+    float *target;
+    const float *a, *b;
+    uint64_t count;
+};
+
+/* bfloat16 (ties to even) from float32, for gradients that leave in 16 bits. Must not alias. */
+struct ox_op_bf16_pack {
+    uint16_t *out;
+    const float *in;
+    uint64_t count;
+};
+
+/* out[r] = table[ids[r]] + (positions table)[positions[r]]. Tables come as planes, lo may be NULL. */
+struct ox_op_embed_forward {
+    float *out;                       /* (rows, hidden) */
+    const uint16_t *table_hi, *table_lo; /* (vocab, hidden) */
+    const uint16_t *pos_hi, *pos_lo;  /* (contexts, hidden), or NULL: no learned positions */
+    const int32_t *ids;               /* (rows), each in [0, vocab) */
+    const int32_t *positions;         /* (rows) */
+    uint32_t rows, hidden;
+};
+
+/* dtable[ids[r]] += dout[r] and dpos[positions[r]] += dout[r], for r ascending per element. */
+struct ox_op_embed_backward {
+    float *dtable; /* (vocab, hidden) */
+    float *dpos;   /* (contexts, hidden) or NULL */
+    const float *dout;
+    const int32_t *ids, *positions;
+    uint32_t rows, hidden;
+};
+
+/* rms: out = in * rstd * gain, rstd = 1/sqrt(mean(in^2) + eps)            (Zhang & Sennrich 2019)
+ * layer: out = (in - mean) * rstd * gain + bias                           (Ba et al. 2016)
+ * `in_stride` and `out_stride` count floats between rows; 0 means cols. */
+struct ox_op_norm_forward {
+    float *out;
+    float *mean; /* (rows), layer only, else NULL */
+    float *rstd; /* (rows) */
+    const float *in;
+    const float *gain; /* (cols) */
+    const float *bias; /* (cols) or NULL */
+    uint32_t rows, cols;
+    uint32_t in_stride, out_stride;
+    float eps;
+    enum ox_norm_kind kind;
+};
+
+/* din = [residual +] d(norm)/d(in) * dout; dgain += ..., dbias += ... . din may alias dout or
+ * residual. The sums over rows are taken in a fixed order. */
+struct ox_op_norm_backward {
+    float *din;            /* (rows, cols) */
+    const float *residual; /* (rows, cols) or NULL */
+    float *dgain;          /* (cols), added to */
+    float *dbias;          /* (cols) or NULL, added to */
+    const float *dout, *in;
+    const float *gain, *mean, *rstd;
+    float *scratch; /* ox_ops_norm_scratch_bytes(cols) */
+    uint32_t rows, cols;
+    enum ox_norm_kind kind;
+};
+
+/* out = [residual +] in * W^T [+ bias]; out may alias residual. */
+struct ox_op_linear_forward {
+    float *out;         /* (rows, out_count) */
+    const float *in;    /* (rows, in_count) */
+    const float *weight;
+    const float *bias;     /* (out_count) or NULL */
+    const float *residual; /* (rows, out_count) or NULL */
+    uint32_t rows, in_count, out_count;
+    enum ox_weight_layout layout;
+};
+
+/* din = dout * W (din == NULL: not wanted); dweight += dout^T * in; dbias += column sums of dout. */
+struct ox_op_linear_backward {
+    float *din;     /* (rows, in_count) or NULL */
+    float *dweight; /* as weight, added to */
+    float *dbias;   /* (out_count) or NULL, added to */
+    const float *dout, *in, *weight;
+    uint32_t rows, in_count, out_count;
+    enum ox_weight_layout layout;
+};
+
+/* Rotary embedding in place on `heads` consecutive heads of every row: the pair (i, i + d/2) of each
+ * head is rotated by angle[positions[r]][i]; `inverse` rotates back, which is the backward pass.
+ * Su et al., arXiv 2104.09864, in the half-split form of Hugging Face. */
+struct ox_op_rope {
+    float *qk;               /* (rows, row_stride): heads * head_dim floats are touched per row */
+    const float *cos_table;  /* (contexts, head_dim / 2) */
+    const float *sin_table;
+    const int32_t *positions; /* (rows) */
+    uint32_t rows, row_stride, heads, head_dim;
+    bool inverse;
+};
+
+/* swiglu: in = (rows, 2 * width) as [gate | up], out = silu(gate) * up     (Shazeer, 2002.05202)
+ * gelu:   in = (rows, width), out = gelu(in), tanh form ("gelu_new") */
+struct ox_op_act_forward {
+    float *out;
+    const float *in;
+    uint32_t rows, width;
+    enum ox_act_kind kind;
+};
+/* din may alias in. */
+struct ox_op_act_backward {
+    float *din;
+    const float *dout, *in;
+    uint32_t rows, width;
+    enum ox_act_kind kind;
+};
+
+/* Causal attention with grouped query heads: query head h reads key/value head h / (heads/kv_heads).
+ * qkv holds q | k | v in each row. No seq x seq matrix is ever in memory: keys are walked in blocks
+ * with a running maximum and sum (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135). */
+struct ox_attention_shape {
+    uint32_t batch, seq, heads, kv_heads, head_dim;
+    float scale; /* of the scores: 1/sqrt(head_dim) */
+};
+struct ox_op_attention_forward {
+    float *out;       /* (rows, heads * head_dim) */
+    float *lse;       /* (batch, heads, seq): log of the sum of exponentials, kept for backward */
+    const float *qkv; /* (rows, (heads + 2 * kv_heads) * head_dim) */
+    float *scratch;   /* ox_ops_attention_scratch_bytes() */
+    struct ox_attention_shape shape;
+};
+struct ox_op_attention_backward {
+    float *dqkv; /* as qkv; overwritten */
+    const float *dout, *qkv, *out, *lse;
+    float *scratch;
+    struct ox_attention_shape shape;
+};
+
+/* The head: logits = in * W^T, cross-entropy against targets, and its gradients, fused, walked in
+ * tiles of the vocabulary, so that the logits never exist whole.
+ *   loss_sum[0] += sum over counted rows of (lse(logits) - logits[target])
+ *   din          = loss_scale * d(sum)/d(in)                     (din == NULL: loss alone)
+ *   dweight     += loss_scale * d(sum)/d(W)
+ * A target of -1 is not counted and has no gradient. */
+struct ox_op_head {
+    double *loss_sum; /* (1), added to, rows in ascending order */
+    float *row_nll;   /* (rows) or NULL: each row's loss, 0 where not counted */
+    float *din;       /* (rows, hidden) or NULL */
+    float *dweight;   /* (vocab, hidden); used when din != NULL */
+    const float *in;  /* (rows, hidden) */
+    const uint16_t *weight_hi, *weight_lo; /* (vocab, hidden) planes; lo may be NULL */
+    const int32_t *targets;                /* (rows) */
+    float *logits; /* (rows, vocab) or NULL; for evaluation and tests only */
+    void *scratch; /* ox_ops_head_scratch_bytes() */
+    uint32_t rows, hidden, vocab;
+    float loss_scale;
+};
+
+/* Tables for ox_op_rope: angle(p, i) = p * inv_freq[i], computed in double. */
+struct ox_op_rope_table {
+    float *cos_table, *sin_table; /* (contexts, half_dim) */
+    const double *inv_freq;       /* (half_dim), host memory, read before the call returns */
+    uint32_t contexts, half_dim;
+};
+
+/* One entry per operation; no entry is NULL. */
+struct ox_ops {
+    const char *name;
+    enum ox_status (*zero)(struct ox_lane *, const struct ox_op_zero *);
+    enum ox_status (*planes_join)(struct ox_lane *, const struct ox_op_planes_join *);
+    enum ox_status (*add)(struct ox_lane *, const struct ox_op_add *);
+    enum ox_status (*bf16_pack)(struct ox_lane *, const struct ox_op_bf16_pack *);
+    enum ox_status (*embed_forward)(struct ox_lane *, const struct ox_op_embed_forward *);
+    enum ox_status (*embed_backward)(struct ox_lane *, const struct ox_op_embed_backward *);
+    enum ox_status (*norm_forward)(struct ox_lane *, const struct ox_op_norm_forward *);
+    enum ox_status (*norm_backward)(struct ox_lane *, const struct ox_op_norm_backward *);
+    enum ox_status (*linear_forward)(struct ox_lane *, const struct ox_op_linear_forward *);
+    enum ox_status (*linear_backward)(struct ox_lane *, const struct ox_op_linear_backward *);
+    enum ox_status (*rope)(struct ox_lane *, const struct ox_op_rope *);
+    enum ox_status (*rope_table)(struct ox_lane *, const struct ox_op_rope_table *);
+    enum ox_status (*act_forward)(struct ox_lane *, const struct ox_op_act_forward *);
+    enum ox_status (*act_backward)(struct ox_lane *, const struct ox_op_act_backward *);
+    enum ox_status (*attention_forward)(struct ox_lane *, const struct ox_op_attention_forward *);
+    enum ox_status (*attention_backward)(struct ox_lane *, const struct ox_op_attention_backward *);
+    enum ox_status (*head)(struct ox_lane *, const struct ox_op_head *);
+    /* Current mark of the lane: done when all operations queued so far are done. */
+    enum ox_status (*mark)(struct ox_lane *, struct ox_mark *out);
+};
+
+/* Fills every entry for lanes of the CPU device. */
+void ox_ops_init_cpu(struct ox_ops *ops);
+
+/* Scratch an operation needs, in bytes, a function of shapes and device threads alone. */
+uint64_t ox_ops_norm_scratch_bytes(uint32_t cols, uint32_t threads);
+uint64_t ox_ops_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads);
+uint64_t ox_ops_head_scratch_bytes(uint32_t rows, uint32_t hidden, uint32_t vocab, uint32_t threads);
+
+/* Seconds spent per group of operations since the last call, for reports; CPU device only. */
+enum ox_op_group {
+    OX_OPS_MATMUL, OX_OPS_ATTENTION, OX_OPS_NORM, OX_OPS_ACT, OX_OPS_HEAD, OX_OPS_OTHER, OX_OPS_GROUP_COUNT
+};
+struct ox_ops_seconds {
+    double seconds[OX_OPS_GROUP_COUNT];
+};
+void ox_ops_cpu_take_seconds(struct ox_device *device, struct ox_ops_seconds *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,135 @@
+/* The store: training state on drives, rewritten every step, never lost.
+ *
+ * State is a list of extents; each has two generation slots on one drive and a checksum held apart
+ * from the data, seeded by (run, extent, step, attempt). A transaction writes every extent once into
+ * its idle slot; commit writes the extent table, flushes, writes one root record per drive into a
+ * ring, flushes. Whatever happens before the second flush, the previous generation is whole.
+ *
+ * Spool extents hold what lives within a step (activation checkpoints, gradients): one slot, checksums
+ * in memory, meaningless after a restart.
+ *
+ * Layout and protocol: docs/store-format.md. */
+#ifndef OX_NVME_STORE_H
+#define OX_NVME_STORE_H
+
+#include "nvme/io.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OX_STORE_META_BYTES_MAX = 2048, OX_STORE_DRIVES_MAX = 16 };
+
+/* An extent is a head of head_bytes (may be 0) and the rest, each with its own checksum, so that the
+ * head can be read and verified alone. Both are multiples of OX_IO_ALIGN_BYTES. */
+struct ox_extent_spec {
+    uint64_t bytes; /* head included */
+    uint64_t head_bytes;
+};
+
+struct ox_store_config {
+    const struct ox_io_backend *backend;
+    const char *const *folders; /* one per drive; the file inside is "offload-store-<idx>.ox" */
+    const uint64_t *bytes_max;  /* per drive: what the user allowed */
+    uint32_t drive_count;
+    const struct ox_extent_spec *extents; /* of state; copied */
+    uint32_t extent_count;
+    const uint64_t *spool_bytes; /* of spool extents, multiples of OX_IO_ALIGN_BYTES; copied */
+    uint32_t spool_count;
+    uint64_t run_id[2];    /* create: of this run, seeds the checksums. open: must match unless 0,0 */
+    uint64_t config_hash;  /* open: geometry of another model is refused */
+    uint32_t queue_depth;  /* requests in flight per port; at least 1 */
+};
+
+struct ox_store;
+
+/* Creates the files (nothing else there may have their names), preallocates all of them, and writes an
+ * empty root. What does not fit in bytes_max or on the file system is refused before anything is
+ * written. On failure the files created so far are removed. */
+OX_MUST enum ox_status ox_store_create(const struct ox_store_config *config, struct ox_store **out);
+
+/* Opens, locks and recovers: takes the newest valid root, invalidates newer ones, loads and verifies the
+ * extent table. `extents` may be NULL to take the geometry from the file (inspect). A damaged or foreign
+ * file is OX_E_CORRUPT / OX_E_CONFIG that names it; OX_E_BUSY when another process has it. */
+OX_MUST enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_store **out);
+
+void ox_store_close(struct ox_store **store);
+
+/* Removes the store's files of these folders; for a fresh start over an old run. */
+OX_MUST enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count);
+
+/* True when a store file lies in the folder. */
+bool ox_store_exists(const char *folder);
+
+struct ox_store_info {
+    uint64_t run_id[2], config_hash;
+    uint64_t step;      /* of the last commit; 0 = created, nothing committed yet */
+    bool committed;     /* at least one transaction is committed */
+    uint32_t extent_count, drive_count, generation;
+    uint64_t state_bytes, spool_bytes, file_bytes; /* file_bytes: over all drives */
+    uint64_t read_bytes, write_bytes, flush_count; /* since open */
+    uint32_t retry_count;                          /* reads repeated after a bad checksum */
+    uint32_t meta_bytes;
+    unsigned char meta[OX_STORE_META_BYTES_MAX];   /* what the last commit recorded */
+};
+void ox_store_info(const struct ox_store *store, struct ox_store_info *out);
+OX_MUST enum ox_status ox_store_drive_info(const struct ox_store *store, uint32_t drive_idx,
+                                           struct ox_drive_info *out);
+const struct ox_extent_spec *ox_store_extents(const struct ox_store *store);
+
+/* ---- transactions: begin, write every extent, commit ---------------------------------------- */
+
+/* Starts the transaction that will become `step`; requires step > the committed one. */
+OX_MUST enum ox_status ox_store_begin(struct ox_store *store, uint64_t step);
+
+/* Requires every extent written and every port drained. `meta` is kept in the root. On failure nothing
+ * is committed and the transaction is aborted. A failed flush is never retried as a success. */
+OX_MUST enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes);
+
+/* Forgets the transaction; its slots may be written again by the next one. */
+void ox_store_abort(struct ox_store *store);
+
+/* ---- transfers -------------------------------------------------------------------------------- */
+
+/* One queue for one thread; several may be open. */
+struct ox_store_port;
+OX_MUST enum ox_status ox_store_port_open(struct ox_store *store, struct ox_store_port **out);
+void ox_store_port_close(struct ox_store_port **port);
+
+enum ox_store_op_kind {
+    OX_STORE_READ,       /* whole extent of the committed generation, verified        */
+    OX_STORE_READ_HEAD,  /* its head alone, verified                                  */
+    OX_STORE_WRITE,      /* whole extent into the idle slot; hashed at submit         */
+    OX_STORE_SPOOL_READ, /* spool_len bytes from the start of a spool extent, verified */
+    OX_STORE_SPOOL_WRITE,
+};
+struct ox_store_op {
+    enum ox_store_op_kind kind;
+    uint32_t extent_idx;
+    void *buffer;        /* aligned to OX_IO_ALIGN_BYTES; owned by the port until reaped */
+    uint64_t spool_from; /* spool: offset within the extent, aligned                   */
+    uint64_t spool_len;  /* spool: bytes, aligned. Pieces must be read as they were written */
+    uint64_t tag;
+};
+
+/* Queues an operation of any size; blocks only while the port's depth is used up. */
+OX_MUST enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store_op *op);
+
+/* Blocks until one operation is complete, in any order, and gives its tag. The status is that of this
+ * operation. Requires one in flight. A read whose checksum fails is read again up to three times, then
+ * OX_E_CORRUPT naming drive, extent and step. */
+OX_MUST enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag);
+
+uint32_t ox_store_in_flight(const struct ox_store_port *port);
+
+/* Submits all, reaps all; the first failure wins, after all have ended. Tags are ignored. */
+OX_MUST enum ox_status ox_store_run(struct ox_store_port *port, const struct ox_store_op *ops,
+                                    uint32_t op_count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,41 @@
+/* What every test program includes: a test is a program that exits 0 (pass), 1 (fail) or 77 (skipped, with the
+ * reason on stdout). A failed CHECK prints its place and goes on; TEST_END gives the exit status. */
+#ifndef OX_TESTS_TEST_H
+#define OX_TESTS_TEST_H
+
+#include "base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+extern int test_failure_count;
+
+#define CHECK(condition)                                                                    \
+    do {                                                                                    \
+        if (!(condition)) {                                                                 \
+            printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);                  \
+            test_failure_count++;                                                           \
+        }                                                                                   \
+    } while (0)
+
+/* For calls that must succeed before the test can go on. */
+#define REQUIRE_OK(call)                                                                    \
+    do {                                                                                    \
+        const enum ox_status test_status_ = (call);                                         \
+        if (test_status_ != OX_OK) {                                                        \
+            printf("%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call,                        \
+                   ox_status_name(test_status_), ox_error_text());                          \
+            exit(1);                                                                        \
+        }                                                                                   \
+    } while (0)
+
+/* Prints how many checks failed and returns the program's exit status. */
+int test_end(void);
+/* Ends the program as skipped. */
+__attribute__((noreturn)) void test_skip(const char *why);
+/* A fresh empty folder under the system's temporary folder ($TMPDIR), removed at exit; static storage. */
+const char *test_folder(void);
+/* The folder of real models and texts beside the project, or NULL where it is absent ($OX_TEST_DATA or ../shared/data). */
+const char *test_data_folder(void);
+
+#endif
