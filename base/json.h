@@ -21,6 +21,11 @@ OX_MUST enum ox_status ox_json_parse(const char *where, const char *text, size_t
 /* Reads and parses a file of at most `bytes_max`. */
 OX_MUST enum ox_status ox_json_load(const char *path, size_t bytes_max, json_t **out);
 
+/* Writes `value` as JSON, cut where it is long, into `text` (OX_JSON_EXCERPT_BYTES) for a message;
+ * returns `text`. */
+enum { OX_JSON_EXCERPT_BYTES = 80 };
+const char *ox_json_excerpt(const json_t *value, char *text);
+
 /* The getters read object[key]; a missing key leaves *value (set a default first) unless `required`.
  * JSON null counts as missing. A wrong type or range is an error that names `where` and the key. */
 OX_MUST enum ox_status ox_json_get_u64(const char *where, const json_t *object, const char *key,

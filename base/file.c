@@ -1,0 +1,498 @@
+/* Owns how the program's files come to exist: complete or not at all. Nothing else renames. */
+#include "base/file.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum { COPY_BYTES = 1 << 20, REMOVE_DEPTH_MAX = 200, NAME_TRIES = 100 };
+
+/* What the user can mend by naming another path is a matter of configuration, the rest is the system's. */
+static enum ox_status status_of(int err) {
+    switch (err) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ELOOP:
+    case EEXIST:
+    case ENAMETOOLONG:
+        return OX_E_CONFIG;
+    default:
+        return OX_E_IO;
+    }
+}
+
+static enum ox_status fail_path(int err, const char *path, const char *what) {
+    return ox_fail_errno(status_of(err), err, "%s: cannot %s", path, what);
+}
+
+/* The folder that holds `path`, "." when it has none. */
+static enum ox_status parent_of(const char *path, char *out) {
+    const size_t bytes = strlen(path);
+    if (bytes == 0 || bytes >= OX_PATH_BYTES) {
+        return ox_fail(OX_E_CONFIG, "a path of %zu bytes cannot be used; give one of 1 to %d", bytes,
+                       OX_PATH_BYTES - 1);
+    }
+    memcpy(out, path, bytes + 1);
+    size_t end = bytes;
+    while (end > 1 && out[end - 1] == '/') {
+        end--;
+    }
+    while (end > 0 && out[end - 1] != '/') {
+        end--;
+    }
+    while (end > 1 && out[end - 1] == '/') {
+        end--;
+    }
+    if (end == 0) {
+        memcpy(out, ".", 2);
+    } else {
+        out[end] = '\0';
+    }
+    return OX_OK;
+}
+
+static enum ox_status fail_space(int err, const char *path, uint64_t needed) {
+    char folder[OX_PATH_BYTES];
+    uint64_t available = 0;
+    if ((err != ENOSPC && err != EDQUOT) || parent_of(path, folder) != OX_OK ||
+        ox_folder_free_bytes(folder, &available) != OX_OK) {
+        return fail_path(err, path, "write");
+    }
+    char needed_text[OX_SIZE_TEXT_BYTES], available_text[OX_SIZE_TEXT_BYTES];
+    return ox_fail_errno(OX_E_IO, err, "%s: needs %s (%llu bytes) where %s (%llu bytes) are free; make room or "
+                         "choose another folder", path, ox_size_text(needed, needed_text),
+                         (unsigned long long)needed, ox_size_text(available, available_text),
+                         (unsigned long long)available);
+}
+
+static enum ox_status open_regular(const char *path, int *fd_out, struct stat *info) {
+    /* O_NONBLOCK, because opening a FIFO would otherwise wait for its writer. */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        return fail_path(errno, path, "open");
+    }
+    if (fstat(fd, info) != 0) {
+        const enum ox_status status = fail_path(errno, path, "examine");
+        close(fd);
+        return status;
+    }
+    if (!S_ISREG(info->st_mode)) {
+        close(fd);
+        return ox_fail(OX_E_CONFIG, "%s: is not a regular file", path);
+    }
+    *fd_out = fd;
+    return OX_OK;
+}
+
+/* Reserves blocks, so that a full disk is found before the work is done. */
+static enum ox_status reserve(int fd, const char *path, uint64_t bytes) {
+    if (bytes == 0) {
+        return OX_OK;
+    }
+    if (bytes > INT64_MAX) {
+        return ox_fail(OX_E_CONFIG, "%s: a file of %llu bytes cannot exist", path, (unsigned long long)bytes);
+    }
+    int result;
+    do {
+        result = fallocate(fd, 0, 0, (off_t)bytes);
+    } while (result != 0 && errno == EINTR);
+    if (result == 0) {
+        return OX_OK;
+    }
+    if (errno != EOPNOTSUPP && errno != ENOSYS) {
+        return fail_space(errno, path, bytes);
+    }
+    /* Without a reservation the best that can be done is to look. */
+    struct statvfs space;
+    if (fstatvfs(fd, &space) == 0 && (uint64_t)space.f_bavail * space.f_frsize < bytes) {
+        return fail_space(ENOSPC, path, bytes);
+    }
+    return ftruncate(fd, (off_t)bytes) == 0 ? OX_OK : fail_space(errno, path, bytes);
+}
+
+/* Creates a file beside `path` under a name that no one has. The name does not grow with that of `path`,
+ * which may be as long as the file system allows. */
+static enum ox_status create_beside(const char *path, uint64_t bytes, struct ox_file_writer *out) {
+    static atomic_uint counter;
+    char folder[OX_PATH_BYTES], temporary[OX_PATH_BYTES], name[64];
+    enum ox_status status = parent_of(path, folder);
+    for (int i = 0; status == OX_OK && i < NAME_TRIES; i++) {
+        snprintf(name, sizeof name, ".offload-%ld-%u.tmp", (long)getpid(), atomic_fetch_add(&counter, 1));
+        status = ox_path_join(folder, name, temporary);
+        if (status == OX_OK) {
+            struct stat info;
+            if (lstat(temporary, &info) == 0) {
+                continue; /* left by a process of the same id that was killed */
+            }
+            return ox_file_create(temporary, bytes, out);
+        }
+    }
+    return status != OX_OK ? status : ox_fail(OX_E_IO, "%s: no free temporary name in %s; remove the files "
+                                              ".offload-*.tmp there", path, folder);
+}
+
+/* Finishes the writer and gives its file the name `path`; on failure nothing is left. */
+static enum ox_status finish_as(struct ox_file_writer *writer, const char *path) {
+    enum ox_status status = ox_file_finish(writer);
+    if (status == OX_OK && rename(writer->path, path) != 0) {
+        status = fail_path(errno, path, "replace");
+    }
+    if (status != OX_OK) {
+        unlink(writer->path);
+        return status;
+    }
+    char folder[OX_PATH_BYTES];
+    status = parent_of(path, folder);
+    return status == OX_OK ? ox_folder_sync(folder) : status;
+}
+
+/* Removes what is in the open folder `fd`, which it closes. */
+static enum ox_status remove_content(int fd, const char *path, int depth) {
+    DIR *const folder = depth < REMOVE_DEPTH_MAX ? fdopendir(fd) : NULL;
+    if (folder == NULL) {
+        const int err = depth < REMOVE_DEPTH_MAX ? errno : ELOOP;
+        close(fd);
+        return fail_path(err, path, "list a folder in it");
+    }
+    enum ox_status status = OX_OK;
+    while (status == OX_OK) {
+        errno = 0;
+        const struct dirent *const entry = readdir(folder);
+        if (entry == NULL) {
+            status = errno != 0 ? fail_path(errno, path, "list a folder in it") : OX_OK;
+            break;
+        }
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
+            continue;
+        }
+        if (unlinkat(fd, entry->d_name, 0) == 0 || errno == ENOENT) {
+            continue;
+        }
+        const int unlink_err = errno;
+        const int child = openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (child < 0) {
+            status = ox_fail_errno(OX_E_IO, unlink_err, "%s: cannot remove %s in it", path, entry->d_name);
+            break;
+        }
+        status = remove_content(child, path, depth + 1);
+        if (status == OX_OK && unlinkat(fd, entry->d_name, AT_REMOVEDIR) != 0) {
+            status = ox_fail_errno(OX_E_IO, errno, "%s: cannot remove %s in it", path, entry->d_name);
+        }
+    }
+    closedir(folder);
+    return status;
+}
+
+enum ox_status ox_path_join(const char *folder, const char *name, char *out) {
+    const size_t folder_bytes = strlen(folder), name_bytes = strlen(name);
+    const bool slash = folder_bytes > 0 && folder[folder_bytes - 1] != '/';
+    if (folder_bytes + slash + name_bytes >= OX_PATH_BYTES) {
+        return ox_fail(OX_E_CONFIG, "%.200s/%.200s: the path is longer than %d bytes; choose a shorter one", folder,
+                       name, OX_PATH_BYTES - 1);
+    }
+    memmove(out, folder, folder_bytes);
+    if (slash) {
+        out[folder_bytes] = '/';
+    }
+    memcpy(out + folder_bytes + slash, name, name_bytes + 1);
+    return OX_OK;
+}
+
+bool ox_path_is_file(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+bool ox_path_is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+enum ox_status ox_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes) {
+    struct stat info;
+    int fd = -1;
+    char *text = NULL;
+    enum ox_status status = open_regular(path, &fd, &info);
+    if (status != OX_OK) {
+        return status;
+    }
+    /* The size is a first guess: kernel files say 0, and a file may grow meanwhile. */
+    size_t filled = 0, room = (size_t)ox_max_u64(4096, ox_min_u64((uint64_t)info.st_size, bytes_max) + 1);
+    text = malloc(room + 1);
+    while (text != NULL) {
+        const ssize_t got = read(fd, text + filled, room - filled);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            status = fail_path(errno, path, "read");
+            goto fail;
+        }
+        filled += (size_t)got;
+        if (filled > bytes_max) {
+            status = ox_fail(OX_E_CONFIG, "%s: is larger than the %zu bytes that such a file may have", path,
+                             bytes_max);
+            goto fail;
+        }
+        if (got == 0) {
+            break;
+        }
+        if (filled == room) {
+            room *= 2;
+            char *const larger = realloc(text, room + 1);
+            if (larger == NULL) {
+                free(text);
+            }
+            text = larger;
+        }
+    }
+    if (text == NULL) {
+        status = ox_fail(OX_E_NOMEM, "%s: no memory to read %zu bytes", path, room);
+        goto fail;
+    }
+    close(fd);
+    text[filled] = '\0';
+    *data = text;
+    *bytes = filled;
+    return OX_OK;
+fail:
+    free(text);
+    close(fd);
+    return status;
+}
+
+enum ox_status ox_file_replace(const char *path, const void *data, size_t bytes) {
+    struct ox_file_writer writer;
+    enum ox_status status = create_beside(path, bytes, &writer);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = ox_file_write(&writer, data, bytes, 0);
+    if (status != OX_OK) {
+        ox_file_discard(&writer);
+        return status;
+    }
+    return finish_as(&writer, path);
+}
+
+enum ox_status ox_file_copy(const char *source, const char *target) {
+    struct stat info;
+    struct ox_file_writer writer = {.fd = -1};
+    int fd = -1;
+    char *buffer = NULL;
+    enum ox_status status = open_regular(source, &fd, &info);
+    if (status != OX_OK) {
+        return status;
+    }
+    const uint64_t bytes = (uint64_t)info.st_size;
+    status = create_beside(target, bytes, &writer);
+    if (status != OX_OK) {
+        close(fd);
+        return status;
+    }
+    buffer = malloc(COPY_BYTES);
+    if (buffer == NULL) {
+        status = ox_fail(OX_E_NOMEM, "%s: no memory to copy it", source);
+    }
+    for (uint64_t offset = 0; status == OX_OK && offset < bytes;) {
+        const size_t part = (size_t)ox_min_u64(COPY_BYTES, bytes - offset);
+        status = ox_file_read_at(fd, source, buffer, part, offset);
+        if (status == OX_OK) {
+            status = ox_file_write(&writer, buffer, part, offset);
+        }
+        offset += part;
+    }
+    free(buffer);
+    close(fd);
+    if (status != OX_OK) {
+        ox_file_discard(&writer);
+        return status;
+    }
+    return finish_as(&writer, target);
+}
+
+enum ox_status ox_file_create(const char *path, uint64_t bytes_expected, struct ox_file_writer *out) {
+    memset(out, 0, sizeof *out);
+    out->fd = -1;
+    const size_t path_bytes = strlen(path);
+    if (path_bytes >= sizeof out->path) {
+        return ox_fail(OX_E_CONFIG, "%.200s...: the path is longer than %d bytes", path, OX_PATH_BYTES - 1);
+    }
+    memcpy(out->path, path, path_bytes + 1);
+    out->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (out->fd < 0) {
+        return fail_path(errno, path, "create");
+    }
+    const enum ox_status status = reserve(out->fd, path, bytes_expected);
+    if (status != OX_OK) {
+        ox_file_discard(out);
+    }
+    return status;
+}
+
+enum ox_status ox_file_write(struct ox_file_writer *writer, const void *data, size_t bytes, uint64_t offset) {
+    OX_ASSERT(writer->fd >= 0);
+    const char *from = data;
+    size_t left = bytes;
+    while (left > 0) {
+        const ssize_t done = pwrite(writer->fd, from, left, (off_t)offset);
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done <= 0) {
+            return fail_space(done == 0 ? EIO : errno, writer->path, left);
+        }
+        from += done;
+        left -= (size_t)done;
+        offset += (uint64_t)done;
+    }
+    writer->bytes_written += bytes;
+    return OX_OK;
+}
+
+enum ox_status ox_file_finish(struct ox_file_writer *writer) {
+    OX_ASSERT(writer->fd >= 0);
+    enum ox_status status = OX_OK;
+    if (fsync(writer->fd) != 0) {
+        status = fail_space(errno, writer->path, writer->bytes_written);
+    }
+    if (close(writer->fd) != 0 && status == OX_OK && errno != EINTR) {
+        status = fail_path(errno, writer->path, "close");
+    }
+    writer->fd = -1;
+    return status;
+}
+
+void ox_file_discard(struct ox_file_writer *writer) {
+    if (writer->fd >= 0) {
+        close(writer->fd);
+        unlink(writer->path);
+        writer->fd = -1;
+    }
+}
+
+enum ox_status ox_file_read_at(int fd, const char *path, void *data, size_t bytes, uint64_t offset) {
+    char *to = data;
+    while (bytes > 0) {
+        const ssize_t got = pread(fd, to, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            return fail_path(errno, path, "read");
+        }
+        if (got == 0) {
+            return ox_fail(OX_E_CORRUPT, "%s: ends at byte %llu, %zu bytes early; it is cut off", path,
+                           (unsigned long long)offset, bytes);
+        }
+        to += got;
+        bytes -= (size_t)got;
+        offset += (uint64_t)got;
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_folder_make(const char *path) {
+    if (ox_path_is_folder(path)) {
+        return OX_OK;
+    }
+    char parent[OX_PATH_BYTES];
+    enum ox_status status = parent_of(path, parent);
+    if (status == OX_OK && strcmp(parent, path) != 0 && !ox_path_is_folder(parent)) {
+        status = ox_folder_make(parent); /* each parent is shorter, so this ends */
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    if (mkdir(path, 0777) != 0) {
+        const int err = errno;
+        return err == EEXIST && ox_path_is_folder(path) ? OX_OK : fail_path(err, path, "create the folder");
+    }
+    return ox_folder_sync(parent);
+}
+
+enum ox_status ox_folder_sync(const char *path) {
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return fail_path(errno, path, "open the folder");
+    }
+    enum ox_status status = OX_OK;
+    if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) { /* some file systems have nothing to sync */
+        status = fail_path(errno, path, "sync the folder");
+    }
+    close(fd);
+    return status;
+}
+
+enum ox_status ox_folder_commit(const char *from, const char *to) {
+    char from_parent[OX_PATH_BYTES], to_parent[OX_PATH_BYTES];
+    enum ox_status status = parent_of(from, from_parent);
+    if (status == OX_OK) {
+        status = parent_of(to, to_parent);
+    }
+    if (status == OX_OK) {
+        status = ox_folder_sync(from);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    int result = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+    if (result != 0 && (errno == EINVAL || errno == ENOSYS)) { /* a file system without the flag */
+        struct stat info;
+        if (lstat(to, &info) == 0) {
+            errno = EEXIST;
+        } else {
+            result = rename(from, to);
+        }
+    }
+    if (result != 0) {
+        return ox_fail_errno(status_of(errno), errno, "%s: cannot be renamed to %s", from, to);
+    }
+    status = ox_folder_sync(to_parent);
+    if (status == OX_OK && strcmp(from_parent, to_parent) != 0) {
+        status = ox_folder_sync(from_parent);
+    }
+    return status;
+}
+
+enum ox_status ox_folder_remove(const char *path) {
+    struct stat info;
+    if (lstat(path, &info) != 0) {
+        return errno == ENOENT ? OX_OK : fail_path(errno, path, "examine");
+    }
+    if (!S_ISDIR(info.st_mode)) {
+        return ox_fail(OX_E_CONFIG, "%s: is not a folder (a link is not followed), so it is not removed", path);
+    }
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return fail_path(errno, path, "open the folder");
+    }
+    const enum ox_status status = remove_content(fd, path, 0);
+    if (status != OX_OK) {
+        return status;
+    }
+    return rmdir(path) == 0 || errno == ENOENT ? OX_OK : fail_path(errno, path, "remove the folder");
+}
+
+enum ox_status ox_folder_free_bytes(const char *path, uint64_t *bytes) {
+    struct statvfs space;
+    if (statvfs(path, &space) != 0) {
+        return fail_path(errno, path, "ask for the free space of");
+    }
+    *bytes = (uint64_t)space.f_bavail * space.f_frsize;
+    return OX_OK;
+}

@@ -1,0 +1,138 @@
+#include "base/json.h"
+
+#include "base/file.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct excerpt {
+    char *text;
+    size_t filled;
+    bool cut;
+};
+
+static int append_excerpt(const char *part, size_t bytes, void *context) {
+    struct excerpt *const out = context;
+    const size_t room = OX_JSON_EXCERPT_BYTES - 4 - out->filled; /* "..." and NUL */
+    const size_t taken = bytes < room ? bytes : room;
+    memcpy(out->text + out->filled, part, taken);
+    out->filled += taken;
+    out->cut = taken < bytes;
+    return out->cut ? -1 : 0;
+}
+
+/* NULL when the key is missing or null and may be; *status tells the failure where it may not. */
+static const json_t *find(const char *where, const json_t *object, const char *key, bool required,
+                          enum ox_status *status) {
+    const json_t *const value = json_object_get(object, key);
+    *status = OX_OK;
+    if (value != NULL && !json_is_null(value)) {
+        return value;
+    }
+    if (required) {
+        *status = ox_fail(OX_E_CONFIG, "%s: the key \"%s\" is missing", where, key);
+    }
+    return NULL;
+}
+
+static enum ox_status fail_type(const char *where, const char *key, const char *expected, const json_t *value) {
+    char text[OX_JSON_EXCERPT_BYTES];
+    return ox_fail(OX_E_CONFIG, "%s: \"%s\" must be %s, but is %s", where, key, expected,
+                   ox_json_excerpt(value, text));
+}
+
+const char *ox_json_excerpt(const json_t *value, char *text) {
+    struct excerpt out = {.text = text};
+    if (value != NULL) {
+        json_dump_callback(value, append_excerpt, &out, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+    }
+    memcpy(text + out.filled, out.cut ? "..." : "", out.cut ? 4 : 1);
+    return text;
+}
+
+enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out) {
+    json_error_t error;
+    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (value == NULL && json_error_code(&error) == json_error_numeric_overflow) {
+        value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    }
+    if (value == NULL) {
+        return ox_fail(OX_E_CORRUPT, "%s:%d:%d: not valid JSON: %s", where, error.line, error.column, error.text);
+    }
+    *out = value;
+    return OX_OK;
+}
+
+enum ox_status ox_json_load(const char *path, size_t bytes_max, json_t **out) {
+    char *text = NULL;
+    size_t bytes = 0;
+    enum ox_status status = ox_file_read(path, bytes_max, &text, &bytes);
+    if (status == OX_OK) {
+        status = ox_json_parse(path, text, bytes, out);
+        free(text);
+    }
+    return status;
+}
+
+enum ox_status ox_json_get_u64(const char *where, const json_t *object, const char *key, bool required,
+                               uint64_t *value) {
+    enum ox_status status;
+    const json_t *const found = find(where, object, key, required, &status);
+    if (found == NULL) {
+        return status;
+    }
+    if (json_is_integer(found) && json_integer_value(found) >= 0) {
+        *value = (uint64_t)json_integer_value(found);
+        return OX_OK;
+    }
+    /* A document with one integer beyond 64 bits has doubles for all of them. */
+    const double real = json_is_real(found) ? json_real_value(found) : -1.0;
+    if (real >= 0.0 && real <= 0x1p53 && real == floor(real)) {
+        *value = (uint64_t)real;
+        return OX_OK;
+    }
+    return fail_type(where, key, "an integer that is not negative", found);
+}
+
+enum ox_status ox_json_get_double(const char *where, const json_t *object, const char *key, bool required,
+                                  double *value) {
+    enum ox_status status;
+    const json_t *const found = find(where, object, key, required, &status);
+    if (found == NULL) {
+        return status;
+    }
+    if (!json_is_number(found)) {
+        return fail_type(where, key, "a number", found);
+    }
+    *value = json_number_value(found);
+    return OX_OK;
+}
+
+enum ox_status ox_json_get_bool(const char *where, const json_t *object, const char *key, bool required,
+                                bool *value) {
+    enum ox_status status;
+    const json_t *const found = find(where, object, key, required, &status);
+    if (found == NULL) {
+        return status;
+    }
+    if (!json_is_boolean(found)) {
+        return fail_type(where, key, "true or false", found);
+    }
+    *value = json_is_true(found);
+    return OX_OK;
+}
+
+enum ox_status ox_json_get_string(const char *where, const json_t *object, const char *key, bool required,
+                                  const char **value) {
+    enum ox_status status;
+    const json_t *const found = find(where, object, key, required, &status);
+    if (found == NULL) {
+        return status;
+    }
+    if (!json_is_string(found)) {
+        return fail_type(where, key, "a string", found);
+    }
+    *value = json_string_value(found);
+    return OX_OK;
+}
