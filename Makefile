@@ -1,26 +1,72 @@
-# make            build/offload
-# make check      builds and runs all tests (make test also installs what is missing first)
-# Variables: san=address|thread|undefined, V=1, CC=...
+# The build of offload. `make help` lists the targets and variables.
 
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := all
 .SECONDARY:
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
 CC      ?= gcc
 ifeq ($(origin CC),default)
 CC := gcc
 endif
+CXX     ?= g++
+AR      ?= ar
+PREFIX  ?= /usr/local
+DESTDIR ?=
+JOBS    ?= 2
 san     ?=
+cuda    ?= auto
+nccl    ?= auto
+mpi     ?= auto
+tests   ?=
 V       ?= 0
 Q       := $(if $(filter 1,$(V)),,@)
-B       := build$(if $(san),/san-$(san))
+comma   := ,
+B       := build$(if $(san),/san-$(subst $(comma),-,$(san)))
 ARCH    := $(shell uname -m)
 
+# ---- what the machine offers: build/config.mk ------------------------------------------------------
+
+# Goals that compile nothing do without detection; demo and test install what is missing before they ask for it.
+PLAIN_GOALS := clean help deps test demo
+CONFIG      := build/config.mk
+ifneq ($(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all)),)
+-include $(CONFIG)
+
+# A request that the stored answer denies, or another compiler, looks at the machine once more.
+WANTED_MISSING := $(strip $(if $(filter 1,$(cuda)),$(if $(filter 1,$(HAVE_CUDA)),,cuda)) \
+                          $(if $(filter 1,$(nccl)),$(if $(filter 1,$(HAVE_NCCL)),,nccl)) \
+                          $(if $(filter 1,$(mpi)),$(if $(filter 1,$(HAVE_MPI)),,mpi)))
+ifneq ($(MAKE_RESTARTS),)
+ifneq ($(WANTED_MISSING),)
+$(error $(WANTED_MISSING)=1 was asked for, but the detection above did not find it)
+endif
+else ifneq ($(WANTED_MISSING),)
+$(CONFIG): FORCE
+else ifneq ($(DETECTED_FOR),$(CC))
+$(CONFIG): FORCE
+endif
+endif
+
+$(CONFIG): tools/detect.sh
+	@echo "  DETECT  $@"
+	$(Q)CC='$(CC)' sh tools/detect.sh $@
+
+ifneq ($(filter clean,$(MAKECMDGOALS)),)
+.NOTPARALLEL:
+endif
+
+# ---- flags -----------------------------------------------------------------------------------------
+
+# Fused multiply-adds are written out where they are meant, and nothing else of the fast-math family is allowed:
+# the optimizer gives the same bits on every instruction set.
 WARN    := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow -Wpointer-arith -Wwrite-strings
 CFLAGS  := -std=c11 -D_GNU_SOURCE -O3 -g -I. -pthread -fno-math-errno -ffp-contract=off $(WARN)
 LDFLAGS := -pthread
 LDLIBS  := -luring -lnuma -lopenblas -ljansson -lyaml -lpcre2-8 -lutf8proc -lxxhash -ldl -lm
 ifneq ($(san),)
-CFLAGS  += -fsanitize=$(san) -fno-omit-frame-pointer -O1
+CFLAGS  += -fsanitize=$(san) -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
 LDFLAGS += -fsanitize=$(san)
 endif
 
@@ -30,6 +76,8 @@ ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf1
 isa_of    = $(if $(filter %_avx512,$(1)),avx512,$(if $(filter %_avx2,$(1)),avx2,$(if $(filter %_neon,$(1)),neon)))
 isa_flags = $(ISA_FLAGS_$(call isa_of,$(1)))
 
+# ---- files -----------------------------------------------------------------------------------------
+
 LIB_C   := $(wildcard base/*.c nvme/*.c cpu_optim/*.c kernels/*.c kernels/cpu/*.c offload/*.c engine/*.c)
 ifeq ($(ARCH),x86_64)
 LIB_C   := $(filter-out %_neon.c,$(LIB_C))
@@ -38,33 +86,87 @@ LIB_C   := $(filter-out %_avx2.c %_avx512.c,$(LIB_C))
 endif
 LIB_O   := $(LIB_C:%.c=$(B)/%.o)
 TOOL_O  := $(patsubst %.c,$(B)/%.o,$(wildcard tools/*.c))
-TEST_C  := $(wildcard tests/*/test_*.c)
-TEST_P  := $(TEST_C:%.c=$(B)/%)
 HELP_O  := $(patsubst %.c,$(B)/%.o,$(wildcard tests/*.c))
+# Programs of tests/<kind>/: test_* are the suite, bench_* and fuzz_* are run by hand.
+PROG_C  := $(wildcard tests/*/*.c)
+PROG_P  := $(PROG_C:%.c=$(B)/%)
+TEST_P  := $(filter $(B)/tests/%,$(foreach p,$(PROG_P),$(if $(filter test_%,$(notdir $(p))),$(p))))
+BENCH_P := $(foreach p,$(PROG_P),$(if $(filter bench_%,$(notdir $(p))),$(p)))
+# tests="store lane" keeps the programs whose name contains one of the words.
+RUN_P   := $(if $(tests),$(foreach p,$(TEST_P),$(if $(strip $(foreach t,$(tests),$(findstring $(t),$(notdir $(p))))),$(p))),$(TEST_P))
+
+# ---- build -----------------------------------------------------------------------------------------
 
 all: $(B)/offload
 
 $(B)/liboffload.a: $(LIB_O)
 	@echo "  AR      $@"
-	$(Q)rm -f $@ && ar rcs $@ $^
+	$(Q)rm -f $@ && $(AR) rcs $@ $(LIB_O)
 
 $(B)/offload: $(TOOL_O) $(B)/liboffload.a
 	@echo "  LINK    $@"
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(TOOL_O) $(B)/liboffload.a $(LDLIBS)
 
-$(B)/%.o: %.c
+$(B)/%.o: %.c Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  CC      $<"
 	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$*) -MMD -MP -c -o $@ $<
 
 $(B)/tests/%: $(B)/tests/%.o $(HELP_O) $(B)/liboffload.a
 	@echo "  LINK    $@"
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(HELP_O) $(B)/liboffload.a $(LDLIBS)
 
 tests: $(TEST_P)
 
-clean:
-	rm -rf build
+# ---- checks ----------------------------------------------------------------------------------------
 
-.PHONY: all tests clean
--include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TEST_P:=.d) $(HELP_O:.o=.d)
+check: all $(RUN_P)
+	$(Q)JOBS=$(JOBS) sh tests/run.sh -b $(B) $(RUN_P)
+
+test: deps
+	$(Q)$(MAKE) --no-print-directory check
+
+# The whole suite under AddressSanitizer and UBSan; what has threads or drives under ThreadSanitizer.
+check-san:
+	$(Q)$(MAKE) --no-print-directory check san=address,undefined
+	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device step exec train plan_run"
+
+bench: $(BENCH_P)
+	$(Q)for p in $(BENCH_P); do echo "$$p" && "$$p" || exit 1; done
+
+# ---- the machine -----------------------------------------------------------------------------------
+
+deps:
+	$(Q)CC='$(CC)' sh tools/install-deps.sh
+
+detect:
+	$(Q)CC='$(CC)' sh tools/detect.sh $(CONFIG)
+
+demo: deps
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)sh tools/demo.sh
+
+install: all
+	install -D -m 755 $(B)/offload $(DESTDIR)$(PREFIX)/bin/offload
+
+# Beside other goals the answer of the detection stays, because make has read it already.
+clean:
+	rm -rf $(if $(filter-out clean,$(MAKECMDGOALS)),$(filter-out $(CONFIG),$(wildcard build/*)),build)
+
+help:
+	@echo "make            build/offload"
+	@echo "make test       installs what is missing (asks for root only then), builds, runs all checks and tests"
+	@echo "make check      the same without installing; tests=\"io store\" picks programs by name"
+	@echo "make check-san  the suite under the address, undefined and thread sanitizers"
+	@echo "make demo       builds and shows a short training run"
+	@echo "make tests      builds the test programs        make bench    builds and runs the benchmark programs"
+	@echo "make deps       installs missing packages       make install  to DESTDIR/PREFIX/bin ($(PREFIX))"
+	@echo "make clean      removes build/"
+	@echo
+	@echo "Variables: V=1 shows commands; san=address|thread|undefined (several by comma) builds into build/san-*;"
+	@echo "cuda=1 nccl=1 mpi=1 fail when that is missing; JOBS=$(JOBS) tests at a time; CC, CXX, PREFIX, DESTDIR."
+
+FORCE:
+
+.PHONY: all tests check test check-san bench deps detect demo install clean help FORCE
+-include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_P:=.d) $(HELP_O:.o=.d)

@@ -1,0 +1,82 @@
+#!/bin/sh
+# Runs test programs, each in its own process with a time limit, and prints one line for each in order.
+#
+#   tests/run.sh [-b BUILD_FOLDER] PROGRAM...
+#
+# A program passes with exit status 0, is skipped with 77, fails otherwise. JOBS (2) run at a time; TIMEOUT (120)
+# is in seconds. Exit status 1 when one failed or none ran.
+set -u
+
+run_one() { # results folder, index, program
+    start=$(date +%s%N)
+    timeout -k 5 "${TIMEOUT:-120}" "$3" >"$1/$2.out" 2>&1 </dev/null
+    status=$?
+    end=$(date +%s%N)
+    echo $(((end - start) / 10000000)) >"$1/$2.time"
+    # The status appears under its name only when all else is written.
+    echo "$status" >"$1/$2.tmp" && mv "$1/$2.tmp" "$1/$2.status"
+}
+
+if [ "${1:-}" = --one ]; then
+    run_one "$2" "$3" "$4"
+    exit 0
+fi
+build=build
+if [ "${1:-}" = -b ]; then
+    build=$2
+    shift 2
+fi
+OX_BIN=${OX_BIN:-$build/offload}
+export OX_BIN
+
+results=$(mktemp -d "${TMPDIR:-/tmp}/offload-tests-XXXXXX") || exit 2
+runner=
+finish() {
+    [ -z "$runner" ] || kill "$runner" 2>/dev/null
+    rm -rf "$results"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+index=0
+for program in "$@"; do
+    index=$((index + 1))
+    printf '%s\n%s\n%s\n' "$results" "$index" "$program"
+done >"$results/list"
+xargs -d '\n' -n 3 -P "${JOBS:-2}" sh "$0" --one <"$results/list" &
+runner=$!
+
+passed=0 failed=0 skipped=0 index=0
+for program in "$@"; do
+    index=$((index + 1))
+    while [ ! -f "$results/$index.status" ]; do
+        kill -0 "$runner" 2>/dev/null || [ -f "$results/$index.status" ] || {
+            echo "tests/run.sh: the runner ended before $program" >&2
+            exit 1
+        }
+        sleep 0.05
+    done
+    read -r status <"$results/$index.status"
+    read -r hundredths <"$results/$index.time"
+    case $status in
+    0) verdict=PASS passed=$((passed + 1)) ;;
+    77) verdict=SKIP skipped=$((skipped + 1)) ;;
+    *) verdict=FAIL failed=$((failed + 1)) ;;
+    esac
+    name=${program#"$build"/}
+    name=${name#tests/}
+    printf '%s  %4d.%02d s  %s\n' "$verdict" $((hundredths / 100)) $((hundredths % 100)) "$name"
+    case $verdict in
+    SKIP) grep -m 1 '^skipped: ' "$results/$index.out" | sed 's/^/      /' ;;
+    FAIL)
+        sed 's/^/      /' "$results/$index.out"
+        case $status in
+        124 | 137) echo "      ended by the time limit of ${TIMEOUT:-120} s" ;;
+        *) echo "      exit status $status" ;;
+        esac
+        ;;
+    esac
+done
+runner=
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

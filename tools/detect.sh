@@ -1,0 +1,168 @@
+#!/bin/sh
+# Finds what this machine offers to the build, by compiling and linking a probe for each item.
+#
+#   tools/detect.sh build/config.mk   prints one line per item and writes the file that the Makefile reads;
+#                                     fails, and leaves no file, when a required item is missing
+#   tools/detect.sh --missing         prints the Debian packages of missing required items, nothing else
+set -u
+
+CC=${CC:-gcc}
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/offload-detect-XXXXXX") || exit 2
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+
+quiet=0
+output=
+case ${1:-} in
+--missing) quiet=1 ;;
+-* | '') echo "usage: tools/detect.sh OUTPUT | --missing" >&2; exit 2 ;;
+*) output=$1 ;;
+esac
+missing=
+
+say() { # item, state, detail
+    [ "$quiet" -eq 1 ] || printf '  %-10s %-8s %s\n' "$1" "$2" "$3"
+}
+
+config() {
+    printf '%s\n' "$1" >>"$scratch/config.mk"
+}
+
+# A C program from stdin is compiled and linked with the given flags.
+links() {
+    cat >"$scratch/probe.c"
+    "$CC" -D_GNU_SOURCE -o "$scratch/probe" "$scratch/probe.c" "$@" >"$scratch/log" 2>&1
+}
+
+# The version that the .pc file beside the library states; it needs no pkg-config.
+pc_version() { # library, name of the .pc file
+    folder=$(dirname "$("$CC" -print-file-name="lib$1.so" 2>/dev/null)")
+    for file in "$folder/pkgconfig/$2.pc" "/usr/share/pkgconfig/$2.pc" "/usr/local/lib/pkgconfig/$2.pc"; do
+        if [ -f "$file" ]; then
+            stated=$(sed -n 's/^Version:[[:space:]]*//p' "$file" | head -n 1)
+            case $stated in
+            *'${version}'*) sed -n 's/^version=[[:space:]]*//p' "$file" | head -n 1 ;;
+            *) printf '%s\n' "$stated" ;;
+            esac
+            return
+        fi
+    done
+    echo "unknown version"
+}
+
+required() { # item, library, .pc name, Debian package, header, expression
+    if printf '#include <stdio.h>\n%s\nint main(void) { return %s; }\n' "$5" "$6" | links "-l$2"; then
+        say "$1" found "$(pc_version "$2" "$3")"
+    else
+        say "$1" missing "required; Debian package $4"
+        missing="$missing $4"
+    fi
+}
+
+compiler() {
+    if printf '#include <stdio.h>\nint main(void) { return 0; }\n' | links; then
+        say compiler found "$CC $("$CC" -dumpfullversion 2>/dev/null || "$CC" -dumpversion)"
+    else
+        say compiler missing "$CC compiles and links no program; Debian packages gcc libc6-dev"
+        missing="$missing gcc libc6-dev"
+    fi
+}
+
+libraries() {
+    required liburing uring liburing liburing-dev '#include <liburing.h>' \
+        'io_uring_queue_init(1, (struct io_uring *)0, 0)'
+    required libnuma numa numa libnuma-dev '#include <numa.h>' 'numa_available()'
+    required OpenBLAS openblas openblas libopenblas-dev '#include <cblas.h>' \
+        '(cblas_sgemm != 0) + openblas_get_num_threads()'
+    required jansson jansson jansson libjansson-dev '#include <jansson.h>' 'json_object() != NULL'
+    required libyaml yaml yaml-0.1 libyaml-dev '#include <yaml.h>' 'yaml_get_version_string() != NULL'
+    required PCRE2 pcre2-8 libpcre2-8 libpcre2-dev \
+        '#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>' 'pcre2_config(PCRE2_CONFIG_JIT, NULL)'
+    required utf8proc utf8proc libutf8proc libutf8proc-dev '#include <utf8proc.h>' 'utf8proc_version() != NULL'
+    required xxHash xxhash libxxhash libxxhash-dev '#include <xxhash.h>' '(int)XXH3_64bits("", 0)'
+}
+
+# The toolkit of the distribution, of NVIDIA's installer, or of the pip wheels: in all three nvcc stands in
+# bin/, the headers in include/ and the libraries in lib64/ or lib/ of one folder.
+cuda() {
+    for home in "${CUDA_HOME:-}" /usr/local/cuda "$(dirname "$(dirname "$(command -v nvcc || echo /nowhere/bin/nvcc)")")"; do
+        [ -n "$home" ] && [ -x "$home/bin/nvcc" ] || continue
+        lib=$home/lib64
+        [ -d "$lib" ] || lib=$home/lib
+        cat >"$scratch/probe.cu" <<'PROBE'
+#include <cuda_runtime.h>
+#include <cublasLt.h>
+__global__ void probe(int *p) { *p = 1; }
+int main() { probe<<<1, 1>>>(nullptr); return cudaDeviceSynchronize() + (int)cublasLtGetVersion(); }
+PROBE
+        version=$("$home/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+        if "$home/bin/nvcc" -I"$home/include" -L"$lib" -o "$scratch/probe" "$scratch/probe.cu" -lcublasLt \
+            >"$scratch/log" 2>&1; then
+            say CUDA found "nvcc $version in $home"
+            config "HAVE_CUDA := 1"
+            config "CUDA_HOME := $home"
+            config "CUDA_LIB := $lib"
+            cuda_flags="-I$home/include -L$lib"
+            return
+        fi
+        say CUDA missing "nvcc $version in $home links no program: $(grep -m 1 -iE 'error|not found|cannot' "$scratch/log")"
+        config "HAVE_CUDA := 0"
+        return
+    done
+    say CUDA missing "optional; no nvcc in CUDA_HOME, /usr/local/cuda or PATH"
+    config "HAVE_CUDA := 0"
+}
+
+nccl() {
+    # shellcheck disable=SC2086 # the flags are a list
+    if printf '#include <stdio.h>\n#include <nccl.h>\nint main(void) {
+        int version; printf("%%d.%%d.%%d\\n", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+        return (int)ncclGetVersion(&version); }\n' |
+        links $cuda_flags -lnccl -Wl,--allow-shlib-undefined; then
+        version=$(printf '#include <nccl.h>\nversion NCCL_MAJOR.NCCL_MINOR.NCCL_PATCH\n' >"$scratch/v.c" &&
+            "$CC" $cuda_flags -E -P "$scratch/v.c" 2>/dev/null | sed -n 's/^version //p' | tr -d ' ')
+        say NCCL found "$version"
+        config "HAVE_NCCL := 1"
+    else
+        say NCCL missing "optional; one GPU works without it"
+        config "HAVE_NCCL := 0"
+    fi
+}
+
+mpi() {
+    mpicc=$(command -v "${MPICC:-mpicc}") || mpicc=
+    printf '#include <mpi.h>\nint main(int c, char **v) { return MPI_Init(&c, &v); }\n' >"$scratch/mpi.c"
+    if [ -n "$mpicc" ] && "$mpicc" -o "$scratch/probe" "$scratch/mpi.c" >"$scratch/log" 2>&1; then
+        say MPI found "$mpicc, MPI standard $(printf '#include <mpi.h>\nversion MPI_VERSION.MPI_SUBVERSION\n' \
+            >"$scratch/v.c" && "$mpicc" -E -P "$scratch/v.c" | sed -n 's/^version //p' | tr -d ' ')"
+        config "HAVE_MPI := 1"
+        config "MPICC := $mpicc"
+    else
+        say MPI missing "optional; one box works without it (Debian package libopenmpi-dev)"
+        config "HAVE_MPI := 0"
+    fi
+}
+
+config "# Written by tools/detect.sh; make detect writes it anew."
+config "DETECTED_FOR := $CC"
+compiler
+case $missing in
+'') libraries ;;
+*) missing="$missing liburing-dev libnuma-dev libopenblas-dev libjansson-dev libyaml-dev libpcre2-dev \
+libutf8proc-dev libxxhash-dev" ;;
+esac
+if [ "$quiet" -eq 1 ]; then
+    for package in $missing; do echo "$package"; done
+    exit 0
+fi
+cuda_flags=
+cuda
+nccl
+mpi
+if [ -n "$missing" ]; then
+    rm -f "$output"
+    echo "offload needs what is missing above; on Debian or Ubuntu \`make deps\` installs:$missing" >&2
+    exit 1
+fi
+mkdir -p "$(dirname "$output")" && mv "$scratch/config.mk" "$output"
