@@ -1,4 +1,4 @@
-/* The configuration of a run: one struct, one option table behind flags, YAML keys, help and (later) man pages.
+/* The configuration of a run: one struct, one option table behind flags, YAML keys and help.
  * Names are those of Hugging Face TrainingArguments wherever one exists. */
 #ifndef OX_ENGINE_CONFIG_H
 #define OX_ENGINE_CONFIG_H
@@ -67,7 +67,7 @@ struct ox_config {
     int64_t prefetch_depth;  /* -1 = planner's choice */
     uint64_t chunk_elems;    /* parameters per chunk */
     enum ox_tier_choice activation_tier; /* activation checkpoints */
-    enum ox_tier_choice weights_tier, state_tier, grads_tier; /* homes; auto = as much as fits, nearest first */
+    enum ox_tier_choice weights_tier, state_tier, grads_tier; /* homes; auto = what fits, nearest first */
     char io_backend[16];     /* auto | uring | threads */
     uint64_t optimizer_threads; /* 0 = all cores */
     uint64_t compute_threads;   /* 0 = all cores; a matter of numerics */
@@ -109,13 +109,18 @@ struct ox_option {
 const struct ox_option *ox_options(uint32_t *count);
 /* By name or alias, '_' equal to '-'; NULL when unknown. */
 const struct ox_option *ox_option_find(const char *name);
-/* The closest option name to an unknown one, for "did you mean", or NULL. Only among those of `commands`. */
+/* The name of the one command in `commands`, "train"; "" when it is not one. */
+const char *ox_command_name(unsigned command);
+/* The closest option name to an unknown one, for "did you mean", or NULL. Among those of `commands`. */
 const char *ox_option_suggest(const char *name, unsigned commands);
 
 void ox_config_init(struct ox_config *config); /* the defaults, parsed from default_text */
+/* An option's value as ox_config_set reads it; empty for OX_OPT_NVME, whose list config->nvme is. `text` has
+ * OX_CONFIG_TEXT_BYTES. */
+void ox_config_text(const struct ox_config *config, const struct ox_option *option, char *text);
 /* `where` names the source ("--learning-rate", "run.yaml:12: learning_rate") in errors. */
-OX_MUST enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *option, const char *text,
-                                     const char *where);
+OX_MUST enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *option,
+                                     const char *text, const char *where);
 /* Cross-checks: what contradicts, is missing or out of range, named with its remedy. */
 OX_MUST enum ox_status ox_config_validate(const struct ox_config *config, unsigned command);
 /* YAML file (libyaml): a flat mapping of option names; unknown keys are errors with line and suggestion. */

@@ -1,0 +1,321 @@
+/* The one table behind flags, YAML keys, defaults and help. */
+#include "engine/config.h"
+
+#include "base/assert.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RUN = OX_CMD_TRAIN | OX_CMD_PLAN, NAME_BYTES_MAX = 64 };
+
+static const char group_files[] = "Files";
+static const char group_memory[] = "Memory";
+static const char group_training[] = "Training";
+static const char group_rate[] = "Learning rate";
+static const char group_numbers[] = "Numbers";
+static const char group_reports[] = "Reports and checkpoints";
+static const char group_placement[] = "Placement: changes speed and traffic, never results";
+static const char group_command[] = "Command";
+
+/* Stands for a member in sizeof alone. */
+static const struct ox_config *const none;
+
+static const struct ox_option options[] = {
+    {.name = "model", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, model),
+     .text_bytes = sizeof none->model, .group = group_files, .default_text = "",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT,
+     .help = "model folder of Hugging Face files, or a config.json for a fresh start"},
+    {.name = "data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data),
+     .text_bytes = sizeof none->data, .group = group_files, .default_text = "",
+     .commands = RUN | OX_CMD_EVAL, .help = "training text or token file, or a folder of them"},
+    {.name = "eval-data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, eval_data),
+     .text_bytes = sizeof none->eval_data, .group = group_files, .default_text = "", .commands = RUN,
+     .help = "text to evaluate on; the held-out end of --data when not given"},
+    {.name = "data-format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data_format),
+     .text_bytes = sizeof none->data_format, .choices = "auto|bytes|llmc|llmq", .group = group_files,
+     .default_text = "auto", .commands = RUN | OX_CMD_EVAL,
+     .help = "what --data holds; auto tells token files by their first bytes"},
+    {.name = "output", .alias = "output-dir", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
+     .group = group_files, .default_text = "", .commands = RUN | OX_CMD_EXPORT,
+     .help = "folder that receives the results"},
+    {.name = "from-scratch", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, from_scratch),
+     .group = group_files, .default_text = "false", .commands = RUN,
+     .help = "start from fresh weights even where the model folder has some"},
+    {.name = "eval-fraction", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, eval_fraction),
+     .min = 0, .max = 0.5, .group = group_files, .default_text = "0.02", .commands = RUN,
+     .help = "share of --data held out at its end for evaluation"},
+    {.name = "resume-from-checkpoint", .alias = "resume", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, resume_from_checkpoint),
+     .text_bytes = sizeof none->resume_from_checkpoint, .group = group_files, .default_text = "",
+     .commands = RUN, .help = "latest, or a checkpoint folder, to go on from"},
+    {.name = "device-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, device_mem_bytes),
+     .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .help = "device memory to use, as 20GiB; 0: host memory is device memory"},
+    {.name = "host-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, host_mem_bytes), .min = 0,
+     .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .help = "host memory to use; 0: what is free, less a reserve"},
+    {.name = "nvme", .type = OX_OPT_NVME, .offset = offsetof(struct ox_config, nvme), .group = group_memory,
+     .default_text = "", .commands = RUN | OX_CMD_EVAL | OX_CMD_DOCTOR,
+     .help = "drive folder and how much of it to use, as /mnt/nvme0:400GiB; may be repeated"},
+    {.name = "max-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_steps), .min = 0,
+     .max = 1e+12, .group = group_training, .default_text = "0", .commands = RUN,
+     .help = "optimizer steps; 0: as many as --num-train-epochs takes"},
+    {.name = "num-train-epochs", .alias = "epochs", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, num_train_epochs), .min = 0, .max = 1000000,
+     .group = group_training, .default_text = "1", .commands = RUN,
+     .help = "passes over the data when --max-steps is 0"},
+    {.name = "per-device-train-batch-size", .alias = "batch-size", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, per_device_train_batch_size), .min = 1, .max = 65536,
+     .group = group_training, .default_text = "1", .commands = RUN | OX_CMD_EVAL,
+     .help = "sequences in a micro-batch"},
+    {.name = "gradient-accumulation-steps", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, gradient_accumulation_steps), .min = 1, .max = 1048576,
+     .group = group_training, .default_text = "1", .commands = RUN, .help = "micro-batches in a step"},
+    {.name = "max-seq-length", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_seq_length),
+     .min = 1, .max = 16777216, .group = group_training, .default_text = "1024",
+     .commands = RUN | OX_CMD_EVAL, .help = "tokens in a sequence, at most what the model can attend to"},
+    {.name = "max-grad-norm", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, max_grad_norm),
+     .min = 0, .max = 1e+30, .group = group_training, .default_text = "1", .commands = RUN,
+     .help = "gradients are scaled down to this global norm; 0: never"},
+    {.name = "weight-decay", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, weight_decay),
+     .min = 0, .max = 1000, .group = group_training, .default_text = "0.1", .commands = RUN,
+     .help = "decoupled weight decay of matrices"},
+    {.name = "decay-embeddings", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_embeddings),
+     .group = group_training, .default_text = "true", .commands = RUN,
+     .help = "weight decay applies to embeddings too"},
+    {.name = "adam-beta1", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, adam_beta1), .min = 0,
+     .max = 1, .group = group_training, .default_text = "0.9", .commands = RUN,
+     .help = "decay rate of the first moment"},
+    {.name = "adam-beta2", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, adam_beta2), .min = 0,
+     .max = 1, .group = group_training, .default_text = "0.95", .commands = RUN,
+     .help = "decay rate of the second moment"},
+    {.name = "adam-epsilon", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, adam_epsilon),
+     .min = 0, .max = 1, .group = group_training, .default_text = "1e-8", .commands = RUN,
+     .help = "added to the root of the second moment"},
+    {.name = "seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, seed), .min = 0, .max = 0x1p64,
+     .group = group_training, .default_text = "42", .commands = RUN,
+     .help = "of fresh weights and of the data order"},
+    {.name = "data-order", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data_order),
+     .text_bytes = sizeof none->data_order, .choices = "shuffle|sequential", .group = group_training,
+     .default_text = "shuffle", .commands = RUN, .help = "order in which the data is walked"},
+    {.name = "max-nonfinite-steps", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, max_nonfinite_steps), .min = 1, .max = 1000000,
+     .group = group_training, .default_text = "10", .commands = RUN,
+     .help = "steps in a row that may be dropped for NaN or Inf before the run stops"},
+    {.name = "learning-rate", .alias = "lr", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, learning_rate), .min = 0, .max = 100, .group = group_rate,
+     .default_text = "1e-4", .commands = RUN, .help = "peak learning rate"},
+    {.name = "lr-scheduler-type", .alias = "lr-schedule", .type = OX_OPT_CHOICE,
+     .offset = offsetof(struct ox_config, lr_scheduler_type), .choices = "constant|linear|cosine|wsd",
+     .group = group_rate, .default_text = "linear", .commands = RUN,
+     .help = "course of the learning rate after the warmup"},
+    {.name = "warmup-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, warmup_steps),
+     .min = 0, .max = 1e+12, .group = group_rate, .default_text = "0", .commands = RUN,
+     .help = "steps over which the learning rate rises from 0"},
+    {.name = "warmup-ratio", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, warmup_ratio),
+     .min = 0, .max = 1, .group = group_rate, .default_text = "0", .commands = RUN,
+     .help = "the same as a share of all steps"},
+    {.name = "min-lr-ratio", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, min_lr_ratio),
+     .min = 0, .max = 1, .group = group_rate, .default_text = "0", .commands = RUN,
+     .help = "where linear, cosine and wsd end, as a share of --learning-rate"},
+    {.name = "decay-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, decay_steps), .min = 0,
+     .max = 1e+12, .group = group_rate, .default_text = "0", .commands = RUN,
+     .help = "wsd: steps of the final decay; 0: a tenth of all"},
+    {.name = "dtype", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, dtype),
+     .choices = "fp32|bf16", .group = group_numbers, .default_text = "fp32", .commands = RUN | OX_CMD_EVAL,
+     .help = "what forward and backward compute in"},
+    {.name = "grad-dtype", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, grad_dtype),
+     .choices = "fp32|bf16", .group = group_numbers, .default_text = "fp32", .commands = RUN,
+     .help = "what a finished gradient leaves the device in"},
+    {.name = "compute-threads", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, compute_threads),
+     .min = 0, .max = 4096, .group = group_numbers, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .help = "threads of the CPU device; 0: all cores"},
+    {.name = "logging-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, logging_steps),
+     .min = 1, .max = 1e+12, .group = group_reports, .default_text = "1", .commands = RUN,
+     .help = "steps between two log lines"},
+    {.name = "eval-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, eval_steps), .min = 0,
+     .max = 1e+12, .group = group_reports, .default_text = "500", .commands = RUN,
+     .help = "steps between two evaluations; 0: only at the end"},
+    {.name = "eval-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, eval_windows),
+     .min = 0, .max = 1e+12, .group = group_reports, .default_text = "32", .commands = RUN | OX_CMD_EVAL,
+     .help = "sequences of one evaluation; 0: all there are"},
+    {.name = "save-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, save_steps), .min = 0,
+     .max = 1e+12, .group = group_reports, .default_text = "500", .commands = RUN,
+     .help = "steps between two checkpoints; 0: only at the end"},
+    {.name = "save-total-limit", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, save_total_limit),
+     .min = 0, .max = 1000000, .group = group_reports, .default_text = "0", .commands = RUN,
+     .help = "newest checkpoints to keep; 0: all"},
+    {.name = "save-dtype", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, save_dtype),
+     .text_bytes = sizeof none->save_dtype, .choices = "fp32|bf16", .group = group_reports,
+     .default_text = "fp32", .commands = RUN | OX_CMD_EXPORT,
+     .help = "of the weights in saved model folders"},
+    {.name = "stop-grace-seconds", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, stop_grace_seconds), .min = 0, .max = 86400,
+     .group = group_reports, .default_text = "30", .commands = RUN,
+     .help = "time a step may still take after the first INT or TERM"},
+    {.name = "tiles", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, tiles), .min = 0,
+     .max = 65536, .group = group_placement, .default_text = "0", .commands = RUN,
+     .help = "groups that the micro-batches of a step are walked in; 0: planned"},
+    {.name = "prefetch-depth", .type = OX_OPT_I64, .offset = offsetof(struct ox_config, prefetch_depth),
+     .min = -1, .max = 1024, .group = group_placement, .default_text = "-1", .commands = RUN | OX_CMD_EVAL,
+     .help = "units fetched ahead; -1: planned"},
+    {.name = "chunk-elems", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chunk_elems),
+     .min = 2048, .max = 0x1p30, .group = group_placement, .default_text = "262144",
+     .commands = RUN | OX_CMD_EVAL, .help = "parameters in a chunk, a multiple of 2048"},
+    {.name = "weights-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, weights_tier),
+     .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto",
+     .commands = RUN | OX_CMD_EVAL, .help = "home of the compute weights"},
+    {.name = "state-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, state_tier),
+     .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto", .commands = RUN,
+     .help = "home of the optimizer state"},
+    {.name = "grads-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, grads_tier),
+     .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto", .commands = RUN,
+     .help = "home of finished gradients"},
+    {.name = "activation-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, activation_tier),
+     .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto", .commands = RUN,
+     .help = "home of activation checkpoints"},
+    {.name = "io-backend", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, io_backend),
+     .text_bytes = sizeof none->io_backend, .choices = "auto|uring|threads", .group = group_placement,
+     .default_text = "auto", .commands = RUN | OX_CMD_EVAL | OX_CMD_DOCTOR,
+     .help = "how drives are driven; auto takes io_uring where it is allowed"},
+    {.name = "queue-depth", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, queue_depth), .min = 1,
+     .max = 1024, .group = group_placement, .default_text = "16", .commands = RUN | OX_CMD_EVAL,
+     .help = "requests in flight per drive queue"},
+    {.name = "optimizer-threads", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, optimizer_threads), .min = 0, .max = 4096,
+     .group = group_placement, .default_text = "0", .commands = RUN,
+     .help = "threads of the optimizer; 0: all cores"},
+    {.name = "isa", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, isa),
+     .text_bytes = sizeof none->isa, .choices = "auto|scalar|avx2|avx512|neon", .group = group_placement,
+     .default_text = "auto", .commands = RUN,
+     .help = "instruction set of the optimizer; all give the same bits"},
+    {.name = "chaos-seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chaos_seed), .min = 0,
+     .max = 0x1p64, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .help = "not 0: delays every lane at random, to test ordering"},
+    {.name = "dry-run", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, dry_run),
+     .group = group_command, .default_text = "false", .commands = OX_CMD_TRAIN,
+     .help = "stop after the plan"},
+    {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
+     .text_bytes = sizeof none->format, .choices = "text|json", .group = group_command,
+     .default_text = "text",
+     .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR,
+     .help = "of the report"},
+};
+
+enum { OPTION_COUNT = sizeof options / sizeof *options };
+
+static char folded(char letter) {
+    return letter == '_' ? '-' : (char)tolower((unsigned char)letter);
+}
+
+static bool same_name(const char *a, const char *b) {
+    while (*a != '\0' && (*a == '_' ? '-' : *a) == *b) {
+        a++;
+        b++;
+    }
+    return *a == *b;
+}
+
+/* Edits that turn one name into the other: insertion, deletion, replacement, swap of neighbours. */
+static unsigned name_distance(const char *a, const char *b) {
+    unsigned rows[3][NAME_BYTES_MAX + 1];
+    const size_t a_len = strlen(a), b_len = strlen(b);
+    if (a_len > NAME_BYTES_MAX || b_len > NAME_BYTES_MAX) {
+        return NAME_BYTES_MAX;
+    }
+    for (size_t j = 0; j <= b_len; j++) {
+        rows[0][j] = (unsigned)j;
+    }
+    for (size_t i = 1; i <= a_len; i++) {
+        unsigned *const row = rows[i % 3];
+        const unsigned *const above = rows[(i + 2) % 3], *const above2 = rows[(i + 1) % 3];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= b_len; j++) {
+            const bool equal = folded(a[i - 1]) == folded(b[j - 1]);
+            unsigned best = above[j - 1] + (equal ? 0 : 1);
+            best = above[j] + 1 < best ? above[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            const bool swapped = i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
+                                 folded(a[i - 2]) == folded(b[j - 1]);
+            if (swapped && above2[j - 2] + 1 < best) {
+                best = above2[j - 2] + 1;
+            }
+            row[j] = best;
+        }
+    }
+    return rows[a_len % 3][b_len];
+}
+
+const struct ox_option *ox_options(uint32_t *count) {
+    *count = OPTION_COUNT;
+    return options;
+}
+
+const struct ox_option *ox_option_find(const char *name) {
+    for (unsigned i = 0; i < OPTION_COUNT; i++) {
+        if (same_name(name, options[i].name) ||
+            (options[i].alias != NULL && same_name(name, options[i].alias))) {
+            return &options[i];
+        }
+    }
+    return NULL;
+}
+
+const char *ox_command_name(unsigned command) {
+    static const struct {
+        unsigned command;
+        const char *name;
+    } commands[] = {{OX_CMD_TRAIN, "train"},   {OX_CMD_PLAN, "plan"},     {OX_CMD_EVAL, "eval"},
+                    {OX_CMD_INSPECT, "inspect"}, {OX_CMD_EXPORT, "export"}, {OX_CMD_DOCTOR, "doctor"},
+                    {OX_CMD_BENCH, "bench"}};
+    for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (commands[i].command == command) {
+            return commands[i].name;
+        }
+    }
+    return "";
+}
+
+const char *ox_option_suggest(const char *name, unsigned commands) {
+    const char *nearest = NULL;
+    /* A third of the letters may be wrong; beyond that a suggestion is a guess. */
+    unsigned nearest_distance = (unsigned)strlen(name) / 3 + 1;
+    for (unsigned i = 0; i < OPTION_COUNT; i++) {
+        if ((options[i].commands & commands) == 0) {
+            continue;
+        }
+        const char *const names[2] = {options[i].name, options[i].alias};
+        for (unsigned k = 0; k < 2 && names[k] != NULL; k++) {
+            const unsigned distance = name_distance(name, names[k]);
+            if (distance < nearest_distance) {
+                nearest_distance = distance;
+                nearest = names[k];
+            }
+        }
+    }
+    const size_t name_len = strlen(name);
+    for (unsigned i = 0; nearest == NULL && name_len >= 4 && i < OPTION_COUNT; i++) {
+        size_t same = 0;
+        while (same < name_len && folded(name[same]) == options[i].name[same]) {
+            same++;
+        }
+        if (same == name_len && (options[i].commands & commands) != 0) {
+            nearest = options[i].name; /* the beginning of a longer name */
+        }
+    }
+    return nearest;
+}
+
+void ox_config_init(struct ox_config *config) {
+    memset(config, 0, sizeof *config);
+    for (unsigned i = 0; i < OPTION_COUNT; i++) {
+        if (options[i].default_text[0] == '\0') {
+            continue;
+        }
+        const enum ox_status status =
+            ox_config_set(config, &options[i], options[i].default_text, options[i].name);
+        OX_ASSERT(status == OX_OK);
+    }
+}
