@@ -2,7 +2,9 @@
  * Loshchilov & Hutter, arXiv 1711.05101; Kingma & Ba, arXiv 1412.6980.
  *
  * All variants (scalar C, AVX2, AVX-512, NEON) return the same bits: every fused multiply-add is
- * explicit, square root and division are correctly rounded, nothing is reassociated. */
+ * explicit, square root and division are correctly rounded, nothing is reassociated. Where a result is NaN it
+ * is NaN in all of them, and counted; which NaN is left open, because a step that has one is never committed.
+ */
 #ifndef OX_CPU_OPTIM_ADAM_H
 #define OX_CPU_OPTIM_ADAM_H
 
@@ -67,7 +69,8 @@ uint64_t ox_adam_run_pool(struct ox_pool *pool, enum ox_isa isa, const struct ox
 enum { OX_NORM_BLOCK = 2048 }; /* elements whose squares one partial sum covers */
 
 /* Partial sums of squares in double, one per block of OX_NORM_BLOCK elements (the last may be short):
- * 16 running sums over i mod 16, each by fma in double, added pairwise at the end; the same bits on every ISA and thread count.
+ * 16 running sums over i mod 16, each by fma in double, added pairwise at the end (i to i + 8, then + 4, + 2,
+ * + 1); the same bits on every ISA and thread count.
  * partials has ox_div_up(count, OX_NORM_BLOCK) elements. Non-finite input shows as a non-finite partial. */
 void ox_sumsq_partials(struct ox_pool *pool, const void *grad, enum ox_grad_dtype dtype, uint64_t count,
                        double *partials);
