@@ -86,11 +86,15 @@ struct ox_model {
     uint64_t param_count;
 };
 
-/* Reads a config.json of transformers v4 or v5. What it asks and the engine does not do (dropout, an unknown
- * model_type, rope scaling, another activation, quantised weights) is OX_E_CONFIG naming key and value.
+/* Reads a config.json of transformers v4 or v5. What it asks and the engine does not do (an unknown
+ * model_type, rope scaling, another activation, dropout in llama, quantised weights) is OX_E_CONFIG naming key
+ * and value; gpt2's dropout, which all published folders ask for, and unknown keys are logged as warnings.
  * `where` names the source in errors. */
 OX_MUST enum ox_status ox_model_config_parse(const char *where, const json_t *json,
                                              struct ox_model_config *out);
+
+/* Whether the sizes are those of a model: none zero, none absurd, heads shared evenly. */
+OX_MUST enum ox_status ox_model_config_check(const char *where, const struct ox_model_config *config);
 
 /* Refuses sizes that overflow or exceed sane limits. */
 OX_MUST enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out);
