@@ -73,10 +73,11 @@ static enum ox_status fail_space(int err, const char *path, uint64_t needed) {
         return fail_path(err, path, "write");
     }
     char needed_text[OX_SIZE_TEXT_BYTES], available_text[OX_SIZE_TEXT_BYTES];
-    return ox_fail_errno(OX_E_IO, err, "%s: needs %s (%llu bytes) where %s (%llu bytes) are free; make room or "
-                         "choose another folder", path, ox_size_text(needed, needed_text),
-                         (unsigned long long)needed, ox_size_text(available, available_text),
-                         (unsigned long long)available);
+    return ox_fail_errno(OX_E_IO, err,
+                         "%s: needs %s (%llu bytes) where %s (%llu bytes) are free; make room or "
+                         "choose another folder",
+                         path, ox_size_text(needed, needed_text), (unsigned long long)needed,
+                         ox_size_text(available, available_text), (unsigned long long)available);
 }
 
 static enum ox_status open_regular(const char *path, int *fd_out, struct stat *info) {
@@ -141,8 +142,11 @@ static enum ox_status create_beside(const char *path, uint64_t bytes, struct ox_
             return ox_file_create(temporary, bytes, out);
         }
     }
-    return status != OX_OK ? status : ox_fail(OX_E_IO, "%s: no free temporary name in %s; remove the files "
-                                              ".offload-*.tmp there", path, folder);
+    return status != OX_OK ? status
+                           : ox_fail(OX_E_IO,
+                                     "%s: no free temporary name in %s; remove the files "
+                                     ".offload-*.tmp there",
+                                     path, folder);
 }
 
 /* Finishes the writer and gives its file the name `path`; on failure nothing is left. */
@@ -201,8 +205,8 @@ enum ox_status ox_path_join(const char *folder, const char *name, char *out) {
     const size_t folder_bytes = strlen(folder), name_bytes = strlen(name);
     const bool slash = folder_bytes > 0 && folder[folder_bytes - 1] != '/';
     if (folder_bytes + slash + name_bytes >= OX_PATH_BYTES) {
-        return ox_fail(OX_E_CONFIG, "%.200s/%.200s: the path is longer than %d bytes; choose a shorter one", folder,
-                       name, OX_PATH_BYTES - 1);
+        return ox_fail(OX_E_CONFIG, "%.200s/%.200s: the path is longer than %d bytes; choose a shorter one",
+                       folder, name, OX_PATH_BYTES - 1);
     }
     memmove(out, folder, folder_bytes);
     if (slash) {
@@ -475,7 +479,8 @@ enum ox_status ox_folder_remove(const char *path) {
         return errno == ENOENT ? OX_OK : fail_path(errno, path, "examine");
     }
     if (!S_ISDIR(info.st_mode)) {
-        return ox_fail(OX_E_CONFIG, "%s: is not a folder (a link is not followed), so it is not removed", path);
+        return ox_fail(OX_E_CONFIG, "%s: is not a folder (a link is not followed), so it is not removed",
+                       path);
     }
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {

@@ -36,7 +36,8 @@ static const json_t *find(const char *where, const json_t *object, const char *k
     return NULL;
 }
 
-static enum ox_status fail_type(const char *where, const char *key, const char *expected, const json_t *value) {
+static enum ox_status fail_type(const char *where, const char *key, const char *expected,
+                                const json_t *value) {
     char text[OX_JSON_EXCERPT_BYTES];
     return ox_fail(OX_E_CONFIG, "%s: \"%s\" must be %s, but is %s", where, key, expected,
                    ox_json_excerpt(value, text));
@@ -45,7 +46,8 @@ static enum ox_status fail_type(const char *where, const char *key, const char *
 const char *ox_json_excerpt(const json_t *value, char *text) {
     struct excerpt out = {.text = text};
     if (value != NULL) {
-        json_dump_callback(value, append_excerpt, &out, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+        json_dump_callback(value, append_excerpt, &out,
+                           JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
     }
     memcpy(text + out.filled, out.cut ? "..." : "", out.cut ? 4 : 1);
     return text;
@@ -58,7 +60,8 @@ enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, 
         value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
     }
     if (value == NULL) {
-        return ox_fail(OX_E_CORRUPT, "%s:%d:%d: not valid JSON: %s", where, error.line, error.column, error.text);
+        return ox_fail(OX_E_CORRUPT, "%s:%d:%d: not valid JSON: %s", where, error.line, error.column,
+                       error.text);
     }
     *out = value;
     return OX_OK;

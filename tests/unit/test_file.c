@@ -161,10 +161,12 @@ static void test_folders(void) {
     REQUIRE_OK(ox_folder_commit(deep, moved));
     CHECK(!ox_path_is_folder(deep) && ox_path_is_folder(moved));
     REQUIRE_OK(ox_folder_make(deep));
-    CHECK(ox_folder_commit(deep, moved) == OX_E_CONFIG); /* never over an existing folder, even an empty one */
+    CHECK(ox_folder_commit(deep, moved) ==
+          OX_E_CONFIG); /* never over an existing folder, even an empty one */
     CHECK(ox_path_is_folder(deep));
 
-    /* A link inside is removed, what it points to stays; so does what a link in the place of the folder names. */
+    /* A link inside is removed, what it points to stays; so does what a link in the place of the folder
+     * names. */
     char outside[OX_PATH_BYTES], link[OX_PATH_BYTES];
     in_folder("outside", outside);
     REQUIRE_OK(ox_folder_make(outside));

@@ -10,8 +10,21 @@ static enum ox_status parse(const char *text, json_t **out) {
 
 static void test_refusals(void) {
     static const char *const bad[] = {
-        "", "{", "[1,]", "{\"a\":1,\"a\":2}", "{\"a\":{\"b\":1,\"b\":1}}", "NaN", "{\"a\":NaN}", "{\"a\":01}", "7",
-        "{} x", "\xef\xbb\xbf{}", "{\"a\":\"\\ud800\"}", "{\"a\":\"\xff\"}", "{\"a\":1e400}", "{\"a\":\"\\u0000\"}",
+        "",
+        "{",
+        "[1,]",
+        "{\"a\":1,\"a\":2}",
+        "{\"a\":{\"b\":1,\"b\":1}}",
+        "NaN",
+        "{\"a\":NaN}",
+        "{\"a\":01}",
+        "7",
+        "{} x",
+        "\xef\xbb\xbf{}",
+        "{\"a\":\"\\ud800\"}",
+        "{\"a\":\"\xff\"}",
+        "{\"a\":1e400}",
+        "{\"a\":\"\\u0000\"}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         json_t *value = NULL;
@@ -24,8 +37,10 @@ static void test_refusals(void) {
 
 static void test_getters(void) {
     json_t *object = NULL;
-    REQUIRE_OK(parse("{\"n\":12,\"neg\":-1,\"real\":1.5,\"whole\":3.0,\"yes\":true,\"s\":\"text\",\"none\":null,"
-                     "\"max\":9223372036854775807,\"list\":[1,2,3]}", &object));
+    REQUIRE_OK(
+        parse("{\"n\":12,\"neg\":-1,\"real\":1.5,\"whole\":3.0,\"yes\":true,\"s\":\"text\",\"none\":null,"
+              "\"max\":9223372036854775807,\"list\":[1,2,3]}",
+              &object));
     uint64_t number = 99;
     double real = 99.0;
     bool flag = false;
