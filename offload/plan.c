@@ -1,0 +1,156 @@
+/* Names, memory and small questions of a plan. */
+#include "offload/plan_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <stdlib.h>
+
+const char *ox_lane_name(enum ox_lane_id lane) {
+    static const char *const names[OX_LANE_COUNT] = {"compute",    "h2d",    "d2h", "nvme.read",
+                                                     "nvme.write", "reduce", "adam"};
+    OX_ASSERT((unsigned)lane < OX_LANE_COUNT);
+    return names[lane];
+}
+
+const char *ox_task_name(enum ox_task_kind kind) {
+    static const char *const names[OX_TASK_KIND_COUNT] = {
+        "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
+        "act-write", "act-read",  "act-load",   "grad-zero", "grad-pack", "grad-save", "grad-write",
+        "grad-read", "grad-load", "reduce",     "norm",      "download",  "adam",      "refresh",   "loss",     "commit"};
+    OX_ASSERT((unsigned)kind < OX_TASK_KIND_COUNT);
+    return names[kind];
+}
+
+const char *ox_buf_name(enum ox_buf_kind kind) {
+    static const char *const names[OX_BUF_KIND_COUNT] = {"weights",   "optimizer state", "gradients",
+                                                         "activations", "fp32 weights",  "workspace",
+                                                         "tokens",    "optimizer stream", "small"};
+    OX_ASSERT((unsigned)kind < OX_BUF_KIND_COUNT);
+    return names[kind];
+}
+
+const char *ox_link_name(enum ox_link link) {
+    static const char *const names[OX_LINK_COUNT] = {"nvme_read", "nvme_write", "h2d", "d2h"};
+    OX_ASSERT((unsigned)link < OX_LINK_COUNT);
+    return names[link];
+}
+
+const char *ox_traffic_name(enum ox_traffic_kind kind) {
+    static const char *const names[OX_TRAFFIC_KIND_COUNT] = {"weights", "state", "grads", "activations",
+                                                             "other"};
+    OX_ASSERT((unsigned)kind < OX_TRAFFIC_KIND_COUNT);
+    return names[kind];
+}
+
+int ox_task_find_use(const struct ox_task *task, enum ox_role_of_use role) {
+    for (int i = 0; i < task->use_count; i++) {
+        if (task->uses[i].role == role) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t unit_idx) {
+    OX_ASSERT(unit_idx <= plan->unit_count);
+    return unit_idx;
+}
+
+uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx) {
+    OX_ASSERT(unit_idx < plan->unit_count && mb_idx < plan->micro_batches);
+    return plan->unit_count + 1 + unit_idx * plan->micro_batches + mb_idx;
+}
+
+uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->model.unit_elems[unit_idx] * (OX_HI_BYTES + (input->model.fp32 ? OX_LO_BYTES : 0));
+}
+
+bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
+    return input->model.fp32 && homes->weights == OX_TIER_HOST && homes->state == OX_TIER_HOST;
+}
+
+uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input) {
+    uint64_t elems_max = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        elems_max = ox_max_u64(elems_max, input->model.unit_elems[i]);
+    }
+    const uint64_t grad_bytes = input->model.grad_bf16 ? 2 : 4;
+    return ox_min_u64(input->table->chunk_elems, elems_max) * (OX_HI_BYTES + OX_STATE_BYTES + grad_bytes);
+}
+
+/* All arrays of a plan in one allocation, so that building needs none. */
+struct carve {
+    unsigned char *base; /* NULL while only measuring */
+    uint64_t used;
+};
+
+static void *carve(struct carve *memory, uint64_t count, uint64_t size) {
+    memory->used = ox_align_up(memory->used, 16);
+    void *const at = memory->base == NULL ? NULL : memory->base + memory->used;
+    memory->used += count * size;
+    return at;
+}
+
+static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
+    struct ox_plan *const plan = &full->plan;
+    struct ox_plan_scratch *const scratch = &full->scratch;
+    const uint64_t units = plan->unit_count + 1u, micro_batches = plan->micro_batches;
+    plan->tasks = carve(memory, plan->task_cap, sizeof *plan->tasks);
+    plan->bufs = carve(memory, plan->buf_cap, sizeof *plan->bufs);
+    plan->spool_bytes = carve(memory, plan->spool_count, sizeof *plan->spool_bytes);
+    scratch->tracks = carve(memory, plan->buf_cap, sizeof *scratch->tracks);
+    scratch->segments = carve(memory, 2 * (uint64_t)plan->buf_cap + 2, sizeof *scratch->segments);
+    uint32_t **const per_unit[] = {&scratch->weights_home, &scratch->state_home, &scratch->grad_home,
+                                   &scratch->grad_spool, &scratch->grad_live};
+    for (unsigned i = 0; i < sizeof per_unit / sizeof *per_unit; i++) {
+        *per_unit[i] = carve(memory, units, sizeof(uint32_t));
+    }
+    scratch->weights_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
+    scratch->table_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
+    scratch->act = carve(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->act_spool = carve(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->x = carve(memory, micro_batches, sizeof(uint32_t));
+    scratch->dx = carve(memory, micro_batches, sizeof(uint32_t));
+    scratch->batch = carve(memory, micro_batches, sizeof(uint32_t));
+}
+
+enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **out) {
+    *out = NULL;
+    const uint64_t units = input->model.unit_count, micro_batches = input->model.micro_batches;
+    OX_ASSERT(units >= 2 && micro_batches >= 1);
+    /* With as many tiles as micro-batches every unit is passed twice per micro-batch; a pass has at most six
+     * tasks per micro-batch and twelve of its own, and the optimizer adds four per unit. */
+    const uint64_t stages = micro_batches * 2 * (units + 1);
+    const uint64_t tasks = stages * 12 + micro_batches * units * 2 * 6 + units * 4 + 64;
+    if (tasks > UINT32_MAX / 16) {
+        return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
+                       "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);
+    }
+    struct ox_plan_full shape = {0};
+    shape.plan.unit_count = (uint32_t)units;
+    shape.plan.micro_batches = (uint32_t)micro_batches;
+    shape.plan.task_cap = (uint32_t)tasks;
+    shape.plan.buf_cap = (uint32_t)(tasks + 5 * units + 16);
+    shape.plan.spool_count = (uint32_t)(units + 1 + units * micro_batches);
+    shape.scratch.stage_cap = (uint32_t)stages;
+    struct carve memory = {.base = NULL, .used = sizeof shape};
+    carve_plan(&memory, &shape);
+    memory.base = calloc(1, memory.used);
+    if (memory.base == NULL) {
+        char text[OX_SIZE_TEXT_BYTES];
+        return ox_fail(OX_E_NOMEM, "plan: no memory for its %s of tasks", ox_size_text(memory.used, text));
+    }
+    struct ox_plan_full *const full = (struct ox_plan_full *)memory.base;
+    *full = shape;
+    memory.used = sizeof shape;
+    carve_plan(&memory, full);
+    *out = &full->plan;
+    return OX_OK;
+}
+
+void ox_plan_close(struct ox_plan **plan) {
+    free(*plan);
+    *plan = NULL;
+}

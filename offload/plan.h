@@ -1,0 +1,237 @@
+/* A training step as data: a static list of tasks, their lanes and dependencies, and the arena offset of every
+ * buffer. Building it is a pure function of its input (no clock, no device); the checker proves it; the
+ * executor obeys it.
+ *
+ * The list is in issue order: a task depends only on earlier ones, and lanes are FIFO, so it cannot
+ * deadlock. What a task reads and writes is stated by its uses; dependencies follow from them, and from the
+ * space that buffers inherit from one another. */
+#ifndef OX_OFFLOAD_PLAN_H
+#define OX_OFFLOAD_PLAN_H
+
+#include "base/status.h"
+#include "offload/shard.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ox_lane_id {
+    OX_LANE_COMPUTE,    /* the device's kernels                               */
+    OX_LANE_H2D,        /* host to device copies                              */
+    OX_LANE_D2H,        /* device to host copies                              */
+    OX_LANE_NVME_READ,  /* weights, spooled gradients and activations arrive  */
+    OX_LANE_NVME_WRITE, /* spooled gradients and activations leave            */
+    OX_LANE_REDUCE,     /* norms of finished gradients, on the host           */
+    OX_LANE_ADAM,       /* the optimizer, with its own reads and writes       */
+    OX_LANE_COUNT
+};
+const char *ox_lane_name(enum ox_lane_id lane);
+
+enum ox_task_kind {
+    OX_TASK_BATCH,        /* h2d: tokens of a micro-batch                                */
+    OX_TASK_READ,         /* nvme.read: planes of a unit                                 */
+    OX_TASK_UPLOAD,       /* h2d: planes of a unit                                       */
+    OX_TASK_JOIN,         /* compute: fp32 weights from planes                           */
+    OX_TASK_FORWARD,      /* compute: a unit, one micro-batch                            */
+    OX_TASK_HEAD,         /* compute: final norm, head, loss, and in training their backward */
+    OX_TASK_BACKWARD,     /* compute: a unit, one micro-batch, recomputed from its checkpoint */
+    OX_TASK_ACT_SAVE,     /* d2h: activation checkpoint                                  */
+    OX_TASK_ACT_WRITE,    /* nvme.write                                                  */
+    OX_TASK_ACT_READ,     /* nvme.read                                                   */
+    OX_TASK_ACT_LOAD,     /* h2d                                                         */
+    OX_TASK_GRAD_ZERO,    /* compute: start of an accumulator                            */
+    OX_TASK_GRAD_PACK,    /* compute: finished sum to bf16                               */
+    OX_TASK_GRAD_SAVE,    /* d2h: partial or finished sum                                */
+    OX_TASK_GRAD_WRITE,   /* nvme.write                                                  */
+    OX_TASK_GRAD_READ,    /* nvme.read                                                   */
+    OX_TASK_GRAD_LOAD,    /* h2d: partial sum of the tiles before                        */
+    OX_TASK_REDUCE,       /* reduce: square sums of a finished gradient; adds the second use of tied weights */
+    OX_TASK_NORM,         /* reduce: global norm, clip factor, and whether the step is finite */
+    OX_TASK_DOWNLOAD,     /* d2h: planes of a unit that lives on the device, for the optimizer */
+    OX_TASK_ADAM,         /* adam: a unit, chunk by chunk, from its homes to its homes   */
+    OX_TASK_REFRESH,      /* h2d: new planes of a unit to its home on the device         */
+    OX_TASK_LOSS,         /* d2h: losses of the micro-batches                            */
+    OX_TASK_COMMIT,       /* adam: the store's transaction                               */
+    OX_TASK_KIND_COUNT
+};
+const char *ox_task_name(enum ox_task_kind kind);
+
+/* What a buffer is to the task that uses it. */
+enum ox_role_of_use {
+    OX_USE_SOURCE, OX_USE_TARGET, /* of a copy, read or write                              */
+    OX_USE_WEIGHTS,               /* planes of the task's unit                             */
+    OX_USE_STATE,                 /* host-resident lo, m, v of the task's unit             */
+    OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes (and state, for lo) of unit 0, for a tied head */
+    OX_USE_JOINED,                /* fp32 weights                                          */
+    OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
+    OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is that of tied weights' use in the head */
+    OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STAGE
+};
+
+enum ox_buf_kind {
+    OX_BUF_WEIGHTS, OX_BUF_STATE, OX_BUF_GRAD, OX_BUF_ACT, OX_BUF_JOINED, OX_BUF_WORK, OX_BUF_BATCH,
+    OX_BUF_STAGE, /* slots of the optimizer's stream */
+    OX_BUF_SMALL, /* losses, partial norms, constant tables */
+    OX_BUF_KIND_COUNT
+};
+const char *ox_buf_name(enum ox_buf_kind kind);
+
+enum { OX_NONE = UINT32_MAX };
+
+struct ox_buf {
+    uint64_t bytes, offset; /* in its tier's arena, aligned to OX_IO_ALIGN_BYTES */
+    uint32_t first_task_idx, last_task_idx; /* of its uses; a resident one lives through the whole plan */
+    uint32_t unit_idx;                      /* or OX_NONE */
+    uint8_t kind;                           /* enum ox_buf_kind */
+    uint8_t tier;                           /* DEVICE or HOST */
+    bool resident;                          /* holds its content between steps */
+};
+
+struct ox_use {
+    uint32_t buf_idx;
+    uint8_t role;
+    bool write; /* a use that reads and writes is a write */
+};
+
+enum { OX_TASK_USES_MAX = 12 };
+
+struct ox_task {
+    uint8_t kind, lane;
+    bool last;         /* GRAD_*, REDUCE: the finished sum, not a partial one; FORWARD..: last micro-batch of its tile */
+    bool first;        /* first micro-batch of the step for this unit                        */
+    uint8_t use_count;
+    uint32_t unit_idx; /* gradients: unit_count stands for the head's use of tied weights     */
+    uint32_t mb_idx;   /* micro-batch, or OX_NONE */
+    uint64_t bytes;    /* that cross a link; 0 for work */
+    uint32_t deps[OX_LANE_COUNT]; /* per lane: 1 + index of the latest task that must end first; 0 = none */
+    struct ox_use uses[OX_TASK_USES_MAX];
+};
+
+enum ox_link { OX_LINK_NVME_READ, OX_LINK_NVME_WRITE, OX_LINK_H2D, OX_LINK_D2H, OX_LINK_COUNT };
+enum ox_traffic_kind {
+    OX_TRAFFIC_WEIGHTS, OX_TRAFFIC_STATE, OX_TRAFFIC_GRADS, OX_TRAFFIC_ACTIVATIONS, OX_TRAFFIC_OTHER,
+    OX_TRAFFIC_KIND_COUNT
+};
+const char *ox_link_name(enum ox_link link);
+const char *ox_traffic_name(enum ox_traffic_kind kind);
+
+/* What the plan needs to know of a model at one batch shape. Sizes in bytes unless named otherwise. */
+struct ox_plan_model {
+    const uint64_t *unit_elems; /* embedding, blocks, head */
+    uint32_t unit_count;
+    uint64_t tied_elems;        /* of the table when the head uses unit 0's; 0 = untied */
+    uint32_t micro_batches;     /* per step */
+    uint64_t act_bytes;         /* a block's input, one micro-batch */
+    uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
+    uint64_t const_bytes;       /* tables that stay on the device */
+    uint64_t work_forward_bytes, work_backward_bytes; /* of a block */
+    uint64_t work_head_bytes, work_head_eval_bytes;
+    bool fp32;       /* compute type: the lo plane travels too */
+    bool grad_bf16;  /* how a finished gradient leaves the device */
+};
+
+struct ox_plan_budget {
+    bool unified;          /* host memory is device memory; device_bytes is unused */
+    uint64_t device_bytes, host_bytes;
+    uint64_t nvme_bytes;   /* 0 = no store */
+};
+
+/* How to place and order things: numerics never depend on it. */
+struct ox_placement {
+    uint32_t tiles;          /* k: groups of micro-batches that pass the units together */
+    uint32_t prefetch_depth; /* units whose planes travel ahead of the one in work; 0 = none */
+    enum ox_tier act_tier;   /* home of activation checkpoints */
+    uint32_t stage_slots;    /* chunks in flight in the optimizer's stream */
+};
+
+enum ox_plan_kind { OX_PLAN_TRAIN, OX_PLAN_EVAL };
+
+struct ox_plan_input {
+    struct ox_plan_model model;
+    struct ox_plan_budget budget;
+    struct ox_placement placement;
+    const struct ox_shard_table *table; /* with the homes of every unit */
+};
+
+struct ox_plan {
+    enum ox_plan_kind kind;
+    struct ox_task *tasks;
+    struct ox_buf *bufs;
+    uint32_t task_count, task_cap, buf_count, buf_cap;
+    uint32_t micro_batches, unit_count;
+    uint64_t peak_bytes[OX_TIER_COUNT];     /* arena size needed; NVME: state and spool */
+    uint64_t resident_bytes[OX_TIER_COUNT]; /* of it, held between steps: the front of the arena */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
+    /* Indexes of buffers the executor asks for by name; OX_NONE where a plan has none. */
+    uint32_t loss_buf, loss_host_buf, norm_buf, const_buf, stage_buf;
+    uint32_t batch_host_buf; /* host: all micro-batches, in order */
+    /* Spool extents of the store: per gradient unit (unit_count of them, then the head's use), then per
+     * (block, micro-batch) activation checkpoint; 0 bytes where nothing is spooled. */
+    uint64_t *spool_bytes;
+    uint32_t spool_count;
+};
+
+/* Reserves room for the largest plan of this input. */
+OX_MUST enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **out);
+void ox_plan_close(struct ox_plan **plan);
+
+/* Writes the plan; never fails for lack of budget: peak_bytes says what it needs, and the caller compares. Resident
+ * buffers come first and lie at the same offsets in TRAIN and EVAL plans of the same input. */
+void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
+
+/* Proves, from the task list alone: within the arenas; nothing read before it was written and has arrived; no
+ * two uses in conflict without an order; no byte given to a new buffer while an old one may still be used;
+ * every dependency on an earlier task. OX_E_CONFIG with the first violation in words. */
+OX_MUST enum ox_status ox_plan_check(const struct ox_plan *plan, const struct ox_plan_input *input);
+
+/* The index of the use with this role, or -1. */
+int ox_task_find_use(const struct ox_task *task, enum ox_role_of_use role);
+
+/* Index of a spool extent. */
+uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t unit_idx);
+uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
+
+/* Bytes of a unit's planes as compute needs them: hi, and lo for fp32. */
+uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* True when lo is read from the host-resident state instead of a copy beside hi. */
+bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Bytes of the slot that one chunk takes in the optimizer's stream: hi | lo | m | v | gradient. */
+uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input);
+
+/* ---- placement: what fits (offload/placement.c) ---------------------------------------------- */
+
+/* The user's wishes; OX_TIER_COUNT = automatic. */
+struct ox_placement_wish {
+    uint32_t tiles;        /* 0 = automatic */
+    int32_t prefetch_depth; /* -1 = automatic */
+    enum ox_tier act_tier, weights_tier, state_tier, grad_tier;
+};
+
+/* Chooses placement and homes (written to input->placement and table): the least time by link bytes over nominal
+ * rates, among those that fit. On success both plans of the choice are built and checked. What does not fit is
+ * OX_E_CONFIG whose text says what is short by how much and the nearest budget that fits; then *train is that nearest
+ * plan, for its ledger, and *eval is NULL. Close both in any case. */
+OX_MUST enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
+                                           const struct ox_placement_wish *wish, struct ox_plan **train,
+                                           struct ox_plan **eval);
+
+/* ---- for people (offload/plan_print.c) ------------------------------------------------------- */
+
+/* Bytes per tier by owner at the tier's fullest moment; `unused` is alignment and gaps. */
+struct ox_ledger {
+    uint64_t bytes[OX_TIER_COUNT][OX_BUF_KIND_COUNT];
+    uint64_t unused[OX_TIER_COUNT];
+};
+void ox_plan_ledger(const struct ox_plan *plan, struct ox_ledger *out);
+
+/* The whole plan as text: ledger, homes, lanes, traffic, and with `tasks` every task. The text is allocated; free() it. */
+OX_MUST enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input, bool tasks,
+                                    char **text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

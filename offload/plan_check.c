@@ -1,0 +1,268 @@
+/* The proof of a plan, from the task list alone: nothing here shares code or working data with the builder.
+ *
+ * "a before b" means: a has ended when b starts, whatever the lanes' speeds. It holds between consecutive tasks of
+ * a lane and along dependencies. For every task the checker knows, per lane, the latest task that is before
+ * it; as lanes are FIFO this vector decides any pair (vector clocks: Fidge 1988, Mattern 1989). */
+#include "offload/plan.h"
+
+#include "base/bytes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct clock {
+    uint32_t past[OX_LANE_COUNT]; /* tasks of that lane with index < past are over */
+};
+
+/* First and last use of a buffer in each lane, as 1 + task index; 0 = none. */
+struct span {
+    uint32_t first[OX_LANE_COUNT], last[OX_LANE_COUNT];
+    uint32_t written_by;
+    uint32_t read_by[OX_LANE_COUNT]; /* since that write */
+};
+
+struct checker {
+    const struct ox_plan *plan;
+    const struct ox_plan_input *in;
+    struct clock *clocks; /* per task */
+    struct span *spans;   /* per buffer */
+    uint32_t *order;      /* buffers of one arena by offset */
+    uint32_t *next_mb;    /* per unit: forward, then backward */
+};
+
+static enum ox_status fault(const struct ox_plan *plan, uint32_t task_idx, const char *what) {
+    const struct ox_task *const task = &plan->tasks[task_idx];
+    return ox_fail(OX_E_CONFIG, "plan is wrong at task %u (%s, unit %d, micro-batch %d): %s; please report this",
+                   task_idx, ox_task_name((enum ox_task_kind)task->kind), (int)task->unit_idx, (int)task->mb_idx,
+                   what);
+}
+
+static bool before(const struct checker *c, uint32_t a, uint32_t b) {
+    return c->clocks[b].past[c->plan->tasks[a].lane] > a;
+}
+
+static void merge(struct clock *into, const struct clock *from) {
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        into->past[i] = from->past[i] > into->past[i] ? from->past[i] : into->past[i];
+    }
+}
+
+/* Every dependency is on an earlier task: with FIFO lanes that is the absence of deadlock. */
+static enum ox_status check_order(struct checker *c) {
+    const struct ox_plan *const plan = c->plan;
+    uint32_t last_of_lane[OX_LANE_COUNT] = {0}; /* 1 + task index */
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        if (task->kind >= OX_TASK_KIND_COUNT || task->lane >= OX_LANE_COUNT) {
+            return ox_fail(OX_E_CONFIG, "plan is wrong at task %u: unknown kind or lane; please report this", i);
+        }
+        struct clock *const clock = &c->clocks[i];
+        memset(clock, 0, sizeof *clock);
+        for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+            const uint32_t dep = lane == task->lane ? last_of_lane[lane] : task->deps[lane];
+            if (dep == 0) {
+                continue;
+            }
+            if (dep > i || plan->tasks[dep - 1].lane != lane) {
+                return fault(plan, i, "depends on a task that is not before it in its lane");
+            }
+            merge(clock, &c->clocks[dep - 1]);
+            clock->past[lane] = clock->past[lane] > dep ? clock->past[lane] : dep;
+        }
+        last_of_lane[task->lane] = i + 1;
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_use(struct checker *c, uint32_t task_idx, const struct ox_use *use) {
+    const struct ox_plan *const plan = c->plan;
+    if (use->buf_idx >= plan->buf_count) {
+        return fault(plan, task_idx, "uses a buffer that does not exist");
+    }
+    struct span *const span = &c->spans[use->buf_idx];
+    const uint8_t lane = plan->tasks[task_idx].lane;
+    if (span->written_by == 0 && !use->write && !plan->bufs[use->buf_idx].resident) {
+        return fault(plan, task_idx, "reads a buffer that nothing has filled");
+    }
+    if (span->written_by != 0 && span->written_by - 1 != task_idx && !before(c, span->written_by - 1, task_idx)) {
+        return fault(plan, task_idx, "uses a buffer that may not have arrived");
+    }
+    for (int i = 0; use->write && i < OX_LANE_COUNT; i++) {
+        if (span->read_by[i] != 0 && span->read_by[i] - 1 != task_idx && !before(c, span->read_by[i] - 1, task_idx)) {
+            return fault(plan, task_idx, "overwrites a buffer that may still be read");
+        }
+        span->read_by[i] = 0;
+    }
+    if (use->write) {
+        span->written_by = task_idx + 1;
+    } else {
+        span->read_by[lane] = task_idx + 1;
+    }
+    span->first[lane] = span->first[lane] == 0 ? task_idx + 1 : span->first[lane];
+    span->last[lane] = task_idx + 1;
+    return OX_OK;
+}
+
+static enum ox_status check_uses(struct checker *c) {
+    for (uint32_t i = 0; i < c->plan->task_count; i++) {
+        const struct ox_task *const task = &c->plan->tasks[i];
+        if (task->use_count > OX_TASK_USES_MAX) {
+            return fault(c->plan, i, "has too many uses");
+        }
+        for (int j = 0; j < task->use_count; j++) {
+            const enum ox_status status = check_use(c, i, &task->uses[j]);
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+    }
+    return OX_OK;
+}
+
+/* ---- space ------------------------------------------------------------------------------------ */
+
+static uint32_t first_use(const struct span *span) {
+    uint32_t first = UINT32_MAX;
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        if (span->first[i] != 0 && span->first[i] - 1 < first) {
+            first = span->first[i] - 1;
+        }
+    }
+    return first;
+}
+
+/* Two buffers share bytes: all uses of the earlier must be over before any of the later. */
+static enum ox_status check_pair(const struct checker *c, uint32_t a, uint32_t b) {
+    const uint32_t a_first = first_use(&c->spans[a]), b_first = first_use(&c->spans[b]);
+    if (c->plan->bufs[a].resident || c->plan->bufs[b].resident) {
+        return fault(c->plan, a_first == UINT32_MAX ? (b_first == UINT32_MAX ? 0 : b_first) : a_first,
+                     "shares bytes with a buffer that must survive the step");
+    }
+    if (a_first == UINT32_MAX || b_first == UINT32_MAX) {
+        return OX_OK;
+    }
+    const struct span *const early = &c->spans[a_first < b_first ? a : b];
+    const struct span *const late = &c->spans[a_first < b_first ? b : a];
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        for (int j = 0; j < OX_LANE_COUNT; j++) {
+            if (early->last[i] != 0 && late->first[j] != 0 && !before(c, early->last[i] - 1, late->first[j] - 1)) {
+                return fault(c->plan, late->first[j] - 1, "takes space that may still be in use");
+            }
+        }
+    }
+    return OX_OK;
+}
+
+static int by_offset(const void *a, const void *b, void *context) {
+    const struct ox_buf *const bufs = context;
+    const uint64_t left = bufs[*(const uint32_t *)a].offset, right = bufs[*(const uint32_t *)b].offset;
+    return left < right ? -1 : left > right;
+}
+
+static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t budget_bytes) {
+    const struct ox_plan *const plan = c->plan;
+    char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES];
+    if (plan->peak_bytes[tier] > budget_bytes) {
+        return ox_fail(OX_E_CONFIG, "plan needs %s of %s memory, the budget is %s",
+                       ox_size_text(plan->peak_bytes[tier], need), ox_tier_name(tier),
+                       ox_size_text(budget_bytes, have));
+    }
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        const struct ox_buf *const buf = &plan->bufs[i];
+        if (buf->tier != tier || (first_use(&c->spans[i]) == UINT32_MAX && !buf->resident)) {
+            continue;
+        }
+        if (buf->offset % OX_IO_ALIGN_BYTES != 0 || buf->offset + buf->bytes > plan->peak_bytes[tier]) {
+            return ox_fail(OX_E_CONFIG, "plan is wrong: buffer %u (%s) lies outside the %s arena; please report this",
+                           i, ox_buf_name((enum ox_buf_kind)buf->kind), ox_tier_name(tier));
+        }
+        c->order[count++] = i;
+    }
+    qsort_r(c->order, count, sizeof *c->order, by_offset, plan->bufs);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ox_buf *const low = &plan->bufs[c->order[i]];
+        for (uint32_t j = i + 1; j < count && plan->bufs[c->order[j]].offset < low->offset + low->bytes; j++) {
+            const enum ox_status status = check_pair(c, c->order[i], c->order[j]);
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+    }
+    return OX_OK;
+}
+
+/* ---- meaning ---------------------------------------------------------------------------------- */
+
+/* Every unit meets every micro-batch once, in ascending order: gradients are summed in that order whatever
+ * the placement. Then every unit is updated once, after the norm is known. */
+static enum ox_status check_work(struct checker *c) {
+    const struct ox_plan *const plan = c->plan;
+    uint32_t adam_count = 0, norm_count = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        const bool backward = task->kind == OX_TASK_BACKWARD;
+        if (backward || task->kind == OX_TASK_FORWARD || task->kind == OX_TASK_HEAD) {
+            uint32_t *const next = &c->next_mb[task->unit_idx + (backward ? plan->unit_count : 0)];
+            if (task->unit_idx >= plan->unit_count || task->mb_idx != (*next)++) {
+                return fault(plan, i, "meets its micro-batches out of order");
+            }
+        }
+        norm_count += task->kind == OX_TASK_NORM;
+        if (task->kind == OX_TASK_ADAM && (task->unit_idx != adam_count++ || norm_count != 1)) {
+            return fault(plan, i, "updates a unit out of order or before the norm is known");
+        }
+    }
+    for (uint32_t i = 0; i < 2 * plan->unit_count; i++) {
+        const bool backward = i >= plan->unit_count;
+        const bool expected = !backward || (plan->kind == OX_PLAN_TRAIN && i + 1 < 2 * plan->unit_count);
+        if (c->next_mb[i] != (expected ? plan->micro_batches : 0)) {
+            return ox_fail(OX_E_CONFIG, "plan is wrong: unit %u has %u of %u micro-batches %s; please report this",
+                           i % plan->unit_count, c->next_mb[i], plan->micro_batches,
+                           backward ? "backward" : "forward");
+        }
+    }
+    if (adam_count != (plan->kind == OX_PLAN_TRAIN ? plan->unit_count : 0)) {
+        return ox_fail(OX_E_CONFIG, "plan is wrong: %u of %u units are updated; please report this", adam_count,
+                       plan->unit_count);
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_all(struct checker *c) {
+    const struct ox_plan_budget *const budget = &c->in->budget;
+    enum ox_status status = check_order(c);
+    if (status == OX_OK) {
+        status = check_uses(c);
+    }
+    if (status == OX_OK) {
+        status = check_arena(c, OX_TIER_DEVICE, budget->unified ? 0 : budget->device_bytes);
+    }
+    if (status == OX_OK) {
+        status = check_arena(c, OX_TIER_HOST, budget->host_bytes);
+    }
+    if (status == OX_OK && c->plan->peak_bytes[OX_TIER_NVME] > budget->nvme_bytes) {
+        char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES];
+        status = ox_fail(OX_E_CONFIG, "plan needs %s of NVMe (two generations of the state, and the spool), the "
+                         "budget is %s", ox_size_text(c->plan->peak_bytes[OX_TIER_NVME], need),
+                         ox_size_text(budget->nvme_bytes, have));
+    }
+    return status == OX_OK ? check_work(c) : status;
+}
+
+enum ox_status ox_plan_check(const struct ox_plan *plan, const struct ox_plan_input *input) {
+    struct checker c = {.plan = plan, .in = input};
+    c.clocks = calloc(plan->task_count + 1u, sizeof *c.clocks);
+    c.spans = calloc(plan->buf_count + 1u, sizeof *c.spans);
+    c.order = calloc(plan->buf_count + 1u, sizeof *c.order);
+    c.next_mb = calloc(2 * (size_t)plan->unit_count, sizeof *c.next_mb);
+    const enum ox_status status =
+        c.clocks == NULL || c.spans == NULL || c.order == NULL || c.next_mb == NULL
+            ? ox_fail(OX_E_NOMEM, "plan checker: no memory for %u tasks", plan->task_count)
+            : check_all(&c);
+    free(c.next_mb);
+    free(c.order);
+    free(c.spans);
+    free(c.clocks);
+    return status;
+}

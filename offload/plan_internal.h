@@ -1,0 +1,51 @@
+/* Shared by the files that build a plan; not for others. */
+#ifndef OX_OFFLOAD_PLAN_INTERNAL_H
+#define OX_OFFLOAD_PLAN_INTERNAL_H
+
+#include "offload/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Per buffer while building: who used it last, for the dependencies of the next use. */
+struct ox_buf_track {
+    uint32_t written_by;                 /* 1 + task index; 0 = nobody yet                    */
+    uint32_t read_by[OX_LANE_COUNT];     /* 1 + task index, since that write                  */
+    uint32_t used_by[OX_LANE_COUNT];     /* 1 + task index of the last use of any sort        */
+};
+
+/* A stretch of an arena and the buffer that had it last. */
+struct ox_segment {
+    uint64_t begin, end;
+    uint32_t buf_idx;
+};
+
+/* Working memory of the builder, reserved with the plan. All arrays of units have unit_count + 1 entries; the
+ * last stands for the head's use of tied weights. */
+struct ox_plan_scratch {
+    struct ox_buf_track *tracks; /* buf_cap */
+    struct ox_segment *segments; /* 2 * buf_cap + 2 */
+    uint32_t *weights_home, *state_home, *grad_home, *grad_spool;
+    uint32_t *grad_live;  /* accumulator in use                       */
+    uint32_t *weights_at; /* per stage: planes where compute reads    */
+    uint32_t *table_at;   /* per stage: planes of the tied table       */
+    uint32_t *act;        /* (unit_count, micro_batches): checkpoints */
+    uint32_t *act_spool;  /* likewise, on NVMe                         */
+    uint32_t *x, *dx, *batch; /* per micro-batch                       */
+    uint32_t stage_cap;
+};
+
+struct ox_plan_full {
+    struct ox_plan plan; /* first: the public part */
+    struct ox_plan_scratch scratch;
+};
+
+/* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
+ * needs. Fills peak_bytes. */
+void ox_plan_finish(struct ox_plan_full *full);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,64 @@
+/* The shard table: what moves, how large it is, and where it lives between steps. Built once from the
+ * units' sizes and the placement, never changed; the only place that knows how a unit is cut into chunks and
+ * which extents of the store they are. */
+#ifndef OX_OFFLOAD_SHARD_H
+#define OX_OFFLOAD_SHARD_H
+
+#include "base/status.h"
+#include "nvme/store.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ox_tier { OX_TIER_DEVICE, OX_TIER_HOST, OX_TIER_NVME, OX_TIER_COUNT };
+const char *ox_tier_name(enum ox_tier tier); /* "device", "host", "nvme" */
+
+/* Bytes per parameter of the planes (base/planes.h; fp32 moments). */
+enum { OX_HI_BYTES = 2, OX_LO_BYTES = 2, OX_MV_BYTES = 8, OX_STATE_BYTES = OX_LO_BYTES + OX_MV_BYTES };
+
+/* Elements of a unit come in multiples of this, so that every plane of every chunk is a whole number of
+ * OX_IO_ALIGN_BYTES blocks. */
+enum { OX_SHARD_ALIGN_ELEMS = 2048 };
+
+/* Homes of one unit. Weights: `hi`, and `lo` beside it when the compute type is fp32 and the state is
+ * elsewhere. State: lo, m, v. Gradient: the finished sum between backward and Adam. */
+struct ox_homes {
+    enum ox_tier weights, state, grad;
+};
+
+struct ox_shard {
+    uint64_t elem_count;
+    uint32_t chunk_first, chunk_count; /* in the whole model's sequence of chunks */
+    struct ox_homes homes;
+};
+
+struct ox_shard_table {
+    struct ox_shard *shards; /* one per unit; owned */
+    uint32_t unit_count;
+    uint32_t chunk_count;
+    uint64_t chunk_elems; /* of a full chunk, a multiple of OX_SHARD_ALIGN_ELEMS */
+};
+
+OX_MUST enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_count,
+                                           uint64_t chunk_elems, struct ox_shard_table *out);
+void ox_shard_table_close(struct ox_shard_table *table);
+
+/* Chunk `chunk_idx` of a unit: elements [first, first + count) of its flat vector and its two extents: `hi`
+ * alone, and [lo|m|v] with lo as the separately verified head. */
+struct ox_chunk {
+    uint64_t first, count;
+    uint32_t hi_extent_idx, state_extent_idx;
+};
+struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit_idx, uint32_t chunk_idx);
+
+/* The extents of all chunks in order, 2 * chunk_count of them, for ox_store_create. */
+void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
