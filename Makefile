@@ -84,9 +84,11 @@ LIB_C   := $(filter-out %_neon.c,$(LIB_C))
 else
 LIB_C   := $(filter-out %_avx2.c %_avx512.c,$(LIB_C))
 endif
-LIB_O   := $(LIB_C:%.c=$(B)/%.o)
-TOOL_O  := $(patsubst %.c,$(B)/%.o,$(wildcard tools/*.c))
-HELP_O  := $(patsubst %.c,$(B)/%.o,$(wildcard tests/*.c))
+# Objects have a tree of their own, because build/offload is the program and offload/ a folder of sources.
+OBJ     := $(B)/obj
+LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o)
+TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tools/*.c))
+HELP_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/*.c))
 # Programs of tests/<kind>/: test_* are the suite, bench_* and fuzz_* are run by hand.
 PROG_C  := $(wildcard tests/*/*.c)
 PROG_P  := $(PROG_C:%.c=$(B)/%)
@@ -105,14 +107,16 @@ $(B)/liboffload.a: $(LIB_O)
 
 $(B)/offload: $(TOOL_O) $(B)/liboffload.a
 	@echo "  LINK    $@"
+	@test ! -d $@ || rm -rf $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(TOOL_O) $(B)/liboffload.a $(LDLIBS)
 
-$(B)/%.o: %.c Makefile $(CONFIG)
+$(OBJ)/%.o: %.c Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  CC      $<"
 	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$*) -MMD -MP -c -o $@ $<
 
-$(B)/tests/%: $(B)/tests/%.o $(HELP_O) $(B)/liboffload.a
+$(B)/tests/%: $(OBJ)/tests/%.o $(HELP_O) $(B)/liboffload.a
+	@mkdir -p $(@D)
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(HELP_O) $(B)/liboffload.a $(LDLIBS)
 
@@ -169,4 +173,4 @@ help:
 FORCE:
 
 .PHONY: all tests check test check-san bench deps detect demo install clean help FORCE
--include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_P:=.d) $(HELP_O:.o=.d)
+-include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)
