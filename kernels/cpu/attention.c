@@ -1,0 +1,304 @@
+/* Causal attention in blocks of QUERIES x KEYS scores; blocks above the diagonal are never computed.
+ * Products of a block run on the calling thread. */
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "kernels/cpu/cpu.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+/* A block of scores and one of their gradients stay in the second-level cache. KEYS is a multiple of
+ * QUERIES, so that every row of queries sees at least one key of each block it is given. */
+enum { QUERIES = 64, KEYS = 512 };
+
+/* Scratch of one thread, in floats: scores, their gradients, then one number per query each. */
+struct work {
+    float *score, *dscore;
+    float *row_max, *row_sum;
+};
+
+struct attention {
+    const struct ox_vector *vector;
+    const struct ox_attention_shape *shape;
+    const float *qkv, *dout, *out_in;
+    const float *lse_in;
+    float *out, *lse, *dqkv;
+    float *scratch;
+    uint32_t query_blocks;
+    size_t row_stride; /* of qkv */
+    size_t out_stride;
+};
+
+static uint32_t min_u32(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+static size_t work_len(const struct ox_attention_shape *shape) {
+    const uint64_t keys = ox_align_up(min_u32(shape->seq, KEYS), OX_CPU_GRAIN);
+    return 2 * QUERIES * keys + 2 * QUERIES;
+}
+
+uint64_t ox_ops_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads) {
+    return (uint64_t)threads * work_len(shape) * sizeof(float);
+}
+
+static struct work work_of(const struct attention *job, uint32_t thread) {
+    const size_t len = work_len(job->shape);
+    float *const begin = job->scratch + thread * len;
+    const size_t block = (len - 2 * QUERIES) / 2;
+    return (struct work){.score = begin,
+                         .dscore = begin + block,
+                         .row_max = begin + 2 * block,
+                         .row_sum = begin + 2 * block + QUERIES};
+}
+
+/* A matrix inside a larger one. */
+struct view {
+    const float *at;
+    size_t stride;
+};
+
+/* c (m, n) = alpha * op(a) * op(b) + beta * c on this thread. */
+struct product {
+    CBLAS_TRANSPOSE a_form, b_form;
+    uint32_t m, n, k;
+    float alpha, beta;
+};
+
+static void multiply(const struct product *shape, struct view a, struct view b, float *c,
+                     size_t c_stride) {
+    cblas_sgemm(CblasRowMajor, shape->a_form, shape->b_form, (blasint)shape->m, (blasint)shape->n,
+                (blasint)shape->k, shape->alpha, a.at, (blasint)a.stride, b.at, (blasint)b.stride,
+                shape->beta, c, (blasint)c_stride);
+}
+
+/* Where the q, k or v of one head of one sequence begins; `slot` counts heads within a row. */
+static size_t slot_offset(const struct attention *job, uint32_t batch, uint32_t slot) {
+    return (size_t)batch * job->shape->seq * job->row_stride + (size_t)slot * job->shape->head_dim;
+}
+
+/* One block of queries of one head against a range of keys. */
+struct block {
+    uint32_t batch, head, kv_head;
+    uint32_t query, query_count;
+    uint32_t key, key_count;
+};
+
+/* How many keys of the block query row `row` may see. */
+static uint32_t visible(const struct block *at, uint32_t row) {
+    return min_u32(at->key_count, at->query + row + 1 - at->key);
+}
+
+static struct view q_view(const struct attention *job, const struct block *at) {
+    return (struct view){
+        job->qkv + slot_offset(job, at->batch, at->head) + at->query * job->row_stride, job->row_stride};
+}
+
+static struct view k_view(const struct attention *job, const struct block *at) {
+    const uint32_t slot = job->shape->heads + at->kv_head;
+    return (struct view){job->qkv + slot_offset(job, at->batch, slot) + at->key * job->row_stride,
+                         job->row_stride};
+}
+
+static struct view v_view(const struct attention *job, const struct block *at) {
+    const uint32_t slot = job->shape->heads + job->shape->kv_heads + at->kv_head;
+    return (struct view){job->qkv + slot_offset(job, at->batch, slot) + at->key * job->row_stride,
+                         job->row_stride};
+}
+
+/* Of a (rows, heads * head_dim) tensor. */
+static size_t out_offset(const struct attention *job, const struct block *at) {
+    return ((size_t)at->batch * job->shape->seq + at->query) * job->out_stride +
+           (size_t)at->head * job->shape->head_dim;
+}
+
+static size_t lse_offset(const struct attention *job, const struct block *at) {
+    return ((size_t)at->batch * job->shape->heads + at->head) * job->shape->seq + at->query;
+}
+
+static void scores(const struct attention *job, const struct block *at, float *score) {
+    const struct product shape = {.a_form = CblasNoTrans,
+                                  .b_form = CblasTrans,
+                                  .m = at->query_count,
+                                  .n = at->key_count,
+                                  .k = job->shape->head_dim,
+                                  .alpha = job->shape->scale};
+    multiply(&shape, q_view(job, at), k_view(job, at), score, at->key_count);
+}
+
+/* Turns the block's scores into exponentials against the running maximum, and brings what was summed
+ * before to the new maximum. */
+static void forward_softmax(const struct attention *job, const struct block *at, const struct work *work) {
+    const struct ox_vector *const vector = job->vector;
+    float *const out = job->out + out_offset(job, at);
+    for (uint32_t row = 0; row < at->query_count; row++) {
+        float *const score = work->score + (size_t)row * at->key_count;
+        const uint32_t seen = visible(at, row);
+        const float top = vector->max(score, seen);
+        if (at->key == 0) {
+            work->row_max[row] = top;
+            work->row_sum[row] = 0.0f;
+        } else if (top > work->row_max[row]) {
+            const float shrink = expf(work->row_max[row] - top);
+            work->row_max[row] = top;
+            work->row_sum[row] *= shrink;
+            vector->scale(out + row * job->out_stride, shrink, job->shape->head_dim);
+        }
+        work->row_sum[row] += vector->exp_row(score, work->row_max[row], seen);
+        memset(score + seen, 0, (at->key_count - seen) * sizeof(float));
+    }
+}
+
+static void forward_item(void *context, uint32_t item, uint32_t thread) {
+    const struct attention *const job = context;
+    const struct ox_attention_shape *const shape = job->shape;
+    const struct work work = work_of(job, thread);
+    const uint32_t head_idx = item % (shape->batch * shape->heads);
+    /* The last queries of a sequence see most keys: the long items come first. */
+    const uint32_t query_block = job->query_blocks - 1 - item / (shape->batch * shape->heads);
+    struct block at = {.batch = head_idx / shape->heads,
+                       .head = head_idx % shape->heads,
+                       .query = query_block * QUERIES};
+    at.kv_head = at.head / (shape->heads / shape->kv_heads);
+    at.query_count = min_u32(QUERIES, shape->seq - at.query);
+    float *const out = job->out + out_offset(job, &at);
+    const uint32_t key_end = at.query + at.query_count;
+    for (at.key = 0; at.key < key_end; at.key += KEYS) {
+        at.key_count = min_u32(KEYS, key_end - at.key);
+        scores(job, &at, work.score);
+        forward_softmax(job, &at, &work);
+        const struct product by_values = {.a_form = CblasNoTrans,
+                                          .b_form = CblasNoTrans,
+                                          .m = at.query_count,
+                                          .n = shape->head_dim,
+                                          .k = at.key_count,
+                                          .alpha = 1.0f,
+                                          .beta = at.key == 0 ? 0.0f : 1.0f};
+        multiply(&by_values, (struct view){work.score, at.key_count}, v_view(job, &at), out,
+                 job->out_stride);
+    }
+    for (uint32_t row = 0; row < at.query_count; row++) {
+        job->vector->scale(out + row * job->out_stride, 1.0f / work.row_sum[row], shape->head_dim);
+        job->lse[lse_offset(job, &at) + row] = work.row_max[row] + logf(work.row_sum[row]);
+    }
+}
+
+static struct attention attention_of(const struct ox_cpu *cpu, const struct ox_attention_shape *shape) {
+    return (struct attention){
+        .vector = cpu->vector,
+        .shape = shape,
+        .query_blocks = (uint32_t)ox_div_up(shape->seq, QUERIES),
+        .row_stride = (size_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim,
+        .out_stride = (size_t)shape->heads * shape->head_dim,
+    };
+}
+
+void ox_cpu_attention_forward(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_attention_forward *const op = args;
+    struct attention job = attention_of(cpu, &op->shape);
+    job.qkv = op->qkv;
+    job.out = op->out;
+    job.lse = op->lse;
+    job.scratch = op->scratch;
+    ox_cpu_items(cpu->pool, op->shape.batch * op->shape.heads * job.query_blocks, forward_item, &job);
+}
+
+/* Scores become probabilities, their gradient before the softmax becomes that after it. */
+static void backward_softmax(const struct attention *job, const struct block *at, const struct work *work) {
+    const struct ox_vector *const vector = job->vector;
+    const float *const lse = job->lse_in + lse_offset(job, at);
+    for (uint32_t row = 0; row < at->query_count; row++) {
+        float *const score = work->score + (size_t)row * at->key_count;
+        float *const dscore = work->dscore + (size_t)row * at->key_count;
+        const uint32_t seen = visible(at, row);
+        vector->exp_scaled(score, lse[row], 1.0f, seen);
+        memset(score + seen, 0, (at->key_count - seen) * sizeof(float));
+        vector->score_gradient(dscore, score, work->row_sum[row], seen);
+        memset(dscore + seen, 0, (at->key_count - seen) * sizeof(float));
+    }
+}
+
+static void backward_block(const struct attention *job, const struct block *at, const struct work *work) {
+    const struct ox_attention_shape *const shape = job->shape;
+    const struct view dout = {job->dout + out_offset(job, at), job->out_stride};
+    const struct view score = {work->score, at->key_count}, dscore = {work->dscore, at->key_count};
+    float *const dq = job->dqkv + (q_view(job, at).at - job->qkv);
+    float *const dk = job->dqkv + (k_view(job, at).at - job->qkv);
+    float *const dv = job->dqkv + (v_view(job, at).at - job->qkv);
+
+    scores(job, at, work->score);
+    struct product product = {.a_form = CblasNoTrans,
+                              .b_form = CblasTrans,
+                              .m = at->query_count,
+                              .n = at->key_count,
+                              .k = shape->head_dim,
+                              .alpha = 1.0f};
+    multiply(&product, dout, v_view(job, at), work->dscore, at->key_count);
+    backward_softmax(job, at, work);
+
+    product = (struct product){.a_form = CblasTrans,
+                               .b_form = CblasNoTrans,
+                               .m = at->key_count,
+                               .n = shape->head_dim,
+                               .k = at->query_count,
+                               .alpha = 1.0f,
+                               .beta = 1.0f};
+    multiply(&product, score, dout, dv, job->row_stride);
+    product.alpha = shape->scale;
+    multiply(&product, dscore, q_view(job, at), dk, job->row_stride);
+    product = (struct product){.a_form = CblasNoTrans,
+                               .b_form = CblasNoTrans,
+                               .m = at->query_count,
+                               .n = shape->head_dim,
+                               .k = at->key_count,
+                               .alpha = shape->scale,
+                               .beta = at->key == 0 ? 0.0f : 1.0f};
+    multiply(&product, dscore, k_view(job, at), dq, job->row_stride);
+}
+
+/* One key/value head of one sequence with all query heads that read it, in order: so that the sums in
+ * dk and dv are of one thread. */
+static void backward_item(void *context, uint32_t item, uint32_t thread) {
+    const struct attention *const job = context;
+    const struct ox_attention_shape *const shape = job->shape;
+    const struct work work = work_of(job, thread);
+    const uint32_t group = shape->heads / shape->kv_heads;
+    struct block at = {.batch = item / shape->kv_heads, .kv_head = item % shape->kv_heads};
+    for (uint32_t kind = 0; kind < 2; kind++) {
+        const uint32_t slot = shape->heads + kind * shape->kv_heads + at.kv_head;
+        float *const gradient = job->dqkv + slot_offset(job, at.batch, slot);
+        for (uint32_t row = 0; row < shape->seq; row++) {
+            memset(gradient + row * job->row_stride, 0, shape->head_dim * sizeof(float));
+        }
+    }
+    for (uint32_t member = 0; member < group; member++) {
+        at.head = at.kv_head * group + member;
+        for (at.query = 0; at.query < shape->seq; at.query += QUERIES) {
+            at.query_count = min_u32(QUERIES, shape->seq - at.query);
+            const size_t out = out_offset(job, &at);
+            for (uint32_t row = 0; row < at.query_count; row++) {
+                const size_t begin = out + row * job->out_stride;
+                work.row_sum[row] =
+                    job->vector->dot(job->dout + begin, job->out_in + begin, shape->head_dim);
+            }
+            const uint32_t key_end = at.query + at.query_count;
+            for (at.key = 0; at.key < key_end; at.key += KEYS) {
+                at.key_count = min_u32(KEYS, key_end - at.key);
+                backward_block(job, &at, &work);
+            }
+        }
+    }
+}
+
+void ox_cpu_attention_backward(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_attention_backward *const op = args;
+    struct attention job = attention_of(cpu, &op->shape);
+    job.qkv = op->qkv;
+    job.dout = op->dout;
+    job.out_in = op->out;
+    job.lse_in = op->lse;
+    job.dqkv = op->dqkv;
+    job.scratch = op->scratch;
+    ox_cpu_items(cpu->pool, op->shape.batch * op->shape.kv_heads, backward_item, &job);
+}

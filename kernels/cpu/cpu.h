@@ -1,0 +1,72 @@
+/* Inside of the CPU device: what a job sees of it, and the operations it runs. */
+#ifndef OX_KERNELS_CPU_CPU_H
+#define OX_KERNELS_CPU_CPU_H
+
+#include "base/pool.h"
+#include "kernels/cpu/vector.h"
+#include "kernels/ops.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+/* What an operation computes with: threads and vector loops. */
+struct ox_cpu {
+    struct ox_pool *pool;
+    const struct ox_vector *vector;
+};
+
+/* The owner of every lane of the device. Operations queued on different lanes take turns: `turn` is
+ * held while one uses the pool. */
+struct ox_cpu_device {
+    struct ox_device base;
+    struct ox_cpu_device_config config;
+    struct ox_cpu cpu;
+    pthread_mutex_t turn;
+    pthread_mutex_t seconds_lock;
+    struct ox_ops_seconds seconds;
+};
+
+/* `args` is the argument struct that the name says. */
+typedef void ox_cpu_fn(const struct ox_cpu *cpu, const void *args);
+ox_cpu_fn ox_cpu_zero, ox_cpu_planes_join, ox_cpu_add, ox_cpu_bf16_pack;
+ox_cpu_fn ox_cpu_embed_forward, ox_cpu_embed_backward;
+ox_cpu_fn ox_cpu_norm_forward, ox_cpu_norm_backward;
+ox_cpu_fn ox_cpu_linear_forward, ox_cpu_linear_backward;
+ox_cpu_fn ox_cpu_rope, ox_cpu_rope_table;
+ox_cpu_fn ox_cpu_act_forward, ox_cpu_act_backward;
+ox_cpu_fn ox_cpu_attention_forward, ox_cpu_attention_backward;
+ox_cpu_fn ox_cpu_head;
+
+/* Work that falls into items which do not touch each other: threads take the next item when they are
+ * free, so that a thread held up elsewhere does not hold up the rest. Which thread runs an item must
+ * not matter to its result; `thread` names scratch. */
+typedef void ox_cpu_item_fn(void *context, uint32_t item, uint32_t thread);
+void ox_cpu_items(struct ox_pool *pool, uint32_t item_count, ox_cpu_item_fn *fn, void *context);
+
+/* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, over the whole pool. With `residual`
+ * or `bias`, c is first set to residual (n floats per row, may be c itself) plus bias (n); beta is
+ * then ignored. The division is a function of shape and thread count, and never cuts k. */
+struct ox_gemm {
+    float *c;
+    const float *a, *b;
+    const float *residual;
+    const float *bias;
+    uint32_t m, n, k;
+    uint32_t a_stride, b_stride, c_stride;
+    bool a_transposed, b_transposed;
+    float beta;
+};
+void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
+
+/* sums[i] += column i of in (rows, cols), rows in a fixed order. */
+void ox_cpu_column_sums(const struct ox_cpu *cpu, float *sums, const float *in, uint32_t rows,
+                        uint32_t cols);
+
+/* out (rows, cols) from planes; lo may be NULL. */
+void ox_cpu_join(const struct ox_cpu *cpu, float *out, const uint16_t *hi, const uint16_t *lo,
+                 uint64_t count);
+
+/* The least count of elements a thread is woken for, and a border between threads: a cache line. */
+enum { OX_CPU_GRAIN = 16 };
+
+#endif

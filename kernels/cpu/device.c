@@ -1,0 +1,105 @@
+/* The CPU as a device: its memory is an arena of host memory, its lanes are host lanes, and the
+ * operations queued on them run on one pool of threads. */
+#include "base/arena.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "kernels/cpu/cpu.h"
+
+#include <cblas.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Operations and copies of a few micro-batches: enough that the host is never held up. */
+enum { QUEUE_LEN = 256 };
+
+static struct ox_cpu_device *cpu_of(struct ox_device *device) {
+    return (struct ox_cpu_device *)device;
+}
+
+static enum ox_status cpu_mem_open(struct ox_device *device, uint64_t bytes, void **out) {
+    (void)device;
+    *out = NULL;
+    struct ox_arena arena;
+    const enum ox_status status = ox_arena_open("device", bytes, &arena);
+    if (status == OX_OK) {
+        *out = arena.base;
+    }
+    return status;
+}
+
+static void cpu_mem_close(struct ox_device *device, void *ptr, uint64_t bytes) {
+    (void)device;
+    struct ox_arena arena = {.base = ptr, .bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES)};
+    ox_arena_close(&arena);
+}
+
+static enum ox_status cpu_lane_open(struct ox_device *device, const char *label, struct ox_lane **out) {
+    struct ox_cpu_device *const cpu = cpu_of(device);
+    const struct ox_host_lane_config config = {
+        .label = label,
+        .owner = cpu,
+        .queue_len = QUEUE_LEN,
+        .chaos_seed = cpu->config.chaos_seed,
+        .chaos_ns_max = cpu->config.chaos_ns_max,
+    };
+    return ox_host_lane_open(&config, out);
+}
+
+static enum ox_status copy_job(void *owner, const void *args) {
+    (void)owner;
+    const struct ox_copy *const copy = args;
+    if (copy->bytes > 0) {
+        memcpy(copy->target, copy->source, copy->bytes);
+    }
+    return OX_OK;
+}
+
+static enum ox_status cpu_lane_copy(struct ox_lane *lane, const struct ox_copy *copy,
+                                    struct ox_mark *done) {
+    return ox_host_lane_submit(lane, copy_job, copy, sizeof *copy, done);
+}
+
+static void cpu_close(struct ox_device *device) {
+    struct ox_cpu_device *const cpu = cpu_of(device);
+    ox_pool_close(&cpu->cpu.pool);
+    pthread_mutex_destroy(&cpu->seconds_lock);
+    pthread_mutex_destroy(&cpu->turn);
+    free(cpu);
+}
+
+static const struct ox_device_ops cpu_device_ops = {
+    .name = "cpu",
+    .mem_open = cpu_mem_open,
+    .mem_close = cpu_mem_close,
+    .lane_open = cpu_lane_open,
+    .lane_copy = cpu_lane_copy,
+    .close = cpu_close,
+};
+
+/* The pool divides each product itself; the library's own threads would spin beside it. */
+static void blas_single_thread(void) {
+    openblas_set_num_threads(1);
+}
+
+enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config, struct ox_device **out) {
+    OX_ASSERT(config->thread_count > 0);
+    static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
+    *out = NULL;
+    struct ox_cpu_device *const cpu = calloc(1, sizeof *cpu);
+    if (cpu == NULL) {
+        return ox_fail(OX_E_NOMEM, "CPU device: no memory for its %zu bytes", sizeof *cpu);
+    }
+    const enum ox_status status = ox_pool_open(config->thread_count, &cpu->cpu.pool);
+    if (status != OX_OK) {
+        free(cpu);
+        return ox_fail_in(status, "CPU device");
+    }
+    pthread_once(&blas_once, blas_single_thread);
+    cpu->base.ops = &cpu_device_ops;
+    cpu->config = *config;
+    cpu->cpu.vector = ox_vector_pick();
+    pthread_mutex_init(&cpu->turn, NULL);
+    pthread_mutex_init(&cpu->seconds_lock, NULL);
+    *out = &cpu->base;
+    return OX_OK;
+}

@@ -1,0 +1,72 @@
+#include "base/bytes.h"
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+struct embed {
+    const struct ox_vector *vector;
+    const void *op;
+};
+
+/* Rows of one item; the positions row is joined into a buffer of BUFFER floats at a time. */
+enum { ITEM_ROWS = 64, BUFFER = 256 };
+
+static void join_row(const struct ox_vector *vector, float *out, const uint16_t *hi, const uint16_t *lo,
+                     struct ox_range at) {
+    vector->join(out, hi + at.begin, lo == NULL ? NULL : lo + at.begin, at.end - at.begin);
+}
+
+static void forward_item(void *context, uint32_t item, uint32_t thread) {
+    (void)thread;
+    const struct embed *const job = context;
+    const struct ox_op_embed_forward *const op = job->op;
+    const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
+    float buffer[BUFFER];
+    for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
+        float *const out = op->out + (size_t)row * op->hidden;
+        const uint64_t word = (uint64_t)op->ids[row] * op->hidden;
+        join_row(job->vector, out, op->table_hi, op->table_lo,
+                 (struct ox_range){.begin = word, .end = word + op->hidden});
+        if (op->pos_hi == NULL) {
+            continue;
+        }
+        const uint64_t place = (uint64_t)op->positions[row] * op->hidden;
+        for (uint64_t i = 0; i < op->hidden; i += BUFFER) {
+            const uint64_t width = ox_min_u64(BUFFER, op->hidden - i);
+            join_row(job->vector, buffer, op->pos_hi, op->pos_lo,
+                     (struct ox_range){.begin = place + i, .end = place + i + width});
+            job->vector->add(out + i, out + i, buffer, width);
+        }
+    }
+}
+
+void ox_cpu_embed_forward(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_embed_forward *const op = args;
+    struct embed job = {.vector = cpu->vector, .op = op};
+    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op->rows, ITEM_ROWS), forward_item, &job);
+}
+
+/* A word may occur in many rows, so threads divide the columns and each walks all rows in order. */
+static void backward_share(void *context, uint32_t idx, uint32_t count) {
+    const struct embed *const job = context;
+    const struct ox_op_embed_backward *const op = job->op;
+    const struct ox_range cols = ox_pool_range(op->hidden, OX_CPU_GRAIN, idx, count);
+    const size_t width = cols.end - cols.begin;
+    if (width == 0) {
+        return;
+    }
+    for (uint32_t row = 0; row < op->rows; row++) {
+        const float *const dout = op->dout + (size_t)row * op->hidden + cols.begin;
+        float *const word = op->dtable + (size_t)op->ids[row] * op->hidden + cols.begin;
+        job->vector->add(word, word, dout, width);
+        if (op->dpos != NULL) {
+            float *const place = op->dpos + (size_t)op->positions[row] * op->hidden + cols.begin;
+            job->vector->add(place, place, dout, width);
+        }
+    }
+}
+
+void ox_cpu_embed_backward(const struct ox_cpu *cpu, const void *args) {
+    struct embed job = {.vector = cpu->vector, .op = args};
+    ox_pool_run(cpu->pool, backward_share, &job);
+}

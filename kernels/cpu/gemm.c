@@ -1,0 +1,82 @@
+/* Matrix products: OpenBLAS on one thread each, over a grid of output tiles. Its own threads would
+ * spin beside the pool's, and how it divides a product is not ours to fix. */
+#include "base/bytes.h"
+#include "kernels/cpu/cpu.h"
+
+#include <cblas.h>
+#include <string.h>
+
+/* TILE_GRAIN keeps tiles at whole micro-tiles of the library's kernels. Below SMALL multiply-adds one
+ * thread is faster than waking the others. */
+enum { TILE_GRAIN = 32, SMALL = 64 * 64 * 32 };
+
+struct grid {
+    const struct ox_gemm *gemm;
+    const struct ox_vector *vector;
+    uint32_t row_parts, col_parts;
+};
+
+static void prefill(const struct grid *grid, struct ox_range rows, struct ox_range cols) {
+    const struct ox_gemm *const gemm = grid->gemm;
+    const size_t width = cols.end - cols.begin;
+    for (uint64_t row = rows.begin; row < rows.end; row++) {
+        float *const c = gemm->c + row * gemm->c_stride + cols.begin;
+        const float *const before =
+            gemm->residual == NULL ? NULL : gemm->residual + row * gemm->n + cols.begin;
+        const float *const bias = gemm->bias == NULL ? NULL : gemm->bias + cols.begin;
+        if (before != NULL && bias != NULL) {
+            grid->vector->add(c, before, bias, width);
+        } else if ((before != NULL ? before : bias) != c) {
+            memcpy(c, before != NULL ? before : bias, width * sizeof(float));
+        }
+    }
+}
+
+static void gemm_tile(void *context, uint32_t item, uint32_t thread) {
+    (void)thread;
+    const struct grid *const grid = context;
+    const struct ox_gemm *const gemm = grid->gemm;
+    const struct ox_range rows =
+        ox_pool_range(gemm->m, TILE_GRAIN, item / grid->col_parts, grid->row_parts);
+    const struct ox_range cols =
+        ox_pool_range(gemm->n, TILE_GRAIN, item % grid->col_parts, grid->col_parts);
+    if (rows.begin == rows.end || cols.begin == cols.end) {
+        return;
+    }
+    float beta = gemm->beta;
+    if (gemm->residual != NULL || gemm->bias != NULL) {
+        prefill(grid, rows, cols);
+        beta = 1.0f;
+    }
+    const float *const a = gemm->a + rows.begin * (gemm->a_transposed ? 1 : gemm->a_stride);
+    const float *const b = gemm->b + cols.begin * (gemm->b_transposed ? gemm->b_stride : 1);
+    cblas_sgemm(CblasRowMajor, gemm->a_transposed ? CblasTrans : CblasNoTrans,
+                gemm->b_transposed ? CblasTrans : CblasNoTrans, (blasint)(rows.end - rows.begin),
+                (blasint)(cols.end - cols.begin), (blasint)gemm->k, 1.0f, a, (blasint)gemm->a_stride, b,
+                (blasint)gemm->b_stride, beta, gemm->c + rows.begin * gemm->c_stride + cols.begin,
+                (blasint)gemm->c_stride);
+}
+
+/* The grid of `parts` tiles that packs the least: each tile packs its rows of a and columns of b. */
+static void divide(struct grid *grid, uint32_t parts) {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t rows = 1; rows <= parts; rows++) {
+        if (parts % rows != 0) {
+            continue;
+        }
+        const uint64_t packed = grid->gemm->m / rows + grid->gemm->n / (parts / rows);
+        if (packed < least) {
+            least = packed;
+            grid->row_parts = rows;
+            grid->col_parts = parts / rows;
+        }
+    }
+}
+
+void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm) {
+    struct grid grid = {.gemm = gemm, .vector = cpu->vector, .row_parts = 1, .col_parts = 1};
+    if ((uint64_t)gemm->m * gemm->n * gemm->k > SMALL) {
+        divide(&grid, ox_pool_size(cpu->pool));
+    }
+    ox_cpu_items(cpu->pool, grid.row_parts * grid.col_parts, gemm_tile, &grid);
+}

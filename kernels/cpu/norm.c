@@ -1,0 +1,99 @@
+#include "base/bytes.h"
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+struct norm {
+    const struct ox_vector *vector;
+    const void *op;
+    uint32_t threads;
+};
+
+enum { ITEM_ROWS = 32 };
+
+static void forward_item(void *context, uint32_t item, uint32_t thread) {
+    (void)thread;
+    const struct norm *const job = context;
+    const struct ox_op_norm_forward *const op = job->op;
+    const size_t in_stride = op->in_stride == 0 ? op->cols : op->in_stride;
+    const size_t out_stride = op->out_stride == 0 ? op->cols : op->out_stride;
+    const float per_col = 1.0f / (float)op->cols;
+    const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
+    for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
+        const float *const in = op->in + row * in_stride;
+        const float mean = op->kind == OX_NORM_LAYER ? job->vector->sum(in, op->cols) * per_col : 0.0f;
+        const float rstd = 1.0f / sqrtf(job->vector->square_sum(in, mean, op->cols) * per_col + op->eps);
+        job->vector->norm(&(struct ox_vector_norm){.out = op->out + row * out_stride,
+                                                   .in = in,
+                                                   .gain = op->gain,
+                                                   .bias = op->bias,
+                                                   .mean = mean,
+                                                   .rstd = rstd},
+                          op->cols);
+        op->rstd[row] = rstd;
+        if (op->kind == OX_NORM_LAYER) {
+            op->mean[row] = mean;
+        }
+    }
+}
+
+void ox_cpu_norm_forward(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_norm_forward *const op = args;
+    struct norm job = {.vector = cpu->vector, .op = op};
+    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op->rows, ITEM_ROWS), forward_item, &job);
+}
+
+/* Each thread's sums over its rows: dgain, then dbias. */
+static size_t partial_len(uint32_t cols) {
+    return ox_align_up(2 * (uint64_t)cols, OX_CPU_GRAIN);
+}
+
+uint64_t ox_ops_norm_scratch_bytes(uint32_t cols, uint32_t threads) {
+    return (uint64_t)threads * partial_len(cols) * sizeof(float);
+}
+
+static void backward_share(void *context, uint32_t idx, uint32_t count) {
+    const struct norm *const job = context;
+    const struct ox_op_norm_backward *const op = job->op;
+    const struct ox_range rows = ox_pool_range(op->rows, 1, idx, count);
+    float *const partial = op->scratch + idx * partial_len(op->cols);
+    memset(partial, 0, 2 * (size_t)op->cols * sizeof(float));
+    for (uint64_t row = rows.begin; row < rows.end; row++) {
+        const size_t at = row * op->cols;
+        struct ox_vector_norm_back back = {
+            .din = op->din + at,
+            .residual = op->residual == NULL ? NULL : op->residual + at,
+            .dgain = partial,
+            .dbias = op->dbias == NULL ? NULL : partial + op->cols,
+            .dout = op->dout + at,
+            .in = op->in + at,
+            .gain = op->gain,
+            .mean = op->kind == OX_NORM_LAYER ? op->mean[row] : 0.0f,
+            .rstd = op->rstd[row],
+        };
+        job->vector->norm_back_sums(&back, op->cols);
+        job->vector->norm_back(&back, op->kind == OX_NORM_LAYER, op->cols);
+    }
+}
+
+/* Adds the threads' sums in the order of the threads. */
+static void reduce_share(void *context, uint32_t idx, uint32_t count) {
+    const struct norm *const job = context;
+    const struct ox_op_norm_backward *const op = job->op;
+    const struct ox_range cols = ox_pool_range(op->cols, OX_CPU_GRAIN, idx, count);
+    const size_t width = cols.end - cols.begin;
+    for (uint32_t thread = 0; thread < job->threads; thread++) {
+        const float *const partial = op->scratch + thread * partial_len(op->cols) + cols.begin;
+        job->vector->add(op->dgain + cols.begin, op->dgain + cols.begin, partial, width);
+        if (op->dbias != NULL) {
+            job->vector->add(op->dbias + cols.begin, op->dbias + cols.begin, partial + op->cols, width);
+        }
+    }
+}
+
+void ox_cpu_norm_backward(const struct ox_cpu *cpu, const void *args) {
+    struct norm job = {.vector = cpu->vector, .op = args, .threads = ox_pool_size(cpu->pool)};
+    ox_pool_run(cpu->pool, backward_share, &job);
+    ox_pool_run(cpu->pool, reduce_share, &job);
+}

@@ -1,0 +1,83 @@
+/* Vector loops of the CPU operations: one table per instruction set, the same source compiled several
+ * times (vector_body.inc). Sums are taken in lanes, so results differ between sets in the last bits; on
+ * one machine the choice is always the same. */
+#ifndef OX_KERNELS_CPU_VECTOR_H
+#define OX_KERNELS_CPU_VECTOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* One row of a normalisation. `mean` is 0 for the root-mean-square kind. */
+struct ox_vector_norm {
+    float *out; /* may alias any input */
+    const float *in;
+    const float *gain;
+    const float *bias; /* or NULL */
+    float mean, rstd;
+};
+
+/* One row of its gradient, in two steps: the sums (which also add to dgain and dbias), then din. */
+struct ox_vector_norm_back {
+    float *din;            /* may alias dout or residual */
+    const float *residual; /* or NULL */
+    float *dgain;
+    float *dbias; /* or NULL */
+    const float *dout, *in, *gain;
+    float mean, rstd;
+    float sum_g;  /* sum of dout * gain, set by the first step        */
+    float sum_gx; /* sum of dout * gain * normalised input, likewise  */
+};
+
+struct ox_vector_rope {
+    float *qk; /* heads * head_dim */
+    const float *cos_row, *sin_row;
+    uint32_t heads, head_dim;
+    float sign; /* -1 rotates back */
+};
+
+struct ox_vector {
+    const char *name;
+    /* lo may be NULL (base/planes.h). */
+    void (*join)(float *out, const uint16_t *hi, const uint16_t *lo, size_t count);
+    void (*bf16_pack)(uint16_t *out, const float *in, size_t count);
+    /* target may alias a or b. */
+    void (*add)(float *target, const float *a, const float *b, size_t count);
+    void (*scale)(float *inout, float factor, size_t count);
+    float (*max)(const float *in, size_t count); /* NaN are passed over; -inf for none */
+    float (*sum)(const float *in, size_t count);
+    float (*dot)(const float *a, const float *b, size_t count);
+    float (*square_sum)(const float *in, float mean, size_t count); /* of in - mean */
+    /* Sum of exp(in - shift), to about 1e-7 for any count. */
+    double (*exp_sum)(const float *in, float shift, size_t count);
+    /* inout = exp(inout - shift); returns the sum. */
+    float (*exp_row)(float *inout, float shift, size_t count);
+    /* inout = exp(inout - shift) * factor */
+    void (*exp_scaled)(float *inout, float shift, float factor, size_t count);
+    /* dscore = prob * (dscore - delta) */
+    void (*score_gradient)(float *dscore, const float *prob, float delta, size_t count);
+    void (*norm)(const struct ox_vector_norm *row, size_t count);
+    void (*norm_back_sums)(struct ox_vector_norm_back *row, size_t count);
+    void (*norm_back)(const struct ox_vector_norm_back *row, int centred, size_t count);
+    void (*rope)(const struct ox_vector_rope *row);
+    void (*swiglu)(float *out, const float *gate, const float *up, size_t count);
+    /* dgate and dup may be gate and up. */
+    void (*swiglu_back)(float *const dgate_dup[2], const float *dout, const float *gate, const float *up,
+                        size_t count);
+    void (*gelu)(float *out, const float *in, size_t count);
+    void (*gelu_back)(float *din, const float *dout, const float *in, size_t count);
+};
+
+extern const struct ox_vector ox_vector_scalar;
+#if defined(__x86_64__)
+extern const struct ox_vector ox_vector_avx2;
+extern const struct ox_vector ox_vector_avx512;
+#endif
+
+/* The widest table this processor runs. */
+const struct ox_vector *ox_vector_pick(void);
+
+/* All tables this processor runs, at most OX_VECTOR_MAX, for tests; returns their number. */
+enum { OX_VECTOR_MAX = 3 };
+uint32_t ox_vector_list(const struct ox_vector *out[OX_VECTOR_MAX]);
+
+#endif

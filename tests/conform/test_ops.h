@@ -1,0 +1,210 @@
+/* For the tests of the operations: devices to run them on, guarded buffers, random numbers, and the
+ * comparison with references in double precision. */
+#ifndef OX_TESTS_CONFORM_TEST_OPS_H
+#define OX_TESTS_CONFORM_TEST_OPS_H
+
+#include "base/hash.h"
+#include "base/prng.h"
+#include "kernels/ops.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+/* ---- devices: one thread, two, the same under random delays, three --------------------------- */
+
+enum { LAB_COUNT = 4 };
+
+struct lab {
+    struct ox_device *device;
+    struct ox_lane *lane;
+    struct ox_ops ops;
+    uint32_t threads;
+    uint64_t digest; /* of the outputs of the current case */
+};
+
+static inline void labs_open(struct lab labs[LAB_COUNT]) {
+    static const struct ox_cpu_device_config configs[LAB_COUNT] = {
+        {.thread_count = 1},
+        {.thread_count = 2},
+        {.thread_count = 2, .chaos_seed = 7, .chaos_ns_max = 200000},
+        {.thread_count = 3},
+    };
+    for (int i = 0; i < LAB_COUNT; i++) {
+        labs[i] = (struct lab){.threads = configs[i].thread_count};
+        REQUIRE_OK(ox_cpu_device_open(&configs[i], &labs[i].device));
+        REQUIRE_OK(ox_device_lane_open(labs[i].device, "compute", &labs[i].lane));
+        ox_ops_init_cpu(&labs[i].ops);
+    }
+}
+
+static inline void labs_close(struct lab labs[LAB_COUNT]) {
+    for (int i = 0; i < LAB_COUNT; i++) {
+        ox_lane_close(&labs[i].lane);
+        ox_device_close(&labs[i].device);
+        CHECK(labs[i].device == NULL && labs[i].lane == NULL);
+    }
+}
+
+/* Waits by the mark that the operations hand out. */
+static inline void lab_finish(struct lab *lab) {
+    struct ox_mark mark;
+    REQUIRE_OK(lab->ops.mark(lab->lane, &mark));
+    REQUIRE_OK(ox_mark_join(mark));
+}
+
+static inline void lab_digest(struct lab *lab, const void *data, size_t bytes) {
+    lab->digest = ox_hash64(data, bytes, lab->digest);
+}
+
+/* Two threads with and without delays give the same bits; call after a case ran on all labs. */
+static inline void labs_same_bits(struct lab labs[LAB_COUNT]) {
+    CHECK(labs[1].digest == labs[2].digest);
+    for (int i = 0; i < LAB_COUNT; i++) {
+        labs[i].digest = 0;
+    }
+}
+
+/* ---- guarded buffers -------------------------------------------------------------------------- */
+
+enum { GUARD_MAX = 64, GUARD_BYTES = 64 };
+
+struct guard {
+    unsigned char *base;
+    size_t bytes;
+};
+static struct guard guards[GUARD_MAX];
+static int guard_count;
+
+/* `bytes` filled with NaN patterns, between two canaries; lives until guards_end. The end is exact, so
+ * that a write of one element too many shows. */
+static inline void *guarded(size_t bytes) {
+    if (guard_count == GUARD_MAX) {
+        printf("too many guarded buffers\n");
+        exit(1);
+    }
+    unsigned char *const base = malloc(bytes + 2 * GUARD_BYTES);
+    if (base == NULL) {
+        printf("no memory for a buffer of %zu bytes\n", bytes);
+        exit(1);
+    }
+    memset(base, 0xa5, GUARD_BYTES);
+    memset(base + GUARD_BYTES, 0xff, bytes);
+    memset(base + GUARD_BYTES + bytes, 0xa5, GUARD_BYTES);
+    guards[guard_count++] = (struct guard){.base = base, .bytes = bytes};
+    return base + GUARD_BYTES;
+}
+
+static inline float *floats(size_t count) {
+    return guarded(count * sizeof(float));
+}
+
+static inline double *doubles(size_t count) {
+    return guarded(count * sizeof(double));
+}
+
+/* Checks all canaries and frees the buffers made since there were `keep` of them. */
+static inline void guards_end(int keep) {
+    while (guard_count > keep) {
+        const struct guard *const guard = &guards[--guard_count];
+        int broken = 0;
+        for (size_t i = 0; i < GUARD_BYTES; i++) {
+            broken += guard->base[i] != 0xa5 || guard->base[GUARD_BYTES + guard->bytes + i] != 0xa5;
+        }
+        CHECK(broken == 0);
+        free(guard->base);
+    }
+}
+
+/* ---- numbers ---------------------------------------------------------------------------------- */
+
+static inline void fill_normal(float *out, size_t count, uint64_t stream, double scale) {
+    for (size_t i = 0; i < count; i++) {
+        out[i] = (float)(scale * ox_normal(1, stream, i));
+    }
+}
+
+static inline float *random_floats(size_t count, uint64_t stream, double scale) {
+    float *const out = floats(count);
+    fill_normal(out, count, stream, scale);
+    return out;
+}
+
+static inline double *widened(const float *in, size_t count) {
+    double *const out = doubles(count);
+    for (size_t i = 0; i < count; i++) {
+        out[i] = (double)in[i];
+    }
+    return out;
+}
+
+static inline void fill(float *out, size_t count, float value) {
+    for (size_t i = 0; i < count; i++) {
+        out[i] = value;
+    }
+}
+
+/* The largest difference relative to the largest reference; a NaN counts as infinite. */
+static inline double error_of(const float *got, const double *want, size_t count) {
+    double largest = 1e-30, difference = 0.0;
+    for (size_t i = 0; i < count; i++) {
+        const double here = fabs((double)got[i] - want[i]);
+        largest = fmax(largest, fabs(want[i]));
+        difference = isnan(here) || here > difference ? (isnan(here) ? INFINITY : here) : difference;
+    }
+    return difference / largest;
+}
+
+/* The worst error of each named quantity over all cases is printed beside its tolerance at the end. */
+struct worst {
+    const char *what;
+    double error, tolerance;
+};
+static struct worst worst_list[32];
+static int worst_count;
+
+static inline void check_error(const char *what, double error, double tolerance) {
+    int at = 0;
+    while (at < worst_count && strcmp(worst_list[at].what, what) != 0) {
+        at++;
+    }
+    if (at == worst_count) {
+        worst_list[worst_count++] = (struct worst){.what = what};
+    }
+    worst_list[at].error = fmax(worst_list[at].error, error);
+    worst_list[at].tolerance = tolerance;
+    CHECK(error <= tolerance);
+}
+
+static inline void print_errors(void) {
+    for (int i = 0; i < worst_count; i++) {
+        printf("%-28s error %.2e, allowed %.2e\n", worst_list[i].what, worst_list[i].error,
+               worst_list[i].tolerance);
+    }
+}
+
+/* ---- finite differences ------------------------------------------------------------------------ */
+
+typedef double loss_fn(const void *context, const double *x);
+
+/* How far `gradient` is from central differences of `loss` at x, relative to its largest element. */
+static inline double gradient_error(loss_fn *loss, const void *context, double *x, const double *gradient,
+                                    size_t count) {
+    const double step = 1e-5;
+    double largest = 1e-30, difference = 0.0;
+    for (size_t i = 0; i < count; i++) {
+        const double kept = x[i];
+        x[i] = kept + step;
+        const double above = loss(context, x);
+        x[i] = kept - step;
+        const double below = loss(context, x);
+        x[i] = kept;
+        largest = fmax(largest, fabs(gradient[i]));
+        difference = fmax(difference, fabs((above - below) / (2.0 * step) - gradient[i]));
+    }
+    return difference / largest;
+}
+
+#endif

@@ -1,0 +1,199 @@
+/* Attention against a plain reference in double, forward and backward. */
+#include "tests/conform/test_ops.h"
+
+static const struct ox_attention_shape shapes[] = {
+    {.batch = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 8},
+    {.batch = 2, .seq = 7, .heads = 4, .kv_heads = 2, .head_dim = 5},
+    {.batch = 1, .seq = 6, .heads = 6, .kv_heads = 1, .head_dim = 12},
+    {.batch = 3, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 64},
+    {.batch = 1, .seq = 65, .heads = 3, .kv_heads = 3, .head_dim = 16},
+    {.batch = 2, .seq = 130, .heads = 4, .kv_heads = 1, .head_dim = 20},
+    {.batch = 1, .seq = 577, .heads = 2, .kv_heads = 1, .head_dim = 8},
+    {.batch = 1, .seq = 1100, .heads = 1, .kv_heads = 1, .head_dim = 32},
+};
+enum { SHAPE_COUNT = sizeof shapes / sizeof shapes[0] };
+
+static size_t row_len(const struct ox_attention_shape *shape) {
+    return (size_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+}
+
+/* Offsets of q, k and v of a head at a place. */
+static size_t q_at(const struct ox_attention_shape *shape, size_t row, uint32_t head) {
+    return row * row_len(shape) + (size_t)head * shape->head_dim;
+}
+
+static size_t k_at(const struct ox_attention_shape *shape, size_t row, uint32_t head) {
+    return q_at(shape, row, shape->heads + head / (shape->heads / shape->kv_heads));
+}
+
+static size_t v_at(const struct ox_attention_shape *shape, size_t row, uint32_t head) {
+    return k_at(shape, row, head) + (size_t)shape->kv_heads * shape->head_dim;
+}
+
+/* The probabilities of one query, into prob; returns their log-sum-exp. */
+static double probabilities(const struct ox_attention_shape *shape, const double *qkv, size_t first,
+                            uint32_t place, uint32_t head, double *prob) {
+    double top = -INFINITY, sum = 0.0;
+    for (uint32_t j = 0; j <= place; j++) {
+        double score = 0.0;
+        for (uint32_t i = 0; i < shape->head_dim; i++) {
+            score += qkv[q_at(shape, first + place, head) + i] * qkv[k_at(shape, first + j, head) + i];
+        }
+        prob[j] = score * (double)shape->scale;
+        top = fmax(top, prob[j]);
+    }
+    for (uint32_t j = 0; j <= place; j++) {
+        prob[j] = exp(prob[j] - top);
+        sum += prob[j];
+    }
+    for (uint32_t j = 0; j <= place; j++) {
+        prob[j] /= sum;
+    }
+    return top + log(sum);
+}
+
+struct reference {
+    struct ox_attention_shape shape;
+    double *qkv, *dout, *out, *lse, *dqkv, *prob;
+};
+
+static void reference_forward(const struct reference *ref, const double *qkv) {
+    const struct ox_attention_shape *const shape = &ref->shape;
+    for (uint32_t batch = 0; batch < shape->batch; batch++) {
+        const size_t first = (size_t)batch * shape->seq;
+        for (uint32_t head = 0; head < shape->heads; head++) {
+            for (uint32_t place = 0; place < shape->seq; place++) {
+                const size_t at = ((size_t)batch * shape->heads + head) * shape->seq + place;
+                ref->lse[at] = probabilities(shape, qkv, first, place, head, ref->prob);
+                for (uint32_t i = 0; i < shape->head_dim; i++) {
+                    double sum = 0.0;
+                    for (uint32_t j = 0; j <= place; j++) {
+                        sum += ref->prob[j] * qkv[v_at(shape, first + j, head) + i];
+                    }
+                    ref->out[((first + place) * shape->heads + head) * shape->head_dim + i] = sum;
+                }
+            }
+        }
+    }
+}
+
+static void reference_backward(const struct reference *ref) {
+    const struct ox_attention_shape *const shape = &ref->shape;
+    const uint32_t dim = shape->head_dim;
+    memset(ref->dqkv, 0, shape->batch * shape->seq * row_len(shape) * sizeof(double));
+    for (uint32_t item = 0; item < shape->batch * shape->heads * shape->seq; item++) {
+        const uint32_t place = item % shape->seq, head = item / shape->seq % shape->heads;
+        const size_t first = (size_t)(item / shape->seq / shape->heads) * shape->seq;
+        const double *const dout = ref->dout + ((first + place) * shape->heads + head) * dim;
+        const double *const out = ref->out + ((first + place) * shape->heads + head) * dim;
+        const size_t q = q_at(shape, first + place, head);
+        probabilities(shape, ref->qkv, first, place, head, ref->prob);
+        double delta = 0.0;
+        for (uint32_t i = 0; i < dim; i++) {
+            delta += dout[i] * out[i];
+        }
+        for (uint32_t j = 0; j <= place; j++) {
+            const size_t k = k_at(shape, first + j, head), v = v_at(shape, first + j, head);
+            double dprob = 0.0;
+            for (uint32_t i = 0; i < dim; i++) {
+                dprob += dout[i] * ref->qkv[v + i];
+                ref->dqkv[v + i] += ref->prob[j] * dout[i];
+            }
+            const double dscore = ref->prob[j] * (dprob - delta) * (double)shape->scale;
+            for (uint32_t i = 0; i < dim; i++) {
+                ref->dqkv[q + i] += dscore * ref->qkv[k + i];
+                ref->dqkv[k + i] += dscore * ref->qkv[q + i];
+            }
+        }
+    }
+}
+
+static double reference_loss(const void *context, const double *qkv) {
+    const struct reference *const ref = context;
+    const size_t count = (size_t)ref->shape.batch * ref->shape.seq * ref->shape.heads * ref->shape.head_dim;
+    reference_forward(ref, qkv);
+    double loss = 0.0;
+    for (size_t i = 0; i < count; i++) {
+        loss += ref->out[i] * ref->dout[i];
+    }
+    return loss;
+}
+
+/* Tolerances; with large scores the rounding of a score alone moves a probability by 1e-5. */
+struct bounds {
+    const char *out_name, *lse_name, *dqkv_name;
+    double out, lse, dqkv;
+};
+static const struct bounds usual = {"out", "lse", "dqkv", 7e-7, 4e-7, 1.2e-6};
+static const struct bounds large = {
+    "out, large scores", "lse, large scores", "dqkv, large scores", 5e-5, 5e-7, 4e-5};
+
+static void run_on(struct lab *lab, const struct reference *ref, const struct bounds *bounds,
+                   const float *qkv, const float *dout) {
+    const int keep = guard_count;
+    const struct ox_attention_shape *const shape = &ref->shape;
+    const size_t rows = (size_t)shape->batch * shape->seq;
+    const size_t out_len = rows * shape->heads * shape->head_dim, lse_len = rows * shape->heads;
+    float *const out = floats(out_len), *const lse = floats(lse_len);
+    float *const dqkv = floats(rows * row_len(shape));
+    float *const scratch = guarded(ox_ops_attention_scratch_bytes(shape, lab->threads));
+    const struct ox_op_attention_forward forward = {
+        .out = out, .lse = lse, .qkv = qkv, .scratch = scratch, .shape = *shape};
+    const struct ox_op_attention_backward backward = {.dqkv = dqkv,
+                                                      .dout = dout,
+                                                      .qkv = qkv,
+                                                      .out = out,
+                                                      .lse = lse,
+                                                      .scratch = scratch,
+                                                      .shape = *shape};
+    REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
+    REQUIRE_OK(lab->ops.attention_backward(lab->lane, &backward));
+    lab_finish(lab);
+    check_error(bounds->out_name, error_of(out, ref->out, out_len), bounds->out);
+    check_error(bounds->lse_name, error_of(lse, ref->lse, lse_len), bounds->lse);
+    check_error(bounds->dqkv_name, error_of(dqkv, ref->dqkv, rows * row_len(shape)), bounds->dqkv);
+    lab_digest(lab, out, out_len * sizeof(float));
+    lab_digest(lab, lse, lse_len * sizeof(float));
+    lab_digest(lab, dqkv, rows * row_len(shape) * sizeof(float));
+    guards_end(keep);
+}
+
+static void run_shape(struct lab labs[LAB_COUNT], struct ox_attention_shape shape, bool large_scores) {
+    shape.scale = (float)(1.0 / sqrt((double)shape.head_dim));
+    const size_t rows = (size_t)shape.batch * shape.seq;
+    const size_t out_len = rows * shape.heads * shape.head_dim;
+    const float *const qkv = random_floats(rows * row_len(&shape), 1, large_scores ? 12.0 : 1.0);
+    const float *const dout = random_floats(out_len, 2, 1.0);
+    struct reference ref = {.shape = shape,
+                            .qkv = widened(qkv, rows * row_len(&shape)),
+                            .dout = widened(dout, out_len),
+                            .out = doubles(out_len),
+                            .lse = doubles(rows * shape.heads),
+                            .dqkv = doubles(rows * row_len(&shape)),
+                            .prob = doubles(shape.seq)};
+    reference_forward(&ref, ref.qkv);
+    reference_backward(&ref);
+    if (rows < 20) {
+        check_error("the reference's gradient",
+                    gradient_error(reference_loss, &ref, ref.qkv, ref.dqkv, rows * row_len(&shape)), 1e-8);
+        reference_forward(&ref, ref.qkv);
+    }
+    for (int i = 0; i < LAB_COUNT; i++) {
+        run_on(&labs[i], &ref, large_scores ? &large : &usual, qkv, dout);
+    }
+    labs_same_bits(labs);
+    guards_end(0);
+}
+
+int main(void) {
+    struct lab labs[LAB_COUNT];
+    labs_open(labs);
+    for (int i = 0; i < SHAPE_COUNT; i++) {
+        run_shape(labs, shapes[i], false);
+    }
+    /* Scores of some hundreds: nearly all probabilities are exactly 0. */
+    run_shape(labs, shapes[5], true);
+    labs_close(labs);
+    print_errors();
+    return test_end();
+}

@@ -1,0 +1,228 @@
+/* The fused head against a plain reference in double: losses, gradients, logits. */
+#include "base/planes.h"
+#include "tests/conform/test_ops.h"
+
+struct head_case {
+    uint32_t rows, hidden, vocab;
+    bool with_lo, with_logits, loss_only;
+    double scale; /* of the inputs: 100 gives logits up to some 1e4 */
+};
+static const struct head_case cases[] = {
+    {1, 8, 3, true, true, false, 1.0},
+    {5, 7, 33, false, false, false, 1.0},
+    {37, 24, 300, true, false, false, 1.0},
+    {33, 24, 9001, true, true, false, 1.0},      /* several tiles of the vocabulary, logits held    */
+    {9, 16, 4097, false, false, true, 1.0},      /* loss alone                                       */
+    {64, 32, 500, true, false, false, 100.0},    /* extreme logits                                   */
+    {1030, 4, 16384, false, false, false, 1.0},  /* several groups of rows                           */
+    {400, 4, 43700, true, false, false, 1.0},    /* too wide to hold: logits are computed twice      */
+    {1100, 2, 43700, true, false, false, 1.0},   /* the same with more than one tile of rows         */
+};
+enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
+
+static const float loss_scale = 0.125f;
+
+struct reference {
+    const struct head_case *shape;
+    const int32_t *targets;
+    double *in, *weight;
+    double *nll, *din, *dweight, *logits; /* logits of one row, or of all when they are wanted */
+    double loss;
+};
+
+/* Adds one row's gradients, given its exponentials and their sum. */
+static void reference_row_gradient(const struct reference *ref, uint32_t row, const double *power,
+                                   double sum) {
+    const uint32_t hidden = ref->shape->hidden;
+    for (uint32_t word = 0; word < ref->shape->vocab; word++) {
+        const double hit = (int32_t)word == ref->targets[row] ? 1.0 : 0.0;
+        const double gradient = (double)loss_scale * (power[word] / sum - hit);
+        for (uint32_t i = 0; i < hidden; i++) {
+            ref->din[(size_t)row * hidden + i] += gradient * ref->weight[(size_t)word * hidden + i];
+            ref->dweight[(size_t)word * hidden + i] += gradient * ref->in[(size_t)row * hidden + i];
+        }
+    }
+}
+
+static void reference_run(struct reference *ref, double *power, bool backward) {
+    const struct head_case *const shape = ref->shape;
+    ref->loss = 0.0;
+    for (uint32_t row = 0; row < shape->rows; row++) {
+        double *const logits = ref->logits + (shape->with_logits ? (size_t)row * shape->vocab : 0);
+        double top = -INFINITY, sum = 0.0;
+        for (uint32_t word = 0; word < shape->vocab; word++) {
+            logits[word] = 0.0;
+            for (uint32_t i = 0; i < shape->hidden; i++) {
+                logits[word] += ref->in[(size_t)row * shape->hidden + i] *
+                                ref->weight[(size_t)word * shape->hidden + i];
+            }
+            top = fmax(top, logits[word]);
+        }
+        for (uint32_t word = 0; word < shape->vocab; word++) {
+            power[word] = exp(logits[word] - top);
+            sum += power[word];
+        }
+        const bool counted = ref->targets[row] >= 0;
+        ref->nll[row] = counted ? top + log(sum) - logits[ref->targets[row]] : 0.0;
+        ref->loss += ref->nll[row];
+        if (counted && backward) {
+            reference_row_gradient(ref, row, power, sum);
+        }
+    }
+}
+
+struct loss_context {
+    struct reference *ref;
+    double *power;
+};
+
+/* As a function of the weights, for finite differences. */
+static double weight_loss(const void *context, const double *weight) {
+    const struct loss_context *const at = context;
+    (void)weight; /* it is at->ref->weight, changed in place */
+    reference_run(at->ref, at->power, false);
+    return (double)loss_scale * at->ref->loss;
+}
+
+static void run_on(struct lab *lab, const struct reference *ref, const struct ox_op_head *inputs) {
+    const int keep = guard_count;
+    const struct head_case *const shape = ref->shape;
+    const size_t in_len = (size_t)shape->rows * shape->hidden;
+    const size_t weight_len = (size_t)shape->vocab * shape->hidden;
+    const size_t logits_len = (size_t)shape->rows * shape->vocab;
+    const bool extreme = shape->scale > 1.0;
+    struct ox_op_head op = *inputs;
+    op.loss_sum = doubles(1);
+    op.loss_sum[0] = 2.0;
+    op.row_nll = floats(shape->rows);
+    op.din = shape->loss_only ? NULL : floats(in_len);
+    op.dweight = floats(weight_len);
+    op.logits = shape->with_logits ? floats(logits_len) : NULL;
+    op.scratch = guarded(ox_ops_head_scratch_bytes(op.rows, op.hidden, op.vocab, lab->threads));
+    fill(op.dweight, weight_len, 0.5f);
+    REQUIRE_OK(lab->ops.head(lab->lane, &op));
+    lab_finish(lab);
+
+    check_error(extreme ? "loss, extreme logits" : "loss", fabs(op.loss_sum[0] - 2.0 - ref->loss) / ref->loss,
+                extreme ? 1e-9 : 1e-7);
+    check_error(extreme ? "row_nll, extreme logits" : "row_nll", error_of(op.row_nll, ref->nll, shape->rows),
+                extreme ? 5e-7 : 2e-7);
+    if (shape->with_logits) {
+        check_error("logits", error_of(op.logits, ref->logits, logits_len), 5e-7);
+    }
+    for (size_t i = 0; i < weight_len; i++) {
+        op.dweight[i] -= 0.5f;
+    }
+    if (shape->loss_only) {
+        float largest = 0.0f;
+        for (size_t i = 0; i < weight_len; i++) {
+            largest = fmaxf(largest, fabsf(op.dweight[i]));
+        }
+        CHECK(largest == 0.0f); /* untouched */
+    } else {
+        check_error(extreme ? "din, extreme logits" : "din", error_of(op.din, ref->din, in_len),
+                    extreme ? 1e-7 : 2.5e-6);
+        check_error(extreme ? "dweight, extreme logits" : "dweight",
+                    error_of(op.dweight, ref->dweight, weight_len), extreme ? 1.5e-7 : 2e-6);
+        lab_digest(lab, op.din, in_len * sizeof(float));
+        lab_digest(lab, op.dweight, weight_len * sizeof(float));
+    }
+    lab_digest(lab, op.loss_sum, sizeof(double));
+    lab_digest(lab, op.row_nll, shape->rows * sizeof(float));
+    guards_end(keep);
+}
+
+/* Fills the inputs of the operation and their widened copies. */
+static void make_inputs(const struct head_case *shape, struct reference *ref, struct ox_op_head *op) {
+    const size_t in_len = (size_t)shape->rows * shape->hidden;
+    const size_t weight_len = (size_t)shape->vocab * shape->hidden;
+    const float *const in = random_floats(in_len, 1, shape->scale);
+    const float *const weight = random_floats(weight_len, 2, 0.5 * shape->scale);
+    uint16_t *const hi = guarded(weight_len * 2), *const lo = guarded(weight_len * 2);
+    int32_t *const targets = guarded(shape->rows * sizeof(int32_t));
+    for (size_t i = 0; i < weight_len; i++) {
+        hi[i] = ox_plane_hi(weight[i]);
+        lo[i] = ox_plane_lo(weight[i]);
+    }
+    for (uint32_t row = 0; row < shape->rows; row++) {
+        targets[row] = row % 5 == 3 ? -1 : (int32_t)(ox_uniform(1, 3, row) * shape->vocab);
+    }
+    targets[0] = (int32_t)shape->vocab - 1;
+    ref->in = widened(in, in_len);
+    ref->weight = widened(weight, weight_len);
+    for (size_t i = 0; i < weight_len && !shape->with_lo; i++) {
+        ref->weight[i] = (double)ox_bf16_to_f32(hi[i]);
+    }
+    ref->targets = targets;
+    *op = (struct ox_op_head){.in = in,
+                              .weight_hi = hi,
+                              .weight_lo = shape->with_lo ? lo : NULL,
+                              .targets = targets,
+                              .rows = shape->rows,
+                              .hidden = shape->hidden,
+                              .vocab = shape->vocab,
+                              .loss_scale = loss_scale};
+}
+
+static void run_case(struct lab labs[LAB_COUNT], const struct head_case *shape) {
+    const size_t in_len = (size_t)shape->rows * shape->hidden;
+    const size_t weight_len = (size_t)shape->vocab * shape->hidden;
+    struct reference ref = {.shape = shape,
+                            .nll = doubles(shape->rows),
+                            .din = doubles(in_len),
+                            .dweight = doubles(weight_len),
+                            .logits = doubles((size_t)shape->vocab * (shape->with_logits ? shape->rows : 1))};
+    double *const power = doubles(shape->vocab);
+    memset(ref.din, 0, in_len * sizeof(double));
+    memset(ref.dweight, 0, weight_len * sizeof(double));
+    struct ox_op_head op;
+    make_inputs(shape, &ref, &op);
+    reference_run(&ref, power, true);
+    if (weight_len < 300) {
+        const struct loss_context at = {.ref = &ref, .power = power};
+        check_error("the reference's gradient",
+                    gradient_error(weight_loss, &at, ref.weight, ref.dweight, weight_len), 1e-8);
+        reference_run(&ref, power, false);
+    }
+    for (int i = 0; i < LAB_COUNT; i++) {
+        run_on(&labs[i], &ref, &op);
+    }
+    labs_same_bits(labs);
+    guards_end(0);
+}
+
+/* A logit that is not a number must reach the loss: the step is aborted by it. */
+static void test_not_finite(struct lab *lab) {
+    enum { HIDDEN = 8, VOCAB = 40, ROWS = 3 };
+    float *const in = random_floats(ROWS * HIDDEN, 1, 1.0);
+    uint16_t *const hi = guarded(VOCAB * HIDDEN * 2);
+    memset(hi, 0, VOCAB * HIDDEN * 2);
+    hi[0] = ox_plane_hi(1.0f);
+    in[HIDDEN] = NAN;
+    double loss = 0.0;
+    const struct ox_op_head op = {.loss_sum = &loss,
+                                  .in = in,
+                                  .weight_hi = hi,
+                                  .targets = (const int32_t[ROWS]){1, 2, 3},
+                                  .scratch = guarded(ox_ops_head_scratch_bytes(ROWS, HIDDEN, VOCAB, 1)),
+                                  .rows = ROWS,
+                                  .hidden = HIDDEN,
+                                  .vocab = VOCAB,
+                                  .loss_scale = 1.0f};
+    REQUIRE_OK(lab->ops.head(lab->lane, &op));
+    lab_finish(lab);
+    CHECK(isnan(loss));
+    guards_end(0);
+}
+
+int main(void) {
+    struct lab labs[LAB_COUNT];
+    labs_open(labs);
+    for (int i = 0; i < CASE_COUNT; i++) {
+        run_case(labs, &cases[i]);
+    }
+    test_not_finite(&labs[0]);
+    labs_close(labs);
+    print_errors();
+    return test_end();
+}

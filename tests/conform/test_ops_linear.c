@@ -1,0 +1,149 @@
+/* Linear layers in both layouts against a plain reference in double. */
+#include "tests/conform/test_ops.h"
+
+struct linear_case {
+    uint32_t rows, in_count, out_count;
+    enum ox_weight_layout layout;
+    bool bias, residual, in_place, with_din;
+};
+static const struct linear_case cases[] = {
+    {1, 1, 1, OX_WEIGHT_OUT_IN, false, false, false, true},
+    {1, 17, 5, OX_WEIGHT_IN_OUT, true, true, false, true},
+    {7, 33, 65, OX_WEIGHT_OUT_IN, true, false, false, true},
+    {7, 33, 65, OX_WEIGHT_IN_OUT, false, true, false, true},
+    {130, 64, 96, OX_WEIGHT_OUT_IN, true, true, true, true},
+    {65, 200, 40, OX_WEIGHT_IN_OUT, true, true, true, false},
+    {48, 128, 1000, OX_WEIGHT_OUT_IN, false, false, false, true},
+    {300, 96, 300, OX_WEIGHT_IN_OUT, true, false, false, true},
+    {513, 70, 129, OX_WEIGHT_OUT_IN, false, true, true, false},
+};
+enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
+
+struct data {
+    const struct linear_case *shape;
+    size_t in_len, out_len, weight_len;
+    const float *in, *weight, *bias, *residual, *dout;
+    double *out_want, *din_want, *dweight_want, *dbias_want;
+};
+
+static size_t weight_at(const struct linear_case *shape, uint32_t out, uint32_t in) {
+    return shape->layout == OX_WEIGHT_OUT_IN ? (size_t)out * shape->in_count + in
+                                             : (size_t)in * shape->out_count + out;
+}
+
+static void make_reference(const struct data *data) {
+    const struct linear_case *const shape = data->shape;
+    memset(data->din_want, 0, data->in_len * sizeof(double));
+    memset(data->dweight_want, 0, data->weight_len * sizeof(double));
+    memset(data->dbias_want, 0, shape->out_count * sizeof(double));
+    for (uint32_t row = 0; row < shape->rows; row++) {
+        for (uint32_t out = 0; out < shape->out_count; out++) {
+            const size_t at = (size_t)row * shape->out_count + out;
+            double sum = (shape->bias ? (double)data->bias[out] : 0.0) +
+                         (shape->residual ? (double)data->residual[at] : 0.0);
+            const double dout = (double)data->dout[at];
+            for (uint32_t in = 0; in < shape->in_count; in++) {
+                const size_t w = weight_at(shape, out, in), i = (size_t)row * shape->in_count + in;
+                sum += (double)data->in[i] * (double)data->weight[w];
+                data->din_want[i] += dout * (double)data->weight[w];
+                data->dweight_want[w] += dout * (double)data->in[i];
+            }
+            data->out_want[at] = sum;
+            data->dbias_want[out] += dout;
+        }
+    }
+}
+
+/* Gradients are added to what was there: they start at a quarter and that is taken off again. */
+static double added_error(float *got, const double *want, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        got[i] -= 0.25f;
+    }
+    return error_of(got, want, count);
+}
+
+static void run_on(struct lab *lab, const struct data *data) {
+    const int keep = guard_count;
+    const struct linear_case *const shape = data->shape;
+    float *const out = floats(data->out_len), *const din = floats(data->in_len);
+    float *const dweight = floats(data->weight_len), *const dbias = floats(shape->out_count);
+    fill(dweight, data->weight_len, 0.25f);
+    fill(dbias, shape->out_count, 0.25f);
+    if (shape->in_place) {
+        memcpy(out, data->residual, data->out_len * sizeof(float));
+    }
+    const struct ox_op_linear_forward forward = {
+        .out = out,
+        .in = data->in,
+        .weight = data->weight,
+        .bias = shape->bias ? data->bias : NULL,
+        .residual = shape->in_place ? out : shape->residual ? data->residual : NULL,
+        .rows = shape->rows,
+        .in_count = shape->in_count,
+        .out_count = shape->out_count,
+        .layout = shape->layout,
+    };
+    const struct ox_op_linear_backward backward = {
+        .din = shape->with_din ? din : NULL,
+        .dweight = dweight,
+        .dbias = shape->bias ? dbias : NULL,
+        .dout = data->dout,
+        .in = data->in,
+        .weight = data->weight,
+        .rows = shape->rows,
+        .in_count = shape->in_count,
+        .out_count = shape->out_count,
+        .layout = shape->layout,
+    };
+    REQUIRE_OK(lab->ops.linear_forward(lab->lane, &forward));
+    REQUIRE_OK(lab->ops.linear_backward(lab->lane, &backward));
+    lab_finish(lab);
+    lab_digest(lab, out, data->out_len * sizeof(float));
+    lab_digest(lab, dweight, data->weight_len * sizeof(float));
+    check_error("out", error_of(out, data->out_want, data->out_len), 1.2e-6);
+    check_error("dweight", added_error(dweight, data->dweight_want, data->weight_len), 1.8e-6);
+    if (shape->with_din) {
+        lab_digest(lab, din, data->in_len * sizeof(float));
+        check_error("din", error_of(din, data->din_want, data->in_len), 2e-6);
+    }
+    if (shape->bias) {
+        lab_digest(lab, dbias, shape->out_count * sizeof(float));
+        check_error("dbias", added_error(dbias, data->dbias_want, shape->out_count), 4.5e-7);
+    } else {
+        CHECK(dbias[0] == 0.25f);
+    }
+    guards_end(keep);
+}
+
+static void run_case(struct lab labs[LAB_COUNT], const struct linear_case *shape) {
+    struct data data = {.shape = shape,
+                        .in_len = (size_t)shape->rows * shape->in_count,
+                        .out_len = (size_t)shape->rows * shape->out_count,
+                        .weight_len = (size_t)shape->in_count * shape->out_count};
+    data.in = random_floats(data.in_len, 1, 1.0);
+    data.weight = random_floats(data.weight_len, 2, 1.0);
+    data.bias = random_floats(shape->out_count, 3, 1.0);
+    data.residual = random_floats(data.out_len, 4, 1.0);
+    data.dout = random_floats(data.out_len, 5, 1.0);
+    data.out_want = doubles(data.out_len);
+    data.din_want = doubles(data.in_len);
+    data.dweight_want = doubles(data.weight_len);
+    data.dbias_want = doubles(shape->out_count);
+    make_reference(&data);
+    for (int i = 0; i < LAB_COUNT; i++) {
+        run_on(&labs[i], &data);
+    }
+    labs_same_bits(labs);
+    guards_end(0);
+}
+
+int main(void) {
+    struct lab labs[LAB_COUNT];
+    labs_open(labs);
+    for (int i = 0; i < CASE_COUNT; i++) {
+        run_case(labs, &cases[i]);
+    }
+    labs_close(labs);
+    print_errors();
+    return test_end();
+}
