@@ -109,6 +109,8 @@ struct ox_option {
 const struct ox_option *ox_options(uint32_t *count);
 /* By name or alias, '_' equal to '-'; NULL when unknown. */
 const struct ox_option *ox_option_find(const char *name);
+/* Edits that turn one name into the other: insertions, deletions, replacements, swaps of neighbours. */
+unsigned ox_name_distance(const char *a, const char *b);
 /* The name of the one command in `commands`, "train"; "" when it is not one. */
 const char *ox_command_name(unsigned command);
 /* The closest option name to an unknown one, for "did you mean", or NULL. Among those of `commands`. */

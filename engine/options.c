@@ -218,36 +218,6 @@ static bool same_name(const char *a, const char *b) {
     return *a == *b;
 }
 
-/* Edits that turn one name into the other: insertion, deletion, replacement, swap of neighbours. */
-static unsigned name_distance(const char *a, const char *b) {
-    unsigned rows[3][NAME_BYTES_MAX + 1];
-    const size_t a_len = strlen(a), b_len = strlen(b);
-    if (a_len > NAME_BYTES_MAX || b_len > NAME_BYTES_MAX) {
-        return NAME_BYTES_MAX;
-    }
-    for (size_t j = 0; j <= b_len; j++) {
-        rows[0][j] = (unsigned)j;
-    }
-    for (size_t i = 1; i <= a_len; i++) {
-        unsigned *const row = rows[i % 3];
-        const unsigned *const above = rows[(i + 2) % 3], *const above2 = rows[(i + 1) % 3];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= b_len; j++) {
-            const bool equal = folded(a[i - 1]) == folded(b[j - 1]);
-            unsigned best = above[j - 1] + (equal ? 0 : 1);
-            best = above[j] + 1 < best ? above[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            const bool swapped = i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
-                                 folded(a[i - 2]) == folded(b[j - 1]);
-            if (swapped && above2[j - 2] + 1 < best) {
-                best = above2[j - 2] + 1;
-            }
-            row[j] = best;
-        }
-    }
-    return rows[a_len % 3][b_len];
-}
-
 const struct ox_option *ox_options(uint32_t *count) {
     *count = OPTION_COUNT;
     return options;
@@ -278,6 +248,35 @@ const char *ox_command_name(unsigned command) {
     return "";
 }
 
+unsigned ox_name_distance(const char *a, const char *b) {
+    unsigned rows[3][NAME_BYTES_MAX + 1];
+    const size_t a_len = strlen(a), b_len = strlen(b);
+    if (a_len > NAME_BYTES_MAX || b_len > NAME_BYTES_MAX) {
+        return NAME_BYTES_MAX;
+    }
+    for (size_t j = 0; j <= b_len; j++) {
+        rows[0][j] = (unsigned)j;
+    }
+    for (size_t i = 1; i <= a_len; i++) {
+        unsigned *const row = rows[i % 3];
+        const unsigned *const above = rows[(i + 2) % 3], *const above2 = rows[(i + 1) % 3];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= b_len; j++) {
+            const bool equal = folded(a[i - 1]) == folded(b[j - 1]);
+            unsigned best = above[j - 1] + (equal ? 0 : 1);
+            best = above[j] + 1 < best ? above[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            const bool swapped = i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
+                                 folded(a[i - 2]) == folded(b[j - 1]);
+            if (swapped && above2[j - 2] + 1 < best) {
+                best = above2[j - 2] + 1;
+            }
+            row[j] = best;
+        }
+    }
+    return rows[a_len % 3][b_len];
+}
+
 const char *ox_option_suggest(const char *name, unsigned commands) {
     const char *nearest = NULL;
     /* A third of the letters may be wrong; beyond that a suggestion is a guess. */
@@ -288,7 +287,7 @@ const char *ox_option_suggest(const char *name, unsigned commands) {
         }
         const char *const names[2] = {options[i].name, options[i].alias};
         for (unsigned k = 0; k < 2 && names[k] != NULL; k++) {
-            const unsigned distance = name_distance(name, names[k]);
+            const unsigned distance = ox_name_distance(name, names[k]);
             if (distance < nearest_distance) {
                 nearest_distance = distance;
                 nearest = names[k];

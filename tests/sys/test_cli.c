@@ -1,0 +1,201 @@
+/* The command as its users meet it: exit statuses, one-line errors, help, and what goes to which stream. The
+ * program is $OX_BIN, else build/offload. */
+#include "engine/config.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ARGS_MAX = 12, OUTPUT_BYTES = 1 << 16 };
+
+struct outcome {
+    int exit_status; /* -1: it was ended by a signal */
+    char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
+};
+
+static struct outcome last;
+
+static void read_back(const char *path, char *text) {
+    FILE *const file = fopen(path, "r");
+    size_t bytes = 0;
+    if (file != NULL) {
+        bytes = fread(text, 1, OUTPUT_BYTES - 1, file);
+        fclose(file);
+    }
+    text[bytes] = '\0';
+}
+
+/* Becomes the program with the words of `line` as arguments; stdout may be sent elsewhere. */
+static void become(const char *line, const char *out_path, const char *err_path) {
+    char words[1024];
+    char *argv[ARGS_MAX + 1] = {"offload"};
+    int argc = 1;
+    snprintf(words, sizeof words, "%s", line);
+    for (char *word = strtok(words, " "); word != NULL && argc < ARGS_MAX; word = strtok(NULL, " ")) {
+        argv[argc++] = word;
+    }
+    const char *const program = getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
+    const int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int err = open(err_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (out >= 0 && err >= 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0) {
+        execv(program, argv);
+    }
+    _exit(126);
+}
+
+static void run_into(const char *line, const char *out_path) {
+    char err_path[512];
+    snprintf(err_path, sizeof err_path, "%s/err", test_folder());
+    const pid_t child = fork();
+    if (child == 0) {
+        become(line, out_path, err_path);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child) {
+        printf("cannot start a process: %s\n", strerror(errno));
+        exit(1);
+    }
+    last.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (last.exit_status == 126) {
+        printf("the program cannot be started; build it or set OX_BIN\n");
+        exit(1);
+    }
+    read_back(out_path, last.out);
+    read_back(err_path, last.err);
+}
+
+static void run(const char *line) {
+    char out_path[512];
+    snprintf(out_path, sizeof out_path, "%s/out", test_folder());
+    run_into(line, out_path);
+}
+
+/* Exit status 2, nothing on stdout, one line "offload: ..." with `words` on stderr. */
+static void refused(const char *line, const char *words) {
+    run(line);
+    const char *const newline = strchr(last.err, '\n');
+    const bool one_line = newline != NULL && newline[1] == '\0';
+    if (last.exit_status != 2 || last.out[0] != '\0' || !one_line || strncmp(last.err, "offload: ", 9) != 0 ||
+        strstr(last.err, words) == NULL) {
+        printf("offload %s: expected status 2 and '%s', got %d:\n%s%s\n", line, words, last.exit_status,
+               last.out, last.err);
+        test_failure_count++;
+    }
+}
+
+/* Exit status 0, `words` on stdout, nothing on stderr. */
+static void answers(const char *line, const char *words) {
+    run(line);
+    if (last.exit_status != 0 || last.err[0] != '\0' || strstr(last.out, words) == NULL) {
+        printf("offload %s: expected '%s', got %d:\n%s%s\n", line, words, last.exit_status, last.out,
+               last.err);
+        test_failure_count++;
+    }
+}
+
+static void test_usage(void) {
+    run("");
+    CHECK(last.exit_status == 2 && last.out[0] == '\0' && strstr(last.err, "Usage: offload") != NULL);
+    refused("docter", "'docter' is not a command; did you mean `offload doctor`?");
+    refused("zzzzzzzzzzz", "`offload help` lists them");
+    refused("help docter", "did you mean `offload doctor`?");
+    refused("help doctor version", "'version' is too much");
+    refused("doctor --formt json", "did you mean '--format'?");
+    refused("doctor --zzzzzzzz", "`offload help doctor` lists them");
+    refused("doctor -format json", "did you mean '--format'?");
+    refused("doctor --seed 1", "`offload doctor` does not take --seed");
+    refused("doctor --format", "--format has no value");
+    refused("doctor --format --nvme /tmp", "--format has no value");
+    refused("doctor --format yaml", "--format: 'yaml' is not one of text, json");
+    refused("doctor --format json --format text", "--format is given twice");
+    refused("doctor extra", "'extra' is unexpected");
+    refused("doctor --config /nonexistent.yaml", "/nonexistent.yaml");
+    refused("doctor --config", "--config has no value");
+    refused("version --format json", "`offload version` does not take --format");
+    refused("version extra", "'extra' is unexpected");
+}
+
+static void test_help(void) {
+    answers("help", "offload doctor");
+    answers("--help", "offload doctor");
+    answers("help doctor", "--nvme PATH:SIZE");
+    answers("doctor --help", "--nvme PATH:SIZE");
+    answers("doctor --zzz -h", "--config FILE");
+    CHECK(strstr(last.out, "--learning-rate") == NULL);
+    for (const char *line = last.out; *line != '\0';) {
+        const size_t len = strcspn(line, "\n");
+        CHECK(len <= 100);
+        line += len + (line[len] == '\n');
+    }
+    answers("version", "offload ");
+    answers("--version", "offload ");
+}
+
+/* True when the JSON report on stdout has an item of this name whose value begins with `value`. */
+static bool reports(const char *name, const char *value) {
+    json_error_t error;
+    json_t *const report = json_loads(last.out, JSON_REJECT_DUPLICATES, &error);
+    CHECK(json_is_array(report));
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(report); i++) {
+        const json_t *const item = json_array_get(report, i);
+        const char *const item_name = json_string_value(json_object_get(item, "name"));
+        const char *const item_value = json_string_value(json_object_get(item, "value"));
+        CHECK(item_name != NULL && item_value != NULL && json_object_get(item, "group") != NULL);
+        CHECK((json_object_get(item, "warning") == NULL) == (json_object_get(item, "remedy") == NULL));
+        found = found || (item_name != NULL && item_value != NULL && strcmp(item_name, name) == 0 &&
+                          strncmp(item_value, value, strlen(value)) == 0);
+    }
+    json_decref(report);
+    return found;
+}
+
+static void test_doctor(void) {
+    answers("doctor", "OpenBLAS core");
+    answers("doctor --format=json --nvme /nonexistent", "\"kernel\"");
+    CHECK(reports("drive", "/nonexistent: unusable"));
+    CHECK(reports("RAM", ""));
+    CHECK(!reports("this folder", ""));
+
+    /* Defaults, then the file wherever --config stands, then flags. */
+    char yaml[512], line[2048];
+    snprintf(yaml, sizeof yaml, "%s/run.yaml", test_folder());
+    FILE *const file = fopen(yaml, "w");
+    CHECK(file != NULL && fputs("format: json\nnvme:\n  - /from-file\n", file) >= 0 && fclose(file) == 0);
+    snprintf(line, sizeof line, "doctor --config %s", yaml);
+    answers(line, "\"kernel\"");
+    CHECK(reports("drive", "/from-file"));
+    snprintf(line, sizeof line, "doctor --nvme /from-flag --config=%s", yaml);
+    answers(line, "\"kernel\"");
+    CHECK(reports("drive", "/from-flag"));
+    CHECK(!reports("drive", "/from-file"));
+    snprintf(line, sizeof line, "doctor --format text --config %s", yaml);
+    answers(line, "Processor\n");
+    snprintf(line, sizeof line, "doctor --config %s --config %s", yaml, yaml);
+    refused(line, "--config is given twice");
+
+    setenv("OPENBLAS_CORETYPE", "Haswell", 1);
+    answers("doctor", "remedy: unset OPENBLAS_CORETYPE");
+    unsetenv("OPENBLAS_CORETYPE");
+}
+
+/* Results that cannot be written are a failure, not a silence. */
+static void test_full_stdout(void) {
+    if (access("/dev/full", W_OK) == 0) {
+        run_into("version", "/dev/full");
+        CHECK(last.exit_status == 1 && strstr(last.err, "could not be written") != NULL);
+    }
+}
+
+int main(void) {
+    test_usage();
+    test_help();
+    test_doctor();
+    test_full_stdout();
+    return test_end();
+}

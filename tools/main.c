@@ -1,0 +1,131 @@
+/* The `offload` command: one table of subcommands, one way to fail. Results go to stdout, everything else to
+ * stderr, without colour. */
+#include "tools/cmd.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+static int run_version(const struct ox_config *config) {
+    (void)config;
+    printf("offload %s\n", OX_VERSION);
+    return OX_EXIT_OK;
+}
+
+static const struct ox_command commands[] = {
+    {.name = "doctor", .mask = OX_CMD_DOCTOR, .run = ox_cmd_doctor,
+     .summary = "what this machine offers, and what holds it back"},
+    {.name = "version", .run = run_version, .summary = "the version of this program"},
+};
+
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+/* One line without control characters, whatever a file name or a library put into the text. */
+static void print_line(const char *prefix, const char *text) {
+    char line[OX_ERROR_TEXT_BYTES];
+    size_t used = 0;
+    for (; *text != '\0' && used + 1 < sizeof line; text++) {
+        line[used++] = (unsigned char)*text < 0x20 ? ' ' : *text;
+    }
+    line[used] = '\0';
+    fprintf(stderr, "%s%s\n", prefix, line);
+}
+
+static void log_to_stderr(void *context, enum ox_log_level level, const char *line) {
+    (void)context;
+    print_line(level == OX_LOG_WARN ? "warning: " : "", line);
+}
+
+static const char *nearest_command(const char *name) {
+    const char *nearest = NULL;
+    unsigned best = (unsigned)strlen(name) / 3 + 2;
+    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
+        const unsigned distance = ox_name_distance(name, commands[i].name);
+        if (distance < best) {
+            best = distance;
+            nearest = commands[i].name;
+        }
+    }
+    return nearest;
+}
+
+static int fail_command(const char *name) {
+    const char *const nearest = nearest_command(name);
+    if (nearest != NULL) {
+        return ox_cmd_fail(
+            ox_fail(OX_E_CONFIG, "'%s' is not a command; did you mean `offload %s`?", name, nearest));
+    }
+    return ox_cmd_fail(ox_fail(OX_E_CONFIG, "'%s' is not a command; `offload help` lists them", name));
+}
+
+static int run_help(int argc, char **argv) {
+    if (argc > 1) {
+        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "help takes one command; '%s' is too much", argv[1]));
+    }
+    if (argc == 1) {
+        const struct ox_command *const command = ox_command_find(argv[0]);
+        if (command == NULL) {
+            return fail_command(argv[0]);
+        }
+        ox_help_print_command(stdout, command);
+    } else {
+        ox_help_print(stdout);
+    }
+    return OX_EXIT_OK;
+}
+
+static int run_command(const struct ox_command *command, int argc, char **argv) {
+    if (ox_args_want_help(argc, argv)) {
+        ox_help_print_command(stdout, command);
+        return OX_EXIT_OK;
+    }
+    static struct ox_config config; /* tens of kilobytes */
+    enum ox_status status = ox_args_parse(command, argc, argv, &config);
+    if (status == OX_OK && command->mask != 0) {
+        status = ox_config_validate(&config, command->mask);
+    }
+    return status == OX_OK ? command->run(&config) : ox_cmd_fail(status);
+}
+
+static int dispatch(int argc, char **argv) {
+    if (argc < 2) {
+        ox_help_print(stderr);
+        return OX_EXIT_USAGE;
+    }
+    const char *const name = argv[1];
+    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+        return run_help(argc - 2, argv + 2);
+    }
+    const bool version = strcmp(name, "--version") == 0;
+    const struct ox_command *const command = ox_command_find(version ? "version" : name);
+    return command != NULL ? run_command(command, argc - 2, argv + 2) : fail_command(name);
+}
+
+const struct ox_command *ox_commands(uint32_t *count) {
+    *count = COMMAND_COUNT;
+    return commands;
+}
+
+const struct ox_command *ox_command_find(const char *name) {
+    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(name, commands[i].name) == 0) {
+            return &commands[i];
+        }
+    }
+    return NULL;
+}
+
+int ox_cmd_fail(enum ox_status status) {
+    print_line("offload: ", ox_error_text());
+    return status == OX_E_CONFIG ? OX_EXIT_USAGE : OX_EXIT_FAILED;
+}
+
+int main(int argc, char **argv) {
+    ox_log_set_sink(log_to_stderr, NULL);
+    const int exit_status = dispatch(argc, argv);
+    /* A full disk or a closed pipe shows here at the latest. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && exit_status == OX_EXIT_OK) {
+        return ox_cmd_fail(ox_fail(OX_E_IO, "the results could not be written to stdout"));
+    }
+    return exit_status;
+}
