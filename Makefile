@@ -124,8 +124,12 @@ tests: $(TEST_P)
 
 # ---- checks ----------------------------------------------------------------------------------------
 
+# A violation in the text does not keep the tests from running; either fails the check.
 check: all $(RUN_P)
-	$(Q)JOBS=$(JOBS) sh tests/run.sh -b $(B) $(RUN_P)
+	$(Q)status=0; \
+	$(if $(san),,$(MAKE) --no-print-directory tidy || status=1;) \
+	JOBS=$(JOBS) sh tests/run.sh -b $(B) $(RUN_P) || status=1; \
+	exit $$status
 
 test: deps
 	$(Q)$(MAKE) --no-print-directory check
@@ -134,6 +138,10 @@ test: deps
 check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
 	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device step exec train plan_run"
+
+tidy: $(B)/liboffload.a
+	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy_test.sh
+	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy.sh -l $(B)/liboffload.a
 
 bench: $(BENCH_P)
 	$(Q)for p in $(BENCH_P); do echo "$$p" && "$$p" || exit 1; done
@@ -164,6 +172,7 @@ help:
 	@echo "make check-san  the suite under the address, undefined and thread sanitizers"
 	@echo "make demo       builds and shows a short training run"
 	@echo "make tests      builds the test programs        make bench    builds and runs the benchmark programs"
+	@echo "make tidy       the checks of the source text, and the proof that they work"
 	@echo "make deps       installs missing packages       make install  to DESTDIR/PREFIX/bin ($(PREFIX))"
 	@echo "make clean      removes build/"
 	@echo
@@ -172,5 +181,5 @@ help:
 
 FORCE:
 
-.PHONY: all tests check test check-san bench deps detect demo install clean help FORCE
+.PHONY: all tests check test check-san tidy bench deps detect demo install clean help FORCE
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)
