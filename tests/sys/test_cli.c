@@ -33,7 +33,8 @@ static void read_back(const char *path, char *text) {
 /* Becomes the program with the words of `line` as arguments; stdout may be sent elsewhere. */
 static void become(const char *line, const char *out_path, const char *err_path) {
     char words[1024];
-    char *argv[ARGS_MAX + 1] = {"offload"};
+    char name[] = "offload";
+    char *argv[ARGS_MAX + 1] = {name};
     int argc = 1;
     snprintf(words, sizeof words, "%s", line);
     for (char *word = strtok(words, " "); word != NULL && argc < ARGS_MAX; word = strtok(NULL, " ")) {
