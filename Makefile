@@ -32,7 +32,7 @@ ARCH    := $(shell uname -m)
 PLAIN_GOALS := clean help deps test demo
 CONFIG      := build/config.mk
 ifneq ($(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all)),)
--include $(CONFIG)
+include $(CONFIG)
 
 # A request that the stored answer denies, or another compiler, looks at the machine once more.
 WANTED_MISSING := $(strip $(if $(filter 1,$(cuda)),$(if $(filter 1,$(HAVE_CUDA)),,cuda)) \
@@ -49,6 +49,9 @@ $(CONFIG): FORCE
 endif
 endif
 
+ifneq ($(filter deps,$(MAKECMDGOALS)),)
+$(CONFIG): | deps
+endif
 $(CONFIG): tools/detect.sh
 	@echo "  DETECT  $@"
 	$(Q)CC='$(CC)' sh tools/detect.sh $@
