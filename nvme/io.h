@@ -56,7 +56,7 @@ struct ox_drive_info {
 };
 
 struct ox_io_queue_info {
-    bool registered_buffers;
+    bool registered_buffers; /* false so far: requests may use any memory */
     bool registered_files;
     char note[160]; /* why something was not registered, or "" */
 };
@@ -73,14 +73,16 @@ struct ox_io_backend {
     enum ox_status (*drive_flush)(struct ox_drive *); /* data and size are durable on return */
     void (*drive_info)(const struct ox_drive *, struct ox_drive_info *out);
     void (*drive_close)(struct ox_drive *); /* also releases the lock */
+    /* Removes a closed drive file; fine when it does not exist, OX_E_BUSY while it is locked. */
+    enum ox_status (*drive_remove)(const struct ox_io_backend *, const char *path);
 
-    /* A queue over `count` drives with up to `depth` requests in flight. [memory, +bytes) are regions
-     * that may be registered; requests may also use other memory. */
+    /* A queue over `count` drives with up to `depth` requests in flight. */
     enum ox_status (*queue_open)(const struct ox_io_backend *, struct ox_drive *const *drives,
                                  uint32_t drive_count, uint32_t depth, struct ox_io_queue **out);
     /* Never blocks for completion; the caller keeps in-flight <= depth. */
     enum ox_status (*queue_submit)(struct ox_io_queue *, uint32_t drive_idx, const struct ox_io_req *);
-    /* Blocks until one request is complete. Requires one in flight. */
+    /* Blocks until one request is complete. Requires one in flight. A status other than OX_OK means that
+     * the queue itself broke: it gives nothing back any more and can only be closed. */
     enum ox_status (*queue_reap)(struct ox_io_queue *, struct ox_io_done *out);
     void (*queue_info)(const struct ox_io_queue *, struct ox_io_queue_info *out);
     void (*queue_close)(struct ox_io_queue *); /* requires none in flight */

@@ -20,11 +20,24 @@ void ox_io_sim_power_cut(struct ox_io_backend *sim);
 /* Flips one bit of a stored drive file; false when out of range. */
 bool ox_io_sim_flip_bit(struct ox_io_backend *sim, const char *path, uint64_t byte, unsigned bit);
 
+/* The first three fail the call; the next three succeed in silence, also for a flush, which then does
+ * nothing; the last only takes its time. An allocation or an open is never lost in silence, it fails. */
 enum ox_fault_kind {
-    OX_FAULT_EIO, OX_FAULT_ENOSPC, OX_FAULT_SHORT, OX_FAULT_TORN, OX_FAULT_LOST, OX_FAULT_MISDIRECT,
+    OX_FAULT_EIO,
+    OX_FAULT_ENOSPC,
+    OX_FAULT_SHORT,     /* the first half is moved                          */
+    OX_FAULT_TORN,      /* every other sector is zero                       */
+    OX_FAULT_LOST,      /* nothing is moved                                 */
+    OX_FAULT_MISDIRECT, /* moved from or to the neighbour of the right place */
     OX_FAULT_STALL,
 };
-enum ox_fault_point { OX_FAULT_ON_READ, OX_FAULT_ON_WRITE, OX_FAULT_ON_FLUSH, OX_FAULT_ON_ALLOCATE, OX_FAULT_ON_OPEN };
+enum ox_fault_point {
+    OX_FAULT_ON_READ,
+    OX_FAULT_ON_WRITE,
+    OX_FAULT_ON_FLUSH,
+    OX_FAULT_ON_ALLOCATE,
+    OX_FAULT_ON_OPEN
+};
 struct ox_fault_rule {
     enum ox_fault_kind kind;
     enum ox_fault_point point;

@@ -51,9 +51,12 @@ struct ox_store;
  * written. On failure the files created so far are removed. */
 OX_MUST enum ox_status ox_store_create(const struct ox_store_config *config, struct ox_store **out);
 
-/* Opens, locks and recovers: takes the newest valid root, invalidates newer ones, loads and verifies the
- * extent table. `extents` may be NULL to take the geometry from the file (inspect). A damaged or foreign
- * file is OX_E_CORRUPT / OX_E_CONFIG that names it; OX_E_BUSY when another process has it. */
+/* Opens, locks and recovers: takes the newest root whose extent table is intact; when that is not the
+ * newest of all, its data is read and verified as a whole. Rejected roots are wiped before the first write,
+ * by ox_store_begin. `extents` may be NULL to take the geometry from the file (inspect): config_hash is then
+ * not compared, and bytes_max may be NULL. Spool extents may differ from those of the last run; the files
+ * are resized to them. A damaged or foreign file is OX_E_CORRUPT / OX_E_CONFIG that names it; OX_E_BUSY when
+ * another process has it. */
 OX_MUST enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_store **out);
 
 void ox_store_close(struct ox_store **store);
@@ -82,14 +85,16 @@ const struct ox_extent_spec *ox_store_extents(const struct ox_store *store);
 
 /* ---- transactions: begin, write every extent, commit ---------------------------------------- */
 
-/* Starts the transaction that will become `step`; requires step > the committed one. */
+/* Starts the transaction that will become `step`; requires step > the committed one, if any is. */
 OX_MUST enum ox_status ox_store_begin(struct ox_store *store, uint64_t step);
 
-/* Requires every extent written and every port drained. `meta` is kept in the root. On failure nothing
- * is committed and the transaction is aborted. A failed flush is never retried as a success. */
+/* Requires every extent written and no read or write of state in flight (spool operations may be). `meta`
+ * is kept in the root. On failure nothing is committed and the transaction is aborted; should the drives
+ * fail even to take the root back, the text says so. A failed flush is never retried as a success. */
 OX_MUST enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes);
 
-/* Forgets the transaction; its slots may be written again by the next one. */
+/* Forgets the transaction; its slots may be written again by the next one. Requires no read or write of
+ * state in flight; fine when there is no transaction. */
 void ox_store_abort(struct ox_store *store);
 
 /* ---- transfers -------------------------------------------------------------------------------- */
@@ -97,12 +102,14 @@ void ox_store_abort(struct ox_store *store);
 /* One queue for one thread; several may be open. */
 struct ox_store_port;
 OX_MUST enum ox_status ox_store_port_open(struct ox_store *store, struct ox_store_port **out);
+/* Waits for what is in flight. */
 void ox_store_port_close(struct ox_store_port **port);
 
 enum ox_store_op_kind {
     OX_STORE_READ,       /* whole extent of the committed generation, verified        */
     OX_STORE_READ_HEAD,  /* its head alone, verified                                  */
-    OX_STORE_WRITE,      /* whole extent into the idle slot; hashed at submit         */
+    OX_STORE_WRITE,      /* whole extent into the idle slot; hashed at submit; of several
+                            writes of one extent in a transaction the last counts    */
     OX_STORE_SPOOL_READ, /* spool_len bytes from the start of a spool extent, verified */
     OX_STORE_SPOOL_WRITE,
 };
@@ -115,7 +122,10 @@ struct ox_store_op {
     uint64_t tag;
 };
 
-/* Queues an operation of any size; blocks only while the port's depth is used up. */
+enum { OX_STORE_OPS_MAX = 1024 };
+
+/* Queues an operation of any size; blocks only while the port's depth is used up. At most OX_STORE_OPS_MAX
+ * operations of a port may be waiting to be reaped. */
 OX_MUST enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store_op *op);
 
 /* Blocks until one operation is complete, in any order, and gives its tag. The status is that of this
@@ -125,7 +135,8 @@ OX_MUST enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag);
 
 uint32_t ox_store_in_flight(const struct ox_store_port *port);
 
-/* Submits all, reaps all; the first failure wins, after all have ended. Tags are ignored. */
+/* Runs them all and waits; after the first failure, whose status is returned, no more are submitted. Tags
+ * are ignored. Requires none in flight before. */
 OX_MUST enum ox_status ox_store_run(struct ox_store_port *port, const struct ox_store_op *ops,
                                     uint32_t op_count);
 

@@ -1,0 +1,400 @@
+/* Drive files: opened, checked and locked here, for the uring and the threads backend alike. */
+#include "nvme/io_drive.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LOCK_POLL_NS = 50 * 1000 * 1000,
+    OPEN_TRIES_MAX = 8,
+    ZERO_BYTES = 1 << 20,
+};
+/* The kernel finishes a killed process's io_uring writes behind its back, and they keep its open file
+ * description, hence its lock, alive. */
+#define LOCK_WAIT_NS UINT64_C(3000000000)
+
+struct ox_drive {
+    int fd;
+    uint64_t bytes;
+    uint32_t align_bytes;
+    bool direct;
+    char note[160];
+    char path[OX_PATH_BYTES];
+};
+
+/* The process that holds a flock on this inode, or 0 when the kernel does not tell. */
+static long lock_holder(int fd) {
+    struct stat info;
+    FILE *const locks = fopen("/proc/locks", "re");
+    if (locks == NULL || fstat(fd, &info) != 0) {
+        if (locks != NULL) {
+            fclose(locks);
+        }
+        return 0;
+    }
+    long holder = 0;
+    char line[256];
+    while (holder == 0 && fgets(line, sizeof line, locks) != NULL) {
+        long pid = 0;
+        unsigned dev_major = 0, dev_minor = 0;
+        unsigned long long inode = 0;
+        if (sscanf(line, "%*d: FLOCK %*s %*s %ld %x:%x:%llu", &pid, &dev_major, &dev_minor, &inode) == 4 &&
+            pid > 0 && inode == info.st_ino && dev_major == major(info.st_dev) &&
+            dev_minor == minor(info.st_dev)) {
+            holder = pid;
+        }
+    }
+    fclose(locks);
+    return holder;
+}
+
+static enum ox_status lock_file(int fd, const char *path) {
+    const uint64_t deadline_ns = ox_clock_ns() + LOCK_WAIT_NS;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EINTR) {
+            continue;
+        }
+        if (errno != EWOULDBLOCK) {
+            return ox_fail_errno(OX_E_IO, errno,
+                                 "%s: the file system cannot lock it; give a folder on a local drive", path);
+        }
+        if (ox_clock_ns() >= deadline_ns) {
+            const long pid = lock_holder(fd);
+            if (pid > 0) {
+                return ox_fail(OX_E_BUSY, "%s: in use by process %ld; stop it or give another folder", path,
+                               pid);
+            }
+            return ox_fail(OX_E_BUSY, "%s: in use by another process; stop it or give another folder", path);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_POLL_NS}, NULL);
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_kind(const char *path, const struct stat *info) {
+    if (S_ISLNK(info->st_mode)) {
+        return ox_fail(OX_E_CONFIG, "%s: a symbolic link; give the folder the file really lies in", path);
+    }
+    if (!S_ISREG(info->st_mode)) {
+        return ox_fail(OX_E_CONFIG, "%s: not a regular file; remove it or give another folder", path);
+    }
+    if ((info->st_mode & S_IWOTH) != 0) {
+        return ox_fail(OX_E_CONFIG, "%s: anyone may write to it (mode %04o); chmod it to 0600", path,
+                       (unsigned)(info->st_mode & 07777));
+    }
+    return OX_OK;
+}
+
+static bool kernel_is_at_least(int want_major, int want_minor) {
+    struct utsname name;
+    int have_major = 0, have_minor = 0;
+    if (uname(&name) != 0 || sscanf(name.release, "%d.%d", &have_major, &have_minor) != 2) {
+        return false;
+    }
+    return have_major > want_major || (have_major == want_major && have_minor >= want_minor);
+}
+
+/* A file system may take O_DIRECT and use the page cache all the same; only statx tells. */
+static void probe_alignment(struct ox_drive *drive) {
+    struct statx info;
+    drive->align_bytes = OX_IO_ALIGN_BYTES;
+    if (!drive->direct) {
+        return;
+    }
+    const bool known = statx(drive->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+                       (info.stx_mask & STATX_DIOALIGN) != 0;
+    if (!known) {
+        if (kernel_is_at_least(6, 1)) {
+            drive->direct = false;
+            snprintf(drive->note, sizeof drive->note,
+                     "the file system takes O_DIRECT but does not say that it bypasses the page cache");
+        }
+        return;
+    }
+    if (info.stx_dio_offset_align == 0 || info.stx_dio_offset_align > OX_IO_ALIGN_BYTES ||
+        info.stx_dio_mem_align > OX_IO_ALIGN_BYTES) {
+        fcntl(drive->fd, F_SETFL, fcntl(drive->fd, F_GETFL) & ~O_DIRECT);
+        drive->direct = false;
+        snprintf(drive->note, sizeof drive->note, "direct I/O is not possible on this file (alignment %u)",
+                 info.stx_dio_offset_align);
+        return;
+    }
+    drive->align_bytes = info.stx_dio_offset_align > info.stx_dio_mem_align ? info.stx_dio_offset_align
+                                                                            : info.stx_dio_mem_align;
+}
+
+static int open_flags(struct ox_drive *drive, int flags) {
+    const int base = O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags;
+    int fd = open(drive->path, base | O_DIRECT, 0600);
+    drive->direct = fd >= 0;
+    if (fd < 0 && errno == EINVAL) {
+        /* The failed call may have created the file. */
+        fd = open(drive->path, base & ~O_EXCL, 0600);
+        snprintf(drive->note, sizeof drive->note, "the file system refuses O_DIRECT");
+    }
+    return fd;
+}
+
+/* Opens and locks; *created tells whether the file is new, *stale that its name now means another file. */
+static enum ox_status open_locked(struct ox_drive *drive, enum ox_drive_mode mode, bool *created,
+                                  bool *stale) {
+    struct stat named, opened;
+    *created = false;
+    *stale = false;
+    if (lstat(drive->path, &named) == 0) {
+        const enum ox_status status = check_kind(drive->path, &named);
+        if (status != OX_OK) {
+            return status;
+        }
+    } else if (errno == ENOENT && mode == OX_DRIVE_CREATE) {
+        *created = true;
+    } else {
+        return ox_fail_errno(errno == ENOENT ? OX_E_CONFIG : OX_E_IO, errno, "%s: cannot open it",
+                             drive->path);
+    }
+    drive->fd = open_flags(drive, *created ? O_CREAT | O_EXCL : 0);
+    if (drive->fd < 0) {
+        const int err = errno;
+        *created = false;
+        *stale = err == EEXIST || (err == ENOENT && mode == OX_DRIVE_CREATE);
+        return ox_fail_errno(OX_E_IO, err, "%s: cannot open it", drive->path);
+    }
+    enum ox_status status = lock_file(drive->fd, drive->path);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (fstat(drive->fd, &opened) != 0) {
+        return ox_fail_errno(OX_E_IO, errno, "%s: cannot be examined", drive->path);
+    }
+    if (lstat(drive->path, &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) {
+        *created = false;
+        *stale = true;
+        return ox_fail(OX_E_BUSY, "%s: replaced by another process while it was opened", drive->path);
+    }
+    drive->bytes = (uint64_t)opened.st_size;
+    return check_kind(drive->path, &opened);
+}
+
+static enum ox_status open_once(struct ox_drive *drive, enum ox_drive_mode mode, bool *stale) {
+    bool created = false;
+    enum ox_status status = open_locked(drive, mode, &created, stale);
+    if (status == OX_OK && mode == OX_DRIVE_CREATE && drive->bytes > 0) {
+        status = ox_fail(OX_E_CONFIG, "%s: exists already; resume from it, or remove it for a fresh start",
+                         drive->path);
+    }
+    if (status != OX_OK) {
+        if (created) {
+            unlink(drive->path);
+        }
+        if (drive->fd >= 0) {
+            close(drive->fd);
+            drive->fd = -1;
+        }
+    }
+    return status;
+}
+
+static enum ox_status allocate_failed(const struct ox_drive *drive, uint64_t bytes, int err) {
+    char want[OX_SIZE_TEXT_BYTES];
+    ox_size_text(bytes, want);
+    if (err == ENOSPC || err == EDQUOT) {
+        return ox_fail_errno(OX_E_CONFIG, err, "%s: the file system cannot hold %s; free space or give less",
+                             drive->path, want);
+    }
+    return ox_fail_errno(OX_E_IO, err, "%s: cannot be preallocated to %s", drive->path, want);
+}
+
+/* For file systems without fallocate: writes zeros, so that running out of space shows now. */
+static int fill_with_zeros(const struct ox_drive *drive, uint64_t bytes) {
+    void *zeros = NULL;
+    int err = posix_memalign(&zeros, OX_IO_ALIGN_BYTES, ZERO_BYTES);
+    if (err != 0) {
+        return err;
+    }
+    memset(zeros, 0, ZERO_BYTES);
+    for (uint64_t at = drive->bytes; at < bytes && err == 0;) {
+        const ssize_t wrote = pwrite(drive->fd, zeros, ox_min_u64(ZERO_BYTES, bytes - at), (off_t)at);
+        if (wrote > 0) {
+            at += (uint64_t)wrote;
+        } else if (wrote == 0 || errno != EINTR) {
+            err = wrote == 0 ? ENOSPC : errno;
+        }
+    }
+    free(zeros);
+    return err;
+}
+
+static enum ox_status sync_parent(const char *path) {
+    char folder[OX_PATH_BYTES];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *const slash = strrchr(folder, '/');
+    if (slash == NULL) {
+        return ox_folder_sync(".");
+    }
+    slash[slash == folder ? 1 : 0] = '\0';
+    return ox_folder_sync(folder);
+}
+
+enum ox_status ox_drive_file_open(const struct ox_io_backend *backend, const char *path,
+                                  enum ox_drive_mode mode, struct ox_drive **out) {
+    (void)backend;
+    *out = NULL;
+    if (strlen(path) >= OX_PATH_BYTES) {
+        return ox_fail(OX_E_CONFIG, "%.64s...: the path is too long", path);
+    }
+    struct ox_drive *const drive = calloc(1, sizeof *drive);
+    if (drive == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to open it", path);
+    }
+    drive->fd = -1;
+    snprintf(drive->path, sizeof drive->path, "%s", path);
+    bool stale = false;
+    enum ox_status status = open_once(drive, mode, &stale);
+    for (int tries = 1; status != OX_OK && stale && tries < OPEN_TRIES_MAX; tries++) {
+        status = open_once(drive, mode, &stale);
+    }
+    if (status != OX_OK) {
+        free(drive);
+        return status;
+    }
+    probe_alignment(drive);
+    *out = drive;
+    return OX_OK;
+}
+
+enum ox_status ox_drive_file_allocate(struct ox_drive *drive, uint64_t bytes) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
+        char most[OX_SIZE_TEXT_BYTES];
+        return ox_fail(OX_E_CONFIG, "%s: files may not grow beyond %s here; raise `ulimit -f`", drive->path,
+                       ox_size_text(limit.rlim_cur, most));
+    }
+    int err = 0;
+    if (bytes > drive->bytes) {
+        do {
+            err = fallocate(drive->fd, 0, 0, (off_t)bytes) == 0 ? 0 : errno;
+        } while (err == EINTR);
+        if (err == EOPNOTSUPP || err == ENOSYS) {
+            err = fill_with_zeros(drive, bytes);
+        }
+    }
+    if (err == 0 && ftruncate(drive->fd, (off_t)bytes) != 0) {
+        err = errno;
+    }
+    if (err == 0 && fsync(drive->fd) != 0) {
+        err = errno;
+    }
+    if (err != 0) {
+        return allocate_failed(drive, bytes, err);
+    }
+    drive->bytes = bytes;
+    return sync_parent(drive->path);
+}
+
+enum ox_status ox_drive_file_flush(struct ox_drive *drive) {
+    if (fdatasync(drive->fd) != 0) {
+        return ox_fail_errno(OX_E_IO, errno, "%s: flush failed; what was written since the last one is lost",
+                             drive->path);
+    }
+    if (!drive->direct) {
+        /* Keeps the page cache from growing to the size of the file. */
+        posix_fadvise(drive->fd, 0, 0, POSIX_FADV_DONTNEED);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_drive_file_remove(const struct ox_io_backend *backend, const char *path) {
+    struct stat info;
+    if (lstat(path, &info) != 0 && errno == ENOENT) {
+        return OX_OK;
+    }
+    struct ox_drive *drive = NULL;
+    enum ox_status status = ox_drive_file_open(backend, path, OX_DRIVE_OPEN, &drive);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (unlink(path) != 0) {
+        status = ox_fail_errno(OX_E_IO, errno, "%s: cannot be removed", path);
+    }
+    ox_drive_file_close(drive);
+    return status;
+}
+
+void ox_drive_file_info(const struct ox_drive *drive, struct ox_drive_info *out) {
+    memset(out, 0, sizeof *out);
+    /* Of a long path the end says more. */
+    const size_t len = strlen(drive->path), room = sizeof out->path - 1;
+    memcpy(out->path, drive->path + (len > room ? len - room : 0), len > room ? room : len);
+    out->bytes = drive->bytes;
+    out->align_bytes = drive->align_bytes;
+    out->direct = drive->direct;
+    memcpy(out->note, drive->note, sizeof out->note);
+}
+
+void ox_drive_file_close(struct ox_drive *drive) {
+    close(drive->fd);
+    free(drive);
+}
+
+int ox_drive_file_fd(const struct ox_drive *drive) {
+    return drive->fd;
+}
+
+void ox_io_req_check(const struct ox_io_req *req, uint64_t drive_bytes) {
+    OX_ASSERT(req->bytes > 0 && req->bytes <= OX_IO_REQ_BYTES_MAX);
+    OX_ASSERT(req->bytes % OX_IO_ALIGN_BYTES == 0 && req->offset % OX_IO_ALIGN_BYTES == 0);
+    OX_ASSERT((uintptr_t)req->buffer % OX_IO_ALIGN_BYTES == 0 && req->buffer != NULL);
+    OX_ASSERT(req->offset <= drive_bytes && req->bytes <= drive_bytes - req->offset);
+}
+
+void ox_drive_file_check(const struct ox_drive *drive, const struct ox_io_req *req) {
+    ox_io_req_check(req, drive->bytes);
+}
+
+bool ox_io_advance(struct ox_io_progress *progress, const struct ox_drive *drive, int64_t result,
+                   struct ox_io_done *out) {
+    const struct ox_io_req *const req = &progress->req;
+    const char *const verb = req->kind == OX_IO_READ ? "read" : "write";
+    const uint32_t want = req->bytes - progress->done_bytes;
+    out->tag = req->tag;
+    out->status = OX_OK;
+    out->text[0] = '\0';
+    if (result == (int64_t)want) {
+        return true;
+    }
+    const bool again = result >= 0 || result == -EAGAIN || result == -EINTR;
+    if (again && progress->resume_count < OX_IO_RESUMES_MAX) {
+        progress->resume_count++;
+        if (result > 0) {
+            progress->done_bytes += (uint32_t)result / OX_IO_ALIGN_BYTES * OX_IO_ALIGN_BYTES;
+        }
+        return false;
+    }
+    const size_t len = strlen(drive->path);
+    const char *const path = drive->path + (len > 64 ? len - 64 : 0);
+    out->status = OX_E_IO;
+    if (result < 0) {
+        snprintf(out->text, sizeof out->text, "%s: %s of %" PRIu32 " bytes at %" PRIu64 ": %s", path, verb,
+                 req->bytes, req->offset, strerror((int)-result));
+    } else {
+        snprintf(out->text, sizeof out->text, "%s: %s of %" PRIu32 " bytes at %" PRIu64 " stays short", path,
+                 verb, req->bytes, req->offset);
+    }
+    return true;
+}

@@ -1,0 +1,585 @@
+/* The store as a whole: its files made, opened, checked and closed. */
+#include "nvme/store.h"
+
+#include "base/assert.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "nvme/store_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { TRANSFER_DEPTH = 8 };
+
+static enum ox_status drive_path(const char *folder, uint32_t drive_idx, char *path) {
+    char name[32];
+    snprintf(name, sizeof name, "offload-store-%u.ox", drive_idx);
+    return ox_path_join(folder, name, path);
+}
+
+static void *block_alloc(uint64_t bytes) {
+    void *memory = NULL;
+    if (posix_memalign(&memory, OX_IO_ALIGN_BYTES, bytes) != 0) {
+        return NULL;
+    }
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+/* Waits for one request of the store's own queue; the first failure stays in *status. */
+static bool transfer_reap(struct ox_store *store, enum ox_status *status) {
+    struct ox_io_done done;
+    const enum ox_status reaped = store->backend->queue_reap(store->queue, &done);
+    if (reaped != OX_OK) {
+        *status = reaped;
+        return false;
+    }
+    if (done.status != OX_OK && *status == OX_OK) {
+        *status = ox_fail(done.status, "%s", done.text);
+    }
+    return true;
+}
+
+enum ox_status ox_store_transfer(struct ox_store *store, enum ox_io_kind kind, uint32_t drive_idx,
+                                 uint64_t offset, void *buffer, uint64_t bytes) {
+    enum ox_status status = OX_OK;
+    uint32_t in_flight = 0;
+    for (uint64_t at = 0; at < bytes && status == OX_OK;) {
+        const struct ox_io_req req = {
+            .kind = kind,
+            .buffer = (unsigned char *)buffer + at,
+            .offset = offset + at,
+            .bytes = (uint32_t)ox_min_u64(OX_IO_REQ_BYTES_MAX, bytes - at),
+        };
+        status = store->backend->queue_submit(store->queue, drive_idx, &req);
+        if (status == OX_OK) {
+            at += req.bytes;
+            in_flight++;
+            atomic_fetch_add_explicit(kind == OX_IO_READ ? &store->read_bytes : &store->write_bytes,
+                                      req.bytes, memory_order_relaxed);
+        }
+        if (in_flight == TRANSFER_DEPTH && transfer_reap(store, &status)) {
+            in_flight--;
+        }
+    }
+    while (in_flight > 0 && transfer_reap(store, &status)) {
+        in_flight--;
+    }
+    return status;
+}
+
+enum ox_status ox_store_flush(struct ox_store *store) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
+        status = store->backend->drive_flush(store->drives[i]);
+        atomic_fetch_add_explicit(&store->flush_count, 1, memory_order_relaxed);
+    }
+    return status;
+}
+
+/* ---- parts of create and open --------------------------------------------------------------- */
+
+static enum ox_status config_check(const struct ox_store_config *config) {
+    OX_ASSERT(config->backend != NULL && config->queue_depth > 0);
+    if (config->drive_count == 0 || config->drive_count > OX_STORE_DRIVES_MAX) {
+        return ox_fail(OX_E_CONFIG, "a store lies on 1 to %d drives, not %u", OX_STORE_DRIVES_MAX,
+                       config->drive_count);
+    }
+    return OX_OK;
+}
+
+static void store_free(struct ox_store *store) {
+    if (store == NULL) {
+        return;
+    }
+    if (store->queue != NULL) {
+        store->backend->queue_close(store->queue);
+    }
+    for (uint32_t i = 0; i < OX_STORE_DRIVES_MAX; i++) {
+        if (store->drives[i] != NULL) {
+            store->backend->drive_close(store->drives[i]);
+        }
+    }
+    if (store->has_spool_map) {
+        ox_spool_map_close(&store->spool_map);
+    }
+    ox_store_layout_close(&store->layout);
+    free(store->root);
+    free(store->block);
+    free(store->tables[0]);
+    free(store->tables[1]);
+    free(store->extent_states);
+    free(store);
+}
+
+static enum ox_status store_alloc(const struct ox_store_config *config, struct ox_store **out) {
+    struct ox_store *const store = calloc(1, sizeof *store);
+    *out = store;
+    if (store == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for a store");
+    }
+    store->backend = config->backend;
+    store->drive_count = config->drive_count;
+    store->queue_depth = config->queue_depth;
+    store->root = block_alloc(OX_STORE_BLOCK_BYTES);
+    store->block = block_alloc(OX_STORE_BLOCK_BYTES);
+    return store->root != NULL && store->block != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for a store");
+}
+
+/* What depends on the layout. */
+static enum ox_status tables_alloc(struct ox_store *store) {
+    for (int i = 0; i < 2; i++) {
+        store->tables[i] = block_alloc(store->layout.table_bytes);
+    }
+    store->extent_states = calloc(store->layout.extent_count, 1);
+    if (store->tables[0] == NULL || store->tables[1] == NULL || store->extent_states == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the tables of %u extents", store->layout.extent_count);
+    }
+    return OX_OK;
+}
+
+static enum ox_status spool_map_alloc(struct ox_store *store) {
+    const enum ox_status status = ox_spool_map_open(store->layout.spool_bytes_sum, &store->spool_map);
+    store->has_spool_map = status == OX_OK;
+    return status;
+}
+
+static enum ox_status drives_open(struct ox_store *store, const struct ox_store_config *config,
+                                  enum ox_drive_mode mode) {
+    char path[OX_PATH_BYTES];
+    for (uint32_t i = 0; i < config->drive_count; i++) {
+        enum ox_status status = drive_path(config->folders[i], i, path);
+        if (status == OX_OK) {
+            status = store->backend->drive_open(store->backend, path, mode, &store->drives[i]);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    return store->backend->queue_open(store->backend, store->drives, store->drive_count, TRANSFER_DEPTH,
+                                      &store->queue);
+}
+
+/* ---- create ------------------------------------------------------------------------------------ */
+
+/* Both regions whole, so that no later commit waits for the file system to convert unwritten blocks. */
+static enum ox_status regions_write(struct ox_store *store, const uint64_t *bytes_max) {
+    struct ox_store_identity *const identity = block_alloc(OX_STORE_REGION_BYTES);
+    if (identity == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to create a store");
+    }
+    enum ox_status status = OX_OK;
+    for (uint32_t drive_idx = 0; drive_idx < store->drive_count && status == OX_OK; drive_idx++) {
+        *identity = (struct ox_store_identity){
+            .magic = OX_STORE_IDENTITY_MAGIC,
+            .version = OX_STORE_VERSION,
+            .drive_idx = drive_idx,
+            .drive_count = store->drive_count,
+            .extent_count = store->layout.extent_count,
+            .run_id = {store->run_id[0], store->run_id[1]},
+            .config_hash = store->config_hash,
+            .geometry_hash = store->geometry_hash,
+        };
+        memcpy(identity->bytes_max, bytes_max, store->drive_count * sizeof *bytes_max);
+        ox_store_block_seal(identity);
+        for (uint32_t region = 0; region < OX_STORE_REGION_COUNT && status == OX_OK; region++) {
+            status =
+                ox_store_transfer(store, OX_IO_WRITE, drive_idx, region * (uint64_t)OX_STORE_REGION_STRIDE,
+                                  identity, OX_STORE_REGION_BYTES);
+        }
+    }
+    free(identity);
+    return status;
+}
+
+static enum ox_status geometry_write(struct ox_store *store) {
+    const struct ox_store_layout *const layout = &store->layout;
+    void *const list = block_alloc(layout->geometry_bytes);
+    if (list == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to create a store");
+    }
+    memcpy(list, layout->extents, layout->extent_count * sizeof *layout->extents);
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
+        status =
+            ox_store_transfer(store, OX_IO_WRITE, i, OX_STORE_GEOMETRY_OFFSET, list, layout->geometry_bytes);
+    }
+    free(list);
+    return status;
+}
+
+static enum ox_status files_fill(struct ox_store *store, const struct ox_store_config *config) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
+        status = store->backend->drive_allocate(store->drives[i], store->layout.file_bytes[i]);
+    }
+    if (status == OX_OK) {
+        status = regions_write(store, config->bytes_max);
+    }
+    if (status == OX_OK) {
+        status = geometry_write(store);
+    }
+    if (status == OX_OK) {
+        status = ox_store_root_create(store);
+    }
+    return status == OX_OK ? ox_store_flush(store) : status;
+}
+
+static enum ox_status create_steps(struct ox_store *store, const struct ox_store_config *config) {
+    store->run_id[0] = config->run_id[0];
+    store->run_id[1] = config->run_id[1];
+    store->config_hash = config->config_hash;
+    store->geometry_hash = ox_store_geometry_hash(config->extents, config->extent_count);
+    enum ox_status status = ox_store_layout_open(config->extents, config->extent_count, config->bytes_max,
+                                                 config->drive_count, &store->layout);
+    if (status == OX_OK) {
+        status = ox_store_layout_add_spool(&store->layout, config->spool_bytes, config->spool_count,
+                                           config->bytes_max);
+    }
+    if (status == OX_OK) {
+        status = tables_alloc(store);
+    }
+    if (status == OX_OK) {
+        status = spool_map_alloc(store);
+    }
+    if (status == OX_OK) {
+        status = drives_open(store, config, OX_DRIVE_CREATE);
+    }
+    return status == OX_OK ? files_fill(store, config) : status;
+}
+
+/* Frees a store whose creation failed, and removes the files that were opened for it: they were empty. */
+static enum ox_status create_undo(struct ox_store *store, const struct ox_store_config *config,
+                                  enum ox_status status) {
+    char text[OX_ERROR_TEXT_BYTES];
+    memcpy(text, ox_error_text(), sizeof text);
+    uint32_t opened = 0;
+    while (store != NULL && opened < store->drive_count && store->drives[opened] != NULL) {
+        opened++;
+    }
+    store_free(store);
+    for (uint32_t i = 0; i < opened; i++) {
+        char path[OX_PATH_BYTES];
+        if (drive_path(config->folders[i], i, path) != OX_OK ||
+            config->backend->drive_remove(config->backend, path) != OX_OK) {
+            return ox_fail(status, "%.600s; and the unfinished store in %.200s could not be removed", text,
+                           config->folders[i]);
+        }
+    }
+    return ox_fail(status, "%s", text);
+}
+
+enum ox_status ox_store_create(const struct ox_store_config *config, struct ox_store **out) {
+    *out = NULL;
+    enum ox_status status = config_check(config);
+    if (status != OX_OK) {
+        return status;
+    }
+    OX_ASSERT(config->extents != NULL && config->extent_count > 0);
+    struct ox_store *store = NULL;
+    status = store_alloc(config, &store);
+    if (status == OX_OK) {
+        status = create_steps(store, config);
+    }
+    if (status != OX_OK) {
+        return create_undo(store, config, status);
+    }
+    *out = store;
+    return OX_OK;
+}
+
+/* ---- open --------------------------------------------------------------------------------------- */
+
+/* Reads both regions of a drive; one that cannot be read counts as damaged. */
+static enum ox_status regions_read(struct ox_store *store, uint32_t drive_idx, unsigned char *regions) {
+    struct ox_drive_info info;
+    store->backend->drive_info(store->drives[drive_idx], &info);
+    if (info.bytes < OX_STORE_GEOMETRY_OFFSET) {
+        return ox_fail(OX_E_CORRUPT, "%s: too short to be a store; remove it and start afresh", info.path);
+    }
+    enum ox_status status = OX_OK;
+    uint32_t read_count = 0;
+    for (uint32_t region = 0; region < OX_STORE_REGION_COUNT; region++) {
+        unsigned char *const target = regions + (size_t)region * OX_STORE_REGION_BYTES;
+        const enum ox_status read =
+            ox_store_transfer(store, OX_IO_READ, drive_idx, region * (uint64_t)OX_STORE_REGION_STRIDE, target,
+                              OX_STORE_REGION_BYTES);
+        if (read != OX_OK) {
+            memset(target, 0, OX_STORE_REGION_BYTES);
+            status = read;
+        }
+        read_count += read == OX_OK;
+    }
+    return read_count > 0 ? OX_OK : status;
+}
+
+static const struct ox_store_identity *identity_of(const unsigned char *regions) {
+    for (uint32_t region = 0; region < OX_STORE_REGION_COUNT; region++) {
+        const struct ox_store_identity *const identity =
+            (const void *)(regions + (size_t)region * OX_STORE_REGION_BYTES);
+        if (identity->magic == OX_STORE_IDENTITY_MAGIC && ox_store_block_is_sealed(identity)) {
+            return identity;
+        }
+    }
+    return NULL;
+}
+
+/* Checks the identity of drive `drive_idx` against that of drive 0. */
+static enum ox_status identity_check(const struct ox_store *store, uint32_t drive_idx,
+                                     const struct ox_store_identity *first,
+                                     const struct ox_store_identity *identity) {
+    struct ox_drive_info info;
+    store->backend->drive_info(store->drives[drive_idx], &info);
+    if (identity == NULL) {
+        return ox_fail(OX_E_CORRUPT,
+                       "%s: not a store, or both its headers are damaged; resume from a checkpoint",
+                       info.path);
+    }
+    if (identity->version != OX_STORE_VERSION) {
+        return ox_fail(OX_E_CONFIG, "%s: has format version %u, this program reads %d", info.path,
+                       identity->version, OX_STORE_VERSION);
+    }
+    if (identity->drive_count != store->drive_count || identity->drive_idx != drive_idx) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: is drive %u of %u of its store, but is given as %u of %u; give the drives of "
+                       "the run in their order",
+                       info.path, identity->drive_idx + 1, identity->drive_count, drive_idx + 1,
+                       store->drive_count);
+    }
+    if (identity->run_id[0] != first->run_id[0] || identity->run_id[1] != first->run_id[1] ||
+        identity->geometry_hash != first->geometry_hash || identity->config_hash != first->config_hash ||
+        identity->extent_count != first->extent_count ||
+        memcmp(identity->bytes_max, first->bytes_max, sizeof first->bytes_max) != 0) {
+        return ox_fail(OX_E_CONFIG, "%s: belongs to another run than the first drive's file", info.path);
+    }
+    return OX_OK;
+}
+
+static enum ox_status identity_match(struct ox_store *store, const struct ox_store_config *config,
+                                     const struct ox_store_identity *identity) {
+    struct ox_drive_info info;
+    store->backend->drive_info(store->drives[0], &info);
+    store->run_id[0] = identity->run_id[0];
+    store->run_id[1] = identity->run_id[1];
+    store->config_hash = identity->config_hash;
+    store->geometry_hash = identity->geometry_hash;
+    if ((config->run_id[0] != 0 || config->run_id[1] != 0) &&
+        (config->run_id[0] != identity->run_id[0] || config->run_id[1] != identity->run_id[1])) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: holds run %016" PRIx64 "%016" PRIx64 ", not this one; give another folder",
+                       info.path, identity->run_id[0], identity->run_id[1]);
+    }
+    if (config->extents != NULL &&
+        (config->config_hash != identity->config_hash ||
+         ox_store_geometry_hash(config->extents, config->extent_count) != identity->geometry_hash)) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: was made for another model or other settings; give those of the run, or another "
+                       "folder",
+                       info.path);
+    }
+    return OX_OK;
+}
+
+/* The extent list from any drive that has it intact. */
+static enum ox_status geometry_read(struct ox_store *store, const struct ox_store_identity *identity,
+                                    struct ox_extent_spec **out) {
+    struct ox_drive_info info;
+    store->backend->drive_info(store->drives[0], &info);
+    const uint64_t bytes = ox_align_up(identity->extent_count * sizeof **out, OX_IO_ALIGN_BYTES);
+    const bool fits = bytes > 0 && bytes <= info.bytes;
+    struct ox_extent_spec *const list = fits ? block_alloc(bytes) : NULL;
+    if (fits && list == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for the list of %u extents", info.path,
+                       identity->extent_count);
+    }
+    for (uint32_t i = 0; i < store->drive_count && fits; i++) {
+        struct ox_drive_info other;
+        store->backend->drive_info(store->drives[i], &other);
+        if (other.bytes >= OX_STORE_GEOMETRY_OFFSET + bytes &&
+            ox_store_transfer(store, OX_IO_READ, i, OX_STORE_GEOMETRY_OFFSET, list, bytes) == OX_OK &&
+            ox_store_geometry_hash(list, identity->extent_count) == identity->geometry_hash) {
+            *out = list;
+            return OX_OK;
+        }
+    }
+    free(list);
+    return ox_fail(OX_E_CORRUPT, "%s: the list of extents is damaged; resume from a checkpoint", info.path);
+}
+
+static enum ox_status layout_restore(struct ox_store *store, const struct ox_store_config *config,
+                                     const struct ox_store_identity *identity) {
+    struct ox_extent_spec *list = NULL;
+    enum ox_status status = OX_OK;
+    if (config->extents == NULL) {
+        status = geometry_read(store, identity, &list);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    const struct ox_extent_spec *const extents = list != NULL ? list : config->extents;
+    const uint32_t extent_count = list != NULL ? identity->extent_count : config->extent_count;
+    status =
+        ox_store_layout_open(extents, extent_count, identity->bytes_max, store->drive_count, &store->layout);
+    free(list);
+    for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
+        struct ox_drive_info info;
+        store->backend->drive_info(store->drives[i], &info);
+        if (info.bytes < store->layout.file_bytes[i]) {
+            status = ox_fail(OX_E_CORRUPT,
+                             "%s: cut short to %" PRIu64 " bytes of %" PRIu64 "; resume from a checkpoint",
+                             info.path, info.bytes, store->layout.file_bytes[i]);
+        }
+    }
+    return status;
+}
+
+/* Spool data is of no use after a restart, so its place is laid out anew. */
+static enum ox_status spool_restore(struct ox_store *store, const struct ox_store_config *config) {
+    if (config->bytes_max == NULL || config->extents == NULL) {
+        OX_ASSERT(config->spool_count == 0);
+        return OX_OK;
+    }
+    enum ox_status status = ox_store_layout_add_spool(&store->layout, config->spool_bytes,
+                                                      config->spool_count, config->bytes_max);
+    for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
+        struct ox_drive_info info;
+        store->backend->drive_info(store->drives[i], &info);
+        if (info.bytes != store->layout.file_bytes[i]) {
+            status = store->backend->drive_allocate(store->drives[i], store->layout.file_bytes[i]);
+        }
+    }
+    return status;
+}
+
+static enum ox_status files_load(struct ox_store *store, const struct ox_store_config *config,
+                                 unsigned char *regions) {
+    const size_t drive_bytes = (size_t)OX_STORE_REGION_COUNT * OX_STORE_REGION_BYTES;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
+        status = regions_read(store, i, regions + i * drive_bytes);
+    }
+    const struct ox_store_identity *const first = status == OX_OK ? identity_of(regions) : NULL;
+    for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
+        status = identity_check(store, i, first, identity_of(regions + i * drive_bytes));
+    }
+    if (status == OX_OK) {
+        status = identity_match(store, config, first);
+    }
+    if (status == OX_OK) {
+        status = layout_restore(store, config, first);
+    }
+    if (status == OX_OK) {
+        status = tables_alloc(store);
+    }
+    if (status == OX_OK) {
+        status = ox_store_recover(store, regions);
+    }
+    return status == OX_OK ? spool_restore(store, config) : status;
+}
+
+enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_store **out) {
+    *out = NULL;
+    enum ox_status status = config_check(config);
+    if (status != OX_OK) {
+        return status;
+    }
+    struct ox_store *store = NULL;
+    unsigned char *const regions =
+        block_alloc((size_t)config->drive_count * OX_STORE_REGION_COUNT * OX_STORE_REGION_BYTES);
+    status = regions == NULL ? ox_fail(OX_E_NOMEM, "no memory to open a store") : store_alloc(config, &store);
+    if (status == OX_OK) {
+        status = drives_open(store, config, OX_DRIVE_OPEN);
+    }
+    if (status == OX_OK) {
+        status = files_load(store, config, regions);
+    }
+    if (status == OX_OK) {
+        status = spool_map_alloc(store);
+    }
+    free(regions);
+    if (status != OX_OK) {
+        store_free(store);
+        return status;
+    }
+    *out = store;
+    return OX_OK;
+}
+
+/* ---- the rest ----------------------------------------------------------------------------------- */
+
+void ox_store_close(struct ox_store **store) {
+    if (*store == NULL) {
+        return;
+    }
+    OX_ASSERT(atomic_load(&(*store)->port_count) == 0);
+    store_free(*store);
+    *store = NULL;
+}
+
+enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count) {
+    const struct ox_io_backend *const backend = ox_io_threads();
+    for (uint32_t i = 0; i < drive_count; i++) {
+        char path[OX_PATH_BYTES];
+        enum ox_status status = drive_path(folders[i], i, path);
+        if (status == OX_OK) {
+            status = backend->drive_remove(backend, path);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    return OX_OK;
+}
+
+bool ox_store_exists(const char *folder) {
+    for (uint32_t i = 0; i < OX_STORE_DRIVES_MAX; i++) {
+        char path[OX_PATH_BYTES];
+        struct stat info;
+        if (drive_path(folder, i, path) == OX_OK && lstat(path, &info) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ox_store_info(const struct ox_store *store, struct ox_store_info *out) {
+    const struct ox_store_root *const root = store->root;
+    const struct ox_store_layout *const layout = &store->layout;
+    memset(out, 0, sizeof *out);
+    out->run_id[0] = store->run_id[0];
+    out->run_id[1] = store->run_id[1];
+    out->config_hash = store->config_hash;
+    out->step = root->step;
+    out->committed = root->committed != 0;
+    out->extent_count = layout->extent_count;
+    out->drive_count = store->drive_count;
+    out->generation = root->generation;
+    out->state_bytes = layout->state_bytes_sum;
+    out->spool_bytes = layout->spool_bytes_sum;
+    for (uint32_t i = 0; i < store->drive_count; i++) {
+        out->file_bytes += layout->file_bytes[i];
+    }
+    out->read_bytes = atomic_load_explicit(&store->read_bytes, memory_order_relaxed);
+    out->write_bytes = atomic_load_explicit(&store->write_bytes, memory_order_relaxed);
+    out->flush_count = atomic_load_explicit(&store->flush_count, memory_order_relaxed);
+    out->retry_count = atomic_load_explicit(&store->retry_count, memory_order_relaxed);
+    out->meta_bytes = root->meta_bytes;
+    memcpy(out->meta, root->meta, root->meta_bytes);
+}
+
+enum ox_status ox_store_drive_info(const struct ox_store *store, uint32_t drive_idx,
+                                   struct ox_drive_info *out) {
+    if (drive_idx >= store->drive_count) {
+        return ox_fail(OX_E_CONFIG, "the store has %u drives, there is no drive %u", store->drive_count,
+                       drive_idx);
+    }
+    store->backend->drive_info(store->drives[drive_idx], out);
+    return OX_OK;
+}
+
+const struct ox_extent_spec *ox_store_extents(const struct ox_store *store) {
+    return store->layout.extents;
+}

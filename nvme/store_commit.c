@@ -1,0 +1,349 @@
+/* Generations: roots, tables, transactions and recovery. The one place that decides which of the two slots
+ * of an extent is the truth. */
+#include "base/assert.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "nvme/store_impl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHECKSUM_BYTES = 16 };
+
+static uint64_t ring_offset(uint32_t region, uint64_t seq) {
+    return region * (uint64_t)OX_STORE_REGION_STRIDE +
+           (1 + seq % OX_STORE_RING_LEN) * (uint64_t)OX_STORE_BLOCK_BYTES;
+}
+
+/* Writes store->block into ring slot `seq` of both regions of every drive. */
+static enum ox_status ring_write(struct ox_store *store, uint64_t seq) {
+    for (uint32_t drive_idx = 0; drive_idx < store->drive_count; drive_idx++) {
+        for (uint32_t region = 0; region < OX_STORE_REGION_COUNT; region++) {
+            const enum ox_status status = ox_store_transfer(
+                store, OX_IO_WRITE, drive_idx, ring_offset(region, seq), store->block, OX_STORE_BLOCK_BYTES);
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+    }
+    return OX_OK;
+}
+
+static uint64_t table_hash(const struct ox_store *store, const struct ox_store_root *root) {
+    const uint64_t words[4] = {store->run_id[0], store->run_id[1], root->step, root->attempt};
+    return ox_hash64(store->tables[root->generation], store->layout.table_bytes, ox_hash_seed(words, 4));
+}
+
+/* Lets store->block follow on `root`. */
+static void block_follow(struct ox_store *store, const struct ox_store_root *root) {
+    *store->block = *root;
+    store->block->seq = store->seq_seen + 1;
+    store->block->parent_seq = root->seq;
+    store->block->parent_hash = root->checksum[0];
+}
+
+/* Makes ours the newest root on every drive and wipes those that were rejected, durably, before anything
+ * else is written: a rejected root over a slot that is being rewritten would be taken for a commit. The
+ * session that is counted here keeps the checksums of an interrupted attempt from ever being used again. */
+static enum ox_status settle(struct ox_store *store) {
+    if (store->settled) {
+        return OX_OK;
+    }
+    const uint64_t wipe_end = ox_min_u64(store->seq_seen + 1, store->root->seq + OX_STORE_RING_LEN);
+    enum ox_status status = OX_OK;
+    memset(store->block, 0, sizeof *store->block);
+    for (uint64_t seq = store->root->seq + 1; seq < wipe_end && status == OX_OK; seq++) {
+        status = ring_write(store, seq);
+    }
+    if ((store->seq_seen + 1 - store->root->seq) % OX_STORE_RING_LEN == 0) {
+        store->seq_seen++; /* that slot holds the root we rely on */
+    }
+    block_follow(store, store->root);
+    store->block->session++;
+    ox_store_block_seal(store->block);
+    if (status == OX_OK) {
+        /* Counted before it is tried: a failed write may have reached some drive. */
+        store->seq_seen++;
+        status = ring_write(store, store->block->seq);
+    }
+    if (status == OX_OK) {
+        status = ox_store_flush(store);
+    }
+    if (status == OX_OK) {
+        *store->root = *store->block;
+        store->settled = true;
+    }
+    return status;
+}
+
+/* ---- recovery --------------------------------------------------------------------------------- */
+
+/* Valid roots, newest first; they point into the regions read at open. */
+struct candidates {
+    const struct ox_store_root **roots;
+    uint32_t count;
+};
+
+static int newest_first(const void *a, const void *b) {
+    const struct ox_store_root *const one = *(const struct ox_store_root *const *)a;
+    const struct ox_store_root *const two = *(const struct ox_store_root *const *)b;
+    if (one->seq != two->seq) {
+        return one->seq < two->seq ? 1 : -1;
+    }
+    return one->session < two->session ? 1 : one->session > two->session ? -1 : 0;
+}
+
+static bool root_is_valid(const struct ox_store *store, const struct ox_store_root *root, uint32_t slot_idx) {
+    return root->magic == OX_STORE_ROOT_MAGIC && ox_store_block_is_sealed(root) &&
+           root->version == OX_STORE_VERSION && root->run_id[0] == store->run_id[0] &&
+           root->run_id[1] == store->run_id[1] && root->config_hash == store->config_hash &&
+           root->geometry_hash == store->geometry_hash && root->seq % OX_STORE_RING_LEN == slot_idx &&
+           root->generation <= 1 && root->meta_bytes <= OX_STORE_META_BYTES_MAX;
+}
+
+static void collect(const struct ox_store *store, const unsigned char *regions, struct candidates *out) {
+    for (uint32_t region = 0; region < store->drive_count * OX_STORE_REGION_COUNT; region++) {
+        const unsigned char *const ring =
+            regions + (size_t)region * OX_STORE_REGION_BYTES + OX_STORE_BLOCK_BYTES;
+        for (uint32_t slot_idx = 0; slot_idx < OX_STORE_RING_LEN; slot_idx++) {
+            const void *const block = ring + (size_t)slot_idx * OX_STORE_BLOCK_BYTES;
+            if (root_is_valid(store, block, slot_idx)) {
+                out->roots[out->count++] = block;
+            }
+        }
+    }
+    qsort(out->roots, out->count, sizeof *out->roots, newest_first);
+}
+
+/* A root names its parent; a record with the parent's number and another checksum belongs to another
+ * history. A parent that is gone proves nothing. */
+static bool parent_fits(const struct candidates *all, const struct ox_store_root *root) {
+    bool seen = false;
+    for (uint32_t i = 0; i < all->count; i++) {
+        if (all->roots[i]->seq == root->parent_seq && root->parent_seq != root->seq) {
+            seen = true;
+            if (all->roots[i]->checksum[0] == root->parent_hash) {
+                return true;
+            }
+        }
+    }
+    return !seen;
+}
+
+/* Loads the root's table from the first drive that has it intact. */
+static enum ox_status table_load(struct ox_store *store, const struct ox_store_root *root) {
+    enum ox_status status = OX_OK;
+    for (uint32_t drive_idx = 0; drive_idx < store->drive_count; drive_idx++) {
+        status = ox_store_transfer(store, OX_IO_READ, drive_idx, store->layout.table_offset[root->generation],
+                                   store->tables[root->generation], store->layout.table_bytes);
+        if (status == OX_OK && table_hash(store, root) == root->table_hash) {
+            return OX_OK;
+        }
+    }
+    return status != OX_OK
+               ? status
+               : ox_fail(OX_E_CORRUPT, "the extent table of step %" PRIu64 " is damaged on every drive",
+                         root->step);
+}
+
+/* Reads all of the generation store->root names. */
+static enum ox_status generation_verify(struct ox_store *store) {
+    void *buffer = NULL;
+    struct ox_store_port *port = NULL;
+    if (posix_memalign(&buffer, OX_IO_ALIGN_BYTES, store->layout.extent_bytes_max) != 0) {
+        return ox_fail(OX_E_NOMEM, "no memory to verify the store");
+    }
+    enum ox_status status = ox_store_port_open(store, &port);
+    for (uint32_t i = 0; i < store->layout.extent_count && status == OX_OK; i++) {
+        const struct ox_store_op op = {.kind = OX_STORE_READ, .extent_idx = i, .buffer = buffer};
+        status = ox_store_run(port, &op, 1);
+    }
+    ox_store_port_close(&port);
+    free(buffer);
+    return status;
+}
+
+/* OX_OK when `root` stands for a whole generation. Only the newest root vouches for data that no later
+ * attempt has touched; of an older one all data is read. */
+static enum ox_status root_try(struct ox_store *store, const struct candidates *all, uint32_t idx) {
+    const struct ox_store_root *const root = all->roots[idx];
+    if (!parent_fits(all, root)) {
+        return ox_fail(OX_E_CORRUPT, "root record %" PRIu64 " does not follow from the one before it",
+                       root->seq);
+    }
+    *store->root = *root;
+    if (!root->committed) {
+        return root->seq == all->roots[0]->seq
+                   ? OX_OK
+                   : ox_fail(OX_E_CORRUPT, "only the empty state of its creation is left");
+    }
+    enum ox_status status = table_load(store, root);
+    if (status == OX_OK && root->seq != all->roots[0]->seq) {
+        status = generation_verify(store);
+    }
+    return status;
+}
+
+static bool same_data(const struct ox_store_root *a, const struct ox_store_root *b) {
+    return a->committed == b->committed && a->generation == b->generation && a->attempt == b->attempt &&
+           a->step == b->step && a->parent_seq == b->parent_seq && a->parent_hash == b->parent_hash;
+}
+
+static enum ox_status choose(struct ox_store *store, const struct candidates *all, const char *path) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < all->count; i++) {
+        if (i > 0 && same_data(all->roots[i - 1], all->roots[i])) {
+            continue; /* the other copy of a root that was rejected */
+        }
+        status = root_try(store, all, i);
+        if (status == OX_OK) {
+            if (i > 0) {
+                ox_log(OX_LOG_WARN, "%s: the newest commit is damaged; going back to step %" PRIu64, path,
+                       store->root->step);
+            }
+            return OX_OK;
+        }
+        ox_log(OX_LOG_WARN, "%s: step %" PRIu64 " cannot be used: %s", path, all->roots[i]->step,
+               ox_error_text());
+        if (status != OX_E_CORRUPT) {
+            return ox_fail_in(status, "%s", path);
+        }
+    }
+    if (all->count == 0) {
+        return ox_fail(
+            OX_E_CORRUPT,
+            "%s: holds no valid root record: its creation was interrupted or it is damaged; remove the "
+            "store and start from a checkpoint",
+            path);
+    }
+    return ox_fail(status,
+                   "%s: no generation of the store is whole (%s); remove it and resume from a checkpoint",
+                   path, ox_error_text());
+}
+
+enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *regions) {
+    const size_t count_max = (size_t)store->drive_count * OX_STORE_REGION_COUNT * OX_STORE_RING_LEN;
+    struct candidates all = {.roots = calloc(count_max, sizeof(struct ox_store_root *))};
+    if (all.roots == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the root records of a store");
+    }
+    struct ox_drive_info info;
+    store->backend->drive_info(store->drives[0], &info);
+    collect(store, regions, &all);
+    const enum ox_status status = choose(store, &all, info.path);
+    if (status == OX_OK) {
+        store->seq_seen = all.roots[0]->seq;
+        store->settled = false;
+    }
+    free(all.roots);
+    return status;
+}
+
+enum ox_status ox_store_root_create(struct ox_store *store) {
+    struct ox_store_root *const root = store->root;
+    memset(root, 0, sizeof *root);
+    root->magic = OX_STORE_ROOT_MAGIC;
+    root->version = OX_STORE_VERSION;
+    root->run_id[0] = store->run_id[0];
+    root->run_id[1] = store->run_id[1];
+    root->config_hash = store->config_hash;
+    root->geometry_hash = store->geometry_hash;
+    root->generation = 1; /* so that the first transaction writes generation 0 */
+    ox_store_block_seal(root);
+    *store->block = *root;
+    store->settled = true;
+    return ring_write(store, 0);
+}
+
+/* ---- transactions ------------------------------------------------------------------------------ */
+
+enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
+    OX_ASSERT(!store->in_transaction);
+    OX_ASSERT(!store->root->committed || step > store->root->step);
+    OX_ASSERT(atomic_load(&store->state_in_flight) == 0);
+    const enum ox_status status = settle(store);
+    if (status != OX_OK) {
+        return ox_fail_in(status, "the store cannot be made ready for step %" PRIu64, step);
+    }
+    store->in_transaction = true;
+    store->step = step;
+    store->attempt = store->root->session << 32 | ++store->attempt_count;
+    memset(store->extent_states, OX_EXTENT_IDLE, store->layout.extent_count);
+    atomic_store(&store->written_count, 0);
+    return OX_OK;
+}
+
+static enum ox_status tables_write(struct ox_store *store, uint32_t generation) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
+        status = ox_store_transfer(store, OX_IO_WRITE, i, store->layout.table_offset[generation],
+                                   store->tables[generation], store->layout.table_bytes);
+    }
+    return status;
+}
+
+/* The root record of the transaction under way, in store->block. */
+static void block_prepare(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
+    block_follow(store, store->root);
+    struct ox_store_root *const root = store->block;
+    root->committed = 1;
+    root->generation ^= 1;
+    root->step = store->step;
+    root->attempt = store->attempt;
+    root->table_hash = table_hash(store, root);
+    root->meta_bytes = meta_bytes;
+    memset(root->meta, 0, sizeof root->meta);
+    if (meta_bytes > 0) {
+        memcpy(root->meta, meta, meta_bytes);
+    }
+    ox_store_block_seal(root);
+}
+
+enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
+    OX_ASSERT(store->in_transaction && meta_bytes <= OX_STORE_META_BYTES_MAX);
+    OX_ASSERT(atomic_load(&store->state_in_flight) == 0);
+    OX_ASSERT(atomic_load(&store->written_count) == store->layout.extent_count);
+    const uint32_t generation = store->root->generation ^ 1;
+    enum ox_status status = tables_write(store, generation);
+    if (status == OX_OK) {
+        status = ox_store_flush(store);
+    }
+    if (status == OX_OK) {
+        block_prepare(store, meta, meta_bytes);
+        store->settled = false;
+        store->seq_seen++;
+        status = ring_write(store, store->block->seq);
+    }
+    if (status == OX_OK) {
+        status = ox_store_flush(store);
+    }
+    store->in_transaction = false;
+    if (status == OX_OK) {
+        *store->root = *store->block;
+        store->settled = true;
+        return OX_OK;
+    }
+    char text[OX_ERROR_TEXT_BYTES];
+    memcpy(text, ox_error_text(), sizeof text);
+    const bool undone = settle(store) == OX_OK;
+    return ox_fail(status, "step %" PRIu64 " is not committed: %.800s%s", store->step, text,
+                   undone ? "" : "; its root may yet be found after a crash, then whole");
+}
+
+void ox_store_abort(struct ox_store *store) {
+    OX_ASSERT(atomic_load(&store->state_in_flight) == 0);
+    store->in_transaction = false;
+}
+
+void ox_store_block_seal(void *block) {
+    unsigned char *const bytes = block;
+    const struct ox_hash128 hash = ox_hash128(bytes, OX_STORE_BLOCK_BYTES - CHECKSUM_BYTES, OX_STORE_VERSION);
+    memcpy(bytes + OX_STORE_BLOCK_BYTES - CHECKSUM_BYTES, &hash, sizeof hash);
+}
+
+bool ox_store_block_is_sealed(const void *block) {
+    const unsigned char *const bytes = block;
+    const struct ox_hash128 hash = ox_hash128(bytes, OX_STORE_BLOCK_BYTES - CHECKSUM_BYTES, OX_STORE_VERSION);
+    return memcmp(bytes + OX_STORE_BLOCK_BYTES - CHECKSUM_BYTES, &hash, sizeof hash) == 0;
+}

@@ -1,0 +1,170 @@
+/* The store's inside: what lies on the drives, and the state its files share. Private to nvme/.
+ * Every number on a drive is little endian; docs/store-format.md describes the bytes. */
+#ifndef OX_NVME_STORE_IMPL_H
+#define OX_NVME_STORE_IMPL_H
+
+#include "base/bytes.h"
+#include "nvme/store.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- on the drives ---------------------------------------------------------------------------- */
+
+#define OX_STORE_IDENTITY_MAGIC UINT64_C(0x31444945524f5453) /* "STOREID1" */
+#define OX_STORE_ROOT_MAGIC     UINT64_C(0x31544f4f524f5453) /* "STOROOT1" */
+
+enum {
+    OX_STORE_VERSION = 1,
+    OX_STORE_BLOCK_BYTES = 4096,
+    OX_STORE_RING_LEN = 64,
+    OX_STORE_REGION_COUNT = 2,
+    OX_STORE_REGION_STRIDE = 1 << 20,
+    /* A region: the identity, then the root ring. */
+    OX_STORE_REGION_BYTES = (1 + OX_STORE_RING_LEN) * OX_STORE_BLOCK_BYTES,
+    OX_STORE_GEOMETRY_OFFSET = OX_STORE_REGION_COUNT * OX_STORE_REGION_STRIDE,
+};
+
+/* Which store this file is a part of; written once. */
+struct ox_store_identity {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t drive_idx, drive_count, extent_count;
+    uint64_t run_id[2];
+    uint64_t config_hash;
+    uint64_t geometry_hash;                  /* of the extent list                         */
+    uint64_t bytes_max[OX_STORE_DRIVES_MAX]; /* at creation; the placement follows from it */
+    unsigned char zero[OX_STORE_BLOCK_BYTES - 200];
+    uint64_t checksum[2]; /* of all before it */
+};
+_Static_assert(sizeof(struct ox_store_identity) == OX_STORE_BLOCK_BYTES, "one block");
+
+/* One commit; record `seq` lies in ring slot seq % OX_STORE_RING_LEN of both regions of every drive. */
+struct ox_store_root {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t committed; /* 0: the store was created and holds no state yet */
+    uint64_t run_id[2];
+    uint64_t config_hash, geometry_hash;
+    uint64_t seq, session; /* session: how often the store was settled before its first write */
+    uint64_t parent_seq, parent_hash;
+    uint64_t step, attempt;
+    uint64_t table_hash;
+    uint32_t generation, meta_bytes;
+    unsigned char meta[OX_STORE_META_BYTES_MAX];
+    unsigned char zero[OX_STORE_BLOCK_BYTES - OX_STORE_META_BYTES_MAX - 128];
+    uint64_t checksum[2]; /* of all before it */
+};
+_Static_assert(sizeof(struct ox_store_root) == OX_STORE_BLOCK_BYTES, "one block");
+
+/* An entry of an extent table. */
+struct ox_extent_sum {
+    uint64_t head, rest;
+};
+
+/* ---- placement: a pure function of the extent list and the allowances ------------------------- */
+
+struct ox_store_place {
+    uint64_t offset; /* of state: within its generation; of spool: in the file */
+    uint32_t drive_idx;
+};
+
+struct ox_store_layout {
+    uint32_t drive_count, extent_count, spool_count;
+    struct ox_extent_spec *extents;
+    struct ox_store_place *places; /* one per extent */
+    uint64_t *spool_bytes;
+    struct ox_store_place *spools;
+    uint64_t geometry_bytes, table_bytes, extent_bytes_max;
+    uint64_t table_offset[2], state_offset;
+    uint64_t generation_bytes[OX_STORE_DRIVES_MAX];
+    uint64_t file_bytes[OX_STORE_DRIVES_MAX];
+    uint64_t state_bytes_sum, spool_bytes_sum;
+};
+
+/* Fills `layout` (zeroed before) for state alone; the lists are copied. */
+OX_MUST enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
+                                            const uint64_t *bytes_max, uint32_t drive_count,
+                                            struct ox_store_layout *layout);
+/* Adds spool extents in what the allowances leave. */
+OX_MUST enum ox_status ox_store_layout_add_spool(struct ox_store_layout *layout, const uint64_t *spool_bytes,
+                                                 uint32_t spool_count, const uint64_t *bytes_max);
+void ox_store_layout_close(struct ox_store_layout *layout);
+uint64_t ox_store_geometry_hash(const struct ox_extent_spec *extents, uint32_t extent_count);
+
+/* ---- checksums of spool pieces, in memory ------------------------------------------------------ */
+
+struct ox_spool_piece {
+    uint64_t from, len, hash;
+    uint32_t extent_idx;
+    bool used;
+};
+
+struct ox_spool_map {
+    pthread_mutex_t mutex;
+    struct ox_spool_piece *pieces;
+    uint64_t piece_count, piece_count_max; /* the latter a power of two */
+};
+
+OX_MUST enum ox_status ox_spool_map_open(uint64_t bytes, struct ox_spool_map *map);
+void ox_spool_map_close(struct ox_spool_map *map);
+/* Grows only when a piece is met for the first time. */
+OX_MUST enum ox_status ox_spool_map_set(struct ox_spool_map *map, const struct ox_spool_piece *piece);
+/* False when no such piece was written. */
+bool ox_spool_map_get(struct ox_spool_map *map, struct ox_spool_piece *piece);
+
+/* ---- the open store ----------------------------------------------------------------------------- */
+
+enum ox_extent_state { OX_EXTENT_IDLE, OX_EXTENT_IN_FLIGHT, OX_EXTENT_WRITTEN };
+
+struct ox_store {
+    const struct ox_io_backend *backend;
+    struct ox_drive *drives[OX_STORE_DRIVES_MAX];
+    uint32_t drive_count, queue_depth;
+    struct ox_store_layout layout;
+    struct ox_spool_map spool_map;
+    bool has_spool_map;
+
+    struct ox_io_queue *queue; /* for roots and tables; used by the committing thread */
+    uint64_t run_id[2], config_hash, geometry_hash;
+    struct ox_store_root *root;  /* the committed one */
+    struct ox_store_root *block; /* one aligned block for transfers */
+    struct ox_extent_sum *tables[2];
+    uint64_t seq_seen; /* no root on any drive is newer */
+    bool settled;      /* no root newer than ours can be on a drive */
+
+    bool in_transaction;
+    uint64_t step, attempt;
+    uint32_t attempt_count;
+    unsigned char *extent_states; /* enum ox_extent_state; each is touched by one port at a time */
+    atomic_uint written_count, state_in_flight, port_count;
+
+    atomic_uint_least64_t read_bytes, write_bytes, flush_count;
+    atomic_uint retry_count;
+};
+
+static inline uint64_t ox_store_slot_offset(const struct ox_store *store, uint32_t extent_idx,
+                                            uint32_t generation) {
+    const struct ox_store_place *const place = &store->layout.places[extent_idx];
+    return store->layout.state_offset + generation * store->layout.generation_bytes[place->drive_idx] +
+           place->offset;
+}
+
+/* Moves any number of bytes between `buffer` and one drive, and waits. */
+OX_MUST enum ox_status ox_store_transfer(struct ox_store *store, enum ox_io_kind kind, uint32_t drive_idx,
+                                         uint64_t offset, void *buffer, uint64_t bytes);
+OX_MUST enum ox_status ox_store_flush(struct ox_store *store);
+
+/* Seals a block: its checksum is of all but its last 16 bytes. */
+void ox_store_block_seal(void *block);
+bool ox_store_block_is_sealed(const void *block);
+
+/* Writes the root of an empty store into every ring; does not flush. */
+OX_MUST enum ox_status ox_store_root_create(struct ox_store *store);
+/* Finds the newest generation that is whole and loads its table. `regions` holds, per drive, both regions
+ * as they were read. */
+OX_MUST enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *regions);
+
+#endif

@@ -1,0 +1,200 @@
+/* Where extents lie. A pure function of the extent list and the allowances at creation, so that it need not
+ * be stored; any change here is a new OX_STORE_VERSION. */
+#include "base/hash.h"
+#include "nvme/store_impl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Items of one kind on their way to the drives. */
+struct stripe {
+    uint32_t drive_count;
+    uint64_t room[OX_STORE_DRIVES_MAX];
+    uint64_t share[OX_STORE_DRIVES_MAX]; /* what the drive should get of all items */
+    uint64_t used[OX_STORE_DRIVES_MAX];
+};
+
+/* Equal shares, except that a drive with less room than that gets what it can hold. */
+static void stripe_share(struct stripe *stripe, uint64_t total) {
+    bool full[OX_STORE_DRIVES_MAX] = {false};
+    uint32_t left = stripe->drive_count;
+    for (bool changed = true; changed && left > 0;) {
+        changed = false;
+        const uint64_t level = ox_div_up(total, left);
+        for (uint32_t i = 0; i < stripe->drive_count; i++) {
+            if (!full[i] && stripe->room[i] < level) {
+                full[i] = changed = true;
+                stripe->share[i] = stripe->room[i];
+                total -= stripe->room[i] < total ? stripe->room[i] : total;
+                left--;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < stripe->drive_count; i++) {
+        if (!full[i]) {
+            stripe->share[i] = ox_div_up(total, left);
+        }
+    }
+}
+
+/* The drive that would then be least ahead of its share; false when no drive has room. */
+static bool stripe_pick(const struct stripe *stripe, uint64_t bytes, uint32_t *drive_idx) {
+    bool found = false;
+    for (uint32_t i = 0; i < stripe->drive_count; i++) {
+        if (stripe->room[i] - stripe->used[i] < bytes) {
+            continue;
+        }
+        const unsigned __int128 ahead = (unsigned __int128)(stripe->used[i] + bytes);
+        const unsigned __int128 best = found ? stripe->used[*drive_idx] + bytes : 0;
+        if (!found || ahead * stripe->share[*drive_idx] < best * stripe->share[i]) {
+            *drive_idx = i;
+            found = true;
+        }
+    }
+    return found;
+}
+
+static enum ox_status refuse(const struct ox_store_layout *layout, const uint64_t *bytes_max) {
+    const uint64_t need =
+        layout->state_offset * layout->drive_count + 2 * layout->state_bytes_sum + layout->spool_bytes_sum;
+    uint64_t have = 0;
+    for (uint32_t i = 0; i < layout->drive_count; i++) {
+        have += bytes_max[i] < UINT64_MAX - have ? bytes_max[i] : UINT64_MAX - have;
+    }
+    char need_text[OX_SIZE_TEXT_BYTES], have_text[OX_SIZE_TEXT_BYTES], state_text[OX_SIZE_TEXT_BYTES];
+    return ox_fail(OX_E_CONFIG,
+                   "the store needs %s (%" PRIu64
+                   " bytes: two generations of %s of state, and spool), the %u "
+                   "drive allowance(s) are %s in all and their parts do not fit; allow more",
+                   ox_size_text(need, need_text), need, ox_size_text(layout->state_bytes_sum, state_text),
+                   layout->drive_count, ox_size_text(have, have_text));
+}
+
+static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32_t extent_count,
+                                    struct ox_store_layout *layout) {
+    for (uint32_t i = 0; i < extent_count; i++) {
+        const struct ox_extent_spec *const spec = &extents[i];
+        if (spec->bytes == 0 || spec->bytes % OX_IO_ALIGN_BYTES != 0 ||
+            spec->head_bytes % OX_IO_ALIGN_BYTES != 0 || spec->head_bytes > spec->bytes) {
+            return ox_fail(OX_E_CONFIG,
+                           "extent %u: %" PRIu64 " bytes with a head of %" PRIu64
+                           " are not multiples of %d, or the head is larger than the whole",
+                           i, spec->bytes, spec->head_bytes, OX_IO_ALIGN_BYTES);
+        }
+        if (!ox_add_u64(layout->state_bytes_sum, spec->bytes, &layout->state_bytes_sum) ||
+            layout->state_bytes_sum > INT64_MAX / 4) {
+            return ox_fail(OX_E_CONFIG, "extent %u: the state is larger than any file can be", i);
+        }
+        layout->extent_bytes_max = ox_max_u64(layout->extent_bytes_max, spec->bytes);
+    }
+    return OX_OK;
+}
+
+static enum ox_status state_place(struct ox_store_layout *layout, const uint64_t *bytes_max) {
+    struct stripe stripe = {.drive_count = layout->drive_count};
+    for (uint32_t i = 0; i < stripe.drive_count; i++) {
+        if (bytes_max[i] < layout->state_offset) {
+            return refuse(layout, bytes_max);
+        }
+        stripe.room[i] = (bytes_max[i] - layout->state_offset) / 2;
+    }
+    stripe_share(&stripe, layout->state_bytes_sum);
+    for (uint32_t i = 0; i < layout->extent_count; i++) {
+        struct ox_store_place *const place = &layout->places[i];
+        if (!stripe_pick(&stripe, layout->extents[i].bytes, &place->drive_idx)) {
+            return refuse(layout, bytes_max);
+        }
+        place->offset = stripe.used[place->drive_idx];
+        stripe.used[place->drive_idx] += layout->extents[i].bytes;
+    }
+    for (uint32_t i = 0; i < stripe.drive_count; i++) {
+        layout->generation_bytes[i] = stripe.used[i];
+        layout->file_bytes[i] = layout->state_offset + 2 * stripe.used[i];
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
+                                    const uint64_t *bytes_max, uint32_t drive_count,
+                                    struct ox_store_layout *layout) {
+    enum ox_status status = extents_check(extents, extent_count, layout);
+    if (status != OX_OK) {
+        return status;
+    }
+    layout->drive_count = drive_count;
+    layout->extent_count = extent_count;
+    layout->extents = calloc(extent_count, sizeof *layout->extents);
+    layout->places = calloc(extent_count, sizeof *layout->places);
+    if (layout->extents == NULL || layout->places == NULL) {
+        status = ox_fail(OX_E_NOMEM, "no memory for the list of %u extents", extent_count);
+        goto fail;
+    }
+    memcpy(layout->extents, extents, extent_count * sizeof *extents);
+    layout->geometry_bytes = ox_align_up(extent_count * sizeof *extents, OX_IO_ALIGN_BYTES);
+    layout->table_bytes = ox_align_up(extent_count * sizeof(struct ox_extent_sum), OX_IO_ALIGN_BYTES);
+    layout->table_offset[0] = OX_STORE_GEOMETRY_OFFSET + layout->geometry_bytes;
+    layout->table_offset[1] = layout->table_offset[0] + layout->table_bytes;
+    layout->state_offset = layout->table_offset[1] + layout->table_bytes;
+    status = state_place(layout, bytes_max);
+    if (status != OX_OK) {
+        goto fail;
+    }
+    return OX_OK;
+fail:
+    ox_store_layout_close(layout);
+    return status;
+}
+
+enum ox_status ox_store_layout_add_spool(struct ox_store_layout *layout, const uint64_t *spool_bytes,
+                                         uint32_t spool_count, const uint64_t *bytes_max) {
+    struct stripe stripe = {.drive_count = layout->drive_count};
+    for (uint32_t i = 0; i < spool_count; i++) {
+        if (spool_bytes[i] % OX_IO_ALIGN_BYTES != 0 ||
+            !ox_add_u64(layout->spool_bytes_sum, spool_bytes[i], &layout->spool_bytes_sum)) {
+            return ox_fail(OX_E_CONFIG, "spool extent %u: %" PRIu64 " bytes are not a multiple of %d", i,
+                           spool_bytes[i], OX_IO_ALIGN_BYTES);
+        }
+    }
+    for (uint32_t i = 0; i < stripe.drive_count; i++) {
+        if (bytes_max[i] < layout->file_bytes[i]) {
+            return refuse(layout, bytes_max);
+        }
+        stripe.room[i] = bytes_max[i] - layout->file_bytes[i];
+    }
+    if (spool_count == 0) {
+        return OX_OK;
+    }
+    layout->spool_bytes = calloc(spool_count, sizeof *layout->spool_bytes);
+    layout->spools = calloc(spool_count, sizeof *layout->spools);
+    if (layout->spool_bytes == NULL || layout->spools == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the list of %u spool extents", spool_count);
+    }
+    layout->spool_count = spool_count;
+    stripe_share(&stripe, layout->spool_bytes_sum);
+    for (uint32_t i = 0; i < spool_count; i++) {
+        struct ox_store_place *const place = &layout->spools[i];
+        if (!stripe_pick(&stripe, spool_bytes[i], &place->drive_idx)) {
+            return refuse(layout, bytes_max);
+        }
+        layout->spool_bytes[i] = spool_bytes[i];
+        place->offset = layout->file_bytes[place->drive_idx] + stripe.used[place->drive_idx];
+        stripe.used[place->drive_idx] += spool_bytes[i];
+    }
+    for (uint32_t i = 0; i < stripe.drive_count; i++) {
+        layout->file_bytes[i] += stripe.used[i];
+    }
+    return OX_OK;
+}
+
+void ox_store_layout_close(struct ox_store_layout *layout) {
+    free(layout->extents);
+    free(layout->places);
+    free(layout->spool_bytes);
+    free(layout->spools);
+    memset(layout, 0, sizeof *layout);
+}
+
+uint64_t ox_store_geometry_hash(const struct ox_extent_spec *extents, uint32_t extent_count) {
+    return ox_hash64(extents, extent_count * sizeof *extents, extent_count);
+}

@@ -1,0 +1,407 @@
+/* Ports: operations of any size on extents, cut into requests, verified when they are complete. Owns the
+ * operations in flight; allocates nothing after it is opened. */
+#include "base/assert.h"
+#include "base/hash.h"
+#include "nvme/store_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REREADS_MAX = 3, NONE = UINT32_MAX };
+
+/* What a checksum is seeded with, besides the run. */
+enum part { PART_HEAD, PART_REST, PART_SPOOL };
+
+struct slot {
+    struct ox_store_op op;
+    uint32_t next; /* of the list it is on */
+    uint32_t drive_idx;
+    uint64_t offset, bytes; /* in the drive file */
+    uint64_t sent_bytes;
+    uint32_t in_flight; /* requests */
+    uint32_t rereads;
+    bool live, corrupt;
+    enum ox_status status;
+    uint64_t step, attempt; /* of the data */
+    struct ox_extent_sum want;
+    char text[sizeof((struct ox_io_done *)0)->text];
+};
+
+/* Slots by index, first in, first out. */
+struct list {
+    uint32_t head, tail;
+};
+
+struct ox_store_port {
+    struct ox_store *store;
+    struct ox_io_queue *queue;
+    uint32_t depth, request_count, op_count;
+    bool broken; /* the queue gives nothing back any more */
+    struct list free, sending, ended;
+    struct slot slots[OX_STORE_OPS_MAX];
+};
+
+static void list_push(struct ox_store_port *port, struct list *list, uint32_t slot_idx) {
+    port->slots[slot_idx].next = NONE;
+    if (list->head == NONE) {
+        list->head = slot_idx;
+    } else {
+        port->slots[list->tail].next = slot_idx;
+    }
+    list->tail = slot_idx;
+}
+
+static uint32_t list_pop(struct ox_store_port *port, struct list *list) {
+    const uint32_t slot_idx = list->head;
+    OX_ASSERT(slot_idx != NONE);
+    list->head = port->slots[slot_idx].next;
+    return slot_idx;
+}
+
+static uint64_t hash_part(const struct ox_store *store, const struct slot *slot, enum part part,
+                          const void *data, uint64_t bytes) {
+    if (bytes == 0) {
+        return 0;
+    }
+    const uint64_t words[6] = {
+        store->run_id[0], store->run_id[1], slot->op.extent_idx, part, slot->step, slot->attempt,
+    };
+    return ox_hash64(data, bytes, ox_hash_seed(words, sizeof words / sizeof *words));
+}
+
+static struct ox_extent_sum hash_extent(const struct ox_store *store, const struct slot *slot) {
+    const struct ox_extent_spec *const spec = &store->layout.extents[slot->op.extent_idx];
+    const unsigned char *const data = slot->op.buffer;
+    return (struct ox_extent_sum){
+        .head = hash_part(store, slot, PART_HEAD, data, spec->head_bytes),
+        .rest = hash_part(store, slot, PART_REST, data + spec->head_bytes, spec->bytes - spec->head_bytes),
+    };
+}
+
+static bool data_is_right(const struct ox_store *store, const struct slot *slot) {
+    const void *const data = slot->op.buffer;
+    if (slot->op.kind == OX_STORE_READ) {
+        const struct ox_extent_sum have = hash_extent(store, slot);
+        return have.head == slot->want.head && have.rest == slot->want.rest;
+    }
+    const enum part part = slot->op.kind == OX_STORE_READ_HEAD ? PART_HEAD : PART_SPOOL;
+    return hash_part(store, slot, part, data, slot->bytes) == slot->want.head;
+}
+
+static bool is_spool(enum ox_store_op_kind kind) {
+    return kind == OX_STORE_SPOOL_READ || kind == OX_STORE_SPOOL_WRITE;
+}
+
+static bool is_read(enum ox_store_op_kind kind) {
+    return kind == OX_STORE_READ || kind == OX_STORE_READ_HEAD || kind == OX_STORE_SPOOL_READ;
+}
+
+/* No request of the operation is under way and none is to come: it has ended, or a read goes once more. */
+static void slot_end(struct ox_store_port *port, uint32_t slot_idx) {
+    struct ox_store *const store = port->store;
+    struct slot *const slot = &port->slots[slot_idx];
+    const enum ox_store_op_kind kind = slot->op.kind;
+    if (slot->status == OX_OK && is_read(kind) && !data_is_right(store, slot)) {
+        if (slot->rereads < REREADS_MAX) {
+            slot->rereads++;
+            slot->sent_bytes = 0;
+            atomic_fetch_add_explicit(&store->retry_count, 1, memory_order_relaxed);
+            list_push(port, &port->sending, slot_idx);
+            return;
+        }
+        slot->status = OX_E_CORRUPT;
+        slot->corrupt = true;
+    }
+    if (kind == OX_STORE_WRITE) {
+        const bool written = slot->status == OX_OK;
+        store->extent_states[slot->op.extent_idx] = written ? OX_EXTENT_WRITTEN : OX_EXTENT_IDLE;
+        atomic_fetch_add(&store->written_count, written);
+    }
+    if (!is_spool(kind)) {
+        atomic_fetch_sub(&store->state_in_flight, 1);
+    }
+    list_push(port, &port->ended, slot_idx);
+}
+
+static void slot_fail(struct slot *slot, enum ox_status status, const char *text) {
+    if (slot->status == OX_OK) {
+        slot->status = status;
+        snprintf(slot->text, sizeof slot->text, "%.*s", (int)sizeof slot->text - 1, text);
+    }
+}
+
+/* Sends the slot's next request; false when that failed. */
+static bool slot_send(struct ox_store_port *port, uint32_t slot_idx) {
+    struct ox_store *const store = port->store;
+    struct slot *const slot = &port->slots[slot_idx];
+    const bool read = is_read(slot->op.kind);
+    const struct ox_io_req req = {
+        .kind = read ? OX_IO_READ : OX_IO_WRITE,
+        .buffer = (unsigned char *)slot->op.buffer + slot->sent_bytes,
+        .offset = slot->offset + slot->sent_bytes,
+        .bytes = (uint32_t)ox_min_u64(OX_IO_REQ_BYTES_MAX, slot->bytes - slot->sent_bytes),
+        .tag = slot_idx,
+    };
+    const enum ox_status status = store->backend->queue_submit(port->queue, slot->drive_idx, &req);
+    if (status != OX_OK) {
+        slot_fail(slot, status, ox_error_text());
+        return false;
+    }
+    slot->sent_bytes += req.bytes;
+    slot->in_flight++;
+    port->request_count++;
+    atomic_fetch_add_explicit(read ? &store->read_bytes : &store->write_bytes, req.bytes,
+                              memory_order_relaxed);
+    return true;
+}
+
+/* Sends what the depth allows. */
+static void pump(struct ox_store_port *port) {
+    while (port->sending.head != NONE && port->request_count < port->depth) {
+        const uint32_t slot_idx = port->sending.head;
+        struct slot *const slot = &port->slots[slot_idx];
+        const bool going = slot->status == OX_OK && slot_send(port, slot_idx);
+        if (going && slot->sent_bytes < slot->bytes) {
+            continue;
+        }
+        list_pop(port, &port->sending);
+        if (slot->in_flight == 0) {
+            slot_end(port, slot_idx);
+        }
+    }
+}
+
+/* Fails whatever is under way. Its buffers may still be written to by the kernel; with a broken queue the
+ * process can only end. */
+static void port_break(struct ox_store_port *port) {
+    char text[OX_ERROR_TEXT_BYTES];
+    memcpy(text, ox_error_text(), sizeof text);
+    port->broken = true;
+    port->request_count = 0;
+    port->sending.head = NONE;
+    for (uint32_t i = 0; i < OX_STORE_OPS_MAX; i++) {
+        struct slot *const slot = &port->slots[i];
+        if (slot->live && (slot->in_flight > 0 || slot->sent_bytes < slot->bytes)) {
+            slot_fail(slot, OX_E_IO, text);
+            slot->in_flight = 0;
+            slot->sent_bytes = slot->bytes;
+            slot_end(port, i);
+        }
+    }
+}
+
+/* Waits for one request. */
+static void port_wait(struct ox_store_port *port) {
+    struct ox_io_done done;
+    if (port->store->backend->queue_reap(port->queue, &done) != OX_OK) {
+        port_break(port);
+        return;
+    }
+    OX_ASSERT(done.tag < OX_STORE_OPS_MAX);
+    const uint32_t slot_idx = (uint32_t)done.tag;
+    struct slot *const slot = &port->slots[slot_idx];
+    OX_ASSERT(slot->live && slot->in_flight > 0);
+    slot->in_flight--;
+    port->request_count--;
+    if (done.status != OX_OK) {
+        slot_fail(slot, done.status, done.text);
+    }
+    /* A slot at the head still has requests to send, or failed on the way; pump ends it. */
+    if (slot->in_flight == 0 && slot_idx != port->sending.head) {
+        slot_end(port, slot_idx);
+    }
+    pump(port);
+}
+
+/* ---- where an operation goes --------------------------------------------------------------------- */
+
+static void aim_read(struct ox_store *store, struct slot *slot) {
+    const struct ox_store_root *const root = store->root;
+    const uint32_t extent_idx = slot->op.extent_idx;
+    OX_ASSERT(root->committed && extent_idx < store->layout.extent_count);
+    const struct ox_extent_spec *const spec = &store->layout.extents[extent_idx];
+    const bool head = slot->op.kind == OX_STORE_READ_HEAD;
+    OX_ASSERT(!head || spec->head_bytes > 0);
+    slot->drive_idx = store->layout.places[extent_idx].drive_idx;
+    slot->offset = ox_store_slot_offset(store, extent_idx, root->generation);
+    slot->bytes = head ? spec->head_bytes : spec->bytes;
+    slot->step = root->step;
+    slot->attempt = root->attempt;
+    slot->want = store->tables[root->generation][extent_idx];
+}
+
+static void aim_write(struct ox_store *store, struct slot *slot) {
+    const uint32_t extent_idx = slot->op.extent_idx;
+    OX_ASSERT(store->in_transaction && store->settled && extent_idx < store->layout.extent_count);
+    OX_ASSERT(store->extent_states[extent_idx] != OX_EXTENT_IN_FLIGHT);
+    const uint32_t generation = store->root->generation ^ 1;
+    slot->drive_idx = store->layout.places[extent_idx].drive_idx;
+    slot->offset = ox_store_slot_offset(store, extent_idx, generation);
+    slot->bytes = store->layout.extents[extent_idx].bytes;
+    /* Never into the committed generation. */
+    const uint64_t held = ox_store_slot_offset(store, extent_idx, store->root->generation);
+    OX_ASSERT(slot->offset + slot->bytes <= held || held + slot->bytes <= slot->offset);
+    slot->step = store->step;
+    slot->attempt = store->attempt;
+    if (store->extent_states[extent_idx] == OX_EXTENT_WRITTEN) {
+        atomic_fetch_sub(&store->written_count, 1);
+    }
+    store->extent_states[extent_idx] = OX_EXTENT_IN_FLIGHT;
+    store->tables[generation][extent_idx] = hash_extent(store, slot);
+}
+
+static enum ox_status aim_spool(struct ox_store *store, struct slot *slot) {
+    const struct ox_store_op *const op = &slot->op;
+    OX_ASSERT(op->extent_idx < store->layout.spool_count);
+    const uint64_t bytes = store->layout.spool_bytes[op->extent_idx];
+    OX_ASSERT(op->spool_from % OX_IO_ALIGN_BYTES == 0 && op->spool_len % OX_IO_ALIGN_BYTES == 0);
+    OX_ASSERT(op->spool_len > 0 && op->spool_from <= bytes && op->spool_len <= bytes - op->spool_from);
+    const struct ox_store_place *const place = &store->layout.spools[op->extent_idx];
+    slot->drive_idx = place->drive_idx;
+    slot->offset = place->offset + op->spool_from;
+    slot->bytes = op->spool_len;
+    slot->step = op->spool_from;
+    struct ox_spool_piece piece = {
+        .extent_idx = op->extent_idx, .from = op->spool_from, .len = op->spool_len};
+    if (op->kind == OX_STORE_SPOOL_WRITE) {
+        piece.hash = hash_part(store, slot, PART_SPOOL, op->buffer, slot->bytes);
+        return ox_spool_map_set(&store->spool_map, &piece);
+    }
+    OX_ASSERT(ox_spool_map_get(&store->spool_map, &piece) && piece.len == op->spool_len);
+    slot->want.head = piece.hash;
+    return OX_OK;
+}
+
+static enum ox_status aim(struct ox_store *store, struct slot *slot) {
+    OX_ASSERT((uintptr_t)slot->op.buffer % OX_IO_ALIGN_BYTES == 0);
+    if (is_spool(slot->op.kind)) {
+        return aim_spool(store, slot);
+    }
+    if (slot->op.kind == OX_STORE_WRITE) {
+        aim_write(store, slot);
+    } else {
+        aim_read(store, slot);
+    }
+    atomic_fetch_add(&store->state_in_flight, 1);
+    return OX_OK;
+}
+
+/* ---- public ----------------------------------------------------------------------------------------- */
+
+enum ox_status ox_store_port_open(struct ox_store *store, struct ox_store_port **out) {
+    *out = NULL;
+    struct ox_store_port *const port = calloc(1, sizeof *port);
+    if (port == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for a port of the store");
+    }
+    port->store = store;
+    port->depth = store->queue_depth;
+    const enum ox_status status = store->backend->queue_open(store->backend, store->drives,
+                                                             store->drive_count, port->depth, &port->queue);
+    if (status != OX_OK) {
+        free(port);
+        return status;
+    }
+    port->free = port->sending = port->ended = (struct list){.head = NONE, .tail = NONE};
+    for (uint32_t i = 0; i < OX_STORE_OPS_MAX; i++) {
+        list_push(port, &port->free, i);
+    }
+    atomic_fetch_add(&store->port_count, 1);
+    *out = port;
+    return OX_OK;
+}
+
+void ox_store_port_close(struct ox_store_port **port_ptr) {
+    struct ox_store_port *const port = *port_ptr;
+    if (port == NULL) {
+        return;
+    }
+    while (port->request_count > 0) {
+        port_wait(port);
+    }
+    port->store->backend->queue_close(port->queue);
+    atomic_fetch_sub(&port->store->port_count, 1);
+    free(port);
+    *port_ptr = NULL;
+}
+
+enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store_op *op) {
+    OX_ASSERT(port->op_count < OX_STORE_OPS_MAX);
+    if (port->broken) {
+        return ox_fail(OX_E_IO, "this port of the store broke earlier; end the process and resume");
+    }
+    struct slot *const slot = &port->slots[port->free.head];
+    const uint32_t next = slot->next;
+    *slot = (struct slot){.op = *op, .next = next};
+    const enum ox_status status = aim(port->store, slot);
+    if (status != OX_OK) {
+        return status;
+    }
+    const uint32_t slot_idx = list_pop(port, &port->free);
+    slot->live = true;
+    port->op_count++;
+    list_push(port, &port->sending, slot_idx);
+    pump(port);
+    while (port->sending.head != NONE) {
+        port_wait(port);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag) {
+    OX_ASSERT(port->op_count > 0);
+    while (port->ended.head == NONE) {
+        port_wait(port);
+    }
+    const uint32_t slot_idx = list_pop(port, &port->ended);
+    struct slot *const slot = &port->slots[slot_idx];
+    slot->live = false;
+    port->op_count--;
+    *tag = slot->op.tag;
+    enum ox_status status = slot->status;
+    const char *const what = is_spool(slot->op.kind) ? "spool extent" : "extent";
+    if (slot->corrupt) {
+        struct ox_drive_info info;
+        port->store->backend->drive_info(port->store->drives[slot->drive_idx], &info);
+        status = is_spool(slot->op.kind)
+                     ? ox_fail(status,
+                               "%s: spool extent %u at %" PRIu64 " is not what was written, after %d reads",
+                               info.path, slot->op.extent_idx, slot->op.spool_from, 1 + REREADS_MAX)
+                     : ox_fail(status,
+                               "%s: extent %u of step %" PRIu64
+                               " does not match its checksum after %d reads; resume from a checkpoint",
+                               info.path, slot->op.extent_idx, slot->step, 1 + REREADS_MAX);
+    } else if (status != OX_OK) {
+        status = ox_fail(status, "%s (%s %u)", slot->text, what, slot->op.extent_idx);
+    }
+    list_push(port, &port->free, slot_idx);
+    return status;
+}
+
+uint32_t ox_store_in_flight(const struct ox_store_port *port) {
+    return port->op_count;
+}
+
+enum ox_status ox_store_run(struct ox_store_port *port, const struct ox_store_op *ops, uint32_t op_count) {
+    OX_ASSERT(port->op_count == 0);
+    enum ox_status first = OX_OK;
+    char text[OX_ERROR_TEXT_BYTES];
+    uint64_t tag = 0;
+    for (uint32_t i = 0; i < op_count || port->op_count > 0;) {
+        enum ox_status status = OX_OK;
+        if (i < op_count && first == OX_OK && port->op_count < OX_STORE_OPS_MAX) {
+            status = ox_store_submit(port, &ops[i++]);
+        } else if (port->op_count > 0) {
+            status = ox_store_reap(port, &tag);
+        } else {
+            break;
+        }
+        if (status != OX_OK && first == OX_OK) {
+            first = status;
+            memcpy(text, ox_error_text(), sizeof text);
+        }
+    }
+    return first == OX_OK ? OX_OK : ox_fail(first, "%s", text);
+}
