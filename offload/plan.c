@@ -71,13 +71,38 @@ bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->model.fp32 && homes->weights == OX_TIER_HOST && homes->state == OX_TIER_HOST;
 }
 
-uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input) {
+static uint32_t home(const uint32_t *homes, const struct ox_plan *plan, uint32_t unit_idx) {
+    OX_ASSERT(unit_idx <= plan->unit_count);
+    return homes[unit_idx];
+}
+
+uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx) {
+    return home(((const struct ox_plan_full *)plan)->scratch.weights_home, plan, unit_idx);
+}
+
+uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx) {
+    return home(((const struct ox_plan_full *)plan)->scratch.state_home, plan, unit_idx);
+}
+
+uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t unit_idx) {
+    return home(((const struct ox_plan_full *)plan)->scratch.grad_home, plan, unit_idx);
+}
+
+static uint64_t chunk_elems_max(const struct ox_plan_input *input) {
     uint64_t elems_max = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
         elems_max = ox_max_u64(elems_max, input->model.unit_elems[i]);
     }
+    return ox_min_u64(input->table->chunk_elems, elems_max);
+}
+
+uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input) {
+    return chunk_elems_max(input) * (OX_HI_BYTES + OX_STATE_BYTES + 4);
+}
+
+uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input) {
     const uint64_t grad_bytes = input->model.grad_bf16 ? 2 : 4;
-    return ox_min_u64(input->table->chunk_elems, elems_max) * (OX_HI_BYTES + OX_STATE_BYTES + grad_bytes);
+    return chunk_elems_max(input) * (OX_HI_BYTES + OX_STATE_BYTES + grad_bytes);
 }
 
 /* All arrays of a plan in one allocation, so that building needs none. */

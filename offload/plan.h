@@ -198,6 +198,15 @@ uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* True when lo is read from the host-resident state instead of a copy beside hi. */
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Resident buffers of a unit's planes: its home when that is memory, else OX_NONE. */
+uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx);
+uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx);
+uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t unit_idx);
+
+/* Host memory behind the resident part that loading and saving need: one chunk with all its planes, and as
+ * much again of fp32. Part of peak_bytes. */
+uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input);
+
 /* Bytes of the slot that one chunk takes in the optimizer's stream: hi | lo | m | v | gradient. */
 uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input);
 

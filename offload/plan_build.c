@@ -661,4 +661,6 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
     }
     sum_nvme(&b);
     ox_plan_finish(full);
+    plan->peak_bytes[OX_TIER_HOST] = ox_max_u64(
+        plan->peak_bytes[OX_TIER_HOST], plan->resident_bytes[OX_TIER_HOST] + ox_plan_scratch_bytes(input));
 }

@@ -1,0 +1,437 @@
+#include "engine/block.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <stddef.h>
+
+/* Widths in floats per row. */
+struct widths {
+    uint32_t hidden, qkv, att, mlp_in, mlp; /* mlp_in: before the activation */
+};
+
+static struct widths widths_of(const struct ox_model_config *config) {
+    return (struct widths){
+        .hidden = config->hidden,
+        .qkv = (config->heads + 2 * config->kv_heads) * config->head_dim,
+        .att = config->heads * config->head_dim,
+        .mlp_in = config->width * (config->act == OX_ACT_SWIGLU ? 2 : 1),
+        .mlp = config->width,
+    };
+}
+
+static struct ox_attention_shape attention_shape(const struct ox_shape *shape) {
+    const struct ox_model_config *const config = &shape->model->config;
+    return (struct ox_attention_shape){
+        .batch = shape->batch,
+        .seq = shape->seq,
+        .heads = config->heads,
+        .kv_heads = config->kv_heads,
+        .head_dim = config->head_dim,
+        .scale = (float)(1.0 / __builtin_sqrt((double)config->head_dim)),
+    };
+}
+
+/* Everything a block keeps while it works on one micro-batch. Names are those of the forward pass; backward
+ * writes gradients over what it no longer needs, as the comments there say. */
+struct work {
+    float *a;     /* (rows, hidden): norm 1                       */
+    float *qkv;   /* (rows, qkv), rotated                         */
+    float *att;   /* (rows, att)                                  */
+    float *lse;   /* (batch, heads, seq)                          */
+    float *mean1, *rstd1, *mean2, *rstd2; /* (rows)               */
+    float *u;     /* (rows, mlp_in): before the activation        */
+    float *g;     /* (rows, mlp)                                  */
+    float *x2;    /* (rows, hidden): after attention; backward alone */
+    float *b;     /* (rows, hidden): norm 2; backward alone        */
+    float *t;     /* (rows, max(mlp, hidden)): backward alone      */
+    float *attention_scratch, *norm_scratch;
+};
+
+struct carve {
+    unsigned char *base; /* NULL: only measure */
+    uint64_t bytes;
+};
+
+static void *take(struct carve *carve, uint64_t bytes) {
+    void *const at = carve->base == NULL ? NULL : carve->base + carve->bytes;
+    carve->bytes += ox_align_up(bytes, 64);
+    return at;
+}
+
+static float *take_rows(struct carve *carve, const struct ox_shape *shape, uint32_t width) {
+    return take(carve, (uint64_t)shape->rows * width * sizeof(float));
+}
+
+static uint32_t max_u32(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+static uint64_t carve_work(const struct ox_shape *shape, bool backward, void *base, struct work *out) {
+    const struct ox_model_config *const config = &shape->model->config;
+    const struct widths w = widths_of(config);
+    const struct ox_attention_shape attention = attention_shape(shape);
+    struct carve carve = {.base = base};
+    *out = (struct work){0};
+    out->a = take_rows(&carve, shape, w.hidden);
+    out->qkv = take_rows(&carve, shape, w.qkv);
+    out->att = take_rows(&carve, shape, w.att);
+    out->lse = take_rows(&carve, shape, config->heads);
+    out->mean1 = take_rows(&carve, shape, 1);
+    out->rstd1 = take_rows(&carve, shape, 1);
+    out->mean2 = take_rows(&carve, shape, 1);
+    out->rstd2 = take_rows(&carve, shape, 1);
+    out->u = take_rows(&carve, shape, backward ? max_u32(w.mlp_in, w.qkv) : w.mlp_in);
+    out->g = take_rows(&carve, shape, backward ? max_u32(w.mlp, w.att) : w.mlp);
+    if (backward) {
+        out->x2 = take_rows(&carve, shape, w.hidden);
+        out->b = take_rows(&carve, shape, w.hidden);
+        out->t = take_rows(&carve, shape, max_u32(w.mlp, w.hidden));
+        out->norm_scratch = take(&carve, ox_ops_norm_scratch_bytes(config->hidden, shape->threads));
+    } else {
+        out->b = out->a; /* norm 1 is not needed any more when norm 2 is made */
+    }
+    out->attention_scratch = take(&carve, ox_ops_attention_scratch_bytes(&attention, shape->threads));
+    return carve.bytes;
+}
+
+uint64_t ox_block_forward_bytes(const struct ox_shape *shape) {
+    struct work work;
+    return carve_work(shape, false, NULL, &work);
+}
+
+uint64_t ox_block_backward_bytes(const struct ox_shape *shape) {
+    struct work work;
+    return carve_work(shape, true, NULL, &work);
+}
+
+/* The part of a unit's vector that plays a role; NULL when the family has none. */
+static const float *part(const struct ox_block_run *run, const float *base, enum ox_role role) {
+    const uint64_t offset = run->unit->role_offset[role];
+    return offset == UINT64_MAX ? NULL : base + offset;
+}
+
+static float *part_out(const struct ox_block_run *run, float *base, enum ox_role role) {
+    const uint64_t offset = run->unit->role_offset[role];
+    return offset == UINT64_MAX ? NULL : base + offset;
+}
+
+/* ---- pieces shared by forward and recomputation ------------------------------------------------ */
+
+static enum ox_status norm(const struct ox_block_run *run, const float *weights, enum ox_role gain,
+                           const float *in, float *out, float *mean, float *rstd) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    return run->ops->norm_forward(run->lane, &(struct ox_op_norm_forward){
+        .out = out,
+        .mean = config->norm == OX_NORM_LAYER ? mean : NULL,
+        .rstd = rstd,
+        .in = in,
+        .gain = part(run, weights, gain),
+        .bias = part(run, weights, (enum ox_role)(gain + 1)), /* a bias role follows its gain */
+        .rows = run->shape->rows,
+        .cols = config->hidden,
+        .eps = config->norm_eps,
+        .kind = config->norm,
+    });
+}
+
+/* One matrix of the block. */
+struct matrix {
+    enum ox_role role; /* its bias role follows */
+    uint32_t in_count, out_count;
+};
+
+static enum ox_status linear(const struct ox_block_run *run, const float *weights, struct matrix matrix,
+                             const float *in, const float *residual, float *out) {
+    return run->ops->linear_forward(run->lane, &(struct ox_op_linear_forward){
+        .out = out,
+        .in = in,
+        .weight = part(run, weights, matrix.role),
+        .bias = part(run, weights, (enum ox_role)(matrix.role + 1)),
+        .residual = residual,
+        .rows = run->shape->rows,
+        .in_count = matrix.in_count,
+        .out_count = matrix.out_count,
+        .layout = run->shape->model->config.layout,
+    });
+}
+
+static enum ox_status rope(const struct ox_block_run *run, float *qkv, bool inverse) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    if (!config->rope) {
+        return OX_OK;
+    }
+    return run->ops->rope(run->lane, &(struct ox_op_rope){
+        .qk = qkv,
+        .cos_table = run->cos_table,
+        .sin_table = run->sin_table,
+        .positions = run->positions,
+        .rows = run->shape->rows,
+        .row_stride = widths_of(config).qkv,
+        .heads = config->heads + config->kv_heads, /* q and k lie before v */
+        .head_dim = config->head_dim,
+        .inverse = inverse,
+    });
+}
+
+/* From x to the activation's output g; x2 = x + attention is left in `x2`. */
+static enum ox_status forward_to_act(const struct ox_block_run *run, const float *weights, const struct work *work,
+                                     const float *x, float *x2) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    const struct widths w = widths_of(config);
+    enum ox_status status = norm(run, weights, OX_ROLE_NORM1, x, work->a, work->mean1, work->rstd1);
+    if (status == OX_OK) {
+        status = linear(run, weights, (struct matrix){OX_ROLE_QKV, w.hidden, w.qkv}, work->a, NULL, work->qkv);
+    }
+    if (status == OX_OK) {
+        status = rope(run, work->qkv, false);
+    }
+    if (status == OX_OK) {
+        status = run->ops->attention_forward(run->lane, &(struct ox_op_attention_forward){
+            .out = work->att, .lse = work->lse, .qkv = work->qkv, .scratch = work->attention_scratch,
+            .shape = attention_shape(run->shape)});
+    }
+    if (status == OX_OK) {
+        status = linear(run, weights, (struct matrix){OX_ROLE_OUT, w.att, w.hidden}, work->att, x, x2);
+    }
+    if (status == OX_OK) {
+        status = norm(run, weights, OX_ROLE_NORM2, x2, work->b, work->mean2, work->rstd2);
+    }
+    if (status == OX_OK) {
+        status = linear(run, weights, (struct matrix){OX_ROLE_MLP_IN, w.hidden, w.mlp_in}, work->b, NULL, work->u);
+    }
+    if (status == OX_OK) {
+        status = run->ops->act_forward(run->lane, &(struct ox_op_act_forward){
+            .out = work->g, .in = work->u, .rows = run->shape->rows, .width = w.mlp, .kind = config->act});
+    }
+    return status;
+}
+
+enum ox_status ox_block_forward(const struct ox_block_run *run, const float *weights, const float *x, float *y) {
+    const struct widths w = widths_of(&run->shape->model->config);
+    struct work work;
+    carve_work(run->shape, false, run->work, &work);
+    const enum ox_status status = forward_to_act(run, weights, &work, x, y);
+    if (status != OX_OK) {
+        return status;
+    }
+    return linear(run, weights, (struct matrix){OX_ROLE_MLP_OUT, w.mlp, w.hidden}, work.g, y, y);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------- */
+
+struct gradients {
+    const float *weights;
+    float *grads;
+};
+
+static enum ox_status linear_back(const struct ox_block_run *run, struct gradients to, struct matrix matrix,
+                                  const float *in, const float *dout, float *din) {
+    return run->ops->linear_backward(run->lane, &(struct ox_op_linear_backward){
+        .din = din,
+        .dweight = part_out(run, to.grads, matrix.role),
+        .dbias = part_out(run, to.grads, (enum ox_role)(matrix.role + 1)),
+        .dout = dout,
+        .in = in,
+        .weight = part(run, to.weights, matrix.role),
+        .rows = run->shape->rows,
+        .in_count = matrix.in_count,
+        .out_count = matrix.out_count,
+        .layout = run->shape->model->config.layout,
+    });
+}
+
+struct norm_saved {
+    const float *in, *mean, *rstd;
+    float *scratch;
+};
+
+/* dx += gradient through the norm. */
+static enum ox_status norm_back(const struct ox_block_run *run, struct gradients to, enum ox_role gain,
+                                struct norm_saved saved, const float *dout, float *dx) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    return run->ops->norm_backward(run->lane, &(struct ox_op_norm_backward){
+        .din = dx,
+        .residual = dx,
+        .dgain = part_out(run, to.grads, gain),
+        .dbias = part_out(run, to.grads, (enum ox_role)(gain + 1)),
+        .dout = dout,
+        .in = saved.in,
+        .gain = part(run, to.weights, gain),
+        .mean = saved.mean,
+        .rstd = saved.rstd,
+        .scratch = saved.scratch,
+        .rows = run->shape->rows,
+        .cols = config->hidden,
+        .kind = config->norm,
+    });
+}
+
+/* The MLP's half: dx becomes the gradient of x2. t holds first that of g, then that of b. */
+static enum ox_status mlp_back(const struct ox_block_run *run, struct gradients to, const struct work *work,
+                               float *dx) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    const struct widths w = widths_of(config);
+    enum ox_status status =
+        linear_back(run, to, (struct matrix){OX_ROLE_MLP_OUT, w.mlp, w.hidden}, work->g, dx, work->t);
+    if (status == OX_OK) {
+        status = run->ops->act_backward(run->lane, &(struct ox_op_act_backward){
+            .din = work->u, .dout = work->t, .in = work->u, .rows = run->shape->rows, .width = w.mlp,
+            .kind = config->act});
+    }
+    if (status == OX_OK) {
+        status = linear_back(run, to, (struct matrix){OX_ROLE_MLP_IN, w.hidden, w.mlp_in}, work->b, work->u, work->t);
+    }
+    if (status == OX_OK) {
+        const struct norm_saved saved = {work->x2, work->mean2, work->rstd2, work->norm_scratch};
+        status = norm_back(run, to, OX_ROLE_NORM2, saved, work->t, dx);
+    }
+    return status;
+}
+
+/* Attention's half: g takes the gradient of att, u that of qkv, t that of a. */
+static enum ox_status attention_back(const struct ox_block_run *run, struct gradients to, const struct work *work,
+                                     const float *x, float *dx) {
+    const struct widths w = widths_of(&run->shape->model->config);
+    enum ox_status status =
+        linear_back(run, to, (struct matrix){OX_ROLE_OUT, w.att, w.hidden}, work->att, dx, work->g);
+    if (status == OX_OK) {
+        status = run->ops->attention_backward(run->lane, &(struct ox_op_attention_backward){
+            .dqkv = work->u, .dout = work->g, .qkv = work->qkv, .out = work->att, .lse = work->lse,
+            .scratch = work->attention_scratch, .shape = attention_shape(run->shape)});
+    }
+    if (status == OX_OK) {
+        status = rope(run, work->u, true);
+    }
+    if (status == OX_OK) {
+        status = linear_back(run, to, (struct matrix){OX_ROLE_QKV, w.hidden, w.qkv}, work->a, work->u, work->t);
+    }
+    if (status == OX_OK) {
+        const struct norm_saved saved = {x, work->mean1, work->rstd1, work->norm_scratch};
+        status = norm_back(run, to, OX_ROLE_NORM1, saved, work->t, dx);
+    }
+    return status;
+}
+
+enum ox_status ox_block_backward(const struct ox_block_run *run, const float *weights, float *grads, const float *x,
+                                 float *dx) {
+    struct work work;
+    carve_work(run->shape, true, run->work, &work);
+    const struct gradients to = {.weights = weights, .grads = grads};
+    enum ox_status status = forward_to_act(run, weights, &work, x, work.x2);
+    if (status == OX_OK) {
+        status = mlp_back(run, to, &work, dx);
+    }
+    return status == OX_OK ? attention_back(run, to, &work, x, dx) : status;
+}
+
+/* ---- embedding and head -------------------------------------------------------------------------- */
+
+enum ox_status ox_embed_forward(const struct ox_block_run *run, struct ox_planes planes, float *y) {
+    const uint64_t table = run->unit->role_offset[OX_ROLE_EMBED];
+    const uint64_t position = run->unit->role_offset[OX_ROLE_POSITION];
+    const bool learned = position != UINT64_MAX;
+    return run->ops->embed_forward(run->lane, &(struct ox_op_embed_forward){
+        .out = y,
+        .table_hi = planes.hi + table,
+        .table_lo = planes.lo == NULL ? NULL : planes.lo + table,
+        .pos_hi = learned ? planes.hi + position : NULL,
+        .pos_lo = learned && planes.lo != NULL ? planes.lo + position : NULL,
+        .ids = run->ids,
+        .positions = run->positions,
+        .rows = run->shape->rows,
+        .hidden = run->shape->model->config.hidden,
+    });
+}
+
+enum ox_status ox_embed_backward(const struct ox_block_run *run, float *grads, const float *dx) {
+    return run->ops->embed_backward(run->lane, &(struct ox_op_embed_backward){
+        .dtable = part_out(run, grads, OX_ROLE_EMBED),
+        .dpos = part_out(run, grads, OX_ROLE_POSITION),
+        .dout = dx,
+        .ids = run->ids,
+        .positions = run->positions,
+        .rows = run->shape->rows,
+        .hidden = run->shape->model->config.hidden,
+    });
+}
+
+struct head_work {
+    float *n;          /* (rows, hidden): the final norm's output */
+    float *mean, *rstd;
+    float *gain, *bias; /* (hidden): the unit's own weights as fp32 */
+    float *norm_scratch;
+    void *head_scratch;
+};
+
+static uint64_t carve_head(const struct ox_shape *shape, void *base, struct head_work *out) {
+    const struct ox_model_config *const config = &shape->model->config;
+    struct carve carve = {.base = base};
+    out->n = take_rows(&carve, shape, config->hidden);
+    out->mean = take_rows(&carve, shape, 1);
+    out->rstd = take_rows(&carve, shape, 1);
+    out->gain = take(&carve, config->hidden * sizeof(float));
+    out->bias = take(&carve, config->hidden * sizeof(float));
+    out->norm_scratch = take(&carve, ox_ops_norm_scratch_bytes(config->hidden, shape->threads));
+    out->head_scratch =
+        take(&carve, ox_ops_head_scratch_bytes(shape->rows, config->hidden, config->vocab, shape->threads));
+    return carve.bytes;
+}
+
+uint64_t ox_head_bytes(const struct ox_shape *shape) {
+    struct head_work work;
+    return carve_head(shape, NULL, &work);
+}
+
+static enum ox_status join_role(const struct ox_block_run *run, struct ox_planes planes, enum ox_role role,
+                                float *out) {
+    const uint64_t offset = run->unit->role_offset[role];
+    if (offset == UINT64_MAX) {
+        return OX_OK;
+    }
+    return run->ops->planes_join(run->lane, &(struct ox_op_planes_join){
+        .out = out, .hi = planes.hi + offset, .lo = planes.lo == NULL ? NULL : planes.lo + offset,
+        .count = run->shape->model->config.hidden});
+}
+
+static enum ox_status final_norm(const struct ox_block_run *run, const struct ox_head_args *args,
+                                 const struct head_work *work) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    const bool has_bias = run->unit->role_offset[OX_ROLE_FINAL_NORM_BIAS] != UINT64_MAX;
+    enum ox_status status = join_role(run, args->planes, OX_ROLE_FINAL_NORM, work->gain);
+    if (status == OX_OK) {
+        status = join_role(run, args->planes, OX_ROLE_FINAL_NORM_BIAS, work->bias);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    return run->ops->norm_forward(run->lane, &(struct ox_op_norm_forward){
+        .out = work->n, .mean = config->norm == OX_NORM_LAYER ? work->mean : NULL, .rstd = work->rstd, .in = args->x,
+        .gain = work->gain, .bias = has_bias ? work->bias : NULL, .rows = run->shape->rows, .cols = config->hidden,
+        .eps = config->norm_eps, .kind = config->norm});
+}
+
+enum ox_status ox_head_run(const struct ox_block_run *run, const struct ox_head_args *args) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    struct head_work work;
+    carve_head(run->shape, run->work, &work);
+    enum ox_status status = run->ops->zero(run->lane, &(struct ox_op_zero){args->loss_sum, sizeof *args->loss_sum});
+    if (status == OX_OK) {
+        status = final_norm(run, args, &work);
+    }
+    if (status == OX_OK) {
+        status = run->ops->head(run->lane, &(struct ox_op_head){
+            .loss_sum = args->loss_sum, .din = args->dx, .dweight = args->grads_table, .in = work.n,
+            .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = run->targets,
+            .logits = args->logits, .scratch = work.head_scratch, .rows = run->shape->rows,
+            .hidden = config->hidden, .vocab = config->vocab, .loss_scale = args->loss_scale});
+    }
+    if (status == OX_OK && args->dx != NULL) {
+        status = run->ops->norm_backward(run->lane, &(struct ox_op_norm_backward){
+            .din = args->dx, .dgain = part_out(run, args->grads, OX_ROLE_FINAL_NORM),
+            .dbias = part_out(run, args->grads, OX_ROLE_FINAL_NORM_BIAS), .dout = args->dx, .in = args->x,
+            .gain = work.gain, .mean = work.mean, .rstd = work.rstd, .scratch = work.norm_scratch,
+            .rows = run->shape->rows, .cols = config->hidden, .kind = config->norm});
+    }
+    return status;
+}

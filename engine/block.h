@@ -1,0 +1,66 @@
+/* The units of a model as lists of operations: embedding, block, head, forward and backward. Each function queues
+ * its operations on the compute lane and returns; nothing here waits, allocates or knows where bytes live. */
+#ifndef OX_ENGINE_BLOCK_H
+#define OX_ENGINE_BLOCK_H
+
+#include "engine/model.h"
+#include "kernels/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One micro-batch: `batch` sequences of `seq` tokens; rows = batch * seq. */
+struct ox_shape {
+    const struct ox_model *model;
+    uint32_t batch, seq, rows;
+    uint32_t threads; /* of the device, for scratch sizes */
+};
+
+/* Where a task works. `work` has the bytes that the matching function below asks for. */
+struct ox_block_run {
+    const struct ox_ops *ops;
+    struct ox_lane *lane;
+    const struct ox_shape *shape;
+    const struct ox_unit *unit;
+    const int32_t *ids, *positions, *targets; /* (rows) */
+    const float *cos_table, *sin_table;       /* (seq, head_dim / 2) */
+    void *work;
+};
+
+/* Planes of a unit's flat vector; lo may be NULL. */
+struct ox_planes {
+    const uint16_t *hi, *lo;
+};
+
+uint64_t ox_block_forward_bytes(const struct ox_shape *shape);
+uint64_t ox_block_backward_bytes(const struct ox_shape *shape);
+uint64_t ox_head_bytes(const struct ox_shape *shape);
+
+/* y = block(x); x, y: (rows, hidden); weights: the unit's flat vector in fp32. */
+OX_MUST enum ox_status ox_block_forward(const struct ox_block_run *run, const float *weights, const float *x,
+                                        float *y);
+/* dx: in d(loss)/dy, out d(loss)/dx; gradients are added to `grads`, laid out as the weights. Recomputes from x. */
+OX_MUST enum ox_status ox_block_backward(const struct ox_block_run *run, const float *weights, float *grads,
+                                         const float *x, float *dx);
+
+OX_MUST enum ox_status ox_embed_forward(const struct ox_block_run *run, struct ox_planes planes, float *y);
+OX_MUST enum ox_status ox_embed_backward(const struct ox_block_run *run, float *grads, const float *dx);
+
+struct ox_head_args {
+    struct ox_planes planes; /* of the head's unit                                     */
+    struct ox_planes table;  /* (vocab, hidden): its own or unit 0's                    */
+    const float *x;          /* (rows, hidden)                                         */
+    float *dx;               /* (rows, hidden), or NULL: loss alone                     */
+    float *grads;            /* of the head's unit                                     */
+    float *grads_table;      /* (vocab, hidden) accumulator                             */
+    double *loss_sum;        /* set to the sum of the counted rows' losses               */
+    float loss_scale;
+    float *logits;           /* (rows, vocab) or NULL; for tests */
+};
+OX_MUST enum ox_status ox_head_run(const struct ox_block_run *run, const struct ox_head_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,75 @@
+/* Checkpoints: a folder that transformers loads, plus what a bit-exact resume needs, streamed chunk by chunk.
+ *
+ *     checkpoint-<step>/   config.json, model*.safetensors (+ index), tokenizer files of the source model,
+ *                          optimizer.safetensors: <name>.exp_avg, <name>.exp_avg_sq (F32) and, when the weights are
+ *                          saved as BF16, <name>.master (F32)
+ *                          trainer_state.json: struct ox_run_state, and the names and XXH3-128 of all other files
+ *     latest               text: the newest checkpoint's name; replaced by rename
+ *
+ * A folder is written as checkpoint-<step>.tmp, every file synced, then renamed; older ones are deleted only
+ * after. What does not fit on the file system is refused before a byte is written. */
+#ifndef OX_ENGINE_CHECKPOINT_H
+#define OX_ENGINE_CHECKPOINT_H
+
+#include "engine/engine.h"
+#include "engine/hf.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where a run stands; the store's root carries the same struct as its meta. Fixed size, no pointers. */
+enum { OX_RUN_STATE_VERSION = 1 };
+struct ox_run_state {
+    uint32_t version;
+    uint32_t reserved;
+    uint64_t run_id[2];
+    uint64_t step;            /* of the run: batches consumed                            */
+    uint64_t optimizer_steps; /* applied updates: step less the skipped ones             */
+    uint64_t cursor;          /* windows drawn from the data so far                       */
+    uint64_t seed;
+    uint64_t data_fingerprint;
+    uint64_t tokens_seen;     /* counted targets                                          */
+    uint64_t nonfinite_steps, nonfinite_in_row;
+    uint64_t numerics_hash;   /* of all options that may change bits: a resume with others says so */
+    double best_eval_loss;    /* infinity before the first evaluation                     */
+};
+
+struct ox_checkpoint_save {
+    const char *output_dir;
+    const char *source_model;       /* its companions (tokenizer ...) are copied; "" = none */
+    const json_t *original_config;  /* or NULL */
+    enum ox_dtype weights_dtype;    /* F32 or BF16 (BF16 writes `hi` as it is) */
+    uint64_t shard_bytes_max;
+    uint64_t total_limit;           /* checkpoints kept, the newest included; 0 = all */
+};
+
+/* Saves and makes it the latest. On failure nothing of it stays and older checkpoints are untouched. A
+ * checkpoint of this step that exists already and is complete is left as it is. */
+OX_MUST enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
+                                           const struct ox_checkpoint_save *save);
+
+/* Path of the newest complete checkpoint of a run folder into `path` (OX_PATH_BYTES); OX_E_CONFIG when there is none.
+ * `latest` is a hint; a folder without a valid trainer_state.json is not complete. */
+OX_MUST enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path);
+
+OX_MUST enum ox_status ox_checkpoint_read_state(const char *path, struct ox_run_state *state);
+/* Reads every file named in trainer_state.json and compares its hash; OX_E_CORRUPT names the file. */
+OX_MUST enum ox_status ox_checkpoint_verify(const char *path);
+
+/* Puts a checkpoint's planes into the engine (between load_begin and load_commit of the caller). */
+OX_MUST enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path);
+
+/* Initial planes from a Hugging Face folder, or fresh ones by seed; moments zero. */
+OX_MUST enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_hf_folder *folder);
+OX_MUST enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t seed);
+
+/* Weights alone, as a Hugging Face folder at `path` (which must not exist): export from a checkpoint folder or from
+ * any model folder, converting dtype, in bounded memory, without an engine. */
+OX_MUST enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
+                                        uint64_t shard_bytes_max);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,334 @@
+/* Opening and closing: everything a step will need is reserved here. */
+#include "engine/engine_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the plan ------------------------------------------------------------------------------------ */
+
+static struct ox_shape shape_of(const struct ox_engine_config *config) {
+    return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
+                             .rows = config->batch * config->seq, .threads = config->compute_threads};
+}
+
+static uint64_t rope_floats(const struct ox_engine_config *config) {
+    const struct ox_model_config *const model = &config->model->config;
+    return model->rope ? (uint64_t)config->seq * (model->head_dim / 2) : 0;
+}
+
+static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    const struct ox_model *const model = config->model;
+    const struct ox_shape shape = shape_of(config);
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        plan->unit_elems[i] = model->units[i].elem_count;
+    }
+    const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
+    plan->input.budget = config->budget;
+    plan->input.model = (struct ox_plan_model){
+        .unit_elems = plan->unit_elems,
+        .unit_count = model->unit_count,
+        .tied_elems = model->config.tied ? ox_align_up(table, OX_SHARD_ALIGN_ELEMS) : 0,
+        .micro_batches = config->micro_batches,
+        .act_bytes = (uint64_t)shape.rows * model->config.hidden * sizeof(float),
+        .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
+        .const_bytes = rope_floats(config) * 2 * sizeof(float),
+        .work_forward_bytes = ox_block_forward_bytes(&shape),
+        .work_backward_bytes = ox_block_backward_bytes(&shape),
+        .work_head_bytes = ox_head_bytes(&shape),
+        .work_head_eval_bytes = ox_head_bytes(&shape),
+        .fp32 = config->fp32,
+        .grad_bf16 = config->grad_bf16,
+    };
+}
+
+static enum ox_status check_shape(const struct ox_engine_config *config) {
+    const struct ox_model_config *const model = &config->model->config;
+    if (config->seq > model->contexts) {
+        return ox_fail(OX_E_CONFIG, "--max-seq-length %u: the model has %u positions "
+                       "(max_position_embeddings); use at most that", config->seq, model->contexts);
+    }
+    uint64_t rows = 0;
+    if (!ox_mul_u64(config->batch, config->seq, &rows) || rows > (UINT32_C(1) << 24)) {
+        return ox_fail(OX_E_CONFIG, "--per-device-train-batch-size %u of %u tokens: a micro-batch has at most 16777216 "
+                       "tokens; use more --gradient-accumulation-steps instead", config->batch, config->seq);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
+    *out = NULL;
+    OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
+    enum ox_status status = check_shape(config);
+    if (status != OX_OK) {
+        return status;
+    }
+    struct ox_engine_plan *plan = calloc(1, sizeof *plan);
+    uint64_t *const unit_elems = calloc(config->model->unit_count, sizeof *unit_elems);
+    if (plan == NULL || unit_elems == NULL) {
+        free(unit_elems);
+        free(plan);
+        return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
+    }
+    plan->unit_elems = unit_elems;
+    describe_model(config, plan);
+    status = ox_shard_table_open(unit_elems, config->model->unit_count, config->chunk_elems, &plan->table);
+    if (status == OX_OK) {
+        status = ox_placement_choose(&plan->input, &plan->table, &config->wish, &plan->train, &plan->eval);
+    }
+    if (status != OX_OK && (plan->train == NULL || plan->train->task_count == 0)) {
+        ox_engine_plan_close(&plan);
+        return status;
+    }
+    *out = plan; /* on failure: the nearest plan, for its ledger */
+    return status;
+}
+
+void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
+    struct ox_engine_plan *const plan = *plan_ptr;
+    if (plan == NULL) {
+        return;
+    }
+    ox_plan_close(&plan->eval);
+    ox_plan_close(&plan->train);
+    ox_shard_table_close(&plan->table);
+    free(plan->unit_elems);
+    free(plan);
+    *plan_ptr = NULL;
+}
+
+/* ---- lanes and memory -------------------------------------------------------------------------- */
+
+enum { CHAOS_NS_MAX = 300000, HOST_QUEUE_LEN = 256 };
+
+static enum ox_status open_lanes(struct ox_engine *engine) {
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        const bool of_device = i == OX_LANE_COMPUTE || i == OX_LANE_H2D || i == OX_LANE_D2H;
+        const struct ox_host_lane_config host = {
+            .label = ox_lane_name((enum ox_lane_id)i),
+            .owner = engine,
+            .queue_len = HOST_QUEUE_LEN,
+            .chaos_seed = engine->config.chaos_seed,
+            .chaos_ns_max = CHAOS_NS_MAX,
+        };
+        const enum ox_status status = of_device
+                                          ? ox_device_lane_open(engine->device, host.label, &engine->lanes[i])
+                                          : ox_host_lane_open(&host, &engine->lanes[i]);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    return OX_OK;
+}
+
+static enum ox_status make_constants(struct ox_engine *engine) {
+    const uint64_t count = rope_floats(&engine->config);
+    if (count == 0) {
+        return OX_OK;
+    }
+    const struct ox_model_config *const model = &engine->config.model->config;
+    double *const inv_freq = calloc(model->head_dim / 2, sizeof *inv_freq);
+    if (inv_freq == NULL) {
+        return ox_fail(OX_E_NOMEM, "rotary tables: no memory");
+    }
+    ox_model_rope_inv_freq(model, inv_freq);
+    const struct ox_plan *const plan = engine->plan->train;
+    float *const tables = ox_tiers_resident(&engine->tiers, plan, plan->const_buf).ptr;
+    enum ox_status status = engine->ops.rope_table(engine->lanes[OX_LANE_COMPUTE], &(struct ox_op_rope_table){
+        .cos_table = tables, .sin_table = tables + count, .inv_freq = inv_freq,
+        .contexts = engine->config.seq, .half_dim = model->head_dim / 2});
+    if (status == OX_OK) {
+        status = ox_lane_drain(engine->lanes[OX_LANE_COMPUTE]);
+    }
+    free(inv_freq);
+    return status;
+}
+
+static enum ox_status open_memory(struct ox_engine *engine) {
+    const struct ox_plan *const train = engine->plan->train, *const eval = engine->plan->eval;
+    uint64_t bytes[OX_TIER_COUNT];
+    for (int i = 0; i < OX_TIER_COUNT; i++) {
+        bytes[i] = ox_max_u64(train->peak_bytes[i], eval->peak_bytes[i]);
+    }
+    const uint32_t task_max = train->task_count > eval->task_count ? train->task_count : eval->task_count;
+    engine->marks = calloc(task_max + 1u, sizeof *engine->marks);
+    if (engine->marks == NULL) {
+        return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
+    }
+    return ox_tiers_open(engine->device, bytes, &engine->tiers);
+}
+
+static enum ox_status open_parts(struct ox_engine *engine) {
+    const struct ox_cpu_device_config device = {.thread_count = engine->config.compute_threads,
+                                                .chaos_seed = engine->config.chaos_seed,
+                                                .chaos_ns_max = CHAOS_NS_MAX};
+    enum ox_status status = ox_cpu_device_open(&device, &engine->device);
+    if (status == OX_OK) {
+        ox_ops_init_cpu(&engine->ops);
+        status = open_memory(engine);
+    }
+    if (status == OX_OK) {
+        status = ox_pool_open(engine->config.optimizer_threads, &engine->optim_pool);
+    }
+    if (status == OX_OK) {
+        status = ox_pool_open(1, &engine->reduce_pool);
+    }
+    if (status == OX_OK) {
+        status = open_lanes(engine);
+    }
+    return status == OX_OK ? make_constants(engine) : status;
+}
+
+enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_engine_plan **plan,
+                              struct ox_engine **out) {
+    *out = NULL;
+    OX_ASSERT((*plan)->train != NULL && (*plan)->eval != NULL && config->optimizer_threads > 0);
+    struct ox_engine *engine = calloc(1, sizeof *engine);
+    if (engine == NULL) {
+        ox_engine_plan_close(plan);
+        return ox_fail(OX_E_NOMEM, "engine: no memory");
+    }
+    engine->config = *config;
+    engine->plan = *plan;
+    *plan = NULL;
+    engine->shape = shape_of(config);
+    engine->batch_bytes = engine->plan->input.model.batch_bytes;
+    const enum ox_status status = open_parts(engine);
+    if (status != OX_OK) {
+        ox_engine_close(&engine);
+        return status;
+    }
+    *out = engine;
+    return OX_OK;
+}
+
+void ox_engine_close(struct ox_engine **engine_ptr) {
+    struct ox_engine *const engine = *engine_ptr;
+    if (engine == NULL) {
+        return;
+    }
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        ox_lane_close(&engine->lanes[i]);
+    }
+    ox_store_port_close(&engine->adam_port);
+    ox_store_port_close(&engine->write_port);
+    ox_store_port_close(&engine->read_port);
+    ox_store_close(&engine->store);
+    ox_pool_close(&engine->reduce_pool);
+    ox_pool_close(&engine->optim_pool);
+    ox_tiers_close(&engine->tiers);
+    ox_device_close(&engine->device);
+    free(engine->marks);
+    ox_engine_plan_close(&engine->plan);
+    free(engine);
+    *engine_ptr = NULL;
+}
+
+const struct ox_engine_plan *ox_engine_plan_of(const struct ox_engine *engine) {
+    return engine->plan;
+}
+
+const struct ox_store *ox_engine_store(const struct ox_engine *engine) {
+    return engine->store;
+}
+
+void ox_engine_take_op_seconds(struct ox_engine *engine, struct ox_ops_seconds *out) {
+    ox_ops_cpu_take_seconds(engine->device, out);
+}
+
+void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes) {
+    if (engine->config.budget.unified && (link == OX_LINK_H2D || link == OX_LINK_D2H)) {
+        return;
+    }
+    atomic_fetch_add_explicit(&engine->traffic[link][kind], bytes, memory_order_relaxed);
+}
+
+/* ---- the store ----------------------------------------------------------------------------------- */
+
+/* What the extents' meaning depends on: a store of another model, or cut differently, is refused. */
+static uint64_t geometry_hash(const struct ox_engine *engine) {
+    const struct ox_model *const model = engine->config.model;
+    uint64_t hash = ox_hash_seed(&engine->config.chunk_elems, 1);
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const uint64_t words[] = {hash, tensor->unit_idx, tensor->offset, tensor->shape[0], tensor->shape[1],
+                                  ox_hash64(tensor->name, strlen(tensor->name), 0)};
+        hash = ox_hash_seed(words, sizeof words / sizeof *words);
+    }
+    return hash;
+}
+
+static enum ox_status open_ports(struct ox_engine *engine) {
+    enum ox_status status = ox_store_port_open(engine->store, &engine->read_port);
+    if (status == OX_OK) {
+        status = ox_store_port_open(engine->store, &engine->write_port);
+    }
+    return status == OX_OK ? ox_store_port_open(engine->store, &engine->adam_port) : status;
+}
+
+static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id[2], bool create) {
+    OX_ASSERT(engine->store == NULL && engine->config.nvme_count > 0 && engine->config.io != NULL);
+    const struct ox_shard_table *const table = &engine->plan->table;
+    struct ox_extent_spec *const extents = calloc(2 * (size_t)table->chunk_count, sizeof *extents);
+    if (extents == NULL) {
+        return ox_fail(OX_E_NOMEM, "store: no memory for %u extents", 2 * table->chunk_count);
+    }
+    ox_shard_extents(table, extents);
+    const struct ox_store_config config = {
+        .backend = engine->config.io,
+        .folders = engine->config.nvme_folders,
+        .bytes_max = engine->config.nvme_bytes,
+        .drive_count = engine->config.nvme_count,
+        .extents = extents,
+        .extent_count = 2 * table->chunk_count,
+        .spool_bytes = engine->plan->train->spool_bytes,
+        .spool_count = engine->plan->train->spool_count,
+        .run_id = {run_id[0], run_id[1]},
+        .config_hash = geometry_hash(engine),
+        .queue_depth = engine->config.queue_depth,
+    };
+    enum ox_status status = create ? ox_store_create(&config, &engine->store)
+                                   : ox_store_open(&config, &engine->store);
+    free(extents);
+    return status == OX_OK ? open_ports(engine) : status;
+}
+
+enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t run_id[2]) {
+    return open_store(engine, run_id, true);
+}
+
+/* Planes that live in memory come back from the last commit. */
+static enum ox_status load_residents(struct ox_engine *engine) {
+    const struct ox_shard_table *const table = &engine->plan->table;
+    for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
+        const struct ox_homes *const homes = &table->shards[unit_idx].homes;
+        if (homes->weights == OX_TIER_NVME && homes->state == OX_TIER_NVME) {
+            continue;
+        }
+        for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
+            struct ox_chunk_view view;
+            ox_engine_chunk_view(engine, unit_idx, i, &view);
+            const struct ox_chunk chunk = ox_shard_chunk(table, unit_idx, i);
+            const struct ox_store_op ops[] = {
+                {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
+                {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.lo},
+            };
+            enum ox_status status = ox_store_run(engine->adam_port, ops, 2);
+            if (status == OX_OK) {
+                status = ox_engine_chunk_put(engine, unit_idx, i, &view);
+            }
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run_id[2]) {
+    const enum ox_status status = open_store(engine, run_id, false);
+    return status == OX_OK ? load_residents(engine) : status;
+}

@@ -1,0 +1,143 @@
+/* The engine: a model, its plans, its memory and its store as one thing that can do a step.
+ *
+ *     ox_engine_plan_open      what fits, as plans; reserves nothing         (offload plan, --dry-run)
+ *     ox_engine_open           arenas, lanes, device: everything is reserved here
+ *     ox_engine_store_create   or ox_engine_store_open: the NVMe tier, when there is one
+ *     ox_engine_chunk_put      initial weights, chunk by chunk; then ox_engine_load_commit
+ *     ox_engine_step           forward, backward, norm, optimizer, commit
+ *
+ * One thread calls; the lanes work. A step allocates nothing. */
+#ifndef OX_ENGINE_ENGINE_H
+#define OX_ENGINE_ENGINE_H
+
+#include "cpu_optim/adam.h"
+#include "engine/model.h"
+#include "nvme/store.h"
+#include "offload/plan.h"
+
+#include <signal.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ox_engine_config {
+    const struct ox_model *model; /* outlives the engine */
+    /* numerics */
+    uint32_t batch, seq, micro_batches; /* sequences per micro-batch, tokens per sequence, per step */
+    bool fp32;      /* compute with the exact master; else with its bfloat16 plane */
+    bool grad_bf16; /* finished gradients leave the device rounded to bfloat16     */
+    bool decay_embeddings;
+    uint32_t compute_threads;
+    /* placement: no bit depends on it */
+    struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below */
+    struct ox_placement_wish wish;
+    uint64_t chunk_elems;
+    const char *const *nvme_folders; /* these two and io outlive the engine */
+    const uint64_t *nvme_bytes;
+    uint32_t nvme_count;
+    const struct ox_io_backend *io; /* required with nvme_count > 0 */
+    uint32_t queue_depth;
+    uint32_t optimizer_threads;
+    enum ox_isa isa;
+    uint64_t chaos_seed; /* not 0: random delays on every lane, and transient memory is poisoned before each step */
+};
+
+struct ox_engine_plan {
+    struct ox_plan_input input;
+    struct ox_shard_table table;
+    struct ox_plan *train, *eval;
+    uint64_t *unit_elems;
+};
+
+/* On OX_E_CONFIG for lack of budget *out is the nearest plan that exists (train alone), for its ledger; close it. */
+OX_MUST enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out);
+void ox_engine_plan_close(struct ox_engine_plan **plan);
+
+struct ox_engine;
+
+/* Reserves everything. Takes over `*plan` and sets it to NULL, also on failure. */
+OX_MUST enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_engine_plan **plan,
+                                      struct ox_engine **out);
+void ox_engine_close(struct ox_engine **engine);
+const struct ox_engine_plan *ox_engine_plan_of(const struct ox_engine *engine);
+
+/* ---- the store ---------------------------------------------------------------------------------- */
+
+OX_MUST enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t run_id[2]);
+/* Opens, recovers, and loads what lives in memory from the last commit. */
+OX_MUST enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run_id[2]);
+/* NULL without a store. */
+const struct ox_store *ox_engine_store(const struct ox_engine *engine);
+
+/* ---- planes, between steps ------------------------------------------------------------------------ */
+
+/* One chunk of a unit in scratch memory, all planes; `values` is room for as many floats. */
+struct ox_chunk_view {
+    uint64_t first, count; /* elements of the unit's flat vector */
+    uint16_t *hi, *lo;
+    float *m, *v;
+    float *values;
+};
+
+uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx);
+/* Sets first, count and pointers; content is undefined. One view exists at a time. */
+void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                          struct ox_chunk_view *out);
+/* Fills the view from wherever the planes live. */
+OX_MUST enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                                           struct ox_chunk_view *out);
+/* Writes the view to wherever the planes live. All chunks between load_begin and load_commit. */
+OX_MUST enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step);
+OX_MUST enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                                           const struct ox_chunk_view *view);
+OX_MUST enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta, uint32_t meta_bytes);
+
+/* A held gradient of the last step, before clipping, as fp32; requires its home in memory. For tests. */
+void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
+                         float *out);
+
+/* ---- steps --------------------------------------------------------------------------------------- */
+
+/* The tokens of micro-batch mb_idx, (batch * seq) each, to be filled before a step; a target of -1 is not counted. */
+struct ox_batch {
+    int32_t *ids, *targets;
+};
+struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx);
+
+struct ox_step_input {
+    uint64_t step;          /* of the run, from 1: names the transaction            */
+    uint64_t target_count;  /* counted targets of all micro-batches together, > 0    */
+    struct ox_adam_settings adam; /* grad_scale is set by clipping                   */
+    double max_grad_norm;   /* 0 = no clipping                                       */
+    const void *meta;       /* kept in the store's root                               */
+    uint32_t meta_bytes;
+    const volatile sig_atomic_t *stop; /* not 0: abort the step if the optimizer has not begun; may be NULL */
+    float *logits;          /* (rows, vocab) of micro-batch 0, or NULL; for tests      */
+};
+
+struct ox_step_result {
+    double loss;            /* mean over counted targets */
+    double grad_norm;       /* before clipping */
+    double grad_scale;      /* 1 when not clipped */
+    bool finite;            /* false: the step was skipped, nothing has changed */
+    double seconds;
+    double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT];
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* bytes that did cross, counted where they did */
+};
+
+/* On failure all lanes are drained, the transaction is aborted, and the last commit stands. OX_E_ABORTED: `stop`. */
+OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
+                                      struct ox_step_result *out);
+
+/* Loss alone, over the batches as filled: the sum and not the mean. */
+OX_MUST enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input,
+                                      double *loss_sum);
+
+/* Seconds of the device's operations by group since the last call (CPU device). */
+void ox_engine_take_op_seconds(struct ox_engine *engine, struct ox_ops_seconds *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,399 @@
+/* Runs a plan. Tasks are issued in list order; every lane waits for what its next task depends on, so the issuing
+ * thread never blocks on work, only to bound how far it runs ahead. The first failure stops the issue, all
+ * lanes drain, and the transaction is aborted. */
+#include "engine/engine_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+
+#include <string.h>
+
+struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx) {
+    OX_ASSERT(mb_idx < engine->config.micro_batches);
+    const struct ox_lease all = ox_tiers_resident(&engine->tiers, engine->plan->train,
+                                                  engine->plan->train->batch_host_buf);
+    int32_t *const ids = (int32_t *)((unsigned char *)all.ptr + mb_idx * engine->batch_bytes);
+    int32_t *const positions = ids + engine->shape.rows; /* ids | positions | targets */
+    for (uint32_t i = 0; i < engine->shape.rows; i++) {
+        positions[i] = (int32_t)(i % engine->shape.seq);
+    }
+    return (struct ox_batch){.ids = ids, .targets = positions + engine->shape.rows};
+}
+
+/* ---- compute -------------------------------------------------------------------------------------- */
+
+struct issue {
+    struct ox_engine *engine;
+    const struct ox_plan *plan;
+    const struct ox_task *task;
+    struct ox_lane *lane;
+};
+
+static struct ox_lease lease(const struct issue *is, enum ox_role_of_use role) {
+    return ox_tiers_lease(&is->engine->tiers, is->plan, is->task, role);
+}
+
+static void *lease_if(const struct issue *is, enum ox_role_of_use role) {
+    return ox_tiers_lease_if(&is->engine->tiers, is->plan, is->task, role).ptr;
+}
+
+/* Planes of `unit_idx` as leased under `role`; lo lies behind hi, or in the host-resident state. */
+static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum ox_role_of_use role,
+                               enum ox_role_of_use state_role) {
+    const uint16_t *const hi = lease(is, role).ptr;
+    if (!is->engine->config.fp32) {
+        return (struct ox_planes){.hi = hi};
+    }
+    const uint16_t *const state = lease_if(is, state_role);
+    const uint64_t elems = is->plan->unit_count > unit_idx ? is->engine->plan->input.model.unit_elems[unit_idx] : 0;
+    return (struct ox_planes){.hi = hi, .lo = state != NULL ? state : hi + elems};
+}
+
+static struct ox_block_run block_run(const struct issue *is) {
+    struct ox_engine *const engine = is->engine;
+    struct ox_block_run run = {
+        .ops = &engine->ops, .lane = is->lane, .shape = &engine->shape,
+        .unit = &engine->config.model->units[is->task->unit_idx],
+        .work = lease_if(is, OX_USE_WORK),
+    };
+    const unsigned char *batch = lease_if(is, OX_USE_BATCH);
+    if (batch != NULL) { /* unified: one buffer holds all micro-batches */
+        batch += engine->config.budget.unified ? is->task->mb_idx * engine->batch_bytes : 0;
+        run.ids = (const int32_t *)batch;
+        run.positions = run.ids + engine->shape.rows;
+        run.targets = run.positions + engine->shape.rows;
+    }
+    const struct ox_model_config *const model = &engine->config.model->config;
+    run.cos_table = lease_if(is, OX_USE_CONST);
+    if (run.cos_table != NULL) {
+        run.sin_table = run.cos_table + (uint64_t)engine->config.seq * (model->head_dim / 2);
+    }
+    return run;
+}
+
+static enum ox_status issue_head(const struct issue *is) {
+    struct ox_engine *const engine = is->engine;
+    const struct ox_block_run run = block_run(is);
+    const bool tied = engine->config.model->config.tied;
+    struct ox_head_args args = {
+        .planes = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
+        .x = lease(is, OX_USE_X).ptr,
+        .dx = lease_if(is, OX_USE_DX),
+        .grads = lease_if(is, OX_USE_GRAD),
+        .grads_table = lease_if(is, OX_USE_GRAD_HEAD),
+        .loss_sum = (double *)lease(is, OX_USE_LOSS).ptr + is->task->mb_idx,
+        .loss_scale = engine->step.loss_scale,
+        .logits = is->task->mb_idx == 0 ? engine->step.input->logits : NULL,
+    };
+    const struct ox_unit *const owner = &engine->config.model->units[tied ? 0 : is->task->unit_idx];
+    const uint64_t table = owner->role_offset[tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+    args.table = tied ? planes(is, 0, OX_USE_TABLE, OX_USE_TABLE_STATE) : args.planes;
+    args.table.hi += table;
+    args.table.lo += args.table.lo == NULL ? 0 : table;
+    if (!tied && args.grads != NULL) {
+        args.grads_table = args.grads + table;
+    }
+    return ox_head_run(&run, &args);
+}
+
+static enum ox_status issue_join(const struct issue *is) {
+    const struct ox_planes source = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE);
+    return is->engine->ops.planes_join(is->lane, &(struct ox_op_planes_join){
+        .out = lease(is, OX_USE_JOINED).ptr, .hi = source.hi, .lo = source.lo,
+        .count = is->engine->plan->input.model.unit_elems[is->task->unit_idx]});
+}
+
+static enum ox_status issue_forward(const struct issue *is) {
+    const struct ox_block_run run = block_run(is);
+    float *const y = lease(is, OX_USE_Y).ptr;
+    if (is->task->unit_idx == 0) {
+        return ox_embed_forward(&run, planes(is, 0, OX_USE_WEIGHTS, OX_USE_STATE), y);
+    }
+    return ox_block_forward(&run, lease(is, OX_USE_JOINED).ptr, lease(is, OX_USE_X).ptr, y);
+}
+
+static enum ox_status issue_backward(const struct issue *is) {
+    const struct ox_block_run run = block_run(is);
+    float *const dx = lease(is, OX_USE_DX).ptr;
+    float *const grads = lease(is, OX_USE_GRAD).ptr;
+    if (is->task->unit_idx == 0) {
+        return ox_embed_backward(&run, grads, dx);
+    }
+    return ox_block_backward(&run, lease(is, OX_USE_JOINED).ptr, grads, lease(is, OX_USE_X).ptr, dx);
+}
+
+static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done) {
+    struct ox_engine *const engine = is->engine;
+    enum ox_status status = OX_OK;
+    switch ((enum ox_task_kind)is->task->kind) {
+    case OX_TASK_JOIN:
+        status = issue_join(is);
+        break;
+    case OX_TASK_FORWARD:
+        status = issue_forward(is);
+        break;
+    case OX_TASK_HEAD:
+        status = issue_head(is);
+        break;
+    case OX_TASK_BACKWARD:
+        status = issue_backward(is);
+        break;
+    case OX_TASK_GRAD_ZERO:
+        status = engine->ops.zero(is->lane, &(struct ox_op_zero){
+            .target = lease(is, OX_USE_GRAD).ptr, .bytes = ox_grad_elems(engine, is->task->unit_idx) * 4});
+        break;
+    case OX_TASK_GRAD_PACK:
+        status = engine->ops.bf16_pack(is->lane, &(struct ox_op_bf16_pack){
+            .out = lease(is, OX_USE_TARGET).ptr, .in = lease(is, OX_USE_SOURCE).ptr,
+            .count = ox_grad_elems(engine, is->task->unit_idx)});
+        break;
+    default:
+        OX_ASSERT(!"not a task of the compute lane");
+    }
+    return status == OX_OK ? engine->ops.mark(is->lane, done) : status;
+}
+
+/* ---- copies --------------------------------------------------------------------------------------- */
+
+static enum ox_traffic_kind traffic_of(enum ox_task_kind kind) {
+    switch (kind) {
+    case OX_TASK_UPLOAD:
+    case OX_TASK_DOWNLOAD:
+    case OX_TASK_REFRESH:
+        return OX_TRAFFIC_WEIGHTS;
+    case OX_TASK_ACT_SAVE:
+    case OX_TASK_ACT_LOAD:
+        return OX_TRAFFIC_ACTIVATIONS;
+    case OX_TASK_GRAD_SAVE:
+    case OX_TASK_GRAD_LOAD:
+        return OX_TRAFFIC_GRADS;
+    default:
+        return OX_TRAFFIC_OTHER;
+    }
+}
+
+static enum ox_status copy(const struct issue *is, void *target, const void *source, uint64_t bytes,
+                           struct ox_mark *done) {
+    const enum ox_link link = is->task->lane == OX_LANE_H2D ? OX_LINK_H2D : OX_LINK_D2H;
+    ox_engine_count(is->engine, link, traffic_of((enum ox_task_kind)is->task->kind), bytes);
+    const struct ox_copy pair = {.target = target, .source = source, .bytes = bytes};
+    return ox_device_lane_copy(is->engine->device, is->lane, &pair, done);
+}
+
+/* What a copy task moves, in bytes, apart from the split planes of an upload. */
+static uint64_t copy_bytes(const struct issue *is) {
+    const struct ox_plan_input *const input = &is->engine->plan->input;
+    const struct ox_task *const task = is->task;
+    const bool narrow = task->last && input->model.grad_bf16 && task->unit_idx != input->model.unit_count &&
+                        !(task->unit_idx == 0 && input->model.tied_elems > 0);
+    switch ((enum ox_task_kind)task->kind) {
+    case OX_TASK_BATCH:
+        return is->engine->batch_bytes;
+    case OX_TASK_UPLOAD:
+    case OX_TASK_DOWNLOAD:
+    case OX_TASK_REFRESH:
+        return ox_plan_weight_bytes(input, task->unit_idx);
+    case OX_TASK_ACT_SAVE:
+    case OX_TASK_ACT_LOAD:
+        return input->model.act_bytes;
+    case OX_TASK_GRAD_SAVE:
+    case OX_TASK_GRAD_LOAD:
+        return ox_grad_elems(is->engine, task->unit_idx) * (narrow ? 2 : 4);
+    case OX_TASK_LOSS:
+        return is->plan->micro_batches * sizeof(double);
+    default:
+        OX_ASSERT(!"not a copy");
+        return 0;
+    }
+}
+
+static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
+    unsigned char *const target = lease(is, OX_USE_TARGET).ptr;
+    const unsigned char *source = lease(is, OX_USE_SOURCE).ptr;
+    const unsigned char *const state = lease_if(is, OX_USE_STATE);
+    const uint64_t bytes = copy_bytes(is);
+    if (is->task->kind == OX_TASK_BATCH) {
+        source += is->task->mb_idx * is->engine->batch_bytes;
+    }
+    if (state == NULL) {
+        return copy(is, target, source, bytes, done);
+    }
+    /* hi from its home, lo from the front of the state */
+    const enum ox_status status = copy(is, target, source, bytes / 2, done);
+    return status == OX_OK ? copy(is, target + bytes / 2, state, bytes / 2, done) : status;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------- */
+
+static enum ox_status issue_task(struct ox_engine *engine, const struct ox_plan *plan, uint32_t idx) {
+    const struct ox_task *const task = &plan->tasks[idx];
+    const struct issue is = {.engine = engine, .plan = plan, .task = task, .lane = engine->lanes[task->lane]};
+    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+        if (task->deps[lane] == 0) {
+            continue;
+        }
+        const enum ox_status status = ox_lane_wait(is.lane, engine->marks[task->deps[lane] - 1]);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    if (task->lane == OX_LANE_COMPUTE) {
+        return issue_compute(&is, &engine->marks[idx]);
+    }
+    if (task->lane == OX_LANE_H2D || task->lane == OX_LANE_D2H) {
+        return issue_copy(&is, &engine->marks[idx]);
+    }
+    const struct ox_host_task host = {.plan = plan, .task_idx = idx};
+    return ox_host_lane_submit(is.lane, ox_host_task_run, &host, sizeof host, &engine->marks[idx]);
+}
+
+static bool stop_asked(const struct ox_step_input *input) {
+    return input->stop != NULL && *input->stop != 0;
+}
+
+/* The optimizer begins once the norm is known and the step is worth taking. */
+static enum ox_status begin_optimizer(struct ox_engine *engine, const struct ox_plan *plan, uint32_t norm_idx,
+                                      bool *skip) {
+    enum ox_status status = ox_mark_join(engine->marks[norm_idx]);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (stop_asked(engine->step.input)) {
+        return ox_fail(OX_E_ABORTED, "stopped before the optimizer began");
+    }
+    *skip = !engine->step.finite;
+    if (*skip || engine->store == NULL) {
+        return OX_OK;
+    }
+    for (uint32_t i = norm_idx; i < plan->task_count; i++) {
+        if (plan->tasks[i].kind == OX_TASK_ADAM) {
+            ox_optim_set_slots(engine, plan, &plan->tasks[i]);
+            break;
+        }
+    }
+    return ox_store_begin(engine->store, engine->step.input->step);
+}
+
+static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *plan) {
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        enum ox_status status = i < OX_RUN_AHEAD_TASKS ? OX_OK
+                                                       : ox_mark_join(engine->marks[i - OX_RUN_AHEAD_TASKS]);
+        if (status == OX_OK && i >= OX_RUN_AHEAD_TASKS && plan->kind == OX_PLAN_TRAIN &&
+            plan->tasks[i].lane == OX_LANE_COMPUTE && stop_asked(engine->step.input)) {
+            status = ox_fail(OX_E_ABORTED, "stopped before the optimizer began");
+        }
+        if (status == OX_OK) {
+            status = issue_task(engine, plan, i);
+        }
+        bool skip = false;
+        if (status == OX_OK && plan->tasks[i].kind == OX_TASK_NORM) {
+            status = begin_optimizer(engine, plan, i, &skip);
+        }
+        if (status != OX_OK || skip) {
+            return status;
+        }
+    }
+    return OX_OK;
+}
+
+/* Waits for every lane; the first failure of all is the step's. Whatever failed, nothing is in flight after. */
+static enum ox_status drain_all(struct ox_engine *engine, enum ox_status status) {
+    char text[OX_ERROR_TEXT_BYTES];
+    memcpy(text, ox_error_text(), sizeof text);
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        const enum ox_status drained = ox_lane_drain(engine->lanes[i]);
+        if (drained != OX_OK && status == OX_OK) {
+            status = drained;
+            memcpy(text, ox_error_text(), sizeof text);
+        }
+    }
+    const enum ox_status drained = ox_optim_drain(engine);
+    if (drained != OX_OK && status == OX_OK) {
+        status = drained;
+        memcpy(text, ox_error_text(), sizeof text);
+    }
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        ox_lane_reset(engine->lanes[i]);
+    }
+    return status == OX_OK ? OX_OK : ox_fail(status, "%s", text);
+}
+
+/* With chaos on, what a step has not written must not be read: NaN everywhere but in resident buffers. */
+static void poison(struct ox_engine *engine, const struct ox_plan *plan) {
+    if (engine->config.chaos_seed == 0) {
+        return;
+    }
+    const struct ox_lease host = ox_tiers_scratch(&engine->tiers, plan);
+    memset(host.ptr, 0xff, host.bytes);
+    const uint64_t resident = plan->resident_bytes[OX_TIER_DEVICE];
+    if (engine->tiers.device_base != NULL) {
+        memset((unsigned char *)engine->tiers.device_base + resident, 0xff, engine->tiers.device_bytes - resident);
+    }
+}
+
+static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *plan,
+                               const struct ox_step_input *input) {
+    OX_ASSERT(input->target_count > 0 && input->meta_bytes <= OX_STORE_META_BYTES_MAX);
+    engine->step = (struct ox_step_state){
+        .input = input, .plan = plan, .loss_scale = (float)(1.0 / (double)input->target_count), .finite = true};
+    poison(engine, plan);
+    const enum ox_status status = drain_all(engine, issue_all(engine, plan));
+    if (status != OX_OK && engine->store != NULL) {
+        ox_store_abort(engine->store);
+    }
+    return status;
+}
+
+static void read_clocks(struct ox_engine *engine, struct ox_lane_stats out[OX_LANE_COUNT]) {
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        ox_lane_stats(engine->lanes[i], &out[i]);
+    }
+}
+
+enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
+                              struct ox_step_result *out) {
+    *out = (struct ox_step_result){0};
+    struct ox_lane_stats before[OX_LANE_COUNT], after[OX_LANE_COUNT];
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    for (int i = 0; i < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; i++) {
+        traffic[i / OX_TRAFFIC_KIND_COUNT][i % OX_TRAFFIC_KIND_COUNT] =
+            atomic_load(&engine->traffic[i / OX_TRAFFIC_KIND_COUNT][i % OX_TRAFFIC_KIND_COUNT]);
+    }
+    read_clocks(engine, before);
+    const uint64_t begin_ns = ox_clock_ns();
+    const enum ox_status status = run_plan(engine, engine->plan->train, input);
+    if (status != OX_OK) {
+        return status;
+    }
+    out->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    read_clocks(engine, after);
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        out->lane_busy_seconds[i] = (double)(after[i].busy_ns - before[i].busy_ns) * 1e-9;
+        out->lane_wait_seconds[i] = (double)(after[i].wait_ns - before[i].wait_ns) * 1e-9;
+    }
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            out->traffic[link][kind] = atomic_load(&engine->traffic[link][kind]) - traffic[link][kind];
+        }
+    }
+    out->loss = engine->step.loss;
+    out->grad_norm = engine->step.grad_norm;
+    out->grad_scale = engine->step.grad_scale;
+    out->finite = engine->step.finite;
+    return OX_OK;
+}
+
+enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input, double *loss_sum) {
+    const struct ox_plan *const plan = engine->plan->eval;
+    const enum ox_status status = run_plan(engine, plan, input);
+    if (status != OX_OK) {
+        return status;
+    }
+    const double *const losses = ox_tiers_resident(&engine->tiers, plan, plan->loss_host_buf).ptr;
+    *loss_sum = 0;
+    for (uint32_t i = 0; i < plan->micro_batches; i++) {
+        *loss_sum += losses[i];
+    }
+    return OX_OK;
+}
