@@ -87,8 +87,9 @@ struct ox_model {
 };
 
 /* Reads a config.json of transformers v4 or v5. What it asks and the engine does not do (an unknown
- * model_type, rope scaling, another activation, dropout in llama, quantised weights) is OX_E_CONFIG naming key
- * and value; gpt2's dropout, which all published folders ask for, and unknown keys are logged as warnings.
+ * model_type, rope scaling, another activation, dropout in llama, quantised weights) is OX_E_CONFIG naming
+ * key and value; gpt2's dropout, which all published folders ask for, and unknown keys are logged as
+ * warnings.
  * `where` names the source in errors. */
 OX_MUST enum ox_status ox_model_config_parse(const char *where, const json_t *json,
                                              struct ox_model_config *out);
