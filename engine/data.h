@@ -11,11 +11,14 @@
 extern "C" {
 #endif
 
-/* AUTO tells by the magic number: llm.c (20240520, 20240801) and llmq ("BIN.TOK\n") token files, else bytes as
- * tokens. A folder is all its regular files in name order (recursively for BYTES), one after the other. */
+/* AUTO tells by the magic number: llm.c (20240520, 20240801) and llmq ("BIN.TOK\n") token files, else bytes
+ * as tokens. A folder is all its regular files in name order (recursively for BYTES), one after the other;
+ * links in it are left out, which is logged. */
 enum ox_data_kind { OX_DATA_AUTO, OX_DATA_BYTES, OX_DATA_LLMC, OX_DATA_LLMQ };
 
-struct ox_data; /* memory-mapped; costs no heap that grows with its size */
+/* Read window by window, not mapped: the page cache counts on no budget, and a file that shrinks under a
+ * run is an error instead of a signal. */
+struct ox_data;
 
 /* A damaged header or size is OX_E_CORRUPT naming the file. */
 OX_MUST enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_data **out);
@@ -25,15 +28,15 @@ enum ox_data_kind ox_data_kind_of(const struct ox_data *data);
 /* Hash of size and content samples, kept in checkpoints so that a resume with other data is noticed. */
 uint64_t ox_data_fingerprint(const struct ox_data *data);
 
-/* Tokens [first, first + count); an id outside [0, vocab) is OX_E_CORRUPT naming file, position and id. For llmq files
- * with masks, trained[i] (may be NULL) tells whether token i is a target. */
-OX_MUST enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab,
-                                    int32_t *tokens, bool *trained);
+/* Tokens [first, first + count); an id outside [0, vocab) is OX_E_CORRUPT naming file, position and id. For
+ * llmq files with masks, trained[i] (may be NULL) tells whether token i is a target. Any thread may call. */
+OX_MUST enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t count,
+                                    uint32_t vocab, int32_t *tokens, bool *trained);
 
 enum ox_data_order { OX_ORDER_SHUFFLE, OX_ORDER_SEQUENTIAL };
 
-/* The stream of training windows: window w of an epoch covers tokens [w * seq, w * seq + seq], so inputs and targets
- * of seq each; a rest shorter than seq + 1 tokens is left out. */
+/* The stream of training windows: window w of an epoch covers tokens [w * seq, w * seq + seq], so inputs and
+ * targets of seq each; a rest shorter than seq + 1 tokens is left out. */
 struct ox_sampler {
     uint64_t first_token, token_count; /* the part of the data it walks: training or held-out */
     uint64_t seq;
@@ -41,7 +44,8 @@ struct ox_sampler {
     enum ox_data_order order;
 };
 uint64_t ox_sampler_window_count(const struct ox_sampler *sampler); /* per epoch */
-/* First token of the window that comes at `cursor` (counted over all epochs from 0). Shuffled anew each epoch. */
+/* First token of the window that comes at `cursor`, counted over all epochs from 0. Shuffled anew each epoch.
+ * Requires at least one window. */
 uint64_t ox_sampler_window(const struct ox_sampler *sampler, uint64_t cursor);
 
 #ifdef __cplusplus

@@ -1,0 +1,513 @@
+/* Token files: which there are, what they claim, and reading from them. */
+#include "engine/data.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/prng.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    HEADER_BYTES = 1024, /* of llm.c and llmq files */
+    KEPT_OPEN_MAX = 64,  /* more files than this are opened for every read */
+    FILES_MAX = 1 << 20,
+    FOLDER_DEPTH_MAX = 64,
+    BLOCK_BYTES = 16 << 10,
+    SAMPLE_BYTES = 4096,
+    SAMPLE_COUNT = 16,
+};
+
+static const int32_t llmc_gpt2_magic = 20240520, llmc_llama3_magic = 20240801, llmc_eval_magic = 20240522;
+static const char llmq_magic[8] = {'B', 'I', 'N', '.', 'T', 'O', 'K', '\n'};
+
+struct data_file {
+    char *path;
+    int fd; /* -1: opened for every read */
+    uint64_t file_bytes;
+    uint64_t token_first; /* of the whole data */
+    uint64_t token_count;
+    uint64_t token_offset; /* bytes */
+    uint64_t mask_offset;  /* bytes; 0: every token is a target */
+    uint32_t token_bytes;  /* 1, 2 or 4 */
+};
+
+struct ox_data {
+    enum ox_data_kind kind;
+    struct data_file *files; /* by path */
+    uint32_t file_count, room;
+    uint32_t link_count;
+    uint64_t token_count;
+    uint64_t fingerprint;
+};
+
+static enum ox_status fail_memory(const char *path) {
+    return ox_fail(OX_E_NOMEM, "%s: no memory to list the files", path);
+}
+
+static enum ox_status add_file(struct ox_data *data, const char *path) {
+    if (data->file_count == FILES_MAX) {
+        return ox_fail(OX_E_CONFIG, "%s: is beyond the %d files that data may have; join some", path,
+                       FILES_MAX);
+    }
+    if (data->file_count == data->room) {
+        const uint32_t room = data->room > 0 ? 2 * data->room : 16;
+        struct data_file *const longer = realloc(data->files, room * sizeof *longer);
+        if (longer == NULL) {
+            return fail_memory(path);
+        }
+        data->files = longer;
+        data->room = room;
+    }
+    char *const copy = strdup(path);
+    if (copy == NULL) {
+        return fail_memory(path);
+    }
+    data->files[data->file_count++] = (struct data_file){.path = copy, .fd = -1};
+    return OX_OK;
+}
+
+/* Adds the regular files of a folder and, when asked, of the folders in it. */
+static enum ox_status add_folder(struct ox_data *data, const char *path, bool recursive, int depth) {
+    DIR *const folder = depth < FOLDER_DEPTH_MAX ? opendir(path) : NULL;
+    if (folder == NULL) {
+        return ox_fail_errno(OX_E_CONFIG, depth < FOLDER_DEPTH_MAX ? errno : ELOOP,
+                             "%s: cannot list the folder", path);
+    }
+    enum ox_status status = OX_OK;
+    while (status == OX_OK) {
+        errno = 0;
+        const struct dirent *const entry = readdir(folder);
+        if (entry == NULL) {
+            status = errno != 0 ? ox_fail_errno(OX_E_IO, errno, "%s: cannot list the folder", path) : OX_OK;
+            break;
+        }
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
+            continue;
+        }
+        char child[OX_PATH_BYTES];
+        struct stat info;
+        status = ox_path_join(path, entry->d_name, child);
+        if (status == OX_OK && lstat(child, &info) != 0) {
+            status = ox_fail_errno(OX_E_IO, errno, "%s: cannot examine", child);
+        }
+        if (status == OX_OK && S_ISREG(info.st_mode)) {
+            status = add_file(data, child);
+        } else if (status == OX_OK && S_ISDIR(info.st_mode) && recursive) {
+            status = add_folder(data, child, true, depth + 1);
+        } else if (status == OX_OK) {
+            data->link_count += S_ISLNK(info.st_mode);
+        }
+    }
+    closedir(folder);
+    return status;
+}
+
+static void drop_files(struct ox_data *data) {
+    for (uint32_t i = 0; i < data->file_count; i++) {
+        if (data->files[i].fd >= 0) {
+            close(data->files[i].fd);
+        }
+        free(data->files[i].path);
+    }
+    data->file_count = 0;
+    data->link_count = 0;
+}
+
+static int compare_files(const void *a, const void *b) {
+    return strcmp(((const struct data_file *)a)->path, ((const struct data_file *)b)->path);
+}
+
+static enum ox_status list_files(struct ox_data *data, const char *path, bool recursive) {
+    drop_files(data);
+    if (!ox_path_is_folder(path)) {
+        return add_file(data, path);
+    }
+    const enum ox_status status = add_folder(data, path, recursive, 0);
+    if (data->file_count > 1) {
+        qsort(data->files, data->file_count, sizeof *data->files, compare_files);
+    }
+    return status;
+}
+
+static enum ox_status open_file(const char *path, int *fd, uint64_t *bytes) {
+    struct stat info;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) {
+        return ox_fail_errno(errno == ENOENT || errno == EACCES ? OX_E_CONFIG : OX_E_IO, errno,
+                             "%s: cannot open", path);
+    }
+    if (fstat(*fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        close(*fd);
+        *fd = -1;
+        return ox_fail(OX_E_CONFIG, "%s: is not a regular file", path);
+    }
+    *bytes = (uint64_t)info.st_size;
+    return OX_OK;
+}
+
+/* What the first bytes of a file say it is. */
+static enum ox_status kind_of_file(const char *path, enum ox_data_kind *kind) {
+    unsigned char start[8] = {0};
+    uint64_t bytes = 0;
+    int fd = -1;
+    enum ox_status status = open_file(path, &fd, &bytes);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = ox_file_read_at(fd, path, start, (size_t)ox_min_u64(bytes, sizeof start), 0);
+    close(fd);
+    int32_t magic;
+    memcpy(&magic, start, sizeof magic);
+    *kind = OX_DATA_BYTES;
+    if (bytes >= sizeof llmq_magic && memcmp(start, llmq_magic, sizeof llmq_magic) == 0) {
+        *kind = OX_DATA_LLMQ;
+    } else if (bytes >= sizeof magic && (magic == llmc_gpt2_magic || magic == llmc_llama3_magic)) {
+        *kind = OX_DATA_LLMC;
+    } else if (status == OX_OK && bytes >= sizeof magic && magic == llmc_eval_magic) {
+        status = ox_fail(OX_E_CONFIG, "%s: is an evaluation file of llm.c, which holds questions and no text",
+                         path);
+    }
+    return status;
+}
+
+/* The kind of all listed files, which must be of one. */
+static enum ox_status find_kind(const struct ox_data *data, enum ox_data_kind *kind) {
+    *kind = OX_DATA_BYTES;
+    for (uint32_t i = 0; i < data->file_count; i++) {
+        enum ox_data_kind one;
+        const enum ox_status status = kind_of_file(data->files[i].path, &one);
+        if (status != OX_OK) {
+            return status;
+        }
+        if (i > 0 && one != *kind) {
+            return ox_fail(OX_E_CONFIG,
+                           "%s: is of another format than %s; keep token files and other files in "
+                           "folders of their own",
+                           data->files[i].path, data->files[0].path);
+        }
+        *kind = one;
+    }
+    return OX_OK;
+}
+
+static enum ox_status fail_header(const struct data_file *file, const char *what, int64_t value) {
+    return ox_fail(OX_E_CORRUPT, "%s: the header of the token file has a wrong %s, %" PRId64, file->path,
+                   what, value);
+}
+
+static enum ox_status read_llmc(struct data_file *file, const int32_t *header) {
+    const bool wide = header[0] == llmc_llama3_magic;
+    if (header[0] != llmc_gpt2_magic && !wide) {
+        return fail_header(file, "magic number", header[0]);
+    }
+    if (header[1] != (wide ? 7 : 1)) {
+        return fail_header(file, "version", header[1]);
+    }
+    file->token_bytes = wide ? 4 : 2;
+    return header[2] >= 0 ? OX_OK : fail_header(file, "number of tokens", header[2]);
+}
+
+static enum ox_status read_llmq(struct data_file *file, const int32_t *header, bool *masked) {
+    if (memcmp(header, llmq_magic, sizeof llmq_magic) != 0) {
+        return fail_header(file, "magic number", header[0]);
+    }
+    if (header[2] != 1 && header[2] != 2) {
+        return fail_header(file, "version", header[2]);
+    }
+    if (header[3] != 4) {
+        return fail_header(file, "size of a token", header[3]);
+    }
+    file->token_bytes = 4;
+    *masked = header[2] == 2 && header[6] == 1;
+    /* Older writers left filler in the field. */
+    if (header[2] == 2 && header[6] != 0 && header[6] != 1 && header[6] != 0x2a2a2a2a) {
+        return fail_header(file, "mask flag", header[6]);
+    }
+    return header[4] >= 0 ? OX_OK : fail_header(file, "number of tokens", header[4]);
+}
+
+/* Finds out where the tokens of an open file lie and how many there are. */
+static enum ox_status read_header(struct data_file *file, int fd, enum ox_data_kind kind) {
+    if (kind == OX_DATA_BYTES) {
+        file->token_bytes = 1;
+        file->token_count = file->file_bytes;
+        return OX_OK;
+    }
+    int32_t header[HEADER_BYTES / 4];
+    bool masked = false;
+    enum ox_status status = ox_file_read_at(fd, file->path, header, sizeof header, 0);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = kind == OX_DATA_LLMC ? read_llmc(file, header) : read_llmq(file, header, &masked);
+    if (status != OX_OK) {
+        return status;
+    }
+    file->token_offset = HEADER_BYTES;
+    file->token_count = (uint64_t)header[kind == OX_DATA_LLMC ? 2 : 4]; /* below 2^31 */
+    const uint64_t mask_offset = HEADER_BYTES + file->token_count * file->token_bytes;
+    const uint64_t expected = mask_offset + (masked ? ox_div_up(file->token_count, 8) : 0);
+    file->mask_offset = masked ? mask_offset : 0;
+    if (file->file_bytes != expected) {
+        return ox_fail(OX_E_CORRUPT,
+                       "%s: has %" PRIu64 " bytes where its header of %" PRIu64 " tokens asks for %" PRIu64,
+                       file->path, file->file_bytes, file->token_count, expected);
+    }
+    return OX_OK;
+}
+
+static enum ox_status open_files(struct ox_data *data, const char *path) {
+    for (uint32_t i = 0; i < data->file_count; i++) {
+        struct data_file *const file = &data->files[i];
+        int fd = -1;
+        enum ox_status status = open_file(file->path, &fd, &file->file_bytes);
+        if (status != OX_OK) {
+            return status;
+        }
+        status = read_header(file, fd, data->kind);
+        if (data->file_count <= KEPT_OPEN_MAX) {
+            file->fd = fd;
+        } else {
+            close(fd);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        file->token_first = data->token_count;
+        data->token_count += file->token_count;
+    }
+    return data->token_count > 0 ? OX_OK : ox_fail(OX_E_CONFIG, "%s: holds no tokens", path);
+}
+
+/* The file that holds token `idx`. */
+static const struct data_file *file_of(const struct ox_data *data, uint64_t idx) {
+    uint32_t low = 0, high = data->file_count;
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (data->files[middle].token_first <= idx) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &data->files[low];
+}
+
+/* A descriptor of the file, which must be as it was; the caller closes it when it is not the file's own. */
+static enum ox_status reopen(const struct data_file *file, int *fd) {
+    if (file->fd >= 0) {
+        *fd = file->fd;
+        return OX_OK;
+    }
+    uint64_t bytes = 0;
+    enum ox_status status = open_file(file->path, fd, &bytes);
+    if (status == OX_OK && bytes != file->file_bytes) {
+        close(*fd);
+        status = ox_fail(OX_E_CORRUPT, "%s: has changed its size since it was opened", file->path);
+    }
+    return status;
+}
+
+static int64_t token_at(const unsigned char *block, uint64_t idx, uint32_t token_bytes) {
+    if (token_bytes == 1) {
+        return block[idx];
+    }
+    if (token_bytes == 2) {
+        uint16_t value;
+        memcpy(&value, block + 2 * idx, sizeof value);
+        return value;
+    }
+    uint32_t value;
+    memcpy(&value, block + 4 * idx, sizeof value);
+    return value;
+}
+
+static enum ox_status read_masks(const struct data_file *file, int fd, uint64_t first, uint64_t count,
+                                 bool *trained) {
+    unsigned char block[BLOCK_BYTES];
+    for (uint64_t i = 0; i < count && file->mask_offset == 0; i++) {
+        trained[i] = true;
+    }
+    for (uint64_t done = 0; done < count && file->mask_offset != 0;) {
+        const uint64_t bit = first + done, skipped = bit % 8;
+        const uint64_t part = ox_min_u64(count - done, 8 * BLOCK_BYTES - skipped);
+        const enum ox_status status = ox_file_read_at(
+            fd, file->path, block, (size_t)ox_div_up(skipped + part, 8), file->mask_offset + bit / 8);
+        if (status != OX_OK) {
+            return status;
+        }
+        for (uint64_t i = 0; i < part; i++) {
+            trained[done + i] = block[(skipped + i) / 8] >> (skipped + i) % 8 & 1;
+        }
+        done += part;
+    }
+    return OX_OK;
+}
+
+/* Tokens of one file, counted from its first. */
+static enum ox_status read_tokens(const struct data_file *file, int fd, uint64_t first, uint64_t count,
+                                  uint32_t vocab, int32_t *tokens) {
+    unsigned char block[BLOCK_BYTES];
+    for (uint64_t done = 0; done < count;) {
+        const uint64_t part = ox_min_u64(count - done, BLOCK_BYTES / file->token_bytes);
+        const enum ox_status status =
+            ox_file_read_at(fd, file->path, block, (size_t)(part * file->token_bytes),
+                            file->token_offset + (first + done) * file->token_bytes);
+        if (status != OX_OK) {
+            return status;
+        }
+        for (uint64_t i = 0; i < part; i++) {
+            const int64_t id = token_at(block, i, file->token_bytes);
+            if (id >= (int64_t)vocab) {
+                return ox_fail(OX_E_CORRUPT,
+                               "%s: token %" PRIu64 " has the id %" PRId64 ", but the model knows %" PRIu32
+                               " tokens; was it made with another tokenizer?",
+                               file->path, first + done + i, id, vocab);
+            }
+            tokens[done + i] = (int32_t)id;
+        }
+        done += part;
+    }
+    return OX_OK;
+}
+
+/* Sizes of all files and samples spread over the whole: enough to notice other data, cheap on any size. */
+static enum ox_status find_fingerprint(struct ox_data *data) {
+    uint64_t hash =
+        ox_hash_seed((const uint64_t[]){(uint64_t)data->kind, data->file_count, data->token_count}, 3);
+    for (uint32_t i = 0; i < data->file_count; i++) {
+        hash = ox_hash64(&data->files[i].token_count, sizeof data->files[i].token_count, hash);
+    }
+    const uint64_t last = data->token_count - 1, steps = SAMPLE_COUNT - 1;
+    for (uint64_t i = 0; i <= steps; i++) {
+        const uint64_t token = last / steps * i + last % steps * i / steps;
+        const struct data_file *const file = file_of(data, token);
+        unsigned char sample[SAMPLE_BYTES];
+        uint64_t offset = file->token_offset + (token - file->token_first) * file->token_bytes;
+        const size_t bytes = (size_t)ox_min_u64(SAMPLE_BYTES, file->file_bytes);
+        int fd = -1;
+        offset = ox_min_u64(offset, file->file_bytes - bytes);
+        enum ox_status status = reopen(file, &fd);
+        if (status != OX_OK) {
+            return status;
+        }
+        status = ox_file_read_at(fd, file->path, sample, bytes, offset);
+        if (fd != file->fd) {
+            close(fd);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        hash = ox_hash64(sample, bytes, hash);
+    }
+    data->fingerprint = hash;
+    return OX_OK;
+}
+
+enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_data **out) {
+    struct ox_data *data = calloc(1, sizeof *data);
+    if (data == NULL) {
+        return fail_memory(path);
+    }
+    data->kind = kind;
+    enum ox_status status = list_files(data, path, kind == OX_DATA_BYTES);
+    if (status == OX_OK && kind == OX_DATA_AUTO) {
+        status = find_kind(data, &data->kind);
+        if (status == OX_OK && data->kind == OX_DATA_BYTES) {
+            status = list_files(data, path, true);
+        }
+    }
+    if (status == OX_OK) {
+        status = open_files(data, path);
+    }
+    if (status == OX_OK) {
+        status = find_fingerprint(data);
+    }
+    if (status != OX_OK) {
+        ox_data_close(&data);
+        return status;
+    }
+    if (data->link_count > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic links in the folder are left out", path,
+               data->link_count);
+    }
+    *out = data;
+    return OX_OK;
+}
+
+void ox_data_close(struct ox_data **data) {
+    if (*data != NULL) {
+        drop_files(*data);
+        free((*data)->files);
+        free(*data);
+        *data = NULL;
+    }
+}
+
+uint64_t ox_data_token_count(const struct ox_data *data) {
+    return data->token_count;
+}
+
+enum ox_data_kind ox_data_kind_of(const struct ox_data *data) {
+    return data->kind;
+}
+
+uint64_t ox_data_fingerprint(const struct ox_data *data) {
+    return data->fingerprint;
+}
+
+enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab,
+                            int32_t *tokens, bool *trained) {
+    OX_ASSERT(first <= data->token_count && count <= data->token_count - first);
+    for (uint64_t done = 0; done < count;) {
+        const struct data_file *const file = file_of(data, first + done);
+        const uint64_t from = first + done - file->token_first;
+        const uint64_t part = ox_min_u64(count - done, file->token_count - from);
+        int fd = -1;
+        enum ox_status status = reopen(file, &fd);
+        if (status != OX_OK) {
+            return status;
+        }
+        status = read_tokens(file, fd, from, part, vocab, tokens + done);
+        if (status == OX_OK && trained != NULL) {
+            status = read_masks(file, fd, from, part, trained + done);
+        }
+        if (fd != file->fd) {
+            close(fd);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        done += part;
+    }
+    return OX_OK;
+}
+
+uint64_t ox_sampler_window_count(const struct ox_sampler *sampler) {
+    OX_ASSERT(sampler->seq > 0);
+    return sampler->token_count > 0 ? (sampler->token_count - 1) / sampler->seq : 0;
+}
+
+uint64_t ox_sampler_window(const struct ox_sampler *sampler, uint64_t cursor) {
+    const uint64_t count = ox_sampler_window_count(sampler);
+    OX_ASSERT(count > 0);
+    const uint64_t epoch = cursor / count;
+    uint64_t window = cursor % count;
+    if (sampler->order == OX_ORDER_SHUFFLE) {
+        /* A stream of its own ("data"), so that the order is not bound to the weights of the same seed. */
+        const uint64_t stream = UINT64_C(0x0064617461000000) + epoch;
+        window = ox_permute(sampler->seed, stream, count, window);
+    }
+    return sampler->first_token + window * sampler->seq;
+}
