@@ -10,7 +10,7 @@
 
 /* A block of scores and one of their gradients stay in the second-level cache. KEYS is a multiple of
  * QUERIES, so that every row of queries sees at least one key of each block it is given. */
-enum { QUERIES = 64, KEYS = 512 };
+enum { QUERIES = 128, KEYS = 512 };
 
 /* Scratch of one thread, in floats: scores, their gradients, then one number per query each. */
 struct work {
