@@ -28,6 +28,7 @@ struct ox_engine_config {
     bool fp32;      /* compute with the exact master; else with its bfloat16 plane */
     bool grad_bf16; /* finished gradients leave the device rounded to bfloat16     */
     bool decay_embeddings;
+    bool decay_all; /* norms and biases too */
     uint32_t compute_threads;
     /* placement: no bit depends on it */
     struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below */

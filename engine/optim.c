@@ -142,7 +142,7 @@ static enum ox_status write_chunk(struct unit_run *run, uint32_t slot_idx, const
 
 static bool decays(const struct ox_engine *engine, const struct ox_tensor *tensor) {
     const bool embedding = tensor->role == OX_ROLE_EMBED || tensor->role == OX_ROLE_POSITION;
-    return embedding ? engine->config.decay_embeddings : tensor->decay;
+    return engine->config.decay_all || (embedding ? engine->config.decay_embeddings : tensor->decay);
 }
 
 /* Tensor by tensor, because decay differs; the gaps between tensors stay zero. `slot` may be NULL. */
