@@ -1,6 +1,5 @@
 /* Causal attention in blocks of QUERIES x KEYS scores; blocks above the diagonal are never computed.
  * Products of a block run on the calling thread. */
-#include "base/assert.h"
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 

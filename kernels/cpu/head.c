@@ -2,6 +2,7 @@
  * walked in tiles twice: first for the maximum and the sum of exponentials of each row, then for the
  * gradients. Where the logits of a group of useful size fit in HELD_MAX floats they are kept between
  * the two walks (`held`); otherwise the group is all rows and the logits are computed again. */
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
@@ -31,6 +32,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b) {
 }
 
 static struct walk walk_of(uint32_t rows, uint32_t vocab) {
+    OX_ASSERT(rows > 0 && vocab > 0);
     struct walk walk = {.tile_vocab = min_u32(vocab, VOCAB_TILE)};
     const uint32_t fit = HELD_MAX / vocab;
     walk.held = fit >= min_u32(rows, HELD_ROWS_MIN);
