@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum {
-    LOCK_POLL_NS = 50 * 1000 * 1000,
+    LOCK_POLL_NS_MAX = 50 * 1000 * 1000,
     OPEN_TRIES_MAX = 8,
     ZERO_BYTES = 1 << 20,
 };
@@ -66,6 +66,7 @@ static long lock_holder(int fd) {
 
 static enum ox_status lock_file(int fd, const char *path) {
     const uint64_t deadline_ns = ox_clock_ns() + LOCK_WAIT_NS;
+    long poll_ns = 1000 * 1000;
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EINTR) {
             continue;
@@ -82,7 +83,8 @@ static enum ox_status lock_file(int fd, const char *path) {
             }
             return ox_fail(OX_E_BUSY, "%s: in use by another process; stop it or give another folder", path);
         }
-        nanosleep(&(struct timespec){.tv_nsec = LOCK_POLL_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = poll_ns}, NULL);
+        poll_ns = 2 * poll_ns < LOCK_POLL_NS_MAX ? 2 * poll_ns : LOCK_POLL_NS_MAX;
     }
     return OX_OK;
 }
@@ -348,6 +350,8 @@ void ox_drive_file_info(const struct ox_drive *drive, struct ox_drive_info *out)
 }
 
 void ox_drive_file_close(struct ox_drive *drive) {
+    /* A ring that is being taken down may hold the description a little longer than we do. */
+    (void)flock(drive->fd, LOCK_UN);
     close(drive->fd);
     free(drive);
 }

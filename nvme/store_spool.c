@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { PIECES_MIN = 64, PIECE_BYTES_GUESS = 1 << 20 };
+enum { PIECES_MIN = 64, PIECES_GUESS_MAX = 1 << 16, PIECE_BYTES_GUESS = 1 << 20 };
 
 static struct ox_spool_piece *find(const struct ox_spool_map *map, uint32_t extent_idx, uint64_t from) {
     const uint64_t words[2] = {extent_idx, from};
@@ -40,7 +40,8 @@ static enum ox_status grow(struct ox_spool_map *map) {
 enum ox_status ox_spool_map_open(uint64_t bytes, struct ox_spool_map *map) {
     map->piece_count = 0;
     map->piece_count_max = PIECES_MIN;
-    while (map->piece_count_max < 2 * (bytes / PIECE_BYTES_GUESS)) {
+    while (map->piece_count_max < 2 * (bytes / PIECE_BYTES_GUESS) &&
+           map->piece_count_max < PIECES_GUESS_MAX) {
         map->piece_count_max *= 2;
     }
     map->pieces = calloc(map->piece_count_max, sizeof *map->pieces);

@@ -1,0 +1,205 @@
+/* Every I/O fault at every call of a tiny run, once and from then on: the store says so or repairs it, never
+ * gives wrong data, and opens at the last commit afterwards. */
+#include "tests/store_kit.h"
+
+#include <string.h>
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { DRIVES_MAX = 1 };
+#else
+enum { DRIVES_MAX = 2 };
+#endif
+enum { STEPS = 3 };
+
+static const struct ox_extent_spec extents[] = {{12288, 4096}, {4096, 0}, {8192, 8192}};
+
+static uint64_t injection_count, refused_count, noticed_count;
+
+struct rig {
+    struct kit kit;
+    struct ox_io_backend *sim, *fault;
+};
+
+static void rig_open(struct rig *rig, uint32_t drive_count) {
+    REQUIRE_OK(ox_io_sim_open(3, &rig->sim));
+    REQUIRE_OK(ox_io_fault_open(rig->sim, &rig->fault));
+    kit_init(&rig->kit, rig->fault, "/sim", drive_count);
+    rig->kit.config.extents = extents;
+    rig->kit.config.extent_count = sizeof extents / sizeof *extents;
+}
+
+static void rig_close(struct rig *rig) {
+    ox_io_fault_close(&rig->fault);
+    ox_io_sim_close(&rig->sim);
+}
+
+/* What the run under faults saw. */
+struct outcome {
+    bool created;
+    uint64_t done_step, tried_step;
+    enum ox_status first;
+    bool wrong;
+};
+
+static void note(struct outcome *outcome, enum ox_status status) {
+    if (status != OX_OK && outcome->first == OX_OK) {
+        outcome->first = status;
+        CHECK(ox_error_text()[0] != '\0');
+    }
+}
+
+/* Creates, steps and reads, going on after failures as a trainer that retries would. */
+static struct outcome scenario(const struct kit *kit) {
+    struct outcome outcome = {0};
+    struct ox_store *store = NULL;
+    struct ox_store_port *port = NULL;
+    note(&outcome, ox_store_create(&kit->config, &store));
+    if (store == NULL) {
+        return outcome;
+    }
+    outcome.created = true;
+    ox_store_close(&store);
+    note(&outcome, ox_store_open(&kit->config, &store));
+    if (store == NULL) {
+        return outcome;
+    }
+    note(&outcome, ox_store_port_open(store, &port));
+    for (uint64_t step = 1; step <= STEPS && port != NULL; step++) {
+        outcome.tried_step = step;
+        const enum ox_status status = kit_commit(store, port, step);
+        note(&outcome, status);
+        if (status == OX_OK) {
+            outcome.done_step = step;
+        }
+        struct ox_store_info info;
+        ox_store_info(store, &info);
+        CHECK(info.step == outcome.done_step);
+        if (info.committed) {
+            bool wrong = false;
+            note(&outcome, kit_verify(store, port, info.step, &wrong));
+            outcome.wrong |= wrong;
+        }
+    }
+    ox_store_port_close(&port);
+    ox_store_close(&store);
+    return outcome;
+}
+
+/* The faults are over: what is there? A silent fault may have damaged anything, but never unnoticed. */
+static void inspect(const struct rig *rig, const struct outcome *outcome, const struct ox_fault_rule *rule,
+                    bool cut) {
+    const bool silent =
+        rule->kind == OX_FAULT_TORN || rule->kind == OX_FAULT_LOST || rule->kind == OX_FAULT_MISDIRECT;
+    if (cut) {
+        ox_io_sim_power_cut(rig->sim);
+    }
+    struct ox_store *store = NULL;
+    struct ox_store_port *port = NULL;
+    const enum ox_status status = ox_store_open(&rig->kit.config, &store);
+    CHECK(!outcome->wrong);
+    if (!outcome->created) {
+        CHECK(status != OX_OK && strstr(ox_error_text(), "no such simulated file") != NULL);
+        refused_count++;
+        return;
+    }
+    noticed_count += outcome->first != OX_OK;
+    CHECK(silent || status == OX_OK);
+    if (status != OX_OK) {
+        CHECK(status == OX_E_CORRUPT);
+        return;
+    }
+    struct ox_store_info info;
+    ox_store_info(store, &info);
+    REQUIRE_OK(ox_store_port_open(store, &port));
+    bool wrong = false;
+    if (info.committed) {
+        const enum ox_status read = kit_verify(store, port, info.step, &wrong);
+        CHECK(!wrong && (silent || read == OX_OK));
+    }
+    CHECK(silent || info.step >= outcome->done_step);
+    /* What was reported as not committed is gone, unless the drives refused even to take it back. */
+    CHECK(silent || rule->persistent || info.step == outcome->done_step);
+    CHECK(info.step <= outcome->tried_step);
+    /* With drives that obey again, the next step goes through. */
+    REQUIRE_OK(kit_commit(store, port, STEPS + 1));
+    REQUIRE_OK(kit_verify(store, port, STEPS + 1, &wrong));
+    CHECK(!wrong);
+    ox_store_port_close(&port);
+    ox_store_close(&store);
+}
+
+static void sweep(enum ox_fault_kind kind, enum ox_fault_point point, bool persistent, uint32_t drive_count) {
+    for (uint64_t idx = 0;; idx++) {
+        struct rig rig;
+        rig_open(&rig, drive_count);
+        const struct ox_fault_rule rule = {kind, point, idx, persistent};
+        ox_io_fault_set(rig.fault, &rule);
+        const int failures = test_failure_count;
+        const struct outcome outcome = scenario(&rig.kit);
+        uint64_t calls = 0, hits = 0;
+        ox_io_fault_counts(rig.fault, point, &calls, &hits);
+        ox_io_fault_set(rig.fault, NULL);
+        if (hits > 0) {
+            injection_count++;
+            /* Loud faults must be reported, or have hit a copy that another one stands in for. */
+            inspect(&rig, &outcome, &rule, idx % 2 == 1 && kind <= OX_FAULT_SHORT);
+        } else {
+            CHECK(outcome.first == OX_OK && outcome.done_step == STEPS);
+        }
+        if (test_failure_count > failures) {
+            printf("kind %d, point %d, call %llu, persistent %d, %u drives\n", (int)kind, (int)point,
+                   (unsigned long long)idx, persistent, drive_count);
+        }
+        rig_close(&rig);
+        if (hits == 0) {
+            break;
+        }
+    }
+}
+
+/* A read that comes back wrong once is repeated and counted; one that stays wrong is an error with a name. */
+static void rereads(void) {
+    struct rig rig;
+    rig_open(&rig, 1);
+    struct ox_store *store = NULL;
+    struct ox_store_port *port = NULL;
+    struct ox_store_info info;
+    bool wrong = false;
+    REQUIRE_OK(ox_store_create(&rig.kit.config, &store));
+    REQUIRE_OK(ox_store_port_open(store, &port));
+    REQUIRE_OK(kit_commit(store, port, 9));
+    ox_io_fault_set(rig.fault, &(struct ox_fault_rule){OX_FAULT_TORN, OX_FAULT_ON_READ, 0, false});
+    REQUIRE_OK(kit_verify(store, port, 9, &wrong));
+    ox_store_info(store, &info);
+    CHECK(!wrong && info.retry_count == 1);
+    ox_io_fault_set(rig.fault, &(struct ox_fault_rule){OX_FAULT_MISDIRECT, OX_FAULT_ON_READ, 0, true});
+    CHECK(kit_verify(store, port, 9, &wrong) == OX_E_CORRUPT);
+    ox_store_info(store, &info);
+    CHECK(info.retry_count == 1 + 3);
+    CHECK(strstr(ox_error_text(), "/sim/offload-store-0.ox") != NULL);
+    CHECK(strstr(ox_error_text(), "extent 0 of step 9") != NULL);
+    ox_store_port_close(&port);
+    ox_store_close(&store);
+    rig_close(&rig);
+}
+
+int main(void) {
+    const enum ox_fault_kind kinds[] = {OX_FAULT_EIO,  OX_FAULT_ENOSPC,    OX_FAULT_SHORT,
+                                        OX_FAULT_TORN, OX_FAULT_MISDIRECT, OX_FAULT_LOST};
+    const enum ox_fault_point points[] = {OX_FAULT_ON_READ, OX_FAULT_ON_WRITE, OX_FAULT_ON_FLUSH,
+                                          OX_FAULT_ON_ALLOCATE, OX_FAULT_ON_OPEN};
+    for (uint32_t drive_count = 1; drive_count <= DRIVES_MAX; drive_count++) {
+        for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            for (unsigned j = 0; j < sizeof points / sizeof *points; j++) {
+                sweep(kinds[i], points[j], false, drive_count);
+                sweep(kinds[i], points[j], true, drive_count);
+            }
+        }
+    }
+    rereads();
+    printf("%llu injections: %llu creations refused and cleaned up, %llu runs told of a failure\n",
+           (unsigned long long)injection_count, (unsigned long long)refused_count,
+           (unsigned long long)noticed_count);
+    CHECK(injection_count > 500 && refused_count > 20 && noticed_count > 200);
+    return test_end();
+}

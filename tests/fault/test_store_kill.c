@@ -1,0 +1,115 @@
+/* kill -9 of a process that commits without end, on real files: whoever comes next finds every word of one
+ * step, not older than the last commit that was reported done, and at most one newer. */
+#include "base/prng.h"
+#include "tests/store_kit.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KILLS = 48, EXTENTS = 8, EXTENT_BYTES = 128 << 10, KILL_NS_MAX = 12 * 1000 * 1000 };
+
+static struct ox_extent_spec extents[EXTENTS];
+
+/* Seen by both processes. */
+struct shared {
+    _Atomic uint64_t done_step;
+    _Atomic uint64_t commit_count;
+};
+
+static void child_main(const struct kit *kit, struct shared *shared) {
+    struct ox_store *store = NULL;
+    struct ox_store_port *port = NULL;
+    struct ox_store_info info;
+    REQUIRE_OK(ox_store_open(&kit->config, &store));
+    REQUIRE_OK(ox_store_port_open(store, &port));
+    ox_store_info(store, &info);
+    for (uint64_t step = info.committed ? info.step + 1 : 0;; step++) {
+        REQUIRE_OK(kit_commit(store, port, step));
+        atomic_store(&shared->done_step, step);
+        atomic_fetch_add(&shared->commit_count, 1);
+    }
+}
+
+/* Most are killed some time after their first commit; every fourth at any time, so also in its recovery. */
+static void wait_for_moment(const struct shared *shared, uint64_t before, uint64_t seed) {
+    for (int ms = 0; seed % 4 != 0 && atomic_load(&shared->commit_count) == before && ms < 5000; ms++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = (long)(ox_uniform(seed, 9, 0) * KILL_NS_MAX)}, NULL);
+}
+
+/* One life and what it left. */
+static void round_run(const struct kit *kit, struct shared *shared, uint64_t seed) {
+    fflush(stdout);
+    const uint64_t before = atomic_load(&shared->commit_count);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        child_main(kit, shared);
+        _exit(1);
+    }
+    wait_for_moment(shared, before, seed);
+    kill(child, SIGKILL);
+    int how = 0;
+    CHECK(waitpid(child, &how, 0) == child && WIFSIGNALED(how));
+
+    struct ox_store *store = NULL;
+    struct ox_store_port *port = NULL;
+    struct ox_store_info info;
+    REQUIRE_OK(ox_store_open(&kit->config, &store));
+    REQUIRE_OK(ox_store_port_open(store, &port));
+    ox_store_info(store, &info);
+    const uint64_t done_step = atomic_load(&shared->done_step);
+    CHECK(info.committed && info.step >= done_step && info.step <= done_step + 1);
+    bool wrong = false;
+    REQUIRE_OK(kit_verify(store, port, info.step, &wrong));
+    CHECK(!wrong);
+    atomic_store(&shared->done_step, info.step);
+    ox_store_port_close(&port);
+    ox_store_close(&store);
+}
+
+static void rounds(const struct ox_io_backend *backend, struct shared *shared) {
+    struct kit kit;
+    kit_init(&kit, backend, test_folder(), 2);
+    for (uint32_t i = 0; i < EXTENTS; i++) {
+        extents[i] = (struct ox_extent_spec){EXTENT_BYTES, 4096};
+    }
+    kit.config.extents = extents;
+    kit.config.extent_count = EXTENTS;
+    struct ox_store *store = NULL;
+    struct ox_store_port *port = NULL;
+    REQUIRE_OK(ox_store_create(&kit.config, &store));
+    REQUIRE_OK(ox_store_port_open(store, &port));
+    REQUIRE_OK(kit_commit(store, port, 0));
+    ox_store_port_close(&port);
+    ox_store_close(&store);
+    atomic_store(&shared->done_step, 0);
+    atomic_store(&shared->commit_count, 0);
+    for (uint64_t i = 0; i < KILLS; i++) {
+        round_run(&kit, shared, i);
+    }
+    printf("%s: %d kills, %llu commits\n", backend->name, KILLS,
+           (unsigned long long)atomic_load(&shared->commit_count));
+    CHECK(atomic_load(&shared->commit_count) > KILLS / 2);
+    REQUIRE_OK(ox_store_remove(kit.folders, 2));
+}
+
+int main(void) {
+    struct shared *const shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED);
+    rounds(ox_io_threads(), shared);
+    char why[160];
+    if (ox_io_probe(why) == ox_io_uring()) {
+        rounds(ox_io_uring(), shared);
+    } else {
+        printf("uring: skipped: %s\n", why);
+    }
+    return test_end();
+}
