@@ -145,6 +145,20 @@ static void tables(void) {
     expect_step(&rig, LAST_STEP);
     rig_close(&rig);
 
+    /* Not even when the root that took its place is lost as well. */
+    rig_open(&rig, 1);
+    flip_table(&rig, 0, rig.generation);
+    rig_reopen(&rig);
+    REQUIRE_OK(ox_store_begin(rig.store, LAST_STEP));
+    REQUIRE_OK(kit_write(rig.store, rig.port, 99, 2));
+    rig_shut(&rig);
+    flip_table(&rig, 0, rig.generation);
+    flip_root(&rig, rig.seq + 1, 0, 0);
+    flip_root(&rig, rig.seq + 1, 0, 1);
+    rig_reopen(&rig);
+    expect_step(&rig, LAST_STEP - 1);
+    rig_close(&rig);
+
     /* The generation before is no refuge when a later attempt has begun to overwrite it. */
     rig_open(&rig, 2);
     rig_reopen(&rig);
