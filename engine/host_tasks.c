@@ -18,8 +18,19 @@ static struct ox_lease lease(const struct task_run *run, enum ox_role_of_use rol
     return ox_tiers_lease(&run->engine->tiers, run->plan, run->task, role);
 }
 
-/* Keeps the queue of a port full: submits one operation after the other, reaps when the port says it is full, and
- * waits for all at the end, also after a failure. */
+/* Keeps the queue of a port full; a unit may have more pieces than the port takes at a time. */
+static enum ox_status submit(struct ox_store_port *port, const struct ox_store_op *op) {
+    if (ox_store_in_flight(port) == OX_STORE_OPS_MAX) {
+        uint64_t tag = 0;
+        const enum ox_status status = ox_store_reap(port, &tag);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    return ox_store_submit(port, op);
+}
+
+/* Waits for all that a task has submitted, also after a failure. */
 static enum ox_status finish_port(struct ox_store_port *port, enum ox_status status) {
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
@@ -43,12 +54,12 @@ static enum ox_status read_weights(const struct task_run *run) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < shard->chunk_count && status == OX_OK; i++) {
         const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, run->task->unit_idx, i);
-        status = ox_store_submit(engine->read_port, &(struct ox_store_op){
+        status = submit(engine->read_port, &(struct ox_store_op){
             .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES});
         ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
         if (status == OX_OK && engine->config.fp32) {
             unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
-            status = ox_store_submit(engine->read_port, &(struct ox_store_op){
+            status = submit(engine->read_port, &(struct ox_store_op){
                 .kind = OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx, .buffer = lo});
             ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_LO_BYTES);
         }
@@ -81,7 +92,7 @@ static enum ox_status move_grad(const struct task_run *run, bool write) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < ox_grad_piece_count(engine, unit_idx) && status == OX_OK; i++) {
         const struct ox_grad_piece piece = ox_grad_piece(engine, unit_idx, i);
-        status = ox_store_submit(port, &(struct ox_store_op){
+        status = submit(port, &(struct ox_store_op){
             .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
             .extent_idx = ox_plan_spool_grad(run->plan, unit_idx),
             .buffer = buffer + piece.first * width,
