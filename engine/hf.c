@@ -334,3 +334,8 @@ enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx
     const struct place *const place = &folder->places[tensor_idx];
     return ox_st_read_f32(place->file, place->entry, first, count, out);
 }
+
+const char *ox_hf_tensor_path(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
+    OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
+    return ox_st_path(folder->places[tensor_idx].file);
+}

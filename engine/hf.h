@@ -24,6 +24,8 @@ bool ox_hf_has_weights(const struct ox_hf_folder *folder);
 /* Elements [first, first + count) of tensor tensor_idx of the model, as fp32. */
 OX_MUST enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                   uint64_t count, float *out);
+/* The file it lies in, for messages. */
+const char *ox_hf_tensor_path(const struct ox_hf_folder *folder, uint32_t tensor_idx);
 
 /* Writing a folder: weights as `dtype`, split in shards of at most shard_bytes_max in tensor order (one file
  * without index when it fits). The folder at `path` must exist and be empty of them; room for all shards is
