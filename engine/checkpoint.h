@@ -1,9 +1,10 @@
 /* Checkpoints: a folder that transformers loads, plus what a bit-exact resume needs, streamed chunk by chunk.
  *
  *     checkpoint-<step>/   config.json, model*.safetensors (+ index), tokenizer files of the source model,
- *                          optimizer.safetensors: <name>.exp_avg, <name>.exp_avg_sq (F32) and, when the weights are
- *                          saved as BF16, <name>.master (F32)
- *                          trainer_state.json: struct ox_run_state, and the names and XXH3-128 of all other files
+ *                          optimizer.safetensors: <name>.exp_avg, <name>.exp_avg_sq (F32) and, when the
+ *                          weights are saved as BF16, <name>.master (F32)
+ *                          trainer_state.json: struct ox_run_state, and the names, sizes and XXH3-128 of
+ *                          all other files
  *     latest               text: the newest checkpoint's name; replaced by rename
  *
  * A folder is written as checkpoint-<step>.tmp, every file synced, then renamed; older ones are deleted only
@@ -45,27 +46,35 @@ struct ox_checkpoint_save {
 };
 
 /* Saves and makes it the latest. On failure nothing of it stays and older checkpoints are untouched. A
- * checkpoint of this step that exists already and is complete is left as it is. */
+ * checkpoint of this run and step that exists already and is complete is left as it is; another folder of its
+ * name is renamed to checkpoint-<step>.old-1 and so on, with a warning. The total limit deletes complete
+ * checkpoints of this run with a lower step; each save deletes the checkpoint-<step>.tmp folders of crashes. */
 OX_MUST enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
                                            const struct ox_checkpoint_save *save);
 
-/* Path of the newest complete checkpoint of a run folder into `path` (OX_PATH_BYTES); OX_E_CONFIG when there is none.
- * `latest` is a hint; a folder without a valid trainer_state.json is not complete. */
+/* Path of the newest complete checkpoint of a run folder into `path` (OX_PATH_BYTES); OX_E_CONFIG when there
+ * is none. `latest` is a hint that goes first, then the highest step; a folder without a valid
+ * trainer_state.json or with a file missing or cut off is not complete and is passed over with a warning. */
 OX_MUST enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path);
 
 OX_MUST enum ox_status ox_checkpoint_read_state(const char *path, struct ox_run_state *state);
 /* Reads every file named in trainer_state.json and compares its hash; OX_E_CORRUPT names the file. */
 OX_MUST enum ox_status ox_checkpoint_verify(const char *path);
+/* The same, without stopping at a damaged file: `seen` is told of each, and the first failure is returned. */
+typedef void ox_checkpoint_seen(void *context, const char *name, uint64_t bytes, enum ox_status status);
+OX_MUST enum ox_status ox_checkpoint_verify_each(const char *path, ox_checkpoint_seen *seen, void *context);
 
 /* Puts a checkpoint's planes into the engine (between load_begin and load_commit of the caller). */
 OX_MUST enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path);
 
-/* Initial planes from a Hugging Face folder, or fresh ones by seed; moments zero. */
+/* Initial planes from a Hugging Face folder, or fresh ones by seed; moments zero. A weight that is no finite
+ * number is OX_E_CORRUPT naming file and tensor. */
 OX_MUST enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_hf_folder *folder);
 OX_MUST enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t seed);
 
-/* Weights alone, as a Hugging Face folder at `path` (which must not exist): export from a checkpoint folder or from
- * any model folder, converting dtype, in bounded memory, without an engine. */
+/* Weights alone, as a Hugging Face folder at `path` (which must not exist): export from a checkpoint folder
+ * or from any model folder, converting dtype (F32 or BF16), in bounded memory, without an engine. F32 from a
+ * checkpoint takes the exact masters, whichever dtype its weights have. */
 OX_MUST enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
                                         uint64_t shard_bytes_max);
 

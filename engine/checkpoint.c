@@ -1,0 +1,510 @@
+/* Writes checkpoints: a folder under a temporary name, filled chunk by chunk, renamed when every byte is on
+ * the drive; finds the newest again; deletes old ones. */
+#include "engine/checkpoint.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/planes.h"
+#include "engine/checkpoint_internal.h"
+#include "engine/engine_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define FOLDER_PREFIX "checkpoint-"
+#define LATEST_NAME   "latest"
+#define TMP_SUFFIX    ".tmp"
+
+enum { STEP_DIGITS_MAX = 18, NAME_BYTES = 64, LATEST_BYTES_MAX = 4096, ASIDE_MAX = 1000 };
+
+/* For what no formula gives: tokenizer files, headers of many shards, the folder itself. */
+static const uint64_t overhead_bytes = 16 << 20;
+
+/* ---- names -------------------------------------------------------------------------------------- */
+
+/* Whether `name` is checkpoint-<step><suffix>, written as this program writes it. */
+static bool parse_name(const char *name, const char *suffix, uint64_t *step) {
+    const size_t prefix_bytes = strlen(FOLDER_PREFIX);
+    if (strncmp(name, FOLDER_PREFIX, prefix_bytes) != 0) {
+        return false;
+    }
+    const char *const digits = name + prefix_bytes;
+    const size_t count = strspn(digits, "0123456789");
+    if (count == 0 || count > STEP_DIGITS_MAX || (digits[0] == '0' && count > 1) ||
+        strcmp(digits + count, suffix) != 0) {
+        return false;
+    }
+    *step = strtoull(digits, NULL, 10);
+    return true;
+}
+
+static enum ox_status make_path(const char *output_dir, uint64_t step, const char *suffix, char *path) {
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, FOLDER_PREFIX "%" PRIu64 "%s", step, suffix);
+    return ox_path_join(output_dir, name, path);
+}
+
+static int compare_steps(const void *a, const void *b) {
+    const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    return left > right ? -1 : left < right;
+}
+
+/* Steps of the folders checkpoint-<step><suffix> here, the highest first; free() them. */
+static enum ox_status list_steps(const char *output_dir, const char *suffix, uint64_t **steps,
+                                 uint32_t *count) {
+    *steps = NULL;
+    *count = 0;
+    DIR *const folder = opendir(output_dir);
+    if (folder == NULL) {
+        return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", output_dir);
+    }
+    enum ox_status status = OX_OK;
+    for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+        uint64_t step = 0;
+        if (!parse_name(entry->d_name, suffix, &step)) {
+            continue;
+        }
+        uint64_t *const longer = realloc(*steps, (*count + (size_t)1) * sizeof **steps);
+        if (longer == NULL) {
+            status = ox_fail(OX_E_NOMEM, "%s: no memory to list its checkpoints", output_dir);
+            break;
+        }
+        *steps = longer;
+        longer[(*count)++] = step;
+    }
+    closedir(folder);
+    if (*count > 0) {
+        qsort(*steps, *count, sizeof **steps, compare_steps);
+    }
+    return status;
+}
+
+/* ---- the parts of a chunk ----------------------------------------------------------------------- */
+
+bool ox_piece_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
+                   struct ox_piece *piece) {
+    const struct ox_unit *const unit = &model->units[unit_idx];
+    const uint64_t end = view->first + view->count;
+    uint32_t idx = piece->count == 0 ? unit->tensor_first : piece->tensor_idx + 1;
+    for (; idx < unit->tensor_first + unit->tensor_count; idx++) {
+        const struct ox_tensor *const tensor = &model->tensors[idx];
+        const uint64_t from = ox_max_u64(tensor->offset, view->first);
+        const uint64_t to = ox_min_u64(tensor->offset + tensor->count, end);
+        if (from < to) {
+            *piece = (struct ox_piece){.tensor_idx = idx,
+                                       .first = from - tensor->offset,
+                                       .count = to - from,
+                                       .at = from - view->first};
+            return true;
+        }
+    }
+    return false;
+}
+
+void ox_optim_name(const struct ox_tensor *tensor, enum ox_optim_plane plane, char *name) {
+    static const char *const suffixes[] = {"exp_avg", "exp_avg_sq", "master"};
+    snprintf(name, OX_OPTIM_NAME_BYTES, "%s.%s", tensor->name, suffixes[plane]);
+}
+
+/* ---- writing the planes -------------------------------------------------------------------------- */
+
+struct job {
+    struct ox_engine *engine;
+    const struct ox_model *model;
+    enum ox_dtype dtype;
+    uint32_t plane_count; /* of the optimizer file, per tensor */
+    struct ox_hf_writer *hf;
+    struct ox_st_writer *optim;
+};
+
+/* Tensors of the optimizer file: plane p of tensor t is number t * plane_count + p. */
+struct optim_specs {
+    struct ox_st_spec *specs;
+    char *names;
+    uint32_t count;
+};
+
+static void optim_specs_close(struct optim_specs *specs) {
+    free(specs->specs);
+    free(specs->names);
+    memset(specs, 0, sizeof *specs);
+}
+
+static enum ox_status optim_specs_open(const struct ox_model *model, uint32_t plane_count,
+                                       struct optim_specs *out) {
+    out->count = model->tensor_count * plane_count;
+    out->specs = calloc(out->count, sizeof *out->specs);
+    out->names = calloc(out->count, OX_OPTIM_NAME_BYTES);
+    if (out->specs == NULL || out->names == NULL) {
+        optim_specs_close(out);
+        return ox_fail(OX_E_NOMEM, "checkpoint: no memory to describe the optimizer's state");
+    }
+    for (uint32_t i = 0; i < out->count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i / plane_count];
+        char *const name = out->names + (size_t)i * OX_OPTIM_NAME_BYTES;
+        ox_optim_name(tensor, (enum ox_optim_plane)(i % plane_count), name);
+        out->specs[i] = (struct ox_st_spec){.name = name, .dtype = OX_DTYPE_F32, .rank = tensor->rank};
+        memcpy(out->specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
+    }
+    return OX_OK;
+}
+
+static enum ox_status write_plane(const struct job *job, const struct ox_piece *piece,
+                                  enum ox_optim_plane plane, const float *values) {
+    return ox_st_write(job->optim, piece->tensor_idx * job->plane_count + plane,
+                       piece->first * sizeof *values, values + piece->at, piece->count * sizeof *values);
+}
+
+static enum ox_status write_piece(const struct job *job, const struct ox_chunk_view *view,
+                                  const struct ox_piece *piece) {
+    const bool bf16 = job->dtype == OX_DTYPE_BF16;
+    const void *const weights = bf16 ? (const void *)(view->hi + piece->at) : view->values + piece->at;
+    enum ox_status status = ox_hf_write(job->hf, piece->tensor_idx, piece->first, piece->count, weights);
+    if (status == OX_OK && bf16) {
+        status = write_plane(job, piece, OX_OPTIM_MASTER, view->values);
+    }
+    if (status == OX_OK) {
+        status = write_plane(job, piece, OX_OPTIM_M, view->m);
+    }
+    return status == OX_OK ? write_plane(job, piece, OX_OPTIM_V, view->v) : status;
+}
+
+static enum ox_status write_planes(const struct job *job) {
+    for (uint32_t unit_idx = 0; unit_idx < job->model->unit_count; unit_idx++) {
+        const uint32_t chunk_count = ox_engine_chunk_count(job->engine, unit_idx);
+        for (uint32_t i = 0; i < chunk_count; i++) {
+            struct ox_chunk_view view;
+            enum ox_status status = ox_engine_chunk_get(job->engine, unit_idx, i, &view);
+            if (status != OX_OK) {
+                return status;
+            }
+            for (uint64_t k = 0; k < view.count; k++) {
+                view.values[k] = ox_plane_join(view.hi[k], view.lo[k]);
+            }
+            struct ox_piece piece = {0};
+            while (status == OX_OK && ox_piece_next(job->model, unit_idx, &view, &piece)) {
+                status = write_piece(job, &view, &piece);
+            }
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+    }
+    return OX_OK;
+}
+
+/* ---- the folder --------------------------------------------------------------------------------- */
+
+static enum ox_status check_room(const struct job *job, const struct ox_checkpoint_save *save,
+                                 const struct optim_specs *specs) {
+    uint64_t needed = overhead_bytes;
+    if (!ox_add_u64(needed, ox_hf_bytes(job->model, job->dtype), &needed) ||
+        !ox_add_u64(needed, ox_st_file_bytes(specs->specs, specs->count), &needed)) {
+        needed = UINT64_MAX;
+    }
+    return ox_checkpoint_check_space(save->output_dir, needed);
+}
+
+/* The source may be a config.json alone, or gone since the run began; neither is worth losing a checkpoint
+ * for. */
+static enum ox_status copy_companions(const char *source, const char *folder) {
+    char path[OX_PATH_BYTES];
+    if (source == NULL || source[0] == '\0') {
+        return OX_OK;
+    }
+    const enum ox_status status = ox_path_join(source, "", path);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (ox_path_is_file(source)) {
+        path[strlen(source)] = '\0';
+        char *const slash = strrchr(path, '/');
+        memcpy(slash != NULL ? slash + 1 : path, slash != NULL ? "" : ".", slash != NULL ? 1 : 2);
+    }
+    if (!ox_path_is_folder(path)) {
+        ox_log(OX_LOG_WARN, "%s: is gone, so the checkpoint gets no tokenizer files", source);
+        return OX_OK;
+    }
+    return ox_hf_copy_companions(path, folder);
+}
+
+/* Fills the empty folder with all but its manifest. */
+static enum ox_status fill_folder(struct job *job, const struct ox_checkpoint_save *save,
+                                  const struct optim_specs *specs, const char *folder) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status =
+        ox_hf_create(folder, job->model, save->original_config, job->dtype, save->shard_bytes_max, &job->hf);
+    if (status == OX_OK) {
+        status = ox_path_join(folder, OX_OPTIM_FILE, path);
+    }
+    if (status == OX_OK) {
+        status = ox_st_create(path, specs->specs, specs->count, &job->optim);
+    }
+    if (status == OX_OK) {
+        status = copy_companions(save->source_model, folder);
+    }
+    if (status == OX_OK) {
+        status = write_planes(job);
+    }
+    if (status == OX_OK) {
+        status = ox_st_finish(&job->optim);
+    }
+    if (status == OX_OK) {
+        status = ox_hf_finish(&job->hf);
+    }
+    ox_st_discard(&job->optim);
+    ox_hf_discard(&job->hf);
+    return status;
+}
+
+static enum ox_status describe_folder(const struct job *job, const struct ox_run_state *state,
+                                      const char *folder) {
+    struct ox_manifest manifest = {.state = *state, .weights_dtype = job->dtype};
+    enum ox_status status = ox_manifest_collect(folder, &manifest);
+    if (status == OX_OK) {
+        status = ox_manifest_write(folder, &manifest);
+    }
+    ox_manifest_close(&manifest);
+    return status;
+}
+
+static enum ox_status set_latest(const char *output_dir, uint64_t step) {
+    char path[OX_PATH_BYTES], text[NAME_BYTES];
+    const int bytes = snprintf(text, sizeof text, FOLDER_PREFIX "%" PRIu64 "\n", step);
+    const enum ox_status status = ox_path_join(output_dir, LATEST_NAME, path);
+    return status == OX_OK ? ox_file_replace(path, text, (size_t)bytes) : status;
+}
+
+/* Removes what a failed save has left and keeps its error text. */
+static enum ox_status undo(const char *folder, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    memcpy(text, ox_error_text(), sizeof text);
+    if (ox_folder_remove(folder) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s: could not be removed: %s", folder, ox_error_text());
+    }
+    return ox_fail(failure, "%s", text);
+}
+
+/* What crashes have left; the room may be needed. */
+static enum ox_status sweep(const char *output_dir) {
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    enum ox_status status = list_steps(output_dir, TMP_SUFFIX, &steps, &count);
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+        char path[OX_PATH_BYTES];
+        status = make_path(output_dir, steps[i], TMP_SUFFIX, path);
+        if (status == OX_OK) {
+            status = ox_folder_remove(path);
+        }
+    }
+    free(steps);
+    return status;
+}
+
+static bool is_same_moment(const struct ox_run_state *a, const struct ox_run_state *b) {
+    return memcmp(a->run_id, b->run_id, sizeof a->run_id) == 0 && a->step == b->step &&
+           a->optimizer_steps == b->optimizer_steps && a->cursor == b->cursor && a->seed == b->seed &&
+           a->data_fingerprint == b->data_fingerprint && a->tokens_seen == b->tokens_seen &&
+           a->numerics_hash == b->numerics_hash;
+}
+
+/* Reads the manifest and looks at the sizes. */
+static enum ox_status check_complete(const char *path, struct ox_run_state *state) {
+    struct ox_manifest manifest;
+    enum ox_status status = ox_manifest_read(path, &manifest);
+    if (status != OX_OK) {
+        return status;
+    }
+    *state = manifest.state;
+    status = ox_manifest_check_sizes(path, &manifest);
+    ox_manifest_close(&manifest);
+    return status;
+}
+
+/* What stands in the way and is not this checkpoint is renamed, never deleted: it may be all that is left of
+ * another run. */
+static enum ox_status set_aside(const char *path) {
+    for (int i = 1; i <= ASIDE_MAX; i++) {
+        char to[OX_PATH_BYTES], suffix[NAME_BYTES];
+        struct stat info;
+        snprintf(suffix, sizeof suffix, ".old-%d", i);
+        if (strlen(path) + strlen(suffix) >= sizeof to) {
+            break;
+        }
+        memcpy(to, path, strlen(path));
+        memcpy(to + strlen(path), suffix, strlen(suffix) + 1);
+        if (lstat(to, &info) != 0 && errno == ENOENT) {
+            ox_log(OX_LOG_WARN, "%s: is not the checkpoint of this run and step; it becomes %s", path, to);
+            return ox_folder_commit(path, to);
+        }
+    }
+    return ox_fail(OX_E_CONFIG, "%s: is not the checkpoint of this run and step; move it away", path);
+}
+
+/* Older complete checkpoints of the same run beyond the limit. A name that the next sweep takes comes first,
+ * so that a crash leaves no half checkpoint. The new one is safe, so what goes wrong here is only told. */
+static void prune(const struct ox_run_state *state, const struct ox_checkpoint_save *save) {
+    uint64_t *steps = NULL;
+    uint32_t count = 0, kept = 1;
+    enum ox_status status = save->total_limit > 0 ? list_steps(save->output_dir, "", &steps, &count) : OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+        char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
+        struct ox_run_state other;
+        status = make_path(save->output_dir, steps[i], "", path);
+        if (status != OX_OK || steps[i] >= state->step || check_complete(path, &other) != OX_OK ||
+            memcmp(other.run_id, state->run_id, sizeof other.run_id) != 0 || kept++ < save->total_limit) {
+            continue;
+        }
+        status = make_path(save->output_dir, steps[i], TMP_SUFFIX, tmp);
+        if (status == OX_OK) {
+            status = ox_folder_commit(path, tmp);
+        }
+        if (status == OX_OK) {
+            status = ox_folder_remove(tmp);
+        }
+    }
+    if (status != OX_OK) {
+        ox_log(OX_LOG_WARN, "old checkpoints could not be deleted: %s", ox_error_text());
+    }
+    free(steps);
+}
+
+/* Writes tmp and gives it its name. */
+static enum ox_status write_folder(struct job *job, const struct ox_run_state *state,
+                                   const struct ox_checkpoint_save *save, const char *path, const char *tmp) {
+    struct optim_specs specs = {0};
+    enum ox_status status = optim_specs_open(job->model, job->plane_count, &specs);
+    if (status == OX_OK) {
+        status = check_room(job, save, &specs);
+    }
+    if (status == OX_OK) {
+        status = ox_folder_make(tmp);
+    }
+    if (status == OX_OK) {
+        status = fill_folder(job, save, &specs, tmp);
+    }
+    if (status == OX_OK) {
+        status = describe_folder(job, state, tmp);
+    }
+    optim_specs_close(&specs);
+    struct stat info;
+    if (status == OX_OK && lstat(path, &info) == 0) {
+        status = set_aside(path);
+    }
+    if (status == OX_OK) {
+        status = ox_folder_commit(tmp, path);
+        if (status != OX_OK && !ox_path_is_folder(tmp)) { /* renamed, but perhaps not for good */
+            return undo(path, status);
+        }
+    }
+    return status == OX_OK ? OX_OK : undo(tmp, status);
+}
+
+/* ---- public ------------------------------------------------------------------------------------ */
+
+enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t bytes) {
+    uint64_t available = 0;
+    const enum ox_status status = ox_folder_free_bytes(folder, &available);
+    if (status != OX_OK || available >= bytes) {
+        return status;
+    }
+    char needed_text[OX_SIZE_TEXT_BYTES], available_text[OX_SIZE_TEXT_BYTES];
+    return ox_fail(OX_E_IO,
+                   "%s: needs %s (%" PRIu64 " bytes) for the files to be written where %s (%" PRIu64
+                   " bytes) are free; make room or choose another folder",
+                   folder, ox_size_text(bytes, needed_text), bytes, ox_size_text(available, available_text),
+                   available);
+}
+
+enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
+                                   const struct ox_checkpoint_save *save) {
+    OX_ASSERT(save->weights_dtype == OX_DTYPE_F32 || save->weights_dtype == OX_DTYPE_BF16);
+    OX_ASSERT(state->version == OX_RUN_STATE_VERSION);
+    struct job job = {
+        .engine = engine,
+        .model = engine->config.model,
+        .dtype = save->weights_dtype,
+        .plane_count = save->weights_dtype == OX_DTYPE_BF16 ? OX_OPTIM_PLANE_COUNT : OX_OPTIM_MASTER,
+    };
+    char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
+    struct ox_run_state there;
+    enum ox_status status = ox_folder_make(save->output_dir);
+    if (status == OX_OK) {
+        status = make_path(save->output_dir, state->step, "", path);
+    }
+    if (status == OX_OK) {
+        status = make_path(save->output_dir, state->step, TMP_SUFFIX, tmp);
+    }
+    if (status == OX_OK) {
+        status = sweep(save->output_dir);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    const bool same = check_complete(path, &there) == OX_OK && is_same_moment(state, &there);
+    if (!same) {
+        status = write_folder(&job, state, save, path, tmp);
+    }
+    if (status == OX_OK) {
+        status = set_latest(save->output_dir, state->step);
+        if (status != OX_OK && !same) {
+            return undo(path, status);
+        }
+    }
+    if (status == OX_OK) {
+        prune(state, save);
+    }
+    return status;
+}
+
+/* The folder that `latest` names, if it is one of this folder's checkpoints. */
+static bool read_latest(const char *output_dir, char *path) {
+    char *text = NULL;
+    size_t bytes = 0;
+    uint64_t step = 0;
+    bool good = ox_path_join(output_dir, LATEST_NAME, path) == OX_OK && ox_path_is_file(path) &&
+                ox_file_read(path, LATEST_BYTES_MAX, &text, &bytes) == OX_OK;
+    if (good) {
+        text[strcspn(text, "\r\n")] = '\0';
+        good = parse_name(text, "", &step) && make_path(output_dir, step, "", path) == OX_OK;
+    }
+    free(text);
+    return good;
+}
+
+static bool is_usable(const char *path) {
+    struct ox_run_state state;
+    if (check_complete(path, &state) == OX_OK) {
+        return true;
+    }
+    ox_log(OX_LOG_WARN, "%s: is not a complete checkpoint and is passed over: %s", path, ox_error_text());
+    return false;
+}
+
+enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path) {
+    char named[OX_PATH_BYTES] = "";
+    const bool has_hint = read_latest(output_dir, named);
+    if (has_hint && is_usable(named)) {
+        memcpy(path, named, sizeof named);
+        return OX_OK;
+    }
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    bool found = false;
+    enum ox_status status = list_steps(output_dir, "", &steps, &count);
+    for (uint32_t i = 0; status == OX_OK && !found && i < count; i++) {
+        status = make_path(output_dir, steps[i], "", path);
+        found = status == OX_OK && (!has_hint || strcmp(path, named) != 0) && is_usable(path);
+    }
+    free(steps);
+    if (status == OX_OK && !found) {
+        status = ox_fail(OX_E_CONFIG, "%s: holds no complete checkpoint", output_dir);
+    }
+    return status;
+}
