@@ -15,6 +15,10 @@ static int run_version(const struct ox_config *config) {
 static const struct ox_command commands[] = {
     {.name = "doctor", .mask = OX_CMD_DOCTOR, .run = ox_cmd_doctor,
      .summary = "what this machine offers, and what holds it back"},
+    {.name = "export", .mask = OX_CMD_EXPORT, .positional = "model", .run = ox_cmd_export,
+     .summary = "the weights of a checkpoint or model folder as a Hugging Face folder"},
+    {.name = "inspect", .mask = OX_CMD_INSPECT, .positional = "model", .run = ox_cmd_inspect,
+     .summary = "what a model, checkpoint or store holds, with every checksum verified"},
     {.name = "version", .run = run_version, .summary = "the version of this program"},
 };
 
