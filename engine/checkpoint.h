@@ -48,7 +48,7 @@ struct ox_checkpoint_save {
 /* Saves and makes it the latest. On failure nothing of it stays and older checkpoints are untouched. A
  * checkpoint of this run and step that exists already and is complete is left as it is; another folder of its
  * name is renamed to checkpoint-<step>.old-1 and so on, with a warning. The total limit deletes complete
- * checkpoints of this run with a lower step; each save deletes the checkpoint-<step>.tmp folders of crashes. */
+ * checkpoints of this run with a lower step; each save deletes what crashes left as .tmp. */
 OX_MUST enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
                                            const struct ox_checkpoint_save *save);
 
