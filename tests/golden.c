@@ -1,0 +1,209 @@
+#include "tests/golden.h"
+
+#include "base/assert.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void golden_open(const char *name, struct golden *out) {
+    char path[512];
+    *out = (struct golden){0};
+    snprintf(out->folder, sizeof out->folder, "tests/golden/%s", name);
+    snprintf(path, sizeof path, "%s/golden.json", out->folder);
+    REQUIRE_OK(ox_json_load(path, 8 << 20, &out->json));
+    const struct {
+        const char *key;
+        uint64_t *value;
+    } counts[] = {{"seq", &out->seq},
+                  {"batch", &out->batch},
+                  {"micro_batches", &out->micro_batches},
+                  {"sample_stride", &out->stride},
+                  {"sample_above", &out->sample_above}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        REQUIRE_OK(ox_json_get_u64(path, out->json, counts[i].key, true, counts[i].value));
+    }
+    const struct {
+        const char *key;
+        double *value;
+    } reals[] = {{"max_grad_norm", &out->max_grad_norm},
+                 {"adam_beta1", &out->beta1},
+                 {"adam_beta2", &out->beta2},
+                 {"adam_epsilon", &out->eps},
+                 {"weight_decay", &out->weight_decay}};
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        REQUIRE_OK(ox_json_get_double(path, out->json, reals[i].key, true, reals[i].value));
+    }
+    snprintf(path, sizeof path, "%s/golden.safetensors", out->folder);
+    REQUIRE_OK(ox_st_open(path, &out->tensors));
+}
+
+void golden_close(struct golden *golden) {
+    ox_st_close(&golden->tensors);
+    json_decref(golden->json);
+}
+
+double golden_number(const struct golden *golden, const char *key, size_t idx) {
+    const json_t *const value = json_array_get(json_object_get(golden->json, key), idx);
+    CHECK(json_is_number(value));
+    return json_number_value(value);
+}
+
+float *golden_tensor(const struct golden *golden, const char *kind, const char *name, uint64_t *count) {
+    char wanted[OX_TENSOR_NAME_BYTES + 16];
+    snprintf(wanted, sizeof wanted, "%s%s%s", kind, name[0] == '\0' ? "" : ".", name);
+    for (uint32_t i = 0; i < ox_st_count(golden->tensors); i++) {
+        const struct ox_st_entry *const entry = ox_st_entry(golden->tensors, i);
+        if (strcmp(entry->name, wanted) == 0) {
+            float *const values = malloc(entry->count * sizeof *values);
+            CHECK(values != NULL);
+            REQUIRE_OK(ox_st_read_f32(golden->tensors, entry, 0, entry->count, values));
+            *count = entry->count;
+            return values;
+        }
+    }
+    printf("%s: no tensor %s\n", golden->folder, wanted);
+    exit(1);
+}
+
+struct harness_run golden_run(const struct golden *golden) {
+    return (struct harness_run){
+        .model_folder = golden->folder,
+        .batch = (uint32_t)golden->batch,
+        .seq = (uint32_t)golden->seq,
+        .micro_batches = (uint32_t)golden->micro_batches,
+        .fp32 = true,
+    };
+}
+
+/* ---- steps -------------------------------------------------------------------------------------- */
+
+uint64_t golden_fill(struct ox_engine *engine, const struct golden *golden, size_t step) {
+    uint64_t counted = 0;
+    const json_t *const inputs = json_array_get(json_object_get(golden->json, "inputs"), step);
+    const json_t *const targets = json_array_get(json_object_get(golden->json, "targets"), step);
+    for (uint32_t mb_idx = 0; mb_idx < golden->micro_batches; mb_idx++) {
+        const struct ox_batch batch = ox_engine_batch(engine, mb_idx);
+        const json_t *const ids = json_array_get(inputs, mb_idx), *const next =
+                                                                      json_array_get(targets, mb_idx);
+        CHECK(json_array_size(ids) == golden->batch * golden->seq &&
+              json_array_size(next) == json_array_size(ids));
+        for (size_t i = 0; i < json_array_size(ids); i++) {
+            batch.ids[i] = (int32_t)json_integer_value(json_array_get(ids, i));
+            batch.targets[i] = (int32_t)json_integer_value(json_array_get(next, i));
+            counted += batch.targets[i] != -1;
+        }
+    }
+    return counted;
+}
+
+struct ox_step_input golden_input(const struct golden *golden, size_t step, uint64_t target_count) {
+    return (struct ox_step_input){
+        .step = step + 1,
+        .target_count = target_count,
+        .adam = {.learning_rate = golden_number(golden, "lrs", step),
+                 .beta1 = golden->beta1,
+                 .beta2 = golden->beta2,
+                 .eps = golden->eps,
+                 .weight_decay = golden->weight_decay,
+                 .grad_scale = 1,
+                 .step = step + 1},
+        .max_grad_norm = golden->max_grad_norm,
+    };
+}
+
+/* Gradients whose home is in memory. */
+static void read_grads(struct harness *harness, struct outcome *out) {
+    const struct ox_shard_table *const table = &ox_engine_plan_of(harness->engine)->table;
+    for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+        if (table->shards[i].homes.grad == OX_TIER_HOST) {
+            out->grads[i] = calloc(out->elems[i], sizeof(float));
+            ox_engine_grad_read(harness->engine, i, 0, out->elems[i], out->grads[i]);
+        }
+    }
+}
+
+static void begin_outcome(const struct harness *harness, const struct golden *golden, struct outcome *out) {
+    OX_ASSERT(harness->model->unit_count <= GOLDEN_UNITS_MAX);
+    *out = (struct outcome){.logits_count = golden->batch * golden->seq * harness->model->config.vocab};
+    out->logits = calloc(out->logits_count, sizeof(float));
+    for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+        out->elems[i] = harness->model->units[i].elem_count;
+    }
+}
+
+void golden_steps(struct harness *harness, const struct golden *golden, size_t first, size_t past,
+                  struct outcome *out) {
+    if (first == 0) {
+        begin_outcome(harness, golden, out);
+    }
+    for (size_t i = first; i < past; i++) {
+        struct ox_step_result result;
+        struct ox_step_input input = golden_input(golden, i, golden_fill(harness->engine, golden, i));
+        input.logits = i == 0 ? out->logits : NULL;
+        REQUIRE_OK(ox_engine_step(harness->engine, &input, &result));
+        CHECK(result.finite);
+        CHECK(memcmp(result.traffic, ox_engine_plan_of(harness->engine)->train->traffic,
+                     sizeof result.traffic) == 0);
+        out->losses[i] = result.loss;
+        out->norms[i] = result.grad_norm;
+        if (i == 0) {
+            read_grads(harness, out);
+        }
+    }
+}
+
+void outcome_read_weights(struct harness *harness, struct outcome *out) {
+    for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+        free(out->weights[i]);
+        out->weights[i] = harness_read_unit(harness, i);
+    }
+}
+
+void golden_train(const struct golden *golden, const struct harness_run *run,
+                  const struct harness_place *place, size_t steps, struct outcome *out) {
+    struct harness harness;
+    harness_open(run, place, &harness);
+    golden_steps(&harness, golden, 0, steps, out);
+    outcome_read_weights(&harness, out);
+    harness_close(&harness);
+}
+
+void outcome_close(struct outcome *outcome) {
+    free(outcome->logits);
+    for (int i = 0; i < GOLDEN_UNITS_MAX; i++) {
+        free(outcome->grads[i]);
+        free(outcome->weights[i]);
+    }
+}
+
+/* ---- verdicts ----------------------------------------------------------------------------------- */
+
+static bool same_floats(const float *a, const float *b, uint64_t count) {
+    return a == NULL || b == NULL || memcmp(a, b, count * sizeof *a) == 0;
+}
+
+void outcome_check_same(const char *what, const struct outcome *expected, const struct outcome *outcome) {
+    const bool losses = memcmp(expected->losses, outcome->losses, sizeof expected->losses) == 0;
+    const bool norms = memcmp(expected->norms, outcome->norms, sizeof expected->norms) == 0;
+    const bool logits = same_floats(expected->logits, outcome->logits, expected->logits_count);
+    bool weights = true, grads = true;
+    for (int i = 0; i < GOLDEN_UNITS_MAX; i++) {
+        CHECK((expected->weights[i] == NULL) == (outcome->weights[i] == NULL));
+        weights = weights && same_floats(expected->weights[i], outcome->weights[i], expected->elems[i]);
+        grads = grads && same_floats(expected->grads[i], outcome->grads[i], expected->elems[i]);
+    }
+    const bool same = losses && norms && logits && weights && grads;
+    printf("  %-46s %s\n", what, same ? "same bits" : "DIFFERENT BITS");
+    if (!same) {
+        printf("    losses %d, norms %d, logits %d, gradients %d, weights %d\n", losses, norms, logits, grads,
+               weights);
+    }
+    CHECK(same);
+}
+
+void golden_report(const char *what, double measured, double limit) {
+    printf("  %-34s %9.2e  of %9.2e\n", what, measured, limit);
+    CHECK(measured <= limit);
+}

@@ -1,0 +1,124 @@
+/* The engine against PyTorch: every case of tests/golden/ in float32, in memory and through three tiers, and
+ * in bfloat16. Tolerances are at most four times what was measured when they were set, the worst of all cores
+ * that OpenBLAS knows; the measured error of this run is printed beside them. */
+#include "tests/golden.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct limits {
+    double loss, logits, grads, norms, final;
+};
+static const struct limits fp32_limits = {2e-6, 1e-5, 5e-6, 4e-6, 3e-5};
+/* Weights are rounded alike on both sides, so only the arithmetic differs. */
+static const struct limits bf16_limits = {3e-7, 1e-5, 0, 0, 0};
+
+/* Largest error of all tensors; gradients relative to the tensor's largest. */
+static double compare_tensors(const struct golden *golden, const struct ox_model *model, const char *kind,
+                              float *const *units) {
+    double worst = 0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        struct harness_error error = {0};
+        uint64_t count = 0;
+        float *const expected = golden_tensor(golden, kind, tensor->name, &count);
+        const uint64_t stride = tensor->count > golden->sample_above ? golden->stride : 1;
+        CHECK(count == (tensor->count + stride - 1) / stride);
+        harness_compare(&error, units[tensor->unit_idx] + tensor->offset, stride, expected, count);
+        free(expected);
+        CHECK(error.compared > count / 2);
+        const double value = kind[0] == 'g' ? error.largest / error.magnitude : error.largest;
+        worst = value <= worst ? worst : value;
+    }
+    return worst;
+}
+
+static double compare_logits(const struct golden *golden, const char *name, const struct outcome *outcome) {
+    struct harness_error error = {0};
+    uint64_t count = 0;
+    float *const expected = golden_tensor(golden, name, "", &count);
+    CHECK(count == outcome->logits_count);
+    harness_compare(&error, outcome->logits, 1, expected, count);
+    free(expected);
+    return error.largest;
+}
+
+static void check_against_reference(const struct golden *golden, const struct ox_model *model,
+                                    const struct outcome *outcome) {
+    double loss = 0, norm = 0;
+    for (size_t i = 0; i < GOLDEN_STEPS; i++) {
+        loss = fmax(loss, fabs(outcome->losses[i] - golden_number(golden, "losses", i)));
+        norm = fmax(norm, fabs(outcome->norms[i] / golden_number(golden, "grad_norms", i) - 1));
+    }
+    golden_report("losses", loss, fp32_limits.loss);
+    golden_report("logits", compare_logits(golden, "logits", outcome), fp32_limits.logits);
+    golden_report("gradients, of the largest", compare_tensors(golden, model, "grad", outcome->grads),
+                  fp32_limits.grads);
+    golden_report("gradient norms, relative", norm, fp32_limits.norms);
+    golden_report("weights after ten steps", compare_tensors(golden, model, "final", outcome->weights),
+                  fp32_limits.final);
+}
+
+/* Names of decayed tensors agree, so that a wrong rule is not taken for rounding. */
+static void check_decay(const struct golden *golden, const struct ox_model *model) {
+    const json_t *const names = json_object_get(golden->json, "decayed");
+    uint32_t decayed = 0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        decayed += tensor->decay && tensor->role != OX_ROLE_EMBED && tensor->role != OX_ROLE_POSITION;
+    }
+    CHECK(json_array_size(names) == decayed);
+    for (size_t i = 0; i < json_array_size(names); i++) {
+        const int64_t idx = ox_model_find_tensor(model, json_string_value(json_array_get(names, i)));
+        CHECK(idx >= 0 && model->tensors[idx].decay);
+    }
+}
+
+static void check_fp32(const struct golden *golden) {
+    const struct harness_run run = golden_run(golden);
+    struct harness harness;
+    struct outcome outcome, other;
+    double loss_sum = 0;
+    harness_open(&run, &harness_in_memory, &harness);
+    check_decay(golden, harness.model);
+    const uint64_t counted = golden_fill(harness.engine, golden, 0);
+    const struct ox_step_input input = golden_input(golden, 0, counted);
+    REQUIRE_OK(ox_engine_eval(harness.engine, &input, &loss_sum));
+    golden_steps(&harness, golden, 0, GOLDEN_STEPS, &outcome);
+    outcome_read_weights(&harness, &outcome);
+    CHECK(loss_sum / (double)counted == outcome.losses[0]);
+    check_against_reference(golden, harness.model, &outcome);
+    harness_close(&harness);
+    golden_train(golden, &run, &harness_places[0], GOLDEN_STEPS, &other);
+    outcome_check_same(harness_places[0].name, &outcome, &other);
+    outcome_close(&other);
+    outcome_close(&outcome);
+}
+
+static void check_bf16(const struct golden *golden) {
+    struct harness_run run = golden_run(golden);
+    struct outcome outcome;
+    double loss = 0;
+    run.fp32 = false;
+    golden_train(golden, &run, &harness_in_memory, 1, &outcome);
+    REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_loss", true, &loss));
+    golden_report("bf16 loss", fabs(outcome.losses[0] - loss), bf16_limits.loss);
+    golden_report("bf16 logits", compare_logits(golden, "bf16_logits", &outcome), bf16_limits.logits);
+    outcome_close(&outcome);
+}
+
+int main(void) {
+    static const char *const cases[] = {"gpt2_b1", "gpt2_small", "llama_bias", "llama_tied_gqa",
+                                        "llama_untied_odd"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct golden golden;
+        printf("%s\n", cases[i]);
+        golden_open(cases[i], &golden);
+        check_fp32(&golden);
+        check_bf16(&golden);
+        golden_close(&golden);
+    }
+    return test_end();
+}
