@@ -1,0 +1,199 @@
+/* No bit depends on where things live, on how they are cut, on drives, threads or late lanes: the models of
+ * tests/golden/ at every placement, compared with the run in memory. */
+#include "base/assert.h"
+#include "base/file.h"
+#include "tests/golden.h"
+#include "tests/test.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+enum { FEW_STEPS = 2 };
+
+struct numerics {
+    const char *name;
+    bool fp32, grad_bf16;
+};
+
+static void check_places(const struct golden *golden, struct numerics numerics) {
+    struct harness_run run = golden_run(golden);
+    struct outcome expected, outcome;
+    run.fp32 = numerics.fp32;
+    run.grad_bf16 = numerics.grad_bf16;
+    printf("%s, %s\n", golden->folder, numerics.name);
+    golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
+        golden_train(golden, &run, place, FEW_STEPS, &outcome);
+        outcome_check_same(place->name, &expected, &outcome);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+}
+
+/* Lanes that start late, and memory that holds NaN before it is written. */
+static void check_chaos(const struct golden *golden) {
+    const struct harness_run run = golden_run(golden);
+    const struct harness_place *const places[] = {&harness_in_memory, &harness_places[0], &harness_places[2],
+                                                  &harness_places[3]};
+    struct outcome expected, outcome;
+    printf("%s, with chaos\n", golden->folder);
+    golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct harness_place place = *places[i];
+        place.chaos_seed = i + 1;
+        golden_train(golden, &run, &place, FEW_STEPS, &outcome);
+        outcome_check_same(place.name, &expected, &outcome);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+}
+
+/* A run that ends after two steps and goes on from its store, elsewhere. */
+static void check_resume(const struct golden *golden) {
+    const struct harness_run run = golden_run(golden);
+    struct outcome expected, outcome;
+    printf("%s, reopened\n", golden->folder);
+    golden_train(golden, &run, &harness_in_memory, 2 * FEW_STEPS, &expected);
+    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
+        if (!place->store) {
+            continue;
+        }
+        struct harness_place later = place[1].name != NULL && place[1].store ? place[1] : harness_places[0];
+        struct harness harness;
+        later.drives = place->drives;
+        later.chunk_elems = place->chunk_elems;
+        harness_open(&run, place, &harness);
+        golden_steps(&harness, golden, 0, FEW_STEPS, &outcome);
+        harness_reopen(&run, &later, &harness);
+        golden_steps(&harness, golden, FEW_STEPS, 2 * FEW_STEPS, &outcome);
+        outcome_read_weights(&harness, &outcome);
+        outcome_check_same(place->name, &expected, &outcome);
+        harness_close(&harness);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+}
+
+/* A step that is stopped leaves nothing: done again, it gives the same bits. */
+static void check_stop(const struct golden *golden, const struct harness_place *place) {
+    const struct harness_run run = golden_run(golden);
+    const volatile sig_atomic_t stop = 1;
+    struct harness harness;
+    struct outcome expected, outcome;
+    printf("%s, stopped and begun again\n", golden->folder);
+    golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    harness_open(&run, place, &harness);
+    golden_steps(&harness, golden, 0, 1, &outcome);
+    struct ox_step_input input = golden_input(golden, 1, golden_fill(harness.engine, golden, 1));
+    struct ox_step_result result;
+    input.stop = &stop;
+    CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_ABORTED);
+    golden_steps(&harness, golden, 1, FEW_STEPS, &outcome);
+    outcome_read_weights(&harness, &outcome);
+    outcome_check_same(place->name, &expected, &outcome);
+    harness_close(&harness);
+    outcome_close(&outcome);
+    outcome_close(&expected);
+}
+
+/* Exchanges the first weight of a unit in memory with *hi. */
+static void exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi) {
+    struct ox_chunk_view view;
+    REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, 0, &view));
+    const uint16_t before = view.hi[0];
+    view.hi[0] = *hi;
+    *hi = before;
+    REQUIRE_OK(ox_engine_chunk_put(harness->engine, unit_idx, 0, &view));
+}
+
+/* A step that is not finite is skipped and changes nothing. */
+static void check_nonfinite(const struct golden *golden, const struct harness_place *place) {
+    const struct harness_run run = golden_run(golden);
+    struct harness harness;
+    struct outcome expected, outcome;
+    struct ox_step_result result;
+    uint16_t hi = 0x7f80; /* infinity */
+    printf("%s, with a step that is not finite\n", golden->folder);
+    golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    harness_open(&run, place, &harness);
+    golden_steps(&harness, golden, 0, 1, &outcome);
+    exchange(&harness, 1, &hi);
+    const struct ox_step_input input = golden_input(golden, 1, golden_fill(harness.engine, golden, 1));
+    REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
+    CHECK(!result.finite);
+    exchange(&harness, 1, &hi);
+    CHECK(hi == 0x7f80);
+    golden_steps(&harness, golden, 1, FEW_STEPS, &outcome);
+    outcome_read_weights(&harness, &outcome);
+    outcome_check_same(place->name, &expected, &outcome);
+    harness_close(&harness);
+    outcome_close(&outcome);
+    outcome_close(&expected);
+}
+
+/* Two steps of a model whose embedding is read in more operations (two per chunk) than a port takes at a
+ * time. */
+static double wide_loss(const char *path, const struct harness_place *place) {
+    const struct harness_run run = {
+        .model_folder = path, .batch = 1, .seq = 4, .micro_batches = 2, .fp32 = true};
+    struct harness harness;
+    struct ox_step_result result = {0};
+    harness_open(&run, place, &harness);
+    for (uint64_t step = 1; step <= 2; step++) {
+        for (uint32_t mb_idx = 0; mb_idx < run.micro_batches; mb_idx++) {
+            const struct ox_batch batch = ox_engine_batch(harness.engine, mb_idx);
+            for (int32_t i = 0; i < 4; i++) {
+                batch.ids[i] = 8000 * i;
+                batch.targets[i] = 32999 - i;
+            }
+        }
+        const struct ox_step_input input = {.step = step,
+                                            .target_count = 8,
+                                            .adam = {.learning_rate = 1e-2,
+                                                     .beta1 = 0.9,
+                                                     .beta2 = 0.95,
+                                                     .eps = 1e-8,
+                                                     .grad_scale = 1,
+                                                     .step = step}};
+        REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
+    }
+    harness_close(&harness);
+    return result.loss;
+}
+
+static void check_wide(void) {
+    static const char json[] = "{\"model_type\":\"llama\",\"vocab_size\":33000,\"hidden_size\":32,"
+                               "\"intermediate_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
+                               "\"num_key_value_heads\":1,\"tie_word_embeddings\":true}";
+    char path[OX_PATH_BYTES];
+    REQUIRE_OK(ox_path_join(test_folder(), "config.json", path));
+    REQUIRE_OK(ox_file_replace(path, json, sizeof json - 1));
+    struct harness_place many = harness_places[1];
+    OX_ASSERT(many.chunk_elems * (OX_STORE_OPS_MAX / 2) < 33000 * 32);
+    const double expected = wide_loss(path, &harness_in_memory), loss = wide_loss(path, &many);
+    printf("an embedding of many chunks: loss %.17g and %.17g\n", expected, loss);
+    CHECK(expected == loss);
+}
+
+int main(void) {
+    struct golden tied, untied, learned;
+    golden_open("llama_tied_gqa", &tied);
+    golden_open("llama_untied_odd", &untied);
+    golden_open("gpt2_small", &learned);
+    check_places(&tied, (struct numerics){"fp32", true, false});
+    check_places(&tied, (struct numerics){"bf16 with gradients in bf16", false, true});
+    check_places(&untied, (struct numerics){"fp32 with gradients in bf16", true, true});
+    check_places(&learned, (struct numerics){"bf16", false, false});
+    check_chaos(&tied);
+    check_chaos(&learned);
+    check_resume(&tied);
+    check_stop(&tied, &harness_in_memory);
+    check_stop(&untied, &harness_places[0]);
+    check_nonfinite(&learned, &harness_in_memory);
+    check_nonfinite(&tied, &harness_places[3]);
+    check_wide();
+    golden_close(&learned);
+    golden_close(&untied);
+    golden_close(&tied);
+    return test_end();
+}
