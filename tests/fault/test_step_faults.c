@@ -1,0 +1,103 @@
+/* A drive that fails at any call of a step: the step fails with a text, nothing of it stays, and the run goes
+ * on to the same bits. */
+#include "nvme/io_sim.h"
+#include "tests/golden.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 2, HITS_PER_RULE = 8 };
+
+struct rig {
+    struct golden golden;
+    struct harness_run run;
+    struct harness_place place;
+    struct ox_io_backend *fault;
+    struct outcome expected;
+    bool reopens; /* the store after the fault: planes in memory may be ahead of it, or a flush has failed */
+};
+
+static enum ox_status second_step(struct rig *rig, struct harness *harness, struct ox_step_result *result) {
+    const uint64_t counted = golden_fill(harness->engine, &rig->golden, 1);
+    const struct ox_step_input input = golden_input(&rig->golden, 1, counted);
+    return ox_engine_step(harness->engine, &input, result);
+}
+
+/* How many calls of a point a step makes. */
+static uint64_t count_calls(struct rig *rig, enum ox_fault_point point) {
+    struct harness harness;
+    struct outcome outcome;
+    struct ox_step_result result;
+    uint64_t calls = 0, hits = 0;
+    harness_open(&rig->run, &rig->place, &harness);
+    golden_steps(&harness, &rig->golden, 0, 1, &outcome);
+    ox_io_fault_set(rig->fault, NULL);
+    REQUIRE_OK(second_step(rig, &harness, &result));
+    ox_io_fault_counts(rig->fault, point, &calls, &hits);
+    harness_close(&harness);
+    outcome_close(&outcome);
+    return calls;
+}
+
+static void check_rule(struct rig *rig, struct ox_fault_rule rule) {
+    struct harness harness;
+    struct outcome outcome;
+    struct ox_step_result result;
+    uint64_t calls = 0, hits = 0;
+    harness_open(&rig->run, &rig->place, &harness);
+    golden_steps(&harness, &rig->golden, 0, 1, &outcome);
+    ox_io_fault_set(rig->fault, &rule);
+    const enum ox_status status = second_step(rig, &harness, &result);
+    CHECK(status == OX_E_IO && strlen(ox_error_text()) > 20);
+    ox_io_fault_counts(rig->fault, rule.point, &calls, &hits);
+    CHECK(hits > 0);
+    ox_io_fault_set(rig->fault, NULL);
+    if (rig->reopens) {
+        harness_reopen(&rig->run, &rig->place, &harness);
+    }
+    golden_steps(&harness, &rig->golden, 1, STEPS, &outcome);
+    outcome_read_weights(&harness, &outcome);
+    char name[64];
+    snprintf(name, sizeof name, "point %d, kind %d, call %llu", (int)rule.point, (int)rule.kind,
+             (unsigned long long)rule.first_idx);
+    outcome_check_same(name, &rig->expected, &outcome);
+    harness_close(&harness);
+    outcome_close(&outcome);
+}
+
+static void check_point(struct rig *rig, enum ox_fault_point point, enum ox_fault_kind kind,
+                        bool persistent) {
+    const uint64_t calls = count_calls(rig, point);
+    const uint64_t stride = calls / HITS_PER_RULE + 1;
+    printf("point %d: %llu calls\n", (int)point, (unsigned long long)calls);
+    CHECK(calls > 0);
+    for (uint64_t i = 0; i < calls; i += stride) {
+        check_rule(rig, (struct ox_fault_rule){kind, point, i, persistent});
+    }
+}
+
+int main(void) {
+    struct rig rig = {0};
+    golden_open("llama_bias", &rig.golden);
+    rig.run = golden_run(&rig.golden);
+    REQUIRE_OK(ox_io_fault_open(ox_io_threads(), &rig.fault));
+    rig.place = harness_places[0];
+    rig.place.io = rig.fault;
+    golden_train(&rig.golden, &rig.run, &harness_in_memory, STEPS, &rig.expected);
+    check_point(&rig, OX_FAULT_ON_READ, OX_FAULT_EIO, false);
+    check_point(&rig, OX_FAULT_ON_WRITE, OX_FAULT_ENOSPC, false);
+    check_point(&rig, OX_FAULT_ON_WRITE, OX_FAULT_EIO, true);
+    rig.reopens = true;
+    check_point(&rig, OX_FAULT_ON_FLUSH, OX_FAULT_EIO, false);
+    rig.place = harness_places[6];
+    rig.place.io = rig.fault;
+    printf("%s\n", rig.place.name);
+    check_point(&rig, OX_FAULT_ON_READ, OX_FAULT_SHORT, false);
+    check_point(&rig, OX_FAULT_ON_WRITE, OX_FAULT_EIO, false);
+    check_point(&rig, OX_FAULT_ON_FLUSH, OX_FAULT_EIO, false);
+    outcome_close(&rig.expected);
+    ox_io_fault_close(&rig.fault);
+    golden_close(&rig.golden);
+    return test_end();
+}
