@@ -241,6 +241,10 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
         return ox_fail(OX_E_CONFIG,
                        "--from-scratch and --resume-from-checkpoint contradict each other; give one");
     }
+    if (c->overwrite_output_dir && strcmp(c->resume_from_checkpoint, "latest") == 0 && (command & train) != 0) {
+        return ox_fail(OX_E_CONFIG, "--overwrite-output-dir would delete the run that --resume-from-checkpoint latest "
+                                    "goes on with; give one");
+    }
     return OX_OK;
 }
 

@@ -33,6 +33,7 @@ struct ox_config {
     char output_dir[OX_CONFIG_TEXT_BYTES]; /* --output, --output-dir */
     bool from_scratch;                     /* fresh weights even if the folder has some */
     double eval_fraction;                  /* of `data`, held out at its end */
+    bool overwrite_output_dir;             /* start over where a run is: its files and store are deleted */
     /* how much memory */
     uint64_t device_mem_bytes; /* 0 = unified: host memory is device memory (CPU device) */
     uint64_t host_mem_bytes;   /* 0 = what the machine has free, less a reserve */
@@ -125,7 +126,8 @@ OX_MUST enum ox_status ox_config_set(struct ox_config *config, const struct ox_o
                                      const char *text, const char *where);
 /* Cross-checks: what contradicts, is missing or out of range, named with its remedy. */
 OX_MUST enum ox_status ox_config_validate(const struct ox_config *config, unsigned command);
-/* YAML file (libyaml): a flat mapping of option names; unknown keys are errors with line and suggestion. */
+/* YAML file (libyaml): a flat mapping of option names; unknown keys are errors with line and suggestion. TRAIN, PLAN
+ * and EVAL take all keys of a run, each other's too, so that config.resolved.yaml serves all three. */
 OX_MUST enum ox_status ox_config_load_yaml(struct ox_config *config, const char *path, unsigned command);
 /* The resolved configuration as YAML that ox_config_load_yaml reads back to the same values. free() it. */
 OX_MUST enum ox_status ox_config_to_yaml(const struct ox_config *config, unsigned command, char **text);

@@ -70,6 +70,13 @@ static enum ox_status check_scalar(const struct reader *r, const char *what) {
     return OX_OK;
 }
 
+/* A file describes a run: the commands about runs take each other's keys from it, and use those they list. So the
+ * record of a training run serves plan and eval as it is. */
+static unsigned accepted_commands(unsigned command) {
+    const unsigned run = OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL;
+    return (command & run) != 0 ? command | run : command;
+}
+
 static void to_snake(char *text) {
     for (; *text != '\0'; text++) {
         *text = *text == '-' ? '_' : *text;
@@ -85,7 +92,7 @@ static enum ox_status take_key(struct reader *r, const struct ox_option **out) {
     const char *const key = (const char *)r->event.data.scalar.value;
     const struct ox_option *const option = ox_option_find(key);
     if (option == NULL) {
-        const char *const nearest = ox_option_suggest(key, r->command);
+        const char *const nearest = ox_option_suggest(key, accepted_commands(r->command));
         if (nearest == NULL) {
             return fail_at(r, "'%s' is not an option; `offload help %s` lists them", key,
                            ox_command_name(r->command));
@@ -95,7 +102,7 @@ static enum ox_status take_key(struct reader *r, const struct ox_option **out) {
         to_snake(name);
         return fail_at(r, "'%s' is not an option; did you mean '%s'?", key, name);
     }
-    if ((option->commands & r->command) == 0) {
+    if ((option->commands & accepted_commands(r->command)) == 0) {
         return fail_at(r, "`offload %s` does not take '%s'; remove it", ox_command_name(r->command), key);
     }
     uint32_t count = 0;

@@ -42,6 +42,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .work_head_eval_bytes = ox_head_bytes(&shape),
         .fp32 = config->fp32,
         .grad_bf16 = config->grad_bf16,
+        .eval_only = config->eval_only,
     };
 }
 
@@ -300,14 +301,11 @@ enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t r
     return open_store(engine, run_id, true);
 }
 
-/* Planes that live in memory come back from the last commit. */
-static enum ox_status load_residents(struct ox_engine *engine) {
+/* Planes that live in memory come back from the last commit. What stays on the drives is read too, for its checksums:
+ * damage is found while the run can still turn to a checkpoint. Costs what one step reads. */
+static enum ox_status load_and_verify(struct ox_engine *engine) {
     const struct ox_shard_table *const table = &engine->plan->table;
     for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
-        const struct ox_homes *const homes = &table->shards[unit_idx].homes;
-        if (homes->weights == OX_TIER_NVME && homes->state == OX_TIER_NVME) {
-            continue;
-        }
         for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
             struct ox_chunk_view view;
             ox_engine_chunk_view(engine, unit_idx, i, &view);
@@ -330,5 +328,5 @@ static enum ox_status load_residents(struct ox_engine *engine) {
 
 enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run_id[2]) {
     const enum ox_status status = open_store(engine, run_id, false);
-    return status == OX_OK ? load_residents(engine) : status;
+    return status == OX_OK ? load_and_verify(engine) : status;
 }

@@ -29,6 +29,7 @@ struct ox_engine_config {
     bool grad_bf16; /* finished gradients leave the device rounded to bfloat16     */
     bool decay_embeddings;
     bool decay_all; /* norms and biases too */
+    bool eval_only; /* weights alone: for ox_engine_eval */
     uint32_t compute_threads;
     /* placement: no bit depends on it */
     struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below */

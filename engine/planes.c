@@ -23,7 +23,7 @@ struct ox_resident ox_engine_resident(const struct ox_engine *engine, uint32_t u
             out.weights_lo = (uint16_t *)(base + elems * OX_HI_BYTES);
         }
     }
-    if (shard->homes.state == OX_TIER_HOST) {
+    if (ox_plan_home_state(plan, unit_idx) != OX_NONE) {
         unsigned char *const base = resident_ptr(engine, ox_plan_home_state(plan, unit_idx));
         out.lo = (uint16_t *)base;
         out.m = (float *)(base + elems * OX_LO_BYTES);

@@ -46,7 +46,7 @@ static void farthest_homes(struct search *s) {
 }
 
 static void build(struct search *s) {
-    ox_plan_build(s->train, s->in, OX_PLAN_TRAIN);
+    ox_plan_build(s->train, s->in, s->in->model.eval_only ? OX_PLAN_EVAL : OX_PLAN_TRAIN);
     ox_plan_build(s->eval, s->in, OX_PLAN_EVAL);
 }
 

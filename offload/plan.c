@@ -17,7 +17,8 @@ const char *ox_task_name(enum ox_task_kind kind) {
     static const char *const names[OX_TASK_KIND_COUNT] = {
         "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-pack", "grad-save", "grad-write",
-        "grad-read", "grad-load", "reduce",     "norm",      "download",  "adam",      "refresh",   "loss",     "commit"};
+        "grad-read", "grad-load", "reduce",     "norm",      "download",  "adam",      "refresh",   "loss",
+        "commit"};
     OX_ASSERT((unsigned)kind < OX_TASK_KIND_COUNT);
     return names[kind];
 }
@@ -68,7 +69,8 @@ uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_i
 
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    return input->model.fp32 && homes->weights == OX_TIER_HOST && homes->state == OX_TIER_HOST;
+    return input->model.fp32 && !input->model.eval_only && homes->weights == OX_TIER_HOST &&
+           homes->state == OX_TIER_HOST;
 }
 
 static uint32_t home(const uint32_t *homes, const struct ox_plan *plan, uint32_t unit_idx) {

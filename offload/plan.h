@@ -100,8 +100,7 @@ enum { OX_TASK_USES_MAX = 12 };
 
 struct ox_task {
     uint8_t kind, lane;
-    bool last;         /* GRAD_*, REDUCE: the finished sum, not a partial one; FORWARD..: last micro-batch of its tile */
-    bool first;        /* first micro-batch of the step for this unit                        */
+    bool last;         /* GRAD_*, REDUCE: the finished sum, not a partial one */
     uint8_t use_count;
     uint32_t unit_idx; /* gradients: unit_count stands for the head's use of tied weights     */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
@@ -131,6 +130,7 @@ struct ox_plan_model {
     uint64_t work_head_bytes, work_head_eval_bytes;
     bool fp32;       /* compute type: the lo plane travels too */
     bool grad_bf16;  /* how a finished gradient leaves the device */
+    bool eval_only;  /* no state, no gradients: both plans are EVAL plans */
 };
 
 struct ox_plan_budget {
@@ -236,7 +236,7 @@ struct ox_ledger {
 };
 void ox_plan_ledger(const struct ox_plan *plan, struct ox_ledger *out);
 
-/* The whole plan as text: ledger, homes, lanes, traffic, and with `tasks` every task. The text is allocated; free() it. */
+/* The whole plan as text: ledger, homes, lanes, traffic, and with `tasks` every task. free() the text. */
 OX_MUST enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input, bool tasks,
                                     char **text);
 

@@ -43,7 +43,11 @@ static uint32_t new_buf(struct builder *b, enum ox_buf_kind kind, enum ox_tier t
                         uint32_t unit_idx) {
     OX_ASSERT(b->plan->buf_count < b->plan->buf_cap && bytes > 0);
     b->plan->bufs[b->plan->buf_count] = (struct ox_buf){
-        .bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES), .unit_idx = unit_idx, .kind = (uint8_t)kind, .tier = (uint8_t)tier};
+        .bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES),
+        .unit_idx = unit_idx,
+        .kind = (uint8_t)kind,
+        .tier = (uint8_t)tier,
+    };
     return b->plan->buf_count++;
 }
 
@@ -143,7 +147,7 @@ static void place_unit_homes(struct builder *b, uint32_t unit_idx) {
                                                                     : ox_plan_weight_bytes(b->in, unit_idx);
         s->weights_home[unit_idx] = new_resident(b, OX_BUF_WEIGHTS, homes->weights, bytes, unit_idx);
     }
-    if (homes->state == OX_TIER_HOST) {
+    if (homes->state == OX_TIER_HOST && !b->in->model.eval_only) {
         s->state_home[unit_idx] = new_resident(b, OX_BUF_STATE, OX_TIER_HOST, elems * OX_STATE_BYTES, unit_idx);
     }
 }
@@ -159,7 +163,7 @@ static void place_homes(struct builder *b) {
     }
     for (uint32_t i = 0; i <= plan->unit_count; i++) {
         s->grad_home[i] = s->grad_spool[i] = s->grad_live[i] = OX_NONE;
-        if (i == b->tied_unit && model->tied_elems == 0) {
+        if (model->eval_only || (i == b->tied_unit && model->tied_elems == 0)) {
             continue;
         }
         if (grad_tier(b, i) == OX_TIER_HOST) {

@@ -35,7 +35,7 @@ int test_end(void);
 __attribute__((noreturn)) void test_skip(const char *why);
 /* A fresh empty folder under the system's temporary folder ($TMPDIR), removed at exit; static storage. */
 const char *test_folder(void);
-/* The folder of real models and texts beside the project, or NULL where it is absent ($OX_TEST_DATA or ../shared/data). */
+/* The folder of real models and texts: $OX_TEST_DATA, else ../shared/data; NULL where it is absent. */
 const char *test_data_folder(void);
 
 #endif

@@ -77,7 +77,8 @@ static void print_options(FILE *file, unsigned mask) {
         print_option(file, &options[i]);
     }
     fprintf(file, "\n  --config FILE");
-    print_wrapped(file, 15, "YAML file of the same names; flags override it");
+    print_wrapped(file, 15, "YAML file of the same names; flags override it. train, plan and eval also take each "
+                            "other's keys, as in a run's config.resolved.yaml, and use those listed here");
 }
 
 void ox_help_print(FILE *file) {

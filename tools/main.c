@@ -13,6 +13,10 @@ static int run_version(const struct ox_config *config) {
 }
 
 static const struct ox_command commands[] = {
+    {.name = "train", .mask = OX_CMD_TRAIN, .run = ox_cmd_train, .summary = "train or fine-tune a model"},
+    {.name = "plan", .mask = OX_CMD_PLAN, .run = ox_cmd_plan,
+     .summary = "what fits the budget, where it lives, what travels; exit 2 when nothing fits"},
+    {.name = "eval", .mask = OX_CMD_EVAL, .run = ox_cmd_eval, .summary = "perplexity of a model on a text"},
     {.name = "doctor", .mask = OX_CMD_DOCTOR, .run = ox_cmd_doctor,
      .summary = "what this machine offers, and what holds it back"},
     {.name = "export", .mask = OX_CMD_EXPORT, .positional = "model", .run = ox_cmd_export,

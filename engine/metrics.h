@@ -1,0 +1,44 @@
+/* metrics.jsonl: one JSON object per line, flushed at once; floats are printed so that they read back to the same
+ * bits. A line that the disk refuses is dropped and counted: logging never stops a run. */
+#ifndef OX_ENGINE_METRICS_H
+#define OX_ENGINE_METRICS_H
+
+#include "engine/engine.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ox_step_report {
+    uint64_t step, max_steps;
+    double learning_rate;
+    uint64_t tokens;          /* counted targets of this step                              */
+    uint64_t tokens_seen;
+    double wall_seconds;      /* data and step; the step's own seconds are in the result    */
+    struct ox_step_result result;
+};
+
+struct ox_eval_report {
+    uint64_t step;
+    double loss;       /* mean negative log-likelihood per token, natural logarithm */
+    double perplexity;
+    uint64_t tokens;
+    double seconds;
+};
+
+/* Share of the step in which the compute lane waited for other lanes or for nothing to do. */
+double ox_step_stall_share(const struct ox_step_report *report);
+
+struct ox_metrics;
+/* Opens <folder>/metrics.jsonl for appending; lines of steps after `step` (an earlier run that got further than
+ * its last commit) and an unfinished last line are removed first. */
+OX_MUST enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out);
+void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report);
+void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report);
+uint64_t ox_metrics_dropped(const struct ox_metrics *metrics);
+void ox_metrics_close(struct ox_metrics **metrics);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

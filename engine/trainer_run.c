@@ -1,0 +1,224 @@
+/* The loop: data, step, metrics, evaluation, checkpoints, signals. */
+#include "engine/trainer_internal.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const uint64_t SHARD_BYTES_MAX = UINT64_C(5000000000); /* as huggingface_hub writes them */
+
+/* ---- saving ---------------------------------------------------------------------------------------- */
+
+static enum ox_status save(struct ox_trainer *trainer) {
+    if (trainer->saved_step == trainer->state.step + 1) {
+        return OX_OK;
+    }
+    const struct ox_config *const config = &trainer->config;
+    const uint64_t begin_ns = ox_clock_ns();
+    const struct ox_checkpoint_save how = {
+        .output_dir = config->output_dir,
+        .source_model = ox_path_is_folder(config->model) ? config->model : "",
+        .original_config = ox_hf_config(trainer->folder),
+        .weights_dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32,
+        .shard_bytes_max = SHARD_BYTES_MAX,
+        .total_limit = config->save_total_limit,
+    };
+    const enum ox_status status = ox_checkpoint_write(trainer->engine, &trainer->state, &how);
+    if (status != OX_OK) {
+        return status;
+    }
+    trainer->saved_step = trainer->state.step + 1;
+    char name[64];
+    snprintf(name, sizeof name, "checkpoint-%" PRIu64, trainer->state.step);
+    if (ox_path_join(config->output_dir, name, trainer->result) != OX_OK) {
+        trainer->result[0] = '\0';
+    }
+    if (trainer->hooks->saved != NULL) {
+        trainer->hooks->saved(trainer->hooks->context, trainer->result, (double)(ox_clock_ns() - begin_ns) * 1e-9);
+    }
+    return OX_OK;
+}
+
+/* A checkpoint on the way that the disk refuses is reported and the run goes on: the state is not at risk. */
+static void save_on_the_way(struct ox_trainer *trainer) {
+    if (save(trainer) != OX_OK) {
+        ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", trainer->state.step, ox_error_text());
+    }
+}
+
+/* ---- asked from outside -------------------------------------------------------------------------- */
+
+/* True when the file was there; it is removed, so that it acts once. */
+static bool take_trigger(const struct ox_trainer *trainer, const char *name) {
+    char path[OX_PATH_BYTES];
+    return ox_path_join(trainer->config.output_dir, name, path) == OX_OK && unlink(path) == 0;
+}
+
+struct asked {
+    bool save, finish;
+    int stop; /* signal number */
+};
+
+static struct asked look_outside(struct ox_trainer *trainer, sig_atomic_t *saves_seen) {
+    const struct ox_trainer_events *const events = trainer->events;
+    struct asked asked = {.stop = events->stop, .finish = events->finish != 0};
+    asked.save = take_trigger(trainer, "offload.save");
+    if (events->save != *saves_seen) {
+        *saves_seen = events->save;
+        asked.save = true;
+    }
+    asked.finish = take_trigger(trainer, "offload.stop") || asked.finish;
+    return asked;
+}
+
+/* ---- one step -------------------------------------------------------------------------------------- */
+
+static struct ox_step_input step_input(const struct ox_trainer *trainer, const struct ox_run_state *next) {
+    const struct ox_config *const config = &trainer->config;
+    return (struct ox_step_input){
+        .step = next->step,
+        .target_count = next->tokens_seen - trainer->state.tokens_seen,
+        .adam = {.learning_rate = ox_schedule_rate(&trainer->schedule, trainer->state.step),
+                 .beta1 = config->adam_beta1,
+                 .beta2 = config->adam_beta2,
+                 .eps = config->adam_epsilon,
+                 .weight_decay = config->weight_decay,
+                 .grad_scale = 1,
+                 .step = trainer->state.optimizer_steps + 1},
+        .max_grad_norm = config->max_grad_norm,
+        .meta = next,
+        .meta_bytes = sizeof *next,
+        /* A step that will end within the grace time is let end. */
+        .stop = trainer->step_seconds > config->stop_grace_seconds ? &trainer->events->stop : NULL,
+    };
+}
+
+static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct ox_step_result *result) {
+    struct ox_run_state *const state = &trainer->state;
+    state->nonfinite_steps++;
+    state->nonfinite_in_row++;
+    ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: loss %g, gradient norm %g; nothing was changed", state->step,
+           result->loss, result->grad_norm);
+    if (state->nonfinite_in_row >= trainer->config.max_nonfinite_steps) {
+        return ox_fail(OX_E_CORRUPT, "%" PRIu64 " steps in a row had a loss or gradient that is not finite "
+                       "(--max-nonfinite-steps); the last good state is kept; lower --learning-rate or check the data",
+                       state->nonfinite_in_row);
+    }
+    return OX_OK;
+}
+
+static enum ox_status take_step(struct ox_trainer *trainer) {
+    const uint64_t begin_ns = ox_clock_ns();
+    const uint64_t windows = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
+    uint64_t targets = 0;
+    enum ox_status status = ox_trainer_fill(trainer, trainer->data, &trainer->train, trainer->state.cursor, windows,
+                                            &targets);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (targets == 0) {
+        return ox_fail(OX_E_CONFIG, "%s: the windows of step %" PRIu64 " have no token to be trained on",
+                       trainer->config.data, trainer->state.step + 1);
+    }
+    struct ox_run_state next = trainer->state;
+    next.step++;
+    next.optimizer_steps++;
+    next.cursor += windows;
+    next.tokens_seen += targets;
+    next.nonfinite_in_row = 0;
+    const struct ox_step_input input = step_input(trainer, &next);
+    struct ox_step_report report = {.step = next.step, .max_steps = trainer->max_steps, .tokens = targets,
+                                    .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
+    status = ox_engine_step(trainer->engine, &input, &report.result);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (!report.result.finite) {
+        next.optimizer_steps--;
+        next.nonfinite_in_row = trainer->state.nonfinite_in_row;
+    }
+    trainer->state = next;
+    report.wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    trainer->step_seconds = report.wall_seconds;
+    ox_metrics_step(trainer->metrics, &report);
+    if (trainer->hooks->step != NULL) {
+        trainer->hooks->step(trainer->hooks->context, &report);
+    }
+    return report.result.finite ? OX_OK : count_nonfinite(trainer, &report.result);
+}
+
+static enum ox_status evaluate(struct ox_trainer *trainer) {
+    if (ox_sampler_window_count(&trainer->eval) == 0) {
+        return OX_OK;
+    }
+    struct ox_eval_report report;
+    const enum ox_status status = ox_trainer_eval(trainer, &report);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (report.loss < trainer->state.best_eval_loss) {
+        trainer->state.best_eval_loss = report.loss;
+    }
+    ox_metrics_eval(trainer->metrics, &report);
+    if (trainer->hooks->eval != NULL) {
+        trainer->hooks->eval(trainer->hooks->context, &report);
+    }
+    return OX_OK;
+}
+
+/* ---- the loop -------------------------------------------------------------------------------------- */
+
+static bool due(uint64_t step, uint64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
+    sig_atomic_t saves_seen = trainer->events->save;
+    while (trainer->state.step < trainer->max_steps) {
+        const enum ox_status status = take_step(trainer);
+        if (status == OX_E_ABORTED && trainer->events->stop != 0) {
+            *ended_by = trainer->events->stop;
+            return OX_OK;
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        const uint64_t step = trainer->state.step;
+        const bool last = step == trainer->max_steps;
+        const struct asked asked = look_outside(trainer, &saves_seen);
+        *ended_by = asked.stop;
+        if (asked.stop != 0 || asked.finish) {
+            return OX_OK;
+        }
+        if (due(step, trainer->config.eval_steps) && !last) {
+            const enum ox_status evaluated = evaluate(trainer);
+            if (evaluated != OX_OK) {
+                return evaluated;
+            }
+        }
+        if (!last && (asked.save || due(step, trainer->config.save_steps))) {
+            save_on_the_way(trainer);
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_trainer_events *events,
+                              const struct ox_trainer_hooks *hooks, int *ended_by) {
+    trainer->events = events;
+    trainer->hooks = hooks;
+    *ended_by = 0;
+    enum ox_status status = ox_trainer_start(trainer);
+    if (status == OX_OK) {
+        status = loop(trainer, ended_by);
+    }
+    if (status == OX_OK && *ended_by == 0 && trainer->state.step == trainer->max_steps) {
+        status = evaluate(trainer);
+    }
+    return status == OX_OK ? save(trainer) : status;
+}

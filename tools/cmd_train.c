@@ -1,0 +1,305 @@
+/* `offload train` and `offload plan`. */
+#include "tools/cmd.h"
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "engine/trainer.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct ox_trainer_events events;
+
+/* The first INT or TERM asks, the second ends the process at once; the last commit is intact either way. */
+static void on_stop(int signal_number) {
+    if (events.stop != 0) {
+        _exit(128 + signal_number);
+    }
+    events.stop = signal_number;
+}
+
+static void on_save(int signal_number) {
+    (void)signal_number;
+    events.save = (sig_atomic_t)(events.save + 1);
+}
+
+static void on_finish(int signal_number) {
+    (void)signal_number;
+    events.finish = 1;
+}
+
+static void install(int signal_number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(signal_number, &action, NULL);
+}
+
+static void install_handlers(void) {
+    install(SIGINT, on_stop);
+    install(SIGTERM, on_stop);
+    install(SIGUSR1, on_save);
+    install(SIGUSR2, on_finish);
+    install(SIGPIPE, SIG_IGN); /* a closed pipe shows as a write error */
+}
+
+/* ---- the progress line ---------------------------------------------------------------------------- */
+
+struct progress {
+    uint64_t begin_ns, begin_step, logging_steps;
+    bool terminal, open_line;
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* of all steps of this process */
+    uint64_t steps, tokens, skipped;
+    double seconds, busy_seconds;
+    struct ox_eval_report last_eval;
+};
+
+static void end_line(struct progress *progress) {
+    if (progress->open_line) {
+        fprintf(stderr, "\n");
+        progress->open_line = false;
+    }
+}
+
+static void duration_text(double seconds, char *text, size_t bytes) {
+    const uint64_t whole = (uint64_t)(seconds + 0.5);
+    if (whole >= 3600) {
+        snprintf(text, bytes, "%" PRIu64 "h%02" PRIu64 "m", whole / 3600, whole / 60 % 60);
+    } else if (whole >= 60) {
+        snprintf(text, bytes, "%" PRIu64 "m%02" PRIu64 "s", whole / 60, whole % 60);
+    } else {
+        snprintf(text, bytes, "%" PRIu64 "s", whole);
+    }
+}
+
+static uint64_t link_bytes(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], int link) {
+    uint64_t bytes = 0;
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        bytes += traffic[link][kind];
+    }
+    return bytes;
+}
+
+static void on_start(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin) {
+    struct progress *const progress = context;
+    progress->begin_ns = ox_clock_ns();
+    progress->begin_step = state->step;
+    if (state->step > 0) {
+        fprintf(stderr, "resumed at step %" PRIu64 " of %" PRIu64 " from %s\n", state->step, max_steps, origin);
+    } else {
+        fprintf(stderr, "starting from %s: %" PRIu64 " steps\n", origin, max_steps);
+    }
+}
+
+static void add_step(struct progress *progress, const struct ox_step_report *report) {
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            progress->traffic[link][kind] += report->result.traffic[link][kind];
+        }
+    }
+    progress->steps++;
+    progress->tokens += report->tokens;
+    progress->skipped += !report->result.finite;
+    progress->seconds += report->wall_seconds;
+    progress->busy_seconds += report->result.lane_busy_seconds[OX_LANE_COMPUTE];
+}
+
+static void on_step(void *context, const struct ox_step_report *report) {
+    struct progress *const progress = context;
+    add_step(progress, report);
+    if (report->step % progress->logging_steps != 0 && report->step != report->max_steps) {
+        return;
+    }
+    char eta[32], links[128] = "";
+    const double elapsed = (double)(ox_clock_ns() - progress->begin_ns) * 1e-9;
+    const double per_step = elapsed / (double)(report->step - progress->begin_step);
+    duration_text(per_step * (double)(report->max_steps - report->step), eta, sizeof eta);
+    const double wall = report->wall_seconds > 0 ? report->wall_seconds : 1;
+    size_t used = 0;
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        const uint64_t bytes = link_bytes(report->result.traffic, link);
+        if (bytes > 0 && used < sizeof links) {
+            used += (size_t)snprintf(links + used, sizeof links - used, " %s %.2f",
+                                     ox_link_name((enum ox_link)link), (double)bytes / wall * 1e-9);
+        }
+    }
+    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 " | loss %.4f | norm %.3g | lr %.2e | %.0f ms | %.0f tok/s |%s%s "
+            "stall %.0f%% | eta %s", progress->terminal ? "\r\033[K" : "", report->step, report->max_steps,
+            report->result.loss, report->result.grad_norm, report->learning_rate, report->wall_seconds * 1e3,
+            (double)report->tokens / wall, links, used > 0 ? " GB/s |" : "", 100 * ox_step_stall_share(report), eta);
+    progress->open_line = progress->terminal;
+    if (!progress->terminal) {
+        fprintf(stderr, "\n");
+    }
+}
+
+static void on_eval(void *context, const struct ox_eval_report *report) {
+    struct progress *const progress = context;
+    end_line(progress);
+    progress->last_eval = *report;
+    fprintf(stderr, "eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " tokens\n", report->step,
+            report->loss, report->perplexity, report->tokens);
+}
+
+static void on_saved(void *context, const char *path, double seconds) {
+    struct progress *const progress = context;
+    end_line(progress);
+    fprintf(stderr, "saved %s in %.1f s\n", path, seconds);
+}
+
+/* ---- results -------------------------------------------------------------------------------------- */
+
+static void print_traffic(const struct progress *progress) {
+    printf("traffic per step, measured (MiB)\n  %-12s", "");
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        printf("%12s", ox_link_name((enum ox_link)link));
+    }
+    printf("\n");
+    const double steps = progress->steps > 0 ? (double)progress->steps : 1;
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        uint64_t sum = 0;
+        for (int link = 0; link < OX_LINK_COUNT; link++) {
+            sum += progress->traffic[link][kind];
+        }
+        if (sum == 0) {
+            continue;
+        }
+        printf("  %-12s", ox_traffic_name((enum ox_traffic_kind)kind));
+        for (int link = 0; link < OX_LINK_COUNT; link++) {
+            printf("%12.2f", (double)progress->traffic[link][kind] / steps / (double)OX_MIB);
+        }
+        printf("\n");
+    }
+}
+
+static void print_summary(const struct ox_trainer *trainer, const struct progress *progress) {
+    if (progress->steps > 0) {
+        printf("%" PRIu64 " steps, %" PRIu64 " tokens in %.1f s: %.0f tokens/s; compute busy %.0f%% of the time\n",
+               progress->steps, progress->tokens, progress->seconds, (double)progress->tokens / progress->seconds,
+               100 * progress->busy_seconds / progress->seconds);
+        if (progress->skipped > 0) {
+            printf("%" PRIu64 " steps were skipped because they were not finite\n", progress->skipped);
+        }
+        print_traffic(progress);
+    }
+    if (progress->last_eval.tokens > 0) {
+        printf("held-out loss %.4f, perplexity %.3f per token\n", progress->last_eval.loss,
+               progress->last_eval.perplexity);
+    }
+    printf("model folder: %s\n", ox_trainer_result(trainer));
+}
+
+/* ---- plan ------------------------------------------------------------------------------------------ */
+
+static json_t *bytes_by_tier(const uint64_t *bytes) {
+    return json_pack("{s:I, s:I, s:I}", "device", (json_int_t)bytes[OX_TIER_DEVICE], "host",
+                     (json_int_t)bytes[OX_TIER_HOST], "nvme", (json_int_t)bytes[OX_TIER_NVME]);
+}
+
+static json_t *plan_json(const struct ox_engine_plan *plan, bool feasible) {
+    json_t *const traffic = json_object();
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        json_t *const kinds = json_object();
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            json_object_set_new(kinds, ox_traffic_name((enum ox_traffic_kind)kind),
+                                json_integer((json_int_t)plan->train->traffic[link][kind]));
+        }
+        json_object_set_new(traffic, ox_link_name((enum ox_link)link), kinds);
+    }
+    const struct ox_plan_budget *const budget = &plan->input.budget;
+    const uint64_t given[OX_TIER_COUNT] = {budget->device_bytes, budget->host_bytes, budget->nvme_bytes};
+    return json_pack("{s:b, s:i, s:i, s:s, s:o, s:o, s:o, s:i}", "feasible", feasible, "tiles",
+                     (int)plan->input.placement.tiles, "prefetch_depth", (int)plan->input.placement.prefetch_depth,
+                     "activation_tier", ox_tier_name(plan->input.placement.act_tier), "peak_bytes",
+                     bytes_by_tier(plan->train->peak_bytes), "budget_bytes", bytes_by_tier(given), "bytes_per_step",
+                     traffic, "tasks", (int)plan->train->task_count);
+}
+
+static enum ox_status print_plan(const struct ox_trainer *trainer, const struct ox_config *config, bool feasible) {
+    if (strcmp(config->format, "json") == 0) {
+        json_t *const json = plan_json(ox_trainer_plan(trainer), feasible);
+        const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_INDENT(2));
+        printf("\n");
+        json_decref(json);
+        return written < 0 ? ox_fail(OX_E_IO, "the plan could not be written to stdout") : OX_OK;
+    }
+    char *text = NULL;
+    const enum ox_status status = ox_trainer_plan_text(trainer, false, &text);
+    if (status == OX_OK) {
+        printf("%s%s", feasible ? "" : "the nearest plan that exists, over the budget:\n", text);
+        free(text);
+    }
+    return status;
+}
+
+/* Opens the run; when the budget is too small the nearest plan is shown before the error. */
+static enum ox_status open_run(const struct ox_config *config, struct ox_trainer **trainer) {
+    const enum ox_status status = ox_trainer_open(config, trainer);
+    if (status == OX_OK || *trainer == NULL) {
+        return status;
+    }
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    const enum ox_status printed = print_plan(*trainer, config, false);
+    fflush(stdout);
+    return printed == OX_OK ? ox_fail(status, "%s", text) : printed;
+}
+
+int ox_cmd_plan(const struct ox_config *config) {
+    struct ox_trainer *trainer = NULL;
+    enum ox_status status = open_run(config, &trainer);
+    if (status == OX_OK) {
+        status = print_plan(trainer, config, true);
+    }
+    ox_trainer_close(&trainer);
+    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+}
+
+static enum ox_status dry_run(const struct ox_trainer *trainer, const struct ox_config *config) {
+    if (strcmp(config->format, "json") != 0) {
+        char *yaml = NULL;
+        const enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, &yaml);
+        if (status != OX_OK) {
+            return status;
+        }
+        printf("%s\n", yaml);
+        free(yaml);
+    }
+    return print_plan(trainer, config, true);
+}
+
+int ox_cmd_train(const struct ox_config *config) {
+    struct ox_trainer *trainer = NULL;
+    struct progress progress = {.terminal = isatty(STDERR_FILENO) == 1, .logging_steps = config->logging_steps};
+    const struct ox_trainer_hooks hooks = {
+        .context = &progress, .start = on_start, .step = on_step, .eval = on_eval, .saved = on_saved};
+    int ended_by = 0;
+    install_handlers();
+    enum ox_status status = open_run(config, &trainer);
+    if (status == OX_OK && config->dry_run) {
+        status = dry_run(trainer, config);
+        ox_trainer_close(&trainer);
+        return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    }
+    if (status == OX_OK) {
+        char *text = NULL;
+        status = ox_trainer_plan_text(trainer, false, &text);
+        if (status == OX_OK) {
+            fprintf(stderr, "%s\n", text);
+            free(text);
+        }
+    }
+    if (status == OX_OK) {
+        status = ox_trainer_run(trainer, &events, &hooks, &ended_by);
+    }
+    end_line(&progress);
+    if (status == OX_OK) {
+        print_summary(trainer, &progress);
+    }
+    const int exit_status = status != OX_OK ? ox_cmd_fail(status) : ended_by != 0 ? 128 + ended_by : OX_EXIT_OK;
+    ox_trainer_close(&trainer);
+    return exit_status;
+}
