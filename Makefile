@@ -158,8 +158,12 @@ detect:
 	$(Q)CC='$(CC)' sh tools/detect.sh $(CONFIG)
 
 demo: deps
-	$(Q)$(MAKE) --no-print-directory all
+	$(Q)$(MAKE) --no-print-directory all build/demo-bigram
 	$(Q)sh tools/demo.sh
+
+build/demo-bigram: $(OBJ)/tools/demo/bigram.o $(B)/liboffload.a
+	@echo "  LINK    $@"
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(B)/liboffload.a $(LDLIBS)
 
 install: all
 	install -D -m 755 $(B)/offload $(DESTDIR)$(PREFIX)/bin/offload

@@ -110,7 +110,7 @@ plant functions engine/bad.c "static int bad(void)\\n{\\n$(repeat '    ;' 68)}\\
 plant functions engine/bad.c "OX_PRINTF(1, 2)\\nint ox_bad(int (*f)(int),\\n int b) {\\n$(repeat '    { }' 70)}\\n" \
     'engine/bad.c:1: ox_bad has 74 lines'
 plant files engine/bad.c "$(repeat '/* */' 801)" 'engine/bad.c:801: the file has 801 lines'
-plant columns engine/bad.c '/* %0105d */\n' 'engine/bad.c:1: the line has 111 columns'
+plant columns engine/bad.c '/* %0115d */\n' 'engine/bad.c:1: the line has 121 columns'
 plant columns engine/bad.c '\tint a;\n' 'engine/bad.c:1: a tab'
 plant params engine/bad.h 'int ox_bad(int a, int b, int (*c)(int, int), int d, int e,\n int f, int g);\n' \
     'engine/bad.h:1: ox_bad takes 7 parameters'
