@@ -78,6 +78,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     describe_model(config, plan);
     status = ox_shard_table_open(unit_elems, config->model->unit_count, config->chunk_elems, &plan->table);
     if (status == OX_OK) {
+        plan->input.budget.nvme_fixed_bytes = config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count);
         status = ox_placement_choose(&plan->input, &plan->table, &config->wish, &plan->train, &plan->eval);
     }
     if (status != OX_OK && (plan->train == NULL || plan->train->task_count == 0)) {

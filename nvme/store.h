@@ -64,6 +64,9 @@ void ox_store_close(struct ox_store **store);
 /* Removes the store's files of these folders; for a fresh start over an old run. */
 OX_MUST enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count);
 
+/* Of each drive's file: headers, the list of extents and their checksums, before the first extent. */
+uint64_t ox_store_fixed_bytes(uint32_t extent_count);
+
 /* True when a store file lies in the folder. */
 bool ox_store_exists(const char *folder);
 

@@ -115,6 +115,21 @@ static enum ox_status state_place(struct ox_store_layout *layout, const uint64_t
     return OX_OK;
 }
 
+static void fixed_place(struct ox_store_layout *layout) {
+    const uint64_t count = layout->extent_count;
+    layout->geometry_bytes = ox_align_up(count * sizeof(struct ox_extent_spec), OX_IO_ALIGN_BYTES);
+    layout->table_bytes = ox_align_up(count * sizeof(struct ox_extent_sum), OX_IO_ALIGN_BYTES);
+    layout->table_offset[0] = OX_STORE_GEOMETRY_OFFSET + layout->geometry_bytes;
+    layout->table_offset[1] = layout->table_offset[0] + layout->table_bytes;
+    layout->state_offset = layout->table_offset[1] + layout->table_bytes;
+}
+
+uint64_t ox_store_fixed_bytes(uint32_t extent_count) {
+    struct ox_store_layout layout = {.extent_count = extent_count};
+    fixed_place(&layout);
+    return layout.state_offset;
+}
+
 enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
                                     const uint64_t *bytes_max, uint32_t drive_count,
                                     struct ox_store_layout *layout) {
@@ -131,11 +146,7 @@ enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32
         goto fail;
     }
     memcpy(layout->extents, extents, extent_count * sizeof *extents);
-    layout->geometry_bytes = ox_align_up(extent_count * sizeof *extents, OX_IO_ALIGN_BYTES);
-    layout->table_bytes = ox_align_up(extent_count * sizeof(struct ox_extent_sum), OX_IO_ALIGN_BYTES);
-    layout->table_offset[0] = OX_STORE_GEOMETRY_OFFSET + layout->geometry_bytes;
-    layout->table_offset[1] = layout->table_offset[0] + layout->table_bytes;
-    layout->state_offset = layout->table_offset[1] + layout->table_bytes;
+    fixed_place(layout);
     status = state_place(layout, bytes_max);
     if (status != OX_OK) {
         goto fail;

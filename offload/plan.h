@@ -137,6 +137,7 @@ struct ox_plan_budget {
     bool unified;          /* host memory is device memory; device_bytes is unused */
     uint64_t device_bytes, host_bytes;
     uint64_t nvme_bytes;   /* 0 = no store */
+    uint64_t nvme_fixed_bytes; /* of them, what the store's own tables take */
 };
 
 /* How to place and order things: numerics never depend on it. */
@@ -229,7 +230,8 @@ OX_MUST enum ox_status ox_placement_choose(struct ox_plan_input *input, struct o
 
 /* ---- for people (offload/plan_print.c) ------------------------------------------------------- */
 
-/* Bytes per tier by owner at the tier's fullest moment; `unused` is alignment and gaps. */
+/* Bytes per tier by owner at the tier's fullest moment; `unused` is alignment and gaps, of drives the
+ * store's own tables. */
 struct ox_ledger {
     uint64_t bytes[OX_TIER_COUNT][OX_BUF_KIND_COUNT];
     uint64_t unused[OX_TIER_COUNT];

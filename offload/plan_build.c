@@ -609,7 +609,8 @@ static void sum_nvme(struct builder *b) {
     }
     const bool store = b->in->budget.nvme_bytes > 0;
     plan->resident_bytes[OX_TIER_NVME] = store ? 2 * elems * (OX_HI_BYTES + OX_STATE_BYTES) : 0;
-    plan->peak_bytes[OX_TIER_NVME] = plan->resident_bytes[OX_TIER_NVME] + spool;
+    plan->peak_bytes[OX_TIER_NVME] =
+        plan->resident_bytes[OX_TIER_NVME] + spool + (store ? b->in->budget.nvme_fixed_bytes : 0);
 }
 
 static void emit_stages(struct builder *b) {
