@@ -73,6 +73,7 @@ struct harness_run golden_run(const struct golden *golden) {
         .batch = (uint32_t)golden->batch,
         .seq = (uint32_t)golden->seq,
         .micro_batches = (uint32_t)golden->micro_batches,
+        .compute_threads = 2,
         .fp32 = true,
     };
 }

@@ -175,7 +175,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .fp32 = run->fp32,
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,
-        .compute_threads = 1,
+        .compute_threads = run->compute_threads == 0 ? 1 : run->compute_threads,
         .budget = {.unified = place->unified,
                    .device_bytes = UINT64_C(1) << 30,
                    .host_bytes = UINT64_C(1) << 30},
