@@ -1,0 +1,562 @@
+/* What users get wrong, and what they are told: the exit status (2 for what they can mend, else 1), exactly one line
+ * "offload: ..." on stderr that names the thing, the place and the remedy, and nothing half-written left behind. */
+#include "base/file.h"
+#include "engine/checkpoint.h"
+#include "tests/sys_run.h"
+#include "tests/test.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+static const char common[] = "--max-seq-length 16 --host-mem 32MiB --compute-threads 1 --optimizer-threads 1 "
+                             "--eval-windows 2";
+
+static char config_path[SYS_PATH_BYTES]; /* config.json of a fresh model */
+static char text_path[SYS_PATH_BYTES];
+static char output[SYS_PATH_BYTES];
+static char trained[SYS_PATH_BYTES]; /* a checkpoint */
+static struct sys_args args;
+static struct sys_process process;
+
+/* ---- files ------------------------------------------------------------------------------------------ */
+
+static const char *write_text(const char *name, const char *text) {
+    static char path[SYS_PATH_BYTES];
+    REQUIRE_OK(ox_file_replace(sys_path(path, "%s", name), text, strlen(text)));
+    return path;
+}
+
+static void damage(const char *path, off_t at, const void *bytes, size_t count) {
+    const int fd = open(path, O_WRONLY);
+    if (fd < 0 || pwrite(fd, bytes, count, at) != (ssize_t)count || close(fd) != 0) {
+        printf("%s: cannot be damaged\n", path);
+        exit(1);
+    }
+}
+
+static off_t size_of(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 ? info.st_size : 0;
+}
+
+/* A copy of the trained model that a case may spoil; `file` of it. */
+static const char *fresh_copy(const char *file, char *path) {
+    char folder[SYS_PATH_BYTES];
+    if (sys_exists(sys_path(folder, "model"))) {
+        sys_remove_folder(folder);
+    }
+    sys_copy_folder(trained, folder);
+    return sys_path(path, "model/%s", file);
+}
+
+/* ---- what a run leaves ------------------------------------------------------------------------------ */
+
+static bool is_of_a_run(const char *name) {
+    static const char *const files[] = {"run.json", "config.resolved.yaml", "plan.txt", "metrics.jsonl", "latest",
+                                        ".", ".."};
+    for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
+        if (strcmp(name, files[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* No folder, or one that holds files of a run, each whole. */
+static void check_nothing_half_written(const char *folder) {
+    DIR *const entries = opendir(folder);
+    for (struct dirent *entry = entries != NULL ? readdir(entries) : NULL; entry != NULL; entry = readdir(entries)) {
+        char path[SYS_PATH_BYTES + 256];
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        const size_t length = strlen(entry->d_name);
+        const bool checkpoint = strncmp(entry->d_name, "checkpoint-", 11) == 0 &&
+                                (length < 4 || strcmp(entry->d_name + length - 4, ".tmp") != 0);
+        if (checkpoint ? ox_checkpoint_verify(path) != OX_OK : !is_of_a_run(entry->d_name)) {
+            printf("%s is left behind\n", path);
+            test_failure_count++;
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+}
+
+static void begin(const char *command) {
+    sys_args_begin(&args, command);
+    sys_path(output, "output");
+}
+
+/* `offload train` of the fresh model with further words. */
+static void begin_train(const char *words) {
+    begin("train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_args_add(&args, words);
+}
+
+static void check_error(int exit_status, const char *words) {
+    const struct sys_outcome *const outcome = &process.outcome;
+    unsigned error_count = 0;
+    const char *line = outcome->err, *last = "";
+    while (*line != '\0') {
+        last = line;
+        error_count += strncmp(line, "offload: ", 9) == 0;
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    if (outcome->exit_status != exit_status || error_count != 1 || strncmp(last, "offload: ", 9) != 0 ||
+        strstr(last, words) == NULL) {
+        printf("expected status %d and one line of error with '%s':\n ", exit_status, words);
+        for (int i = 0; i < args.count; i++) {
+            printf(" %s", args.words[i]);
+        }
+        printf("\n%s... ended with %d\n", outcome->err, outcome->exit_status);
+        test_failure_count++;
+    }
+}
+
+/* Runs, expects this error, and that no run was begun. */
+static void refused(int exit_status, const char *words) {
+    sys_run(&args, &process);
+    check_error(exit_status, words);
+    if (sys_exists(output)) {
+        printf("%s was made by a run that was refused (%s)\n", output, words);
+        test_failure_count++;
+        sys_remove_folder(output);
+    }
+}
+
+static void refused_train(const char *more, int exit_status, const char *words) {
+    begin_train(more);
+    refused(exit_status, words);
+}
+
+/* ---- options ---------------------------------------------------------------------------------------- */
+
+static void test_options(void) {
+    static const struct {
+        const char *words, *error;
+    } cases[] = {
+        {"--learnin-rate 1", "did you mean '--learning-rate'?"},
+        {"--zzzzzzzz 1", "`offload help train` lists them"},
+        {"--max-steps two", "--max-steps: 'two' is not a whole number"},
+        {"--max-steps -1", "--max-steps: -1 is out of range"},
+        {"--learning-rate fast", "--learning-rate: 'fast' is not a number"},
+        {"--dtype fp8", "--dtype: 'fp8' is not one of fp32, bf16"},
+        {"--max-steps 1 --max-steps 2", "--max-steps is given twice"},
+        {"--nvme /tmp", "has no size; write it as /tmp:400GiB"},
+        {"--nvme /tmp:1GiB --nvme /tmp:1GiB", "is given twice; give each drive once"},
+        {"--state-tier nvme", "--state-tier nvme needs a drive; add --nvme PATH:SIZE"},
+        {"--max-steps 0 --num-train-epochs 0", "are both 0; give one of them"},
+        {"--warmup-steps 1 --warmup-ratio 0.1", "are both given; give one of them"},
+        {"--max-steps 2 --warmup-steps 3", "together exceed --max-steps 2"},
+        {"--decay-steps 1", "has a meaning with --lr-scheduler-type wsd alone; remove it"},
+        {"--tiles 4", "exceeds --gradient-accumulation-steps 1"},
+        {"--chunk-elems 3000", "is not a multiple of 2048"},
+        {"--from-scratch --resume latest", "contradict each other; give one"},
+        {"--overwrite-output-dir --resume latest", "would delete the run"},
+        {"--isa neon --isa avx2", "--isa is given twice"},
+        {"--per-device-train-batch-size 0", "is out of range; give 1 to 65536"},
+        {"--resume latest", "holds no run to go on with; leave --resume-from-checkpoint away"},
+        {"--resume /nonexistent", "--resume-from-checkpoint /nonexistent: there is no such folder"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        refused_train(cases[i].words, 2, cases[i].error);
+    }
+    begin("train");
+    refused(2, "--model is missing; give");
+    sys_args_word(&args, "--model=%s", config_path);
+    refused(2, "--data is missing; give");
+    sys_args_word(&args, "--data=%s", text_path);
+    refused(2, "--output is missing; name");
+    begin_train("");
+    args.count--;
+    sys_args_add(&args, "2 --host-mem 1KiB");
+    refused(2, "--host-mem is given twice");
+    begin("train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, "--max-seq-length 16 --host-mem 64KiB");
+    refused(2, "nearest that fits: --host-mem ");
+}
+
+static void test_yaml(void) {
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"seed: 1\nlearnin_rate: 1\n", "run.yaml:2: 'learnin_rate' is not an option; did you mean 'learning_rate'?"},
+        {"seed: 1\n\nmax_steps: many\n", "run.yaml:3: max_steps: 'many' is not a whole number"},
+        {"seed: 1\nseed: 2\n", "run.yaml:2: 'seed' was set already in line 1"},
+        {"seed: [1, 2]\n", "run.yaml:1: "},
+        {"seed: 1\nmax_steps: ]\n", "run.yaml:2: this is not YAML"},
+        {"- seed\n", "run.yaml:1: lines of the form 'option: value' are expected"},
+        {"seed:\n", "run.yaml:1: seed has no value"},
+        {"nvme:\n  - /tmp:lots\n", "run.yaml:2: nvme: '/tmp:lots' does not end in a size"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const path = write_text("run.yaml", cases[i].text);
+        begin_train("");
+        sys_args_word(&args, "--config=%s", path);
+        refused(2, cases[i].error);
+    }
+    refused_train("--config /nonexistent.yaml", 2, "/nonexistent.yaml");
+}
+
+/* ---- model ------------------------------------------------------------------------------------------ */
+
+static void refused_model(const char *path, int exit_status, const char *words) {
+    begin("train");
+    sys_args_word(&args, "--model=%s", path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    refused(exit_status, words);
+}
+
+static void test_config_json(void) {
+    char path[SYS_PATH_BYTES];
+    refused_model("/nonexistent", 2, "--model /nonexistent: there is no such file or folder; give a folder");
+    sys_make_folder(sys_path(path, "empty"));
+    refused_model(path, 2, "empty/config.json");
+    refused_model(write_text("odd.json", "{\"model_type\": \"mamba\"}"), 2, "\"mamba\" is not supported");
+    refused_model(write_text("odd.json", "{\"model_type\": \"llama\""), 1, "odd.json");
+    refused_model(write_text("odd.json", "{\"model_type\": \"llama\", \"vocab_size\": 256}"), 2, "hidden_size");
+}
+
+static void test_weights(void) {
+    static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};
+    char path[SYS_PATH_BYTES], folder[SYS_PATH_BYTES];
+    sys_path(folder, "model");
+    fresh_copy("model.safetensors", path);
+    const off_t whole = size_of(path);
+    CHECK(truncate(path, whole - 100) == 0);
+    refused_model(folder, 1, "model/model.safetensors: tensor \"");
+    CHECK(strstr(process.outcome.err, "the file is cut off") != NULL);
+    CHECK(truncate(path, 4) == 0);
+    refused_model(folder, 1, "has 4 bytes and is no safetensors file");
+
+    damage(fresh_copy("model.safetensors", path), 3, "\x7f", 1); /* the header's length */
+    refused_model(folder, 1, "claims a header of ");
+    damage(fresh_copy("model.safetensors", path), 9, "#", 1); /* within the header */
+    refused_model(folder, 1, "model/model.safetensors:1:2: not valid JSON");
+    damage(fresh_copy("model.safetensors", path), whole - 400, not_a_number, sizeof not_a_number);
+    refused_model(folder, 1, "is nan, which no weight can be");
+
+    CHECK(unlink(fresh_copy("model.safetensors", path)) == 0);
+    refused_model(folder, 2, "holds neither model.safetensors nor model.safetensors.index.json");
+    write_text("model/model.safetensors.index.json",
+               "{\"weight_map\": {\"model.norm.weight\": \"model-00001-of-00002.safetensors\"}}");
+    refused_model(folder, 2, "model-00001-of-00002.safetensors: cannot open");
+}
+
+/* ---- data ------------------------------------------------------------------------------------------- */
+
+static void refused_data(const char *path, int exit_status, const char *words) {
+    begin("train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    refused(exit_status, words);
+}
+
+static void test_data(void) {
+    refused_data("/nonexistent", 2, "--data /nonexistent: there is no such file or folder");
+    refused_data(write_text("none.txt", ""), 2, "none.txt: holds no tokens");
+    refused_data(write_text("short.txt", "A line."), 2, "7 tokens are not one window of --max-seq-length 16 + 1");
+    refused_train("--eval-data /nonexistent", 2, "--eval-data /nonexistent: there is no such file");
+
+    /* Ids are known when they are read, in the first step at the earliest: the run exists by then. */
+    static unsigned char tokens[1024 + 2 * 64];
+    const uint32_t head[] = {20240520, 1, 64};
+    memcpy(tokens, head, sizeof head);
+    for (unsigned i = 0; i < 64; i++) {
+        tokens[1024 + 2 * i + 1] = 3; /* 768 */
+    }
+    char path[SYS_PATH_BYTES];
+    REQUIRE_OK(ox_file_replace(sys_path(path, "tokens.bin"), tokens, sizeof tokens));
+    begin("train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_run(&args, &process);
+    check_error(1, "has the id 768, but the model knows 256 tokens");
+    check_nothing_half_written(output);
+    sys_remove_folder(output);
+}
+
+/* ---- output ----------------------------------------------------------------------------------------- */
+
+static void test_output(void) {
+    char path[SYS_PATH_BYTES];
+    sys_touch(sys_path(path, "file"));
+    begin_train("");
+    sys_path(output, "output");
+    args.count = 4; /* offload train --model --data */
+    sys_args_word(&args, "--output=%s", path);
+    sys_args_add(&args, common);
+    refused(2, "file: is a file, not a folder; give another name");
+    CHECK(size_of(path) == 0);
+
+    args.count = 4;
+    sys_args_word(&args, "--output=/proc/offload");
+    sys_args_add(&args, common);
+    refused(2, "/proc/offload: cannot create the folder");
+
+    sys_make_folder(sys_path(path, "closed"));
+    if (geteuid() != 0 && chmod(path, 0500) == 0) {
+        args.count = 4;
+        sys_args_word(&args, "--output=%s", path);
+        sys_args_add(&args, common);
+        refused(2, "closed: nothing can be written there");
+    }
+    args.count = 4;
+    sys_args_word(&args, "--output=%s/..", trained);
+    sys_args_add(&args, common);
+    refused(2, "already holds a run; add --resume-from-checkpoint latest to go on with it, or --overwrite-output-dir");
+}
+
+/* ---- records of a run ------------------------------------------------------------------------------- */
+
+static void test_resolved(void) {
+    char yaml[SYS_PATH_BYTES];
+    sys_path(yaml, "first/config.resolved.yaml");
+    begin("plan");
+    sys_args_word(&args, "--config=%s", yaml);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "memory at its fullest") != NULL && process.outcome.err[0] == '\0');
+
+    begin("eval");
+    sys_args_word(&args, "--config=%s", yaml);
+    sys_args_word(&args, "--model=%s", trained);
+    sys_run_well(&args, &process);
+    CHECK(strncmp(process.outcome.out, "loss ", 5) == 0 && process.outcome.err[0] == '\0');
+
+    begin("train");
+    sys_args_word(&args, "--config=%s", yaml);
+    refused(2, "already holds a run");
+    sys_args_word(&args, "--output=%s", output);
+    sys_run_well(&args, &process);
+    char left[SYS_PATH_BYTES], right[SYS_PATH_BYTES];
+    CHECK(sys_same_checkpoint(sys_path(left, "first/checkpoint-2"), sys_path(right, "output/checkpoint-2")));
+    sys_remove_folder(output);
+
+    /* Flags stay strict, and so do names that no command knows. */
+    begin("eval");
+    sys_args_add(&args, "--learning-rate 1");
+    refused(2, "`offload eval` does not take --learning-rate");
+    begin("eval");
+    sys_args_word(&args, "--config=%s", write_text("run.yaml", "learnin_rate: 1\n"));
+    refused(2, "did you mean 'learning_rate'?");
+    begin("doctor");
+    sys_args_word(&args, "--config=%s", write_text("run.yaml", "seed: 1\n"));
+    refused(2, "`offload doctor` does not take 'seed'");
+}
+
+static void test_damaged_checkpoint(void) {
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "config.json"};
+    char folder[SYS_PATH_BYTES], path[SYS_PATH_BYTES], more[SYS_PATH_BYTES + 32];
+    snprintf(more, sizeof more, "--resume-from-checkpoint %s", sys_path(folder, "model"));
+    for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
+        fresh_copy(files[i], path);
+        damage(path, size_of(path) / 2, "\x01", 1);
+        char words[128];
+        snprintf(words, sizeof words, "model/%s: its content has changed since it was saved; use another", files[i]);
+        refused_train(more, 1, words);
+    }
+    fresh_copy("trainer_state.json", path);
+    damage(path, size_of(path) / 2, "\x01", 1);
+    refused_train(more, 1, "model/trainer_state.json");
+    CHECK(unlink(fresh_copy("optimizer.safetensors", path)) == 0);
+    refused_train(more, 1, "model/optimizer.safetensors: cannot open");
+}
+
+/* ---- drives ----------------------------------------------------------------------------------------- */
+
+enum { HEADERS_BYTES = 2 << 20, PAGE_BYTES = 4096 };
+
+static void begin_on(const char *drive, const char *more) {
+    begin_train("--weights-tier nvme --state-tier nvme --lr-scheduler-type constant");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_args_add(&args, more);
+}
+
+static void test_drives(void) {
+    char drive[SYS_PATH_BYTES], folder[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
+    begin_on("/nonexistent", "");
+    refused(2, "--nvme /nonexistent: is not a folder; create it, or mount the drive");
+    begin_on("/proc", "");
+    refused(1, "/proc/offload-store-0.ox: cannot open");
+    sys_make_folder(sys_path(drive, "drive"));
+    if (geteuid() != 0 && chmod(drive, 0500) == 0) {
+        begin_on(drive, "");
+        refused(2, "drive: this user may not write there");
+        CHECK(chmod(drive, 0700) == 0);
+    }
+
+    /* A start that fails leaves no store in the way of the next one. */
+    static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};
+    fresh_copy("model.safetensors", path);
+    damage(path, size_of(path) - 400, not_a_number, sizeof not_a_number);
+    begin("train");
+    sys_args_word(&args, "--model=%s", sys_path(folder, "model"));
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    refused(1, "is nan, which no weight can be");
+    CHECK(!sys_exists(sys_path(path, "drive/offload-store-0.ox")));
+}
+
+/* Memory as a drive: it works, and is announced. */
+static void test_memory_drive(void) {
+    struct statfs info;
+    char drive[64];
+    snprintf(drive, sizeof drive, "/dev/shm/offload-test-%ld", (long)getpid());
+    if (statfs("/dev/shm", &info) != 0 || info.f_type != TMPFS_MAGIC || mkdir(drive, 0700) != 0) {
+        printf("no tmpfs at /dev/shm: a drive in memory is not tried\n");
+        return;
+    }
+    begin_on(drive, "--max-steps 1");
+    sys_run(&args, &process);
+    sys_remove_folder(drive);
+    CHECK(process.outcome.exit_status == 0);
+    CHECK(strstr(process.outcome.err, "offload-store-0.ox: degraded: goes through the page cache") != NULL);
+    sys_remove_folder(output);
+}
+
+static void test_store_in_use(void) {
+    static struct sys_process holder;
+    char drive[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
+    sys_path(drive, "drive");
+    begin_on(drive, "--max-steps 1000000 --logging-steps 1000000");
+    sys_start(&args, &holder);
+    CHECK(sys_await(&holder, "starting from"));
+
+    begin_on(drive, "--max-steps 2 --resume latest");
+    sys_run(&args, &process);
+    check_error(1, "drive/offload-store-0.ox: in use by ");
+    begin_on(drive, "--max-steps 2 --overwrite-output-dir");
+    sys_run(&args, &process);
+    check_error(1, "drive/offload-store-0.ox: in use by ");
+    CHECK(sys_exists(sys_path(path, "output/run.json"))); /* what the holder has written is still there */
+
+    CHECK(kill(holder.pid, SIGTERM) == 0);
+    sys_wait(&holder);
+    CHECK(holder.outcome.exit_status == 128 + SIGTERM);
+    check_nothing_half_written(output);
+
+    sys_path(output, "other");
+    args.count = 4;
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    refused(2, "drive: holds the store of another run; use another folder, or --overwrite-output-dir to delete it");
+    sys_remove_folder(drive);
+    sys_remove_folder(sys_path(output, "output"));
+}
+
+/* Brings back the run that was interrupted at step 2, store and all. */
+static void restore_run(void) {
+    static const char *const names[] = {"drive", "output"};
+    char from[SYS_PATH_BYTES], to[SYS_PATH_BYTES];
+    for (unsigned i = 0; i < 2; i++) {
+        if (sys_exists(sys_path(to, "%s", names[i]))) {
+            sys_remove_folder(to);
+        }
+        sys_copy_folder(sys_path(from, "kept-%s", names[i]), to);
+    }
+}
+
+static void spoil_store(off_t first, off_t past) {
+    char path[SYS_PATH_BYTES];
+    sys_path(path, "drive/offload-store-0.ox");
+    static const unsigned char spoilt[64] = {1, 2, 3};
+    for (off_t at = first; at < past && at < size_of(path); at += PAGE_BYTES) {
+        damage(path, at + 100, spoilt, sizeof spoilt);
+    }
+}
+
+/* From the checkpoint, with a warning, and to the same bits as from the store. */
+static void check_falls_back(const char *drive, const char *why) {
+    char kept[SYS_PATH_BYTES], now[SYS_PATH_BYTES];
+    begin_on(drive, "--max-steps 3 --resume latest");
+    sys_run_well(&args, &process);
+    if (strstr(process.outcome.err, "warning: the store is not used: ") == NULL ||
+        strstr(process.outcome.err, why) == NULL ||
+        strstr(process.outcome.err, "resumed at step 2 of 3 from ") == NULL) {
+        printf("expected a resume from the checkpoint because '%s':\n%s", why, process.outcome.err);
+        test_failure_count++;
+    }
+    CHECK(sys_same_checkpoint(sys_path(kept, "expected"), sys_path(now, "output/checkpoint-3")));
+}
+
+static void test_damaged_store(void) {
+    char drive[SYS_PATH_BYTES], path[SYS_PATH_BYTES], kept[SYS_PATH_BYTES];
+    sys_make_folder(sys_path(drive, "drive"));
+    begin_on(drive, "--max-steps 2");
+    sys_run_well(&args, &process);
+    sys_copy_folder(drive, sys_path(kept, "kept-drive"));
+    sys_copy_folder(output, sys_path(kept, "kept-output"));
+    begin_on(drive, "--max-steps 3 --resume latest");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "resumed at step 2 of 3 from the store's last commit") != NULL);
+    sys_copy_folder(sys_path(path, "output/checkpoint-3"), sys_path(kept, "expected"));
+
+    const off_t bytes = size_of(sys_path(path, "drive/offload-store-0.ox"));
+    restore_run();
+    spoil_store(HEADERS_BYTES + (64 << 10), bytes);
+    check_falls_back(drive, "does not match its checksum");
+    restore_run();
+    spoil_store(0, HEADERS_BYTES);
+    check_falls_back(drive, "both its headers are damaged");
+    restore_run();
+    CHECK(truncate(path, HEADERS_BYTES + (256 << 10)) == 0);
+    check_falls_back(drive, "cut short");
+
+    restore_run();
+    spoil_store(0, bytes);
+    sys_remove_folder(sys_path(path, "output/checkpoint-2"));
+    begin_on(drive, "--max-steps 3 --resume latest");
+    sys_run(&args, &process);
+    check_error(2, "output: has neither a complete checkpoint nor a usable store");
+    check_nothing_half_written(output);
+}
+
+int main(void) {
+    sys_write_model("llama", config_path);
+    sys_write_text(20000, text_path);
+    begin_train("--max-steps 2");
+    args.count = 4;
+    char folder[SYS_PATH_BYTES];
+    sys_args_word(&args, "--output=%s", sys_path(folder, "first"));
+    sys_args_add(&args, common);
+    sys_args_add(&args, "--max-steps 2");
+    sys_run_well(&args, &process);
+    sys_path(trained, "first/checkpoint-2");
+
+    test_options();
+    test_yaml();
+    test_config_json();
+    test_weights();
+    test_data();
+    test_output();
+    test_resolved();
+    test_damaged_checkpoint();
+    test_drives();
+    test_memory_drive();
+    test_store_in_use();
+    test_damaged_store();
+    return test_end();
+}
