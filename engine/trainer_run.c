@@ -105,9 +105,14 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
     ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: loss %g, gradient norm %g; nothing was changed", state->step,
            result->loss, result->grad_norm);
     if (state->nonfinite_in_row >= trainer->config.max_nonfinite_steps) {
+        /* What is in memory is good: no skipped step has touched it. */
+        const bool saved = save(trainer) == OX_OK;
+        if (!saved) {
+            ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", state->step, ox_error_text());
+        }
         return ox_fail(OX_E_CORRUPT, "%" PRIu64 " steps in a row had a loss or gradient that is not finite "
-                       "(--max-nonfinite-steps); the last good state is kept; lower --learning-rate or check the data",
-                       state->nonfinite_in_row);
+                       "(--max-nonfinite-steps); what was before them is in %s; lower --learning-rate or check the data",
+                       state->nonfinite_in_row, saved ? trainer->result : "the last checkpoint and the store");
     }
     return OX_OK;
 }

@@ -181,7 +181,8 @@ static void print_summary(const struct ox_trainer *trainer, const struct progres
                progress->steps, progress->tokens, progress->seconds, (double)progress->tokens / progress->seconds,
                100 * progress->busy_seconds / progress->seconds);
         if (progress->skipped > 0) {
-            printf("%" PRIu64 " steps were skipped because they were not finite\n", progress->skipped);
+            printf("%" PRIu64 " step%s not finite and had no effect\n", progress->skipped,
+                   progress->skipped == 1 ? " was" : "s were");
         }
         print_traffic(progress);
     }
