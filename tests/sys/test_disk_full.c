@@ -1,0 +1,195 @@
+/* Disks that are full: a checkpoint on the way that does not fit is reported and the run goes on, one at the end is an
+ * error, what was saved before stays whole, and a store or an export that does not fit is refused before it begins.
+ *
+ * The disks are small file systems in memory, mounted where only this process and its children see them. */
+#include "base/file.h"
+#include "engine/checkpoint.h"
+#include "tests/sys_run.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+static const char common[] = "--max-seq-length 16 --host-mem 32MiB --compute-threads 1 --optimizer-threads 1 "
+                             "--eval-windows 2 --lr-scheduler-type constant";
+
+static char config_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES], disk[SYS_PATH_BYTES];
+static struct sys_args args;
+static struct sys_process process;
+
+/* ---- disks ------------------------------------------------------------------------------------------ */
+
+static bool write_line(const char *path, const char *line) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    const bool written = fd >= 0 && write(fd, line, strlen(line)) == (ssize_t)strlen(line);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return written;
+}
+
+/* A place of our own for mounts: as root, or as the root of a user namespace. */
+static bool may_mount(void) {
+    char users[64], groups[64];
+    snprintf(users, sizeof users, "0 %ld 1", (long)geteuid());
+    snprintf(groups, sizeof groups, "0 %ld 1", (long)getegid());
+    if (geteuid() == 0) {
+        if (unshare(CLONE_NEWNS) != 0) {
+            return false;
+        }
+    } else if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !write_line("/proc/self/setgroups", "deny") ||
+               !write_line("/proc/self/uid_map", users) || !write_line("/proc/self/gid_map", groups)) {
+        return false;
+    }
+    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
+}
+
+static bool mount_disk(const char *options) {
+    sys_make_folder(sys_path(disk, "disk"));
+    return mount("tmpfs", disk, "tmpfs", 0, options) == 0;
+}
+
+/* The kernel may hold files of a process that has just ended a little longer. */
+static void unmount_disk(void) {
+    CHECK(umount2(disk, MNT_DETACH) == 0);
+}
+
+/* Takes all space but `left` bytes. */
+static void fill_disk(off_t left) {
+    char path[SYS_PATH_BYTES];
+    const int fd = open(sys_path(path, "disk/filler"), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    static const char block[4096];
+    off_t bytes = 0;
+    while (fd >= 0 && write(fd, block, sizeof block) == (ssize_t)sizeof block) {
+        bytes += (off_t)sizeof block;
+    }
+    CHECK(fd >= 0 && errno == ENOSPC && bytes >= left && ftruncate(fd, bytes - left) == 0 && close(fd) == 0);
+}
+
+/* ---- runs ------------------------------------------------------------------------------------------- */
+
+static void begin(const char *output, const char *more) {
+    char path[SYS_PATH_BYTES];
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", sys_path(path, "%s", output));
+    sys_args_add(&args, common);
+    sys_args_add(&args, more);
+}
+
+/* One line of error, the last, with `words`. */
+static void check_error(int exit_status, const char *words) {
+    const char *const line = strstr(process.outcome.err, "offload: ");
+    const char *const newline = line != NULL ? strchr(line, '\n') : NULL;
+    if (process.outcome.exit_status != exit_status || newline == NULL || newline[1] != '\0' ||
+        strstr(line, words) == NULL) {
+        printf("expected status %d and one line with '%s', got %d:\n%s", exit_status, words,
+               process.outcome.exit_status, process.outcome.err);
+        test_failure_count++;
+    }
+}
+
+static void check_whole(const char *checkpoint) {
+    char path[SYS_PATH_BYTES];
+    REQUIRE_OK(ox_checkpoint_verify(sys_path(path, "%s", checkpoint)));
+}
+
+static bool is_there(const char *name) {
+    char path[SYS_PATH_BYTES];
+    return sys_exists(sys_path(path, "%s", name));
+}
+
+/* ---- cases ------------------------------------------------------------------------------------------ */
+
+/* Room for two checkpoints of 0.9 MB beside the 16 MiB that a save leaves free. */
+static void test_checkpoints(void) {
+    char path[SYS_PATH_BYTES];
+    CHECK(mount_disk("size=18637k"));
+    begin("disk/run", "--max-steps 4 --save-steps 1");
+    sys_run(&args, &process);
+    CHECK(strstr(process.outcome.err, "warning: no checkpoint at step 3: ") != NULL);
+    CHECK(strstr(process.outcome.err, "step 4/4 | loss ") != NULL);
+    check_error(1, "are free; make room or choose another folder");
+    check_whole("disk/run/checkpoint-1");
+    check_whole("disk/run/checkpoint-2");
+    CHECK(!is_there("disk/run/checkpoint-3") && !is_there("disk/run/checkpoint-3.tmp"));
+    CHECK(!is_there("disk/run/checkpoint-4") && !is_there("disk/run/checkpoint-4.tmp"));
+
+    /* The last whole one is where the run goes on, once there is room. */
+    sys_remove_folder(sys_path(path, "disk/run/checkpoint-1"));
+    begin("disk/run", "--max-steps 4 --resume latest");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "resumed at step 2 of 4 from ") != NULL);
+    check_whole("disk/run/checkpoint-4");
+    check_whole("disk/run/checkpoint-2");
+
+    /* What a run without a full disk gives. */
+    begin("elsewhere", "--max-steps 4");
+    sys_run_well(&args, &process);
+    char left[SYS_PATH_BYTES];
+    CHECK(sys_same_checkpoint(sys_path(left, "elsewhere/checkpoint-4"), sys_path(path, "disk/run/checkpoint-4")));
+    unmount_disk();
+}
+
+static void test_no_room_at_all(void) {
+    CHECK(mount_disk("size=1m"));
+    fill_disk(0);
+    begin("disk/run", "--max-steps 2");
+    sys_run(&args, &process);
+    check_error(1, "disk/run");
+    CHECK(!is_there("disk/run"));
+
+    /* Room for the run's records, not for a checkpoint. */
+    fill_disk(64 << 10);
+    begin("disk/run", "--max-steps 2");
+    sys_run(&args, &process);
+    check_error(1, "disk/run: needs ");
+    CHECK(!is_there("disk/run/checkpoint-2") && !is_there("disk/run/checkpoint-2.tmp"));
+    CHECK(is_there("disk/run/run.json") && is_there("disk/run/metrics.jsonl"));
+    unmount_disk();
+}
+
+/* The allowance is larger than the file system: found before anything is written. */
+static void test_store(void) {
+    char path[SYS_PATH_BYTES];
+    CHECK(mount_disk("size=3m"));
+    begin("stored", "--max-steps 2 --weights-tier nvme --state-tier nvme");
+    sys_args_word(&args, "--nvme=%s:1GiB", sys_path(path, "disk"));
+    sys_run(&args, &process);
+    check_error(2, "disk/offload-store-0.ox: the file system cannot hold ");
+    CHECK(!is_there("disk/offload-store-0.ox") && !is_there("stored"));
+    unmount_disk();
+}
+
+static void test_export(void) {
+    char path[SYS_PATH_BYTES];
+    CHECK(mount_disk("size=1m"));
+    fill_disk(100 << 10);
+    sys_args_begin(&args, "export");
+    sys_args_word(&args, "--model=%s", sys_path(path, "elsewhere/checkpoint-4"));
+    sys_args_word(&args, "--output=%s", sys_path(path, "disk/exported"));
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 1 || process.outcome.exit_status == 2);
+    check_error(process.outcome.exit_status, "disk/exported");
+    CHECK(!is_there("disk/exported") && !is_there("disk/exported.tmp"));
+    unmount_disk();
+}
+
+int main(void) {
+    if (!may_mount() || !mount_disk("size=1m")) {
+        test_skip("this user may not mount a small file system");
+    }
+    unmount_disk();
+    sys_write_model("llama", config_path);
+    sys_write_text(20000, text_path);
+    test_checkpoints();
+    test_no_room_at_all();
+    test_store();
+    test_export();
+    return test_end();
+}
