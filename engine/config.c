@@ -271,7 +271,10 @@ static enum ox_status check_memory(const struct ox_config *c, unsigned command) 
                  {"--activation-tier", c->activation_tier}};
     for (unsigned i = 0; i < sizeof homes / sizeof *homes; i++) {
         if (sized && homes[i].choice == OX_TIER_CHOICE_NVME && c->nvme_count == 0) {
-            return ox_fail(OX_E_CONFIG, "%s nvme needs a drive; add --nvme PATH:SIZE", homes[i].flag);
+            return command == OX_CMD_EVAL
+                       ? ox_fail(OX_E_CONFIG, "%s nvme: evaluation uses memory alone; use device or host",
+                                 homes[i].flag)
+                       : ox_fail(OX_E_CONFIG, "%s nvme needs a drive; add --nvme PATH:SIZE", homes[i].flag);
         }
     }
     if (c->chunk_elems % CHUNK_STEP != 0) {

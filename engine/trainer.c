@@ -427,7 +427,15 @@ enum ox_status ox_evaluate(const struct ox_config *config, struct ox_eval_report
         return ox_fail(OX_E_NOMEM, "evaluation: no memory");
     }
     trainer->config = *config;
-    trainer->config.nvme_count = 0; /* weights alone: memory holds them */
+    /* Weights alone, and memory holds them: what a run's file says of drives and of training is for that run. */
+    if (config->nvme_count > 0) {
+        ox_log(OX_LOG_INFO, "evaluation uses memory alone; the drives of the configuration are not touched");
+    }
+    trainer->config.nvme_count = 0;
+    trainer->config.weights_tier = config->weights_tier == OX_TIER_CHOICE_NVME ? OX_TIER_CHOICE_AUTO
+                                                                               : config->weights_tier;
+    trainer->config.state_tier = trainer->config.grads_tier = trainer->config.activation_tier = OX_TIER_CHOICE_AUTO;
+    trainer->config.tiles = 0;
     trainer->config.eval_fraction = 0;
     trainer->config.eval_data[0] = '\0';
     const enum ox_status status = evaluate(trainer, out);

@@ -111,8 +111,8 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
             ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", state->step, ox_error_text());
         }
         return ox_fail(OX_E_CORRUPT, "%" PRIu64 " steps in a row had a loss or gradient that is not finite "
-                       "(--max-nonfinite-steps); what was before them is in %s; lower --learning-rate or check the data",
-                       state->nonfinite_in_row, saved ? trainer->result : "the last checkpoint and the store");
+                       "(--max-nonfinite-steps); what was before them is in %s; lower --learning-rate or check the "
+                       "data", state->nonfinite_in_row, saved ? trainer->result : "the last checkpoint and the store");
     }
     return OX_OK;
 }

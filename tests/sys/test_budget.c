@@ -1,6 +1,6 @@
 /* The memory contract, measured from outside: what the kernel counted as resident at the process's fullest moment,
  * load, training, evaluation and saving included, against the budget it was given and the overhead it announces. The
- * model's state is more than ten times the smallest budget. And what does not fit is refused with a budget that does. */
+ * model's state is more than ten times the smallest budget. What does not fit is refused, with a budget that does. */
 #include "base/bytes.h"
 #include "base/file.h"
 #include "engine/checkpoint.h"
@@ -132,8 +132,8 @@ static void test_training(const char *deep, const char *flat, char *sharded) {
     /* Moments and weights of a checkpoint, partly at home in memory. */
     char more[SYS_PATH_BYTES + 64];
     snprintf(more, sizeof more, "--max-steps 3 --resume-from-checkpoint %s", checkpoint);
-    c = (struct budget_case){.name = "resumed", .model = deep, .memory = "--host-mem 64MiB", .drive = true, .more = more,
-                             .memory_bytes = 64 * OX_MIB};
+    c = (struct budget_case){.name = "resumed", .model = deep, .memory = "--host-mem 64MiB", .drive = true,
+                             .more = more, .memory_bytes = 64 * OX_MIB};
     CHECK(measure_train(&c) <= base + DRIFT_BYTES);
     CHECK(strstr(process.outcome.err, "resumed at step 2") != NULL);
 

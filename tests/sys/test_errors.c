@@ -397,7 +397,8 @@ static void test_drives(void) {
     begin_on("/nonexistent", "");
     refused(2, "--nvme /nonexistent: is not a folder; create it, or mount the drive");
     begin_on("/proc", "");
-    refused(geteuid() == 0 ? 1 : 2, geteuid() == 0 ? "/proc/offload-store-0.ox: cannot open" : "/proc: this user may not");
+    const bool root = geteuid() == 0;
+    refused(root ? 1 : 2, root ? "/proc/offload-store-0.ox: cannot open" : "--nvme /proc: this user may not write");
     sys_make_folder(sys_path(drive, "drive"));
     if (geteuid() != 0 && chmod(drive, 0500) == 0) {
         begin_on(drive, "");
@@ -488,6 +489,21 @@ static void spoil_store(off_t first, off_t past) {
     }
 }
 
+/* The record of a run on drives serves an evaluation too, which leaves the drives alone. */
+static void check_eval_of_run(void) {
+    char path[SYS_PATH_BYTES];
+    begin("eval");
+    sys_args_word(&args, "--config=%s", sys_path(path, "output/config.resolved.yaml"));
+    sys_args_word(&args, "--model=%s", trained);
+    sys_run_well(&args, &process);
+    CHECK(strcmp(process.outcome.err,
+                 "evaluation uses memory alone; the drives of the configuration are not touched\n") == 0);
+    begin("eval");
+    sys_args_add(&args, "--nvme /tmp:1GiB");
+    sys_run(&args, &process);
+    check_error(2, "`offload eval` does not take --nvme");
+}
+
 /* From the checkpoint, with a warning, and to the same bits as from the store. */
 static void check_falls_back(const char *drive, const char *why) {
     char kept[SYS_PATH_BYTES], now[SYS_PATH_BYTES];
@@ -507,6 +523,7 @@ static void test_damaged_store(void) {
     sys_make_folder(sys_path(drive, "drive"));
     begin_on(drive, "--max-steps 2");
     sys_run_well(&args, &process);
+    check_eval_of_run();
     sys_copy_folder(drive, sys_path(kept, "kept-drive"));
     sys_copy_folder(output, sys_path(kept, "kept-output"));
     begin_on(drive, "--max-steps 3 --resume latest");
