@@ -243,7 +243,7 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     }
     if (c->overwrite_output_dir && strcmp(c->resume_from_checkpoint, "latest") == 0 && (command & train) != 0) {
         return ox_fail(OX_E_CONFIG, "--overwrite-output-dir would delete the run that --resume-from-checkpoint latest "
-                                    "goes on with; give one");
+                                    "goes on with; add --no-overwrite-output-dir");
     }
     return OX_OK;
 }

@@ -31,8 +31,9 @@ struct ox_trainer_hooks {
 
 struct ox_trainer;
 
-/* Reads the model's and data's heads (without data: a plan alone) and makes the plan; reserves and writes nothing. When the budget is too small
- * the result is OX_E_CONFIG and *out is not NULL: its plan is the nearest that exists, to be shown. */
+/* Reads the model's and data's heads (without data: a plan alone) and makes the plan; reserves and writes nothing. When
+ * the budget is too small the result is OX_E_CONFIG and *out is not NULL: its plan is the nearest that exists, to be
+ * shown. */
 OX_MUST enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer **out);
 void ox_trainer_close(struct ox_trainer **trainer);
 

@@ -163,7 +163,7 @@ static void test_options(void) {
         {"--tiles 4", "exceeds --gradient-accumulation-steps 1"},
         {"--chunk-elems 3000", "is not a multiple of 2048"},
         {"--from-scratch --resume latest", "contradict each other; give one"},
-        {"--overwrite-output-dir --resume latest", "would delete the run"},
+        {"--overwrite-output-dir --resume latest", "add --no-overwrite-output-dir"},
         {"--isa neon --isa avx2", "--isa is given twice"},
         {"--per-device-train-batch-size 0", "is out of range; give 1 to 65536"},
         {"--resume latest", "holds no run to go on with; leave --resume-from-checkpoint away"},
