@@ -7,8 +7,9 @@
 #include <string.h>
 
 /* TILE_GRAIN keeps tiles at whole micro-tiles of the library's kernels. Below SMALL multiply-adds one
- * thread is faster than waking the others. */
-enum { TILE_GRAIN = 32, SMALL = 64 * 64 * 32 };
+ * thread is faster than waking the others. The library packs a strip of all rows it is given, into memory that is
+ * not ours to count: a tile of more than SLAB_ROWS rows is handed to it in slabs. */
+enum { TILE_GRAIN = 32, SMALL = 64 * 64 * 32, SLAB_ROWS = 4096 };
 
 struct grid {
     const struct ox_gemm *gemm;
@@ -32,17 +33,8 @@ static void prefill(const struct grid *grid, struct ox_range rows, struct ox_ran
     }
 }
 
-static void gemm_tile(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct grid *const grid = context;
+static void multiply(const struct grid *grid, struct ox_range rows, struct ox_range cols) {
     const struct ox_gemm *const gemm = grid->gemm;
-    const struct ox_range rows =
-        ox_pool_range(gemm->m, TILE_GRAIN, item / grid->col_parts, grid->row_parts);
-    const struct ox_range cols =
-        ox_pool_range(gemm->n, TILE_GRAIN, item % grid->col_parts, grid->col_parts);
-    if (rows.begin == rows.end || cols.begin == cols.end) {
-        return;
-    }
     float beta = gemm->beta;
     if (gemm->residual != NULL || gemm->bias != NULL) {
         prefill(grid, rows, cols);
@@ -55,6 +47,24 @@ static void gemm_tile(void *context, uint32_t item, uint32_t thread) {
                 (blasint)(cols.end - cols.begin), (blasint)gemm->k, 1.0f, a, (blasint)gemm->a_stride, b,
                 (blasint)gemm->b_stride, beta, gemm->c + rows.begin * gemm->c_stride + cols.begin,
                 (blasint)gemm->c_stride);
+}
+
+static void gemm_tile(void *context, uint32_t item, uint32_t thread) {
+    (void)thread;
+    const struct grid *const grid = context;
+    const struct ox_gemm *const gemm = grid->gemm;
+    const struct ox_range rows =
+        ox_pool_range(gemm->m, TILE_GRAIN, item / grid->col_parts, grid->row_parts);
+    const struct ox_range cols =
+        ox_pool_range(gemm->n, TILE_GRAIN, item % grid->col_parts, grid->col_parts);
+    if (cols.begin == cols.end) {
+        return;
+    }
+    const uint32_t slab_count = (uint32_t)ox_div_up(rows.end - rows.begin, SLAB_ROWS);
+    for (uint32_t i = 0; i < slab_count; i++) {
+        const struct ox_range slab = ox_pool_range(rows.end - rows.begin, TILE_GRAIN, i, slab_count);
+        multiply(grid, (struct ox_range){.begin = rows.begin + slab.begin, .end = rows.begin + slab.end}, cols);
+    }
 }
 
 /* The grid of `parts` tiles that packs the least: each tile packs its rows of a and columns of b. */
