@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-/* Where a run stands; the store's root carries the same struct as its meta. Fixed size, no pointers. */
+/* Where a run stands; the meta in the store's root begins with the same struct. Fixed size, no pointers. */
 enum { OX_RUN_STATE_VERSION = 1 };
 struct ox_run_state {
     uint32_t version;

@@ -107,6 +107,7 @@ struct ox_batch {
 };
 struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx);
 
+struct ox_step_result;
 struct ox_step_input {
     uint64_t step;          /* of the run, from 1: names the transaction            */
     uint64_t target_count;  /* counted targets of all micro-batches together, > 0    */
@@ -116,6 +117,10 @@ struct ox_step_input {
     uint32_t meta_bytes;
     const volatile sig_atomic_t *stop; /* not 0: abort the step if the optimizer has not begun; may be NULL */
     float *logits;          /* (rows, vocab) of micro-batch 0, or NULL; for tests      */
+    /* Told loss, norm and scale on the caller's thread before the optimizer begins, when what `meta` points to may
+     * still change; or NULL. */
+    void (*decided)(void *context, const struct ox_step_result *result);
+    void *context;
 };
 
 struct ox_step_result {

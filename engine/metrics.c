@@ -14,6 +14,7 @@
 struct ox_metrics {
     int fd;
     uint64_t dropped;
+    struct ox_metrics_last last;
 };
 
 double ox_step_stall_share(const struct ox_step_report *report) {
@@ -73,6 +74,7 @@ static json_t *lanes_json(const double seconds[OX_LANE_COUNT]) {
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report) {
     const struct ox_step_result *const result = &report->result;
     const double rate = report->wall_seconds > 0 ? (double)report->tokens / report->wall_seconds : 0;
+    metrics->last.step = report->step;
     write_line(metrics, json_pack(
         "{s:s, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "type", "step", "step",
         (json_int_t)report->step, "loss", number(result->loss), "grad_norm", number(result->grad_norm), "grad_scale",
@@ -84,10 +86,16 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
 }
 
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report) {
+    metrics->last.eval_step = report->step;
+    metrics->last.eval_loss = report->loss;
     write_line(metrics, json_pack("{s:s, s:I, s:o, s:o, s:I, s:o}", "type", "eval", "step",
                                   (json_int_t)report->step, "eval_loss", number(report->loss), "perplexity",
                                   number(report->perplexity), "tokens", (json_int_t)report->tokens, "seconds",
                                   number(report->seconds)));
+}
+
+void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *out) {
+    *out = metrics->last;
 }
 
 uint64_t ox_metrics_dropped(const struct ox_metrics *metrics) {
@@ -96,20 +104,30 @@ uint64_t ox_metrics_dropped(const struct ox_metrics *metrics) {
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* The step a line speaks of; UINT64_MAX when it is not a complete line of ours. */
-static uint64_t step_of_line(const char *line, size_t bytes) {
+/* True for a complete line of ours that speaks of a step up to `step_max`; `last` then takes it in. */
+static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct ox_metrics_last *last) {
+    static const char name[] = "metrics.jsonl";
     json_t *object = NULL;
-    uint64_t step = UINT64_MAX;
-    if (ox_json_parse("metrics.jsonl", line, bytes, &object) != OX_OK) {
-        return UINT64_MAX;
+    uint64_t step = 0;
+    const char *type = NULL;
+    if (ox_json_parse(name, line, bytes, &object) != OX_OK) {
+        return false;
     }
-    const enum ox_status status = ox_json_get_u64("metrics.jsonl", object, "step", true, &step);
+    const bool taken = ox_json_get_u64(name, object, "step", true, &step) == OX_OK && step <= step_max &&
+                       ox_json_get_string(name, object, "type", true, &type) == OX_OK;
+    if (taken && strcmp(type, "step") == 0) {
+        last->step = step;
+    } else if (taken && strcmp(type, "eval") == 0) {
+        const json_t *const loss = json_object_get(object, "eval_loss");
+        last->eval_step = step;
+        last->eval_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
+    }
     json_decref(object);
-    return status == OX_OK ? step : UINT64_MAX;
+    return taken;
 }
 
 /* Keeps the lines of steps up to `step`. */
-static enum ox_status trim(const char *path, uint64_t step) {
+static enum ox_status trim(const char *path, uint64_t step, struct ox_metrics_last *last) {
     char *data = NULL;
     size_t bytes = 0;
     const enum ox_status status = ox_file_read(path, (size_t)1 << 32, &data, &bytes);
@@ -123,7 +141,7 @@ static enum ox_status trim(const char *path, uint64_t step) {
             break; /* an unfinished last line */
         }
         const size_t length = (size_t)(end - (data + at)) + 1;
-        if (step_of_line(data + at, length - 1) <= step) {
+        if (take_line(data + at, length - 1, step, last)) {
             memmove(data + kept, data + at, length);
             kept += length;
         }
@@ -137,9 +155,10 @@ static enum ox_status trim(const char *path, uint64_t step) {
 enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out) {
     *out = NULL;
     char path[OX_PATH_BYTES];
+    struct ox_metrics_last last = {0};
     enum ox_status status = ox_path_join(folder, "metrics.jsonl", path);
     if (status == OX_OK && ox_path_is_file(path)) {
-        status = trim(path, step);
+        status = trim(path, step, &last);
     }
     if (status != OX_OK) {
         return status;
@@ -148,6 +167,7 @@ enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metr
     if (metrics == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory", path);
     }
+    metrics->last = last;
     metrics->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (metrics->fd < 0) {
         const int err = errno;

@@ -33,6 +33,13 @@ struct ox_metrics;
 /* Opens <folder>/metrics.jsonl for appending; lines of steps after `step` (an earlier run that got further than
  * its last commit) and an unfinished last line are removed first. */
 OX_MUST enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out);
+/* What the file ends with: the last step and the last evaluation; 0 = none. */
+struct ox_metrics_last {
+    uint64_t step, eval_step;
+    double eval_loss;
+};
+void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *out);
+/* `seconds` is null when wall_seconds is not a number. */
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report);
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report);
 uint64_t ox_metrics_dropped(const struct ox_metrics *metrics);

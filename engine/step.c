@@ -263,6 +263,13 @@ static enum ox_status begin_optimizer(struct ox_engine *engine, const struct ox_
         return ox_fail(OX_E_ABORTED, "stopped before the optimizer began");
     }
     *skip = !engine->step.finite;
+    if (engine->step.input->decided != NULL) {
+        const struct ox_step_result result = {.loss = engine->step.loss,
+                                              .grad_norm = engine->step.grad_norm,
+                                              .grad_scale = engine->step.grad_scale,
+                                              .finite = engine->step.finite};
+        engine->step.input->decided(engine->step.input->context, &result);
+    }
     if (*skip || engine->store == NULL) {
         return OX_OK;
     }

@@ -11,6 +11,14 @@
 extern "C" {
 #endif
 
+/* What the store's root carries: where the run stands, and what metrics.jsonl has to say of its last step, since a
+ * process may end between the commit and that line. */
+struct ox_commit_note {
+    struct ox_run_state state;
+    double loss, grad_norm, grad_scale, learning_rate;
+    uint64_t tokens; /* 0: no step was taken to get here */
+};
+
 struct ox_trainer {
     struct ox_config config;
     struct ox_hf_folder *folder;
@@ -24,6 +32,7 @@ struct ox_trainer {
     const char *nvme_folders[OX_CONFIG_NVME_MAX];
     uint64_t nvme_bytes[OX_CONFIG_NVME_MAX];
     struct ox_run_state state;
+    struct ox_commit_note note; /* of the last commit; as found in the store after a resume from it */
     struct ox_metrics *metrics;
     const struct ox_trainer_events *events;
     const struct ox_trainer_hooks *hooks;

@@ -78,7 +78,15 @@ static struct asked look_outside(struct ox_trainer *trainer, sig_atomic_t *saves
 
 /* ---- one step -------------------------------------------------------------------------------------- */
 
-static struct ox_step_input step_input(const struct ox_trainer *trainer, const struct ox_run_state *next) {
+/* The commit that follows carries what its line in metrics.jsonl will say. */
+static void on_decided(void *context, const struct ox_step_result *result) {
+    struct ox_commit_note *const note = context;
+    note->loss = result->loss;
+    note->grad_norm = result->grad_norm;
+    note->grad_scale = result->grad_scale;
+}
+
+static struct ox_step_input step_input(struct ox_trainer *trainer, const struct ox_run_state *next) {
     const struct ox_config *const config = &trainer->config;
     return (struct ox_step_input){
         .step = next->step,
@@ -91,8 +99,10 @@ static struct ox_step_input step_input(const struct ox_trainer *trainer, const s
                  .grad_scale = 1,
                  .step = trainer->state.optimizer_steps + 1},
         .max_grad_norm = config->max_grad_norm,
-        .meta = next,
-        .meta_bytes = sizeof *next,
+        .meta = &trainer->note,
+        .meta_bytes = sizeof trainer->note,
+        .decided = on_decided,
+        .context = &trainer->note,
         /* A step that will end within the grace time is let end. */
         .stop = trainer->step_seconds > config->stop_grace_seconds ? &trainer->events->stop : NULL,
     };
@@ -139,6 +149,8 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     const struct ox_step_input input = step_input(trainer, &next);
     struct ox_step_report report = {.step = next.step, .max_steps = trainer->max_steps, .tokens = targets,
                                     .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
+    trainer->note = (struct ox_commit_note){
+        .state = next, .tokens = targets, .learning_rate = input.adam.learning_rate};
     status = ox_engine_step(trainer->engine, &input, &report.result);
     if (status != OX_OK) {
         return status;
@@ -169,7 +181,11 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
     if (report.loss < trainer->state.best_eval_loss) {
         trainer->state.best_eval_loss = report.loss;
     }
-    ox_metrics_eval(trainer->metrics, &report);
+    struct ox_metrics_last last;
+    ox_metrics_last(trainer->metrics, &last);
+    if (last.eval_step != report.step) { /* a finished run that is resumed has it already */
+        ox_metrics_eval(trainer->metrics, &report);
+    }
     if (trainer->hooks->eval != NULL) {
         trainer->hooks->eval(trainer->hooks->context, &report);
     }
@@ -180,6 +196,29 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
 
 static bool due(uint64_t step, uint64_t every) {
     return every > 0 && step % every == 0;
+}
+
+/* What a process that ended right after a step still owed for it: the evaluation, the checkpoint. */
+static enum ox_status catch_up(struct ox_trainer *trainer) {
+    const uint64_t step = trainer->state.step;
+    struct ox_metrics_last last;
+    ox_metrics_last(trainer->metrics, &last);
+    if (step == 0 || step == trainer->max_steps || last.step != step) {
+        return OX_OK; /* into a new folder nothing is owed */
+    }
+    if (due(step, trainer->config.eval_steps) && last.eval_step != step) {
+        const enum ox_status status = evaluate(trainer);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    char name[64], path[OX_PATH_BYTES];
+    snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
+    const enum ox_status status = ox_path_join(trainer->config.output_dir, name, path);
+    if (status == OX_OK && due(step, trainer->config.save_steps) && !ox_path_is_folder(path)) {
+        save_on_the_way(trainer);
+    }
+    return status;
 }
 
 static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
@@ -219,6 +258,9 @@ enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_traine
     trainer->hooks = hooks;
     *ended_by = 0;
     enum ox_status status = ox_trainer_start(trainer);
+    if (status == OX_OK) {
+        status = catch_up(trainer);
+    }
     if (status == OX_OK) {
         status = loop(trainer, ended_by);
     }

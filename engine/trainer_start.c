@@ -158,8 +158,8 @@ static enum ox_status load_all(struct ox_trainer *trainer, const char *checkpoin
     } else if (status == OX_OK) {
         status = ox_engine_init_weights(trainer->engine, trainer->config.seed);
     }
-    return status == OX_OK
-               ? ox_engine_load_commit(trainer->engine, &trainer->state, sizeof trainer->state) : status;
+    trainer->note = (struct ox_commit_note){.state = trainer->state};
+    return status == OX_OK ? ox_engine_load_commit(trainer->engine, &trainer->note, sizeof trainer->note) : status;
 }
 
 static enum ox_status create_store(struct ox_trainer *trainer) {
@@ -270,13 +270,15 @@ static enum ox_status resume_store(struct ox_trainer *trainer, const uint64_t ru
     if (status == OX_OK) {
         ox_store_info(ox_engine_store(trainer->engine), &info);
     }
-    struct ox_run_state found = {0};
-    if (status == OX_OK && info.committed && info.meta_bytes == sizeof found && info.step >= step_min) {
-        memcpy(&found, info.meta, sizeof found);
+    if (status == OX_OK && info.committed && info.meta_bytes == sizeof trainer->note && info.step >= step_min) {
+        memcpy(&trainer->note, info.meta, sizeof trainer->note);
         *resumed = true;
-        return take_state(trainer, &found, "the store");
+        return take_state(trainer, &trainer->note.state, "the store");
     }
-    if (status != OX_OK) {
+    if (status != OX_OK && status != OX_E_CORRUPT) {
+        return status; /* a store that is whole is never given up for a passing fault or another setting */
+    }
+    if (status == OX_E_CORRUPT) {
         ox_log(OX_LOG_WARN, "the store is not used: %s", ox_error_text());
     } else {
         ox_log(OX_LOG_WARN, "the store is behind the newest checkpoint and is written anew");
@@ -397,6 +399,24 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
     return status;
 }
 
+/* A process that ended between a commit and its line in metrics.jsonl owes that line; its timings are lost. */
+static void restore_line(struct ox_trainer *trainer) {
+    const struct ox_commit_note *const note = &trainer->note;
+    struct ox_metrics_last last;
+    ox_metrics_last(trainer->metrics, &last);
+    if (note->tokens > 0 && note->state.step == trainer->state.step && last.step < note->state.step) {
+        const struct ox_step_report report = {
+            .step = note->state.step, .max_steps = trainer->max_steps, .learning_rate = note->learning_rate,
+            .tokens = note->tokens, .tokens_seen = note->state.tokens_seen, .wall_seconds = NAN,
+            .result = {.loss = note->loss, .grad_norm = note->grad_norm, .grad_scale = note->grad_scale,
+                       .finite = true}};
+        ox_metrics_step(trainer->metrics, &report);
+    }
+    if (last.eval_step == trainer->state.step && last.eval_loss < trainer->state.best_eval_loss) {
+        trainer->state.best_eval_loss = last.eval_loss; /* measured after the commit */
+    }
+}
+
 enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     char origin[OX_PATH_BYTES];
     snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
@@ -425,6 +445,9 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     }
     if (status == OX_OK) {
         status = ox_metrics_open(trainer->config.output_dir, trainer->state.step, &trainer->metrics);
+    }
+    if (status == OX_OK && trainer->state.step > 0) {
+        restore_line(trainer);
     }
     if (status == OX_OK && trainer->hooks->start != NULL) {
         trainer->hooks->start(trainer->hooks->context, &trainer->state, trainer->max_steps, origin);

@@ -277,7 +277,7 @@ static enum ox_status inspect_store(struct inspection *in, const char *const *fo
     struct ox_store_info info;
     struct ox_run_state state;
     ox_store_info(store, &info);
-    if (info.meta_bytes == sizeof state) {
+    if (info.meta_bytes >= sizeof state) {
         memcpy(&state, info.meta, sizeof state);
         put_state(in, &state);
     }
