@@ -8,14 +8,29 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static struct ox_trainer_events events;
+static pthread_t main_thread;
+
+/* The kernel picks any thread for a signal, those of the matrix library included; the flags are the main thread's
+ * alone. True when the signal is on its way there. */
+static bool forwarded(int signal_number) {
+    if (pthread_equal(pthread_self(), main_thread)) {
+        return false;
+    }
+    pthread_kill(main_thread, signal_number);
+    return true;
+}
 
 /* The first INT or TERM asks, the second ends the process at once; the last commit is intact either way. */
 static void on_stop(int signal_number) {
+    if (forwarded(signal_number)) {
+        return;
+    }
     if (events.stop != 0) {
         _exit(128 + signal_number);
     }
@@ -23,13 +38,15 @@ static void on_stop(int signal_number) {
 }
 
 static void on_save(int signal_number) {
-    (void)signal_number;
-    events.save = (sig_atomic_t)(events.save + 1);
+    if (!forwarded(signal_number)) {
+        events.save = (sig_atomic_t)(events.save + 1);
+    }
 }
 
 static void on_finish(int signal_number) {
-    (void)signal_number;
-    events.finish = 1;
+    if (!forwarded(signal_number)) {
+        events.finish = 1;
+    }
 }
 
 static void install(int signal_number, void (*handler)(int)) {
@@ -39,6 +56,7 @@ static void install(int signal_number, void (*handler)(int)) {
 }
 
 static void install_handlers(void) {
+    main_thread = pthread_self();
     install(SIGINT, on_stop);
     install(SIGTERM, on_stop);
     install(SIGUSR1, on_save);
