@@ -1,0 +1,329 @@
+/* A run that is killed a hundred times, at moments spread over its start, its steps, its commits and its saves, ends
+ * with the bytes of the run that nobody disturbed, and never loses a step that was committed. Then the gentle ways to
+ * stop: signals and trigger files. */
+#include "tests/sys_run.h"
+#include "tests/test.h"
+
+#include "base/file.h"
+#include "base/prng.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KILLS = 100, STEPS = 1000, SAVE_STEPS = 25, SHORT_STEPS = 12, LINE = SYS_PATH_BYTES + 64 };
+
+static const char common_words[] =
+    "--gradient-accumulation-steps 2 --batch-size 1 --max-seq-length 16 --learning-rate 3e-3"
+    " --lr-scheduler-type cosine --warmup-steps 4 --max-grad-norm 0.5 --eval-windows 4 --compute-threads 1"
+    " --optimizer-threads 1 --chunk-elems 8192";
+
+static struct sys_args args;
+static struct sys_process process;
+static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
+
+static void begin(const char *name, unsigned steps, const char *words) {
+    char folder[SYS_PATH_BYTES];
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--max-steps=%u", steps);
+    sys_args_add(&args, common_words);
+    sys_args_add(&args, words);
+    sys_make_folder(sys_path(folder, "%s-drive", name));
+    sys_args_word(&args, "--nvme");
+    sys_args_word(&args, "%s:32MiB", folder);
+}
+
+static void remove_run(const char *name) {
+    char folder[SYS_PATH_BYTES];
+    sys_remove_folder(sys_path(folder, "%s", name));
+    sys_remove_folder(sys_path(folder, "%s-drive", name));
+}
+
+static bool said(const char *words) {
+    return strstr(process.outcome.err, words) != NULL;
+}
+
+static void complain(const char *what) {
+    printf("%s: exit status %d, signal %d\n%s\n", what, process.outcome.exit_status, process.outcome.signal_number,
+           process.outcome.err);
+    test_failure_count++;
+}
+
+static void compare(const char *expected, const char *name, unsigned steps) {
+    static const char *const types[] = {"step", "eval"};
+    char folders[2][SYS_PATH_BYTES], checkpoints[2][LINE];
+    const char *const names[2] = {expected, name};
+    for (int i = 0; i < 2; i++) {
+        sys_path(folders[i], "%s", names[i]);
+        snprintf(checkpoints[i], sizeof checkpoints[i], "%s/checkpoint-%u", folders[i], steps);
+    }
+    bool same = sys_same_checkpoint(checkpoints[0], checkpoints[1]);
+    for (int i = 0; i < 2; i++) {
+        char *const left = sys_curve(folders[0], types[i]), *const right = sys_curve(folders[1], types[i]);
+        same = sys_same_text(types[i], left, right) && same;
+        free(left);
+        free(right);
+    }
+    if (!same) {
+        complain(name);
+    }
+}
+
+/* ---- kill -9 ---------------------------------------------------------------------------------------- */
+
+static struct {
+    unsigned kills, before_start, while_saving, resumes, starts_over, ends;
+    unsigned commits;  /* steps that any process told of */
+    unsigned restored; /* lines of metrics.jsonl that a killed process had owed */
+} counts;
+
+static void pause_us(unsigned microseconds) {
+    const struct timespec time = {.tv_sec = microseconds / 1000000, .tv_nsec = (long)(microseconds % 1000000) * 1000};
+    nanosleep(&time, NULL);
+}
+
+/* Waits for what the draw says: nothing, a number of steps, or the step after which a checkpoint is written; then for
+ * a moment of its own. The moments decide where the kill lands, not whether the test passes. */
+static void await_moment(uint64_t kill_idx, bool started, long resumed_at) {
+    uint32_t draw[4];
+    char words[64];
+    ox_philox(77, 1, kill_idx, draw);
+    if (kill_idx % 4 == 0 || !started) {
+        /* A slow machine needs longer to start: until it has, it is given more from one kill to the next. */
+        const unsigned range = started ? (kill_idx % 8 == 0 ? 60000 : 18000) : 6000 * (3 + (unsigned)kill_idx);
+        pause_us(draw[0] % range);
+        return;
+    }
+    const long save_at = (resumed_at / SAVE_STEPS + 1) * SAVE_STEPS;
+    const bool at_save = kill_idx % 4 == 1 && save_at - resumed_at < 10;
+    snprintf(words, sizeof words, "\nstep %ld/", at_save ? save_at : resumed_at + 1 + (long)(draw[1] % 5));
+    if (sys_await(&process, words)) {
+        pause_us(draw[2] % (at_save ? 10000 : 12000));
+    }
+}
+
+/* What is known of the run between two processes. */
+struct knowledge {
+    bool started;   /* a process has said that the run began */
+    long told_step; /* the last step that any process told of */
+};
+
+static long max_long(long a, long b) {
+    return a > b ? a : b;
+}
+
+/* Takes in what the process said; a resume behind what had been told, or ahead of the one step that may have been
+ * committed untold, is the failure this test is about. */
+static void take_words(struct knowledge *known, bool resuming) {
+    const long resumed = sys_number_after(process.outcome.err, "resumed at step ", -1);
+    if (resuming && resumed >= 0) {
+        counts.resumes++;
+        if (resumed < known->told_step || resumed > known->told_step + 1) {
+            printf("told of step %ld, ", known->told_step);
+            complain("resumed elsewhere");
+        }
+    }
+    const long told = sys_number_after(process.outcome.err, "\nstep ", -1);
+    const long begun = max_long(resumed, 0);
+    counts.commits += told > begun ? (unsigned)(told - begun) : 0;
+    known->told_step = max_long(known->told_step, max_long(told, resumed));
+    known->started = known->started || said("starting from ") || resumed >= 0;
+    if (said("warning")) {
+        complain("a warning");
+    }
+}
+
+static void begin_part(bool resuming, uint64_t kill_idx) {
+    static const char *const places[] = {
+        "", " --device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --tiles 1",
+        " --device-mem 4MiB --tiles 2 --activation-tier nvme", " --io-backend threads --prefetch-depth 0"};
+    begin("killed", STEPS, "--eval-steps 10 --save-total-limit 2");
+    sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
+    sys_args_add(&args, places[kill_idx % 4]);
+    sys_args_add(&args, resuming ? "--resume latest" : "--overwrite-output-dir");
+}
+
+/* One process, killed unless it ends before. False when the run is complete. */
+static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx) {
+    begin_part(*resuming, kill_idx);
+    sys_start(&args, &process);
+    if (kill_idx < KILLS) {
+        await_moment(kill_idx, known->started, known->told_step);
+        kill(process.pid, SIGKILL);
+    }
+    sys_wait(&process);
+    take_words(known, *resuming);
+    if (process.outcome.signal_number == SIGKILL) {
+        counts.kills++;
+        counts.before_start += !said("resumed at step ") && !said("starting from ");
+        const long told = sys_number_after(process.outcome.err, "\nstep ", -1);
+        counts.while_saving += told > 0 && told % SAVE_STEPS == 0 && !said("saved ");
+        *resuming = true;
+        return true;
+    }
+    if (process.outcome.exit_status == 0) {
+        return false;
+    }
+    /* Killed before anything was there to go on with: the one case in which the run is started over. */
+    if (!*resuming || known->started || (!said("holds no run") && !said("neither a complete checkpoint"))) {
+        complain("cannot go on");
+        exit(1);
+    }
+    counts.starts_over++;
+    *resuming = false;
+    return true;
+}
+
+static void count_restored(void) {
+    char path[SYS_PATH_BYTES];
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(sys_path(path, "killed/metrics.jsonl"), (size_t)1 << 30, &text, &bytes));
+    for (const char *at = strstr(text, "\"seconds\":null"); at != NULL; at = strstr(at + 1, "\"seconds\":null")) {
+        counts.restored++;
+    }
+    free(text);
+}
+
+static void test_kills(void) {
+    begin("expected", STEPS, "--eval-steps 10 --save-total-limit 2");
+    sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
+    sys_run_well(&args, &process);
+    while (counts.kills < KILLS && test_failure_count == 0) {
+        struct knowledge known = {0};
+        bool resuming = false;
+        while (run_part(&known, &resuming, counts.kills)) {
+            continue;
+        }
+        counts.ends++;
+        compare("expected", "killed", STEPS);
+        count_restored();
+    }
+    printf("%u kills (%u before the run began or went on, %u while saving), %u resumes, %u starts over, "
+           "%u steps told of, %u lines restored, %u runs brought to the end\n",
+           counts.kills, counts.before_start, counts.while_saving, counts.resumes, counts.starts_over, counts.commits,
+           counts.restored, counts.ends);
+    remove_run("killed");
+}
+
+/* ---- asked to stop ----------------------------------------------------------------------------------- */
+
+static void begin_short(const char *words) {
+    begin("asked", SHORT_STEPS, "--eval-steps 4 --save-steps 0");
+    sys_args_add(&args, words);
+}
+
+static bool checkpoint_exists(long step) {
+    char path[SYS_PATH_BYTES];
+    return sys_exists(sys_path(path, "asked/checkpoint-%ld/trainer_state.json", step));
+}
+
+/* Goes on to the end and compares. */
+static void end_asked(void) {
+    begin_short("--resume latest");
+    sys_run_well(&args, &process);
+    compare("undisturbed", "asked", SHORT_STEPS);
+    remove_run("asked");
+}
+
+static void test_signal(int signal_number, int exit_status, const char *words) {
+    begin_short(words);
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "\nstep 3/"));
+    kill(process.pid, signal_number);
+    sys_wait(&process);
+    const long step = sys_number_after(process.outcome.err, "/checkpoint-", -1);
+    if (process.outcome.exit_status != exit_status || step < 3 || step >= SHORT_STEPS || !checkpoint_exists(step)) {
+        printf("signal %d, checkpoint of step %ld: ", signal_number, step);
+        complain("expected a saved stop");
+    }
+    end_asked();
+}
+
+/* USR1: a checkpoint appears and the run goes on. */
+static void test_save_signal(void) {
+    begin_short("");
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "\nstep 3/"));
+    kill(process.pid, SIGUSR1);
+    CHECK(sys_await(&process, "saved "));
+    sys_wait(&process);
+    const char *const saved = strstr(process.outcome.err, "/checkpoint-");
+    const long step = saved != NULL ? strtol(saved + strlen("/checkpoint-"), NULL, 10) : -1;
+    CHECK(process.outcome.exit_status == 0 && step >= 3 && step < SHORT_STEPS && checkpoint_exists(step));
+    compare("undisturbed", "asked", SHORT_STEPS);
+    remove_run("asked");
+}
+
+static void test_trigger(const char *name, bool ends) {
+    char path[SYS_PATH_BYTES];
+    sys_path(path, "asked/%s", name);
+    begin_short("");
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "\nstep 2/"));
+    sys_touch(path);
+    CHECK(sys_await(&process, "saved "));
+    sys_wait(&process);
+    const char *const saved = strstr(process.outcome.err, "/checkpoint-");
+    const long step = saved != NULL ? strtol(saved + strlen("/checkpoint-"), NULL, 10) : -1;
+    CHECK(process.outcome.exit_status == 0 && step >= 2 && step < SHORT_STEPS && checkpoint_exists(step));
+    CHECK(!sys_exists(path)); /* it acts once */
+    if (ends) {
+        CHECK(sys_number_after(process.outcome.err, "\nstep ", -1) == step);
+        end_asked();
+        return;
+    }
+    compare("undisturbed", "asked", SHORT_STEPS);
+    remove_run("asked");
+}
+
+/* Two signals that are pending together: the second one ends the process at once, and nothing is saved. Threads may
+ * take one each at the same instant, so the sight of it is given a few tries. */
+static void test_second_signal(void) {
+    bool seen = false;
+    for (int i = 0; i < 5 && !seen; i++) {
+        begin_short(i == 0 ? "" : "--overwrite-output-dir");
+        sys_start(&args, &process);
+        CHECK(sys_await(&process, "\nstep 3/"));
+        kill(process.pid, SIGSTOP);
+        int status = 0;
+        CHECK(waitpid(process.pid, &status, WUNTRACED) == process.pid && WIFSTOPPED(status));
+        kill(process.pid, SIGINT);
+        kill(process.pid, SIGTERM);
+        kill(process.pid, SIGCONT);
+        sys_wait(&process);
+        const int ended = process.outcome.exit_status;
+        if (ended != 128 + SIGINT && ended != 128 + SIGTERM) {
+            complain("ended by two signals");
+        }
+        seen = !said("saved ");
+    }
+    CHECK(seen);
+    end_asked();
+}
+
+static void test_asked(void) {
+    begin("undisturbed", SHORT_STEPS, "--eval-steps 4 --save-steps 0");
+    sys_run_well(&args, &process);
+    test_signal(SIGTERM, 143, "");
+    test_signal(SIGINT, 130, "");
+    test_signal(SIGTERM, 143, "--stop-grace-seconds 0"); /* does not wait for the step to end */
+    test_signal(SIGUSR2, 0, "");
+    test_save_signal();
+    test_trigger("offload.save", false);
+    test_trigger("offload.stop", true);
+    test_second_signal();
+}
+
+int main(void) {
+    sys_write_model("llama", model_path);
+    sys_write_text(20000, text_path);
+    test_asked();
+    test_kills();
+    return test_end();
+}

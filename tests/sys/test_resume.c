@@ -1,0 +1,348 @@
+/* A run that stops and goes on is the run that never stopped: at every step, by checkpoint and by store, under another
+ * placement too. And what refuses, warns and is kept. */
+#include "tests/sys_run.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+enum { STEPS = 8, LINE = SYS_PATH_BYTES + 32 };
+
+static const char common_words[] =
+    "--gradient-accumulation-steps 4 --batch-size 1 --max-seq-length 24"
+    " --lr-scheduler-type cosine --warmup-steps 2 --max-grad-norm 0.5 --eval-steps 3 --eval-windows 8"
+    " --compute-threads 1 --max-steps 8";
+/* Unless the words of a test name the option. */
+static const char *const defaults[][2] = {{"--learning-rate", "3e-3"}, {"--chunk-elems", "4096"}};
+static const char on_drives[] = " --device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme"
+                                " --grads-tier nvme --activation-tier nvme";
+
+static struct sys_args args;
+static struct sys_process process;
+static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
+static char expected_folder[SYS_PATH_BYTES], expected_checkpoint[LINE];
+static char *expected_steps, *expected_evals;
+
+/* A run in folder `name`, with a store when `drives` is not 0. */
+static void begin(const char *name, int drives, const char *words) {
+    char folder[SYS_PATH_BYTES];
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_add(&args, common_words);
+    sys_args_add(&args, words);
+    for (int i = 0; i < 2; i++) {
+        if (strstr(words, defaults[i][0]) == NULL) {
+            sys_args_word(&args, "%s=%s", defaults[i][0], defaults[i][1]);
+        }
+    }
+    for (int i = 0; i < drives; i++) {
+        sys_make_folder(sys_path(folder, "%s-drive-%d", name, i));
+        sys_args_word(&args, "--nvme");
+        sys_args_word(&args, "%s:32MiB", folder);
+    }
+}
+
+static void remove_run(const char *name) {
+    char folder[SYS_PATH_BYTES];
+    sys_remove_folder(sys_path(folder, "%s", name));
+    for (int i = 0; i < 2; i++) {
+        sys_remove_folder(sys_path(folder, "%s-drive-%d", name, i));
+    }
+}
+
+static void copy_run(const char *from, const char *to) {
+    static const char *const parts[] = {"", "-drive-0", "-drive-1"};
+    char source[SYS_PATH_BYTES], target[SYS_PATH_BYTES];
+    for (int i = 0; i < 3; i++) {
+        sys_path(source, "%s%s", from, parts[i]);
+        if (sys_exists(source)) {
+            sys_copy_folder(source, sys_path(target, "%s%s", to, parts[i]));
+        }
+    }
+}
+
+static bool said(const char *words) {
+    return strstr(process.outcome.err, words) != NULL;
+}
+
+/* The program's last words are these and its status is this one. */
+static void expect(int exit_status, const char *words) {
+    if (process.outcome.exit_status != exit_status || !said(words)) {
+        printf("expected status %d and \"%s\", got %d:\n%s\n", exit_status, words, process.outcome.exit_status,
+               process.outcome.err);
+        test_failure_count++;
+    }
+}
+
+/* Losses and evaluations from step `from` on, and the final files, are those of the run that never stopped. */
+static void compare(const char *name, unsigned from) {
+    char folder[SYS_PATH_BYTES], checkpoint[LINE];
+    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-%d", sys_path(folder, "%s", name), STEPS);
+    char *const steps = sys_curve(folder, "step"), *const evals = sys_curve(folder, "eval");
+    const unsigned first_eval = (from + 2) / 3 * 3; /* evaluations are at 3, 6 and 8 */
+    const bool same =
+        sys_same_text("losses", sys_curve_from(expected_steps, from), steps) &&
+        sys_same_text("evaluations", sys_curve_from(expected_evals, first_eval > STEPS ? STEPS : first_eval), evals) &&
+        sys_same_checkpoint(expected_checkpoint, checkpoint);
+    if (!same) {
+        printf("    in %s, from step %u on\n%s\n", name, from, process.outcome.err);
+        test_failure_count++;
+    }
+    free(steps);
+    free(evals);
+}
+
+static void make_expected(void) {
+    sys_path(expected_folder, "expected");
+    snprintf(expected_checkpoint, sizeof expected_checkpoint, "%s/checkpoint-%d", expected_folder, STEPS);
+    begin("expected", 0, "--save-steps 1");
+    sys_run_well(&args, &process);
+    expected_steps = sys_curve(expected_folder, "step");
+    expected_evals = sys_curve(expected_folder, "eval");
+    CHECK(sys_curve_from(expected_steps, STEPS)[0] != '\0' && sys_curve_from(expected_evals, 6)[0] != '\0');
+}
+
+/* ---- at every step --------------------------------------------------------------------------------- */
+
+/* A checkpoint of each step, taken into a folder of its own, under one placement and another. */
+static void test_named_checkpoints(void) {
+    static const char *const words[] = {"", " --tiles 4 --optimizer-threads 2", on_drives};
+    for (unsigned step = 1; step < STEPS; step++) {
+        begin("named", step % 3 == 2 ? 1 : 0, words[step % 3]);
+        sys_args_word(&args, "--resume-from-checkpoint=%s/checkpoint-%u", expected_folder, step);
+        sys_run_well(&args, &process);
+        CHECK(sys_number_after(process.outcome.err, "resumed at step ", -1) == (long)step);
+        CHECK(!said("warning"));
+        compare("named", step + 1);
+        remove_run("named");
+    }
+}
+
+/* One step for each process: the file offload.stop lies there from the start. Where `placements` has several entries
+ * they take turns. */
+static void test_chain(const char *name, int drives, const char *const *placements, unsigned placement_count) {
+    char folder[SYS_PATH_BYTES], stop[LINE], latest[LINE];
+    snprintf(stop, sizeof stop, "%s/offload.stop", sys_path(folder, "%s", name));
+    snprintf(latest, sizeof latest, "%s/latest", folder);
+    sys_make_folder(folder);
+    for (unsigned step = 1; step <= STEPS; step++) {
+        char saved[64];
+        sys_touch(stop);
+        begin(name, drives, placements[step % placement_count]);
+        sys_args_add(&args, step > 1 ? "--save-steps 0 --resume latest" : "--save-steps 0");
+        sys_run_well(&args, &process);
+        snprintf(saved, sizeof saved, "/checkpoint-%u in ", step);
+        CHECK(said(saved));
+        CHECK(!sys_exists(stop) && sys_exists(latest));
+        CHECK(!said("warning"));
+        CHECK(step == 1 || sys_number_after(process.outcome.err, "resumed at step ", -1) == (long)step - 1);
+        CHECK(step == 1 || said("the store's last commit") == (drives > 0));
+    }
+    compare(name, 1);
+}
+
+static void test_chains(void) {
+    static const char *const plain[] = {""};
+    static const char *const in_memory[] = {" --tiles 4 --prefetch-depth 0", " --device-mem 4MiB", " --tiles 2"};
+    static const char *const tiers[] = {" --device-mem 4MiB --host-mem 4MiB --activation-tier host --tiles 1",
+                                        on_drives, " --tiles 4 --prefetch-depth 0",
+                                        " --device-mem 8MiB --weights-tier device --state-tier nvme --tiles 2",
+                                        " --device-mem 4MiB --grads-tier nvme --io-backend threads --queue-depth 2"};
+    test_chain("by-checkpoint", 0, plain, 1);
+    remove_run("by-checkpoint");
+    test_chain("by-checkpoint", 0, in_memory, 3);
+    remove_run("by-checkpoint");
+    test_chain("by-store", 1, plain, 1);
+    remove_run("by-store");
+    test_chain("by-store", 2, tiers, 5);
+    remove_run("by-store");
+}
+
+/* ---- the store and the checkpoint beside each other ----------------------------------------------- */
+
+/* A run with a store, stopped after its third step. */
+static void stop_at_three(const char *words) {
+    char folder[SYS_PATH_BYTES], stop[LINE];
+    snprintf(stop, sizeof stop, "%s/offload.stop", sys_path(folder, "start"));
+    sys_make_folder(folder);
+    for (int step = 1; step <= 3; step++) {
+        sys_touch(stop);
+        begin("start", 1, words);
+        sys_args_add(&args, step > 1 ? "--resume latest" : "");
+        sys_run_well(&args, &process);
+    }
+}
+
+static void go_on(int drives, const char *words) {
+    copy_run("start", "copy");
+    begin("copy", drives, words);
+    sys_args_add(&args, "--resume latest");
+    sys_run(&args, &process);
+}
+
+/* The run of the copy has come to its end. */
+static void end_well(void) {
+    CHECK(said("resumed at step 3 "));
+    compare("copy", 1);
+    remove_run("copy");
+}
+
+static void go_on_well(const char *words) {
+    go_on(1, words);
+    expect(0, "the store's last commit");
+    end_well();
+}
+
+/* A store that is whole is not given up because it is asked for with other settings; the checkpoint can be named. */
+static void refuse_then_name(int drives, const char *words, const char *sign) {
+    char checkpoint[SYS_PATH_BYTES];
+    go_on(drives, words);
+    expect(2, sign);
+    begin("copy", 1, "");
+    sys_args_add(&args, "--resume latest");
+    sys_run_well(&args, &process);
+    CHECK(said("the store's last commit"));
+    end_well();
+    copy_run("start", "copy");
+    begin("copy", drives, words);
+    sys_args_word(&args, "--resume=%s", sys_path(checkpoint, "copy/checkpoint-3"));
+    sys_run_well(&args, &process);
+    CHECK(said("/checkpoint-3\n"));
+    end_well();
+}
+
+static void test_other_placements(void) {
+    stop_at_three(" --save-steps 0 --tiles 1");
+    go_on_well(on_drives);
+    go_on_well(" --tiles 4 --activation-tier nvme");
+    go_on_well(" --device-mem 4MiB --host-mem 4MiB --tiles 2 --grads-tier nvme");
+    refuse_then_name(1, " --chunk-elems 8192", "other settings");
+    refuse_then_name(2, "", "copy-drive-1");
+    /* Without the drives' folders the checkpoint alone is left. */
+    go_on(0, "");
+    expect(0, "/checkpoint-3");
+    end_well();
+    /* The checkpoint is gone: the store is enough; then the store is gone too. */
+    char folder[SYS_PATH_BYTES];
+    sys_remove_folder(sys_path(folder, "start/checkpoint-3"));
+    sys_remove_folder(sys_path(folder, "start/checkpoint-2"));
+    sys_remove_folder(sys_path(folder, "start/checkpoint-1"));
+    go_on_well("");
+    go_on(0, "");
+    expect(2, "neither a complete checkpoint nor a usable store");
+    remove_run("copy");
+    remove_run("start");
+    /* A store behind the newest checkpoint would lead back. */
+    stop_at_three(" --save-steps 0 --tiles 1");
+    char target[SYS_PATH_BYTES];
+    sys_copy_folder(sys_path(folder, "expected/checkpoint-6"), sys_path(target, "start/checkpoint-6"));
+    char latest[SYS_PATH_BYTES], expected_latest[SYS_PATH_BYTES];
+    CHECK(!sys_same_file(sys_path(latest, "start/latest"), sys_path(expected_latest, "expected/latest")));
+    sys_remove_folder(sys_path(folder, "start/checkpoint-3"));
+    go_on(1, "");
+    expect(0, "resumed at step 6 ");
+    CHECK(said("the store is behind the newest checkpoint"));
+    char copy[SYS_PATH_BYTES + 32];
+    snprintf(copy, sizeof copy, "%s/checkpoint-8", sys_path(folder, "copy"));
+    CHECK(sys_same_checkpoint(expected_checkpoint, copy));
+    remove_run("copy");
+    remove_run("start");
+}
+
+/* ---- what is kept, refused and told --------------------------------------------------------------- */
+
+static void test_total_limit(void) {
+    char path[SYS_PATH_BYTES];
+    begin("limit", 0, "--save-steps 1 --save-total-limit 3");
+    sys_run_well(&args, &process);
+    for (unsigned step = 1; step <= STEPS; step++) {
+        CHECK(sys_exists(sys_path(path, "limit/checkpoint-%u", step)) == (step > STEPS - 3));
+        CHECK(!sys_exists(sys_path(path, "limit/checkpoint-%u.tmp", step)));
+    }
+    char latest[SYS_PATH_BYTES];
+    CHECK(sys_same_file(sys_path(path, "limit/latest"), sys_path(latest, "expected/latest")));
+    compare("limit", 1);
+    /* A finished run that is resumed has nothing left to do and changes nothing. */
+    begin("limit", 0, "--save-steps 1 --save-total-limit 3 --resume latest");
+    sys_run_well(&args, &process);
+    CHECK(said("resumed at step 8 of 8"));
+    compare("limit", 1);
+    remove_run("limit");
+}
+
+static void test_refusals(void) {
+    char folder[SYS_PATH_BYTES], guest[SYS_PATH_BYTES];
+    begin("none", 0, "--resume latest");
+    sys_run(&args, &process);
+    expect(2, "holds no run to go on with");
+    CHECK(!sys_exists(sys_path(folder, "none")));
+    begin("none", 0, "");
+    sys_args_word(&args, "--resume=%s", sys_path(folder, "nowhere"));
+    sys_run(&args, &process);
+    expect(2, "nowhere");
+
+    begin("again", 1, "");
+    sys_run_well(&args, &process);
+    begin("again", 1, "");
+    sys_run(&args, &process);
+    expect(2, "already holds a run");
+    compare("again", 1); /* nothing was touched */
+    /* The folder of another run's store is refused as well. */
+    sys_copy_folder(sys_path(folder, "again-drive-0"), sys_path(guest, "guest-drive-0"));
+    begin("guest", 1, "");
+    sys_run(&args, &process);
+    expect(2, "holds the store of another run");
+    CHECK(!sys_exists(sys_path(folder, "guest/run.json")));
+    remove_run("guest");
+    sys_touch(sys_path(folder, "again/notes.txt"));
+    begin("again", 1, "--overwrite-output-dir");
+    sys_run_well(&args, &process);
+    CHECK(said("starting from fresh weights"));
+    CHECK(sys_exists(sys_path(folder, "again/notes.txt")));
+    compare("again", 1);
+    remove_run("again");
+}
+
+static void test_changed_options(void) {
+    char path[SYS_PATH_BYTES];
+    begin("changed", 0, "--learning-rate 1e-3");
+    sys_args_word(&args, "--resume=%s/checkpoint-4", expected_folder);
+    sys_run_well(&args, &process);
+    CHECK(said("was made with other training options"));
+    char *const steps = sys_curve(sys_path(path, "changed"), "step");
+    CHECK(strcmp(sys_curve_from(steps, 5), sys_curve_from(expected_steps, 5)) != 0);
+    CHECK(sys_curve_from(steps, STEPS)[0] != '\0');
+    free(steps);
+    remove_run("changed");
+}
+
+/* A checkpoint that is damaged is told, not loaded. */
+static void test_damage(void) {
+    char path[SYS_PATH_BYTES], copy[SYS_PATH_BYTES];
+    sys_copy_folder(sys_path(path, "expected/checkpoint-4"), sys_path(copy, "damaged"));
+    FILE *const file = fopen(sys_path(path, "damaged/optimizer.safetensors"), "r+");
+    CHECK(file != NULL && fseek(file, -5, SEEK_END) == 0 && fputc(1, file) != EOF && fclose(file) == 0);
+    begin("from-damaged", 0, "");
+    sys_args_word(&args, "--resume=%s", copy);
+    sys_run(&args, &process);
+    expect(1, "optimizer.safetensors");
+    remove_run("from-damaged");
+    sys_remove_folder(copy);
+}
+
+int main(void) {
+    sys_write_model("llama", model_path);
+    sys_write_text(24000, text_path);
+    make_expected();
+    test_named_checkpoints();
+    test_chains();
+    test_other_placements();
+    test_total_limit();
+    test_refusals();
+    test_changed_options();
+    test_damage();
+    free(expected_steps);
+    free(expected_evals);
+    return test_end();
+}

@@ -1,0 +1,84 @@
+/* What tests of the whole program share: a tiny model and a text to train on, the program run with given words,
+ * and what a run leaves behind, so that two runs can be compared byte by byte. The program is $OX_BIN, else
+ * build/offload. */
+#ifndef OX_TESTS_SYS_RUN_H
+#define OX_TESTS_SYS_RUN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+enum { SYS_WORDS_MAX = 128, SYS_WORDS_BYTES = 16384, SYS_OUTPUT_BYTES = 1 << 18, SYS_PATH_BYTES = 512 };
+
+/* ---- files ---------------------------------------------------------------------------------------- */
+
+/* A path below the test's folder; `path` has SYS_PATH_BYTES. */
+__attribute__((format(printf, 2, 3))) const char *sys_path(char *path, const char *format, ...);
+/* Writes config.json files for a tiny "llama" (tied) or "gpt2" model and the text, and gives their paths; the same
+ * bytes every time. */
+void sys_write_model(const char *family, char *path);
+void sys_write_text(size_t bytes, char *path);
+void sys_make_folder(const char *path);
+void sys_remove_folder(const char *path);
+/* Copies a folder of a run (files, and folders of files). */
+void sys_copy_folder(const char *from, const char *to);
+void sys_touch(const char *path);
+bool sys_exists(const char *path);
+/* True when both exist with the same bytes; otherwise says where they part. */
+bool sys_same_file(const char *a, const char *b);
+
+/* ---- the program ---------------------------------------------------------------------------------- */
+
+struct sys_args {
+    char text[SYS_WORDS_BYTES];
+    size_t used;
+    char *words[SYS_WORDS_MAX + 1];
+    int count;
+};
+
+/* `offload <command>`. */
+void sys_args_begin(struct sys_args *args, const char *command);
+/* Adds the words of a text, parted at spaces; then a single word that may hold spaces. */
+void sys_args_add(struct sys_args *args, const char *words);
+__attribute__((format(printf, 2, 3))) void sys_args_word(struct sys_args *args, const char *format, ...);
+
+struct sys_outcome {
+    int exit_status; /* -1: it was ended by a signal */
+    int signal_number;
+    long peak_kib; /* resident memory at its fullest, as the kernel counted it */
+    char out[SYS_OUTPUT_BYTES], err[SYS_OUTPUT_BYTES];
+};
+
+/* A program on its way; its stderr is read through a pipe, so that a test can wait for what it says. */
+struct sys_process {
+    pid_t pid;
+    int err_fd; /* -1: closed */
+    char out_path[SYS_PATH_BYTES];
+    size_t err_bytes;
+    struct sys_outcome outcome;
+};
+
+void sys_start(const struct sys_args *args, struct sys_process *process);
+/* Reads stderr until it has `words`; false when it ended without. */
+bool sys_await(struct sys_process *process, const char *words);
+/* Reads what is left and waits for the end: process->outcome is complete then. */
+void sys_wait(struct sys_process *process);
+/* Starts and waits. */
+void sys_run(const struct sys_args *args, struct sys_process *process);
+/* The same; a status other than 0 ends the test with the program's words. */
+void sys_run_well(const struct sys_args *args, struct sys_process *process);
+
+/* ---- what a run says ------------------------------------------------------------------------------ */
+
+/* The lines of <folder>/metrics.jsonl whose "type" is this, each as it is written up to its timings: losses,
+ * norms, rates and tokens. free() it; "" when there are none. */
+char *sys_curve(const char *folder, const char *type);
+/* From the first line of this step on; "" when there is none. */
+const char *sys_curve_from(const char *curve, unsigned step);
+/* Number after the last occurrence of `words`, or `otherwise`. */
+long sys_number_after(const char *text, const char *words, long otherwise);
+/* True when both curves and the two files of both checkpoints are the same bytes; otherwise says what is not. */
+bool sys_same_checkpoint(const char *a, const char *b);
+bool sys_same_text(const char *what, const char *a, const char *b);
+
+#endif
