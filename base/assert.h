@@ -9,6 +9,13 @@ extern "C" {
 /* Writes the failed condition with its place to stderr and aborts. */
 __attribute__((noreturn, cold)) void ox_assert_failed(const char *condition, const char *file, int line);
 
+/* OX_STATIC_ASSERT(condition, "why"): checked by the compiler, in C11 and C++17. */
+#ifdef __cplusplus
+#define OX_STATIC_ASSERT static_assert
+#else
+#define OX_STATIC_ASSERT _Static_assert
+#endif
+
 #define OX_ASSERT(condition) \
     ((condition) ? (void)0 : ox_assert_failed(#condition, __FILE__, __LINE__))
 

@@ -245,7 +245,7 @@ void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffi
     if (engine->config.budget.unified && (link == OX_LINK_H2D || link == OX_LINK_D2H)) {
         return;
     }
-    atomic_fetch_add_explicit(&engine->traffic[link][kind], bytes, memory_order_relaxed);
+    __atomic_fetch_add(&engine->traffic[link][kind], bytes, __ATOMIC_RELAXED);
 }
 
 /* ---- the store ----------------------------------------------------------------------------------- */

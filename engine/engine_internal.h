@@ -6,8 +6,6 @@
 #include "engine/engine.h"
 #include "offload/tier.h"
 
-#include <stdatomic.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -55,7 +53,7 @@ struct ox_engine {
     struct ox_step_state step;
     struct ox_optim_slot slots[OX_OPTIM_SLOTS_MAX];
     uint32_t slot_count, slot_next;
-    _Atomic uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* by atomic access alone: all lanes count */
 };
 
 /* A task for a host lane; the lane's owner is the engine. */

@@ -365,7 +365,7 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     for (int i = 0; i < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; i++) {
         traffic[i / OX_TRAFFIC_KIND_COUNT][i % OX_TRAFFIC_KIND_COUNT] =
-            atomic_load(&engine->traffic[i / OX_TRAFFIC_KIND_COUNT][i % OX_TRAFFIC_KIND_COUNT]);
+            __atomic_load_n(&engine->traffic[i / OX_TRAFFIC_KIND_COUNT][i % OX_TRAFFIC_KIND_COUNT], __ATOMIC_SEQ_CST);
     }
     read_clocks(engine, before);
     const uint64_t begin_ns = ox_clock_ns();
@@ -381,7 +381,8 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     }
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out->traffic[link][kind] = atomic_load(&engine->traffic[link][kind]) - traffic[link][kind];
+            out->traffic[link][kind] =
+                __atomic_load_n(&engine->traffic[link][kind], __ATOMIC_SEQ_CST) - traffic[link][kind];
         }
     }
     out->loss = engine->step.loss;

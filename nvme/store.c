@@ -58,8 +58,8 @@ enum ox_status ox_store_transfer(struct ox_store *store, enum ox_io_kind kind, u
         if (status == OX_OK) {
             at += req.bytes;
             in_flight++;
-            atomic_fetch_add_explicit(kind == OX_IO_READ ? &store->read_bytes : &store->write_bytes,
-                                      req.bytes, memory_order_relaxed);
+            __atomic_fetch_add(kind == OX_IO_READ ? &store->read_bytes : &store->write_bytes,
+                                      req.bytes, __ATOMIC_RELAXED);
         }
         if (in_flight == TRANSFER_DEPTH && transfer_reap(store, &status)) {
             in_flight--;
@@ -75,7 +75,7 @@ enum ox_status ox_store_flush(struct ox_store *store) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
         status = store->backend->drive_flush(store->drives[i]);
-        atomic_fetch_add_explicit(&store->flush_count, 1, memory_order_relaxed);
+        __atomic_fetch_add(&store->flush_count, 1, __ATOMIC_RELAXED);
     }
     return status;
 }
@@ -514,17 +514,19 @@ void ox_store_close(struct ox_store **store) {
     if (*store == NULL) {
         return;
     }
-    OX_ASSERT(atomic_load(&(*store)->port_count) == 0);
+    OX_ASSERT(__atomic_load_n(&(*store)->port_count, __ATOMIC_SEQ_CST) == 0);
     store_free(*store);
     *store = NULL;
 }
 
 enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count) {
     const struct ox_io_backend *const backend = ox_io_threads();
-    for (uint32_t i = 0; i < drive_count; i++) {
+    /* Of every index: the folders may have been given in another order, or may have been more, before. */
+    for (uint32_t i = 0; i < drive_count * OX_STORE_DRIVES_MAX; i++) {
         char path[OX_PATH_BYTES];
-        enum ox_status status = drive_path(folders[i], i, path);
-        if (status == OX_OK) {
+        enum ox_status status = drive_path(folders[i / OX_STORE_DRIVES_MAX], i % OX_STORE_DRIVES_MAX, path);
+        struct stat info;
+        if (status == OX_OK && lstat(path, &info) == 0) {
             status = backend->drive_remove(backend, path);
         }
         if (status != OX_OK) {
@@ -562,10 +564,10 @@ void ox_store_info(const struct ox_store *store, struct ox_store_info *out) {
     for (uint32_t i = 0; i < store->drive_count; i++) {
         out->file_bytes += layout->file_bytes[i];
     }
-    out->read_bytes = atomic_load_explicit(&store->read_bytes, memory_order_relaxed);
-    out->write_bytes = atomic_load_explicit(&store->write_bytes, memory_order_relaxed);
-    out->flush_count = atomic_load_explicit(&store->flush_count, memory_order_relaxed);
-    out->retry_count = atomic_load_explicit(&store->retry_count, memory_order_relaxed);
+    out->read_bytes = __atomic_load_n(&store->read_bytes, __ATOMIC_RELAXED);
+    out->write_bytes = __atomic_load_n(&store->write_bytes, __ATOMIC_RELAXED);
+    out->flush_count = __atomic_load_n(&store->flush_count, __ATOMIC_RELAXED);
+    out->retry_count = __atomic_load_n(&store->retry_count, __ATOMIC_RELAXED);
     out->meta_bytes = root->meta_bytes;
     memcpy(out->meta, root->meta, root->meta_bytes);
 }

@@ -261,7 +261,7 @@ enum ox_status ox_store_root_create(struct ox_store *store) {
 enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
     OX_ASSERT(!store->in_transaction);
     OX_ASSERT(!store->root->committed || step > store->root->step);
-    OX_ASSERT(atomic_load(&store->state_in_flight) == 0);
+    OX_ASSERT(__atomic_load_n(&store->state_in_flight, __ATOMIC_SEQ_CST) == 0);
     const enum ox_status status = settle(store);
     if (status != OX_OK) {
         return ox_fail_in(status, "the store cannot be made ready for step %" PRIu64, step);
@@ -270,7 +270,7 @@ enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
     store->step = step;
     store->attempt = store->root->session << 32 | ++store->attempt_count;
     memset(store->extent_states, OX_EXTENT_IDLE, store->layout.extent_count);
-    atomic_store(&store->written_count, 0);
+    __atomic_store_n(&store->written_count, 0, __ATOMIC_SEQ_CST);
     return OX_OK;
 }
 
@@ -302,8 +302,8 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
 
 enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
     OX_ASSERT(store->in_transaction && meta_bytes <= OX_STORE_META_BYTES_MAX);
-    OX_ASSERT(atomic_load(&store->state_in_flight) == 0);
-    OX_ASSERT(atomic_load(&store->written_count) == store->layout.extent_count);
+    OX_ASSERT(__atomic_load_n(&store->state_in_flight, __ATOMIC_SEQ_CST) == 0);
+    OX_ASSERT(__atomic_load_n(&store->written_count, __ATOMIC_SEQ_CST) == store->layout.extent_count);
     const uint32_t generation = store->root->generation ^ 1;
     enum ox_status status = tables_write(store, generation);
     if (status == OX_OK) {
@@ -332,7 +332,7 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
 }
 
 void ox_store_abort(struct ox_store *store) {
-    OX_ASSERT(atomic_load(&store->state_in_flight) == 0);
+    OX_ASSERT(__atomic_load_n(&store->state_in_flight, __ATOMIC_SEQ_CST) == 0);
     store->in_transaction = false;
 }
 

@@ -3,11 +3,11 @@
 #ifndef OX_NVME_STORE_IMPL_H
 #define OX_NVME_STORE_IMPL_H
 
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "nvme/store.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -39,7 +39,7 @@ struct ox_store_identity {
     unsigned char zero[OX_STORE_BLOCK_BYTES - 200];
     uint64_t checksum[2]; /* of all before it */
 };
-_Static_assert(sizeof(struct ox_store_identity) == OX_STORE_BLOCK_BYTES, "one block");
+OX_STATIC_ASSERT(sizeof(struct ox_store_identity) == OX_STORE_BLOCK_BYTES, "one block");
 
 /* One commit; record `seq` lies in ring slot seq % OX_STORE_RING_LEN of both regions of every drive. */
 struct ox_store_root {
@@ -57,7 +57,7 @@ struct ox_store_root {
     unsigned char zero[OX_STORE_BLOCK_BYTES - OX_STORE_META_BYTES_MAX - 128];
     uint64_t checksum[2]; /* of all before it */
 };
-_Static_assert(sizeof(struct ox_store_root) == OX_STORE_BLOCK_BYTES, "one block");
+OX_STATIC_ASSERT(sizeof(struct ox_store_root) == OX_STORE_BLOCK_BYTES, "one block");
 
 /* An entry of an extent table. */
 struct ox_extent_sum {
@@ -139,10 +139,10 @@ struct ox_store {
     uint64_t step, attempt;
     uint32_t attempt_count;
     unsigned char *extent_states; /* enum ox_extent_state; each is touched by one port at a time */
-    atomic_uint written_count, state_in_flight, port_count;
+    unsigned written_count, state_in_flight, port_count;
 
-    atomic_uint_least64_t read_bytes, write_bytes, flush_count;
-    atomic_uint retry_count;
+    uint64_t read_bytes, write_bytes, flush_count;
+    unsigned retry_count;
 };
 
 static inline uint64_t ox_store_slot_offset(const struct ox_store *store, uint32_t extent_idx,

@@ -107,7 +107,7 @@ static void slot_end(struct ox_store_port *port, uint32_t slot_idx) {
         if (slot->rereads < REREADS_MAX) {
             slot->rereads++;
             slot->sent_bytes = 0;
-            atomic_fetch_add_explicit(&store->retry_count, 1, memory_order_relaxed);
+            __atomic_fetch_add(&store->retry_count, 1, __ATOMIC_RELAXED);
             list_push(port, &port->sending, slot_idx);
             return;
         }
@@ -117,10 +117,10 @@ static void slot_end(struct ox_store_port *port, uint32_t slot_idx) {
     if (kind == OX_STORE_WRITE) {
         const bool written = slot->status == OX_OK;
         store->extent_states[slot->op.extent_idx] = written ? OX_EXTENT_WRITTEN : OX_EXTENT_IDLE;
-        atomic_fetch_add(&store->written_count, written);
+        __atomic_fetch_add(&store->written_count, written, __ATOMIC_SEQ_CST);
     }
     if (!is_spool(kind)) {
-        atomic_fetch_sub(&store->state_in_flight, 1);
+        __atomic_fetch_sub(&store->state_in_flight, 1, __ATOMIC_SEQ_CST);
     }
     list_push(port, &port->ended, slot_idx);
 }
@@ -152,8 +152,8 @@ static bool slot_send(struct ox_store_port *port, uint32_t slot_idx) {
     slot->sent_bytes += req.bytes;
     slot->in_flight++;
     port->request_count++;
-    atomic_fetch_add_explicit(read ? &store->read_bytes : &store->write_bytes, req.bytes,
-                              memory_order_relaxed);
+    __atomic_fetch_add(read ? &store->read_bytes : &store->write_bytes, req.bytes,
+                              __ATOMIC_RELAXED);
     return true;
 }
 
@@ -246,7 +246,7 @@ static void aim_write(struct ox_store *store, struct slot *slot) {
     slot->step = store->step;
     slot->attempt = store->attempt;
     if (store->extent_states[extent_idx] == OX_EXTENT_WRITTEN) {
-        atomic_fetch_sub(&store->written_count, 1);
+        __atomic_fetch_sub(&store->written_count, 1, __ATOMIC_SEQ_CST);
     }
     store->extent_states[extent_idx] = OX_EXTENT_IN_FLIGHT;
     store->tables[generation][extent_idx] = hash_extent(store, slot);
@@ -284,7 +284,7 @@ static enum ox_status aim(struct ox_store *store, struct slot *slot) {
     } else {
         aim_read(store, slot);
     }
-    atomic_fetch_add(&store->state_in_flight, 1);
+    __atomic_fetch_add(&store->state_in_flight, 1, __ATOMIC_SEQ_CST);
     return OX_OK;
 }
 
@@ -308,7 +308,7 @@ enum ox_status ox_store_port_open(struct ox_store *store, struct ox_store_port *
     for (uint32_t i = 0; i < OX_STORE_OPS_MAX; i++) {
         list_push(port, &port->free, i);
     }
-    atomic_fetch_add(&store->port_count, 1);
+    __atomic_fetch_add(&store->port_count, 1, __ATOMIC_SEQ_CST);
     *out = port;
     return OX_OK;
 }
@@ -322,7 +322,7 @@ void ox_store_port_close(struct ox_store_port **port_ptr) {
         port_wait(port);
     }
     port->store->backend->queue_close(port->queue);
-    atomic_fetch_sub(&port->store->port_count, 1);
+    __atomic_fetch_sub(&port->store->port_count, 1, __ATOMIC_SEQ_CST);
     free(port);
     *port_ptr = NULL;
 }

@@ -84,7 +84,7 @@ static void test_folder_of_bytes(void) {
     write_file("f/z", "Z", 1);
     write_file("outside", "outside", 7);
     char target[OX_PATH_BYTES];
-    strcpy(target, in_folder("outside"));
+    snprintf(target, sizeof target, "%s", in_folder("outside"));
     CHECK(symlink(target, in_folder("f/link")) == 0);
     warning_count = 0;
     REQUIRE_OK(ox_data_open(in_folder("f"), OX_DATA_AUTO, &data));
