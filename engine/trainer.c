@@ -14,8 +14,9 @@
 #include <unistd.h>
 
 uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads) {
-    /* Measured: docs/benchmarks.md, "resident memory beside the arenas". */
-    return 40 * OX_MIB + compute_threads * 48 * OX_MIB + optimizer_threads * OX_MIB;
+    /* Measured: docs/benchmarks.md, "Resident memory beside the arenas". What grows with a thread of the device is what
+     * the BLAS library packs, at most 4096 rows at a time. */
+    return 20 * OX_MIB + compute_threads * 12 * OX_MIB + optimizer_threads * OX_MIB;
 }
 
 uint64_t ox_default_host_bytes(void) {
