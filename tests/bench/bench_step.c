@@ -146,6 +146,11 @@ static const char *const part_names[PART_COUNT] = {
     "block products", "attention", "norms", "activation", "head", "rotation, planes, zeroing", "optimizer", "waiting",
 };
 
+/* The same for machines. */
+static const char *const part_keys[PART_COUNT] = {
+    "block_products", "attention", "norms", "activation", "head", "other_operations", "optimizer", "waiting",
+};
+
 struct step_time {
     double seconds, work; /* by the clock, of processors */
     double parts[PART_COUNT];
@@ -468,8 +473,8 @@ static void print_json(const struct summary *all) {
     printf(" {\"name\":\"step.tokens_per_second\",\"value\":%.2f,\"unit\":\"token/s\",\"limit\":%.2f,\"ratio\":%.4f}",
            tokens / all->seconds, tokens / alone, all->ratio);
     for (int part = 0; part < PART_COUNT; part++) {
-        printf(",\n {\"name\":\"step.%s\",\"value\":%.4f,\"unit\":\"s\",\"limit\":%.4f,\"ratio\":%.4f}",
-               part_names[part], all->parts[part], all->seconds, all->parts[part] / all->seconds);
+        printf(",\n {\"name\":\"step.seconds.%s\",\"value\":%.4f,\"unit\":\"s\",\"limit\":%.4f,\"ratio\":%.4f}",
+               part_keys[part], all->parts[part], all->seconds, all->parts[part] / all->seconds);
     }
     printf("]\n");
 }
