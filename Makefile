@@ -135,7 +135,7 @@ check: all $(RUN_P)
 	exit $$status
 
 test: deps
-	$(Q)$(MAKE) --no-print-directory check
+	$(Q)$(MAKE) --no-print-directory -j$(JOBS) check
 
 # The whole suite under AddressSanitizer and UBSan; what has threads or drives under ThreadSanitizer.
 check-san:
@@ -158,7 +158,7 @@ detect:
 	$(Q)CC='$(CC)' sh tools/detect.sh $(CONFIG)
 
 demo: deps
-	$(Q)$(MAKE) --no-print-directory all build/demo-bigram
+	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all build/demo-bigram
 	$(Q)sh tools/demo.sh
 
 build/demo-bigram: $(OBJ)/tools/demo/bigram.o $(B)/liboffload.a
