@@ -223,7 +223,7 @@ static void choice_text(const char *choices, int value, char *text) {
 
 static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT;
-    const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT;
+    const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE;
     if (c->model[0] == '\0' && (command & needs_model) != 0) {
         return ox_fail(OX_E_CONFIG, "--model is missing; give a folder of Hugging Face files");
     }

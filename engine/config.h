@@ -78,6 +78,7 @@ struct ox_config {
     /* command behaviour */
     bool dry_run;
     char format[8]; /* text | json */
+    bool jsonl;     /* lines in, lines out */
 };
 
 enum ox_option_type {
@@ -91,7 +92,7 @@ enum ox_option_type {
 /* Which commands take an option. */
 enum {
     OX_CMD_TRAIN = 1 << 0, OX_CMD_PLAN = 1 << 1, OX_CMD_EVAL = 1 << 2, OX_CMD_INSPECT = 1 << 3,
-    OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6,
+    OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6, OX_CMD_TOKENIZE = 1 << 7,
 };
 
 struct ox_option {

@@ -24,11 +24,11 @@ static const struct ox_config *const none;
 static const struct ox_option options[] = {
     {.name = "model", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, model),
      .text_bytes = sizeof none->model, .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT,
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE,
      .help = "model folder of Hugging Face files, or a config.json for a fresh start"},
     {.name = "data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data),
      .text_bytes = sizeof none->data, .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EVAL, .help = "training text or token file, or a folder of them"},
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE, .help = "training text or token file, or a folder of them"},
     {.name = "eval-data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, eval_data),
      .text_bytes = sizeof none->eval_data, .group = group_files, .default_text = "", .commands = RUN,
      .help = "text to evaluate on; the held-out end of --data when not given"},
@@ -203,8 +203,11 @@ static const struct ox_option options[] = {
     {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
      .text_bytes = sizeof none->format, .choices = "text|json", .group = group_command,
      .default_text = "text",
-     .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR,
+     .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR | OX_CMD_TOKENIZE,
      .help = "of the report"},
+    {.name = "jsonl", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, jsonl), .group = group_command,
+     .default_text = "false", .commands = OX_CMD_TOKENIZE,
+     .help = "read lines of {\"text\"} from --data or stdin, write lines of {\"ids\"}"},
 };
 
 enum { OPTION_COUNT = sizeof options / sizeof *options };
@@ -242,7 +245,7 @@ const char *ox_command_name(unsigned command) {
         const char *name;
     } commands[] = {{OX_CMD_TRAIN, "train"},   {OX_CMD_PLAN, "plan"},     {OX_CMD_EVAL, "eval"},
                     {OX_CMD_INSPECT, "inspect"}, {OX_CMD_EXPORT, "export"}, {OX_CMD_DOCTOR, "doctor"},
-                    {OX_CMD_BENCH, "bench"}};
+                    {OX_CMD_BENCH, "bench"},     {OX_CMD_TOKENIZE, "tokenize"}};
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (commands[i].command == command) {
             return commands[i].name;

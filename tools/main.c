@@ -23,6 +23,7 @@ static const struct ox_command commands[] = {
      .summary = "the weights of a checkpoint or model folder as a Hugging Face folder"},
     {.name = "inspect", .mask = OX_CMD_INSPECT, .positional = "model", .run = ox_cmd_inspect,
      .summary = "what a model, checkpoint or store holds, with every checksum verified"},
+    {.name = "tokenize", .mask = OX_CMD_TOKENIZE, .run = ox_cmd_tokenize, .summary = "the token ids of a text"},
     {.name = "version", .run = run_version, .summary = "the version of this program"},
 };
 

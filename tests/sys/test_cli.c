@@ -193,10 +193,23 @@ static void test_full_stdout(void) {
     }
 }
 
+static void test_tokenize(void) {
+    refused("tokenize", "--model is missing");
+    refused("tokenize --model tests/golden/tokenizers/qwen.json", "--data is missing");
+    refused("tokenize --model /nonexistent --data x", "/nonexistent");
+    refused("tokenize --model tests/golden/tokenizers/qwen.json --jsonl --data /nonexistent", "/nonexistent");
+    answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md", " tokens | ");
+    answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md --format json",
+            "\"tokens\":");
+    answers("tokenize --model tests/golden/tokenizers/llama3.json --jsonl --data tests/golden/tokenizers/llama3.jsonl",
+            "{\"ids\":[]}\n{\"ids\":[");
+}
+
 int main(void) {
     test_usage();
     test_help();
     test_doctor();
+    test_tokenize();
     test_full_stdout();
     return test_end();
 }

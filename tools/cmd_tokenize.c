@@ -1,0 +1,123 @@
+/* `offload tokenize`: ids of texts, as lines for another program, or a count with the speed. Nothing is put in front of
+ * a text or behind it. */
+#include "tools/cmd.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "engine/tokenizer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+
+#define DATA_BYTES_MAX ((size_t)16 << 30)
+
+struct tokenizing {
+    struct ox_tokenizer *tokenizer;
+    struct ox_encoder *encoder;
+    struct ox_ids ids;
+};
+
+static void print_ids(const struct ox_ids *ids) {
+    fputs("{\"ids\":[", stdout);
+    for (size_t i = 0; i < ids->count; i++) {
+        printf(i > 0 ? ",%" PRId32 : "%" PRId32, ids->ids[i]);
+    }
+    puts("]}");
+}
+
+static enum ox_status tokenize_line(struct tokenizing *t, const char *where, size_t number, const char *line,
+                                    size_t bytes) {
+    json_error_t error;
+    json_t *const row = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    const json_t *const text = json_object_get(row, "text");
+    enum ox_status status = OX_OK;
+    if (row == NULL) {
+        status = ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", where, number, error.text);
+    } else if (!json_is_string(text)) {
+        status = ox_fail(OX_E_CONFIG, "%s:%zu: the line needs a \"text\" that is a string", where, number);
+    } else {
+        t->ids.count = 0;
+        status = ox_encode(t->encoder, json_string_value(text), json_string_length(text), true, false, &t->ids);
+        if (status != OX_OK) {
+            status = ox_fail_in(status, "%s:%zu", where, number);
+        }
+    }
+    json_decref(row);
+    if (status == OX_OK) {
+        print_ids(&t->ids);
+    }
+    return status;
+}
+
+/* Lines of {"text"} from --data, or from stdin; empty lines are skipped. */
+static enum ox_status tokenize_lines(struct tokenizing *t, const char *path) {
+    const bool is_file = path[0] != '\0';
+    const char *const where = is_file ? path : "stdin";
+    FILE *const file = is_file ? fopen(path, "r") : stdin;
+    char *line = NULL;
+    size_t capacity = 0;
+    size_t number = 0;
+    enum ox_status status = OX_OK;
+    if (file == NULL) {
+        return ox_fail_errno(OX_E_CONFIG, errno, "%s cannot be opened", path);
+    }
+    for (ssize_t bytes = 0; status == OX_OK && (bytes = getline(&line, &capacity, file)) >= 0;) {
+        number++;
+        if (strspn(line, " \t\r\n") < (size_t)bytes) {
+            status = tokenize_line(t, where, number, line, (size_t)bytes);
+        }
+    }
+    if (status == OX_OK && ferror(file)) {
+        status = ox_fail(OX_E_IO, "%s: reading failed after line %zu", where, number);
+    }
+    free(line);
+    if (is_file) {
+        fclose(file);
+    }
+    return status;
+}
+
+static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config *config) {
+    char *text = NULL;
+    size_t bytes = 0;
+    if (config->data[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "--data is missing; give a text file, or --jsonl to read lines from stdin");
+    }
+    enum ox_status status = ox_file_read(config->data, DATA_BYTES_MAX, &text, &bytes);
+    if (status != OX_OK) {
+        return status;
+    }
+    const uint64_t start = ox_clock_ns();
+    status = ox_encode(t->encoder, text, bytes, true, false, &t->ids);
+    const double seconds = (double)(ox_clock_ns() - start) / 1e9;
+    free(text);
+    if (status != OX_OK) {
+        return ox_fail_in(status, "%s", config->data);
+    }
+    const double rate = seconds > 0 ? (double)bytes / 1e6 / seconds : 0;
+    if (strcmp(config->format, "json") == 0) {
+        printf("{\"tokens\":%zu,\"bytes\":%zu,\"seconds\":%.6f,\"vocab\":%" PRIu32 "}\n", t->ids.count, bytes, seconds,
+               ox_tokenizer_vocab_count(t->tokenizer));
+    } else {
+        printf("%zu tokens | %zu bytes | %.2f bytes per token | %.1f MB/s\n", t->ids.count, bytes,
+               t->ids.count > 0 ? (double)bytes / (double)t->ids.count : 0, rate);
+    }
+    return OX_OK;
+}
+
+int ox_cmd_tokenize(const struct ox_config *config) {
+    struct tokenizing t = {0};
+    enum ox_status status = ox_tokenizer_open(config->model, &t.tokenizer);
+    if (status == OX_OK) {
+        status = ox_encoder_open(t.tokenizer, &t.encoder);
+    }
+    if (status == OX_OK) {
+        status = config->jsonl ? tokenize_lines(&t, config->data) : count_tokens(&t, config);
+    }
+    ox_ids_free(&t.ids);
+    ox_encoder_close(&t.encoder);
+    ox_tokenizer_close(&t.tokenizer);
+    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+}
