@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,9 +21,9 @@ uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_th
 }
 
 uint64_t ox_default_host_bytes(void) {
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    const uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page;
-    return free_bytes - free_bytes / 8; /* the rest is for the system and the page cache */
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    return memory.usable - memory.usable / 8; /* the rest is for the system and the page cache */
 }
 
 /* ---- configuration -------------------------------------------------------------------------------- */

@@ -57,7 +57,7 @@ OX_MUST enum ox_status ox_evaluate(const struct ox_config *config, struct ox_eva
  * packing buffers per compute thread, plan and file headers. Part of no budget; printed at start. */
 uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads);
 
-/* What the machine has free for --host-mem when none is given. */
+/* For --host-mem when none is given: 7/8 of what the machine and its control groups still give. */
 uint64_t ox_default_host_bytes(void);
 
 #ifdef __cplusplus

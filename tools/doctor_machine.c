@@ -2,10 +2,10 @@
 #include "tools/doctor.h"
 
 #include "base/bytes.h"
+#include "base/memory.h"
 #include "cpu_optim/adam.h"
 
 #include <cblas.h>
-#include <inttypes.h>
 #include <numa.h>
 #include <sched.h>
 #include <stdio.h>
@@ -14,8 +14,6 @@
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
-
-enum { PATH_BYTES = 1024 };
 
 /* The value of "key : value" in a file of such lines; false when absent. */
 static bool read_field(const char *path, const char *key, char *out, size_t out_bytes) {
@@ -134,57 +132,15 @@ static void report_cpu(struct ox_doctor *doctor) {
     }
 }
 
-static uint64_t meminfo_bytes(const char *key) {
-    char text[64];
-    unsigned long long kib = 0;
-    return read_field("/proc/meminfo", key, text, sizeof text) && sscanf(text, "%llu", &kib) == 1
-               ? kib * OX_KIB
-               : 0;
-}
-
-/* The least memory limit on the way from this process's cgroup to the root; UINT64_MAX when there is none. */
-static uint64_t cgroup_limit(void) {
-    FILE *const file = fopen("/proc/self/cgroup", "r");
-    if (file == NULL) {
-        return UINT64_MAX;
-    }
-    uint64_t least = UINT64_MAX;
-    char line[PATH_BYTES];
-    while (fgets(line, sizeof line, file) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        const bool v2 = strncmp(line, "0::", 3) == 0;
-        char *const group = v2 ? line + 2 : strstr(line, ":memory:");
-        if (group == NULL) {
-            continue;
-        }
-        char *const path = v2 ? group + 1 : group + strlen(":memory:");
-        for (bool more = true; more;) {
-            char name[PATH_BYTES + 64], text[64];
-            snprintf(name, sizeof name, "/sys/fs/cgroup%s%s/%s", v2 ? "" : "/memory", path,
-                     v2 ? "memory.max" : "memory.limit_in_bytes");
-            uint64_t limit = 0;
-            if (ox_doctor_read(name, text, sizeof text) && sscanf(text, "%" SCNu64, &limit) == 1) {
-                least = ox_min_u64(least, limit);
-            }
-            char *const slash = strrchr(path, '/');
-            more = slash != NULL;
-            if (more) {
-                *slash = '\0';
-            }
-        }
-    }
-    fclose(file);
-    return least;
-}
-
 static void report_memory(struct ox_doctor *doctor) {
     char total_text[OX_SIZE_TEXT_BYTES], free_text[OX_SIZE_TEXT_BYTES], limit_text[OX_SIZE_TEXT_BYTES];
-    const uint64_t total = meminfo_bytes("MemTotal"), available = meminfo_bytes("MemAvailable");
-    ox_doctor_add(doctor, "RAM", "%s, %s available", ox_size_text(total, total_text),
-                  ox_size_text(available, free_text));
-    const uint64_t limit = cgroup_limit();
-    if (limit < total) {
-        ox_doctor_add(doctor, "cgroup limit", "%s", ox_size_text(limit, limit_text));
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    ox_doctor_add(doctor, "RAM", "%s, %s available", ox_size_text(memory.total, total_text),
+                  ox_size_text(memory.available, free_text));
+    if (memory.limit < memory.total) {
+        ox_doctor_add(doctor, "cgroup limit", "%s, %s left", ox_size_text(memory.limit, limit_text),
+                      ox_size_text(memory.usable, free_text));
         ox_doctor_warn(doctor, "stay below it with --host-mem, or raise the container's memory limit",
                        "the kernel kills the run beyond %s, whatever the RAM", limit_text);
     } else {
@@ -195,17 +151,17 @@ static void report_memory(struct ox_doctor *doctor) {
         ox_doctor_add(doctor, "locked memory", "unlimited");
     } else {
         ox_doctor_add(doctor, "locked memory", "%s", ox_size_text(lock.rlim_cur, limit_text));
-        if (lock.rlim_cur < total / 2) {
+        if (lock.rlim_cur < memory.total / 2) {
             ox_doctor_warn(doctor, "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service",
                            "at most %s can be pinned; I/O buffers may go unregistered", limit_text);
         }
     }
-    char mode[64];
-    const uint64_t huge = meminfo_bytes("HugePages_Total") / OX_KIB; /* a count, not a size */
+    char mode[64], huge[64] = "0";
+    read_field("/proc/meminfo", "HugePages_Total", huge, sizeof huge);
     if (!ox_doctor_read("/sys/kernel/mm/transparent_hugepage/enabled", mode, sizeof mode)) {
         snprintf(mode, sizeof mode, "unavailable");
     }
-    ox_doctor_add(doctor, "huge pages", "transparent: %s; reserved: %" PRIu64, mode, huge);
+    ox_doctor_add(doctor, "huge pages", "transparent: %s; reserved: %s", mode, huge);
     if (strstr(mode, "[never]") != NULL) {
         ox_doctor_warn(doctor, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
                        "transparent huge pages are off; large buffers cost more address translation");

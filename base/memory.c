@@ -1,0 +1,118 @@
+/* Owns the reading of memory figures from /proc and from control groups, versions 1 and 2. */
+#include "base/memory.h"
+
+#include "base/bytes.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NAME_BYTES = 1024, LINE_BYTES = 512 };
+
+/* Where one version of control groups keeps its figures. */
+struct group_files {
+    const char *folder, *limit, *usage;
+    const char *cache[2]; /* keys of memory.stat: pages of files, given up under pressure */
+};
+
+static const struct group_files version_1 = {.folder = "/sys/fs/cgroup/memory",
+                                             .limit = "memory.limit_in_bytes",
+                                             .usage = "memory.usage_in_bytes",
+                                             .cache = {"total_inactive_file", "total_active_file"}};
+static const struct group_files version_2 = {.folder = "/sys/fs/cgroup",
+                                             .limit = "memory.max",
+                                             .usage = "memory.current",
+                                             .cache = {"inactive_file", "active_file"}};
+
+/* The number after `key` and blanks or a colon, at the start of a line; for an empty key, the file's first word. */
+static bool read_number(const char *path, const char *key, uint64_t *out) {
+    FILE *const file = fopen(path, "r");
+    if (file == NULL) {
+        return false;
+    }
+    char line[LINE_BYTES];
+    const size_t key_bytes = strlen(key);
+    bool found = false;
+    while (!found && fgets(line, sizeof line, file) != NULL) {
+        const char *const rest = line + key_bytes;
+        found = strncmp(line, key, key_bytes) == 0 && (key_bytes == 0 || *rest == ' ' || *rest == ':') &&
+                sscanf(rest + strspn(rest, ": \t"), "%" SCNu64, out) == 1;
+    }
+    fclose(file);
+    return found;
+}
+
+static bool group_number(const char *group, const char *name, const char *key, uint64_t *out) {
+    char path[2 * NAME_BYTES];
+    snprintf(path, sizeof path, "%s/%s", group, name);
+    return read_number(path, key, out);
+}
+
+/* Narrows `out` by one group's limit, where it has one. */
+static void take_group(const struct group_files *files, const char *group, struct ox_memory *out) {
+    uint64_t limit = 0, usage = 0, cache = 0;
+    if (!group_number(group, files->limit, "", &limit)) {
+        return; /* "max", or no such group here */
+    }
+    out->limit = ox_min_u64(out->limit, limit);
+    if (!group_number(group, files->usage, "", &usage)) {
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        uint64_t part = 0;
+        if (group_number(group, "memory.stat", files->cache[i], &part)) {
+            cache += part;
+        }
+    }
+    const uint64_t held = usage - ox_min_u64(usage, cache);
+    out->usable = ox_min_u64(out->usable, limit - ox_min_u64(limit, held));
+}
+
+/* All groups on the way from this process to the root. In a container the path of /proc may be the host's and
+ * not exist here, but the last step, the root of what is mounted, is then the container's own group. */
+static void take_groups(const char *root, struct ox_memory *out) {
+    char name[NAME_BYTES], line[LINE_BYTES];
+    snprintf(name, sizeof name, "%s/proc/self/cgroup", root);
+    FILE *const file = fopen(name, "r");
+    if (file == NULL) {
+        return;
+    }
+    while (fgets(line, sizeof line, file) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        const bool second = strncmp(line, "0::", 3) == 0;
+        char *const path = second ? line + 3 : strstr(line, ":memory:");
+        if (path == NULL) {
+            continue;
+        }
+        const struct group_files *const files = second ? &version_2 : &version_1;
+        char *const start = second ? path : path + strlen(":memory:");
+        for (char *slash = start; slash != NULL;) {
+            snprintf(name, sizeof name, "%s%s%s", root, files->folder, start);
+            take_group(files, name, out);
+            slash = strrchr(start, '/');
+            if (slash != NULL) {
+                *slash = '\0';
+            }
+        }
+    }
+    fclose(file);
+}
+
+void ox_memory_read(const char *root, struct ox_memory *out) {
+    char path[NAME_BYTES];
+    *out = (struct ox_memory){.limit = UINT64_MAX};
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    if (read_number(path, "MemTotal", &out->total)) {
+        out->total *= OX_KIB;
+    }
+    if (read_number(path, "MemAvailable", &out->available)) {
+        out->available *= OX_KIB;
+    } else {
+        const long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+        out->available = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    }
+    out->usable = out->available;
+    take_groups(root, out);
+}
