@@ -1,19 +1,27 @@
 #include "engine/metrics.h"
 
-#include "base/assert.h"
+#include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+enum { WINDOW_BYTES = 1 << 18 }; /* a line of ours is a hundredth of it */
 
 struct ox_metrics {
     int fd;
+    bool torn;       /* half a line stands after `length` */
+    uint64_t length; /* of the whole lines */
     uint64_t dropped;
+    char path[OX_PATH_BYTES];
     struct ox_metrics_last last;
 };
 
@@ -30,21 +38,53 @@ static json_t *number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* One write call per line, so that a crash leaves at most the last line unfinished. */
+static void drop_line(struct ox_metrics *metrics, const char *why) {
+    if (metrics->dropped++ == 0) {
+        ox_log(OX_LOG_WARN, "%s: a line could not be written: %s; the run goes on without it", metrics->path, why);
+    }
+}
+
+/* Takes back what a failed write left, so that the next line does not continue half a one. */
+static bool mend(struct ox_metrics *metrics) {
+    metrics->torn = metrics->torn && ftruncate(metrics->fd, (off_t)metrics->length) != 0;
+    return !metrics->torn;
+}
+
+/* One write call per line where the disk has room, so that a crash leaves at most the last line unfinished. */
+static bool append(struct ox_metrics *metrics, const char *text, size_t bytes) {
+    if (!mend(metrics)) {
+        return false;
+    }
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t written = write(metrics->fd, text + done, bytes - done);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            const int err = written < 0 ? errno : ENOSPC;
+            metrics->torn = done > 0;
+            mend(metrics);
+            errno = err;
+            return false;
+        }
+        done += (size_t)written;
+    }
+    metrics->length += bytes;
+    return true;
+}
+
 static void write_line(struct ox_metrics *metrics, json_t *object) {
     char *const text = object == NULL ? NULL : json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(object);
     if (text == NULL) {
-        metrics->dropped++;
+        drop_line(metrics, "no memory");
         return;
     }
     const size_t bytes = strlen(text);
     text[bytes] = '\n'; /* in place of the terminator */
-    ssize_t written = 0;
-    do {
-        written = write(metrics->fd, text, bytes + 1);
-    } while (written < 0 && errno == EINTR);
-    metrics->dropped += written != (ssize_t)bytes + 1;
+    if (!append(metrics, text, bytes + 1)) {
+        drop_line(metrics, strerror(errno));
+    }
     free(text);
 }
 
@@ -104,7 +144,8 @@ uint64_t ox_metrics_dropped(const struct ox_metrics *metrics) {
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* True for a complete line of ours that speaks of a step up to `step_max`; `last` then takes it in. */
+/* True for a complete line of ours that speaks of a step up to `step_max`; `last` then takes it in, unless it holds
+ * one from further down. */
 static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct ox_metrics_last *last) {
     static const char name[] = "metrics.jsonl";
     json_t *object = NULL;
@@ -117,7 +158,7 @@ static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct 
                        ox_json_get_string(name, object, "type", true, &type) == OX_OK;
     if (taken && strcmp(type, "step") == 0) {
         last->step = step;
-    } else if (taken && strcmp(type, "eval") == 0) {
+    } else if (taken && strcmp(type, "eval") == 0 && last->eval_step == 0) {
         const json_t *const loss = json_object_get(object, "eval_loss");
         last->eval_step = step;
         last->eval_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
@@ -126,63 +167,116 @@ static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct 
     return taken;
 }
 
-/* Keeps the lines of steps up to `step`. */
-static enum ox_status trim(const char *path, uint64_t step, struct ox_metrics_last *last) {
-    char *data = NULL;
-    size_t bytes = 0;
-    const enum ox_status status = ox_file_read(path, (size_t)1 << 32, &data, &bytes);
-    if (status != OX_OK) {
-        return status;
-    }
-    size_t kept = 0, at = 0;
-    while (at < bytes) {
-        const char *const end = memchr(data + at, '\n', bytes - at);
-        if (end == NULL) {
-            break; /* an unfinished last line */
+/* Part of the file, moved towards its beginning. */
+struct window {
+    int fd;
+    const char *path;
+    char *data;
+    uint64_t first;
+    size_t bytes;
+};
+
+/* Where the line begins that ends before `past`; that far from `past` only when no line of ours is so long. */
+static enum ox_status line_start(struct window *window, uint64_t past, uint64_t *start) {
+    for (;;) {
+        const size_t left = past > window->first ? (size_t)(past - window->first) : 0;
+        const char *const newline = left > 1 ? memrchr(window->data, '\n', left - 1) : NULL;
+        if (newline != NULL || (left > 0 && (window->first == 0 || left == WINDOW_BYTES))) {
+            *start = newline != NULL ? window->first + (uint64_t)(newline - window->data) + 1 : window->first;
+            return OX_OK;
         }
-        const size_t length = (size_t)(end - (data + at)) + 1;
-        if (take_line(data + at, length - 1, step, last)) {
-            memmove(data + kept, data + at, length);
-            kept += length;
+        window->bytes = (size_t)ox_min_u64(WINDOW_BYTES, past);
+        window->first = past - window->bytes;
+        const enum ox_status status =
+            ox_file_read_at(window->fd, window->path, window->data, window->bytes, window->first);
+        if (status != OX_OK) {
+            return status;
         }
-        at += length;
     }
-    const enum ox_status replaced = kept == bytes ? OX_OK : ox_file_replace(path, data, kept);
-    free(data);
-    return replaced;
+}
+
+/* Goes back from the end, line by line, to the last one of a step up to `step`: lines stand in the order of their
+ * steps. `*kept` is what remains of the file; `last` is known when the line of a step is met. */
+static enum ox_status find_cut(struct window *window, uint64_t bytes, uint64_t step, uint64_t *kept,
+                               struct ox_metrics_last *last) {
+    *kept = 0;
+    for (uint64_t past = bytes; past > 0 && last->step == 0;) {
+        uint64_t start = 0;
+        const enum ox_status status = line_start(window, past, &start);
+        if (status != OX_OK) {
+            return status;
+        }
+        const char *const line = window->data + (start - window->first);
+        const size_t length = (size_t)(past - start);
+        const bool whole = line[length - 1] == '\n' && (start == 0 || start > window->first);
+        if (whole && take_line(line, length - 1, step, last) && *kept == 0) {
+            *kept = past;
+        }
+        past = start;
+    }
+    return OX_OK;
+}
+
+/* Cuts off the lines of steps after `step` and an unfinished one. The cut is made in the file itself: it only takes
+ * from the end of a log, and one that a crash prevented is made by the next start. */
+static enum ox_status trim(struct ox_metrics *metrics, uint64_t step) {
+    struct stat info;
+    if (fstat(metrics->fd, &info) != 0) {
+        return ox_fail_errno(OX_E_IO, errno, "%s: cannot be examined", metrics->path);
+    }
+    if (!S_ISREG(info.st_mode)) {
+        return ox_fail(OX_E_CONFIG, "%s: is not a regular file; remove it", metrics->path);
+    }
+    struct window window = {.fd = metrics->fd, .path = metrics->path, .data = malloc(WINDOW_BYTES),
+                            .first = UINT64_MAX};
+    if (window.data == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to read it", metrics->path);
+    }
+    enum ox_status status = find_cut(&window, (uint64_t)info.st_size, step, &metrics->length, &metrics->last);
+    free(window.data);
+    if (status == OX_OK && metrics->length < (uint64_t)info.st_size &&
+        (ftruncate(metrics->fd, (off_t)metrics->length) != 0 || fsync(metrics->fd) != 0)) {
+        status = ox_fail_errno(OX_E_IO, errno, "%s: lines after step %" PRIu64 " cannot be cut off", metrics->path,
+                               step);
+    }
+    return status;
 }
 
 enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out) {
     *out = NULL;
-    char path[OX_PATH_BYTES];
-    struct ox_metrics_last last = {0};
-    enum ox_status status = ox_path_join(folder, "metrics.jsonl", path);
-    if (status == OX_OK && ox_path_is_file(path)) {
-        status = trim(path, step, &last);
+    struct ox_metrics *metrics = calloc(1, sizeof *metrics);
+    if (metrics == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for its metrics.jsonl", folder);
+    }
+    metrics->fd = -1;
+    enum ox_status status = ox_path_join(folder, "metrics.jsonl", metrics->path);
+    if (status == OX_OK) {
+        /* O_NONBLOCK, because a FIFO of that name would wait for its other end. */
+        metrics->fd = open(metrics->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+        status = metrics->fd >= 0 ? trim(metrics, step)
+                                  : ox_fail_errno(OX_E_IO, errno, "%s: cannot open it for appending", metrics->path);
     }
     if (status != OX_OK) {
+        ox_metrics_close(&metrics);
         return status;
-    }
-    struct ox_metrics *const metrics = calloc(1, sizeof *metrics);
-    if (metrics == NULL) {
-        return ox_fail(OX_E_NOMEM, "%s: no memory", path);
-    }
-    metrics->last = last;
-    metrics->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (metrics->fd < 0) {
-        const int err = errno;
-        free(metrics);
-        return ox_fail_errno(OX_E_IO, err, "%s: cannot open it for appending", path);
     }
     *out = metrics;
     return OX_OK;
 }
 
-void ox_metrics_close(struct ox_metrics **metrics) {
-    if (*metrics == NULL) {
+void ox_metrics_close(struct ox_metrics **metrics_ptr) {
+    struct ox_metrics *const metrics = *metrics_ptr;
+    if (metrics == NULL) {
         return;
     }
-    close((*metrics)->fd);
-    free(*metrics);
-    *metrics = NULL;
+    const uint64_t dropped = ox_metrics_dropped(metrics);
+    if (dropped > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " line%s could not be written", metrics->path, dropped,
+               dropped == 1 ? "" : "s");
+    }
+    if (metrics->fd >= 0) {
+        close(metrics->fd);
+    }
+    free(metrics);
+    *metrics_ptr = NULL;
 }

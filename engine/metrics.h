@@ -1,5 +1,6 @@
 /* metrics.jsonl: one JSON object per line, flushed at once; floats are printed so that they read back to the same
- * bits. A line that the disk refuses is dropped and counted: logging never stops a run. */
+ * bits. A line that the disk refuses is dropped and counted, and a warning tells of the first and of the total:
+ * logging never stops a run, and the file holds whole lines alone. */
 #ifndef OX_ENGINE_METRICS_H
 #define OX_ENGINE_METRICS_H
 
@@ -31,9 +32,9 @@ double ox_step_stall_share(const struct ox_step_report *report);
 
 struct ox_metrics;
 /* Opens <folder>/metrics.jsonl for appending; lines of steps after `step` (an earlier run that got further than
- * its last commit) and an unfinished last line are removed first. */
+ * its last commit) and an unfinished last line are cut off first, in bounded memory whatever the file's size. */
 OX_MUST enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out);
-/* What the file ends with: the last step and the last evaluation; 0 = none. */
+/* What the file ends with: the last step, and the last evaluation if it stands after that step; 0 = none. */
 struct ox_metrics_last {
     uint64_t step, eval_step;
     double eval_loss;
