@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <utf8proc.h>
 
 enum { CHUNK_STEP = 2048 }; /* chunks end where units may end and where drives can address */
@@ -248,6 +249,13 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     return OX_OK;
 }
 
+/* Two names of one folder count as the same, where it exists. */
+static bool same_folder(const char *a, const char *b) {
+    struct stat first, second;
+    return strcmp(a, b) == 0 || (stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+                                 first.st_ino == second.st_ino);
+}
+
 static enum ox_status check_memory(const struct ox_config *c, unsigned command) {
     const bool sized = (command & (OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL)) != 0;
     for (uint32_t i = 0; i < c->nvme_count; i++) {
@@ -256,7 +264,7 @@ static enum ox_status check_memory(const struct ox_config *c, unsigned command) 
                            c->nvme[i].path);
         }
         for (uint32_t k = 0; k < i; k++) {
-            if (strcmp(c->nvme[i].path, c->nvme[k].path) == 0) {
+            if (same_folder(c->nvme[i].path, c->nvme[k].path)) {
                 return ox_fail(OX_E_CONFIG, "--nvme: %s is given twice; give each drive once",
                                c->nvme[i].path);
             }

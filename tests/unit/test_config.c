@@ -201,6 +201,13 @@ static void test_validate(void) {
     CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG && strstr(ox_error_text(), "twice") != NULL);
     ox_config_init(&c);
     REQUIRE_OK(set(&c, "model", "m"));
+    REQUIRE_OK(set(&c, "nvme", "/proc:1GiB"));
+    REQUIRE_OK(set(&c, "nvme", "/:1GiB"));
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
+    REQUIRE_OK(set(&c, "nvme", "/proc/../proc/:1GiB"));
+    CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG && strstr(ox_error_text(), "twice") != NULL);
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "model", "m"));
     REQUIRE_OK(set(&c, "num-train-epochs", "0"));
     CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG && strstr(ox_error_text(), "both 0") != NULL);
 }
