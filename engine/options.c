@@ -19,7 +19,7 @@ static const char group_placement[] = "Placement: changes speed and traffic, nev
 static const char group_command[] = "Command";
 
 /* Stands for a member in sizeof alone. */
-static const struct ox_config *const none;
+__attribute__((unused)) static const struct ox_config *const none;
 
 static const struct ox_option options[] = {
     {.name = "model", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, model),

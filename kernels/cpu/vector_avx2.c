@@ -18,7 +18,6 @@ static inline vf lanes_min(vf a, vf b) {
     return _mm256_min_ps(a, b);
 }
 
-#define LANE_IDX ((vi){0, 1, 2, 3, 4, 5, 6, 7})
 #define OX_VECTOR_TABLE ox_vector_avx2
 #define OX_VECTOR_NAME "avx2"
 #include "kernels/cpu/vector_body.inc"

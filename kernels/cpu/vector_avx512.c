@@ -18,7 +18,6 @@ static inline vf lanes_min(vf a, vf b) {
     return _mm512_min_ps(a, b);
 }
 
-#define LANE_IDX ((vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 #define OX_VECTOR_TABLE ox_vector_avx512
 #define OX_VECTOR_NAME "avx512"
 #include "kernels/cpu/vector_body.inc"

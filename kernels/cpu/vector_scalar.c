@@ -22,7 +22,6 @@ static inline vf lanes_min(vf a, vf b) {
     return choose(a < b, a, b);
 }
 
-#define LANE_IDX ((vi){0, 1, 2, 3})
 #define OX_VECTOR_TABLE ox_vector_scalar
 #define OX_VECTOR_NAME "scalar"
 #include "kernels/cpu/vector_body.inc"
