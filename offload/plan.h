@@ -87,13 +87,15 @@ struct ox_buf {
     uint32_t unit_idx;                      /* or OX_NONE */
     uint8_t kind;                           /* enum ox_buf_kind */
     uint8_t tier;                           /* DEVICE or HOST */
-    bool resident;                          /* holds its content between steps */
+    bool resident;                          /* keeps its place between steps; weights, state, batches and
+                                               constants keep their content too */
 };
 
 struct ox_use {
     uint32_t buf_idx;
     uint8_t role;
-    bool write; /* a use that reads and writes is a write */
+    bool read;  /* needs what the buffer holds */
+    bool write; /* changes it; both for an update */
 };
 
 enum { OX_TASK_USES_MAX = 12 };
@@ -185,7 +187,9 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
 
 /* Proves, from the task list alone: within the arenas; nothing read before it was written and has arrived; no
  * two uses in conflict without an order; no byte given to a new buffer while an old one may still be used;
- * every dependency on an earlier task. OX_E_CONFIG with the first violation in words. */
+ * every dependency on an earlier task. Then that the work is a step: every task finds exactly what it needs, every
+ * unit's gradient is summed in order, counted once in the norm and applied once, every home is left as the
+ * optimizer made it, and the store is committed once, at the end. OX_E_CONFIG with the first violation in words. */
 OX_MUST enum ox_status ox_plan_check(const struct ox_plan *plan, const struct ox_plan_input *input);
 
 /* The index of the use with this role, or -1. */

@@ -66,17 +66,21 @@ static struct ox_task *new_task(struct builder *b, enum ox_task_kind kind, enum 
     return task;
 }
 
-static void add_use(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role, bool write) {
-    OX_ASSERT(task->use_count < OX_TASK_USES_MAX && buf_idx != OX_NONE);
-    task->uses[task->use_count++] = (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .write = write};
+static void add_use(struct ox_task *task, struct ox_use use) {
+    OX_ASSERT(task->use_count < OX_TASK_USES_MAX && use.buf_idx != OX_NONE);
+    task->uses[task->use_count++] = use;
 }
 
 static void reads(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
-    add_use(task, buf_idx, role, false);
+    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true});
 }
 
 static void writes(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
-    add_use(task, buf_idx, role, true);
+    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .write = true});
+}
+
+static void updates(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
+    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true, .write = true});
 }
 
 /* Copies between host and device count as traffic only where they are two memories. */
@@ -339,7 +343,7 @@ static void reduce_grad(struct builder *b, uint32_t unit_idx, uint32_t at) {
     }
     struct ox_task *const task = new_task(b, OX_TASK_REDUCE, OX_LANE_REDUCE, unit_idx, OX_NONE);
     task->last = true;
-    writes(task, at, OX_USE_GRAD); /* the table's is rounded in place */
+    updates(task, at, OX_USE_GRAD); /* the table's is rounded in place */
     writes(task, b->plan->norm_buf, OX_USE_NORM);
     if (second != OX_NONE) {
         reads(task, second, OX_USE_GRAD_HEAD);
@@ -483,9 +487,9 @@ static void run_head(struct builder *b, const struct stage *stage) {
         if (b->train) {
             s->dx[mb_idx] = new_buf(b, OX_BUF_ACT, b->compute, model->act_bytes, OX_NONE);
             writes(task, s->dx[mb_idx], OX_USE_DX);
-            writes(task, grad, OX_USE_GRAD);
+            updates(task, grad, OX_USE_GRAD);
             if (tied) {
-                writes(task, grad_table, OX_USE_GRAD_HEAD);
+                updates(task, grad_table, OX_USE_GRAD_HEAD);
             }
         }
     }
@@ -519,8 +523,8 @@ static void run_backward(struct builder *b, const struct stage *stage) {
             reads(task, b->plan->const_buf, OX_USE_CONST);
         }
         reads(task, s->batch[mb_idx], OX_USE_BATCH);
-        writes(task, s->dx[mb_idx], OX_USE_DX);
-        writes(task, grad, OX_USE_GRAD);
+        updates(task, s->dx[mb_idx], OX_USE_DX);
+        updates(task, grad, OX_USE_GRAD);
         if (more && b->in->placement.prefetch_depth == 0) {
             next_x = load_act(b, stage->unit_idx, mb_idx + 1);
         }
@@ -564,10 +568,10 @@ static void run_adam(struct builder *b, uint32_t unit_idx) {
     const bool held = homes->grad == OX_TIER_HOST;
     reads(task, held ? s->grad_home[unit_idx] : s->grad_spool[unit_idx], OX_USE_GRAD);
     if (s->state_home[unit_idx] != OX_NONE) {
-        writes(task, s->state_home[unit_idx], OX_USE_STATE);
+        updates(task, s->state_home[unit_idx], OX_USE_STATE);
     }
     if (weights != OX_NONE) {
-        writes(task, weights, OX_USE_WEIGHTS);
+        updates(task, weights, OX_USE_WEIGHTS);
     }
     if (b->plan->stage_buf != OX_NONE) {
         writes(task, b->plan->stage_buf, OX_USE_STAGE);
@@ -582,7 +586,7 @@ static void run_adam(struct builder *b, uint32_t unit_idx) {
 static void run_optimizer(struct builder *b) {
     struct ox_plan *const plan = b->plan;
     struct ox_task *const norm = new_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
-    writes(norm, plan->norm_buf, OX_USE_NORM);
+    updates(norm, plan->norm_buf, OX_USE_NORM);
     reads(norm, plan->loss_host_buf, OX_USE_LOSS);
     const bool store = b->in->budget.nvme_bytes > 0;
     if (store) { /* without a store the optimizer works in place and needs no slots */

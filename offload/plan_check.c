@@ -1,9 +1,10 @@
-/* The proof of a plan, from the task list alone: nothing here shares code or working data with the builder.
+/* The proof of a plan, from the task list alone: nothing here shares code or working data with the builder. This half
+ * is about order and space; offload/plan_meaning.c shows that the result is a training step.
  *
  * "a before b" means: a has ended when b starts, whatever the lanes' speeds. It holds between consecutive tasks of
  * a lane and along dependencies. For every task the checker knows, per lane, the latest task that is before
  * it; as lanes are FIFO this vector decides any pair (vector clocks: Fidge 1988, Mattern 1989). */
-#include "offload/plan.h"
+#include "offload/plan_internal.h"
 
 #include "base/bytes.h"
 
@@ -30,7 +31,7 @@ struct checker {
     uint32_t *next_mb;    /* per unit: forward, then backward */
 };
 
-static enum ox_status fault(const struct ox_plan *plan, uint32_t task_idx, const char *what) {
+enum ox_status ox_plan_fault(const struct ox_plan *plan, uint32_t task_idx, const char *what) {
     const struct ox_task *const task = &plan->tasks[task_idx];
     return ox_fail(OX_E_CONFIG, "plan is wrong at task %u (%s, unit %d, micro-batch %d): %s; please report this",
                    task_idx, ox_task_name((enum ox_task_kind)task->kind), (int)task->unit_idx, (int)task->mb_idx,
@@ -64,7 +65,7 @@ static enum ox_status check_order(struct checker *c) {
                 continue;
             }
             if (dep > i || plan->tasks[dep - 1].lane != lane) {
-                return fault(plan, i, "depends on a task that is not before it in its lane");
+                return ox_plan_fault(plan, i, "depends on a task that is not before it in its lane");
             }
             merge(clock, &c->clocks[dep - 1]);
             clock->past[lane] = clock->past[lane] > dep ? clock->past[lane] : dep;
@@ -74,22 +75,29 @@ static enum ox_status check_order(struct checker *c) {
     return OX_OK;
 }
 
+/* True for what one step leaves to the next; other resident buffers keep their place alone. */
+static bool is_carried(const struct ox_plan *plan, uint32_t buf_idx) {
+    const struct ox_buf *const buf = &plan->bufs[buf_idx];
+    return buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE ||
+                             buf_idx == plan->const_buf || buf_idx == plan->batch_host_buf);
+}
+
 static enum ox_status check_use(struct checker *c, uint32_t task_idx, const struct ox_use *use) {
     const struct ox_plan *const plan = c->plan;
     if (use->buf_idx >= plan->buf_count) {
-        return fault(plan, task_idx, "uses a buffer that does not exist");
+        return ox_plan_fault(plan, task_idx, "uses a buffer that does not exist");
     }
     struct span *const span = &c->spans[use->buf_idx];
     const uint8_t lane = plan->tasks[task_idx].lane;
-    if (span->written_by == 0 && !use->write && !plan->bufs[use->buf_idx].resident) {
-        return fault(plan, task_idx, "reads a buffer that nothing has filled");
+    if (span->written_by == 0 && use->read && !is_carried(plan, use->buf_idx)) {
+        return ox_plan_fault(plan, task_idx, "reads a buffer that nothing has filled");
     }
     if (span->written_by != 0 && span->written_by - 1 != task_idx && !before(c, span->written_by - 1, task_idx)) {
-        return fault(plan, task_idx, "uses a buffer that may not have arrived");
+        return ox_plan_fault(plan, task_idx, "uses a buffer that may not have arrived");
     }
     for (int i = 0; use->write && i < OX_LANE_COUNT; i++) {
         if (span->read_by[i] != 0 && span->read_by[i] - 1 != task_idx && !before(c, span->read_by[i] - 1, task_idx)) {
-            return fault(plan, task_idx, "overwrites a buffer that may still be read");
+            return ox_plan_fault(plan, task_idx, "overwrites a buffer that may still be read");
         }
         span->read_by[i] = 0;
     }
@@ -107,7 +115,7 @@ static enum ox_status check_uses(struct checker *c) {
     for (uint32_t i = 0; i < c->plan->task_count; i++) {
         const struct ox_task *const task = &c->plan->tasks[i];
         if (task->use_count > OX_TASK_USES_MAX) {
-            return fault(c->plan, i, "has too many uses");
+            return ox_plan_fault(c->plan, i, "has too many uses");
         }
         for (int j = 0; j < task->use_count; j++) {
             const enum ox_status status = check_use(c, i, &task->uses[j]);
@@ -135,7 +143,7 @@ static uint32_t first_use(const struct span *span) {
 static enum ox_status check_pair(const struct checker *c, uint32_t a, uint32_t b) {
     const uint32_t a_first = first_use(&c->spans[a]), b_first = first_use(&c->spans[b]);
     if (c->plan->bufs[a].resident || c->plan->bufs[b].resident) {
-        return fault(c->plan, a_first == UINT32_MAX ? (b_first == UINT32_MAX ? 0 : b_first) : a_first,
+        return ox_plan_fault(c->plan, a_first == UINT32_MAX ? (b_first == UINT32_MAX ? 0 : b_first) : a_first,
                      "shares bytes with a buffer that must survive the step");
     }
     if (a_first == UINT32_MAX || b_first == UINT32_MAX) {
@@ -146,7 +154,7 @@ static enum ox_status check_pair(const struct checker *c, uint32_t a, uint32_t b
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         for (int j = 0; j < OX_LANE_COUNT; j++) {
             if (early->last[i] != 0 && late->first[j] != 0 && !before(c, early->last[i] - 1, late->first[j] - 1)) {
-                return fault(c->plan, late->first[j] - 1, "takes space that may still be in use");
+                return ox_plan_fault(c->plan, late->first[j] - 1, "takes space that may still be in use");
             }
         }
     }
@@ -205,12 +213,12 @@ static enum ox_status check_work(struct checker *c) {
         if (backward || task->kind == OX_TASK_FORWARD || task->kind == OX_TASK_HEAD) {
             uint32_t *const next = &c->next_mb[task->unit_idx + (backward ? plan->unit_count : 0)];
             if (task->unit_idx >= plan->unit_count || task->mb_idx != (*next)++) {
-                return fault(plan, i, "meets its micro-batches out of order");
+                return ox_plan_fault(plan, i, "meets its micro-batches out of order");
             }
         }
         norm_count += task->kind == OX_TASK_NORM;
         if (task->kind == OX_TASK_ADAM && (task->unit_idx != adam_count++ || norm_count != 1)) {
-            return fault(plan, i, "updates a unit out of order or before the norm is known");
+            return ox_plan_fault(plan, i, "updates a unit out of order or before the norm is known");
         }
     }
     for (uint32_t i = 0; i < 2 * plan->unit_count; i++) {
@@ -247,7 +255,10 @@ static enum ox_status check_all(struct checker *c) {
                          "budget is %s", ox_size_text(c->plan->peak_bytes[OX_TIER_NVME], need),
                          ox_size_text(budget->nvme_bytes, have));
     }
-    return status == OX_OK ? check_work(c) : status;
+    if (status == OX_OK) {
+        status = check_work(c);
+    }
+    return status == OX_OK ? ox_plan_check_meaning(c->plan, c->in) : status;
 }
 
 enum ox_status ox_plan_check(const struct ox_plan *plan, const struct ox_plan_input *input) {

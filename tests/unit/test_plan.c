@@ -93,8 +93,170 @@ static void plant_faults(const struct sample *s, struct ox_plan *plan, uint64_t 
     REQUIRE_OK(ox_plan_check(plan, &s->in));
 }
 
+struct tally {
+    uint64_t made, found;
+};
+
+/* The plan with one task changed must be refused; then the task is put back. */
+static void refuse_changed(const struct sample *s, struct ox_plan *plan, uint32_t task_idx,
+                           const struct ox_task *changed, struct tally *tally) {
+    const struct ox_task kept = plan->tasks[task_idx];
+    plan->tasks[task_idx] = *changed;
+    tally->made++;
+    if (ox_plan_check(plan, &s->in) == OX_OK) {
+        printf("accepted: task %u (%s, unit %d, micro-batch %d) changed\n", task_idx,
+               ox_task_name((enum ox_task_kind)kept.kind), (int)kept.unit_idx, (int)kept.mb_idx);
+    } else {
+        tally->found++;
+    }
+    plan->tasks[task_idx] = kept;
+}
+
+static void drop_use(struct ox_task *task, uint32_t use_idx) {
+    task->use_count--;
+    memmove(&task->uses[use_idx], &task->uses[use_idx + 1], (task->use_count - use_idx) * sizeof *task->uses);
+}
+
+/* A task of this sort, drawn among all of them; OX_NONE when the plan has none. */
+static uint32_t draw_task(const struct ox_plan *plan, enum ox_task_kind kind, uint64_t seed, uint64_t *counter) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        count += plan->tasks[i].kind == kind;
+    }
+    uint32_t nth = count == 0 ? 0 : (uint32_t)draw(seed, counter, count);
+    for (uint32_t i = 0; i < plan->task_count && count > 0; i++) {
+        if (plan->tasks[i].kind == kind && nth-- == 0) {
+            return i;
+        }
+    }
+    return OX_NONE;
+}
+
+/* Another buffer of the same sort in the same tier; OX_NONE when there is none. */
+static uint32_t draw_sibling(const struct ox_plan *plan, uint32_t buf_idx, uint64_t seed, uint64_t *counter) {
+    const uint32_t from = (uint32_t)draw(seed, counter, plan->buf_count);
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        const uint32_t at = (from + i) % plan->buf_count;
+        if (at != buf_idx && plan->bufs[at].kind == plan->bufs[buf_idx].kind &&
+            plan->bufs[at].tier == plan->bufs[buf_idx].tier) {
+            return at;
+        }
+    }
+    return OX_NONE;
+}
+
+/* Roles whose buffer has no equal; another copy of weights or of an activation may do as well. */
+static bool is_unique(uint8_t role) {
+    return role == OX_USE_GRAD || role == OX_USE_GRAD_HEAD || role == OX_USE_STATE || role == OX_USE_NORM ||
+           role == OX_USE_LOSS;
+}
+
+/* Of every sort of task one: without its uses, with one use less, with one use turned around or on another
+ * buffer, and of another unit or micro-batch. Each makes the step mean something else. */
+static void change_meaning(const struct sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
+    uint64_t counter = 5000;
+    for (int kind = 0; kind < OX_TASK_KIND_COUNT; kind++) {
+        const uint32_t at = draw_task(plan, (enum ox_task_kind)kind, seed, &counter);
+        if (at == OX_NONE) {
+            continue;
+        }
+        const struct ox_task kept = plan->tasks[at];
+        struct ox_task changed = kept;
+        changed.use_count = 0;
+        refuse_changed(s, plan, at, &changed, tally);
+        const uint32_t use_idx = (uint32_t)draw(seed, &counter, kept.use_count);
+        changed = kept;
+        drop_use(&changed, use_idx);
+        refuse_changed(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.uses[use_idx].read = !changed.uses[use_idx].read;
+        refuse_changed(s, plan, at, &changed, tally);
+        for (uint32_t i = 0; i < kept.use_count; i++) {
+            const uint32_t sibling = draw_sibling(plan, kept.uses[i].buf_idx, seed, &counter);
+            changed = kept;
+            changed.uses[i].buf_idx = sibling;
+            if (is_unique(kept.uses[i].role) && sibling != OX_NONE) {
+                refuse_changed(s, plan, at, &changed, tally);
+            }
+        }
+        changed = kept;
+        changed.unit_idx = kept.unit_idx == 0 ? 1 : kept.unit_idx - 1;
+        refuse_changed(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.mb_idx = kept.mb_idx == 0 ? 1 : kept.mb_idx - 1;
+        refuse_changed(s, plan, at, &changed, tally);
+    }
+}
+
+/* Takes a task out of the list; who waited for it waits for the one before it in its lane. */
+static void take_out(struct ox_plan *plan, uint32_t task_idx) {
+    const uint8_t lane = plan->tasks[task_idx].lane;
+    uint32_t before = task_idx;
+    while (before > 0 && plan->tasks[before - 1].lane != lane) {
+        before--;
+    }
+    plan->task_count--;
+    for (uint32_t i = task_idx; i < plan->task_count; i++) {
+        plan->tasks[i] = plan->tasks[i + 1];
+        for (int j = 0; j < OX_LANE_COUNT; j++) {
+            uint32_t *const dep = &plan->tasks[i].deps[j];
+            *dep = *dep == task_idx + 1 ? before : *dep - (*dep > task_idx);
+        }
+    }
+}
+
+/* A whole task missing, of each sort. */
+static void drop_tasks(const struct sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
+    uint64_t counter = 9000;
+    for (int kind = 0; kind < OX_TASK_KIND_COUNT; kind++) {
+        const uint32_t at = draw_task(plan, (enum ox_task_kind)kind, seed, &counter);
+        if (at == OX_NONE) {
+            continue;
+        }
+        const uint32_t count = plan->task_count;
+        struct ox_task *const kept = malloc(count * sizeof *kept);
+        CHECK(kept != NULL);
+        if (kept == NULL) {
+            return;
+        }
+        memcpy(kept, plan->tasks, count * sizeof *kept);
+        take_out(plan, at);
+        tally->made++;
+        if (ox_plan_check(plan, &s->in) == OX_OK) {
+            printf("accepted: task %u (%s) missing\n", at, ox_task_name((enum ox_task_kind)kind));
+        } else {
+            tally->found++;
+        }
+        memcpy(plan->tasks, kept, count * sizeof *kept);
+        plan->task_count = count;
+        free(kept);
+    }
+}
+
+/* The faults that a reader of the plan would make up first, in every plan that has the place for them. */
+static void change_steps(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
+    uint32_t adam_of_0 = OX_NONE;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        struct ox_task changed = plan->tasks[i];
+        const bool moves_grad = changed.kind == OX_TASK_GRAD_SAVE || changed.kind == OX_TASK_GRAD_WRITE ||
+                                changed.kind == OX_TASK_GRAD_READ || changed.kind == OX_TASK_GRAD_LOAD;
+        if (changed.kind == OX_TASK_ADAM && changed.unit_idx == 0) {
+            adam_of_0 = i;
+        } else if (changed.kind == OX_TASK_ADAM && adam_of_0 != OX_NONE) {
+            const struct ox_task *const first = &plan->tasks[adam_of_0];
+            changed.uses[ox_task_find_use(&changed, OX_USE_GRAD)].buf_idx =
+                first->uses[ox_task_find_use(first, OX_USE_GRAD)].buf_idx;
+            refuse_changed(s, plan, i, &changed, tally);
+        } else if (moves_grad) {
+            changed.last = !changed.last;
+            refuse_changed(s, plan, i, &changed, tally);
+        }
+    }
+}
+
 static void test_random_plans(void) {
     uint64_t fit = 0, refused = 0, objected = 0;
+    struct tally tally = {0};
     for (uint64_t seed = 1; seed <= 250; seed++) {
         struct sample s;
         draw_sample(&s, seed);
@@ -105,6 +267,12 @@ static void test_random_plans(void) {
             CHECK(train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
             CHECK(train->peak_bytes[OX_TIER_DEVICE] <= s.in.budget.device_bytes);
             plant_faults(&s, train, seed, &objected);
+            if (seed % 2 == 0) {
+                change_meaning(&s, train, seed, &tally);
+                drop_tasks(&s, train, seed, &tally);
+                change_steps(&s, train, &tally);
+                change_meaning(&s, eval, seed, &tally);
+            }
         } else {
             refused++;
             if (status != OX_E_CONFIG || strstr(ox_error_text(), "does not fit") == NULL) {
@@ -116,8 +284,10 @@ static void test_random_plans(void) {
         ox_plan_close(&eval);
         ox_shard_table_close(&s.table);
     }
-    printf("%llu plans proven, %llu refused, %llu planted faults found\n", (unsigned long long)fit,
-           (unsigned long long)refused, (unsigned long long)objected);
+    printf("%llu plans proven, %llu refused, %llu planted faults found, %llu of %llu changes of meaning\n",
+           (unsigned long long)fit, (unsigned long long)refused, (unsigned long long)objected,
+           (unsigned long long)tally.found, (unsigned long long)tally.made);
+    CHECK(tally.found == tally.made && tally.made > 5000);
     CHECK(fit > 100 && refused > 10 && objected > 200);
 }
 
