@@ -186,7 +186,7 @@ def decays(name, parameter):
     return parameter.dim() == 2 and not is_embedding(name)
 
 
-def step_loss(model, micro_batches, backward):
+def step_loss(model, micro_batches):
     """The mean over all counted targets of all micro-batches; gradients add up in the parameters."""
     counted = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
     total = 0.0
@@ -194,8 +194,7 @@ def step_loss(model, micro_batches, backward):
         logits = model(input_ids=inputs, use_cache=False).logits
         nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(),
                                                 ignore_index=IGNORED, reduction="sum")
-        if backward:
-            (nll / counted).backward()
+        (nll / counted).backward()
         total += float(nll.detach())
     return total / counted
 
@@ -213,7 +212,7 @@ def train(model, batches, max_grad_norm):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(step)
         optimizer.zero_grad()
-        result["losses"].append(step_loss(model, micro_batches, backward=True))
+        result["losses"].append(step_loss(model, micro_batches))
         if step == 0:
             result["grads"] = {name: parameter.grad.clone() for name, parameter in named}
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm, foreach=False)
@@ -242,14 +241,17 @@ def mark_undetermined(model, final):
 
 
 def run_bf16(model, batches):
-    """Logits and loss of step 0 with all weights rounded to bfloat16 and everything else exact."""
+    """Step 0 up to its gradients with all weights rounded to bfloat16 and everything else exact."""
     rounded = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in rounded.parameters():
             parameter.copy_(round_hi(parameter))
         rounded.double()
-        logits = rounded(input_ids=batches[0][0][0], use_cache=False).logits
-        return logits, step_loss(rounded, batches[0], backward=False)
+        logits = rounded(input_ids=batches[0][0][0], use_cache=False).logits.clone()
+    loss = step_loss(rounded, batches[0])
+    grads = {name: parameter.grad for name, parameter in rounded.named_parameters()}
+    norm = math.sqrt(sum(float(grad.pow(2).sum()) for grad in grads.values()))
+    return {"logits": logits, "loss": loss, "grads": grads, "grad_norm": norm}
 
 
 # ---- output -------------------------------------------------------------------------------------------
@@ -305,13 +307,14 @@ def make_case(name, folder):
     single = train(copy.deepcopy(model), batches, case["max_grad_norm"])
     with in_float64():
         exact = train(copy.deepcopy(model).double(), batches, case["max_grad_norm"])
-        bf16_logits, bf16_loss = run_bf16(model, batches)
+        bf16 = run_bf16(model, batches)
     mark_undetermined(model, exact["final"])
     errors = compare(exact, single)
     check(name, errors)
 
-    tensors = {"logits": exact["logits"].float(), "bf16_logits": bf16_logits.float()}
+    tensors = {"logits": exact["logits"].float(), "bf16_logits": bf16["logits"].float()}
     tensors.update({f"grad.{n}": sample(g) for n, g in exact["grads"].items()})
+    tensors.update({f"bf16_grad.{n}": sample(g) for n, g in bf16["grads"].items()})
     tensors.update({f"final.{n}": sample(w) for n, w in exact["final"].items()})
     safetensors.torch.save_file(tensors, os.path.join(folder, "golden.safetensors"))
     parameters = dict(model.named_parameters())
@@ -327,7 +330,7 @@ def make_case(name, folder):
         "decayed": [n for n, p in parameters.items() if decays(n, p)],
         "sample_stride": SAMPLE_STRIDE, "sample_above": SAMPLE_ABOVE,
         "lrs": exact["lrs"], "losses": exact["losses"], "grad_norms": exact["grad_norms"],
-        "bf16_loss": bf16_loss,
+        "bf16_loss": bf16["loss"], "bf16_grad_norm": bf16["grad_norm"],
         "grad_sumsq": {n: float(g.pow(2).sum()) for n, g in exact["grads"].items()},
         "float32_error": errors,
         "inputs": [[inputs.flatten().tolist() for inputs, _ in step] for step in batches],
