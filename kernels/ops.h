@@ -99,6 +99,26 @@ struct ox_op_norm_backward {
     enum ox_norm_kind kind;
 };
 
+/* Root-mean-square norm, as above, of each of `heads` consecutive heads of every row, in place and by one
+ * gain: of queries and keys before they are rotated (Henry et al., arXiv 2010.04245, name the idea). */
+struct ox_op_head_norm_forward {
+    float *inout;      /* (rows, row_stride): heads * head_dim floats are touched per row */
+    float *saved;      /* (rows, heads, head_dim): what they were, kept for backward; or NULL */
+    float *rstd;       /* (rows, heads) */
+    const float *gain; /* (head_dim) */
+    uint32_t rows, row_stride, heads, head_dim;
+    float eps;
+};
+
+/* In place from the gradient of the normed heads to that of the heads before; dgain += ... in a fixed order. */
+struct ox_op_head_norm_backward {
+    float *dinout; /* (rows, row_stride), as inout */
+    float *dgain;  /* (head_dim), added to */
+    const float *saved, *rstd, *gain;
+    float *scratch; /* ox_ops_norm_scratch_bytes(head_dim) */
+    uint32_t rows, row_stride, heads, head_dim;
+};
+
 /* out = [residual +] in * W^T [+ bias]; out may alias residual. */
 struct ox_op_linear_forward {
     float *out;         /* (rows, out_count) */
@@ -150,10 +170,12 @@ struct ox_op_act_backward {
 
 /* Causal attention with grouped query heads: query head h reads key/value head h / (heads/kv_heads).
  * qkv holds q | k | v in each row. No seq x seq matrix is ever in memory: keys are walked in blocks
- * with a running maximum and sum (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135). */
+ * with a running maximum and sum (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135). Blocks wholly
+ * before the window of their queries are not computed. */
 struct ox_attention_shape {
     uint32_t batch, seq, heads, kv_heads, head_dim;
-    float scale; /* of the scores: 1/sqrt(head_dim) */
+    uint32_t window; /* query i sees the keys j with i - window < j <= i; 0: all j <= i */
+    float scale;     /* of the scores: 1/sqrt(head_dim) */
 };
 struct ox_op_attention_forward {
     float *out;       /* (rows, heads * head_dim) */
@@ -207,6 +229,8 @@ struct ox_ops {
     enum ox_status (*embed_backward)(struct ox_lane *, const struct ox_op_embed_backward *);
     enum ox_status (*norm_forward)(struct ox_lane *, const struct ox_op_norm_forward *);
     enum ox_status (*norm_backward)(struct ox_lane *, const struct ox_op_norm_backward *);
+    enum ox_status (*head_norm_forward)(struct ox_lane *, const struct ox_op_head_norm_forward *);
+    enum ox_status (*head_norm_backward)(struct ox_lane *, const struct ox_op_head_norm_backward *);
     enum ox_status (*linear_forward)(struct ox_lane *, const struct ox_op_linear_forward *);
     enum ox_status (*linear_backward)(struct ox_lane *, const struct ox_op_linear_backward *);
     enum ox_status (*rope)(struct ox_lane *, const struct ox_op_rope *);

@@ -1,4 +1,5 @@
-/* Causal attention in blocks of QUERIES x KEYS scores; blocks above the diagonal are never computed.
+/* Causal attention in blocks of QUERIES x KEYS scores; blocks above the diagonal and blocks that the window
+ * hides from all their queries are never computed.
  * Products of a block run on the calling thread. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
@@ -8,7 +9,8 @@
 #include <string.h>
 
 /* A block of scores and one of their gradients stay in the second-level cache. KEYS is a multiple of
- * QUERIES, so that every row of queries sees at least one key of each block it is given. */
+ * QUERIES and at least twice it, so that every row of queries sees at least one key of each block it is
+ * given, with a window too: blocks of keys begin at multiples of QUERIES. */
 enum { QUERIES = 128, KEYS = 512 };
 
 /* Scratch of one thread, in floats: scores, their gradients, then one number per query each. */
@@ -82,11 +84,33 @@ struct block {
     uint32_t batch, head, kv_head;
     uint32_t query, query_count;
     uint32_t key, key_count;
+    uint32_t key_begin; /* of the first block that these queries are given */
 };
 
-/* How many keys of the block query row `row` may see. */
-static uint32_t visible(const struct block *at, uint32_t row) {
-    return min_u32(at->key_count, at->query + row + 1 - at->key);
+/* The first key that a query sees. */
+static uint32_t window_begin(const struct ox_attention_shape *shape, uint32_t query) {
+    return shape->window == 0 || query < shape->window ? 0 : query - shape->window + 1;
+}
+
+/* The keys of the block that query row `row` sees, counted from the block's first. */
+struct seen {
+    uint32_t begin, end;
+};
+
+static struct seen seen_of(const struct attention *job, const struct block *at, uint32_t row) {
+    const uint32_t begin = window_begin(job->shape, at->query + row);
+    return (struct seen){.begin = begin > at->key ? begin - at->key : 0,
+                         .end = min_u32(at->key_count, at->query + row + 1 - at->key)};
+}
+
+/* Zero for the keys of the block that a row does not see. */
+static void clear_unseen(float *score, struct seen seen, uint32_t key_count) {
+    memset(score, 0, seen.begin * sizeof(float));
+    memset(score + seen.end, 0, (key_count - seen.end) * sizeof(float));
+}
+
+static uint32_t first_key(const struct attention *job, const struct block *at) {
+    return window_begin(job->shape, at->query) / QUERIES * QUERIES;
 }
 
 static struct view q_view(const struct attention *job, const struct block *at) {
@@ -133,9 +157,10 @@ static void forward_softmax(const struct attention *job, const struct block *at,
     float *const out = job->out + out_offset(job, at);
     for (uint32_t row = 0; row < at->query_count; row++) {
         float *const score = work->score + (size_t)row * at->key_count;
-        const uint32_t seen = visible(at, row);
-        const float top = vector->max(score, seen);
-        if (at->key == 0) {
+        const struct seen seen = seen_of(job, at, row);
+        const uint32_t seen_count = seen.end - seen.begin;
+        const float top = vector->max(score + seen.begin, seen_count);
+        if (at->key == at->key_begin) {
             work->row_max[row] = top;
             work->row_sum[row] = 0.0f;
         } else if (top > work->row_max[row]) {
@@ -144,8 +169,8 @@ static void forward_softmax(const struct attention *job, const struct block *at,
             work->row_sum[row] *= shrink;
             vector->scale(out + row * job->out_stride, shrink, job->shape->head_dim);
         }
-        work->row_sum[row] += vector->exp_row(score, work->row_max[row], seen);
-        memset(score + seen, 0, (at->key_count - seen) * sizeof(float));
+        work->row_sum[row] += vector->exp_row(score + seen.begin, work->row_max[row], seen_count);
+        clear_unseen(score, seen, at->key_count);
     }
 }
 
@@ -163,7 +188,8 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
     at.query_count = min_u32(QUERIES, shape->seq - at.query);
     float *const out = job->out + out_offset(job, &at);
     const uint32_t key_end = at.query + at.query_count;
-    for (at.key = 0; at.key < key_end; at.key += KEYS) {
+    at.key_begin = first_key(job, &at);
+    for (at.key = at.key_begin; at.key < key_end; at.key += KEYS) {
         at.key_count = min_u32(KEYS, key_end - at.key);
         scores(job, &at, work.score);
         forward_softmax(job, &at, &work);
@@ -173,7 +199,7 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
                                           .n = shape->head_dim,
                                           .k = at.key_count,
                                           .alpha = 1.0f,
-                                          .beta = at.key == 0 ? 0.0f : 1.0f};
+                                          .beta = at.key == at.key_begin ? 0.0f : 1.0f};
         multiply(&by_values, (struct view){work.score, at.key_count}, v_view(job, &at), out,
                  job->out_stride);
     }
@@ -210,11 +236,12 @@ static void backward_softmax(const struct attention *job, const struct block *at
     for (uint32_t row = 0; row < at->query_count; row++) {
         float *const score = work->score + (size_t)row * at->key_count;
         float *const dscore = work->dscore + (size_t)row * at->key_count;
-        const uint32_t seen = visible(at, row);
-        vector->exp_scaled(score, lse[row], 1.0f, seen);
-        memset(score + seen, 0, (at->key_count - seen) * sizeof(float));
-        vector->score_gradient(dscore, score, work->row_sum[row], seen);
-        memset(dscore + seen, 0, (at->key_count - seen) * sizeof(float));
+        const struct seen seen = seen_of(job, at, row);
+        const uint32_t from = seen.begin, count = seen.end - seen.begin;
+        vector->exp_scaled(score + from, lse[row], 1.0f, count);
+        clear_unseen(score, seen, at->key_count);
+        vector->score_gradient(dscore + from, score + from, work->row_sum[row], count);
+        clear_unseen(dscore, seen, at->key_count);
     }
 }
 
@@ -252,7 +279,7 @@ static void backward_block(const struct attention *job, const struct block *at, 
                                .n = shape->head_dim,
                                .k = at->key_count,
                                .alpha = shape->scale,
-                               .beta = at->key == 0 ? 0.0f : 1.0f};
+                               .beta = at->key == at->key_begin ? 0.0f : 1.0f};
     multiply(&product, dscore, k_view(job, at), dq, job->row_stride);
 }
 
@@ -282,7 +309,8 @@ static void backward_item(void *context, uint32_t item, uint32_t thread) {
                     job->vector->dot(job->dout + begin, job->out_in + begin, shape->head_dim);
             }
             const uint32_t key_end = at.query + at.query_count;
-            for (at.key = 0; at.key < key_end; at.key += KEYS) {
+            at.key_begin = first_key(job, &at);
+            for (at.key = at.key_begin; at.key < key_end; at.key += KEYS) {
                 at.key_count = min_u32(KEYS, key_end - at.key);
                 backward_block(job, &at, &work);
             }

@@ -31,6 +31,7 @@ typedef void ox_cpu_fn(const struct ox_cpu *cpu, const void *args);
 ox_cpu_fn ox_cpu_zero, ox_cpu_planes_join, ox_cpu_add, ox_cpu_bf16_pack;
 ox_cpu_fn ox_cpu_embed_forward, ox_cpu_embed_backward;
 ox_cpu_fn ox_cpu_norm_forward, ox_cpu_norm_backward;
+ox_cpu_fn ox_cpu_head_norm_forward, ox_cpu_head_norm_backward;
 ox_cpu_fn ox_cpu_linear_forward, ox_cpu_linear_backward;
 ox_cpu_fn ox_cpu_rope, ox_cpu_rope_table;
 ox_cpu_fn ox_cpu_act_forward, ox_cpu_act_backward;

@@ -97,3 +97,67 @@ void ox_cpu_norm_backward(const struct ox_cpu *cpu, const void *args) {
     ox_pool_run(cpu->pool, backward_share, &job);
     ox_pool_run(cpu->pool, reduce_share, &job);
 }
+
+/* ---- per head ----------------------------------------------------------------------------------- */
+
+static void head_forward_item(void *context, uint32_t item, uint32_t thread) {
+    (void)thread;
+    const struct norm *const job = context;
+    const struct ox_op_head_norm_forward *const op = job->op;
+    const size_t width = (size_t)op->heads * op->head_dim;
+    const float per_col = 1.0f / (float)op->head_dim;
+    const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
+    for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
+        float *const inout = op->inout + (size_t)row * op->row_stride;
+        if (op->saved != NULL) {
+            memcpy(op->saved + row * width, inout, width * sizeof(float));
+        }
+        for (uint32_t head = 0; head < op->heads; head++) {
+            float *const at = inout + (size_t)head * op->head_dim;
+            const float rstd = 1.0f / sqrtf(job->vector->square_sum(at, 0.0f, op->head_dim) * per_col + op->eps);
+            job->vector->norm(&(struct ox_vector_norm){.out = at, .in = at, .gain = op->gain, .rstd = rstd},
+                              op->head_dim);
+            op->rstd[(size_t)row * op->heads + head] = rstd;
+        }
+    }
+}
+
+void ox_cpu_head_norm_forward(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_head_norm_forward *const op = args;
+    struct norm job = {.vector = cpu->vector, .op = op};
+    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op->rows, ITEM_ROWS), head_forward_item, &job);
+}
+
+static void head_backward_share(void *context, uint32_t idx, uint32_t count) {
+    const struct norm *const job = context;
+    const struct ox_op_head_norm_backward *const op = job->op;
+    const struct ox_range rows = ox_pool_range(op->rows, 1, idx, count);
+    float *const partial = op->scratch + idx * partial_len(op->head_dim);
+    memset(partial, 0, op->head_dim * sizeof(float));
+    for (uint64_t row = rows.begin; row < rows.end; row++) {
+        for (uint32_t head = 0; head < op->heads; head++) {
+            const size_t nth = row * op->heads + head;
+            float *const at = op->dinout + row * op->row_stride + (size_t)head * op->head_dim;
+            struct ox_vector_norm_back back = {
+                .din = at,
+                .dgain = partial,
+                .dout = at,
+                .in = op->saved + nth * op->head_dim,
+                .gain = op->gain,
+                .rstd = op->rstd[nth],
+            };
+            job->vector->norm_back_sums(&back, op->head_dim);
+            job->vector->norm_back(&back, false, op->head_dim);
+        }
+    }
+}
+
+void ox_cpu_head_norm_backward(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_head_norm_backward *const op = args;
+    struct norm job = {.vector = cpu->vector, .op = op};
+    ox_pool_run(cpu->pool, head_backward_share, &job);
+    for (uint32_t thread = 0; thread < ox_pool_size(cpu->pool); thread++) { /* few enough to add on one thread */
+        const float *const partial = op->scratch + thread * partial_len(op->head_dim);
+        cpu->vector->add(op->dgain, op->dgain, partial, op->head_dim);
+    }
+}

@@ -67,6 +67,16 @@ static enum ox_status norm_backward(struct ox_lane *lane, const struct ox_op_nor
     return submit(lane, ox_cpu_norm_backward, OX_OPS_NORM, op, sizeof *op);
 }
 
+static enum ox_status head_norm_forward(struct ox_lane *lane, const struct ox_op_head_norm_forward *op) {
+    OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
+    return submit(lane, ox_cpu_head_norm_forward, OX_OPS_NORM, op, sizeof *op);
+}
+
+static enum ox_status head_norm_backward(struct ox_lane *lane, const struct ox_op_head_norm_backward *op) {
+    OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
+    return submit(lane, ox_cpu_head_norm_backward, OX_OPS_NORM, op, sizeof *op);
+}
+
 static enum ox_status linear_forward(struct ox_lane *lane, const struct ox_op_linear_forward *op) {
     return submit(lane, ox_cpu_linear_forward, OX_OPS_MATMUL, op, sizeof *op);
 }
@@ -134,6 +144,8 @@ void ox_ops_init_cpu(struct ox_ops *ops) {
         .embed_backward = embed_backward,
         .norm_forward = norm_forward,
         .norm_backward = norm_backward,
+        .head_norm_forward = head_norm_forward,
+        .head_norm_backward = head_norm_backward,
         .linear_forward = linear_forward,
         .linear_backward = linear_backward,
         .rope = rope,

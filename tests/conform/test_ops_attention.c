@@ -10,6 +10,12 @@ static const struct ox_attention_shape shapes[] = {
     {.batch = 2, .seq = 130, .heads = 4, .kv_heads = 1, .head_dim = 20},
     {.batch = 1, .seq = 577, .heads = 2, .kv_heads = 1, .head_dim = 8},
     {.batch = 1, .seq = 1100, .heads = 1, .kv_heads = 1, .head_dim = 32},
+    {.batch = 2, .seq = 5, .heads = 2, .kv_heads = 1, .head_dim = 6, .window = 1},
+    {.batch = 2, .seq = 7, .heads = 4, .kv_heads = 2, .head_dim = 5, .window = 3},
+    {.batch = 1, .seq = 9, .heads = 1, .kv_heads = 1, .head_dim = 4, .window = 9},
+    {.batch = 1, .seq = 300, .heads = 2, .kv_heads = 1, .head_dim = 8, .window = 128},
+    {.batch = 2, .seq = 900, .heads = 1, .kv_heads = 1, .head_dim = 8, .window = 50},
+    {.batch = 1, .seq = 1300, .heads = 2, .kv_heads = 1, .head_dim = 8, .window = 641},
 };
 enum { SHAPE_COUNT = sizeof shapes / sizeof shapes[0] };
 
@@ -30,11 +36,16 @@ static size_t v_at(const struct ox_attention_shape *shape, size_t row, uint32_t 
     return k_at(shape, row, head) + (size_t)shape->kv_heads * shape->head_dim;
 }
 
+/* The first key that a query sees. */
+static uint32_t first_seen(const struct ox_attention_shape *shape, uint32_t place) {
+    return shape->window == 0 || place + 1 <= shape->window ? 0 : place + 1 - shape->window;
+}
+
 /* The probabilities of one query, into prob; returns their log-sum-exp. */
 static double probabilities(const struct ox_attention_shape *shape, const double *qkv, size_t first,
                             uint32_t place, uint32_t head, double *prob) {
     double top = -INFINITY, sum = 0.0;
-    for (uint32_t j = 0; j <= place; j++) {
+    for (uint32_t j = first_seen(shape, place); j <= place; j++) {
         double score = 0.0;
         for (uint32_t i = 0; i < shape->head_dim; i++) {
             score += qkv[q_at(shape, first + place, head) + i] * qkv[k_at(shape, first + j, head) + i];
@@ -42,11 +53,11 @@ static double probabilities(const struct ox_attention_shape *shape, const double
         prob[j] = score * (double)shape->scale;
         top = fmax(top, prob[j]);
     }
-    for (uint32_t j = 0; j <= place; j++) {
+    for (uint32_t j = first_seen(shape, place); j <= place; j++) {
         prob[j] = exp(prob[j] - top);
         sum += prob[j];
     }
-    for (uint32_t j = 0; j <= place; j++) {
+    for (uint32_t j = first_seen(shape, place); j <= place; j++) {
         prob[j] /= sum;
     }
     return top + log(sum);
@@ -67,7 +78,7 @@ static void reference_forward(const struct reference *ref, const double *qkv) {
                 ref->lse[at] = probabilities(shape, qkv, first, place, head, ref->prob);
                 for (uint32_t i = 0; i < shape->head_dim; i++) {
                     double sum = 0.0;
-                    for (uint32_t j = 0; j <= place; j++) {
+                    for (uint32_t j = first_seen(shape, place); j <= place; j++) {
                         sum += ref->prob[j] * qkv[v_at(shape, first + j, head) + i];
                     }
                     ref->out[((first + place) * shape->heads + head) * shape->head_dim + i] = sum;
@@ -92,7 +103,7 @@ static void reference_backward(const struct reference *ref) {
         for (uint32_t i = 0; i < dim; i++) {
             delta += dout[i] * out[i];
         }
-        for (uint32_t j = 0; j <= place; j++) {
+        for (uint32_t j = first_seen(shape, place); j <= place; j++) {
             const size_t k = k_at(shape, first + j, head), v = v_at(shape, first + j, head);
             double dprob = 0.0;
             for (uint32_t i = 0; i < dim; i++) {
@@ -185,9 +196,34 @@ static void run_shape(struct lab labs[LAB_COUNT], struct ox_attention_shape shap
     guards_end(0);
 }
 
+/* Keys outside the window are not read at all: they may hold anything. */
+static void test_unseen(struct lab *lab) {
+    const struct ox_attention_shape shape = {
+        .batch = 1, .seq = 700, .heads = 1, .kv_heads = 1, .head_dim = 4, .window = 20, .scale = 0.5f};
+    const size_t len = shape.seq * row_len(&shape), out_len = (size_t)shape.seq * shape.head_dim;
+    float *const qkv = random_floats(len, 1, 1.0);
+    float *const out = floats(out_len), *const lse = floats(shape.seq), *const before = floats(out_len);
+    const struct ox_op_attention_forward forward = {
+        .out = out, .lse = lse, .qkv = qkv, .shape = shape,
+        .scratch = guarded(ox_ops_attention_scratch_bytes(&shape, lab->threads))};
+    REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
+    lab_finish(lab);
+    memcpy(before, out, out_len * sizeof(float));
+    for (size_t i = 0; i < 500 * row_len(&shape); i++) {
+        qkv[i] = 1e30f;
+    }
+    REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
+    lab_finish(lab);
+    const size_t first = (500 + shape.window - 1) * (size_t)shape.head_dim;
+    CHECK(memcmp(out + first, before + first, (out_len - first) * sizeof(float)) == 0);
+    CHECK(memcmp(out + first - shape.head_dim, before + first - shape.head_dim, sizeof(float)) != 0);
+    guards_end(0);
+}
+
 int main(void) {
     struct lab labs[LAB_COUNT];
     labs_open(labs);
+    test_unseen(&labs[1]);
     for (int i = 0; i < SHAPE_COUNT; i++) {
         run_shape(labs, shapes[i], false);
     }

@@ -213,11 +213,131 @@ static void run_case(struct lab labs[LAB_COUNT], const struct norm_case *shape) 
     guards_end(0);
 }
 
+/* ---- per head ----------------------------------------------------------------------------------- */
+
+struct head_case {
+    uint32_t rows, heads, head_dim, extra; /* floats of a row beyond its heads */
+};
+static const struct head_case head_cases[] = {
+    {1, 1, 2, 0}, {3, 2, 5, 4}, {2, 3, 4, 8}, {33, 4, 64, 128}, {65, 3, 20, 7}, {130, 8, 128, 256}, {70, 1, 33, 0},
+};
+enum { HEAD_CASE_COUNT = sizeof head_cases / sizeof head_cases[0] };
+
+struct head_data {
+    const struct head_case *shape;
+    size_t stride, len, width; /* of a row, of all rows, of the heads of a row */
+    const float *in, *gain, *dout;
+    double *in_wide, *out, *rstd, *din, *dgain; /* out and din hold what lies between the heads too */
+};
+
+/* out and rstd, and of the loss sum(out * dout) the gradients din and dgain, each by the chain rule. */
+static void head_reference(const struct head_data *data, const double *in) {
+    const struct head_case *const shape = data->shape;
+    memset(data->dgain, 0, shape->head_dim * sizeof(double));
+    for (size_t i = 0; i < data->len; i++) {
+        data->out[i] = in[i];
+        data->din[i] = (double)data->dout[i];
+    }
+    for (uint32_t nth = 0; nth < shape->rows * shape->heads; nth++) {
+        const size_t at = nth / shape->heads * data->stride + (size_t)(nth % shape->heads) * shape->head_dim;
+        double squares = 0.0, drstd = 0.0;
+        for (uint32_t i = 0; i < shape->head_dim; i++) {
+            squares += in[at + i] * in[at + i];
+        }
+        const double rstd = 1.0 / sqrt(squares / shape->head_dim + (double)eps);
+        data->rstd[nth] = rstd;
+        for (uint32_t i = 0; i < shape->head_dim; i++) {
+            const double dout = (double)data->dout[at + i], gain = (double)data->gain[i];
+            data->out[at + i] = in[at + i] * rstd * gain;
+            data->dgain[i] += dout * in[at + i] * rstd;
+            drstd += dout * gain * in[at + i];
+        }
+        for (uint32_t i = 0; i < shape->head_dim; i++) {
+            data->din[at + i] = (double)data->dout[at + i] * (double)data->gain[i] * rstd -
+                                drstd * rstd * rstd * rstd * in[at + i] / shape->head_dim;
+        }
+    }
+}
+
+static double head_loss(const void *context, const double *in) {
+    const struct head_data *const data = context;
+    double loss = 0.0;
+    head_reference(data, in);
+    for (size_t i = 0; i < data->len; i++) {
+        loss += data->out[i] * (double)data->dout[i];
+    }
+    return loss;
+}
+
+static void run_heads_on(struct lab *lab, const struct head_data *data, bool keep_input) {
+    const int keep = guard_count;
+    const struct head_case *const shape = data->shape;
+    float *const inout = floats(data->len), *const dinout = floats(data->len), *const dgain = floats(shape->head_dim);
+    float *const saved = floats(shape->rows * data->width), *const rstd = floats((size_t)shape->rows * shape->heads);
+    memcpy(inout, data->in, data->len * sizeof(float));
+    memcpy(dinout, data->dout, data->len * sizeof(float));
+    fill(dgain, shape->head_dim, 0.25f);
+    const struct ox_op_head_norm_forward forward = {
+        .inout = inout, .saved = keep_input ? saved : NULL, .rstd = rstd, .gain = data->gain, .rows = shape->rows,
+        .row_stride = (uint32_t)data->stride, .heads = shape->heads, .head_dim = shape->head_dim, .eps = eps};
+    REQUIRE_OK(lab->ops.head_norm_forward(lab->lane, &forward));
+    lab_finish(lab);
+    check_error("per head: out", error_of(inout, data->out, data->len), 4e-7);
+    check_error("per head: rstd", error_of(rstd, data->rstd, (size_t)shape->rows * shape->heads), 4e-7);
+    lab_digest(lab, inout, data->len * sizeof(float));
+    if (keep_input) {
+        const struct ox_op_head_norm_backward backward = {
+            .dinout = dinout, .dgain = dgain, .saved = saved, .rstd = rstd, .gain = data->gain,
+            .scratch = guarded(ox_ops_norm_scratch_bytes(shape->head_dim, lab->threads)), .rows = shape->rows,
+            .row_stride = (uint32_t)data->stride, .heads = shape->heads, .head_dim = shape->head_dim};
+        REQUIRE_OK(lab->ops.head_norm_backward(lab->lane, &backward));
+        lab_finish(lab);
+        lab_digest(lab, dinout, data->len * sizeof(float));
+        lab_digest(lab, dgain, shape->head_dim * sizeof(float));
+        for (uint32_t i = 0; i < shape->head_dim; i++) {
+            dgain[i] -= 0.25f;
+        }
+        check_error("per head: din", error_of(dinout, data->din, data->len), 6e-7);
+        check_error("per head: dgain", error_of(dgain, data->dgain, shape->head_dim), 2e-6);
+    }
+    guards_end(keep);
+}
+
+static void run_heads(struct lab labs[LAB_COUNT], const struct head_case *shape) {
+    const size_t width = (size_t)shape->heads * shape->head_dim, stride = width + shape->extra;
+    struct head_data data = {.shape = shape, .stride = stride, .len = shape->rows * stride, .width = width};
+    data.in = random_floats(data.len, 1, 1.0);
+    data.gain = random_floats(shape->head_dim, 2, 1.0);
+    data.dout = random_floats(data.len, 3, 1.0);
+    data.in_wide = widened(data.in, data.len);
+    data.out = doubles(data.len);
+    data.rstd = doubles((size_t)shape->rows * shape->heads);
+    data.din = doubles(data.len);
+    data.dgain = doubles(shape->head_dim);
+    head_reference(&data, data.in_wide);
+    if (data.len > 2 && data.len < 50) {
+        double din[50];
+        memcpy(din, data.din, data.len * sizeof(double));
+        check_error("per head: the reference's gradient",
+                    gradient_error(head_loss, &data, data.in_wide, din, data.len), 1e-8);
+        head_reference(&data, data.in_wide);
+    }
+    for (int i = 0; i < LAB_COUNT; i++) {
+        run_heads_on(&labs[i], &data, true);
+        run_heads_on(&labs[i], &data, false);
+    }
+    labs_same_bits(labs);
+    guards_end(0);
+}
+
 int main(void) {
     struct lab labs[LAB_COUNT];
     labs_open(labs);
     for (int i = 0; i < CASE_COUNT; i++) {
         run_case(labs, &cases[i]);
+    }
+    for (int i = 0; i < HEAD_CASE_COUNT; i++) {
+        run_heads(labs, &head_cases[i]);
     }
     labs_close(labs);
     print_errors();
