@@ -140,7 +140,7 @@ test: deps
 # The whole suite under AddressSanitizer and UBSan; what has threads or drives under ThreadSanitizer.
 check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
-	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device step exec train plan_run"
+	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device step placement golden"
 
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy_test.sh
