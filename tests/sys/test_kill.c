@@ -56,7 +56,7 @@ static void complain(const char *what) {
 
 static void compare(const char *expected, const char *name, unsigned steps) {
     static const char *const types[] = {"step", "eval"};
-    char folders[2][SYS_PATH_BYTES], checkpoints[2][LINE];
+    char folders[2][SYS_PATH_BYTES], checkpoints[2][SYS_PATH_BYTES + LINE];
     const char *const names[2] = {expected, name};
     for (int i = 0; i < 2; i++) {
         sys_path(folders[i], "%s", names[i]);
