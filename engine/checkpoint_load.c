@@ -31,6 +31,9 @@ static enum ox_status fill_planes(struct ox_engine *engine, const struct source 
         const uint32_t chunk_count = ox_engine_chunk_count(engine, unit_idx);
         for (uint32_t i = 0; i < chunk_count; i++) {
             struct ox_chunk_view view;
+            if (engine->config.stop != NULL && *engine->config.stop != 0) {
+                return ox_fail(OX_E_ABORTED, "stopped while the weights were loaded");
+            }
             ox_engine_chunk_view(engine, unit_idx, i, &view);
             memset(view.values, 0, view.count * sizeof *view.values);
             memset(view.m, 0, view.count * sizeof *view.m);

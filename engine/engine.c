@@ -329,5 +329,10 @@ static enum ox_status load_and_verify(struct ox_engine *engine) {
 
 enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run_id[2]) {
     const enum ox_status status = open_store(engine, run_id, false);
-    return status == OX_OK ? load_and_verify(engine) : status;
+    if (status != OX_OK) {
+        return status;
+    }
+    struct ox_store_info info;
+    ox_store_info(engine->store, &info);
+    return info.committed ? load_and_verify(engine) : OX_OK;
 }

@@ -42,6 +42,7 @@ struct ox_engine_config {
     uint32_t queue_depth;
     uint32_t optimizer_threads;
     enum ox_isa isa;
+    const volatile sig_atomic_t *stop; /* not 0: weights that are being loaded are given up; may be NULL */
     uint64_t chaos_seed; /* not 0: random delays on every lane, and transient memory is poisoned before each step */
 };
 
@@ -67,7 +68,8 @@ const struct ox_engine_plan *ox_engine_plan_of(const struct ox_engine *engine);
 /* ---- the store ---------------------------------------------------------------------------------- */
 
 OX_MUST enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t run_id[2]);
-/* Opens, recovers, and loads what lives in memory from the last commit. */
+/* Opens, recovers, and loads what lives in memory from the last commit; where nothing was committed yet (a start that
+ * was cut short), nothing is loaded, and the store's info says so. */
 OX_MUST enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run_id[2]);
 /* NULL without a store. */
 const struct ox_store *ox_engine_store(const struct ox_engine *engine);

@@ -6,6 +6,8 @@
 #include "base/hash.h"
 #include "nvme/store_impl.h"
 
+#include <unistd.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -534,6 +536,37 @@ enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count)
         }
     }
     return OX_OK;
+}
+
+static enum ox_store_owner file_owner(const char *path, const uint64_t run_id[2]) {
+    struct ox_store_identity identity;
+    enum ox_store_owner owner = OX_STORE_OWNER_UNKNOWN;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    for (uint32_t region = 0; fd >= 0 && region < OX_STORE_REGION_COUNT && owner == OX_STORE_OWNER_UNKNOWN; region++) {
+        const ssize_t bytes = pread(fd, &identity, sizeof identity, (off_t)(region * (uint64_t)OX_STORE_REGION_STRIDE));
+        if (bytes == (ssize_t)sizeof identity && identity.magic == OX_STORE_IDENTITY_MAGIC &&
+            ox_store_block_is_sealed(&identity)) {
+            owner = memcmp(identity.run_id, run_id, sizeof identity.run_id) == 0 ? OX_STORE_OWNER_SAME
+                                                                                 : OX_STORE_OWNER_OTHER;
+        }
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return owner;
+}
+
+enum ox_store_owner ox_store_owner(const char *folder, const uint64_t run_id[2]) {
+    enum ox_store_owner worst = OX_STORE_OWNER_NONE;
+    for (uint32_t i = 0; i < OX_STORE_DRIVES_MAX; i++) {
+        char path[OX_PATH_BYTES];
+        struct stat info;
+        if (drive_path(folder, i, path) == OX_OK && lstat(path, &info) == 0) {
+            const enum ox_store_owner owner = file_owner(path, run_id);
+            worst = owner > worst ? owner : worst;
+        }
+    }
+    return worst;
 }
 
 bool ox_store_exists(const char *folder) {

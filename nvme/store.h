@@ -70,6 +70,15 @@ uint64_t ox_store_fixed_bytes(uint32_t extent_count);
 /* True when a store file lies in the folder. */
 bool ox_store_exists(const char *folder);
 
+/* Whose the store files of a folder are, whatever their number and state; nothing is locked or changed. */
+enum ox_store_owner {
+    OX_STORE_OWNER_NONE,    /* no store file lies there            */
+    OX_STORE_OWNER_SAME,    /* all are of the run                   */
+    OX_STORE_OWNER_UNKNOWN, /* at least one has no readable header  */
+    OX_STORE_OWNER_OTHER,   /* at least one is of another run       */
+};
+enum ox_store_owner ox_store_owner(const char *folder, const uint64_t run_id[2]);
+
 struct ox_store_info {
     uint64_t run_id[2], config_hash;
     uint64_t step;      /* of the last commit; 0 = created, nothing committed yet */
