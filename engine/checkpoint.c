@@ -307,8 +307,12 @@ static enum ox_status sweep(const char *output_dir) {
     return status;
 }
 
+static bool is_same_branch(const struct ox_run_state *a, const struct ox_run_state *b) {
+    return memcmp(a->run_id, b->run_id, sizeof a->run_id) == 0 && a->branch == b->branch;
+}
+
 static bool is_same_moment(const struct ox_run_state *a, const struct ox_run_state *b) {
-    return memcmp(a->run_id, b->run_id, sizeof a->run_id) == 0 && a->step == b->step &&
+    return is_same_branch(a, b) && a->step == b->step &&
            a->optimizer_steps == b->optimizer_steps && a->cursor == b->cursor && a->seed == b->seed &&
            a->data_fingerprint == b->data_fingerprint && a->tokens_seen == b->tokens_seen &&
            a->numerics_hash == b->numerics_hash;
@@ -347,7 +351,7 @@ static enum ox_status set_aside(const char *path) {
     return ox_fail(OX_E_CONFIG, "%s: is not the checkpoint of this run and step; move it away", path);
 }
 
-/* Older complete checkpoints of the same run beyond the limit. A name that the next sweep takes comes first,
+/* Older complete checkpoints of the same branch beyond the limit. A name that the next sweep takes comes first,
  * so that a crash leaves no half checkpoint. The new one is safe, so what goes wrong here is only told. */
 static void prune(const struct ox_run_state *state, const struct ox_checkpoint_save *save) {
     uint64_t *steps = NULL;
@@ -358,7 +362,7 @@ static void prune(const struct ox_run_state *state, const struct ox_checkpoint_s
         struct ox_run_state other;
         status = make_path(save->output_dir, steps[i], "", path);
         if (status != OX_OK || steps[i] >= state->step || check_complete(path, &other) != OX_OK ||
-            memcmp(other.run_id, state->run_id, sizeof other.run_id) != 0 || kept++ < save->total_limit) {
+            !is_same_branch(&other, state) || kept++ < save->total_limit) {
             continue;
         }
         status = make_path(save->output_dir, steps[i], TMP_SUFFIX, tmp);
@@ -452,12 +456,9 @@ enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run
         status = write_folder(&job, state, save, path, tmp);
     }
     if (status == OX_OK) {
-        status = set_latest(save->output_dir, state->step);
-        if (status != OX_OK && !same) {
-            return undo(path, status);
+        if (set_latest(save->output_dir, state->step) != OX_OK) {
+            ox_log(OX_LOG_WARN, "%s: is complete, but `latest` does not name it: %s", path, ox_error_text());
         }
-    }
-    if (status == OX_OK) {
         prune(state, save);
     }
     return status;
@@ -507,4 +508,59 @@ enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path) {
         status = ox_fail(OX_E_CONFIG, "%s: holds no complete checkpoint", output_dir);
     }
     return status;
+}
+
+enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t run_id[2], uint64_t branch,
+                                         char *path) {
+    const struct ox_run_state wanted = {.run_id = {run_id[0], run_id[1]}, .branch = branch};
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    bool found = false;
+    enum ox_status status = list_steps(output_dir, "", &steps, &count);
+    for (uint32_t i = 0; status == OX_OK && !found && i < count; i++) {
+        struct ox_run_state state;
+        status = make_path(output_dir, steps[i], "", path);
+        if (status == OX_OK && ox_checkpoint_read_state(path, &state) == OX_OK && !is_same_branch(&state, &wanted)) {
+            continue;
+        }
+        found = status == OX_OK && is_usable(path);
+    }
+    free(steps);
+    if (status == OX_OK && !found) {
+        status = ox_fail(OX_E_CONFIG, "%s: holds no complete checkpoint of this run", output_dir);
+    }
+    return status;
+}
+
+bool ox_checkpoint_is_in(const char *output_dir, const char *path) {
+    char *const folder = realpath(output_dir, NULL), *const inner = realpath(path, NULL);
+    bool is_in = false;
+    if (folder != NULL && inner != NULL) {
+        char *const slash = strrchr(inner, '/');
+        *slash = '\0';
+        is_in = strcmp(folder, inner) == 0;
+    }
+    free(inner);
+    free(folder);
+    return is_in;
+}
+
+enum ox_status ox_checkpoint_make_latest(const char *output_dir, const char *path) {
+    char *const real = realpath(path, NULL);
+    uint64_t step = 0;
+    const bool named = real != NULL && parse_name(strrchr(real, '/') + 1, "", &step);
+    free(real);
+    return named ? set_latest(output_dir, step) : OX_OK;
+}
+
+bool ox_checkpoint_is_ours(const char *output_dir, const char *name) {
+    char path[OX_PATH_BYTES];
+    uint64_t step = 0;
+    struct stat info;
+    struct ox_run_state state;
+    if (ox_path_join(output_dir, name, path) != OX_OK || lstat(path, &info) != 0 || !S_ISDIR(info.st_mode)) {
+        return false;
+    }
+    return parse_name(name, TMP_SUFFIX, &step) ||
+           (parse_name(name, "", &step) && ox_checkpoint_read_state(path, &state) != OX_E_CONFIG);
 }

@@ -20,11 +20,13 @@ extern "C" {
 #endif
 
 /* Where a run stands; the meta in the store's root begins with the same struct. Fixed size, no pointers. */
-enum { OX_RUN_STATE_VERSION = 1 };
+enum { OX_RUN_STATE_VERSION = 2 };
 struct ox_run_state {
     uint32_t version;
     uint32_t reserved;
     uint64_t run_id[2];
+    uint64_t branch;          /* drawn anew whenever a run goes on from a checkpoint that the user named: steps
+                                 are compared within a branch only */
     uint64_t step;            /* of the run: batches consumed                            */
     uint64_t optimizer_steps; /* applied updates: step less the skipped ones             */
     uint64_t cursor;          /* windows drawn from the data so far                       */
@@ -45,10 +47,11 @@ struct ox_checkpoint_save {
     uint64_t total_limit;           /* checkpoints kept, the newest included; 0 = all */
 };
 
-/* Saves and makes it the latest. On failure nothing of it stays and older checkpoints are untouched. A
- * checkpoint of this run and step that exists already and is complete is left as it is; another folder of its
- * name is renamed to checkpoint-<step>.old-1 and so on, with a warning. The total limit deletes complete
- * checkpoints of this run with a lower step; each save deletes what crashes left as .tmp. */
+/* Saves and makes it the latest. On failure nothing of it stays and older checkpoints are untouched; a failure to
+ * write `latest` alone is a warning. A checkpoint of this run, branch and step that exists already and is complete
+ * is left as it is; another folder of its name is renamed to checkpoint-<step>.old-1 and so on, with a warning. The
+ * total limit deletes complete checkpoints of this branch with a lower step; each save deletes what crashes left as
+ * .tmp. */
 OX_MUST enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
                                            const struct ox_checkpoint_save *save);
 
@@ -56,6 +59,16 @@ OX_MUST enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struc
  * is none. `latest` is a hint that goes first, then the highest step; a folder without a valid
  * trainer_state.json or with a file missing or cut off is not complete and is passed over with a warning. */
 OX_MUST enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path);
+/* The same among the checkpoints of one branch of a run, whatever `latest` says: the highest step. */
+OX_MUST enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t run_id[2], uint64_t branch,
+                                                 char *path);
+/* Whether `path` is a folder that lies directly in `output_dir`, links followed. */
+bool ox_checkpoint_is_in(const char *output_dir, const char *path);
+/* Makes the checkpoint at `path` of this folder the latest; nothing happens when its name is not checkpoint-N. */
+OX_MUST enum ox_status ox_checkpoint_make_latest(const char *output_dir, const char *path);
+/* Whether `name` is a checkpoint, or an unfinished one, that this program has written into the folder: what a fresh
+ * start may delete. */
+bool ox_checkpoint_is_ours(const char *output_dir, const char *name);
 
 OX_MUST enum ox_status ox_checkpoint_read_state(const char *path, struct ox_run_state *state);
 /* Reads every file named in trainer_state.json and compares its hash; OX_E_CORRUPT names the file. */

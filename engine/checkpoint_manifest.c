@@ -121,6 +121,7 @@ static const struct {
     uint32_t words;
 } codes[] = {
     {"run_id", offsetof(struct ox_run_state, run_id), 2},
+    {"branch", offsetof(struct ox_run_state, branch), 1},
     {"seed", offsetof(struct ox_run_state, seed), 1},
     {"data_fingerprint", offsetof(struct ox_run_state, data_fingerprint), 1},
     {"numerics_hash", offsetof(struct ox_run_state, numerics_hash), 1},

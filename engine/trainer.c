@@ -143,6 +143,11 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
         }
         trainer->eval.first_token = 0;
         trainer->eval.token_count = ox_data_token_count(trainer->eval_data);
+        if (ox_sampler_window_count(&trainer->eval) == 0) {
+            return ox_fail(OX_E_CONFIG, "--eval-data %s: %llu tokens are not one window of --max-seq-length %llu + 1; "
+                           "give more text, or leave it away", config->eval_data,
+                           (unsigned long long)trainer->eval.token_count, (unsigned long long)config->max_seq_length);
+        }
         return OX_OK;
     }
     trainer->eval_data = trainer->data;
@@ -150,6 +155,15 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
     trainer->train.token_count -= held;
     trainer->eval.first_token = trainer->train.token_count;
     trainer->eval.token_count = held;
+    if (config->eval_fraction > 0 && ox_sampler_window_count(&trainer->eval) == 0) {
+        trainer->train.token_count += held;
+        trainer->eval.token_count = 0;
+        if (ox_sampler_window_count(&trainer->train) > 0) {
+            ox_log(OX_LOG_WARN, "nothing is evaluated: --eval-fraction %g of %s is less than one window of "
+                   "--max-seq-length %llu + 1 tokens; all of it is trained on", config->eval_fraction, config->data,
+                   (unsigned long long)config->max_seq_length);
+        }
+    }
     return OX_OK;
 }
 
@@ -243,6 +257,7 @@ enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer
         return ox_fail(OX_E_NOMEM, "trainer: no memory");
     }
     trainer->config = *config;
+    trainer->lock_fd = -1;
     const enum ox_status status = open_parts(trainer);
     if (status != OX_OK && trainer->plan == NULL) {
         ox_trainer_close(&trainer);
@@ -265,6 +280,9 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
     }
     ox_data_close(&trainer->data);
     ox_hf_close(&trainer->folder);
+    if (trainer->lock_fd >= 0) {
+        close(trainer->lock_fd); /* last: with it goes the run's lock */
+    }
     free(trainer->trained);
     free(trainer->tokens);
     free(trainer);
@@ -359,6 +377,9 @@ enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report
     double sum = 0;
     *out = (struct ox_eval_report){.step = trainer->state.step};
     for (uint64_t done = 0; done < windows; done += at_once) {
+        if (trainer->events != NULL && trainer->events->stop != 0) {
+            return ox_fail(OX_E_ABORTED, "stopped within an evaluation");
+        }
         struct ox_step_input input = {0};
         enum ox_status status = ox_trainer_fill(trainer, trainer->eval_data, &trainer->eval, done, windows - done,
                                                 &input.target_count);
@@ -429,6 +450,7 @@ enum ox_status ox_evaluate(const struct ox_config *config, struct ox_eval_report
         return ox_fail(OX_E_NOMEM, "evaluation: no memory");
     }
     trainer->config = *config;
+    trainer->lock_fd = -1;
     /* Weights alone, and memory holds them: what a run's file says of drives and of training is for that run. */
     if (config->nvme_count > 0) {
         ox_log(OX_LOG_INFO, "evaluation uses memory alone; the drives of the configuration are not touched");

@@ -29,6 +29,7 @@ static enum ox_status save(struct ox_trainer *trainer) {
         .total_limit = config->save_total_limit,
     };
     const enum ox_status status = ox_checkpoint_write(trainer->engine, &trainer->state, &how);
+    trainer->save_failed = status != OX_OK;
     if (status != OX_OK) {
         return status;
     }
@@ -48,7 +49,18 @@ static enum ox_status save(struct ox_trainer *trainer) {
 static void save_on_the_way(struct ox_trainer *trainer) {
     if (save(trainer) != OX_OK) {
         ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", trainer->state.step, ox_error_text());
+        trainer->save_failed = false; /* the end tries again */
     }
+}
+
+/* Before a run ends by a fault that has not touched its state: the work of this process is kept. Returns the fault. */
+static enum ox_status save_and_fail(struct ox_trainer *trainer, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    if (trainer->stepped && !trainer->is_torn && !trainer->save_failed) {
+        save_on_the_way(trainer);
+    }
+    return ox_fail(failure, "%s", text);
 }
 
 /* ---- asked from outside -------------------------------------------------------------------------- */
@@ -103,8 +115,9 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
         .meta_bytes = sizeof trainer->note,
         .decided = on_decided,
         .context = &trainer->note,
-        /* A step that will end within the grace time is let end. */
-        .stop = trainer->step_seconds > config->stop_grace_seconds ? &trainer->events->stop : NULL,
+        /* A step that will end within the grace time is let end; how long the first one takes is not known. */
+        .stop = config->stop_grace_seconds == 0 || trainer->step_seconds > config->stop_grace_seconds
+                    ? &trainer->events->stop : NULL,
     };
 }
 
@@ -127,6 +140,27 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
     return OX_OK;
 }
 
+static void tell_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
+    trainer->stepped = true;
+    ox_metrics_step(trainer->metrics, report);
+    if (trainer->hooks->step != NULL) {
+        trainer->hooks->step(trainer->hooks->context, report);
+    }
+}
+
+/* Windows whose targets are all masked teach nothing: they are passed over, and the schedule goes on. */
+static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t begin_ns) {
+    struct ox_run_state *const state = &trainer->state;
+    state->step++;
+    state->cursor += windows;
+    ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: its windows of %s have no token to be trained on", state->step,
+           trainer->config.data);
+    tell_step(trainer, &(struct ox_step_report){.step = state->step, .max_steps = trainer->max_steps,
+                                                .tokens_seen = state->tokens_seen,
+                                                .wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9,
+                                                .result = {.loss = NAN, .grad_norm = NAN, .grad_scale = NAN}});
+}
+
 static enum ox_status take_step(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
     const uint64_t windows = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
@@ -137,8 +171,8 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
         return status;
     }
     if (targets == 0) {
-        return ox_fail(OX_E_CONFIG, "%s: the windows of step %" PRIu64 " have no token to be trained on",
-                       trainer->config.data, trainer->state.step + 1);
+        pass_over(trainer, windows, begin_ns);
+        return OX_OK;
     }
     struct ox_run_state next = trainer->state;
     next.step++;
@@ -153,6 +187,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
         .state = next, .tokens = targets, .learning_rate = input.adam.learning_rate};
     status = ox_engine_step(trainer->engine, &input, &report.result);
     if (status != OX_OK) {
+        trainer->is_torn = status != OX_E_ABORTED;
         return status;
     }
     if (!report.result.finite) {
@@ -162,10 +197,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     trainer->state = next;
     report.wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     trainer->step_seconds = report.wall_seconds;
-    ox_metrics_step(trainer->metrics, &report);
-    if (trainer->hooks->step != NULL) {
-        trainer->hooks->step(trainer->hooks->context, &report);
-    }
+    tell_step(trainer, &report);
     return report.result.finite ? OX_OK : count_nonfinite(trainer, &report.result);
 }
 
@@ -221,14 +253,14 @@ static enum ox_status catch_up(struct ox_trainer *trainer) {
     return status;
 }
 
+/* `stop` is looked at before every step; a step or an evaluation that it cuts short is OX_E_ABORTED. */
 static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
     sig_atomic_t saves_seen = trainer->events->save;
     while (trainer->state.step < trainer->max_steps) {
-        const enum ox_status status = take_step(trainer);
-        if (status == OX_E_ABORTED && trainer->events->stop != 0) {
-            *ended_by = trainer->events->stop;
-            return OX_OK;
+        if (trainer->events->stop != 0) {
+            return ox_fail(OX_E_ABORTED, "stopped between two steps");
         }
+        const enum ox_status status = take_step(trainer);
         if (status != OX_OK) {
             return status;
         }
@@ -252,20 +284,43 @@ static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
     return OX_OK;
 }
 
+/* A process that was stopped before its first step has nothing to add to what it found. */
+static bool is_kept(const struct ox_trainer *trainer) {
+    return !trainer->stepped && (ox_engine_store(trainer->engine) != NULL || trainer->result[0] != '\0');
+}
+
+static enum ox_status run_on(struct ox_trainer *trainer, int *ended_by) {
+    enum ox_status status = catch_up(trainer);
+    if (status == OX_OK) {
+        status = loop(trainer, ended_by);
+    }
+    const bool complete = status == OX_OK && *ended_by == 0 && trainer->state.step == trainer->max_steps;
+    if (complete) {
+        status = save(trainer); /* before the evaluation, which may fail or be stopped */
+    }
+    return complete && status == OX_OK ? evaluate(trainer) : status;
+}
+
 enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_trainer_events *events,
                               const struct ox_trainer_hooks *hooks, int *ended_by) {
     trainer->events = events;
     trainer->hooks = hooks;
     *ended_by = 0;
     enum ox_status status = ox_trainer_start(trainer);
-    if (status == OX_OK) {
-        status = catch_up(trainer);
+    if (status == OX_E_ABORTED && events->stop != 0) {
+        *ended_by = events->stop;
+        return OX_OK; /* while the weights were loaded: there is nothing to save */
     }
-    if (status == OX_OK) {
-        status = loop(trainer, ended_by);
+    if (status != OX_OK) {
+        return status;
     }
-    if (status == OX_OK && *ended_by == 0 && trainer->state.step == trainer->max_steps) {
-        status = evaluate(trainer);
+    status = run_on(trainer, ended_by);
+    if (status == OX_E_ABORTED && events->stop != 0) {
+        *ended_by = events->stop;
+        status = OX_OK;
     }
-    return status == OX_OK ? save(trainer) : status;
+    if (status != OX_OK) {
+        return save_and_fail(trainer, status);
+    }
+    return *ended_by != 0 && is_kept(trainer) ? OX_OK : save(trainer);
 }

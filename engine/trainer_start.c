@@ -1,22 +1,20 @@
 /* The start of a run: its folder and identity, then fresh weights, a checkpoint, or the store's last commit.
  *
- * run.json names the run (its id seeds the store's checksums). Nothing of an earlier run is deleted unless the user
- * asked for it, and then only after the plan is known to fit. */
+ * run.json names the run (its id seeds the store's checksums) and its branch: whoever names a checkpoint to go on from
+ * begins a branch, and `latest` never leads back to one that was left. Nothing of an earlier run is deleted unless the
+ * user asked for it, and then only after the plan is known to fit. */
 #include "engine/trainer_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/log.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
@@ -35,79 +33,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     return ox_hash64(text, (size_t)bytes, 0);
 }
 
-/* ---- the run's folder ----------------------------------------------------------------------------- */
-
-static enum ox_status write_identity(const struct ox_trainer *trainer) {
-    char path[OX_PATH_BYTES], text[160];
-    const enum ox_status status = ox_path_join(trainer->config.output_dir, "run.json", path);
-    if (status != OX_OK) {
-        return status;
-    }
-    const int bytes = snprintf(text, sizeof text, "{\"version\": 1, \"run_id\": \"%016" PRIx64 "%016" PRIx64 "\"}\n",
-                               trainer->state.run_id[0], trainer->state.run_id[1]);
-    return ox_file_replace(path, text, (size_t)bytes);
-}
-
-static enum ox_status read_identity(const char *output_dir, uint64_t run_id[2]) {
-    char path[OX_PATH_BYTES];
-    json_t *json = NULL;
-    const char *text = NULL;
-    enum ox_status status = ox_path_join(output_dir, "run.json", path);
-    if (status == OX_OK) {
-        status = ox_json_load(path, 1 << 16, &json);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_string(path, json, "run_id", true, &text);
-    }
-    if (status == OX_OK &&
-        (strlen(text) != 32 || sscanf(text, "%16" SCNx64 "%16" SCNx64, &run_id[0], &run_id[1]) != 2)) {
-        status = ox_fail(OX_E_CORRUPT, "%s: run_id is not 32 hexadecimal digits", path);
-    }
-    json_decref(json);
-    return status;
-}
-
-static bool has_run(const char *output_dir) {
-    char path[OX_PATH_BYTES];
-    return ox_path_join(output_dir, "run.json", path) == OX_OK && ox_path_is_file(path);
-}
-
-static bool has_store(const struct ox_trainer *trainer) {
-    for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
-        if (ox_store_exists(trainer->nvme_folders[i])) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Removes what a run has written into its folder, and nothing else. */
-static enum ox_status clear_folder(const char *output_dir) {
-    static const char *const files[] = {"run.json", "metrics.jsonl", "plan.txt", "config.resolved.yaml", "latest"};
-    char path[OX_PATH_BYTES];
-    for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
-        if (ox_path_join(output_dir, files[i], path) == OX_OK && unlink(path) == 0) {
-            continue; /* a file that is not there needs no removal */
-        }
-    }
-    DIR *const folder = opendir(output_dir);
-    if (folder == NULL) {
-        return ox_fail(OX_E_IO, "%s: cannot list the folder", output_dir);
-    }
-    enum ox_status status = OX_OK;
-    for (struct dirent *entry = readdir(folder); entry != NULL && status == OX_OK; entry = readdir(folder)) {
-        unsigned long long step = 0;
-        int used = 0;
-        const bool ours = sscanf(entry->d_name, "checkpoint-%llu%n", &step, &used) == 1 &&
-                          (entry->d_name[used] == '\0' || strcmp(entry->d_name + used, ".tmp") == 0);
-        if (ours) {
-            status = ox_path_join(output_dir, entry->d_name, path);
-            status = status == OX_OK ? ox_folder_remove(path) : status;
-        }
-    }
-    closedir(folder);
-    return status;
-}
+/* ---- before anything is touched --------------------------------------------------------------------- */
 
 static enum ox_status check_drives(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
@@ -171,11 +97,11 @@ static enum ox_status create_store(struct ox_trainer *trainer) {
 
 static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
-    if (has_run(folder)) {
+    if (ox_run_exists(folder)) {
         return ox_fail(OX_E_CONFIG, "%s: already holds a run; add --resume-from-checkpoint latest to go on with it, or "
                        "--overwrite-output-dir to start over", folder);
     }
-    if (has_store(trainer)) {
+    if (ox_run_has_store(trainer)) {
         return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
                        "--overwrite-output-dir to delete it", trainer->nvme_folders[0]);
     }
@@ -185,11 +111,24 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
 /* The store first: when another process has it, nothing is deleted. */
 static enum ox_status clear_run(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    enum ox_status status = OX_OK;
-    if (has_store(trainer)) {
+    enum ox_status status = ox_run_check_inputs(trainer);
+    if (status == OX_OK && ox_run_has_store(trainer)) {
         status = ox_store_remove(trainer->nvme_folders, config->nvme_count);
     }
-    return status == OX_OK && ox_path_is_folder(config->output_dir) ? clear_folder(config->output_dir) : status;
+    return status == OX_OK ? ox_run_clear(config->output_dir) : status;
+}
+
+/* Makes the folder where there is none, and locks it. */
+static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
+    *made = !ox_path_is_folder(trainer->config.output_dir);
+    enum ox_status status = ox_folder_make(trainer->config.output_dir);
+    if (status == OX_OK) {
+        status = ox_run_lock(trainer);
+    }
+    if (status == OX_OK) {
+        ox_run_clear_triggers(trainer->config.output_dir);
+    }
+    return status;
 }
 
 /* After a start that failed before the run had an identity: without this its store would stand in the way of the next
@@ -208,21 +147,43 @@ static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, e
     return ox_fail(failure, "%s", text);
 }
 
+static enum ox_status draw_run(struct ox_trainer *trainer) {
+    struct ox_run_identity *const identity = &trainer->identity;
+    enum ox_status status = ox_run_draw(identity->run_id, 2);
+    if (status == OX_OK) {
+        status = ox_run_draw(&identity->branch, 1);
+    }
+    return status;
+}
+
+static void take_identity(struct ox_trainer *trainer) {
+    memcpy(trainer->state.run_id, trainer->identity.run_id, sizeof trainer->state.run_id);
+    trainer->state.branch = trainer->identity.branch;
+}
+
+static enum ox_status write_identity(struct ox_trainer *trainer) {
+    ox_run_record_drives(&trainer->identity, trainer);
+    return ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
+}
+
 static enum ox_status start_fresh(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    enum ox_status status = config->overwrite_output_dir ? clear_run(trainer) : refuse_existing(trainer);
+    bool made = false;
+    enum ox_status status = config->overwrite_output_dir ? OX_OK : refuse_existing(trainer);
     if (status != OX_OK) {
         return status;
     }
-    const bool makes_folder = !ox_path_is_folder(config->output_dir);
-    status = ox_folder_make(config->output_dir);
+    status = claim_folder(trainer, &made);
     if (status != OX_OK) {
         return status;
     }
-    if (getrandom(trainer->state.run_id, sizeof trainer->state.run_id, 0) != (ssize_t)sizeof trainer->state.run_id) {
-        status = ox_fail(OX_E_IO, "the kernel gave no random numbers for the run's identity");
+    /* Again, now that nobody else can begin a run there. */
+    status = config->overwrite_output_dir ? clear_run(trainer) : refuse_existing(trainer);
+    if (status == OX_OK) {
+        status = draw_run(trainer);
     }
     if (status == OX_OK) {
+        take_identity(trainer);
         status = create_store(trainer);
     }
     if (status == OX_OK) {
@@ -231,7 +192,7 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
     if (status == OX_OK) {
         status = write_identity(trainer);
     }
-    return status == OX_OK ? OX_OK : undo_start(trainer, makes_folder, status);
+    return status == OX_OK ? OX_OK : undo_start(trainer, made, status);
 }
 
 /* ---- resumed ---------------------------------------------------------------------------------------- */
@@ -256,34 +217,40 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
     return OX_OK;
 }
 
-/* The store, when it is this run's and not behind the newest checkpoint. *resumed stays false when it is of no use. */
-static enum ox_status resume_store(struct ox_trainer *trainer, const uint64_t run_id[2], uint64_t step_min,
-                                   bool *resumed) {
-    if (!has_store(trainer)) {
+/* The store, when it is of this branch of the run and not behind the branch's newest checkpoint. *resumed stays false
+ * when it is of no use. */
+static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min, bool *resumed) {
+    if (!ox_run_has_store(trainer)) {
         return OX_OK;
     }
-    enum ox_status status = ox_engine_store_open(trainer->engine, run_id);
-    if (status == OX_E_BUSY) {
-        return status;
-    }
-    struct ox_store_info info = {0};
-    if (status == OX_OK) {
-        ox_store_info(ox_engine_store(trainer->engine), &info);
-    }
-    if (status == OX_OK && info.committed && info.meta_bytes == sizeof trainer->note && info.step >= step_min) {
-        memcpy(&trainer->note, info.meta, sizeof trainer->note);
-        *resumed = true;
-        return take_state(trainer, &trainer->note.state, "the store");
-    }
-    if (status != OX_OK && status != OX_E_CORRUPT) {
-        return status; /* a store that is whole is never given up for a passing fault or another setting */
-    }
+    const struct ox_run_identity *const identity = &trainer->identity;
+    const enum ox_status status = ox_engine_store_open(trainer->engine, identity->run_id);
     if (status == OX_E_CORRUPT) {
         ox_log(OX_LOG_WARN, "the store is not used: %s", ox_error_text());
-    } else {
-        ox_log(OX_LOG_WARN, "the store is behind the newest checkpoint and is written anew");
+        return OX_OK;
     }
-    return OX_OK;
+    if (status != OX_OK) {
+        return status; /* a store that is whole is never given up for a passing fault or another setting */
+    }
+    struct ox_store_info info;
+    struct ox_commit_note note;
+    ox_store_info(ox_engine_store(trainer->engine), &info);
+    if (!info.committed || info.meta_bytes != sizeof note) {
+        ox_log(OX_LOG_WARN, "the store holds no commit and is written anew");
+        return OX_OK;
+    }
+    memcpy(&note, info.meta, sizeof note);
+    if (note.state.branch != identity->branch) {
+        ox_log(OX_LOG_WARN, "the store is of a branch that the run has left and is written anew");
+        return OX_OK;
+    }
+    if (info.step < step_min) {
+        ox_log(OX_LOG_WARN, "the store is behind the newest checkpoint and is written anew");
+        return OX_OK;
+    }
+    trainer->note = note;
+    *resumed = true;
+    return take_state(trainer, &note.state, "the store");
 }
 
 /* The engine cannot change stores once one is open: a second engine with the same plan is cheap at start. */
@@ -296,16 +263,20 @@ static enum ox_status reopen_engine(struct ox_trainer *trainer) {
     return status;
 }
 
-static enum ox_status resume_folder(struct ox_trainer *trainer, const char *path) {
+static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *path) {
     struct ox_run_state found = {0};
     enum ox_status status = ox_checkpoint_verify(path);
     if (status == OX_OK) {
         status = ox_checkpoint_read_state(path, &found);
     }
-    if (status == OX_OK) {
-        status = take_state(trainer, &found, path);
-    }
-    if (status == OX_OK && has_store(trainer)) {
+    return status == OX_OK ? take_state(trainer, &found, path) : status;
+}
+
+/* After read_checkpoint: the store anew, and everything into it. */
+static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *path) {
+    enum ox_status status = OX_OK;
+    take_identity(trainer);
+    if (ox_run_has_store(trainer)) {
         ox_log(OX_LOG_INFO, "the store is rebuilt from %s", path);
         status = reopen_engine(trainer);
         if (status == OX_OK) {
@@ -315,70 +286,166 @@ static enum ox_status resume_folder(struct ox_trainer *trainer, const char *path
     if (status == OX_OK) {
         status = create_store(trainer);
     }
-    return status == OX_OK ? load_all(trainer, path) : status;
+    if (status == OX_OK) {
+        status = load_all(trainer, path);
+    }
+    if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
+        trainer->saved_step = trainer->state.step + 1;
+        snprintf(trainer->result, sizeof trainer->result, "%s", path);
+    }
+    return status;
 }
 
-static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
+/* The newest checkpoint of the branch, or what the branch began with; "" when there is neither. */
+static uint64_t find_checkpoint(const struct ox_trainer *trainer, char *path) {
     const char *const folder = trainer->config.output_dir;
-    uint64_t run_id[2];
-    if (!has_run(folder)) {
+    const struct ox_run_identity *const identity = &trainer->identity;
+    struct ox_run_state state;
+    if (ox_checkpoint_find_branch(folder, identity->run_id, identity->branch, path) == OX_OK &&
+        ox_checkpoint_read_state(path, &state) == OX_OK) {
+        return state.step;
+    }
+    const bool inside = identity->from[0] != '/';
+    snprintf(path, OX_PATH_BYTES, "%s", identity->from);
+    const bool good = identity->from[0] != '\0' && (!inside || ox_path_join(folder, identity->from, path) == OX_OK) &&
+                      ox_checkpoint_read_state(path, &state) == OX_OK;
+    path[0] = good ? path[0] : '\0';
+    return good ? state.step : 0;
+}
+
+static enum ox_status open_run(struct ox_trainer *trainer) {
+    const char *const folder = trainer->config.output_dir;
+    bool made = false;
+    if (!ox_run_exists(folder)) {
         return ox_fail(OX_E_CONFIG, "%s: holds no run to go on with; leave --resume-from-checkpoint away to start one",
                        folder);
     }
-    enum ox_status status = read_identity(folder, run_id);
-    if (status != OX_OK) {
-        return status;
-    }
-    struct ox_run_state newest = {0};
+    const enum ox_status status = claim_folder(trainer, &made);
+    return status == OX_OK ? ox_run_read_identity(folder, &trainer->identity) : status;
+}
+
+static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     char path[OX_PATH_BYTES] = "";
-    const bool has_checkpoint = ox_checkpoint_find_latest(folder, path) == OX_OK &&
-                                ox_checkpoint_read_state(path, &newest) == OX_OK;
     bool resumed = false;
-    status = resume_store(trainer, run_id, has_checkpoint ? newest.step : 0, &resumed);
-    if (status != OX_OK || resumed) {
-        snprintf(origin, OX_PATH_BYTES, "the store's last commit");
-        return status;
+    enum ox_status status = open_run(trainer);
+    if (status == OX_OK) {
+        status = ox_run_check_drives_given(trainer);
     }
-    if (!has_checkpoint) {
-        return ox_fail(OX_E_CONFIG, "%s: has neither a complete checkpoint nor a usable store%s", folder,
+    const uint64_t newest_step = status == OX_OK ? find_checkpoint(trainer, path) : 0;
+    if (status == OX_OK) {
+        status = resume_store(trainer, newest_step, &resumed);
+    }
+    snprintf(origin, OX_PATH_BYTES, "%s", resumed ? "the store's last commit" : path);
+    if (status == OX_OK && !resumed && path[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "%s: has neither a complete checkpoint nor a usable store%s",
+                       trainer->config.output_dir,
                        trainer->config.nvme_count == 0 ? " (was the run started with --nvme? give the same folders)"
                                                        : "");
     }
-    snprintf(origin, OX_PATH_BYTES, "%s", path);
-    return resume_folder(trainer, path);
+    if (status == OX_OK && !resumed) {
+        status = ox_run_check_stores(trainer);
+        if (status == OX_OK) {
+            status = read_checkpoint(trainer, path);
+        }
+        if (status == OX_OK) {
+            status = load_checkpoint(trainer, path);
+        }
+    }
+    if (status == OX_OK && ox_run_record_drives(&trainer->identity, trainer)) {
+        status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
+    }
+    return status;
 }
 
-/* From a folder the user names; into this output folder, under this run's identity or a new one. */
+/* Where the branch begins, so that a crash before its first checkpoint does not lead back to another one. */
+static enum ox_status set_origin(struct ox_trainer *trainer, const char *path, const uint64_t source_id[2]) {
+    struct ox_run_identity *const identity = &trainer->identity;
+    char *const real = realpath(path, NULL);
+    if (real == NULL || strlen(real) >= sizeof identity->from) {
+        free(real);
+        return ox_fail(OX_E_CONFIG, "%s: is too long a path", path);
+    }
+    const bool inside = ox_checkpoint_is_in(trainer->config.output_dir, path);
+    snprintf(identity->from, sizeof identity->from, "%s", inside ? strrchr(real, '/') + 1 : real);
+    free(real);
+    if (memcmp(source_id, identity->run_id, sizeof identity->run_id) != 0) {
+        memcpy(identity->parent, source_id, sizeof identity->parent);
+    }
+    return OX_OK;
+}
+
+/* A run that exists turns to the new branch before anything of the old one is given up. */
+static enum ox_status turn_to(struct ox_trainer *trainer, const char *path) {
+    enum ox_status status = write_identity(trainer);
+    if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
+        status = ox_checkpoint_make_latest(trainer->config.output_dir, path);
+    }
+    return status;
+}
+
+static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path, bool fresh) {
+    struct ox_run_identity *const identity = &trainer->identity;
+    enum ox_status status = fresh ? draw_run(trainer) : ox_run_read_identity(trainer->config.output_dir, identity);
+    if (status == OX_OK) {
+        status = ox_run_draw(&identity->branch, 1);
+    }
+    if (status == OX_OK && !trainer->config.overwrite_output_dir) {
+        status = ox_run_check_stores(trainer);
+    }
+    if (status == OX_OK) {
+        status = read_checkpoint(trainer, path);
+    }
+    if (status == OX_OK) {
+        status = set_origin(trainer, path, trainer->state.run_id);
+    }
+    if (status == OX_OK && !fresh) {
+        status = turn_to(trainer, path);
+    }
+    if (status == OX_OK) {
+        status = load_checkpoint(trainer, path);
+    }
+    return status == OX_OK && fresh ? write_identity(trainer) : status;
+}
+
+/* From a folder the user names, on a branch of its own; into this output folder, as the run that is there or as a new
+ * one. */
 static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
-    const char *const output_dir = trainer->config.output_dir;
     const char *const path = trainer->config.resume_from_checkpoint;
+    bool made = false;
     snprintf(origin, OX_PATH_BYTES, "%s", path);
     if (!ox_path_is_folder(path)) {
         return ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %s: there is no such folder; give latest, or a "
                        "checkpoint-N folder", path);
     }
-    const bool fresh = !has_run(output_dir);
-    if (fresh && has_store(trainer) && !trainer->config.overwrite_output_dir) {
-        return refuse_existing(trainer);
-    }
-    const bool makes_folder = !ox_path_is_folder(output_dir);
-    enum ox_status status = ox_folder_make(output_dir);
+    enum ox_status status = claim_folder(trainer, &made);
     if (status != OX_OK) {
         return status;
     }
-    status = resume_folder(trainer, path);
-    if (status == OX_OK) {
-        status = write_identity(trainer);
-    }
-    return status == OX_OK || !fresh ? status : undo_start(trainer, makes_folder, status);
+    const bool fresh = !ox_run_exists(trainer->config.output_dir);
+    status = begin_branch(trainer, path, fresh);
+    return status == OX_OK || !fresh ? status : undo_start(trainer, made, status);
 }
 
 /* ---- both ------------------------------------------------------------------------------------------- */
 
+/* The configuration is recorded to be used again: without what deletes, and without how this process began. */
+static enum ox_status config_text(const struct ox_trainer *trainer, char **yaml) {
+    struct ox_config *const config = malloc(sizeof *config);
+    if (config == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to write the configuration");
+    }
+    *config = trainer->config;
+    config->overwrite_output_dir = config->from_scratch = config->dry_run = false;
+    config->resume_from_checkpoint[0] = '\0';
+    const enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, yaml);
+    free(config);
+    return status;
+}
+
 static enum ox_status write_descriptions(struct ox_trainer *trainer) {
     char path[OX_PATH_BYTES];
     char *yaml = NULL, *plan = NULL;
-    enum ox_status status = ox_config_to_yaml(&trainer->config, OX_CMD_TRAIN, &yaml);
+    enum ox_status status = config_text(trainer, &yaml);
     if (status == OX_OK) {
         status = ox_path_join(trainer->config.output_dir, "config.resolved.yaml", path);
     }
@@ -433,6 +500,7 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
         status = check_output(trainer);
     }
     if (status == OX_OK) {
+        trainer->engine_config.stop = &trainer->events->stop;
         status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
     }
     if (status == OX_OK) {

@@ -55,6 +55,17 @@ static void install(int signal_number, void (*handler)(int)) {
     sigaction(signal_number, &action, NULL);
 }
 
+/* A parent may have blocked them; what it sent meanwhile arrives now. */
+static void unblock(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    sigset_t set;
+    sigemptyset(&set);
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        sigaddset(&set, numbers[i]);
+    }
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
 static void install_handlers(void) {
     main_thread = pthread_self();
     install(SIGINT, on_stop);
@@ -62,6 +73,7 @@ static void install_handlers(void) {
     install(SIGUSR1, on_save);
     install(SIGUSR2, on_finish);
     install(SIGPIPE, SIG_IGN); /* a closed pipe shows as a write error */
+    unblock();
 }
 
 /* ---- the progress line ---------------------------------------------------------------------------- */
@@ -70,7 +82,7 @@ struct progress {
     uint64_t begin_ns, begin_step, logging_steps;
     bool terminal, open_line;
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* of all steps of this process */
-    uint64_t steps, tokens, skipped;
+    uint64_t steps, tokens, skipped, empty;
     double seconds, busy_seconds;
     struct ox_eval_report last_eval;
 };
@@ -120,7 +132,8 @@ static void add_step(struct progress *progress, const struct ox_step_report *rep
     }
     progress->steps++;
     progress->tokens += report->tokens;
-    progress->skipped += !report->result.finite;
+    progress->skipped += report->tokens > 0 && !report->result.finite;
+    progress->empty += report->tokens == 0;
     progress->seconds += report->wall_seconds;
     progress->busy_seconds += report->result.lane_busy_seconds[OX_LANE_COMPUTE];
 }
@@ -128,6 +141,9 @@ static void add_step(struct progress *progress, const struct ox_step_report *rep
 static void on_step(void *context, const struct ox_step_report *report) {
     struct progress *const progress = context;
     add_step(progress, report);
+    if (report->tokens == 0) {
+        return; /* the warning has told it */
+    }
     if (report->step % progress->logging_steps != 0 && report->step != report->max_steps) {
         return;
     }
@@ -202,13 +218,21 @@ static void print_summary(const struct ox_trainer *trainer, const struct progres
             printf("%" PRIu64 " step%s not finite and had no effect\n", progress->skipped,
                    progress->skipped == 1 ? " was" : "s were");
         }
+        if (progress->empty > 0) {
+            printf("%" PRIu64 " step%s no token to be trained on\n", progress->empty,
+                   progress->empty == 1 ? " had" : "s had");
+        }
         print_traffic(progress);
     }
     if (progress->last_eval.tokens > 0) {
         printf("held-out loss %.4f, perplexity %.3f per token\n", progress->last_eval.loss,
                progress->last_eval.perplexity);
     }
-    printf("model folder: %s\n", ox_trainer_result(trainer));
+    if (ox_trainer_result(trainer)[0] != '\0') {
+        printf("model folder: %s\n", ox_trainer_result(trainer));
+    } else {
+        printf("stopped before the first step: nothing was saved\n");
+    }
 }
 
 /* ---- plan ------------------------------------------------------------------------------------------ */

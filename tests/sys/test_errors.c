@@ -447,10 +447,19 @@ static void test_store_in_use(void) {
 
     begin_on(drive, "--max-steps 2 --resume latest");
     sys_run(&args, &process);
-    check_error(1, "drive/offload-store-0.ox: in use by ");
+    check_error(1, "output: another process is training there; wait for its end");
     begin_on(drive, "--max-steps 2 --overwrite-output-dir");
     sys_run(&args, &process);
-    check_error(1, "drive/offload-store-0.ox: in use by ");
+    check_error(1, "output: another process is training there; wait for its end");
+    begin_on(drive, "--max-steps 2 --overwrite-output-dir");
+    sys_path(output, "other");
+    args.count = 4;
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_args_add(&args, "--overwrite-output-dir");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    refused(1, "drive/offload-store-0.ox: in use by ");
+    sys_path(output, "output");
     CHECK(sys_exists(sys_path(path, "output/run.json"))); /* what the holder has written is still there */
 
     CHECK(kill(holder.pid, SIGTERM) == 0);
