@@ -309,6 +309,9 @@ static enum ox_status load_and_verify(struct ox_engine *engine) {
     for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
         for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
             struct ox_chunk_view view;
+            if (engine->config.stop != NULL && *engine->config.stop != 0) {
+                return ox_fail(OX_E_ABORTED, "stopped while the store was read");
+            }
             ox_engine_chunk_view(engine, unit_idx, i, &view);
             const struct ox_chunk chunk = ox_shard_chunk(table, unit_idx, i);
             const struct ox_store_op ops[] = {

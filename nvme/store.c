@@ -6,13 +6,13 @@
 #include "base/hash.h"
 #include "nvme/store_impl.h"
 
-#include <unistd.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { TRANSFER_DEPTH = 8 };
 

@@ -100,8 +100,16 @@ static void test_branch(bool with_drive) {
     if (with_drive) {
         on_drive("drive");
     }
+    char drive[SYS_PATH_BYTES], kept[SYS_PATH_BYTES];
+    if (with_drive) {
+        sys_copy_folder(sys_path(drive, "drive"), sys_path(kept, "kept-drive"));
+    }
     run_with_pending(SIGTERM); /* before any step of the new branch */
     expect(128 + SIGTERM, "");
+    if (with_drive) { /* as if it had ended before the old store was removed */
+        sys_remove_folder(drive);
+        sys_copy_folder(kept, drive);
+    }
     REQUIRE_OK(ox_file_read(sys_path(latest, "run/latest"), 100, &text, &bytes));
     CHECK(strcmp(text, "checkpoint-2\n") == 0);
     free(text);
@@ -111,6 +119,7 @@ static void test_branch(bool with_drive) {
     }
     run_with_pending(SIGUSR2);
     expect(0, "resumed at step 2 of 6");
+    CHECK(with_drive == (strstr(process.outcome.err, "the store is of a branch that the run has left") != NULL));
     CHECK(exists("run/checkpoint-3") && exists("run/checkpoint-4") && exists("run/checkpoint-6"));
     begin("run", "--max-steps 5 --learning-rate 1e-3 --resume latest");
     if (with_drive) {
@@ -131,7 +140,6 @@ static void test_branch(bool with_drive) {
 
 /* A fork is another run: neither takes the other's store. */
 static void test_fork(void) {
-    char folder[SYS_PATH_BYTES];
     begin("fork", "--max-steps 7");
     resume("run/checkpoint-6");
     on_drive("fork-drive");
@@ -159,8 +167,6 @@ static void test_fork(void) {
     resume("run/checkpoint-6");
     on_drive("fork-drive");
     run(0, "resumed at step 6 of 7");
-    sys_remove_folder(sys_path(folder, "fork"));
-    sys_remove_folder(sys_path(folder, "fork-drive"));
 }
 
 /* ---- deletion, records, lock -------------------------------------------------------------------------- */
@@ -220,6 +226,13 @@ static void test_early_stop(void) {
     run_with_pending(SIGTERM);
     expect(128 + SIGTERM, "");
     CHECK(!exists("early") && !exists("early-drive/offload-store-0.ox"));
+    begin("run", "--max-steps 9 --resume latest");
+    on_drive("fork-drive"); /* which test_fork has left to it */
+    run_with_pending(SIGTERM);
+    expect(128 + SIGTERM, "");
+    begin("run", "--max-steps 7 --resume latest");
+    on_drive("fork-drive");
+    run(0, "resumed at step 7 of 7 from the store's last commit");
 }
 
 /* ---- data --------------------------------------------------------------------------------------------- */
