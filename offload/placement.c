@@ -17,7 +17,19 @@
 static const double nominal_rate[OX_LINK_COUNT] = {
     [OX_LINK_NVME_READ] = 5e9, [OX_LINK_NVME_WRITE] = 3e9, [OX_LINK_H2D] = 25e9, [OX_LINK_D2H] = 25e9};
 
+/* Up to here every number of tiles is tried. Beyond, the tasks of many tiles take long to plan, and a series of ever
+ * more tiles ends where doubling them, with all it lets come home and all it repeats, has twice not paid. */
+enum { MICRO_BATCHES_ALL_TRIED = 64 };
+
+/* Candidates that differ in tiles alone. */
+struct series {
+    double cost; /* of the last one that fits */
+    bool found;
+    uint32_t worse_count; /* in a row */
+};
+
 struct search {
+    struct series series[OX_TIER_COUNT][3]; /* by home of checkpoints and prefetch depth */
     struct ox_plan_input *in;
     struct ox_shard_table *table;
     const struct ox_placement_wish *wish;
@@ -161,6 +173,10 @@ static double cost(const struct search *s) {
 }
 
 static void consider(struct search *s) {
+    struct series *const series = &s->series[s->in->placement.act_tier][ox_min_u64(s->in->placement.prefetch_depth, 2)];
+    if (series->worse_count >= 2 && s->in->model.micro_batches > MICRO_BATCHES_ALL_TRIED) {
+        return;
+    }
     farthest_homes(s);
     build(s);
     if (!s->in->budget.unified) {
@@ -176,6 +192,9 @@ static void consider(struct search *s) {
         return;
     }
     const double seconds = cost(s);
+    series->worse_count = series->found && seconds >= series->cost ? series->worse_count + 1 : 0;
+    series->cost = seconds;
+    series->found = true;
     if (!s->found || seconds < s->best_cost) {
         s->found = true;
         s->best_cost = seconds;

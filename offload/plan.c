@@ -128,7 +128,7 @@ static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
     plan->bufs = carve(memory, plan->buf_cap, sizeof *plan->bufs);
     plan->spool_bytes = carve(memory, plan->spool_count, sizeof *plan->spool_bytes);
     scratch->tracks = carve(memory, plan->buf_cap, sizeof *scratch->tracks);
-    scratch->segments = carve(memory, 2 * (uint64_t)plan->buf_cap + 2, sizeof *scratch->segments);
+    scratch->segments = carve(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
     uint32_t **const per_unit[] = {&scratch->weights_home, &scratch->state_home, &scratch->grad_home,
                                    &scratch->grad_spool, &scratch->grad_live};
     for (unsigned i = 0; i < sizeof per_unit / sizeof *per_unit; i++) {

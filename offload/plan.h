@@ -167,6 +167,7 @@ struct ox_plan {
     uint32_t micro_batches, unit_count;
     uint64_t peak_bytes[OX_TIER_COUNT];     /* arena size needed; NVME: state and spool */
     uint64_t resident_bytes[OX_TIER_COUNT]; /* of it, held between steps: the front of the arena */
+    uint32_t fullest_task[OX_TIER_COUNT];   /* at which the buffers of an arena together are largest */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
     /* Indexes of buffers the executor asks for by name; OX_NONE where a plan has none. */
     uint32_t loss_buf, loss_host_buf, norm_buf, const_buf, stage_buf;

@@ -27,7 +27,7 @@ struct checker {
     const struct ox_plan_input *in;
     struct clock *clocks; /* per task */
     struct span *spans;   /* per buffer */
-    uint32_t *order;      /* buffers of one arena by offset */
+    uint32_t *order;      /* buffers of one arena by first use, resident ones first */
     uint32_t *next_mb;    /* per unit: forward, then backward */
 };
 
@@ -161,10 +161,84 @@ static enum ox_status check_pair(const struct checker *c, uint32_t a, uint32_t b
     return OX_OK;
 }
 
-static int by_offset(const void *a, const void *b, void *context) {
-    const struct ox_buf *const bufs = context;
-    const uint64_t left = bufs[*(const uint32_t *)a].offset, right = bufs[*(const uint32_t *)b].offset;
+/* An arena cut at every begin and end of a buffer; of each cell, the buffer that had it last. */
+struct cells {
+    uint64_t *begins;
+    uint32_t *owners;
+    uint32_t count;
+};
+
+static int by_value(const void *a, const void *b) {
+    const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
     return left < right ? -1 : left > right;
+}
+
+static int by_first_use(const void *a, const void *b, void *context) {
+    const struct checker *const c = context;
+    const uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+    const bool left_stays = c->plan->bufs[left].resident, right_stays = c->plan->bufs[right].resident;
+    const uint32_t left_first = left_stays ? 0 : first_use(&c->spans[left]);
+    const uint32_t right_first = right_stays ? 0 : first_use(&c->spans[right]);
+    return left_stays != right_stays ? right_stays - left_stays
+                                     : left_first < right_first ? -1 : left_first > right_first;
+}
+
+static uint32_t cell_at(const struct cells *cells, uint64_t offset) {
+    uint32_t low = 0, past = cells->count;
+    while (past - low > 1) {
+        const uint32_t middle = low + (past - low) / 2;
+        *(cells->begins[middle] <= offset ? &low : &past) = middle;
+    }
+    return low;
+}
+
+/* Buffers take their bytes in the order of their first use, each from the last owner. "All uses over before the
+ * first of the next" is transitive, so that these pairs prove all pairs. */
+static enum ox_status check_owners(struct checker *c, const struct cells *cells, uint32_t count) {
+    memset(cells->owners, 0xff, cells->count * sizeof *cells->owners); /* OX_NONE */
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ox_buf *const buf = &c->plan->bufs[c->order[i]];
+        uint32_t checked = OX_NONE;
+        for (uint32_t j = cell_at(cells, buf->offset);
+             j < cells->count && cells->begins[j] < buf->offset + buf->bytes; j++) {
+            const uint32_t owner = cells->owners[j];
+            cells->owners[j] = c->order[i];
+            const enum ox_status status = owner == OX_NONE || owner == checked ? OX_OK
+                                                                              : check_pair(c, owner, c->order[i]);
+            if (status != OX_OK) {
+                return status;
+            }
+            checked = owner;
+        }
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_space(struct checker *c, uint32_t count) {
+    struct cells cells = {.begins = calloc(2 * (size_t)count + 1, sizeof *cells.begins),
+                          .owners = calloc(2 * (size_t)count + 1, sizeof *cells.owners)};
+    enum ox_status status = OX_OK;
+    if (cells.begins == NULL || cells.owners == NULL) {
+        status = ox_fail(OX_E_NOMEM, "plan checker: no memory for %u buffers", count);
+        goto fail;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ox_buf *const buf = &c->plan->bufs[c->order[i]];
+        cells.begins[2 * i] = buf->offset;
+        cells.begins[2 * i + 1] = buf->offset + buf->bytes;
+    }
+    qsort(cells.begins, 2 * (size_t)count, sizeof *cells.begins, by_value);
+    for (uint32_t i = 0; i < 2 * count; i++) {
+        if (cells.count == 0 || cells.begins[cells.count - 1] != cells.begins[i]) {
+            cells.begins[cells.count++] = cells.begins[i];
+        }
+    }
+    qsort_r(c->order, count, sizeof *c->order, by_first_use, c);
+    status = check_owners(c, &cells, count);
+fail:
+    free(cells.owners);
+    free(cells.begins);
+    return status;
 }
 
 static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t budget_bytes) {
@@ -187,17 +261,7 @@ static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t
         }
         c->order[count++] = i;
     }
-    qsort_r(c->order, count, sizeof *c->order, by_offset, plan->bufs);
-    for (uint32_t i = 0; i < count; i++) {
-        const struct ox_buf *const low = &plan->bufs[c->order[i]];
-        for (uint32_t j = i + 1; j < count && plan->bufs[c->order[j]].offset < low->offset + low->bytes; j++) {
-            const enum ox_status status = check_pair(c, c->order[i], c->order[j]);
-            if (status != OX_OK) {
-                return status;
-            }
-        }
-    }
-    return OX_OK;
+    return check_space(c, count);
 }
 
 /* ---- meaning ---------------------------------------------------------------------------------- */

@@ -61,95 +61,194 @@ static void derive_deps(struct ox_plan_full *full) {
 
 /* ---- offsets -------------------------------------------------------------------------------- */
 
-/* The segments of one arena, sorted and gapless; the last one ends where the arena ends so far. */
+/* One arena behind its resident part: its segments by address, without gaps, and the runs of free ones. */
 struct space {
-    struct ox_segment *segments;
-    uint32_t count;
+    struct ox_segment *segments; /* shared by the arenas */
+    uint32_t tail, first_run;
+    uint64_t resident, end;
+    uint64_t live, live_most; /* bytes of buffers in use */
 };
 
-static bool is_free(const struct ox_plan *plan, const struct ox_segment *segment, uint32_t task_idx) {
-    return segment->buf_idx == OX_NONE || plan->bufs[segment->buf_idx].last_task_idx < task_idx;
+struct spaces {
+    struct ox_plan_full *full;
+    struct space space[OX_TIER_NVME];
+    uint32_t segment_count, recycled; /* of all arenas; the second begins a list by `next` */
+};
+
+static uint32_t new_segment(struct spaces *s, struct ox_segment segment) {
+    struct ox_segment *const segments = s->full->scratch.segments;
+    uint32_t idx = s->recycled;
+    if (idx != OX_NONE) {
+        s->recycled = segments[idx].next;
+    } else {
+        OX_ASSERT(s->segment_count < s->full->plan.buf_cap + 2);
+        idx = s->segment_count++;
+    }
+    segments[idx] = segment;
+    return idx;
 }
 
-/* The first segment of the lowest run of free ones that holds `bytes`; a run at the end may grow. */
-static uint32_t find_run(const struct ox_plan *plan, const struct space *space, uint32_t task_idx,
-                         uint64_t bytes) {
-    uint32_t first = 0;
-    uint64_t length = 0;
-    for (uint32_t i = 0; i < space->count; i++) {
-        if (!is_free(plan, &space->segments[i], task_idx)) {
-            first = i + 1;
-            length = 0;
-            continue;
-        }
-        length += space->segments[i].end - space->segments[i].begin;
-        if (length >= bytes) {
-            return first;
+/* The ends of a run that lies between two other runs. */
+static void set_run(struct space *space, uint32_t first, uint32_t last, uint32_t run_prev, uint32_t run_next) {
+    struct ox_segment *const segments = space->segments;
+    segments[first].run_other = last;
+    segments[last].run_other = first;
+    segments[first].run_prev = run_prev;
+    segments[first].run_next = run_next;
+    *(run_prev == OX_NONE ? &space->first_run : &segments[run_prev].run_next) = first;
+    if (run_next != OX_NONE) {
+        segments[run_next].run_prev = first;
+    }
+}
+
+static void drop_run(struct space *space, uint32_t first) {
+    struct ox_segment *const segments = space->segments;
+    const uint32_t run_prev = segments[first].run_prev, run_next = segments[first].run_next;
+    *(run_prev == OX_NONE ? &space->first_run : &segments[run_prev].run_next) = run_next;
+    if (run_next != OX_NONE) {
+        segments[run_next].run_prev = run_prev;
+    }
+}
+
+/* The segment's buffer is past its last use: it begins a run, or joins those beside it. */
+static void release(struct space *space, uint32_t idx) {
+    struct ox_segment *const segments = space->segments;
+    const uint32_t prev = segments[idx].prev, next = segments[idx].next;
+    uint32_t first = idx, last = idx, run_prev = OX_NONE, run_next = OX_NONE;
+    if (next != OX_NONE && segments[next].run_other != OX_NONE) {
+        last = segments[next].run_other;
+        run_prev = segments[next].run_prev;
+        run_next = segments[next].run_next;
+        drop_run(space, next);
+    }
+    if (prev != OX_NONE && segments[prev].run_other != OX_NONE) {
+        first = segments[prev].run_other;
+        run_prev = segments[first].run_prev;
+        run_next = segments[first].run_next;
+        drop_run(space, first);
+    } else if (last == idx) {
+        for (run_next = space->first_run; run_next != OX_NONE && segments[run_next].begin < segments[idx].begin;) {
+            run_prev = run_next;
+            run_next = segments[run_next].run_next;
         }
     }
-    return first;
+    set_run(space, first, last, run_prev, run_next);
+}
+
+/* The lowest run that holds `bytes`; else the one at the arena's end, which may grow; OX_NONE when there is none. */
+static uint32_t find_run(const struct space *space, uint64_t bytes) {
+    const struct ox_segment *const segments = space->segments;
+    for (uint32_t i = space->first_run; i != OX_NONE; i = segments[i].run_next) {
+        const uint32_t last = segments[i].run_other;
+        if (segments[last].end - segments[i].begin >= bytes || last == space->tail) {
+            return i;
+        }
+    }
+    return OX_NONE;
 }
 
 /* The first task of a buffer waits for every use of the buffer that had the space before. */
 static void inherit(struct ox_plan_full *full, uint32_t task_idx, uint32_t former_idx) {
-    if (former_idx == OX_NONE) {
-        return;
-    }
     for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
         add_dep(&full->plan, task_idx, full->scratch.tracks[former_idx].used_by[lane]);
     }
 }
 
-static void place(struct ox_plan_full *full, struct space *space, uint32_t buf_idx) {
-    struct ox_plan *const plan = &full->plan;
-    struct ox_buf *const buf = &plan->bufs[buf_idx];
-    const uint32_t task_idx = buf->first_task_idx;
+/* Takes [begin, end) from the front of a run; what is left of it stays one. Returns the first segment behind. */
+static uint32_t cut_run(struct spaces *s, struct space *space, uint32_t run, uint64_t end, uint32_t task_idx) {
     struct ox_segment *const segments = space->segments;
-    const uint32_t first = find_run(plan, space, task_idx, buf->bytes);
-    const uint64_t begin = first < space->count       ? segments[first].begin
-                           : space->count > 0 ? segments[space->count - 1].end : 0;
-    const uint64_t end = begin + buf->bytes;
-    uint32_t past = first; /* the segments [first, past) are covered, the last of them maybe in part */
-    while (past < space->count && segments[past].begin < end) {
-        inherit(full, task_idx, segments[past].buf_idx);
-        past++;
+    const uint32_t last = segments[run].run_other, past = segments[last].next;
+    const uint32_t run_prev = segments[run].run_prev, run_next = segments[run].run_next;
+    drop_run(space, run);
+    uint32_t at = run;
+    while (at != past && segments[at].begin < end) {
+        inherit(s->full, task_idx, segments[at].buf_idx);
+        if (segments[at].end > end) {
+            segments[at].begin = end;
+            break;
+        }
+        const uint32_t next = segments[at].next;
+        segments[at].next = s->recycled;
+        s->recycled = at;
+        at = next;
     }
-    const struct ox_segment rest = past > first ? segments[past - 1] : (struct ox_segment){0};
-    const bool keeps_rest = past > first && rest.end > end;
-    const uint32_t added = 1 + keeps_rest, removed = past - first;
-    memmove(&segments[first + added], &segments[past], (space->count - past) * sizeof *segments);
-    segments[first] = (struct ox_segment){.begin = begin, .end = end, .buf_idx = buf_idx};
-    if (keeps_rest) {
-        segments[first + 1] = (struct ox_segment){.begin = end, .end = rest.end, .buf_idx = rest.buf_idx};
+    if (at != past) {
+        segments[at].run_other = segments[last].run_other = OX_NONE;
+        set_run(space, at, last, run_prev, run_next);
     }
-    space->count += added - removed;
-    buf->offset = begin;
+    return at;
 }
 
-static void place_tier(struct ox_plan_full *full, enum ox_tier tier) {
-    struct ox_plan *const plan = &full->plan;
-    uint64_t resident = 0;
-    for (uint32_t i = 0; i < plan->buf_count; i++) {
-        struct ox_buf *const buf = &plan->bufs[i];
-        if (buf->tier == tier && buf->resident) {
-            buf->offset = resident;
-            resident += buf->bytes;
+static void place(struct spaces *s, uint32_t buf_idx, uint32_t task_idx) {
+    struct ox_buf *const buf = &s->full->plan.bufs[buf_idx];
+    struct space *const space = &s->space[buf->tier];
+    struct ox_segment *const segments = space->segments;
+    const uint32_t run = find_run(space, buf->bytes);
+    const uint64_t begin = run == OX_NONE ? space->end : segments[run].begin;
+    const uint32_t prev = run == OX_NONE ? space->tail : segments[run].prev;
+    const uint32_t next = run == OX_NONE ? OX_NONE : cut_run(s, space, run, begin + buf->bytes, task_idx);
+    const uint32_t idx = new_segment(s, (struct ox_segment){.begin = begin, .end = begin + buf->bytes,
+                                                            .buf_idx = buf_idx, .prev = prev, .next = next,
+                                                            .run_other = OX_NONE});
+    if (prev != OX_NONE) {
+        segments[prev].next = idx;
+    }
+    *(next == OX_NONE ? &space->tail : &segments[next].prev) = idx;
+    space->end = ox_max_u64(space->end, begin + buf->bytes);
+    s->full->scratch.tracks[buf_idx].segment = idx;
+    buf->offset = space->resident + begin;
+    space->live += buf->bytes;
+    if (space->live > space->live_most) {
+        space->live_most = space->live;
+        s->full->plan.fullest_task[buf->tier] = task_idx;
+    }
+}
+
+/* Buffers get their space in the order of their first use and give it back after their last. */
+static void place_all(struct spaces *s) {
+    struct ox_plan *const plan = &s->full->plan;
+    struct ox_buf_track *const tracks = s->full->scratch.tracks;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        for (int j = 0; j < task->use_count; j++) {
+            const uint32_t buf_idx = task->uses[j].buf_idx;
+            const struct ox_buf *const buf = &plan->bufs[buf_idx];
+            if (!buf->resident && buf->tier != OX_TIER_NVME && buf->first_task_idx == i &&
+                tracks[buf_idx].segment == OX_NONE) {
+                place(s, buf_idx, i);
+            }
+        }
+        for (int j = 0; j < task->use_count; j++) {
+            const uint32_t buf_idx = task->uses[j].buf_idx;
+            const struct ox_buf *const buf = &plan->bufs[buf_idx];
+            if (buf->last_task_idx == i && tracks[buf_idx].segment != OX_NONE) {
+                release(&s->space[buf->tier], tracks[buf_idx].segment);
+                s->space[buf->tier].live -= buf->bytes;
+                tracks[buf_idx].segment = OX_NONE;
+            }
         }
     }
-    struct space space = {.segments = full->scratch.segments};
-    /* Buffers are created with the task that first uses them, so their order is that of first use. */
-    for (uint32_t i = 0; i < plan->buf_count; i++) {
-        if (plan->bufs[i].tier == tier && !plan->bufs[i].resident && plan->bufs[i].first_task_idx != OX_NONE) {
-            place(full, &space, i);
-            plan->bufs[i].offset += resident;
-        }
-    }
-    plan->resident_bytes[tier] = resident;
-    plan->peak_bytes[tier] = resident + (space.count > 0 ? space.segments[space.count - 1].end : 0);
 }
 
 void ox_plan_finish(struct ox_plan_full *full) {
+    struct ox_plan *const plan = &full->plan;
     derive_deps(full);
-    place_tier(full, OX_TIER_DEVICE);
-    place_tier(full, OX_TIER_HOST);
+    struct spaces s = {.full = full, .recycled = OX_NONE};
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        s.space[tier] = (struct space){.segments = full->scratch.segments, .tail = OX_NONE, .first_run = OX_NONE};
+        plan->fullest_task[tier] = 0;
+    }
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        struct ox_buf *const buf = &plan->bufs[i];
+        full->scratch.tracks[i].segment = OX_NONE;
+        if (buf->resident) {
+            buf->offset = s.space[buf->tier].resident;
+            s.space[buf->tier].resident += buf->bytes;
+        }
+    }
+    place_all(&s);
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        plan->resident_bytes[tier] = s.space[tier].resident;
+        plan->peak_bytes[tier] = s.space[tier].resident + s.space[tier].end;
+    }
 }

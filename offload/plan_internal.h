@@ -13,19 +13,24 @@ struct ox_buf_track {
     uint32_t written_by;                 /* 1 + task index; 0 = nobody yet                    */
     uint32_t read_by[OX_LANE_COUNT];     /* 1 + task index, since that write                  */
     uint32_t used_by[OX_LANE_COUNT];     /* 1 + task index of the last use of any sort        */
+    uint32_t segment;                    /* its place in the arena while it lives, or OX_NONE */
 };
 
-/* A stretch of an arena and the buffer that had it last. */
+/* A stretch of an arena and the buffer that has it, or had it last; neighbours are linked. Free neighbours are a
+ * run: its first and last segment know each other, and the runs are linked by their first segments. */
 struct ox_segment {
     uint64_t begin, end;
     uint32_t buf_idx;
+    uint32_t prev, next;
+    uint32_t run_other; /* the other end of the run, on its ends; OX_NONE = in use */
+    uint32_t run_prev, run_next;
 };
 
 /* Working memory of the builder, reserved with the plan. All arrays of units have unit_count + 1 entries; the
  * last stands for the head's use of tied weights. */
 struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
-    struct ox_segment *segments; /* 2 * buf_cap + 2 */
+    struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
     uint32_t *weights_home, *state_home, *grad_home, *grad_spool;
     uint32_t *grad_live;  /* accumulator in use                       */
     uint32_t *weights_at; /* per stage: planes where compute reads    */

@@ -12,31 +12,10 @@ static bool lives_at(const struct ox_buf *buf, uint32_t task_idx) {
                              task_idx <= buf->last_task_idx);
 }
 
-/* The task at which the buffers of a tier together are largest. */
-static uint32_t fullest_task(const struct ox_plan *plan, int tier) {
-    uint64_t most = 0;
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < plan->buf_count; i++) { /* a maximum begins where some buffer begins */
-        const uint32_t task_idx = plan->bufs[i].first_task_idx;
-        if (plan->bufs[i].tier != tier || plan->bufs[i].resident || task_idx == OX_NONE) {
-            continue;
-        }
-        uint64_t bytes = 0;
-        for (uint32_t j = 0; j < plan->buf_count; j++) {
-            bytes += plan->bufs[j].tier == tier && lives_at(&plan->bufs[j], task_idx) ? plan->bufs[j].bytes : 0;
-        }
-        if (bytes > most) {
-            most = bytes;
-            at = task_idx;
-        }
-    }
-    return at;
-}
-
 void ox_plan_ledger(const struct ox_plan *plan, struct ox_ledger *out) {
     *out = (struct ox_ledger){0};
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
-        const uint32_t at = fullest_task(plan, tier);
+        const uint32_t at = plan->fullest_task[tier];
         uint64_t sum = 0;
         for (uint32_t i = 0; i < plan->buf_count; i++) {
             const struct ox_buf *const buf = &plan->bufs[i];
