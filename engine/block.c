@@ -32,11 +32,21 @@ static struct ox_attention_shape attention_shape(const struct ox_shape *shape) {
     };
 }
 
+static struct ox_attention_shape attention_of(const struct ox_block_run *run) {
+    const struct ox_model *const model = run->shape->model;
+    struct ox_attention_shape shape = attention_shape(run->shape);
+    const bool within_window = run->unit - model->units - 1 >= (ptrdiff_t)model->config.window_layer;
+    shape.window = within_window ? model->config.window : 0;
+    return shape;
+}
+
 /* Everything a block keeps while it works on one micro-batch. Names are those of the forward pass; backward
  * writes gradients over what it no longer needs, as the comments there say. */
 struct work {
     float *a;     /* (rows, hidden): norm 1                       */
-    float *qkv;   /* (rows, qkv), rotated                         */
+    float *qkv;   /* (rows, qkv), normed per head, rotated        */
+    float *q_rstd, *k_rstd; /* (rows, heads), (rows, kv_heads): of the norm per head, where there is one */
+    float *q_raw, *k_raw;   /* q and k before that norm; backward alone */
     float *att;   /* (rows, att)                                  */
     float *lse;   /* (batch, heads, seq)                          */
     float *mean1, *rstd1, *mean2, *rstd2; /* (rows)               */
@@ -75,6 +85,10 @@ static uint64_t carve_work(const struct ox_shape *shape, bool backward, void *ba
     *out = (struct work){0};
     out->a = take_rows(&carve, shape, w.hidden);
     out->qkv = take_rows(&carve, shape, w.qkv);
+    if (config->qk_norm) {
+        out->q_rstd = take_rows(&carve, shape, config->heads);
+        out->k_rstd = take_rows(&carve, shape, config->kv_heads);
+    }
     out->att = take_rows(&carve, shape, w.att);
     out->lse = take_rows(&carve, shape, config->heads);
     out->mean1 = take_rows(&carve, shape, 1);
@@ -87,7 +101,12 @@ static uint64_t carve_work(const struct ox_shape *shape, bool backward, void *ba
         out->x2 = take_rows(&carve, shape, w.hidden);
         out->b = take_rows(&carve, shape, w.hidden);
         out->t = take_rows(&carve, shape, max_u32(w.mlp, w.hidden));
-        out->norm_scratch = take(&carve, ox_ops_norm_scratch_bytes(config->hidden, shape->threads));
+        out->norm_scratch = take(&carve, ox_ops_norm_scratch_bytes(max_u32(config->hidden, config->head_dim),
+                                                                   shape->threads));
+        if (config->qk_norm) {
+            out->q_raw = take_rows(&carve, shape, w.att);
+            out->k_raw = take_rows(&carve, shape, config->kv_heads * config->head_dim);
+        }
     } else {
         out->b = out->a; /* norm 1 is not needed any more when norm 2 is made */
     }
@@ -174,6 +193,34 @@ static enum ox_status rope(const struct ox_block_run *run, float *qkv, bool inve
     });
 }
 
+/* The norm of queries or of keys. */
+struct heads {
+    enum ox_role gain;
+    uint32_t first, count; /* of the heads of a row of qkv */
+    float *raw, *rstd;
+};
+
+static void norm_heads(const struct ox_block_run *run, const struct work *work, struct heads out[2]) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    out[0] = (struct heads){OX_ROLE_Q_NORM, 0, config->heads, work->q_raw, work->q_rstd};
+    out[1] = (struct heads){OX_ROLE_K_NORM, config->heads, config->kv_heads, work->k_raw, work->k_rstd};
+}
+
+static enum ox_status qk_norm(const struct ox_block_run *run, const float *weights, const struct work *work) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    struct heads heads[2];
+    enum ox_status status = OX_OK;
+    norm_heads(run, work, heads);
+    for (int i = 0; config->qk_norm && status == OX_OK && i < 2; i++) {
+        status = run->ops->head_norm_forward(run->lane, &(struct ox_op_head_norm_forward){
+            .inout = work->qkv + (size_t)heads[i].first * config->head_dim, .saved = heads[i].raw,
+            .rstd = heads[i].rstd, .gain = part(run, weights, heads[i].gain), .rows = run->shape->rows,
+            .row_stride = widths_of(config).qkv, .heads = heads[i].count, .head_dim = config->head_dim,
+            .eps = config->norm_eps});
+    }
+    return status;
+}
+
 /* From x to the activation's output g; x2 = x + attention is left in `x2`. */
 static enum ox_status forward_to_act(const struct ox_block_run *run, const float *weights, const struct work *work,
                                      const float *x, float *x2) {
@@ -184,12 +231,15 @@ static enum ox_status forward_to_act(const struct ox_block_run *run, const float
         status = linear(run, weights, (struct matrix){OX_ROLE_QKV, w.hidden, w.qkv}, work->a, NULL, work->qkv);
     }
     if (status == OX_OK) {
+        status = qk_norm(run, weights, work);
+    }
+    if (status == OX_OK) {
         status = rope(run, work->qkv, false);
     }
     if (status == OX_OK) {
         status = run->ops->attention_forward(run->lane, &(struct ox_op_attention_forward){
             .out = work->att, .lse = work->lse, .qkv = work->qkv, .scratch = work->attention_scratch,
-            .shape = attention_shape(run->shape)});
+            .shape = attention_of(run)});
     }
     if (status == OX_OK) {
         status = linear(run, weights, (struct matrix){OX_ROLE_OUT, w.att, w.hidden}, work->att, x, x2);
@@ -289,6 +339,22 @@ static enum ox_status mlp_back(const struct ox_block_run *run, struct gradients 
     return status;
 }
 
+/* In u, the gradient of qkv. */
+static enum ox_status qk_norm_back(const struct ox_block_run *run, struct gradients to, const struct work *work) {
+    const struct ox_model_config *const config = &run->shape->model->config;
+    struct heads heads[2];
+    enum ox_status status = OX_OK;
+    norm_heads(run, work, heads);
+    for (int i = 0; config->qk_norm && status == OX_OK && i < 2; i++) {
+        status = run->ops->head_norm_backward(run->lane, &(struct ox_op_head_norm_backward){
+            .dinout = work->u + (size_t)heads[i].first * config->head_dim,
+            .dgain = part_out(run, to.grads, heads[i].gain), .saved = heads[i].raw, .rstd = heads[i].rstd,
+            .gain = part(run, to.weights, heads[i].gain), .scratch = work->norm_scratch, .rows = run->shape->rows,
+            .row_stride = widths_of(config).qkv, .heads = heads[i].count, .head_dim = config->head_dim});
+    }
+    return status;
+}
+
 /* Attention's half: g takes the gradient of att, u that of qkv, t that of a. */
 static enum ox_status attention_back(const struct ox_block_run *run, struct gradients to, const struct work *work,
                                      const float *x, float *dx) {
@@ -298,10 +364,13 @@ static enum ox_status attention_back(const struct ox_block_run *run, struct grad
     if (status == OX_OK) {
         status = run->ops->attention_backward(run->lane, &(struct ox_op_attention_backward){
             .dqkv = work->u, .dout = work->g, .qkv = work->qkv, .out = work->att, .lse = work->lse,
-            .scratch = work->attention_scratch, .shape = attention_shape(run->shape)});
+            .scratch = work->attention_scratch, .shape = attention_of(run)});
     }
     if (status == OX_OK) {
         status = rope(run, work->u, true);
+    }
+    if (status == OX_OK) {
+        status = qk_norm_back(run, to, work);
     }
     if (status == OX_OK) {
         status = linear_back(run, to, (struct matrix){OX_ROLE_QKV, w.hidden, w.qkv}, work->a, work->u, work->t);

@@ -16,6 +16,7 @@ enum ox_extent {
     OX_EXTENT_CONTEXTS,
     OX_EXTENT_HIDDEN,
     OX_EXTENT_WIDTH,
+    OX_EXTENT_HEAD, /* head_dim */
     OX_EXTENT_Q,   /* heads * head_dim */
     OX_EXTENT_KV,  /* kv_heads * head_dim */
     OX_EXTENT_QKV, /* Q + 2 KV */
@@ -63,7 +64,7 @@ struct ox_family {
 
 /* NULL when unknown. */
 const struct ox_family *ox_family_find(const char *model_type);
-/* "gpt2, llama", for errors. */
+/* "gpt2, llama ...", for errors. */
 const char *ox_family_names(void);
 
 /* Helpers of the parse and write functions. */
@@ -77,9 +78,10 @@ OX_MUST enum ox_status ox_config_read_sizes(const char *where, const json_t *jso
 bool ox_config_write_sizes(json_t *object, const struct ox_size_key *keys, uint32_t count);
 OX_MUST enum ox_status ox_config_read_float(const char *where, const json_t *json, const char *key,
                                             float *value);
-/* rope_theta of transformers v4, or rope_parameters of v5; a scaling is refused. */
-OX_MUST enum ox_status ox_config_read_rope(const char *where, const json_t *json, double *theta);
-bool ox_config_write_rope(json_t *object, double theta);
+/* rope_theta and rope_scaling of transformers v4, or rope_parameters of v5; a rope_type that is not computed
+ * is refused. */
+OX_MUST enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out);
+bool ox_config_write_rope(json_t *object, const struct ox_model_config *config);
 /* The double of the shortest decimal fraction that is this float: 1e-5f is written as 1e-5. */
 double ox_shortest_double(float value);
 

@@ -24,6 +24,7 @@ enum ox_role {
     OX_ROLE_POSITION,   /* (contexts, hidden) */
     OX_ROLE_NORM1, OX_ROLE_NORM1_BIAS, /* before attention (hidden) */
     OX_ROLE_QKV, OX_ROLE_QKV_BIAS,     /* ((heads + 2 kv_heads) * head_dim, hidden) or its transpose */
+    OX_ROLE_Q_NORM, OX_ROLE_K_NORM,    /* (head_dim): of each head before it is rotated */
     OX_ROLE_OUT, OX_ROLE_OUT_BIAS,     /* (hidden, heads * head_dim) */
     OX_ROLE_NORM2, OX_ROLE_NORM2_BIAS, /* before the MLP */
     OX_ROLE_MLP_IN, OX_ROLE_MLP_IN_BIAS,   /* (2 width, hidden) as [gate; up], or (width, hidden) */
@@ -35,8 +36,17 @@ enum ox_role {
 
 enum ox_init_kind { OX_INIT_NORMAL, OX_INIT_NORMAL_RESIDUAL, OX_INIT_ZERO, OX_INIT_ONE };
 
+/* Llama 3's change of the rotary frequencies, for more positions than a model was first trained on: waves
+ * longer than original / low_factor are stretched by `factor`, those shorter than original / high_factor are
+ * kept, and between the two both are mixed. */
+struct ox_rope_scaling {
+    double factor; /* 0: no scaling, and the rest means nothing */
+    double low_factor, high_factor;
+    uint32_t original; /* positions */
+};
+
 struct ox_model_config {
-    char family[32]; /* model_type: "llama", "gpt2" */
+    char family[32]; /* model_type: "llama", "gpt2" ... */
     uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, width /* of the MLP */, contexts;
     enum ox_norm_kind norm;
     enum ox_act_kind act;
@@ -44,6 +54,10 @@ struct ox_model_config {
     float norm_eps;
     bool rope;          /* else learned positions */
     double rope_theta;
+    struct ox_rope_scaling rope_scaling;
+    uint32_t window;      /* of attention in the layers from window_layer on; 0: none */
+    uint32_t window_layer;
+    bool qk_norm;         /* OX_ROLE_Q_NORM and OX_ROLE_K_NORM are there */
     bool tied;
     bool attention_bias, mlp_bias, norm_bias, out_bias;
     double init_range;  /* standard deviation of a fresh normal tensor */
@@ -87,7 +101,7 @@ struct ox_model {
 };
 
 /* Reads a config.json of transformers v4 or v5. What it asks and the engine does not do (an unknown
- * model_type, rope scaling, another activation, dropout in llama, quantised weights) is OX_E_CONFIG naming
+ * model_type or rope_type, another activation, dropout of attention, quantised weights) is OX_E_CONFIG naming
  * key and value; gpt2's dropout, which all published folders ask for, and unknown keys are logged as
  * warnings.
  * `where` names the source in errors. */
@@ -115,7 +129,7 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name);
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
                           uint64_t idx);
 
-/* Inverse frequencies of rotary embedding, head_dim / 2 doubles. */
+/* Inverse frequencies of rotary embedding, scaled as the configuration asks, head_dim / 2 doubles. */
 void ox_model_rope_inv_freq(const struct ox_model_config *config, double *inv_freq);
 
 #ifdef __cplusplus

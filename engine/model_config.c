@@ -1,4 +1,5 @@
 /* config.json: what all families share of reading and writing it. */
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/families.h"
@@ -11,7 +12,6 @@
 static const struct ox_pin common_pins[] = {
     {.key = "quantization_config", .kind = OX_PIN_MISSING},
     {.key = "auto_map", .kind = OX_PIN_MISSING}, /* the model is Python code of its own */
-    {.key = "use_sliding_window", .kind = OX_PIN_FALSE},
     {.key = "add_cross_attention", .kind = OX_PIN_FALSE},
     {.key = "is_encoder_decoder", .kind = OX_PIN_FALSE},
     {.key = "tie_encoder_decoder", .kind = OX_PIN_FALSE},
@@ -185,34 +185,82 @@ static enum ox_status read_token_id(const char *where, const json_t *json, const
     return OX_OK;
 }
 
+enum rope_kind { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_UNKNOWN };
+
+/* The kind of rotary embedding that an object describes. Keys that its kind does not have, and what is not an
+ * object, make it unknown. */
+static enum rope_kind rope_kind_of(const json_t *rope) {
+    static const char *const scaling_keys[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                               "original_max_position_embeddings"};
+    const json_t *type = json_object_get(rope, "rope_type");
+    type = type != NULL ? type : json_object_get(rope, "type");
+    const bool llama3 = json_is_string(type) && strcmp(json_string_value(type), "llama3") == 0;
+    bool known = json_is_object(rope) && (type == NULL || llama3 ||
+                                          (json_is_string(type) && strcmp(json_string_value(type), "default") == 0));
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)rope, name, value) {
+        bool fits = strcmp(name, "rope_theta") == 0;
+        if (strcmp(name, "rope_type") == 0 || strcmp(name, "type") == 0) {
+            fits = json_equal(value, type);
+        } else if (strcmp(name, "partial_rotary_factor") == 0) {
+            fits = json_is_number(value) && json_number_value(value) == 1.0;
+        }
+        for (size_t i = 0; llama3 && i < sizeof scaling_keys / sizeof *scaling_keys; i++) {
+            fits = fits || strcmp(name, scaling_keys[i]) == 0;
+        }
+        known = known && fits;
+    }
+    return !known ? ROPE_UNKNOWN : llama3 ? ROPE_LLAMA3 : ROPE_DEFAULT;
+}
+
+static enum ox_status read_rope_scaling(const char *where, const json_t *rope, struct ox_rope_scaling *out) {
+    char text[OX_JSON_EXCERPT_BYTES];
+    uint64_t original = 0;
+    struct ox_rope_scaling read = {0};
+    enum ox_status status = ox_json_get_double(where, rope, "factor", true, &read.factor);
+    if (status == OX_OK) {
+        status = ox_json_get_double(where, rope, "low_freq_factor", true, &read.low_factor);
+    }
+    if (status == OX_OK) {
+        status = ox_json_get_double(where, rope, "high_freq_factor", true, &read.high_factor);
+    }
+    if (status == OX_OK) {
+        status = ox_json_get_u64(where, rope, "original_max_position_embeddings", true, &original);
+    }
+    if (status == OX_OK && (read.factor == 0.0 || original == 0 || original > UINT32_MAX)) {
+        status = ox_fail(OX_E_CONFIG, "%s: the rope scaling %s has a size that no model has", where,
+                         ox_json_excerpt(rope, text));
+    }
+    if (status == OX_OK) {
+        read.original = (uint32_t)original;
+        *out = read;
+    }
+    return status;
+}
+
 /* rope_parameters (v5) and rope_scaling (v4) share their keys. */
 static enum ox_status read_rope_object(const char *where, const json_t *json, const char *key,
-                                       double *theta) {
+                                       struct ox_model_config *out) {
     const json_t *const rope = json_object_get(json, key);
     if (rope == NULL || json_is_null(rope)) {
         return OX_OK;
     }
-    bool plain = json_is_object(rope);
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)rope, name, value) {
-        if (strcmp(name, "rope_type") == 0 || strcmp(name, "type") == 0) {
-            plain = plain && json_is_string(value) && strcmp(json_string_value(value), "default") == 0;
-        } else if (strcmp(name, "partial_rotary_factor") == 0) {
-            plain = plain && json_is_number(value) && json_number_value(value) == 1.0;
-        } else {
-            plain = plain && strcmp(name, "rope_theta") == 0;
-        }
-    }
-    if (!plain) {
+    const enum rope_kind kind = rope_kind_of(rope);
+    char inside[OX_PATH_BYTES];
+    snprintf(inside, sizeof inside, "%s: in \"%s\"", where, key);
+    if (kind == ROPE_UNKNOWN) {
         char text[OX_JSON_EXCERPT_BYTES];
         return ox_fail(OX_E_CONFIG,
                        "%s: \"%s\" is %s, which is not supported; only the \"rope_type\" \"default\" "
-                       "with a \"rope_theta\" is",
+                       "with a \"rope_theta\", and \"llama3\", are",
                        where, key, ox_json_excerpt(rope, text));
     }
     double inner = 0.0, outer = 0.0;
-    enum ox_status status = ox_json_get_double(where, rope, "rope_theta", false, &inner);
+    enum ox_status status = ox_json_get_double(inside, rope, "rope_theta", false, &inner);
+    if (status == OX_OK && kind == ROPE_LLAMA3) {
+        status = read_rope_scaling(inside, rope, &out->rope_scaling);
+    }
     if (status == OX_OK) {
         status = ox_json_get_double(where, json, "rope_theta", false, &outer);
     }
@@ -221,7 +269,7 @@ static enum ox_status read_rope_object(const char *where, const json_t *json, co
                          where, outer, inner, key);
     }
     if (status == OX_OK && inner != 0.0) {
-        *theta = inner;
+        out->rope_theta = inner;
     }
     return status;
 }
@@ -269,22 +317,33 @@ enum ox_status ox_config_read_float(const char *where, const json_t *json, const
     return status;
 }
 
-enum ox_status ox_config_read_rope(const char *where, const json_t *json, double *theta) {
-    enum ox_status status = ox_json_get_double(where, json, "rope_theta", false, theta);
+enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out) {
+    enum ox_status status = ox_json_get_double(where, json, "rope_theta", false, &out->rope_theta);
     if (status == OX_OK) {
-        status = read_rope_object(where, json, "rope_scaling", theta);
+        status = read_rope_object(where, json, "rope_parameters", out);
     }
-    if (status == OX_OK) {
-        status = read_rope_object(where, json, "rope_parameters", theta);
+    /* Where a file has both, transformers takes the scaling of this one. */
+    if (status == OX_OK && json_object_size(json_object_get(json, "rope_scaling")) > 0) {
+        out->rope_scaling = (struct ox_rope_scaling){0};
     }
-    return status;
+    return status == OX_OK ? read_rope_object(where, json, "rope_scaling", out) : status;
 }
 
-bool ox_config_write_rope(json_t *object, double theta) {
-    /* Version 4 reads the first two, version 5 the third. */
-    return set(object, "rope_theta", json_real(theta)) && set(object, "rope_scaling", json_null()) &&
-           set(object, "rope_parameters",
-               json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta", theta));
+static json_t *pack_scaling(const struct ox_rope_scaling *scaling) {
+    return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", scaling->factor,
+                     "low_freq_factor", scaling->low_factor, "high_freq_factor", scaling->high_factor,
+                     "original_max_position_embeddings", (json_int_t)scaling->original);
+}
+
+bool ox_config_write_rope(json_t *object, const struct ox_model_config *config) {
+    const bool scaled = config->rope_scaling.factor != 0.0;
+    const double theta = config->rope_theta;
+    json_t *const parameters =
+        scaled ? pack_scaling(&config->rope_scaling) : json_pack("{s:s}", "rope_type", "default");
+    const bool complete = set(parameters, "rope_theta", json_real(theta));
+    /* Version 5 reads the first, or the last where it is not null; version 4 the last two. */
+    return set(object, "rope_parameters", parameters) && complete && set(object, "rope_theta", json_real(theta)) &&
+           set(object, "rope_scaling", scaled ? pack_scaling(&config->rope_scaling) : json_null());
 }
 
 double ox_shortest_double(float value) {

@@ -23,6 +23,12 @@ static void count_warning(void *context, enum ox_log_level level, const char *li
     warning_count += level == OX_LOG_WARN;
 }
 
+static const char decoder_json[] =
+    "{\"vocab_size\":96,\"hidden_size\":48,\"intermediate_size\":100,\"num_hidden_layers\":3,"
+    "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-05%s}";
+static const char llama3_rope[] = "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
+                                  "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64";
+
 /* The configuration in `format` with `extra` keys. */
 static enum ox_status parse(const char *format, const char *extra, struct ox_model_config *out) {
     char text[2048];
@@ -140,6 +146,130 @@ static void test_gpt2(void) {
     CHECK(config.width == 50 && !config.tied);
 }
 
+static void test_windows(void) {
+    static const struct {
+        const char *extra;
+        uint32_t window, layer;
+    } cases[] = {
+        {",\"model_type\":\"mistral\"", 4096, 0},
+        {",\"model_type\":\"mistral\",\"sliding_window\":null", 0, 0},
+        {",\"model_type\":\"mistral\",\"sliding_window\":5", 5, 0},
+        {",\"model_type\":\"qwen2\",\"sliding_window\":5,\"max_window_layers\":1", 0, 0},
+        {",\"model_type\":\"qwen2\",\"sliding_window\":5,\"max_window_layers\":1,\"use_sliding_window\":true", 5, 1},
+        {",\"model_type\":\"qwen2\",\"sliding_window\":5,\"use_sliding_window\":true", 0, 0},
+        {",\"model_type\":\"qwen2\",\"sliding_window\":null,\"max_window_layers\":0,\"use_sliding_window\":true", 0,
+         0},
+        {",\"model_type\":\"qwen3\",\"sliding_window\":5,\"max_window_layers\":3,\"use_sliding_window\":true", 0, 0},
+        {",\"model_type\":\"qwen3\",\"sliding_window\":5,\"max_window_layers\":1,\"use_sliding_window\":true,"
+         "\"layer_types\":[\"full_attention\",\"full_attention\",\"sliding_attention\"]",
+         5, 2},
+        {",\"model_type\":\"qwen3\",\"sliding_window\":5,\"use_sliding_window\":false,"
+         "\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\"]",
+         0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ox_model_config config, again;
+        json_t *json = NULL;
+        REQUIRE_OK(parse(decoder_json, cases[i].extra, &config));
+        CHECK(config.window == cases[i].window && config.window_layer == cases[i].layer);
+        REQUIRE_OK(ox_model_config_json(&config, NULL, "float32", &json));
+        REQUIRE_OK(ox_model_config_parse("written", json, &again));
+        CHECK(config.window == again.window && config.window_layer == again.window_layer);
+        json_decref(json);
+    }
+}
+
+static void test_qwen(void) {
+    struct ox_model_config config;
+    struct ox_model *model = NULL;
+    REQUIRE_OK(parse(decoder_json, ",\"model_type\":\"qwen2\"", &config));
+    CHECK(config.attention_bias && !config.out_bias && !config.qk_norm && config.head_dim == 8);
+    REQUIRE_OK(ox_model_build(&config, &model));
+    check_layout(model);
+    CHECK(model->tensor_count == 1 + 3 * 12 + 2);
+    CHECK(ox_model_find_tensor(model, "model.layers.2.self_attn.v_proj.bias") >= 0);
+    CHECK(ox_model_find_tensor(model, "model.layers.2.self_attn.o_proj.bias") == -1);
+    ox_model_close(&model);
+
+    REQUIRE_OK(parse(decoder_json, ",\"model_type\":\"qwen3\"", &config));
+    CHECK(config.head_dim == 128 && config.kv_heads == 2);
+    REQUIRE_OK(parse(decoder_json, ",\"model_type\":\"qwen3\",\"head_dim\":10", &config));
+    CHECK(!config.attention_bias && !config.out_bias && config.qk_norm && config.head_dim == 10);
+    REQUIRE_OK(ox_model_build(&config, &model));
+    check_layout(model);
+    CHECK(model->tensor_count == 1 + 3 * 11 + 2);
+    const int64_t norm = ox_model_find_tensor(model, "model.layers.1.self_attn.k_norm.weight");
+    CHECK(norm >= 0 && model->tensors[norm].count == 10 && model->tensors[norm].init == OX_INIT_ONE);
+    CHECK(model->tensors[norm].offset == model->units[2].role_offset[OX_ROLE_K_NORM]);
+    ox_model_close(&model);
+}
+
+/* The waves of the eight frequencies are 6, 20, 63, 199 ... of 64 positions: kept, mixed twice, stretched. */
+static void test_llama3_rope(void) {
+    struct ox_model_config plain, scaled, again;
+    char extra[512];
+    double before[8], after[8];
+    json_t *json = NULL;
+    REQUIRE_OK(parse(llama_json, ",\"head_dim\":16", &plain));
+    snprintf(extra, sizeof extra, ",\"head_dim\":16,\"rope_scaling\":{%s}", llama3_rope);
+    REQUIRE_OK(parse(llama_json, extra, &scaled));
+    ox_model_rope_inv_freq(&plain, before);
+    ox_model_rope_inv_freq(&scaled, after);
+    for (int i = 0; i < 8; i++) {
+        const double waves = 64.0 * before[i] / (2.0 * 3.14159265358979323846);
+        const double kept = fmin(1.0, fmax(0.0, (waves - 1.0) / 3.0));
+        CHECK((i == 0) == (kept == 1.0) && (i >= 3) == (kept == 0.0));
+        CHECK(fabs(after[i] / before[i] - (kept + (1.0 - kept) / 8.0)) < 1e-14);
+    }
+    REQUIRE_OK(ox_model_config_json(&scaled, NULL, "float32", &json));
+    REQUIRE_OK(ox_model_config_parse("written", json, &again));
+    CHECK(memcmp(&scaled.rope_scaling, &again.rope_scaling, sizeof again.rope_scaling) == 0);
+    json_decref(json);
+    snprintf(extra, sizeof extra, ",\"head_dim\":16,\"rope_parameters\":{%s,\"rope_theta\":5e5}", llama3_rope);
+    REQUIRE_OK(parse(llama_json, extra, &again));
+    CHECK(memcmp(&scaled.rope_scaling, &again.rope_scaling, sizeof again.rope_scaling) == 0 &&
+          again.rope_theta == 5e5);
+}
+
+static void check_refused(const char *format, const char *extra, const char *named) {
+    struct ox_model_config config;
+    const bool right = parse(format, extra, &config) == OX_E_CONFIG && strstr(ox_error_text(), named) != NULL &&
+                       strstr(ox_error_text(), "config.json") != NULL;
+    if (!right) {
+        printf("%s: %s\n", extra, ox_error_text());
+    }
+    CHECK(right);
+}
+
+static void test_family_refusals(void) {
+    static const struct {
+        const char *extra, *named;
+    } cases[] = {
+        {",\"model_type\":\"mistral\",\"sliding_window\":0", "sliding_window"},
+        {",\"model_type\":\"mistral\",\"sliding_window\":\"x\"", "sliding_window"},
+        {",\"model_type\":\"mistral\",\"attention_dropout\":0.1", "attention_dropout"},
+        {",\"model_type\":\"mistral\",\"attention_bias\":true", "attention_bias"},
+        {",\"model_type\":\"mistral\",\"layer_types\":[\"sliding_attention\"]", "layer_types"},
+        {",\"model_type\":\"mistral\",\"architectures\":[\"LlamaForCausalLM\"]", "LlamaForCausalLM"},
+        {",\"model_type\":\"qwen2\",\"attention_bias\":false", "attention_bias"},
+        {",\"model_type\":\"qwen2\",\"attention_dropout\":0.1", "attention_dropout"},
+        {",\"model_type\":\"qwen2\",\"use_sliding_window\":1", "use_sliding_window"},
+        {",\"model_type\":\"qwen3\",\"hidden_act\":\"relu\"", "relu"},
+        {",\"model_type\":\"qwen3\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}", "yarn"},
+        {",\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\",\"full_attention\"]", "layer_types"},
+        {",\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\",\"full_attention\",\"chunked_attention\"]",
+         "chunked_attention"},
+        {",\"model_type\":\"qwen3\",\"layer_types\":[\"full_attention\",\"full_attention\",\"sliding_attention\"]",
+         "use_sliding_window"},
+        {",\"model_type\":\"qwen3\",\"use_sliding_window\":true,"
+         "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]",
+         "layer_types"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check_refused(decoder_json, cases[i].extra, cases[i].named);
+    }
+}
+
 static void test_refusals(void) {
     static const struct {
         bool gpt2;
@@ -147,7 +277,17 @@ static void test_refusals(void) {
     } cases[] = {
         {false, ",\"attention_dropout\":0.1", "attention_dropout"},
         {false, ",\"hidden_act\":\"gelu\"", "\"gelu\""},
-        {false, ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}", "llama3"},
+        {false, ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}", "low_freq_factor"},
+        {false,
+         ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":4.0,"
+         "\"high_freq_factor\":1.0,\"original_max_position_embeddings\":64}",
+         "high_freq_factor 1"},
+        {false, ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"attention_factor\":8.0}", "attention_factor"},
+        {false, ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"type\":\"linear\"}", "linear"},
+        {false, ",\"rope_scaling\":[1]", "rope_scaling"},
+        {false, ",\"layer_types\":[\"full_attention\"]", "layer_types"},
+        {false, ",\"use_sliding_window\":true", "use_sliding_window"},
+        {true, ",\"use_sliding_window\":true", "use_sliding_window"},
         {false, ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0}", "linear"},
         {false, ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e4}", "yarn"},
         {false, ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}", "rope_parameters"},
@@ -172,13 +312,7 @@ static void test_refusals(void) {
     };
     struct ox_model_config config;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const enum ox_status status = parse(cases[i].gpt2 ? gpt2_json : llama_json, cases[i].extra, &config);
-        const bool right = status == OX_E_CONFIG && strstr(ox_error_text(), cases[i].named) != NULL &&
-                           strstr(ox_error_text(), "config.json") != NULL;
-        if (!right) {
-            printf("%s: %s\n", cases[i].extra, ox_error_text());
-        }
-        CHECK(right);
+        check_refused(cases[i].gpt2 ? gpt2_json : llama_json, cases[i].extra, cases[i].named);
     }
     static const char *const whole[] = {
         "[]",
@@ -305,6 +439,10 @@ int main(void) {
     ox_log_set_sink(count_warning, NULL);
     test_llama();
     test_gpt2();
+    test_windows();
+    test_qwen();
+    test_llama3_rope();
+    test_family_refusals();
     test_refusals();
     test_written_config();
     test_init();
