@@ -23,6 +23,9 @@ import torch
 import transformers
 from transformers.models.gpt2 import modeling_gpt2
 from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
+from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
 
 STEPS = 10
 WARMUP_STEPS = 3
@@ -37,14 +40,19 @@ SAMPLE_STRIDE = 7
 SAMPLE_ABOVE = 2048
 
 
-def llama(**sizes):
+def llama(kind=transformers.LlamaConfig, **sizes):
     defaults = {"max_position_embeddings": 64, "attention_dropout": 0.0, "rms_norm_eps": 1e-5,
                 "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, "rope_parameters": rope(10000.0)}
-    return transformers.LlamaConfig(**{**defaults, **sizes})
+    return kind(**{**defaults, **sizes})
 
 
 def rope(theta):
     return {"rope_type": "default", "rope_theta": theta}
+
+
+def llama3_rope(theta, factor, low, high, original):
+    return {"rope_type": "llama3", "rope_theta": theta, "factor": factor, "low_freq_factor": low,
+            "high_freq_factor": high, "original_max_position_embeddings": original}
 
 
 def gpt2(**sizes):
@@ -74,6 +82,28 @@ CASES = {
     "gpt2_b1": {
         "config": lambda: gpt2(n_embd=24, n_layer=2, n_head=2, n_positions=32, vocab_size=71),
         "seed": 5, "seq": 32, "batch": 1, "micro_batches": 1, "max_grad_norm": 1000.0},
+    "mistral_window": {
+        "config": lambda: llama(transformers.MistralConfig, vocab_size=83, hidden_size=48, num_hidden_layers=2,
+                                num_attention_heads=6, num_key_value_heads=2, head_dim=8, intermediate_size=56,
+                                tie_word_embeddings=False, sliding_window=7),
+        "seed": 6, "seq": 30, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "qwen2": {  # the last 30 ids of the vocabulary never occur; the first layer sees all, the others a window
+        "config": lambda: llama(transformers.Qwen2Config, vocab_size=127, hidden_size=48, num_hidden_layers=3,
+                                num_attention_heads=6, num_key_value_heads=2, intermediate_size=64,
+                                tie_word_embeddings=True, rms_norm_eps=1e-6, use_sliding_window=True,
+                                sliding_window=9, max_window_layers=1, rope_parameters=rope(100.0)),
+        "seed": 7, "used_vocab": 97, "seq": 28, "batch": 2, "micro_batches": 2, "max_grad_norm": 1000.0},
+    "qwen3": {
+        "config": lambda: llama(transformers.Qwen3Config, vocab_size=101, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=60,
+                                tie_word_embeddings=False, rms_norm_eps=1e-6),
+        "seed": 8, "seq": 27, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
+        "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                num_key_value_heads=1, head_dim=16, intermediate_size=48,
+                                max_position_embeddings=512, tie_word_embeddings=True,
+                                rope_parameters=llama3_rope(10000.0, 8.0, 1.0, 4.0, 64)),
+        "seed": 9, "seq": 62, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
 }
 
 
@@ -85,10 +115,21 @@ def norm_forward(self, hidden):
     return self.weight * (hidden * scale)
 
 
+def rotary_frequency(parameters, exponent):
+    frequency = parameters["rope_theta"] ** -exponent
+    if parameters["rope_type"] != "llama3":
+        return frequency
+    waves = parameters["original_max_position_embeddings"] * frequency / (2 * math.pi)  # that fit into it
+    low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+    kept = min(1.0, max(0.0, (waves - low) / (high - low)))
+    return kept * frequency + (1 - kept) * frequency / parameters["factor"]
+
+
 def rotary_forward(self, x, position_ids):
-    parameters, dim = self.config.rope_parameters, self.config.head_dim
-    exponents = torch.arange(0, dim, 2, dtype=torch.float64) / dim
-    angles = position_ids[..., None].double() * parameters["rope_theta"] ** -exponents
+    config = self.config
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    frequencies = [rotary_frequency(config.rope_parameters, i / dim) for i in range(0, dim, 2)]
+    angles = position_ids[..., None].double() * torch.tensor(frequencies, dtype=torch.float64)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()
 
@@ -103,9 +144,12 @@ def attention_forward(module, query, key, value, attention_mask, scaling, dropou
 
 @contextlib.contextmanager
 def in_float64():
-    replaced = [(modeling_llama.LlamaRMSNorm, "forward", norm_forward),
-                (modeling_llama.LlamaRotaryEmbedding, "forward", rotary_forward),
-                (modeling_llama, "eager_attention_forward", attention_forward)]
+    replaced = []
+    for module, name in ((modeling_llama, "Llama"), (modeling_mistral, "Mistral"), (modeling_qwen2, "Qwen2"),
+                         (modeling_qwen3, "Qwen3")):
+        replaced += [(getattr(module, name + "RMSNorm"), "forward", norm_forward),
+                     (getattr(module, name + "RotaryEmbedding"), "forward", rotary_forward),
+                     (module, "eager_attention_forward", attention_forward)]
     kept = [getattr(place, name) for place, name, _ in replaced]
     for place, name, new in replaced:
         setattr(place, name, new)
@@ -297,7 +341,7 @@ def write_json(path, content):
 def make_case(name, folder):
     case = CASES[name]
     model = make_model(case)
-    tokens = make_tokens(case, model.config.vocab_size)
+    tokens = make_tokens(case, case.get("used_vocab", model.config.vocab_size))
     batches = make_batches(case, tokens)
 
     shutil.rmtree(folder, ignore_errors=True)

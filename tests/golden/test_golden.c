@@ -149,7 +149,8 @@ static void check_bf16(const struct golden *golden) {
 
 int main(void) {
     static const char *const cases[] = {"gpt2_b1", "gpt2_small", "llama_bias", "llama_tied_gqa",
-                                        "llama_untied_odd"};
+                                        "llama_untied_odd", "llama3_rope", "mistral_window", "qwen2",
+                                        "qwen3"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct golden golden;
         printf("%s\n", cases[i]);
