@@ -265,16 +265,18 @@ static enum ox_status refuse(struct search *s) {
         snprintf(device_fix, sizeof device_fix, "--device-mem %lluMiB ",
                  (unsigned long long)enough_mib[OX_TIER_DEVICE]);
     }
-    const bool store = s->in->budget.nvme_bytes > 0;
+    /* A drive helps no evaluation that has none: it would have to be filled first. */
+    const bool store = s->in->budget.nvme_bytes > 0, may_add = !store && !s->in->model.eval_only;
     char nvme[160] = "", nvme_fix[96] = "";
     if (store) {
         snprintf(nvme, sizeof nvme, ", nvme %s of %s", text[OX_TIER_NVME][0], text[OX_TIER_NVME][1]);
-        snprintf(nvme_fix, sizeof nvme_fix, " --nvme PATH:%lluMiB", (unsigned long long)enough_mib[OX_TIER_NVME]);
+        snprintf(nvme_fix, sizeof nvme_fix, " --nvme PATH:%lluMiB (all drives together)",
+                 (unsigned long long)enough_mib[OX_TIER_NVME]);
     }
     return ox_fail(OX_E_CONFIG, "does not fit: the smallest plan needs %shost %s of %s%s; nearest that fits: "
                    "%s--host-mem %lluMiB%s%s", device, text[OX_TIER_HOST][0], text[OX_TIER_HOST][1], nvme,
                    device_fix, (unsigned long long)enough_mib[OX_TIER_HOST], nvme_fix,
-                   store ? "" : ", or give a drive with --nvme PATH:SIZE");
+                   may_add ? ", or give a drive with --nvme PATH:SIZE" : "");
 }
 
 static enum ox_status check_wish(const struct search *s) {
@@ -326,6 +328,8 @@ enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_
     }
     if (status == OX_OK) {
         status = choose(&s);
+        ox_plan_shrink(&s.train);
+        ox_plan_shrink(&s.eval);
         *train = s.train;
         s.train = NULL;
         if (status == OX_OK) {

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 const char *ox_lane_name(enum ox_lane_id lane) {
     static const char *const names[OX_LANE_COUNT] = {"compute",    "h2d",    "d2h", "nvme.read",
@@ -120,20 +121,28 @@ static void *carve(struct carve *memory, uint64_t count, uint64_t size) {
     return at;
 }
 
-static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
+/* What a plan keeps for its executor; the rest is the builder's. */
+static void carve_kept(struct carve *memory, struct ox_plan_full *full) {
     struct ox_plan *const plan = &full->plan;
     struct ox_plan_scratch *const scratch = &full->scratch;
-    const uint64_t units = plan->unit_count + 1u, micro_batches = plan->micro_batches;
     plan->tasks = carve(memory, plan->task_cap, sizeof *plan->tasks);
     plan->bufs = carve(memory, plan->buf_cap, sizeof *plan->bufs);
     plan->spool_bytes = carve(memory, plan->spool_count, sizeof *plan->spool_bytes);
+    uint32_t **const homes[] = {&scratch->weights_home, &scratch->state_home, &scratch->grad_home};
+    for (unsigned i = 0; i < sizeof homes / sizeof *homes; i++) {
+        *homes[i] = carve(memory, plan->unit_count + 1u, sizeof(uint32_t));
+    }
+}
+
+static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
+    const struct ox_plan *const plan = &full->plan;
+    struct ox_plan_scratch *const scratch = &full->scratch;
+    const uint64_t units = plan->unit_count + 1u, micro_batches = plan->micro_batches;
+    carve_kept(memory, full);
     scratch->tracks = carve(memory, plan->buf_cap, sizeof *scratch->tracks);
     scratch->segments = carve(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
-    uint32_t **const per_unit[] = {&scratch->weights_home, &scratch->state_home, &scratch->grad_home,
-                                   &scratch->grad_spool, &scratch->grad_live};
-    for (unsigned i = 0; i < sizeof per_unit / sizeof *per_unit; i++) {
-        *per_unit[i] = carve(memory, units, sizeof(uint32_t));
-    }
+    scratch->grad_spool = carve(memory, units, sizeof(uint32_t));
+    scratch->grad_live = carve(memory, units, sizeof(uint32_t));
     scratch->weights_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->table_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->act = carve(memory, units * micro_batches, sizeof(uint32_t));
@@ -147,10 +156,11 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     *out = NULL;
     const uint64_t units = input->model.unit_count, micro_batches = input->model.micro_batches;
     OX_ASSERT(units >= 2 && micro_batches >= 1);
-    /* With as many tiles as micro-batches every unit is passed twice per micro-batch; a pass has at most six
-     * tasks per micro-batch and twelve of its own, and the optimizer adds four per unit. */
+    /* Of a unit, a micro-batch has six tasks at most (forward, save, write; read, load, backward), and a tile
+     * twelve (three forward; three for weights and six for gradients backward). As many tiles as micro-batches are
+     * the most. Beside them a tile has twelve for tied weights, a step four per unit. */
     const uint64_t stages = micro_batches * 2 * (units + 1);
-    const uint64_t tasks = stages * 12 + micro_batches * units * 2 * 6 + units * 4 + 64;
+    const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + 12) + units * 4 + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);
@@ -173,8 +183,41 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     *full = shape;
     memory.used = sizeof shape;
     carve_plan(&memory, full);
+    full->memory_bytes = memory.used;
     *out = &full->plan;
     return OX_OK;
+}
+
+void ox_plan_shrink(struct ox_plan **plan_ptr) {
+    const struct ox_plan_full *const old = (const struct ox_plan_full *)*plan_ptr;
+    const struct ox_plan *const plan = &old->plan;
+    struct ox_plan_full shape = {.plan = *plan};
+    shape.plan.task_cap = plan->task_count;
+    shape.plan.buf_cap = plan->buf_count;
+    struct carve memory = {.base = NULL, .used = sizeof shape};
+    carve_kept(&memory, &shape);
+    memory.base = malloc(memory.used);
+    if (memory.base == NULL) {
+        return;
+    }
+    struct ox_plan_full *const full = (struct ox_plan_full *)memory.base;
+    *full = shape;
+    memory.used = sizeof shape;
+    carve_kept(&memory, full);
+    full->memory_bytes = memory.used;
+    memcpy(full->plan.tasks, plan->tasks, plan->task_count * sizeof *plan->tasks);
+    memcpy(full->plan.bufs, plan->bufs, plan->buf_count * sizeof *plan->bufs);
+    memcpy(full->plan.spool_bytes, plan->spool_bytes, plan->spool_count * sizeof *plan->spool_bytes);
+    const size_t homes_bytes = (plan->unit_count + 1u) * sizeof(uint32_t);
+    memcpy(full->scratch.weights_home, old->scratch.weights_home, homes_bytes);
+    memcpy(full->scratch.state_home, old->scratch.state_home, homes_bytes);
+    memcpy(full->scratch.grad_home, old->scratch.grad_home, homes_bytes);
+    ox_plan_close(plan_ptr);
+    *plan_ptr = &full->plan;
+}
+
+uint64_t ox_plan_memory_bytes(const struct ox_plan *plan) {
+    return ((const struct ox_plan_full *)plan)->memory_bytes;
 }
 
 void ox_plan_close(struct ox_plan **plan) {

@@ -182,6 +182,13 @@ struct ox_plan {
 OX_MUST enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **out);
 void ox_plan_close(struct ox_plan **plan);
 
+/* Gives back the room that the last build left over; the plan cannot be built again. Should there be no memory for
+ * the smaller copy, the plan stays as it is. */
+void ox_plan_shrink(struct ox_plan **plan);
+
+/* Heap bytes of a plan, its lists included. */
+uint64_t ox_plan_memory_bytes(const struct ox_plan *plan);
+
 /* Writes the plan; never fails for lack of budget: peak_bytes says what it needs, and the caller compares. Resident
  * buffers come first and lie at the same offsets in TRAIN and EVAL plans of the same input. */
 void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);

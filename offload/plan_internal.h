@@ -43,7 +43,8 @@ struct ox_plan_scratch {
 
 struct ox_plan_full {
     struct ox_plan plan; /* first: the public part */
-    struct ox_plan_scratch scratch;
+    struct ox_plan_scratch scratch; /* of a shrunk plan only the homes of weights, state and gradients */
+    uint64_t memory_bytes;
 };
 
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
