@@ -54,6 +54,25 @@ void ox_encoder_close(struct ox_encoder **encoder);
 OX_MUST enum ox_status ox_encode(struct ox_encoder *encoder, const char *text, size_t bytes, bool parse_special,
                                  bool post, struct ox_ids *out);
 
+/* A text in parts that follow one another. */
+struct ox_text_part {
+    size_t end;   /* the byte behind it; it begins where the one before ends */
+    bool control; /* special-token strings in it become those tokens */
+    bool marked;
+};
+struct ox_marks { /* of ids, 0 or 1; free with ox_marks_free */
+    uint8_t *marks;
+    size_t count, capacity;
+};
+void ox_marks_free(struct ox_marks *marks);
+
+/* As ox_encode over the whole text, where parts meet too, except that special-token strings count only inside control
+ * parts; nothing is added in front or behind. *marks gets 1 for each id that stands for a byte of a marked part, else
+ * 0. (Where a normalizer joins characters across parts, or one unknown token covers both, the mark may be off by that
+ * token.) Parts end between characters, and the last one ends the text. */
+OX_MUST enum ox_status ox_encode_parts(struct ox_encoder *encoder, const char *text, const struct ox_text_part *parts,
+                                       size_t part_count, struct ox_ids *out, struct ox_marks *marks);
+
 /* The text of ids; *text is NUL-terminated beyond *bytes; free() it. Invalid UTF-8 becomes U+FFFD as in the original.
  * Special tokens are left out when skip_special. */
 OX_MUST enum ox_status ox_decode(const struct ox_tokenizer *tokenizer, const int32_t *ids, size_t count,

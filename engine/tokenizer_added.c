@@ -104,6 +104,22 @@ static bool find(const struct ox_added_scan *scan, size_t *begin, size_t *end, u
     return false;
 }
 
+/* Whether a special token may stand at [begin, end): as a rule, or because all of it is control text. */
+static bool may_be_special(struct ox_added_scan *scan, size_t begin, size_t end) {
+    if (scan->parts == NULL) {
+        return !scan->skip_special;
+    }
+    while (scan->parts[scan->part].end <= begin) {
+        scan->part++;
+    }
+    for (size_t i = scan->part; scan->parts[i].control; i++) {
+        if (end <= scan->parts[i].end) {
+            return true;
+        }
+    }
+    return false;
+}
+
 enum ox_status ox_trie_add(struct ox_trie *trie, const char *text, size_t bytes, uint32_t token) {
     uint32_t node = 0;
     for (size_t i = 0; i < bytes; i++) {
@@ -137,7 +153,8 @@ bool ox_added_next(struct ox_added_scan *scan) {
     while (scan->trie->count > 0 && find(scan, &begin, &end, &index)) {
         const struct ox_added_token *const token = &scan->tokens[index - 1];
         scan->pos = end; /* a match that does not count uses up its text all the same */
-        if ((scan->skip_special && token->special) || (token->single_word && touches_word(scan, begin, end))) {
+        if ((token->special && !may_be_special(scan, begin, end)) ||
+            (token->single_word && touches_word(scan, begin, end))) {
             continue;
         }
         if (token->lstrip) {

@@ -23,7 +23,8 @@ struct ox_encoder {
     struct ox_normal_work normal;
     struct ox_bpe_work *bpe;
     struct step_work steps[OX_TOK_STEPS_MAX];
-    struct ox_ids *out; /* of the call under way */
+    struct ox_ids *out;   /* of the call under way */
+    struct ox_ids prefix; /* of a text up to where a mark begins or ends */
     bool parse_special;
 };
 
@@ -79,6 +80,21 @@ enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t coun
     }
     ids->count += count;
     return OX_OK;
+}
+
+enum ox_status ox_marks_append(struct ox_marks *marks, bool mark, size_t count) {
+    const enum ox_status status =
+        ox_tok_reserve((void **)&marks->marks, &marks->capacity, marks->count + count, sizeof *marks->marks);
+    if (status == OX_OK && count > 0) {
+        memset(marks->marks + marks->count, mark, count);
+        marks->count += count;
+    }
+    return status;
+}
+
+void ox_marks_free(struct ox_marks *marks) {
+    free(marks->marks);
+    memset(marks, 0, sizeof *marks);
 }
 
 void ox_ids_free(struct ox_ids *ids) {
@@ -401,6 +417,122 @@ static enum ox_status encode_text(struct ox_encoder *encoder, const char *text, 
     return status;
 }
 
+/* ---- a text in parts ----------------------------------------------------------------------------------------- */
+
+/* How much of a piece of text a token stands for, in units of which only this counts: the ids of a text have the same
+ * sum as any other ids of that text. */
+static size_t token_length(const struct ox_bpe *bpe, uint32_t id) {
+    if (id >= bpe->id_count || bpe->text_begin[id] == UINT32_MAX) {
+        return 1;
+    }
+    const char *const text = bpe->texts.data + bpe->text_begin[id];
+    const size_t bytes = bpe->text_bytes[id];
+    if (bpe->byte_level) { /* each character of the text is a byte */
+        size_t count = 0;
+        for (size_t i = 0; i < bytes; i++) {
+            count += ((uint8_t)text[i] & 0xc0) != 0x80;
+        }
+        return count;
+    }
+    const bool is_byte = bpe->byte_fallback && bytes == 6 && memcmp(text, "<0x", 3) == 0;
+    return is_byte ? 1 : bytes;
+}
+
+/* The length of the ids of the first `bytes` of a gap, which is where the next byte begins among all its ids. */
+static enum ox_status prefix_length(struct ox_encoder *encoder, const char *text, size_t bytes, bool at_start,
+                                    size_t *length) {
+    struct ox_ids *const out = encoder->out;
+    enum ox_status status = OX_OK;
+    *length = 0;
+    encoder->prefix.count = 0;
+    encoder->out = &encoder->prefix;
+    if (bytes > 0) {
+        status = encode_raw(encoder, text, bytes, at_start);
+    }
+    encoder->out = out;
+    for (size_t i = 0; i < encoder->prefix.count; i++) {
+        *length += token_length(&encoder->tokenizer->bpe, (uint32_t)encoder->prefix.ids[i]);
+    }
+    return status;
+}
+
+/* Marks the ids from `first` on that reach into [begin, end). */
+static void mark_ids(const struct ox_encoder *encoder, size_t first, size_t begin, size_t end, uint8_t *marks) {
+    size_t at = 0;
+    for (size_t i = first; i < encoder->out->count && at < end; i++) {
+        const size_t next = at + token_length(&encoder->tokenizer->bpe, (uint32_t)encoder->out->ids[i]);
+        if (next > begin) {
+            marks[i - first] = 1;
+        }
+        at = next;
+    }
+}
+
+/* A run of parts inside the gap [begin, end) of the text, which became the ids from `first` on: where marks begin and
+ * end is found by the ids of the text before, because a normalizer may have changed what the gap's ids stand for. */
+static enum ox_status mark_gap(struct ox_encoder *encoder, const struct ox_added_scan *scan,
+                               const struct ox_text_part *part, size_t first, uint8_t *marks) {
+    const char *const text = scan->text + scan->gap_begin;
+    const size_t bytes = scan->gap_end - scan->gap_begin;
+    size_t at = 0; /* in the gap */
+    enum ox_status status = OX_OK;
+    for (; at < bytes && status == OX_OK; part++) {
+        const size_t end = part->end < scan->gap_end ? part->end - scan->gap_begin : bytes;
+        if (part->marked && end > at) {
+            size_t from = 0;
+            size_t to = SIZE_MAX;
+            status = prefix_length(encoder, text, at, scan->gap_begin == 0, &from);
+            if (status == OX_OK && end < bytes) {
+                status = prefix_length(encoder, text, end, scan->gap_begin == 0, &to);
+            }
+            if (status == OX_OK) {
+                mark_ids(encoder, first, from, to, marks);
+            }
+        }
+        at = end;
+    }
+    return status;
+}
+
+/* One gap and the token behind it; *part is the one in which the gap begins, then the one in which it ends. */
+static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_added_scan *scan,
+                                 const struct ox_text_part **part, struct ox_marks *marks) {
+    const size_t first = encoder->out->count;
+    enum ox_status status = OX_OK;
+    if (scan->gap_end > scan->gap_begin) {
+        const size_t bytes = scan->gap_end - scan->gap_begin;
+        status = encode_raw(encoder, scan->text + scan->gap_begin, bytes, scan->gap_begin == 0);
+        if (status == OX_OK) {
+            status = ox_marks_append(marks, false, encoder->out->count - first);
+        }
+        while ((*part)->end <= scan->gap_begin) {
+            (*part)++;
+        }
+        if (status == OX_OK) {
+            uint8_t *const fresh = marks->marks + marks->count - (encoder->out->count - first);
+            status = mark_gap(encoder, scan, *part, first, fresh);
+        }
+    }
+    if (status == OX_OK && scan->token != NULL) {
+        const int32_t id = (int32_t)scan->token->id;
+        bool marked = false;
+        size_t at = scan->gap_end;
+        for (const struct ox_text_part *each = *part; at < scan->covered; each++) {
+            if (each->end > at) {
+                marked = marked || each->marked;
+                at = each->end;
+            }
+        }
+        status = ox_ids_append(encoder->out, &id, 1);
+        if (status == OX_OK) {
+            status = ox_marks_append(marks, marked, 1);
+        }
+    }
+    return status;
+}
+
+/* ---- public -------------------------------------------------------------------------------------------------- */
+
 enum ox_status ox_encoder_open(const struct ox_tokenizer *tokenizer, struct ox_encoder **out) {
     struct ox_encoder *encoder = calloc(1, sizeof *encoder);
     if (encoder == NULL) {
@@ -425,6 +557,7 @@ void ox_encoder_close(struct ox_encoder **encoder) {
     }
     ox_normal_work_close(&(*encoder)->normal);
     ox_bpe_work_close(&(*encoder)->bpe);
+    ox_ids_free(&(*encoder)->prefix);
     for (unsigned i = 0; i < OX_TOK_STEPS_MAX; i++) {
         ox_text_free(&(*encoder)->steps[i].text);
         free((*encoder)->steps[i].spans);
@@ -452,6 +585,35 @@ enum ox_status ox_encode(struct ox_encoder *encoder, const char *text, size_t by
     }
     if (status != OX_OK) {
         out->count = begin;
+    }
+    encoder->out = NULL;
+    return status;
+}
+
+enum ox_status ox_encode_parts(struct ox_encoder *encoder, const char *text, const struct ox_text_part *parts,
+                               size_t part_count, struct ox_ids *out, struct ox_marks *marks) {
+    const size_t bytes = part_count > 0 ? parts[part_count - 1].end : 0;
+    const size_t valid = ox_utf8_valid(text, bytes);
+    const size_t ids_begin = out->count;
+    const size_t marks_begin = marks->count;
+    if (valid < bytes) {
+        return ox_fail(OX_E_CORRUPT, "the text is not UTF-8 at byte %zu (0x%02x)", valid, (unsigned char)text[valid]);
+    }
+    struct ox_added_scan scan = {.trie = &encoder->tokenizer->raw,
+                                 .tokens = encoder->tokenizer->added,
+                                 .text = text,
+                                 .bytes = bytes,
+                                 .parts = parts};
+    const struct ox_text_part *part = parts;
+    enum ox_status status = OX_OK;
+    encoder->out = out;
+    encoder->parse_special = false; /* behind the normalizer nobody knows which part a token is from */
+    while (status == OX_OK && ox_added_next(&scan)) {
+        status = encode_gap(encoder, &scan, &part, marks);
+    }
+    if (status != OX_OK) {
+        out->count = ids_begin;
+        marks->count = marks_begin;
     }
     encoder->out = NULL;
     return status;

@@ -19,6 +19,7 @@ struct ox_text {
 };
 OX_MUST enum ox_status ox_text_append(struct ox_text *text, const char *data, size_t bytes);
 void ox_text_free(struct ox_text *text);
+OX_MUST enum ox_status ox_marks_append(struct ox_marks *marks, bool mark, size_t count);
 OX_MUST enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t count);
 /* Makes room for `count` elements of `each` bytes in *data; contents stay. */
 OX_MUST enum ox_status ox_tok_reserve(void **data, size_t *capacity, size_t count, size_t each);
@@ -110,7 +111,9 @@ struct ox_added_scan {
     const struct ox_added_token *tokens;
     const char *text;
     size_t bytes;
-    bool skip_special; /* special tokens are text */
+    bool skip_special;                /* special tokens are text */
+    const struct ox_text_part *parts; /* if not NULL, special tokens are tokens in control parts alone */
+    size_t part;                      /* begin with 0 */
     size_t pos, covered, space_begin, space_end;
     bool done;
     size_t gap_begin, gap_end;          /* ordinary text before the token, may be empty */
