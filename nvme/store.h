@@ -67,6 +67,10 @@ OX_MUST enum ox_status ox_store_remove(const char *const *folders, uint32_t driv
 /* Of each drive's file: headers, the list of extents and their checksums, before the first extent. */
 uint64_t ox_store_fixed_bytes(uint32_t extent_count);
 
+/* Whether ox_store_create would find room for a store of this geometry in the allowances; touches no drive. Uses of
+ * config: extents, spool_bytes, bytes_max and their counts. */
+OX_MUST enum ox_status ox_store_fits(const struct ox_store_config *config);
+
 /* True when a store file lies in the folder. */
 bool ox_store_exists(const char *folder);
 

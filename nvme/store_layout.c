@@ -59,16 +59,21 @@ static enum ox_status refuse(const struct ox_store_layout *layout, const uint64_
     const uint64_t need =
         layout->state_offset * layout->drive_count + 2 * layout->state_bytes_sum + layout->spool_bytes_sum;
     uint64_t have = 0;
+    uint32_t least = 0;
     for (uint32_t i = 0; i < layout->drive_count; i++) {
+        least = bytes_max[i] < bytes_max[least] ? i : least;
         have += bytes_max[i] < UINT64_MAX - have ? bytes_max[i] : UINT64_MAX - have;
     }
     char need_text[OX_SIZE_TEXT_BYTES], have_text[OX_SIZE_TEXT_BYTES], state_text[OX_SIZE_TEXT_BYTES];
+    char least_text[OX_SIZE_TEXT_BYTES];
     return ox_fail(OX_E_CONFIG,
                    "the store needs %s (%" PRIu64
                    " bytes: two generations of %s of state, and spool), the %u "
-                   "drive allowance(s) are %s in all and their parts do not fit; allow more",
+                   "drive allowance(s) are %s in all and their parts do not fit; allow more, first on drive %u, which "
+                   "has the least (%s)",
                    ox_size_text(need, need_text), need, ox_size_text(layout->state_bytes_sum, state_text),
-                   layout->drive_count, ox_size_text(have, have_text));
+                   layout->drive_count, ox_size_text(have, have_text), least,
+                   ox_size_text(bytes_max[least], least_text));
 }
 
 static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32_t extent_count,
@@ -196,6 +201,17 @@ enum ox_status ox_store_layout_add_spool(struct ox_store_layout *layout, const u
         layout->file_bytes[i] += stripe.used[i];
     }
     return OX_OK;
+}
+
+enum ox_status ox_store_fits(const struct ox_store_config *config) {
+    struct ox_store_layout layout = {0};
+    enum ox_status status = ox_store_layout_open(config->extents, config->extent_count, config->bytes_max,
+                                                 config->drive_count, &layout);
+    if (status == OX_OK) {
+        status = ox_store_layout_add_spool(&layout, config->spool_bytes, config->spool_count, config->bytes_max);
+    }
+    ox_store_layout_close(&layout);
+    return status;
 }
 
 void ox_store_layout_close(struct ox_store_layout *layout) {

@@ -34,6 +34,7 @@ struct search {
     struct ox_shard_table *table;
     const struct ox_placement_wish *wish;
     struct ox_plan *train, *eval;
+    struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */
     struct ox_homes *homes, *best_homes; /* per unit */
     struct ox_placement best, nearest;
     double best_cost;
@@ -172,6 +173,22 @@ static double cost(const struct search *s) {
     return seconds * waiting[depth < 2 ? depth : 2] + 1e-6 * s->in->placement.tiles;
 }
 
+/* Extents are whole on one drive: what fits in the sum of allowances may not fit in each. */
+static enum ox_status check_drives(const struct search *s) {
+    const struct ox_plan_budget *const given = &s->in->budget;
+    if (given->drive_bytes == NULL || given->nvme_bytes == 0) {
+        return OX_OK;
+    }
+    return ox_store_fits(&(struct ox_store_config){
+        .bytes_max = given->drive_bytes,
+        .drive_count = given->drive_count,
+        .extents = s->extents,
+        .extent_count = 2 * s->table->chunk_count,
+        .spool_bytes = s->train->spool_bytes,
+        .spool_count = s->train->spool_count,
+    });
+}
+
 static void consider(struct search *s) {
     struct series *const series = &s->series[s->in->placement.act_tier][ox_min_u64(s->in->placement.prefetch_depth, 2)];
     if (series->worse_count >= 2 && s->in->model.micro_batches > MICRO_BATCHES_ALL_TRIED) {
@@ -183,7 +200,8 @@ static void consider(struct search *s) {
         fill_tier(s, OX_TIER_DEVICE);
     }
     fill_tier(s, OX_TIER_HOST);
-    const uint64_t short_bytes = over_all(s);
+    /* Short of nothing but a good cut: the nearest of all that do not fit. */
+    const uint64_t short_bytes = ox_max_u64(over_all(s), check_drives(s) != OX_OK);
     if (short_bytes > 0) {
         if (short_bytes < s->nearest_short) {
             s->nearest_short = short_bytes;
@@ -251,6 +269,12 @@ static enum ox_status refuse(struct search *s) {
     s->in->placement = s->nearest;
     farthest_homes(s);
     build(s);
+    if (over_all(s) == 0) {
+        const enum ox_status status = check_drives(s);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
     char text[OX_TIER_COUNT][3][OX_SIZE_TEXT_BYTES];
     uint64_t enough_mib[OX_TIER_COUNT];
     for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
@@ -320,10 +344,12 @@ enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_
     input->table = table;
     s.homes = calloc(table->unit_count, sizeof *s.homes);
     s.best_homes = calloc(table->unit_count, sizeof *s.best_homes);
-    enum ox_status status = s.homes == NULL || s.best_homes == NULL
+    s.extents = calloc(2 * (size_t)table->chunk_count, sizeof *s.extents);
+    enum ox_status status = s.homes == NULL || s.best_homes == NULL || s.extents == NULL
                                 ? ox_fail(OX_E_NOMEM, "planner: no memory for %u units", table->unit_count)
                                 : ox_plan_open(input, &s.train);
     if (status == OX_OK) {
+        ox_shard_extents(table, s.extents);
         status = ox_plan_open(input, &s.eval);
     }
     if (status == OX_OK) {
@@ -339,6 +365,7 @@ enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_
     }
     ox_plan_close(&s.eval);
     ox_plan_close(&s.train);
+    free(s.extents);
     free(s.best_homes);
     free(s.homes);
     return status;

@@ -140,6 +140,8 @@ struct ox_plan_budget {
     uint64_t device_bytes, host_bytes;
     uint64_t nvme_bytes;   /* 0 = no store */
     uint64_t nvme_fixed_bytes; /* of them, what the store's own tables take */
+    const uint64_t *drive_bytes; /* of them, each drive's; NULL = only the sum counts */
+    uint32_t drive_count;
 };
 
 /* How to place and order things: numerics never depend on it. */

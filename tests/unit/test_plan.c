@@ -312,7 +312,43 @@ static void test_nearest_budget(void) {
     ox_shard_table_close(&s.table);
 }
 
+/* Allowances that suffice together but cannot be cut into are refused by the planner, not by the store. */
+static void test_uneven_drives(void) {
+    uint32_t refused = 0, fit = 0;
+    for (uint64_t pages = 0; pages < 400; pages += 10) {
+        struct sample s;
+        draw_sample(&s, 7);
+        struct ox_plan *train = NULL, *eval = NULL;
+        s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = OX_GIB, .nvme_bytes = OX_GIB};
+        s.wish = (struct ox_placement_wish){.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_NVME,
+                                            .weights_tier = OX_TIER_NVME, .state_tier = OX_TIER_NVME,
+                                            .grad_tier = OX_TIER_NVME};
+        const uint64_t fixed = ox_store_fixed_bytes(2 * s.table.chunk_count);
+        s.in.budget.nvme_fixed_bytes = 3 * fixed;
+        REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &train, &eval));
+        const uint64_t need = train->peak_bytes[OX_TIER_NVME] - 3 * fixed;
+        ox_plan_close(&train);
+        ox_plan_close(&eval);
+        const uint64_t slack = pages * OX_IO_ALIGN_BYTES;
+        const uint64_t drives[3] = {fixed + need / 3 + slack, fixed + need / 5 + slack,
+                                    fixed + need - need / 3 - need / 5 + slack};
+        s.in.budget.drive_bytes = drives;
+        s.in.budget.drive_count = 3;
+        s.in.budget.nvme_bytes = drives[0] + drives[1] + drives[2];
+        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &train, &eval);
+        CHECK(status == OX_OK || (status == OX_E_CONFIG && strstr(ox_error_text(), "on drive 1") != NULL));
+        refused += status != OX_OK;
+        fit += status == OX_OK;
+        ox_plan_close(&train);
+        ox_plan_close(&eval);
+        ox_shard_table_close(&s.table);
+    }
+    printf("uneven drives: %u refused, %u fit\n", refused, fit);
+    CHECK(refused > 0 && fit > 0);
+}
+
 int main(void) {
+    test_uneven_drives();
     test_random_plans();
     test_nearest_budget();
     return test_end();
