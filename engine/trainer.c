@@ -72,7 +72,10 @@ static void set_budget(struct ox_trainer *trainer) {
     struct ox_plan_budget *const budget = &trainer->engine_config.budget;
     budget->unified = config->device_mem_bytes == 0;
     budget->device_bytes = config->device_mem_bytes;
-    budget->host_bytes = config->host_mem_bytes > 0 ? config->host_mem_bytes : ox_default_host_bytes();
+    if (config->host_mem_bytes == 0) { /* recorded with the run, so that going on has the same budget */
+        trainer->config.host_mem_bytes = ox_default_host_bytes();
+    }
+    budget->host_bytes = config->host_mem_bytes;
     for (uint32_t i = 0; i < config->nvme_count; i++) {
         trainer->nvme_folders[i] = config->nvme[i].path;
         trainer->nvme_bytes[i] = config->nvme[i].bytes;

@@ -30,7 +30,13 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         c->adam_beta2, c->adam_epsilon, c->max_grad_norm, (int)c->lr_scheduler_type, c->warmup_steps, c->warmup_ratio,
         c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order, e->compute_threads);
     OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
-    return ox_hash64(text, (size_t)bytes, 0);
+    char shape[512]; /* what a config.json may change without changing a size */
+    const int more = snprintf(shape, sizeof shape, "%d %d %.9g %d %.17g|%.17g %.17g %.17g %u|%u %u %d %d",
+                              (int)m->norm, (int)m->act, (double)m->norm_eps, m->rope, m->rope_theta,
+                              m->rope_scaling.factor, m->rope_scaling.low_factor, m->rope_scaling.high_factor,
+                              m->rope_scaling.original, m->window, m->window_layer, m->qk_norm, e->decay_all);
+    OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
+    return ox_hash64(shape, (size_t)more, ox_hash64(text, (size_t)bytes, 0));
 }
 
 /* ---- before anything is touched --------------------------------------------------------------------- */
