@@ -81,6 +81,8 @@ static void set_budget(struct ox_trainer *trainer) {
         trainer->nvme_bytes[i] = config->nvme[i].bytes;
         budget->nvme_bytes += config->nvme[i].bytes;
     }
+    budget->drive_bytes = config->nvme_count > 0 ? trainer->nvme_bytes : NULL;
+    budget->drive_count = config->nvme_count;
 }
 
 enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct ox_model *model) {
@@ -318,16 +320,18 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     if (status != OX_OK) {
         return status;
     }
-    char overhead[OX_SIZE_TEXT_BYTES];
+    char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES];
     ox_size_text(ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads), overhead);
+    ox_size_text(ox_plan_memory_bytes(plan->train) + (plan->eval != NULL ? ox_plan_memory_bytes(plan->eval) : 0),
+                 tables);
     const int length = asprintf(text,
         "model: %s, %.2f M parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %llu steps\n%s"
-        "beside the arenas the process takes up to %s (code, libraries, packing buffers)\n",
+        "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n",
         model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
         model->config.vocab, engine->fp32 ? "fp32" : "bf16 weights, fp32 sums", engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", (unsigned long long)trainer->max_steps, body,
-        overhead);
+        overhead, tables);
     free(body);
     return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
 }
