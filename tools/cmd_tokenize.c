@@ -1,5 +1,5 @@
-/* `offload tokenize`: ids of texts, as lines for another program, or a count with the speed. Nothing is put in front of
- * a text or behind it. */
+/* `offload tokenize`: ids of texts, as lines for another program, as a token file to train on, or a count with the
+ * speed. Nothing is put in front of a text or behind it. */
 #include "tools/cmd.h"
 
 #include "base/clock.h"
@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DATA_BYTES_MAX ((size_t)16 << 30)
@@ -79,6 +80,33 @@ static enum ox_status tokenize_lines(struct tokenizing *t, const char *path) {
     return status;
 }
 
+/* A token file of llmq (version 2, no masks): what `offload train --data` and `eval` read; the header has 1024 bytes. */
+enum { TOKEN_FILE_HEADER_BYTES = 1024 };
+
+static enum ox_status write_token_file(const struct tokenizing *t, const char *path) {
+    const size_t bytes = TOKEN_FILE_HEADER_BYTES + t->ids.count * sizeof(int32_t);
+    if (t->ids.count > INT32_MAX) {
+        return ox_fail(OX_E_CONFIG, "%s: %zu tokens are more than a token file can name; tokenize the text in parts",
+                       path, t->ids.count);
+    }
+    unsigned char *const data = malloc(bytes);
+    if (data == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for %zu tokens", path, t->ids.count);
+    }
+    const int32_t fields[] = {2, (int32_t)sizeof(int32_t), (int32_t)t->ids.count,
+                              (int32_t)ox_tokenizer_vocab_count(t->tokenizer), 0};
+    memset(data, '*', TOKEN_FILE_HEADER_BYTES);
+    memcpy(data, "BIN.TOK\n", 8);
+    memcpy(data + 8, fields, sizeof fields);
+    data[TOKEN_FILE_HEADER_BYTES - 1] = '\n';
+    if (t->ids.count > 0) {
+        memcpy(data + TOKEN_FILE_HEADER_BYTES, t->ids.ids, t->ids.count * sizeof(int32_t));
+    }
+    const enum ox_status status = ox_file_replace(path, data, bytes);
+    free(data);
+    return status;
+}
+
 static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config *config) {
     char *text = NULL;
     size_t bytes = 0;
@@ -95,6 +123,10 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
     free(text);
     if (status != OX_OK) {
         return ox_fail_in(status, "%s", config->data);
+    }
+    status = config->output_dir[0] == '\0' ? OX_OK : write_token_file(t, config->output_dir);
+    if (status != OX_OK) {
+        return status;
     }
     const double rate = seconds > 0 ? (double)bytes / 1e6 / seconds : 0;
     if (strcmp(config->format, "json") == 0) {

@@ -1,7 +1,9 @@
 /* The command as its users meet it: exit statuses, one-line errors, help, and what goes to which stream. The
  * program is $OX_BIN, else build/offload. */
+#include "base/file.h"
 #include "engine/config.h"
-
+#include "engine/data.h"
+#include "engine/tokenizer.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -205,11 +207,46 @@ static void test_tokenize(void) {
             "{\"ids\":[]}\n{\"ids\":[");
 }
 
+/* A token file holds the ids of the text, is told by its first bytes, and is refused where it cannot be written. */
+static void test_token_file(void) {
+    static const char tokenizer_path[] = "tests/golden/tokenizers/qwen.json", text_path[] = "tests/golden/README.md";
+    char path[512], line[1024];
+    snprintf(path, sizeof path, "%s/tokens.bin", test_folder());
+    snprintf(line, sizeof line, "tokenize --model %s --data %s --output %s", tokenizer_path, text_path, path);
+    answers(line, " tokens | ");
+    struct ox_tokenizer *tokenizer = NULL;
+    struct ox_encoder *encoder = NULL;
+    struct ox_data *data = NULL;
+    struct ox_ids ids = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(text_path, 1 << 20, &text, &bytes));
+    REQUIRE_OK(ox_tokenizer_open(tokenizer_path, &tokenizer));
+    REQUIRE_OK(ox_encoder_open(tokenizer, &encoder));
+    REQUIRE_OK(ox_encode(encoder, text, bytes, true, false, &ids));
+    REQUIRE_OK(ox_data_open(path, OX_DATA_AUTO, &data));
+    CHECK(ox_data_kind_of(data) == OX_DATA_LLMQ && ox_data_token_count(data) == ids.count && ids.count > 100);
+    int32_t *const found = calloc(ids.count, sizeof *found);
+    REQUIRE_OK(ox_data_read(data, 0, ids.count, ox_tokenizer_vocab_count(tokenizer), found, NULL));
+    CHECK(memcmp(found, ids.ids, ids.count * sizeof *found) == 0);
+    snprintf(line, sizeof line, "tokenize --model %s --data %s --output %s/none/t.bin", tokenizer_path, text_path,
+             test_folder());
+    run_into(line, "/dev/null");
+    CHECK(last.exit_status != 0 && strstr(last.err, "/none/") != NULL);
+    free(found);
+    free(text);
+    ox_ids_free(&ids);
+    ox_data_close(&data);
+    ox_encoder_close(&encoder);
+    ox_tokenizer_close(&tokenizer);
+}
+
 int main(void) {
     test_usage();
     test_help();
     test_doctor();
     test_tokenize();
+    test_token_file();
     test_full_stdout();
     return test_end();
 }
