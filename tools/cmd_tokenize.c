@@ -80,7 +80,7 @@ static enum ox_status tokenize_lines(struct tokenizing *t, const char *path) {
     return status;
 }
 
-/* A token file of llmq (version 2, no masks): what `offload train --data` and `eval` read; the header has 1024 bytes. */
+/* A token file of llmq (version 2, no masks): what `train --data` and `eval --data` read; its header has 1024 bytes. */
 enum { TOKEN_FILE_HEADER_BYTES = 1024 };
 
 static enum ox_status write_token_file(const struct tokenizing *t, const char *path) {
