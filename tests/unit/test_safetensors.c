@@ -107,9 +107,9 @@ static void test_hostile_files(void) {
         write_raw("{}", 2, lengths[i], 0);
         CHECK(ox_st_open(path, &file) == OX_E_CORRUPT);
     }
-    FILE *const stub = fopen(path, "wb");
-    fwrite("1234567", 1, 7, stub);
-    fclose(stub);
+    FILE *const cut = fopen(path, "wb");
+    fwrite("1234567", 1, 7, cut);
+    fclose(cut);
     CHECK(ox_st_open(path, &file) == OX_E_CORRUPT);
     CHECK(ox_st_open(test_folder(), &file) == OX_E_CONFIG);
     CHECK(remove(path) == 0 && ox_st_open(path, &file) == OX_E_CONFIG && file == NULL);
