@@ -165,7 +165,7 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     if (status == OX_OK && !ox_path_is_file(path)) {
         status = ox_fail(OX_E_CONFIG,
                          "%s: holds neither model.safetensors nor model.safetensors.index.json; convert "
-                         "other formats with save_pretrained of transformers",
+                         "other formats with save_pretrained of transformers, or start fresh with --from-scratch",
                          folder->path);
     }
     if (status == OX_OK) {
