@@ -40,6 +40,18 @@ enum ox_status ox_fail_in(enum ox_status status, const char *fmt, ...) OX_PRINTF
 /* The text recorded last on this thread; never NULL, valid until the next ox_fail here. */
 const char *ox_error_text(void);
 
+/* The first failure of several attempts, with its text: what came first is the useful cause, and later work on this
+ * thread may record other texts meanwhile. Start from zeros. */
+struct ox_first {
+    enum ox_status status;
+    char text[OX_ERROR_TEXT_BYTES];
+};
+
+/* Keeps `status` and the text recorded last, when it is a failure and the first. */
+void ox_first_note(struct ox_first *first, enum ox_status status);
+/* The first failure, its text recorded again; OX_OK when there was none. */
+OX_MUST enum ox_status ox_first_result(const struct ox_first *first);
+
 /* Short upper-case name, "OX_E_IO"; never NULL. */
 const char *ox_status_name(enum ox_status status);
 

@@ -393,20 +393,16 @@ enum ox_status ox_checkpoint_verify_each(const char *path, ox_checkpoint_seen *s
     if (status != OX_OK) {
         return status;
     }
-    enum ox_status first = OX_OK;
-    char text[OX_ERROR_TEXT_BYTES] = "";
-    for (uint32_t i = 0; i < manifest.file_count && (first == OX_OK || seen != NULL); i++) {
+    struct ox_first first = {0};
+    for (uint32_t i = 0; i < manifest.file_count && (first.status == OX_OK || seen != NULL); i++) {
         const enum ox_status file_status = verify_file(path, &manifest.files[i]);
-        if (file_status != OX_OK && first == OX_OK) {
-            first = file_status;
-            memcpy(text, ox_error_text(), sizeof text);
-        }
+        ox_first_note(&first, file_status);
         if (seen != NULL) {
             seen(context, manifest.files[i].name, manifest.files[i].bytes, file_status);
         }
     }
     ox_manifest_close(&manifest);
-    return first == OX_OK ? OX_OK : ox_fail(first, "%s", text);
+    return ox_first_result(&first);
 }
 
 enum ox_status ox_checkpoint_verify(const char *path) {

@@ -6,7 +6,6 @@
 #include "base/bytes.h"
 
 #include <math.h>
-#include <stdio.h>
 
 struct task_run {
     struct ox_engine *engine;
@@ -32,17 +31,13 @@ static enum ox_status submit(struct ox_store_port *port, const struct ox_store_o
 
 /* Waits for all that a task has submitted, also after a failure. */
 static enum ox_status finish_port(struct ox_store_port *port, enum ox_status status) {
-    char text[OX_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", ox_error_text());
+    struct ox_first first = {0};
+    ox_first_note(&first, status);
     while (ox_store_in_flight(port) > 0) {
         uint64_t tag = 0;
-        const enum ox_status reaped = ox_store_reap(port, &tag);
-        if (reaped != OX_OK && status == OX_OK) {
-            status = reaped;
-            snprintf(text, sizeof text, "%s", ox_error_text());
-        }
+        ox_first_note(&first, ox_store_reap(port, &tag));
     }
-    return status == OX_OK ? OX_OK : ox_fail(status, "%s", text);
+    return ox_first_result(&first);
 }
 
 /* ---- drives --------------------------------------------------------------------------------------- */

@@ -65,16 +65,11 @@ static enum ox_status reap_one(struct ox_engine *engine) {
 }
 
 enum ox_status ox_optim_drain(struct ox_engine *engine) {
-    enum ox_status first = OX_OK;
-    char text[OX_ERROR_TEXT_BYTES] = "";
+    struct ox_first first = {0};
     while (engine->adam_port != NULL && ox_store_in_flight(engine->adam_port) > 0) {
-        const enum ox_status status = reap_one(engine);
-        if (status != OX_OK && first == OX_OK) {
-            first = status;
-            memcpy(text, ox_error_text(), sizeof text);
-        }
+        ox_first_note(&first, reap_one(engine));
     }
-    return first == OX_OK ? OX_OK : ox_fail(first, "%s", text);
+    return ox_first_result(&first);
 }
 
 static enum ox_status submit(struct ox_engine *engine, uint32_t slot_idx, struct ox_store_op op) {

@@ -306,24 +306,16 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
 
 /* Waits for every lane; the first failure of all is the step's. Whatever failed, nothing is in flight after. */
 static enum ox_status drain_all(struct ox_engine *engine, enum ox_status status) {
-    char text[OX_ERROR_TEXT_BYTES];
-    memcpy(text, ox_error_text(), sizeof text);
+    struct ox_first first = {0};
+    ox_first_note(&first, status);
     for (int i = 0; i < OX_LANE_COUNT; i++) {
-        const enum ox_status drained = ox_lane_drain(engine->lanes[i]);
-        if (drained != OX_OK && status == OX_OK) {
-            status = drained;
-            memcpy(text, ox_error_text(), sizeof text);
-        }
+        ox_first_note(&first, ox_lane_drain(engine->lanes[i]));
     }
-    const enum ox_status drained = ox_optim_drain(engine);
-    if (drained != OX_OK && status == OX_OK) {
-        status = drained;
-        memcpy(text, ox_error_text(), sizeof text);
-    }
+    ox_first_note(&first, ox_optim_drain(engine));
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         ox_lane_reset(engine->lanes[i]);
     }
-    return status == OX_OK ? OX_OK : ox_fail(status, "%s", text);
+    return ox_first_result(&first);
 }
 
 /* With chaos on, what a step has not written must not be read: NaN everywhere but in resident buffers. */

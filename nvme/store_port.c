@@ -386,22 +386,18 @@ uint32_t ox_store_in_flight(const struct ox_store_port *port) {
 
 enum ox_status ox_store_run(struct ox_store_port *port, const struct ox_store_op *ops, uint32_t op_count) {
     OX_ASSERT(port->op_count == 0);
-    enum ox_status first = OX_OK;
-    char text[OX_ERROR_TEXT_BYTES];
+    struct ox_first first = {0};
     uint64_t tag = 0;
     for (uint32_t i = 0; i < op_count || port->op_count > 0;) {
         enum ox_status status = OX_OK;
-        if (i < op_count && first == OX_OK && port->op_count < OX_STORE_OPS_MAX) {
+        if (i < op_count && first.status == OX_OK && port->op_count < OX_STORE_OPS_MAX) {
             status = ox_store_submit(port, &ops[i++]);
         } else if (port->op_count > 0) {
             status = ox_store_reap(port, &tag);
         } else {
             break;
         }
-        if (status != OX_OK && first == OX_OK) {
-            first = status;
-            memcpy(text, ox_error_text(), sizeof text);
-        }
+        ox_first_note(&first, status);
     }
-    return first == OX_OK ? OX_OK : ox_fail(first, "%s", text);
+    return ox_first_result(&first);
 }
