@@ -37,6 +37,7 @@ struct data_file {
     uint64_t file_bytes;
     uint64_t token_first; /* of the whole data */
     uint64_t token_count;
+    uint64_t document_first; /* files before it that hold tokens; it is that document when it holds some itself */
     uint64_t token_offset; /* bytes */
     uint64_t mask_offset;  /* bytes; 0: every token is a target */
     uint32_t token_bytes;  /* 1, 2 or 4 */
@@ -47,7 +48,7 @@ struct ox_data {
     struct data_file *files; /* by path */
     uint32_t file_count, room;
     uint32_t link_count;
-    uint64_t token_count;
+    uint64_t token_count, document_count;
     uint64_t fingerprint;
 };
 
@@ -156,37 +157,12 @@ static enum ox_status open_file(const char *path, int *fd, uint64_t *bytes) {
     return OX_OK;
 }
 
-/* What the first bytes of a file say it is. */
-static enum ox_status kind_of_file(const char *path, enum ox_data_kind *kind) {
-    unsigned char start[8] = {0};
-    uint64_t bytes = 0;
-    int fd = -1;
-    enum ox_status status = open_file(path, &fd, &bytes);
-    if (status != OX_OK) {
-        return status;
-    }
-    status = ox_file_read_at(fd, path, start, (size_t)ox_min_u64(bytes, sizeof start), 0);
-    close(fd);
-    int32_t magic;
-    memcpy(&magic, start, sizeof magic);
-    *kind = OX_DATA_BYTES;
-    if (bytes >= sizeof llmq_magic && memcmp(start, llmq_magic, sizeof llmq_magic) == 0) {
-        *kind = OX_DATA_LLMQ;
-    } else if (bytes >= sizeof magic && (magic == llmc_gpt2_magic || magic == llmc_llama3_magic)) {
-        *kind = OX_DATA_LLMC;
-    } else if (status == OX_OK && bytes >= sizeof magic && magic == llmc_eval_magic) {
-        status = ox_fail(OX_E_CONFIG, "%s: is an evaluation file of llm.c, which holds questions and no text",
-                         path);
-    }
-    return status;
-}
-
 /* The kind of all listed files, which must be of one. */
 static enum ox_status find_kind(const struct ox_data *data, enum ox_data_kind *kind) {
     *kind = OX_DATA_BYTES;
     for (uint32_t i = 0; i < data->file_count; i++) {
         enum ox_data_kind one;
-        const enum ox_status status = kind_of_file(data->files[i].path, &one);
+        const enum ox_status status = ox_data_kind_of_file(data->files[i].path, &one);
         if (status != OX_OK) {
             return status;
         }
@@ -285,12 +261,14 @@ static enum ox_status open_files(struct ox_data *data, const char *path) {
             return status;
         }
         file->token_first = data->token_count;
+        file->document_first = data->document_count;
         data->token_count += file->token_count;
+        data->document_count += file->token_count > 0;
     }
     return data->token_count > 0 ? OX_OK : ox_fail(OX_E_CONFIG, "%s: holds no tokens", path);
 }
 
-/* The file that holds token `idx`. */
+/* The file that holds token `idx`: of several that begin there the last, as those before it are empty. */
 static const struct data_file *file_of(const struct ox_data *data, uint64_t idx) {
     uint32_t low = 0, high = data->file_count;
     while (high - low > 1) {
@@ -333,24 +311,26 @@ static int64_t token_at(const unsigned char *block, uint64_t idx, uint32_t token
     return value;
 }
 
-static enum ox_status read_masks(const struct data_file *file, int fd, uint64_t first, uint64_t count,
-                                 bool *trained) {
+static enum ox_status read_marks(const struct data_file *file, int fd, uint64_t first, uint64_t count, uint8_t *marks) {
     unsigned char block[BLOCK_BYTES];
     for (uint64_t i = 0; i < count && file->mask_offset == 0; i++) {
-        trained[i] = true;
+        marks[i] = OX_TOKEN_TRAINED;
     }
     for (uint64_t done = 0; done < count && file->mask_offset != 0;) {
         const uint64_t bit = first + done, skipped = bit % 8;
         const uint64_t part = ox_min_u64(count - done, 8 * BLOCK_BYTES - skipped);
-        const enum ox_status status = ox_file_read_at(
-            fd, file->path, block, (size_t)ox_div_up(skipped + part, 8), file->mask_offset + bit / 8);
+        const enum ox_status status = ox_file_read_at(fd, file->path, block, (size_t)ox_div_up(skipped + part, 8),
+                                                      file->mask_offset + bit / 8);
         if (status != OX_OK) {
             return status;
         }
         for (uint64_t i = 0; i < part; i++) {
-            trained[done + i] = block[(skipped + i) / 8] >> (skipped + i) % 8 & 1;
+            marks[done + i] = block[(skipped + i) / 8] >> (skipped + i) % 8 & 1 ? OX_TOKEN_TRAINED : 0;
         }
         done += part;
+    }
+    if (first == 0 && count > 0) {
+        marks[0] |= OX_TOKEN_BEGINS;
     }
     return OX_OK;
 }
@@ -415,6 +395,30 @@ static enum ox_status find_fingerprint(struct ox_data *data) {
     return OX_OK;
 }
 
+enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind) {
+    unsigned char start[8] = {0};
+    uint64_t bytes = 0;
+    int fd = -1;
+    enum ox_status status = open_file(path, &fd, &bytes);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = ox_file_read_at(fd, path, start, (size_t)ox_min_u64(bytes, sizeof start), 0);
+    close(fd);
+    int32_t magic;
+    memcpy(&magic, start, sizeof magic);
+    *kind = OX_DATA_BYTES;
+    if (bytes >= sizeof llmq_magic && memcmp(start, llmq_magic, sizeof llmq_magic) == 0) {
+        *kind = OX_DATA_LLMQ;
+    } else if (bytes >= sizeof magic && (magic == llmc_gpt2_magic || magic == llmc_llama3_magic)) {
+        *kind = OX_DATA_LLMC;
+    } else if (status == OX_OK && bytes >= sizeof magic && magic == llmc_eval_magic) {
+        status = ox_fail(OX_E_CONFIG, "%s: is an evaluation file of llm.c, which holds questions and no text",
+                         path);
+    }
+    return status;
+}
+
 enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_data **out) {
     struct ox_data *data = calloc(1, sizeof *data);
     if (data == NULL) {
@@ -467,8 +471,36 @@ uint64_t ox_data_fingerprint(const struct ox_data *data) {
     return data->fingerprint;
 }
 
+uint64_t ox_data_document_count(const struct ox_data *data) {
+    return data->document_count;
+}
+
+enum ox_status ox_data_documents(const struct ox_data *data, uint64_t first, uint64_t count, uint64_t *begins) {
+    OX_ASSERT(first <= data->document_count && count <= data->document_count - first);
+    uint32_t low = 0, high = data->file_count; /* the last file with document_first <= first: empty ones come before */
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (data->files[middle].document_first <= first) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    for (uint64_t done = 0; done < count; low++) {
+        if (data->files[low].token_count > 0) {
+            begins[done++] = data->files[low].token_first;
+        }
+    }
+    return OX_OK;
+}
+
+bool ox_data_is_chat(const struct ox_data *data) {
+    (void)data;
+    return false;
+}
+
 enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab,
-                            int32_t *tokens, bool *trained) {
+                            int32_t *tokens, uint8_t *marks) {
     OX_ASSERT(first <= data->token_count && count <= data->token_count - first);
     for (uint64_t done = 0; done < count;) {
         const struct data_file *const file = file_of(data, first + done);
@@ -480,8 +512,8 @@ enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t
             return status;
         }
         status = read_tokens(file, fd, from, part, vocab, tokens + done);
-        if (status == OX_OK && trained != NULL) {
-            status = read_masks(file, fd, from, part, trained + done);
+        if (status == OX_OK && marks != NULL) {
+            status = read_marks(file, fd, from, part, marks + done);
         }
         if (fd != file->fd) {
             close(fd);

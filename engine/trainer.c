@@ -198,8 +198,8 @@ static enum ox_status open_data(struct ox_trainer *trainer) {
 
 static enum ox_status open_buffers(struct ox_trainer *trainer) {
     trainer->tokens = calloc(trainer->config.max_seq_length + 1, sizeof *trainer->tokens);
-    trainer->trained = calloc(trainer->config.max_seq_length + 1, sizeof *trainer->trained);
-    if (trainer->tokens == NULL || trainer->trained == NULL) {
+    trainer->marks = calloc(trainer->config.max_seq_length + 1, sizeof *trainer->marks);
+    if (trainer->tokens == NULL || trainer->marks == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for a window of %llu tokens",
                        (unsigned long long)trainer->config.max_seq_length);
     }
@@ -288,7 +288,7 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
     if (trainer->lock_fd >= 0) {
         close(trainer->lock_fd); /* last: with it goes the run's lock */
     }
-    free(trainer->trained);
+    free(trainer->marks);
     free(trainer->tokens);
     free(trainer);
     *trainer_ptr = NULL;
@@ -361,14 +361,15 @@ enum ox_status ox_trainer_fill(struct ox_trainer *trainer, const struct ox_data 
             }
             const uint64_t window = ox_sampler_window(sampler, cursor + filled);
             const enum ox_status status = ox_data_read(data, window, engine->seq + 1u, engine->model->config.vocab,
-                                                       trainer->tokens, trainer->trained);
+                                                       trainer->tokens, trainer->marks);
             if (status != OX_OK) {
                 return status;
             }
             for (uint32_t i = 0; i < engine->seq; i++) {
                 batch.ids[first + i] = trainer->tokens[i];
-                batch.targets[first + i] = trainer->trained[i + 1] ? trainer->tokens[i + 1] : -1;
-                *target_count += trainer->trained[i + 1];
+                const bool trained = (trainer->marks[i + 1] & OX_TOKEN_TRAINED) != 0;
+                batch.targets[first + i] = trained ? trainer->tokens[i + 1] : -1;
+                *target_count += trained;
             }
         }
     }

@@ -54,7 +54,7 @@ struct ox_trainer {
     double step_seconds; /* of the last one: whether a stop can wait for the next */
     uint64_t saved_step; /* step + 1 of the last checkpoint; 0 = none */
     int32_t *tokens; /* seq + 1 */
-    bool *trained;
+    uint8_t *marks;  /* of each: OX_TOKEN_* */
     char result[OX_PATH_BYTES];
 };
 

@@ -46,14 +46,15 @@ static enum ox_status open_only(const char *name, enum ox_data_kind kind) {
 static void test_bytes(void) {
     struct ox_data *data = NULL;
     int32_t tokens[64];
-    bool trained[64];
+    uint8_t marks[64];
     static const unsigned char text[] = {0, 200, 255, 'a', 'b'};
     write_file("plain", text, sizeof text);
     REQUIRE_OK(ox_data_open(in_folder("plain"), OX_DATA_AUTO, &data));
     CHECK(ox_data_kind_of(data) == OX_DATA_BYTES && ox_data_token_count(data) == 5);
-    REQUIRE_OK(ox_data_read(data, 0, 5, 256, tokens, trained));
-    CHECK(tokens[0] == 0 && tokens[1] == 200 && tokens[2] == 255 && tokens[4] == 'b' && trained[0] &&
-          trained[4]);
+    REQUIRE_OK(ox_data_read(data, 0, 5, 256, tokens, marks));
+    CHECK(tokens[0] == 0 && tokens[1] == 200 && tokens[2] == 255 && tokens[4] == 'b' &&
+          marks[0] == (OX_TOKEN_TRAINED | OX_TOKEN_BEGINS) && marks[4] == OX_TOKEN_TRAINED);
+    CHECK(ox_data_document_count(data) == 1 && !ox_data_is_chat(data));
     REQUIRE_OK(ox_data_read(data, 3, 2, 100, tokens, NULL));
     CHECK(tokens[0] == 'a');
     CHECK(ox_data_read(data, 0, 5, 128, tokens, NULL) == OX_E_CORRUPT);
@@ -95,6 +96,23 @@ static void test_folder_of_bytes(void) {
         text[i] = (char)tokens[i];
     }
     CHECK(strcmp(text, "ABBSxyzZ") == 0);
+    /* Files are documents; the empty one is none. */
+    static const uint64_t expected[5] = {0, 1, 3, 4, 7};
+    uint64_t begins[5];
+    uint8_t marks[8];
+    CHECK(ox_data_document_count(data) == 5);
+    for (uint64_t first = 0; first <= 5; first++) {
+        for (uint64_t count = 0; count <= 5 - first; count++) {
+            REQUIRE_OK(ox_data_documents(data, first, count, begins));
+            CHECK(memcmp(begins, expected + first, count * sizeof *begins) == 0);
+        }
+    }
+    REQUIRE_OK(ox_data_read(data, 0, 8, 256, tokens, marks));
+    for (uint64_t i = 0, document = 0; i < 8; i++) {
+        const bool first = document < 5 && expected[document] == i;
+        CHECK(marks[i] == (first ? OX_TOKEN_TRAINED | OX_TOKEN_BEGINS : OX_TOKEN_TRAINED));
+        document += first;
+    }
     const uint64_t fingerprint = ox_data_fingerprint(data);
     ox_data_close(&data);
     REQUIRE_OK(ox_data_open(in_folder("f"), OX_DATA_BYTES, &data));
@@ -189,7 +207,7 @@ static void test_llmq(void) {
     struct ox_data *data = NULL;
     static unsigned char body[COUNT * 4 + COUNT / 8];
     static int32_t tokens[COUNT];
-    static bool trained[COUNT];
+    static uint8_t marks[COUNT];
     int32_t header[8] = {0, 0, 2, 4, COUNT, 50000, 1};
     memcpy(header, "BIN.TOK\n", 8);
     for (int32_t i = 0; i < COUNT; i++) {
@@ -201,10 +219,11 @@ static void test_llmq(void) {
     REQUIRE_OK(ox_data_open(in_folder("q.bin"), OX_DATA_AUTO, &data));
     CHECK(ox_data_kind_of(data) == OX_DATA_LLMQ && ox_data_token_count(data) == COUNT);
     for (uint64_t first = 0; first < 20; first += 3) {
-        REQUIRE_OK(ox_data_read(data, first, COUNT - 20, 50000, tokens, trained));
+        REQUIRE_OK(ox_data_read(data, first, COUNT - 20, 50000, tokens, marks));
         int wrong = 0;
         for (uint64_t i = 0; i < COUNT - 20; i++) {
-            wrong += tokens[i] != (int32_t)(first + i) * 11 || trained[i] != ((first + i) % 3 == 0);
+            const int mark = ((first + i) % 3 == 0 ? OX_TOKEN_TRAINED : 0) | (first + i == 0 ? OX_TOKEN_BEGINS : 0);
+            wrong += tokens[i] != (int32_t)(first + i) * 11 || marks[i] != mark;
         }
         CHECK(wrong == 0);
     }
@@ -214,8 +233,9 @@ static void test_llmq(void) {
     CHECK(open_only("q.bin", OX_DATA_AUTO) == OX_E_CORRUPT);
     write_tokens("q.bin", header, 8, body, COUNT * 4);
     REQUIRE_OK(ox_data_open(in_folder("q.bin"), OX_DATA_AUTO, &data));
-    REQUIRE_OK(ox_data_read(data, 0, COUNT, 50000, tokens, trained));
-    CHECK(trained[0] && trained[1] && trained[COUNT - 1]);
+    REQUIRE_OK(ox_data_read(data, 0, COUNT, 50000, tokens, marks));
+    CHECK(marks[0] == (OX_TOKEN_TRAINED | OX_TOKEN_BEGINS) && marks[1] == OX_TOKEN_TRAINED &&
+          marks[COUNT - 1] == OX_TOKEN_TRAINED);
     ox_data_close(&data);
     header[2] = 1; /* version 1 has neither vocabulary nor masks */
     header[5] = header[6] = 0x2a2a2a2a;
