@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <utf8proc.h>
 
 enum { CHUNK_STEP = 2048 }; /* chunks end where units may end and where drives can address */
@@ -52,14 +53,14 @@ static enum ox_status fail_choice(const struct ox_option *option, const char *te
     return ox_fail(OX_E_CONFIG, "%s: '%s' is not one of %s", where, text, list);
 }
 
-/* Names go to the YAML record of the run, which holds UTF-8 without control characters. */
-static bool is_plain_text(const char *text) {
+/* UTF-8; with `plain` without control characters, as names that go to the YAML record of the run. */
+static bool is_text(const char *text, bool plain) {
     const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text;
     utf8proc_ssize_t left = (utf8proc_ssize_t)strlen(text);
     while (left > 0) {
         utf8proc_int32_t code = 0;
         const utf8proc_ssize_t bytes = utf8proc_iterate(at, left, &code);
-        if (bytes <= 0 || code < 0x20 || (code >= 0x7f && code < 0xa0)) {
+        if (bytes <= 0 || (plain && (code < 0x20 || (code >= 0x7f && code < 0xa0)))) {
             return false;
         }
         at += bytes;
@@ -78,7 +79,7 @@ static enum ox_status set_text(char *out, const struct ox_option *option, const 
         return ox_fail(OX_E_CONFIG, "%s: a text of %zu bytes is too long; at most %zu fit", where, bytes - 1,
                        option->text_bytes - 1);
     }
-    if (!is_plain_text(text)) {
+    if (!is_text(text, true)) {
         return ox_fail(OX_E_CONFIG, "%s: the text is not UTF-8 or holds control characters; use another name",
                        where);
     }
@@ -178,12 +179,54 @@ static enum ox_status add_nvme(struct ox_config *config, const char *text, const
     if (path_len == 0) {
         return ox_fail(OX_E_CONFIG, "%s: '%s' names no folder; write it as /mnt/nvme0:400GiB", where, text);
     }
-    if (path_len >= sizeof drive.path || !is_plain_text(text)) {
+    if (path_len >= sizeof drive.path || !is_text(text, true)) {
         return ox_fail(OX_E_CONFIG, "%s: the folder is not UTF-8 text of at most %zu bytes; use another name",
                        where, sizeof drive.path - 1);
     }
     memcpy(drive.path, text, path_len);
     config->nvme[config->nvme_count++] = drive;
+    return OX_OK;
+}
+
+/* Any UTF-8: line ends too. */
+static enum ox_status set_prose(char *out, const struct ox_option *option, const char *text, const char *where) {
+    const size_t bytes = strlen(text) + 1;
+    if (bytes > option->text_bytes) {
+        return ox_fail(OX_E_CONFIG, "%s: a text of %zu bytes is too long; at most %zu fit", where, bytes - 1,
+                       option->text_bytes - 1);
+    }
+    if (!is_text(text, false)) {
+        return ox_fail(OX_E_CONFIG, "%s: the text is not UTF-8", where);
+    }
+    memcpy(out, text, bytes);
+    return OX_OK;
+}
+
+/* PATH, or PATH:WEIGHT where no file is named so as a whole. */
+static enum ox_status add_data(struct ox_config *config, const char *text, const char *where) {
+    if (config->data_count == OX_CONFIG_DATA_MAX) {
+        return ox_fail(OX_E_CONFIG, "%s: more than %d sources are given; put files into one folder", where,
+                       OX_CONFIG_DATA_MAX);
+    }
+    struct ox_data_choice choice = {.weight = 1};
+    const char *const colon = strrchr(text, ':');
+    size_t path_len = strlen(text);
+    char *end = NULL;
+    const bool weighted = colon != NULL && colon > text && colon[1] != '\0' &&
+                          colon[1 + strspn(colon + 1, "0123456789.")] == '\0' && access(text, F_OK) != 0;
+    if (weighted) {
+        choice.weight = strtod(colon + 1, &end);
+        path_len = (size_t)(colon - text);
+        if (*end != '\0' || !(choice.weight <= 1e6)) {
+            return ox_fail(OX_E_CONFIG, "%s: '%s' is not a weight; give 0 to 1000000", where, colon + 1);
+        }
+    }
+    if (path_len == 0 || path_len >= sizeof choice.path || !is_text(text, true)) {
+        return ox_fail(OX_E_CONFIG, "%s: the path is not UTF-8 text of 1 to %zu bytes without control characters", where,
+                       sizeof choice.path - 1);
+    }
+    memcpy(choice.path, text, path_len);
+    config->data[config->data_count++] = choice;
     return OX_OK;
 }
 
@@ -224,11 +267,12 @@ static void choice_text(const char *choices, int value, char *text) {
 
 static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT;
-    const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE;
+    const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE |
+                                 OX_CMD_GENERATE;
     if (c->model[0] == '\0' && (command & needs_model) != 0) {
         return ox_fail(OX_E_CONFIG, "--model is missing; give a folder of Hugging Face files");
     }
-    if (c->data[0] == '\0' && (command & (train | eval)) != 0) {
+    if (c->data_count == 0 && (command & (train | eval)) != 0) {
         return ox_fail(OX_E_CONFIG, "--data is missing; give a text or token file, or a folder of them");
     }
     if (c->output_dir[0] == '\0' && (command & (train | export_)) != 0) {
@@ -368,6 +412,8 @@ void ox_config_text(const struct ox_config *config, const struct ox_option *opti
         choice_text(option->choices, *(const int *)value, text);
         break;
     case OX_OPT_NVME:
+    case OX_OPT_DATA:
+    case OX_OPT_PROSE:
         break;
     }
 }
@@ -375,7 +421,7 @@ void ox_config_text(const struct ox_config *config, const struct ox_option *opti
 enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *option, const char *text,
                              const char *where) {
     void *const value = member(config, option);
-    if (text[0] == '\0' && option->type != OX_OPT_TEXT) {
+    if (text[0] == '\0' && option->type != OX_OPT_TEXT && option->type != OX_OPT_PROSE) {
         return ox_fail(OX_E_CONFIG, "%s has no value", where);
     }
     switch (option->type) {
@@ -401,6 +447,10 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
     }
     case OX_OPT_NVME:
         return add_nvme(config, text, where);
+    case OX_OPT_DATA:
+        return add_data(config, text, where);
+    case OX_OPT_PROSE:
+        return set_prose(value, option, text, where);
     }
     OX_ASSERT(!"option type");
     return OX_E_CONFIG;

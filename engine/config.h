@@ -13,27 +13,47 @@
 extern "C" {
 #endif
 
-enum { OX_CONFIG_TEXT_BYTES = 1024, OX_CONFIG_NVME_MAX = 16 };
+enum { OX_CONFIG_TEXT_BYTES = 1024, OX_CONFIG_PROSE_BYTES = 16384, OX_CONFIG_NVME_MAX = 16, OX_CONFIG_DATA_MAX = 16 };
 
 struct ox_nvme_budget {
     char path[OX_CONFIG_TEXT_BYTES];
     uint64_t bytes;
 };
 
+struct ox_data_choice {
+    char path[OX_CONFIG_TEXT_BYTES];
+    double weight; /* passes over it in an epoch */
+};
+
 enum ox_compute_dtype { OX_COMPUTE_FP32, OX_COMPUTE_BF16 };
 enum ox_tier_choice { OX_TIER_CHOICE_AUTO, OX_TIER_CHOICE_DEVICE, OX_TIER_CHOICE_HOST, OX_TIER_CHOICE_NVME };
+enum ox_data_format { OX_FORMAT_AUTO, OX_FORMAT_TEXT, OX_FORMAT_JSONL, OX_FORMAT_BYTES, OX_FORMAT_TOKENS };
+enum ox_auto_choice { OX_CHOICE_AUTO, OX_CHOICE_ON, OX_CHOICE_OFF };
+enum ox_packing_choice { OX_PACKING_AUTO, OX_PACKING_STREAM, OX_PACKING_PACK, OX_PACKING_PAD };
+enum ox_overlong_choice { OX_LONG_AUTO, OX_LONG_SPLIT, OX_LONG_TRUNCATE, OX_LONG_DROP };
 enum ox_lr_schedule { OX_LR_CONSTANT, OX_LR_LINEAR, OX_LR_COSINE, OX_LR_WSD };
 
 struct ox_config {
     /* what */
     char model[OX_CONFIG_TEXT_BYTES];      /* folder, or a config.json for a fresh start */
-    char data[OX_CONFIG_TEXT_BYTES];       /* text or token file, or a folder */
+    struct ox_data_choice data[OX_CONFIG_DATA_MAX]; /* --data PATH[:WEIGHT], repeated */
+    uint32_t data_count;
     char eval_data[OX_CONFIG_TEXT_BYTES];  /* "" = the held-out end of `data` */
-    char data_format[16];                  /* auto | bytes | llmc | llmq */
+    char tokenizer[OX_CONFIG_TEXT_BYTES];  /* folder or tokenizer.json; "" = the model's */
     char output_dir[OX_CONFIG_TEXT_BYTES]; /* --output, --output-dir */
     bool from_scratch;                     /* fresh weights even if the folder has some */
     double eval_fraction;                  /* of `data`, held out at its end */
     bool overwrite_output_dir;             /* start over where a run is: its files and store are deleted */
+    /* how text becomes rows */
+    enum ox_data_format data_format;
+    char document_separator[256];  /* with \n and the like written out; "" = a file is a document */
+    enum ox_auto_choice add_bos, add_eos;
+    char chat_template[32];        /* "" = told by the model's own */
+    bool parse_special;            /* in the texts of chats too */
+    enum ox_packing_choice packing;
+    enum ox_auto_choice document_mask;
+    enum ox_overlong_choice overlong;
+    char data_cache[OX_CONFIG_TEXT_BYTES]; /* folder; "" = OUTPUT/cache, or nothing kept */
     /* how much memory */
     uint64_t device_mem_bytes; /* 0 = unified: host memory is device memory (CPU device) */
     uint64_t host_mem_bytes;   /* 0 = what the machine has free, less a reserve */
@@ -53,6 +73,7 @@ struct ox_config {
     double min_lr_ratio;   /* floor of linear, cosine and wsd, as a share of learning_rate */
     uint64_t decay_steps;  /* wsd: length of the final decay; 0 = a tenth of max_steps */
     uint64_t seed;
+    bool decay_all;
     char data_order[16];   /* shuffle | sequential */
     enum ox_compute_dtype dtype;     /* --dtype fp32|bf16 */
     enum ox_compute_dtype grad_dtype; /* --grad-dtype: how a finished gradient leaves the device */
@@ -75,10 +96,21 @@ struct ox_config {
     char isa[16];            /* auto | scalar | avx2 | avx512 | neon: of the optimizer */
     uint64_t chaos_seed;     /* for tests: random delays on every lane */
     uint64_t queue_depth;    /* requests in flight per drive queue */
+    /* evaluation */
+    uint64_t stride, max_windows; /* 0 = --max-seq-length; 0 = all */
+    bool bos_per_window;
+    /* generation */
+    char prompt[OX_CONFIG_PROSE_BYTES], system_prompt[OX_CONFIG_PROSE_BYTES];
+    char prompt_file[OX_CONFIG_TEXT_BYTES];
+    bool chat, ignore_eos;
+    bool thinking; /* false: the answer begins behind an empty reasoning, where the template has one */
+    uint64_t max_new_tokens, top_k, top_logits;
+    double temperature, top_p;
     /* command behaviour */
     bool dry_run;
     char format[8]; /* text | json */
     bool jsonl;     /* lines in, lines out */
+    bool show;      /* rows for a person to check */
 };
 
 enum ox_option_type {
@@ -87,12 +119,15 @@ enum ox_option_type {
     OX_OPT_SIZE,   /* bytes, "20GiB" */
     OX_OPT_CHOICE, /* an enum (int) by its names in `choices` */
     OX_OPT_NVME,   /* PATH:SIZE, repeatable */
+    OX_OPT_DATA,   /* PATH or PATH:WEIGHT, repeatable */
+    OX_OPT_PROSE,  /* char[text_bytes]: any UTF-8, line ends too */
 };
 
 /* Which commands take an option. */
 enum {
     OX_CMD_TRAIN = 1 << 0, OX_CMD_PLAN = 1 << 1, OX_CMD_EVAL = 1 << 2, OX_CMD_INSPECT = 1 << 3,
     OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6, OX_CMD_TOKENIZE = 1 << 7,
+    OX_CMD_GENERATE = 1 << 8,
 };
 
 struct ox_option {
@@ -102,6 +137,7 @@ struct ox_option {
     size_t offset, text_bytes; /* in struct ox_config */
     double min, max;           /* of numbers; inclusive */
     const char *choices;       /* "fp32|bf16", or NULL */
+    const char *placeholder;   /* what help calls the value, or NULL: by its type */
     const char *group;         /* heading in help */
     const char *help;          /* one line */
     const char *default_text;
@@ -118,9 +154,11 @@ const char *ox_command_name(unsigned command);
 /* The closest option name to an unknown one, for "did you mean", or NULL. Among those of `commands`. */
 const char *ox_option_suggest(const char *name, unsigned commands);
 
+bool ox_option_is_list(const struct ox_option *option);
+
 void ox_config_init(struct ox_config *config); /* the defaults, parsed from default_text */
-/* An option's value as ox_config_set reads it; empty for OX_OPT_NVME, whose list config->nvme is. `text` has
- * OX_CONFIG_TEXT_BYTES. */
+/* An option's value as ox_config_set reads it; empty for lists (config->nvme, config->data) and prose. `text`
+ * has OX_CONFIG_TEXT_BYTES. */
 void ox_config_text(const struct ox_config *config, const struct ox_option *option, char *text);
 /* `where` names the source ("--learning-rate", "run.yaml:12: learning_rate") in errors. */
 OX_MUST enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *option,

@@ -133,8 +133,9 @@ static enum ox_status take_value(struct reader *r, const struct ox_option *optio
     return ox_config_set(r->config, option, text, where);
 }
 
-static enum ox_status take_drives(struct reader *r, const struct ox_option *option) {
-    r->config->nvme_count = 0; /* a file states the whole list */
+static enum ox_status take_list(struct reader *r, const struct ox_option *option) {
+    /* A file states the whole list. */
+    *(option->type == OX_OPT_NVME ? &r->config->nvme_count : &r->config->data_count) = 0;
     if (r->event.type != YAML_SEQUENCE_START_EVENT) {
         return take_value(r, option);
     }
@@ -167,7 +168,7 @@ static enum ox_status take_mapping(struct reader *r) {
             status = next_event(r);
         }
         if (status == OX_OK) {
-            status = option->type == OX_OPT_NVME ? take_drives(r, option) : take_value(r, option);
+            status = ox_option_is_list(option) ? take_list(r, option) : take_value(r, option);
         }
         if (status != OX_OK) {
             return status;
@@ -209,6 +210,10 @@ static enum ox_status take_stream(struct reader *r) {
 static void write_quoted(FILE *file, const char *text) {
     fputc('"', file);
     for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) {
+            fprintf(file, "\\x%02x", (unsigned)*text);
+            continue;
+        }
         if (*text == '"' || *text == '\\') {
             fputc('\\', file);
         }
@@ -217,24 +222,38 @@ static void write_quoted(FILE *file, const char *text) {
     fputc('"', file);
 }
 
+static void write_list(FILE *file, const struct ox_config *config, const struct ox_option *option, const char *name) {
+    const bool drives = option->type == OX_OPT_NVME;
+    const uint32_t count = drives ? config->nvme_count : config->data_count;
+    fprintf(file, "%s:%s\n", name, count == 0 ? " []" : "");
+    for (uint32_t i = 0; i < count; i++) {
+        char item[OX_CONFIG_TEXT_BYTES + 32];
+        if (drives && config->nvme[i].bytes > 0) {
+            snprintf(item, sizeof item, "%s:%" PRIu64, config->nvme[i].path, config->nvme[i].bytes);
+        } else if (!drives && config->data[i].weight != 1) {
+            snprintf(item, sizeof item, "%s:%.17g", config->data[i].path, config->data[i].weight);
+        } else {
+            snprintf(item, sizeof item, "%s", drives ? config->nvme[i].path : config->data[i].path);
+        }
+        fputs("  - ", file);
+        write_quoted(file, item);
+        fputc('\n', file);
+    }
+}
+
 static void write_option(FILE *file, const struct ox_config *config, const struct ox_option *option) {
     char name[64], text[OX_CONFIG_TEXT_BYTES];
     snprintf(name, sizeof name, "%s", option->name);
     to_snake(name);
-    if (option->type == OX_OPT_NVME) {
-        fprintf(file, "%s:%s\n", name, config->nvme_count == 0 ? " []" : "");
-        for (uint32_t i = 0; i < config->nvme_count; i++) {
-            char drive[OX_CONFIG_TEXT_BYTES + 32];
-            snprintf(drive, sizeof drive, "%s:%" PRIu64, config->nvme[i].path, config->nvme[i].bytes);
-            fputs("  - ", file);
-            write_quoted(file, config->nvme[i].bytes > 0 ? drive : config->nvme[i].path);
-            fputc('\n', file);
-        }
+    if (ox_option_is_list(option)) {
+        write_list(file, config, option, name);
         return;
     }
     ox_config_text(config, option, text);
     fprintf(file, "%s: ", name);
-    if (option->type == OX_OPT_TEXT && option->choices == NULL) {
+    if (option->type == OX_OPT_PROSE) {
+        write_quoted(file, (const char *)config + option->offset);
+    } else if (option->type == OX_OPT_TEXT && option->choices == NULL) {
         write_quoted(file, text);
     } else {
         fputs(text, file);

@@ -7,15 +7,17 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RUN = OX_CMD_TRAIN | OX_CMD_PLAN, NAME_BYTES_MAX = 64 };
+enum { RUN = OX_CMD_TRAIN | OX_CMD_PLAN, TEXTS = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE, NAME_BYTES_MAX = 64 };
 
 static const char group_files[] = "Files";
+static const char group_data[] = "Data";
 static const char group_memory[] = "Memory";
 static const char group_training[] = "Training";
 static const char group_rate[] = "Learning rate";
 static const char group_numbers[] = "Numbers";
 static const char group_reports[] = "Reports and checkpoints";
 static const char group_placement[] = "Placement: changes speed and traffic, never results";
+static const char group_generation[] = "Generation";
 static const char group_command[] = "Command";
 
 /* Stands for a member in sizeof alone. */
@@ -24,18 +26,19 @@ __attribute__((unused)) static const struct ox_config *const none;
 static const struct ox_option options[] = {
     {.name = "model", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, model),
      .text_bytes = sizeof none->model, .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE,
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
      .help = "model folder of Hugging Face files, or a config.json for a fresh start"},
-    {.name = "data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data),
-     .text_bytes = sizeof none->data, .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE, .help = "training text or token file, or a folder of them"},
+    {.name = "data", .type = OX_OPT_DATA, .offset = offsetof(struct ox_config, data), .group = group_files,
+     .default_text = "", .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE,
+     .help = "text, JSON lines, token file, or a folder of them; may be repeated, as PATH:WEIGHT to take WEIGHT passes "
+             "over it in an epoch"},
     {.name = "eval-data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, eval_data),
      .text_bytes = sizeof none->eval_data, .group = group_files, .default_text = "", .commands = RUN,
      .help = "text to evaluate on; the held-out end of --data when not given"},
-    {.name = "data-format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data_format),
-     .text_bytes = sizeof none->data_format, .choices = "auto|bytes|llmc|llmq", .group = group_files,
-     .default_text = "auto", .commands = RUN | OX_CMD_EVAL,
-     .help = "what --data holds; auto tells token files by their first bytes"},
+    {.name = "tokenizer", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, tokenizer),
+     .text_bytes = sizeof none->tokenizer, .group = group_files, .default_text = "",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
+     .help = "folder with tokenizer.json, or the file; the model's own when not given"},
     {.name = "output", .alias = "output-dir", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
      .group = group_files, .default_text = "", .commands = RUN | OX_CMD_EXPORT | OX_CMD_TOKENIZE,
@@ -53,11 +56,51 @@ static const struct ox_option options[] = {
     {.name = "overwrite-output-dir", .type = OX_OPT_BOOL,
      .offset = offsetof(struct ox_config, overwrite_output_dir), .group = group_files, .default_text = "false",
      .commands = RUN, .help = "start over where a run already is: its checkpoints and its store are deleted"},
+    {.name = "data-format", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, data_format),
+     .choices = "auto|text|jsonl|bytes|tokens", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "what --data holds; auto tells token files by their first bytes, rows by the ending .jsonl, .ndjson or "
+             ".json, else takes text where the model has a tokenizer and bytes where it has none"},
+    {.name = "document-separator", .placeholder = "TEXT", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, document_separator),
+     .text_bytes = sizeof none->document_separator, .group = group_data, .default_text = "", .commands = TEXTS,
+     .help = "what parts the documents of a text file, as '<|endoftext|>' or '\\n\\n'; without it a file is one "
+             "document"},
+    {.name = "add-bos", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, add_bos),
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "BOS before every document; auto: as the tokenizer does, and not where eval reads plain text"},
+    {.name = "add-eos", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, add_eos),
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "EOS behind every document; auto: where there is one, and not where eval reads plain text"},
+    {.name = "chat-template", .placeholder = "NAME", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, chat_template),
+     .text_bytes = sizeof none->chat_template, .group = group_data, .default_text = "",
+     .commands = TEXTS | OX_CMD_GENERATE,
+     .help = "of conversations: chatml, llama2, llama3, mistral-v1, -v3, -v3-tekken, -v7, -v7-tekken, qwen2.5, qwen3; "
+             "told by the model's own template when not given"},
+    {.name = "parse-special", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, parse_special),
+     .group = group_data, .default_text = "false", .commands = TEXTS,
+     .help = "special-token strings inside the texts of conversations become those tokens"},
+    {.name = "packing", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, packing),
+     .choices = "auto|stream|pack|pad", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "stream: documents one after another, cut every --max-seq-length tokens; pack: whole documents side by "
+             "side; pad: one document in a sequence; auto: pack for conversations, else stream"},
+    {.name = "document-mask", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, document_mask),
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "attention and positions end with a document; off: a stream is one text; auto: on"},
+    {.name = "overlong", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, overlong),
+     .choices = "auto|split|truncate|drop", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "documents beyond --max-seq-length when packed or padded; auto: conversations are truncated, texts split"},
+    {.name = "data-cache", .placeholder = "FOLDER", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, data_cache),
+     .text_bytes = sizeof none->data_cache, .group = group_data, .default_text = "", .commands = TEXTS,
+     .help = "folder for the tokens of texts, used again while nothing has changed; of train: OUTPUT/cache when not "
+             "given"},
     {.name = "device-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, device_mem_bytes),
      .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
      .help = "device memory to use, as 20GiB; 0: host memory is device memory"},
     {.name = "host-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, host_mem_bytes), .min = 0,
-     .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .max = 0x1p62, .group = group_memory, .default_text = "0",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
      .help = "host memory to use; 0: what is free, less a reserve"},
     {.name = "nvme", .type = OX_OPT_NVME, .offset = offsetof(struct ox_config, nvme), .group = group_memory,
      .default_text = "", .commands = RUN | OX_CMD_DOCTOR,
@@ -76,9 +119,9 @@ static const struct ox_option options[] = {
     {.name = "gradient-accumulation-steps", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, gradient_accumulation_steps), .min = 1, .max = 1048576,
      .group = group_training, .default_text = "1", .commands = RUN, .help = "micro-batches in a step"},
-    {.name = "max-seq-length", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_seq_length),
-     .min = 1, .max = 16777216, .group = group_training, .default_text = "1024",
-     .commands = RUN | OX_CMD_EVAL, .help = "tokens in a sequence, at most what the model can attend to"},
+    {.name = "max-seq-length", .alias = "seq-len", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, max_seq_length), .min = 1, .max = 16777216, .group = group_training,
+     .default_text = "1024", .commands = TEXTS, .help = "tokens in a sequence, at most what the model can attend to"},
     {.name = "max-grad-norm", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, max_grad_norm),
      .min = 0, .max = 1e+30, .group = group_training, .default_text = "1", .commands = RUN,
      .help = "gradients are scaled down to this global norm; 0: never"},
@@ -88,6 +131,9 @@ static const struct ox_option options[] = {
     {.name = "decay-embeddings", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_embeddings),
      .group = group_training, .default_text = "false", .commands = RUN,
      .help = "weight decay applies to embeddings too"},
+    {.name = "decay-all", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_all),
+     .group = group_training, .default_text = "false", .commands = RUN,
+     .help = "weight decay applies to every parameter, norms and biases too"},
     {.name = "adam-beta1", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, adam_beta1), .min = 0,
      .max = 1, .group = group_training, .default_text = "0.9", .commands = RUN,
      .help = "decay rate of the first moment"},
@@ -98,11 +144,11 @@ static const struct ox_option options[] = {
      .min = 0, .max = 1, .group = group_training, .default_text = "1e-8", .commands = RUN,
      .help = "added to the root of the second moment"},
     {.name = "seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, seed), .min = 0, .max = 0x1p64,
-     .group = group_training, .default_text = "42", .commands = RUN,
-     .help = "of fresh weights and of the data order"},
+     .group = group_training, .default_text = "42", .commands = RUN | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
+     .help = "of fresh weights, of the data order, of sampling"},
     {.name = "data-order", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data_order),
      .text_bytes = sizeof none->data_order, .choices = "shuffle|sequential", .group = group_training,
-     .default_text = "shuffle", .commands = RUN, .help = "order in which the data is walked"},
+     .default_text = "shuffle", .commands = RUN | OX_CMD_TOKENIZE, .help = "order in which the data is walked"},
     {.name = "max-nonfinite-steps", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, max_nonfinite_steps), .min = 1, .max = 1000000,
      .group = group_training, .default_text = "10", .commands = RUN,
@@ -127,13 +173,15 @@ static const struct ox_option options[] = {
      .max = 1e+12, .group = group_rate, .default_text = "0", .commands = RUN,
      .help = "wsd: steps of the final decay; 0: a tenth of all"},
     {.name = "dtype", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, dtype),
-     .choices = "fp32|bf16", .group = group_numbers, .default_text = "fp32", .commands = RUN | OX_CMD_EVAL,
+     .choices = "fp32|bf16", .group = group_numbers, .default_text = "fp32",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
      .help = "what forward and backward compute in"},
     {.name = "grad-dtype", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, grad_dtype),
      .choices = "fp32|bf16", .group = group_numbers, .default_text = "fp32", .commands = RUN,
      .help = "what a finished gradient leaves the device in"},
     {.name = "compute-threads", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, compute_threads),
-     .min = 0, .max = 4096, .group = group_numbers, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .min = 0, .max = 4096, .group = group_numbers, .default_text = "0",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
      .help = "threads of the CPU device; 0: all cores"},
     {.name = "logging-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, logging_steps),
      .min = 1, .max = 1e+12, .group = group_reports, .default_text = "1", .commands = RUN,
@@ -142,7 +190,7 @@ static const struct ox_option options[] = {
      .max = 1e+12, .group = group_reports, .default_text = "500", .commands = RUN,
      .help = "steps between two evaluations; 0: only at the end"},
     {.name = "eval-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, eval_windows),
-     .min = 0, .max = 1e+12, .group = group_reports, .default_text = "32", .commands = RUN | OX_CMD_EVAL,
+     .min = 0, .max = 1e+12, .group = group_reports, .default_text = "32", .commands = RUN,
      .help = "sequences of one evaluation; 0: all there are"},
     {.name = "save-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, save_steps), .min = 0,
      .max = 1e+12, .group = group_reports, .default_text = "500", .commands = RUN,
@@ -158,6 +206,49 @@ static const struct ox_option options[] = {
      .offset = offsetof(struct ox_config, stop_grace_seconds), .min = 0, .max = 86400,
      .group = group_reports, .default_text = "30", .commands = RUN,
      .help = "time a step may still take after the first INT or TERM"},
+    {.name = "stride", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, stride), .min = 0, .max = 16777216,
+     .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL,
+     .help = "tokens from one window to the next, of which each then counts those that no window before did; 0: "
+             "--max-seq-length, windows do not overlap"},
+    {.name = "max-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_windows), .min = 0,
+     .max = 1e+12, .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE,
+     .help = "the first windows of every file alone; 0: all; with tokenize --show: how many, 0: 1"},
+    {.name = "bos-per-window", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, bos_per_window),
+     .group = group_training, .default_text = "false", .commands = OX_CMD_EVAL,
+     .help = "every window is BOS and the next --max-seq-length tokens"},
+    {.name = "prompt", .type = OX_OPT_PROSE, .offset = offsetof(struct ox_config, prompt),
+     .text_bytes = sizeof none->prompt, .group = group_generation, .default_text = "",
+     .commands = OX_CMD_GENERATE, .help = "what the model goes on from"},
+    {.name = "prompt-file", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, prompt_file),
+     .text_bytes = sizeof none->prompt_file, .group = group_generation, .default_text = "",
+     .commands = OX_CMD_GENERATE, .help = "the same from a file"},
+    {.name = "chat", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, chat), .group = group_generation,
+     .default_text = "false", .commands = OX_CMD_GENERATE,
+     .help = "the prompt is a user's message, put into the chat template"},
+    {.name = "system-prompt", .type = OX_OPT_PROSE, .offset = offsetof(struct ox_config, system_prompt),
+     .text_bytes = sizeof none->system_prompt, .group = group_generation, .default_text = "",
+     .commands = OX_CMD_GENERATE, .help = "with --chat: the system's message before it"},
+    {.name = "thinking", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, thinking),
+     .group = group_generation, .default_text = "true", .commands = OX_CMD_GENERATE,
+     .help = "with --chat and qwen3: the answer may begin with reasoning"},
+    {.name = "max-new-tokens", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_new_tokens), .min = 0,
+     .max = 16777216, .group = group_generation, .default_text = "128", .commands = OX_CMD_GENERATE,
+     .help = "tokens to generate at most"},
+    {.name = "temperature", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, temperature), .min = 0,
+     .max = 100, .group = group_generation, .default_text = "1", .commands = OX_CMD_GENERATE,
+     .help = "what the logits are divided by; 0: always the most likely token"},
+    {.name = "top-k", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, top_k), .min = 0, .max = 1e+9,
+     .group = group_generation, .default_text = "0", .commands = OX_CMD_GENERATE,
+     .help = "sample among the K most likely tokens; 0: all"},
+    {.name = "top-p", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, top_p), .min = 0, .max = 1,
+     .group = group_generation, .default_text = "1", .commands = OX_CMD_GENERATE,
+     .help = "sample among the fewest tokens that reach this probability together"},
+    {.name = "ignore-eos", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, ignore_eos),
+     .group = group_generation, .default_text = "false", .commands = OX_CMD_GENERATE,
+     .help = "go on behind an end of text"},
+    {.name = "top-logits", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, top_logits), .min = 0,
+     .max = 1e+6, .group = group_generation, .default_text = "0", .commands = OX_CMD_GENERATE,
+     .help = "report the largest N logits behind the prompt, with --format json"},
     {.name = "tiles", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, tiles), .min = 0,
      .max = 65536, .group = group_placement, .default_text = "0", .commands = RUN,
      .help = "groups that the micro-batches of a step are walked in; 0: planned"},
@@ -203,11 +294,15 @@ static const struct ox_option options[] = {
     {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
      .text_bytes = sizeof none->format, .choices = "text|json", .group = group_command,
      .default_text = "text",
-     .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR | OX_CMD_TOKENIZE,
+     .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR | OX_CMD_TOKENIZE |
+                 OX_CMD_GENERATE,
      .help = "of the report"},
     {.name = "jsonl", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, jsonl), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TOKENIZE,
      .help = "read lines of {\"text\"} from --data or stdin, write lines of {\"ids\"}"},
+    {.name = "show", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, show), .group = group_command,
+     .default_text = "false", .commands = OX_CMD_TOKENIZE,
+     .help = "print sequences as training would see them: tokens, masks, document borders"},
 };
 
 enum { OPTION_COUNT = sizeof options / sizeof *options };
@@ -239,13 +334,18 @@ const struct ox_option *ox_option_find(const char *name) {
     return NULL;
 }
 
+bool ox_option_is_list(const struct ox_option *option) {
+    return option->type == OX_OPT_NVME || option->type == OX_OPT_DATA;
+}
+
 const char *ox_command_name(unsigned command) {
     static const struct {
         unsigned command;
         const char *name;
     } commands[] = {{OX_CMD_TRAIN, "train"},   {OX_CMD_PLAN, "plan"},     {OX_CMD_EVAL, "eval"},
                     {OX_CMD_INSPECT, "inspect"}, {OX_CMD_EXPORT, "export"}, {OX_CMD_DOCTOR, "doctor"},
-                    {OX_CMD_BENCH, "bench"},     {OX_CMD_TOKENIZE, "tokenize"}};
+                    {OX_CMD_BENCH, "bench"},     {OX_CMD_TOKENIZE, "tokenize"},
+                    {OX_CMD_GENERATE, "generate"}};
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (commands[i].command == command) {
             return commands[i].name;

@@ -120,10 +120,8 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
 
 /* ---- data ------------------------------------------------------------------------------------------ */
 
-static enum ox_data_kind data_kind(const char *format) {
-    return strcmp(format, "bytes") == 0  ? OX_DATA_BYTES
-           : strcmp(format, "llmc") == 0 ? OX_DATA_LLMC
-           : strcmp(format, "llmq") == 0 ? OX_DATA_LLMQ : OX_DATA_AUTO;
+static enum ox_data_kind data_kind(enum ox_data_format format) {
+    return format == OX_FORMAT_BYTES ? OX_DATA_BYTES : OX_DATA_AUTO;
 }
 
 static enum ox_status check_input(const char *flag, const char *path) {
@@ -165,7 +163,7 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
         trainer->eval.token_count = 0;
         if (ox_sampler_window_count(&trainer->train) > 0) {
             ox_log(OX_LOG_WARN, "nothing is evaluated: --eval-fraction %g of %s is less than one window of "
-                   "--max-seq-length %llu + 1 tokens; all of it is trained on", config->eval_fraction, config->data,
+                   "--max-seq-length %llu + 1 tokens; all of it is trained on", config->eval_fraction, config->data[0].path,
                    (unsigned long long)config->max_seq_length);
         }
     }
@@ -174,9 +172,9 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
 
 static enum ox_status open_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    enum ox_status status = check_input("--data", config->data);
+    enum ox_status status = check_input("--data", config->data[0].path);
     if (status == OX_OK) {
-        status = ox_data_open(config->data, data_kind(config->data_format), &trainer->data);
+        status = ox_data_open(config->data[0].path, data_kind(config->data_format), &trainer->data);
     }
     if (status != OX_OK) {
         return status;
@@ -190,7 +188,7 @@ static enum ox_status open_data(struct ox_trainer *trainer) {
     status = open_eval_data(trainer);
     if (status == OX_OK && ox_sampler_window_count(&trainer->train) == 0) {
         status = ox_fail(OX_E_CONFIG, "%s: %llu tokens are not one window of --max-seq-length %llu + 1; use a shorter "
-                         "length or more text", config->data, (unsigned long long)trainer->train.token_count,
+                         "length or more text", config->data[0].path, (unsigned long long)trainer->train.token_count,
                          (unsigned long long)config->max_seq_length);
     }
     return status;
@@ -242,7 +240,7 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     }
     cap_sequence(trainer);
     /* A plan needs no data; without it the number of steps is what the user says. */
-    if (trainer->config.data[0] != '\0') {
+    if (trainer->config.data_count > 0) {
         status = open_data(trainer);
     }
     if (status == OX_OK) {

@@ -255,18 +255,24 @@ static bool is_doomed(const char *output_dir, const char *path) {
     return doomed;
 }
 
-enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer) {
-    const struct ox_config *const config = &trainer->config;
-    const struct {
-        const char *flag, *path;
-    } inputs[] = {{"--model", config->model}, {"--data", config->data}, {"--eval-data", config->eval_data}};
-    for (unsigned i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-        if (inputs[i].path[0] != '\0' && is_doomed(config->output_dir, inputs[i].path)) {
-            return ox_fail(OX_E_CONFIG, "%s %s: lies in what --overwrite-output-dir would delete of %s; give another "
-                           "--output", inputs[i].flag, inputs[i].path, config->output_dir);
-        }
+static enum ox_status check_input(const struct ox_config *config, const char *flag, const char *path) {
+    if (path[0] != '\0' && is_doomed(config->output_dir, path)) {
+        return ox_fail(OX_E_CONFIG, "%s %s: lies in what --overwrite-output-dir would delete of %s; give another --output",
+                       flag, path, config->output_dir);
     }
     return OX_OK;
+}
+
+enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    enum ox_status status = check_input(config, "--model", config->model);
+    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
+        status = check_input(config, "--data", config->data[i].path);
+    }
+    if (status == OX_OK) {
+        status = check_input(config, "--tokenizer", config->tokenizer);
+    }
+    return status == OX_OK ? check_input(config, "--eval-data", config->eval_data) : status;
 }
 
 enum ox_status ox_run_clear(const char *output_dir) {

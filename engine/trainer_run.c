@@ -154,7 +154,7 @@ static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t beg
     state->step++;
     state->cursor += windows;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: its windows of %s have no token to be trained on", state->step,
-           trainer->config.data);
+           trainer->config.data[0].path);
     tell_step(trainer, &(struct ox_step_report){.step = state->step, .max_steps = trainer->max_steps,
                                                 .tokens_seen = state->tokens_seen,
                                                 .wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9,

@@ -73,9 +73,9 @@ static enum ox_status find_option(const struct arguments *a, const char *argumen
 static enum ox_status mark_seen(struct arguments *a, const struct ox_option *option) {
     uint32_t count = 0;
     bool *const seen = &a->seen[option - ox_options(&count)];
-    if (option->type == OX_OPT_NVME) {
-        if (!*seen) {
-            a->config->nvme_count = 0; /* flags replace the list of the file */
+    if (ox_option_is_list(option)) {
+        if (!*seen) { /* flags replace the list of the file */
+            *(option->type == OX_OPT_NVME ? &a->config->nvme_count : &a->config->data_count) = 0;
         }
     } else if (*seen) {
         return ox_fail(OX_E_CONFIG, "--%s is given twice; give it once", option->name);

@@ -13,7 +13,7 @@ int ox_cmd_eval(const struct ox_config *config) {
         return ox_cmd_fail(status);
     }
     if (report.tokens == 0) {
-        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "%s: no token to be predicted", config->data));
+        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "%s: no token to be predicted", config->data[0].path));
     }
     if (strcmp(config->format, "json") == 0) {
         json_t *const json = json_pack("{s:f, s:f, s:I}", "mean_nll", report.loss, "perplexity", report.perplexity,

@@ -110,10 +110,10 @@ static enum ox_status write_token_file(const struct tokenizing *t, const char *p
 static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config *config) {
     char *text = NULL;
     size_t bytes = 0;
-    if (config->data[0] == '\0') {
+    if (config->data_count == 0) {
         return ox_fail(OX_E_CONFIG, "--data is missing; give a text file, or --jsonl to read lines from stdin");
     }
-    enum ox_status status = ox_file_read(config->data, DATA_BYTES_MAX, &text, &bytes);
+    enum ox_status status = ox_file_read(config->data[0].path, DATA_BYTES_MAX, &text, &bytes);
     if (status != OX_OK) {
         return status;
     }
@@ -122,7 +122,7 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
     const double seconds = (double)(ox_clock_ns() - start) / 1e9;
     free(text);
     if (status != OX_OK) {
-        return ox_fail_in(status, "%s", config->data);
+        return ox_fail_in(status, "%s", config->data[0].path);
     }
     status = config->output_dir[0] == '\0' ? OX_OK : write_token_file(t, config->output_dir);
     if (status != OX_OK) {
@@ -146,7 +146,7 @@ int ox_cmd_tokenize(const struct ox_config *config) {
         status = ox_encoder_open(t.tokenizer, &t.encoder);
     }
     if (status == OX_OK) {
-        status = config->jsonl ? tokenize_lines(&t, config->data) : count_tokens(&t, config);
+        status = config->jsonl ? tokenize_lines(&t, config->data[0].path) : count_tokens(&t, config);
     }
     ox_ids_free(&t.ids);
     ox_encoder_close(&t.encoder);

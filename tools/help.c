@@ -6,8 +6,8 @@
 enum { NAME_COLUMN = 2, HELP_COLUMN = 38, LINE_COLUMNS = 100 };
 
 static const char *placeholder(const struct ox_option *option) {
-    if (option->choices != NULL) {
-        return option->choices;
+    if (option->placeholder != NULL || option->choices != NULL) {
+        return option->placeholder != NULL ? option->placeholder : option->choices;
     }
     switch (option->type) {
     case OX_OPT_U64:
@@ -19,6 +19,10 @@ static const char *placeholder(const struct ox_option *option) {
         return "SIZE";
     case OX_OPT_NVME:
         return "PATH:SIZE";
+    case OX_OPT_DATA:
+        return "PATH[:WEIGHT]";
+    case OX_OPT_PROSE:
+        return "TEXT";
     default:
         return "PATH";
     }

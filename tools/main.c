@@ -24,6 +24,8 @@ static const struct ox_command commands[] = {
     {.name = "inspect", .mask = OX_CMD_INSPECT, .positional = "model", .run = ox_cmd_inspect,
      .summary = "what a model, checkpoint or store holds, with every checksum verified"},
     {.name = "tokenize", .mask = OX_CMD_TOKENIZE, .run = ox_cmd_tokenize, .summary = "the token ids of a text"},
+    {.name = "generate", .mask = OX_CMD_GENERATE, .run = ox_cmd_generate,
+     .summary = "text from a model, greedy or sampled"},
     {.name = "version", .run = run_version, .summary = "the version of this program"},
 };
 

@@ -60,8 +60,9 @@ static void test_table(void) {
         CHECK(ox_option_find(options[i].name) == &options[i]);
         CHECK(options[i].alias == NULL || ox_option_find(options[i].alias) == &options[i]);
         CHECK(strchr(options[i].name, '_') == NULL);
-        CHECK(options[i].help[0] != '\0' && strlen(options[i].help) <= 80 && options[i].commands != 0);
-        CHECK(options[i].type == OX_OPT_TEXT ? options[i].text_bytes > 1 : options[i].text_bytes == 0);
+        CHECK(options[i].help[0] != '\0' && strlen(options[i].help) <= 240 && options[i].commands != 0);
+        const bool is_text = options[i].type == OX_OPT_TEXT || options[i].type == OX_OPT_PROSE;
+        CHECK(is_text ? options[i].text_bytes > 1 : options[i].text_bytes == 0);
         CHECK((options[i].type != OX_OPT_CHOICE) || options[i].choices != NULL);
         for (uint32_t k = 0; k < i; k++) {
             CHECK(options[k].offset != options[i].offset);
@@ -87,7 +88,7 @@ static void test_defaults(void) {
           c.max_seq_length == 1024);
     CHECK(c.chunk_elems == 262144 && c.queue_depth == 16 && c.eval_windows == 32 && c.seed == 42);
     CHECK(c.lr_scheduler_type == OX_LR_LINEAR && c.dtype == OX_COMPUTE_FP32 && c.prefetch_depth == -1);
-    CHECK(strcmp(c.save_dtype, "fp32") == 0 && strcmp(c.data_format, "auto") == 0 && c.nvme_count == 0);
+    CHECK(strcmp(c.save_dtype, "fp32") == 0 && c.data_format == OX_FORMAT_AUTO && c.nvme_count == 0);
     CHECK(c.eval_fraction == 0.02 && c.stop_grace_seconds == 30.0 && c.max_nonfinite_steps == 10);
 }
 
@@ -132,6 +133,12 @@ static void test_set(void) {
     set_refused("nvme", "/mnt/a:0", "does not end in a size");
     set_refused("nvme", ":4GiB", "names no folder");
     set_refused("model", "a\nb", "control characters");
+    set_refused("data", "", "no value");
+    set_refused("data", "a\nb", "not UTF-8 text");
+    set_refused("data", "a:2000000", "not a weight");
+    set_refused("data", "a:1.2.3", "not a weight");
+    set_refused("packing", "both", "auto, stream, pack, pad");
+    set_refused("prompt", "a\xff", "UTF-8");
     set_refused("model", "a\xff", "UTF-8");
     char longer[OX_CONFIG_TEXT_BYTES + 1];
     memset(longer, 'a', sizeof longer - 1);
@@ -143,6 +150,14 @@ static void test_set(void) {
     for (uint32_t i = c.nvme_count; i < OX_CONFIG_NVME_MAX; i++) {
         REQUIRE_OK(set(&c, "nvme", "/mnt/d:1GiB"));
     }
+    c.data_count = 0;
+    REQUIRE_OK(set(&c, "data", "a:2.5"));
+    REQUIRE_OK(set(&c, "data", "b:c"));
+    REQUIRE_OK(set(&c, "data", "/"));
+    CHECK(c.data_count == 3 && strcmp(c.data[0].path, "a") == 0 && c.data[0].weight == 2.5);
+    CHECK(strcmp(c.data[1].path, "b:c") == 0 && c.data[1].weight == 1 && strcmp(c.data[2].path, "/") == 0);
+    REQUIRE_OK(set(&c, "prompt", "two\nlines"));
+    CHECK(strcmp(c.prompt, "two\nlines") == 0);
     CHECK(set(&c, "nvme", "/mnt/d:1GiB") == OX_E_CONFIG && strstr(ox_error_text(), "more than 16") != NULL);
 }
 
@@ -164,7 +179,6 @@ static void check_refused(unsigned command, const char *name, const char *text, 
 
 static void test_validate(void) {
     check_refused(OX_CMD_TRAIN, "model", "", "--model is missing");
-    check_refused(OX_CMD_TRAIN, "data", "", "--data is missing");
     check_refused(OX_CMD_TRAIN, "output", "", "--output is missing");
     check_refused(OX_CMD_TRAIN, "output", "m", "--model folder itself");
     check_refused(OX_CMD_EXPORT, "output", "", "--output is missing");
@@ -222,7 +236,7 @@ static void test_yaml(void) {
                                               "nvme:\n  - /mnt/a:1GiB\n  - \"/mnt/b:2GiB\"\n"),
                                    OX_CMD_TRAIN));
     CHECK(strcmp(c.model, "./m") == 0 && c.learning_rate == 1e-5 && c.max_steps == 7 && !c.decay_embeddings);
-    CHECK(c.device_mem_bytes == UINT64_C(2) << 30 && strcmp(c.data, "a # b") == 0);
+    CHECK(c.device_mem_bytes == UINT64_C(2) << 30 && strcmp(c.data[0].path, "a # b") == 0);
     CHECK(c.nvme_count == 2 && strcmp(c.nvme[0].path, "/mnt/a") == 0 && c.nvme[1].bytes == UINT64_C(2) << 30);
     REQUIRE_OK(ox_config_load_yaml(&c, write_yaml(""), OX_CMD_TRAIN));
     REQUIRE_OK(ox_config_load_yaml(&c, write_yaml("nvme: /mnt/c:1GiB\n"), OX_CMD_TRAIN));
@@ -258,7 +272,10 @@ static void test_yaml(void) {
 static void test_round_trip(void) {
     static const char *const values[][2] = {
         {"model", "path with 'quotes' and \"more\" \\ # : \xc3\xa9"},
-        {"data", ""},
+        {"data", "a b.txt"},
+        {"data", "c.jsonl:0.30000000000000004"},
+        {"packing", "pad"},
+        {"document-separator", "\\n\\n"},
         {"learning-rate", "0.1"},
         {"weight-decay", "0.30000000000000004"},
         {"adam-epsilon", "4.9406564584124654e-324"},
