@@ -238,8 +238,8 @@ static enum ox_status forward_to_act(const struct ox_block_run *run, const float
     }
     if (status == OX_OK) {
         status = run->ops->attention_forward(run->lane, &(struct ox_op_attention_forward){
-            .out = work->att, .lse = work->lse, .qkv = work->qkv, .scratch = work->attention_scratch,
-            .shape = attention_of(run)});
+            .out = work->att, .lse = work->lse, .qkv = work->qkv, .positions = run->positions,
+            .scratch = work->attention_scratch, .shape = attention_of(run)});
     }
     if (status == OX_OK) {
         status = linear(run, weights, (struct matrix){OX_ROLE_OUT, w.att, w.hidden}, work->att, x, x2);
@@ -364,7 +364,7 @@ static enum ox_status attention_back(const struct ox_block_run *run, struct grad
     if (status == OX_OK) {
         status = run->ops->attention_backward(run->lane, &(struct ox_op_attention_backward){
             .dqkv = work->u, .dout = work->g, .qkv = work->qkv, .out = work->att, .lse = work->lse,
-            .scratch = work->attention_scratch, .shape = attention_of(run)});
+            .positions = run->positions, .scratch = work->attention_scratch, .shape = attention_of(run)});
     }
     if (status == OX_OK) {
         status = rope(run, work->u, true);

@@ -23,7 +23,7 @@ struct ox_block_run {
     struct ox_lane *lane;
     const struct ox_shape *shape;
     const struct ox_unit *unit;
-    const int32_t *ids, *positions, *targets; /* (rows) */
+    const int32_t *ids, *positions, *targets; /* (rows); a document begins where positions are 0 */
     const float *cos_table, *sin_table;       /* (seq, head_dim / 2) */
     void *work;
 };

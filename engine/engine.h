@@ -103,9 +103,11 @@ void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* The tokens of micro-batch mb_idx, (batch * seq) each, to be filled before a step; a target of -1 is not counted. */
+/* The tokens of micro-batch mb_idx, (batch * seq) each, to be filled before a step; a target of -1 is not counted.
+ * ox_engine_batch sets the positions to 0..seq-1 of each sequence. A caller with several documents in a sequence lets
+ * them begin again at 0 with each: a document is then placed and attended to on its own. */
 struct ox_batch {
-    int32_t *ids, *targets;
+    int32_t *ids, *targets, *positions;
 };
 struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx);
 

@@ -18,7 +18,7 @@ struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx) {
     for (uint32_t i = 0; i < engine->shape.rows; i++) {
         positions[i] = (int32_t)(i % engine->shape.seq);
     }
-    return (struct ox_batch){.ids = ids, .targets = positions + engine->shape.rows};
+    return (struct ox_batch){.ids = ids, .targets = positions + engine->shape.rows, .positions = positions};
 }
 
 /* ---- compute -------------------------------------------------------------------------------------- */

@@ -171,7 +171,11 @@ struct ox_op_act_backward {
 /* Causal attention with grouped query heads: query head h reads key/value head h / (heads/kv_heads).
  * qkv holds q | k | v in each row. No seq x seq matrix is ever in memory: keys are walked in blocks
  * with a running maximum and sum (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135). Blocks wholly
- * before the window of their queries are not computed. */
+ * before the window or the document of their queries are not computed.
+ *
+ * `positions` names the documents of a sequence: each is 0, where a document begins, or one more than that of the
+ * row before, and query i sees no key before i - positions[i]. The first of a sequence is 0. That is the caller's to
+ * keep; it is not checked. NULL: a sequence is one document, to the bit what positions of 0..seq-1 give. */
 struct ox_attention_shape {
     uint32_t batch, seq, heads, kv_heads, head_dim;
     uint32_t window; /* query i sees the keys j with i - window < j <= i; 0: all j <= i */
@@ -181,12 +185,14 @@ struct ox_op_attention_forward {
     float *out;       /* (rows, heads * head_dim) */
     float *lse;       /* (batch, heads, seq): log of the sum of exponentials, kept for backward */
     const float *qkv; /* (rows, (heads + 2 * kv_heads) * head_dim) */
+    const int32_t *positions; /* (rows) or NULL */
     float *scratch;   /* ox_ops_attention_scratch_bytes() */
     struct ox_attention_shape shape;
 };
 struct ox_op_attention_backward {
     float *dqkv; /* as qkv; overwritten */
     const float *dout, *qkv, *out, *lse;
+    const int32_t *positions; /* as in forward */
     float *scratch;
     struct ox_attention_shape shape;
 };

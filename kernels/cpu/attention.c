@@ -8,9 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-/* A block of scores and one of their gradients stay in the second-level cache. KEYS is a multiple of
- * QUERIES and at least twice it, so that every row of queries sees at least one key of each block it is
- * given, with a window too: blocks of keys begin at multiples of QUERIES. */
+/* A block of scores and one of their gradients stay in the second-level cache. Where a row of queries sees no key
+ * of a block, because its window or its document begins behind it, the block adds zero to it. */
 enum { QUERIES = 128, KEYS = 512 };
 
 /* Scratch of one thread, in floats: scores, their gradients, then one number per query each. */
@@ -23,6 +22,7 @@ struct attention {
     const struct ox_vector *vector;
     const struct ox_attention_shape *shape;
     const float *qkv, *dout, *out_in;
+    const int32_t *positions; /* or NULL */
     const float *lse_in;
     float *out, *lse, *dqkv;
     float *scratch;
@@ -33,6 +33,10 @@ struct attention {
 
 static uint32_t min_u32(uint32_t a, uint32_t b) {
     return a < b ? a : b;
+}
+
+static uint32_t max_u32(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
 }
 
 static size_t work_len(const struct ox_attention_shape *shape) {
@@ -87,20 +91,26 @@ struct block {
     uint32_t key_begin; /* of the first block that these queries are given */
 };
 
-/* The first key that a query sees. */
-static uint32_t window_begin(const struct ox_attention_shape *shape, uint32_t query) {
-    return shape->window == 0 || query < shape->window ? 0 : query - shape->window + 1;
+/* The first key that row `row` of the block's queries sees: of its window or of its document, whichever begins
+ * later. It never falls from one row to the next. */
+static uint32_t first_seen(const struct attention *job, const struct block *at, uint32_t row) {
+    const uint32_t query = at->query + row, window = job->shape->window;
+    uint32_t begin = window == 0 || query < window ? 0 : query - window + 1;
+    if (job->positions != NULL) {
+        begin = max_u32(begin, query - (uint32_t)job->positions[(size_t)at->batch * job->shape->seq + query]);
+    }
+    return begin;
 }
 
-/* The keys of the block that query row `row` sees, counted from the block's first. */
+/* The keys of the block that query row `row` sees, counted from the block's first; perhaps none. */
 struct seen {
     uint32_t begin, end;
 };
 
 static struct seen seen_of(const struct attention *job, const struct block *at, uint32_t row) {
-    const uint32_t begin = window_begin(job->shape, at->query + row);
-    return (struct seen){.begin = begin > at->key ? begin - at->key : 0,
-                         .end = min_u32(at->key_count, at->query + row + 1 - at->key)};
+    const uint32_t begin = first_seen(job, at, row);
+    const uint32_t end = min_u32(at->key_count, at->query + row + 1 - at->key);
+    return (struct seen){.begin = min_u32(begin > at->key ? begin - at->key : 0, end), .end = end};
 }
 
 /* Zero for the keys of the block that a row does not see. */
@@ -109,8 +119,9 @@ static void clear_unseen(float *score, struct seen seen, uint32_t key_count) {
     memset(score + seen.end, 0, (key_count - seen.end) * sizeof(float));
 }
 
+/* Where the blocks of keys of a block of queries begin: none begins behind the first of these queries. */
 static uint32_t first_key(const struct attention *job, const struct block *at) {
-    return window_begin(job->shape, at->query) / QUERIES * QUERIES;
+    return first_seen(job, at, 0) / QUERIES * QUERIES;
 }
 
 static struct view q_view(const struct attention *job, const struct block *at) {
@@ -150,6 +161,19 @@ static void scores(const struct attention *job, const struct block *at, float *s
     multiply(&shape, q_view(job, at), k_view(job, at), score, at->key_count);
 }
 
+void ox_cpu_softmax_add(const struct ox_vector *vector, const struct ox_cpu_softmax *row) {
+    const float top = vector->max(row->score, row->count);
+    if (top > *row->max) {
+        if (*row->sum > 0.0f) {
+            const float shrink = expf(*row->max - top);
+            *row->sum *= shrink;
+            vector->scale(row->out, shrink, row->out_len);
+        }
+        *row->max = top;
+    }
+    *row->sum += vector->exp_row(row->score, *row->max, row->count);
+}
+
 /* Turns the block's scores into exponentials against the running maximum, and brings what was summed
  * before to the new maximum. */
 static void forward_softmax(const struct attention *job, const struct block *at, const struct work *work) {
@@ -158,18 +182,16 @@ static void forward_softmax(const struct attention *job, const struct block *at,
     for (uint32_t row = 0; row < at->query_count; row++) {
         float *const score = work->score + (size_t)row * at->key_count;
         const struct seen seen = seen_of(job, at, row);
-        const uint32_t seen_count = seen.end - seen.begin;
-        const float top = vector->max(score + seen.begin, seen_count);
         if (at->key == at->key_begin) {
-            work->row_max[row] = top;
+            work->row_max[row] = -INFINITY;
             work->row_sum[row] = 0.0f;
-        } else if (top > work->row_max[row]) {
-            const float shrink = expf(work->row_max[row] - top);
-            work->row_max[row] = top;
-            work->row_sum[row] *= shrink;
-            vector->scale(out + row * job->out_stride, shrink, job->shape->head_dim);
         }
-        work->row_sum[row] += vector->exp_row(score + seen.begin, work->row_max[row], seen_count);
+        ox_cpu_softmax_add(vector, &(struct ox_cpu_softmax){.score = score + seen.begin,
+                                                            .count = seen.end - seen.begin,
+                                                            .max = &work->row_max[row],
+                                                            .sum = &work->row_sum[row],
+                                                            .out = out + row * job->out_stride,
+                                                            .out_len = job->shape->head_dim});
         clear_unseen(score, seen, at->key_count);
     }
 }
@@ -223,6 +245,7 @@ void ox_cpu_attention_forward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_attention_forward *const op = args;
     struct attention job = attention_of(cpu, &op->shape);
     job.qkv = op->qkv;
+    job.positions = op->positions;
     job.out = op->out;
     job.lse = op->lse;
     job.scratch = op->scratch;
@@ -322,6 +345,7 @@ void ox_cpu_attention_backward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_attention_backward *const op = args;
     struct attention job = attention_of(cpu, &op->shape);
     job.qkv = op->qkv;
+    job.positions = op->positions;
     job.dout = op->dout;
     job.out_in = op->out;
     job.lse_in = op->lse;

@@ -67,6 +67,18 @@ void ox_cpu_column_sums(const struct ox_cpu *cpu, float *sums, const float *in, 
 void ox_cpu_join(const struct ox_cpu *cpu, float *out, const uint16_t *hi, const uint16_t *lo,
                  uint64_t count);
 
+/* A softmax whose scores come in pieces: turns `count` more into exponentials against the running maximum, and
+ * brings what was summed before, `sum` and the weighted `out`, to the new one. Before the first piece max is -inf and
+ * sum is 0; `out` is not touched until a piece has had a score. */
+struct ox_cpu_softmax {
+    float *score;
+    uint32_t count; /* may be 0 */
+    float *max, *sum;
+    float *out;
+    uint32_t out_len;
+};
+void ox_cpu_softmax_add(const struct ox_vector *vector, const struct ox_cpu_softmax *row);
+
 /* The least count of elements a thread is woken for, and a border between threads: a cache line. */
 enum { OX_CPU_GRAIN = 16 };
 
