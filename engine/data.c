@@ -1,4 +1,4 @@
-/* Token files: which there are, what they claim, and reading from them. */
+/* Token files and caches: which there are, what they claim, and reading from them. */
 #include "engine/data.h"
 
 #include "base/assert.h"
@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/prng.h"
+#include "engine/token_cache.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -38,9 +39,9 @@ struct data_file {
     uint64_t token_first; /* of the whole data */
     uint64_t token_count;
     uint64_t document_first; /* files before it that hold tokens; it is that document when it holds some itself */
-    uint64_t token_offset; /* bytes */
-    uint64_t mask_offset;  /* bytes; 0: every token is a target */
-    uint32_t token_bytes;  /* 1, 2 or 4 */
+    uint64_t token_offset;   /* bytes */
+    uint64_t mask_offset;    /* bytes; 0: every token is a target */
+    uint32_t token_bytes;    /* 1, 2 or 4 */
 };
 
 struct ox_data {
@@ -50,6 +51,7 @@ struct ox_data {
     uint32_t link_count;
     uint64_t token_count, document_count;
     uint64_t fingerprint;
+    struct ox_cache_file cache; /* of that kind alone; its file is the only one */
 };
 
 static enum ox_status fail_memory(const char *path) {
@@ -58,8 +60,7 @@ static enum ox_status fail_memory(const char *path) {
 
 static enum ox_status add_file(struct ox_data *data, const char *path) {
     if (data->file_count == FILES_MAX) {
-        return ox_fail(OX_E_CONFIG, "%s: is beyond the %d files that data may have; join some", path,
-                       FILES_MAX);
+        return ox_fail(OX_E_CONFIG, "%s: is beyond the %d files that data may have; join some", path, FILES_MAX);
     }
     if (data->file_count == data->room) {
         const uint32_t room = data->room > 0 ? 2 * data->room : 16;
@@ -82,8 +83,7 @@ static enum ox_status add_file(struct ox_data *data, const char *path) {
 static enum ox_status add_folder(struct ox_data *data, const char *path, bool recursive, int depth) {
     DIR *const folder = depth < FOLDER_DEPTH_MAX ? opendir(path) : NULL;
     if (folder == NULL) {
-        return ox_fail_errno(OX_E_CONFIG, depth < FOLDER_DEPTH_MAX ? errno : ELOOP,
-                             "%s: cannot list the folder", path);
+        return ox_fail_errno(OX_E_CONFIG, depth < FOLDER_DEPTH_MAX ? errno : ELOOP, "%s: cannot list the folder", path);
     }
     enum ox_status status = OX_OK;
     while (status == OX_OK) {
@@ -145,8 +145,8 @@ static enum ox_status open_file(const char *path, int *fd, uint64_t *bytes) {
     struct stat info;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0) {
-        return ox_fail_errno(errno == ENOENT || errno == EACCES ? OX_E_CONFIG : OX_E_IO, errno,
-                             "%s: cannot open", path);
+        return ox_fail_errno(errno == ENOENT || errno == EACCES ? OX_E_CONFIG : OX_E_IO, errno, "%s: cannot open",
+                             path);
     }
     if (fstat(*fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         close(*fd);
@@ -178,8 +178,7 @@ static enum ox_status find_kind(const struct ox_data *data, enum ox_data_kind *k
 }
 
 static enum ox_status fail_header(const struct data_file *file, const char *what, int64_t value) {
-    return ox_fail(OX_E_CORRUPT, "%s: the header of the token file has a wrong %s, %" PRId64, file->path,
-                   what, value);
+    return ox_fail(OX_E_CORRUPT, "%s: the header of the token file has a wrong %s, %" PRId64, file->path, what, value);
 }
 
 static enum ox_status read_llmc(struct data_file *file, const int32_t *header) {
@@ -237,8 +236,8 @@ static enum ox_status read_header(struct data_file *file, int fd, enum ox_data_k
     file->mask_offset = masked ? mask_offset : 0;
     if (file->file_bytes != expected) {
         return ox_fail(OX_E_CORRUPT,
-                       "%s: has %" PRIu64 " bytes where its header of %" PRIu64 " tokens asks for %" PRIu64,
-                       file->path, file->file_bytes, file->token_count, expected);
+                       "%s: has %" PRIu64 " bytes where its header of %" PRIu64 " tokens asks for %" PRIu64, file->path,
+                       file->file_bytes, file->token_count, expected);
     }
     return OX_OK;
 }
@@ -297,6 +296,32 @@ static enum ox_status reopen(const struct data_file *file, int *fd) {
     return status;
 }
 
+/* The one file, which is open, as a cache. What is in it follows from its key, so that no content is looked at. */
+static enum ox_status open_cache(struct ox_data *data) {
+    struct ox_cache_file *const cache = &data->cache;
+    const struct ox_cache_header *const header = &cache->header;
+    cache->fd = data->files[0].fd;
+    cache->where = data->files[0].path;
+    const enum ox_status status = ox_cache_read_header(cache->fd, cache->where, &cache->header, &cache->salt);
+    if (status != OX_OK) {
+        return status;
+    }
+    data->token_count = header->token_count;
+    data->document_count = header->document_count;
+    const uint64_t words[] = {(uint64_t)data->kind, header->key[0],         header->key[1],
+                              header->token_count,  header->document_count, header->trained_count};
+    data->fingerprint = ox_hash_seed(words, sizeof words / sizeof *words);
+    return data->token_count > 0 ? OX_OK : ox_fail(OX_E_CONFIG, "%s: holds no tokens", cache->where);
+}
+
+static enum ox_status open_cache_file(struct ox_data *data, const char *path) {
+    if (data->file_count != 1 || ox_path_is_folder(path)) {
+        return ox_fail(OX_E_CONFIG, "%s: is a folder, and a token cache is a single file; give that", path);
+    }
+    const enum ox_status status = open_file(path, &data->files[0].fd, &data->files[0].file_bytes);
+    return status == OX_OK ? open_cache(data) : status;
+}
+
 static int64_t token_at(const unsigned char *block, uint64_t idx, uint32_t token_bytes) {
     if (token_bytes == 1) {
         return block[idx];
@@ -319,8 +344,8 @@ static enum ox_status read_marks(const struct data_file *file, int fd, uint64_t 
     for (uint64_t done = 0; done < count && file->mask_offset != 0;) {
         const uint64_t bit = first + done, skipped = bit % 8;
         const uint64_t part = ox_min_u64(count - done, 8 * BLOCK_BYTES - skipped);
-        const enum ox_status status = ox_file_read_at(fd, file->path, block, (size_t)ox_div_up(skipped + part, 8),
-                                                      file->mask_offset + bit / 8);
+        const enum ox_status status =
+            ox_file_read_at(fd, file->path, block, (size_t)ox_div_up(skipped + part, 8), file->mask_offset + bit / 8);
         if (status != OX_OK) {
             return status;
         }
@@ -335,25 +360,28 @@ static enum ox_status read_marks(const struct data_file *file, int fd, uint64_t 
     return OX_OK;
 }
 
+static enum ox_status fail_id(const char *path, uint64_t token, int64_t id, uint32_t vocab) {
+    return ox_fail(OX_E_CORRUPT,
+                   "%s: token %" PRIu64 " has the id %" PRId64 ", but the model knows %" PRIu32
+                   " tokens; was it made with another tokenizer?",
+                   path, token, id, vocab);
+}
+
 /* Tokens of one file, counted from its first. */
-static enum ox_status read_tokens(const struct data_file *file, int fd, uint64_t first, uint64_t count,
-                                  uint32_t vocab, int32_t *tokens) {
+static enum ox_status read_tokens(const struct data_file *file, int fd, uint64_t first, uint64_t count, uint32_t vocab,
+                                  int32_t *tokens) {
     unsigned char block[BLOCK_BYTES];
     for (uint64_t done = 0; done < count;) {
         const uint64_t part = ox_min_u64(count - done, BLOCK_BYTES / file->token_bytes);
-        const enum ox_status status =
-            ox_file_read_at(fd, file->path, block, (size_t)(part * file->token_bytes),
-                            file->token_offset + (first + done) * file->token_bytes);
+        const enum ox_status status = ox_file_read_at(fd, file->path, block, (size_t)(part * file->token_bytes),
+                                                      file->token_offset + (first + done) * file->token_bytes);
         if (status != OX_OK) {
             return status;
         }
         for (uint64_t i = 0; i < part; i++) {
             const int64_t id = token_at(block, i, file->token_bytes);
             if (id >= (int64_t)vocab) {
-                return ox_fail(OX_E_CORRUPT,
-                               "%s: token %" PRIu64 " has the id %" PRId64 ", but the model knows %" PRIu32
-                               " tokens; was it made with another tokenizer?",
-                               file->path, first + done + i, id, vocab);
+                return fail_id(file->path, first + done + i, id, vocab);
             }
             tokens[done + i] = (int32_t)id;
         }
@@ -362,10 +390,31 @@ static enum ox_status read_tokens(const struct data_file *file, int fd, uint64_t
     return OX_OK;
 }
 
+/* Words of a cache are read into `tokens` and taken apart there. */
+static enum ox_status read_cache(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab,
+                                 int32_t *tokens, uint8_t *marks) {
+    uint32_t *const words = (uint32_t *)tokens;
+    const enum ox_status status = ox_cache_read_tokens(&data->cache, first, count, words);
+    if (status != OX_OK) {
+        return status;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        const uint32_t word = words[i], id = word & ((UINT32_C(1) << OX_CACHE_BEGINS_BIT) - 1);
+        if (id >= vocab) {
+            return fail_id(data->cache.where, first + i, id, vocab);
+        }
+        if (marks != NULL) {
+            marks[i] = (uint8_t)((word >> OX_CACHE_TRAINED_BIT & 1 ? OX_TOKEN_TRAINED : 0) |
+                                 (word >> OX_CACHE_BEGINS_BIT & 1 ? OX_TOKEN_BEGINS : 0));
+        }
+        tokens[i] = (int32_t)id;
+    }
+    return OX_OK;
+}
+
 /* Sizes of all files and samples spread over the whole: enough to notice other data, cheap on any size. */
 static enum ox_status find_fingerprint(struct ox_data *data) {
-    uint64_t hash =
-        ox_hash_seed((const uint64_t[]){(uint64_t)data->kind, data->file_count, data->token_count}, 3);
+    uint64_t hash = ox_hash_seed((const uint64_t[]){(uint64_t)data->kind, data->file_count, data->token_count}, 3);
     for (uint32_t i = 0; i < data->file_count; i++) {
         hash = ox_hash64(&data->files[i].token_count, sizeof data->files[i].token_count, hash);
     }
@@ -396,7 +445,7 @@ static enum ox_status find_fingerprint(struct ox_data *data) {
 }
 
 enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind) {
-    unsigned char start[8] = {0};
+    unsigned char start[OX_CACHE_MAGIC_OFFSET + 8] = {0};
     uint64_t bytes = 0;
     int fd = -1;
     enum ox_status status = open_file(path, &fd, &bytes);
@@ -408,13 +457,14 @@ enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind) {
     int32_t magic;
     memcpy(&magic, start, sizeof magic);
     *kind = OX_DATA_BYTES;
-    if (bytes >= sizeof llmq_magic && memcmp(start, llmq_magic, sizeof llmq_magic) == 0) {
+    if (memcmp(start + OX_CACHE_MAGIC_OFFSET, OX_CACHE_MAGIC, 8) == 0) {
+        *kind = OX_DATA_CACHE; /* before the others, as it begins with a checksum, which may be anything */
+    } else if (bytes >= sizeof llmq_magic && memcmp(start, llmq_magic, sizeof llmq_magic) == 0) {
         *kind = OX_DATA_LLMQ;
     } else if (bytes >= sizeof magic && (magic == llmc_gpt2_magic || magic == llmc_llama3_magic)) {
         *kind = OX_DATA_LLMC;
     } else if (status == OX_OK && bytes >= sizeof magic && magic == llmc_eval_magic) {
-        status = ox_fail(OX_E_CONFIG, "%s: is an evaluation file of llm.c, which holds questions and no text",
-                         path);
+        status = ox_fail(OX_E_CONFIG, "%s: is an evaluation file of llm.c, which holds questions and no text", path);
     }
     return status;
 }
@@ -432,19 +482,38 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
             status = list_files(data, path, true);
         }
     }
-    if (status == OX_OK) {
+    if (status == OX_OK && data->kind == OX_DATA_CACHE) {
+        status = open_cache_file(data, path);
+    } else if (status == OX_OK) {
         status = open_files(data, path);
-    }
-    if (status == OX_OK) {
-        status = find_fingerprint(data);
+        if (status == OX_OK) {
+            status = find_fingerprint(data);
+        }
     }
     if (status != OX_OK) {
         ox_data_close(&data);
         return status;
     }
     if (data->link_count > 0) {
-        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic links in the folder are left out", path,
-               data->link_count);
+        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic links in the folder are left out", path, data->link_count);
+    }
+    *out = data;
+    return OX_OK;
+}
+
+enum ox_status ox_data_open_fd(int fd, const char *where, struct ox_data **out) {
+    struct ox_data *data = calloc(1, sizeof *data);
+    enum ox_status status = data != NULL ? add_file(data, where) : fail_memory(where);
+    if (status == OX_OK) {
+        data->kind = OX_DATA_CACHE;
+        data->files[0].fd = fd;
+        status = open_cache(data);
+    } else {
+        close(fd);
+    }
+    if (status != OX_OK) {
+        ox_data_close(&data);
+        return status;
     }
     *out = data;
     return OX_OK;
@@ -477,6 +546,9 @@ uint64_t ox_data_document_count(const struct ox_data *data) {
 
 enum ox_status ox_data_documents(const struct ox_data *data, uint64_t first, uint64_t count, uint64_t *begins) {
     OX_ASSERT(first <= data->document_count && count <= data->document_count - first);
+    if (data->kind == OX_DATA_CACHE) {
+        return ox_cache_read_documents(&data->cache, first, count, begins);
+    }
     uint32_t low = 0, high = data->file_count; /* the last file with document_first <= first: empty ones come before */
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
@@ -495,13 +567,20 @@ enum ox_status ox_data_documents(const struct ox_data *data, uint64_t first, uin
 }
 
 bool ox_data_is_chat(const struct ox_data *data) {
-    (void)data;
-    return false;
+    return data->kind == OX_DATA_CACHE && data->cache.header.is_chat != 0;
 }
 
-enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab,
-                            int32_t *tokens, uint8_t *marks) {
+void ox_data_cache_header(const struct ox_data *data, struct ox_cache_header *out) {
+    OX_ASSERT(data->kind == OX_DATA_CACHE);
+    *out = data->cache.header;
+}
+
+enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab, int32_t *tokens,
+                            uint8_t *marks) {
     OX_ASSERT(first <= data->token_count && count <= data->token_count - first);
+    if (data->kind == OX_DATA_CACHE) {
+        return read_cache(data, first, count, vocab, tokens, marks);
+    }
     for (uint64_t done = 0; done < count;) {
         const struct data_file *const file = file_of(data, first + done);
         const uint64_t from = first + done - file->token_first;

@@ -122,8 +122,11 @@ static void test_folder_of_bytes(void) {
     REQUIRE_OK(ox_data_open(in_folder("f"), OX_DATA_BYTES, &data));
     CHECK(ox_data_fingerprint(data) != fingerprint);
     ox_data_close(&data);
+}
 
-    /* More files than are kept open. */
+/* More files than are kept open. */
+static void test_many_files(void) {
+    struct ox_data *data = NULL;
     REQUIRE_OK(ox_folder_make(in_folder("many")));
     for (int i = 0; i < 100; i++) {
         char name[32];
@@ -139,6 +142,10 @@ static void test_folder_of_bytes(void) {
         wrong += all[i] != i / 2 + 100 * (i % 2);
     }
     CHECK(wrong == 0);
+    uint64_t begins[3];
+    CHECK(ox_data_document_count(data) == 100);
+    REQUIRE_OK(ox_data_documents(data, 70, 3, begins));
+    CHECK(begins[0] == 140 && begins[1] == 142 && begins[2] == 144);
     write_file("many/050", "x", 1);
     CHECK(ox_data_read(data, 90, 20, 256, all, NULL) == OX_E_CORRUPT);
     ox_data_close(&data);
@@ -296,6 +303,7 @@ int main(void) {
     ox_log_set_sink(count_warning, NULL);
     test_bytes();
     test_folder_of_bytes();
+    test_many_files();
     test_llmc();
     test_llmq();
     test_sampler();
