@@ -197,6 +197,20 @@ struct ox_op_attention_backward {
     struct ox_attention_shape shape;
 };
 
+/* Causal attention of new rows of one sequence, for generating text: row i stands at place cached + i and sees the
+ * keys j with j <= cached + i, within the window as above. The rows' own keys and values are appended to the cache
+ * first, so that afterwards rows [0, cached + rows) of it are there. How a text is cut into calls changes rounding
+ * alone. */
+struct ox_op_attention_cached {
+    float *out;           /* (rows, heads * head_dim) */
+    const float *qkv;     /* (rows, (heads + 2 * kv_heads) * head_dim): q | k | v of each row, rotated */
+    float *keys, *values; /* (cached + rows or more, kv_heads * head_dim) */
+    float *scratch;       /* ox_ops_attention_cached_scratch_bytes() */
+    uint32_t rows, cached, heads, kv_heads, head_dim;
+    uint32_t window; /* 0: none */
+    float scale;
+};
+
 /* The head: logits = in * W^T, cross-entropy against targets, and its gradients, fused, walked in
  * tiles of the vocabulary, so that the logits never exist whole.
  *   loss_sum[0] += sum over counted rows of (lse(logits) - logits[target])
@@ -245,6 +259,7 @@ struct ox_ops {
     enum ox_status (*act_backward)(struct ox_lane *, const struct ox_op_act_backward *);
     enum ox_status (*attention_forward)(struct ox_lane *, const struct ox_op_attention_forward *);
     enum ox_status (*attention_backward)(struct ox_lane *, const struct ox_op_attention_backward *);
+    enum ox_status (*attention_cached)(struct ox_lane *, const struct ox_op_attention_cached *);
     enum ox_status (*head)(struct ox_lane *, const struct ox_op_head *);
     /* Current mark of the lane: done when all operations queued so far are done. */
     enum ox_status (*mark)(struct ox_lane *, struct ox_mark *out);
@@ -256,6 +271,9 @@ void ox_ops_init_cpu(struct ox_ops *ops);
 /* Scratch an operation needs, in bytes, a function of shapes and device threads alone. */
 uint64_t ox_ops_norm_scratch_bytes(uint32_t cols, uint32_t threads);
 uint64_t ox_ops_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads);
+/* Of rows, cached, heads and head_dim; it never falls when rows or cached grow, so that the most of a run serves all
+ * of its calls. */
+uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);
 uint64_t ox_ops_head_scratch_bytes(uint32_t rows, uint32_t hidden, uint32_t vocab, uint32_t threads);
 
 /* Seconds spent per group of operations since the last call, for reports; CPU device only. */

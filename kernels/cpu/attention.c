@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* A block of scores and one of their gradients stay in the second-level cache. Where a row of queries sees no key
- * of a block, because its window or its document begins behind it, the block adds zero to it. */
+ * of a block, because its window or its document begins behind it or it stands before it, the block adds zero. */
 enum { QUERIES = 128, KEYS = 512 };
 
 /* Scratch of one thread, in floats: scores, their gradients, then one number per query each. */
@@ -20,14 +20,17 @@ struct work {
 
 struct attention {
     const struct ox_vector *vector;
-    const struct ox_attention_shape *shape;
+    const struct ox_attention_shape *shape; /* seq: of queries */
     const float *qkv, *dout, *out_in;
+    const float *keys, *values; /* of row 0: within qkv, or a cache */
+    uint32_t cached;            /* the keys of a sequence before that of its first query */
     const int32_t *positions; /* or NULL */
     const float *lse_in;
     float *out, *lse, *dqkv;
     float *scratch;
     uint32_t query_blocks;
     size_t row_stride; /* of qkv */
+    size_t key_stride; /* of keys and values */
     size_t out_stride;
 };
 
@@ -39,17 +42,17 @@ static uint32_t max_u32(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
-static size_t work_len(const struct ox_attention_shape *shape) {
-    const uint64_t keys = ox_align_up(min_u32(shape->seq, KEYS), OX_CPU_GRAIN);
+static size_t work_len(uint32_t key_count) {
+    const uint64_t keys = ox_align_up(min_u32(key_count, KEYS), OX_CPU_GRAIN);
     return 2 * QUERIES * keys + 2 * QUERIES;
 }
 
 uint64_t ox_ops_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads) {
-    return (uint64_t)threads * work_len(shape) * sizeof(float);
+    return (uint64_t)threads * work_len(shape->seq) * sizeof(float);
 }
 
 static struct work work_of(const struct attention *job, uint32_t thread) {
-    const size_t len = work_len(job->shape);
+    const size_t len = work_len(job->cached + job->shape->seq);
     float *const begin = job->scratch + thread * len;
     const size_t block = (len - 2 * QUERIES) / 2;
     return (struct work){.score = begin,
@@ -94,10 +97,10 @@ struct block {
 /* The first key that row `row` of the block's queries sees: of its window or of its document, whichever begins
  * later. It never falls from one row to the next. */
 static uint32_t first_seen(const struct attention *job, const struct block *at, uint32_t row) {
-    const uint32_t query = at->query + row, window = job->shape->window;
-    uint32_t begin = window == 0 || query < window ? 0 : query - window + 1;
+    const uint32_t query = at->query + row, place = job->cached + query, window = job->shape->window;
+    uint32_t begin = window == 0 || place < window ? 0 : place - window + 1;
     if (job->positions != NULL) {
-        begin = max_u32(begin, query - (uint32_t)job->positions[(size_t)at->batch * job->shape->seq + query]);
+        begin = max_u32(begin, place - (uint32_t)job->positions[(size_t)at->batch * job->shape->seq + query]);
     }
     return begin;
 }
@@ -108,8 +111,8 @@ struct seen {
 };
 
 static struct seen seen_of(const struct attention *job, const struct block *at, uint32_t row) {
-    const uint32_t begin = first_seen(job, at, row);
-    const uint32_t end = min_u32(at->key_count, at->query + row + 1 - at->key);
+    const uint32_t begin = first_seen(job, at, row), past = job->cached + at->query + row + 1;
+    const uint32_t end = past > at->key ? min_u32(at->key_count, past - at->key) : 0;
     return (struct seen){.begin = min_u32(begin > at->key ? begin - at->key : 0, end), .end = end};
 }
 
@@ -119,7 +122,7 @@ static void clear_unseen(float *score, struct seen seen, uint32_t key_count) {
     memset(score + seen.end, 0, (key_count - seen.end) * sizeof(float));
 }
 
-/* Where the blocks of keys of a block of queries begin: none begins behind the first of these queries. */
+/* Where the blocks of keys of a block of queries begin. */
 static uint32_t first_key(const struct attention *job, const struct block *at) {
     return first_seen(job, at, 0) / QUERIES * QUERIES;
 }
@@ -129,16 +132,18 @@ static struct view q_view(const struct attention *job, const struct block *at) {
         job->qkv + slot_offset(job, at->batch, at->head) + at->query * job->row_stride, job->row_stride};
 }
 
+/* Of keys and of values alike. */
+static size_t key_offset(const struct attention *job, const struct block *at) {
+    return ((size_t)at->batch * job->shape->seq + at->key) * job->key_stride +
+           (size_t)at->kv_head * job->shape->head_dim;
+}
+
 static struct view k_view(const struct attention *job, const struct block *at) {
-    const uint32_t slot = job->shape->heads + at->kv_head;
-    return (struct view){job->qkv + slot_offset(job, at->batch, slot) + at->key * job->row_stride,
-                         job->row_stride};
+    return (struct view){job->keys + key_offset(job, at), job->key_stride};
 }
 
 static struct view v_view(const struct attention *job, const struct block *at) {
-    const uint32_t slot = job->shape->heads + job->shape->kv_heads + at->kv_head;
-    return (struct view){job->qkv + slot_offset(job, at->batch, slot) + at->key * job->row_stride,
-                         job->row_stride};
+    return (struct view){job->values + key_offset(job, at), job->key_stride};
 }
 
 /* Of a (rows, heads * head_dim) tensor. */
@@ -209,7 +214,7 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
     at.kv_head = at.head / (shape->heads / shape->kv_heads);
     at.query_count = min_u32(QUERIES, shape->seq - at.query);
     float *const out = job->out + out_offset(job, &at);
-    const uint32_t key_end = at.query + at.query_count;
+    const uint32_t key_end = job->cached + at.query + at.query_count;
     at.key_begin = first_key(job, &at);
     for (at.key = at.key_begin; at.key < key_end; at.key += KEYS) {
         at.key_count = min_u32(KEYS, key_end - at.key);
@@ -227,29 +232,59 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
     }
     for (uint32_t row = 0; row < at.query_count; row++) {
         job->vector->scale(out + row * job->out_stride, 1.0f / work.row_sum[row], shape->head_dim);
-        job->lse[lse_offset(job, &at) + row] = work.row_max[row] + logf(work.row_sum[row]);
+        if (job->lse != NULL) {
+            job->lse[lse_offset(job, &at) + row] = work.row_max[row] + logf(work.row_sum[row]);
+        }
     }
 }
 
-static struct attention attention_of(const struct ox_cpu *cpu, const struct ox_attention_shape *shape) {
+static struct attention attention_of(const struct ox_cpu *cpu, const struct ox_attention_shape *shape,
+                                     const float *qkv) {
+    const float *const keys = qkv + (size_t)shape->heads * shape->head_dim;
+    const size_t row_stride = (size_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     return (struct attention){
         .vector = cpu->vector,
         .shape = shape,
+        .qkv = qkv,
+        .keys = keys,
+        .values = keys + (size_t)shape->kv_heads * shape->head_dim,
         .query_blocks = (uint32_t)ox_div_up(shape->seq, QUERIES),
-        .row_stride = (size_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim,
+        .row_stride = row_stride,
+        .key_stride = row_stride,
         .out_stride = (size_t)shape->heads * shape->head_dim,
     };
 }
 
+static void forward(const struct ox_cpu *cpu, struct attention *job) {
+    ox_cpu_items(cpu->pool, job->shape->batch * job->shape->heads * job->query_blocks, forward_item, job);
+}
+
 void ox_cpu_attention_forward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_attention_forward *const op = args;
-    struct attention job = attention_of(cpu, &op->shape);
-    job.qkv = op->qkv;
+    struct attention job = attention_of(cpu, &op->shape, op->qkv);
     job.positions = op->positions;
     job.out = op->out;
     job.lse = op->lse;
     job.scratch = op->scratch;
-    ox_cpu_items(cpu->pool, op->shape.batch * op->shape.heads * job.query_blocks, forward_item, &job);
+    forward(cpu, &job);
+}
+
+void ox_cpu_attention_blocks(const struct ox_cpu *cpu, const struct ox_op_attention_cached *op) {
+    const struct ox_attention_shape shape = {.batch = 1,
+                                             .seq = op->rows,
+                                             .heads = op->heads,
+                                             .kv_heads = op->kv_heads,
+                                             .head_dim = op->head_dim,
+                                             .window = op->window,
+                                             .scale = op->scale};
+    struct attention job = attention_of(cpu, &shape, op->qkv);
+    job.keys = op->keys;
+    job.values = op->values;
+    job.key_stride = (size_t)op->kv_heads * op->head_dim;
+    job.cached = op->cached;
+    job.out = op->out;
+    job.scratch = op->scratch;
+    forward(cpu, &job);
 }
 
 /* Scores become probabilities, their gradient before the softmax becomes that after it. */
@@ -343,8 +378,7 @@ static void backward_item(void *context, uint32_t item, uint32_t thread) {
 
 void ox_cpu_attention_backward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_attention_backward *const op = args;
-    struct attention job = attention_of(cpu, &op->shape);
-    job.qkv = op->qkv;
+    struct attention job = attention_of(cpu, &op->shape, op->qkv);
     job.positions = op->positions;
     job.dout = op->dout;
     job.out_in = op->out;

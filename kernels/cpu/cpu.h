@@ -35,7 +35,7 @@ ox_cpu_fn ox_cpu_head_norm_forward, ox_cpu_head_norm_backward;
 ox_cpu_fn ox_cpu_linear_forward, ox_cpu_linear_backward;
 ox_cpu_fn ox_cpu_rope, ox_cpu_rope_table;
 ox_cpu_fn ox_cpu_act_forward, ox_cpu_act_backward;
-ox_cpu_fn ox_cpu_attention_forward, ox_cpu_attention_backward;
+ox_cpu_fn ox_cpu_attention_forward, ox_cpu_attention_backward, ox_cpu_attention_cached;
 ox_cpu_fn ox_cpu_head;
 
 /* Work that falls into items which do not touch each other: threads take the next item when they are
@@ -78,6 +78,10 @@ struct ox_cpu_softmax {
     uint32_t out_len;
 };
 void ox_cpu_softmax_add(const struct ox_vector *vector, const struct ox_cpu_softmax *row);
+
+/* The part of an attention_cached that comes after the rows' keys and values are in the cache, in blocks of rows as
+ * attention_forward works; its scratch is that of a sequence of cached + rows. */
+void ox_cpu_attention_blocks(const struct ox_cpu *cpu, const struct ox_op_attention_cached *op);
 
 /* The least count of elements a thread is woken for, and a border between threads: a cache line. */
 enum { OX_CPU_GRAIN = 16 };

@@ -119,6 +119,11 @@ static enum ox_status attention_backward(struct ox_lane *lane,
     return submit(lane, ox_cpu_attention_backward, OX_OPS_ATTENTION, op, sizeof *op);
 }
 
+static enum ox_status attention_cached(struct ox_lane *lane, const struct ox_op_attention_cached *op) {
+    OX_ASSERT(op->kv_heads > 0 && op->heads % op->kv_heads == 0 && op->scale > 0.0f && op->rows > 0);
+    return submit(lane, ox_cpu_attention_cached, OX_OPS_ATTENTION, op, sizeof *op);
+}
+
 static enum ox_status head(struct ox_lane *lane, const struct ox_op_head *op) {
     return submit(lane, ox_cpu_head, OX_OPS_HEAD, op, sizeof *op);
 }
@@ -154,6 +159,7 @@ void ox_ops_init_cpu(struct ox_ops *ops) {
         .act_backward = act_backward,
         .attention_forward = attention_forward,
         .attention_backward = attention_backward,
+        .attention_cached = attention_cached,
         .head = head,
         .mark = mark,
     };

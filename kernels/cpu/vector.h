@@ -43,6 +43,7 @@ struct ox_vector {
     /* target may alias a or b. */
     void (*add)(float *target, const float *a, const float *b, size_t count);
     void (*scale)(float *inout, float factor, size_t count);
+    void (*add_scaled)(float *inout, const float *in, float factor, size_t count); /* inout += in * factor */
     float (*max)(const float *in, size_t count); /* NaN are passed over; -inf for none */
     float (*sum)(const float *in, size_t count);
     float (*dot)(const float *a, const float *b, size_t count);

@@ -65,6 +65,11 @@ static void test_tails(const struct ox_vector *vector) {
             wrong += c[i] != 2.0f * (a[i] + b[i]);
         }
         CHECK(wrong == 0 && c[count] == 1e30f);
+        vector->add_scaled(c, a, -0.5f, count);
+        for (size_t i = 0; i < count; i++) {
+            wrong += c[i] != 1.5f * a[i] + 2.0f * b[i];
+        }
+        CHECK(wrong == 0 && c[count] == 1e30f);
     }
 }
 

@@ -1,0 +1,159 @@
+/* Attention for generating text. Many rows are walked in blocks as in training. One row alone is bound by the
+ * memory that holds the cache: all heads of a key are taken while it is at hand, so that the cache is read once and in
+ * order, and the keys are cut into spans for the threads. */
+#include "base/bytes.h"
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Keys: the least of a span, those whose scores are held at a time, and the length of a row of scores, which is no
+ * power of two because the heads' rows are written side by side. Rows that are copied by one item. */
+enum { SPAN_LEAST = 64, BLOCK = 256, SCORE_STRIDE = BLOCK + 16, SPANS_PER_THREAD = 2, COPY_ROWS = 64 };
+
+static size_t kv_len(const struct ox_op_attention_cached *op) {
+    return (size_t)op->kv_heads * op->head_dim;
+}
+
+/* ---- the cache grows ----------------------------------------------------------------------------- */
+
+static void append_item(void *context, uint32_t item, uint32_t thread) {
+    (void)thread;
+    const struct ox_op_attention_cached *const op = context;
+    const size_t q_len = (size_t)op->heads * op->head_dim, len = kv_len(op);
+    const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * COPY_ROWS);
+    for (uint32_t row = item * COPY_ROWS; row < end; row++) {
+        const float *const key = op->qkv + row * (q_len + 2 * len) + q_len;
+        const size_t to = ((size_t)op->cached + row) * len;
+        memcpy(op->keys + to, key, len * sizeof *key);
+        memcpy(op->values + to, key + len, len * sizeof *key);
+    }
+}
+
+/* ---- one row ------------------------------------------------------------------------------------- */
+
+/* What the keys of one span make of all heads. */
+struct partial {
+    float *out;       /* (heads, head_dim) */
+    float *max, *sum; /* (heads) */
+};
+
+struct row {
+    const struct ox_vector *vector;
+    const struct ox_op_attention_cached *op;
+    uint32_t begin, count; /* the keys that the row sees */
+    uint32_t span_count;
+    float *scores; /* per thread, (heads, SCORE_STRIDE) */
+    float *partials;
+};
+
+static size_t scores_len(const struct ox_op_attention_cached *op) {
+    return (size_t)op->heads * SCORE_STRIDE;
+}
+
+static size_t partial_len(const struct ox_op_attention_cached *op) {
+    return (size_t)op->heads * (op->head_dim + 2);
+}
+
+static uint32_t span_count(uint32_t keys, uint32_t threads) {
+    return (uint32_t)ox_min_u64(ox_div_up(keys, SPAN_LEAST), (uint64_t)threads * SPANS_PER_THREAD);
+}
+
+uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads) {
+    const uint32_t keys = op->cached + op->rows;
+    const struct ox_attention_shape whole = {.seq = keys};
+    const uint64_t one =
+        ((uint64_t)threads * scores_len(op) + span_count(keys, threads) * partial_len(op)) * sizeof(float);
+    return ox_max_u64(one, ox_ops_attention_scratch_bytes(&whole, threads));
+}
+
+static struct partial partial_of(const struct row *job, uint32_t span) {
+    const size_t heads = job->op->heads;
+    float *const out = job->partials + span * partial_len(job->op);
+    return (struct partial){.out = out, .max = out + heads * job->op->head_dim,
+                            .sum = out + heads * (job->op->head_dim + 1)};
+}
+
+/* `count` keys from key `first` on, at most BLOCK, join a span. */
+static void add_block(const struct row *job, const struct partial *to, float *scores, uint32_t first,
+                      uint32_t count) {
+    const struct ox_op_attention_cached *const op = job->op;
+    const size_t dim = op->head_dim, len = kv_len(op);
+    const uint32_t group = op->heads / op->kv_heads;
+    for (uint32_t i = 0; i < count; i++) {
+        const float *const key = op->keys + ((size_t)first + i) * len;
+        for (uint32_t head = 0; head < op->heads; head++) {
+            scores[head * SCORE_STRIDE + i] =
+                op->scale * job->vector->dot(op->qkv + head * dim, key + head / group * dim, dim);
+        }
+    }
+    for (uint32_t head = 0; head < op->heads; head++) {
+        ox_cpu_softmax_add(job->vector, &(struct ox_cpu_softmax){.score = scores + head * SCORE_STRIDE,
+                                                                 .count = count,
+                                                                 .max = &to->max[head],
+                                                                 .sum = &to->sum[head],
+                                                                 .out = to->out + head * dim,
+                                                                 .out_len = op->head_dim});
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const float *const value = op->values + ((size_t)first + i) * len;
+        for (uint32_t head = 0; head < op->heads; head++) {
+            job->vector->add_scaled(to->out + head * dim, value + head / group * dim,
+                                    scores[head * SCORE_STRIDE + i], dim);
+        }
+    }
+}
+
+static void span_item(void *context, uint32_t item, uint32_t thread) {
+    const struct row *const job = context;
+    const struct partial to = partial_of(job, item);
+    float *const scores = job->scores + thread * scores_len(job->op);
+    const struct ox_range keys = ox_pool_range(job->count, 1, item, job->span_count);
+    memset(to.out, 0, partial_len(job->op) * sizeof *to.out);
+    for (uint32_t head = 0; head < job->op->heads; head++) {
+        to.max[head] = -INFINITY;
+    }
+    for (uint64_t key = keys.begin; key < keys.end; key += BLOCK) {
+        add_block(job, &to, scores, job->begin + (uint32_t)key, (uint32_t)ox_min_u64(BLOCK, keys.end - key));
+    }
+}
+
+static void join_spans(const struct row *job) {
+    const struct ox_op_attention_cached *const op = job->op;
+    for (uint32_t head = 0; head < op->heads; head++) {
+        float *const out = op->out + (size_t)head * op->head_dim;
+        float top = -INFINITY, sum = 0.0f;
+        for (uint32_t span = 0; span < job->span_count; span++) {
+            top = fmaxf(top, partial_of(job, span).max[head]);
+        }
+        memset(out, 0, op->head_dim * sizeof *out);
+        for (uint32_t span = 0; span < job->span_count; span++) {
+            const struct partial part = partial_of(job, span);
+            const float shrink = expf(part.max[head] - top);
+            sum += shrink * part.sum[head];
+            job->vector->add_scaled(out, part.out + (size_t)head * op->head_dim, shrink, op->head_dim);
+        }
+        job->vector->scale(out, 1.0f / sum, op->head_dim);
+    }
+}
+
+static void run_row(const struct ox_cpu *cpu, const struct ox_op_attention_cached *op) {
+    const uint32_t threads = ox_pool_size(cpu->pool), place = op->cached;
+    struct row job = {.vector = cpu->vector, .op = op, .scores = op->scratch};
+    job.begin = op->window == 0 || place < op->window ? 0 : place - op->window + 1;
+    job.count = place + 1 - job.begin;
+    job.span_count = span_count(job.count, threads);
+    job.partials = op->scratch + threads * scores_len(op);
+    ox_cpu_items(cpu->pool, job.span_count, span_item, &job);
+    join_spans(&job);
+}
+
+void ox_cpu_attention_cached(const struct ox_cpu *cpu, const void *args) {
+    struct ox_op_attention_cached op = *(const struct ox_op_attention_cached *)args;
+    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op.rows, COPY_ROWS), append_item, &op);
+    if (op.rows == 1) {
+        run_row(cpu, &op);
+    } else {
+        ox_cpu_attention_blocks(cpu, &op);
+    }
+}
