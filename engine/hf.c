@@ -286,6 +286,9 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
     }
     if (status == OX_OK) {
         status = ox_model_build(&config, &folder->model);
+        if (status != OX_OK) {
+            status = ox_fail_in(status, "%s", config_path);
+        }
     }
     if (status == OX_OK && weights && is_folder) {
         status = open_weights(folder);

@@ -269,6 +269,18 @@ static void test_index(void) {
     ox_hf_close(&folder);
 }
 
+/* What is wrong with the sizes together is said with the place too. */
+static void test_too_large(void) {
+    static const char json[] =
+        "{\"model_type\":\"llama\",\"vocab_size\":16777216,\"hidden_size\":1048576,\"intermediate_size\":4194304,"
+        "\"num_hidden_layers\":99,\"num_attention_heads\":256}";
+    char path[OX_PATH_BYTES];
+    struct ox_hf_folder *folder = NULL;
+    make_folder(json, path);
+    CHECK(ox_hf_open(path, false, &folder) == OX_E_CONFIG && folder == NULL);
+    CHECK(strstr(ox_error_text(), path) != NULL && strstr(ox_error_text(), "parameters") != NULL);
+}
+
 static void test_companions(void) {
     static const char *const names[] = {
         "tokenizer.json",      "tokenizer_config.json",  "tokenizer.model",   "merges.txt",
@@ -314,6 +326,7 @@ int main(void) {
     test_round_trip();
     test_odd_files();
     test_index();
+    test_too_large();
     test_companions();
     test_real();
     return test_end();
