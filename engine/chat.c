@@ -119,6 +119,12 @@ void ox_chat_put_text(struct ox_chat_writer *writer, const char *text, size_t by
     put(writer, text, bytes, writer->options->parse_special, marked);
 }
 
+/* Whether the token is looked for behind the normalizer, where nobody knows any more who wrote it. */
+static bool is_late(const struct ox_tokenizer *tokenizer, uint32_t id) {
+    const uint32_t added = tokenizer->added_by_id[id];
+    return added > 0 && tokenizer->added[added - 1].normalized;
+}
+
 void ox_chat_put_token(struct ox_chat_writer *writer, const char *text, bool marked) {
     const int64_t id = ox_tokenizer_find(writer->tokenizer, text, strlen(text));
     if (writer->status == OX_OK && (id < 0 || !ox_tokenizer_is_special(writer->tokenizer, (uint32_t)id))) {
@@ -126,6 +132,11 @@ void ox_chat_put_token(struct ox_chat_writer *writer, const char *text, bool mar
                                  "the tokenizer has no special token %s, which the chat template %s needs; use the "
                                  "model's own template or name another with --chat-template",
                                  text, ox_chat_family_name(writer->family));
+    } else if (writer->status == OX_OK && is_late(writer->tokenizer, (uint32_t)id)) {
+        writer->status = ox_fail(OX_E_CONFIG,
+                                 "the special token %s has \"normalized\": true in the tokenizer.json, with which the "
+                                 "parts of a conversation cannot be told apart; set it to false",
+                                 text);
     }
     put(writer, text, strlen(text), true, marked);
 }

@@ -321,6 +321,32 @@ static void write_file(const char *name, const char *text, size_t bytes) {
     REQUIRE_OK(ox_file_replace(path, text, bytes));
 }
 
+/* A special token that is looked for behind the normalizer would be plain text in a conversation. */
+static void test_late_special(void) {
+    static const char flag[] = "\"normalized\":false", late[] = "\"normalized\":true ";
+    struct subject subject = {0};
+    struct ox_chat chat = {0};
+    struct ox_ids ids = {0};
+    struct ox_marks marks = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read("tests/golden/chat/chatml/tokenizer.json", FILE_BYTES_MAX, &text, &bytes));
+    CHECK(strstr(text, flag) != NULL);
+    for (char *at = strstr(text, flag); at != NULL; at = strstr(at, flag)) {
+        memcpy(at, late, sizeof late - 1);
+    }
+    write_file("tokenizer.json", text, bytes);
+    free(text);
+    REQUIRE_OK(ox_tokenizer_open(test_folder(), &subject.tokenizer));
+    REQUIRE_OK(ox_chat_open(subject.tokenizer, &(struct ox_chat_options){.family = "chatml"}, &subject.renderer));
+    REQUIRE_OK(ox_chat_read_line("row", ROW(ASK), strlen(ROW(ASK)), &chat));
+    CHECK(ox_chat_render(subject.renderer, "row", &chat, &ids, &marks) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "<|im_start|>") != NULL && strstr(ox_error_text(), "set it to false") != NULL);
+    CHECK(ids.count == 0 && marks.count == 0);
+    ox_chat_free(&chat);
+    close_subject(&subject);
+}
+
 static void test_detection(void) {
     static const struct {
         const char *template, *family;
@@ -434,6 +460,7 @@ int main(void) {
     test_bad_rows();
     test_bad_turns();
     test_plain_rows();
+    test_late_special();
     test_detection();
     for (unsigned i = 0; i < OX_CHAT_FAMILY_COUNT; i++) {
         test_golden(ox_chat_family_name((enum ox_chat_family)i));
