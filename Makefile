@@ -28,8 +28,9 @@ ARCH    := $(shell uname -m)
 
 # ---- what the machine offers: build/config.mk ------------------------------------------------------
 
-# Goals that compile nothing do without detection; demo and test install what is missing before they ask for it.
-PLAIN_GOALS := clean help deps test demo
+# Goals that compile nothing do without detection; demo and test install what is missing before they ask for it;
+# fuzz builds with a compiler of its own.
+PLAIN_GOALS := clean help deps test demo fuzz
 CONFIG      := build/config.mk
 ifneq ($(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
@@ -121,9 +122,16 @@ $(OBJ)/%.o: %.c Makefile $(CONFIG)
 $(B)/tests/%: $(OBJ)/tests/%.o $(HELP_O) $(B)/liboffload.a
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
-	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(HELP_O) $(B)/liboffload.a $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(B)/liboffload.a $(LDLIBS)
 
 tests: $(TEST_P)
+
+# The fuzz targets: all in one test with their seeds, and each with clang's libFuzzer, which tools/fuzz.sh asks for.
+FUZZ_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/fuzz/fuzz*.c) tests/fuzz/mutate.c)
+$(B)/tests/fuzz/test_seeds: $(FUZZ_O)
+$(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/test.o $(B)/liboffload.a
+	@echo "  LINK    $@"
+	$(Q)$(CC) $(CFLAGS) -DFUZZ_TARGET=fuzz_$* $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
 # ---- checks ----------------------------------------------------------------------------------------
 
@@ -145,6 +153,9 @@ check-san:
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy_test.sh
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy.sh -l $(B)/liboffload.a
+
+fuzz:
+	$(Q)MAKE='$(MAKE)' RUNS='$(runs)' sh tools/fuzz.sh $(targets)
 
 bench: $(BENCH_P)
 	$(Q)for p in $(BENCH_P); do echo "$$p" && "$$p" || exit 1; done
@@ -180,6 +191,7 @@ help:
 	@echo "make demo       builds and shows a short training run"
 	@echo "make tests      builds the test programs        make bench    builds and runs the benchmark programs"
 	@echo "make tidy       the checks of the source text, and the proof that they work"
+	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make deps       installs missing packages       make install  to DESTDIR/PREFIX/bin ($(PREFIX))"
 	@echo "make clean      removes build/"
 	@echo
@@ -188,5 +200,5 @@ help:
 
 FORCE:
 
-.PHONY: all tests check test check-san tidy bench deps detect demo install clean help FORCE
+.PHONY: all tests check test check-san tidy fuzz bench deps detect demo install clean help FORCE
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)

@@ -1,0 +1,145 @@
+/* Rows of JSON, rendered: the first line of the input names the chat template and may name options ("qwen3 special
+ * prompt no-thinking"), each further line is a row. Ids lie below the vocabulary, each has a mark, and no text of a row
+ * makes a special token. */
+#include "tests/fuzz/fuzz.h"
+
+#include "base/file.h"
+#include "engine/chat.h"
+#include "tests/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPTION_COUNT = 3, FIRST_LINE_BYTES = 64 };
+
+static const char *const option_names[OPTION_COUNT] = {" special", " prompt", " no-thinking"};
+
+struct subject {
+    struct ox_tokenizer *tokenizer;
+    struct ox_chat_renderer *renderers[1 << OPTION_COUNT];
+};
+
+/* Opened when first asked for, and kept. */
+static struct subject subjects[OX_CHAT_FAMILY_COUNT];
+
+static struct ox_chat_renderer *renderer_of(enum ox_chat_family family, unsigned options) {
+    struct subject *const subject = &subjects[family];
+    if (subject->tokenizer == NULL) {
+        char path[OX_PATH_BYTES];
+        REQUIRE_OK(ox_path_join("tests/golden/chat", ox_chat_family_name(family), path));
+        REQUIRE_OK(ox_tokenizer_open(path, &subject->tokenizer));
+    }
+    if (subject->renderers[options] == NULL) {
+        const struct ox_chat_options chosen = {.family = ox_chat_family_name(family),
+                                               .parse_special = (options & 1) != 0,
+                                               .generation_prompt = (options & 2) != 0,
+                                               .no_thinking = (options & 4) != 0};
+        REQUIRE_OK(ox_chat_open(subject->tokenizer, &chosen, &subject->renderers[options]));
+    }
+    return subject->renderers[options];
+}
+
+/* The template and the options of the first line, which may be anything. */
+static unsigned read_first_line(const struct fuzz_part *line, enum ox_chat_family *family) {
+    char text[FIRST_LINE_BYTES] = "";
+    unsigned options = 0;
+    memcpy(text, line->text, line->bytes < sizeof text - 1 ? line->bytes : sizeof text - 1);
+    for (unsigned i = 0; i < OPTION_COUNT; i++) {
+        options |= (unsigned)(strstr(text, option_names[i]) != NULL) << i;
+    }
+    *family = OX_CHAT_CHATML;
+    for (unsigned i = 0; i < OX_CHAT_FAMILY_COUNT; i++) {
+        const char *const name = ox_chat_family_name((enum ox_chat_family)i);
+        if (strncmp(text, name, strlen(name)) == 0) {
+            *family = (enum ox_chat_family)i; /* a longer name comes behind the one it begins with */
+        }
+    }
+    return options;
+}
+
+static size_t count_special(const struct ox_tokenizer *tokenizer, const struct ox_ids *ids) {
+    size_t count = 0;
+    for (size_t i = 0; i < ids->count; i++) {
+        count += ox_tokenizer_is_special(tokenizer, (uint32_t)ids->ids[i]);
+    }
+    return count;
+}
+
+/* As many special tokens as the conversation has when nobody says anything of note. */
+static void check_special(struct ox_chat_renderer *renderer, const struct ox_tokenizer *tokenizer,
+                          const struct ox_chat *chat, size_t expected) {
+    struct ox_chat plain = {.kind = chat->kind, .count = chat->count};
+    struct ox_ids ids = {0};
+    struct ox_marks marks = {0};
+    plain.messages = calloc(chat->count + 1, sizeof *plain.messages);
+    FUZZ_CHECK(plain.messages != NULL);
+    for (size_t i = 0; i < chat->count; i++) {
+        plain.messages[i] = (struct ox_chat_message){.role = chat->messages[i].role, .trained = true};
+        plain.messages[i].text = (char *)(uintptr_t) "x";
+    }
+    FUZZ_CHECK(ox_chat_render(renderer, "plain", &plain, &ids, &marks) == OX_OK);
+    FUZZ_CHECK(count_special(tokenizer, &ids) == expected);
+    free(plain.messages);
+    ox_ids_free(&ids);
+    ox_marks_free(&marks);
+}
+
+static void check_rendered(const struct ox_tokenizer *tokenizer, const struct ox_ids *ids,
+                           const struct ox_marks *marks) {
+    FUZZ_CHECK(ids->count == marks->count);
+    for (size_t i = 0; i < ids->count; i++) {
+        FUZZ_CHECK(ids->ids[i] >= 0 && (uint32_t)ids->ids[i] < ox_tokenizer_vocab_count(tokenizer));
+        FUZZ_CHECK(marks->marks[i] <= 1);
+    }
+}
+
+static void take_row(struct ox_chat_renderer *renderer, const struct ox_tokenizer *tokenizer, bool parse_special,
+                     const struct fuzz_part *row) {
+    static const char where[] = "rows.jsonl:1";
+    struct ox_chat chat = {0};
+    struct ox_ids ids = {0};
+    struct ox_marks marks = {0};
+    enum ox_status status = ox_chat_read_line(where, row->text, row->bytes, &chat);
+    fuzz_accepted = fuzz_accepted && status == OX_OK;
+    if (status != OX_OK) {
+        FUZZ_CHECK(chat.count == 0);
+        fuzz_check_failure(status, where);
+    } else {
+        FUZZ_CHECK(chat.count > 0);
+        status = ox_chat_render(renderer, where, &chat, &ids, &marks);
+        fuzz_accepted = fuzz_accepted && status == OX_OK;
+        if (status == OX_OK) {
+            check_rendered(tokenizer, &ids, &marks);
+            if (!parse_special) {
+                check_special(renderer, tokenizer, &chat, count_special(tokenizer, &ids));
+            }
+        } else {
+            FUZZ_CHECK(ids.count == 0 && marks.count == 0);
+            fuzz_check_failure(status, where);
+        }
+    }
+    ox_chat_free(&chat);
+    ox_ids_free(&ids);
+    ox_marks_free(&marks);
+}
+
+int fuzz_chat(const uint8_t *data, size_t bytes) {
+    const char *text = (const char *)data;
+    const char *const end = text + bytes;
+    struct ox_chat_renderer *renderer = NULL;
+    unsigned options = 0;
+    enum ox_chat_family family = OX_CHAT_CHATML;
+    fuzz_accepted = true;
+    for (size_t line = 0; text < end; line++) {
+        const char *const newline = memchr(text, '\n', (size_t)(end - text));
+        const struct fuzz_part part = {text, (size_t)((newline != NULL ? newline : end) - text)};
+        if (line == 0) {
+            options = read_first_line(&part, &family);
+            renderer = renderer_of(family, options);
+        } else {
+            take_row(renderer, subjects[family].tokenizer, (options & 1) != 0, &part);
+        }
+        text += part.bytes + 1;
+    }
+    return 0;
+}

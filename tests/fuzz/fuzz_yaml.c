@@ -1,0 +1,48 @@
+/* A configuration in YAML. What loads is written so that it loads again as the same, and passes the cross-checks or
+ * is refused with a reason. */
+#include "tests/fuzz/fuzz.h"
+
+#include "engine/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *path, *path_again;
+static struct ox_config config, again; /* tens of kilobytes */
+
+static void check_written(unsigned command) {
+    char *text = NULL, *text_again = NULL;
+    FUZZ_CHECK(ox_config_to_yaml(&config, command, &text) == OX_OK);
+    fuzz_write(path_again, text, strlen(text));
+    ox_config_init(&again);
+    FUZZ_CHECK(ox_config_load_yaml(&again, path_again, command) == OX_OK);
+    FUZZ_CHECK(ox_config_to_yaml(&again, command, &text_again) == OX_OK);
+    FUZZ_CHECK(strcmp(text, text_again) == 0);
+    free(text);
+    free(text_again);
+}
+
+static void take(const uint8_t *data, size_t bytes, unsigned command) {
+    ox_config_init(&config);
+    fuzz_write(path, data, bytes);
+    enum ox_status status = ox_config_load_yaml(&config, path, command);
+    fuzz_accepted = fuzz_accepted || status == OX_OK;
+    if (status != OX_OK) {
+        fuzz_check_failure(status, path);
+        return;
+    }
+    check_written(command);
+    status = ox_config_validate(&config, command);
+    if (status != OX_OK) {
+        fuzz_check_failure(status, "");
+    }
+}
+
+int fuzz_yaml(const uint8_t *data, size_t bytes) {
+    path = path != NULL ? path : fuzz_path("run.yaml");
+    path_again = path_again != NULL ? path_again : fuzz_path("again.yaml");
+    fuzz_accepted = false;
+    take(data, bytes, OX_CMD_TRAIN);
+    take(data, bytes, OX_CMD_TOKENIZE);
+    return 0;
+}

@@ -1,0 +1,126 @@
+#!/bin/sh
+# Fuzzes the readers of files with clang's libFuzzer, one target after another.
+#
+#   tools/fuzz.sh [-c] [TARGET...]     targets are the names of tests/fuzz/fuzz_*.c; all without one
+#
+# RUNS (200000) inputs are tried of each. What they find lies in build/fuzz/: corpus/TARGET/ grows from call to call,
+# found/TARGET-* are the inputs that ended a target, log/TARGET.log is what libFuzzer said. Exit status 1 when a target
+# ended. -c measures instead which lines seeds and corpora reach.
+set -u
+LC_ALL=C
+export LC_ALL
+
+coverage=0
+if [ "${1:-}" = -c ]; then
+    coverage=1
+    shift
+fi
+cd "$(dirname "$0")/.." || exit 2
+RUNS=${RUNS:-200000}
+MAKE=${MAKE:-make}
+clang=${CLANG:-}
+for one in $clang clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do
+    if command -v "$one" >/dev/null; then
+        clang=$one
+        break
+    fi
+done
+if ! echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d != 0 && n == 0; }' |
+    "${clang:-clang}" -fsanitize=fuzzer -x c -o /dev/null - 2>/dev/null; then
+    echo "make fuzz needs clang with libFuzzer: apt-get install clang llvm (and libclang-rt-VERSION-dev, where it is" \
+        "a package of its own)" >&2
+    exit 2
+fi
+
+known=$(cd tests/fuzz && ls fuzz_*.c | sed 's/^fuzz_//; s/\.c$//')
+for target in "$@"; do
+    echo "$known" | grep -qxF "$target" || {
+        echo "tools/fuzz.sh: '$target' is no target; there are:" $known >&2
+        exit 2
+    }
+done
+targets=${*:-$known}
+
+scratch=$(mktemp -d /dev/shm/offload-fuzz-XXXXXX 2>/dev/null || mktemp -d) || exit 2
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+
+build() { # folder, compiler, sanitizers, programs
+    folder=$1 compiler=$2 sanitizers=$3
+    shift 3
+    mkdir -p "$folder"
+    "$MAKE" --no-print-directory -j2 B="$folder" CONFIG="$folder/config.mk" CC="$compiler" san="$sanitizers" "$@" \
+        >"$folder/build.log" 2>&1 || {
+        tail -n 30 "$folder/build.log" >&2
+        exit 1
+    }
+}
+
+# The longest input that is tried: what a target needs to say all it can say, and no more, because long ones are slow.
+length_of() {
+    case $1 in
+    tokenizer | hf) echo 8192 ;;
+    data) echo 3584 ;;
+    *) echo 4096 ;;
+    esac
+}
+
+fuzz() { # target
+    mkdir -p "build/fuzz/corpus/$1" build/fuzz/found build/fuzz/log
+    dictionary=
+    [ ! -f "tests/fuzz/$1.dict" ] || dictionary=-dict=tests/fuzz/$1.dict
+    ASAN_OPTIONS=quarantine_size_mb=16:detect_leaks=${LEAKS:-1} TMPDIR=$scratch \
+        "build/fuzz/fuzz_$1" -runs="$RUNS" -max_len="$(length_of "$1")" -timeout=10 -rss_limit_mb=3072 \
+        -print_final_stats=1 $dictionary -artifact_prefix="build/fuzz/found/$1-" "build/fuzz/corpus/$1" \
+        "tests/fuzz/seeds/$1" >"build/fuzz/log/$1.log" 2>&1
+    status=$?
+    printf '%-12s %9s executions, %6s a second, %5s inputs in the corpus: %s\n' "$1" \
+        "$(sed -n 's/^stat::number_of_executed_units: //p' "build/fuzz/log/$1.log" | tail -n 1)" \
+        "$(sed -n 's/^stat::average_exec_per_sec: *//p' "build/fuzz/log/$1.log" | tail -n 1)" \
+        "$(ls "build/fuzz/corpus/$1" | wc -l)" "$([ "$status" -eq 0 ] && echo "nothing found" || echo FOUND)"
+    [ "$status" -eq 0 ] || {
+        failed=1
+        grep -E 'broken promise|last error|ERROR|SUMMARY|assertion|Test unit written' "build/fuzz/log/$1.log" |
+            sed 's/^/    /'
+    }
+}
+
+# The files whose lines are counted.
+parsers='base/json.c base/file.c engine/safetensors.c engine/hf.c engine/model.c engine/model_config.c
+engine/families.c engine/tokenizer*.c engine/chat*.c engine/data.c engine/config.c engine/config_yaml.c
+engine/checkpoint_manifest.c'
+
+measure() {
+    tool=$(command -v "llvm-profdata${clang#clang}") && cov=$(command -v "llvm-cov${clang#clang}") || {
+        echo "the coverage is read by llvm-profdata and llvm-cov: apt-get install llvm" >&2
+        exit 2
+    }
+    for target in $targets; do
+        mkdir -p "build/fuzz/corpus/$target"
+        LLVM_PROFILE_FILE=$scratch/$target.profraw TMPDIR=$scratch build/fuzz-coverage/tests/fuzz/test_seeds \
+            "$target" "tests/fuzz/seeds/$target" "build/fuzz/corpus/$target" >"$scratch/$target.log" 2>&1 ||
+            tail -n 3 "$scratch/$target.log"
+    done
+    "$tool" merge -o "$scratch/all" "$scratch"/*.profraw || exit 1
+    "$cov" report build/fuzz-coverage/tests/fuzz/test_seeds -instr-profile="$scratch/all" $parsers |
+        awk '/^[a-z].*\.c / { printf "%-32s %5d lines, %4d not reached, %s\n", $1, $8, $9, $10 }
+             /^TOTAL/ { printf "%-32s %5d lines, %4d not reached, %s\n", $1, $8, $9, $10 }'
+    "$cov" show build/fuzz-coverage/tests/fuzz/test_seeds -instr-profile="$scratch/all" $parsers \
+        >build/fuzz-coverage/lines.txt
+}
+
+failed=0
+if [ "$coverage" -eq 1 ]; then
+    mkdir -p build/fuzz-coverage
+    printf '#!/bin/sh\nexec %s -fprofile-instr-generate -fcoverage-mapping "$@"\n' "$clang" \
+        >build/fuzz-coverage/cc
+    chmod +x build/fuzz-coverage/cc
+    build build/fuzz-coverage "$PWD/build/fuzz-coverage/cc" '' build/fuzz-coverage/tests/fuzz/test_seeds
+    measure
+    exit
+fi
+build build/fuzz "$clang" fuzzer-no-link,address,undefined $(echo "$targets" | tr ' ' '\n' | sed 's|^|build/fuzz/fuzz_|')
+for target in $targets; do
+    fuzz "$target"
+done
+exit "$failed"
