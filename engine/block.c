@@ -221,6 +221,20 @@ static enum ox_status qk_norm(const struct ox_block_run *run, const float *weigh
     return status;
 }
 
+static enum ox_status attend(const struct ox_block_run *run, const struct work *work) {
+    const struct ox_attention_shape shape = attention_of(run);
+    const struct ox_block_cache *const cache = run->cache;
+    if (cache == NULL) {
+        return run->ops->attention_forward(run->lane, &(struct ox_op_attention_forward){
+            .out = work->att, .lse = work->lse, .qkv = work->qkv, .positions = run->positions,
+            .scratch = work->attention_scratch, .shape = shape});
+    }
+    return run->ops->attention_cached(run->lane, &(struct ox_op_attention_cached){
+        .out = work->att, .qkv = work->qkv, .keys = cache->keys, .values = cache->values, .scratch = cache->scratch,
+        .rows = run->shape->rows, .cached = cache->count, .heads = shape.heads, .kv_heads = shape.kv_heads,
+        .head_dim = shape.head_dim, .window = shape.window, .scale = shape.scale});
+}
+
 /* From x to the activation's output g; x2 = x + attention is left in `x2`. */
 static enum ox_status forward_to_act(const struct ox_block_run *run, const float *weights, const struct work *work,
                                      const float *x, float *x2) {
@@ -237,9 +251,7 @@ static enum ox_status forward_to_act(const struct ox_block_run *run, const float
         status = rope(run, work->qkv, false);
     }
     if (status == OX_OK) {
-        status = run->ops->attention_forward(run->lane, &(struct ox_op_attention_forward){
-            .out = work->att, .lse = work->lse, .qkv = work->qkv, .positions = run->positions,
-            .scratch = work->attention_scratch, .shape = attention_of(run)});
+        status = attend(run, work);
     }
     if (status == OX_OK) {
         status = linear(run, weights, (struct matrix){OX_ROLE_OUT, w.att, w.hidden}, work->att, x, x2);

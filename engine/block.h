@@ -17,6 +17,14 @@ struct ox_shape {
     uint32_t threads; /* of the device, for scratch sizes */
 };
 
+/* Keys and values of a block from the tokens read before, to which those of this run are added; the run's rows stand
+ * behind them, and no gradient comes back through them. */
+struct ox_block_cache {
+    float *keys, *values; /* (contexts, kv_heads * head_dim) */
+    float *scratch;       /* ox_ops_attention_cached_scratch_bytes() */
+    uint32_t count;       /* tokens read before */
+};
+
 /* Where a task works. `work` has the bytes that the matching function below asks for. */
 struct ox_block_run {
     const struct ox_ops *ops;
@@ -25,6 +33,7 @@ struct ox_block_run {
     const struct ox_unit *unit;
     const int32_t *ids, *positions, *targets; /* (rows); a document begins where positions are 0 */
     const float *cos_table, *sin_table;       /* (seq, head_dim / 2) */
+    const struct ox_block_cache *cache;       /* of ox_block_forward, batch 1; or NULL */
     void *work;
 };
 
@@ -37,7 +46,7 @@ uint64_t ox_block_forward_bytes(const struct ox_shape *shape);
 uint64_t ox_block_backward_bytes(const struct ox_shape *shape);
 uint64_t ox_head_bytes(const struct ox_shape *shape);
 
-/* y = block(x); x, y: (rows, hidden); weights: the unit's flat vector in fp32. */
+/* y = block(x); x, y: (rows, hidden), y may be x; weights: the unit's flat vector in fp32. */
 OX_MUST enum ox_status ox_block_forward(const struct ox_block_run *run, const float *weights, const float *x,
                                         float *y);
 /* dx: in d(loss)/dy, out d(loss)/dx; gradients are added to `grads`, laid out as the weights. Recomputes from x. */
