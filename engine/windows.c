@@ -251,6 +251,9 @@ static enum ox_status fill_stream(struct ox_windows *windows, const struct sourc
     if (status != OX_OK) {
         return status;
     }
+    if (lead > 0) { /* a document that begins behind the BOS begins with it */
+        windows->marks[1] &= (uint8_t)~OX_TOKEN_BEGINS;
+    }
     lay(windows, count, idx > 0 ? config->seq - config->stride : 0, 0, row, target_count);
     *filled = count;
     return OX_OK;

@@ -54,7 +54,8 @@ struct ox_windows_config {
                            BINS and PAD */
     bool tail;          /* STREAM: the tokens left at the end are a row too, its rest not counted */
     int64_t bos;        /* STREAM: >= 0: every row begins with this id, then seq ids follow: seq inputs, seq targets;
-                           row w has the ids [w * stride, w * stride + seq). -1: none */
+                           row w has the ids [w * stride, w * stride + seq), of which the first is a target and of
+                           the same document as the BOS. -1: none */
     enum ox_window_order order;
     uint64_t seed;
 };

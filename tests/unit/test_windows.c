@@ -172,8 +172,9 @@ static void naive_stream(const struct text *text, const struct ox_windows_config
         add_rows(rows, 1);
         for (; target < last; target++) {
             const bool bos = config->bos >= 0 && target == begin;
-            const bool restarts = config->document_mask && !bos && begins_at(text, target - 1);
-            const bool next = config->document_mask && begins_at(text, target);
+            const bool behind_bos = config->bos >= 0 && target == begin + 1; /* its document begins with the BOS */
+            const bool restarts = config->document_mask && !bos && !behind_bos && begins_at(text, target - 1);
+            const bool next = config->document_mask && !bos && begins_at(text, target);
             position = restarts ? 0 : position;
             add_place(rows, rows->row_count - 1, bos ? (int32_t)config->bos : text->ids[target - 1], position++,
                       text->trained[target] && !met[target] && !next ? text->ids[target] : -1);
