@@ -42,6 +42,14 @@ static void multiply(const struct grid *grid, struct ox_range rows, struct ox_ra
     }
     const float *const a = gemm->a + rows.begin * (gemm->a_transposed ? 1 : gemm->a_stride);
     const float *const b = gemm->b + cols.begin * (gemm->b_transposed ? gemm->b_stride : 1);
+    if (gemm->m == 1 && !gemm->a_transposed) {
+        /* One row, as in generating: the matrix is read once and not packed. */
+        const bool rows_of_b = gemm->b_transposed;
+        const blasint width = (blasint)(cols.end - cols.begin), depth = (blasint)gemm->k;
+        cblas_sgemv(CblasRowMajor, rows_of_b ? CblasNoTrans : CblasTrans, rows_of_b ? width : depth,
+                    rows_of_b ? depth : width, 1.0f, b, (blasint)gemm->b_stride, a, 1, beta, gemm->c + cols.begin, 1);
+        return;
+    }
     cblas_sgemm(CblasRowMajor, gemm->a_transposed ? CblasTrans : CblasNoTrans,
                 gemm->b_transposed ? CblasTrans : CblasNoTrans, (blasint)(rows.end - rows.begin),
                 (blasint)(cols.end - cols.begin), (blasint)gemm->k, 1.0f, a, (blasint)gemm->a_stride, b,
