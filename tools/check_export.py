@@ -4,6 +4,8 @@
     python3 tools/check_export.py FOLDER --ids 5,17,3            prints {"ids": ..., "logits": ...} as JSON
     python3 tools/check_export.py FOLDER --compare dump.json     compares with such a file; exit status 1 when
                                                                  the difference exceeds --tolerance
+    python3 tools/check_export.py FOLDER --offload build/offload compares with what `offload generate` computes from
+                                                                 the same folder, behind several prompts
 
 For maintainers: it shows that a folder saved by `offload` is one that other programs read, and that they see
 the same model. Weights are widened to float32, so a folder in bfloat16 is computed without further rounding.
@@ -11,6 +13,7 @@ the same model. Weights are widened to float32, so a folder in bfloat16 is compu
 
 import argparse
 import json
+import subprocess
 import sys
 
 import torch
@@ -43,15 +46,42 @@ def compare(logits, expected, tolerance):
     return worst <= tolerance  # False for NaN
 
 
+PROMPTS = ["", "Once upon a time", "Tom and Jane went to the park. They saw a", "ROMEO:\nWhat say you", "1 2 3"]
+
+
+def compare_programs(folder, program, tolerance):
+    """Logits behind prompts, by `offload generate` and by transformers, of whole vocabularies."""
+    vocab = transformers.AutoConfig.from_pretrained(folder, local_files_only=True).vocab_size
+    worst = 0.0
+    for prompt in PROMPTS:
+        answer = subprocess.run([program, "generate", "--model", folder, "--prompt", prompt, "--max-new-tokens", "0",
+                                 "--temperature", "0", "--top-logits", str(vocab), "--format", "json"],
+                                check=True, capture_output=True, text=True)
+        found = json.loads(answer.stdout)
+        expected = logits_of(folder, found["ids"])[-1]
+        mine = torch.full((vocab,), float("nan"))
+        for idx, value in found["prompt_logits"]["top"]:
+            mine[idx] = value
+        difference = float((mine - expected).abs().max())
+        if not difference <= tolerance:
+            print(f"{prompt!r}: differs by {difference:.3g}")
+        worst = max(worst, difference) if difference == difference else float("inf")
+    print(f"{len(PROMPTS)} prompts, {vocab} logits each: largest difference {worst:.3g} (tolerance {tolerance:g})")
+    return worst <= tolerance
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--ids", help="token ids, separated by commas")
     source.add_argument("--compare", metavar="JSON", help='a file with "ids" and "logits"')
+    source.add_argument("--offload", metavar="PROGRAM", help="compare with this program")
     parser.add_argument("--tolerance", type=float, default=1e-4)
     args = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
+    if args.offload is not None:
+        return 0 if compare_programs(args.folder, args.offload, args.tolerance) else 1
     if args.ids is not None:
         ids = [int(text) for text in args.ids.split(",")]
         json.dump({"ids": ids, "logits": logits_of(args.folder, ids).tolist()}, sys.stdout)
