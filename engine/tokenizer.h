@@ -54,6 +54,20 @@ void ox_encoder_close(struct ox_encoder **encoder);
 OX_MUST enum ox_status ox_encode(struct ox_encoder *encoder, const char *text, size_t bytes, bool parse_special,
                                  bool post, struct ox_ids *out);
 
+/* Where a text may be cut into pieces, each encoded alone, so that long texts need little memory and many threads: the
+ * ids of the pieces are those of the whole. It depends on pattern, vocabulary and added tokens; NONE where that is not
+ * certain. */
+enum ox_cuts {
+    OX_CUTS_NONE,
+    OX_CUTS_BEFORE, /* before a newline that a letter follows */
+    OX_CUTS_BEHIND, /* behind it                              */
+};
+enum ox_cuts ox_tokenizer_cuts(const struct ox_tokenizer *tokenizer);
+/* As ox_encode without `post`, of a piece that goes on behind such a cut: what a tokenizer puts before a text (a space)
+ * is not put before it. */
+OX_MUST enum ox_status ox_encode_more(struct ox_encoder *encoder, const char *text, size_t bytes, bool parse_special,
+                                      struct ox_ids *out);
+
 /* A text in parts that follow one another. */
 struct ox_text_part {
     size_t end;   /* the byte behind it; it begins where the one before ends */

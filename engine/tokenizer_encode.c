@@ -26,6 +26,7 @@ struct ox_encoder {
     struct ox_ids *out;   /* of the call under way */
     struct ox_ids prefix; /* of a text up to where a mark begins or ends */
     bool parse_special;
+    bool goes_on; /* the text is a piece behind a cut */
 };
 
 /* Text on its way through the pre-tokenizer. */
@@ -135,7 +136,7 @@ enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_norm
         if (step->kind == OX_TOK_FORM) {
             status = ox_form_apply(step->form, &work->form, text, bytes, target);
         } else if (step->kind == OX_TOK_PREPEND) {
-            if (bytes > 0) {
+            if (bytes > 0 && !work->goes_on) {
                 status = ox_text_append(target, step->content, step->content_bytes);
             }
             if (status == OX_OK) {
@@ -298,7 +299,7 @@ static bool begins_with(const char *text, size_t bytes, const char *with, size_t
 
 static enum ox_status prefix_space(struct ox_encoder *encoder, uint32_t index, struct fragment fragment) {
     struct ox_text *const text = &encoder->steps[index].text;
-    if (fragment.text[0] == ' ') {
+    if (fragment.text[0] == ' ' || (encoder->goes_on && fragment.at_start)) {
         return pre_tokenize(encoder, index + 1, fragment);
     }
     text->bytes = 0;
@@ -311,10 +312,11 @@ static enum ox_status prefix_space(struct ox_encoder *encoder, uint32_t index, s
 }
 
 /* Spaces become the replacement, and one is put in front as the scheme wants it. */
-static enum ox_status replace_spaces(const struct ox_tok_step *step, struct fragment fragment, struct ox_text *out) {
+static enum ox_status replace_spaces(const struct ox_tok_step *step, struct fragment fragment, bool goes_on,
+                                     struct ox_text *out) {
     enum ox_status status = OX_OK;
-    const bool begins =
-        fragment.text[0] == ' ' || begins_with(fragment.text, fragment.bytes, step->content, step->content_bytes);
+    const bool begins = (goes_on && fragment.at_start) || fragment.text[0] == ' ' ||
+                        begins_with(fragment.text, fragment.bytes, step->content, step->content_bytes);
     out->bytes = 0;
     if (!begins && step->prepend != OX_PREPEND_NEVER && (step->prepend == OX_PREPEND_ALWAYS || fragment.at_start)) {
         status = ox_text_append(out, step->content, step->content_bytes);
@@ -335,7 +337,7 @@ static enum ox_status replace_spaces(const struct ox_tok_step *step, struct frag
 static enum ox_status metaspace(struct ox_encoder *encoder, uint32_t index, struct fragment fragment) {
     const struct ox_tok_step *const step = &encoder->tokenizer->pre.step[index];
     struct ox_text *const text = &encoder->steps[index].text;
-    enum ox_status status = replace_spaces(step, fragment, text);
+    enum ox_status status = replace_spaces(step, fragment, encoder->goes_on, text);
     if (status != OX_OK) {
         return status;
     }
@@ -383,6 +385,7 @@ static enum ox_status encode_raw(struct ox_encoder *encoder, const char *text, s
     const struct ox_tokenizer *const tokenizer = encoder->tokenizer;
     struct ox_added_scan scan = {
         .trie = &tokenizer->normalized, .tokens = tokenizer->added, .skip_special = !encoder->parse_special};
+    encoder->normal.goes_on = encoder->goes_on && at_start;
     enum ox_status status =
         ox_tok_normalize(&tokenizer->normalizer, &encoder->normal, text, bytes, &scan.text, &scan.bytes);
     while (status == OX_OK && ox_added_next(&scan)) {
@@ -414,6 +417,29 @@ static enum ox_status encode_text(struct ox_encoder *encoder, const char *text, 
             status = ox_ids_append(encoder->out, &id, 1);
         }
     }
+    return status;
+}
+
+static enum ox_status encode(struct ox_encoder *encoder, const char *text, size_t bytes, bool post,
+                             struct ox_ids *out) {
+    const struct ox_tok_post *const ends = &encoder->tokenizer->post;
+    const size_t begin = out->count;
+    const size_t valid = ox_utf8_valid(text, bytes);
+    if (valid < bytes) {
+        return ox_fail(OX_E_CORRUPT, "the text is not UTF-8 at byte %zu (0x%02x)", valid, (unsigned char)text[valid]);
+    }
+    encoder->out = out;
+    enum ox_status status = post ? ox_ids_append(out, ends->before.ids, ends->before.count) : OX_OK;
+    if (status == OX_OK) {
+        status = encode_text(encoder, text, bytes);
+    }
+    if (status == OX_OK && post) {
+        status = ox_ids_append(out, ends->after.ids, ends->after.count);
+    }
+    if (status != OX_OK) {
+        out->count = begin;
+    }
+    encoder->out = NULL;
     return status;
 }
 
@@ -568,25 +594,16 @@ void ox_encoder_close(struct ox_encoder **encoder) {
 
 enum ox_status ox_encode(struct ox_encoder *encoder, const char *text, size_t bytes, bool parse_special, bool post,
                          struct ox_ids *out) {
-    const struct ox_tok_post *const ends = &encoder->tokenizer->post;
-    const size_t begin = out->count;
-    const size_t valid = ox_utf8_valid(text, bytes);
-    if (valid < bytes) {
-        return ox_fail(OX_E_CORRUPT, "the text is not UTF-8 at byte %zu (0x%02x)", valid, (unsigned char)text[valid]);
-    }
-    encoder->out = out;
     encoder->parse_special = parse_special;
-    enum ox_status status = post ? ox_ids_append(out, ends->before.ids, ends->before.count) : OX_OK;
-    if (status == OX_OK) {
-        status = encode_text(encoder, text, bytes);
-    }
-    if (status == OX_OK && post) {
-        status = ox_ids_append(out, ends->after.ids, ends->after.count);
-    }
-    if (status != OX_OK) {
-        out->count = begin;
-    }
-    encoder->out = NULL;
+    return encode(encoder, text, bytes, post, out);
+}
+
+enum ox_status ox_encode_more(struct ox_encoder *encoder, const char *text, size_t bytes, bool parse_special,
+                              struct ox_ids *out) {
+    encoder->parse_special = parse_special;
+    encoder->goes_on = true;
+    const enum ox_status status = encode(encoder, text, bytes, false, out);
+    encoder->goes_on = false;
     return status;
 }
 

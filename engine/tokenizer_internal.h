@@ -36,6 +36,7 @@ size_t ox_utf8_back(const char *text, size_t end);
 unsigned ox_utf8_put(uint32_t cp, char *out);
 bool ox_unicode_is_space(uint32_t cp); /* White_Space */
 bool ox_unicode_is_word(uint32_t cp);  /* alphabetic, mark, decimal digit, connector, joiner */
+bool ox_unicode_is_letter(uint32_t cp);
 /* Appends `text` with every part that is not UTF-8 replaced by U+FFFD. */
 OX_MUST enum ox_status ox_utf8_lossy(struct ox_text *out, const char *text, size_t bytes);
 /* The byte that ByteLevel writes as this character, or -1; and the character of a byte. */
@@ -57,12 +58,22 @@ void ox_form_work_free(struct ox_form_work *work);
 
 /* ---- patterns (tokenizer_regex.c) ---------------------------------------------------------------------------- */
 
+/* What a pattern does where a newline stands before a letter (tokenizer_cut.c). */
+enum ox_cut {
+    OX_CUT_UNKNOWN,
+    OX_CUT_PASSES, /* nothing: its matches neither begin nor end there, and do not look there */
+    OX_CUT_BEFORE, /* a match ends before the newline, with or without the letter behind it   */
+    OX_CUT_BEHIND,
+};
+enum ox_cut ox_cut_of_pattern(const char *text, bool is_regex);
+
 /* A regular expression in Oniguruma's syntax, or a literal. */
 struct ox_regex;
 struct ox_pattern {
     struct ox_regex *regex;
     char *literal; /* when there is no regex */
     size_t literal_bytes;
+    enum ox_cut cut;
 };
 OX_MUST enum ox_status ox_pattern_open(const char *where, const char *text, bool is_regex, struct ox_pattern *out);
 void ox_pattern_close(struct ox_pattern *pattern);
@@ -201,6 +212,7 @@ enum ox_prepend_scheme { OX_PREPEND_ALWAYS, OX_PREPEND_FIRST, OX_PREPEND_NEVER }
 struct ox_tok_step {
     enum ox_tok_step_kind kind;
     struct ox_form *form;
+    bool compat; /* of the form */
     struct ox_pattern pattern;
     char *content;
     size_t content_bytes;
@@ -250,6 +262,7 @@ struct ox_normal_work {
     struct ox_matcher *matcher;
     struct ox_form_work form;
     struct ox_text a, b;
+    bool goes_on; /* the text is not the beginning of one: Prepend has nothing to do */
 };
 OX_MUST enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_work *work, const char *text,
                                         size_t bytes, const char **out, size_t *out_bytes);

@@ -287,6 +287,7 @@ static void find_literal(struct ox_walk *walk, bool *found) {
 
 enum ox_status ox_pattern_open(const char *where, const char *text, bool is_regex, struct ox_pattern *out) {
     memset(out, 0, sizeof *out);
+    out->cut = ox_cut_of_pattern(text, is_regex);
     if (is_regex) {
         return open_regex(where, text, &out->regex);
     }

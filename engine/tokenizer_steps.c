@@ -119,7 +119,11 @@ static enum ox_status read_normalizer(struct reader *reader, const json_t *json,
     for (int i = 0; i < 4; i++) {
         if (strcmp(type, forms[i]) == 0) {
             status = new_step(reader, OX_TOK_FORM, &step);
-            return status == OX_OK ? ox_form_open(i % 2 == 0, i >= 2, &step->form) : status;
+            if (status == OX_OK) {
+                step->compat = i >= 2;
+                status = ox_form_open(i % 2 == 0, step->compat, &step->form);
+            }
+            return status;
         }
     }
     return refuse_type(reader, type);

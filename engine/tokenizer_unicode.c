@@ -268,6 +268,19 @@ bool ox_unicode_is_space(uint32_t cp) {
            cp == 0x202f || cp == 0x205f || cp == 0x3000;
 }
 
+bool ox_unicode_is_letter(uint32_t cp) {
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+        return true;
+    default:
+        return false;
+    }
+}
+
 bool ox_unicode_is_word(uint32_t cp) {
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
     case UTF8PROC_CATEGORY_LU:

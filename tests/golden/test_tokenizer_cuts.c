@@ -1,0 +1,65 @@
+/* Real texts in pieces: with real tokenizers (which are no part of the project) the ids of pieces are those of the
+ * whole. */
+#include "base/file.h"
+#include "engine/documents.h"
+#include "engine/tokenizer.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+static void compare(struct ox_encoder *encoder, const char *path, enum ox_cuts cuts, size_t piece_bytes) {
+    const struct ox_documents_config config = {.piece_bytes = piece_bytes, .cut_before = cuts == OX_CUTS_BEFORE};
+    struct ox_documents *documents = NULL;
+    struct ox_document piece;
+    struct ox_ids whole = {0}, joined = {0};
+    char *text = NULL;
+    size_t bytes = 0, count = 0;
+    REQUIRE_OK(ox_file_read(path, 64 << 20, &text, &bytes));
+    REQUIRE_OK(ox_encode(encoder, text, bytes, true, false, &whole));
+    REQUIRE_OK(ox_documents_open(path, &config, &documents));
+    for (bool found = true; found; count += found) {
+        REQUIRE_OK(ox_documents_next(documents, &piece, &found));
+        if (found) {
+            REQUIRE_OK(piece.begins ? ox_encode(encoder, piece.text, piece.bytes, true, false, &joined)
+                                    : ox_encode_more(encoder, piece.text, piece.bytes, true, &joined));
+        }
+    }
+    CHECK(count > bytes / piece_bytes / 20 && count > 1);
+    CHECK(whole.count == joined.count && memcmp(whole.ids, joined.ids, whole.count * sizeof *whole.ids) == 0);
+    ox_documents_close(&documents);
+    ox_ids_free(&whole);
+    ox_ids_free(&joined);
+    free(text);
+}
+
+int main(void) {
+    static const char *const names[] = {"gpt2", "qwen3", "llama2_sp", "tok512"};
+    static const char *const texts[] = {"tinyshakespeare/input.txt", "tinystories/val_sample.txt"};
+    static const size_t sizes[] = {50, 3000, 65536};
+    const char *const data = test_data_folder();
+    char path[OX_PATH_BYTES];
+    if (data == NULL) {
+        test_skip("no folder of tokenizers ($OX_TEST_DATA)");
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct ox_tokenizer *tokenizer = NULL;
+        struct ox_encoder *encoder = NULL;
+        snprintf(path, sizeof path, "%.1000s/tokenizers/%s", data, names[i]);
+        if (!ox_path_is_folder(path)) {
+            test_skip("the data folder has no tokenizers");
+        }
+        REQUIRE_OK(ox_tokenizer_open(path, &tokenizer));
+        REQUIRE_OK(ox_encoder_open(tokenizer, &encoder));
+        const enum ox_cuts cuts = ox_tokenizer_cuts(tokenizer);
+        CHECK(cuts == (i == 0 ? OX_CUTS_BEFORE : OX_CUTS_BEHIND));
+        for (size_t k = 0; k < sizeof texts / sizeof *texts * 3; k++) {
+            snprintf(path, sizeof path, "%.1000s/text/%s", data, texts[k / 3]);
+            if (ox_path_is_file(path)) {
+                compare(encoder, path, cuts, sizes[k % 3]);
+            }
+        }
+        ox_encoder_close(&encoder);
+        ox_tokenizer_close(&tokenizer);
+    }
+    return test_end();
+}
