@@ -3,10 +3,12 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/log.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +17,13 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { COPY_BYTES = 1 << 20, REMOVE_DEPTH_MAX = 200, NAME_TRIES = 100 };
+enum {
+    COPY_BYTES = 1 << 20,
+    REMOVE_DEPTH_MAX = 200,
+    NAME_TRIES = 100,
+    ANNOUNCED_MAX = 64, /* paths; more would bury the other messages */
+    ENTRIES_LOOKED_AT_MAX = 10000,
+};
 
 /* What the user can mend by naming another path is a matter of configuration, the rest is the system's. */
 static enum ox_status status_of(int err) {
@@ -80,23 +88,22 @@ static enum ox_status fail_space(int err, const char *path, uint64_t needed) {
                          ox_size_text(available, available_text), (unsigned long long)available);
 }
 
-static enum ox_status open_regular(const char *path, int *fd_out, struct stat *info) {
-    /* O_NONBLOCK, because opening a FIFO would otherwise wait for its writer. */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        return fail_path(errno, path, "open");
+static const char *kind_name(mode_t mode) {
+    return S_ISDIR(mode)    ? "a folder"
+           : S_ISFIFO(mode) ? "a FIFO"
+           : S_ISSOCK(mode) ? "a socket"
+                            : "a device";
+}
+
+/* `path` cannot be opened or examined: a link that leads nowhere is worth a word, the name being there. */
+static enum ox_status fail_open(int err, const char *path) {
+    char target[OX_PATH_BYTES];
+    const ssize_t bytes = err == ENOENT ? readlink(path, target, sizeof target - 1) : -1;
+    if (bytes < 0) {
+        return fail_path(err, path, "open");
     }
-    if (fstat(fd, info) != 0) {
-        const enum ox_status status = fail_path(errno, path, "examine");
-        close(fd);
-        return status;
-    }
-    if (!S_ISREG(info->st_mode)) {
-        close(fd);
-        return ox_fail(OX_E_CONFIG, "%s: is not a regular file", path);
-    }
-    *fd_out = fd;
-    return OX_OK;
+    target[bytes] = '\0';
+    return ox_fail(OX_E_CONFIG, "%s: is a link to %.300s, which does not exist; mend the link", path, target);
 }
 
 /* Reserves blocks, so that a full disk is found before the work is done. */
@@ -164,6 +171,36 @@ static enum ox_status finish_as(struct ox_file_writer *writer, const char *path)
     return status == OX_OK ? ox_folder_sync(folder) : status;
 }
 
+static bool is_open_to_all(const struct stat *info) {
+    return (info->st_mode & S_IWOTH) != 0 && !(S_ISDIR(info->st_mode) && (info->st_mode & S_ISVTX) != 0);
+}
+
+/* What of the input lets anyone change it: the path itself, a file in it, or the folder that holds it. */
+static bool find_shared(const char *path, const struct stat *info, char *shared) {
+    struct stat other;
+    if (is_open_to_all(info)) {
+        snprintf(shared, OX_PATH_BYTES, "%s", path);
+        return true;
+    }
+    if (!S_ISDIR(info->st_mode)) {
+        return parent_of(path, shared) == OX_OK && stat(shared, &other) == 0 && is_open_to_all(&other);
+    }
+    DIR *const folder = opendir(path);
+    bool found = false;
+    for (int i = 0; folder != NULL && !found && i < ENTRIES_LOOKED_AT_MAX; i++) {
+        const struct dirent *const entry = readdir(folder);
+        if (entry == NULL) {
+            break;
+        }
+        found = fstatat(dirfd(folder), entry->d_name, &other, 0) == 0 && S_ISREG(other.st_mode) &&
+                is_open_to_all(&other) && ox_path_join(path, entry->d_name, shared) == OX_OK;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return found;
+}
+
 /* Removes what is in the open folder `fd`, which it closes. */
 static enum ox_status remove_content(int fd, const char *path, int depth) {
     DIR *const folder = depth < REMOVE_DEPTH_MAX ? fdopendir(fd) : NULL;
@@ -226,16 +263,78 @@ bool ox_path_is_folder(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-enum ox_status ox_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes) {
+bool ox_path_exists(const char *path) {
     struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+enum ox_status ox_file_open_input(const char *path, int *fd_out, uint64_t *bytes) {
+    struct stat info;
+    if (stat(path, &info) != 0) {
+        return fail_open(errno, path);
+    }
+    /* Looked at first, because opening a device may set it going. O_NONBLOCK, because by now it may be a FIFO, and
+     * opening that would wait for its writer. */
+    const bool regular = S_ISREG(info.st_mode);
+    const int fd = regular ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+    if (regular && fd < 0) {
+        return fail_open(errno, path);
+    }
+    if (regular && fstat(fd, &info) != 0) {
+        const enum ox_status status = fail_path(errno, path, "examine");
+        close(fd);
+        return status;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        return ox_fail(OX_E_CONFIG, "%s: is %s; only regular files are read", path, kind_name(info.st_mode));
+    }
+    *fd_out = fd;
+    *bytes = (uint64_t)info.st_size;
+    return OX_OK;
+}
+
+void ox_path_announce_shared(const char *path) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct seen_file {
+        dev_t device;
+        ino_t inode;
+    } seen[ANNOUNCED_MAX];
+    static uint32_t seen_count;
+    struct stat info;
+    char shared[OX_PATH_BYTES];
+    if (stat(path, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) ||
+        !find_shared(path, &info, shared)) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    bool known = seen_count == ANNOUNCED_MAX;
+    for (uint32_t i = 0; i < seen_count; i++) {
+        known = known || (seen[i].device == info.st_dev && seen[i].inode == info.st_ino);
+    }
+    if (!known) {
+        seen[seen_count++] = (struct seen_file){info.st_dev, info.st_ino};
+    }
+    pthread_mutex_unlock(&lock);
+    if (!known) {
+        ox_log(OX_LOG_WARN,
+               "%s: anyone on this machine may change it, as %s is writable for all; `chmod o-w` ends that", path,
+               shared);
+    }
+}
+
+enum ox_status ox_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes) {
+    uint64_t file_bytes = 0;
     int fd = -1;
     char *text = NULL;
-    enum ox_status status = open_regular(path, &fd, &info);
+    enum ox_status status = ox_file_open_input(path, &fd, &file_bytes);
     if (status != OX_OK) {
         return status;
     }
     /* The size is a first guess: kernel files say 0, and a file may grow meanwhile. */
-    size_t filled = 0, room = (size_t)ox_max_u64(4096, ox_min_u64((uint64_t)info.st_size, bytes_max) + 1);
+    size_t filled = 0, room = (size_t)ox_max_u64(4096, ox_min_u64(file_bytes, bytes_max) + 1);
     text = malloc(room + 1);
     while (text != NULL) {
         const ssize_t got = read(fd, text + filled, room - filled);
@@ -294,15 +393,14 @@ enum ox_status ox_file_replace(const char *path, const void *data, size_t bytes)
 }
 
 enum ox_status ox_file_copy(const char *source, const char *target) {
-    struct stat info;
+    uint64_t bytes = 0;
     struct ox_file_writer writer = {.fd = -1};
     int fd = -1;
     char *buffer = NULL;
-    enum ox_status status = open_regular(source, &fd, &info);
+    enum ox_status status = ox_file_open_input(source, &fd, &bytes);
     if (status != OX_OK) {
         return status;
     }
-    const uint64_t bytes = (uint64_t)info.st_size;
     status = create_beside(target, bytes, &writer);
     if (status != OX_OK) {
         close(fd);
@@ -424,6 +522,13 @@ enum ox_status ox_folder_make(const char *path) {
     }
     if (mkdir(path, 0777) != 0) {
         const int err = errno;
+        struct stat info;
+        if (err == EEXIST && ox_path_is_file(path)) {
+            return ox_fail(OX_E_CONFIG, "%s: is a file where a folder is needed; give another name", path);
+        }
+        if (err == EEXIST && lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && !ox_path_is_folder(path)) {
+            return ox_fail(OX_E_CONFIG, "%s: is a link that leads to no folder; remove it or give another name", path);
+        }
         return err == EEXIST && ox_path_is_folder(path) ? OX_OK : fail_path(err, path, "create the folder");
     }
     return ox_folder_sync(parent);
@@ -479,8 +584,8 @@ enum ox_status ox_folder_remove(const char *path) {
         return errno == ENOENT ? OX_OK : fail_path(errno, path, "examine");
     }
     if (!S_ISDIR(info.st_mode)) {
-        return ox_fail(OX_E_CONFIG, "%s: is not a folder (a link is not followed), so it is not removed",
-                       path);
+        return ox_fail(OX_E_CONFIG,
+                       "%s: is not a folder (a link is not followed), so it is not removed; remove it yourself", path);
     }
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {

@@ -1,5 +1,7 @@
 /* Files that are read whole, and files and folders that appear whole: written under a temporary
- * name, synced, renamed, and the folder synced. The one place in the program that renames. */
+ * name, synced, renamed, and the folder synced. The one place in the program that renames.
+ *
+ * Inputs are read through links, because model folders consist of them; nothing is ever written through one. */
 #ifndef OX_BASE_FILE_H
 #define OX_BASE_FILE_H
 
@@ -21,6 +23,16 @@ OX_MUST enum ox_status ox_path_join(const char *folder, const char *name, char *
 /* True for a regular file or folder, following links. */
 bool ox_path_is_file(const char *path);
 bool ox_path_is_folder(const char *path);
+/* True when there is anything of that name, a link that leads nowhere included. */
+bool ox_path_exists(const char *path);
+
+/* Opens a regular file to be read, links followed: what every input goes through. A folder, FIFO, device or socket is
+ * refused without being opened, and a link that leads nowhere is named as such; both are OX_E_CONFIG. */
+OX_MUST enum ox_status ox_file_open_input(const char *path, int *fd, uint64_t *bytes);
+
+/* Warns, once for each path, when anyone on this machine may change an input that the user has named: the file itself
+ * or by its folder; the folder, or a file directly in it. A folder with the sticky bit protects what is in it. */
+void ox_path_announce_shared(const char *path);
 
 /* Reads a regular file of at most bytes_max; *data is NUL-terminated beyond *bytes; free() it. */
 OX_MUST enum ox_status ox_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes);

@@ -55,6 +55,9 @@ const char *ox_json_excerpt(const json_t *value, char *text) {
 
 enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out) {
     json_error_t error;
+    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
+        return ox_fail(OX_E_CORRUPT, "%s:1:1: not valid JSON: a byte-order mark; save it as UTF-8 without one", where);
+    }
     json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (value == NULL && json_error_code(&error) == json_error_numeric_overflow) {
         value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define FOLDER_PREFIX "checkpoint-"
 #define LATEST_NAME   "latest"
@@ -298,8 +299,11 @@ static enum ox_status sweep(const char *output_dir) {
     enum ox_status status = list_steps(output_dir, TMP_SUFFIX, &steps, &count);
     for (uint32_t i = 0; status == OX_OK && i < count; i++) {
         char path[OX_PATH_BYTES];
+        struct stat info;
         status = make_path(output_dir, steps[i], TMP_SUFFIX, path);
-        if (status == OX_OK) {
+        if (status == OX_OK && lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && unlink(path) == 0) {
+            ox_log(OX_LOG_WARN, "%s: was a link, through which nothing is written; the link is removed", path);
+        } else if (status == OX_OK) {
             status = ox_folder_remove(path);
         }
     }
@@ -360,9 +364,11 @@ static void prune(const struct ox_run_state *state, const struct ox_checkpoint_s
     for (uint32_t i = 0; status == OX_OK && i < count; i++) {
         char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
         struct ox_run_state other;
+        struct stat info;
         status = make_path(save->output_dir, steps[i], "", path);
-        if (status != OX_OK || steps[i] >= state->step || check_complete(path, &other) != OX_OK ||
-            !is_same_branch(&other, state) || kept++ < save->total_limit) {
+        /* A link leads to what someone has moved elsewhere: not ours to delete. */
+        if (status != OX_OK || steps[i] >= state->step || lstat(path, &info) != 0 || !S_ISDIR(info.st_mode) ||
+            check_complete(path, &other) != OX_OK || !is_same_branch(&other, state) || kept++ < save->total_limit) {
             continue;
         }
         status = make_path(save->output_dir, steps[i], TMP_SUFFIX, tmp);

@@ -7,7 +7,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -50,23 +49,17 @@ static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, s
 
 static enum ox_status hash_file(const char *folder, struct ox_manifest_file *file) {
     char path[OX_PATH_BYTES];
-    struct stat info;
     enum ox_status status = ox_path_join(folder, file->name, path);
     if (status != OX_OK) {
         return status;
     }
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &info) != 0) {
-        status = ox_fail_errno(errno == ENOENT ? OX_E_CORRUPT : OX_E_IO, errno, "%s: cannot open", path);
-    } else if (!S_ISREG(info.st_mode)) {
-        status = ox_fail(OX_E_CORRUPT, "%s: is not a regular file", path);
-    } else {
-        file->bytes = (uint64_t)info.st_size;
-        status = hash_open_file(fd, path, file->bytes, &file->hash);
+    int fd = -1;
+    status = ox_file_open_input(path, &fd, &file->bytes);
+    if (status != OX_OK) { /* a file that the list names is missed, not asked for */
+        return status == OX_E_CONFIG ? ox_fail(OX_E_CORRUPT, "%s", ox_error_text()) : status;
     }
-    if (fd >= 0) {
-        close(fd);
-    }
+    status = hash_open_file(fd, path, file->bytes, &file->hash);
+    close(fd);
     return status;
 }
 
@@ -158,8 +151,8 @@ static enum ox_status get_state(const char *path, const json_t *object, struct o
     uint64_t version = 0;
     enum ox_status status = ox_json_get_u64(path, object, "format_version", true, &version);
     if (status == OX_OK && version != OX_RUN_STATE_VERSION) {
-        return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", this program reads %d", path,
-                       version, OX_RUN_STATE_VERSION);
+        return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", this program reads %d; go on "
+                       "with the program that saved it", path, version, OX_RUN_STATE_VERSION);
     }
     *state = (struct ox_run_state){.version = OX_RUN_STATE_VERSION, .best_eval_loss = (double)INFINITY};
     for (uint32_t i = 0; status == OX_OK && i < COUNT_COUNT; i++) {
@@ -212,8 +205,8 @@ static enum ox_status get_files(const char *path, const json_t *object, struct o
     }
     json_object_foreach(files, name, value) {
         if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || !json_is_object(value)) {
-            return ox_fail(OX_E_CORRUPT, "%s: \"%.200s\" in its \"files\" is not a file of this folder", path,
-                           name);
+            return ox_fail(OX_E_CORRUPT, "%s: \"%.200s\" in its \"files\" is not a file of this folder; use another "
+                           "checkpoint", path, name);
         }
         enum ox_status status = add_file(path, name, manifest);
         uint64_t words[2];
@@ -301,6 +294,10 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
     json_t *object = NULL;
     memset(manifest, 0, sizeof *manifest);
     enum ox_status status = ox_path_join(folder, OX_MANIFEST_NAME, path);
+    if (status == OX_OK && ox_path_is_folder(folder) && !ox_path_exists(path)) {
+        status = ox_fail(OX_E_CONFIG, "%s: there is no such file, so the folder is no checkpoint; give a checkpoint-N "
+                         "folder of a run", path);
+    }
     if (status == OX_OK) {
         status = ox_json_load(path, MANIFEST_BYTES_MAX, &object);
     }

@@ -222,7 +222,8 @@ static enum ox_status add_data(struct ox_config *config, const char *text, const
         }
     }
     if (path_len == 0 || path_len >= sizeof choice.path || !is_text(text, true)) {
-        return ox_fail(OX_E_CONFIG, "%s: the path is not UTF-8 text of 1 to %zu bytes without control characters", where,
+        return ox_fail(OX_E_CONFIG,
+                       "%s: the path is not UTF-8 text of 1 to %zu bytes without control characters", where,
                        sizeof choice.path - 1);
     }
     memcpy(choice.path, text, path_len);
@@ -265,6 +266,27 @@ static void choice_text(const char *choices, int value, char *text) {
 
 /* ---- cross-checks ----------------------------------------------------------------------------------- */
 
+/* Whether `path`, which may not exist yet, is the folder or lies in it, links followed. */
+static bool leads_into(const char *folder, const char *path) {
+    char *const outer = realpath(folder, NULL);
+    char *inner = realpath(path, NULL);
+    char part[OX_CONFIG_TEXT_BYTES];
+    bool inside = false;
+    snprintf(part, sizeof part, "%s", path);
+    while (inner == NULL && part[0] != '\0') { /* what is not there yet lies where its parent is */
+        char *const slash = strrchr(part, '/');
+        *(slash != NULL ? slash : part) = '\0';
+        inner = realpath(part[0] != '\0' ? part : slash != NULL ? "/" : ".", NULL);
+    }
+    if (inner != NULL && outer != NULL) {
+        const size_t bytes = strlen(outer);
+        inside = strncmp(outer, inner, bytes) == 0 && (inner[bytes] == '\0' || inner[bytes] == '/');
+    }
+    free(inner);
+    free(outer);
+    return inside;
+}
+
 static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT;
     const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE |
@@ -278,8 +300,9 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     if (c->output_dir[0] == '\0' && (command & (train | export_)) != 0) {
         return ox_fail(OX_E_CONFIG, "--output is missing; name the folder that receives the results");
     }
-    if ((command & (train | export_)) != 0 && strcmp(c->output_dir, c->model) == 0) {
-        return ox_fail(OX_E_CONFIG, "--output: %s is the --model folder itself; name another folder",
+    if ((command & (train | export_)) != 0 &&
+        (strcmp(c->output_dir, c->model) == 0 || leads_into(c->model, c->output_dir))) {
+        return ox_fail(OX_E_CONFIG, "--output: %s is the --model folder or lies in it; name a folder outside of it",
                        c->output_dir);
     }
     if (c->from_scratch && c->resume_from_checkpoint[0] != '\0') {

@@ -56,7 +56,9 @@ static enum ox_status check_shape(const struct place *place, uint32_t rank, cons
     }
     if (!same) {
         char have[200], want[64];
-        return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" has the shape [%s], but config.json asks for [%s]",
+        return ox_fail(OX_E_CONFIG,
+                       "%s: tensor \"%s\" has the shape [%s], but config.json asks for [%s]; use the config.json that "
+                       "came with the weights",
                        ox_st_path(place->file), entry->name,
                        shape_text(entry->rank, entry->shape, have, sizeof have),
                        shape_text(rank, shape, want, sizeof want));
@@ -113,7 +115,7 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
     const char *tensor;
     json_t *file;
     if (!json_is_object(map) || json_object_size(map) == 0) {
-        return ox_fail(OX_E_CORRUPT, "%s: has no \"weight_map\" of tensors", path);
+        return ox_fail(OX_E_CORRUPT, "%s: has no \"weight_map\" of tensors; fetch or save it again", path);
     }
     json_object_foreach((json_t *)map, tensor, file) {
         const char *const name = json_string_value(file);
@@ -121,7 +123,7 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
             char text[OX_JSON_EXCERPT_BYTES];
             return ox_fail(OX_E_CORRUPT,
                            "%s: tensor \"%.200s\" lies in %s, which is not the name of a file in the "
-                           "same folder",
+                           "same folder; nothing outside the folder is read",
                            path, tensor, ox_json_excerpt(file, text));
         }
         if (!is_open(folder, name)) {
@@ -139,7 +141,8 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
             const char *const name = ox_st_entry(file_open, j)->name;
             const char *const said = json_string_value(json_object_get(map, name));
             if (said == NULL || strcmp(said, file_name_of(file_open)) != 0) {
-                return ox_fail(OX_E_CORRUPT, "%s: holds tensor \"%s\", which the index %s",
+                return ox_fail(OX_E_CORRUPT,
+                               "%s: holds tensor \"%s\", which the index %s; fetch or save the folder again",
                                ox_st_path(file_open), name,
                                said == NULL ? "does not list" : "places in another file");
             }
@@ -148,7 +151,8 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
     }
     return found == json_object_size(map)
                ? OX_OK
-               : ox_fail(OX_E_CORRUPT, "%s: lists %zu tensors, but its files hold %zu of them", path,
+               : ox_fail(OX_E_CORRUPT,
+                         "%s: lists %zu tensors, but its files hold %zu of them; fetch what is missing", path,
                          json_object_size(map), found);
 }
 
@@ -156,13 +160,13 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     char path[OX_PATH_BYTES];
     json_t *index = NULL;
     enum ox_status status = ox_path_join(folder->path, "model.safetensors", path);
-    if (status == OX_OK && ox_path_is_file(path)) {
+    if (status == OX_OK && ox_path_exists(path)) {
         return open_file(folder, "model.safetensors");
     }
     if (status == OX_OK) {
         status = ox_path_join(folder->path, "model.safetensors.index.json", path);
     }
-    if (status == OX_OK && !ox_path_is_file(path)) {
+    if (status == OX_OK && !ox_path_exists(path)) {
         status = ox_fail(OX_E_CONFIG,
                          "%s: holds neither model.safetensors nor model.safetensors.index.json; convert "
                          "other formats with save_pretrained of transformers, or start fresh with --from-scratch",
@@ -181,7 +185,9 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
 static enum ox_status place_entry(struct ox_hf_folder *folder, const struct place *place) {
     const int64_t idx = ox_model_find_tensor(folder->model, place->entry->name);
     if (idx == -1) {
-        return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" does not belong to the %s that config.json describes",
+        return ox_fail(OX_E_CONFIG,
+                       "%s: tensor \"%s\" does not belong to the %s that config.json describes; use the config.json "
+                       "that came with the weights",
                        ox_st_path(place->file), place->entry->name, folder->model->config.family);
     }
     if (idx == -2) {
@@ -216,7 +222,7 @@ static enum ox_status check_complete(const struct ox_hf_folder *folder) {
                    missing_count,
                    head_alone ? "; if the head is the embedding, set \"tie_word_embeddings\" to true "
                                 "in config.json"
-                              : "");
+                              : "; fetch what is missing, or use the config.json that came with the weights");
 }
 
 /* A tied head that is stored as well must be the embedding. Samples, because the pair may be gigabytes. */
@@ -280,6 +286,7 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
         status = fail_memory(path);
         goto fail;
     }
+    ox_path_announce_shared(path);
     status = ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config);
     if (status == OX_OK) {
         status = ox_model_config_parse(config_path, folder->config, &config);

@@ -254,6 +254,8 @@ enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metr
         /* O_NONBLOCK, because a FIFO of that name would wait for its other end. */
         metrics->fd = open(metrics->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
         status = metrics->fd >= 0 ? trim(metrics, step)
+                 : errno == ELOOP ? ox_fail(OX_E_CONFIG, "%s: is a link, and nothing is written through one; remove it",
+                                            metrics->path)
                                   : ox_fail_errno(OX_E_IO, errno, "%s: cannot open it for appending", metrics->path);
     }
     if (status != OX_OK) {

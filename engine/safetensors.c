@@ -6,17 +6,17 @@
 #include "base/json.h"
 #include "base/planes.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "file formats are read in place");
 
 enum { HEADER_BYTES_MAX = 100000000, CONVERT_ELEMS = 2048 };
+
+/* The end of every message about a file that is not what its format says. */
+static const char remedy[] = "the file is damaged; fetch or save it again";
 
 struct ox_st_file {
     int fd;
@@ -59,7 +59,7 @@ static enum ox_dtype dtype_of(const char *name) {
 }
 
 static enum ox_status fail_entry(const struct ox_st_file *file, const char *name, const char *what) {
-    return ox_fail(OX_E_CORRUPT, "%s: tensor \"%.200s\": %s", file->path, name, what);
+    return ox_fail(OX_E_CORRUPT, "%s: tensor \"%.200s\": %s; %s", file->path, name, what, remedy);
 }
 
 static bool to_u64(const json_t *value, uint64_t *out) {
@@ -79,8 +79,8 @@ static enum ox_status read_entry(const struct ox_st_file *file, const char *name
     const uint32_t bits = dtype != NULL ? dtype_bits(dtype) : 0;
     if (bits == 0) {
         char text[OX_JSON_EXCERPT_BYTES];
-        return ox_fail(OX_E_CORRUPT, "%s: tensor \"%.200s\": unknown dtype in %s", file->path, name,
-                       ox_json_excerpt(info, text));
+        return ox_fail(OX_E_CORRUPT, "%s: tensor \"%.200s\": unknown dtype in %s; %s", file->path, name,
+                       ox_json_excerpt(info, text), remedy);
     }
     out->dtype = dtype_of(dtype);
     memcpy(out->dtype_text, dtype, strlen(dtype) + 1);
@@ -138,21 +138,21 @@ static enum ox_status check_places(struct ox_st_file *file) {
         struct ox_st_entry *const entry = &file->entries[i];
         if (entry->offset != end) {
             return ox_fail(OX_E_CORRUPT,
-                           "%s: tensor \"%.200s\" begins at byte %" PRIu64 " of the data, which %s the "
-                           "one before it at %" PRIu64,
-                           file->path, entry->name, entry->offset,
-                           entry->offset < end ? "overlaps" : "leaves a hole after", end);
+                           "%s: tensor \"%.200s\" begins at byte %" PRIu64 " of the data, but the one before it ends "
+                           "at %" PRIu64 ", which makes %s; %s",
+                           file->path, entry->name, entry->offset, end,
+                           entry->offset < end ? "an overlap" : "a hole", remedy);
         }
         end += entry->bytes; /* both below 2^63 */
         if (end > file->file_bytes - file->data_offset) {
             return fail_entry(file, entry->name,
-                              "it reaches beyond the end of the file; the file is cut off");
+                              "it reaches beyond the end of the file: the file is cut off");
         }
         entry->offset += file->data_offset;
     }
     if (end != file->file_bytes - file->data_offset) {
-        return ox_fail(OX_E_CORRUPT, "%s: %" PRIu64 " bytes follow the last tensor", file->path,
-                       file->file_bytes - file->data_offset - end);
+        return ox_fail(OX_E_CORRUPT, "%s: %" PRIu64 " bytes follow the last tensor; %s", file->path,
+                       file->file_bytes - file->data_offset - end, remedy);
     }
     return OX_OK;
 }
@@ -165,12 +165,12 @@ static enum ox_status check_metadata(const struct ox_st_file *file, const json_t
         good = good && json_is_string(value);
     }
     return good ? OX_OK
-                : ox_fail(OX_E_CORRUPT, "%s: \"__metadata__\" is not an object of strings", file->path);
+                : ox_fail(OX_E_CORRUPT, "%s: \"__metadata__\" is not an object of strings; %s", file->path, remedy);
 }
 
 static enum ox_status read_entries(struct ox_st_file *file, const json_t *header) {
     if (!json_is_object(header)) {
-        return ox_fail(OX_E_CORRUPT, "%s: the header is not a JSON object", file->path);
+        return ox_fail(OX_E_CORRUPT, "%s: the header is not a JSON object; %s", file->path, remedy);
     }
     const char *name;
     json_t *info;
@@ -198,8 +198,8 @@ static enum ox_status read_entries(struct ox_st_file *file, const json_t *header
 static enum ox_status read_header(struct ox_st_file *file) {
     uint64_t header_bytes = 0;
     if (file->file_bytes < sizeof header_bytes) {
-        return ox_fail(OX_E_CORRUPT, "%s: has %" PRIu64 " bytes and is no safetensors file", file->path,
-                       file->file_bytes);
+        return ox_fail(OX_E_CORRUPT, "%s: has %" PRIu64 " bytes and is no safetensors file; fetch or save it again",
+                       file->path, file->file_bytes);
     }
     enum ox_status status = ox_file_read_at(file->fd, file->path, &header_bytes, sizeof header_bytes, 0);
     if (status != OX_OK) {
@@ -208,7 +208,7 @@ static enum ox_status read_header(struct ox_st_file *file) {
     if (header_bytes > HEADER_BYTES_MAX || header_bytes > file->file_bytes - sizeof header_bytes) {
         return ox_fail(OX_E_CORRUPT,
                        "%s: claims a header of %" PRIu64 " bytes (the file has %" PRIu64 ", %d are "
-                       "allowed); it is cut off or no safetensors file",
+                       "allowed); it is cut off or no safetensors file: fetch or save it again",
                        file->path, header_bytes, file->file_bytes, HEADER_BYTES_MAX);
     }
     file->data_offset = sizeof header_bytes + header_bytes;
@@ -266,7 +266,6 @@ const char *ox_dtype_name(enum ox_dtype dtype) {
 }
 
 enum ox_status ox_st_open(const char *path, struct ox_st_file **out) {
-    struct stat info;
     enum ox_status status = OX_OK;
     struct ox_st_file *file = calloc(1, sizeof *file);
     if (file != NULL) {
@@ -277,18 +276,10 @@ enum ox_status ox_st_open(const char *path, struct ox_st_file **out) {
         status = ox_fail(OX_E_NOMEM, "%s: no memory to open it", path);
         goto fail;
     }
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file->fd < 0 || fstat(file->fd, &info) != 0) {
-        status = ox_fail_errno(errno == ENOENT || errno == EACCES ? OX_E_CONFIG : OX_E_IO, errno,
-                               "%s: cannot open", path);
-        goto fail;
+    status = ox_file_open_input(path, &file->fd, &file->file_bytes);
+    if (status == OX_OK) {
+        status = read_header(file);
     }
-    if (!S_ISREG(info.st_mode)) {
-        status = ox_fail(OX_E_CONFIG, "%s: is not a regular file", path);
-        goto fail;
-    }
-    file->file_bytes = (uint64_t)info.st_size;
-    status = read_header(file);
     if (status != OX_OK) {
         goto fail;
     }

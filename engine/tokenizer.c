@@ -177,6 +177,9 @@ static enum ox_status load_tokenizer(const char *path, struct ox_tokenizer *toke
     tokenizer->fingerprint = ox_hash64(text, bytes, RULES_VERSION);
     status = ox_json_parse(path, text, bytes, &json);
     free(text);
+    if (status == OX_OK && !json_is_object(json)) {
+        status = ox_fail(OX_E_CONFIG, "%s: is not a JSON object, so it is no tokenizer", path);
+    }
     if (status == OX_OK) {
         status = ox_tok_normalizer_open(path, json_object_get(json, "normalizer"), &tokenizer->normalizer);
     }
@@ -298,13 +301,13 @@ static enum ox_status load_tokenizer_config(const char *path, struct ox_tokenize
 static enum ox_status load_beside(const char *folder, struct ox_tokenizer *tokenizer) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(folder, "tokenizer_config.json", path);
-    if (status == OX_OK && ox_path_is_file(path)) {
+    if (status == OX_OK && ox_path_exists(path)) {
         status = load_tokenizer_config(path, tokenizer);
     }
     if (status == OX_OK) {
         status = ox_path_join(folder, "config.json", path);
     }
-    if (status == OX_OK && ox_path_is_file(path) && (tokenizer->bos < 0 || tokenizer->eos < 0)) {
+    if (status == OX_OK && ox_path_exists(path) && (tokenizer->bos < 0 || tokenizer->eos < 0)) {
         json_t *config = NULL;
         status = ox_json_load(path, CONFIG_BYTES_MAX, &config);
         numbered_token(tokenizer, config, "bos_token_id", &tokenizer->bos);
@@ -314,7 +317,7 @@ static enum ox_status load_beside(const char *folder, struct ox_tokenizer *token
     if (status == OX_OK) {
         status = ox_path_join(folder, "chat_template.jinja", path);
     }
-    if (status == OX_OK && ox_path_is_file(path)) {
+    if (status == OX_OK && ox_path_exists(path)) {
         size_t bytes = 0;
         free(tokenizer->chat_template);
         tokenizer->chat_template = NULL;
@@ -340,8 +343,12 @@ static enum ox_status check_post(const char *path, const struct ox_tokenizer *to
 /* The file itself and the folder it lies in. */
 static enum ox_status find_files(const char *path, char *file, char *folder) {
     if (ox_path_is_folder(path)) {
-        const enum ox_status status = ox_path_join(path, ".", folder);
-        return status == OX_OK ? ox_path_join(path, "tokenizer.json", file) : status;
+        memcpy(folder, path, strlen(path) + 1); /* it exists, so it is not too long */
+        const enum ox_status status = ox_path_join(path, "tokenizer.json", file);
+        return status != OX_OK || ox_path_exists(file)
+                   ? status
+                   : ox_fail(OX_E_CONFIG, "%s: has no tokenizer.json; give a folder with one, or the file, by "
+                             "--tokenizer", path);
     }
     const char *const slash = strrchr(path, '/');
     const size_t bytes = slash == NULL ? 0 : (size_t)(slash - path) + 1;
@@ -367,6 +374,7 @@ enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
     if (tokenizer == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for the tokenizer", path);
     }
+    ox_path_announce_shared(path);
     tokenizer->bos = tokenizer->eos = -1;
     status = load_tokenizer(file, tokenizer);
     if (status == OX_OK) {

@@ -541,7 +541,7 @@ enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count)
 static enum ox_store_owner file_owner(const char *path, const uint64_t run_id[2]) {
     struct ox_store_identity identity;
     enum ox_store_owner owner = OX_STORE_OWNER_UNKNOWN;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     for (uint32_t region = 0; fd >= 0 && region < OX_STORE_REGION_COUNT && owner == OX_STORE_OWNER_UNKNOWN; region++) {
         const ssize_t bytes = pread(fd, &identity, sizeof identity, (off_t)(region * (uint64_t)OX_STORE_REGION_STRIDE));
         if (bytes == (ssize_t)sizeof identity && identity.magic == OX_STORE_IDENTITY_MAGIC &&

@@ -1,4 +1,5 @@
 #include "base/file.h"
+#include "base/log.h"
 #include "tests/test.h"
 
 #include <fcntl.h>
@@ -189,11 +190,84 @@ static void test_folders(void) {
     CHECK(ox_folder_free_bytes(path_b, &available) == OX_E_CONFIG);
 }
 
+static void refused_input(const char *path, const char *words) {
+    int fd = -1;
+    uint64_t bytes = 0;
+    CHECK(ox_file_open_input(path, &fd, &bytes) == OX_E_CONFIG && fd == -1);
+    if (strstr(ox_error_text(), words) == NULL) {
+        printf("expected '%s', got: %s\n", words, ox_error_text());
+        test_failure_count++;
+    }
+}
+
+static void test_inputs(void) {
+    int fd = -1;
+    uint64_t bytes = 0;
+    REQUIRE_OK(ox_file_replace(in_folder("input", path_a), "12345", 5));
+    CHECK(symlink("input", in_folder("input-link", path_b)) == 0);
+    REQUIRE_OK(ox_file_open_input(path_b, &fd, &bytes));
+    CHECK(fd >= 0 && bytes == 5);
+    close(fd);
+    CHECK(symlink("nowhere", in_folder("lost", path_b)) == 0 && ox_path_exists(path_b) && !ox_path_is_file(path_b));
+    refused_input(path_b, "lost: is a link to nowhere, which does not exist");
+    CHECK(mkfifo(in_folder("pipe", path_b), 0600) == 0);
+    refused_input(path_b, "pipe: is a FIFO; only regular files are read");
+    refused_input("/dev/null", "/dev/null: is a device; only regular files are read");
+    refused_input(test_folder(), "is a folder; only regular files are read");
+    refused_input(in_folder("absent", path_b), "absent: cannot open: No such file");
+    CHECK(!ox_path_exists(path_b));
+    /* A file where a folder should be made, and a link that leads to none. */
+    CHECK(ox_folder_make(in_folder("input/below", path_b)) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "input: is a file where a folder is needed") != NULL);
+    CHECK(ox_folder_make(in_folder("lost", path_b)) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "lost: is a link that leads to no folder") != NULL);
+}
+
+static int warning_count;
+
+static void count_warning(void *context, enum ox_log_level level, const char *line) {
+    (void)context;
+    warning_count += level == OX_LOG_WARN && strstr(line, "anyone on this machine may change it") != NULL;
+}
+
+static void announced(const char *path, mode_t mode, const char *announced_path, int expected) {
+    warning_count = 0;
+    CHECK(chmod(path, mode) == 0);
+    ox_path_announce_shared(announced_path);
+    if (warning_count != expected) {
+        printf("%s with mode %o: %d warnings\n", path, mode, warning_count);
+        test_failure_count++;
+    }
+}
+
+static void test_shared(void) {
+    char folder[OX_PATH_BYTES], file[OX_PATH_BYTES], other[OX_PATH_BYTES];
+    ox_log_set_sink(count_warning, NULL);
+    REQUIRE_OK(ox_folder_make(in_folder("shared", folder)));
+    REQUIRE_OK(ox_file_replace(in_folder("shared/file", file), "x", 1));
+    REQUIRE_OK(ox_file_replace(in_folder("shared/other", other), "x", 1));
+    announced(file, 0644, file, 0);
+    announced(file, 0664, folder, 0);
+    announced(folder, 01777, folder, 0); /* sticky: who may write there may not replace what others have */
+    announced(folder, 01777, file, 0);
+    announced(folder, 0777, file, 1);
+    announced(folder, 0777, file, 0); /* once */
+    announced(folder, 0777, folder, 1);
+    announced(folder, 0700, other, 0);
+    announced(other, 0666, other, 1);
+    announced(other, 0666, "/nonexistent", 0);
+    ox_path_announce_shared("/dev/null");
+    CHECK(warning_count == 0);
+    ox_log_set_sink(NULL, NULL);
+}
+
 int main(void) {
     test_paths();
     test_replace_and_copy();
     test_refusals();
     test_writer();
     test_folders();
+    test_inputs();
+    test_shared();
     return test_end();
 }
