@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 const struct fuzz_target fuzz_targets[] = {
+    {"cache", fuzz_cache, FUZZ_BYTES},
     {"chat", fuzz_chat, FUZZ_LINES},
     {"data", fuzz_data, FUZZ_BYTES},
     {"hf", fuzz_hf, FUZZ_PARTS},

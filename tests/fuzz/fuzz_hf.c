@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "engine/hf.h"
+#include "tests/test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,9 @@ static void open_paths(void) {
         paths.shards[1] = fuzz_path("hf/b.safetensors");
         paths.shards[2] = fuzz_path("hf/c.safetensors");
         paths.folder = fuzz_path("hf");
+        struct ox_hf_folder *folder = NULL;
+        fuzz_check_failure(ox_hf_open(test_folder(), true, &folder), test_folder());
+        ox_hf_close(&folder);
     }
 }
 

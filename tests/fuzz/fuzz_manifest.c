@@ -11,6 +11,14 @@ enum { PART_COUNT = 2 };
 
 static const char *run, *checkpoint, *again, *manifest_path, *latest_path, *files[3];
 
+/* What is listed now is whole. */
+static void check_collected(void) {
+    struct ox_manifest manifest = {.state = {.version = OX_RUN_STATE_VERSION}, .weights_dtype = OX_DTYPE_F32};
+    FUZZ_CHECK(ox_manifest_collect(checkpoint, &manifest) == OX_OK && manifest.file_count == 2);
+    FUZZ_CHECK(ox_manifest_write(checkpoint, &manifest) == OX_OK && ox_checkpoint_verify(checkpoint) == OX_OK);
+    ox_manifest_close(&manifest);
+}
+
 /* The files that a manifest may list: these two, with what is in them. */
 static void open_paths(void) {
     if (run == NULL) {
@@ -24,6 +32,7 @@ static void open_paths(void) {
         latest_path = fuzz_path("run/latest");
         checkpoint = fuzz_path("run/checkpoint-7");
         run = fuzz_path("run");
+        check_collected();
     }
 }
 

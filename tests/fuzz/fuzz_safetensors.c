@@ -2,6 +2,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "engine/safetensors.h"
+#include "tests/test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,11 @@ static void check_entry(const struct ox_st_file *file, const struct ox_st_entry 
 int fuzz_safetensors(const uint8_t *data, size_t bytes) {
     static const char *path;
     struct ox_st_file *file = NULL;
-    path = path != NULL ? path : fuzz_path("model.safetensors");
+    if (path == NULL) {
+        path = fuzz_path("model.safetensors");
+        fuzz_check_failure(ox_st_open(test_folder(), &file), test_folder());
+        ox_st_close(&file);
+    }
     fuzz_write(path, data, bytes);
     const enum ox_status status = ox_st_open(path, &file);
     fuzz_accepted = status == OX_OK;

@@ -43,6 +43,6 @@ int fuzz_yaml(const uint8_t *data, size_t bytes) {
     path_again = path_again != NULL ? path_again : fuzz_path("again.yaml");
     fuzz_accepted = false;
     take(data, bytes, OX_CMD_TRAIN);
-    take(data, bytes, OX_CMD_TOKENIZE);
+    take(data, bytes, OX_CMD_GENERATE);
     return 0;
 }

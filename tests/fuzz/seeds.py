@@ -126,10 +126,11 @@ def model():
     good("llama", LLAMA)
     good("llama-full", LLAMA, architectures=["LlamaForCausalLM"], bos_token_id=1, eos_token_id=[2, 3],
          pad_token_id=None, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=500000.0, max_position_embeddings=128,
-         attention_bias=True, mlp_bias=True, attention_dropout=0.0, pretraining_tp=1, initializer_range=0.01, torch_dtype="bfloat16",
-         head_dim=6, use_cache=True, tie_word_embeddings=False, own_key={"a": [1, None, "x"]})
+         attention_bias=True, mlp_bias=True, attention_dropout=0.0, pretraining_tp=1, initializer_range=0.01,
+         head_dim=6, torch_dtype="bfloat16", use_cache=True, tie_word_embeddings=False, own_key={"a": [1, None, "x"]})
     good("llama-rope3", LLAMA, rope_theta=1e4, rope_scaling=ROPE3)
     good("llama-rope5", LLAMA, rope_parameters={**ROPE3, "rope_theta": 5e5})
+    good("llama-rope-between", LLAMA, rope_scaling={**ROPE3, "original_max_position_embeddings": 100}, head_dim=32)
     good("llama-both", LLAMA, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
          rope_scaling={"type": "llama3", **{k: ROPE3[k] for k in ROPE3 if k != "rope_type"}})
     good("llama-partial", LLAMA, rope_scaling={"rope_type": "default", "partial_rotary_factor": 1.0}, head_dim=None)
@@ -420,6 +421,28 @@ def tokenizer():
             {"type": "Strip", "content": "h", "start": 2, "stop": 9}, {"type": "ByteFallback"}]}),
         {"add_bos_token": False}, "", "", "he\u00e9" + TEXT)
 
+    good("spaces", tokenizer_file(base, **level, added_tokens=[
+        added(count, " ", rstrip=True), added(count + 1, "#", lstrip=True), added(count + 2, "\u2003", rstrip=True),
+        *(added(count + 3 + i, f"<{i}>", lstrip=True, rstrip=True) for i in range(12))]), "", "", "",
+         "a   b \u2028 #x# \u1680\u2003 \u205f<3> \u3000\u00a0<4>\u0085<5>  <6>" + TEXT)
+    words = [added(base["vocab"]["w"], "w", single_word=True, special=False), added(count, "\u4e2d", single_word=True)]
+    good("words", tokenizer_file(base, **level, added_tokens=words), "", "", "",
+         "w ww \u00e9w w\u0301 w_ w\u203f w\u200d w5 w\u0665 w\u216b -w- \u4e2d\u6587 w")
+    good("many-marks", tokenizer_file(base, **level, normalizer={"type": "NFC"}), "", "", "",
+         "a" + "\u0301\u0323\u0345\u0300\u05b0\u3099" * 8 +
+         "\U0001d15e\U0001d1bc \u1100\u1161\u11a8\u11a7 \ufb2c\u0958")
+    more = {**base["vocab"], "\u4e2d": count, "x\u6587": count + 1}
+    good("not-bytes", tokenizer_file({**base, "vocab": more}, **level), "", "", "", bytes(range(1, 128)))
+    good("strip", tokenizer_file(fallback_model(), decoder={"type": "Sequence", "decoders": [
+        {"type": "ByteFallback"}, {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "never"},
+        {"type": "Strip", "content": "e", "start": 1, "stop": 2}, {"type": "Fuse"}]}), "", "", "",
+         b"he\x01\x01he\x01\x02\x03\x05 the")
+    good("no-such-unk", tokenizer_file(fallback_model(unk_token="<none>", byte_fallback=False)), "", "", "", "he # he")
+    good("whole", tokenizer_file(fallback_model(ignore_merges=True)), "", "", "", "\u2581he")
+    prefix = {**BYTE_LEVEL, "add_prefix_space": True}
+    good("prefix-space", tokenizer_file(base, pre_tokenizer=prefix), "", "", "", " he")
+    good("post-bos", tokenizer_file(fallback_model(), post_processor=template(["<s>"])), "", "", "", "he")
+
     tiny = {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
 
     def one(name, **keys):
@@ -518,6 +541,9 @@ def chat():
         rows("good-tools-" + family, family,
              {"messages": turns + [message("tool", "a"), message("tool", "b"), turns[1]]})
         rows("good-order-" + family, family, {"messages": [turns[1], system[0], turns[0], turns[0], turns[1]]})
+    for family in FAMILIES:
+        rows("good-detect-" + family, family + " detect", {"messages": turns})
+        rows("foreign-" + family, family + " foreign", {"messages": turns}, {"messages": system + turns})
     rows("good-thinking", "qwen3", {"messages": [
         turns[0], message("assistant", "<think>\nwell\n</think>\n\nyo"), turns[0],
         message("assistant", "yo", reasoning_content="so \n"), message("user", "<tool_response>x</tool_response>"),
@@ -602,6 +628,34 @@ def data():
     put("data", "mixed-folder", parts(b"text", small))
 
 
+def cache():
+    def one(name, words, borders, faults=0, magic=b"OXTOKENS", version=1, **keys):
+        head = {"tokens": len(words), "documents": len(borders), "trained": 1, "longest": len(words), "vocab": 100,
+                "chat": 0, **keys}
+        start = magic + struct.pack("<2I", version, 0)
+        start += struct.pack("<7Q2I", head["tokens"], head["documents"], head["trained"], 1, 2, 50, head["longest"],
+                             head["vocab"], head["chat"]) + struct.pack("<Q", 0x1234)
+        put("cache", name, bytes([faults]) + start + parts(struct.pack(f"<{len(words)}I", *words),
+                                                           struct.pack(f"<{len(borders)}Q", *borders)))
+
+    few = [5 | 3 << 30, 6, 7 | 1 << 31, 8 | 1 << 30]
+    one("good-few", few, [0, 3])
+    one("good-chat", few, [0, 3], chat=1)
+    one("good-id", [1 << 29], [0])
+    one("good-borders", few, [9, 1 << 60])
+    one("good-checksum-tokens", few, [0, 3], faults=1 | 1 << 2)
+    one("good-checksum-documents", few, [0, 3], faults=1 | 2 << 2)
+    one("bad-checksum", few, [0, 3], faults=1)
+    one("bad-cut", few, [0, 3], faults=2)
+    one("bad-magic", few, [0, 3], magic=b"OXTOKENX")
+    one("bad-version", few, [0, 3], version=2)
+    one("bad-none", [], [], longest=0, trained=0)
+    one("bad-tokens", few, [0, 3], tokens=1 << 40)
+    one("bad-documents", few, [0, 3], documents=5)
+    one("bad-trained", few, [0, 3], trained=5)
+    put("cache", "bad-short", b"\0OXTOK")
+
+
 def yaml():
     def good(name, text):
         put("yaml", "good-" + name + ".yaml", text)
@@ -614,12 +668,40 @@ def yaml():
     bad("document", "---\n...\n")
     good("run", "model: a folder/x\ndata: 'it''s'\noutput-dir: \"q\\\"\\\\ \\u00e9\"\nmax_steps: 10\n"
          "learning_rate: 3e-4\ndtype: bf16\ndevice_mem: 20GiB\nhost_mem: 1.5 GB\nfrom_scratch: yes\n"
-         "nvme:\n  - /mnt/a:400GiB\n  - /mnt/b\nlr_scheduler_type: wsd\nprefetch_depth: -1\nseed: 18446744073709551615\nweight_decay: .5\n")
+         "nvme:\n  - /mnt/a:400GiB\n  - /mnt/b\nlr_scheduler_type: wsd\nprefetch_depth: -1\n"
+         "seed: 18446744073709551615\nweight_decay: .5\n")
     good("flow", "{model: m, nvme: [/a:1KiB, '/b:2'], seed: 7}\n")
     good("nvme", "nvme: /mnt/a:3TiB\n")
     good("nvme-none", "nvme: []\n")
     good("folded", "model: >-\n  a\n  b\ndata: |-\n  x\n")
-    good("tokenize", "model: m\ndata: d\noutput: o\n")
+    good("lists", "data: [/a, '/b:2', /c:0.5]\nnvme: [/a:5GiB, /b]\ndocument_separator: '<|end|>'\nadd_bos: on\n"
+         "packing: pad\nchat_template: qwen3\noverlong: truncate\ndata_format: jsonl\ndata_cache: /c\n")
+    good("separator", "model: m\ndata: d\noutput: o\ndocument_separator: '\\n--'\n")
+    run = "model: m\ndata: d\noutput: o\n"
+    for i, text in enumerate([
+            "from_scratch: true\nresume_from_checkpoint: latest\n",
+            "overwrite_output_dir: true\nresume_from_checkpoint: latest\n", "nvme: [/a:1GiB, /a:1GiB]\n",
+            "state_tier: nvme\n", "chunk_elems: 1000001\n", "adam_beta1: 1\n", "adam_epsilon: 1e-300\n",
+            "max_steps: 0\nnum_train_epochs: 0\n", "warmup_steps: 1\nwarmup_ratio: 0.1\n", "decay_steps: 5\n",
+            "min_lr_ratio: .1\nlr_scheduler_type: constant\n", "nvme: [/a]\n", "device_mem: 1GiB\nhost_mem: 1KiB\n",
+            "max_steps: 10\nwarmup_steps: 8\ndecay_steps: 8\nlr_scheduler_type: wsd\n"]):
+        good(f"check-{i}", run + text)
+    good("check-same", "model: m\ndata: d\noutput: m\n")
+    good("check-no-data", "model: m\noutput: o\n")
+    good("check-no-output", "model: m\ndata: d\n")
+    bad("format", "data_format: odd\n")
+    bad("whole", "seed: 99999999999999999999999\n")
+    bad("depth", "prefetch_depth: -2\n")
+    bad("depth-text", "prefetch_depth: x\n")
+    bad("real-range", "adam_beta1: 1e400\n")
+    bad("nvme-none", "nvme: [':5GiB']\n")
+    bad("nvme-long", "nvme: ['/" + "a" * 1100 + ":5GiB']\n")
+    good("weight-large", "data: ['/a:1e7']\n")
+    good("weight-text", "data: ['/a:2x']\n")
+    bad("data-none", "data: ['']\n")
+    bad("data-many", "data: [" + ",".join(f"/{i}" for i in range(70)) + "]\n")
+    bad("separator-long", "document_separator: '" + "a" * 1100 + "'\n")
+    good("generate", "model: m\nprompt: \"a\\nb\\x01\\t\"\nsystem_prompt: 'c'\nchat: true\n")
     bad("unknown", "learning_rat: 1\n")
     bad("nothing-near", "zzzzzzzzzzzzzzzz: 1\n")
     bad("not-taken", "queue_depth: 5\nhelp: x\n")
@@ -708,5 +790,5 @@ def manifest():
 
 
 if __name__ == "__main__":
-    for make in (safetensors, model, hf, tokenizer, chat, data, yaml, manifest):
+    for make in (safetensors, model, hf, tokenizer, chat, data, cache, yaml, manifest):
         make()
