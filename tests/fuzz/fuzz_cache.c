@@ -90,6 +90,7 @@ int fuzz_cache(const uint8_t *data, size_t bytes) {
     static uint8_t file[BLOCKS_MAX * OX_CACHE_BLOCK_BYTES];
     static const char *path;
     struct ox_data *opened = NULL;
+    struct ox_cache_header header;
     path = path != NULL ? path : fuzz_path("tokens.cache");
     fuzz_write(path, file, make_file(data, bytes, file));
     const enum ox_status status = ox_data_open(path, OX_DATA_CACHE, &opened);
@@ -100,7 +101,8 @@ int fuzz_cache(const uint8_t *data, size_t bytes) {
         return 0;
     }
     FUZZ_CHECK(ox_data_token_count(opened) > 0);
-    (void)ox_data_is_chat(opened);
+    ox_data_cache_header(opened, &header);
+    FUZZ_CHECK(ox_data_is_chat(opened) == (header.is_chat != 0));
     check_tokens(opened, path);
     check_documents(opened, path);
     ox_data_close(&opened);
