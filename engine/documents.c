@@ -9,7 +9,6 @@
 #include "engine/files.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,19 +35,16 @@ static uint64_t ns_of(struct timespec time) {
     return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
 }
 
-/* O_NONBLOCK, because opening a FIFO would otherwise wait for its writer. */
 static enum ox_status open_file(const char *path, int *fd, struct stat *info) {
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0) {
-        return ox_fail_errno(errno == ENOENT || errno == EACCES ? OX_E_CONFIG : OX_E_IO, errno, "%s: cannot open",
-                             path);
-    }
-    if (fstat(*fd, info) != 0 || !S_ISREG(info->st_mode)) {
+    uint64_t bytes = 0;
+    const enum ox_status status = ox_file_open_input(path, fd, &bytes);
+    if (status == OX_OK && fstat(*fd, info) != 0) {
+        const int err = errno;
         close(*fd);
         *fd = -1;
-        return ox_fail(OX_E_CONFIG, "%s: is not a regular file", path);
+        return ox_fail_errno(OX_E_IO, err, "%s: cannot examine", path);
     }
-    return OX_OK;
+    return status;
 }
 
 /* Takes the path over, also on failure. */
@@ -243,6 +239,7 @@ enum ox_status ox_documents_open(const char *path, const struct ox_documents_con
     }
     documents->config.separator = documents->separator;
     if (status == OX_OK) {
+        ox_path_announce_shared(path);
         status = list_files(documents, path);
     }
     if (status != OX_OK) {

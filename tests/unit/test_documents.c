@@ -146,8 +146,8 @@ static void test_long_text(void) {
     uint64_t prng = 7;
     size_t bytes = 0, at = 0, count = 0;
     for (int i = 0; i < LINE_COUNT; i++) {
-        bytes += (size_t)sprintf(text + bytes, "%s line %d of many, %.*s\n", i % 3 == 0 ? "A" : "-", i,
-                                 (int)(random_next(&prng) % 20), "....................");
+        bytes += (size_t)snprintf(text + bytes, 64, "%s line %d of many, %.*s\n", i % 3 == 0 ? "A" : "-", i,
+                                  (int)(random_next(&prng) % 20), "....................");
     }
     write_file("long", text, bytes);
     REQUIRE_OK(ox_documents_open(in_folder("long"), &config, &documents));
