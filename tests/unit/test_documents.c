@@ -168,6 +168,31 @@ static void test_long_text(void) {
     free(text);
 }
 
+/* Documents and separators that lie across the borders of what is read at a time. */
+static void test_borders(void) {
+    enum { READ_BYTES = 1 << 20, SEPARATOR_BYTES = 5 };
+    const struct ox_documents_config config = {.separator = "=end=", .separator_bytes = SEPARATOR_BYTES};
+    static char text[3 * READ_BYTES];
+    struct ox_documents *documents = NULL;
+    struct ox_document document;
+    for (size_t shift = 0; shift <= SEPARATOR_BYTES; shift++) {
+        bool found = false;
+        const size_t border = 2 * READ_BYTES - shift;
+        memset(text, 'x', sizeof text);
+        memcpy(text + border, "=end=", SEPARATOR_BYTES);
+        write_file("border", text, sizeof text);
+        REQUIRE_OK(ox_documents_open(in_folder("border"), &config, &documents));
+        REQUIRE_OK(ox_documents_next(documents, &document, &found));
+        CHECK(found && document.begins && document.ends && document.bytes == border);
+        REQUIRE_OK(ox_documents_next(documents, &document, &found));
+        CHECK(found && document.begins && document.ends && document.offset == border + SEPARATOR_BYTES &&
+              document.bytes == sizeof text - document.offset);
+        REQUIRE_OK(ox_documents_next(documents, &document, &found));
+        CHECK(!found);
+        ox_documents_close(&documents);
+    }
+}
+
 static void test_rows(void) {
     const struct ox_documents_config config = {.format = OX_DOCUMENTS_ROWS};
     expect(&config, "{\"a\": 1}\n\n  {\"b\": 2}\r\n\t\n{}", "1:[{\"a\": 1}]3:[{\"b\": 2}]5:[{}]");
@@ -474,6 +499,7 @@ int main(void) {
     test_texts();
     test_pieces();
     test_long_text();
+    test_borders();
     test_rows();
     test_long_rows();
     test_folders();
