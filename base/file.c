@@ -534,6 +534,37 @@ enum ox_status ox_folder_make(const char *path) {
     return ox_folder_sync(parent);
 }
 
+/* Cuts off the last name of the path; false when nothing is left. */
+static bool cut_name(char *path) {
+    char *const slash = strrchr(path, '/');
+    *(slash != NULL ? slash : path) = '\0';
+    return path[0] != '\0';
+}
+
+enum ox_status ox_folder_make_anew(const char *path, size_t *existing) {
+    char part[OX_PATH_BYTES];
+    *existing = 0;
+    if (strlen(path) < sizeof part) { /* else there is nothing to make */
+        memcpy(part, path, strlen(path) + 1);
+        bool more = part[0] != '\0';
+        while (more && !ox_path_exists(part)) {
+            more = cut_name(part);
+        }
+        *existing = strlen(part);
+    }
+    return ox_folder_make(path);
+}
+
+void ox_folder_unmake(const char *path, size_t existing) {
+    char part[OX_PATH_BYTES];
+    size_t bytes = strlen(path);
+    memcpy(part, path, bytes < sizeof part ? bytes + 1 : 0);
+    while (bytes < sizeof part && bytes > existing && (path[bytes - 1] == '/' || rmdir(part) == 0)) {
+        cut_name(part);
+        bytes = strlen(part);
+    }
+}
+
 enum ox_status ox_folder_sync(const char *path) {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {

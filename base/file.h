@@ -66,6 +66,10 @@ OX_MUST enum ox_status ox_file_read_at(int fd, const char *path, void *data, siz
 
 /* Creates a folder and its missing parents; fine when it exists. */
 OX_MUST enum ox_status ox_folder_make(const char *path);
+/* The same; *existing becomes how many bytes of the path were there before, for ox_folder_unmake, which removes the
+ * rest again as far as it is empty. */
+OX_MUST enum ox_status ox_folder_make_anew(const char *path, size_t *existing);
+void ox_folder_unmake(const char *path, size_t existing);
 OX_MUST enum ox_status ox_folder_sync(const char *path);
 /* Renames a complete, synced folder into place and syncs the parent. `to` must not exist. */
 OX_MUST enum ox_status ox_folder_commit(const char *from, const char *to);

@@ -53,18 +53,35 @@ const char *ox_json_excerpt(const json_t *value, char *text) {
     return text;
 }
 
+static json_t *parse(const char *text, size_t bytes, size_t flags, json_error_t *error) {
+    json_t *const value = json_loadb(text, bytes, flags | JSON_REJECT_DUPLICATES, error);
+    return value == NULL && json_error_code(error) == json_error_numeric_overflow
+               ? json_loadb(text, bytes, flags | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, error)
+               : value;
+}
+
 enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out) {
     json_error_t error;
-    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
+    json_t *const value = parse(text, bytes, 0, &error);
+    if (value == NULL && bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
         return ox_fail(OX_E_CORRUPT, "%s:1:1: not valid JSON: a byte-order mark; save it as UTF-8 without one", where);
-    }
-    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (value == NULL && json_error_code(&error) == json_error_numeric_overflow) {
-        value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
     }
     if (value == NULL) {
         return ox_fail(OX_E_CORRUPT, "%s:%d:%d: not valid JSON: %s", where, error.line, error.column,
                        error.text);
+    }
+    *out = value;
+    return OX_OK;
+}
+
+enum ox_status ox_json_parse_line(const char *where, const char *text, size_t bytes, json_t **out) {
+    json_error_t error;
+    json_t *const value = parse(text, bytes, JSON_DECODE_ANY, &error);
+    if (value == NULL && error.line > 1) { /* of a list over several lines */
+        return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line, error.text);
+    }
+    if (value == NULL) {
+        return ox_fail(OX_E_CORRUPT, "%s:%d: not valid JSON: %s", where, error.column, error.text);
     }
     *out = value;
     return OX_OK;

@@ -18,6 +18,9 @@ extern "C" {
  * Integers beyond 64 bits (tokenizer_config.json of Llama-3 has one) turn all numbers to doubles. */
 OX_MUST enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out);
 
+/* The same for one line of many, with any value: `where` names file and line, and an error adds the column. */
+OX_MUST enum ox_status ox_json_parse_line(const char *where, const char *text, size_t bytes, json_t **out);
+
 /* Reads and parses a file of at most `bytes_max`. */
 OX_MUST enum ox_status ox_json_load(const char *path, size_t bytes_max, json_t **out);
 

@@ -379,7 +379,7 @@ enum ox_status ox_chat_read(const char *where, const json_t *row, struct ox_chat
 enum ox_status ox_chat_read_line(const char *where, const char *line, size_t bytes, struct ox_chat *out) {
     json_t *row = NULL;
     ox_chat_free(out);
-    enum ox_status status = ox_json_parse(where, line, bytes, &row);
+    enum ox_status status = ox_json_parse_line(where, line, bytes, &row);
     if (status == OX_OK) {
         status = ox_chat_read(where, row, out);
         json_decref(row);

@@ -44,16 +44,23 @@ struct source {
 
 /* ---- what the data is ---------------------------------------------------------------------------------------- */
 
-/* Whether the file, or the folder's first one, is of tokens. */
+/* Whether the file, or those in the folder, are of tokens; they must not be mixed with others. */
 static enum ox_status find_tokens(const char *path, bool *are_tokens) {
     struct ox_files files;
-    enum ox_data_kind kind = OX_DATA_BYTES;
+    *are_tokens = false;
     enum ox_status status = ox_files_list(path, false, &files);
-    if (status == OX_OK && files.count > 0) {
-        status = ox_data_kind_of_file(files.paths[0], &kind);
-        ox_files_free(&files);
+    for (uint32_t i = 0; i < files.count && status == OX_OK; i++) {
+        enum ox_data_kind kind = OX_DATA_BYTES;
+        status = ox_data_kind_of_file(files.paths[i], &kind);
+        if (status == OX_OK && i > 0 && (kind != OX_DATA_BYTES) != *are_tokens) {
+            status = ox_fail(OX_E_CONFIG,
+                             "%s: is of another format than %s; keep token files and other files in folders of "
+                             "their own",
+                             files.paths[i], files.paths[0]);
+        }
+        *are_tokens = kind != OX_DATA_BYTES;
     }
-    *are_tokens = kind != OX_DATA_BYTES;
+    ox_files_free(&files);
     return status;
 }
 
@@ -397,7 +404,9 @@ static enum ox_status make_cache(struct source *source, struct ox_data **out) {
     struct ox_cache_writer *writer = NULL;
     struct ox_cache_header header;
     int fd = -1;
-    enum ox_status status = source->is_named ? ox_folder_make(source->config->cache_dir) : OX_OK;
+    size_t existing = 0;
+    const char *const folder = source->config->cache_dir;
+    enum ox_status status = source->is_named ? ox_folder_make_anew(folder, &existing) : OX_OK;
     if (status == OX_OK) {
         status = ox_cache_create(source->is_named ? source->cache_path : NULL, unnamed_folder, &writer);
     }
@@ -408,6 +417,9 @@ static enum ox_status make_cache(struct source *source, struct ox_data **out) {
         status = ox_cache_commit(&writer, &header, source->is_named ? NULL : &fd);
     }
     ox_cache_discard(&writer);
+    if (status != OX_OK && source->is_named) {
+        ox_folder_unmake(folder, existing);
+    }
     if (status != OX_OK || !source->is_named) {
         return status == OX_OK ? ox_data_open_fd(fd, source->cache_path, out) : status;
     }

@@ -11,7 +11,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,22 +140,6 @@ static enum ox_status list_files(struct ox_data *data, const char *path, bool re
     return status;
 }
 
-static enum ox_status open_file(const char *path, int *fd, uint64_t *bytes) {
-    struct stat info;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0) {
-        return ox_fail_errno(errno == ENOENT || errno == EACCES ? OX_E_CONFIG : OX_E_IO, errno, "%s: cannot open",
-                             path);
-    }
-    if (fstat(*fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        close(*fd);
-        *fd = -1;
-        return ox_fail(OX_E_CONFIG, "%s: is not a regular file", path);
-    }
-    *bytes = (uint64_t)info.st_size;
-    return OX_OK;
-}
-
 /* The kind of all listed files, which must be of one. */
 static enum ox_status find_kind(const struct ox_data *data, enum ox_data_kind *kind) {
     *kind = OX_DATA_BYTES;
@@ -178,7 +161,8 @@ static enum ox_status find_kind(const struct ox_data *data, enum ox_data_kind *k
 }
 
 static enum ox_status fail_header(const struct data_file *file, const char *what, int64_t value) {
-    return ox_fail(OX_E_CORRUPT, "%s: the header of the token file has a wrong %s, %" PRId64, file->path, what, value);
+    return ox_fail(OX_E_CORRUPT, "%s: the header of the token file has a wrong %s, %" PRId64
+                   "; it is damaged or of another version of the format: make it again", file->path, what, value);
 }
 
 static enum ox_status read_llmc(struct data_file *file, const int32_t *header) {
@@ -236,8 +220,9 @@ static enum ox_status read_header(struct data_file *file, int fd, enum ox_data_k
     file->mask_offset = masked ? mask_offset : 0;
     if (file->file_bytes != expected) {
         return ox_fail(OX_E_CORRUPT,
-                       "%s: has %" PRIu64 " bytes where its header of %" PRIu64 " tokens asks for %" PRIu64, file->path,
-                       file->file_bytes, file->token_count, expected);
+                       "%s: has %" PRIu64 " bytes where its header of %" PRIu64 " tokens asks for %" PRIu64
+                       "; it is damaged or unfinished: make it again",
+                       file->path, file->file_bytes, file->token_count, expected);
     }
     return OX_OK;
 }
@@ -246,7 +231,7 @@ static enum ox_status open_files(struct ox_data *data, const char *path) {
     for (uint32_t i = 0; i < data->file_count; i++) {
         struct data_file *const file = &data->files[i];
         int fd = -1;
-        enum ox_status status = open_file(file->path, &fd, &file->file_bytes);
+        enum ox_status status = ox_file_open_input(file->path, &fd, &file->file_bytes);
         if (status != OX_OK) {
             return status;
         }
@@ -288,7 +273,7 @@ static enum ox_status reopen(const struct data_file *file, int *fd) {
         return OX_OK;
     }
     uint64_t bytes = 0;
-    enum ox_status status = open_file(file->path, fd, &bytes);
+    enum ox_status status = ox_file_open_input(file->path, fd, &bytes);
     if (status == OX_OK && bytes != file->file_bytes) {
         close(*fd);
         status = ox_fail(OX_E_CORRUPT, "%s: has changed its size since it was opened", file->path);
@@ -318,7 +303,7 @@ static enum ox_status open_cache_file(struct ox_data *data, const char *path) {
     if (data->file_count != 1 || ox_path_is_folder(path)) {
         return ox_fail(OX_E_CONFIG, "%s: is a folder, and a token cache is a single file; give that", path);
     }
-    const enum ox_status status = open_file(path, &data->files[0].fd, &data->files[0].file_bytes);
+    const enum ox_status status = ox_file_open_input(path, &data->files[0].fd, &data->files[0].file_bytes);
     return status == OX_OK ? open_cache(data) : status;
 }
 
@@ -448,7 +433,7 @@ enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind) {
     unsigned char start[OX_CACHE_MAGIC_OFFSET + 8] = {0};
     uint64_t bytes = 0;
     int fd = -1;
-    enum ox_status status = open_file(path, &fd, &bytes);
+    enum ox_status status = ox_file_open_input(path, &fd, &bytes);
     if (status != OX_OK) {
         return status;
     }
@@ -475,6 +460,7 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
         return fail_memory(path);
     }
     data->kind = kind;
+    ox_path_announce_shared(path);
     enum ox_status status = list_files(data, path, kind == OX_DATA_BYTES);
     if (status == OX_OK && kind == OX_DATA_AUTO) {
         status = find_kind(data, &data->kind);
@@ -495,7 +481,8 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
         return status;
     }
     if (data->link_count > 0) {
-        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic links in the folder are left out", path, data->link_count);
+        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic link%s in the folder %s left out", path, data->link_count,
+               data->link_count == 1 ? "" : "s", data->link_count == 1 ? "is" : "are");
     }
     *out = data;
     return OX_OK;

@@ -190,6 +190,25 @@ static void test_folders(void) {
     CHECK(ox_folder_free_bytes(path_b, &available) == OX_E_CONFIG);
 }
 
+/* What was made for nothing is removed again, and nothing else. */
+static void test_unmake(void) {
+    char there[OX_PATH_BYTES], deep[OX_PATH_BYTES], other[OX_PATH_BYTES];
+    size_t existing = 0;
+    REQUIRE_OK(ox_folder_make(in_folder("unmade", there)));
+    REQUIRE_OK(ox_folder_make_anew(in_folder("unmade/a//b/c/", deep), &existing));
+    CHECK(ox_path_is_folder(deep) && existing == strlen(there));
+    ox_folder_unmake(deep, existing);
+    CHECK(ox_path_is_folder(there) && entries_of(there) == 0);
+    REQUIRE_OK(ox_folder_make_anew(deep, &existing));
+    REQUIRE_OK(ox_file_replace(in_folder("unmade/a/file", other), "x", 1));
+    ox_folder_unmake(deep, existing);
+    CHECK(ox_path_is_file(other) && !ox_path_exists(in_folder("unmade/a/b", deep)));
+    REQUIRE_OK(ox_folder_make_anew(there, &existing));
+    ox_folder_unmake(there, existing);
+    CHECK(ox_path_is_folder(there)); /* it was there before */
+    REQUIRE_OK(ox_folder_remove(there));
+}
+
 static void refused_input(const char *path, const char *words) {
     int fd = -1;
     uint64_t bytes = 0;
@@ -267,6 +286,7 @@ int main(void) {
     test_refusals();
     test_writer();
     test_folders();
+    test_unmake();
     test_inputs();
     test_shared();
     return test_end();

@@ -35,6 +35,24 @@ static void test_refusals(void) {
     CHECK(ox_json_parse("test", "{}\0", 3, &value) == OX_E_CORRUPT);
 }
 
+static enum ox_status parse_line(const char *text, json_t **out) {
+    return ox_json_parse_line("rows:7", text, strlen(text), out);
+}
+
+static void test_lines(void) {
+    json_t *value = NULL;
+    REQUIRE_OK(parse_line("7", &value)); /* any value */
+    CHECK(json_integer_value(value) == 7);
+    json_decref(value);
+    value = NULL;
+    CHECK(parse_line("{\"a\" 1}", &value) == OX_E_CORRUPT && value == NULL);
+    CHECK(strncmp(ox_error_text(), "rows:7:6: not valid JSON: ", 26) == 0);
+    CHECK(parse_line("{\"a\":\n1,\n]}", &value) == OX_E_CORRUPT && value == NULL);
+    CHECK(strncmp(ox_error_text(), "rows:7: not valid JSON in its line 3: ", 38) == 0);
+    CHECK(parse("\xef\xbb\xbf{}", &value) == OX_E_CORRUPT && value == NULL);
+    CHECK(strcmp(ox_error_text(), "test:1:1: not valid JSON: a byte-order mark; save it as UTF-8 without one") == 0);
+}
+
 static void test_getters(void) {
     json_t *object = NULL;
     REQUIRE_OK(
@@ -112,6 +130,7 @@ static void test_load(void) {
 }
 
 int main(void) {
+    test_lines();
     test_refusals();
     test_getters();
     test_large_integer();
