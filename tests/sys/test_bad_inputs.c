@@ -53,6 +53,7 @@ struct row {
     const char *says[4]; /* all of it in the one line of error */
     const char *warns;   /* in the one warning; NULL: there is none */
     bool late;           /* found only after the plan, which stderr has too */
+    bool not_root;       /* root may do what this row is refused */
     bool leaves_run;     /* and after the run was begun, so that `out` stays */
 };
 
@@ -62,11 +63,15 @@ struct row {
  * and files beside the folder that nothing may touch. */
 #define RUN     "train --output out --max-steps 1 --max-seq-length 16 --host-mem 64MiB --compute-threads 1 --optimizer-threads 1 "
 #define TRAIN   RUN "--model model --data text.txt "
+#define DATA    RUN "--model model --tokenizer tok --data "
+#define ROWS    "{\"text\": \"ten decent cabbed bent canted deed eaten\"}\n{\"text\": \"a beaten cadet ended a debate\"}\n"
+#define CHATS   "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n"
 #define NAME_50 "a-name-of-fifty-bytes-a-name-of-fifty-bytes-a-name"
 
 static const struct row rows[] = {
 #include "tests/sys/bad_inputs_files.inc"
 #include "tests/sys/bad_inputs_words.inc"
+#include "tests/sys/bad_inputs_data.inc"
 };
 
 enum { ROW_COUNT = sizeof rows / sizeof *rows, ACT_COUNT = sizeof rows->acts / sizeof *rows->acts };
@@ -433,12 +438,16 @@ int main(int argc, char **argv) {
     umask(0022);
     fix_program();
     make_base();
-    unsigned bad = 0;
+    unsigned bad = 0, good = 0;
     for (unsigned i = 0; i < ROW_COUNT; i++) {
+        if (rows[i].not_root && geteuid() == 0) {
+            printf("%s: not tried as root\n", rows[i].name);
+            continue;
+        }
         check_row(&rows[i], listed);
-        bad += rows[i].exit_status != 0;
+        *(rows[i].exit_status != 0 ? &bad : &good) += 1;
     }
-    printf("%u bad inputs, %u good ones\n", bad, ROW_COUNT - bad);
+    printf("%u bad inputs, %u good ones\n", bad, good);
     CHECK(bad >= 70);
     CHECK(chdir("/") == 0);
     return test_end();
