@@ -90,7 +90,8 @@ static enum ox_status open_plain(const struct ox_corpus_config *config, enum ox_
     const enum ox_status status = find_tokens(config->path, &are_tokens);
     if (status == OX_OK && !are_tokens) {
         return ox_fail(OX_E_CONFIG,
-                       "%s: holds no tokens in a known format (llm.c, llmq, this program's); name it as text or rows",
+                       "%s: holds no tokens in a known format (llm.c, llmq, this program's); make them by offload "
+                       "tokenize, or read it as text",
                        config->path);
     }
     return status == OX_OK ? ox_data_open(config->path, OX_DATA_AUTO, out) : status;
@@ -225,8 +226,8 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
     out->config = config;
     out->rules.rows = format == OX_CORPUS_ROWS;
     if (config->tokenizer[0] == '\0') {
-        return ox_fail(OX_E_CONFIG, "%s: holds %s, for which a tokenizer is needed; name its folder", config->path,
-                       out->rules.rows ? "rows" : "text");
+        return ox_fail(OX_E_CONFIG, "%s: holds %s, for which a tokenizer is needed; name one by --tokenizer",
+                       config->path, out->rules.rows ? "rows" : "text");
     }
     out->documents_config.format = out->rules.rows ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
     enum ox_status status = read_separator(out, out->rules.rows ? "" : config->separator);

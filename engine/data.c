@@ -249,7 +249,8 @@ static enum ox_status open_files(struct ox_data *data, const char *path) {
         data->token_count += file->token_count;
         data->document_count += file->token_count > 0;
     }
-    return data->token_count > 0 ? OX_OK : ox_fail(OX_E_CONFIG, "%s: holds no tokens", path);
+    return data->token_count > 0 ? OX_OK
+                                 : ox_fail(OX_E_CONFIG, "%s: holds no tokens; give a file that is not empty", path);
 }
 
 /* The file that holds token `idx`: of several that begin there the last, as those before it are empty. */
