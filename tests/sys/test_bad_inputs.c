@@ -61,11 +61,17 @@ struct row {
  *     model/  config.json and model.safetensors, 256 tokens     tok/   tokenizer.json
  *     ckpt/   a checkpoint of it                                 text.txt
  * and files beside the folder that nothing may touch. */
-#define RUN     "train --output out --max-steps 1 --max-seq-length 16 --host-mem 64MiB --compute-threads 1 --optimizer-threads 1 "
+#define RUN                                                                                     \
+    "train --output out --max-steps 1 --max-seq-length 16 --host-mem 64MiB --compute-threads 1 " \
+    "--optimizer-threads 1 "
 #define TRAIN   RUN "--model model --data text.txt "
 #define DATA    RUN "--model model --tokenizer tok --data "
-#define ROWS    "{\"text\": \"ten decent cabbed bent canted deed eaten\"}\n{\"text\": \"a beaten cadet ended a debate\"}\n"
-#define CHATS   "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n"
+#define ROWS                                                    \
+    "{\"text\": \"ten decent cabbed bent canted deed eaten\"}\n" \
+    "{\"text\": \"a beaten cadet ended a debate\"}\n"
+#define CHATS                                                   \
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, " \
+    "{\"role\": \"assistant\", \"content\": \"b\"}]}\n"
 #define NAME_50 "a-name-of-fifty-bytes-a-name-of-fifty-bytes-a-name"
 
 static const struct row rows[] = {
@@ -243,7 +249,8 @@ static void act_on(const struct act *act) {
 
 /* ---- what there is ---------------------------------------------------------------------------------- */
 
-/* Everything below the folder but `skipped`, one line each. The times of folders are left out: a folder may be made and undone. */
+/* Everything below the folder but `skipped`, one line each. The times of folders are left out: a folder may be made and
+ * removed again. */
 static void list(FILE *out, const char *path, const char *skipped) {
     struct dirent **names = NULL;
     const int count = scandir(path, &names, NULL, alphasort);
