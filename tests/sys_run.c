@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
@@ -72,6 +73,64 @@ void sys_write_text(size_t bytes, char *path) {
     if (file == NULL || fclose(file) != 0) {
         give_up("cannot write", path);
     }
+}
+
+void sys_write_file(const char *name, const char *text, char *path) {
+    write_file(sys_path(path, "%s", name), text, strlen(text));
+}
+
+/* The character that stands for a byte in a byte-level vocabulary, with what JSON wants before it. */
+static void print_byte(FILE *file, unsigned byte) {
+    unsigned moved = 256;
+    for (unsigned other = 0; other < byte; other++) {
+        moved += other <= ' ' || (other >= 0x7f && other <= 0xa0) || other == 0xad;
+    }
+    const bool as_it_is = (byte > ' ' && byte < 0x7f) || (byte > 0xa0 && byte != 0xad);
+    fprintf(file, "\"\\u%04x\"", as_it_is ? byte : moved);
+}
+
+static void write_tokenizer(const char *path) {
+    static const char *const specials[] = {"<|endoftext|>", "<|startoftext|>", "<|im_start|>", "<|im_end|>"};
+    FILE *const file = fopen(path, "w");
+    if (file == NULL) {
+        give_up("cannot write", path);
+    }
+    fputs("{\"version\":\"1.0\",\"added_tokens\":[", file);
+    for (int i = 0; i < SYS_VOCAB - SYS_EOS; i++) {
+        fprintf(file, "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                "\"normalized\":false,\"special\":true}", i > 0 ? "," : "", SYS_EOS + i, specials[i]);
+    }
+    fputs("],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+          "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
+          "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\"model\":{\"type\":\"BPE\","
+          "\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+          "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{", file);
+    for (unsigned byte = 0; byte < 256; byte++) {
+        print_byte(file, byte);
+        fprintf(file, ":%u,", byte);
+    }
+    fputs("\"he\":256,\"the\":257,\"\\u0120the\":258},\"merges\":[\"h e\",\"t he\",\"\\u0120 the\"]}}\n", file);
+    if (fclose(file) != 0) {
+        give_up("cannot write", path);
+    }
+}
+
+void sys_write_speaker(char *path) {
+    static const char config[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 263,"
+        " \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+        " \"num_key_value_heads\": 2, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-5,"
+        " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\"}\n";
+    static const char tokenizer[] =
+        "{\"bos_token\": \"<|startoftext|>\", \"eos_token\": \"<|endoftext|>\", \"add_bos_token\": false,"
+        " \"chat_template\": \"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n'"
+        " + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}\"}\n";
+    char file[SYS_PATH_BYTES];
+    sys_path(path, "speaker");
+    sys_make_folder(path);
+    sys_write_file("speaker/config.json", config, file);
+    sys_write_file("speaker/tokenizer_config.json", tokenizer, file);
+    write_tokenizer(sys_path(file, "speaker/tokenizer.json"));
 }
 
 void sys_make_folder(const char *path) {
@@ -309,6 +368,14 @@ const char *sys_curve_from(const char *curve, unsigned step) {
         at--;
     }
     return at != NULL ? at : "";
+}
+
+double sys_metric(const char *curve, unsigned step, const char *key) {
+    char words[64];
+    const char *const line = sys_curve_from(curve, step);
+    snprintf(words, sizeof words, "\"%s\":", key);
+    const char *const at = strstr(line, words);
+    return at != NULL && at < line + strcspn(line, "\n") ? strtod(at + strlen(words), NULL) : NAN;
 }
 
 long sys_number_after(const char *text, const char *words, long otherwise) {

@@ -18,6 +18,13 @@ __attribute__((format(printf, 2, 3))) const char *sys_path(char *path, const cha
  * bytes every time. */
 void sys_write_model(const char *family, char *path);
 void sys_write_text(size_t bytes, char *path);
+/* A file below the test's folder with this text. */
+void sys_write_file(const char *name, const char *text, char *path);
+/* A folder "speaker" with the config.json of a tiny "llama" and a byte-level tokenizer with a chatml template: ids
+ * below 256 are bytes, then come "he", "the" and " the", which is all it merges, and the special tokens. EOS is
+ * <|endoftext|>; no BOS is added, though <|startoftext|> is one. */
+enum { SYS_EOS = 259, SYS_BOS, SYS_IM_START, SYS_IM_END, SYS_VOCAB };
+void sys_write_speaker(char *path);
 void sys_make_folder(const char *path);
 void sys_remove_folder(const char *path);
 /* Copies a folder of a run (files, and folders of files). */
@@ -75,6 +82,8 @@ void sys_run_well(const struct sys_args *args, struct sys_process *process);
 char *sys_curve(const char *folder, const char *type);
 /* From the first line of this step on; "" when there is none. */
 const char *sys_curve_from(const char *curve, unsigned step);
+/* A number of this step in a curve; NAN when there is none. */
+double sys_metric(const char *curve, unsigned step, const char *key);
 /* Number after the last occurrence of `words`, or `otherwise`. */
 long sys_number_after(const char *text, const char *words, long otherwise);
 /* True when both curves and the two files of both checkpoints are the same bytes; otherwise says what is not. */

@@ -1,0 +1,255 @@
+/* A trained model and real text through the program, against PyTorch: perplexities of three texts, and thirty steps of
+ * fine-tuning from the text to the saved weights. Neither is part of the project. */
+#include "base/file.h"
+#include "base/json.h"
+#include "engine/data.h"
+#include "engine/files.h"
+#include "engine/safetensors.h"
+#include "tests/sys_run.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { REFERENCE_BYTES_MAX = 1 << 20, REFERENCE_WINDOW_MAX = 512, FINETUNE_BYTES = 400000, BOS = 1 };
+
+static const double nll_limit = 1e-6, stream_limit = 5e-3;
+/* At most about twenty times what was measured. */
+static const double loss_limit = 1e-5, norm_limit = 1e-5, l2_limit = 1e-6;
+
+static struct sys_args args;
+static struct sys_process process;
+static char model_folder[OX_PATH_BYTES];
+
+static json_t *load_reference(const char *name) {
+    char path[OX_PATH_BYTES];
+    json_t *json = NULL;
+    REQUIRE_OK(ox_path_join(model_folder, name, path));
+    REQUIRE_OK(ox_json_load(path, REFERENCE_BYTES_MAX, &json));
+    return json;
+}
+
+static double number(const json_t *object, const char *key) {
+    const json_t *const value = json_object_get(object, key);
+    if (!json_is_number(value)) {
+        printf("no number \"%s\"\n", key);
+        exit(1);
+    }
+    return json_number_value(value);
+}
+
+static void add_data(const char *name) {
+    char texts[OX_PATH_BYTES], path[OX_PATH_BYTES];
+    REQUIRE_OK(ox_path_join(test_data_folder(), "text", texts));
+    REQUIRE_OK(ox_path_join(texts, name, path));
+    sys_args_word(&args, "--data=%s", path);
+}
+
+/* ---- perplexity ------------------------------------------------------------------------------------- */
+
+static void begin_eval(unsigned seq) {
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--model=%s", model_folder);
+    sys_args_word(&args, "--seq-len=%u", seq);
+    sys_args_add(&args, "--batch-size 8 --format json");
+}
+
+static void check_perplexity(const char *what, const json_t *expected, double limit) {
+    sys_run_well(&args, &process);
+    json_t *const said = json_loads(process.outcome.out, JSON_REJECT_DUPLICATES, NULL);
+    const double error = fabs(number(said, "mean_nll") - number(expected, "mean_nll"));
+    printf("  %-36s mean nll off by %.2e, perplexity %.6f\n", what, error, number(said, "perplexity"));
+    CHECK(error <= limit);
+    CHECK(fabs(log(number(said, "perplexity")) - number(said, "mean_nll")) <= 1e-12);
+    CHECK(number(said, "tokens") == number(expected, "predicted_tokens"));
+    CHECK(number(said, "windows") == number(expected, "windows"));
+    json_decref(said);
+}
+
+/* A window is BOS and window - 1 ids, all of which are predicted. */
+static void check_bos_per_window(const json_t *expected, const char *file) {
+    CHECK(number(expected, "bos_per_window") == 1);
+    begin_eval((unsigned)number(expected, "window") - 1);
+    add_data(file);
+    sys_args_word(&args, "--max-windows=%u", (unsigned)number(expected, "windows"));
+    sys_args_add(&args, "--bos-per-window");
+    check_perplexity(file, expected, nll_limit);
+}
+
+static const char story_words[] = "--document-separator <|endoftext|> --add-bos on --add-eos off";
+
+/* The first ids of the text as the program keeps them: BOS and story, one after another. */
+static void read_story_ids(const char *file, int32_t *ids, size_t count) {
+    char folder[SYS_PATH_BYTES];
+    struct ox_files files;
+    struct ox_data *data = NULL;
+    sys_args_begin(&args, "tokenize");
+    sys_args_word(&args, "--model=%s", model_folder);
+    sys_args_word(&args, "--data-cache=%s", sys_path(folder, "cache"));
+    sys_args_add(&args, story_words);
+    add_data(file);
+    sys_run_well(&args, &process);
+    REQUIRE_OK(ox_files_list(folder, false, &files));
+    for (size_t i = 0; i < files.count && data == NULL; i++) {
+        if (strstr(files.paths[i], ".tokens") != NULL) {
+            REQUIRE_OK(ox_data_open(files.paths[i], OX_DATA_CACHE, &data));
+        }
+    }
+    CHECK(data != NULL);
+    REQUIRE_OK(ox_data_read(data, 0, count, INT32_MAX, ids, NULL));
+    ox_data_close(&data);
+    ox_files_free(&files);
+}
+
+/* As a token file of llmq. */
+static void write_ids(const char *folder, size_t number_of_file, const int32_t *ids, size_t count) {
+    static char data[1024 + 4 * (REFERENCE_WINDOW_MAX + 1)];
+    char path[SYS_PATH_BYTES + 32];
+    const int32_t fields[] = {2, (int32_t)sizeof *ids, (int32_t)count, 512, 0};
+    CHECK(count <= REFERENCE_WINDOW_MAX + 1);
+    memset(data, 0, 1024);
+    memcpy(data, "BIN.TOK\n", 8);
+    memcpy(data + 8, fields, sizeof fields);
+    memcpy(data + 1024, ids, count * sizeof *ids);
+    snprintf(path, sizeof path, "%s/%06zu.bin", folder, number_of_file);
+    REQUIRE_OK(ox_file_replace(path, data, 1024 + count * sizeof *ids));
+}
+
+/* The reference's windows of window + 1 ids share none, while those of a stream share one: the same ids, cut as the
+ * reference does and one window a row, have its loss; as a stream they have a loss close to it. */
+static void check_packing(const json_t *expected, const char *file) {
+    const unsigned seq = (unsigned)number(expected, "window"), windows = (unsigned)number(expected, "windows");
+    char folder[SYS_PATH_BYTES];
+    int32_t *const ids = calloc((size_t)windows * (seq + 1), sizeof *ids);
+    read_story_ids(file, ids, (size_t)windows * (seq + 1));
+    CHECK(ids[0] == BOS);
+    sys_make_folder(sys_path(folder, "windows"));
+    for (size_t i = 0; i < windows; i++) {
+        write_ids(folder, i, ids + i * (seq + 1), seq + 1);
+    }
+    free(ids);
+    begin_eval(seq);
+    sys_args_word(&args, "--data=%s", folder);
+    sys_args_add(&args, "--packing pad");
+    check_perplexity("the same ids, in windows", expected, nll_limit);
+    begin_eval(seq);
+    add_data(file);
+    sys_args_word(&args, "--max-windows=%u", windows);
+    sys_args_add(&args, story_words);
+    sys_args_add(&args, "--document-mask off");
+    check_perplexity(file, expected, stream_limit);
+}
+
+static void check_perplexities(void) {
+    json_t *const reference = load_reference("reference_perplexity.json");
+    const json_t *const results = json_object_get(reference, "results");
+    unsigned packings = 0;
+    for (size_t i = 0; i < json_array_size(results); i++) {
+        const json_t *const expected = json_array_get(results, i), *const mode = json_object_get(expected, "mode");
+        const char *const file = json_string_value(json_object_get(expected, "file"));
+        if (mode == NULL) {
+            check_bos_per_window(expected, file);
+        } else {
+            CHECK(strncmp(json_string_value(mode), "llama2c_packing:", 16) == 0);
+            check_packing(expected, file);
+            packings++;
+        }
+    }
+    CHECK(json_array_size(results) > packings && packings > 0);
+    json_decref(reference);
+}
+
+/* ---- fine-tuning ------------------------------------------------------------------------------------ */
+
+/* The first part of the text, as a file of its own. */
+static void write_beginning(char *path) {
+    char texts[OX_PATH_BYTES];
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_path_join(test_data_folder(), "text/tinyshakespeare/input.txt", texts));
+    REQUIRE_OK(ox_file_read(texts, 16 << 20, &text, &bytes));
+    CHECK(bytes > FINETUNE_BYTES);
+    REQUIRE_OK(ox_file_replace(sys_path(path, "beginning.txt"), text, FINETUNE_BYTES));
+    free(text);
+}
+
+static void run_finetuning(const json_t *steps, const char *output) {
+    char text[SYS_PATH_BYTES];
+    write_beginning(text);
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model_folder);
+    sys_args_word(&args, "--data=%s", text);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_word(&args, "--max-steps=%zu", json_array_size(steps));
+    sys_args_add(&args, "--max-seq-length 127 --bos-per-window --data-order sequential --eval-fraction 0"
+                        " --batch-size 8 --learning-rate 5e-4 --lr-schedule constant --adam-beta1 0.9"
+                        " --adam-beta2 0.95 --adam-epsilon 1e-8 --weight-decay 0.1 --decay-all --max-grad-norm 1"
+                        " --save-dtype fp32 --logging-steps 10");
+    sys_run_well(&args, &process);
+}
+
+static void compare_steps(const json_t *steps, const char *output) {
+    char *const curve = sys_curve(output, "step");
+    double loss_error = 0, norm_error = 0;
+    for (unsigned i = 0; i < json_array_size(steps); i++) {
+        const json_t *const expected = json_array_get(steps, i);
+        const double loss = sys_metric(curve, i + 1, "loss"), norm = sys_metric(curve, i + 1, "grad_norm");
+        CHECK(sys_metric(curve, i + 1, "tokens") == 8 * 127);
+        CHECK(isfinite(loss) && isfinite(norm));
+        loss_error = fmax(loss_error, fabs(loss - number(expected, "loss")));
+        norm_error = fmax(norm_error, fabs(norm / number(expected, "grad_norm") - 1));
+    }
+    CHECK(sys_curve_from(curve, (unsigned)json_array_size(steps) + 1)[0] == '\0');
+    printf("  losses of %zu steps off by %.2e, norms by %.2e\n", json_array_size(steps), loss_error, norm_error);
+    CHECK(loss_error <= loss_limit);
+    CHECK(norm_error <= norm_limit);
+    free(curve);
+}
+
+static double l2_of(const char *path) {
+    struct ox_st_file *file = NULL;
+    double sum = 0;
+    REQUIRE_OK(ox_st_open(path, &file));
+    for (uint32_t i = 0; i < ox_st_count(file); i++) {
+        const struct ox_st_entry *const entry = ox_st_entry(file, i);
+        float *const values = calloc(entry->count, sizeof *values);
+        REQUIRE_OK(ox_st_read_f32(file, entry, 0, entry->count, values));
+        for (uint64_t k = 0; k < entry->count; k++) {
+            sum += (double)values[k] * values[k];
+        }
+        free(values);
+    }
+    ox_st_close(&file);
+    return sqrt(sum);
+}
+
+static void check_finetuning(void) {
+    char output[SYS_PATH_BYTES], weights[SYS_PATH_BYTES];
+    json_t *const reference = load_reference("reference.json");
+    const json_t *const finetune = json_object_get(reference, "finetune"),
+                       *const steps = json_object_get(finetune, "trajectory");
+    CHECK(json_array_size(steps) > 0);
+    sys_path(output, "finetuned");
+    run_finetuning(steps, output);
+    compare_steps(steps, output);
+    sys_path(weights, "finetuned/checkpoint-%zu/model.safetensors", json_array_size(steps));
+    const double error = fabs(l2_of(weights) / number(finetune, "param_l2_after") - 1);
+    printf("  norm of the saved weights off by %.2e\n", error);
+    CHECK(error <= l2_limit);
+    json_decref(reference);
+}
+
+int main(void) {
+    char path[OX_PATH_BYTES];
+    if (test_data_folder() == NULL) {
+        test_skip("there is no folder of real models beside the project (OX_TEST_DATA)");
+    }
+    REQUIRE_OK(ox_path_join(test_data_folder(), "models/stories260K", model_folder));
+    REQUIRE_OK(ox_path_join(model_folder, "reference_perplexity.json", path));
+    if (!ox_path_is_file(path)) {
+        test_skip("the folder of real models has no models/stories260K");
+    }
+    check_perplexities();
+    check_finetuning();
+    return test_end();
+}
