@@ -214,7 +214,7 @@ static const struct ox_option options[] = {
      .max = 1e+12, .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE,
      .help = "the first windows of every file alone; 0: all; with tokenize --show: how many, 0: 1"},
     {.name = "bos-per-window", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, bos_per_window),
-     .group = group_training, .default_text = "false", .commands = OX_CMD_EVAL,
+     .group = group_training, .default_text = "false", .commands = TEXTS,
      .help = "every window is BOS and the next --max-seq-length tokens"},
     {.name = "prompt", .type = OX_OPT_PROSE, .offset = offsetof(struct ox_config, prompt),
      .text_bytes = sizeof none->prompt, .group = group_generation, .default_text = "",

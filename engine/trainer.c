@@ -1,10 +1,9 @@
-/* Opening a run: model, data, plan; and evaluation. */
+/* Opening a run: model, budget, plan; and evaluation. */
 #include "engine/trainer_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -95,6 +94,7 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
         .fp32 = config->dtype == OX_COMPUTE_FP32,
         .grad_bf16 = config->grad_dtype == OX_COMPUTE_BF16,
         .decay_embeddings = config->decay_embeddings,
+        .decay_all = config->decay_all,
         .compute_threads = (uint32_t)(config->compute_threads > 0 ? config->compute_threads : cores()),
         .optimizer_threads = (uint32_t)(config->optimizer_threads > 0 ? config->optimizer_threads : cores()),
         .wish = {.tiles = (uint32_t)config->tiles,
@@ -118,94 +118,9 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
     return status;
 }
 
-/* ---- data ------------------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------------------- */
 
-static enum ox_data_kind data_kind(enum ox_data_format format) {
-    return format == OX_FORMAT_BYTES ? OX_DATA_BYTES : OX_DATA_AUTO;
-}
-
-static enum ox_status check_input(const char *flag, const char *path) {
-    if (access(path, F_OK) != 0) {
-        return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give a text or token file, or a folder of "
-                       "them", flag, path);
-    }
-    return OX_OK;
-}
-
-static enum ox_status open_eval_data(struct ox_trainer *trainer) {
-    const struct ox_config *const config = &trainer->config;
-    trainer->eval = trainer->train;
-    trainer->eval.order = OX_ORDER_SEQUENTIAL;
-    if (config->eval_data[0] != '\0') {
-        enum ox_status status = check_input("--eval-data", config->eval_data);
-        if (status == OX_OK) {
-            status = ox_data_open(config->eval_data, data_kind(config->data_format), &trainer->eval_data);
-        }
-        if (status != OX_OK) {
-            return status;
-        }
-        trainer->eval.first_token = 0;
-        trainer->eval.token_count = ox_data_token_count(trainer->eval_data);
-        if (ox_sampler_window_count(&trainer->eval) == 0) {
-            return ox_fail(OX_E_CONFIG, "--eval-data %s: %llu tokens are not one window of --max-seq-length %llu + 1; "
-                           "give more text, or leave it away", config->eval_data,
-                           (unsigned long long)trainer->eval.token_count, (unsigned long long)config->max_seq_length);
-        }
-        return OX_OK;
-    }
-    trainer->eval_data = trainer->data;
-    const uint64_t held = (uint64_t)((double)trainer->train.token_count * config->eval_fraction);
-    trainer->train.token_count -= held;
-    trainer->eval.first_token = trainer->train.token_count;
-    trainer->eval.token_count = held;
-    if (config->eval_fraction > 0 && ox_sampler_window_count(&trainer->eval) == 0) {
-        trainer->train.token_count += held;
-        trainer->eval.token_count = 0;
-        if (ox_sampler_window_count(&trainer->train) > 0) {
-            ox_log(OX_LOG_WARN, "nothing is evaluated: --eval-fraction %g of %s is less than one window of "
-                   "--max-seq-length %llu + 1 tokens; all of it is trained on", config->eval_fraction, config->data[0].path,
-                   (unsigned long long)config->max_seq_length);
-        }
-    }
-    return OX_OK;
-}
-
-static enum ox_status open_data(struct ox_trainer *trainer) {
-    const struct ox_config *const config = &trainer->config;
-    enum ox_status status = check_input("--data", config->data[0].path);
-    if (status == OX_OK) {
-        status = ox_data_open(config->data[0].path, data_kind(config->data_format), &trainer->data);
-    }
-    if (status != OX_OK) {
-        return status;
-    }
-    trainer->train = (struct ox_sampler){
-        .token_count = ox_data_token_count(trainer->data),
-        .seq = config->max_seq_length,
-        .seed = config->seed,
-        .order = strcmp(config->data_order, "sequential") == 0 ? OX_ORDER_SEQUENTIAL : OX_ORDER_SHUFFLE,
-    };
-    status = open_eval_data(trainer);
-    if (status == OX_OK && ox_sampler_window_count(&trainer->train) == 0) {
-        status = ox_fail(OX_E_CONFIG, "%s: %llu tokens are not one window of --max-seq-length %llu + 1; use a shorter "
-                         "length or more text", config->data[0].path, (unsigned long long)trainer->train.token_count,
-                         (unsigned long long)config->max_seq_length);
-    }
-    return status;
-}
-
-static enum ox_status open_buffers(struct ox_trainer *trainer) {
-    trainer->tokens = calloc(trainer->config.max_seq_length + 1, sizeof *trainer->tokens);
-    trainer->marks = calloc(trainer->config.max_seq_length + 1, sizeof *trainer->marks);
-    if (trainer->tokens == NULL || trainer->marks == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory for a window of %llu tokens",
-                       (unsigned long long)trainer->config.max_seq_length);
-    }
-    return OX_OK;
-}
-
-/* A longer window than the model can attend to is the common surprise of the default; say so and go on. */
-static void cap_sequence(struct ox_trainer *trainer) {
+void ox_trainer_cap_sequence(struct ox_trainer *trainer) {
     const uint32_t contexts = ox_hf_model(trainer->folder)->config.contexts;
     if (trainer->config.max_seq_length > contexts) {
         ox_log(OX_LOG_WARN, "--max-seq-length %llu: the model has %u positions; using %u",
@@ -214,43 +129,57 @@ static void cap_sequence(struct ox_trainer *trainer) {
     }
 }
 
-static enum ox_status open_model(struct ox_trainer *trainer, bool weights) {
+enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     const char *const path = trainer->config.model;
     if (access(path, F_OK) != 0) {
         return ox_fail(OX_E_CONFIG, "--model %s: there is no such file or folder; give a folder of Hugging Face files, "
                        "or a config.json for a fresh start", path);
     }
-    return ox_hf_open(path, weights, &trainer->folder);
+    const enum ox_status status = ox_hf_open(path, weights, &trainer->folder);
+    trainer->vocab = status == OX_OK ? ox_hf_model(trainer->folder)->config.vocab : 0;
+    return status;
 }
 
-static void set_steps(struct ox_trainer *trainer) {
+void ox_trainer_set_steps(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const uint64_t per_step = config->per_device_train_batch_size * config->gradient_accumulation_steps;
-    const uint64_t windows = trainer->data != NULL ? ox_sampler_window_count(&trainer->train) : 0;
-    const double epochs = config->num_train_epochs * (double)windows;
-    trainer->max_steps = config->max_steps > 0 ? config->max_steps : (uint64_t)(epochs / (double)per_step);
-    trainer->max_steps = trainer->max_steps > 0 ? trainer->max_steps : 1;
+    trainer->max_steps = config->max_steps;
+    if (trainer->max_steps == 0 && trainer->train != NULL) {
+        struct ox_windows_counts counts;
+        ox_windows_counts(trainer->train, &counts);
+        const double epochs = config->num_train_epochs * (double)counts.rows;
+        trainer->max_steps = (uint64_t)(epochs / (double)per_step);
+        trainer->max_steps = trainer->max_steps > 0 ? trainer->max_steps : 1;
+    }
     trainer->schedule = ox_schedule_of(config, trainer->max_steps);
 }
 
 static enum ox_status open_parts(struct ox_trainer *trainer) {
-    enum ox_status status = open_model(trainer, !trainer->config.from_scratch);
+    /* A run that goes on has its own weights: those that it began with may be gone, or never were. */
+    const struct ox_config *const config = &trainer->config;
+    const bool weights = !config->from_scratch && config->resume_from_checkpoint[0] == '\0';
+    enum ox_status status = ox_trainer_open_model(trainer, weights);
     if (status != OX_OK) {
         return status;
     }
-    cap_sequence(trainer);
-    /* A plan needs no data; without it the number of steps is what the user says. */
-    if (trainer->config.data_count > 0) {
-        status = open_data(trainer);
-    }
+    ox_trainer_cap_sequence(trainer);
+    status = ox_trainer_check_data(trainer);
     if (status == OX_OK) {
-        status = open_buffers(trainer);
-    }
-    if (status == OX_OK) {
-        set_steps(trainer);
         status = ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder));
     }
-    return status == OX_OK ? ox_engine_plan_open(&trainer->engine_config, &trainer->plan) : status;
+    bool ready = false;
+    if (status == OX_OK && trainer->config.data_count > 0) {
+        status = ox_trainer_data_ready(trainer, &ready);
+    }
+    /* What is wrong with data that can be looked at shows before the search for a plan. */
+    if (status == OX_OK && ready) {
+        status = ox_trainer_open_data(trainer);
+    }
+    if (status == OX_OK) {
+        ox_trainer_set_steps(trainer);
+        status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
+    }
+    return status;
 }
 
 enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer **out) {
@@ -278,16 +207,11 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
     ox_metrics_close(&trainer->metrics);
     ox_engine_close(&trainer->engine);
     ox_engine_plan_close(&trainer->plan);
-    if (trainer->eval_data != trainer->data) {
-        ox_data_close(&trainer->eval_data);
-    }
-    ox_data_close(&trainer->data);
+    ox_trainer_close_data(trainer);
     ox_hf_close(&trainer->folder);
     if (trainer->lock_fd >= 0) {
         close(trainer->lock_fd); /* last: with it goes the run's lock */
     }
-    free(trainer->marks);
-    free(trainer->tokens);
     free(trainer);
     *trainer_ptr = NULL;
 }
@@ -322,153 +246,63 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     ox_size_text(ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads), overhead);
     ox_size_text(ox_plan_memory_bytes(plan->train) + (plan->eval != NULL ? ox_plan_memory_bytes(plan->eval) : 0),
                  tables);
+    char steps[48] = "as many steps as the text gives";
+    if (trainer->max_steps > 0) {
+        snprintf(steps, sizeof steps, "%llu steps", (unsigned long long)trainer->max_steps);
+    }
     const int length = asprintf(text,
         "model: %s, %.2f M parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
-        "batch: %u x %u tokens, %u micro-batch%s a step, %llu steps\n%s"
+        "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
         "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n",
         model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
         model->config.vocab, engine->fp32 ? "fp32" : "bf16 weights, fp32 sums", engine->batch, engine->seq,
-        engine->micro_batches, engine->micro_batches == 1 ? "" : "es", (unsigned long long)trainer->max_steps, body,
+        engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
         overhead, tables);
     free(body);
     return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
 }
 
-/* ---- batches and evaluation ----------------------------------------------------------------------- */
+/* ---- evaluation ------------------------------------------------------------------------------------- */
 
-static void clear_row(struct ox_batch batch, uint64_t first, uint64_t seq) {
-    for (uint64_t i = first; i < first + seq; i++) {
-        batch.ids[i] = 0;
-        batch.targets[i] = -1;
-    }
-}
-
-enum ox_status ox_trainer_fill(struct ox_trainer *trainer, const struct ox_data *data,
-                               const struct ox_sampler *sampler, uint64_t cursor, uint64_t window_max,
-                               uint64_t *target_count) {
-    const struct ox_engine_config *const engine = &trainer->engine_config;
-    uint64_t filled = 0;
-    *target_count = 0;
-    for (uint32_t mb_idx = 0; mb_idx < engine->micro_batches; mb_idx++) {
-        const struct ox_batch batch = ox_engine_batch(trainer->engine, mb_idx);
-        for (uint32_t row = 0; row < engine->batch; row++, filled++) {
-            const uint64_t first = (uint64_t)row * engine->seq;
-            if (filled >= window_max) {
-                clear_row(batch, first, engine->seq);
-                continue;
-            }
-            const uint64_t window = ox_sampler_window(sampler, cursor + filled);
-            const enum ox_status status = ox_data_read(data, window, engine->seq + 1u, engine->model->config.vocab,
-                                                       trainer->tokens, trainer->marks);
-            if (status != OX_OK) {
-                return status;
-            }
-            for (uint32_t i = 0; i < engine->seq; i++) {
-                batch.ids[first + i] = trainer->tokens[i];
-                const bool trained = (trainer->marks[i + 1] & OX_TOKEN_TRAINED) != 0;
-                batch.targets[first + i] = trained ? trainer->tokens[i + 1] : -1;
-                *target_count += trained;
-            }
-        }
-    }
-    return OX_OK;
-}
-
-enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out) {
-    const uint64_t begin_ns = ox_clock_ns();
-    const uint64_t limit = trainer->config.eval_windows;
-    uint64_t windows = ox_sampler_window_count(&trainer->eval);
-    windows = limit > 0 ? ox_min_u64(windows, limit) : windows;
+enum ox_status ox_trainer_eval_rows(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t limit,
+                                    double *loss_sum, uint64_t *target_count) {
+    struct ox_windows_counts counts;
+    ox_windows_counts(windows, &counts);
+    const uint64_t rows = limit > 0 ? ox_min_u64(counts.rows, limit) : counts.rows;
     const uint64_t at_once = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
-    double sum = 0;
-    *out = (struct ox_eval_report){.step = trainer->state.step};
-    for (uint64_t done = 0; done < windows; done += at_once) {
+    *loss_sum = 0;
+    *target_count = 0;
+    for (uint64_t done = 0; done < rows; done += at_once) {
         if (trainer->events != NULL && trainer->events->stop != 0) {
             return ox_fail(OX_E_ABORTED, "stopped within an evaluation");
         }
         struct ox_step_input input = {0};
-        enum ox_status status = ox_trainer_fill(trainer, trainer->eval_data, &trainer->eval, done, windows - done,
-                                                &input.target_count);
+        enum ox_status status = ox_trainer_fill(trainer, windows, done, rows - done, &input.target_count);
         if (status != OX_OK) {
             return status;
         }
         if (input.target_count == 0) {
             continue;
         }
-        double loss_sum = 0;
-        status = ox_engine_eval(trainer->engine, &input, &loss_sum);
+        double loss = 0;
+        status = ox_engine_eval(trainer->engine, &input, &loss);
         if (status != OX_OK) {
             return status;
         }
-        sum += loss_sum;
-        out->tokens += input.target_count;
+        *loss_sum += loss;
+        *target_count += input.target_count;
     }
-    out->loss = out->tokens > 0 ? sum / (double)out->tokens : NAN;
-    out->perplexity = exp(out->loss);
-    out->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     return OX_OK;
 }
 
-/* ---- evaluation alone ------------------------------------------------------------------------------ */
-
-static enum ox_status evaluate(struct ox_trainer *trainer, struct ox_eval_report *out) {
-    const struct ox_config *const config = &trainer->config;
-    enum ox_status status = open_model(trainer, true);
-    if (status != OX_OK) {
-        return status;
-    }
-    if (!ox_hf_has_weights(trainer->folder)) {
-        return ox_fail(OX_E_CONFIG, "%s: has no weights to evaluate", config->model);
-    }
-    cap_sequence(trainer);
-    status = open_data(trainer);
-    if (status == OX_OK) {
-        status = open_buffers(trainer);
-    }
-    if (status == OX_OK) {
-        trainer->eval = trainer->train;
-        trainer->eval.order = OX_ORDER_SEQUENTIAL;
-        trainer->eval_data = trainer->data;
-        status = ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder));
-    }
-    trainer->engine_config.eval_only = true;
-    if (status == OX_OK) {
-        status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
-    }
-    if (status == OX_OK) {
-        status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
-    }
-    if (status == OX_OK) {
-        status = ox_engine_load_begin(trainer->engine, 0);
-    }
-    if (status == OX_OK) {
-        status = ox_engine_load_weights(trainer->engine, trainer->folder);
-    }
-    if (status == OX_OK) {
-        status = ox_engine_load_commit(trainer->engine, NULL, 0);
-    }
-    return status == OX_OK ? ox_trainer_eval(trainer, out) : status;
-}
-
-enum ox_status ox_evaluate(const struct ox_config *config, struct ox_eval_report *out) {
-    struct ox_trainer *trainer = calloc(1, sizeof *trainer);
-    if (trainer == NULL) {
-        return ox_fail(OX_E_NOMEM, "evaluation: no memory");
-    }
-    trainer->config = *config;
-    trainer->lock_fd = -1;
-    /* Weights alone, and memory holds them: what a run's file says of drives and of training is for that run. */
-    if (config->nvme_count > 0) {
-        ox_log(OX_LOG_INFO, "evaluation uses memory alone; the drives of the configuration are not touched");
-    }
-    trainer->config.nvme_count = 0;
-    trainer->config.weights_tier = config->weights_tier == OX_TIER_CHOICE_NVME ? OX_TIER_CHOICE_AUTO
-                                                                               : config->weights_tier;
-    trainer->config.state_tier = trainer->config.grads_tier = trainer->config.activation_tier = OX_TIER_CHOICE_AUTO;
-    trainer->config.tiles = 0;
-    trainer->config.eval_fraction = 0;
-    trainer->config.eval_data[0] = '\0';
-    const enum ox_status status = evaluate(trainer, out);
-    ox_trainer_close(&trainer);
+enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out) {
+    const uint64_t begin_ns = ox_clock_ns();
+    double sum = 0;
+    *out = (struct ox_eval_report){.step = trainer->state.step};
+    const enum ox_status status =
+        ox_trainer_eval_rows(trainer, trainer->eval, trainer->config.eval_windows, &sum, &out->tokens);
+    out->loss = out->tokens > 0 ? sum / (double)out->tokens : NAN;
+    out->perplexity = exp(out->loss);
+    out->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     return status;
 }

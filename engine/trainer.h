@@ -31,9 +31,9 @@ struct ox_trainer_hooks {
 
 struct ox_trainer;
 
-/* Reads the model's and data's heads (without data: a plan alone) and makes the plan; reserves and writes nothing. When
- * the budget is too small the result is OX_E_CONFIG and *out is not NULL: its plan is the nearest that exists, to be
- * shown. */
+/* Reads the model's head and makes the plan; reserves and writes nothing. Data that is tokens already is opened; texts
+ * are tokenized by ox_trainer_run, and until then max_steps is 0 unless the options say it. When the budget is too
+ * small the result is OX_E_CONFIG and *out is not NULL: its plan is the nearest that exists, to be shown. */
 OX_MUST enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer **out);
 void ox_trainer_close(struct ox_trainer **trainer);
 
@@ -50,8 +50,19 @@ OX_MUST enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct o
 /* Path of the checkpoint the run ended with; "" before. */
 const char *ox_trainer_result(const struct ox_trainer *trainer);
 
-/* Evaluation of a model folder alone: mean loss over consecutive windows of `data`; eval_windows 0 = all. */
-OX_MUST enum ox_status ox_evaluate(const struct ox_config *config, struct ox_eval_report *out);
+/* Evaluation of a model folder alone, over windows of each source in turn: mean loss of every token that is predicted.
+ * `seen` (may be NULL) is told of each source, `out` is of all of them. */
+struct ox_eval_source {
+    const char *path;
+    uint64_t windows;
+    struct ox_eval_report report;
+};
+typedef void ox_eval_seen(void *context, const struct ox_eval_source *source);
+OX_MUST enum ox_status ox_evaluate(const struct ox_config *config, ox_eval_seen *seen, void *context,
+                                   struct ox_eval_source *out);
+
+/* Folder or file of the tokenizer that a configuration means, into `path` (OX_PATH_BYTES); "" when there is none. */
+OX_MUST enum ox_status ox_config_tokenizer(const struct ox_config *config, char *path);
 
 /* Host memory the process uses beside its arenas, at most: code, libraries, thread stacks, the matrix library's
  * packing buffers per compute thread, plan and file headers. Part of no budget; printed at start. */

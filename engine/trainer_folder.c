@@ -257,8 +257,8 @@ static bool is_doomed(const char *output_dir, const char *path) {
 
 static enum ox_status check_input(const struct ox_config *config, const char *flag, const char *path) {
     if (path[0] != '\0' && is_doomed(config->output_dir, path)) {
-        return ox_fail(OX_E_CONFIG, "%s %s: lies in what --overwrite-output-dir would delete of %s; give another --output",
-                       flag, path, config->output_dir);
+        return ox_fail(OX_E_CONFIG, "%s %s: lies in what --overwrite-output-dir would delete of %s; give another "
+                       "--output", flag, path, config->output_dir);
     }
     return OX_OK;
 }

@@ -3,9 +3,9 @@
 #define OX_ENGINE_TRAINER_INTERNAL_H
 
 #include "base/file.h"
-#include "engine/data.h"
 #include "engine/schedule.h"
 #include "engine/trainer.h"
+#include "engine/windows.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,8 +32,12 @@ struct ox_run_identity {
 struct ox_trainer {
     struct ox_config config;
     struct ox_hf_folder *folder;
-    struct ox_data *data, *eval_data; /* eval_data == data when held out of it */
-    struct ox_sampler train, eval;
+    char tokenizer_path[OX_PATH_BYTES], cache_dir[OX_PATH_BYTES]; /* "": none */
+    struct ox_data *data[OX_CONFIG_DATA_MAX], *eval_data;         /* eval_data: of --eval-data, or NULL */
+    uint32_t data_count;             /* 0: not opened yet */
+    uint32_t vocab;                  /* ids are below it */
+    struct ox_windows *train, *eval; /* eval: NULL where nothing is evaluated */
+    bool eval_alone;                 /* `offload eval`: texts are taken as they stand */
     struct ox_schedule schedule;
     uint64_t max_steps;
     struct ox_engine_config engine_config;
@@ -53,8 +57,6 @@ struct ox_trainer {
     bool save_failed;  /* the last attempt to end with a checkpoint */
     double step_seconds; /* of the last one: whether a stop can wait for the next */
     uint64_t saved_step; /* step + 1 of the last checkpoint; 0 = none */
-    int32_t *tokens; /* seq + 1 */
-    uint8_t *marks;  /* of each: OX_TOKEN_* */
     char result[OX_PATH_BYTES];
 };
 
@@ -90,10 +92,37 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer);
 /* The engine's view of a configuration; `model` outlives it. */
 OX_MUST enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct ox_model *model);
 
-/* Fills the batches with the windows from `cursor` on, at most `window_max`; the rest is not counted. */
-OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, const struct ox_data *data,
-                                       const struct ox_sampler *sampler, uint64_t cursor, uint64_t window_max,
-                                       uint64_t *target_count);
+/* ---- data and rows: trainer_data.c ---- */
+
+/* Whether what --data and the like name is there, and which tokenizer reads it. */
+OX_MUST enum ox_status ox_trainer_check_data(struct ox_trainer *trainer);
+/* False where text must be tokenized first. */
+OX_MUST enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready);
+/* All sources as tokens; with ox_trainer_open_data also trainer->train and trainer->eval. */
+OX_MUST enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer);
+OX_MUST enum ox_status ox_trainer_open_data(struct ox_trainer *trainer);
+void ox_trainer_close_data(struct ox_trainer *trainer);
+uint64_t ox_trainer_data_fingerprint(const struct ox_trainer *trainer);
+/* As the options say, without sources; `chat`: what they leave open is as conversations have it. The data is open. */
+OX_MUST enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool chat,
+                                                 struct ox_windows_config *out);
+/* To the log: how documents fill the rows, and what is lost. */
+void ox_trainer_tell_rows(const struct ox_windows *windows, const char *what, uint32_t seq);
+/* Fills the batches with the rows from `cursor` on, at most `window_max`; the rest is not counted. */
+OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
+                                       uint64_t window_max, uint64_t *target_count);
+
+/* ---- trainer.c ---- */
+
+/* Opens trainer->folder. */
+OX_MUST enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights);
+/* A longer window than the model can attend to is the common surprise of the default: says so and goes on. */
+void ox_trainer_cap_sequence(struct ox_trainer *trainer);
+/* Number of steps and schedule, once the data is open or --max-steps says. */
+void ox_trainer_set_steps(struct ox_trainer *trainer);
+/* Loss over the first `limit` rows (0: all) of an epoch: its sum and the targets that count. */
+OX_MUST enum ox_status ox_trainer_eval_rows(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t limit,
+                                            double *loss_sum, uint64_t *target_count);
 OX_MUST enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out);
 
 #ifdef __cplusplus

@@ -165,8 +165,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
     const uint64_t windows = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
     uint64_t targets = 0;
-    enum ox_status status = ox_trainer_fill(trainer, trainer->data, &trainer->train, trainer->state.cursor, windows,
-                                            &targets);
+    enum ox_status status = ox_trainer_fill(trainer, trainer->train, trainer->state.cursor, windows, &targets);
     if (status != OX_OK) {
         return status;
     }
@@ -202,7 +201,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
 }
 
 static enum ox_status evaluate(struct ox_trainer *trainer) {
-    if (ox_sampler_window_count(&trainer->eval) == 0) {
+    if (trainer->eval == NULL) {
         return OX_OK;
     }
     struct ox_eval_report report;

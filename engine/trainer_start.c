@@ -30,13 +30,21 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         c->adam_beta2, c->adam_epsilon, c->max_grad_norm, (int)c->lr_scheduler_type, c->warmup_steps, c->warmup_ratio,
         c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order, e->compute_threads);
     OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
+    char rows[512];
+    int used = snprintf(rows, sizeof rows, "%d %d %d %d %.17g", (int)c->packing, (int)c->document_mask,
+                        (int)c->overlong, c->bos_per_window, c->eval_data[0] != '\0' ? 0 : c->eval_fraction);
+    for (uint32_t i = 0; i < c->data_count; i++) {
+        used += snprintf(rows + used, sizeof rows - (size_t)used, " %.9g", c->data[i].weight);
+    }
+    OX_ASSERT(used > 0 && (size_t)used < sizeof rows);
     char shape[512]; /* what a config.json may change without changing a size */
     const int more = snprintf(shape, sizeof shape, "%d %d %.9g %d %.17g|%.17g %.17g %.17g %u|%u %u %d %d",
                               (int)m->norm, (int)m->act, (double)m->norm_eps, m->rope, m->rope_theta,
                               m->rope_scaling.factor, m->rope_scaling.low_factor, m->rope_scaling.high_factor,
                               m->rope_scaling.original, m->window, m->window_layer, m->qk_norm, e->decay_all);
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
-    return ox_hash64(shape, (size_t)more, ox_hash64(text, (size_t)bytes, 0));
+    const uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
+    return ox_hash64(shape, (size_t)more, hash);
 }
 
 /* ---- before anything is touched --------------------------------------------------------------------- */
@@ -490,20 +498,42 @@ static void restore_line(struct ox_trainer *trainer) {
     }
 }
 
-enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
-    char origin[OX_PATH_BYTES];
-    snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
+/* Texts become tokens before memory is reserved, and after everything that could be refused without them. */
+static enum ox_status prepare_data(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    enum ox_status status = OX_OK;
+    if (trainer->data_count == 0) {
+        if (config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir) {
+            status = refuse_existing(trainer);
+        }
+        if (status == OX_OK) {
+            status = ox_trainer_open_data(trainer);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        ox_trainer_set_steps(trainer);
+    }
     trainer->state = (struct ox_run_state){
         .version = OX_RUN_STATE_VERSION,
-        .seed = trainer->config.seed,
-        .data_fingerprint = ox_data_fingerprint(trainer->data),
+        .seed = config->seed,
+        .data_fingerprint = ox_trainer_data_fingerprint(trainer),
         .numerics_hash = ox_trainer_numerics_hash(trainer),
         .best_eval_loss = INFINITY,
     };
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
+    char origin[OX_PATH_BYTES];
+    snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
     const char *const resume = trainer->config.resume_from_checkpoint;
     enum ox_status status = check_drives(trainer);
     if (status == OX_OK) {
         status = check_output(trainer);
+    }
+    if (status == OX_OK) {
+        status = prepare_data(trainer);
     }
     if (status == OX_OK) {
         trainer->engine_config.stop = &trainer->events->stop;

@@ -1,6 +1,7 @@
 /* `offload tokenize`: ids of texts, as lines for another program, as a token file to train on, or a count with the
  * speed. Nothing is put in front of a text or behind it. */
 #include "tools/cmd.h"
+#include "tools/show.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -141,7 +142,12 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
 
 int ox_cmd_tokenize(const struct ox_config *config) {
     struct tokenizing t = {0};
-    enum ox_status status = ox_tokenizer_open(config->model, &t.tokenizer);
+    if (config->show || config->data_cache[0] != '\0') {
+        const enum ox_status shown = ox_show(config);
+        return shown == OX_OK ? OX_EXIT_OK : ox_cmd_fail(shown);
+    }
+    const char *const path = config->tokenizer[0] != '\0' ? config->tokenizer : config->model;
+    enum ox_status status = ox_tokenizer_open(path, &t.tokenizer);
     if (status == OX_OK) {
         status = ox_encoder_open(t.tokenizer, &t.encoder);
     }

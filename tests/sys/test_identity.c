@@ -183,7 +183,7 @@ static void test_overwrite(void) {
     sys_args_add(&args, "--max-steps 2 --overwrite-output-dir");
     run(2, "link: lies in what --overwrite-output-dir would delete");
     begin_with("over", model_path, sys_path(path, "over/metrics.jsonl"));
-    sys_args_add(&args, "--max-steps 2 --overwrite-output-dir");
+    sys_args_add(&args, "--max-steps 2 --data-format bytes --overwrite-output-dir");
     run(2, "metrics.jsonl: lies in what");
     CHECK(exists("over/checkpoint-2/trainer_state.json") && exists("over/run.json"));
     /* Another program's checkpoint stays. */
