@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { REFERENCE_BYTES_MAX = 1 << 20, REFERENCE_WINDOW_MAX = 512, FINETUNE_BYTES = 400000, BOS = 1 };
+enum { REFERENCE_BYTES_MAX = 1 << 20, FINETUNE_BYTES = 400000, BOS = 1 };
 
 static const double nll_limit = 1e-6, stream_limit = 5e-3;
 /* At most about twenty times what was measured. */
@@ -103,16 +103,15 @@ static void read_story_ids(const char *file, int32_t *ids, size_t count) {
 
 /* As a token file of llmq. */
 static void write_ids(const char *folder, size_t number_of_file, const int32_t *ids, size_t count) {
-    static char data[1024 + 4 * (REFERENCE_WINDOW_MAX + 1)];
+    char *const data = calloc(1, 1024 + count * sizeof *ids);
     char path[SYS_PATH_BYTES + 32];
     const int32_t fields[] = {2, (int32_t)sizeof *ids, (int32_t)count, 512, 0};
-    CHECK(count <= REFERENCE_WINDOW_MAX + 1);
-    memset(data, 0, 1024);
     memcpy(data, "BIN.TOK\n", 8);
     memcpy(data + 8, fields, sizeof fields);
     memcpy(data + 1024, ids, count * sizeof *ids);
     snprintf(path, sizeof path, "%s/%06zu.bin", folder, number_of_file);
     REQUIRE_OK(ox_file_replace(path, data, 1024 + count * sizeof *ids));
+    free(data);
 }
 
 /* The reference's windows of window + 1 ids share none, while those of a stream share one: the same ids, cut as the
