@@ -59,7 +59,7 @@ struct row {
 
 /* The program runs in a folder of its own with
  *     model/  config.json and model.safetensors, 256 tokens     tok/   tokenizer.json
- *     ckpt/   a checkpoint of it                                 text.txt
+ *     ckpt/   a checkpoint of it, where the words name it        text.txt
  * and files beside the folder that nothing may touch. */
 #define RUN                                                                                     \
     "train --output out --max-steps 1 --max-seq-length 16 --host-mem 64MiB --compute-threads 1 " \
@@ -84,7 +84,7 @@ enum { ROW_COUNT = sizeof rows / sizeof *rows, ACT_COUNT = sizeof rows->acts / s
 
 static struct sys_args args;
 static struct sys_process process;
-static char base[SYS_PATH_BYTES], place[SYS_PATH_BYTES], here[SYS_PATH_BYTES];
+static char base[SYS_PATH_BYTES], spare[SYS_PATH_BYTES], place[SYS_PATH_BYTES], here[SYS_PATH_BYTES];
 
 /* ---- making inputs ---------------------------------------------------------------------------------- */
 
@@ -347,11 +347,14 @@ static const char *judge(const struct row *row, const char *before, char *error,
 }
 
 static void check_row(const struct row *row, bool listed) {
-    char error[2048];
+    char error[2048], path[SYS_PATH_BYTES];
     if (ox_path_is_folder(here)) {
         sys_remove_folder(here);
     }
     sys_copy_folder(base, here);
+    if (strstr(row->words, "ckpt") != NULL) {
+        sys_copy_folder(spare, sys_path(path, "place/here/ckpt"));
+    }
     if (chdir(here) != 0) {
         printf("%s: cannot enter: %s\n", here, strerror(errno));
         exit(1);
@@ -414,7 +417,7 @@ static void make_base(void) {
     sys_make_folder(sys_path(base, "base"));
     sys_make_folder(sys_path(path, "base/model"));
     sys_make_folder(sys_path(path, "base/tok"));
-    sys_copy_folder(sys_path(first, "first/checkpoint-1"), sys_path(path, "base/ckpt"));
+    sys_path(spare, "first/checkpoint-1");
     REQUIRE_OK(ox_file_copy(sys_path(first, "first/checkpoint-1/model.safetensors"),
                             sys_path(path, "base/model/model.safetensors")));
     REQUIRE_OK(ox_file_copy(config, sys_path(path, "base/model/config.json")));
