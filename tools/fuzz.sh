@@ -49,8 +49,8 @@ build() { # folder, compiler, sanitizers, programs
     folder=$1 compiler=$2 sanitizers=$3
     shift 3
     mkdir -p "$folder"
-    "$MAKE" --no-print-directory -j2 B="$folder" CONFIG="$folder/config.mk" CC="$compiler" san="$sanitizers" "$@" \
-        >"$folder/build.log" 2>&1 || {
+    "$MAKE" --no-print-directory -j2 B="$folder" CONFIG="$folder/config.mk" CC="$compiler" san="$sanitizers" \
+        WARN=-Wall "$@" >"$folder/build.log" 2>&1 || {
         tail -n 30 "$folder/build.log" >&2
         exit 1
     }
@@ -88,8 +88,8 @@ fuzz() { # target
 
 # The files whose lines are counted.
 parsers='base/json.c base/file.c engine/safetensors.c engine/hf.c engine/model.c engine/model_config.c
-engine/families.c engine/tokenizer*.c engine/chat*.c engine/data.c engine/config.c engine/config_yaml.c
-engine/checkpoint_manifest.c'
+engine/families.c engine/tokenizer*.c engine/chat*.c engine/data.c engine/documents*.c engine/token_cache.c
+engine/config.c engine/config_yaml.c engine/checkpoint_manifest.c'
 
 measure() {
     tool=$(command -v "llvm-profdata${clang#clang}") && cov=$(command -v "llvm-cov${clang#clang}") || {
@@ -121,7 +121,8 @@ if [ "$coverage" -eq 1 ]; then
     measure
     exit
 fi
-build build/fuzz "$clang" fuzzer-no-link,address,undefined $(echo "$targets" | tr ' ' '\n' | sed 's|^|build/fuzz/fuzz_|')
+build build/fuzz "$clang" fuzzer-no-link,address,undefined \
+    $(echo "$targets" | tr ' ' '\n' | sed 's|^|build/fuzz/fuzz_|')
 for target in $targets; do
     fuzz "$target"
 done

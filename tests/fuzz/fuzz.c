@@ -15,6 +15,7 @@ const struct fuzz_target fuzz_targets[] = {
     {"cache", fuzz_cache, FUZZ_BYTES},
     {"chat", fuzz_chat, FUZZ_LINES},
     {"data", fuzz_data, FUZZ_BYTES},
+    {"documents", fuzz_documents, FUZZ_LINES},
     {"hf", fuzz_hf, FUZZ_PARTS},
     {"manifest", fuzz_manifest, FUZZ_PARTS},
     {"model", fuzz_model, FUZZ_PARTS},

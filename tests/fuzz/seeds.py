@@ -628,6 +628,35 @@ def data():
     put("data", "mixed-folder", parts(b"text", small))
 
 
+def documents():
+    def one(name, line, *files):
+        put("documents", name, line.encode() + b"\n" + parts(*files))
+
+    text = "A first line.\nSecond one.\n\n  Third\n\u00e9t\u00e9 \u4e2d\n\u4e2d end\n5 no cut\n"
+    rows = '{"text":"a"}\n\n  {"text":"b, ] \\" \\\\"}  \r\n[1]'
+    one("good-text", "text 0", text)
+    one("good-pieces", "text 8", text * 4)
+    one("good-before", "text-before 8", text * 4)
+    one("good-parted", "text 5 ---", text + " --- \n---" + text + "---")
+    one("good-folder", "text 16 ##", text + "##" + text, text)
+    one("good-mark", "text 0", b"\xef\xbb\xbftext")
+    one("good-invalid", "text 4", b"ab\n\xff\xfe\nabc\n\xe4\xb8\n\xe4\xb8\xad")
+    one("good-rows", "rows 0", rows)
+    one("good-rows-folder", "rows 0", rows, b"\xef\xbb\xbf[{}, 1]\n")
+    array = '\n [ {"a": [1, {"b": "]"}]} ,\n\n"x\\"," , 5\n]\n '
+    one("good-array", "rows 0", array)
+    one("good-array-empty", "rows 0", "[ ]", "1")
+    one("bad-array-empty", "rows 0", "[ ]")
+    one("bad-array-open", "rows 0", '[{"a": 1}, ')
+    one("bad-array-value", "rows 0", '[{"a": 1')
+    one("bad-array-missing", "rows 0", "[1,,2]")
+    one("bad-array-comma", "rows 0", "[1}]")
+    one("bad-array-behind", "rows 0", "[1] x")
+    one("bad-blank", "rows 0", " \n\n")
+    one("bad-empty", "text 0", "")
+    one("bad-separators", "text 0 --", "-- \n --")
+
+
 def cache():
     def one(name, words, borders, faults=0, magic=b"OXTOKENS", version=1, **keys):
         head = {"tokens": len(words), "documents": len(borders), "trained": 1, "longest": len(words), "vocab": 100,
@@ -790,5 +819,5 @@ def manifest():
 
 
 if __name__ == "__main__":
-    for make in (safetensors, model, hf, tokenizer, chat, data, cache, yaml, manifest):
+    for make in (safetensors, model, hf, tokenizer, chat, data, documents, cache, yaml, manifest):
         make()

@@ -1,0 +1,125 @@
+/* Documents of texts and rows. The first line of the input says how they are read: "rows", "text" or "text-before"
+ * (cuts stand before newlines), the bytes of a piece, and the separator ("text 16 <|end|>"); the rest is one file, or
+ * two as a folder. Pieces are the bytes of the files in their order, and the documents are the same whatever the size
+ * of pieces. */
+#include "tests/fuzz/fuzz.h"
+
+#include "base/hash.h"
+#include "engine/documents_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILE_COUNT = 2, FIRST_LINE_BYTES = 64, PIECE_BYTES_MAX = 512 };
+
+static const char *folder, *files[FILE_COUNT];
+
+static struct fuzz_part parts[FILE_COUNT];
+
+static void open_paths(void) {
+    if (folder == NULL) {
+        files[0] = fuzz_path("rows/a.jsonl");
+        files[1] = fuzz_path("rows/b.jsonl");
+        folder = fuzz_path("rows");
+    }
+}
+
+/* What the first line asks for; the separator points into `line`. */
+static void read_first_line(char *line, struct ox_documents_config *config) {
+    char *at = line;
+    config->format = strncmp(at, "rows", 4) == 0 ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
+    config->cut_before = strncmp(at, "text-before", 11) == 0;
+    at += strcspn(at, " ");
+    config->piece_bytes = strtoul(at, &at, 10) % PIECE_BYTES_MAX;
+    at += *at == ' ';
+    config->separator = at;
+    config->separator_bytes = config->format == OX_DOCUMENTS_TEXT ? strlen(at) : 0;
+}
+
+/* Where the walk stands: the file, the byte behind the last piece, and whether its document goes on. */
+struct walk {
+    size_t file, end, count;
+    bool goes_on;
+    uint64_t hash; /* of the documents so far */
+};
+
+static void take_piece(const struct ox_documents_config *config, const struct ox_document *piece, struct walk *walk) {
+    if (strcmp(piece->path, files[walk->file]) != 0) {
+        FUZZ_CHECK(!walk->goes_on && walk->file + 1 < FILE_COUNT && strcmp(piece->path, files[walk->file + 1]) == 0);
+        walk->file++;
+        walk->end = 0;
+    }
+    const struct fuzz_part *const content = &parts[walk->file];
+    FUZZ_CHECK(piece->begins == !walk->goes_on && piece->bytes > 0);
+    FUZZ_CHECK(piece->offset >= walk->end && piece->offset + piece->bytes <= content->bytes);
+    FUZZ_CHECK(piece->begins || piece->offset == walk->end);
+    FUZZ_CHECK(memcmp(piece->text, content->text + piece->offset, piece->bytes) == 0);
+    if (config->format == OX_DOCUMENTS_ROWS) {
+        uint64_t line = 1;
+        for (size_t i = 0; i < piece->offset; i++) {
+            line += content->text[i] == '\n';
+        }
+        FUZZ_CHECK(piece->line == line && piece->ends);
+    }
+    if (config->format == OX_DOCUMENTS_ROWS || config->separator_bytes > 0) {
+        FUZZ_CHECK(!piece->begins || !ox_is_blank(piece->text[0]));
+        FUZZ_CHECK(!piece->ends || !ox_is_blank(piece->text[piece->bytes - 1]));
+    }
+    /* Where documents begin and end, and not where they are cut. */
+    const uint64_t words[] = {walk->hash, walk->file, piece->offset, piece->offset + piece->bytes};
+    walk->hash = piece->begins ? ox_hash_seed(words, 3) : walk->hash;
+    walk->hash = piece->ends ? ox_hash_seed((const uint64_t[]){walk->hash, words[3]}, 2) : walk->hash;
+    walk->end = (size_t)piece->offset + piece->bytes;
+    walk->goes_on = !piece->ends;
+    walk->count++;
+}
+
+/* Reads all of it; the status is that of the end. */
+static enum ox_status take_all(const char *path, const struct ox_documents_config *config, struct walk *walk) {
+    struct ox_documents *documents = NULL;
+    struct ox_document piece;
+    bool found = true;
+    enum ox_status status = ox_documents_open(path, config, &documents);
+    FUZZ_CHECK((status == OX_OK) == (documents != NULL));
+    while (status == OX_OK && found) {
+        status = ox_documents_next(documents, &piece, &found);
+        if (status == OX_OK && found) {
+            take_piece(config, &piece, walk);
+        }
+    }
+    if (status == OX_OK) {
+        uint64_t hash = 0;
+        FUZZ_CHECK(walk->count > 0 && !walk->goes_on);
+        if (walk->count % 8 == 1) { /* it reads in large blocks, which takes its time */
+            FUZZ_CHECK(ox_documents_hash(documents, &hash) == OX_OK && hash == ox_documents_hash_read(documents));
+        }
+    } else {
+        fuzz_check_failure(status, folder);
+    }
+    ox_documents_close(&documents);
+    return status;
+}
+
+int fuzz_documents(const uint8_t *data, size_t bytes) {
+    char line[FIRST_LINE_BYTES] = "";
+    struct ox_documents_config config = {0};
+    struct walk walk = {0}, whole = {0};
+    const uint8_t *const newline = bytes > 0 ? memchr(data, '\n', bytes) : NULL;
+    const size_t line_bytes = newline != NULL ? (size_t)(newline - data) : bytes;
+    const size_t used = newline != NULL ? line_bytes + 1 : bytes;
+    open_paths();
+    memcpy(line, data, line_bytes < sizeof line - 1 ? line_bytes : sizeof line - 1);
+    read_first_line(line, &config);
+    fuzz_split(data + used, bytes - used, parts, FILE_COUNT);
+    fuzz_write(files[0], parts[0].text, parts[0].bytes);
+    fuzz_write_part(files[1], &parts[1]);
+    const char *const path = parts[1].bytes > 0 ? folder : files[0];
+    const enum ox_status status = take_all(path, &config, &walk);
+    fuzz_accepted = status == OX_OK;
+    if (config.piece_bytes > 0) {
+        config.piece_bytes = 0;
+        FUZZ_CHECK(take_all(path, &config, &whole) == status);
+        FUZZ_CHECK(status != OX_OK || (walk.hash == whole.hash && walk.file == whole.file && walk.end == whole.end));
+    }
+    return 0;
+}
