@@ -6,8 +6,8 @@
  *   sim      a disk in memory with a volatile cache, for tests (power cuts by seed)
  *   fault    wraps another backend and fails, shortens, delays or misdirects by rule or seed
  *
- * A transfer is complete or failed: short transfers are resumed by the backend at most three times on
- * an aligned boundary. A request and its buffer belong to the queue from submit until it is reaped. */
+ * A transfer is complete or failed: short and interrupted transfers are resumed by the backend at most three times
+ * on an aligned boundary. A request and its buffer belong to the queue from submit until it is reaped. */
 #ifndef OX_NVME_IO_H
 #define OX_NVME_IO_H
 
@@ -56,9 +56,15 @@ struct ox_drive_info {
 };
 
 struct ox_io_queue_info {
-    bool registered_buffers; /* false so far: requests may use any memory */
+    bool registered_buffers; /* all regions of queue_register are; false when there are none */
     bool registered_files;
     char note[160]; /* why something was not registered, or "" */
+};
+
+/* Memory that requests will lie in; both multiples of OX_IO_ALIGN_BYTES. */
+struct ox_io_region {
+    void *base;
+    uint64_t bytes;
 };
 
 struct ox_io_backend {
@@ -76,13 +82,23 @@ struct ox_io_backend {
     /* Removes a closed drive file; fine when it does not exist, OX_E_BUSY while it is locked. */
     enum ox_status (*drive_remove)(const struct ox_io_backend *, const char *path);
 
-    /* A queue over `count` drives with up to `depth` requests in flight. */
+    /* A queue over `count` drives with up to `depth` requests in flight on each: a slow drive takes no place from a
+     * fast one. */
     enum ox_status (*queue_open)(const struct ox_io_backend *, struct ox_drive *const *drives,
                                  uint32_t drive_count, uint32_t depth, struct ox_io_queue **out);
-    /* Never blocks for completion; the caller keeps in-flight <= depth. */
+    /* Names the memory most requests will lie in; at most once, with none in flight. It is pinned, and with each drive
+     * costs the kernel about 16 bytes per page, so name what this queue uses. Requests elsewhere go on as before, and
+     * so do all when the kernel refuses: queue_info says why. */
+    void (*queue_register)(struct ox_io_queue *, const struct ox_io_region *regions, uint32_t region_count);
+    /* Never blocks for completion; the caller keeps in-flight <= depth per drive. A request may be held back to go with
+     * others in one call to the kernel, until a batch is full or one of the next three is called. */
     enum ox_status (*queue_submit)(struct ox_io_queue *, uint32_t drive_idx, const struct ox_io_req *);
-    /* Blocks until one request is complete. Requires one in flight. A status other than OX_OK means that
-     * the queue itself broke: it gives nothing back any more and can only be closed. */
+    /* Sends what was held back. */
+    void (*queue_kick)(struct ox_io_queue *);
+    /* Waits until queue_reap would not block, or the time is over; *ready tells which. Requires one in flight. */
+    enum ox_status (*queue_wait)(struct ox_io_queue *, uint64_t timeout_ns, bool *ready);
+    /* Blocks until one request is complete. Requires one in flight. A status other than OX_OK, here or of queue_wait,
+     * means that the queue itself broke: it gives nothing back any more and can only be closed. */
     enum ox_status (*queue_reap)(struct ox_io_queue *, struct ox_io_done *out);
     void (*queue_info)(const struct ox_io_queue *, struct ox_io_queue_info *out);
     void (*queue_close)(struct ox_io_queue *); /* requires none in flight */

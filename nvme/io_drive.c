@@ -360,6 +360,10 @@ int ox_drive_file_fd(const struct ox_drive *drive) {
     return drive->fd;
 }
 
+const char *ox_drive_file_path(const struct ox_drive *drive) {
+    return drive->path;
+}
+
 void ox_io_req_check(const struct ox_io_req *req, uint64_t drive_bytes) {
     OX_ASSERT(req->bytes > 0 && req->bytes <= OX_IO_REQ_BYTES_MAX);
     OX_ASSERT(req->bytes % OX_IO_ALIGN_BYTES == 0 && req->offset % OX_IO_ALIGN_BYTES == 0);
@@ -371,8 +375,7 @@ void ox_drive_file_check(const struct ox_drive *drive, const struct ox_io_req *r
     ox_io_req_check(req, drive->bytes);
 }
 
-bool ox_io_advance(struct ox_io_progress *progress, const struct ox_drive *drive, int64_t result,
-                   struct ox_io_done *out) {
+bool ox_io_advance(struct ox_io_progress *progress, const char *path, int64_t result, struct ox_io_done *out) {
     const struct ox_io_req *const req = &progress->req;
     const char *const verb = req->kind == OX_IO_READ ? "read" : "write";
     const uint32_t want = req->bytes - progress->done_bytes;
@@ -390,8 +393,8 @@ bool ox_io_advance(struct ox_io_progress *progress, const struct ox_drive *drive
         }
         return false;
     }
-    const size_t len = strlen(drive->path);
-    const char *const path = drive->path + (len > 64 ? len - 64 : 0);
+    const size_t len = strlen(path);
+    path += len > 64 ? len - 64 : 0;
     out->status = OX_E_IO;
     if (result < 0) {
         snprintf(out->text, sizeof out->text, "%s: %s of %" PRIu32 " bytes at %" PRIu64 ": %s", path, verb,

@@ -24,6 +24,7 @@ void ox_drive_file_info(const struct ox_drive *drive, struct ox_drive_info *out)
 void ox_drive_file_close(struct ox_drive *drive);
 
 int ox_drive_file_fd(const struct ox_drive *drive);
+const char *ox_drive_file_path(const struct ox_drive *drive);
 
 /* Asserts what io.h asks of a request; `drive_bytes` is the size of its file. */
 void ox_io_req_check(const struct ox_io_req *req, uint64_t drive_bytes);
@@ -39,8 +40,7 @@ struct ox_io_progress {
 
 /* Takes the result of one system call or CQE: bytes, or a negative errno. True when the request has
  * ended and *out is filled; false when the rest from done_bytes on is to be issued again. */
-bool ox_io_advance(struct ox_io_progress *progress, const struct ox_drive *drive, int64_t result,
-                   struct ox_io_done *out);
+bool ox_io_advance(struct ox_io_progress *progress, const char *path, int64_t result, struct ox_io_done *out);
 
 #ifdef __cplusplus
 }

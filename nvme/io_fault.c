@@ -2,21 +2,29 @@
  * it alters, a copy of the data. */
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "nvme/io_drive.h"
 #include "nvme/io_sim.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { POINT_COUNT = OX_FAULT_ON_OPEN + 1, STALL_NS = 20 * 1000 * 1000, SECTOR_BYTES = 512 };
+enum {
+    POINT_COUNT = OX_FAULT_ON_OPEN + 1,
+    STALL_NS = 20 * 1000 * 1000,
+    WAIT_SLICE_NS = 5 * 1000 * 1000, /* how long a look at the inner backend may keep a stall from ending */
+    SECTOR_BYTES = 512,
+};
 
 struct fault {
     struct ox_io_backend backend;
     const struct ox_io_backend *inner;
     pthread_mutex_t mutex; /* guards what follows */
+    uint64_t stall_ns;
     bool has_rule;
     struct ox_fault_rule rule;
     uint64_t calls[POINT_COUNT], hits[POINT_COUNT];
@@ -29,24 +37,26 @@ struct ox_drive {
 
 /* A request under way; the inner backend knows it by its index. */
 struct slot {
-    uint64_t tag;
+    struct ox_io_progress progress;
     bool live, hit;
     enum ox_fault_kind kind;
-    struct ox_io_req req;
-    void *copy; /* what was written or read in place of the caller's buffer, or NULL */
+    uint32_t inner_bytes; /* of what the inner backend was asked for */
+    void *copy;           /* what was written in place of the caller's data, or NULL */
+    uint64_t stalled_until_ns;
+    struct ox_io_done done; /* when it has ended */
 };
 
 struct ox_io_queue {
     struct fault *fault;
     struct ox_drive **drives;
     struct ox_io_queue *inner;
-    uint32_t drive_count, depth, ended_count;
+    uint32_t drive_count, depth, slot_count, live_count, inner_count, ended_count;
     struct slot *slots;
-    uint32_t *ended; /* slots that never reached the inner backend */
+    uint32_t *ended; /* slots to be reaped, once they have stalled long enough */
 };
 
 /* Counts a call of `point`; true when the rule hits it. */
-static bool hits(struct fault *fault, enum ox_fault_point point, enum ox_fault_kind *kind) {
+static bool hits(struct fault *fault, enum ox_fault_point point, enum ox_fault_kind *kind, uint64_t *stall_ns) {
     pthread_mutex_lock(&fault->mutex);
     const uint64_t idx = fault->calls[point]++;
     const struct ox_fault_rule *const rule = &fault->rule;
@@ -54,25 +64,32 @@ static bool hits(struct fault *fault, enum ox_fault_point point, enum ox_fault_k
                      (idx == rule->first_idx || (rule->persistent && idx > rule->first_idx));
     fault->hits[point] += hit;
     *kind = rule->kind;
+    *stall_ns = fault->stall_ns;
     pthread_mutex_unlock(&fault->mutex);
     return hit;
 }
 
-static void stall(void) {
-    nanosleep(&(struct timespec){.tv_nsec = STALL_NS}, NULL);
+static void stall(uint64_t ns) {
+    nanosleep(&(struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)}, NULL);
+}
+
+static int kind_errno(enum ox_fault_kind kind) {
+    return kind == OX_FAULT_ENOSPC ? ENOSPC : kind == OX_FAULT_EAGAIN ? EAGAIN : kind == OX_FAULT_EINTR ? EINTR : EIO;
 }
 
 /* What a hit call that moves no data returns; OX_OK with *skip unset means that it goes on after all. */
-static enum ox_status call_fault(enum ox_fault_kind kind, const char *what, bool *skip) {
+static enum ox_status call_fault(enum ox_fault_kind kind, uint64_t stall_ns, const char *what, bool *skip) {
     *skip = true;
     switch (kind) {
     case OX_FAULT_ENOSPC:
-        return ox_fail(OX_E_CONFIG, "injected fault: %s: no space left on device", what);
+        return ox_fail_errno(OX_E_CONFIG, ENOSPC, "injected fault: %s", what);
     case OX_FAULT_EIO:
+    case OX_FAULT_EAGAIN:
+    case OX_FAULT_EINTR:
     case OX_FAULT_SHORT:
-        return ox_fail(OX_E_IO, "injected fault: %s: input/output error", what);
+        return ox_fail_errno(OX_E_IO, kind_errno(kind), "injected fault: %s", what);
     case OX_FAULT_STALL:
-        stall();
+        stall(stall_ns);
         *skip = false;
         return OX_OK;
     case OX_FAULT_TORN:
@@ -88,11 +105,12 @@ static enum ox_status drive_open(const struct ox_io_backend *backend, const char
     struct fault *const fault = backend->context;
     *out = NULL;
     enum ox_fault_kind kind = OX_FAULT_EIO;
-    if (hits(fault, OX_FAULT_ON_OPEN, &kind)) {
+    uint64_t stall_ns = 0;
+    if (hits(fault, OX_FAULT_ON_OPEN, &kind, &stall_ns)) {
         if (kind != OX_FAULT_STALL) {
-            return ox_fail(OX_E_IO, "%s: injected fault: cannot be opened", path);
+            return ox_fail_errno(OX_E_IO, kind_errno(kind), "%s: injected fault: cannot be opened", path);
         }
-        stall();
+        stall(stall_ns);
     }
     struct ox_drive *const drive = calloc(1, sizeof *drive);
     if (drive == NULL) {
@@ -110,11 +128,12 @@ static enum ox_status drive_open(const struct ox_io_backend *backend, const char
 
 static enum ox_status drive_allocate(struct ox_drive *drive, uint64_t bytes) {
     enum ox_fault_kind kind = OX_FAULT_EIO;
-    if (hits(drive->fault, OX_FAULT_ON_ALLOCATE, &kind)) {
+    uint64_t stall_ns = 0;
+    if (hits(drive->fault, OX_FAULT_ON_ALLOCATE, &kind, &stall_ns)) {
         bool skip = false;
         /* A size cannot be lost in silence: the requests that follow must lie inside the file. */
-        const bool fails = kind == OX_FAULT_STALL || kind == OX_FAULT_ENOSPC;
-        const enum ox_status status = call_fault(fails ? kind : OX_FAULT_EIO, "allocate", &skip);
+        const bool silent = kind == OX_FAULT_TORN || kind == OX_FAULT_LOST || kind == OX_FAULT_MISDIRECT;
+        const enum ox_status status = call_fault(silent ? OX_FAULT_EIO : kind, stall_ns, "allocate", &skip);
         if (skip) {
             return status;
         }
@@ -124,9 +143,10 @@ static enum ox_status drive_allocate(struct ox_drive *drive, uint64_t bytes) {
 
 static enum ox_status drive_flush(struct ox_drive *drive) {
     enum ox_fault_kind kind = OX_FAULT_EIO;
-    if (hits(drive->fault, OX_FAULT_ON_FLUSH, &kind)) {
+    uint64_t stall_ns = 0;
+    if (hits(drive->fault, OX_FAULT_ON_FLUSH, &kind, &stall_ns)) {
         bool skip = false;
-        const enum ox_status status = call_fault(kind, "flush", &skip);
+        const enum ox_status status = call_fault(kind, stall_ns, "flush", &skip);
         if (skip) {
             return status;
         }
@@ -171,9 +191,10 @@ static enum ox_status queue_open(const struct ox_io_backend *backend, struct ox_
     queue->fault = fault;
     queue->drive_count = drive_count;
     queue->depth = depth;
+    queue->slot_count = drive_count * depth;
     queue->drives = calloc(drive_count, sizeof *queue->drives);
-    queue->slots = calloc(depth, sizeof *queue->slots);
-    queue->ended = calloc(depth, sizeof *queue->ended);
+    queue->slots = calloc(queue->slot_count, sizeof *queue->slots);
+    queue->ended = calloc(queue->slot_count, sizeof *queue->ended);
     if (queue->drives == NULL || queue->slots == NULL || queue->ended == NULL) {
         goto fail;
     }
@@ -213,13 +234,19 @@ static void sectors_tear(unsigned char *data, uint32_t bytes) {
     }
 }
 
-/* Changes the request as the rule wants; false when it must not reach the inner backend at all. */
-static bool request_alter(struct ox_io_queue *queue, uint32_t drive_idx, struct slot *slot,
-                          struct ox_io_req *req) {
+/* Changes the request as the rule wants. False when it does not reach the inner backend at all; *result is then what
+ * the kernel would have given. */
+static bool request_alter(struct ox_io_queue *queue, struct slot *slot, struct ox_io_req *req, int64_t *result) {
+    *result = 0;
     switch (slot->kind) {
     case OX_FAULT_EIO:
     case OX_FAULT_ENOSPC:
+    case OX_FAULT_EAGAIN:
+    case OX_FAULT_EINTR:
+        *result = -(int64_t)kind_errno(slot->kind);
+        return false;
     case OX_FAULT_LOST:
+        *result = req->bytes;
         return false;
     case OX_FAULT_SHORT:
         req->bytes = req->bytes / 2 / OX_IO_ALIGN_BYTES * OX_IO_ALIGN_BYTES;
@@ -228,6 +255,7 @@ static bool request_alter(struct ox_io_queue *queue, uint32_t drive_idx, struct 
         if (req->kind == OX_IO_WRITE) {
             if (posix_memalign(&slot->copy, OX_IO_ALIGN_BYTES, req->bytes) != 0) {
                 slot->copy = NULL;
+                *result = -ENOMEM;
                 return false;
             }
             memcpy(slot->copy, req->buffer, req->bytes);
@@ -236,7 +264,7 @@ static bool request_alter(struct ox_io_queue *queue, uint32_t drive_idx, struct 
         }
         return true;
     case OX_FAULT_MISDIRECT:
-        request_misdirect(queue, drive_idx, req);
+        request_misdirect(queue, slot->progress.drive_idx, req);
         return true;
     case OX_FAULT_STALL:
         return true;
@@ -244,80 +272,159 @@ static bool request_alter(struct ox_io_queue *queue, uint32_t drive_idx, struct 
     return true;
 }
 
-static enum ox_status queue_submit(struct ox_io_queue *queue, uint32_t drive_idx,
-                                   const struct ox_io_req *req) {
+static void slot_end(struct ox_io_queue *queue, uint32_t slot_idx) {
+    queue->ended[queue->ended_count++] = slot_idx;
+}
+
+static void result_take(struct ox_io_queue *queue, struct slot *slot, int64_t result, bool *ended) {
+    struct ox_drive_info info;
+    drive_info(queue->drives[slot->progress.drive_idx], &info);
+    *ended = ox_io_advance(&slot->progress, info.path, result, &slot->done);
+    if (*ended && slot->hit && slot->done.status != OX_OK) {
+        char text[sizeof slot->done.text];
+        memcpy(text, slot->done.text, sizeof text);
+        snprintf(slot->done.text, sizeof slot->done.text, "injected fault: %.140s", text);
+    }
+}
+
+/* Sends what is left of the request, or ends it. */
+static enum ox_status slot_issue(struct ox_io_queue *queue, uint32_t slot_idx) {
+    struct slot *const slot = &queue->slots[slot_idx];
+    for (bool ended = false; !ended;) {
+        const struct ox_io_req *const req = &slot->progress.req;
+        const uint32_t done_bytes = slot->progress.done_bytes;
+        uint64_t stall_ns = 0;
+        int64_t result = 0;
+        slot->hit = hits(queue->fault, req->kind == OX_IO_READ ? OX_FAULT_ON_READ : OX_FAULT_ON_WRITE, &slot->kind,
+                         &stall_ns);
+        if (slot->hit && slot->kind == OX_FAULT_STALL) {
+            slot->stalled_until_ns = ox_clock_ns() + stall_ns;
+        }
+        struct ox_io_req inner = {.kind = req->kind,
+                                  .buffer = (unsigned char *)req->buffer + done_bytes,
+                                  .offset = req->offset + done_bytes,
+                                  .bytes = req->bytes - done_bytes,
+                                  .tag = slot_idx};
+        if (!slot->hit || request_alter(queue, slot, &inner, &result)) {
+            slot->inner_bytes = inner.bytes;
+            const enum ox_status status =
+                queue->fault->inner->queue_submit(queue->inner, slot->progress.drive_idx, &inner);
+            queue->inner_count += status == OX_OK;
+            return status;
+        }
+        result_take(queue, slot, result, &ended);
+    }
+    slot_end(queue, slot_idx);
+    return OX_OK;
+}
+
+static void queue_register(struct ox_io_queue *queue, const struct ox_io_region *regions, uint32_t region_count) {
+    queue->fault->inner->queue_register(queue->inner, regions, region_count);
+}
+
+static enum ox_status queue_submit(struct ox_io_queue *queue, uint32_t drive_idx, const struct ox_io_req *req) {
     OX_ASSERT(drive_idx < queue->drive_count);
     struct ox_drive_info info;
     drive_info(queue->drives[drive_idx], &info);
     ox_io_req_check(req, info.bytes);
     uint32_t slot_idx = 0;
-    while (slot_idx < queue->depth && queue->slots[slot_idx].live) {
+    while (slot_idx < queue->slot_count && queue->slots[slot_idx].live) {
         slot_idx++;
     }
-    OX_ASSERT(slot_idx < queue->depth);
+    OX_ASSERT(slot_idx < queue->slot_count);
     struct slot *const slot = &queue->slots[slot_idx];
-    *slot = (struct slot){.tag = req->tag, .live = true, .req = *req};
-    slot->hit =
-        hits(queue->fault, req->kind == OX_IO_READ ? OX_FAULT_ON_READ : OX_FAULT_ON_WRITE, &slot->kind);
-    struct ox_io_req inner = *req;
-    inner.tag = slot_idx;
-    if (slot->hit && !request_alter(queue, drive_idx, slot, &inner)) {
-        queue->ended[queue->ended_count++] = slot_idx;
-        return OX_OK;
-    }
-    const enum ox_status status = queue->fault->inner->queue_submit(queue->inner, drive_idx, &inner);
+    *slot = (struct slot){.progress = {.req = *req, .drive_idx = drive_idx}, .live = true};
+    const enum ox_status status = slot_issue(queue, slot_idx);
     if (status != OX_OK) {
-        slot->live = false;
         free(slot->copy);
+        slot->live = false;
     }
+    queue->live_count += status == OX_OK;
     return status;
 }
 
-static void slot_end(struct slot *slot, struct ox_io_done *out) {
-    out->tag = slot->tag;
-    if (slot->hit && out->status == OX_OK) {
-        switch (slot->kind) {
-        case OX_FAULT_EIO:
-        case OX_FAULT_ENOSPC:
-        case OX_FAULT_SHORT:
-            out->status = OX_E_IO;
-            snprintf(out->text, sizeof out->text, "injected fault: %s",
-                     slot->kind == OX_FAULT_EIO      ? "input/output error"
-                     : slot->kind == OX_FAULT_ENOSPC ? "no space left on device"
-                                                     : "transfer stays short");
-            break;
-        case OX_FAULT_TORN:
-            if (slot->req.kind == OX_IO_READ) {
-                sectors_tear(slot->req.buffer, slot->req.bytes);
-            }
-            break;
-        case OX_FAULT_STALL:
-            stall();
-            break;
-        case OX_FAULT_LOST:
-        case OX_FAULT_MISDIRECT:
-            break;
-        }
-    }
-    free(slot->copy);
-    slot->copy = NULL;
-    slot->live = false;
+static void queue_kick(struct ox_io_queue *queue) {
+    queue->fault->inner->queue_kick(queue->inner);
 }
 
-static enum ox_status queue_reap(struct ox_io_queue *queue, struct ox_io_done *out) {
-    memset(out, 0, sizeof *out);
-    uint32_t slot_idx = 0;
-    if (queue->ended_count > 0) {
-        slot_idx = queue->ended[--queue->ended_count];
+/* One completion of the inner backend: the request has ended, or its rest goes on. */
+static enum ox_status inner_reap(struct ox_io_queue *queue) {
+    struct ox_io_done done;
+    const enum ox_status status = queue->fault->inner->queue_reap(queue->inner, &done);
+    if (status != OX_OK) {
+        return status;
+    }
+    OX_ASSERT(done.tag < queue->slot_count && queue->slots[done.tag].live);
+    const uint32_t slot_idx = (uint32_t)done.tag;
+    struct slot *const slot = &queue->slots[slot_idx];
+    queue->inner_count--;
+    free(slot->copy);
+    slot->copy = NULL;
+    bool ended = true;
+    if (done.status != OX_OK) {
+        slot->done = done;
+        slot->done.tag = slot->progress.req.tag;
     } else {
-        const enum ox_status status = queue->fault->inner->queue_reap(queue->inner, out);
+        if (slot->hit && slot->kind == OX_FAULT_TORN && slot->progress.req.kind == OX_IO_READ) {
+            sectors_tear((unsigned char *)slot->progress.req.buffer + slot->progress.done_bytes, slot->inner_bytes);
+        }
+        result_take(queue, slot, slot->inner_bytes, &ended);
+    }
+    if (ended) {
+        slot_end(queue, slot_idx);
+        return OX_OK;
+    }
+    return slot_issue(queue, slot_idx);
+}
+
+/* Where in the list of those that have ended the first lies that may be reaped; their count when none may yet. */
+static uint32_t ended_find(const struct ox_io_queue *queue, uint64_t now_ns) {
+    uint32_t at = 0;
+    while (at < queue->ended_count && queue->slots[queue->ended[at]].stalled_until_ns > now_ns) {
+        at++;
+    }
+    return at;
+}
+
+static enum ox_status queue_wait(struct ox_io_queue *queue, uint64_t timeout_ns, bool *ready) {
+    OX_ASSERT(queue->live_count > 0);
+    const uint64_t deadline_ns = ox_clock_ns() + timeout_ns;
+    for (bool looked = false;; looked = true) {
+        const uint64_t now_ns = ox_clock_ns();
+        *ready = ended_find(queue, now_ns) < queue->ended_count;
+        if (*ready || (looked && now_ns >= deadline_ns)) {
+            return OX_OK;
+        }
+        const uint64_t slice_ns = now_ns < deadline_ns ? ox_min_u64(deadline_ns - now_ns, WAIT_SLICE_NS) : 0;
+        bool inner_ready = false;
+        if (queue->inner_count == 0) {
+            stall(slice_ns);
+            continue;
+        }
+        enum ox_status status = queue->fault->inner->queue_wait(queue->inner, slice_ns, &inner_ready);
+        if (status == OX_OK && inner_ready) {
+            status = inner_reap(queue);
+        }
         if (status != OX_OK) {
             return status;
         }
-        slot_idx = (uint32_t)out->tag;
     }
-    OX_ASSERT(slot_idx < queue->depth && queue->slots[slot_idx].live);
-    slot_end(&queue->slots[slot_idx], out);
+}
+
+static enum ox_status queue_reap(struct ox_io_queue *queue, struct ox_io_done *out) {
+    for (bool ready = false; !ready;) {
+        const enum ox_status status = queue_wait(queue, WAIT_SLICE_NS, &ready);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    const uint32_t at = ended_find(queue, ox_clock_ns());
+    const uint32_t slot_idx = queue->ended[at];
+    queue->ended[at] = queue->ended[--queue->ended_count];
+    queue->live_count--;
+    struct slot *const slot = &queue->slots[slot_idx];
+    *out = slot->done;
+    slot->live = false;
     return OX_OK;
 }
 
@@ -333,6 +440,7 @@ enum ox_status ox_io_fault_open(const struct ox_io_backend *inner, struct ox_io_
     }
     pthread_mutex_init(&fault->mutex, NULL);
     fault->inner = inner;
+    fault->stall_ns = STALL_NS;
     fault->backend = (struct ox_io_backend){
         .name = "fault",
         .context = fault,
@@ -343,7 +451,10 @@ enum ox_status ox_io_fault_open(const struct ox_io_backend *inner, struct ox_io_
         .drive_close = drive_close,
         .drive_remove = drive_remove,
         .queue_open = queue_open,
+        .queue_register = queue_register,
         .queue_submit = queue_submit,
+        .queue_kick = queue_kick,
+        .queue_wait = queue_wait,
         .queue_reap = queue_reap,
         .queue_info = queue_info,
         .queue_close = queue_close,
@@ -371,6 +482,13 @@ void ox_io_fault_set(struct ox_io_backend *backend, const struct ox_fault_rule *
     }
     memset(fault->calls, 0, sizeof fault->calls);
     memset(fault->hits, 0, sizeof fault->hits);
+    pthread_mutex_unlock(&fault->mutex);
+}
+
+void ox_io_fault_set_stall(struct ox_io_backend *backend, uint64_t ns) {
+    struct fault *const fault = backend->context;
+    pthread_mutex_lock(&fault->mutex);
+    fault->stall_ns = ns;
     pthread_mutex_unlock(&fault->mutex);
 }
 

@@ -52,6 +52,7 @@ struct ox_io_queue {
     struct sim *sim;
     struct ox_drive **drives;
     uint32_t drive_count, depth, pending_count;
+    uint32_t *live_counts; /* per drive */
     struct pending *pending;
 };
 
@@ -205,6 +206,7 @@ static enum ox_status drive_remove(const struct ox_io_backend *backend, const ch
 static void queue_close(struct ox_io_queue *queue) {
     OX_ASSERT(queue->pending_count == 0);
     free(queue->drives);
+    free(queue->live_counts);
     free(queue->pending);
     free(queue);
 }
@@ -221,8 +223,9 @@ static enum ox_status queue_open(const struct ox_io_backend *backend, struct ox_
     queue->drive_count = drive_count;
     queue->depth = depth;
     queue->drives = calloc(drive_count, sizeof *queue->drives);
-    queue->pending = calloc(depth, sizeof *queue->pending);
-    if (queue->drives == NULL || queue->pending == NULL) {
+    queue->live_counts = calloc(drive_count, sizeof *queue->live_counts);
+    queue->pending = calloc((size_t)drive_count * depth, sizeof *queue->pending);
+    if (queue->drives == NULL || queue->live_counts == NULL || queue->pending == NULL) {
         queue_close(queue);
         return ox_fail(OX_E_NOMEM, "no memory for an I/O queue of depth %u", depth);
     }
@@ -231,11 +234,28 @@ static enum ox_status queue_open(const struct ox_io_backend *backend, struct ox_
     return OX_OK;
 }
 
-static enum ox_status queue_submit(struct ox_io_queue *queue, uint32_t drive_idx,
-                                   const struct ox_io_req *req) {
-    OX_ASSERT(drive_idx < queue->drive_count && queue->pending_count < queue->depth);
+static void queue_register(struct ox_io_queue *queue, const struct ox_io_region *regions, uint32_t region_count) {
+    (void)queue;
+    (void)regions;
+    (void)region_count;
+}
+
+static enum ox_status queue_submit(struct ox_io_queue *queue, uint32_t drive_idx, const struct ox_io_req *req) {
+    OX_ASSERT(drive_idx < queue->drive_count && queue->live_counts[drive_idx] < queue->depth);
     ox_io_req_check(req, queue->drives[drive_idx]->file->bytes);
+    queue->live_counts[drive_idx]++;
     queue->pending[queue->pending_count++] = (struct pending){.req = *req, .drive_idx = drive_idx};
+    return OX_OK;
+}
+
+static void queue_kick(struct ox_io_queue *queue) {
+    (void)queue;
+}
+
+static enum ox_status queue_wait(struct ox_io_queue *queue, uint64_t timeout_ns, bool *ready) {
+    (void)timeout_ns;
+    OX_ASSERT(queue->pending_count > 0);
+    *ready = true;
     return OX_OK;
 }
 
@@ -261,6 +281,7 @@ static enum ox_status queue_reap(struct ox_io_queue *queue, struct ox_io_done *o
     const uint32_t idx = draw(sim) % queue->pending_count;
     const struct pending pending = queue->pending[idx];
     queue->pending[idx] = queue->pending[--queue->pending_count];
+    queue->live_counts[pending.drive_idx]--;
     struct sim_file *const file = queue->drives[pending.drive_idx]->file;
     const struct ox_io_req *const req = &pending.req;
     bool ok = true;
@@ -312,7 +333,10 @@ enum ox_status ox_io_sim_open(uint64_t seed, struct ox_io_backend **out) {
         .drive_close = drive_close,
         .drive_remove = drive_remove,
         .queue_open = queue_open,
+        .queue_register = queue_register,
         .queue_submit = queue_submit,
+        .queue_kick = queue_kick,
+        .queue_wait = queue_wait,
         .queue_reap = queue_reap,
         .queue_info = queue_info,
         .queue_close = queue_close,

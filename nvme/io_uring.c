@@ -1,9 +1,12 @@
-/* The io_uring backend, and the choice of a backend. One ring per queue, without a polling thread. */
+/* The io_uring backend, and the choice of a backend. A queue has one ring per drive, without a polling thread. */
 #include "base/assert.h"
+#include "base/clock.h"
+#include "base/bytes.h"
 #include "nvme/io_drive.h"
 
 #include <errno.h>
 #include <liburing.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +14,12 @@
 
 enum {
     BUSY_WAIT_NS = 1000 * 1000,
-    BUSY_TRIES_MAX = 10 * 1000, /* about ten seconds without one completion */
+    BUSY_TRIES_MAX = 10 * 1000, /* about ten seconds in which the kernel takes nothing and gives nothing */
+    PIECES_MAX = 256,           /* registered buffers of a ring */
+    BATCH_MAX = 8,              /* requests held back at most */
 };
+#define PIECE_BYTES_MAX (UINT64_C(1) << 30) /* the kernel takes no larger buffer */
+#define REAP_WAIT_NS    (UINT64_C(1000000000) * 3600)
 
 struct slot {
     struct ox_io_progress progress;
@@ -20,13 +27,22 @@ struct slot {
     bool live;
 };
 
-struct ox_io_queue {
-    struct io_uring ring;
-    const struct ox_drive **drives;
-    uint32_t drive_count, depth, live_count, free_count;
+struct ring {
+    struct io_uring uring;
+    const struct ox_drive *drive;
+    uint32_t live_count, free_count, held_count; /* held: in the ring, not yet shown to the kernel */
     struct slot *slots;
     uint32_t *free_slots;
-    bool registered_files;
+    bool is_open, fixed_file;
+};
+
+struct ox_io_queue {
+    struct ring *rings; /* one per drive */
+    struct pollfd *polls;
+    struct ox_io_region pieces[PIECES_MAX]; /* registered with every ring, none larger than the kernel takes */
+    uint32_t drive_count, depth, batch, live_count, piece_count;
+    uint32_t ring_next; /* where the next search for a completion begins */
+    bool registered_buffers;
     char note[160];
 };
 
@@ -38,39 +54,54 @@ static enum ox_status ring_init(struct io_uring *ring, uint32_t depth) {
     }
     struct io_uring_probe *const probe = io_uring_get_probe_ring(ring);
     const bool able = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ) &&
-                      io_uring_opcode_supported(probe, IORING_OP_WRITE);
+                      io_uring_opcode_supported(probe, IORING_OP_WRITE) && (ring->features & IORING_FEAT_EXT_ARG) != 0;
     io_uring_free_probe(probe);
     if (!able) {
         io_uring_queue_exit(ring);
-        return ox_fail(OX_E_IO, "io_uring of this kernel lacks plain reads and writes");
+        return ox_fail(OX_E_IO, "io_uring of this kernel lacks plain reads and writes, or waiting with a time limit");
     }
     return OX_OK;
 }
 
 static void queue_close(struct ox_io_queue *queue) {
     OX_ASSERT(queue->live_count == 0);
-    io_uring_queue_exit(&queue->ring);
-    free(queue->drives);
-    free(queue->slots);
-    free(queue->free_slots);
+    for (uint32_t i = 0; queue->rings != NULL && i < queue->drive_count; i++) {
+        struct ring *const ring = &queue->rings[i];
+        if (ring->is_open) {
+            io_uring_queue_exit(&ring->uring);
+        }
+        free(ring->slots);
+        free(ring->free_slots);
+    }
+    free(queue->rings);
+    free(queue->polls);
     free(queue);
 }
 
-static void register_files(struct ox_io_queue *queue) {
-    int *const fds = calloc(queue->drive_count, sizeof *fds);
-    if (fds == NULL) {
-        snprintf(queue->note, sizeof queue->note, "files not registered: no memory");
-        return;
+static enum ox_status ring_open(struct ox_io_queue *queue, struct ring *ring, const struct ox_drive *drive) {
+    const uint32_t depth = queue->depth;
+    ring->drive = drive;
+    ring->slots = calloc(depth, sizeof *ring->slots);
+    ring->free_slots = calloc(depth, sizeof *ring->free_slots);
+    if (ring->slots == NULL || ring->free_slots == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for an I/O queue of depth %u", depth);
     }
-    for (uint32_t i = 0; i < queue->drive_count; i++) {
-        fds[i] = ox_drive_file_fd(queue->drives[i]);
+    for (uint32_t i = 0; i < depth; i++) {
+        ring->free_slots[i] = depth - 1 - i;
     }
-    const int err = io_uring_register_files(&queue->ring, fds, queue->drive_count);
-    free(fds);
-    queue->registered_files = err == 0;
+    ring->free_count = depth;
+    const enum ox_status status = ring_init(&ring->uring, depth);
+    ring->is_open = status == OX_OK;
+    if (status != OX_OK) {
+        return status;
+    }
+    const int fd = ox_drive_file_fd(drive);
+    const int err = io_uring_register_files(&ring->uring, &fd, 1);
+    ring->fixed_file = err == 0;
     if (err < 0) {
         snprintf(queue->note, sizeof queue->note, "files not registered: %s", strerror(-err));
     }
+    return OX_OK;
 }
 
 static enum ox_status queue_open(const struct ox_io_backend *backend, struct ox_drive *const *drives,
@@ -82,78 +113,216 @@ static enum ox_status queue_open(const struct ox_io_backend *backend, struct ox_
     if (queue == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for an I/O queue of depth %u", depth);
     }
-    enum ox_status status = ring_init(&queue->ring, depth);
+    queue->drive_count = drive_count;
+    queue->depth = depth;
+    queue->batch = (uint32_t)ox_min_u64(BATCH_MAX, ox_div_up(depth, 4));
+    queue->rings = calloc(drive_count, sizeof *queue->rings);
+    queue->polls = calloc(drive_count, sizeof *queue->polls);
+    enum ox_status status = OX_OK;
+    if (queue->rings == NULL || queue->polls == NULL) {
+        status = ox_fail(OX_E_NOMEM, "no memory for an I/O queue of depth %u", depth);
+    }
+    for (uint32_t i = 0; i < drive_count && status == OX_OK; i++) {
+        status = ring_open(queue, &queue->rings[i], drives[i]);
+    }
     if (status != OX_OK) {
-        free(queue);
+        queue_close(queue);
         return status;
     }
-    queue->drives = calloc(drive_count, sizeof *queue->drives);
-    queue->slots = calloc(depth, sizeof *queue->slots);
-    queue->free_slots = calloc(depth, sizeof *queue->free_slots);
-    if (queue->drives == NULL || queue->slots == NULL || queue->free_slots == NULL) {
-        queue_close(queue);
-        return ox_fail(OX_E_NOMEM, "no memory for an I/O queue of depth %u", depth);
-    }
-    for (uint32_t i = 0; i < drive_count; i++) {
-        queue->drives[i] = drives[i];
-    }
-    for (uint32_t i = 0; i < depth; i++) {
-        queue->free_slots[i] = depth - 1 - i;
-    }
-    queue->drive_count = drive_count;
-    queue->depth = queue->free_count = depth;
-    register_files(queue);
     *out = queue;
     return OX_OK;
 }
 
+/* ---- registered buffers ---------------------------------------------------------------------------- */
+
+static bool pieces_cut(struct ox_io_queue *queue, const struct ox_io_region *regions, uint32_t region_count) {
+    for (uint32_t i = 0; i < region_count; i++) {
+        for (uint64_t at = 0; at < regions[i].bytes; at += PIECE_BYTES_MAX) {
+            if (queue->piece_count == PIECES_MAX) {
+                return false;
+            }
+            queue->pieces[queue->piece_count++] = (struct ox_io_region){
+                .base = (unsigned char *)regions[i].base + at,
+                .bytes = ox_min_u64(PIECE_BYTES_MAX, regions[i].bytes - at),
+            };
+        }
+    }
+    return true;
+}
+
+/* Memory beyond the limit of locked memory is the usual reason. */
+static void register_refused(struct ox_io_queue *queue, int err) {
+    if (err == ENOMEM) {
+        snprintf(queue->note, sizeof queue->note,
+                 "buffers not registered: more than may be locked; raise `ulimit -l` for less work per transfer");
+    } else {
+        snprintf(queue->note, sizeof queue->note, "buffers not registered: %s", strerror(err));
+    }
+}
+
+static void queue_register(struct ox_io_queue *queue, const struct ox_io_region *regions, uint32_t region_count) {
+    OX_ASSERT(queue->piece_count == 0 && queue->live_count == 0);
+    if (!pieces_cut(queue, regions, region_count)) {
+        queue->piece_count = 0;
+        snprintf(queue->note, sizeof queue->note, "buffers not registered: more than %d GiB", PIECES_MAX);
+        return;
+    }
+    struct iovec vecs[PIECES_MAX];
+    for (uint32_t i = 0; i < queue->piece_count; i++) {
+        vecs[i] = (struct iovec){.iov_base = queue->pieces[i].base, .iov_len = queue->pieces[i].bytes};
+    }
+    int err = 0;
+    uint32_t done = 0;
+    while (done < queue->drive_count && queue->piece_count > 0 && err == 0) {
+        err = io_uring_register_buffers(&queue->rings[done].uring, vecs, queue->piece_count);
+        done += err == 0;
+    }
+    queue->registered_buffers = err == 0 && queue->piece_count > 0;
+    if (err != 0) {
+        while (done > 0) {
+            io_uring_unregister_buffers(&queue->rings[--done].uring);
+        }
+        queue->piece_count = 0;
+        register_refused(queue, -err);
+    }
+}
+
+/* The registered buffer that holds all of the range, or -1. */
+static int piece_of(const struct ox_io_queue *queue, const unsigned char *from, uint32_t bytes) {
+    for (uint32_t i = 0; i < queue->piece_count; i++) {
+        const unsigned char *const base = queue->pieces[i].base;
+        if (from >= base && from + bytes <= base + queue->pieces[i].bytes) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+/* ---- requests -------------------------------------------------------------------------------------- */
+
 /* Puts what is left of the slot's request into the ring. */
-static void slot_issue(struct ox_io_queue *queue, uint32_t slot_idx) {
-    struct slot *const slot = &queue->slots[slot_idx];
+static void slot_issue(struct ox_io_queue *queue, struct ring *ring, uint32_t slot_idx) {
+    struct slot *const slot = &ring->slots[slot_idx];
     const struct ox_io_progress *const progress = &slot->progress;
     const struct ox_io_req *const req = &progress->req;
-    struct io_uring_sqe *const sqe = io_uring_get_sqe(&queue->ring);
+    struct io_uring_sqe *const sqe = io_uring_get_sqe(&ring->uring);
     OX_ASSERT(sqe != NULL); /* the ring has as many entries as there are slots */
-    const uint32_t drive_idx = progress->drive_idx;
-    const int fd = queue->registered_files ? (int)drive_idx : ox_drive_file_fd(queue->drives[drive_idx]);
+    const int fd = ring->fixed_file ? 0 : ox_drive_file_fd(ring->drive);
     unsigned char *const buffer = (unsigned char *)req->buffer + progress->done_bytes;
     const uint32_t bytes = req->bytes - progress->done_bytes;
-    if (req->kind == OX_IO_READ) {
-        io_uring_prep_read(sqe, fd, buffer, bytes, req->offset + progress->done_bytes);
+    const uint64_t offset = req->offset + progress->done_bytes;
+    const int piece = piece_of(queue, buffer, bytes);
+    if (req->kind == OX_IO_READ && piece >= 0) {
+        io_uring_prep_read_fixed(sqe, fd, buffer, bytes, offset, piece);
+    } else if (req->kind == OX_IO_READ) {
+        io_uring_prep_read(sqe, fd, buffer, bytes, offset);
+    } else if (piece >= 0) {
+        io_uring_prep_write_fixed(sqe, fd, buffer, bytes, offset, piece);
     } else {
-        io_uring_prep_write(sqe, fd, buffer, bytes, req->offset + progress->done_bytes);
+        io_uring_prep_write(sqe, fd, buffer, bytes, offset);
     }
-    if (queue->registered_files) {
+    if (ring->fixed_file) {
         sqe->flags |= IOSQE_FIXED_FILE;
     }
     sqe->user_data = (uint64_t)slot->nonce << 32 | slot_idx;
+    ring->held_count++;
 }
 
-static enum ox_status queue_submit(struct ox_io_queue *queue, uint32_t drive_idx,
-                                   const struct ox_io_req *req) {
-    OX_ASSERT(drive_idx < queue->drive_count && queue->free_count > 0);
-    ox_drive_file_check(queue->drives[drive_idx], req);
-    const uint32_t slot_idx = queue->free_slots[--queue->free_count];
-    struct slot *const slot = &queue->slots[slot_idx];
+/* What the kernel does not take now stays in the ring; wait_ready offers it again and reports. */
+static int ring_kick(struct ring *ring) {
+    if (ring->held_count == 0) {
+        return 0;
+    }
+    const int sent = io_uring_submit(&ring->uring);
+    ring->held_count = io_uring_sq_ready(&ring->uring);
+    return sent < 0 ? sent : 0;
+}
+
+static void queue_kick(struct ox_io_queue *queue) {
+    for (uint32_t i = 0; i < queue->drive_count; i++) {
+        (void)ring_kick(&queue->rings[i]);
+    }
+}
+
+static enum ox_status queue_submit(struct ox_io_queue *queue, uint32_t drive_idx, const struct ox_io_req *req) {
+    OX_ASSERT(drive_idx < queue->drive_count && queue->rings[drive_idx].free_count > 0);
+    struct ring *const ring = &queue->rings[drive_idx];
+    ox_drive_file_check(ring->drive, req);
+    const uint32_t slot_idx = ring->free_slots[--ring->free_count];
+    struct slot *const slot = &ring->slots[slot_idx];
     slot->progress = (struct ox_io_progress){.req = *req, .drive_idx = drive_idx};
     slot->nonce++;
     slot->live = true;
+    ring->live_count++;
     queue->live_count++;
-    slot_issue(queue, slot_idx);
-    /* What the kernel does not take now stays in the ring; queue_reap submits it again and reports. */
-    (void)io_uring_submit(&queue->ring);
+    slot_issue(queue, ring, slot_idx);
+    if (ring->held_count >= queue->batch) {
+        (void)ring_kick(ring);
+    }
     return OX_OK;
 }
 
-/* Submits what is pending and waits for a completion. */
-static enum ox_status wait_cqe(struct ox_io_queue *queue, struct io_uring_cqe **cqe) {
-    for (int tries = 0; io_uring_peek_cqe(&queue->ring, cqe) != 0;) {
-        const int err = io_uring_submit_and_wait(&queue->ring, 1);
-        if (err >= 0 || err == -EINTR) {
+/* A ring with a completion, beginning behind the one that gave the last, so that no drive starves another. */
+static struct ring *ring_ready(struct ox_io_queue *queue) {
+    for (uint32_t i = 0; i < queue->drive_count; i++) {
+        const uint32_t idx = (queue->ring_next + i) % queue->drive_count;
+        struct io_uring_cqe *cqe = NULL;
+        if (queue->rings[idx].live_count > 0 && io_uring_peek_cqe(&queue->rings[idx].uring, &cqe) == 0) {
+            return &queue->rings[idx];
+        }
+    }
+    return NULL;
+}
+
+/* Sends what is held back and waits on one ring: a single call to the kernel. A negative errno on failure. */
+static int wait_one(struct ring *ring, uint64_t timeout_ns) {
+    struct __kernel_timespec limit = {.tv_sec = (long long)(timeout_ns / 1000000000),
+                                      .tv_nsec = (long long)(timeout_ns % 1000000000)};
+    struct io_uring_cqe *cqe = NULL;
+    const int err = io_uring_submit_and_wait_timeout(&ring->uring, &cqe, 1, &limit, NULL);
+    ring->held_count = io_uring_sq_ready(&ring->uring);
+    return err < 0 ? err : 0;
+}
+
+static int wait_any(struct ox_io_queue *queue, uint64_t timeout_ns) {
+    uint32_t live = 0, last = 0;
+    for (uint32_t i = 0; i < queue->drive_count; i++) {
+        live += queue->rings[i].live_count > 0;
+        last = queue->rings[i].live_count > 0 ? i : last;
+    }
+    if (live == 1) {
+        return wait_one(&queue->rings[last], timeout_ns);
+    }
+    for (uint32_t i = 0; i < queue->drive_count; i++) {
+        const int err = ring_kick(&queue->rings[i]);
+        if (err < 0) {
+            return err;
+        }
+        const bool waits = queue->rings[i].live_count > 0;
+        queue->polls[i] = (struct pollfd){.fd = waits ? queue->rings[i].uring.ring_fd : -1, .events = POLLIN};
+    }
+    const struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000),
+                                   .tv_nsec = (long)(timeout_ns % 1000000000)};
+    const int count = ppoll(queue->polls, queue->drive_count, &limit, NULL);
+    return count > 0 ? 0 : count == 0 ? -ETIME : -errno;
+}
+
+/* *ring is NULL when the time was over. */
+static enum ox_status wait_ready(struct ox_io_queue *queue, uint64_t timeout_ns, struct ring **ring) {
+    const uint64_t deadline_ns = ox_clock_ns() + timeout_ns;
+    for (int tries = 0; (*ring = ring_ready(queue)) == NULL;) {
+        const uint64_t now_ns = ox_clock_ns();
+        if (now_ns >= deadline_ns) {
+            queue_kick(queue);
+            return OX_OK;
+        }
+        const int err = wait_any(queue, deadline_ns - now_ns);
+        if (err == 0 || err == -EINTR || err == -ETIME) {
             continue;
         }
-        /* The kernel is short of memory or its completion ring is full; the next peek empties that. */
+        /* The kernel is short of memory or a completion ring is full; the next search empties that. */
         if ((err != -EAGAIN && err != -EBUSY) || ++tries > BUSY_TRIES_MAX) {
+            queue->live_count = 0; /* nothing comes back any more; the queue can only be closed */
             return ox_fail_errno(OX_E_IO, -err, "io_uring gives no completions any more");
         }
         nanosleep(&(struct timespec){.tv_nsec = BUSY_WAIT_NS}, NULL);
@@ -161,35 +330,52 @@ static enum ox_status wait_cqe(struct ox_io_queue *queue, struct io_uring_cqe **
     return OX_OK;
 }
 
+static enum ox_status queue_wait(struct ox_io_queue *queue, uint64_t timeout_ns, bool *ready) {
+    OX_ASSERT(queue->live_count > 0);
+    struct ring *ring = NULL;
+    const enum ox_status status = wait_ready(queue, timeout_ns, &ring);
+    *ready = ring != NULL;
+    return status;
+}
+
 static enum ox_status queue_reap(struct ox_io_queue *queue, struct ox_io_done *out) {
     OX_ASSERT(queue->live_count > 0);
     for (;;) {
-        struct io_uring_cqe *cqe = NULL;
-        const enum ox_status status = wait_cqe(queue, &cqe);
+        struct ring *ring = NULL;
+        const enum ox_status status = wait_ready(queue, REAP_WAIT_NS, &ring);
         if (status != OX_OK) {
-            queue->live_count = 0; /* nothing comes back any more; the queue can only be closed */
             return status;
+        }
+        struct io_uring_cqe *cqe = NULL;
+        if (ring == NULL || io_uring_peek_cqe(&ring->uring, &cqe) != 0) {
+            continue;
         }
         const uint32_t slot_idx = (uint32_t)cqe->user_data;
         const uint32_t nonce = (uint32_t)(cqe->user_data >> 32);
         const int result = cqe->res;
-        io_uring_cqe_seen(&queue->ring, cqe);
+        io_uring_cqe_seen(&ring->uring, cqe);
         OX_ASSERT(slot_idx < queue->depth);
-        struct slot *const slot = &queue->slots[slot_idx];
+        struct slot *const slot = &ring->slots[slot_idx];
         OX_ASSERT(slot->live && slot->nonce == nonce);
-        if (ox_io_advance(&slot->progress, queue->drives[slot->progress.drive_idx], result, out)) {
+        if (ox_io_advance(&slot->progress, ox_drive_file_path(ring->drive), result, out)) {
             slot->live = false;
+            ring->live_count--;
             queue->live_count--;
-            queue->free_slots[queue->free_count++] = slot_idx;
+            ring->free_slots[ring->free_count++] = slot_idx;
+            queue->ring_next = (slot->progress.drive_idx + 1) % queue->drive_count;
             return OX_OK;
         }
-        slot_issue(queue, slot_idx);
+        slot_issue(queue, ring, slot_idx);
     }
 }
 
 static void queue_info(const struct ox_io_queue *queue, struct ox_io_queue_info *out) {
     memset(out, 0, sizeof *out);
-    out->registered_files = queue->registered_files;
+    out->registered_files = true;
+    for (uint32_t i = 0; i < queue->drive_count; i++) {
+        out->registered_files = out->registered_files && queue->rings[i].fixed_file;
+    }
+    out->registered_buffers = queue->registered_buffers;
     memcpy(out->note, queue->note, sizeof out->note);
 }
 
@@ -202,7 +388,10 @@ static const struct ox_io_backend uring = {
     .drive_close = ox_drive_file_close,
     .drive_remove = ox_drive_file_remove,
     .queue_open = queue_open,
+    .queue_register = queue_register,
     .queue_submit = queue_submit,
+    .queue_kick = queue_kick,
+    .queue_wait = queue_wait,
     .queue_reap = queue_reap,
     .queue_info = queue_info,
     .queue_close = queue_close,

@@ -2,6 +2,7 @@
 #include "nvme/store.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "nvme/store_impl.h"
@@ -31,52 +32,98 @@ static void *block_alloc(uint64_t bytes) {
     return memory;
 }
 
-/* Waits for one request of the store's own queue; the first failure stays in *status. */
-static bool transfer_reap(struct ox_store *store, enum ox_status *status) {
+/* Requests of the store's own, under way. */
+struct transfer {
+    struct ox_store *store;
+    enum ox_io_kind kind;
+    uint32_t drive_idx, in_flight;
+    uint64_t since_ns; /* when the drive last gave something */
+    enum ox_status status;
+};
+
+static enum ox_status transfer_wait(struct transfer *transfer) {
+    struct ox_store *const store = transfer->store;
+    const uint64_t tick_ns = ox_stall_tick_ns(&store->stall_limits);
+    for (bool ready = false;;) {
+        enum ox_status status = store->backend->queue_wait(store->queue, tick_ns, &ready);
+        if (status != OX_OK || ready) {
+            return status;
+        }
+        struct ox_drive_info info;
+        store->backend->drive_info(store->drives[transfer->drive_idx], &info);
+        const struct ox_stall_op op = {.path = info.path,
+                                       .what = transfer->kind == OX_IO_READ ? "a read of roots or tables"
+                                                                            : "a write of roots or tables",
+                                       .age_ns = ox_clock_ns() - transfer->since_ns};
+        status = ox_stall_check(&store->stalls[transfer->drive_idx], &store->stall_limits, &op);
+        if (status != OX_OK) {
+            __atomic_store_n(&store->hung, true, __ATOMIC_SEQ_CST);
+            return status;
+        }
+    }
+}
+
+/* Waits for one request; the first failure stays in the transfer. False when none comes back any more. */
+static bool transfer_reap(struct transfer *transfer) {
+    struct ox_store *const store = transfer->store;
     struct ox_io_done done;
-    const enum ox_status reaped = store->backend->queue_reap(store->queue, &done);
-    if (reaped != OX_OK) {
-        *status = reaped;
+    enum ox_status status = transfer_wait(transfer);
+    if (status == OX_OK) {
+        status = store->backend->queue_reap(store->queue, &done);
+    }
+    if (status != OX_OK) {
+        transfer->status = status;
         return false;
     }
-    if (done.status != OX_OK && *status == OX_OK) {
-        *status = ox_fail(done.status, "%s", done.text);
+    transfer->in_flight--;
+    transfer->since_ns = ox_clock_ns();
+    store->stalls[transfer->drive_idx] = (struct ox_stall){0};
+    if (done.status != OX_OK && transfer->status == OX_OK) {
+        transfer->status = ox_fail(done.status, "%s", done.text);
     }
     return true;
 }
 
 enum ox_status ox_store_transfer(struct ox_store *store, enum ox_io_kind kind, uint32_t drive_idx,
                                  uint64_t offset, void *buffer, uint64_t bytes) {
-    enum ox_status status = OX_OK;
-    uint32_t in_flight = 0;
-    for (uint64_t at = 0; at < bytes && status == OX_OK;) {
+    if (__atomic_load_n(&store->hung, __ATOMIC_SEQ_CST)) {
+        return ox_fail(OX_E_IO, "a drive of the store was given up; end the process and resume");
+    }
+    struct transfer transfer = {.store = store, .kind = kind, .drive_idx = drive_idx, .since_ns = ox_clock_ns()};
+    bool alive = true;
+    for (uint64_t at = 0; at < bytes && transfer.status == OX_OK;) {
         const struct ox_io_req req = {
             .kind = kind,
             .buffer = (unsigned char *)buffer + at,
             .offset = offset + at,
             .bytes = (uint32_t)ox_min_u64(OX_IO_REQ_BYTES_MAX, bytes - at),
         };
-        status = store->backend->queue_submit(store->queue, drive_idx, &req);
-        if (status == OX_OK) {
+        transfer.status = store->backend->queue_submit(store->queue, drive_idx, &req);
+        if (transfer.status == OX_OK) {
             at += req.bytes;
-            in_flight++;
+            transfer.in_flight++;
             __atomic_fetch_add(kind == OX_IO_READ ? &store->read_bytes : &store->write_bytes,
                                       req.bytes, __ATOMIC_RELAXED);
         }
-        if (in_flight == TRANSFER_DEPTH && transfer_reap(store, &status)) {
-            in_flight--;
+        if (transfer.in_flight == TRANSFER_DEPTH) {
+            alive = transfer_reap(&transfer);
         }
     }
-    while (in_flight > 0 && transfer_reap(store, &status)) {
-        in_flight--;
+    while (alive && transfer.in_flight > 0) {
+        alive = transfer_reap(&transfer);
     }
-    return status;
+    return transfer.status;
 }
 
 enum ox_status ox_store_flush(struct ox_store *store) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
+        const uint64_t start_ns = ox_clock_ns();
         status = store->backend->drive_flush(store->drives[i]);
+        struct ox_drive_info info;
+        store->backend->drive_info(store->drives[i], &info);
+        const struct ox_stall_op op = {.path = info.path, .what = "a flush", .age_ns = ox_clock_ns() - start_ns};
+        ox_stall_report(&store->stall_limits, &op);
         __atomic_fetch_add(&store->flush_count, 1, __ATOMIC_RELAXED);
     }
     return status;
@@ -93,8 +140,16 @@ static enum ox_status config_check(const struct ox_store_config *config) {
     return OX_OK;
 }
 
+/* Stores with a drive that was given up. It may yet write to their memory or take what was sent, so they stay as they
+ * are, and locked, until the process ends. */
+static struct ox_store *given_up;
+
 static void store_free(struct ox_store *store) {
     if (store == NULL) {
+        return;
+    }
+    if (__atomic_load_n(&store->hung, __ATOMIC_SEQ_CST)) {
+        store->given_up_next = __atomic_exchange_n(&given_up, store, __ATOMIC_SEQ_CST);
         return;
     }
     if (store->queue != NULL) {
@@ -126,6 +181,7 @@ static enum ox_status store_alloc(const struct ox_store_config *config, struct o
     store->backend = config->backend;
     store->drive_count = config->drive_count;
     store->queue_depth = config->queue_depth;
+    store->stall_limits = ox_stall_limits(config->stall_warn_ms, config->stall_fail_ms);
     store->root = block_alloc(OX_STORE_BLOCK_BYTES);
     store->block = block_alloc(OX_STORE_BLOCK_BYTES);
     return store->root != NULL && store->block != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for a store");
@@ -186,6 +242,7 @@ static enum ox_status regions_write(struct ox_store *store, const uint64_t *byte
             .geometry_hash = store->geometry_hash,
         };
         memcpy(identity->bytes_max, bytes_max, store->drive_count * sizeof *bytes_max);
+        memcpy(identity->speeds, store->layout.speeds, sizeof identity->speeds);
         ox_store_block_seal(identity);
         for (uint32_t region = 0; region < OX_STORE_REGION_COUNT && status == OX_OK; region++) {
             status =
@@ -235,6 +292,9 @@ static enum ox_status create_steps(struct ox_store *store, const struct ox_store
     store->run_id[1] = config->run_id[1];
     store->config_hash = config->config_hash;
     store->geometry_hash = ox_store_geometry_hash(config->extents, config->extent_count);
+    if (config->speeds != NULL) {
+        memcpy(store->layout.speeds, config->speeds, config->drive_count * sizeof *config->speeds);
+    }
     enum ox_status status = ox_store_layout_open(config->extents, config->extent_count, config->bytes_max,
                                                  config->drive_count, &store->layout);
     if (status == OX_OK) {
@@ -354,7 +414,8 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
     if (identity->run_id[0] != first->run_id[0] || identity->run_id[1] != first->run_id[1] ||
         identity->geometry_hash != first->geometry_hash || identity->config_hash != first->config_hash ||
         identity->extent_count != first->extent_count ||
-        memcmp(identity->bytes_max, first->bytes_max, sizeof first->bytes_max) != 0) {
+        memcmp(identity->bytes_max, first->bytes_max, sizeof first->bytes_max) != 0 ||
+        memcmp(identity->speeds, first->speeds, sizeof first->speeds) != 0) {
         return ox_fail(OX_E_CONFIG, "%s: belongs to another run than the first drive's file", info.path);
     }
     return OX_OK;
@@ -423,8 +484,8 @@ static enum ox_status layout_restore(struct ox_store *store, const struct ox_sto
     }
     const struct ox_extent_spec *const extents = list != NULL ? list : config->extents;
     const uint32_t extent_count = list != NULL ? identity->extent_count : config->extent_count;
-    status =
-        ox_store_layout_open(extents, extent_count, identity->bytes_max, store->drive_count, &store->layout);
+    memcpy(store->layout.speeds, identity->speeds, sizeof store->layout.speeds);
+    status = ox_store_layout_open(extents, extent_count, identity->bytes_max, store->drive_count, &store->layout);
     free(list);
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
         struct ox_drive_info info;
@@ -443,6 +504,9 @@ static enum ox_status spool_restore(struct ox_store *store, const struct ox_stor
     if (config->bytes_max == NULL || config->extents == NULL) {
         OX_ASSERT(config->spool_count == 0);
         return OX_OK;
+    }
+    if (config->speeds != NULL) {
+        memcpy(store->layout.speeds, config->speeds, store->drive_count * sizeof *config->speeds);
     }
     enum ox_status status = ox_store_layout_add_spool(&store->layout, config->spool_bytes,
                                                       config->spool_count, config->bytes_max);
@@ -600,6 +664,8 @@ void ox_store_info(const struct ox_store *store, struct ox_store_info *out) {
     out->read_bytes = __atomic_load_n(&store->read_bytes, __ATOMIC_RELAXED);
     out->write_bytes = __atomic_load_n(&store->write_bytes, __ATOMIC_RELAXED);
     out->flush_count = __atomic_load_n(&store->flush_count, __ATOMIC_RELAXED);
+    out->commit_bytes = layout->state_bytes_sum +
+                        store->drive_count * (layout->table_bytes + OX_STORE_REGION_COUNT * OX_STORE_BLOCK_BYTES);
     out->retry_count = __atomic_load_n(&store->retry_count, __ATOMIC_RELAXED);
     out->meta_bytes = root->meta_bytes;
     memcpy(out->meta, root->meta, root->meta_bytes);

@@ -34,6 +34,10 @@ struct ox_store_config {
     const struct ox_io_backend *backend;
     const char *const *folders; /* one per drive; the file inside is "offload-store-<idx>.ox" */
     const uint64_t *bytes_max;  /* per drive: what the user allowed */
+    /* create: how fast the drives are against each other, in any unit; each gets that share of the state as long as it
+     * has room. NULL: all alike. open: the state lies where it was created; the spool is placed by these, or if NULL by
+     * those of creation. */
+    const uint64_t *speeds;
     uint32_t drive_count;
     const struct ox_extent_spec *extents; /* of state; copied */
     uint32_t extent_count;
@@ -41,7 +45,9 @@ struct ox_store_config {
     uint32_t spool_count;
     uint64_t run_id[2];    /* create: of this run, seeds the checksums. open: must match unless 0,0 */
     uint64_t config_hash;  /* open: geometry of another model is refused */
-    uint32_t queue_depth;  /* requests in flight per port; at least 1 */
+    uint32_t queue_depth;  /* requests in flight per port and drive; at least 1 */
+    uint32_t stall_warn_ms; /* a drive that gives nothing for so long is warned of; 0: 10 s */
+    uint32_t stall_fail_ms; /* and given up: the port breaks; 0: 10 minutes */
 };
 
 struct ox_store;
@@ -91,6 +97,7 @@ struct ox_store_info {
     uint64_t state_bytes, spool_bytes, file_bytes; /* file_bytes: over all drives */
     uint64_t read_bytes, write_bytes, flush_count; /* since open */
     uint32_t retry_count;                          /* reads repeated after a bad checksum */
+    uint64_t commit_bytes;                         /* a commit writes: state, tables, roots */
     uint32_t meta_bytes;
     unsigned char meta[OX_STORE_META_BYTES_MAX];   /* what the last commit recorded */
 };
@@ -121,6 +128,13 @@ OX_MUST enum ox_status ox_store_port_open(struct ox_store *store, struct ox_stor
 /* Waits for what is in flight. */
 void ox_store_port_close(struct ox_store_port **port);
 
+/* Names the memory most of this port's buffers lie in, once, before the first operation: the kernel then keeps it
+ * pinned and mapped for the drives, where it allows that. Costs it about 16 bytes per page and drive, so name what
+ * this port uses, not more. The memory must stay until the port is closed. */
+void ox_store_port_register(struct ox_store_port *port, const struct ox_io_region *regions, uint32_t region_count);
+/* What could be registered, and why not. */
+void ox_store_port_info(const struct ox_store_port *port, struct ox_io_queue_info *out);
+
 enum ox_store_op_kind {
     OX_STORE_READ,       /* whole extent of the committed generation, verified        */
     OX_STORE_READ_HEAD,  /* its head alone, verified                                  */
@@ -140,8 +154,8 @@ struct ox_store_op {
 
 enum { OX_STORE_OPS_MAX = 1024 };
 
-/* Queues an operation of any size; blocks only while the port's depth is used up. At most OX_STORE_OPS_MAX
- * operations of a port may be waiting to be reaped. */
+/* Queues an operation of any size and does not wait: what exceeds the depth is sent by later calls on the port, reads
+ * before writes. At most OX_STORE_OPS_MAX operations of a port may be waiting to be reaped. */
 OX_MUST enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store_op *op);
 
 /* Blocks until one operation is complete, in any order, and gives its tag. The status is that of this

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "nvme/stall.h"
 #include "nvme/store.h"
 
 #include <pthread.h>
@@ -36,7 +37,8 @@ struct ox_store_identity {
     uint64_t config_hash;
     uint64_t geometry_hash;                  /* of the extent list                         */
     uint64_t bytes_max[OX_STORE_DRIVES_MAX]; /* at creation; the placement follows from it */
-    unsigned char zero[OX_STORE_BLOCK_BYTES - 200];
+    uint64_t speeds[OX_STORE_DRIVES_MAX];    /* and from these: each drive's share; all 0 when alike */
+    unsigned char zero[OX_STORE_BLOCK_BYTES - 328];
     uint64_t checksum[2]; /* of all before it */
 };
 OX_STATIC_ASSERT(sizeof(struct ox_store_identity) == OX_STORE_BLOCK_BYTES, "one block");
@@ -72,6 +74,7 @@ struct ox_store_place {
 };
 
 struct ox_store_layout {
+    uint64_t speeds[OX_STORE_DRIVES_MAX]; /* set before the calls below; all 0 means alike */
     uint32_t drive_count, extent_count, spool_count;
     struct ox_extent_spec *extents;
     struct ox_store_place *places; /* one per extent */
@@ -84,7 +87,7 @@ struct ox_store_layout {
     uint64_t state_bytes_sum, spool_bytes_sum;
 };
 
-/* Fills `layout` (zeroed before) for state alone; the lists are copied. */
+/* Fills `layout` (zeroed before, but for speeds) for state alone; the lists are copied. */
 OX_MUST enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
                                             const uint64_t *bytes_max, uint32_t drive_count,
                                             struct ox_store_layout *layout);
@@ -123,6 +126,11 @@ struct ox_store {
     const struct ox_io_backend *backend;
     struct ox_drive *drives[OX_STORE_DRIVES_MAX];
     uint32_t drive_count, queue_depth;
+    struct ox_stall_limits stall_limits;
+    struct ox_stall stalls[OX_STORE_DRIVES_MAX]; /* of the store's own transfers */
+    bool hung;                                   /* a drive was given up with requests in flight */
+    struct ox_store *given_up_next;
+    struct ox_store_port *given_up_ports;
     struct ox_store_layout layout;
     struct ox_spool_map spool_map;
     bool has_spool_map;

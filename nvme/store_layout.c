@@ -10,30 +10,54 @@
 /* Items of one kind on their way to the drives. */
 struct stripe {
     uint32_t drive_count;
+    uint64_t speed[OX_STORE_DRIVES_MAX];
     uint64_t room[OX_STORE_DRIVES_MAX];
     uint64_t share[OX_STORE_DRIVES_MAX]; /* what the drive should get of all items */
     uint64_t used[OX_STORE_DRIVES_MAX];
 };
 
-/* Equal shares, except that a drive with less room than that gets what it can hold. */
+/* So many units of speed that their squares and products with sizes cannot overflow. */
+enum { SPEED_SUM = 1 << 20 };
+
+/* Speeds are taken against each other; a drive without one, beside others that have one, is as slow as can be. */
+static void stripe_speed(struct stripe *stripe, const uint64_t *speeds) {
+    unsigned __int128 sum = 0;
+    for (uint32_t i = 0; i < stripe->drive_count; i++) {
+        sum += speeds[i];
+    }
+    for (uint32_t i = 0; i < stripe->drive_count; i++) {
+        const uint64_t speed = sum == 0 ? 1 : (uint64_t)((unsigned __int128)speeds[i] * SPEED_SUM / sum);
+        stripe->speed[i] = ox_max_u64(1, speed);
+    }
+}
+
+/* What `speed` of `speeds` is of the total, rounded up. */
+static uint64_t part_of(uint64_t total, uint64_t speed, uint64_t speeds) {
+    return (uint64_t)(((unsigned __int128)total * speed + speeds - 1) / speeds);
+}
+
+/* Shares by speed, except that a drive with less room than that gets what it can hold. */
 static void stripe_share(struct stripe *stripe, uint64_t total) {
     bool full[OX_STORE_DRIVES_MAX] = {false};
-    uint32_t left = stripe->drive_count;
+    uint64_t left = 0;
+    for (uint32_t i = 0; i < stripe->drive_count; i++) {
+        left += stripe->speed[i];
+    }
     for (bool changed = true; changed && left > 0;) {
         changed = false;
-        const uint64_t level = ox_div_up(total, left);
+        const uint64_t level_total = total, level_left = left;
         for (uint32_t i = 0; i < stripe->drive_count; i++) {
-            if (!full[i] && stripe->room[i] < level) {
+            if (!full[i] && stripe->room[i] < part_of(level_total, stripe->speed[i], level_left)) {
                 full[i] = changed = true;
                 stripe->share[i] = stripe->room[i];
                 total -= stripe->room[i] < total ? stripe->room[i] : total;
-                left--;
+                left -= stripe->speed[i];
             }
         }
     }
     for (uint32_t i = 0; i < stripe->drive_count; i++) {
         if (!full[i]) {
-            stripe->share[i] = ox_div_up(total, left);
+            stripe->share[i] = part_of(total, stripe->speed[i], left);
         }
     }
 }
@@ -98,6 +122,7 @@ static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32
 
 static enum ox_status state_place(struct ox_store_layout *layout, const uint64_t *bytes_max) {
     struct stripe stripe = {.drive_count = layout->drive_count};
+    stripe_speed(&stripe, layout->speeds);
     for (uint32_t i = 0; i < stripe.drive_count; i++) {
         if (bytes_max[i] < layout->state_offset) {
             return refuse(layout, bytes_max);
@@ -165,6 +190,7 @@ fail:
 enum ox_status ox_store_layout_add_spool(struct ox_store_layout *layout, const uint64_t *spool_bytes,
                                          uint32_t spool_count, const uint64_t *bytes_max) {
     struct stripe stripe = {.drive_count = layout->drive_count};
+    stripe_speed(&stripe, layout->speeds);
     for (uint32_t i = 0; i < spool_count; i++) {
         if (spool_bytes[i] % OX_IO_ALIGN_BYTES != 0 ||
             !ox_add_u64(layout->spool_bytes_sum, spool_bytes[i], &layout->spool_bytes_sum)) {
@@ -205,6 +231,9 @@ enum ox_status ox_store_layout_add_spool(struct ox_store_layout *layout, const u
 
 enum ox_status ox_store_fits(const struct ox_store_config *config) {
     struct ox_store_layout layout = {0};
+    if (config->speeds != NULL) {
+        memcpy(layout.speeds, config->speeds, config->drive_count * sizeof *config->speeds);
+    }
     enum ox_status status = ox_store_layout_open(config->extents, config->extent_count, config->bytes_max,
                                                  config->drive_count, &layout);
     if (status == OX_OK) {

@@ -1,6 +1,7 @@
 /* Ports: operations of any size on extents, cut into requests, verified when they are complete. Owns the
  * operations in flight; allocates nothing after it is opened. */
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/hash.h"
 #include "nvme/store_impl.h"
 
@@ -10,6 +11,11 @@
 #include <string.h>
 
 enum { REREADS_MAX = 3, NONE = UINT32_MAX };
+
+/* What waits to be sent to a drive: reads go first, because compute waits for them, but never more than so many
+ * requests in a row while a write waits. */
+enum lane { LANE_READ, LANE_WRITE, LANE_COUNT };
+enum { READS_IN_ROW_MAX = 16 };
 
 /* What a checksum is seeded with, besides the run. */
 enum part { PART_HEAD, PART_REST, PART_SPOOL };
@@ -22,7 +28,9 @@ struct slot {
     uint64_t sent_bytes;
     uint32_t in_flight; /* requests */
     uint32_t rereads;
+    uint64_t since_ns; /* when the drive last took or gave something of it */
     bool live, corrupt;
+    bool sending; /* on the list of what is to be sent */
     enum ox_status status;
     uint64_t step, attempt; /* of the data */
     struct ox_extent_sum want;
@@ -34,12 +42,21 @@ struct list {
     uint32_t head, tail;
 };
 
+struct port_drive {
+    struct list sending[LANE_COUNT];
+    uint32_t request_count, reads_in_row;
+    struct ox_stall stall;
+};
+
 struct ox_store_port {
     struct ox_store *store;
     struct ox_io_queue *queue;
-    uint32_t depth, request_count, op_count;
+    uint32_t depth, request_count, sending_count, op_count;
     bool broken; /* the queue gives nothing back any more */
-    struct list free, sending, ended;
+    uint64_t check_ns; /* when to look for stalls again */
+    struct ox_store_port *given_up_next;
+    struct port_drive drives[OX_STORE_DRIVES_MAX];
+    struct list free, ended;
     struct slot slots[OX_STORE_OPS_MAX];
 };
 
@@ -98,6 +115,14 @@ static bool is_read(enum ox_store_op_kind kind) {
     return kind == OX_STORE_READ || kind == OX_STORE_READ_HEAD || kind == OX_STORE_SPOOL_READ;
 }
 
+static void sending_push(struct ox_store_port *port, uint32_t slot_idx) {
+    struct slot *const slot = &port->slots[slot_idx];
+    const enum lane lane = is_read(slot->op.kind) ? LANE_READ : LANE_WRITE;
+    slot->sending = true;
+    port->sending_count++;
+    list_push(port, &port->drives[slot->drive_idx].sending[lane], slot_idx);
+}
+
 /* No request of the operation is under way and none is to come: it has ended, or a read goes once more. */
 static void slot_end(struct ox_store_port *port, uint32_t slot_idx) {
     struct ox_store *const store = port->store;
@@ -108,7 +133,7 @@ static void slot_end(struct ox_store_port *port, uint32_t slot_idx) {
             slot->rereads++;
             slot->sent_bytes = 0;
             __atomic_fetch_add(&store->retry_count, 1, __ATOMIC_RELAXED);
-            list_push(port, &port->sending, slot_idx);
+            sending_push(port, slot_idx);
             return;
         }
         slot->status = OX_E_CORRUPT;
@@ -151,25 +176,47 @@ static bool slot_send(struct ox_store_port *port, uint32_t slot_idx) {
     }
     slot->sent_bytes += req.bytes;
     slot->in_flight++;
+    slot->since_ns = ox_clock_ns();
     port->request_count++;
-    __atomic_fetch_add(read ? &store->read_bytes : &store->write_bytes, req.bytes,
-                              __ATOMIC_RELAXED);
+    port->drives[slot->drive_idx].request_count++;
+    __atomic_fetch_add(read ? &store->read_bytes : &store->write_bytes, req.bytes, __ATOMIC_RELAXED);
     return true;
 }
 
-/* Sends what the depth allows. */
-static void pump(struct ox_store_port *port) {
-    while (port->sending.head != NONE && port->request_count < port->depth) {
-        const uint32_t slot_idx = port->sending.head;
+/* Which of the drive's lists is next; NULL when both are empty. */
+static struct list *lane_pick(struct port_drive *drive) {
+    struct list *const reads = &drive->sending[LANE_READ];
+    struct list *const writes = &drive->sending[LANE_WRITE];
+    const bool read = reads->head != NONE && (writes->head == NONE || drive->reads_in_row < READS_IN_ROW_MAX);
+    drive->reads_in_row = read ? drive->reads_in_row + 1 : 0;
+    return read ? reads : writes->head != NONE ? writes : NULL;
+}
+
+static void pump_drive(struct ox_store_port *port, struct port_drive *drive) {
+    while (drive->request_count < port->depth) {
+        struct list *const list = lane_pick(drive);
+        if (list == NULL) {
+            return;
+        }
+        const uint32_t slot_idx = list->head;
         struct slot *const slot = &port->slots[slot_idx];
         const bool going = slot->status == OX_OK && slot_send(port, slot_idx);
         if (going && slot->sent_bytes < slot->bytes) {
             continue;
         }
-        list_pop(port, &port->sending);
+        list_pop(port, list);
+        slot->sending = false;
+        port->sending_count--;
         if (slot->in_flight == 0) {
             slot_end(port, slot_idx);
         }
+    }
+}
+
+/* Sends what the depth allows. */
+static void pump(struct ox_store_port *port) {
+    for (uint32_t i = 0; i < port->store->drive_count && port->sending_count > 0; i++) {
+        pump_drive(port, &port->drives[i]);
     }
 }
 
@@ -179,40 +226,106 @@ static void port_break(struct ox_store_port *port) {
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
     port->broken = true;
-    port->request_count = 0;
-    port->sending.head = NONE;
+    port->request_count = port->sending_count = 0;
+    for (uint32_t i = 0; i < port->store->drive_count; i++) {
+        port->drives[i].sending[LANE_READ].head = port->drives[i].sending[LANE_WRITE].head = NONE;
+        port->drives[i].request_count = 0;
+    }
     for (uint32_t i = 0; i < OX_STORE_OPS_MAX; i++) {
         struct slot *const slot = &port->slots[i];
-        if (slot->live && (slot->in_flight > 0 || slot->sent_bytes < slot->bytes)) {
+        if (slot->live && (slot->in_flight > 0 || slot->sending)) {
             slot_fail(slot, OX_E_IO, text);
+            slot->sending = false;
             slot->in_flight = 0;
-            slot->sent_bytes = slot->bytes;
             slot_end(port, i);
         }
     }
 }
 
-/* Waits for one request. */
-static void port_wait(struct ox_store_port *port) {
+/* ---- waiting ---------------------------------------------------------------------------------------- */
+
+/* Looks at the oldest operation that each drive has. Fails when one is to be given up. */
+static enum ox_status stalls_check(struct ox_store_port *port, uint64_t now_ns) {
+    struct ox_store *const store = port->store;
+    const struct slot *oldest[OX_STORE_DRIVES_MAX] = {NULL};
+    for (uint32_t i = 0; i < OX_STORE_OPS_MAX; i++) {
+        const struct slot *const slot = &port->slots[i];
+        if (slot->live && slot->in_flight > 0) {
+            const struct slot **const first = &oldest[slot->drive_idx];
+            *first = *first == NULL || slot->since_ns < (*first)->since_ns ? slot : *first;
+        }
+    }
+    port->check_ns = now_ns + ox_stall_tick_ns(&store->stall_limits);
+    for (uint32_t i = 0; i < store->drive_count; i++) {
+        const struct slot *const slot = oldest[i];
+        if (slot == NULL) {
+            continue;
+        }
+        struct ox_drive_info info;
+        char what[128];
+        store->backend->drive_info(store->drives[i], &info);
+        snprintf(what, sizeof what, "a %s of %" PRIu64 " bytes at %" PRIu64 " (%s %u)",
+                 is_read(slot->op.kind) ? "read" : "write", slot->bytes, slot->offset,
+                 is_spool(slot->op.kind) ? "spool extent" : "extent", slot->op.extent_idx);
+        const struct ox_stall_op op = {
+            .path = info.path, .what = what, .age_ns = now_ns > slot->since_ns ? now_ns - slot->since_ns : 0};
+        const enum ox_status status = ox_stall_check(&port->drives[i].stall, &store->stall_limits, &op);
+        if (status != OX_OK) {
+            __atomic_store_n(&store->hung, true, __ATOMIC_SEQ_CST);
+            return status;
+        }
+    }
+    return OX_OK;
+}
+
+/* Takes one request back; only if it is there already when `poll` is set. False when there was none. */
+static bool port_take(struct ox_store_port *port, bool poll) {
+    const struct ox_io_backend *const backend = port->store->backend;
+    const uint64_t tick_ns = poll ? 0 : ox_stall_tick_ns(&port->store->stall_limits);
     struct ox_io_done done;
-    if (port->store->backend->queue_reap(port->queue, &done) != OX_OK) {
+    bool ready = false;
+    enum ox_status status = OX_OK;
+    while (status == OX_OK && !ready) {
+        status = backend->queue_wait(port->queue, tick_ns, &ready);
+        const uint64_t now_ns = ox_clock_ns();
+        if (status == OX_OK && now_ns >= port->check_ns) {
+            status = stalls_check(port, now_ns);
+        }
+        if (status == OX_OK && poll && !ready) {
+            return false;
+        }
+    }
+    if (status == OX_OK) {
+        status = backend->queue_reap(port->queue, &done);
+    }
+    if (status != OX_OK) {
         port_break(port);
-        return;
+        return true;
     }
     OX_ASSERT(done.tag < OX_STORE_OPS_MAX);
     const uint32_t slot_idx = (uint32_t)done.tag;
     struct slot *const slot = &port->slots[slot_idx];
     OX_ASSERT(slot->live && slot->in_flight > 0);
     slot->in_flight--;
+    slot->since_ns = ox_clock_ns();
     port->request_count--;
+    port->drives[slot->drive_idx].request_count--;
     if (done.status != OX_OK) {
         slot_fail(slot, done.status, done.text);
     }
-    /* A slot at the head still has requests to send, or failed on the way; pump ends it. */
-    if (slot->in_flight == 0 && slot_idx != port->sending.head) {
+    /* What still has requests to send, or failed on the way, pump ends. */
+    if (slot->in_flight == 0 && !slot->sending) {
         slot_end(port, slot_idx);
     }
     pump(port);
+    return true;
+}
+
+/* Nothing is held back in the queue when a call returns to the user of the port, who may compute for long. */
+static void port_kick(struct ox_store_port *port) {
+    if (port->request_count > 0) {
+        port->store->backend->queue_kick(port->queue);
+    }
 }
 
 /* ---- where an operation goes --------------------------------------------------------------------- */
@@ -304,7 +417,10 @@ enum ox_status ox_store_port_open(struct ox_store *store, struct ox_store_port *
         free(port);
         return status;
     }
-    port->free = port->sending = port->ended = (struct list){.head = NONE, .tail = NONE};
+    port->free = port->ended = (struct list){.head = NONE, .tail = NONE};
+    for (uint32_t i = 0; i < store->drive_count; i++) {
+        port->drives[i].sending[LANE_READ] = port->drives[i].sending[LANE_WRITE] = port->free;
+    }
     for (uint32_t i = 0; i < OX_STORE_OPS_MAX; i++) {
         list_push(port, &port->free, i);
     }
@@ -319,15 +435,30 @@ void ox_store_port_close(struct ox_store_port **port_ptr) {
         return;
     }
     while (port->request_count > 0) {
-        port_wait(port);
+        (void)port_take(port, false);
     }
-    port->store->backend->queue_close(port->queue);
-    __atomic_fetch_sub(&port->store->port_count, 1, __ATOMIC_SEQ_CST);
-    free(port);
+    struct ox_store *const store = port->store;
+    __atomic_fetch_sub(&store->port_count, 1, __ATOMIC_SEQ_CST);
     *port_ptr = NULL;
+    if (port->broken && __atomic_load_n(&store->hung, __ATOMIC_SEQ_CST)) {
+        port->given_up_next = __atomic_exchange_n(&store->given_up_ports, port, __ATOMIC_SEQ_CST);
+        return; /* the kernel or a thread still holds its requests */
+    }
+    store->backend->queue_close(port->queue);
+    free(port);
 }
 
-enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store_op *op) {
+void ox_store_port_register(struct ox_store_port *port, const struct ox_io_region *regions, uint32_t region_count) {
+    OX_ASSERT(port->op_count == 0);
+    port->store->backend->queue_register(port->queue, regions, region_count);
+}
+
+void ox_store_port_info(const struct ox_store_port *port, struct ox_io_queue_info *out) {
+    port->store->backend->queue_info(port->queue, out);
+}
+
+/* Queues an operation; what the kernel gets of it at once is up to the caller. */
+static enum ox_status op_queue(struct ox_store_port *port, const struct ox_store_op *op) {
     OX_ASSERT(port->op_count < OX_STORE_OPS_MAX);
     if (port->broken) {
         return ox_fail(OX_E_IO, "this port of the store broke earlier; end the process and resume");
@@ -342,19 +473,25 @@ enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store
     const uint32_t slot_idx = list_pop(port, &port->free);
     slot->live = true;
     port->op_count++;
-    list_push(port, &port->sending, slot_idx);
+    sending_push(port, slot_idx);
     pump(port);
-    while (port->sending.head != NONE) {
-        port_wait(port);
+    while (port->sending_count > 0 && port->request_count > 0 && port_take(port, true)) {
     }
     return OX_OK;
+}
+
+enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store_op *op) {
+    const enum ox_status status = op_queue(port, op);
+    port_kick(port);
+    return status;
 }
 
 enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag) {
     OX_ASSERT(port->op_count > 0);
     while (port->ended.head == NONE) {
-        port_wait(port);
+        (void)port_take(port, false);
     }
+    port_kick(port);
     const uint32_t slot_idx = list_pop(port, &port->ended);
     struct slot *const slot = &port->slots[slot_idx];
     slot->live = false;
@@ -391,7 +528,10 @@ enum ox_status ox_store_run(struct ox_store_port *port, const struct ox_store_op
     for (uint32_t i = 0; i < op_count || port->op_count > 0;) {
         enum ox_status status = OX_OK;
         if (i < op_count && first.status == OX_OK && port->op_count < OX_STORE_OPS_MAX) {
-            status = ox_store_submit(port, &ops[i++]);
+            status = op_queue(port, &ops[i++]);
+            if (!is_read(ops[i - 1].kind)) {
+                port_kick(port); /* the next one is hashed first */
+            }
         } else if (port->op_count > 0) {
             status = ox_store_reap(port, &tag);
         } else {

@@ -54,7 +54,8 @@ static void move_all(const struct ox_io_backend *backend, struct ox_io_queue *qu
     CHECK(tag_sum == count * (UINT64_C(1) << 40) + (uint64_t)count * (count - 1) / 2);
 }
 
-static void transfers(const struct ox_io_backend *backend) {
+/* Half of the memory is named beforehand, so that requests lie inside, outside and across its end; or none of it. */
+static void transfers(const struct ox_io_backend *backend, bool registered) {
     struct ox_drive *drive = drive_make(backend, "transfers");
     struct ox_drive_info info;
     backend->drive_info(drive, &info);
@@ -65,6 +66,10 @@ static void transfers(const struct ox_io_backend *backend) {
     REQUIRE_OK(backend->queue_open(backend, &drive, 1, DEPTH, &queue));
     unsigned char *const out = kit_buffer(DRIVE_BYTES);
     unsigned char *const in = kit_buffer(DRIVE_BYTES);
+    if (registered) {
+        const struct ox_io_region regions[] = {{out, DRIVE_BYTES / 2}, {in, DRIVE_BYTES / 2 - 4096}};
+        backend->queue_register(queue, regions, 2);
+    }
     const uint32_t pieces[] = {OX_IO_REQ_BYTES_MAX, 64 << 10, 4096, 1 << 20};
     for (unsigned i = 0; i < sizeof pieces / sizeof *pieces; i++) {
         kit_fill(out, DRIVE_BYTES, i, 0);
@@ -76,8 +81,10 @@ static void transfers(const struct ox_io_backend *backend) {
     }
     struct ox_io_queue_info queue_info;
     backend->queue_info(queue, &queue_info);
-    printf("%s: direct %d, align %u, registered files %d%s%s\n", backend->name, info.direct, info.align_bytes,
-           queue_info.registered_files, queue_info.note[0] != '\0' ? ", " : "", queue_info.note);
+    printf("%s: direct %d, align %u, registered files %d, buffers %d%s%s\n", backend->name, info.direct,
+           info.align_bytes, queue_info.registered_files, queue_info.registered_buffers,
+           queue_info.note[0] != '\0' ? ", " : "", queue_info.note);
+    CHECK(backend != ox_io_uring() || queue_info.registered_buffers == registered || queue_info.note[0] != '\0');
     backend->queue_close(queue);
     backend->drive_close(drive);
 
@@ -127,6 +134,37 @@ static void two_drives(const struct ox_io_backend *backend) {
         }
         memset(data, 0, 2 * 4096);
     }
+    backend->queue_close(queue);
+    backend->drive_close(drives[0]);
+    backend->drive_close(drives[1]);
+    free(data);
+}
+
+/* Waiting ends with the time or a completion, and loses none. */
+static void waiting(const struct ox_io_backend *backend) {
+    struct ox_drive *drives[2] = {drive_make(backend, "wait-one"), drive_make(backend, "wait-two")};
+    struct ox_io_queue *queue = NULL;
+    REQUIRE_OK(backend->queue_open(backend, drives, 2, DEPTH, &queue));
+    unsigned char *const data = kit_buffer(2 * DEPTH * 4096);
+    kit_fill(data, 2 * DEPTH * 4096, 1, 0);
+    uint64_t tags = 0;
+    for (uint32_t i = 0; i < 2 * DEPTH; i++) { /* the depth is that of each drive */
+        const struct ox_io_req req = {
+            .kind = OX_IO_WRITE, .buffer = data + i * 4096, .offset = i * 4096, .bytes = 4096, .tag = i};
+        REQUIRE_OK(backend->queue_submit(queue, i % 2, &req));
+    }
+    backend->queue_kick(queue);
+    for (uint32_t i = 0; i < 2 * DEPTH; i++) {
+        bool ready = false;
+        while (!ready) {
+            REQUIRE_OK(backend->queue_wait(queue, i % 2 == 0 ? 0 : 1000 * 1000, &ready));
+        }
+        struct ox_io_done done;
+        REQUIRE_OK(backend->queue_reap(queue, &done));
+        CHECK(done.status == OX_OK && (tags >> done.tag & 1) == 0);
+        tags |= UINT64_C(1) << done.tag;
+    }
+    CHECK(tags == (UINT64_C(1) << 2 * DEPTH) - 1);
     backend->queue_close(queue);
     backend->drive_close(drives[0]);
     backend->drive_close(drives[1]);
@@ -251,25 +289,22 @@ static void wrong_files(const struct ox_io_backend *backend) {
 
 /* How a result is taken, without a kernel that would give it. */
 static void short_transfers(void) {
-    struct ox_drive *drive = NULL;
-    const struct ox_io_backend *const threads = ox_io_threads();
-    REQUIRE_OK(threads->drive_open(threads, path_of(threads, "short"), OX_DRIVE_CREATE, &drive));
+    const char *const path = "/some/drive";
     struct ox_io_done done;
     struct ox_io_progress progress = {.req = {.kind = OX_IO_READ, .bytes = 65536, .tag = 5}};
-    CHECK(!ox_io_advance(&progress, drive, 10000, &done) && progress.done_bytes == 8192);
-    CHECK(!ox_io_advance(&progress, drive, -EINTR, &done) && progress.done_bytes == 8192);
-    CHECK(!ox_io_advance(&progress, drive, 4095, &done) && progress.done_bytes == 8192);
-    CHECK(ox_io_advance(&progress, drive, 65536 - 8192, &done) && done.status == OX_OK && done.tag == 5);
+    CHECK(!ox_io_advance(&progress, path, 10000, &done) && progress.done_bytes == 8192);
+    CHECK(!ox_io_advance(&progress, path, -EINTR, &done) && progress.done_bytes == 8192);
+    CHECK(!ox_io_advance(&progress, path, 4095, &done) && progress.done_bytes == 8192);
+    CHECK(ox_io_advance(&progress, path, 65536 - 8192, &done) && done.status == OX_OK && done.tag == 5);
     progress = (struct ox_io_progress){.req = {.kind = OX_IO_WRITE, .bytes = 8192, .tag = 6}};
     for (int i = 0; i < OX_IO_RESUMES_MAX; i++) {
-        CHECK(!ox_io_advance(&progress, drive, 0, &done));
+        CHECK(!ox_io_advance(&progress, path, 0, &done));
     }
-    CHECK(ox_io_advance(&progress, drive, 0, &done) && done.status == OX_E_IO && done.tag == 6);
+    CHECK(ox_io_advance(&progress, path, 0, &done) && done.status == OX_E_IO && done.tag == 6);
     CHECK(strstr(done.text, "short") != NULL);
     progress = (struct ox_io_progress){.req = {.kind = OX_IO_WRITE, .bytes = 8192}};
-    CHECK(ox_io_advance(&progress, drive, -EIO, &done) && done.status == OX_E_IO);
-    CHECK(strstr(done.text, "Input/output error") != NULL);
-    threads->drive_close(drive);
+    CHECK(ox_io_advance(&progress, path, -EIO, &done) && done.status == OX_E_IO);
+    CHECK(strstr(done.text, "Input/output error") != NULL && strstr(done.text, path) != NULL);
 }
 
 int main(void) {
@@ -288,8 +323,10 @@ int main(void) {
     REQUIRE_OK(ox_io_fault_open(ox_io_threads(), &fault));
     const struct ox_io_backend *const all[] = {sim, fault, files[0], files[1]};
     for (uint32_t i = 0; i < 2 + file_count; i++) {
-        transfers(all[i]);
+        transfers(all[i], false);
+        transfers(all[i], true);
         two_drives(all[i]);
+        waiting(all[i]);
         unaligned_is_asserted(all[i]);
     }
     for (uint32_t i = 0; i < file_count; i++) {

@@ -93,7 +93,7 @@ int main(void) {
     rig.place = harness_places[6];
     rig.place.io = rig.fault;
     printf("%s\n", rig.place.name);
-    check_point(&rig, OX_FAULT_ON_READ, OX_FAULT_SHORT, false);
+    check_point(&rig, OX_FAULT_ON_READ, OX_FAULT_SHORT, true);
     check_point(&rig, OX_FAULT_ON_WRITE, OX_FAULT_EIO, false);
     check_point(&rig, OX_FAULT_ON_FLUSH, OX_FAULT_EIO, false);
     outcome_close(&rig.expected);

@@ -123,8 +123,51 @@ static void shares(void) {
     }
 }
 
+/* A drive gets by its speed, also where another is full; old stores, without speeds, lie as they did. */
+static void speeds(void) {
+    enum { COUNT = 100 };
+    struct ox_extent_spec extents[COUNT];
+    for (uint32_t i = 0; i < COUNT; i++) {
+        extents[i] = (struct ox_extent_spec){1 << 20, 0};
+    }
+    const uint64_t wide[3] = {OX_GIB, OX_GIB, OX_GIB};
+    struct ox_store_layout layout = {.speeds = {7000, 2000, 1000}};
+    REQUIRE_OK(ox_store_layout_open(extents, COUNT, wide, 3, &layout));
+    CHECK(layout.generation_bytes[0] == 70 * OX_MIB);
+    CHECK(layout.generation_bytes[1] == 20 * OX_MIB && layout.generation_bytes[2] == 10 * OX_MIB);
+    uint32_t slow_early = 0;
+    for (uint32_t i = 0; i < COUNT / 2; i++) {
+        slow_early += layout.places[i].drive_idx == 2;
+    }
+    CHECK(slow_early >= 4 && slow_early <= 6);
+    const uint64_t spools[COUNT / 10] = {OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB};
+    REQUIRE_OK(ox_store_layout_add_spool(&layout, spools, COUNT / 10, wide));
+    check_ranges(&layout, wide);
+    uint32_t on_first = 0;
+    for (uint32_t i = 0; i < COUNT / 10; i++) {
+        on_first += layout.spools[i].drive_idx == 0;
+    }
+    CHECK(on_first == 7);
+    ox_store_layout_close(&layout);
+    /* The fastest is small: 30 MiB of state; the others share the rest two to one. */
+    const uint64_t narrow[3] = {64 * OX_MIB, OX_GIB, OX_GIB};
+    layout = (struct ox_store_layout){.speeds = {7000, 2000, 1000}};
+    REQUIRE_OK(ox_store_layout_open(extents, COUNT, narrow, 3, &layout));
+    CHECK(layout.generation_bytes[0] == 30 * OX_MIB);
+    CHECK(layout.generation_bytes[1] >= 46 * OX_MIB && layout.generation_bytes[1] <= 47 * OX_MIB);
+    ox_store_layout_close(&layout);
+    /* Any numbers do, and one that was not measured still gets something when the others are full. */
+    layout = (struct ox_store_layout){.speeds = {UINT64_MAX, UINT64_MAX, 0}};
+    const uint64_t tight[3] = {84 * OX_MIB, 84 * OX_MIB, OX_GIB};
+    REQUIRE_OK(ox_store_layout_open(extents, COUNT, tight, 3, &layout));
+    CHECK(layout.generation_bytes[0] == 40 * OX_MIB && layout.generation_bytes[2] == 20 * OX_MIB);
+    check_ranges(&layout, tight);
+    ox_store_layout_close(&layout);
+}
+
 int main(void) {
     random_layouts();
     shares();
+    speeds();
     return test_end();
 }
