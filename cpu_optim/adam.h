@@ -31,10 +31,12 @@ struct ox_adam_hyper {
     float m_scale, v_scale;
     float decay_factor; /* 1 - lr * weight_decay, for spans with decay; else 1 is used */
     float grad_scale;   /* clip coefficient; 1 without clipping */
+    uint64_t seed, step; /* of the random roundings of narrow formats (cpu_optim/optim.h) */
 };
 struct ox_adam_settings {
     double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
     uint64_t step; /* t, from 1 */
+    uint64_t seed; /* of the random roundings */
 };
 void ox_adam_hyper_init(const struct ox_adam_settings *settings, struct ox_adam_hyper *out);
 

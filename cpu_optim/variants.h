@@ -2,16 +2,28 @@
 #ifndef OX_CPU_OPTIM_VARIANTS_H
 #define OX_CPU_OPTIM_VARIANTS_H
 
-#include "cpu_optim/adam.h"
+#include "cpu_optim/optim.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The scalar one is the definition. The others hand it the elements that do not fill a vector. */
-uint64_t ox_adam_scalar(const struct ox_adam_span *span, const struct ox_adam_hyper *hyper);
-uint64_t ox_adam_avx2(const struct ox_adam_span *span, const struct ox_adam_hyper *hyper);
-uint64_t ox_adam_avx512(const struct ox_adam_span *span, const struct ox_adam_hyper *hyper);
-uint64_t ox_adam_neon(const struct ox_adam_span *span, const struct ox_adam_hyper *hyper);
+/* One call of a variant. */
+struct ox_update_job {
+    struct ox_state_format format;
+    struct ox_update_span span;
+    const struct ox_adam_hyper *hyper;
+    uint32_t noise_keys[2]; /* of the random roundings, for this step and stream */
+};
+
+/* The scalar one is the definition. The others hand it the elements that do not fill a vector or a block. */
+uint64_t ox_update_scalar(const struct ox_update_job *job);
+uint64_t ox_update_avx2(const struct ox_update_job *job);
+uint64_t ox_update_avx512(const struct ox_update_job *job);
+uint64_t ox_update_neon(const struct ox_update_job *job);
+
+/* Elements [begin, end) of a span; for Q8 begin is a multiple of OX_Q8_BLOCK. */
+struct ox_update_span ox_update_part(struct ox_state_format format, const struct ox_update_span *span,
+                                     uint64_t begin, uint64_t end);
 
 /* The sum of squares of one block of at most OX_NORM_BLOCK elements. */
 typedef double ox_sumsq_fn(const void *grad, enum ox_grad_dtype dtype, uint64_t count);
@@ -28,20 +40,6 @@ static inline uint64_t ox_grad_bytes(enum ox_grad_dtype dtype) {
 
 static inline const void *ox_grad_at(const void *grad, enum ox_grad_dtype dtype, uint64_t idx) {
     return (const unsigned char *)grad + idx * ox_grad_bytes(dtype);
-}
-
-/* Elements [begin, end) of a span. */
-static inline struct ox_adam_span ox_adam_part(const struct ox_adam_span *span, uint64_t begin,
-                                               uint64_t end) {
-    struct ox_adam_span part = *span;
-    part.hi += begin;
-    part.hi_out += begin;
-    part.lo += begin;
-    part.m += begin;
-    part.v += begin;
-    part.grad = ox_grad_at(span->grad, span->grad_dtype, begin);
-    part.count = end - begin;
-    return part;
 }
 
 /* Finishes a block: adds its last, at most 15 elements to the running sums and the sums pairwise,
