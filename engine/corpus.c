@@ -379,7 +379,7 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
     if (status == OX_OK) {
         *header = (struct ox_cache_header){.key = {source->key, ox_documents_hash_read(source->documents)},
                                            .source_bytes = ox_documents_bytes(source->documents),
-                                           .vocab = ox_tokenizer_vocab_count(source->tokenizer),
+                                           .vocab = ox_cache_id_limit(writer),
                                            .is_chat = work.is_chat};
     }
     return status;

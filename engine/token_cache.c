@@ -355,6 +355,10 @@ uint64_t ox_cache_token_count(const struct ox_cache_writer *writer) {
     return writer->header.token_count;
 }
 
+uint32_t ox_cache_id_limit(const struct ox_cache_writer *writer) {
+    return writer->header.token_count > 0 ? writer->id_max + 1 : 0;
+}
+
 enum ox_status ox_cache_commit(struct ox_cache_writer **writer_in, const struct ox_cache_header *header, int *fd) {
     struct ox_cache_writer *const writer = *writer_in;
     struct ox_cache_header *const own = &writer->header;

@@ -37,7 +37,7 @@ struct ox_cache_header {
     uint64_t key[2];      /* what it was made from and how: who opens it compares                  */
     uint64_t source_bytes;
     uint64_t longest;     /* tokens of the longest document                                        */
-    uint32_t vocab;       /* of the tokenizer; every id is below it                                */
+    uint32_t vocab;       /* every id is below it: one more than the largest                       */
     uint32_t is_chat;     /* documents are conversations, or prompts with completions              */
 };
 
@@ -54,6 +54,8 @@ OX_MUST enum ox_status ox_cache_add(struct ox_cache_writer *writer, bool begins,
                                     const uint8_t *trained, size_t count);
 /* Tokens so far. */
 uint64_t ox_cache_token_count(const struct ox_cache_writer *writer);
+/* One more than the largest id so far, 0 without tokens. */
+uint32_t ox_cache_id_limit(const struct ox_cache_writer *writer);
 /* Counts are the writer's; key, source_bytes, vocab and is_chat come from `header`. Syncs and renames; *fd (not NULL
  * with an unnamed file, else NULL) is its descriptor, the caller's to close. The writer is gone afterwards, also on
  * failure. A writer whose ox_cache_add failed is only to be discarded. */

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine/corpus.h"
+#include "engine/token_cache.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -116,6 +117,7 @@ enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
 static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, struct ox_data **out) {
     const struct ox_corpus_config config = corpus_config(trainer, path);
     struct ox_corpus_report report;
+    struct ox_cache_header header;
     const enum ox_status status = ox_corpus_open(&config, out, &report);
     if (status != OX_OK || !(report.tokenized || report.reused)) {
         return status;
@@ -127,6 +129,15 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     }
     ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " tokens, %" PRIu64 " of them trained; %s", path,
            report.documents, report.documents == 1 ? "" : "s", report.tokens, report.trained, how);
+    /* Found here, and not in the step that meets the first such token. */
+    ox_data_cache_header(*out, &header);
+    if (header.vocab > trainer->vocab) {
+        ox_data_close(out);
+        return ox_fail(OX_E_CONFIG,
+                       "%s: the tokenizer %s makes the token %" PRIu32 " of it, but the model knows %" PRIu32
+                       " tokens; use the tokenizer that the model was made for", path, trainer->tokenizer_path,
+                       header.vocab - 1, trainer->vocab);
+    }
     return OX_OK;
 }
 
