@@ -71,7 +71,8 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, str
     }
     windows.sources = &source;
     windows.source_count = 1;
-    windows.stride = (uint32_t)config->stride;
+    /* Windows share no token unless the user says how far apart they begin. */
+    windows.stride = (uint32_t)(config->stride > 0 ? config->stride : config->max_seq_length + (windows.bos < 0));
     windows.tail = true;
     windows.order = OX_WINDOWS_SEQUENTIAL;
     if (windows.packing != OX_PACK_STREAM && config->stride > 0) {
@@ -120,7 +121,8 @@ static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, v
         double sum = 0;
         status = evaluate_source(trainer, i, &sum, &source);
         if (status == OX_OK && source.report.tokens == 0) {
-            status = ox_fail(OX_E_CONFIG, "%s: no token to be predicted", source.path);
+            status = ox_fail(OX_E_CONFIG, "%s: no token to be predicted; give text of two tokens or more, or rows "
+                             "with something to train on", source.path);
         }
         if (status == OX_OK && seen != NULL) {
             seen(context, &source);

@@ -208,8 +208,7 @@ static const struct ox_option options[] = {
      .help = "time a step may still take after the first INT or TERM"},
     {.name = "stride", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, stride), .min = 0, .max = 16777216,
      .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL,
-     .help = "tokens from one window to the next, of which each then counts those that no window before did; 0: "
-             "--max-seq-length, windows do not overlap"},
+     .help = "windows begin every N tokens and count what no window before did; 0: they share no token"},
     {.name = "max-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_windows), .min = 0,
      .max = 1e+12, .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE,
      .help = "the first windows of every file alone; 0: all; with tokenize --show: how many, 0: 1"},

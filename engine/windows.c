@@ -45,7 +45,7 @@ static void count_stream(const struct ox_windows *windows, struct source *source
     const uint64_t targets = stream_targets(windows, source);
     const uint64_t full = targets >= seq ? (targets - seq) / stride + 1 : 0;
     const uint64_t reached = full > 0 ? (full - 1) * stride + seq : 0;
-    const bool rest = reached < targets && (windows->config.tail || stride < seq);
+    const bool rest = reached < targets && full * stride < targets && (windows->config.tail || stride < seq);
     source->rows = full + rest;
     source->places = full * seq + (rest ? targets - full * stride : 0);
 }
@@ -111,7 +111,7 @@ static enum ox_status check_config(const struct ox_windows_config *config) {
     if (config->packing != OX_PACK_STREAM) {
         return OX_OK;
     }
-    if (config->stride > config->seq) {
+    if (config->stride > (uint64_t)config->seq + (config->bos < 0)) {
         return ox_fail(OX_E_CONFIG, "a stride of %" PRIu32 " would leave out tokens between windows of %" PRIu32
                        "; give at most that", config->stride, config->seq);
     }
@@ -254,7 +254,8 @@ static enum ox_status fill_stream(struct ox_windows *windows, const struct sourc
     if (lead > 0) { /* a document that begins behind the BOS begins with it */
         windows->marks[1] &= (uint8_t)~OX_TOKEN_BEGINS;
     }
-    lay(windows, count, idx > 0 ? config->seq - config->stride : 0, 0, row, target_count);
+    const uint32_t seen = idx > 0 && config->stride < config->seq ? config->seq - config->stride : 0;
+    lay(windows, count, seen, 0, row, target_count);
     *filled = count;
     return OX_OK;
 }

@@ -17,8 +17,8 @@ extern "C" {
 enum ox_packing {
     OX_PACK_STREAM, /* the tokens of all documents as one stream: row w has the tokens [w * stride, w * stride + seq],
                        seq inputs and seq targets; with stride < seq only the last `stride` targets count, but all of
-                       the first row. What is left at the end fills a shorter last row (stride == seq: only with
-                       `tail`) */
+                       the first row; with stride == seq + 1 (no bos) rows share no token, and the first of each is no
+                       target. What is left at the end fills a shorter last row (stride >= seq: only with `tail`) */
     OX_PACK_BINS,   /* whole documents side by side in rows: groups of OX_PACK_GROUP documents, first-fit-decreasing by
                        length (ties by position); a document of n tokens takes n - 1 places (inputs without the last);
                        in a row they lie in the order of the data */

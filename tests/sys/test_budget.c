@@ -23,7 +23,7 @@ enum {
  * differs: file headers, the plan's tasks, the drive's queues. */
 static const uint64_t DRIFT_BYTES = 8 * OX_MIB;
 
-static const char common[] = "--max-seq-length 16 --chunk-elems 32768 --eval-windows 2 --compute-threads 1";
+static const char common[] = "--max-seq-length 16 --chunk-elems 32768 --compute-threads 1";
 static char text_path[SYS_PATH_BYTES];
 static struct sys_process process;
 
@@ -97,7 +97,7 @@ static uint64_t measure_train(const struct budget_case *c) {
     char output[SYS_PATH_BYTES];
     sys_args_begin(&args, "train");
     add_words(&args, c);
-    sys_args_add(&args, "--optimizer-threads 1");
+    sys_args_add(&args, "--optimizer-threads 1 --eval-windows 2");
     sys_args_add(&args, c->more);
     sys_args_word(&args, "--output=%s", sys_path(output, "run-%s", c->name));
     sys_run_well(&args, &process);
@@ -148,6 +148,7 @@ static void test_eval(const char *sharded) {
                                   .memory_bytes = 72 * OX_MIB};
     struct sys_args args;
     sys_args_begin(&args, "eval");
+    sys_args_add(&args, "--max-windows 2");
     add_words(&args, &c);
     sys_run_well(&args, &process);
     (void)last_overhead(&c, c.memory_bytes);

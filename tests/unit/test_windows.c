@@ -165,7 +165,7 @@ static void naive_stream(const struct text *text, const struct ox_windows_config
         for (uint64_t i = target; i < last; i++) {
             fresh |= !met[i];
         }
-        if (!fresh || (!whole && !config->tail && stride == config->seq)) {
+        if (!fresh || (!whole && !config->tail && stride >= config->seq)) {
             break;
         }
         int32_t position = 0;
@@ -377,12 +377,12 @@ static struct ox_windows_config random_config(const struct text *text, struct ox
     source->token_count = draw(2) == 0 ? text->token_count - first : draw(text->token_count - first + 1);
     struct ox_windows_config config = {.sources = source, .source_count = 1, .vocab = VOCAB, .bos = -1};
     config.seq = 1 + (uint32_t)draw(draw(2) == 0 ? 8 : 60);
-    config.stride = (uint32_t)draw(config.seq + 1);
+    config.stride = (uint32_t)draw(config.seq + 2);
     config.packing = (enum ox_packing)draw(3);
     config.overlong = (enum ox_overlong)draw(3);
     config.document_mask = draw(2) == 0;
     config.tail = draw(2) == 0;
-    config.bos = draw(2) == 0 ? -1 : 7;
+    config.bos = draw(2) == 0 || config.stride > config.seq ? -1 : 7;
     config.seed = draw(1000);
     return config;
 }
@@ -633,7 +633,10 @@ static void test_errors(void) {
     struct ox_windows *windows = NULL;
     struct ox_windows_counts counts;
     struct filled filled = {0};
+    config.stride = 10;
+    CHECK(ox_windows_open(&config, &windows) == OX_E_CONFIG && windows == NULL);
     config.stride = 9;
+    config.bos = 0;
     CHECK(ox_windows_open(&config, &windows) == OX_E_CONFIG && windows == NULL);
     config = good;
     config.bos = VOCAB;
