@@ -119,11 +119,20 @@ static enum ox_cuts cuts_of_bytes(const struct ox_tokenizer *tokenizer) {
     return cuts;
 }
 
-/* Characters: merges go on over the whole text, so no token may hold a newline and a letter behind it; and the newline
- * must be a symbol of its own, where unknown characters are joined into one. What stands before it does not matter. */
+static bool has_all_bytes(const struct ox_bpe *bpe) {
+    bool all = bpe->byte_fallback;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        all = all && bpe->fallback_ids[byte] >= 0;
+    }
+    return all;
+}
+
+/* Characters: merges go on over the whole text, so no token may hold a newline and a letter behind it, and no letter may
+ * vanish for want of a token, which would bring the newline to what follows; and the newline must be a symbol of its
+ * own, where unknown characters are joined into one. What stands before it does not matter. */
 static bool characters_allow(const struct ox_tokenizer *tokenizer) {
     const struct ox_bpe *const bpe = &tokenizer->bpe;
-    bool newline_known = ox_bpe_char_id(bpe, '\n') >= 0;
+    const bool newline_known = has_all_bytes(bpe) || (ox_bpe_char_id(bpe, '\n') >= 0 && bpe->unk_id != -1);
     for (uint32_t i = 0; i < tokenizer->normalizer.count; i++) {
         const struct ox_tok_step *const step = &tokenizer->normalizer.step[i];
         const bool replaces =
@@ -138,12 +147,6 @@ static bool characters_allow(const struct ox_tokenizer *tokenizer) {
             step->kind == OX_TOK_SPLIT && step->pattern.literal != NULL && step->pattern.cut == OX_CUT_PASSES;
         if ((step->kind != OX_TOK_METASPACE || tokenizer->pre.count > 1) && !splits) {
             return false;
-        }
-    }
-    if (!newline_known && bpe->byte_fallback) {
-        newline_known = true;
-        for (unsigned byte = 0; byte < 256; byte++) {
-            newline_known = newline_known && bpe->fallback_ids[byte] >= 0;
         }
     }
     for (uint32_t id = 0; id < bpe->id_count && newline_known; id++) {

@@ -136,6 +136,25 @@ static void refused(const char *key, const char *json, const char *words) {
     ox_tokenizer_close(&tokenizer);
 }
 
+/* Where unknown letters vanish, newlines before and behind them join: the text cannot be cut between. */
+static void test_cuts(void) {
+    static const struct {
+        const char *unk;
+        enum ox_cuts cuts;
+    } cases[] = {{"null", OX_CUTS_NONE}, {"\"a\"", OX_CUTS_BEHIND}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ox_tokenizer *tokenizer = NULL;
+        char model[256];
+        snprintf(model, sizeof model,
+                 "{\"type\":\"BPE\",\"unk_token\":%s,\"vocab\":{\"\\n\":0,\"\\n\\n\":1,\"a\":2,\"b\":3},"
+                 "\"merges\":[\"\\n \\n\"]}",
+                 cases[i].unk);
+        REQUIRE_OK(open_with("model", model, &tokenizer));
+        CHECK(ox_tokenizer_cuts(tokenizer) == cases[i].cuts);
+        ox_tokenizer_close(&tokenizer);
+    }
+}
+
 static void test_models(void) {
     static const struct {
         const char *json, *words;
@@ -475,6 +494,7 @@ int main(void) {
     test_runs("mistral");
     test_runs("steps");
     test_models();
+    test_cuts();
     test_steps();
     test_expressions();
     test_added_refusals();
