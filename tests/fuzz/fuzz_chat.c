@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_LINE_BYTES = 64 };
+enum { FIRST_LINE_BYTES = 64, RENDERERS_KEPT = 61 };
 
 /* Opened when first asked for, and kept. */
 static struct ox_tokenizer *tokenizers[OX_CHAT_FAMILY_COUNT];
@@ -41,6 +41,29 @@ static const struct ox_tokenizer *read_first_line(const struct fuzz_part *line, 
     options->generation_prompt = strstr(text, " prompt") != NULL;
     options->no_thinking = strstr(text, " no-thinking") != NULL;
     return tokenizer_of(strstr(text, " foreign") != NULL ? OX_CHAT_CHATML : family);
+}
+
+/* Opened when first asked for, and kept until another one needs the place: opening takes longer than most inputs. */
+static struct ox_chat_renderer *renderer_of(const struct ox_tokenizer *tokenizer,
+                                            const struct ox_chat_options *options) {
+    static struct kept {
+        const struct ox_tokenizer *tokenizer;
+        struct ox_chat_options options;
+        struct ox_chat_renderer *renderer;
+    } all[RENDERERS_KEPT];
+    const size_t flags = options->parse_special + 2 * options->generation_prompt + 4 * options->no_thinking;
+    const size_t family =
+        options->family != NULL ? (size_t)(unsigned char)options->family[strlen(options->family) - 1] : 0;
+    struct kept *const kept = &all[(flags + 8 * family + (uintptr_t)tokenizer / 64) % RENDERERS_KEPT];
+    if (kept->renderer == NULL || kept->tokenizer != tokenizer || kept->options.family != options->family ||
+        kept->options.parse_special != options->parse_special ||
+        kept->options.generation_prompt != options->generation_prompt ||
+        kept->options.no_thinking != options->no_thinking) {
+        ox_chat_close(&kept->renderer);
+        *kept = (struct kept){.tokenizer = tokenizer, .options = *options};
+        FUZZ_CHECK(ox_chat_open(tokenizer, options, &kept->renderer) == OX_OK);
+    }
+    return kept->renderer;
 }
 
 static size_t count_special(const struct ox_tokenizer *tokenizer, const struct ox_ids *ids) {
@@ -129,12 +152,11 @@ int fuzz_chat(const uint8_t *data, size_t bytes) {
         if (line == 0) {
             tokenizer = read_first_line(&part, &options);
             check_name(tokenizer);
-            FUZZ_CHECK(ox_chat_open(tokenizer, &options, &renderer) == OX_OK);
+            renderer = renderer_of(tokenizer, &options);
         } else {
             take_row(renderer, tokenizer, options.parse_special, &part);
         }
         text += part.bytes + 1;
     }
-    ox_chat_close(&renderer);
     return 0;
 }

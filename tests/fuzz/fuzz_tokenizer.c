@@ -112,6 +112,29 @@ static void check_refused_parts(struct ox_encoder *encoder, const struct fuzz_pa
     ox_marks_free(&marks);
 }
 
+/* A text in two pieces, where the tokenizer says that it may be cut, has the ids of the whole. */
+static void check_cuts(struct ox_encoder *encoder, const struct ox_tokenizer *tokenizer, const struct fuzz_part *text,
+                       bool special) {
+    const enum ox_cuts cuts = ox_tokenizer_cuts(tokenizer);
+    struct ox_ids whole = {0}, pieces = {0};
+    if (cuts == OX_CUTS_NONE || ox_encode(encoder, text->text, text->bytes, special, false, &whole) != OX_OK) {
+        return;
+    }
+    for (size_t i = 0; i + 1 < text->bytes; i++) {
+        size_t letter = i + 1;
+        const size_t cut = cuts == OX_CUTS_BEFORE ? i : i + 1;
+        if (text->text[i] != '\n' || cut == 0 || !ox_unicode_is_letter(ox_utf8_next(text->text, &letter))) {
+            continue;
+        }
+        pieces.count = 0;
+        FUZZ_CHECK(ox_encode(encoder, text->text, cut, special, false, &pieces) == OX_OK);
+        FUZZ_CHECK(ox_encode_more(encoder, text->text + cut, text->bytes - cut, special, &pieces) == OX_OK);
+        FUZZ_CHECK(same_ids(&whole, &pieces));
+    }
+    ox_ids_free(&whole);
+    ox_ids_free(&pieces);
+}
+
 static void check_text(struct ox_encoder *encoder, const struct ox_tokenizer *tokenizer, const struct fuzz_part *text) {
     for (int mode = 0; mode < 2; mode++) {
         struct ox_ids ids = {0}, again = {0};
@@ -121,6 +144,7 @@ static void check_text(struct ox_encoder *encoder, const struct ox_tokenizer *to
             check_ids(tokenizer, &ids);
             FUZZ_CHECK(ox_encode(encoder, text->text, text->bytes, special, post, &again) == OX_OK);
             FUZZ_CHECK(same_ids(&ids, &again));
+            check_cuts(encoder, tokenizer, text, special);
             if (!post && !(special && has_late_special(tokenizer))) {
                 check_parts(encoder, text, special, &ids);
             }

@@ -443,6 +443,22 @@ def tokenizer():
     good("prefix-space", tokenizer_file(base, pre_tokenizer=prefix), "", "", "", " he")
     good("post-bos", tokenizer_file(fallback_model(), post_processor=template(["<s>"])), "", "", "", "he")
 
+    lines = "One  \nTwo \u4e2d\n\u4e2d\u6587\n\n\nx!\r\nyes \t\n a\n'll <s>\nend<s>\nIt's\n5\u0301\n\u0301e"
+    qwen = LLAMA3_SPLIT.replace("\\p{N}{1,3}", "\\p{N}")
+    for name, split in (("llama3", LLAMA3_SPLIT), ("qwen", qwen)):
+        good("cut-" + name, tokenizer_file(base, pre_tokenizer={"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False},
+            {**BYTE_LEVEL, "use_regex": False}]}, normalizer={"type": "NFC"}, added_tokens=[
+                added(count, "<s>"), added(count + 1, "\n\n", special=False)]), "", "", "", lines)
+    good("cut-gpt2", tokenizer_file(base, pre_tokenizer=prefix, added_tokens=[added(count, "<s>")]), "", "", "", lines)
+    good("cut-gpt2-plain", tokenizer_file(base, **level, added_tokens=[added(count, "<s>")]), "", "", "", lines)
+    full = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"<0x{i:02X}>": 3 + i for i in range(256)}}
+    for text in ("\u2581", "a", "e", "\u2581a", "\n", "\n\n"):
+        full[text] = len(full)
+    chars = {**fallback_model(), "vocab": full, "merges": [["\u2581", "a"], ["\n", "\n"]]}
+    good("cut-llama2", tokenizer_file(chars, normalizer=normalizers, added_tokens=specials), "", "", "", lines)
+    good("cut-metaspace", tokenizer_file(chars, pre_tokenizer=metaspace, added_tokens=specials), "", "", "", lines)
+
     tiny = {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
 
     def one(name, **keys):
