@@ -131,8 +131,9 @@ static void load_homes(struct search *s, const struct ox_homes *homes) {
     }
 }
 
-/* Gives the rest of a tier to planes. Moving a plane home also removes its transfer buffers, so the rest is
- * measured anew a few times; a packing that comes out worse than counted is taken back and tried with less. */
+/* Gives the rest of a tier to planes. Moving a plane home also removes its transfer buffers, so the rest is measured
+ * anew a few times; a packing that comes out worse than counted, or asks for more of another tier than there is, is
+ * taken back and tried with less. */
 static void fill_tier(struct search *s, enum ox_tier tier) {
     uint64_t share = 1;
     for (int round = 0; round < 6; round++) {
@@ -140,6 +141,7 @@ static void fill_tier(struct search *s, enum ox_tier tier) {
             return;
         }
         uint64_t left = (budget(s, tier) - need(s, tier)) / share;
+        const uint64_t over_before = over_all(s);
         save_homes(s, s->homes);
         uint32_t moved = fill_plane(s, PLANE_WEIGHTS, tier, &left);
         if (tier == OX_TIER_HOST) {
@@ -150,7 +152,7 @@ static void fill_tier(struct search *s, enum ox_tier tier) {
             return;
         }
         build(s);
-        if (over(s, tier) > 0) {
+        if (over_all(s) > over_before) {
             load_homes(s, s->homes);
             build(s);
             share *= 2;

@@ -275,6 +275,9 @@ static void test_random_plans(void) {
             }
         } else {
             refused++;
+            CHECK(train->peak_bytes[OX_TIER_HOST] > s.in.budget.host_bytes ||
+                  train->peak_bytes[OX_TIER_DEVICE] > s.in.budget.device_bytes ||
+                  train->peak_bytes[OX_TIER_NVME] > s.in.budget.nvme_bytes);
             if (status != OX_E_CONFIG || strstr(ox_error_text(), "does not fit") == NULL) {
                 printf("seed %llu: %s\n", (unsigned long long)seed, ox_error_text());
                 CHECK(status == OX_E_CONFIG && strstr(ox_error_text(), "does not fit") != NULL);
