@@ -5,7 +5,6 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/planes.h"
 #include "engine/checkpoint_internal.h"
 #include "engine/engine_internal.h"
 
@@ -108,9 +107,21 @@ bool ox_piece_next(const struct ox_model *model, uint32_t unit_idx, const struct
     return false;
 }
 
-void ox_optim_name(const struct ox_tensor *tensor, enum ox_optim_plane plane, char *name) {
-    static const char *const suffixes[] = {"exp_avg", "exp_avg_sq", "master"};
+void ox_optim_name(const struct ox_tensor *tensor, enum ox_plane plane, char *name) {
+    static const char *const suffixes[OX_PLANE_COUNT] = {
+        [OX_PLANE_MASTER] = "master", [OX_PLANE_M] = "exp_avg", [OX_PLANE_V] = "exp_avg_sq"};
     snprintf(name, OX_OPTIM_NAME_BYTES, "%s.%s", tensor->name, suffixes[plane]);
+}
+
+struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype) {
+    struct ox_plane_list list = {.planes = {OX_PLANE_M}, .count = 1};
+    if (ox_plane_exists(kind, OX_PLANE_V)) {
+        list.planes[list.count++] = OX_PLANE_V;
+    }
+    if (weights_dtype == OX_DTYPE_BF16) {
+        list.planes[list.count++] = OX_PLANE_MASTER;
+    }
+    return list;
 }
 
 /* ---- writing the planes -------------------------------------------------------------------------- */
@@ -119,12 +130,12 @@ struct job {
     struct ox_engine *engine;
     const struct ox_model *model;
     enum ox_dtype dtype;
-    uint32_t plane_count; /* of the optimizer file, per tensor */
+    struct ox_plane_list planes; /* of the optimizer file, per tensor */
     struct ox_hf_writer *hf;
     struct ox_st_writer *optim;
 };
 
-/* Tensors of the optimizer file: plane p of tensor t is number t * plane_count + p. */
+/* Tensors of the optimizer file: plane p of the list, of tensor t, is number t * planes.count + p. */
 struct optim_specs {
     struct ox_st_spec *specs;
     char *names;
@@ -137,9 +148,9 @@ static void optim_specs_close(struct optim_specs *specs) {
     memset(specs, 0, sizeof *specs);
 }
 
-static enum ox_status optim_specs_open(const struct ox_model *model, uint32_t plane_count,
+static enum ox_status optim_specs_open(const struct ox_model *model, const struct ox_plane_list *planes,
                                        struct optim_specs *out) {
-    out->count = model->tensor_count * plane_count;
+    out->count = model->tensor_count * planes->count;
     out->specs = calloc(out->count, sizeof *out->specs);
     out->names = calloc(out->count, OX_OPTIM_NAME_BYTES);
     if (out->specs == NULL || out->names == NULL) {
@@ -147,33 +158,44 @@ static enum ox_status optim_specs_open(const struct ox_model *model, uint32_t pl
         return ox_fail(OX_E_NOMEM, "checkpoint: no memory to describe the optimizer's state");
     }
     for (uint32_t i = 0; i < out->count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i / plane_count];
+        const struct ox_tensor *const tensor = &model->tensors[i / planes->count];
         char *const name = out->names + (size_t)i * OX_OPTIM_NAME_BYTES;
-        ox_optim_name(tensor, (enum ox_optim_plane)(i % plane_count), name);
+        ox_optim_name(tensor, planes->planes[i % planes->count], name);
         out->specs[i] = (struct ox_st_spec){.name = name, .dtype = OX_DTYPE_F32, .rank = tensor->rank};
         memcpy(out->specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
     }
     return OX_OK;
 }
 
-static enum ox_status write_plane(const struct job *job, const struct ox_piece *piece,
-                                  enum ox_optim_plane plane, const float *values) {
-    return ox_st_write(job->optim, piece->tensor_idx * job->plane_count + plane,
-                       piece->first * sizeof *values, values + piece->at, piece->count * sizeof *values);
-}
-
-static enum ox_status write_piece(const struct job *job, const struct ox_chunk_view *view,
-                                  const struct ox_piece *piece) {
+static enum ox_status write_weights(const struct job *job, const struct ox_chunk_view *view,
+                                    const struct ox_piece *piece) {
     const bool bf16 = job->dtype == OX_DTYPE_BF16;
     const void *const weights = bf16 ? (const void *)(view->hi + piece->at) : view->values + piece->at;
-    enum ox_status status = ox_hf_write(job->hf, piece->tensor_idx, piece->first, piece->count, weights);
-    if (status == OX_OK && bf16) {
-        status = write_plane(job, piece, OX_OPTIM_MASTER, view->values);
+    return ox_hf_write(job->hf, piece->tensor_idx, piece->first, piece->count, weights);
+}
+
+/* Plane number `nth` of the list. */
+static enum ox_status write_plane(const struct job *job, uint32_t nth, const struct ox_chunk_view *view,
+                                  const struct ox_piece *piece) {
+    return ox_st_write(job->optim, piece->tensor_idx * job->planes.count + nth, piece->first * sizeof *view->values,
+                       view->values + piece->at, piece->count * sizeof *view->values);
+}
+
+static enum ox_status write_chunk(const struct job *job, uint32_t unit_idx, const struct ox_chunk_view *view) {
+    enum ox_status status = OX_OK;
+    struct ox_piece piece = {0};
+    ox_chunk_values_get(view, OX_PLANE_MASTER);
+    while (status == OX_OK && ox_piece_next(job->model, unit_idx, view, &piece)) {
+        status = write_weights(job, view, &piece);
     }
-    if (status == OX_OK) {
-        status = write_plane(job, piece, OX_OPTIM_M, view->m);
+    for (uint32_t i = 0; i < job->planes.count && status == OX_OK; i++) {
+        ox_chunk_values_get(view, job->planes.planes[i]);
+        piece = (struct ox_piece){0};
+        while (status == OX_OK && ox_piece_next(job->model, unit_idx, view, &piece)) {
+            status = write_plane(job, i, view, &piece);
+        }
     }
-    return status == OX_OK ? write_plane(job, piece, OX_OPTIM_V, view->v) : status;
+    return status;
 }
 
 static enum ox_status write_planes(const struct job *job) {
@@ -182,15 +204,8 @@ static enum ox_status write_planes(const struct job *job) {
         for (uint32_t i = 0; i < chunk_count; i++) {
             struct ox_chunk_view view;
             enum ox_status status = ox_engine_chunk_get(job->engine, unit_idx, i, &view);
-            if (status != OX_OK) {
-                return status;
-            }
-            for (uint64_t k = 0; k < view.count; k++) {
-                view.values[k] = ox_plane_join(view.hi[k], view.lo[k]);
-            }
-            struct ox_piece piece = {0};
-            while (status == OX_OK && ox_piece_next(job->model, unit_idx, &view, &piece)) {
-                status = write_piece(job, &view, &piece);
+            if (status == OX_OK) {
+                status = write_chunk(job, unit_idx, &view);
             }
             if (status != OX_OK) {
                 return status;
@@ -319,7 +334,7 @@ static bool is_same_moment(const struct ox_run_state *a, const struct ox_run_sta
     return is_same_branch(a, b) && a->step == b->step &&
            a->optimizer_steps == b->optimizer_steps && a->cursor == b->cursor && a->seed == b->seed &&
            a->data_fingerprint == b->data_fingerprint && a->tokens_seen == b->tokens_seen &&
-           a->numerics_hash == b->numerics_hash;
+           a->numerics_hash == b->numerics_hash && a->optimizer == b->optimizer && a->moments == b->moments;
 }
 
 /* Reads the manifest and looks at the sizes. */
@@ -389,7 +404,7 @@ static void prune(const struct ox_run_state *state, const struct ox_checkpoint_s
 static enum ox_status write_folder(struct job *job, const struct ox_run_state *state,
                                    const struct ox_checkpoint_save *save, const char *path, const char *tmp) {
     struct optim_specs specs = {0};
-    enum ox_status status = optim_specs_open(job->model, job->plane_count, &specs);
+    enum ox_status status = optim_specs_open(job->model, &job->planes, &specs);
     if (status == OX_OK) {
         status = check_room(job, save, &specs);
     }
@@ -435,12 +450,14 @@ enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t bytes) {
 enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
                                    const struct ox_checkpoint_save *save) {
     OX_ASSERT(save->weights_dtype == OX_DTYPE_F32 || save->weights_dtype == OX_DTYPE_BF16);
-    OX_ASSERT(state->version == OX_RUN_STATE_VERSION);
+    const struct ox_state_format format = engine->config.state;
+    OX_ASSERT(state->version == OX_RUN_STATE_VERSION && state->optimizer == (uint16_t)format.kind &&
+              state->moments == (uint16_t)format.moments);
     struct job job = {
         .engine = engine,
         .model = engine->config.model,
         .dtype = save->weights_dtype,
-        .plane_count = save->weights_dtype == OX_DTYPE_BF16 ? OX_OPTIM_PLANE_COUNT : OX_OPTIM_MASTER,
+        .planes = ox_optim_planes(format.kind, save->weights_dtype),
     };
     char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
     struct ox_run_state there;

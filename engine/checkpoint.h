@@ -1,8 +1,9 @@
 /* Checkpoints: a folder that transformers loads, plus what a bit-exact resume needs, streamed chunk by chunk.
  *
  *     checkpoint-<step>/   config.json, model*.safetensors (+ index), tokenizer files of the source model,
- *                          optimizer.safetensors: <name>.exp_avg, <name>.exp_avg_sq (F32) and, when the
- *                          weights are saved as BF16, <name>.master (F32)
+ *                          optimizer.safetensors: <name>.exp_avg, <name>.exp_avg_sq where the optimizer has
+ *                          one, and, when the weights are saved as BF16, <name>.master; all F32, which holds
+ *                          every format of the state exactly
  *                          trainer_state.json: struct ox_run_state, and the names, sizes and XXH3-128 of
  *                          all other files
  *     latest               text: the newest checkpoint's name; replaced by rename
@@ -19,11 +20,13 @@
 extern "C" {
 #endif
 
-/* Where a run stands; the meta in the store's root begins with the same struct. Fixed size, no pointers. */
-enum { OX_RUN_STATE_VERSION = 2 };
+/* Where a run stands; the meta in the store's root begins with the same struct. Fixed size, no pointers. Version 2 had
+ * zeros in the place of optimizer and moments, which is what it knew: AdamW in fp32. */
+enum { OX_RUN_STATE_VERSION = 3, OX_RUN_STATE_OLDEST = 2 };
 struct ox_run_state {
     uint32_t version;
-    uint32_t reserved;
+    uint16_t optimizer; /* enum ox_optim_kind */
+    uint16_t moments;   /* enum ox_moments */
     uint64_t run_id[2];
     uint64_t branch;          /* drawn anew whenever a run goes on from a checkpoint that the user named: steps
                                  are compared within a branch only */
@@ -77,7 +80,9 @@ OX_MUST enum ox_status ox_checkpoint_verify(const char *path);
 typedef void ox_checkpoint_seen(void *context, const char *name, uint64_t bytes, enum ox_status status);
 OX_MUST enum ox_status ox_checkpoint_verify_each(const char *path, ox_checkpoint_seen *seen, void *context);
 
-/* Puts a checkpoint's planes into the engine (between load_begin and load_commit of the caller). */
+/* Puts a checkpoint's planes into the engine (between load_begin and load_commit of the caller): exactly, when it was
+ * saved by the engine's optimizer and format. From another format it is rounded, and what another optimizer did not
+ * have begins at zero; a warning says so. */
 OX_MUST enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path);
 
 /* Initial planes from a Hugging Face folder, or fresh ones by seed; moments zero. A weight that is no finite

@@ -21,15 +21,19 @@ struct ox_piece {
 bool ox_piece_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
                    struct ox_piece *piece);
 
-/* What optimizer.safetensors holds of each tensor; the master only beside BF16 weights. */
-enum ox_optim_plane { OX_OPTIM_M, OX_OPTIM_V, OX_OPTIM_MASTER, OX_OPTIM_PLANE_COUNT };
+/* What optimizer.safetensors holds of each tensor, in this order; the master only beside BF16 weights. */
+struct ox_plane_list {
+    enum ox_plane planes[OX_PLANE_COUNT];
+    uint32_t count;
+};
+struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype);
 enum { OX_OPTIM_NAME_BYTES = OX_TENSOR_NAME_BYTES + 16 };
 #define OX_OPTIM_FILE "optimizer.safetensors"
 /* "<tensor name>.exp_avg" ...; `name` has OX_OPTIM_NAME_BYTES. */
-void ox_optim_name(const struct ox_tensor *tensor, enum ox_optim_plane plane, char *name);
+void ox_optim_name(const struct ox_tensor *tensor, enum ox_plane plane, char *name);
 /* The tensor's plane in an optimizer file, or NULL. */
 const struct ox_st_entry *ox_optim_find(const struct ox_st_file *file, const struct ox_tensor *tensor,
-                                        enum ox_optim_plane plane);
+                                        enum ox_plane plane);
 
 /* Reads weights as ox_hf_read does and refuses one that bfloat16, the compute weight, cannot hold as a finite
  * number, naming file and tensor. */

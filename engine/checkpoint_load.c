@@ -1,5 +1,6 @@
 /* Fills the engine's planes: from a checkpoint, from a Hugging Face folder, or with fresh values. */
 #include "base/assert.h"
+#include "base/log.h"
 #include "base/planes.h"
 #include "base/pool.h"
 #include "engine/checkpoint.h"
@@ -12,17 +13,45 @@
 
 enum { INIT_GRAIN = 64 };
 
-/* Where values come from: `fill` sets view->values of a piece, and m and v unless they are zero. */
+/* What is filled in: part of a plane of a tensor. */
+struct target {
+    enum ox_plane plane;
+    struct ox_piece piece;
+    float *values; /* piece.count of them */
+};
+
+/* Where values come from: `fill` sets those of a target. Planes that a source does not have are zero. */
 struct source {
-    enum ox_status (*fill)(const struct source *, const struct ox_chunk_view *, const struct ox_piece *);
+    enum ox_status (*fill)(const struct source *, const struct target *);
+    const char *path; /* for messages */
+    bool has[OX_PLANE_COUNT];
     const struct ox_model *model;
     const struct ox_hf_folder *folder;
     const struct ox_st_file *optim;
     const struct ox_st_entry **entries; /* of the optimizer file, by tensor and plane; NULL without master */
-    bool moments;
     struct ox_pool *pool;
     uint64_t seed;
 };
+
+static enum ox_status fill_plane(const struct ox_model *model, uint32_t unit_idx, const struct source *source,
+                                 const struct ox_chunk_view *view, enum ox_plane plane) {
+    struct target target = {.plane = plane};
+    memset(view->values, 0, view->count * sizeof *view->values);
+    while (ox_piece_next(model, unit_idx, view, &target.piece)) {
+        target.values = view->values + target.piece.at;
+        const enum ox_status status = source->fill(source, &target);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    const uint64_t bad_count = ox_chunk_values_set(view, plane);
+    static const char *const names[OX_PLANE_COUNT] = {"weights", "first moments", "second moments"};
+    return bad_count == 0 ? OX_OK
+                          : ox_fail(OX_E_CORRUPT, "%s: %" PRIu64 " of the %s of unit %" PRIu32 " (elements %" PRIu64
+                                    " to %" PRIu64 ") are no numbers that a state with %s moments can hold; use "
+                                    "another checkpoint", source->path, bad_count, names[plane], unit_idx, view->first,
+                                    view->first + view->count - 1, ox_moments_name(view->format.moments));
+}
 
 /* Gaps between tensors are zero in every plane and stay so, because nothing else writes them. */
 static enum ox_status fill_planes(struct ox_engine *engine, const struct source *source) {
@@ -35,17 +64,12 @@ static enum ox_status fill_planes(struct ox_engine *engine, const struct source 
                 return ox_fail(OX_E_ABORTED, "stopped while the weights were loaded");
             }
             ox_engine_chunk_view(engine, unit_idx, i, &view);
-            memset(view.values, 0, view.count * sizeof *view.values);
-            memset(view.m, 0, view.count * sizeof *view.m);
-            memset(view.v, 0, view.count * sizeof *view.v);
-            struct ox_piece piece = {0};
+            ox_chunk_clear(&view);
             enum ox_status status = OX_OK;
-            while (status == OX_OK && ox_piece_next(model, unit_idx, &view, &piece)) {
-                status = source->fill(source, &view, &piece);
-            }
-            for (uint64_t k = 0; k < view.count; k++) {
-                view.hi[k] = ox_plane_hi(view.values[k]);
-                view.lo[k] = ox_plane_lo(view.values[k]);
+            for (int plane = 0; plane < OX_PLANE_COUNT && status == OX_OK; plane++) {
+                if (source->has[plane]) {
+                    status = fill_plane(model, unit_idx, source, &view, (enum ox_plane)plane);
+                }
             }
             if (status == OX_OK) {
                 status = ox_engine_chunk_put(engine, unit_idx, i, &view);
@@ -61,7 +85,7 @@ static enum ox_status fill_planes(struct ox_engine *engine, const struct source 
 /* ---- from a checkpoint --------------------------------------------------------------------------- */
 
 const struct ox_st_entry *ox_optim_find(const struct ox_st_file *file, const struct ox_tensor *tensor,
-                                        enum ox_optim_plane plane) {
+                                        enum ox_plane plane) {
     char name[OX_OPTIM_NAME_BYTES];
     ox_optim_name(tensor, plane, name);
     for (uint32_t i = 0; i < ox_st_count(file); i++) {
@@ -72,48 +96,36 @@ const struct ox_st_entry *ox_optim_find(const struct ox_st_file *file, const str
     return NULL;
 }
 
-static enum ox_status fill_from_checkpoint(const struct source *source, const struct ox_chunk_view *view,
-                                           const struct ox_piece *piece) {
-    const struct ox_st_entry *const *const entries =
-        &source->entries[(size_t)piece->tensor_idx * OX_OPTIM_PLANE_COUNT];
-    float *const values = view->values + piece->at;
-    enum ox_status status =
-        entries[OX_OPTIM_MASTER] != NULL
-            ? ox_st_read_f32(source->optim, entries[OX_OPTIM_MASTER], piece->first, piece->count, values)
-            : ox_hf_read(source->folder, piece->tensor_idx, piece->first, piece->count, values);
-    if (status == OX_OK && source->moments) {
-        status = ox_st_read_f32(source->optim, entries[OX_OPTIM_M], piece->first, piece->count,
-                                view->m + piece->at);
-    }
-    if (status == OX_OK && source->moments) {
-        status = ox_st_read_f32(source->optim, entries[OX_OPTIM_V], piece->first, piece->count,
-                                view->v + piece->at);
-    }
-    return status;
+static enum ox_status fill_from_checkpoint(const struct source *source, const struct target *target) {
+    const struct ox_piece *const piece = &target->piece;
+    const struct ox_st_entry *const entry =
+        source->entries[(size_t)piece->tensor_idx * OX_PLANE_COUNT + target->plane];
+    return entry != NULL ? ox_st_read_f32(source->optim, entry, piece->first, piece->count, target->values)
+                         : ox_hf_read(source->folder, piece->tensor_idx, piece->first, piece->count, target->values);
 }
 
 /* Every plane of every tensor once, in F32 and in the tensor's shape, and nothing else. */
-static enum ox_status find_entries(const struct ox_model *model, bool masters, const struct ox_st_file *optim,
-                                   const struct ox_st_entry **entries) {
-    const uint32_t plane_count = masters ? OX_OPTIM_PLANE_COUNT : OX_OPTIM_MASTER;
+static enum ox_status find_entries(const struct ox_model *model, const struct ox_plane_list *planes,
+                                   const struct ox_st_file *optim, const struct ox_st_entry **entries) {
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        for (uint32_t plane = 0; plane < plane_count; plane++) {
+        for (uint32_t k = 0; k < planes->count; k++) {
             const struct ox_tensor *const tensor = &model->tensors[i];
-            const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, (enum ox_optim_plane)plane);
+            const enum ox_plane plane = planes->planes[k];
+            const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, plane);
             if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->rank != tensor->rank ||
                 memcmp(entry->shape, tensor->shape, tensor->rank * sizeof *tensor->shape) != 0) {
                 char name[OX_OPTIM_NAME_BYTES];
-                ox_optim_name(tensor, (enum ox_optim_plane)plane, name);
+                ox_optim_name(tensor, plane, name);
                 return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is %s; use another checkpoint",
                                ox_st_path(optim), name,
                                entry == NULL ? "missing" : "not F32 of the shape that config.json asks for");
             }
-            entries[(size_t)i * OX_OPTIM_PLANE_COUNT + plane] = entry;
+            entries[(size_t)i * OX_PLANE_COUNT + plane] = entry;
         }
     }
-    if (ox_st_count(optim) != model->tensor_count * plane_count) {
+    if (ox_st_count(optim) != model->tensor_count * planes->count) {
         return ox_fail(OX_E_CORRUPT, "%s: holds %" PRIu32 " tensors instead of %" PRIu32, ox_st_path(optim),
-                       ox_st_count(optim), model->tensor_count * plane_count);
+                       ox_st_count(optim), model->tensor_count * planes->count);
     }
     return OX_OK;
 }
@@ -134,6 +146,19 @@ static enum ox_status check_same_model(const struct ox_model *ours, const struct
                           where);
 }
 
+/* What a state goes through on its way from one format to another. */
+static void announce_format(const char *path, struct ox_state_format from, struct ox_state_format to) {
+    if (from.kind == to.kind && from.moments == to.moments) {
+        return;
+    }
+    const bool rounds = from.moments != to.moments && to.moments != OX_MOMENTS_F32;
+    const bool lacks_v = ox_optim_has_v(to.kind) && !ox_optim_has_v(from.kind);
+    ox_log(OX_LOG_WARN, "%s: holds the state of %s with %s moments, and the run goes on with %s and %s moments%s%s", path,
+           ox_optim_kind_name(from.kind), ox_moments_name(from.moments), ox_optim_kind_name(to.kind),
+           ox_moments_name(to.moments), rounds ? "; its numbers are rounded to them" : "",
+           lacks_v ? "; the second moments begin at zero" : "");
+}
+
 enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
     char optim_path[OX_PATH_BYTES];
     struct ox_manifest manifest = {0};
@@ -141,7 +166,7 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
     struct ox_st_file *optim = NULL;
     const struct ox_model *const model = engine->config.model;
     const struct ox_st_entry **const entries =
-        calloc((size_t)model->tensor_count * OX_OPTIM_PLANE_COUNT, sizeof *entries);
+        calloc((size_t)model->tensor_count * OX_PLANE_COUNT, sizeof *entries);
     enum ox_status status = entries != NULL ? ox_path_join(path, OX_OPTIM_FILE, optim_path)
                                             : ox_fail(OX_E_NOMEM, "%s: no memory to load it", path);
     if (status == OX_OK) {
@@ -156,16 +181,26 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
     if (status == OX_OK) {
         status = ox_st_open(optim_path, &optim);
     }
+    const struct ox_state_format to = engine->config.state;
+    const struct ox_state_format from = {.kind = (enum ox_optim_kind)manifest.state.optimizer,
+                                         .moments = (enum ox_moments)manifest.state.moments};
     if (status == OX_OK) {
-        status = find_entries(model, manifest.weights_dtype == OX_DTYPE_BF16, optim, entries);
+        const struct ox_plane_list planes = ox_optim_planes(from.kind, manifest.weights_dtype);
+        status = find_entries(model, &planes, optim, entries);
     }
     if (status == OX_OK) {
+        const bool moments = !engine->config.eval_only;
+        const bool has_v = ox_plane_exists(from.kind, OX_PLANE_V) && ox_plane_exists(to.kind, OX_PLANE_V);
+        if (moments) {
+            announce_format(path, from, to);
+        }
         status = fill_planes(engine, &(struct source){.fill = fill_from_checkpoint,
+                                                      .path = path,
+                                                      .has = {true, moments, moments && has_v},
                                                       .model = model,
                                                       .folder = folder,
                                                       .optim = optim,
-                                                      .entries = entries,
-                                                      .moments = !engine->config.eval_only});
+                                                      .entries = entries});
     }
     ox_st_close(&optim);
     ox_hf_close(&folder);
@@ -200,17 +235,19 @@ enum ox_status ox_hf_read_finite(const struct ox_hf_folder *folder, uint32_t ten
                            : status;
 }
 
-static enum ox_status fill_from_folder(const struct source *source, const struct ox_chunk_view *view,
-                                       const struct ox_piece *piece) {
-    return ox_hf_read_finite(source->folder, piece->tensor_idx, piece->first, piece->count,
-                             view->values + piece->at);
+static enum ox_status fill_from_folder(const struct source *source, const struct target *target) {
+    const struct ox_piece *const piece = &target->piece;
+    return ox_hf_read_finite(source->folder, piece->tensor_idx, piece->first, piece->count, target->values);
 }
 
 enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_hf_folder *folder) {
     OX_ASSERT(ox_hf_has_weights(folder));
     const enum ox_status status =
         check_same_model(engine->config.model, ox_hf_model(folder), "the model folder");
-    return status == OX_OK ? fill_planes(engine, &(struct source){.fill = fill_from_folder, .folder = folder})
+    return status == OX_OK ? fill_planes(engine, &(struct source){.fill = fill_from_folder,
+                                                                  .path = "the model folder",
+                                                                  .has = {[OX_PLANE_MASTER] = true},
+                                                                  .folder = folder})
                            : status;
 }
 
@@ -218,29 +255,30 @@ enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_
 
 struct fresh {
     const struct source *source;
-    const struct ox_piece *piece;
-    float *values;
+    const struct target *target;
 };
 
 static void fill_share(void *context, uint32_t idx, uint32_t count) {
     const struct fresh *const fresh = context;
     const struct ox_model *const model = fresh->source->model;
-    const struct ox_range range = ox_pool_range(fresh->piece->count, INIT_GRAIN, idx, count);
+    const struct ox_piece *const piece = &fresh->target->piece;
+    const struct ox_range range = ox_pool_range(piece->count, INIT_GRAIN, idx, count);
     for (uint64_t i = range.begin; i < range.end; i++) {
-        fresh->values[i] = ox_model_init_value(model, &model->tensors[fresh->piece->tensor_idx],
-                                               fresh->source->seed, fresh->piece->first + i);
+        fresh->target->values[i] = ox_model_init_value(model, &model->tensors[piece->tensor_idx],
+                                                       fresh->source->seed, piece->first + i);
     }
 }
 
-static enum ox_status fill_fresh(const struct source *source, const struct ox_chunk_view *view,
-                                 const struct ox_piece *piece) {
-    struct fresh fresh = {.source = source, .piece = piece, .values = view->values + piece->at};
+static enum ox_status fill_fresh(const struct source *source, const struct target *target) {
+    struct fresh fresh = {.source = source, .target = target};
     ox_pool_run(source->pool, fill_share, &fresh);
     return OX_OK;
 }
 
 enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t seed) {
     return fill_planes(engine, &(struct source){.fill = fill_fresh,
+                                                .path = "fresh weights",
+                                                .has = {[OX_PLANE_MASTER] = true},
                                                 .model = engine->config.model,
                                                 .pool = engine->optim_pool,
                                                 .seed = seed});

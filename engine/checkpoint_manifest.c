@@ -122,9 +122,47 @@ static const struct {
 
 enum { COUNT_COUNT = sizeof counts / sizeof *counts, CODE_COUNT = sizeof codes / sizeof *codes };
 
+/* Number of `text` among the names that `name` gives; OX_E_CORRUPT. */
+static enum ox_status get_choice(const char *path, const json_t *object, const char *key,
+                                 const char *(*name)(uint32_t), uint32_t count, uint16_t *value) {
+    const char *text = NULL;
+    const enum ox_status status = ox_json_get_string(path, object, key, true, &text);
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+        if (strcmp(name(i), text) == 0) {
+            *value = (uint16_t)i;
+            return OX_OK;
+        }
+    }
+    return status != OX_OK ? status
+                           : ox_fail(OX_E_CORRUPT, "%s: \"%s\" is \"%.40s\", which this program does not know", path, key,
+                                     text);
+}
+
+static const char *kind_name(uint32_t value) {
+    return ox_optim_kind_name((enum ox_optim_kind)value);
+}
+
+static const char *moments_name(uint32_t value) {
+    return ox_moments_name((enum ox_moments)value);
+}
+
+/* Version 2 knew one optimizer and one format, those of value 0. */
+static enum ox_status get_format(const char *path, const json_t *object, uint64_t version,
+                                 struct ox_run_state *state) {
+    if (version < OX_RUN_STATE_VERSION) {
+        return OX_OK;
+    }
+    const enum ox_status status =
+        get_choice(path, object, "optimizer", kind_name, OX_OPTIM_KIND_COUNT, &state->optimizer);
+    return status == OX_OK ? get_choice(path, object, "moments", moments_name, OX_MOMENTS_COUNT, &state->moments)
+                           : status;
+}
+
 static bool put_state(json_t *object, const struct ox_run_state *state) {
     int failed = json_object_set_new(object, "global_step", json_integer((json_int_t)state->step));
     failed |= json_object_set_new(object, "format_version", json_integer(state->version));
+    failed |= json_object_set_new(object, "optimizer", json_string(kind_name(state->optimizer)));
+    failed |= json_object_set_new(object, "moments", json_string(moments_name(state->moments)));
     for (uint32_t i = 0; i < COUNT_COUNT; i++) {
         uint64_t value;
         memcpy(&value, (const char *)state + counts[i].offset, sizeof value);
@@ -150,11 +188,12 @@ static bool put_state(json_t *object, const struct ox_run_state *state) {
 static enum ox_status get_state(const char *path, const json_t *object, struct ox_run_state *state) {
     uint64_t version = 0;
     enum ox_status status = ox_json_get_u64(path, object, "format_version", true, &version);
-    if (status == OX_OK && version != OX_RUN_STATE_VERSION) {
-        return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", this program reads %d; go on "
-                       "with the program that saved it", path, version, OX_RUN_STATE_VERSION);
+    if (status == OX_OK && (version < OX_RUN_STATE_OLDEST || version > OX_RUN_STATE_VERSION)) {
+        return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", this program reads %d to %d; go on "
+                       "with the program that saved it", path, version, OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
     }
     *state = (struct ox_run_state){.version = OX_RUN_STATE_VERSION, .best_eval_loss = (double)INFINITY};
+    status = status == OX_OK ? get_format(path, object, version, state) : status;
     for (uint32_t i = 0; status == OX_OK && i < COUNT_COUNT; i++) {
         uint64_t value = 0;
         status = ox_json_get_u64(path, object, counts[i].key, true, &value);

@@ -359,7 +359,12 @@ static enum ox_status check_memory(const struct ox_config *c, unsigned command) 
     return OX_OK;
 }
 
-static enum ox_status check_optimizer(const struct ox_config *c) {
+static enum ox_status check_optimizer(const struct ox_config *c, unsigned command) {
+    const bool optimizes = (command & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0;
+    if (optimizes && c->moments == OX_MOMENTS_CHOICE_Q8 && c->dtype == OX_COMPUTE_FP32) {
+        return ox_fail(OX_E_CONFIG, "--moments q8 keeps 24 bits of a weight, and --dtype fp32 computes with all 32; use "
+                       "--moments bf16, or --dtype bf16");
+    }
     const struct {
         const char *flag;
         double beta;
@@ -485,7 +490,7 @@ enum ox_status ox_config_validate(const struct ox_config *config, unsigned comma
         status = check_memory(config, command);
     }
     if (status == OX_OK) {
-        status = check_optimizer(config);
+        status = check_optimizer(config, command);
     }
     if (status == OX_OK) {
         status = check_schedule(config);

@@ -46,6 +46,34 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     };
 }
 
+/* What the planner knows of the format; where the planes lie within is the optimizer's. */
+static struct ox_state_sizes state_sizes(const struct ox_engine_config *config) {
+    const struct ox_state_layout group = ox_state_layout_of(config->state, OX_SHARD_ALIGN_ELEMS);
+    return (struct ox_state_sizes){
+        .lo_per_group = (uint32_t)(OX_SHARD_ALIGN_ELEMS * ox_state_lo_width(config->state)),
+        .rest_per_group = (uint32_t)(ox_state_end(config->state, &group) - group.m_offset),
+    };
+}
+
+static void check_sizes(const struct ox_engine_config *config, const struct ox_shard_table *table, uint64_t elems) {
+    const struct ox_state_layout layout = ox_state_layout_of(config->state, elems);
+    OX_ASSERT(layout.lo_bytes == ox_shard_lo_bytes(table, elems) && layout.m_offset == layout.lo_bytes);
+    OX_ASSERT(layout.bytes == ox_shard_state_bytes(table, elems));
+}
+
+static enum ox_status open_table(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    const uint32_t unit_count = config->model->unit_count;
+    const enum ox_status status =
+        ox_shard_table_open(plan->unit_elems, unit_count, config->chunk_elems, state_sizes(config), &plan->table);
+    for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
+        check_sizes(config, &plan->table, plan->unit_elems[i]);
+        for (uint32_t k = 0; k < plan->table.shards[i].chunk_count; k++) {
+            check_sizes(config, &plan->table, ox_shard_chunk(&plan->table, i, k).count);
+        }
+    }
+    return status;
+}
+
 static enum ox_status check_shape(const struct ox_engine_config *config) {
     const struct ox_model_config *const model = &config->model->config;
     if (config->seq > model->contexts) {
@@ -63,6 +91,7 @@ static enum ox_status check_shape(const struct ox_engine_config *config) {
 enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
     *out = NULL;
     OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
+    OX_ASSERT(!config->fp32 || config->state.moments != OX_MOMENTS_Q8); /* compute needs all of the master */
     enum ox_status status = check_shape(config);
     if (status != OX_OK) {
         return status;
@@ -76,7 +105,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     }
     plan->unit_elems = unit_elems;
     describe_model(config, plan);
-    status = ox_shard_table_open(unit_elems, config->model->unit_count, config->chunk_elems, &plan->table);
+    status = open_table(config, plan);
     if (status == OX_OK) {
         plan->input.budget.nvme_fixed_bytes = config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count);
         status = ox_placement_choose(&plan->input, &plan->table, &config->wish, &plan->train, &plan->eval);
@@ -250,7 +279,8 @@ void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffi
 
 /* ---- the store ----------------------------------------------------------------------------------- */
 
-/* What the extents' meaning depends on: a store of another model, or cut differently, is refused. */
+/* What the extents' meaning depends on: a store of another model or format, or cut differently, is refused. Stores
+ * made before there were formats have that of AdamW in fp32, which adds nothing. */
 static uint64_t geometry_hash(const struct ox_engine *engine) {
     const struct ox_model *const model = engine->config.model;
     uint64_t hash = ox_hash_seed(&engine->config.chunk_elems, 1);
@@ -260,7 +290,10 @@ static uint64_t geometry_hash(const struct ox_engine *engine) {
                                   ox_hash64(tensor->name, strlen(tensor->name), 0)};
         hash = ox_hash_seed(words, sizeof words / sizeof *words);
     }
-    return hash;
+    const struct ox_state_format state = engine->config.state;
+    const uint64_t words[] = {hash, state.kind, state.moments};
+    return state.kind == OX_OPTIM_ADAMW && state.moments == OX_MOMENTS_F32
+               ? hash : ox_hash_seed(words, sizeof words / sizeof *words);
 }
 
 static enum ox_status open_ports(struct ox_engine *engine) {
@@ -316,7 +349,7 @@ static enum ox_status load_and_verify(struct ox_engine *engine) {
             const struct ox_chunk chunk = ox_shard_chunk(table, unit_idx, i);
             const struct ox_store_op ops[] = {
                 {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
-                {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.lo},
+                {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
             };
             enum ox_status status = ox_store_run(engine->adam_port, ops, 2);
             if (status == OX_OK) {

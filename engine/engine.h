@@ -10,7 +10,7 @@
 #ifndef OX_ENGINE_ENGINE_H
 #define OX_ENGINE_ENGINE_H
 
-#include "cpu_optim/adam.h"
+#include "cpu_optim/optim.h"
 #include "engine/model.h"
 #include "nvme/store.h"
 #include "offload/plan.h"
@@ -27,6 +27,7 @@ struct ox_engine_config {
     uint32_t batch, seq, micro_batches; /* sequences per micro-batch, tokens per sequence, per step */
     bool fp32;      /* compute with the exact master; else with its bfloat16 plane */
     bool grad_bf16; /* finished gradients leave the device rounded to bfloat16     */
+    struct ox_state_format state; /* optimizer, and how its moments are kept; q8 not with fp32 */
     bool decay_embeddings;
     bool decay_all; /* norms and biases too */
     bool eval_only; /* weights alone: for ox_engine_eval */
@@ -76,18 +77,31 @@ const struct ox_store *ox_engine_store(const struct ox_engine *engine);
 
 /* ---- planes, between steps ------------------------------------------------------------------------ */
 
-/* One chunk of a unit in scratch memory, all planes; `values` is room for as many floats. */
+/* One chunk of a unit in scratch memory, all planes; `values` is room for as many floats, in which one plane after
+ * another is read or written as fp32. */
 struct ox_chunk_view {
     uint64_t first, count; /* elements of the unit's flat vector */
-    uint16_t *hi, *lo;
-    float *m, *v;
+    struct ox_state_format format;
+    uint16_t *hi;
+    struct ox_state_planes state; /* lo begins it: one piece, as in the store */
+    uint64_t state_bytes;
     float *values;
 };
+
+/* The planes as numbers; the second moment is one of those optimizers alone that have it. */
+enum ox_plane { OX_PLANE_MASTER, OX_PLANE_M, OX_PLANE_V, OX_PLANE_COUNT };
+bool ox_plane_exists(enum ox_optim_kind kind, enum ox_plane plane);
 
 uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx);
 /* Sets first, count and pointers; content is undefined. One view exists at a time. */
 void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                           struct ox_chunk_view *out);
+/* hi, lo and moments all zero, which in every format is the number zero. */
+void ox_chunk_clear(const struct ox_chunk_view *view);
+/* A plane into `values`, and back: what was got is set without loss, other numbers are rounded to the format. Returns
+ * how many of them it cannot hold. */
+void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane);
+OX_MUST uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane);
 /* Fills the view from wherever the planes live. */
 OX_MUST enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                            struct ox_chunk_view *out);
@@ -115,7 +129,7 @@ struct ox_step_result;
 struct ox_step_input {
     uint64_t step;          /* of the run, from 1: names the transaction            */
     uint64_t target_count;  /* counted targets of all micro-batches together, > 0    */
-    struct ox_adam_settings adam; /* grad_scale is set by clipping                   */
+    struct ox_adam_settings adam; /* of every optimizer; grad_scale is set by clipping */
     double max_grad_norm;   /* 0 = no clipping                                       */
     const void *meta;       /* kept in the store's root                               */
     uint32_t meta_bytes;

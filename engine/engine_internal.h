@@ -13,16 +13,15 @@ extern "C" {
 enum { OX_OPTIM_SLOTS_MAX = 8, OX_RUN_AHEAD_TASKS = 64 };
 
 /* The planes of a unit that live in host memory; NULL where they do not. `weights_lo`: the copy of lo that
- * lies behind hi when the state is elsewhere. */
+ * lies behind hi when the state is elsewhere. `state`: of all its elements in one piece. */
 struct ox_resident {
     uint16_t *hi, *weights_lo;
-    uint16_t *lo;
-    float *m, *v;
+    void *state;
 };
 
 /* A chunk's place in the optimizer's stream. */
 struct ox_optim_slot {
-    unsigned char *base;  /* hi | lo | m | v | grad */
+    unsigned char *base;  /* hi | state | grad */
     uint32_t reading, writing; /* transfers in flight */
 };
 
@@ -68,6 +67,20 @@ void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffi
 
 /* Host-resident planes of a unit. */
 struct ox_resident ox_engine_resident(const struct ox_engine *engine, uint32_t unit_idx);
+
+/* Bytes of an element's lo, and where the last plane of a layout ends: what is behind it is padding. */
+static inline uint64_t ox_state_lo_width(struct ox_state_format format) {
+    return format.moments == OX_MOMENTS_Q8 ? sizeof(uint8_t) : sizeof(uint16_t);
+}
+static inline uint64_t ox_state_end(struct ox_state_format format, const struct ox_state_layout *layout) {
+    const uint64_t scales = layout->v_offset - layout->m_scale_offset;
+    return layout->v_scale_offset + (ox_optim_has_v(format.kind) ? scales : 0);
+}
+
+/* A chunk's elements in a unit's host-resident state, to or from a state of the chunk alone. */
+enum ox_state_way { OX_STATE_TO_CHUNK, OX_STATE_TO_UNIT };
+void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
+                   enum ox_state_way way);
 
 /* Updates one unit, chunk by chunk; its writes may be in flight when it returns. */
 OX_MUST enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task);

@@ -27,6 +27,7 @@ static void take_config(struct ox_trainer *trainer, const struct ox_config *conf
 
 static enum ox_status open_engine(struct ox_trainer *trainer) {
     trainer->engine_config.eval_only = true;
+    trainer->engine_config.state = (struct ox_state_format){0}; /* there is none: any --dtype goes with it */
     enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
     if (status == OX_OK) {
         status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);

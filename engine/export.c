@@ -30,7 +30,7 @@ static enum ox_status read_part(const struct export_job *job, uint32_t tensor_id
     if (job->optim == NULL) {
         return ox_hf_read_finite(job->folder, tensor_idx, first, count, job->values);
     }
-    const struct ox_st_entry *const entry = ox_optim_find(job->optim, tensor, OX_OPTIM_MASTER);
+    const struct ox_st_entry *const entry = ox_optim_find(job->optim, tensor, OX_PLANE_MASTER);
     if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->count != tensor->count) {
         return ox_fail(OX_E_CORRUPT,
                        "%s: the exact values of tensor \"%s\" are missing; export with --save-dtype "
@@ -82,7 +82,7 @@ static enum ox_status open_masters(const char *source, const struct ox_model *mo
         return status;
     }
     status = ox_st_open(path, out);
-    if (status == OX_OK && ox_optim_find(*out, &model->tensors[0], OX_OPTIM_MASTER) == NULL) {
+    if (status == OX_OK && ox_optim_find(*out, &model->tensors[0], OX_PLANE_MASTER) == NULL) {
         ox_st_close(out);
     }
     return status;

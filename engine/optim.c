@@ -1,6 +1,6 @@
 /* The optimizer's stream: chunk after chunk is read, updated and written, several in flight.
  *
- * A slot holds hi | lo | m | v | gradient of one chunk. What lives in memory is updated there; the slot then only
+ * A slot holds hi | state | gradient of one chunk. What lives in memory is updated there; the slot then only
  * carries the copy that goes to the store, so that memory may change again while the write is in flight.
  * Writes outlive the unit's task and are waited for by the commit. */
 #include "engine/engine_internal.h"
@@ -23,19 +23,14 @@ struct unit_run {
 };
 
 struct slot_view {
-    uint16_t *hi, *lo;
-    float *m, *v;
-    unsigned char *grad;
+    uint16_t *hi;
+    unsigned char *state, *grad;
 };
 
-static struct slot_view view_slot(const struct ox_optim_slot *slot, uint64_t count) {
-    unsigned char *at = slot->base;
-    struct slot_view view;
-    view.hi = (uint16_t *)at;
-    view.lo = (uint16_t *)(at += count * OX_HI_BYTES);
-    view.m = (float *)(at += count * OX_LO_BYTES);
-    view.v = (float *)(at += count * 4);
-    view.grad = at + count * 4;
+static struct slot_view view_slot(const struct ox_engine *engine, uint32_t slot_idx, uint64_t count) {
+    unsigned char *const base = engine->slots[slot_idx].base;
+    struct slot_view view = {.hi = (uint16_t *)base, .state = base + count * OX_HI_BYTES};
+    view.grad = view.state + ox_shard_state_bytes(&engine->plan->table, count);
     return view;
 }
 
@@ -86,15 +81,16 @@ static enum ox_status submit(struct ox_engine *engine, uint32_t slot_idx, struct
 static enum ox_status begin_chunk(struct unit_run *run, uint32_t slot_idx, uint32_t chunk_idx) {
     struct ox_engine *const engine = run->engine;
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, run->unit_idx, chunk_idx);
-    const struct slot_view view = view_slot(&engine->slots[slot_idx], chunk.count);
+    const struct slot_view view = view_slot(engine, slot_idx, chunk.count);
     enum ox_status status = OX_OK;
     while (status == OX_OK && engine->slots[slot_idx].writing > 0) {
         status = reap_one(engine);
     }
     if (status == OX_OK && run->homes.state == OX_TIER_NVME) {
         status = submit(engine, slot_idx, (struct ox_store_op){
-            .kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.lo});
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, chunk.count * OX_STATE_BYTES);
+            .kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state});
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_STATE,
+                        ox_shard_state_bytes(&engine->plan->table, chunk.count));
     }
     if (status == OX_OK && run->homes.weights == OX_TIER_NVME) {
         status = submit(engine, slot_idx, (struct ox_store_op){
@@ -113,22 +109,21 @@ static enum ox_status begin_chunk(struct unit_run *run, uint32_t slot_idx, uint3
 
 static enum ox_status write_chunk(struct unit_run *run, uint32_t slot_idx, const struct ox_chunk *chunk) {
     struct ox_engine *const engine = run->engine;
-    const struct slot_view view = view_slot(&engine->slots[slot_idx], chunk->count);
+    const struct slot_view view = view_slot(engine, slot_idx, chunk->count);
     if (run->homes.state == OX_TIER_HOST) {
-        memcpy(view.lo, run->at.lo + chunk->first, chunk->count * OX_LO_BYTES);
-        memcpy(view.m, run->at.m + chunk->first, chunk->count * 4);
-        memcpy(view.v, run->at.v + chunk->first, chunk->count * 4);
+        ox_state_copy(engine, run->unit_idx, chunk, view.state, OX_STATE_TO_CHUNK);
     }
     if (run->at.hi != NULL) {
         memcpy(view.hi, run->at.hi + chunk->first, chunk->count * OX_HI_BYTES);
     }
     enum ox_status status = submit(engine, slot_idx, (struct ox_store_op){
-        .kind = OX_STORE_WRITE, .extent_idx = chunk->state_extent_idx, .buffer = view.lo});
+        .kind = OX_STORE_WRITE, .extent_idx = chunk->state_extent_idx, .buffer = view.state});
     if (status == OX_OK) {
         status = submit(engine, slot_idx, (struct ox_store_op){
             .kind = OX_STORE_WRITE, .extent_idx = chunk->hi_extent_idx, .buffer = view.hi});
     }
-    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, chunk->count * OX_STATE_BYTES);
+    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE,
+                    ox_shard_state_bytes(&engine->plan->table, chunk->count));
     ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, chunk->count * OX_HI_BYTES);
     return status;
 }
@@ -140,37 +135,59 @@ static bool decays(const struct ox_engine *engine, const struct ox_tensor *tenso
     return engine->config.decay_all || (embedding ? engine->config.decay_embeddings : tensor->decay);
 }
 
-/* Tensor by tensor, because decay differs; the gaps between tensors stay zero. `slot` may be NULL. */
-static void update_chunk(struct unit_run *run, const struct ox_chunk *chunk, const struct slot_view *slot) {
+/* The state of a chunk from element `begin` of the unit on, wherever it is updated. */
+static struct ox_state_planes state_at(const struct unit_run *run, const struct ox_chunk *chunk,
+                                       const struct slot_view *slot, uint64_t begin) {
+    const struct ox_state_format format = run->engine->config.state;
+    const uint64_t elems = run->engine->plan->table.shards[run->unit_idx].elem_count;
+    return run->at.state != NULL ? ox_state_planes_at(format, run->at.state, elems, begin)
+                                 : ox_state_planes_at(format, slot->state, chunk->count, begin - chunk->first);
+}
+
+static void update_span(struct unit_run *run, const struct ox_chunk *chunk, const struct slot_view *slot,
+                        struct ox_range range, bool decay) {
     struct ox_engine *const engine = run->engine;
+    const uint64_t in_slot = range.begin - chunk->first;
+    uint16_t *const hi = run->at.hi != NULL ? run->at.hi + range.begin : slot->hi + in_slot;
+    const struct ox_update_span span = {
+        .hi = hi,
+        .hi_out = hi,
+        .state = state_at(run, chunk, slot, range.begin),
+        .grad = run->grad != NULL ? run->grad + range.begin * run->grad_width
+                                  : slot->grad + in_slot * run->grad_width,
+        .grad_dtype = run->grad_width == 2 ? OX_GRAD_BF16 : OX_GRAD_F32,
+        .decay = decay,
+        .stream = run->unit_idx,
+        .first = range.begin,
+        .count = range.end - range.begin,
+    };
+    run->nonfinite_count += ox_update_run_pool(engine->optim_pool, engine->config.isa, engine->config.state, &span,
+                                               &engine->step.hyper);
+}
+
+_Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_SHARD_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0,
+               "a span of q8 state begins with a block");
+
+/* Role by role, because decay differs; the gaps between them stay zero. Tensors of one role are neighbours without a
+ * gap, and one may begin within a block of eight-bit moments, so they are one span. `slot` may be NULL. */
+static void update_chunk(struct unit_run *run, const struct ox_chunk *chunk, const struct slot_view *slot) {
     const struct ox_unit *const unit = &run->model->units[run->unit_idx];
-    const bool hi_here = run->at.hi != NULL, state_here = run->at.lo != NULL;
-    for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &run->model->tensors[i];
+    const struct ox_tensor *const past = &run->model->tensors[unit->tensor_first + unit->tensor_count];
+    for (const struct ox_tensor *tensor = &run->model->tensors[unit->tensor_first]; tensor < past;) {
+        const bool decay = decays(run->engine, tensor);
         const uint64_t begin = ox_max_u64(tensor->offset, chunk->first);
-        const uint64_t end = ox_min_u64(tensor->offset + tensor->count, chunk->first + chunk->count);
-        if (begin >= end) {
-            continue;
+        const enum ox_role role = tensor->role;
+        uint64_t end = 0;
+        for (; tensor < past && tensor->role == role; tensor++) {
+            OX_ASSERT(decays(run->engine, tensor) == decay);
+            end = ox_min_u64(tensor->offset + tensor->count, chunk->first + chunk->count);
         }
-        const uint64_t in_slot = begin - chunk->first;
-        uint16_t *const hi = hi_here ? run->at.hi + begin : slot->hi + in_slot;
-        const struct ox_adam_span span = {
-            .hi = hi,
-            .hi_out = hi,
-            .lo = state_here ? run->at.lo + begin : slot->lo + in_slot,
-            .m = state_here ? run->at.m + begin : slot->m + in_slot,
-            .v = state_here ? run->at.v + begin : slot->v + in_slot,
-            .grad = run->grad != NULL ? run->grad + begin * run->grad_width
-                                      : slot->grad + in_slot * run->grad_width,
-            .grad_dtype = run->grad_width == 2 ? OX_GRAD_BF16 : OX_GRAD_F32,
-            .decay = decays(engine, tensor),
-            .count = end - begin,
-        };
-        run->nonfinite_count +=
-            ox_adam_run_pool(engine->optim_pool, engine->config.isa, &span, &engine->step.hyper);
+        if (begin < end) {
+            update_span(run, chunk, slot, (struct ox_range){.begin = begin, .end = end}, decay);
+        }
     }
     if (run->at.weights_lo != NULL) { /* compute's own copy of lo follows the state's */
-        const uint16_t *const lo = state_here ? run->at.lo + chunk->first : slot->lo;
+        const void *const lo = state_at(run, chunk, slot, chunk->first).lo;
         memcpy(run->at.weights_lo + chunk->first, lo, chunk->count * OX_LO_BYTES);
     }
 }
@@ -185,7 +202,7 @@ static enum ox_status finish_chunk(struct unit_run *run, uint32_t slot_idx, uint
         return status;
     }
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, run->unit_idx, chunk_idx);
-    const struct slot_view view = view_slot(&engine->slots[slot_idx], chunk.count);
+    const struct slot_view view = view_slot(engine, slot_idx, chunk.count);
     update_chunk(run, &chunk, &view);
     return write_chunk(run, slot_idx, &chunk);
 }

@@ -25,11 +25,37 @@ struct ox_resident ox_engine_resident(const struct ox_engine *engine, uint32_t u
     }
     if (ox_plan_home_state(plan, unit_idx) != OX_NONE) {
         unsigned char *const base = resident_ptr(engine, ox_plan_home_state(plan, unit_idx));
-        out.lo = (uint16_t *)base;
-        out.m = (float *)(base + elems * OX_LO_BYTES);
-        out.v = (float *)(base + elems * (OX_LO_BYTES + 4));
+        out.state = base;
     }
     return out;
+}
+
+void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
+                   enum ox_state_way way) {
+    const struct ox_state_format format = engine->config.state;
+    const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
+    const uint64_t elems = engine->plan->table.shards[unit_idx].elem_count;
+    void *const unit_state = ox_engine_resident(engine, unit_idx).state;
+    const struct ox_state_planes unit = ox_state_planes_at(format, unit_state, elems, chunk->first);
+    const struct ox_state_planes alone = ox_state_planes_at(format, chunk_state, chunk->count, 0);
+    const uint64_t lo_bytes = chunk->count * ox_state_lo_width(format), end = ox_state_end(format, &layout);
+    const uint64_t moment = layout.m_scale_offset - layout.m_offset, scales = layout.v_offset - layout.m_scale_offset;
+    const struct {
+        void *unit, *alone;
+        uint64_t bytes;
+    } planes[] = {{unit.lo, alone.lo, lo_bytes}, {unit.m, alone.m, moment}, {unit.v, alone.v, moment},
+                  {unit.m_scale, alone.m_scale, scales}, {unit.v_scale, alone.v_scale, scales}};
+    for (unsigned i = 0; i < sizeof planes / sizeof *planes; i++) {
+        if (planes[i].alone != NULL) {
+            const bool to_unit = way == OX_STATE_TO_UNIT;
+            memcpy(to_unit ? planes[i].unit : planes[i].alone, to_unit ? planes[i].alone : planes[i].unit,
+                   planes[i].bytes);
+        }
+    }
+    if (way == OX_STATE_TO_CHUNK) { /* the padding goes to the drive: it is not what was there before */
+        memset((unsigned char *)chunk_state + lo_bytes, 0, layout.lo_bytes - lo_bytes);
+        memset((unsigned char *)chunk_state + end, 0, layout.bytes - end);
+    }
 }
 
 uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx) {
@@ -41,14 +67,47 @@ void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t 
                           struct ox_chunk_view *out) {
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
     const struct ox_lease scratch = ox_tiers_scratch(&engine->tiers, engine->plan->train);
-    OX_ASSERT(scratch.bytes >= chunk.count * (OX_HI_BYTES + OX_STATE_BYTES + 4));
-    unsigned char *at = scratch.ptr; /* hi | lo | m | v | values: state is one extent, as on the drive */
-    *out = (struct ox_chunk_view){.first = chunk.first, .count = chunk.count};
-    out->hi = (uint16_t *)at;
-    out->lo = (uint16_t *)(at += chunk.count * OX_HI_BYTES);
-    out->m = (float *)(at += chunk.count * OX_LO_BYTES);
-    out->v = (float *)(at += chunk.count * 4);
-    out->values = (float *)(at + chunk.count * 4);
+    const struct ox_state_format format = engine->config.state;
+    const uint64_t state_bytes = ox_state_layout_of(format, chunk.count).bytes;
+    OX_ASSERT(scratch.bytes >= chunk.count * (OX_HI_BYTES + sizeof *out->values) + state_bytes);
+    unsigned char *const state = (unsigned char *)scratch.ptr + chunk.count * OX_HI_BYTES; /* hi | state | values */
+    *out = (struct ox_chunk_view){
+        .first = chunk.first,
+        .count = chunk.count,
+        .format = format,
+        .hi = scratch.ptr,
+        .state = ox_state_planes_at(format, state, chunk.count, 0),
+        .state_bytes = state_bytes,
+        .values = (float *)(state + state_bytes),
+    };
+}
+
+bool ox_plane_exists(enum ox_optim_kind kind, enum ox_plane plane) {
+    return plane != OX_PLANE_V || ox_optim_has_v(kind);
+}
+
+void ox_chunk_clear(const struct ox_chunk_view *view) {
+    memset(view->hi, 0, view->count * OX_HI_BYTES);
+    memset(view->state.lo, 0, view->state_bytes);
+}
+
+void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane) {
+    OX_ASSERT(ox_plane_exists(view->format.kind, plane));
+    if (plane == OX_PLANE_MASTER) {
+        ox_state_master_get(view->format.moments, view->hi, view->state.lo, view->count, view->values);
+        return;
+    }
+    ox_state_moment_get(view->format.moments, plane == OX_PLANE_M ? OX_MOMENT_M : OX_MOMENT_V, &view->state,
+                        view->count, view->values);
+}
+
+uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane) {
+    OX_ASSERT(ox_plane_exists(view->format.kind, plane));
+    if (plane == OX_PLANE_MASTER) {
+        return ox_state_master_set(view->format.moments, view->hi, view->state.lo, view->count, view->values);
+    }
+    return ox_state_moment_set(view->format.moments, plane == OX_PLANE_M ? OX_MOMENT_M : OX_MOMENT_V, &view->state,
+                               view->count, view->values);
 }
 
 /* Device-resident hi (and lo behind it, for fp32) of a chunk; host lanes are drained between steps. */
@@ -59,7 +118,7 @@ static enum ox_status copy_device(struct ox_engine *engine, uint32_t unit_idx, c
     struct ox_lane *const lane = engine->lanes[to_device ? OX_LANE_H2D : OX_LANE_D2H];
     for (int plane = 0; plane < (engine->config.fp32 ? 2 : 1); plane++) {
         unsigned char *const on_device = base + (plane * elems + view->first) * 2;
-        uint16_t *const on_host = plane == 0 ? view->hi : view->lo;
+        uint16_t *const on_host = plane == 0 ? view->hi : view->state.lo;
         struct ox_mark done;
         const struct ox_copy copy = {.target = to_device ? (void *)on_device : on_host,
                                      .source = to_device ? (void *)on_host : on_device,
@@ -87,7 +146,7 @@ static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx
     }
     if (homes->state == OX_TIER_NVME) {
         ops[op_count++] = (struct ox_store_op){.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx,
-                                               .buffer = view->lo};
+                                               .buffer = view->state.lo};
     }
     return op_count == 0 ? OX_OK : ox_store_run(engine->adam_port, ops, op_count);
 }
@@ -103,10 +162,9 @@ enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, 
     if (resident.hi != NULL) {
         memcpy(out->hi, resident.hi + out->first, out->count * OX_HI_BYTES);
     }
-    if (resident.lo != NULL) {
-        memcpy(out->lo, resident.lo + out->first, out->count * OX_LO_BYTES);
-        memcpy(out->m, resident.m + out->first, out->count * 4);
-        memcpy(out->v, resident.v + out->first, out->count * 4);
+    if (resident.state != NULL) {
+        const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+        ox_state_copy(engine, unit_idx, &chunk, out->state.lo, OX_STATE_TO_CHUNK);
     }
     return status;
 }
@@ -114,16 +172,15 @@ enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, 
 enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                    const struct ox_chunk_view *view) {
     const struct ox_resident resident = ox_engine_resident(engine, unit_idx);
+    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
     if (resident.hi != NULL) {
         memcpy(resident.hi + view->first, view->hi, view->count * OX_HI_BYTES);
     }
     if (resident.weights_lo != NULL) {
-        memcpy(resident.weights_lo + view->first, view->lo, view->count * OX_LO_BYTES);
+        memcpy(resident.weights_lo + view->first, view->state.lo, view->count * OX_LO_BYTES);
     }
-    if (resident.lo != NULL) {
-        memcpy(resident.lo + view->first, view->lo, view->count * OX_LO_BYTES);
-        memcpy(resident.m + view->first, view->m, view->count * 4);
-        memcpy(resident.v + view->first, view->v, view->count * 4);
+    if (resident.state != NULL) {
+        ox_state_copy(engine, unit_idx, &chunk, view->state.lo, OX_STATE_TO_UNIT);
     }
     enum ox_status status = OX_OK;
     if (engine->plan->table.shards[unit_idx].homes.weights == OX_TIER_DEVICE) {
@@ -132,10 +189,9 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
     if (status != OX_OK || !engine->loading || engine->store == NULL) {
         return status;
     }
-    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
     const struct ox_store_op ops[] = {
         {.kind = OX_STORE_WRITE, .extent_idx = chunk.hi_extent_idx, .buffer = view->hi},
-        {.kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->lo},
+        {.kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->state.lo},
     };
     return ox_store_run(engine->adam_port, ops, 2);
 }

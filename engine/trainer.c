@@ -84,6 +84,9 @@ static void set_budget(struct ox_trainer *trainer) {
     budget->drive_count = config->nvme_count;
 }
 
+_Static_assert((int)OX_OPTIMIZER_SGD + 1 == (int)OX_OPTIM_KIND_COUNT &&
+                   (int)OX_MOMENTS_CHOICE_Q8 + 1 == (int)OX_MOMENTS_COUNT, "the options name what the optimizer has");
+
 enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct ox_model *model) {
     const struct ox_config *const config = &trainer->config;
     trainer->engine_config = (struct ox_engine_config){
@@ -93,6 +96,7 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
         .micro_batches = (uint32_t)config->gradient_accumulation_steps,
         .fp32 = config->dtype == OX_COMPUTE_FP32,
         .grad_bf16 = config->grad_dtype == OX_COMPUTE_BF16,
+        .state = {.kind = (enum ox_optim_kind)config->optimizer, .moments = (enum ox_moments)config->moments},
         .decay_embeddings = config->decay_embeddings,
         .decay_all = config->decay_all,
         .compute_threads = (uint32_t)(config->compute_threads > 0 ? config->compute_threads : cores()),
@@ -252,10 +256,13 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     }
     const int length = asprintf(text,
         "model: %s, %.2f M parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
+        "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
         "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n",
         model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
-        model->config.vocab, engine->fp32 ? "fp32" : "bf16 weights, fp32 sums", engine->batch, engine->seq,
+        model->config.vocab, engine->fp32 ? "fp32" : "bf16 weights, fp32 sums",
+        ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
+        ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
         overhead, tables);
     free(body);

@@ -43,8 +43,12 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
                               m->rope_scaling.factor, m->rope_scaling.low_factor, m->rope_scaling.high_factor,
                               m->rope_scaling.original, m->window, m->window_layer, m->qk_norm, e->decay_all);
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
-    const uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
-    return ox_hash64(shape, (size_t)more, hash);
+    uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
+    hash = ox_hash64(shape, (size_t)more, hash);
+    /* AdamW in fp32 adds nothing: it is what checkpoints have that do not name their format. */
+    const uint64_t format[] = {hash, e->state.kind, e->state.moments};
+    return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32
+               ? hash : ox_hash_seed(format, sizeof format / sizeof *format);
 }
 
 /* ---- before anything is touched --------------------------------------------------------------------- */
@@ -212,12 +216,15 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
 /* ---- resumed ---------------------------------------------------------------------------------------- */
 
 static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run_state *found, const char *origin) {
-    if (found->version != OX_RUN_STATE_VERSION) {
-        return ox_fail(OX_E_CORRUPT, "%s: state of version %u, this program reads %d", origin, found->version,
-                       OX_RUN_STATE_VERSION);
+    if (found->version < OX_RUN_STATE_OLDEST || found->version > OX_RUN_STATE_VERSION) {
+        return ox_fail(OX_E_CORRUPT, "%s: state of version %u, this program reads %d to %d", origin, found->version,
+                       OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
     }
     const struct ox_run_state expected = trainer->state;
     trainer->state = *found;
+    trainer->state.version = expected.version;
+    trainer->state.optimizer = expected.optimizer;
+    trainer->state.moments = expected.moments;
     if (found->numerics_hash != expected.numerics_hash) {
         ox_log(OX_LOG_WARN, "%s: was made with other training options; from here on the run differs from one that was "
                "never interrupted", origin);
@@ -516,6 +523,8 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
     }
     trainer->state = (struct ox_run_state){
         .version = OX_RUN_STATE_VERSION,
+        .optimizer = (uint16_t)trainer->engine_config.state.kind,
+        .moments = (uint16_t)trainer->engine_config.state.moments,
         .seed = config->seed,
         .data_fingerprint = ox_trainer_data_fingerprint(trainer),
         .numerics_hash = ox_trainer_numerics_hash(trainer),

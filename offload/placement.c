@@ -95,7 +95,7 @@ static uint64_t plane_bytes(const struct search *s, uint32_t unit_idx, enum plan
     if (plane == PLANE_GRAD) { /* a tied table holds two */
         return elems * 4 + (unit_idx == 0 ? s->in->model.tied_elems * 4 : 0);
     }
-    return plane == PLANE_STATE ? elems * OX_STATE_BYTES : ox_plan_weight_bytes(s->in, unit_idx);
+    return plane == PLANE_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
 }
 
 static bool is_wished(const struct search *s, enum plane plane) {

@@ -100,12 +100,13 @@ static uint64_t chunk_elems_max(const struct ox_plan_input *input) {
 }
 
 uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input) {
-    return chunk_elems_max(input) * (OX_HI_BYTES + OX_STATE_BYTES + 4);
+    const uint64_t elems = chunk_elems_max(input);
+    return elems * (OX_HI_BYTES + 4) + ox_shard_state_bytes(input->table, elems);
 }
 
 uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input) {
-    const uint64_t grad_bytes = input->model.grad_bf16 ? 2 : 4;
-    return chunk_elems_max(input) * (OX_HI_BYTES + OX_STATE_BYTES + grad_bytes);
+    const uint64_t elems = chunk_elems_max(input), grad_bytes = input->model.grad_bf16 ? 2 : 4;
+    return elems * (OX_HI_BYTES + grad_bytes) + ox_shard_state_bytes(input->table, elems);
 }
 
 /* All arrays of a plan in one allocation, so that building needs none. */

@@ -63,7 +63,7 @@ const char *ox_task_name(enum ox_task_kind kind);
 enum ox_role_of_use {
     OX_USE_SOURCE, OX_USE_TARGET, /* of a copy, read or write                              */
     OX_USE_WEIGHTS,               /* planes of the task's unit                             */
-    OX_USE_STATE,                 /* host-resident lo, m, v of the task's unit             */
+    OX_USE_STATE,                 /* host-resident lo and moments of the task's unit       */
     OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes (and state, for lo) of unit 0, for a tied head */
     OX_USE_JOINED,                /* fp32 weights                                          */
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
@@ -169,6 +169,7 @@ struct ox_plan {
     uint32_t micro_batches, unit_count;
     uint64_t peak_bytes[OX_TIER_COUNT];     /* arena size needed; NVME: state and spool */
     uint64_t resident_bytes[OX_TIER_COUNT]; /* of it, held between steps: the front of the arena */
+    uint64_t stored_weight_bytes;           /* of those of NVME, hi; the rest is state. Two generations of both */
     uint32_t fullest_task[OX_TIER_COUNT];   /* at which the buffers of an arena together are largest */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
     /* Indexes of buffers the executor asks for by name; OX_NONE where a plan has none. */
@@ -222,7 +223,7 @@ uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t unit_idx);
  * much again of fp32. Part of peak_bytes. */
 uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input);
 
-/* Bytes of the slot that one chunk takes in the optimizer's stream: hi | lo | m | v | gradient. */
+/* Bytes of the slot that one chunk takes in the optimizer's stream: hi | state | gradient. */
 uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input);
 
 /* ---- placement: what fits (offload/placement.c) ---------------------------------------------- */

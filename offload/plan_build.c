@@ -152,7 +152,8 @@ static void place_unit_homes(struct builder *b, uint32_t unit_idx) {
         s->weights_home[unit_idx] = new_resident(b, OX_BUF_WEIGHTS, homes->weights, bytes, unit_idx);
     }
     if (homes->state == OX_TIER_HOST && !b->in->model.eval_only) {
-        s->state_home[unit_idx] = new_resident(b, OX_BUF_STATE, OX_TIER_HOST, elems * OX_STATE_BYTES, unit_idx);
+        s->state_home[unit_idx] = new_resident(b, OX_BUF_STATE, OX_TIER_HOST,
+                                               ox_shard_state_bytes(b->in->table, elems), unit_idx);
     }
 }
 
@@ -536,7 +537,7 @@ static void run_backward(struct builder *b, const struct stage *stage) {
 
 static void count_adam(struct builder *b, struct ox_task *task, uint32_t unit_idx) {
     const struct ox_homes *const homes = &b->in->table->shards[unit_idx].homes;
-    const uint64_t elems = unit_elems(b, unit_idx);
+    const uint64_t elems = unit_elems(b, unit_idx), state = ox_shard_stored_bytes(b->in->table, unit_idx);
     if (homes->grad == OX_TIER_NVME) {
         count(b, task, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, elems * (b->in->model.grad_bf16 ? 2 : 4));
     }
@@ -544,12 +545,12 @@ static void count_adam(struct builder *b, struct ox_task *task, uint32_t unit_id
         return;
     }
     if (homes->state == OX_TIER_NVME) {
-        count(b, task, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, elems * OX_STATE_BYTES);
+        count(b, task, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, state);
     }
     if (homes->weights == OX_TIER_NVME) {
         count(b, task, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, elems * OX_HI_BYTES);
     }
-    count(b, task, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, elems * OX_STATE_BYTES);
+    count(b, task, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, state);
     count(b, task, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, elems * OX_HI_BYTES);
 }
 
@@ -604,15 +605,17 @@ static void run_optimizer(struct builder *b) {
 
 static void sum_nvme(struct builder *b) {
     struct ox_plan *const plan = b->plan;
-    uint64_t elems = 0, spool = 0;
-    for (uint32_t i = 0; i < plan->unit_count; i++) {
-        elems += b->in->model.unit_elems[i];
+    const bool store = b->in->budget.nvme_bytes > 0;
+    uint64_t weights = 0, state = 0, spool = 0;
+    for (uint32_t i = 0; i < plan->unit_count && store; i++) {
+        weights += 2 * b->in->model.unit_elems[i] * OX_HI_BYTES;
+        state += 2 * ox_shard_stored_bytes(b->in->table, i);
     }
     for (uint32_t i = 0; i < plan->spool_count; i++) {
         spool += plan->spool_bytes[i];
     }
-    const bool store = b->in->budget.nvme_bytes > 0;
-    plan->resident_bytes[OX_TIER_NVME] = store ? 2 * elems * (OX_HI_BYTES + OX_STATE_BYTES) : 0;
+    plan->stored_weight_bytes = weights;
+    plan->resident_bytes[OX_TIER_NVME] = weights + state;
     plan->peak_bytes[OX_TIER_NVME] =
         plan->resident_bytes[OX_TIER_NVME] + spool + (store ? b->in->budget.nvme_fixed_bytes : 0);
 }
@@ -643,6 +646,8 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
     struct ox_plan_full *const full = (struct ox_plan_full *)plan;
     OX_ASSERT(plan->unit_count == input->model.unit_count && plan->micro_batches == input->model.micro_batches);
     OX_ASSERT(input->placement.tiles >= 1 && input->placement.tiles <= plan->micro_batches);
+    /* fp32 compute joins hi with a lo of 16 bits, which it finds at the front of the state. */
+    OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS);
     plan->kind = kind;
     plan->task_count = plan->buf_count = 0;
     plan->stage_buf = OX_NONE;

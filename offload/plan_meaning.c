@@ -99,7 +99,7 @@ static uint64_t bytes_of(const struct meaning *m, struct content content, bool a
         return at_home && ox_plan_lo_in_state(m->in, content.unit_idx) ? elems_of(m, content.unit_idx) * OX_HI_BYTES
                                                                        : ox_plan_weight_bytes(m->in, content.unit_idx);
     case STATE:
-        return elems_of(m, content.unit_idx) * OX_STATE_BYTES;
+        return ox_shard_state_bytes(m->in->table, elems_of(m, content.unit_idx));
     case JOINED:
     case SUM:
         return elems_of(m, content.unit_idx) * 4;

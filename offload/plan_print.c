@@ -27,7 +27,7 @@ void ox_plan_ledger(const struct ox_plan *plan, struct ox_ledger *out) {
         out->unused[tier] = plan->peak_bytes[tier] - sum;
     }
     const uint64_t generations = plan->resident_bytes[OX_TIER_NVME];
-    out->bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] = generations / (OX_HI_BYTES + OX_STATE_BYTES) * OX_HI_BYTES;
+    out->bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] = plan->stored_weight_bytes;
     out->bytes[OX_TIER_NVME][OX_BUF_STATE] = generations - out->bytes[OX_TIER_NVME][OX_BUF_WEIGHTS];
     out->unused[OX_TIER_NVME] = plan->peak_bytes[OX_TIER_NVME] - generations;
     for (uint32_t i = 0; i < plan->spool_count; i++) {

@@ -12,7 +12,7 @@ const char *ox_tier_name(enum ox_tier tier) {
 }
 
 enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_count, uint64_t chunk_elems,
-                                   struct ox_shard_table *out) {
+                                   struct ox_state_sizes sizes, struct ox_shard_table *out) {
     *out = (struct ox_shard_table){0};
     if (chunk_elems == 0 || chunk_elems % OX_SHARD_ALIGN_ELEMS != 0) {
         return ox_fail(OX_E_CONFIG, "--chunk-elems %llu: must be a positive multiple of %d",
@@ -39,13 +39,35 @@ enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_cou
     *out = (struct ox_shard_table){.shards = shards,
                                    .unit_count = unit_count,
                                    .chunk_count = (uint32_t)chunk_count,
-                                   .chunk_elems = chunk_elems};
+                                   .chunk_elems = chunk_elems,
+                                   .sizes = sizes};
     return OX_OK;
 }
 
 void ox_shard_table_close(struct ox_shard_table *table) {
     free(table->shards);
     *table = (struct ox_shard_table){0};
+}
+
+uint64_t ox_shard_lo_bytes(const struct ox_shard_table *table, uint64_t count) {
+    OX_ASSERT(count % OX_SHARD_ALIGN_ELEMS == 0);
+    return ox_align_up(count / OX_SHARD_ALIGN_ELEMS * table->sizes.lo_per_group, OX_IO_ALIGN_BYTES);
+}
+
+uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count) {
+    const uint64_t rest = count / OX_SHARD_ALIGN_ELEMS * table->sizes.rest_per_group;
+    return ox_shard_lo_bytes(table, count) + ox_align_up(rest, OX_IO_ALIGN_BYTES);
+}
+
+uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit_idx) {
+    OX_ASSERT(unit_idx < table->unit_count);
+    const uint64_t elems = table->shards[unit_idx].elem_count, last = elems % table->chunk_elems;
+    return elems / table->chunk_elems * ox_shard_state_bytes(table, table->chunk_elems) +
+           ox_shard_state_bytes(table, last);
+}
+
+double ox_shard_bytes_per_elem(const struct ox_shard_table *table) {
+    return OX_HI_BYTES + (double)(table->sizes.lo_per_group + table->sizes.rest_per_group) / OX_SHARD_ALIGN_ELEMS;
 }
 
 struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit_idx, uint32_t chunk_idx) {
@@ -67,8 +89,9 @@ void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec 
         for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
             const struct ox_chunk chunk = ox_shard_chunk(table, unit_idx, i);
             out[chunk.hi_extent_idx] = (struct ox_extent_spec){.bytes = chunk.count * OX_HI_BYTES};
-            out[chunk.state_extent_idx] = (struct ox_extent_spec){.bytes = chunk.count * OX_STATE_BYTES,
-                                                                  .head_bytes = chunk.count * OX_LO_BYTES};
+            out[chunk.state_extent_idx] =
+                (struct ox_extent_spec){.bytes = ox_shard_state_bytes(table, chunk.count),
+                                        .head_bytes = ox_shard_lo_bytes(table, chunk.count)};
         }
     }
 }

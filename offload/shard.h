@@ -17,15 +17,21 @@ extern "C" {
 enum ox_tier { OX_TIER_DEVICE, OX_TIER_HOST, OX_TIER_NVME, OX_TIER_COUNT };
 const char *ox_tier_name(enum ox_tier tier); /* "device", "host", "nvme" */
 
-/* Bytes per parameter of the planes (base/planes.h; fp32 moments). */
-enum { OX_HI_BYTES = 2, OX_LO_BYTES = 2, OX_MV_BYTES = 8, OX_STATE_BYTES = OX_LO_BYTES + OX_MV_BYTES };
+/* Bytes per parameter of hi, and of lo where fp32 compute reads it (base/planes.h). */
+enum { OX_HI_BYTES = 2, OX_LO_BYTES = 2 };
 
-/* Elements of a unit come in multiples of this, so that every plane of every chunk is a whole number of
+/* Elements of a unit come in multiples of this, so that hi and gradient of every chunk are a whole number of
  * OX_IO_ALIGN_BYTES blocks. */
 enum { OX_SHARD_ALIGN_ELEMS = 2048 };
 
+/* What the optimizer's format makes of a parameter's state, as data: bytes for each OX_SHARD_ALIGN_ELEMS elements. The
+ * state of some elements in one piece is lo, padded to OX_IO_ALIGN_BYTES, and the rest behind it, padded likewise. */
+struct ox_state_sizes {
+    uint32_t lo_per_group, rest_per_group;
+};
+
 /* Homes of one unit. Weights: `hi`, and `lo` beside it when the compute type is fp32 and the state is
- * elsewhere. State: lo, m, v. Gradient: the finished sum between backward and Adam. */
+ * elsewhere. State: lo and the moments. Gradient: the finished sum between backward and Adam. */
 struct ox_homes {
     enum ox_tier weights, state, grad;
 };
@@ -41,14 +47,23 @@ struct ox_shard_table {
     uint32_t unit_count;
     uint32_t chunk_count;
     uint64_t chunk_elems; /* of a full chunk, a multiple of OX_SHARD_ALIGN_ELEMS */
+    struct ox_state_sizes sizes;
 };
 
-OX_MUST enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_count,
-                                           uint64_t chunk_elems, struct ox_shard_table *out);
+OX_MUST enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_count, uint64_t chunk_elems,
+                                           struct ox_state_sizes sizes, struct ox_shard_table *out);
 void ox_shard_table_close(struct ox_shard_table *table);
 
+/* Of `count` elements whose state lies in one piece: all of it, and lo with its padding at the front. */
+uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count);
+uint64_t ox_shard_lo_bytes(const struct ox_shard_table *table, uint64_t count);
+/* Of a unit whose state lies chunk by chunk, as in the store. */
+uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit_idx);
+/* Of a parameter with hi, apart from padding. */
+double ox_shard_bytes_per_elem(const struct ox_shard_table *table);
+
 /* Chunk `chunk_idx` of a unit: elements [first, first + count) of its flat vector and its two extents: `hi`
- * alone, and [lo|m|v] with lo as the separately verified head. */
+ * alone, and the state with lo as the separately verified head. */
 struct ox_chunk {
     uint64_t first, count;
     uint32_t hi_extent_idx, state_extent_idx;

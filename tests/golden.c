@@ -109,7 +109,8 @@ struct ox_step_input golden_input(const struct golden *golden, size_t step, uint
                  .eps = golden->eps,
                  .weight_decay = golden->weight_decay,
                  .grad_scale = 1,
-                 .step = step + 1},
+                 .step = step + 1,
+                 .seed = 77},
         .max_grad_norm = golden->max_grad_norm,
     };
 }
@@ -158,7 +159,11 @@ void golden_steps(struct harness *harness, const struct golden *golden, size_t f
 void outcome_read_weights(struct harness *harness, struct outcome *out) {
     for (uint32_t i = 0; i < harness->model->unit_count; i++) {
         free(out->weights[i]);
-        out->weights[i] = harness_read_unit(harness, i);
+        free(out->moments[0][i]);
+        free(out->moments[1][i]);
+        out->weights[i] = harness_read_unit(harness, i, OX_PLANE_MASTER);
+        out->moments[0][i] = harness_read_unit(harness, i, OX_PLANE_M);
+        out->moments[1][i] = harness_read_unit(harness, i, OX_PLANE_V);
     }
 }
 
@@ -176,6 +181,8 @@ void outcome_close(struct outcome *outcome) {
     for (int i = 0; i < GOLDEN_UNITS_MAX; i++) {
         free(outcome->grads[i]);
         free(outcome->weights[i]);
+        free(outcome->moments[0][i]);
+        free(outcome->moments[1][i]);
     }
 }
 
@@ -189,19 +196,60 @@ void outcome_check_same(const char *what, const struct outcome *expected, const 
     const bool losses = memcmp(expected->losses, outcome->losses, sizeof expected->losses) == 0;
     const bool norms = memcmp(expected->norms, outcome->norms, sizeof expected->norms) == 0;
     const bool logits = same_floats(expected->logits, outcome->logits, expected->logits_count);
-    bool weights = true, grads = true;
+    bool weights = true, moments = true, grads = true;
     for (int i = 0; i < GOLDEN_UNITS_MAX; i++) {
         CHECK((expected->weights[i] == NULL) == (outcome->weights[i] == NULL));
         weights = weights && same_floats(expected->weights[i], outcome->weights[i], expected->elems[i]);
+        for (int k = 0; k < 2; k++) {
+            CHECK((expected->moments[k][i] == NULL) == (outcome->moments[k][i] == NULL));
+            moments = moments && same_floats(expected->moments[k][i], outcome->moments[k][i], expected->elems[i]);
+        }
         grads = grads && same_floats(expected->grads[i], outcome->grads[i], expected->elems[i]);
     }
-    const bool same = losses && norms && logits && weights && grads;
+    const bool same = losses && norms && logits && weights && moments && grads;
     printf("  %-46s %s\n", what, same ? "same bits" : "DIFFERENT BITS");
     if (!same) {
-        printf("    losses %d, norms %d, logits %d, gradients %d, weights %d\n", losses, norms, logits, grads,
-               weights);
+        printf("    losses %d, norms %d, logits %d, gradients %d, weights %d, moments %d\n", losses, norms, logits,
+               grads, weights, moments);
     }
     CHECK(same);
+}
+
+void golden_check_places(const struct golden *golden, const struct harness_run *run, const char *what, size_t steps) {
+    struct outcome expected, outcome;
+    printf("%s, %s\n", golden->folder, what);
+    golden_train(golden, run, &harness_in_memory, steps, &expected);
+    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
+        golden_train(golden, run, place, steps, &outcome);
+        outcome_check_same(place->name, &expected, &outcome);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+}
+
+void golden_check_reopened(const struct golden *golden, const struct harness_run *run, const char *what,
+                           size_t steps) {
+    struct outcome expected, outcome;
+    printf("%s, %s, reopened\n", golden->folder, what);
+    golden_train(golden, run, &harness_in_memory, 2 * steps, &expected);
+    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
+        if (!place->store) {
+            continue;
+        }
+        struct harness_place later = place[1].name != NULL && place[1].store ? place[1] : harness_places[0];
+        struct harness harness;
+        later.drives = place->drives;
+        later.chunk_elems = place->chunk_elems;
+        harness_open(run, place, &harness);
+        golden_steps(&harness, golden, 0, steps, &outcome);
+        harness_reopen(run, &later, &harness);
+        golden_steps(&harness, golden, steps, 2 * steps, &outcome);
+        outcome_read_weights(&harness, &outcome);
+        outcome_check_same(place->name, &expected, &outcome);
+        harness_close(&harness);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
 }
 
 void golden_report(const char *what, double measured, double limit) {

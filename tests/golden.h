@@ -32,6 +32,7 @@ struct outcome {
     float *logits;                  /* (batch * seq, vocab) of the first micro-batch of step 0 */
     float *grads[GOLDEN_UNITS_MAX]; /* of step 0, in fp32; NULL where their home is on a drive */
     float *weights[GOLDEN_UNITS_MAX];
+    float *moments[2][GOLDEN_UNITS_MAX]; /* NULL where the optimizer does not have the second */
     uint64_t logits_count, elems[GOLDEN_UNITS_MAX];
 };
 
@@ -49,6 +50,12 @@ void outcome_close(struct outcome *outcome);
 
 /* Compares bit by bit and prints one line. */
 void outcome_check_same(const char *what, const struct outcome *expected, const struct outcome *outcome);
+
+/* `steps` steps at every placement, compared with those in memory; and a run that ends after them and goes on from its
+ * store, elsewhere, for as many again. */
+void golden_check_places(const struct golden *golden, const struct harness_run *run, const char *what, size_t steps);
+void golden_check_reopened(const struct golden *golden, const struct harness_run *run, const char *what,
+                           size_t steps);
 
 /* Prints the measured error beside its tolerance and checks it. */
 void golden_report(const char *what, double measured, double limit);

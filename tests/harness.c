@@ -2,7 +2,6 @@
 
 #include "base/bytes.h"
 #include "base/file.h"
-#include "base/planes.h"
 #include "nvme/io.h"
 #include "tests/test.h"
 
@@ -121,9 +120,8 @@ static void load_chunk(struct harness *harness, uint32_t unit_idx, uint32_t chun
     const struct ox_unit *const unit = &harness->model->units[unit_idx];
     struct ox_chunk_view view;
     ox_engine_chunk_view(harness->engine, unit_idx, chunk_idx, &view);
+    ox_chunk_clear(&view);
     memset(view.values, 0, view.count * sizeof *view.values);
-    memset(view.m, 0, view.count * sizeof *view.m);
-    memset(view.v, 0, view.count * sizeof *view.v);
     for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
         const struct ox_tensor *const tensor = &harness->model->tensors[i];
         const uint64_t begin = ox_max_u64(tensor->offset, view.first);
@@ -137,10 +135,7 @@ static void load_chunk(struct harness *harness, uint32_t unit_idx, uint32_t chun
             view.values[j - view.first] = ox_model_init_value(harness->model, tensor, 1, j - tensor->offset);
         }
     }
-    for (uint64_t i = 0; i < view.count; i++) {
-        view.hi[i] = ox_plane_hi(view.values[i]);
-        view.lo[i] = ox_plane_lo(view.values[i]);
-    }
+    CHECK(ox_chunk_values_set(&view, OX_PLANE_MASTER) == 0);
     REQUIRE_OK(ox_engine_chunk_put(harness->engine, unit_idx, chunk_idx, &view));
 }
 
@@ -175,6 +170,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .fp32 = run->fp32,
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,
+        .state = run->state,
         .compute_threads = run->compute_threads == 0 ? 1 : run->compute_threads,
         .budget = {.unified = place->unified,
                    .device_bytes = UINT64_C(1) << 30,
@@ -250,7 +246,7 @@ void harness_close(struct harness *harness) {
 
 /* ---- looking ------------------------------------------------------------------------------------ */
 
-float *harness_read_unit(struct harness *harness, uint32_t unit_idx) {
+float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_plane plane) {
     float *const values = calloc(harness->model->units[unit_idx].elem_count, sizeof *values);
     if (values == NULL) {
         printf("no memory for unit %u\n", unit_idx);
@@ -259,9 +255,12 @@ float *harness_read_unit(struct harness *harness, uint32_t unit_idx) {
     for (uint32_t i = 0; i < ox_engine_chunk_count(harness->engine, unit_idx); i++) {
         struct ox_chunk_view view;
         REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, i, &view));
-        for (uint64_t j = 0; j < view.count; j++) {
-            values[view.first + j] = ox_plane_join(view.hi[j], view.lo[j]);
+        if (!ox_plane_exists(view.format.kind, plane)) {
+            free(values);
+            return NULL;
         }
+        ox_chunk_values_get(&view, plane);
+        memcpy(values + view.first, view.values, view.count * sizeof *values);
     }
     return values;
 }

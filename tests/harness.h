@@ -34,6 +34,7 @@ struct harness_run {
     uint32_t batch, seq, micro_batches;
     uint32_t compute_threads; /* 0 = 1 */
     bool fp32, grad_bf16, decay_all;
+    struct ox_state_format state; /* zero: AdamW in fp32 */
 };
 
 struct harness {
@@ -53,8 +54,9 @@ void harness_close(struct harness *harness);
 void harness_reopen(const struct harness_run *run, const struct harness_place *place,
                     struct harness *harness);
 
-/* A unit's weights as fp32 masters, elem_count of them; free() it. */
-float *harness_read_unit(struct harness *harness, uint32_t unit_idx);
+/* A plane of a unit as fp32 (the master: its weights), elem_count of them; free() it. NULL where the optimizer does not
+ * have it. */
+float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_plane plane);
 
 /* How far measured values are from expected ones; expected ones that are NaN are not compared. */
 struct harness_error {

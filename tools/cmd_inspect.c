@@ -75,6 +75,8 @@ static json_t *put_list(struct inspection *in, const char *key) {
 
 static void put_state(struct inspection *in, const struct ox_run_state *state) {
     put_code(in, in->report, "run_id", state->run_id, 2);
+    put_text(in, in->report, "optimizer", ox_optim_kind_name((enum ox_optim_kind)state->optimizer));
+    put_text(in, in->report, "moments", ox_moments_name((enum ox_moments)state->moments));
     put_count(in, in->report, "step", state->step);
     put_count(in, in->report, "optimizer_steps", state->optimizer_steps);
     put_count(in, in->report, "windows_drawn", state->cursor);

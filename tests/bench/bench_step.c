@@ -65,9 +65,8 @@ static float fresh_value(const struct ox_tensor *tensor, uint64_t idx) {
 static void load_chunk(struct ox_engine *engine, const struct ox_model *model, uint32_t unit_idx, uint32_t chunk_idx) {
     struct ox_chunk_view view;
     ox_engine_chunk_view(engine, unit_idx, chunk_idx, &view);
+    ox_chunk_clear(&view);
     memset(view.values, 0, view.count * sizeof *view.values);
-    memset(view.m, 0, view.count * sizeof *view.m);
-    memset(view.v, 0, view.count * sizeof *view.v);
     const struct ox_unit *const unit = &model->units[unit_idx];
     for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i];
@@ -77,10 +76,7 @@ static void load_chunk(struct ox_engine *engine, const struct ox_model *model, u
             view.values[at - view.first] = fresh_value(tensor, at - tensor->offset);
         }
     }
-    for (uint64_t i = 0; i < view.count; i++) {
-        view.hi[i] = ox_plane_hi(view.values[i]);
-        view.lo[i] = ox_plane_lo(view.values[i]);
-    }
+    CHECK(ox_chunk_values_set(&view, OX_PLANE_MASTER) == 0);
     REQUIRE_OK(ox_engine_chunk_put(engine, unit_idx, chunk_idx, &view));
 }
 

@@ -10,24 +10,11 @@
 
 enum { FEW_STEPS = 2 };
 
-struct numerics {
-    const char *name;
-    bool fp32, grad_bf16;
-};
-
-static void check_places(const struct golden *golden, struct numerics numerics) {
+static void check_places(const struct golden *golden, const char *what, bool fp32, bool grad_bf16) {
     struct harness_run run = golden_run(golden);
-    struct outcome expected, outcome;
-    run.fp32 = numerics.fp32;
-    run.grad_bf16 = numerics.grad_bf16;
-    printf("%s, %s\n", golden->folder, numerics.name);
-    golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &expected);
-    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
-        golden_train(golden, &run, place, FEW_STEPS, &outcome);
-        outcome_check_same(place->name, &expected, &outcome);
-        outcome_close(&outcome);
-    }
-    outcome_close(&expected);
+    run.fp32 = fp32;
+    run.grad_bf16 = grad_bf16;
+    golden_check_places(golden, &run, what, FEW_STEPS);
 }
 
 /* Lanes that start late, and memory that holds NaN before it is written. */
@@ -43,32 +30,6 @@ static void check_chaos(const struct golden *golden) {
         place.chaos_seed = i + 1;
         golden_train(golden, &run, &place, FEW_STEPS, &outcome);
         outcome_check_same(place.name, &expected, &outcome);
-        outcome_close(&outcome);
-    }
-    outcome_close(&expected);
-}
-
-/* A run that ends after two steps and goes on from its store, elsewhere. */
-static void check_resume(const struct golden *golden) {
-    const struct harness_run run = golden_run(golden);
-    struct outcome expected, outcome;
-    printf("%s, reopened\n", golden->folder);
-    golden_train(golden, &run, &harness_in_memory, 2 * FEW_STEPS, &expected);
-    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
-        if (!place->store) {
-            continue;
-        }
-        struct harness_place later = place[1].name != NULL && place[1].store ? place[1] : harness_places[0];
-        struct harness harness;
-        later.drives = place->drives;
-        later.chunk_elems = place->chunk_elems;
-        harness_open(&run, place, &harness);
-        golden_steps(&harness, golden, 0, FEW_STEPS, &outcome);
-        harness_reopen(&run, &later, &harness);
-        golden_steps(&harness, golden, FEW_STEPS, 2 * FEW_STEPS, &outcome);
-        outcome_read_weights(&harness, &outcome);
-        outcome_check_same(place->name, &expected, &outcome);
-        harness_close(&harness);
         outcome_close(&outcome);
     }
     outcome_close(&expected);
@@ -180,13 +141,14 @@ int main(void) {
     golden_open("llama_tied_gqa", &tied);
     golden_open("llama_untied_odd", &untied);
     golden_open("gpt2_small", &learned);
-    check_places(&tied, (struct numerics){"fp32", true, false});
-    check_places(&tied, (struct numerics){"bf16 with gradients in bf16", false, true});
-    check_places(&untied, (struct numerics){"fp32 with gradients in bf16", true, true});
-    check_places(&learned, (struct numerics){"bf16", false, false});
+    check_places(&tied, "fp32", true, false);
+    check_places(&tied, "bf16 with gradients in bf16", false, true);
+    check_places(&untied, "fp32 with gradients in bf16", true, true);
+    check_places(&learned, "bf16", false, false);
     check_chaos(&tied);
     check_chaos(&learned);
-    check_resume(&tied);
+    const struct harness_run run = golden_run(&tied);
+    golden_check_reopened(&tied, &run, "fp32", FEW_STEPS);
     check_stop(&tied, &harness_in_memory);
     check_stop(&untied, &harness_places[0]);
     check_nonfinite(&learned, &harness_in_memory);

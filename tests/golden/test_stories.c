@@ -139,7 +139,7 @@ static void check_first_gradient(struct harness *harness) {
 static double parameters_l2(struct harness *harness) {
     double sum = 0;
     for (uint32_t i = 0; i < harness->model->unit_count; i++) {
-        float *const values = harness_read_unit(harness, i);
+        float *const values = harness_read_unit(harness, i, OX_PLANE_MASTER);
         for (uint64_t j = 0; j < harness->model->units[i].elem_count; j++) {
             sum += (double)values[j] * values[j];
         }

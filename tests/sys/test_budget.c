@@ -143,6 +143,56 @@ static void test_training(const char *deep, const char *flat, char *sharded) {
     CHECK(measure_train(&c) <= base + DRIFT_BYTES);
 }
 
+/* The bytes of a tier that the plan of these words asks for. */
+static uint64_t peak_of(const char *model, const char *memory, const char *words, const char *tier) {
+    struct sys_args args;
+    sys_args_begin(&args, "plan");
+    sys_args_add(&args, "--format json --dtype bf16");
+    sys_args_word(&args, "--model=%s", model);
+    sys_args_add(&args, common);
+    sys_args_add(&args, memory);
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    json_error_t error;
+    json_t *const plan = json_loads(process.outcome.out, JSON_REJECT_DUPLICATES, &error);
+    const json_t *const bytes = json_object_get(json_object_get(plan, "peak_bytes"), tier);
+    const uint64_t peak = (uint64_t)json_integer_value(bytes);
+    json_decref(plan);
+    return peak;
+}
+
+/* Narrower formats free what their header says: on drives in both generations, in memory once; and a run in what is
+ * then left stays in its budget. */
+static void test_formats(const char *deep) {
+    static const struct {
+        const char *words;
+        double bytes_per_param;
+    } formats[] = {{"--moments f32", 12}, {"--moments bf16", 8}, {"--moments q8", 5.03125},
+                   {"--optimizer lion --moments f32", 8}, {"--optimizer sgd --moments q8", 4.015625}};
+    char drive[SYS_PATH_BYTES + 64];
+    snprintf(drive, sizeof drive, "--host-mem 32MiB --weights-tier nvme --state-tier nvme --nvme=%s:2GiB",
+             test_folder());
+    uint64_t widest[2] = {0, 0};
+    for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const uint64_t stored = peak_of(deep, drive, formats[i].words, "nvme");
+        const uint64_t held = peak_of(deep, "--host-mem 1GiB", formats[i].words, "host");
+        widest[0] = i == 0 ? stored : widest[0];
+        widest[1] = i == 0 ? held : widest[1];
+        const double freed = (12 - formats[i].bytes_per_param) * DEEP_PARAMS_MIN;
+        printf("%-32s nvme %6.1f MiB, host %6.1f MiB\n", formats[i].words, (double)stored / (double)OX_MIB,
+               (double)held / (double)OX_MIB);
+        CHECK((double)(widest[0] - stored) >= 2 * freed && (double)(widest[0] - stored) <= 2.2 * freed);
+        CHECK((double)(widest[1] - held) >= freed && (double)(widest[1] - held) <= 1.1 * freed);
+    }
+    const uint64_t memory_mib = ox_div_up(peak_of(deep, "--host-mem 1GiB", "--moments q8", "host"), OX_MIB);
+    char memory[128];
+    CHECK(memory_mib * OX_MIB < (uint64_t)DEEP_PARAMS_MIN * STATE_BYTES_PER_PARAM);
+    snprintf(memory, sizeof memory, "--dtype bf16 --moments q8 --host-mem %lluMiB", (unsigned long long)memory_mib);
+    const struct budget_case c = {.name = "q8", .model = deep, .memory = memory, .more = "--max-steps 1",
+                                  .memory_bytes = memory_mib * OX_MIB};
+    (void)measure_train(&c);
+}
+
 static void test_eval(const char *sharded) {
     const struct budget_case c = {.name = "eval", .model = sharded, .memory = "--host-mem 72MiB",
                                   .memory_bytes = 72 * OX_MIB};
@@ -237,6 +287,7 @@ int main(void) {
     write_model("flat", 1, flat);
     sys_write_text(20000, text_path);
     test_training(deep, flat, sharded);
+    test_formats(deep);
     test_eval(sharded);
     test_refusals(deep, flat);
     return test_end();

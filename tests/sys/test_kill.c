@@ -13,12 +13,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KILLS = 100, STEPS = 1000, SAVE_STEPS = 25, SHORT_STEPS = 12, LINE = SYS_PATH_BYTES + 64 };
+enum { KILLS = 70, KILLS_NARROW = 30, STEPS = 1000, SAVE_STEPS = 25, SHORT_STEPS = 12, LINE = SYS_PATH_BYTES + 64 };
 
 static const char common_words[] =
     "--gradient-accumulation-steps 2 --batch-size 1 --max-seq-length 16 --learning-rate 3e-3"
     " --lr-scheduler-type cosine --warmup-steps 4 --max-grad-norm 0.5 --eval-windows 4 --compute-threads 1"
     " --optimizer-threads 1 --chunk-elems 8192";
+
+/* What all runs of a part of the test compute in. */
+static const char *numerics = "";
 
 static struct sys_args args;
 static struct sys_process process;
@@ -32,6 +35,7 @@ static void begin(const char *name, unsigned steps, const char *words) {
     sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
     sys_args_word(&args, "--max-steps=%u", steps);
     sys_args_add(&args, common_words);
+    sys_args_add(&args, numerics);
     sys_args_add(&args, words);
     sys_make_folder(sys_path(folder, "%s-drive", name));
     sys_args_word(&args, "--nvme");
@@ -148,11 +152,11 @@ static void begin_part(bool resuming, uint64_t kill_idx) {
     sys_args_add(&args, resuming ? "--resume latest" : "--overwrite-output-dir");
 }
 
-/* One process, killed unless it ends before. False when the run is complete. */
-static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx) {
+/* One process, killed before `kills_max` unless it ends before. False when the run is complete. */
+static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx, unsigned kills_max) {
     begin_part(*resuming, kill_idx);
     sys_start(&args, &process);
-    if (kill_idx < KILLS) {
+    if (kill_idx < kills_max) {
         await_moment(kill_idx, known->started, known->told_step);
         kill(process.pid, SIGKILL);
     }
@@ -190,14 +194,15 @@ static void count_restored(void) {
     free(text);
 }
 
-static void test_kills(void) {
+static void test_kills(const char *words, unsigned kills_max) {
+    numerics = words;
     begin("expected", STEPS, "--eval-steps 10 --save-total-limit 2");
     sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
     sys_run_well(&args, &process);
-    while (counts.kills < KILLS && test_failure_count == 0) {
+    while (counts.kills < kills_max && test_failure_count == 0) {
         struct knowledge known = {0};
         bool resuming = false;
-        while (run_part(&known, &resuming, counts.kills)) {
+        while (run_part(&known, &resuming, counts.kills, kills_max)) {
             continue;
         }
         counts.ends++;
@@ -209,6 +214,7 @@ static void test_kills(void) {
            counts.kills, counts.before_start, counts.while_saving, counts.resumes, counts.starts_over, counts.commits,
            counts.restored, counts.ends);
     remove_run("killed");
+    remove_run("expected");
 }
 
 /* ---- asked to stop ----------------------------------------------------------------------------------- */
@@ -324,6 +330,7 @@ int main(void) {
     sys_write_model("llama", model_path);
     sys_write_text(20000, text_path);
     test_asked();
-    test_kills();
+    test_kills("", KILLS);
+    test_kills(" --dtype bf16 --moments q8", KILLS + KILLS_NARROW);
     return test_end();
 }

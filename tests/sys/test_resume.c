@@ -18,6 +18,9 @@ static const char *const defaults[][2] = {{"--learning-rate", "3e-3"}, {"--chunk
 static const char on_drives[] = " --device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme"
                                 " --grads-tier nvme --activation-tier nvme";
 
+/* What all runs of a part of the test compute in. */
+static const char *numerics = "";
+
 static struct sys_args args;
 static struct sys_process process;
 static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
@@ -32,6 +35,7 @@ static void begin(const char *name, int drives, const char *words) {
     sys_args_word(&args, "--data=%s", text_path);
     sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
     sys_args_add(&args, common_words);
+    sys_args_add(&args, numerics);
     sys_args_add(&args, words);
     for (int i = 0; i < 2; i++) {
         if (strstr(words, defaults[i][0]) == NULL) {
@@ -95,7 +99,11 @@ static void compare(const char *name, unsigned from) {
     free(evals);
 }
 
-static void make_expected(void) {
+static void make_expected(const char *words) {
+    numerics = words;
+    remove_run("expected");
+    free(expected_steps);
+    free(expected_evals);
     sys_path(expected_folder, "expected");
     snprintf(expected_checkpoint, sizeof expected_checkpoint, "%s/checkpoint-%d", expected_folder, STEPS);
     begin("expected", 0, "--save-steps 1");
@@ -326,6 +334,46 @@ static void test_changed_options(void) {
     remove_run("changed");
 }
 
+/* ---- formats of the state -------------------------------------------------------------------------- */
+
+static void expect_inspected(const char *path, const char *optimizer, const char *moments) {
+    char line[2][64];
+    sys_args_begin(&args, "inspect");
+    sys_args_word(&args, "%s", path);
+    sys_run_well(&args, &process);
+    snprintf(line[0], sizeof line[0], "%-16s  %s\n", "optimizer", optimizer);
+    snprintf(line[1], sizeof line[1], "%-16s  %s\n", "moments", moments);
+    CHECK(strstr(process.outcome.out, line[0]) != NULL && strstr(process.outcome.out, line[1]) != NULL);
+}
+
+/* A store is of one format and is not given up for another one; a checkpoint goes over to it, and says so. */
+static void test_other_format(void) {
+    char path[SYS_PATH_BYTES];
+    numerics = " --dtype bf16 --moments q8";
+    stop_at_three(" --save-steps 0");
+    expect_inspected(sys_path(path, "start/checkpoint-3"), "adamw", "q8");
+    expect_inspected(sys_path(path, "start-drive-0"), "adamw", "q8");
+    numerics = " --dtype bf16 --optimizer lion";
+    go_on(1, "");
+    expect(2, "other settings");
+    begin("copy", 1, "");
+    sys_args_word(&args, "--resume=%s", sys_path(path, "copy/checkpoint-3"));
+    sys_run_well(&args, &process);
+    CHECK(said("holds the state of adamw with q8 moments, and the run goes on with lion and f32 moments\n"));
+    CHECK(said("was made with other training options"));
+    expect_inspected(sys_path(path, "copy/checkpoint-8"), "lion", "f32");
+    expect_inspected(sys_path(path, "copy-drive-0"), "lion", "f32");
+    numerics = " --dtype bf16 --moments bf16";
+    begin("back", 0, "");
+    sys_args_word(&args, "--resume=%s", sys_path(path, "copy/checkpoint-8"));
+    sys_run_well(&args, &process);
+    CHECK(said("goes on with adamw and bf16 moments; its numbers are rounded to them; the second moments begin at "
+               "zero\n"));
+    remove_run("back");
+    remove_run("copy");
+    remove_run("start");
+}
+
 /* A checkpoint that is damaged is told, not loaded. */
 static void test_damage(void) {
     char path[SYS_PATH_BYTES], copy[SYS_PATH_BYTES];
@@ -343,7 +391,7 @@ static void test_damage(void) {
 int main(void) {
     sys_write_model("llama", model_path);
     sys_write_text(24000, text_path);
-    make_expected();
+    make_expected("");
     test_named_checkpoints();
     test_chains();
     test_other_placements();
@@ -351,6 +399,10 @@ int main(void) {
     test_refusals();
     test_changed_options();
     test_damage();
+    test_other_format();
+    make_expected(" --dtype bf16 --moments q8");
+    test_named_checkpoints();
+    test_chains();
     free(expected_steps);
     free(expected_evals);
     return test_end();

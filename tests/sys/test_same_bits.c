@@ -23,7 +23,7 @@ static const struct place places[] = {
     {"all on drives, small chunks",
      "--device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme --grads-tier nvme"
      " --activation-tier nvme --chunk-elems 4096 --tiles 1",
-     1, "1 tile, ", 1},
+     1, "1 tile, ", 0},
     {"all on drives, two tiles, three ahead",
      "--device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme --grads-tier nvme"
      " --activation-tier nvme --chunk-elems 6144 --tiles 2 --prefetch-depth 3",
@@ -44,7 +44,7 @@ static const struct place places[] = {
     {"chaos on drives",
      "--chaos-seed 5 --device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme --grads-tier nvme"
      " --activation-tier nvme --chunk-elems 4096 --tiles 2 --prefetch-depth 1 --io-backend threads",
-     2, "2 tiles, prefetch 1", 1},
+     2, "2 tiles, prefetch 1", 0},
     {"chaos in memory", "--chaos-seed 9 --device-mem 4MiB --host-mem 8MiB --tiles 2 --weights-tier host", 0, "2 tiles",
      3},
 };
@@ -64,6 +64,10 @@ static const struct group groups[] = {
     {"gpt2 in bf16", "gpt2", "--dtype bf16 --compute-threads 1 --save-dtype bf16", 3},
     {"llama in bf16 with bf16 gradients", "llama", "--dtype bf16 --grad-dtype bf16 --compute-threads 2", 1},
     {"gpt2 in fp32 with bf16 gradients", "gpt2", "--dtype fp32 --grad-dtype bf16 --compute-threads 1", 1},
+    {"llama in bf16 with q8 moments", "llama", "--dtype bf16 --moments q8 --compute-threads 1 --save-dtype bf16", 1},
+    {"gpt2 in fp32 with bf16 moments", "gpt2", "--dtype fp32 --moments bf16 --compute-threads 1", 0},
+    {"lion with a q8 moment", "gpt2", "--dtype bf16 --optimizer lion --moments q8 --compute-threads 1", 0},
+    {"sgd in fp32", "llama", "--optim sgd --compute-threads 1", 0},
 };
 
 static const char common_words[] =

@@ -74,13 +74,14 @@ static const char *in_folder(const char *name) {
     return path;
 }
 
-static struct ox_engine *open_engine(const struct ox_model *model) {
+static struct ox_engine *open_engine_as(const struct ox_model *model, struct ox_state_format state) {
     const struct ox_engine_config config = {
         .model = model,
         .batch = 1,
         .seq = 8,
         .micro_batches = 1,
-        .fp32 = true,
+        .fp32 = state.moments != OX_MOMENTS_Q8,
+        .state = state,
         .compute_threads = 1,
         .budget = {.unified = true, .host_bytes = 64 * OX_MIB},
         .wish = {.prefetch_depth = -1,
@@ -100,7 +101,11 @@ static struct ox_engine *open_engine(const struct ox_model *model) {
     return engine;
 }
 
-/* Random bits with a finite exponent, and the values that conversions like to lose. */
+static struct ox_engine *open_engine(const struct ox_model *model) {
+    return open_engine_as(model, (struct ox_state_format){0});
+}
+
+/* Random bits with an exponent that every format can hold, and the values that conversions like to lose. */
 static float any_value(uint64_t stream, uint64_t idx) {
     static const uint32_t special[] = {0x80000000u, 1u,          0x80000001u, 0x007fffffu, 0x3f808000u,
                                        0xbf808000u, 0x00008000u, 0x3f7fffffu, 0x7f000000u};
@@ -108,7 +113,7 @@ static float any_value(uint64_t stream, uint64_t idx) {
     ox_philox(11, stream, idx, words);
     const uint32_t bits =
         words[1] % 8 == 0 ? special[words[2] % (sizeof special / sizeof *special)] : words[0];
-    return ox_f32_from_bits((bits & 0x7f800000u) >= 0x7f000000u ? bits & 0xbfffffffu : bits);
+    return ox_f32_from_bits((bits & 0x7f800000u) >= 0x7e000000u ? bits & 0xbfffffffu : bits);
 }
 
 /* Every plane of every tensor takes values of its own. */
@@ -119,15 +124,21 @@ static void fill_engine(struct ox_engine *engine, const struct ox_model *model, 
             struct ox_chunk_view view;
             struct ox_piece piece = {0};
             REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
-            while (ox_piece_next(model, unit_idx, &view, &piece)) {
-                for (uint64_t k = piece.at; k < piece.at + piece.count; k++) {
-                    const uint64_t at = unit_idx * UINT64_C(1000000) + view.first + k;
-                    const float master = any_value(seed, at);
-                    view.hi[k] = ox_plane_hi(master);
-                    view.lo[k] = ox_plane_lo(master);
-                    view.m[k] = any_value(seed + 1, at);
-                    view.v[k] = any_value(seed + 2, at);
+            for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
+                if (!ox_plane_exists(view.format.kind, (enum ox_plane)plane)) {
+                    continue;
                 }
+                memset(view.values, 0, view.count * sizeof *view.values);
+                piece = (struct ox_piece){0};
+                while (ox_piece_next(model, unit_idx, &view, &piece)) {
+                    for (uint64_t k = piece.at; k < piece.at + piece.count; k++) {
+                        const float value =
+                            any_value(seed + (uint64_t)plane, unit_idx * UINT64_C(1000000) + view.first + k);
+                        const bool square = plane == OX_PLANE_V && view.format.moments == OX_MOMENTS_Q8;
+                        view.values[k] = square ? fabsf(value) : value;
+                    }
+                }
+                CHECK(ox_chunk_values_set(&view, (enum ox_plane)plane) == 0);
             }
             REQUIRE_OK(ox_engine_chunk_put(engine, unit_idx, i, &view));
         }
@@ -135,28 +146,54 @@ static void fill_engine(struct ox_engine *engine, const struct ox_model *model, 
     REQUIRE_OK(ox_engine_load_commit(engine, NULL, 0));
 }
 
-/* Bytes of all planes, of the gaps too, that differ. */
+static uint64_t count_in_plane(struct ox_engine *a, struct ox_engine *b, uint32_t unit_idx, uint32_t chunk_idx,
+                               enum ox_plane plane) {
+    static float copy[2048];
+    struct ox_chunk_view view;
+    uint64_t differences = 0;
+    REQUIRE_OK(ox_engine_chunk_get(a, unit_idx, chunk_idx, &view));
+    ox_chunk_values_get(&view, plane);
+    memcpy(copy, view.values, view.count * sizeof *copy);
+    REQUIRE_OK(ox_engine_chunk_get(b, unit_idx, chunk_idx, &view));
+    ox_chunk_values_get(&view, plane);
+    for (uint64_t k = 0; k < view.count; k++) {
+        differences += ox_f32_bits(copy[k]) != ox_f32_bits(view.values[k]);
+    }
+    return differences;
+}
+
+/* Numbers of all planes, of the gaps too, that differ in a bit; and bytes, unless numbers of eight bits may be written in
+ * two ways: with a larger scale and smaller codes. */
 static uint64_t count_differences(struct ox_engine *a, struct ox_engine *b, const struct ox_model *model) {
-    static unsigned char copy[2048 * 12];
+    static unsigned char copy[1 << 16];
     uint64_t differences = 0;
     for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
         for (uint32_t i = 0; i < ox_engine_chunk_count(a, unit_idx); i++) {
             struct ox_chunk_view view;
             REQUIRE_OK(ox_engine_chunk_get(a, unit_idx, i, &view));
-            memcpy(copy, view.hi, view.count * 12); /* hi, lo, m, v lie together */
-            CHECK((unsigned char *)view.values - (unsigned char *)view.hi == (ptrdiff_t)(view.count * 12));
+            const uint64_t bytes = view.count * 2 + view.state_bytes; /* hi and state lie together */
+            CHECK((unsigned char *)view.values - (unsigned char *)view.hi == (ptrdiff_t)bytes && bytes <= sizeof copy);
+            memcpy(copy, view.hi, bytes);
             REQUIRE_OK(ox_engine_chunk_get(b, unit_idx, i, &view));
-            for (uint64_t k = 0; k < view.count * 12; k++) {
+            CHECK(view.count * 2 + view.state_bytes == bytes);
+            for (uint64_t k = 0; k < bytes && view.format.moments != OX_MOMENTS_Q8; k++) {
                 differences += copy[k] != ((unsigned char *)view.hi)[k];
+            }
+            for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
+                if (ox_plane_exists(view.format.kind, (enum ox_plane)plane)) {
+                    differences += count_in_plane(a, b, unit_idx, i, (enum ox_plane)plane);
+                }
             }
         }
     }
     return differences;
 }
 
-static struct ox_run_state make_state(uint64_t step) {
+static struct ox_run_state make_state_as(uint64_t step, struct ox_state_format format) {
     return (struct ox_run_state){
         .version = OX_RUN_STATE_VERSION,
+        .optimizer = (uint16_t)format.kind,
+        .moments = (uint16_t)format.moments,
         .run_id = {UINT64_C(0xfedcba9876543210), 7},
         .step = step,
         .optimizer_steps = step - 1,
@@ -168,6 +205,10 @@ static struct ox_run_state make_state(uint64_t step) {
         .numerics_hash = UINT64_C(0xabcdef),
         .best_eval_loss = 3.1415926535897931,
     };
+}
+
+static struct ox_run_state make_state(uint64_t step) {
+    return make_state_as(step, (struct ox_state_format){0});
 }
 
 static struct ox_checkpoint_save make_save(const char *output, enum ox_dtype dtype) {
@@ -198,11 +239,12 @@ static void check_export(const char *path, struct ox_engine *engine, enum ox_dty
             struct ox_chunk_view view;
             struct ox_piece piece = {0};
             REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
+            ox_chunk_values_get(&view, OX_PLANE_MASTER);
             while (ox_piece_next(model, unit_idx, &view, &piece)) {
                 REQUIRE_OK(ox_hf_read(folder, piece.tensor_idx, piece.first, piece.count, values));
                 for (uint64_t k = 0; k < piece.count; k++) {
-                    const uint16_t hi = view.hi[piece.at + k], lo = view.lo[piece.at + k];
-                    const float want = dtype == OX_DTYPE_F32 ? ox_plane_join(hi, lo) : ox_bf16_to_f32(hi);
+                    const float want = dtype == OX_DTYPE_F32 ? view.values[piece.at + k]
+                                                             : ox_bf16_to_f32(view.hi[piece.at + k]);
                     wrong += ox_f32_bits(want) != ox_f32_bits(values[k]);
                 }
             }
@@ -212,16 +254,17 @@ static void check_export(const char *path, struct ox_engine *engine, enum ox_dty
     ox_hf_close(&folder);
 }
 
-static void test_round_trip(const struct ox_model_config *base, bool tied, enum ox_dtype dtype) {
+static void test_round_trip(const struct ox_model_config *base, bool tied, enum ox_dtype dtype,
+                            struct ox_state_format format) {
     struct ox_model_config config = *base;
     struct ox_model *model = NULL;
     char name[64], path[OX_PATH_BYTES];
     config.tied = tied;
     REQUIRE_OK(ox_model_build(&config, &model));
-    struct ox_engine *first = open_engine(model), *second = open_engine(model);
-    snprintf(name, sizeof name, "run-%s-%d-%d", config.family, tied, dtype);
+    struct ox_engine *first = open_engine_as(model, format), *second = open_engine_as(model, format);
+    snprintf(name, sizeof name, "run-%s-%d-%d-%d%d", config.family, tied, dtype, format.kind, format.moments);
     const char *const output = in_folder(name);
-    const struct ox_run_state state = make_state(10);
+    const struct ox_run_state state = make_state_as(10, format);
     const struct ox_checkpoint_save save = make_save(output, dtype);
     fill_engine(first, model, 100);
     REQUIRE_OK(ox_engine_load_begin(second, 1));
@@ -240,7 +283,7 @@ static void test_round_trip(const struct ox_model_config *base, bool tied, enum 
     CHECK(memcmp(&state, &back, sizeof state) == 0);
 
     /* The exact masters come from a checkpoint of either dtype, and so does the rounded plane. */
-    snprintf(name, sizeof name, "export-%s-%d-%d", config.family, tied, dtype);
+    snprintf(name, sizeof name, "export-%s-%d-%d-%d%d", config.family, tied, dtype, format.kind, format.moments);
     for (int i = 0; i < 2; i++) {
         const enum ox_dtype to = i == 0 ? OX_DTYPE_F32 : OX_DTYPE_BF16;
         const char *const target = in_folder(name);
@@ -467,7 +510,7 @@ static void test_fresh(struct ox_engine *engine, const struct ox_model *model) {
             REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
             while (ox_piece_next(model, unit_idx, &view, &piece)) {
                 for (uint64_t k = 0; k < piece.count; k++) {
-                    uint16_t *const hi = &view.hi[piece.at + k], *const lo = &view.lo[piece.at + k];
+                    uint16_t *const hi = &view.hi[piece.at + k], *const lo = (uint16_t *)view.state.lo + piece.at + k;
                     const float want =
                         ox_model_init_value(model, &model->tensors[piece.tensor_idx], 21, piece.first + k);
                     wrong += ox_f32_bits(ox_plane_join(*hi, *lo)) != ox_f32_bits(want);
@@ -475,7 +518,10 @@ static void test_fresh(struct ox_engine *engine, const struct ox_model *model) {
                 }
             }
             for (uint64_t k = 0; k < view.count; k++) {
-                others += view.hi[k] != 0 || view.lo[k] != 0 || view.m[k] != 0.0f || view.v[k] != 0.0f;
+                others += view.hi[k] != 0;
+            }
+            for (uint64_t k = 0; k < view.state_bytes; k++) {
+                others += ((const unsigned char *)view.state.lo)[k] != 0;
             }
         }
     }
@@ -507,11 +553,175 @@ static void test_companions(struct ox_engine *engine, struct ox_engine *other) {
     CHECK(ox_checkpoint_load(engine, source) == OX_E_CONFIG);
 }
 
+/* A plane of an engine, all units one behind the other; free() it. */
+static float *read_plane(struct ox_engine *engine, const struct ox_model *model, enum ox_plane plane) {
+    uint64_t count = 0, at = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        count += model->units[i].elem_count;
+    }
+    float *const values = calloc(count, sizeof *values);
+    for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
+        for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx); i++) {
+            struct ox_chunk_view view;
+            REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
+            if (ox_plane_exists(view.format.kind, plane)) {
+                ox_chunk_values_get(&view, plane);
+                memcpy(values + at, view.values, view.count * sizeof *values);
+            }
+            at += view.count;
+        }
+    }
+    return values;
+}
+
+/* How a plane came through, element by element: bits, rounded as far as the format's header allows, or zeros. */
+static void check_plane(struct ox_engine *from, struct ox_engine *to, const struct ox_model *model,
+                        enum ox_plane plane, double error_max, bool zero) {
+    float *const before = read_plane(from, model, plane), *const after = read_plane(to, model, plane);
+    uint64_t wrong = 0, count = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        count += model->units[i].elem_count;
+    }
+    for (uint64_t block = 0; block < count; block += OX_Q8_BLOCK) {
+        double largest = 0;
+        for (uint64_t k = block; k < block + OX_Q8_BLOCK; k++) {
+            largest = fmax(largest, fabs((double)before[k]));
+        }
+        for (uint64_t k = block; k < block + OX_Q8_BLOCK; k++) {
+            const double allowed = error_max * fmax(fabs((double)before[k]), largest / 62);
+            wrong += zero ? after[k] != 0.0f : !(fabs((double)after[k] - (double)before[k]) <= allowed);
+        }
+    }
+    CHECK(wrong == 0);
+    free(before);
+    free(after);
+}
+
+/* Gentle numbers: what a state holds in training. */
+static void fill_gently(struct ox_engine *engine, const struct ox_model *model) {
+    fill_engine(engine, model, 500);
+    REQUIRE_OK(ox_engine_load_begin(engine, 1));
+    for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
+        for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx); i++) {
+            struct ox_chunk_view view;
+            REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
+            for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
+                struct ox_piece piece = {0};
+                memset(view.values, 0, view.count * sizeof *view.values);
+                while (ox_piece_next(model, unit_idx, &view, &piece)) {
+                    for (uint64_t k = piece.at; k < piece.at + piece.count; k++) {
+                        const double drawn = ox_uniform(9 + (uint64_t)plane, unit_idx, view.first + k);
+                        view.values[k] = (float)(plane == OX_PLANE_V ? drawn * drawn : drawn - 0.5);
+                    }
+                }
+                CHECK(!ox_plane_exists(view.format.kind, (enum ox_plane)plane) ||
+                      ox_chunk_values_set(&view, (enum ox_plane)plane) == 0);
+            }
+            REQUIRE_OK(ox_engine_chunk_put(engine, unit_idx, i, &view));
+        }
+    }
+    REQUIRE_OK(ox_engine_load_commit(engine, NULL, 0));
+}
+
+enum { FORMATS = OX_OPTIM_KIND_COUNT * OX_MOMENTS_COUNT };
+
+static struct ox_state_format format_at(int idx) {
+    return (struct ox_state_format){(enum ox_optim_kind)(idx / OX_MOMENTS_COUNT),
+                                    (enum ox_moments)(idx % OX_MOMENTS_COUNT)};
+}
+
+/* The checkpoint at `path` is of `source`. */
+static void load_as(const struct ox_model *model, struct ox_engine *source, struct ox_state_format from,
+                    struct ox_state_format to, const char *path) {
+    static const double error_max[OX_MOMENTS_COUNT] = {0.0, 1.0 / 128, 1.0 / 16};
+    const double error = to.moments > from.moments ? error_max[to.moments] : 0.0;
+    struct ox_engine *target = open_engine_as(model, to);
+    fill_engine(target, model, 600);
+    warning_count = 0;
+    REQUIRE_OK(ox_engine_load_begin(target, 1));
+    REQUIRE_OK(ox_checkpoint_load(target, path));
+    CHECK(warning_count == (from.kind != to.kind || from.moments != to.moments));
+    const bool q8_master = to.moments == OX_MOMENTS_Q8 && error > 0.0;
+    check_plane(source, target, model, OX_PLANE_MASTER, q8_master ? 0x1p-15 : 0.0, false);
+    check_plane(source, target, model, OX_PLANE_M, error, false);
+    check_plane(source, target, model, OX_PLANE_V, error, !ox_optim_has_v(from.kind) || !ox_optim_has_v(to.kind));
+    ox_engine_close(&target);
+}
+
+/* From every format to every other: one warning, and exact where the new one holds more. */
+static void test_other_formats(const struct ox_model *model) {
+    for (int i = 0; i < FORMATS; i++) {
+        const struct ox_state_format from = format_at(i);
+        struct ox_engine *source = open_engine_as(model, from);
+        char name[32];
+        snprintf(name, sizeof name, "format-%d", i);
+        const struct ox_checkpoint_save save = make_save(in_folder(name), OX_DTYPE_F32);
+        const struct ox_run_state state = make_state_as(1, from);
+        fill_gently(source, model);
+        REQUIRE_OK(ox_checkpoint_write(source, &state, &save));
+        for (int k = 0; k < FORMATS; k++) {
+            load_as(model, source, from, format_at(k), within(save.output_dir, "checkpoint-1"));
+        }
+        ox_engine_close(&source);
+    }
+}
+
+/* Version 2 named no format, and had one. */
+static void test_version_2(struct ox_engine *engine, const struct ox_model *model) {
+    const char *const output = in_folder("version-2"), *const path = within(output, "checkpoint-6");
+    const char *const manifest = within(path, "trainer_state.json");
+    const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
+    const struct ox_run_state state = make_state(6);
+    struct ox_run_state back;
+    struct ox_engine *other = open_engine(model);
+    json_t *object = NULL;
+    REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
+    REQUIRE_OK(ox_json_load(manifest, 1 << 20, &object));
+    CHECK(json_object_del(object, "optimizer") == 0 && json_object_del(object, "moments") == 0);
+    CHECK(json_dump_file(object, manifest, 0) == 0);
+    CHECK(ox_checkpoint_read_state(path, &back) == OX_E_CORRUPT);
+    json_object_set_new(object, "format_version", json_integer(2));
+    CHECK(json_dump_file(object, manifest, 0) == 0);
+    REQUIRE_OK(ox_checkpoint_read_state(path, &back));
+    CHECK(memcmp(&state, &back, sizeof state) == 0);
+    warning_count = 0;
+    REQUIRE_OK(ox_engine_load_begin(other, 1));
+    REQUIRE_OK(ox_checkpoint_load(other, path));
+    CHECK(warning_count == 0 && count_differences(engine, other, model) == 0);
+    json_object_set_new(object, "format_version", json_integer(3));
+    json_object_set_new(object, "optimizer", json_string("adamw"));
+    json_object_set_new(object, "moments", json_string("q9"));
+    CHECK(json_dump_file(object, manifest, 0) == 0);
+    CHECK(ox_checkpoint_read_state(path, &back) == OX_E_CORRUPT && strstr(ox_error_text(), "\"q9\"") != NULL);
+    json_decref(object);
+    ox_engine_close(&other);
+}
+
+/* Numbers that a state cannot hold are told, not stored. */
+static void test_bad_numbers(const struct ox_model *model) {
+    const struct ox_state_format wide = {0}, narrow = {OX_OPTIM_ADAMW, OX_MOMENTS_Q8};
+    struct ox_engine *source = open_engine_as(model, wide), *target = open_engine_as(model, narrow);
+    const char *const output = in_folder("bad-numbers");
+    const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
+    const struct ox_run_state state = make_state(1);
+    fill_engine(source, model, 700); /* with second moments below zero */
+    REQUIRE_OK(ox_checkpoint_write(source, &state, &save));
+    REQUIRE_OK(ox_engine_load_begin(target, 1));
+    CHECK(ox_checkpoint_load(target, within(output, "checkpoint-1")) == OX_E_CORRUPT);
+    CHECK(strstr(ox_error_text(), "second moments of unit 0") != NULL && strstr(ox_error_text(), output) != NULL);
+    ox_engine_close(&source);
+    ox_engine_close(&target);
+}
+
 int main(void) {
     struct ox_model *model = NULL, *other_model = NULL;
     ox_log_set_sink(count_warnings, NULL);
     for (int i = 0; i < 8; i++) {
-        test_round_trip(i % 2 == 0 ? &llama : &gpt2, i % 4 < 2, i < 4 ? OX_DTYPE_F32 : OX_DTYPE_BF16);
+        test_round_trip(i % 2 == 0 ? &llama : &gpt2, i % 4 < 2, i < 4 ? OX_DTYPE_F32 : OX_DTYPE_BF16,
+                        (struct ox_state_format){0});
+    }
+    for (int i = 1; i < FORMATS; i++) {
+        test_round_trip(i % 2 == 0 ? &llama : &gpt2, true, i % 2 == 0 ? OX_DTYPE_F32 : OX_DTYPE_BF16, format_at(i));
     }
     REQUIRE_OK(ox_model_build(&llama, &model));
     REQUIRE_OK(ox_model_build(&gpt2, &other_model));
@@ -524,6 +734,9 @@ int main(void) {
     test_companions(engine, other);
     test_load_weights(engine, model);
     test_fresh(engine, model);
+    test_version_2(engine, model);
+    test_other_formats(model);
+    test_bad_numbers(model);
     ox_engine_close(&engine);
     ox_engine_close(&other);
     ox_model_close(&model);

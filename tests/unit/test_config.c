@@ -137,6 +137,8 @@ static void test_set(void) {
     set_refused("data", "a\nb", "not UTF-8 text");
     set_refused("data", "a:2000000", "not a weight");
     set_refused("data", "a:1.2.3", "not a weight");
+    set_refused("optimizer", "adam", "adamw, lion, sgd");
+    set_refused("moments", "fp32", "f32, bf16, q8");
     set_refused("packing", "both", "auto, stream, pack, pad");
     set_refused("prompt", "a\xff", "UTF-8");
     set_refused("model", "a\xff", "UTF-8");
@@ -192,12 +194,20 @@ static void test_validate(void) {
     check_refused(OX_CMD_TRAIN, "decay-steps", "5", "wsd");
     check_refused(OX_CMD_TRAIN, "warmup-steps", "101", "exceed --max-steps");
     check_refused(OX_CMD_TRAIN, "tiles", "2", "--gradient-accumulation-steps");
+    check_refused(OX_CMD_TRAIN, "moments", "q8", "use --moments bf16, or --dtype bf16");
+    check_refused(OX_CMD_PLAN, "moments", "q8", "--dtype fp32");
 
     struct ox_config c;
     ox_config_init(&c);
     REQUIRE_OK(set(&c, "model", "m"));
     REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
     REQUIRE_OK(ox_config_validate(&c, OX_CMD_INSPECT));
+    REQUIRE_OK(set(&c, "moments", "q8"));
+    CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG);
+    REQUIRE_OK(set(&c, "data", "d"));
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_EVAL)); /* the configuration of a run, with another --dtype: no state */
+    REQUIRE_OK(set(&c, "dtype", "bf16"));
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
     REQUIRE_OK(set(&c, "warmup-steps", "1"));
     REQUIRE_OK(set(&c, "warmup-ratio", "0.1"));
     CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG);
@@ -288,6 +298,8 @@ static void test_round_trip(void) {
         {"nvme", "/mnt/z:1KiB"},
         {"lr-scheduler-type", "cosine"},
         {"dtype", "bf16"},
+        {"optim", "lion"},
+        {"moments", "q8"},
         {"state-tier", "nvme"},
         {"isa", "avx512"},
         {"max-grad-norm", "1e22"},

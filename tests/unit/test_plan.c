@@ -40,6 +40,21 @@ static void draw_model(struct sample *s, uint64_t seed, uint64_t *counter) {
     model->grad_bf16 = draw(seed, counter, 2);
 }
 
+/* Those of the formats there are, and some that nobody has thought of; fp32 compute needs a lo of two bytes. */
+static struct ox_state_sizes draw_sizes(const struct sample *s, uint64_t seed, uint64_t *counter) {
+    static const struct ox_state_sizes known[] = {{4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
+    enum { KNOWN = sizeof known / sizeof *known };
+    const uint64_t nth = draw(seed, counter, KNOWN + 2);
+    struct ox_state_sizes sizes = nth < KNOWN
+                                      ? known[nth]
+                                      : (struct ox_state_sizes){1 + (uint32_t)draw(seed, counter, 9000),
+                                                                1 + (uint32_t)draw(seed, counter, 20000)};
+    if (s->in.model.fp32) {
+        sizes.lo_per_group = OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS;
+    }
+    return sizes;
+}
+
 static void draw_sample(struct sample *s, uint64_t seed) {
     uint64_t counter = 0;
     memset(s, 0, sizeof *s);
@@ -52,7 +67,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     budget->unified = draw(seed, &counter, 2);
     budget->host_bytes = 500000 + draw(seed, &counter, 2 * total);
     budget->device_bytes = budget->unified ? 0 : 500000 + draw(seed, &counter, 2 * total);
-    budget->nvme_bytes = draw(seed, &counter, 4) ? 100 * total : 0;
+    budget->nvme_bytes = draw(seed, &counter, 4) ? 200 * total : 0;
     s->wish = (struct ox_placement_wish){.prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
                                          .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
                                          .grad_tier = OX_TIER_COUNT};
@@ -61,7 +76,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
         s->wish.prefetch_depth = (int32_t)draw(seed, &counter, 5);
     }
     const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (1 + draw(seed, &counter, 16));
-    REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, &s->table));
+    REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
 }
 
 /* Takes one dependency away, or moves a buffer onto another; the checker must object whenever the result is
@@ -254,6 +269,39 @@ static void change_steps(const struct sample *s, struct ox_plan *plan, struct ta
     }
 }
 
+/* What the plan says of state against sums of its own, piece by piece: memory, drives and traffic. */
+static void check_state_bytes(const struct sample *s, const struct ox_plan *plan) {
+    const struct ox_state_sizes sizes = s->table.sizes;
+    const bool store = s->in.budget.nvme_bytes > 0;
+    uint64_t hi = 0, state = 0, read = 0, home = 0, home_found = 0;
+    for (uint32_t i = 0; i < s->table.unit_count; i++) {
+        uint64_t unit = 0;
+        for (uint32_t k = 0; k < s->table.shards[i].chunk_count; k++) {
+            const uint64_t groups = ox_shard_chunk(&s->table, i, k).count / OX_SHARD_ALIGN_ELEMS;
+            unit += ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
+                    ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES;
+            hi += groups * OX_SHARD_ALIGN_ELEMS * 2;
+        }
+        state += unit;
+        read += s->table.shards[i].homes.state == OX_TIER_NVME ? unit : 0;
+        const uint64_t groups = s->elems[i] / OX_SHARD_ALIGN_ELEMS;
+        home += s->table.shards[i].homes.state == OX_TIER_HOST
+                    ? ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
+                          ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES
+                    : 0;
+    }
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        home_found += plan->bufs[i].kind == OX_BUF_STATE ? plan->bufs[i].bytes : 0;
+    }
+    struct ox_ledger ledger;
+    ox_plan_ledger(plan, &ledger);
+    CHECK(home_found == home);
+    CHECK(plan->traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_STATE] == (store ? state : 0));
+    CHECK(plan->traffic[OX_LINK_NVME_READ][OX_TRAFFIC_STATE] == (store ? read : 0));
+    CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_STATE] == (store ? 2 * state : 0));
+    CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] == (store ? 2 * hi : 0));
+}
+
 static void test_random_plans(void) {
     uint64_t fit = 0, refused = 0, objected = 0;
     struct tally tally = {0};
@@ -266,6 +314,7 @@ static void test_random_plans(void) {
             fit++;
             CHECK(train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
             CHECK(train->peak_bytes[OX_TIER_DEVICE] <= s.in.budget.device_bytes);
+            check_state_bytes(&s, train);
             plant_faults(&s, train, seed, &objected);
             if (seed % 3 == 0) {
                 change_meaning(&s, train, seed, &tally);
