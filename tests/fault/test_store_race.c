@@ -253,8 +253,7 @@ static void killed_writing(const struct ox_io_backend *backend, struct life *lif
 }
 
 int main(int argc, char **argv) {
-    const uint32_t count = argc == 3 && strcmp(argv[1], "--count") == 0 ? (uint32_t)strtoul(argv[2], NULL, 10)
-                                                                        : RACES_AT_ONCE;
+    const uint32_t count = (uint32_t)kit_count(argc, argv, RACES_AT_ONCE);
     struct life *const life = mmap(NULL, sizeof *life, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(life != MAP_FAILED && test_folder() != NULL);
     snprintf(slow_group, sizeof slow_group, "/sys/fs/cgroup/blkio/offload-test-%ld", (long)getpid());
