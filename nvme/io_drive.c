@@ -177,7 +177,7 @@ static enum ox_status open_locked(struct ox_drive *drive, enum ox_drive_mode mod
     }
     enum ox_status status = lock_file(drive->fd, drive->path);
     if (status != OX_OK) {
-        *created = false; /* whoever was faster to lock it has it now, and keeps it */
+        *created = *created && status != OX_E_BUSY; /* whoever was faster to lock it has it now, and keeps it */
         return status;
     }
     if (fstat(drive->fd, &opened) != 0) {

@@ -225,6 +225,59 @@ static void headers(void) {
     rig_close(&rig);
 }
 
+enum { SUMS_MAX = 32 };
+
+static uint32_t sums_take(const struct ox_store *store, uint64_t *sums, uint32_t count) {
+    for (uint32_t i = 0; i < store->layout.extent_count; i++) {
+        sums[count++] = store->tables[store->root->generation][i].head;
+        sums[count++] = store->tables[store->root->generation][i].rest;
+    }
+    return count;
+}
+
+/* A checksum knows run, extent, part, step and attempt: of data that are all the same no two are alike. */
+static void seeds(void) {
+    static const struct ox_extent_spec same[] = {{8192, 4096}, {8192, 4096}};
+    uint64_t sums[SUMS_MAX];
+    uint32_t count = 0;
+    unsigned char *const zeros = kit_buffer(8192);
+    memset(zeros, 0, 8192);
+    for (uint64_t run = 0; run < 2; run++) {
+        struct rig rig = {0};
+        REQUIRE_OK(ox_io_sim_open(1, &rig.sim));
+        kit_init(&rig.kit, rig.sim, "/sim", 1);
+        rig.kit.config.extents = same;
+        rig.kit.config.extent_count = 2;
+        rig.kit.config.run_id[1] += run;
+        REQUIRE_OK(ox_store_create(&rig.kit.config, &rig.store));
+        REQUIRE_OK(ox_store_port_open(rig.store, &rig.port));
+        for (uint64_t step = 1; step <= 3; step++) {
+            const struct ox_store_op ops[] = {{.kind = OX_STORE_WRITE, .extent_idx = 0, .buffer = zeros},
+                                              {.kind = OX_STORE_WRITE, .extent_idx = 1, .buffer = zeros}};
+            for (int attempt = 0; attempt < (step == 2 ? 2 : 1); attempt++) {
+                REQUIRE_OK(ox_store_begin(rig.store, step));
+                REQUIRE_OK(ox_store_run(rig.port, ops, 2));
+                if (step == 2 && attempt == 0) { /* given up: what it would have recorded */
+                    const struct ox_extent_sum *const idle = rig.store->tables[rig.store->root->generation ^ 1];
+                    sums[count++] = idle[0].head;
+                    sums[count++] = idle[0].rest;
+                    ox_store_abort(rig.store);
+                }
+            }
+            REQUIRE_OK(ox_store_commit(rig.store, NULL, 0));
+            count = sums_take(rig.store, sums, count);
+        }
+        rig_close(&rig);
+    }
+    CHECK(count == 2 * (3 * 4 + 2));
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t j = 0; j < i; j++) {
+            CHECK(sums[i] != sums[j]);
+        }
+    }
+    free(zeros);
+}
+
 /* Where a flip lies, and so what must come of it. */
 enum place { IN_STATE, IN_TABLE, IN_ROOT, ELSEWHERE, PLACE_COUNT };
 
@@ -339,6 +392,7 @@ int main(int argc, char **argv) {
     tables();
     roots();
     headers();
+    seeds();
     anywhere(kit_count(argc, argv, FLIPS_USUAL));
     return test_end();
 }
