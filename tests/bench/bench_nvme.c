@@ -1,12 +1,14 @@
 /* How fast a drive is driven: sequential writes and reads, the optimizer's mix (of each chunk of 256 Ki parameters the
  * 10 bytes of lo, m, v and the 2 of hi are read, and as much written), and whole steps of the store, against fio
- * (io_uring, O_DIRECT, same file, block sizes and depth).
+ * (io_uring, O_DIRECT, same file, block sizes and depth; and at its best, as the engine: file and buffers registered,
+ * memory in huge pages, no change to the data between writes).
  *
  *     bench_nvme [--json] [--folder build/bench] [--size 4GiB] [--depth 16] [--block 512KiB] [--rounds 3]
  *                [--no-store]
  *
  * Both backends and fio take turns, so that what else uses the drive slows all, and the median counts. Exits 1 when a
  * ratio is below its limit; without fio the engine's figures stand alone. Sizes should exceed the drive's own caches. */
+#include "base/arena.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -80,37 +82,33 @@ struct rig {
     const struct ox_io_backend *backend;
     struct ox_drive *drive;
     struct ox_io_queue *queue;
-    unsigned char *buffers; /* depth of them, each as large as a request may be */
+    struct ox_arena arena; /* memory as the engine's: depth buffers */
+    uint64_t buffer_bytes;
 };
 
-static void *memory_of(uint64_t bytes) {
-    void *memory = NULL;
-    if (posix_memalign(&memory, 2 << 20, bytes) != 0) {
-        printf("no memory for %" PRIu64 " bytes\n", bytes);
-        exit(1);
-    }
-    memset(memory, 0x5a, bytes);
-    return memory;
+static uint64_t buffer_bytes_of(enum work work, const struct options *options) {
+    return work == WORK_MIX ? STATE_BYTES : options->block;
 }
 
-static void rig_open(const struct ox_io_backend *backend, const struct options *options, enum ox_drive_mode mode,
-                     struct rig *rig) {
-    const uint64_t bytes = (uint64_t)options->depth * OX_IO_REQ_BYTES_MAX;
+static void rig_open(const struct ox_io_backend *backend, enum work work, const struct options *options,
+                     enum ox_drive_mode mode, struct rig *rig) {
     rig->backend = backend;
+    rig->buffer_bytes = buffer_bytes_of(work, options);
+    REQUIRE_OK(ox_arena_open("buffers", options->depth * rig->buffer_bytes, &rig->arena));
+    memset(rig->arena.base, 0x5a, rig->arena.bytes);
     REQUIRE_OK(backend->drive_open(backend, drive_path, mode, &rig->drive));
     if (mode == OX_DRIVE_CREATE) {
         REQUIRE_OK(backend->drive_allocate(rig->drive, options->bytes));
     }
     REQUIRE_OK(backend->queue_open(backend, &rig->drive, 1, options->depth, &rig->queue));
-    rig->buffers = memory_of(bytes);
-    const struct ox_io_region region = {rig->buffers, bytes};
+    const struct ox_io_region region = {rig->arena.base, rig->arena.bytes};
     backend->queue_register(rig->queue, &region, 1);
 }
 
 static void rig_close(struct rig *rig) {
     rig->backend->queue_close(rig->queue);
     rig->backend->drive_close(rig->drive);
-    free(rig->buffers);
+    ox_arena_close(&rig->arena);
 }
 
 static double run_requests(struct rig *rig, enum work work, const struct options *options) {
@@ -124,7 +122,7 @@ static double run_requests(struct rig *rig, enum work work, const struct options
         struct ox_io_req req;
         while (free_count > 0 && (more = sequence_next(&sequence, &req))) {
             req.tag = free_buffers[--free_count];
-            req.buffer = rig->buffers + req.tag * OX_IO_REQ_BYTES_MAX;
+            req.buffer = rig->arena.base + req.tag * rig->buffer_bytes;
             REQUIRE_OK(rig->backend->queue_submit(rig->queue, 0, &req));
             in_flight++;
         }
@@ -151,13 +149,13 @@ static double run_requests(struct rig *rig, enum work work, const struct options
 struct step {
     struct ox_store *store;
     struct ox_store_port *port;
-    unsigned char *stages;
+    struct ox_arena stages;
     uint32_t chunk_count;
     uint64_t number;
 };
 
 static void stage_submit(struct step *step, uint32_t stage, uint32_t chunk, bool write) {
-    unsigned char *const base = step->stages + (uint64_t)stage * (STATE_BYTES + HI_BYTES);
+    unsigned char *const base = step->stages.base + (uint64_t)stage * (STATE_BYTES + HI_BYTES);
     for (uint32_t i = 0; i < 2; i++) {
         REQUIRE_OK(ox_store_submit(step->port, &(struct ox_store_op){
             .kind = write ? OX_STORE_WRITE : OX_STORE_READ, .extent_idx = 2 * chunk + i,
@@ -216,8 +214,9 @@ static void step_open(const struct ox_io_backend *backend, const struct options 
     free(extents);
     REQUIRE_OK(ox_store_port_open(step->store, &step->port));
     const uint64_t stage_bytes = (uint64_t)STAGES * (STATE_BYTES + HI_BYTES);
-    step->stages = memory_of(stage_bytes);
-    ox_store_port_register(step->port, &(struct ox_io_region){step->stages, stage_bytes}, 1);
+    REQUIRE_OK(ox_arena_open("stages", stage_bytes, &step->stages));
+    memset(step->stages.base, 0x5a, stage_bytes);
+    ox_store_port_register(step->port, &(struct ox_io_region){step->stages.base, stage_bytes}, 1);
     struct ox_store_info info;
     ox_store_info(step->store, &info);
     step->number = info.step;
@@ -226,7 +225,7 @@ static void step_open(const struct ox_io_backend *backend, const struct options 
 static void step_close(struct step *step) {
     ox_store_port_close(&step->port);
     ox_store_close(&step->store);
-    free(step->stages);
+    ox_arena_close(&step->stages);
 }
 
 /* Both generations are written once, so that no later step meets blocks that never were. */
@@ -236,7 +235,7 @@ static void step_create(const struct ox_io_backend *backend, const struct option
     for (uint32_t pass = 0; pass < 2; pass++) {
         REQUIRE_OK(ox_store_begin(step.store, ++step.number));
         for (uint32_t i = 0; i < 2 * step.chunk_count; i++) {
-            const struct ox_store_op op = {.kind = OX_STORE_WRITE, .extent_idx = i, .buffer = step.stages};
+            const struct ox_store_op op = {.kind = OX_STORE_WRITE, .extent_idx = i, .buffer = step.stages.base};
             REQUIRE_OK(ox_store_run(step.port, &op, 1));
         }
         REQUIRE_OK(ox_store_commit(step.store, NULL, 0));
@@ -255,6 +254,7 @@ static bool run_fio_program(const char *const *args) {
         const int null = open("/dev/null", O_RDWR);
         dup2(null, STDOUT_FILENO);
         dup2(null, STDERR_FILENO);
+        setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1); /* huge pages, as the engine has */
         execvp("fio", (char *const *)args);
         _exit(127);
     }
@@ -284,7 +284,8 @@ static double run_fio(enum work work, const struct options *options) {
     }
     const char *const args[] = {"fio", "--name=bench", path, size, depth, block, output, "--output-format=json",
                           work == WORK_READ ? "--rw=read" : work == WORK_WRITE ? "--rw=write" : "--rw=rw",
-                          "--direct=1", "--ioengine=io_uring", "--fallocate=none", "--allow_file_create=0", NULL};
+                          "--direct=1", "--ioengine=io_uring", "--fixedbufs=1", "--registerfiles=1",
+                                "--scramble_buffers=0", "--fallocate=none", "--allow_file_create=0", NULL};
     json_t *root = NULL;
     if (!run_fio_program(args) || ox_json_load(fio_report, 1 << 20, &root) != OX_OK) {
         return 0.0;
@@ -307,7 +308,7 @@ static void round_run(const struct options *options, uint32_t round) {
                 rates[work][DRIVER_FIO][round] = run_fio((enum work)work, options);
             } else if (driver != DRIVER_FIO && present[driver]) {
                 struct rig rig;
-                rig_open(backends[driver], options, OX_DRIVE_OPEN, &rig);
+                rig_open(backends[driver], (enum work)work, options, OX_DRIVE_OPEN, &rig);
                 rates[work][driver][round] = run_requests(&rig, (enum work)work, options);
                 rig_close(&rig);
             }
@@ -438,7 +439,8 @@ int main(int argc, char **argv) {
     present[DRIVER_THREADS] = true;
     present[DRIVER_URING] = ox_io_probe(why) == ox_io_uring();
     present[DRIVER_FIO] = run_fio_program((const char *const[]){"fio", "--version", NULL});
-    rig_open(present[DRIVER_URING] ? ox_io_uring() : ox_io_threads(), &options, OX_DRIVE_CREATE, &rig);
+    rig_open(present[DRIVER_URING] ? ox_io_uring() : ox_io_threads(), WORK_WRITE, &options,
+             OX_DRIVE_CREATE, &rig);
     announce(&options, why, &rig);
     (void)run_requests(&rig, WORK_WRITE, &options); /* blocks that never were written are slower the first time */
     rig_close(&rig);
