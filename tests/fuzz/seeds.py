@@ -461,6 +461,11 @@ def tokenizer():
 
     tiny = {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
 
+    good("vanish", tokenizer_file(tiny), "", "", "", "??")
+    newlines = {"vocab": {"\n": 0, "\n\n": 1}, "merges": ["\n \n"]}
+    good("cut-vanish", tokenizer_file(newlines), "", "", "", "\nx\n")
+    good("cut-unknown", tokenizer_file({"unk_token": "\n", **newlines}), "", "", "", "\nx\n")
+
     def one(name, **keys):
         bad(name, tokenizer_file(keys.pop("model", tiny), **keys), "", "", "", "ab")
 
