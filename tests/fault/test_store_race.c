@@ -139,7 +139,7 @@ static void lock_lies_on_data(const struct ox_io_backend *backend) {
 
 /* ---- killed with writes under way -------------------------------------------------------------------- */
 
-enum { EXTENTS = 3, EXTENT_BYTES = 2 << 20, SLOW_BYTES_PER_SECOND = 4 << 20 };
+enum { EXTENTS = 3, EXTENT_BYTES = 2 << 20, SLOW_BYTES_PER_SECOND = 6 << 20 };
 static const struct ox_extent_spec extents[EXTENTS] = {{EXTENT_BYTES, 4096}, {EXTENT_BYTES, 0}, {EXTENT_BYTES, 0}};
 
 struct life {
@@ -209,7 +209,7 @@ static void succeed(const struct kit *kit, uint64_t step, bool slow, uint64_t ki
     CHECK(!wrong);
     REQUIRE_OK(kit_commit(store, port, step + 1));
     if (slow) {
-        pause_ms(2500);
+        pause_ms(1200);
     }
     REQUIRE_OK(kit_verify(store, port, step + 1, &wrong));
     CHECK(!wrong);
@@ -252,12 +252,18 @@ static void killed_writing(const struct ox_io_backend *backend, struct life *lif
     REQUIRE_OK(ox_store_remove(kit.folders, 1));
 }
 
+static void remove_group(void) {
+    rmdir(slow_group);
+}
+
 int main(int argc, char **argv) {
     const uint32_t count = (uint32_t)kit_count(argc, argv, RACES_AT_ONCE);
     struct life *const life = mmap(NULL, sizeof *life, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(life != MAP_FAILED && test_folder() != NULL);
     snprintf(slow_group, sizeof slow_group, "/sys/fs/cgroup/blkio/offload-test-%ld", (long)getpid());
-    const bool group = mkdir(slow_group, 0755) == 0;
+    if (mkdir(slow_group, 0755) == 0) {
+        atexit(remove_group);
+    }
     char why[160];
     lock_lies_on_data(ox_io_threads());
     killed_writing(ox_io_threads(), life);
@@ -266,9 +272,6 @@ int main(int argc, char **argv) {
         killed_writing(ox_io_uring(), life);
     } else {
         printf("uring: skipped: %s\n", why);
-    }
-    if (group) {
-        rmdir(slow_group);
     }
     races(count, ox_io_threads());
     return test_end();
