@@ -48,8 +48,8 @@ const char *ox_wear_text(const struct ox_wear *wear, char *text) {
                                   amount((double)wear->step_bytes, step, sizeof step),
                                   amount(forecast.run_bytes, run, sizeof run), (unsigned long long)wear->step_count);
     if (wear->rated_bytes > 0) {
-        len += (size_t)snprintf(text + len, OX_WEAR_TEXT_BYTES - len, ": %.3g %% of its rated %s", 100.0 * forecast.run_share,
-                                amount((double)wear->rated_bytes, rated, sizeof rated));
+        len += (size_t)snprintf(text + len, OX_WEAR_TEXT_BYTES - len, ": %.3g %% of its rated %s",
+                                100.0 * forecast.run_share, amount((double)wear->rated_bytes, rated, sizeof rated));
     }
     if (forecast.days_left > 0.0) {
         snprintf(text + len, OX_WEAR_TEXT_BYTES - len, ", %.3g %% a day, used up in %.0f days of this",

@@ -30,7 +30,7 @@ void ox_wear_forecast(const struct ox_wear *wear, struct ox_wear_forecast *out);
 /* True when the run would use more than `share_max` of the rating; false when that is unknown. */
 bool ox_wear_exceeds(const struct ox_wear *wear, double share_max);
 
-/* One line for people: "writes 98.0 GB per step, 9.8 TB in 100 steps: 0.82 % of its rated 1200 TB ..."; returns text. */
+/* One line for people: "writes 98.0 GB per step, 9.8 TB in 100 steps: 0.82 % of its rated 1.2 PB"; returns text. */
 enum { OX_WEAR_TEXT_BYTES = 256 };
 const char *ox_wear_text(const struct ox_wear *wear, char *text);
 

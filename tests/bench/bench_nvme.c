@@ -3,10 +3,10 @@
  * (io_uring, O_DIRECT, same file, block sizes and depth; and at its best, as the engine: file and buffers registered,
  * memory in huge pages, no change to the data between writes).
  *
- *     bench_nvme [--json] [--folder build/bench] [--size 4GiB] [--depth 16] [--block 512KiB] [--rounds 3]
- *                [--no-store]
+ *     bench_nvme [--json] [--folder build/bench] [--size 4GiB] [--depth 16] [--block 512KiB]
+ *                [--rounds 3] [--no-store]
  *
- * Both backends and fio take turns, so that what else uses the drive slows all, and the median counts. Exits 1 when a
+ * Both backends and fio take turns, so that what else uses the drive slows all; the median counts. Exits 1 when a
  * ratio is below its limit; without fio the engine's figures stand alone. Sizes should exceed the drive's own caches. */
 #include "base/arena.h"
 #include "base/bytes.h"

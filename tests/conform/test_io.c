@@ -300,7 +300,7 @@ static enum ox_status move_one(const struct ox_io_backend *backend, struct ox_dr
     return done->status;
 }
 
-/* The kernel itself gives less than was asked: a file that another process cut, and a limit on how far one may write. */
+/* The kernel itself gives less than was asked: of a file that another process cut, and beyond a limit of writing. */
 static void kernel_gives_less(const struct ox_io_backend *backend) {
     struct ox_drive *drive = drive_make(backend, "less");
     unsigned char *const data = kit_buffer(65536);
