@@ -154,6 +154,10 @@ tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy_test.sh
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy.sh -l $(B)/liboffload.a
 
+# Plants known bugs in a copy of the store and shows that its tests catch them.
+negative:
+	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tools/negative_controls.sh $(bugs)
+
 fuzz:
 	$(Q)MAKE='$(MAKE)' RUNS='$(runs)' sh tools/fuzz.sh $(targets)
 
@@ -192,6 +196,7 @@ help:
 	@echo "make tests      builds the test programs        make bench    builds and runs the benchmark programs"
 	@echo "make tidy       the checks of the source text, and the proof that they work"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
+	@echo "make negative   shows that planted bugs in the store are caught by its tests (bugs=\"no_flush in_place\")"
 	@echo "make deps       installs missing packages       make install  to DESTDIR/PREFIX/bin ($(PREFIX))"
 	@echo "make clean      removes build/"
 	@echo
@@ -200,5 +205,5 @@ help:
 
 FORCE:
 
-.PHONY: all tests check test check-san tidy fuzz bench deps detect demo install clean help FORCE
+.PHONY: all tests check test check-san tidy negative fuzz bench deps detect demo install clean help FORCE
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)

@@ -24,7 +24,11 @@ struct ox_pool {
     bool closing;
     ox_pool_fn *fn;
     void *context;
+    struct ox_nodes nodes; /* count below 2: threads run anywhere */
 };
+
+/* The pool whose share 0 this thread is bound for. */
+static _Thread_local const struct ox_pool *bound_to;
 
 /* Loops that follow each other within microseconds are the common case (one operation after the
  * other on the compute lane), so a thread looks a little before it sleeps. */
@@ -36,6 +40,15 @@ static void relax(void) {
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+/* Returns an errno. */
+static int bind_thread(const struct ox_pool *pool, pthread_t thread, uint32_t idx, uint32_t thread_count) {
+    if (pool->nodes.count < 2) {
+        return 0;
+    }
+    const cpu_set_t *const cpus = &pool->nodes.cpus[(uint64_t)idx * pool->nodes.count / thread_count];
+    return pthread_setaffinity_np(thread, sizeof *cpus, cpus);
 }
 
 static void *worker_main(void *context) {
@@ -72,6 +85,11 @@ uint32_t ox_pool_size(const struct ox_pool *pool) {
 }
 
 void ox_pool_run(struct ox_pool *pool, ox_pool_fn *fn, void *context) {
+    if (pool->nodes.count > 1 && bound_to != pool) {
+        bound_to = pool;
+        const int err = bind_thread(pool, pthread_self(), 0, pool->size);
+        (void)err; /* unbound it is slower, no more */
+    }
     if (pool->size == 1) {
         fn(context, 0, 1);
         return;
@@ -116,6 +134,10 @@ void ox_pool_close(struct ox_pool **pool_ptr) {
 }
 
 enum ox_status ox_pool_open(uint32_t thread_count, struct ox_pool **out) {
+    return ox_pool_open_on(NULL, thread_count, out);
+}
+
+enum ox_status ox_pool_open_on(const struct ox_nodes *nodes, uint32_t thread_count, struct ox_pool **out) {
     OX_ASSERT(thread_count > 0);
     *out = NULL;
     struct ox_pool *pool = calloc(1, sizeof *pool);
@@ -127,6 +149,9 @@ enum ox_status ox_pool_open(uint32_t thread_count, struct ox_pool **out) {
     }
     pool->workers = workers;
     pool->size = 1;
+    if (nodes != NULL) {
+        pool->nodes = *nodes;
+    }
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->start, NULL);
     pthread_cond_init(&pool->end, NULL);
@@ -139,6 +164,11 @@ enum ox_status ox_pool_open(uint32_t thread_count, struct ox_pool **out) {
                                  thread_count);
         }
         pool->size++;
+        const int bind_err = bind_thread(pool, workers[i].thread, i + 1, thread_count);
+        if (bind_err != 0) {
+            ox_pool_close(&pool);
+            return ox_fail_errno(OX_E_CONFIG, bind_err, "thread pool: cannot bind thread %u to its memory node", i + 2);
+        }
     }
     *out = pool;
     return OX_OK;

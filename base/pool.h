@@ -3,6 +3,7 @@
 #ifndef OX_BASE_POOL_H
 #define OX_BASE_POOL_H
 
+#include "base/nodes.h"
 #include "base/status.h"
 
 #include <stdint.h>
@@ -18,6 +19,10 @@ typedef void ox_pool_fn(void *context, uint32_t idx, uint32_t count);
 
 /* `thread_count` includes the caller of ox_pool_run: 1 starts no thread. */
 OX_MUST enum ox_status ox_pool_open(uint32_t thread_count, struct ox_pool **out);
+
+/* The same with threads bound to memory nodes, each node a run of neighbouring shares; with one node nothing is bound.
+ * Who calls ox_pool_run is bound by its first call and stays so, and threads it starts later inherit that. */
+OX_MUST enum ox_status ox_pool_open_on(const struct ox_nodes *nodes, uint32_t thread_count, struct ox_pool **out);
 uint32_t ox_pool_size(const struct ox_pool *pool);
 
 /* Calls fn once per share, on all threads, and returns when all have ended. One caller at a time. */

@@ -18,19 +18,36 @@ enum {
     OX_Q8_SHIFT = 19, /* fraction bits of a float that a code leaves out */
     OX_Q8_OCTAVES_M = 6, OX_Q8_OCTAVES_V = 14, /* S = 2^-octaves times the power of two of the block's largest */
     OX_Q8_SCALE_ROUND = 0x7ffff, /* brings fractions above 15/16, which the largest code cannot hold, to the next S */
-    OX_Q8_CENTRE = 0x40,         /* half of the last of 12 random bits */
     OX_Q8_NEAREST = 0x40000,
 };
 #define OX_F32_ONE_BITS UINT32_C(0x3f800000)
 #define OX_F32_INF_BITS UINT32_C(0x7f800000)
 #define OX_NARROW_LIMIT_BITS UINT32_C(0x7f000000) /* 2^127: rounding up from below it stays finite */
 
-/* 32 random bits for an element; a mixing function of two multiplications with full avalanche. */
+/* 32 random bits for an element: steps of the golden ratio from a key, folded and multiplied. They decide roundings,
+ * where it matters that they are cheap: their keys are new in every step. */
+#define OX_NOISE_STRIDE UINT32_C(0x9e3779b9)
+#define OX_NOISE_FACTOR UINT32_C(0x846ca68b)
 static inline uint32_t ox_noise(const uint32_t keys[2], uint32_t idx) {
-    uint32_t x = idx ^ keys[0];
-    x = (x ^ (x >> 16)) * UINT32_C(0x7feb352d);
-    x = (x ^ (x >> 15) ^ keys[1]) * UINT32_C(0x846ca68b);
-    return x ^ (x >> 16);
+    const uint32_t x = idx * OX_NOISE_STRIDE + keys[0];
+    return (x ^ (x >> 16) ^ keys[1]) * OX_NOISE_FACTOR;
+}
+
+/* The bits of it that round m and v in Q8 (the lowest are common to both), and the master; and m and v in BF16. */
+static inline uint32_t ox_noise_q8_m(uint32_t noise) {
+    return noise >> 13;
+}
+static inline uint32_t ox_noise_q8_v(uint32_t noise) {
+    return noise & 0x7ffffu;
+}
+static inline uint32_t ox_noise_q8_master(uint32_t noise) {
+    return noise >> 24;
+}
+static inline uint32_t ox_noise_bf16_m(uint32_t noise) {
+    return noise & 0xffffu;
+}
+static inline uint32_t ox_noise_bf16_v(uint32_t noise) {
+    return noise >> 16;
 }
 
 /* ---- Q8 ------------------------------------------------------------------------------------------- */
@@ -40,9 +57,9 @@ static inline uint8_t ox_q8_scale_byte(uint32_t largest_bits) {
     return (uint8_t)((largest_bits + OX_Q8_SCALE_ROUND) >> 23);
 }
 
-/* The exponent field of S; at least 2, so that S / 2 and 1 / S are normal numbers. */
+/* The exponent field of S; at least 3, so that S / 4 and 2 / S are normal numbers. */
 static inline uint32_t ox_q8_scale_exponent(uint8_t scale_byte, uint32_t octaves) {
-    return (scale_byte < octaves + 2 ? octaves + 2 : scale_byte) - octaves;
+    return (scale_byte < octaves + 3 ? octaves + 3 : scale_byte) - octaves;
 }
 
 static inline float ox_q8_decode(uint32_t code, uint32_t scale_exponent) {

@@ -6,7 +6,6 @@
 enum { LANES = 8 };
 typedef float vf __attribute__((vector_size(32)));
 typedef uint32_t vu __attribute__((vector_size(32)));
-typedef vu lanes_mask; /* all bits of a lane */
 
 static inline vf lanes_f32(float value) {
     return _mm256_set1_ps(value);
@@ -32,24 +31,43 @@ static inline vu lanes_load8(const uint8_t *source) {
     return (vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)source));
 }
 
+static inline vu lanes_load16_signed(const int16_t *source) {
+    return (vu)_mm256_cvtepi16_epi32(_mm_loadu_si128((const void *)source));
+}
+
+static inline vu lanes_load8_signed(const int8_t *source) {
+    return (vu)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)source));
+}
+
 static inline void lanes_store32(float *target, vf value) {
     _mm256_storeu_ps(target, value);
 }
 
-/* The low halves of the lanes. The pack works within 128-bit halves; the permutation brings its two results
- * together. */
-static inline void lanes_store16(uint16_t *target, vu value) {
-    const __m256i words = (__m256i)(value & 0xffffu);
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0x08);
-    _mm_storeu_si128((void *)target, _mm256_castsi256_si128(packed));
+/* Lanes below 65536 of both. The pack works within 128-bit halves; the permutation brings its results together. */
+static inline void lanes_pack(uint16_t *target, vu a, vu b) {
+    const __m256i packed = _mm256_packus_epi32((__m256i)a, (__m256i)b);
+    _mm256_storeu_si256((void *)target, _mm256_permute4x64_epi64(packed, 0xd8));
 }
 
-/* The low bytes: four in each half, brought together. */
-static inline void lanes_store8(uint8_t *target, vu value) {
-    const __m256i pick = _mm256_set1_epi32(0x0c080400);
-    const __m256i packed = _mm256_shuffle_epi8((__m256i)value, pick);
-    const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(packed), _mm256_extracti128_si256(packed, 1));
-    _mm_storel_epi64((void *)target, both);
+/* The low halves of the lanes of both, and the high halves. */
+static inline void lanes_store_low(uint16_t *target, vu a, vu b) {
+    lanes_pack(target, a & lanes_u32(0xffff), b & lanes_u32(0xffff));
+}
+
+static inline void lanes_store_high(uint16_t *target, vu a, vu b) {
+    lanes_pack(target, a >> 16, b >> 16);
+}
+
+/* The low bytes of the lanes of a block: four vectors pack to one, four bytes of each in turn. */
+static inline void lanes_store8(uint8_t *target, const vu value[8]) {
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const vu byte = lanes_u32(255);
+    for (int j = 0; j < 8; j += 4) {
+        const __m256i left = _mm256_packus_epi32((__m256i)(value[j] & byte), (__m256i)(value[j + 1] & byte));
+        const __m256i right = _mm256_packus_epi32((__m256i)(value[j + 2] & byte), (__m256i)(value[j + 3] & byte));
+        const __m256i packed = _mm256_packus_epi16(left, right);
+        _mm256_storeu_si256((void *)(target + j * LANES), _mm256_permutevar8x32_epi32(packed, order));
+    }
 }
 
 static inline vf lanes_fma(vf a, vf b, vf c) {
@@ -97,16 +115,14 @@ static inline uint32_t lanes_first(vu a) {
     return (uint32_t)_mm_cvtsi128_si32(_mm256_castsi256_si128((__m256i)a));
 }
 
-static inline lanes_mask lanes_not_below(vu a, vu limit) {
-    return (vu)_mm256_cmpeq_epi32((__m256i)lanes_max_u32(a, limit), (__m256i)a);
+static inline bool lanes_all_below(vu a, vu limit) {
+    const __m256i reached = _mm256_cmpeq_epi32((__m256i)lanes_max_u32(a, limit), (__m256i)a);
+    return _mm256_testz_si256(reached, reached) != 0;
 }
 
-static inline vf lanes_replace(lanes_mask mask, vf a, vf b) {
-    return _mm256_blendv_ps(a, b, (__m256)mask);
-}
-
-static inline uint32_t lanes_mask_count(lanes_mask mask) {
-    return (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps((__m256)mask));
+/* Bits of `a` where `mask` has ones, of `b` elsewhere. */
+static inline vu lanes_merge(vu mask, vu a, vu b) {
+    return (a & mask) | (b & ~mask);
 }
 
 #define OX_UPDATE_NAME ox_update_avx2

@@ -6,7 +6,6 @@
 enum { LANES = 16 };
 typedef float vf __attribute__((vector_size(64)));
 typedef uint32_t vu __attribute__((vector_size(64)));
-typedef __mmask16 lanes_mask;
 
 static inline vf lanes_f32(float value) {
     return _mm512_set1_ps(value);
@@ -18,6 +17,11 @@ static inline vu lanes_u32(uint32_t value) {
 
 static inline vu lanes_count(void) {
     return (vu){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+}
+
+/* The halfwords 0, 2, 4 ... 62 of two vectors, two indices to a lane. */
+static inline vu lanes_even_halves(void) {
+    return lanes_count() * lanes_u32(0x00040004) + lanes_u32(0x00020000);
 }
 
 static inline vf lanes_load32(const float *source) {
@@ -32,17 +36,34 @@ static inline vu lanes_load8(const uint8_t *source) {
     return (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)source));
 }
 
+static inline vu lanes_load16_signed(const int16_t *source) {
+    return (vu)_mm512_cvtepi16_epi32(_mm256_loadu_si256((const void *)source));
+}
+
+static inline vu lanes_load8_signed(const int8_t *source) {
+    return (vu)_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)source));
+}
+
 static inline void lanes_store32(float *target, vf value) {
     _mm512_storeu_ps(target, value);
 }
 
-/* The low halves and the low bytes of the lanes. */
-static inline void lanes_store16(uint16_t *target, vu value) {
-    _mm256_storeu_si256((void *)target, _mm512_cvtepi32_epi16((__m512i)value));
+/* The low halves of the lanes of both, and the high halves. */
+static inline void lanes_store_low(uint16_t *target, vu a, vu b) {
+    const __m512i pick = (__m512i)(lanes_even_halves());
+    _mm512_storeu_si512(target, _mm512_permutex2var_epi16((__m512i)a, pick, (__m512i)b));
 }
 
-static inline void lanes_store8(uint8_t *target, vu value) {
-    _mm_storeu_si128((void *)target, _mm512_cvtepi32_epi8((__m512i)value));
+static inline void lanes_store_high(uint16_t *target, vu a, vu b) {
+    const __m512i pick = (__m512i)(lanes_even_halves() + lanes_u32(0x00010001));
+    _mm512_storeu_si512(target, _mm512_permutex2var_epi16((__m512i)a, pick, (__m512i)b));
+}
+
+/* The low bytes of the lanes of a block. */
+static inline void lanes_store8(uint8_t *target, const vu value[4]) {
+    for (int j = 0; j < 4; j++) {
+        _mm_storeu_si128((void *)(target + j * LANES), _mm512_cvtepi32_epi8((__m512i)value[j]));
+    }
 }
 
 static inline vf lanes_fma(vf a, vf b, vf c) {
@@ -91,16 +112,13 @@ static inline uint32_t lanes_first(vu a) {
     return (uint32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128((__m512i)a));
 }
 
-static inline lanes_mask lanes_not_below(vu a, vu limit) {
-    return _mm512_cmpge_epu32_mask((__m512i)a, (__m512i)limit);
+static inline bool lanes_all_below(vu a, vu limit) {
+    return _mm512_cmpge_epu32_mask((__m512i)a, (__m512i)limit) == 0;
 }
 
-static inline vf lanes_replace(lanes_mask mask, vf a, vf b) {
-    return _mm512_mask_mov_ps(a, mask, b);
-}
-
-static inline uint32_t lanes_mask_count(lanes_mask mask) {
-    return (uint32_t)__builtin_popcount(mask);
+/* Bits of `a` where `mask` has ones, of `b` elsewhere. */
+static inline vu lanes_merge(vu mask, vu a, vu b) {
+    return (vu)_mm512_ternarylogic_epi32((__m512i)mask, (__m512i)a, (__m512i)b, 0xca);
 }
 
 #define OX_UPDATE_NAME ox_update_avx512

@@ -7,7 +7,6 @@
 enum { LANES = 4 };
 typedef float32x4_t vf;
 typedef uint32x4_t vu;
-typedef uint32x4_t lanes_mask; /* all bits of a lane */
 
 static inline vf lanes_f32(float value) {
     return vdupq_n_f32(value);
@@ -35,19 +34,36 @@ static inline vu lanes_load8(const uint8_t *source) {
     return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
 }
 
+static inline vu lanes_load16_signed(const int16_t *source) {
+    return vreinterpretq_u32_s32(vmovl_s16(vld1_s16(source)));
+}
+
+static inline vu lanes_load8_signed(const int8_t *source) {
+    uint32_t four;
+    memcpy(&four, source, sizeof four);
+    return vreinterpretq_u32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four)))));
+}
+
 static inline void lanes_store32(float *target, vf value) {
     vst1q_f32(target, value);
 }
 
-/* The low halves and the low bytes of the lanes. */
-static inline void lanes_store16(uint16_t *target, vu value) {
-    vst1_u16(target, vmovn_u32(value));
+/* The low halves of the lanes of both, and the high halves. */
+static inline void lanes_store_low(uint16_t *target, vu a, vu b) {
+    vst1q_u16(target, vuzp1q_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)));
 }
 
-static inline void lanes_store8(uint8_t *target, vu value) {
-    const uint16x4_t halves = vmovn_u32(value);
-    const uint32_t four = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(halves, halves))), 0);
-    memcpy(target, &four, sizeof four);
+static inline void lanes_store_high(uint16_t *target, vu a, vu b) {
+    vst1q_u16(target, vuzp2q_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)));
+}
+
+/* The low bytes of the lanes of a block. */
+static inline void lanes_store8(uint8_t *target, const vu value[16]) {
+    for (int j = 0; j < 16; j += 4) {
+        const uint16x8_t left = vuzp1q_u16(vreinterpretq_u16_u32(value[j]), vreinterpretq_u16_u32(value[j + 1]));
+        const uint16x8_t right = vuzp1q_u16(vreinterpretq_u16_u32(value[j + 2]), vreinterpretq_u16_u32(value[j + 3]));
+        vst1q_u8(target + j * LANES, vuzp1q_u8(vreinterpretq_u8_u16(left), vreinterpretq_u8_u16(right)));
+    }
 }
 
 static inline vf lanes_fma(vf a, vf b, vf c) {
@@ -93,16 +109,13 @@ static inline uint32_t lanes_first(vu a) {
     return vgetq_lane_u32(a, 0);
 }
 
-static inline lanes_mask lanes_not_below(vu a, vu limit) {
-    return vcgeq_u32(a, limit);
+static inline bool lanes_all_below(vu a, vu limit) {
+    return vmaxvq_u32(vcgeq_u32(a, limit)) == 0;
 }
 
-static inline vf lanes_replace(lanes_mask mask, vf a, vf b) {
-    return vbslq_f32(mask, b, a);
-}
-
-static inline uint32_t lanes_mask_count(lanes_mask mask) {
-    return vaddvq_u32(vshrq_n_u32(mask, 31));
+/* Bits of `a` where `mask` has ones, of `b` elsewhere. */
+static inline vu lanes_merge(vu mask, vu a, vu b) {
+    return vbslq_u32(mask, a, b);
 }
 
 #define OX_UPDATE_NAME ox_update_neon

@@ -82,9 +82,9 @@ static uint64_t run_bf16(const struct ox_update_job *job) {
                             has_v ? ox_bf16_to_f32(v[i]) : 0.0f};
         advance(job->format.kind, job->hyper, span->decay, grad_read(span, i), &e);
         bad_count += !settle(OX_MOMENTS_BF16, &e);
-        m[i] = bf16_round(e.m, noise & 0xffffu);
+        m[i] = bf16_round(e.m, ox_noise_bf16_m(noise));
         if (has_v) {
-            v[i] = bf16_round(e.v, noise >> 16);
+            v[i] = bf16_round(e.v, ox_noise_bf16_v(noise));
         }
         span->hi_out[i] = ox_plane_hi(e.p);
         lo[i] = ox_plane_lo(e.p);
@@ -97,8 +97,7 @@ static uint32_t larger(uint32_t bits, float value) {
     return magnitude > bits ? magnitude : bits;
 }
 
-/* Up to OX_Q8_BLOCK elements from `begin` on, which share the scales. Of the 32 random bits 12 go to m, 12 to v, 8 to
- * the master. */
+/* Up to OX_Q8_BLOCK elements from `begin` on, which share the scales. */
 static uint64_t run_block(const struct ox_update_job *job, uint64_t begin, uint32_t count) {
     const struct ox_update_span *const span = &job->span;
     const bool has_v = ox_optim_has_v(job->format.kind);
@@ -117,7 +116,7 @@ static uint64_t run_block(const struct ox_update_job *job, uint64_t begin, uint3
         noise[i] = ox_noise(job->noise_keys, (uint32_t)(span->first + begin + i));
         advance(job->format.kind, job->hyper, span->decay, grad_read(span, begin + i), &e);
         bad_count += !settle(OX_MOMENTS_Q8, &e);
-        ox_master24_split(e.p, noise[i] >> 24, &span->hi_out[begin + i], &lo[i]);
+        ox_master24_split(e.p, ox_noise_q8_master(noise[i]), &span->hi_out[begin + i], &lo[i]);
         m_largest = larger(m_largest, e.m);
         v_largest = larger(v_largest, e.v);
         all[i] = e;
@@ -125,13 +124,13 @@ static uint64_t run_block(const struct ox_update_job *job, uint64_t begin, uint3
     *m_scale = ox_q8_scale_byte(m_largest);
     const uint32_t m_new = ox_q8_scale_exponent(*m_scale, OX_Q8_OCTAVES_M);
     for (uint32_t i = 0; i < count; i++) {
-        m[i] = ox_q8_encode_m(all[i].m, m_new, (noise[i] & 0xfffu) << 7 | OX_Q8_CENTRE);
+        m[i] = ox_q8_encode_m(all[i].m, m_new, ox_noise_q8_m(noise[i]));
     }
     if (has_v) {
         *v_scale = ox_q8_scale_byte(v_largest);
         const uint32_t v_new = ox_q8_scale_exponent(*v_scale, OX_Q8_OCTAVES_V);
         for (uint32_t i = 0; i < count; i++) {
-            v[i] = ox_q8_encode_v(all[i].v, v_new, (noise[i] >> 12 & 0xfffu) << 7 | OX_Q8_CENTRE);
+            v[i] = ox_q8_encode_v(all[i].v, v_new, ox_noise_q8_v(noise[i]));
         }
     }
     return bad_count;

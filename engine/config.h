@@ -61,6 +61,8 @@ struct ox_config {
     uint64_t host_mem_bytes;   /* 0 = what the machine has free, less a reserve */
     struct ox_nvme_budget nvme[OX_CONFIG_NVME_MAX]; /* --nvme PATH:SIZE, repeated */
     uint32_t nvme_count;
+    uint64_t drive_endurance_bytes; /* what each drive is rated for; 0 = not known */
+    bool accept_wear;
     /* training */
     uint64_t max_steps;
     double num_train_epochs; /* used when max_steps is 0 */

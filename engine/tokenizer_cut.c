@@ -46,11 +46,13 @@ enum ox_cut ox_cut_of_pattern(const char *text, bool is_regex) {
     return OX_CUT_UNKNOWN;
 }
 
-/* Whether `newline`, as it is written in `text`, is followed by what may be a letter, or a byte of one. */
-static bool has_cut_inside(const char *text, const char *newline) {
+/* Whether `newline`, as it is written in `text`, is followed by what may be a letter, or a byte of one, or stands for
+ * unknown ones (NULL: nothing does). */
+static bool has_cut_inside(const char *text, const char *newline, const char *unknown) {
     const size_t bytes = strlen(newline);
     for (const char *at = strstr(text, newline); at != NULL; at = strstr(at + bytes, newline)) {
-        if (may_be_letter(at[bytes]) || strncmp(at + bytes, "<0x", 3) == 0) {
+        if (may_be_letter(at[bytes]) || strncmp(at + bytes, "<0x", 3) == 0 ||
+            (unknown != NULL && strncmp(at + bytes, unknown, strlen(unknown)) == 0)) {
             return true;
         }
     }
@@ -82,8 +84,8 @@ static bool added_allow(const struct ox_tokenizer *tokenizer, enum ox_cuts cuts)
     for (uint32_t i = 0; i < tokenizer->added_count; i++) {
         const struct ox_added_token *const token = &tokenizer->added[i];
         const bool minds_letter = token->lstrip || cuts == OX_CUTS_BEFORE;
-        if (token->rstrip || (minds_letter && may_be_letter(token->text[0])) || has_cut_inside(token->text, "\n") ||
-            (no_newline && strchr(token->text, '\n') != NULL)) {
+        if (token->rstrip || (minds_letter && may_be_letter(token->text[0])) ||
+            has_cut_inside(token->text, "\n", NULL) || (no_newline && strchr(token->text, '\n') != NULL)) {
             return false;
         }
     }
@@ -127,9 +129,9 @@ static bool has_all_bytes(const struct ox_bpe *bpe) {
     return all;
 }
 
-/* Characters: merges go on over the whole text, so no token may hold a newline and a letter behind it, and no letter may
- * vanish for want of a token, which would bring the newline to what follows; and the newline must be a symbol of its
- * own, where unknown characters are joined into one. What stands before it does not matter. */
+/* Characters: merges go on over the whole text, so no token may hold a newline and a letter behind it, and no letter
+ * may vanish for want of a token, which would bring the newline to what follows; and the newline must be a symbol of
+ * its own, where unknown characters are joined into one. What stands before it does not matter. */
 static bool characters_allow(const struct ox_tokenizer *tokenizer) {
     const struct ox_bpe *const bpe = &tokenizer->bpe;
     const bool newline_known = has_all_bytes(bpe) || (ox_bpe_char_id(bpe, '\n') >= 0 && bpe->unk_id != -1);
@@ -151,7 +153,7 @@ static bool characters_allow(const struct ox_tokenizer *tokenizer) {
     }
     for (uint32_t id = 0; id < bpe->id_count && newline_known; id++) {
         const char *const text = bpe->text_begin[id] == UINT32_MAX ? "" : bpe->texts.data + bpe->text_begin[id];
-        if (has_cut_inside(text, "\n") || has_cut_inside(text, "<0x0A>")) {
+        if (has_cut_inside(text, "\n", bpe->unk_text) || has_cut_inside(text, "<0x0A>", bpe->unk_text)) {
             return false;
         }
     }

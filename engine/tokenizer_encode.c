@@ -534,7 +534,7 @@ static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_add
         while ((*part)->end <= scan->gap_begin) {
             (*part)++;
         }
-        if (status == OX_OK) {
+        if (status == OX_OK && encoder->out->count > first) { /* characters without a token may all have vanished */
             uint8_t *const fresh = marks->marks + marks->count - (encoder->out->count - first);
             status = mark_gap(encoder, scan, *part, first, fresh);
         }

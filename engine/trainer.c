@@ -246,7 +246,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     if (status != OX_OK) {
         return status;
     }
-    char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES];
+    char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
     ox_size_text(ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads), overhead);
     ox_size_text(ox_plan_memory_bytes(plan->train) + (plan->eval != NULL ? ox_plan_memory_bytes(plan->eval) : 0),
                  tables);
@@ -258,13 +258,13 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
         "model: %s, %.2f M parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
-        "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n",
+        "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s",
         model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
         model->config.vocab, engine->fp32 ? "fp32" : "bf16 weights, fp32 sums",
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
-        overhead, tables);
+        overhead, tables, ox_trainer_wear_text(trainer, wear));
     free(body);
     return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
 }

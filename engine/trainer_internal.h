@@ -112,6 +112,14 @@ void ox_trainer_tell_rows(const struct ox_windows *windows, const char *what, ui
 OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                        uint64_t window_max, uint64_t *target_count);
 
+/* ---- trainer_wear.c ---- */
+
+enum { OX_WEAR_LINE_BYTES = 320 };
+/* A line about what the run writes to a drive; "" without one, or while the number of steps is not known. */
+const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text);
+/* Refuses what would use up too much of a drive; the number of steps is known. */
+OX_MUST enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer);
+
 /* ---- trainer.c ---- */
 
 /* Opens trainer->folder. */

@@ -545,6 +545,9 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
         status = prepare_data(trainer);
     }
     if (status == OX_OK) {
+        status = ox_trainer_check_wear(trainer);
+    }
+    if (status == OX_OK) {
         trainer->engine_config.stop = &trainer->events->stop;
         status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
     }

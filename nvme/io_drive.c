@@ -23,6 +23,7 @@
 enum {
     LOCK_POLL_NS_MAX = 50 * 1000 * 1000,
     OPEN_TRIES_MAX = 8,
+    INTERRUPTS_MAX = 1000, /* of one call in a row: no storm of signals lasts so long */
     ZERO_BYTES = 1 << 20,
 };
 /* The kernel finishes a killed process's io_uring writes behind its back, and they keep its open file
@@ -68,10 +69,7 @@ static enum ox_status lock_file(int fd, const char *path) {
     const uint64_t deadline_ns = ox_clock_ns() + LOCK_WAIT_NS;
     long poll_ns = 1000 * 1000;
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EINTR) {
-            continue;
-        }
-        if (errno != EWOULDBLOCK) {
+        if (errno != EWOULDBLOCK && errno != EINTR) {
             return ox_fail_errno(OX_E_IO, errno,
                                  "%s: the file system cannot lock it; give a folder on a local drive", path);
         }
@@ -179,6 +177,7 @@ static enum ox_status open_locked(struct ox_drive *drive, enum ox_drive_mode mod
     }
     enum ox_status status = lock_file(drive->fd, drive->path);
     if (status != OX_OK) {
+        *created = *created && status != OX_E_BUSY; /* whoever was faster to lock it has it now, and keeps it */
         return status;
     }
     if (fstat(drive->fd, &opened) != 0) {
@@ -230,11 +229,12 @@ static int fill_with_zeros(const struct ox_drive *drive, uint64_t bytes) {
         return err;
     }
     memset(zeros, 0, ZERO_BYTES);
+    int interrupts = 0;
     for (uint64_t at = drive->bytes; at < bytes && err == 0;) {
         const ssize_t wrote = pwrite(drive->fd, zeros, ox_min_u64(ZERO_BYTES, bytes - at), (off_t)at);
         if (wrote > 0) {
             at += (uint64_t)wrote;
-        } else if (wrote == 0 || errno != EINTR) {
+        } else if (wrote == 0 || errno != EINTR || ++interrupts > INTERRUPTS_MAX) {
             err = wrote == 0 ? ENOSPC : errno;
         }
     }
@@ -289,9 +289,9 @@ enum ox_status ox_drive_file_allocate(struct ox_drive *drive, uint64_t bytes) {
     }
     int err = 0;
     if (bytes > drive->bytes) {
-        do {
+        for (int tries = 0; tries == 0 || (err == EINTR && tries < INTERRUPTS_MAX); tries++) {
             err = fallocate(drive->fd, 0, 0, (off_t)bytes) == 0 ? 0 : errno;
-        } while (err == EINTR);
+        }
         if (err == EOPNOTSUPP || err == ENOSYS) {
             err = fill_with_zeros(drive, bytes);
         }

@@ -644,6 +644,12 @@ bool ox_store_exists(const char *folder) {
     return false;
 }
 
+uint64_t ox_store_commit_bytes(const struct ox_store *store, uint32_t drive_idx) {
+    OX_ASSERT(drive_idx < store->drive_count);
+    return store->layout.generation_bytes[drive_idx] + store->layout.table_bytes +
+           OX_STORE_REGION_COUNT * OX_STORE_BLOCK_BYTES;
+}
+
 void ox_store_info(const struct ox_store *store, struct ox_store_info *out) {
     const struct ox_store_root *const root = store->root;
     const struct ox_store_layout *const layout = &store->layout;
@@ -660,12 +666,11 @@ void ox_store_info(const struct ox_store *store, struct ox_store_info *out) {
     out->spool_bytes = layout->spool_bytes_sum;
     for (uint32_t i = 0; i < store->drive_count; i++) {
         out->file_bytes += layout->file_bytes[i];
+        out->commit_bytes += ox_store_commit_bytes(store, i);
     }
     out->read_bytes = __atomic_load_n(&store->read_bytes, __ATOMIC_RELAXED);
     out->write_bytes = __atomic_load_n(&store->write_bytes, __ATOMIC_RELAXED);
     out->flush_count = __atomic_load_n(&store->flush_count, __ATOMIC_RELAXED);
-    out->commit_bytes = layout->state_bytes_sum +
-                        store->drive_count * (layout->table_bytes + OX_STORE_REGION_COUNT * OX_STORE_BLOCK_BYTES);
     out->retry_count = __atomic_load_n(&store->retry_count, __ATOMIC_RELAXED);
     out->meta_bytes = root->meta_bytes;
     memcpy(out->meta, root->meta, root->meta_bytes);

@@ -97,13 +97,15 @@ struct ox_store_info {
     uint64_t state_bytes, spool_bytes, file_bytes; /* file_bytes: over all drives */
     uint64_t read_bytes, write_bytes, flush_count; /* since open */
     uint32_t retry_count;                          /* reads repeated after a bad checksum */
-    uint64_t commit_bytes;                         /* a commit writes: state, tables, roots */
+    uint64_t commit_bytes;                         /* what a commit writes in all: state, tables, roots */
     uint32_t meta_bytes;
     unsigned char meta[OX_STORE_META_BYTES_MAX];   /* what the last commit recorded */
 };
 void ox_store_info(const struct ox_store *store, struct ox_store_info *out);
 OX_MUST enum ox_status ox_store_drive_info(const struct ox_store *store, uint32_t drive_idx,
                                            struct ox_drive_info *out);
+/* What a commit writes to one drive: its state, the tables and roots. */
+uint64_t ox_store_commit_bytes(const struct ox_store *store, uint32_t drive_idx);
 const struct ox_extent_spec *ox_store_extents(const struct ox_store *store);
 
 /* ---- transactions: begin, write every extent, commit ---------------------------------------- */

@@ -24,6 +24,11 @@ struct kit {
     uint64_t spool_bytes[2];
 };
 
+/* The argument of --count, else `usual`: the tests of the suite are small, and the same at any size. */
+static inline uint64_t kit_count(int argc, char **argv, uint64_t usual) {
+    return argc == 3 && strcmp(argv[1], "--count") == 0 ? strtoull(argv[2], NULL, 10) : usual;
+}
+
 static inline void kit_init(struct kit *kit, const struct ox_io_backend *backend, const char *folder,
                             uint32_t drive_count) {
     memset(kit, 0, sizeof *kit);

@@ -71,7 +71,7 @@ fuzz() { # target
     dictionary=
     [ ! -f "tests/fuzz/$1.dict" ] || dictionary=-dict=tests/fuzz/$1.dict
     ASAN_OPTIONS=quarantine_size_mb=16:detect_leaks=${LEAKS:-1} TMPDIR=$scratch \
-        "build/fuzz/fuzz_$1" -runs="$RUNS" -max_len="$(length_of "$1")" -timeout=10 -rss_limit_mb=3072 \
+        "build/fuzz/fuzz_$1" -runs="$RUNS" -max_len="$(length_of "$1")" -timeout=60 -rss_limit_mb=3072 \
         -print_final_stats=1 $dictionary -artifact_prefix="build/fuzz/found/$1-" "build/fuzz/corpus/$1" \
         "tests/fuzz/seeds/$1" >"build/fuzz/log/$1.log" 2>&1
     status=$?

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -287,6 +288,45 @@ static void wrong_files(const struct ox_io_backend *backend) {
     CHECK(stat(odd, &info) == 0 && info.st_size == 4096);
 }
 
+static enum ox_status move_one(const struct ox_io_backend *backend, struct ox_drive *drive, enum ox_io_kind kind,
+                               void *buffer, struct ox_io_done *done) {
+    struct ox_io_queue *queue = NULL;
+    const struct ox_io_req req = {.kind = kind, .buffer = buffer, .bytes = 65536, .tag = 9};
+    REQUIRE_OK(backend->queue_open(backend, &drive, 1, 1, &queue));
+    REQUIRE_OK(backend->queue_submit(queue, 0, &req));
+    REQUIRE_OK(backend->queue_reap(queue, done));
+    backend->queue_close(queue);
+    CHECK(done->tag == 9);
+    return done->status;
+}
+
+/* The kernel itself gives less than was asked: of a file that another process cut, and beyond a limit of writing. */
+static void kernel_gives_less(const struct ox_io_backend *backend) {
+    struct ox_drive *drive = drive_make(backend, "less");
+    unsigned char *const data = kit_buffer(65536);
+    struct ox_io_done done;
+    memset(data, 1, 65536);
+    CHECK(truncate(path_of(backend, "less"), 40960) == 0);
+    CHECK(move_one(backend, drive, OX_IO_READ, data, &done) == OX_E_IO);
+    CHECK(strstr(done.text, "stays short") != NULL && strstr(done.text, "less") != NULL);
+    CHECK(truncate(path_of(backend, "less"), DRIVE_BYTES) == 0);
+    REQUIRE_OK(move_one(backend, drive, OX_IO_READ, data, &done));
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        const struct rlimit limit = {32768, 32768};
+        signal(SIGXFSZ, SIG_IGN);
+        CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+        CHECK(move_one(backend, drive, OX_IO_WRITE, data, &done) == OX_E_IO);
+        CHECK(strstr(done.text, "File too large") != NULL || strstr(done.text, "stays short") != NULL);
+        _exit(test_failure_count > 0); /* nothing is printed, because standard output may be a file */
+    }
+    int status = 0;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    backend->drive_close(drive);
+    free(data);
+}
+
 /* How a result is taken, without a kernel that would give it. */
 static void short_transfers(void) {
     const char *const path = "/some/drive";
@@ -331,6 +371,7 @@ int main(void) {
     }
     for (uint32_t i = 0; i < file_count; i++) {
         wrong_files(files[i]);
+        kernel_gives_less(files[i]);
     }
     short_transfers();
     lock_is_exclusive(files, file_count);

@@ -1,5 +1,7 @@
 /* kill -9 of a process that commits without end, on real files: whoever comes next finds every word of one
- * step, not older than the last commit that was reported done, and at most one newer. */
+ * step, not older than the last commit that was reported done, and at most one newer.
+ *
+ *     test_store_kill [--count KILLS] */
 #include "base/prng.h"
 #include "tests/store_kit.h"
 
@@ -11,9 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KILLS = 48, EXTENTS = 8, EXTENT_BYTES = 128 << 10, KILL_NS_MAX = 12 * 1000 * 1000 };
+enum { KILLS_USUAL = 48, EXTENTS = 8, EXTENT_BYTES = 128 << 10, KILL_NS_MAX = 12 * 1000 * 1000 };
 
 static struct ox_extent_spec extents[EXTENTS];
+static uint64_t kill_count;
 
 /* Seen by both processes. */
 struct shared {
@@ -91,16 +94,17 @@ static void rounds(const struct ox_io_backend *backend, struct shared *shared) {
     ox_store_close(&store);
     atomic_store(&shared->done_step, 0);
     atomic_store(&shared->commit_count, 0);
-    for (uint64_t i = 0; i < KILLS; i++) {
+    for (uint64_t i = 0; i < kill_count; i++) {
         round_run(&kit, shared, i);
     }
-    printf("%s: %d kills, %llu commits\n", backend->name, KILLS,
+    printf("%s: %llu kills, %llu commits\n", backend->name, (unsigned long long)kill_count,
            (unsigned long long)atomic_load(&shared->commit_count));
-    CHECK(atomic_load(&shared->commit_count) > KILLS / 2);
+    CHECK(atomic_load(&shared->commit_count) > kill_count / 2);
     REQUIRE_OK(ox_store_remove(kit.folders, 2));
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    kill_count = kit_count(argc, argv, KILLS_USUAL);
     struct shared *const shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(shared != MAP_FAILED);

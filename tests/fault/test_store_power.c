@@ -1,6 +1,8 @@
 /* Power cuts by seed on a disk in memory: after each, every word of what is recovered is that of one step,
  * and that step is no older than the last commit that was reported done. The same loop over a drive that lies
- * about its flushes must lose something, else it could not have found anything in the first place. */
+ * about its flushes must lose something, else it could not have found anything in the first place.
+ *
+ *     test_store_power [--count CUTS] */
 #include "tests/store_kit.h"
 
 #include "base/prng.h"
@@ -8,9 +10,9 @@
 #include <string.h>
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { SEEDS = 150 };
+enum { CUTS_USUAL = 450 };
 #else
-enum { SEEDS = 1500 };
+enum { CUTS_USUAL = 4500 };
 #endif
 enum { CUTS_PER_SEED = 3, STEPS_MAX = 4, CONTROL_SEEDS = 200 };
 
@@ -165,14 +167,15 @@ static void print_tally(const char *what, const struct tally *tally) {
            (unsigned long long)tally->corrupt, (unsigned long long)tally->forward);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const uint64_t seeds = ox_div_up(kit_count(argc, argv, CUTS_USUAL), CUTS_PER_SEED);
     struct tally honest = {0}, no_flush = {0}, late_data = {0};
-    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    for (uint64_t seed = 0; seed < seeds; seed++) {
         run_seed(seed, false, &honest);
     }
     print_tally("honest drive", &honest);
     CHECK(honest.lost == 0 && honest.corrupt == 0);
-    CHECK(honest.cuts == SEEDS * CUTS_PER_SEED && honest.commits > SEEDS && honest.crashed_inside > SEEDS);
+    CHECK(honest.cuts == seeds * CUTS_PER_SEED && honest.commits > seeds && honest.crashed_inside > seeds);
     for (uint64_t seed = 0; seed < CONTROL_SEEDS; seed++) {
         run_seed(seed, true, &no_flush);
     }

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "engine/data.h"
 #include "engine/token_cache.h"
+#include "tests/test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ enum {
     AREA_BYTES = OX_CACHE_BLOCK_BYTES - 8,
     BLOCKS_MAX = 4,
     VOCAB = 1 << 20,
+    WRITTEN_MAX = 64,
 };
 
 static uint64_t seed_of(const uint8_t *start, uint64_t idx) {
@@ -53,6 +55,28 @@ static size_t make_file(const uint8_t *data, size_t bytes, uint8_t *file) {
     return count * OX_CACHE_BLOCK_BYTES - ((faults & FAULT_CUT) != 0);
 }
 
+/* Written as a cache and opened again they are the same; a document begins at the first of them in any case. */
+static void check_written(const int32_t *tokens, const uint8_t *marks, size_t count) {
+    const struct ox_cache_header header = {.vocab = VOCAB};
+    struct ox_cache_writer *writer = NULL;
+    struct ox_data *again = NULL;
+    int32_t read[WRITTEN_MAX];
+    uint8_t read_marks[WRITTEN_MAX];
+    int fd = -1;
+    FUZZ_CHECK(ox_cache_create(NULL, test_folder(), &writer) == OX_OK);
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t trained = marks[i] & OX_TOKEN_TRAINED;
+        const bool begins = i == 0 || (marks[i] & OX_TOKEN_BEGINS) != 0;
+        FUZZ_CHECK(ox_cache_add(writer, begins, &tokens[i], &trained, 1) == OX_OK);
+    }
+    FUZZ_CHECK(ox_cache_token_count(writer) == count && ox_cache_commit(&writer, &header, &fd) == OX_OK);
+    FUZZ_CHECK(ox_data_open_fd(fd, "unnamed", &again) == OX_OK && ox_data_token_count(again) == count);
+    FUZZ_CHECK(ox_data_read(again, 0, count, VOCAB, read, read_marks) == OX_OK);
+    FUZZ_CHECK(memcmp(read, tokens, count * sizeof *tokens) == 0 && (read_marks[0] & OX_TOKEN_BEGINS) != 0);
+    FUZZ_CHECK(memcmp(read_marks + 1, marks + 1, count - 1) == 0);
+    ox_data_close(&again);
+}
+
 static void check_tokens(const struct ox_data *data, const char *path) {
     const uint64_t count = ox_data_token_count(data), half = count / 2;
     int32_t *const whole = malloc(count * sizeof *whole), *const parts = malloc(count * sizeof *parts);
@@ -69,6 +93,9 @@ static void check_tokens(const struct ox_data *data, const char *path) {
     for (uint64_t i = 0; status == OX_OK && i < count; i++) {
         FUZZ_CHECK(whole[i] >= 0 && whole[i] < VOCAB);
         FUZZ_CHECK((marks[i] & ~(OX_TOKEN_TRAINED | OX_TOKEN_BEGINS)) == 0);
+    }
+    if (status == OX_OK && count <= WRITTEN_MAX) {
+        check_written(whole, marks, count);
     }
     free(whole);
     free(parts);

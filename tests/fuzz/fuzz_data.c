@@ -52,6 +52,19 @@ static void check_tokens(const struct ox_data *data, size_t bytes) {
     free(marks_parts);
 }
 
+/* An epoch walks every window once. */
+static void check_windows(const struct ox_data *data) {
+    struct ox_sampler sampler = {.token_count = ox_data_token_count(data), .seq = 3, .seed = 5};
+    const uint64_t count = ox_sampler_window_count(&sampler);
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t first = ox_sampler_window(&sampler, count + i);
+        FUZZ_CHECK(first % sampler.seq == 0 && first + sampler.seq < sampler.token_count);
+        sum += first / sampler.seq;
+    }
+    FUZZ_CHECK(count == 0 || sum == count * (count - 1) / 2);
+}
+
 static void take(const char *path, enum ox_data_kind kind, size_t bytes) {
     struct ox_data *data = NULL;
     const enum ox_status status = ox_data_open(path, kind, &data);
@@ -63,6 +76,7 @@ static void take(const char *path, enum ox_data_kind kind, size_t bytes) {
     }
     const uint64_t fingerprint = ox_data_fingerprint(data);
     check_tokens(data, bytes);
+    check_windows(data);
     ox_data_close(&data);
     FUZZ_CHECK(ox_data_open(path, kind, &data) == OX_OK && ox_data_fingerprint(data) == fingerprint);
     ox_data_close(&data);

@@ -80,7 +80,12 @@ static enum ox_status take_all(const char *path, const struct ox_documents_confi
     struct ox_document piece;
     bool found = true;
     enum ox_status status = ox_documents_open(path, config, &documents);
-    FUZZ_CHECK((status == OX_OK) == (documents != NULL));
+    FUZZ_CHECK((status == OX_OK) == (documents != NULL) && ox_documents_are_rows(path));
+    if (status == OX_OK) {
+        uint64_t newest = 0;
+        FUZZ_CHECK(ox_documents_bytes(documents) == parts[0].bytes + parts[1].bytes);
+        FUZZ_CHECK(ox_documents_stamp(documents, &newest) == ox_documents_stamp(documents, &newest) && newest > 0);
+    }
     while (status == OX_OK && found) {
         status = ox_documents_next(documents, &piece, &found);
         if (status == OX_OK && found) {

@@ -10,6 +10,17 @@
 static const char *path, *path_again;
 static struct ox_config config, again; /* tens of kilobytes */
 
+static bool same_lists(void) {
+    bool same = config.data_count == again.data_count && config.nvme_count == again.nvme_count;
+    for (uint32_t i = 0; same && i < config.data_count; i++) {
+        same = strcmp(config.data[i].path, again.data[i].path) == 0 && config.data[i].weight == again.data[i].weight;
+    }
+    for (uint32_t i = 0; same && i < config.nvme_count; i++) {
+        same = strcmp(config.nvme[i].path, again.nvme[i].path) == 0 && config.nvme[i].bytes == again.nvme[i].bytes;
+    }
+    return same;
+}
+
 static void check_written(unsigned command) {
     char *text = NULL, *text_again = NULL;
     FUZZ_CHECK(ox_config_to_yaml(&config, command, &text) == OX_OK);
@@ -17,7 +28,7 @@ static void check_written(unsigned command) {
     ox_config_init(&again);
     FUZZ_CHECK(ox_config_load_yaml(&again, path_again, command) == OX_OK);
     FUZZ_CHECK(ox_config_to_yaml(&again, command, &text_again) == OX_OK);
-    FUZZ_CHECK(strcmp(text, text_again) == 0);
+    FUZZ_CHECK(strcmp(text, text_again) == 0 && (command != OX_CMD_TRAIN || same_lists()));
     free(text);
     free(text_again);
 }

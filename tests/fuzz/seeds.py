@@ -461,6 +461,11 @@ def tokenizer():
 
     tiny = {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
 
+    good("vanish", tokenizer_file(tiny), "", "", "", "??")
+    newlines = {"vocab": {"\n": 0, "\n\n": 1}, "merges": ["\n \n"]}
+    good("cut-vanish", tokenizer_file(newlines), "", "", "", "\nx\n")
+    good("cut-unknown", tokenizer_file({"unk_token": "\n", **newlines}), "", "", "", "\nx\n")
+
     def one(name, **keys):
         bad(name, tokenizer_file(keys.pop("model", tiny), **keys), "", "", "", "ab")
 
@@ -734,6 +739,13 @@ def yaml():
     good("check-same", "model: m\ndata: d\noutput: m\n")
     good("check-no-data", "model: m\noutput: o\n")
     good("check-no-output", "model: m\ndata: d\n")
+    bad("weight-beyond", "data: ['/a:10000000']\n")
+    bad("weight-dots", "data: ['/a:1..2']\n")
+    good("weight-small", "data: ['/a:0.0625', '/b:0.1', '/c:0', '/d:999999.999']\n")
+    good("check-inside", "model: m\ndata: d\noutput: m/sub\n")
+    good("check-tiles", run + "tiles: 9\n")
+    bad("backend", "io_backend: odd\n")
+    bad("prose-long", "prompt: '" + "a" * 40000 + "'\n")
     bad("format", "data_format: odd\n")
     bad("whole", "seed: 99999999999999999999999\n")
     bad("depth", "prefetch_depth: -2\n")

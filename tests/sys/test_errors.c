@@ -406,6 +406,15 @@ static void test_drives(void) {
         CHECK(chmod(drive, 0700) == 0);
     }
 
+    /* A drive is not used up without a word. */
+    begin_on(drive, "--max-steps 1000000 --drive-endurance 100GB");
+    refused(2, "rated for (--drive-endurance)");
+    CHECK(strstr(process.outcome.err, "wear: the drive writes") != NULL);
+    CHECK(!sys_exists(sys_path(path, "drive/offload-store-0.ox")));
+    begin_on(drive, "--max-steps 1000000 --drive-endurance 100GB --accept-wear --dry-run");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "% of its rated 100.0 GB") != NULL);
+
     /* A start that fails leaves no store in the way of the next one. */
     static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};
     fresh_copy("model.safetensors", path);

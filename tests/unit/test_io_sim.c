@@ -107,8 +107,9 @@ static void fault_rules(void) {
     unsigned char *const data = kit_buffer(16384);
     unsigned char *const back = kit_buffer(16384);
     kit_fill(data, 16384, 1, 0);
-    const enum ox_fault_kind kinds[] = {OX_FAULT_EIO,   OX_FAULT_ENOSPC, OX_FAULT_EAGAIN, OX_FAULT_EINTR, OX_FAULT_SHORT,
-                                        OX_FAULT_TORN,  OX_FAULT_LOST,   OX_FAULT_MISDIRECT, OX_FAULT_STALL};
+    const enum ox_fault_kind kinds[] = {OX_FAULT_EIO,   OX_FAULT_ENOSPC, OX_FAULT_EAGAIN,
+                                        OX_FAULT_EINTR, OX_FAULT_SHORT,  OX_FAULT_TORN,
+                                        OX_FAULT_LOST,  OX_FAULT_MISDIRECT, OX_FAULT_STALL};
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const bool repaired = kinds[i] >= OX_FAULT_EAGAIN && kinds[i] <= OX_FAULT_SHORT;
         const bool silent = kinds[i] >= OX_FAULT_EAGAIN, harmless = kinds[i] == OX_FAULT_STALL || repaired;
@@ -130,8 +131,8 @@ static void fault_rules(void) {
             ox_io_fault_counts(fault, on_write ? OX_FAULT_ON_WRITE : OX_FAULT_ON_READ, &calls, &hits);
             CHECK(calls == (on_write ? 2u : 1u) + repaired && hits == 1);
             if (repaired) { /* a result that stays so is a failure with a name, and no data is taken for whole */
-                ox_io_fault_set(fault, &(struct ox_fault_rule){kinds[i], on_write ? OX_FAULT_ON_WRITE : OX_FAULT_ON_READ,
-                                                               0, true});
+                ox_io_fault_set(fault, &(struct ox_fault_rule){
+                                           kinds[i], on_write ? OX_FAULT_ON_WRITE : OX_FAULT_ON_READ, 0, true});
                 status = rig_move(fault, &rig, on_write ? OX_IO_WRITE : OX_IO_READ, back, 0, 16384);
                 ox_io_fault_counts(fault, on_write ? OX_FAULT_ON_WRITE : OX_FAULT_ON_READ, &calls, &hits);
                 CHECK(status == OX_E_IO && hits == 4);

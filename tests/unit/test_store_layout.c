@@ -140,7 +140,8 @@ static void speeds(void) {
         slow_early += layout.places[i].drive_idx == 2;
     }
     CHECK(slow_early >= 4 && slow_early <= 6);
-    const uint64_t spools[COUNT / 10] = {OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB};
+    const uint64_t spools[COUNT / 10] = {OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB, OX_MIB,
+                                        OX_MIB};
     REQUIRE_OK(ox_store_layout_add_spool(&layout, spools, COUNT / 10, wide));
     check_ranges(&layout, wide);
     uint32_t on_first = 0;

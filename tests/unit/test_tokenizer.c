@@ -136,12 +136,30 @@ static void refused(const char *key, const char *json, const char *words) {
     ox_tokenizer_close(&tokenizer);
 }
 
-/* Where unknown letters vanish, newlines before and behind them join: the text cannot be cut between. */
+/* A text of which nothing is left has no marks either. */
+static void test_vanished(void) {
+    static const struct ox_text_part halves[] = {{.end = 1, .marked = true}, {.end = 2}};
+    struct ox_tokenizer *tokenizer = NULL;
+    struct ox_encoder *encoder = NULL;
+    struct ox_ids ids = {0};
+    struct ox_marks marks = {0};
+    REQUIRE_OK(open_with("normalizer", "null", &tokenizer));
+    REQUIRE_OK(ox_encoder_open(tokenizer, &encoder));
+    REQUIRE_OK(ox_encode_parts(encoder, "??", halves, 2, &ids, &marks));
+    CHECK(ids.count == 0 && marks.count == 0);
+    ox_ids_free(&ids);
+    ox_marks_free(&marks);
+    ox_encoder_close(&encoder);
+    ox_tokenizer_close(&tokenizer);
+}
+
+/* Where unknown letters vanish, newlines before and behind them join; and what stands for them may join a newline. Then
+ * the text cannot be cut between. */
 static void test_cuts(void) {
     static const struct {
         const char *unk;
         enum ox_cuts cuts;
-    } cases[] = {{"null", OX_CUTS_NONE}, {"\"a\"", OX_CUTS_BEHIND}};
+    } cases[] = {{"null", OX_CUTS_NONE}, {"\"\\n\"", OX_CUTS_NONE}, {"\"a\"", OX_CUTS_BEHIND}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ox_tokenizer *tokenizer = NULL;
         char model[256];
@@ -494,6 +512,7 @@ int main(void) {
     test_runs("mistral");
     test_runs("steps");
     test_models();
+    test_vanished();
     test_cuts();
     test_steps();
     test_expressions();

@@ -1,0 +1,46 @@
+/* What a run costs its drives: told with the plan, and refused where it is a large share of what they are rated for. */
+#include "engine/trainer_internal.h"
+
+#include "nvme/wear.h"
+
+#include <stdio.h>
+
+/* A run that uses up more than a tenth of a drive is one to be asked for. */
+static const double share_max = 0.1;
+
+/* Of one drive: state and what is spooled are spread evenly. */
+static struct ox_wear wear_of(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    uint64_t bytes = 0;
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        bytes += plan->train->traffic[OX_LINK_NVME_WRITE][kind];
+    }
+    return (struct ox_wear){
+        .step_bytes = bytes / (config->nvme_count > 0 ? config->nvme_count : 1),
+        .step_count = trainer->max_steps,
+        .rated_bytes = config->drive_endurance_bytes,
+    };
+}
+
+const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
+    char line[OX_WEAR_TEXT_BYTES];
+    const struct ox_wear wear = wear_of(trainer);
+    text[0] = '\0';
+    if (wear.step_bytes > 0 && wear.step_count > 0) {
+        snprintf(text, OX_WEAR_LINE_BYTES, "wear: %s %s\n", trainer->config.nvme_count == 1 ? "the drive" : "each drive",
+                 ox_wear_text(&wear, line));
+    }
+    return text;
+}
+
+enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer) {
+    const struct ox_wear wear = wear_of(trainer);
+    if (trainer->config.accept_wear || !ox_wear_exceeds(&wear, share_max)) {
+        return OX_OK;
+    }
+    struct ox_wear_forecast forecast;
+    ox_wear_forecast(&wear, &forecast);
+    return ox_fail(OX_E_CONFIG, "this run would use up %.0f %% of what each drive is rated for (--drive-endurance): give "
+                   "more host memory, fewer steps or more drives, or say --accept-wear", 100 * forecast.run_share);
+}
