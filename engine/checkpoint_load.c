@@ -153,8 +153,8 @@ static void announce_format(const char *path, struct ox_state_format from, struc
     }
     const bool rounds = from.moments != to.moments && to.moments != OX_MOMENTS_F32;
     const bool lacks_v = ox_optim_has_v(to.kind) && !ox_optim_has_v(from.kind);
-    ox_log(OX_LOG_WARN, "%s: holds the state of %s with %s moments, and the run goes on with %s and %s moments%s%s", path,
-           ox_optim_kind_name(from.kind), ox_moments_name(from.moments), ox_optim_kind_name(to.kind),
+    ox_log(OX_LOG_WARN, "%s: holds the state of %s with %s moments, and the run goes on with %s and %s moments%s%s",
+           path, ox_optim_kind_name(from.kind), ox_moments_name(from.moments), ox_optim_kind_name(to.kind),
            ox_moments_name(to.moments), rounds ? "; its numbers are rounded to them" : "",
            lacks_v ? "; the second moments begin at zero" : "");
 }

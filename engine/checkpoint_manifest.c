@@ -134,8 +134,8 @@ static enum ox_status get_choice(const char *path, const json_t *object, const c
         }
     }
     return status != OX_OK ? status
-                           : ox_fail(OX_E_CORRUPT, "%s: \"%s\" is \"%.40s\", which this program does not know", path, key,
-                                     text);
+                           : ox_fail(OX_E_CORRUPT, "%s: \"%s\" is \"%.40s\", which this program does not know", path,
+                                     key, text);
 }
 
 static const char *kind_name(uint32_t value) {

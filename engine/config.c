@@ -362,8 +362,8 @@ static enum ox_status check_memory(const struct ox_config *c, unsigned command) 
 static enum ox_status check_optimizer(const struct ox_config *c, unsigned command) {
     const bool optimizes = (command & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0;
     if (optimizes && c->moments == OX_MOMENTS_CHOICE_Q8 && c->dtype == OX_COMPUTE_FP32) {
-        return ox_fail(OX_E_CONFIG, "--moments q8 keeps 24 bits of a weight, and --dtype fp32 computes with all 32; use "
-                       "--moments bf16, or --dtype bf16");
+        return ox_fail(OX_E_CONFIG, "--moments q8 keeps 24 bits of a weight, and --dtype fp32 computes with all 32; "
+                       "use --moments bf16, or --dtype bf16");
     }
     const struct {
         const char *flag;

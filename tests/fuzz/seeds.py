@@ -801,7 +801,7 @@ HASHES = ["7809095c382d5f77daa13e4f205dc5ba", "bdbda1eb6e05adc4800d98e5524fefbc"
 
 
 def manifest():
-    state = {"global_step": 7, "format_version": 2, "step": 7, "optimizer_steps": 6, "cursor": 56, "tokens_seen": 4480,
+    state = {"global_step": 7, "format_version": 3, "optimizer": "lion", "moments": "q8", "step": 7, "optimizer_steps": 6, "cursor": 56, "tokens_seen": 4480,
              "nonfinite_steps": 1, "nonfinite_in_row": 0, "run_id": "0123456789abcdef" * 2,
              "branch": "00000000000000aa", "seed": "000000000000002a", "data_fingerprint": "fedcba9876543210",
              "numerics_hash": "00000000000000ff",
@@ -816,6 +816,7 @@ def manifest():
         return {**state["files"], **keys}
 
     one("good-whole")
+    one("good-version-2", format_version=2)
     one("good-no-latest", latest="")
     one("good-other-latest", latest="checkpoint-9")
     one("good-up-latest", latest="../run/checkpoint-7")
@@ -831,6 +832,9 @@ def manifest():
     put("manifest", "bad-foreign", parts({"global_step": 3}, "checkpoint-7"))
     put("manifest", "bad-array", parts([]))
     one("bad-version", format_version=1)
+    one("bad-optimizer", optimizer="adam")
+    one("bad-moments", moments=8)
+    one("bad-moments-none", moments=None)
     one("bad-step", step=-1)
     one("bad-step-text", step="x")
     one("bad-run", run_id="0123")

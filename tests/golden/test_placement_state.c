@@ -1,5 +1,5 @@
-/* No bit depends on where a state lies or how it is cut, whichever optimizer made it and in whichever format it is kept:
- * random roundings and the scales of eight-bit moments included. And a format does change bits. */
+/* No bit depends on where a state lies or how it is cut, whichever optimizer made it and in whichever format it is
+ * kept: random roundings and the scales of eight-bit moments included. And a format does change bits. */
 #include "tests/golden.h"
 #include "tests/test.h"
 

@@ -162,8 +162,8 @@ static uint64_t count_in_plane(struct ox_engine *a, struct ox_engine *b, uint32_
     return differences;
 }
 
-/* Numbers of all planes, of the gaps too, that differ in a bit; and bytes, unless numbers of eight bits may be written in
- * two ways: with a larger scale and smaller codes. */
+/* Numbers of all planes, of the gaps too, that differ in a bit; and bytes, unless numbers of eight bits may be written
+ * in two ways: with a larger scale and smaller codes. */
 static uint64_t count_differences(struct ox_engine *a, struct ox_engine *b, const struct ox_model *model) {
     static unsigned char copy[1 << 16];
     uint64_t differences = 0;

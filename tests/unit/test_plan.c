@@ -42,7 +42,8 @@ static void draw_model(struct sample *s, uint64_t seed, uint64_t *counter) {
 
 /* Those of the formats there are, and some that nobody has thought of; fp32 compute needs a lo of two bytes. */
 static struct ox_state_sizes draw_sizes(const struct sample *s, uint64_t seed, uint64_t *counter) {
-    static const struct ox_state_sizes known[] = {{4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
+    static const struct ox_state_sizes known[] = {
+        {4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
     enum { KNOWN = sizeof known / sizeof *known };
     const uint64_t nth = draw(seed, counter, KNOWN + 2);
     struct ox_state_sizes sizes = nth < KNOWN
