@@ -7,7 +7,7 @@
  *                [--rounds 3] [--no-store]
  *
  * Both backends and fio take turns, so that what else uses the drive slows all; the median counts. Exits 1 when a
- * ratio is below its limit; without fio the engine's figures stand alone. Sizes should exceed the drive's own caches. */
+ * ratio is below its limit; without fio the engine's figures stand alone. The size should exceed the drive's caches. */
 #include "base/arena.h"
 #include "base/bytes.h"
 #include "base/clock.h"
