@@ -217,8 +217,8 @@ static enum ox_status add_data(struct ox_config *config, const char *text, const
     if (weighted) {
         choice.weight = strtod(colon + 1, &end);
         path_len = (size_t)(colon - text);
-        if (*end != '\0' || !(choice.weight <= 1e6)) {
-            return ox_fail(OX_E_CONFIG, "%s: '%s' is not a weight; give 0 to 1000000", where, colon + 1);
+        if (*end != '\0' || !(choice.weight <= 1e6) || (choice.weight > 0 && choice.weight < OX_CONFIG_WEIGHT_MIN)) {
+            return ox_fail(OX_E_CONFIG, "%s: '%s' is not a weight; give 0, or 0.000001 to 1000000", where, colon + 1);
         }
     }
     if (path_len == 0 || path_len >= sizeof choice.path || !is_text(text, true)) {

@@ -20,6 +20,9 @@ struct ox_nvme_budget {
     uint64_t bytes;
 };
 
+/* Smaller weights could not be written without an exponent, which would be read as part of the path. */
+#define OX_CONFIG_WEIGHT_MIN 1e-6
+
 struct ox_data_choice {
     char path[OX_CONFIG_TEXT_BYTES];
     double weight; /* passes over it in an epoch */

@@ -206,12 +206,35 @@ static enum ox_status take_stream(struct reader *r) {
     }
 }
 
+/* Characters that YAML takes for line breaks or lets nobody write as they are, though the text may hold them: C1
+ * controls, U+2028 and U+2029, the byte-order mark, U+FFFE and U+FFFF. Bytes of the one at `text`; 0: it is none. */
+static size_t escape_of(const char *text, unsigned *cp) {
+    const unsigned char *const t = (const unsigned char *)text;
+    if (t[0] < 0x20 || t[0] == 0x7f) {
+        *cp = t[0];
+        return 1;
+    }
+    if (t[0] == 0xc2 && t[1] < 0xa0) {
+        *cp = t[1];
+        return 2;
+    }
+    if ((t[0] == 0xe2 && t[1] == 0x80 && (t[2] == 0xa8 || t[2] == 0xa9)) ||
+        (t[0] == 0xef && ((t[1] == 0xbb && t[2] == 0xbf) || (t[1] == 0xbf && t[2] >= 0xbe)))) {
+        *cp = (t[0] & 0xfu) << 12 | (t[1] & 0x3fu) << 6 | (t[2] & 0x3fu);
+        return 3;
+    }
+    return 0;
+}
+
 /* A double-quoted scalar: valid for every text that ox_config_set lets in. */
 static void write_quoted(FILE *file, const char *text) {
+    unsigned cp = 0;
     fputc('"', file);
     for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20 || *text == 0x7f) {
-            fprintf(file, "\\x%02x", (unsigned)*text);
+        const size_t escaped = escape_of(text, &cp);
+        if (escaped > 0) {
+            fprintf(file, "\\u%04x", cp);
+            text += escaped - 1;
             continue;
         }
         if (*text == '"' || *text == '\\') {
@@ -231,7 +254,8 @@ static void write_list(FILE *file, const struct ox_config *config, const struct 
         if (drives && config->nvme[i].bytes > 0) {
             snprintf(item, sizeof item, "%s:%" PRIu64, config->nvme[i].path, config->nvme[i].bytes);
         } else if (!drives && config->data[i].weight != 1) {
-            snprintf(item, sizeof item, "%s:%.17g", config->data[i].path, config->data[i].weight);
+            /* 17 digits of the smallest weight, and no exponent. */
+            snprintf(item, sizeof item, "%s:%.23f", config->data[i].path, config->data[i].weight);
         } else {
             snprintf(item, sizeof item, "%s", drives ? config->nvme[i].path : config->data[i].path);
         }

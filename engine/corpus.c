@@ -70,14 +70,15 @@ static enum ox_status find_format(const struct ox_corpus_config *config, enum ox
     if (config->format != OX_CORPUS_AUTO) {
         return OX_OK;
     }
-    const enum ox_status status = find_tokens(config->path, &are_tokens);
-    if (are_tokens) {
-        *format = OX_CORPUS_TOKENS;
-    } else if (ox_documents_are_rows(config->path)) {
-        *format = OX_CORPUS_ROWS;
-    } else {
-        *format = config->tokenizer[0] != '\0' ? OX_CORPUS_TEXT : OX_CORPUS_BYTES;
+    bool rows = false;
+    enum ox_status status = find_tokens(config->path, &are_tokens);
+    if (status == OX_OK && !are_tokens) {
+        status = ox_documents_are_rows(config->path, &rows);
     }
+    *format = are_tokens                       ? OX_CORPUS_TOKENS
+              : rows                           ? OX_CORPUS_ROWS
+              : config->tokenizer[0] != '\0' ? OX_CORPUS_TEXT
+                                               : OX_CORPUS_BYTES;
     return status;
 }
 

@@ -325,22 +325,29 @@ uint64_t ox_documents_hash_read(const struct ox_documents *documents) {
     return documents->hash;
 }
 
-bool ox_documents_are_rows(const char *path) {
+enum ox_status ox_documents_are_rows(const char *path, bool *rows) {
     struct ox_files files;
-    bool rows = false;
+    const char *first = NULL;
+    *rows = false;
     if (!ox_path_is_folder(path)) {
-        return ends_like_rows(path);
+        *rows = ends_like_rows(path);
+        return OX_OK;
     }
-    if (ox_files_list(path, true, &files) != OX_OK) {
-        return false;
-    }
-    for (uint32_t i = 0; i < files.count; i++) {
+    enum ox_status status = ox_files_list(path, true, &files);
+    for (uint32_t i = 0; i < files.count && status == OX_OK; i++) {
         const char *const name = strrchr(files.paths[i], '/') + 1;
-        if (name[0] != '.' && strncmp(name, "README", 6) != 0 && strncmp(name, "LICENSE", 7) != 0) {
-            rows = ends_like_rows(name);
-            break;
+        if (name[0] == '.' || strncmp(name, "README", 6) == 0 || strncmp(name, "LICENSE", 7) == 0) {
+            continue;
         }
+        if (first != NULL && ends_like_rows(name) != *rows) {
+            status = ox_fail(OX_E_CONFIG,
+                             "%s: is of another format than %s; keep rows and texts in folders of their own, or say "
+                             "by --data-format which are meant",
+                             files.paths[i], first);
+        }
+        *rows = ends_like_rows(name);
+        first = first == NULL ? files.paths[i] : first;
     }
     ox_files_free(&files);
-    return rows;
+    return status;
 }

@@ -59,9 +59,9 @@ uint64_t ox_documents_stamp(const struct ox_documents *documents, uint64_t *newe
 OX_MUST enum ox_status ox_documents_hash(const struct ox_documents *documents, uint64_t *hash);
 /* The same of what ox_documents_next has read, when it has come to the end. */
 uint64_t ox_documents_hash_read(const struct ox_documents *documents);
-/* Whether `path` looks like rows, by the ending .jsonl, .ndjson or .json; of a folder, its first file that is not
- * hidden and no README or LICENSE. */
-bool ox_documents_are_rows(const char *path);
+/* Whether `path` looks like rows, by the ending .jsonl, .ndjson or .json; of a folder, all its files that are not
+ * hidden and no README or LICENSE. Where only some do, that is OX_E_CONFIG: the others would go unread. */
+OX_MUST enum ox_status ox_documents_are_rows(const char *path, bool *rows);
 
 #ifdef __cplusplus
 }

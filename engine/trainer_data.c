@@ -82,9 +82,15 @@ static enum ox_status check_input(const char *flag, const char *path) {
 
 enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
+    bool any = trainer->eval_alone; /* weights are of training */
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
         status = check_input("--data", config->data[i].path);
+        any = any || config->data[i].weight > 0;
+    }
+    if (status == OX_OK && !any) {
+        status = ox_fail(OX_E_CONFIG, "--data %s: every weight is 0, so there is nothing to train on; give at least "
+                         "one above 0", config->data[0].path);
     }
     if (status == OX_OK && config->eval_data[0] != '\0') {
         status = check_input("--eval-data", config->eval_data);

@@ -22,7 +22,9 @@ static enum ox_status save(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
     const struct ox_checkpoint_save how = {
         .output_dir = config->output_dir,
-        .source_model = ox_path_is_folder(config->model) ? config->model : "",
+        /* A model is saved with the tokenizer that it was trained with. */
+        .source_model = config->tokenizer[0] != '\0' ? config->tokenizer
+                        : ox_path_is_folder(config->model) ? config->model : "",
         .original_config = ox_hf_config(trainer->folder),
         .weights_dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32,
         .shard_bytes_max = SHARD_BYTES_MAX,

@@ -327,6 +327,7 @@ static enum ox_status wait_ready(struct ox_io_queue *queue, uint64_t timeout_ns,
         }
         nanosleep(&(struct timespec){.tv_nsec = BUSY_WAIT_NS}, NULL);
     }
+    queue_kick(queue); /* whoever takes what has ended may be busy with it for long */
     return OX_OK;
 }
 

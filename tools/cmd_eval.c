@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <string.h>
 
 struct seen {
@@ -13,10 +14,16 @@ struct seen {
     json_t *files;
 };
 
+/* Non-finite numbers have no form in JSON; null stands for them. */
+static json_t *number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 static json_t *source_json(const struct ox_eval_source *source) {
     const struct ox_eval_report *const report = &source->report;
-    return json_pack("{s:f, s:f, s:I, s:I}", "mean_nll", report->loss, "perplexity", report->perplexity, "tokens",
-                     (json_int_t)report->tokens, "windows", (json_int_t)source->windows);
+    return json_pack("{s:o, s:o, s:I, s:I}", "mean_nll", number(report->loss), "perplexity",
+                     number(report->perplexity), "tokens", (json_int_t)report->tokens, "windows",
+                     (json_int_t)source->windows);
 }
 
 static void print_source(const struct ox_eval_source *source, bool named) {

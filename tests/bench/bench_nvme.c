@@ -6,8 +6,9 @@
  *     bench_nvme [--json] [--folder build/bench] [--size 4GiB] [--depth 16] [--block 512KiB]
  *                [--rounds 3] [--no-store]
  *
- * Both backends and fio take turns, so that what else uses the drive slows all; the median counts. Exits 1 when a
- * ratio is below its limit; without fio the engine's figures stand alone. Sizes should exceed the drive's own caches. */
+ * Both backends and fio take turns, so that what else uses the drive slows all; the median counts, of the rates and
+ * of the ratios of each round. With much else on the processors the figures mean little. Exits 1 when a ratio is below
+ * its limit; without fio the engine's figures stand alone. The size should exceed the drive's caches. */
 #include "base/arena.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -21,6 +22,7 @@
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -296,6 +298,33 @@ static double run_fio(enum work work, const struct options *options) {
     return ms > 0.0 ? bytes / (ms * 1e-3) : 0.0;
 }
 
+/* ---- who else was there ------------------------------------------------------------------------------ */
+
+/* Processor seconds of this process and of fio. */
+static double own_seconds(void) {
+    double seconds = 0.0;
+    for (int i = 0; i < 2; i++) {
+        struct rusage usage;
+        getrusage(i == 0 ? RUSAGE_SELF : RUSAGE_CHILDREN, &usage);
+        seconds += (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                   1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    }
+    return seconds;
+}
+
+/* Busy processor seconds of the machine, without what interrupts took; 0 when the kernel does not tell. */
+static double machine_seconds(void) {
+    unsigned long long user = 0, nice_time = 0, system_time = 0;
+    FILE *const stat = fopen("/proc/stat", "re");
+    if (stat == NULL || fscanf(stat, "cpu %llu %llu %llu", &user, &nice_time, &system_time) != 3) {
+        user = nice_time = system_time = 0;
+    }
+    if (stat != NULL) {
+        fclose(stat);
+    }
+    return (double)(user + nice_time + system_time) / (double)sysconf(_SC_CLK_TCK);
+}
+
 /* ---- the whole ------------------------------------------------------------------------------------- */
 
 static void round_run(const struct options *options, uint32_t round) {
@@ -336,20 +365,30 @@ static double median(const double *values, uint32_t count) {
     return count % 2 == 1 ? sorted[count / 2] : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
 }
 
+/* Of the rounds, each by itself: what slows the machine for a while then slows both sides. */
+static double median_ratio(const double *rate, const double *reference, uint32_t count) {
+    double ratios[ROUNDS_MAX];
+    for (uint32_t i = 0; i < count; i++) {
+        ratios[i] = reference[i] > 0.0 ? rate[i] / reference[i] : 0.0;
+    }
+    return median(ratios, count);
+}
+
 /* A step is compared with fio's mix, for information: it also verifies, hashes and flushes. For machines fio's rate is
  * the limit. */
-static bool report(const struct options *options) {
+static bool report(const struct options *options, double others) {
     bool good = true;
     unsigned count = 0;
     for (int work = 0; work < WORK_COUNT; work++) {
         for (int driver = 0; driver < DRIVER_COUNT; driver++) {
             const double rate = median(rates[work][driver], options->rounds);
-            const double reference = median(rates[work == WORK_STEP ? WORK_MIX : work][DRIVER_FIO], options->rounds);
+            const double *const references = rates[work == WORK_STEP ? WORK_MIX : work][DRIVER_FIO];
+            const double reference = median(references, options->rounds);
             const bool judged = driver != DRIVER_FIO && work != WORK_STEP && reference > 0.0;
             if (rate <= 0.0) {
                 continue;
             }
-            const double ratio = reference > 0.0 ? rate / reference : 0.0;
+            const double ratio = median_ratio(rates[work][driver], references, options->rounds);
             good = good && (!judged || ratio >= RATIO_LIMIT);
             if (options->json) {
                 printf("%s{\"name\":\"nvme.%s.%s\",\"value\":%.0f,\"unit\":\"B/s\",", count++ == 0 ? "[" : ",\n ",
@@ -367,7 +406,10 @@ static bool report(const struct options *options) {
         }
     }
     if (options->json) {
-        printf("]\n");
+        printf(",\n {\"name\":\"nvme.other_processes\",\"value\":%.4f,\"unit\":\"1\",\"limit\":null,"
+               "\"ratio\":null}]\n", others);
+    } else {
+        printf("other processes took %.0f %% of the processors' time\n", 100.0 * others);
     }
     return good;
 }
@@ -448,10 +490,14 @@ int main(int argc, char **argv) {
         REQUIRE_OK(ox_store_remove(&options.folder, 1));
         step_create(ox_io_threads(), &options);
     }
+    const double own = own_seconds(), machine = machine_seconds();
+    const uint64_t begin_ns = ox_clock_ns();
     for (uint32_t i = 0; i < options.rounds; i++) {
         round_run(&options, i);
     }
-    const bool good = report(&options);
+    const double available = (double)(ox_clock_ns() - begin_ns) * 1e-9 * (double)sysconf(_SC_NPROCESSORS_ONLN);
+    const double others = ((machine_seconds() - machine) - (own_seconds() - own)) / available;
+    const bool good = report(&options, others > 0.0 ? others : 0.0);
     unlink(drive_path);
     unlink(fio_report);
     if (!options.no_store) {

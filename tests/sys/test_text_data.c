@@ -1,5 +1,6 @@
 /* Texts and rows of every form through the program: what counts as a target is what a hand counts, packing and what is
  * too long are as they were asked for, evaluations add up, and a plan needs no tokens. */
+#include "base/file.h"
 #include "engine/files.h"
 #include "tests/sys_run.h"
 #include "tests/test.h"
@@ -105,7 +106,7 @@ static void test_form(const struct form *form) {
     remove_run("form");
 }
 
-/* Files in folders of folders, in the order of their names; what lies beside rows and is none is left out. */
+/* Files in folders of folders, in the order of their names; a README beside rows is left out. */
 static void test_folders(void) {
     char folder[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
     sys_make_folder(sys_path(folder, "rows"));
@@ -417,6 +418,26 @@ static void test_plans(void) {
     CHECK(told("31 steps") && !told(as_many));
 }
 
+/* A tokenizer from elsewhere goes into the checkpoint, so that the folder can be used as it is. */
+static void test_other_tokenizer(void) {
+    char text[SYS_PATH_BYTES], saved[SYS_PATH_BYTES], *before = NULL, *after = NULL;
+    size_t before_bytes = 0, after_bytes = 0;
+    sys_write_file("some.txt", "one two three", text);
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s/config.json", model_path);
+    sys_args_word(&args, "--tokenizer=%s/tokenizer.json", model_path);
+    sys_args_word(&args, "--data=%s", text);
+    sys_args_add(&args, "--max-seq-length 8 --max-steps 1");
+    free(train("other"));
+    sys_path(saved, "speaker/tokenizer.json");
+    REQUIRE_OK(ox_file_read(saved, 1 << 20, &before, &before_bytes));
+    REQUIRE_OK(ox_file_read(sys_path(saved, "other/checkpoint-1/tokenizer.json"), 1 << 20, &after, &after_bytes));
+    CHECK(before_bytes == after_bytes && memcmp(before, after, before_bytes) == 0);
+    free(before);
+    free(after);
+    remove_run("other");
+}
+
 int main(void) {
     sys_write_speaker(model_path);
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
@@ -429,5 +450,6 @@ int main(void) {
     test_overlong();
     test_eval();
     test_plans();
+    test_other_tokenizer();
     return test_end();
 }

@@ -279,6 +279,31 @@ static void test_yaml(void) {
 }
 
 /* What is written reads back to the same bytes of the struct, whatever the values. */
+/* Values that YAML would take for something else when they are written as they are. */
+static void test_odd_values(void) {
+    static struct ox_config first, second;
+    static const char prose[] =
+        "a\xc2\x85\xc2\x80 b\xe2\x80\xa8\n \xe2\x80\xa9 \xef\xbb\xbf \xef\xbf\xbe \x7f\t\xc3\xa9\xe4\xb8\xad";
+    char *text = NULL;
+    ox_config_init(&first);
+    REQUIRE_OK(set(&first, "prompt", prose));
+    REQUIRE_OK(ox_config_to_yaml(&first, OX_CMD_GENERATE, &text));
+    ox_config_init(&second);
+    REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_GENERATE));
+    CHECK(strcmp(second.prompt, prose) == 0);
+    free(text);
+    ox_config_init(&first);
+    REQUIRE_OK(set(&first, "data", "/a:0.00001"));
+    REQUIRE_OK(set(&first, "data", "/b:0.1"));
+    CHECK(set(&first, "data", "/c:0.0000001") == OX_E_CONFIG && first.data_count == 2);
+    REQUIRE_OK(ox_config_to_yaml(&first, OX_CMD_TRAIN, &text));
+    ox_config_init(&second);
+    REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_TRAIN));
+    CHECK(second.data_count == 2 && strcmp(second.data[0].path, "/a") == 0 && second.data[0].weight == 0.00001);
+    CHECK(strcmp(second.data[1].path, "/b") == 0 && second.data[1].weight == 0.1);
+    free(text);
+}
+
 static void test_round_trip(void) {
     static const char *const values[][2] = {
         {"model", "path with 'quotes' and \"more\" \\ # : \xc3\xa9"},
@@ -332,6 +357,7 @@ int main(void) {
     test_set();
     test_validate();
     test_yaml();
+    test_odd_values();
     test_round_trip();
     return test_end();
 }

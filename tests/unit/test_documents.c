@@ -249,6 +249,12 @@ static void test_long_rows(void) {
     free(text);
 }
 
+static bool are_rows(const char *path) {
+    bool rows = false;
+    REQUIRE_OK(ox_documents_are_rows(path, &rows));
+    return rows;
+}
+
 static void test_folders(void) {
     struct ox_documents_config config = {.format = OX_DOCUMENTS_TEXT};
     char text[256];
@@ -266,12 +272,16 @@ static void test_folders(void) {
     REQUIRE_OK(shown("f", &config, text, sizeof text));
     CHECK(strcmp(text, "1:[1]2:[2]1:[3]1:[4]") == 0);
     ox_log_set_sink(NULL, NULL);
-    CHECK(ox_documents_are_rows(in_folder("f")) && ox_documents_are_rows("x/y.ndjson"));
-    CHECK(!ox_documents_are_rows(in_folder("f/b.txt")) && !ox_documents_are_rows(in_folder("g")));
-    CHECK(!ox_documents_are_rows(in_folder("missing")) && !ox_documents_are_rows(".jsonl/x"));
-    write_file("f/.hidden", "", 0);
-    write_file("f/README.md", "", 0);
-    CHECK(ox_documents_are_rows(in_folder("f")));
+    CHECK(are_rows(in_folder("f/a.jsonl")) && are_rows("x/y.ndjson"));
+    CHECK(!are_rows(in_folder("f/b.txt")) && !are_rows(in_folder("g")) && !are_rows(".jsonl/x"));
+    write_file("g/rows.json", "[]", 2);
+    write_file("g/.hidden", "", 0);
+    write_file("g/README.md", "", 0);
+    CHECK(are_rows(in_folder("g")));
+    CHECK(unlink(in_folder("g/rows.json")) == 0);
+    bool rows = false;
+    CHECK(ox_documents_are_rows(in_folder("f"), &rows) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "of another format than") != NULL);
 
     struct ox_documents *documents = NULL;
     CHECK(ox_documents_open(in_folder("g"), &config, &documents) == OX_E_CONFIG && documents == NULL);
