@@ -82,7 +82,7 @@ static enum ox_status check_input(const char *flag, const char *path) {
 
 enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    bool any = trainer->eval_alone; /* weights are of training */
+    bool any = trainer->eval_alone || config->data_count == 0; /* weights are of training; a plan needs no data */
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
         status = check_input("--data", config->data[i].path);
