@@ -60,6 +60,11 @@ static json_t *parse(const char *text, size_t bytes, size_t flags, json_error_t 
                : value;
 }
 
+/* What the library says in words of its own interface. */
+static const char *said(const json_error_t *error) {
+    return strstr(error->text, "JSON_ALLOW_NUL") != NULL ? "\\u0000 stands in a text; remove it" : error->text;
+}
+
 enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out) {
     json_error_t error;
     json_t *const value = parse(text, bytes, 0, &error);
@@ -68,7 +73,7 @@ enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, 
     }
     if (value == NULL) {
         return ox_fail(OX_E_CORRUPT, "%s:%d:%d: not valid JSON: %s", where, error.line, error.column,
-                       error.text);
+                       said(&error));
     }
     *out = value;
     return OX_OK;
@@ -78,10 +83,10 @@ enum ox_status ox_json_parse_line(const char *where, const char *text, size_t by
     json_error_t error;
     json_t *const value = parse(text, bytes, JSON_DECODE_ANY, &error);
     if (value == NULL && error.line > 1) { /* of a list over several lines */
-        return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line, error.text);
+        return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line, said(&error));
     }
     if (value == NULL) {
-        return ox_fail(OX_E_CORRUPT, "%s:%d: not valid JSON: %s", where, error.column, error.text);
+        return ox_fail(OX_E_CORRUPT, "%s:%d: not valid JSON: %s", where, error.column, said(&error));
     }
     *out = value;
     return OX_OK;

@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/prng.h"
 #include "engine/token_cache.h"
 
 #include <dirent.h>
@@ -538,8 +537,8 @@ static enum ox_status read_borders(const struct ox_data *data, uint64_t first, u
     for (uint64_t i = 0; status == OX_OK && i < count; i++) {
         const bool rises = i == 0 ? (begins[0] == 0) == (first == 0) : begins[i] > begins[i - 1];
         if (!rises || begins[i] >= data->token_count) {
-            return ox_fail(OX_E_CORRUPT, "%s: document %" PRIu64 " begins with token %" PRIu64 ", which is no place for "
-                           "it; delete the file, it will be made anew", data->cache.where, first + i, begins[i]);
+            return ox_fail(OX_E_CORRUPT, "%s: document %" PRIu64 " begins with token %" PRIu64 ", which is no place "
+                           "for it; delete the file, it will be made anew", data->cache.where, first + i, begins[i]);
         }
     }
     return status;
@@ -604,22 +603,4 @@ enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t
         done += part;
     }
     return OX_OK;
-}
-
-uint64_t ox_sampler_window_count(const struct ox_sampler *sampler) {
-    OX_ASSERT(sampler->seq > 0);
-    return sampler->token_count > 0 ? (sampler->token_count - 1) / sampler->seq : 0;
-}
-
-uint64_t ox_sampler_window(const struct ox_sampler *sampler, uint64_t cursor) {
-    const uint64_t count = ox_sampler_window_count(sampler);
-    OX_ASSERT(count > 0);
-    const uint64_t epoch = cursor / count;
-    uint64_t window = cursor % count;
-    if (sampler->order == OX_ORDER_SHUFFLE) {
-        /* A stream of its own ("data"), so that the order is not bound to the weights of the same seed. */
-        const uint64_t stream = UINT64_C(0x0064617461000000) + epoch;
-        window = ox_permute(sampler->seed, stream, count, window);
-    }
-    return sampler->first_token + window * sampler->seq;
 }

@@ -54,21 +54,6 @@ bool ox_data_is_chat(const struct ox_data *data);
 struct ox_cache_header;
 void ox_data_cache_header(const struct ox_data *data, struct ox_cache_header *out);
 
-enum ox_data_order { OX_ORDER_SHUFFLE, OX_ORDER_SEQUENTIAL };
-
-/* The stream of training windows: window w of an epoch covers tokens [w * seq, w * seq + seq], so inputs and
- * targets of seq each; a rest shorter than seq + 1 tokens is left out. */
-struct ox_sampler {
-    uint64_t first_token, token_count; /* the part of the data it walks: training or held-out */
-    uint64_t seq;
-    uint64_t seed;
-    enum ox_data_order order;
-};
-uint64_t ox_sampler_window_count(const struct ox_sampler *sampler); /* per epoch */
-/* First token of the window that comes at `cursor`, counted over all epochs from 0. Shuffled anew each epoch.
- * Requires at least one window. */
-uint64_t ox_sampler_window(const struct ox_sampler *sampler, uint64_t cursor);
-
 #ifdef __cplusplus
 }
 #endif

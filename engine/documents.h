@@ -47,7 +47,7 @@ OX_MUST enum ox_status ox_documents_open(const char *path, const struct ox_docum
                                          struct ox_documents **out);
 void ox_documents_close(struct ox_documents **documents);
 /* *found false: that was all; if there was no document at all, that is OX_E_CONFIG. A row of more than 64 MiB, or a
- * text that cannot be cut and is longer than 1 GiB, is OX_E_CONFIG naming file and line or byte. */
+ * text that cannot be cut and is longer than 128 MiB, is OX_E_CONFIG naming file and line or byte. */
 OX_MUST enum ox_status ox_documents_next(struct ox_documents *documents, struct ox_document *out, bool *found);
 /* Of all files together. */
 uint64_t ox_documents_bytes(const struct ox_documents *documents);

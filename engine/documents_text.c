@@ -7,7 +7,8 @@
 
 enum { CHARACTER_BYTES = 4 };
 
-static const size_t text_bytes_max = (size_t)1 << 30;
+/* Tokenizing holds up to about forty bytes for each. */
+static const size_t text_bytes_max = (size_t)128 << 20;
 
 /* What is known of the document that begins where the buffer begins. */
 struct extent {

@@ -28,8 +28,8 @@ const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
     const struct ox_wear wear = wear_of(trainer);
     text[0] = '\0';
     if (wear.step_bytes > 0 && wear.step_count > 0) {
-        snprintf(text, OX_WEAR_LINE_BYTES, "wear: %s %s\n", trainer->config.nvme_count == 1 ? "the drive" : "each drive",
-                 ox_wear_text(&wear, line));
+        snprintf(text, OX_WEAR_LINE_BYTES, "wear: %s %s\n",
+                 trainer->config.nvme_count == 1 ? "the drive" : "each drive", ox_wear_text(&wear, line));
     }
     return text;
 }
@@ -41,6 +41,6 @@ enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer) {
     }
     struct ox_wear_forecast forecast;
     ox_wear_forecast(&wear, &forecast);
-    return ox_fail(OX_E_CONFIG, "this run would use up %.0f %% of what each drive is rated for (--drive-endurance): give "
-                   "more host memory, fewer steps or more drives, or say --accept-wear", 100 * forecast.run_share);
+    return ox_fail(OX_E_CONFIG, "this run would use up %.0f %% of what each drive is rated for (--drive-endurance): "
+                   "give more host memory, fewer steps or more drives, or say --accept-wear", 100 * forecast.run_share);
 }

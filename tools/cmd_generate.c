@@ -143,6 +143,10 @@ static enum ox_status read_prompt(struct generating *g) {
     enum ox_status status = OX_OK;
     if (is_file) {
         status = ox_file_read(config->prompt_file, PROMPT_FILE_BYTES_MAX, &text, &bytes);
+        if (status == OX_OK && bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte-order mark */
+            bytes -= 3;
+            memmove(text, text + 3, bytes + 1);
+        }
     } else if ((text = strdup(config->prompt)) == NULL) {
         status = ox_fail(OX_E_NOMEM, "no memory for the prompt");
     }

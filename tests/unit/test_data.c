@@ -266,39 +266,6 @@ static void test_llmq(void) {
     ox_data_close(&data);
 }
 
-static void test_sampler(void) {
-    struct ox_sampler sampler = {
-        .first_token = 100, .token_count = 33, .seq = 8, .order = OX_ORDER_SEQUENTIAL};
-    CHECK(ox_sampler_window_count(&sampler) == 4);
-    for (uint64_t i = 0; i < 9; i++) {
-        CHECK(ox_sampler_window(&sampler, i) == 100 + i % 4 * 8);
-    }
-    static const uint64_t counts[][2] = {{0, 0}, {8, 0}, {9, 1}, {16, 1}, {17, 2}, {32, 3}};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        sampler.token_count = counts[i][0];
-        CHECK(ox_sampler_window_count(&sampler) == counts[i][1]);
-    }
-    sampler = (struct ox_sampler){.first_token = 5, .token_count = 1001, .seq = 10, .seed = 9};
-    int moved = 0, changed = 0, other_seed = 0;
-    for (uint64_t epoch = 0; epoch < 3; epoch++) {
-        int seen[100] = {0};
-        for (uint64_t i = 0; i < 100; i++) {
-            const uint64_t first = ox_sampler_window(&sampler, epoch * 100 + i);
-            CHECK(first >= 5 && (first - 5) % 10 == 0 && first + 10 < 5 + 1001);
-            seen[(first - 5) / 10]++;
-            moved += (first - 5) / 10 != i;
-            changed += first != ox_sampler_window(&sampler, i);
-            struct ox_sampler other = sampler;
-            other.seed = 10;
-            other_seed += first != ox_sampler_window(&other, epoch * 100 + i);
-        }
-        for (int i = 0; i < 100; i++) {
-            CHECK(seen[i] == 1); /* each window once in every epoch */
-        }
-    }
-    CHECK(moved > 200 && changed > 150 && other_seed > 200);
-}
-
 int main(void) {
     ox_log_set_sink(count_warning, NULL);
     test_bytes();
@@ -306,6 +273,5 @@ int main(void) {
     test_many_files();
     test_llmc();
     test_llmq();
-    test_sampler();
     return test_end();
 }
