@@ -161,7 +161,11 @@ negative:
 fuzz:
 	$(Q)MAKE='$(MAKE)' RUNS='$(runs)' sh tools/fuzz.sh $(targets)
 
-bench: $(BENCH_P)
+# Fails at the first figure below its limit.
+bench: all $(BENCH_P)
+	$(Q)mkdir -p $(B)/bench
+	$(B)/offload bench adam --strict
+	$(B)/offload bench nvme --nvme $(B)/bench --strict
 	$(Q)for p in $(BENCH_P); do echo "$$p" && "$$p" || exit 1; done
 
 # ---- the machine -----------------------------------------------------------------------------------
@@ -193,7 +197,7 @@ help:
 	@echo "make check      the same without installing; tests=\"io store\" picks programs by name"
 	@echo "make check-san  the suite under the address, undefined and thread sanitizers"
 	@echo "make demo       builds and shows a short training run"
-	@echo "make tests      builds the test programs        make bench    builds and runs the benchmark programs"
+	@echo "make tests      builds the test programs        make bench    measures, and fails below a limit"
 	@echo "make tidy       the checks of the source text, and the proof that they work"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make negative   shows that planted bugs in the store are caught by its tests (bugs=\"no_flush in_place\")"

@@ -120,6 +120,11 @@ struct ox_config {
     char format[8]; /* text | json */
     bool jsonl;     /* lines in, lines out */
     bool show;      /* rows for a person to check */
+    /* measuring */
+    char what[8];    /* adam | nvme | gemm | copy | all; "" = not given */
+    char state_format[8]; /* all | f32 | bf16 | q8 */
+    uint64_t rounds, size_bytes; /* 0 = as the measurement likes */
+    bool strict;     /* a missed limit fails the command */
 };
 
 enum ox_option_type {

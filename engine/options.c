@@ -19,6 +19,7 @@ static const char group_reports[] = "Reports and checkpoints";
 static const char group_placement[] = "Placement: changes speed and traffic, never results";
 static const char group_generation[] = "Generation";
 static const char group_command[] = "Command";
+static const char group_measuring[] = "Measuring";
 
 /* Stands for a member in sizeof alone. */
 __attribute__((unused)) static const struct ox_config *const none;
@@ -41,8 +42,9 @@ static const struct ox_option options[] = {
      .help = "folder with tokenizer.json, or the file; the model's own when not given"},
     {.name = "output", .alias = "output-dir", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
-     .group = group_files, .default_text = "", .commands = RUN | OX_CMD_EXPORT | OX_CMD_TOKENIZE,
-     .help = "folder that receives the results; of tokenize: the token file to write"},
+     .group = group_files, .default_text = "",
+     .commands = RUN | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_BENCH,
+     .help = "folder that receives the results; of tokenize and bench: the token file or profile to write"},
     {.name = "from-scratch", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, from_scratch),
      .group = group_files, .default_text = "false", .commands = RUN,
      .help = "start from fresh weights even where the model folder has some"},
@@ -103,7 +105,7 @@ static const struct ox_option options[] = {
      .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
      .help = "host memory to use; 0: what is free, less a reserve"},
     {.name = "nvme", .type = OX_OPT_NVME, .offset = offsetof(struct ox_config, nvme), .group = group_memory,
-     .default_text = "", .commands = RUN | OX_CMD_DOCTOR,
+     .default_text = "", .commands = RUN | OX_CMD_DOCTOR | OX_CMD_BENCH,
      .help = "drive folder and how much of it to use, as /mnt/nvme0:400GiB; may be repeated"},
     {.name = "drive-endurance", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, drive_endurance_bytes),
      .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN,
@@ -202,7 +204,7 @@ static const struct ox_option options[] = {
      .help = "what they are kept in; a parameter takes 12, 8 or 5 bytes with adamw; q8 asks for --dtype bf16"},
     {.name = "compute-threads", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, compute_threads),
      .min = 0, .max = 4096, .group = group_numbers, .default_text = "0",
-     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_BENCH,
      .help = "threads of the CPU device; 0: all cores"},
     {.name = "logging-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, logging_steps),
      .min = 1, .max = 1e+12, .group = group_reports, .default_text = "1", .commands = RUN,
@@ -283,18 +285,18 @@ static const struct ox_option options[] = {
      .help = "home of activation checkpoints"},
     {.name = "io-backend", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, io_backend),
      .text_bytes = sizeof none->io_backend, .choices = "auto|uring|threads", .group = group_placement,
-     .default_text = "auto", .commands = RUN | OX_CMD_DOCTOR,
+     .default_text = "auto", .commands = RUN | OX_CMD_DOCTOR | OX_CMD_BENCH,
      .help = "how drives are driven; auto takes io_uring where it is allowed"},
     {.name = "queue-depth", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, queue_depth), .min = 1,
-     .max = 1024, .group = group_placement, .default_text = "16", .commands = RUN,
+     .max = 1024, .group = group_placement, .default_text = "16", .commands = RUN | OX_CMD_BENCH,
      .help = "requests in flight per drive queue"},
     {.name = "optimizer-threads", .type = OX_OPT_U64,
      .offset = offsetof(struct ox_config, optimizer_threads), .min = 0, .max = 4096,
-     .group = group_placement, .default_text = "0", .commands = RUN,
+     .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_BENCH,
      .help = "threads of the optimizer; 0: all cores"},
     {.name = "isa", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, isa),
      .text_bytes = sizeof none->isa, .choices = "auto|scalar|avx2|avx512|neon", .group = group_placement,
-     .default_text = "auto", .commands = RUN,
+     .default_text = "auto", .commands = RUN | OX_CMD_BENCH,
      .help = "instruction set of the optimizer; all give the same bits"},
     {.name = "chaos-seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chaos_seed), .min = 0,
      .max = 0x1p64, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
@@ -306,7 +308,7 @@ static const struct ox_option options[] = {
      .text_bytes = sizeof none->format, .choices = "text|json", .group = group_command,
      .default_text = "text",
      .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR | OX_CMD_TOKENIZE |
-                 OX_CMD_GENERATE,
+                 OX_CMD_GENERATE | OX_CMD_BENCH,
      .help = "of the report"},
     {.name = "jsonl", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, jsonl), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TOKENIZE,
@@ -314,6 +316,23 @@ static const struct ox_option options[] = {
     {.name = "show", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, show), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TOKENIZE,
      .help = "print sequences as training would see them: tokens, masks, document borders"},
+    {.name = "what", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, what), .text_bytes = sizeof none->what,
+     .choices = "adam|nvme|gemm|copy|all", .group = group_measuring, .default_text = "", .commands = OX_CMD_BENCH,
+     .help = "the optimizer, drives, matrix products, memory; all: a probe of each, about a minute. The word "
+             "--what may be left out"},
+    {.name = "state-format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, state_format),
+     .text_bytes = sizeof none->state_format, .choices = "all|f32|bf16|q8", .group = group_measuring,
+     .default_text = "all", .commands = OX_CMD_BENCH, .help = "adam: what the optimizer's moments are kept in"},
+    {.name = "rounds", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, rounds), .min = 0, .max = 99,
+     .group = group_measuring, .default_text = "0", .commands = OX_CMD_BENCH,
+     .help = "how often each figure is taken; the median counts; 0: 9 for adam and copy, 5 for gemm, 3 for nvme, and "
+             "2 or 3 for all"},
+    {.name = "size", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, size_bytes), .max = 0x1p60,
+     .group = group_measuring, .default_text = "0", .commands = OX_CMD_BENCH,
+     .help = "memory of adam, gemm and copy, file of nvme; 0: 1.6 GiB, 104 MiB, 1 GiB and 4 GiB, less for all"},
+    {.name = "strict", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, strict), .group = group_measuring,
+     .default_text = "false", .commands = OX_CMD_BENCH,
+     .help = "exit with 1 when a figure is below its limit"},
 };
 
 enum { OPTION_COUNT = sizeof options / sizeof *options };

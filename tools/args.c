@@ -134,7 +134,8 @@ static enum ox_status take_positional(struct arguments *a) {
     const struct ox_option *const option = ox_option_find(a->command->positional);
     OX_ASSERT(option != NULL);
     const enum ox_status status = mark_seen(a, option);
-    return status == OX_OK ? ox_config_set(a->config, option, argument, "PATH") : status;
+    return status == OX_OK ? ox_config_set(a->config, option, argument, option->choices != NULL ? option->name : "PATH")
+                           : status;
 }
 
 static bool is_config_flag(const struct flag *flag, const char *argument) {

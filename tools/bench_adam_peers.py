@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What other optimizers on the processor take per parameter, for comparison with build/tests/bench/bench_adam.
+"""What other optimizers on the processor take per parameter, for comparison with `offload bench adam`.
 
     python3 tools/bench_adam_peers.py [--params MILLIONS] [--threads N] [--rounds N] [--format text|json]
 

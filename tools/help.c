@@ -102,8 +102,11 @@ void ox_help_print(FILE *file) {
 }
 
 void ox_help_print_command(FILE *file, const struct ox_command *command) {
-    fprintf(file, "offload %s: %s\n\nUsage: offload %s%s%s\n", command->name, command->summary, command->name,
-            command->positional != NULL ? " PATH" : "", command->mask != 0 ? " [--flag value ...]" : "");
+    const struct ox_option *const positional =
+        command->positional != NULL ? ox_option_find(command->positional) : NULL;
+    fprintf(file, "offload %s: %s\n\nUsage: offload %s%s%s%s\n", command->name, command->summary, command->name,
+            positional != NULL ? " " : "", positional != NULL ? placeholder(positional) : "",
+            command->mask != 0 ? " [--flag value ...]" : "");
     if (command->mask != 0) {
         print_options(file, command->mask);
     }

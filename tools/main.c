@@ -19,6 +19,8 @@ static const struct ox_command commands[] = {
     {.name = "eval", .mask = OX_CMD_EVAL, .run = ox_cmd_eval, .summary = "perplexity of a model on a text"},
     {.name = "doctor", .mask = OX_CMD_DOCTOR, .run = ox_cmd_doctor,
      .summary = "what this machine offers, and what holds it back"},
+    {.name = "bench", .mask = OX_CMD_BENCH, .positional = "what", .run = ox_cmd_bench,
+     .summary = "how fast this machine is: optimizer, drives, matrix products, memory"},
     {.name = "export", .mask = OX_CMD_EXPORT, .positional = "model", .run = ox_cmd_export,
      .summary = "the weights of a checkpoint or model folder as a Hugging Face folder"},
     {.name = "inspect", .mask = OX_CMD_INSPECT, .positional = "model", .run = ox_cmd_inspect,
