@@ -1,6 +1,6 @@
-/* The optimizer's phase with all state on a drive: reads, checks, updates, hashes and writes every parameter, and commits.
- * Between its runs, on the same drive and with the same bytes, the backend alone transfers them, and the optimizer alone
- * updates as many parameters in memory; `ratio` is the phase's time divided by the longer of the two.
+/* The optimizer's phase with all state on a drive: reads, checks, updates, hashes and writes every parameter, and
+ * commits. Between its runs, on the same drive and with the same bytes, the backend alone transfers them, and the
+ * optimizer alone updates as many parameters in memory; `ratio` is the phase's time divided by the longer of the two.
  *
  *     bench_optim [--folder PATH] [--layers N] [--rounds N] [--backend uring|threads] [--depth N]
  *
@@ -101,7 +101,8 @@ static double run_phase(struct ox_engine *engine, uint64_t step) {
 
 /* ---- the drive alone ----------------------------------------------------------------------------------- */
 
-enum { REQ_BYTES = OX_IO_REQ_BYTES_MAX, READ_WIDTH = 16, WRITE_WIDTH = 12 }; /* bytes per parameter: with its gradient */
+/* Bytes per parameter: its gradient is read too. */
+enum { REQ_BYTES = OX_IO_REQ_BYTES_MAX, READ_WIDTH = 16, WRITE_WIDTH = 12 };
 
 struct rig {
     const struct ox_io_backend *io;
@@ -135,10 +136,10 @@ static void rig_close(const struct options *options, struct rig *rig) {
     ox_arena_close(&rig->arena);
 }
 
-/* Both kinds in step with each other, `depth` requests in flight, and a flush as the commit has. With `fill` everything is
- * written once, so that reads find data. */
+/* Both kinds in step with each other, `depth` requests in flight, and a flush as the commit has. With `fill` everything
+ * is written once, so that reads find data. */
 static double rig_run(struct rig *rig, bool fill) {
-    const uint64_t total[2] = {fill ? 0 : rig->read_bytes, fill ? rig->read_bytes + rig->write_bytes : rig->write_bytes};
+    const uint64_t total[2] = {fill ? 0 : rig->read_bytes, rig->write_bytes + (fill ? rig->read_bytes : 0)};
     uint64_t done[2] = {0, 0};
     uint32_t in_flight = 0, free_slot = 0, slots[64];
     for (uint32_t i = 0; i < rig->depth; i++) {
@@ -194,7 +195,8 @@ static double alone_run(struct alone *alone, uint64_t params, uint64_t step) {
     const uint64_t state_bytes = ox_state_layout_of(format, CHUNK_ELEMS).bytes;
     const uint64_t slot_bytes = CHUNK_ELEMS * (uint64_t)6 + state_bytes;
     const struct ox_adam_settings settings = {
-        .learning_rate = 1e-5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1, .step = step};
+        .learning_rate = 1e-5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1,
+        .step = step};
     struct ox_adam_hyper hyper;
     ox_adam_hyper_init(&settings, &hyper);
     const uint64_t begin_ns = ox_clock_ns();
@@ -274,7 +276,8 @@ int main(int argc, char **argv) {
         const double floor = drives[i] > updates[i] ? drives[i] : updates[i];
         ratios[i] = phases[i] / floor;
         printf("round %u: phase %.3f s, drive alone %.3f s (%.2f GB/s), update alone %.3f s, ratio %.3f\n", i + 1,
-               phases[i], drives[i], (double)(rig.read_bytes + rig.write_bytes) / drives[i] * 1e-9, updates[i], ratios[i]);
+               phases[i], drives[i], (double)(rig.read_bytes + rig.write_bytes) / drives[i] * 1e-9, updates[i],
+               ratios[i]);
         fflush(stdout);
     }
     const double ratio = median(ratios, options.rounds);
