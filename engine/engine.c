@@ -296,12 +296,32 @@ static uint64_t geometry_hash(const struct ox_engine *engine) {
                ? hash : ox_hash_seed(words, sizeof words / sizeof *words);
 }
 
+/* The optimizer's slots carry most of what crosses: they are pinned for the drives, where the kernel allows it. */
+static void register_slots(struct ox_engine *engine) {
+    const struct ox_plan *const plan = engine->plan->train;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        if (plan->tasks[i].kind == OX_TASK_ADAM) {
+            const struct ox_lease slots = ox_tiers_lease_if(&engine->tiers, plan, &plan->tasks[i], OX_USE_STAGE);
+            if (slots.ptr != NULL) {
+                ox_store_port_register(engine->adam_port, &(struct ox_io_region){slots.ptr, slots.bytes}, 1);
+            }
+            return;
+        }
+    }
+}
+
 static enum ox_status open_ports(struct ox_engine *engine) {
     enum ox_status status = ox_store_port_open(engine->store, &engine->read_port);
     if (status == OX_OK) {
         status = ox_store_port_open(engine->store, &engine->write_port);
     }
-    return status == OX_OK ? ox_store_port_open(engine->store, &engine->adam_port) : status;
+    if (status == OX_OK) {
+        status = ox_store_port_open(engine->store, &engine->adam_port);
+    }
+    if (status == OX_OK) {
+        register_slots(engine);
+    }
+    return status;
 }
 
 static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id[2], bool create) {

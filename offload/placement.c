@@ -20,6 +20,8 @@ static const double nominal_rate[OX_LINK_COUNT] = {
 /* Up to here every number of tiles is tried. Beyond, the tasks of many tiles take long to plan, and a series of ever
  * more tiles ends where doubling them, with all it lets come home and all it repeats, has twice not paid. */
 enum { MICRO_BATCHES_ALL_TRIED = 64 };
+/* Chunks in flight in the optimizer's stream: so many that a drive is busy while others are checked and updated. */
+enum { SLOTS_DEEP = 8, SLOTS_SHALLOW = 3 };
 
 /* Candidates that differ in tiles alone. */
 struct series {
@@ -191,10 +193,11 @@ static enum ox_status check_drives(const struct search *s) {
     });
 }
 
-static void consider(struct search *s) {
+/* False when it does not fit. */
+static bool consider(struct search *s) {
     struct series *const series = &s->series[s->in->placement.act_tier][ox_min_u64(s->in->placement.prefetch_depth, 2)];
     if (series->worse_count >= 2 && s->in->model.micro_batches > MICRO_BATCHES_ALL_TRIED) {
-        return;
+        return true;
     }
     farthest_homes(s);
     build(s);
@@ -209,7 +212,7 @@ static void consider(struct search *s) {
             s->nearest_short = short_bytes;
             s->nearest = s->in->placement;
         }
-        return;
+        return false;
     }
     const double seconds = cost(s);
     series->worse_count = series->found && seconds >= series->cost ? series->worse_count + 1 : 0;
@@ -221,6 +224,7 @@ static void consider(struct search *s) {
         s->best = s->in->placement;
         save_homes(s, s->best_homes);
     }
+    return true;
 }
 
 static bool act_tier_allowed(const struct search *s, enum ox_tier tier) {
@@ -246,9 +250,12 @@ static void consider_tiles(struct search *s, uint32_t tiles) {
                 .tiles = tiles,
                 .prefetch_depth = chosen,
                 .act_tier = (enum ox_tier)tier,
-                .stage_slots = chosen < 2 ? chosen + 1 : 3,
+                .stage_slots = chosen < 2 ? chosen + 1 : SLOTS_DEEP,
             };
-            consider(s);
+            if (!consider(s) && chosen >= 2) {
+                s->in->placement.stage_slots = SLOTS_SHALLOW;
+                (void)consider(s);
+            }
         }
     }
 }
