@@ -137,6 +137,10 @@ static enum ox_status config_check(const struct ox_store_config *config) {
         return ox_fail(OX_E_CONFIG, "a store lies on 1 to %d drives, not %u", OX_STORE_DRIVES_MAX,
                        config->drive_count);
     }
+    if (config->generations > 2) {
+        return ox_fail(OX_E_CONFIG, "a store has 1 or 2 generations (--store-generations), not %u",
+                       config->generations);
+    }
     return OX_OK;
 }
 
@@ -169,6 +173,7 @@ static void store_free(struct ox_store *store) {
     free(store->tables[0]);
     free(store->tables[1]);
     free(store->extent_states);
+    free(store->extent_readers);
     free(store);
 }
 
@@ -193,7 +198,11 @@ static enum ox_status tables_alloc(struct ox_store *store) {
         store->tables[i] = block_alloc(store->layout.table_bytes);
     }
     store->extent_states = calloc(store->layout.extent_count, 1);
-    if (store->tables[0] == NULL || store->tables[1] == NULL || store->extent_states == NULL) {
+    if (ox_store_is_single(store)) {
+        store->extent_readers = calloc(store->layout.extent_count, sizeof *store->extent_readers);
+    }
+    if (store->tables[0] == NULL || store->tables[1] == NULL || store->extent_states == NULL ||
+        (ox_store_is_single(store) && store->extent_readers == NULL)) {
         return ox_fail(OX_E_NOMEM, "no memory for the tables of %u extents", store->layout.extent_count);
     }
     return OX_OK;
@@ -240,6 +249,7 @@ static enum ox_status regions_write(struct ox_store *store, const uint64_t *byte
             .run_id = {store->run_id[0], store->run_id[1]},
             .config_hash = store->config_hash,
             .geometry_hash = store->geometry_hash,
+            .one_generation = ox_store_is_single(store),
         };
         memcpy(identity->bytes_max, bytes_max, store->drive_count * sizeof *bytes_max);
         memcpy(identity->speeds, store->layout.speeds, sizeof identity->speeds);
@@ -292,6 +302,7 @@ static enum ox_status create_steps(struct ox_store *store, const struct ox_store
     store->run_id[1] = config->run_id[1];
     store->config_hash = config->config_hash;
     store->geometry_hash = ox_store_geometry_hash(config->extents, config->extent_count);
+    store->layout.generations = config->generations;
     if (config->speeds != NULL) {
         memcpy(store->layout.speeds, config->speeds, config->drive_count * sizeof *config->speeds);
     }
@@ -413,7 +424,7 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
     }
     if (identity->run_id[0] != first->run_id[0] || identity->run_id[1] != first->run_id[1] ||
         identity->geometry_hash != first->geometry_hash || identity->config_hash != first->config_hash ||
-        identity->extent_count != first->extent_count ||
+        identity->extent_count != first->extent_count || identity->one_generation != first->one_generation ||
         memcmp(identity->bytes_max, first->bytes_max, sizeof first->bytes_max) != 0 ||
         memcmp(identity->speeds, first->speeds, sizeof first->speeds) != 0) {
         return ox_fail(OX_E_CONFIG, "%s: belongs to another run than the first drive's file", info.path);
@@ -442,6 +453,15 @@ static enum ox_status identity_match(struct ox_store *store, const struct ox_sto
                        "%s: was made for another model or other settings; give those of the run, or another "
                        "folder",
                        info.path);
+    }
+    if (config->extents != NULL && (config->generations == 1) != (identity->one_generation != 0)) {
+        return identity->one_generation != 0
+                   ? ox_fail(OX_E_CONFIG,
+                             "%s: has one generation, and two are asked for; give --store-generations 1, as the "
+                             "run was started with, or another folder", info.path)
+                   : ox_fail(OX_E_CONFIG,
+                             "%s: has two generations, and one is asked for; leave out --store-generations 1, or give "
+                             "another folder", info.path);
     }
     return OX_OK;
 }
@@ -484,6 +504,7 @@ static enum ox_status layout_restore(struct ox_store *store, const struct ox_sto
     }
     const struct ox_extent_spec *const extents = list != NULL ? list : config->extents;
     const uint32_t extent_count = list != NULL ? identity->extent_count : config->extent_count;
+    store->layout.generations = identity->one_generation != 0 ? 1 : 2;
     memcpy(store->layout.speeds, identity->speeds, sizeof store->layout.speeds);
     status = ox_store_layout_open(extents, extent_count, identity->bytes_max, store->drive_count, &store->layout);
     free(list);
@@ -647,7 +668,7 @@ bool ox_store_exists(const char *folder) {
 uint64_t ox_store_commit_bytes(const struct ox_store *store, uint32_t drive_idx) {
     OX_ASSERT(drive_idx < store->drive_count);
     return store->layout.generation_bytes[drive_idx] + store->layout.table_bytes +
-           OX_STORE_REGION_COUNT * OX_STORE_BLOCK_BYTES;
+           OX_STORE_REGION_COUNT * OX_STORE_BLOCK_BYTES * (uint64_t)(ox_store_is_single(store) ? 2 : 1);
 }
 
 void ox_store_info(const struct ox_store *store, struct ox_store_info *out) {
@@ -661,7 +682,8 @@ void ox_store_info(const struct ox_store *store, struct ox_store_info *out) {
     out->committed = root->committed != 0;
     out->extent_count = layout->extent_count;
     out->drive_count = store->drive_count;
-    out->generation = root->generation;
+    out->generations = layout->generations;
+    out->generation = root->generation % layout->generations;
     out->state_bytes = layout->state_bytes_sum;
     out->spool_bytes = layout->spool_bytes_sum;
     for (uint32_t i = 0; i < store->drive_count; i++) {

@@ -1,9 +1,13 @@
-/* The store: training state on drives, rewritten every step, never lost.
+/* The store: training state on drives, rewritten every step, never lost (unless one generation is asked for).
  *
  * State is a list of extents; each has two generation slots on one drive and a checksum held apart
  * from the data, seeded by (run, extent, step, attempt). A transaction writes every extent once into
  * its idle slot; commit writes the extent table, flushes, writes one root record per drive into a
  * ring, flushes. Whatever happens before the second flush, the previous generation is whole.
+ *
+ * With one generation an extent has one slot, so the files are about half as large, and a transaction overwrites
+ * the state: until its commit the store is neither the step before nor this one, and says so. Then only checkpoints
+ * survive a crash, and none is hidden: a store that opens is whole.
  *
  * Spool extents hold what lives within a step (activation checkpoints, gradients): one slot, checksums
  * in memory, meaningless after a restart.
@@ -48,6 +52,7 @@ struct ox_store_config {
     uint32_t queue_depth;  /* requests in flight per port and drive; at least 1 */
     uint32_t stall_warn_ms; /* a drive that gives nothing for so long is warned of; 0: 10 s */
     uint32_t stall_fail_ms; /* and given up: the port breaks; 0: 10 minutes */
+    uint32_t generations;   /* 1 or 2; 0: 2. open: must be that of creation, unless extents is NULL */
 };
 
 struct ox_store;
@@ -58,11 +63,12 @@ struct ox_store;
 OX_MUST enum ox_status ox_store_create(const struct ox_store_config *config, struct ox_store **out);
 
 /* Opens, locks and recovers: takes the newest root whose extent table is intact; when that is not the
- * newest of all, its data is read and verified as a whole. Rejected roots are wiped before the first write,
- * by ox_store_begin. `extents` may be NULL to take the geometry from the file (inspect): config_hash is then
- * not compared, and bytes_max may be NULL. Spool extents may differ from those of the last run; the files
- * are resized to them. A damaged or foreign file is OX_E_CORRUPT / OX_E_CONFIG that names it; OX_E_BUSY when
- * another process has it. */
+ * newest of all, its data is read and verified as a whole. So it is with one generation after a transaction that
+ * did not end: whole if nothing was overwritten yet, else OX_E_CORRUPT that says at which step. Rejected roots are
+ * wiped before the first write, by ox_store_begin. `extents` may be NULL to take the geometry from the file (inspect):
+ * config_hash and generations are then not compared, and bytes_max may be NULL. Spool extents may differ from those of
+ * the last run; the files are resized to them. A damaged or foreign file is OX_E_CORRUPT / OX_E_CONFIG that names it;
+ * OX_E_BUSY when another process has it. */
 OX_MUST enum ox_status ox_store_open(const struct ox_store_config *config, struct ox_store **out);
 
 void ox_store_close(struct ox_store **store);
@@ -74,7 +80,7 @@ OX_MUST enum ox_status ox_store_remove(const char *const *folders, uint32_t driv
 uint64_t ox_store_fixed_bytes(uint32_t extent_count);
 
 /* Whether ox_store_create would find room for a store of this geometry in the allowances; touches no drive. Uses of
- * config: extents, spool_bytes, bytes_max and their counts. */
+ * config: extents, spool_bytes, bytes_max and their counts, speeds, generations. */
 OX_MUST enum ox_status ox_store_fits(const struct ox_store_config *config);
 
 /* True when a store file lies in the folder. */
@@ -93,7 +99,8 @@ struct ox_store_info {
     uint64_t run_id[2], config_hash;
     uint64_t step;      /* of the last commit; 0 = created, nothing committed yet */
     bool committed;     /* at least one transaction is committed */
-    uint32_t extent_count, drive_count, generation;
+    uint32_t extent_count, drive_count;
+    uint32_t generations, generation; /* how many, and which of them holds the last commit */
     uint64_t state_bytes, spool_bytes, file_bytes; /* file_bytes: over all drives */
     uint64_t read_bytes, write_bytes, flush_count; /* since open */
     uint32_t retry_count;                          /* reads repeated after a bad checksum */
@@ -110,16 +117,20 @@ const struct ox_extent_spec *ox_store_extents(const struct ox_store *store);
 
 /* ---- transactions: begin, write every extent, commit ---------------------------------------- */
 
-/* Starts the transaction that will become `step`; requires step > the committed one, if any is. */
+/* Starts the transaction that will become `step`; requires step > the committed one, if any is. With one generation:
+ * over committed state, a flush more; and OX_E_CORRUPT once a transaction was given up after a write. */
 OX_MUST enum ox_status ox_store_begin(struct ox_store *store, uint64_t step);
 
 /* Requires every extent written and no read or write of state in flight (spool operations may be). `meta`
  * is kept in the root. On failure nothing is committed and the transaction is aborted; should the drives
- * fail even to take the root back, the text says so. A failed flush is never retried as a success. */
+ * fail even to take the root back, the text says so. A failed flush is never retried as a success. With one
+ * generation a failure is as an abort after writes; a restart finds `step` whole if its root got so far. */
 OX_MUST enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes);
 
 /* Forgets the transaction; its slots may be written again by the next one. Requires no read or write of
- * state in flight; fine when there is no transaction. */
+ * state in flight; fine when there is no transaction. With one generation over committed state, and a write of it
+ * submitted: the state is torn for good. Extents that were written read as OX_E_CORRUPT from then on, the others as
+ * before; ox_store_begin fails. */
 void ox_store_abort(struct ox_store *store);
 
 /* ---- transfers -------------------------------------------------------------------------------- */
@@ -138,9 +149,11 @@ void ox_store_port_register(struct ox_store_port *port, const struct ox_io_regio
 void ox_store_port_info(const struct ox_store_port *port, struct ox_io_queue_info *out);
 
 enum ox_store_op_kind {
-    OX_STORE_READ,       /* whole extent of the committed generation, verified        */
+    OX_STORE_READ,       /* whole extent of the committed generation, verified. With one
+                            generation a transaction must have read an extent, and
+                            reaped that, before it writes it: it cannot be read after */
     OX_STORE_READ_HEAD,  /* its head alone, verified                                  */
-    OX_STORE_WRITE,      /* whole extent into the idle slot; hashed at submit; of several
+    OX_STORE_WRITE,      /* whole extent into the idle (or only) slot; hashed at submit; of several
                             writes of one extent in a transaction the last counts    */
     OX_STORE_SPOOL_READ, /* spool_len bytes from the start of a spool extent, verified */
     OX_STORE_SPOOL_WRITE,

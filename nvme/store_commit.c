@@ -1,5 +1,5 @@
 /* Generations: roots, tables, transactions and recovery. The one place that decides which of the two slots
- * of an extent is the truth. */
+ * of an extent is the truth; and with one slot, whether it is. */
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -165,7 +165,7 @@ static enum ox_status generation_verify(struct ox_store *store) {
 }
 
 /* OX_OK when `root` stands for a whole generation. Only the newest root vouches for data that no later
- * attempt has touched; of an older one all data is read. */
+ * attempt has touched, and not once it is open; else all data is read. */
 static enum ox_status root_try(struct ox_store *store, const struct candidates *all, uint32_t idx) {
     const struct ox_store_root *const root = all->roots[idx];
     if (!parent_fits(all, root)) {
@@ -179,7 +179,7 @@ static enum ox_status root_try(struct ox_store *store, const struct candidates *
                    : ox_fail(OX_E_CORRUPT, "only the empty state of its creation is left");
     }
     enum ox_status status = table_load(store, root);
-    if (status == OX_OK && root->seq != all->roots[0]->seq) {
+    if (status == OX_OK && (root->seq != all->roots[0]->seq || root->open != 0)) {
         status = generation_verify(store);
     }
     return status;
@@ -190,6 +190,16 @@ static bool same_data(const struct ox_store_root *a, const struct ox_store_root 
            a->step == b->step && a->parent_seq == b->parent_seq && a->parent_hash == b->parent_hash;
 }
 
+static void choice_log(const struct ox_store_root *root, bool newest, const char *path) {
+    if (root->open != 0) {
+        ox_log(OX_LOG_WARN,
+               "%s: step %" PRIu64 " was interrupted before it overwrote anything; step %" PRIu64 " is whole", path,
+               root->open_step, root->step);
+    } else if (!newest) {
+        ox_log(OX_LOG_WARN, "%s: the newest commit is damaged; going back to step %" PRIu64, path, root->step);
+    }
+}
+
 static enum ox_status choose(struct ox_store *store, const struct candidates *all, const char *path) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < all->count; i++) {
@@ -198,16 +208,22 @@ static enum ox_status choose(struct ox_store *store, const struct candidates *al
         }
         status = root_try(store, all, i);
         if (status == OX_OK) {
-            if (i > 0) {
-                ox_log(OX_LOG_WARN, "%s: the newest commit is damaged; going back to step %" PRIu64, path,
-                       store->root->step);
-            }
+            choice_log(store->root, i == 0, path);
             return OX_OK;
+        }
+        if (status == OX_E_CORRUPT && i == 0 && all->roots[i]->open != 0) {
+            return ox_fail(status,
+                           "%s: has one generation (--store-generations 1) and was being rewritten at step %" PRIu64
+                           " when the run ended; resume from a checkpoint",
+                           path, all->roots[i]->open_step);
         }
         ox_log(OX_LOG_WARN, "%s: step %" PRIu64 " cannot be used: %s", path, all->roots[i]->step,
                ox_error_text());
         if (status != OX_E_CORRUPT) {
             return ox_fail_in(status, "%s", path);
+        }
+        if (all->roots[i]->open != 0) {
+            break; /* older roots name what this one had replaced */
         }
     }
     if (all->count == 0) {
@@ -258,11 +274,43 @@ enum ox_status ox_store_root_create(struct ox_store *store) {
 
 /* ---- transactions ------------------------------------------------------------------------------ */
 
+/* One generation: before any of it is overwritten every drive says so, durably, by a copy of our root that is open.
+ * What it still says of the state holds as long as all of it verifies. */
+static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
+    const struct ox_store_root *const root = store->root;
+    if (!ox_store_is_single(store) || !root->committed || (root->open != 0 && root->open_step == step)) {
+        return OX_OK;
+    }
+    block_follow(store, root);
+    store->block->open = 1;
+    store->block->open_step = step;
+    ox_store_block_seal(store->block);
+    store->settled = false;
+    store->seq_seen++;
+    enum ox_status status = ring_write(store, store->block->seq);
+    if (status == OX_OK) {
+        status = ox_store_flush(store);
+    }
+    if (status == OX_OK) {
+        *store->root = *store->block;
+        store->settled = true;
+    }
+    return status;
+}
+
 enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
     OX_ASSERT(!store->in_transaction);
     OX_ASSERT(!store->root->committed || step > store->root->step);
     OX_ASSERT(__atomic_load_n(&store->state_in_flight, __ATOMIC_SEQ_CST) == 0);
-    const enum ox_status status = settle(store);
+    if (store->torn) {
+        return ox_fail(OX_E_CORRUPT,
+                       "the store has one generation, and step %" PRIu64 " failed while it was rewritten; resume from "
+                       "a checkpoint", store->step);
+    }
+    enum ox_status status = settle(store);
+    if (status == OX_OK) {
+        status = mark_open(store, step);
+    }
     if (status != OX_OK) {
         return ox_fail_in(status, "the store cannot be made ready for step %" PRIu64, step);
     }
@@ -288,6 +336,8 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
     block_follow(store, store->root);
     struct ox_store_root *const root = store->block;
     root->committed = 1;
+    root->open = 0;
+    root->open_step = 0;
     root->generation ^= 1;
     root->step = store->step;
     root->attempt = store->attempt;
@@ -298,6 +348,15 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
         memcpy(root->meta, meta, meta_bytes);
     }
     ox_store_block_seal(root);
+}
+
+/* After a failure: with one generation whose state before was worth something, nothing brings it back. */
+static void tear(struct ox_store *store) {
+    bool touched = false;
+    for (uint32_t i = 0; i < store->layout.extent_count && !touched; i++) {
+        touched = store->extent_states[i] != OX_EXTENT_IDLE;
+    }
+    store->torn = touched && ox_store_is_single(store) && store->root->committed;
 }
 
 enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
@@ -326,6 +385,12 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
     }
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
+    tear(store);
+    if (store->torn) {
+        return ox_fail(status,
+                       "step %" PRIu64 " is not committed: %.700s; the store has one generation, which this step had "
+                       "overwritten: resume from a checkpoint", store->step, text);
+    }
     const bool undone = settle(store) == OX_OK;
     return ox_fail(status, "step %" PRIu64 " is not committed: %.800s%s", store->step, text,
                    undone ? "" : "; its root may yet be found after a crash, then whole");
@@ -333,6 +398,9 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
 
 void ox_store_abort(struct ox_store *store) {
     OX_ASSERT(__atomic_load_n(&store->state_in_flight, __ATOMIC_SEQ_CST) == 0);
+    if (store->in_transaction) {
+        tear(store);
+    }
     store->in_transaction = false;
 }
 

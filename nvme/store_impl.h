@@ -38,7 +38,8 @@ struct ox_store_identity {
     uint64_t geometry_hash;                  /* of the extent list                         */
     uint64_t bytes_max[OX_STORE_DRIVES_MAX]; /* at creation; the placement follows from it */
     uint64_t speeds[OX_STORE_DRIVES_MAX];    /* and from these: each drive's share; all 0 when alike */
-    unsigned char zero[OX_STORE_BLOCK_BYTES - 328];
+    uint32_t one_generation;                 /* 0: two, as in all files from before there was a choice */
+    unsigned char zero[OX_STORE_BLOCK_BYTES - 332];
     uint64_t checksum[2]; /* of all before it */
 };
 OX_STATIC_ASSERT(sizeof(struct ox_store_identity) == OX_STORE_BLOCK_BYTES, "one block");
@@ -56,7 +57,11 @@ struct ox_store_root {
     uint64_t table_hash;
     uint32_t generation, meta_bytes;
     unsigned char meta[OX_STORE_META_BYTES_MAX];
-    unsigned char zero[OX_STORE_BLOCK_BYTES - OX_STORE_META_BYTES_MAX - 128];
+    /* One generation: set from before the first write of a transaction until its commit. All else is then of the state
+     * that is being rewritten, as what the root named before. */
+    uint64_t open_step;
+    uint32_t open;
+    unsigned char zero[OX_STORE_BLOCK_BYTES - OX_STORE_META_BYTES_MAX - 140];
     uint64_t checksum[2]; /* of all before it */
 };
 OX_STATIC_ASSERT(sizeof(struct ox_store_root) == OX_STORE_BLOCK_BYTES, "one block");
@@ -74,7 +79,10 @@ struct ox_store_place {
 };
 
 struct ox_store_layout {
-    uint64_t speeds[OX_STORE_DRIVES_MAX]; /* set before the calls below; all 0 means alike */
+    /* Set before the calls below: */
+    uint64_t speeds[OX_STORE_DRIVES_MAX]; /* all 0 means alike */
+    uint32_t generations;                 /* 0 means 2 */
+
     uint32_t drive_count, extent_count, spool_count;
     struct ox_extent_spec *extents;
     struct ox_store_place *places; /* one per extent */
@@ -87,7 +95,7 @@ struct ox_store_layout {
     uint64_t state_bytes_sum, spool_bytes_sum;
 };
 
-/* Fills `layout` (zeroed before, but for speeds) for state alone; the lists are copied. */
+/* Fills `layout` (zeroed before, but for speeds and generations) for state alone; the lists are copied. */
 OX_MUST enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
                                             const uint64_t *bytes_max, uint32_t drive_count,
                                             struct ox_store_layout *layout);
@@ -120,7 +128,8 @@ bool ox_spool_map_get(struct ox_spool_map *map, struct ox_spool_piece *piece);
 
 /* ---- the open store ----------------------------------------------------------------------------- */
 
-enum ox_extent_state { OX_EXTENT_IDLE, OX_EXTENT_IN_FLIGHT, OX_EXTENT_WRITTEN };
+/* TORN: a write of it failed, and the slot was its only one. */
+enum ox_extent_state { OX_EXTENT_IDLE, OX_EXTENT_IN_FLIGHT, OX_EXTENT_WRITTEN, OX_EXTENT_TORN };
 
 struct ox_store {
     const struct ox_io_backend *backend;
@@ -147,17 +156,24 @@ struct ox_store {
     uint64_t step, attempt;
     uint32_t attempt_count;
     unsigned char *extent_states; /* enum ox_extent_state; each is touched by one port at a time */
+    unsigned *extent_readers;     /* reads in flight; NULL when there are two generations        */
+    bool torn;                    /* `step` was given up with part of the one generation overwritten */
     unsigned written_count, state_in_flight, port_count;
 
     uint64_t read_bytes, write_bytes, flush_count;
     unsigned retry_count;
 };
 
+static inline bool ox_store_is_single(const struct ox_store *store) {
+    return store->layout.generations == 1;
+}
+
+/* `generation` is that of a root; with one generation only the tables alternate. */
 static inline uint64_t ox_store_slot_offset(const struct ox_store *store, uint32_t extent_idx,
                                             uint32_t generation) {
     const struct ox_store_place *const place = &store->layout.places[extent_idx];
-    return store->layout.state_offset + generation * store->layout.generation_bytes[place->drive_idx] +
-           place->offset;
+    return store->layout.state_offset +
+           generation % store->layout.generations * store->layout.generation_bytes[place->drive_idx] + place->offset;
 }
 
 /* Moves any number of bytes between `buffer` and one drive, and waits. */

@@ -1,5 +1,6 @@
 /* Where extents lie. A pure function of the extent list and the allowances at creation, so that it need not
  * be stored; any change here is a new OX_STORE_VERSION. */
+#include "base/assert.h"
 #include "base/hash.h"
 #include "nvme/store_impl.h"
 
@@ -81,7 +82,8 @@ static bool stripe_pick(const struct stripe *stripe, uint64_t bytes, uint32_t *d
 
 static enum ox_status refuse(const struct ox_store_layout *layout, const uint64_t *bytes_max) {
     const uint64_t need =
-        layout->state_offset * layout->drive_count + 2 * layout->state_bytes_sum + layout->spool_bytes_sum;
+        layout->state_offset * layout->drive_count + layout->generations * layout->state_bytes_sum +
+        layout->spool_bytes_sum;
     uint64_t have = 0;
     uint32_t least = 0;
     for (uint32_t i = 0; i < layout->drive_count; i++) {
@@ -92,10 +94,12 @@ static enum ox_status refuse(const struct ox_store_layout *layout, const uint64_
     char least_text[OX_SIZE_TEXT_BYTES];
     return ox_fail(OX_E_CONFIG,
                    "the store needs %s (%" PRIu64
-                   " bytes: two generations of %s of state, and spool), the %u "
+                   " bytes: %s of %s of state, and spool), the %u "
                    "drive allowance(s) are %s in all and their parts do not fit; allow more, first on drive %u, which "
                    "has the least (%s)",
-                   ox_size_text(need, need_text), need, ox_size_text(layout->state_bytes_sum, state_text),
+                   ox_size_text(need, need_text), need,
+                   layout->generations == 1 ? "one generation" : "two generations",
+                   ox_size_text(layout->state_bytes_sum, state_text),
                    layout->drive_count, ox_size_text(have, have_text), least,
                    ox_size_text(bytes_max[least], least_text));
 }
@@ -127,7 +131,7 @@ static enum ox_status state_place(struct ox_store_layout *layout, const uint64_t
         if (bytes_max[i] < layout->state_offset) {
             return refuse(layout, bytes_max);
         }
-        stripe.room[i] = (bytes_max[i] - layout->state_offset) / 2;
+        stripe.room[i] = (bytes_max[i] - layout->state_offset) / layout->generations;
     }
     stripe_share(&stripe, layout->state_bytes_sum);
     for (uint32_t i = 0; i < layout->extent_count; i++) {
@@ -140,7 +144,7 @@ static enum ox_status state_place(struct ox_store_layout *layout, const uint64_t
     }
     for (uint32_t i = 0; i < stripe.drive_count; i++) {
         layout->generation_bytes[i] = stripe.used[i];
-        layout->file_bytes[i] = layout->state_offset + 2 * stripe.used[i];
+        layout->file_bytes[i] = layout->state_offset + layout->generations * stripe.used[i];
     }
     return OX_OK;
 }
@@ -163,10 +167,12 @@ uint64_t ox_store_fixed_bytes(uint32_t extent_count) {
 enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
                                     const uint64_t *bytes_max, uint32_t drive_count,
                                     struct ox_store_layout *layout) {
+    OX_ASSERT(layout->generations <= 2);
     enum ox_status status = extents_check(extents, extent_count, layout);
     if (status != OX_OK) {
         return status;
     }
+    layout->generations = layout->generations == 0 ? 2 : layout->generations;
     layout->drive_count = drive_count;
     layout->extent_count = extent_count;
     layout->extents = calloc(extent_count, sizeof *layout->extents);
@@ -230,7 +236,7 @@ enum ox_status ox_store_layout_add_spool(struct ox_store_layout *layout, const u
 }
 
 enum ox_status ox_store_fits(const struct ox_store_config *config) {
-    struct ox_store_layout layout = {0};
+    struct ox_store_layout layout = {.generations = config->generations};
     if (config->speeds != NULL) {
         memcpy(layout.speeds, config->speeds, config->drive_count * sizeof *config->speeds);
     }

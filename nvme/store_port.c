@@ -141,8 +141,12 @@ static void slot_end(struct ox_store_port *port, uint32_t slot_idx) {
     }
     if (kind == OX_STORE_WRITE) {
         const bool written = slot->status == OX_OK;
-        store->extent_states[slot->op.extent_idx] = written ? OX_EXTENT_WRITTEN : OX_EXTENT_IDLE;
+        const enum ox_extent_state failed = ox_store_is_single(store) ? OX_EXTENT_TORN : OX_EXTENT_IDLE;
+        store->extent_states[slot->op.extent_idx] = written ? OX_EXTENT_WRITTEN : failed;
         __atomic_fetch_add(&store->written_count, written, __ATOMIC_SEQ_CST);
+    }
+    if (!is_spool(kind) && is_read(kind) && store->extent_readers != NULL) {
+        __atomic_fetch_sub(&store->extent_readers[slot->op.extent_idx], 1, __ATOMIC_SEQ_CST);
     }
     if (!is_spool(kind)) {
         __atomic_fetch_sub(&store->state_in_flight, 1, __ATOMIC_SEQ_CST);
@@ -330,7 +334,23 @@ static void port_kick(struct ox_store_port *port) {
 
 /* ---- where an operation goes --------------------------------------------------------------------- */
 
-static void aim_read(struct ox_store *store, struct slot *slot) {
+/* With one generation an extent is read before it is written, in every transaction. */
+static enum ox_status single_read_begin(struct ox_store *store, uint32_t extent_idx) {
+    const bool known = store->in_transaction || store->torn;
+    const enum ox_extent_state state = known ? store->extent_states[extent_idx] : OX_EXTENT_IDLE;
+    OX_ASSERT(!store->in_transaction || state == OX_EXTENT_IDLE || state == OX_EXTENT_TORN);
+    if (state != OX_EXTENT_IDLE) {
+        struct ox_drive_info info;
+        store->backend->drive_info(store->drives[store->layout.places[extent_idx].drive_idx], &info);
+        return ox_fail(OX_E_CORRUPT,
+                       "%s: extent %u was overwritten by step %" PRIu64 ", which failed, and the store has one "
+                       "generation; resume from a checkpoint", info.path, extent_idx, store->step);
+    }
+    __atomic_fetch_add(&store->extent_readers[extent_idx], 1, __ATOMIC_SEQ_CST);
+    return OX_OK;
+}
+
+static enum ox_status aim_read(struct ox_store *store, struct slot *slot) {
     const struct ox_store_root *const root = store->root;
     const uint32_t extent_idx = slot->op.extent_idx;
     OX_ASSERT(root->committed && extent_idx < store->layout.extent_count);
@@ -343,6 +363,7 @@ static void aim_read(struct ox_store *store, struct slot *slot) {
     slot->step = root->step;
     slot->attempt = root->attempt;
     slot->want = store->tables[root->generation][extent_idx];
+    return ox_store_is_single(store) ? single_read_begin(store, extent_idx) : OX_OK;
 }
 
 static void aim_write(struct ox_store *store, struct slot *slot) {
@@ -353,9 +374,14 @@ static void aim_write(struct ox_store *store, struct slot *slot) {
     slot->drive_idx = store->layout.places[extent_idx].drive_idx;
     slot->offset = ox_store_slot_offset(store, extent_idx, generation);
     slot->bytes = store->layout.extents[extent_idx].bytes;
-    /* Never into the committed generation. */
+    /* Never into the committed generation; or if there is but one, not before all know, nor under a reader. */
     const uint64_t held = ox_store_slot_offset(store, extent_idx, store->root->generation);
-    OX_ASSERT(slot->offset + slot->bytes <= held || held + slot->bytes <= slot->offset);
+    if (ox_store_is_single(store)) {
+        OX_ASSERT(store->root->open != 0 || !store->root->committed);
+        OX_ASSERT(__atomic_load_n(&store->extent_readers[extent_idx], __ATOMIC_SEQ_CST) == 0);
+    } else {
+        OX_ASSERT(slot->offset + slot->bytes <= held || held + slot->bytes <= slot->offset);
+    }
     slot->step = store->step;
     slot->attempt = store->attempt;
     if (store->extent_states[extent_idx] == OX_EXTENT_WRITTEN) {
@@ -395,7 +421,10 @@ static enum ox_status aim(struct ox_store *store, struct slot *slot) {
     if (slot->op.kind == OX_STORE_WRITE) {
         aim_write(store, slot);
     } else {
-        aim_read(store, slot);
+        const enum ox_status status = aim_read(store, slot);
+        if (status != OX_OK) {
+            return status;
+        }
     }
     __atomic_fetch_add(&store->state_in_flight, 1, __ATOMIC_SEQ_CST);
     return OX_OK;

@@ -2,6 +2,8 @@
  * and that step is no older than the last commit that was reported done. The same loop over a drive that lies
  * about its flushes must lose something, else it could not have found anything in the first place.
  *
+ * With one generation the same, but that a store cut within a step may also refuse, by the step it was cut at.
+ *
  *     test_store_power [--count CUTS] */
 #include "tests/store_kit.h"
 
@@ -20,6 +22,7 @@ static const struct ox_extent_spec extents[] = {{8192, 4096}, {4096, 0}, {20480,
 
 struct tally {
     uint64_t cuts, commits, crashed_inside, forward, lost, corrupt;
+    uint64_t refused, kept; /* one generation, cut within a step: of no use any more; whole as before that step */
 };
 
 struct run {
@@ -28,6 +31,7 @@ struct run {
     uint64_t seed, draw_count;
     uint64_t done_step; /* the last one reported as committed */
     uint64_t next_step;
+    bool inside; /* the last cut came within a step, which was next_step - 1 */
     struct tally *tally;
 };
 
@@ -41,6 +45,7 @@ static uint32_t draw(struct run *run, uint32_t below) {
 static void work(struct run *run) {
     struct ox_store *store = NULL;
     struct ox_store_port *port = NULL;
+    run->inside = false;
     if (ox_store_open(&run->kit.config, &store) != OX_OK) {
         return;
     }
@@ -54,7 +59,8 @@ static void work(struct run *run) {
             run->tally->commits++;
         }
     }
-    run->tally->crashed_inside += status != OX_OK;
+    run->inside = status != OX_OK;
+    run->tally->crashed_inside += run->inside;
     ox_store_port_close(&port);
     ox_store_close(&store);
 }
@@ -69,14 +75,28 @@ static void arm(struct run *run) {
     ox_io_fault_set(run->fault, &rule);
 }
 
-/* Recovers, and says whether the promise was kept. */
-static void recover(struct run *run) {
+/* True when the store says, rightly, that there is nothing to recover. */
+static bool refuses(const struct run *run, enum ox_status status) {
+    char words[128];
+    snprintf(words, sizeof words, "one generation (--store-generations 1) and was being rewritten at step %llu ",
+             (unsigned long long)(run->next_step - 1));
+    return status == OX_E_CORRUPT && run->kit.config.generations == 1 && run->inside &&
+           strstr(ox_error_text(), words) != NULL;
+}
+
+/* Recovers, and says whether the promise was kept. False when that was the end of the store. */
+static bool recover(struct run *run) {
     struct ox_store *store = NULL;
     struct ox_store_port *port = NULL;
     struct ox_store_info info;
     enum ox_status status = ox_store_open(&run->kit.config, &store);
     bool wrong = false;
     memset(&info, 0, sizeof info);
+    if (refuses(run, status)) {
+        run->tally->cuts++;
+        run->tally->refused++;
+        return false;
+    }
     if (status == OX_OK) {
         ox_store_info(store, &info);
         status = ox_store_port_open(store, &port);
@@ -90,12 +110,14 @@ static void recover(struct run *run) {
     run->tally->corrupt += status != OX_OK || wrong;
     run->tally->lost += status == OX_OK && info.step < run->done_step;
     run->tally->forward += status == OX_OK && info.step > run->done_step;
+    run->tally->kept += status == OX_OK && run->inside && info.step == run->done_step;
     CHECK(status != OX_OK || info.step < run->next_step);
     run->done_step = info.step;
     run->next_step = ox_max_u64(run->next_step, info.step + 1);
+    return true;
 }
 
-static void run_seed(uint64_t seed, bool lying, struct tally *tally) {
+static void run_seed(uint64_t seed, uint32_t generations, bool lying, struct tally *tally) {
     struct run run = {.seed = seed, .next_step = 1, .tally = tally};
     struct ox_store *store = NULL;
     REQUIRE_OK(ox_io_sim_open(seed, &run.sim));
@@ -104,6 +126,7 @@ static void run_seed(uint64_t seed, bool lying, struct tally *tally) {
     kit_init(&run.kit, run.fault, "/sim", 1 + (uint32_t)(seed % 3));
     run.kit.config.extents = extents;
     run.kit.config.extent_count = sizeof extents / sizeof *extents;
+    run.kit.config.generations = generations;
     REQUIRE_OK(ox_store_create(&run.kit.config, &store));
     ox_store_close(&store);
     const uint64_t before = tally->lost + tally->corrupt;
@@ -116,7 +139,9 @@ static void run_seed(uint64_t seed, bool lying, struct tally *tally) {
         ox_io_fault_set(run.fault, NULL);
         ox_io_fault_set(run.lying, NULL);
         ox_io_sim_power_cut(run.sim);
-        recover(&run);
+        if (!recover(&run)) {
+            break;
+        }
         if (tally->lost + tally->corrupt > before) {
             if (!lying) {
                 printf("seed %llu, cut %d: %s\n", (unsigned long long)seed, i, ox_error_text());
@@ -129,9 +154,8 @@ static void run_seed(uint64_t seed, bool lying, struct tally *tally) {
     ox_io_sim_close(&run.sim);
 }
 
-/* One drive skips the flush between data and root; the next flush fails, so that the cut falls right there.
- */
-static void control_data_after_root(struct tally *tally) {
+/* One drive skips a flush of the second step; the next one fails, so that the cut falls right there. */
+static void control(uint32_t generations, uint64_t flush_idx, struct tally *tally) {
     for (uint64_t seed = 0; seed < CONTROL_SEEDS; seed++) {
         struct run run = {.seed = seed, .next_step = 1, .tally = tally};
         struct ox_store *store = NULL;
@@ -139,20 +163,22 @@ static void control_data_after_root(struct tally *tally) {
         REQUIRE_OK(ox_io_fault_open(run.sim, &run.lying));
         REQUIRE_OK(ox_io_fault_open(run.lying, &run.fault));
         kit_init(&run.kit, run.fault, "/sim", 1);
+        run.kit.config.generations = generations;
         REQUIRE_OK(ox_store_create(&run.kit.config, &store));
         struct ox_store_port *port = NULL;
         REQUIRE_OK(ox_store_port_open(store, &port));
         REQUIRE_OK(kit_commit(store, port, run.next_step++));
         run.done_step = 1;
-        ox_io_fault_set(run.lying, &(struct ox_fault_rule){OX_FAULT_LOST, OX_FAULT_ON_FLUSH, 0, false});
-        ox_io_fault_set(run.fault, &(struct ox_fault_rule){OX_FAULT_EIO, OX_FAULT_ON_FLUSH, 1, true});
+        ox_io_fault_set(run.lying, &(struct ox_fault_rule){OX_FAULT_LOST, OX_FAULT_ON_FLUSH, flush_idx, false});
+        ox_io_fault_set(run.fault, &(struct ox_fault_rule){OX_FAULT_EIO, OX_FAULT_ON_FLUSH, flush_idx + 1, true});
         CHECK(kit_commit(store, port, run.next_step++) == OX_E_IO);
         ox_store_port_close(&port);
         ox_store_close(&store);
         ox_io_fault_set(run.fault, NULL);
         ox_io_fault_set(run.lying, NULL);
         ox_io_sim_power_cut(run.sim);
-        recover(&run);
+        run.inside = true;
+        (void)recover(&run);
         ox_io_fault_close(&run.fault);
         ox_io_fault_close(&run.lying);
         ox_io_sim_close(&run.sim);
@@ -161,28 +187,55 @@ static void control_data_after_root(struct tally *tally) {
 
 static void print_tally(const char *what, const struct tally *tally) {
     printf("%s: %llu cuts, %llu commits, %llu crashes inside a step; %llu steps lost, %llu states damaged, "
-           "%llu one ahead\n",
+           "%llu one ahead, %llu refused, %llu as before the step\n",
            what, (unsigned long long)tally->cuts, (unsigned long long)tally->commits,
            (unsigned long long)tally->crashed_inside, (unsigned long long)tally->lost,
-           (unsigned long long)tally->corrupt, (unsigned long long)tally->forward);
+           (unsigned long long)tally->corrupt, (unsigned long long)tally->forward,
+           (unsigned long long)tally->refused, (unsigned long long)tally->kept);
+}
+
+static void two_generations(uint64_t seeds) {
+    struct tally honest = {0}, no_flush = {0}, late_data = {0};
+    for (uint64_t seed = 0; seed < seeds; seed++) {
+        run_seed(seed, 2, false, &honest);
+    }
+    print_tally("honest drive", &honest);
+    CHECK(honest.lost == 0 && honest.corrupt == 0 && honest.refused == 0);
+    CHECK(honest.cuts == seeds * CUTS_PER_SEED && honest.commits > seeds && honest.crashed_inside > seeds);
+    for (uint64_t seed = 0; seed < CONTROL_SEEDS; seed++) {
+        run_seed(seed, 2, true, &no_flush);
+    }
+    print_tally("control, flushes skipped", &no_flush);
+    CHECK(no_flush.lost + no_flush.corrupt > CONTROL_SEEDS / 4);
+    control(2, 0, &late_data);
+    print_tally("control, root before data", &late_data);
+    CHECK(late_data.corrupt > 0);
+}
+
+static void one_generation(uint64_t seeds) {
+    struct tally honest = {0}, no_flush = {0}, late_mark = {0}, late_data = {0};
+    for (uint64_t seed = 0; seed < seeds; seed++) {
+        run_seed(seed, 1, false, &honest);
+    }
+    print_tally("one generation, honest drive", &honest);
+    CHECK(honest.lost == 0 && honest.corrupt == 0);
+    CHECK(honest.cuts > seeds && honest.commits > seeds && honest.refused > seeds / 4 && honest.kept > seeds / 16);
+    for (uint64_t seed = 0; seed < CONTROL_SEEDS; seed++) {
+        run_seed(seed, 1, true, &no_flush);
+    }
+    print_tally("one generation, control, flushes skipped", &no_flush);
+    CHECK(no_flush.lost + no_flush.corrupt > CONTROL_SEEDS / 4);
+    control(1, 0, &late_mark);
+    print_tally("one generation, control, data before mark", &late_mark);
+    CHECK(late_mark.corrupt > 0);
+    control(1, 1, &late_data);
+    print_tally("one generation, control, root before data", &late_data);
+    CHECK(late_data.corrupt > 0);
 }
 
 int main(int argc, char **argv) {
     const uint64_t seeds = ox_div_up(kit_count(argc, argv, CUTS_USUAL), CUTS_PER_SEED);
-    struct tally honest = {0}, no_flush = {0}, late_data = {0};
-    for (uint64_t seed = 0; seed < seeds; seed++) {
-        run_seed(seed, false, &honest);
-    }
-    print_tally("honest drive", &honest);
-    CHECK(honest.lost == 0 && honest.corrupt == 0);
-    CHECK(honest.cuts == seeds * CUTS_PER_SEED && honest.commits > seeds && honest.crashed_inside > seeds);
-    for (uint64_t seed = 0; seed < CONTROL_SEEDS; seed++) {
-        run_seed(seed, true, &no_flush);
-    }
-    print_tally("control, flushes skipped", &no_flush);
-    CHECK(no_flush.lost + no_flush.corrupt > CONTROL_SEEDS / 4);
-    control_data_after_root(&late_data);
-    print_tally("control, root before data", &late_data);
-    CHECK(late_data.corrupt > 0);
+    two_generations(seeds);
+    one_generation(seeds);
     return test_end();
 }
