@@ -5,7 +5,8 @@
 #
 # RUNS (200000) inputs are tried of each. What they find lies in build/fuzz/: corpus/TARGET/ grows from call to call,
 # found/TARGET-* are the inputs that ended a target, log/TARGET.log is what libFuzzer said. Exit status 1 when a target
-# ended. -c measures instead which lines seeds and corpora reach.
+# ended. -c measures instead which lines of the readers are reached: by seeds and corpora, and by tests of them too;
+# lines.txt and unreached.txt in build/fuzz-coverage/ say which are not.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -87,27 +88,100 @@ fuzz() { # target
 }
 
 # The files whose lines are counted.
-parsers='base/json.c base/file.c engine/safetensors.c engine/hf.c engine/model.c engine/model_config.c
-engine/families.c engine/tokenizer*.c engine/chat*.c engine/data.c engine/documents*.c engine/token_cache.c
-engine/config.c engine/config_yaml.c engine/checkpoint_manifest.c'
+readers='base/json.c base/file.c engine/safetensors.c engine/hf.c engine/model.c engine/model_config.c
+engine/families.c engine/tokenizer*.c engine/chat*.c engine/data.c engine/files.c engine/documents*.c
+engine/token_cache.c engine/config.c engine/config_yaml.c engine/checkpoint_manifest.c'
 
-measure() {
+# The tests of what a target reads; test_reader_faults lets memory and calls on files fail under each of them.
+tests_of() {
+    case $1 in
+    cache) set -- token_cache corpus ;;
+    hf) set -- hf file json ;;
+    manifest) set -- checkpoint ;;
+    yaml) set -- config ;;
+    esac
+    for test in "$@"; do
+        echo "unit/test_$test"
+    done
+}
+
+# Why lines are not reached, by the text of each run of them and the line before: what the system must refuse, memory
+# or a call on files, is counted apart, and so is a status of another function that is only passed on.
+count_lines='
+function text_of(line) { sub(/^[^|]*\|[^|]*\|/, "", line); return line }
+function end_run(    why, i) {
+    if (run == "") return
+    why = run ~ /NOMEM|no memory|fail_memory/ ? "memory" \
+        : run ~ /_errno\(|fail_path|fail_space|OX_E_IO|EINTR|errno|fstat|statvfs|getrandom/ ? "system" \
+        : only_passed ? "passed on" : "other"
+    for (i = 1; i <= run_count; i++) {
+        unreached[name, why]++
+        print name ":" run_line[i] ": " why ": " run_text[i] >LIST
+    }
+    run = ""
+}
+FNR == 1 { end_run(); pass++; name = "" }
+/^\/.*:$/ { end_run(); name = substr($0, length(ROOT) + 2); sub(/:$/, "", name); before = ""; next }
+/^ *[0-9]+\| *[0-9]/ {
+    split($0, part, "|")
+    text = text_of($0)
+    if (pass == 1) { fuzz_lines[name]++; fuzz_reached[name] += part[2] + 0 != 0; next }
+    if (!(name in lines)) order[++count] = name
+    lines[name]++
+    if (part[2] + 0 != 0) { end_run(); reached[name]++; before = text; next }
+    if (run == "") { run = before; run_count = 0; only_passed = 1 }
+    run = run "\n" text
+    run_line[++run_count] = part[1] + 0
+    run_text[run_count] = text
+    if (text !~ /^ *(return status;|goto fail;|break;|free\([a-z_]*\);|close\(\*?[a-z_]*\);|\}( else .*)?)$/ &&
+        text !~ /^ *[a-z_]+_(close|discard|free)\(.*\);$/) only_passed = 0
+}
+function row(label, all, fuzz, both, memory, system_, passed, other) {
+    printf "%-32s %6d %8.1f %% %8.1f %% %7d %7d %7d %7d\n", label, all, 100 * fuzz / all, 100 * both / all, memory,
+        system_, passed, other
+}
+END {
+    end_run()
+    printf "%-32s %6s %10s %10s %31s\n%-32s %6s %10s %10s %7s %7s %7s %7s\n", "", "", "seeds,", "and",
+        "not reached, for want of", "file", "lines", "corpora", "tests", "memory", "system", "either", "other"
+    for (i = 1; i <= count; i++) {
+        n = order[i]
+        row(n, lines[n], fuzz_reached[n], reached[n], unreached[n, "memory"], unreached[n, "system"],
+            unreached[n, "passed on"], unreached[n, "other"])
+        all += lines[n]; fuzz += fuzz_reached[n]; both += reached[n]; memory += unreached[n, "memory"]
+        system_ += unreached[n, "system"]; passed += unreached[n, "passed on"]; other += unreached[n, "other"]
+    }
+    row("all", all, fuzz, both, memory, system_, passed, other)
+}'
+
+measure() { # tests
     tool=$(command -v "llvm-profdata${clang#clang}") && cov=$(command -v "llvm-cov${clang#clang}") || {
         echo "the coverage is read by llvm-profdata and llvm-cov: apt-get install llvm" >&2
         exit 2
     }
+    folder=build/fuzz-coverage
     for target in $targets; do
         mkdir -p "build/fuzz/corpus/$target"
-        LLVM_PROFILE_FILE=$scratch/$target.profraw TMPDIR=$scratch build/fuzz-coverage/tests/fuzz/test_seeds \
-            "$target" "tests/fuzz/seeds/$target" "build/fuzz/corpus/$target" >"$scratch/$target.log" 2>&1 ||
-            tail -n 3 "$scratch/$target.log"
+        LLVM_PROFILE_FILE=$scratch/fuzz-$target.profraw TMPDIR=$scratch "$folder/tests/fuzz/test_seeds" \
+            "$target" "tests/fuzz/seeds/$target" "build/fuzz/corpus/$target" >"$scratch/$target.log" 2>&1 || {
+            failed=1
+            echo "$target:" "$(tail -n 3 "$scratch/$target.log")"
+        }
     done
-    "$tool" merge -o "$scratch/all" "$scratch"/*.profraw || exit 1
-    "$cov" report build/fuzz-coverage/tests/fuzz/test_seeds -instr-profile="$scratch/all" $parsers |
-        awk '/^[a-z].*\.c / { printf "%-32s %5d lines, %4d not reached, %s\n", $1, $8, $9, $10 }
-             /^TOTAL/ { printf "%-32s %5d lines, %4d not reached, %s\n", $1, $8, $9, $10 }'
-    "$cov" show build/fuzz-coverage/tests/fuzz/test_seeds -instr-profile="$scratch/all" $parsers \
-        >build/fuzz-coverage/lines.txt
+    objects=
+    for test in "$@"; do
+        objects="$objects -object $folder/tests/$test"
+        LLVM_PROFILE_FILE=$scratch/test-%m-%p.profraw TMPDIR=$scratch "$folder/tests/$test" >"$scratch/test.log" 2>&1 || {
+            failed=1
+            echo "$test:" "$(tail -n 3 "$scratch/test.log")"
+        }
+    done
+    "$tool" merge -o "$scratch/fuzz" "$scratch"/fuzz-*.profraw &&
+        "$tool" merge -o "$scratch/both" "$scratch/fuzz" "$scratch"/test-*.profraw &&
+        "$cov" show "$folder/tests/fuzz/test_seeds" -instr-profile="$scratch/fuzz" $readers >"$scratch/fuzz.txt" &&
+        "$cov" show "$folder/tests/fuzz/test_seeds" $objects -instr-profile="$scratch/both" $readers \
+            >"$folder/lines.txt" || exit 1
+    awk -v ROOT="$PWD" -v LIST="$folder/unreached.txt" "$count_lines" "$scratch/fuzz.txt" "$folder/lines.txt"
 }
 
 failed=0
@@ -117,9 +191,11 @@ if [ "$coverage" -eq 1 ]; then
     printf '#!/bin/sh\nexec %s -fprofile-instr-generate -fcoverage-mapping -Dnoreturn=cold "$@"\n' "$clang" \
         >build/fuzz-coverage/cc
     chmod +x build/fuzz-coverage/cc
-    build build/fuzz-coverage "$PWD/build/fuzz-coverage/cc" '' build/fuzz-coverage/tests/fuzz/test_seeds
-    measure
-    exit
+    tests="$(for target in $targets; do tests_of "$target"; done) fault/test_reader_faults"
+    build build/fuzz-coverage "$PWD/build/fuzz-coverage/cc" '' build/fuzz-coverage/tests/fuzz/test_seeds \
+        $(echo $tests | tr ' ' '\n' | sed 's|^|build/fuzz-coverage/tests/|')
+    measure $tests
+    exit "$failed"
 fi
 build build/fuzz "$clang" fuzzer-no-link,address,undefined \
     $(echo "$targets" | tr ' ' '\n' | sed 's|^|build/fuzz/fuzz_|')

@@ -148,7 +148,19 @@ static void test_many_files(void) {
     CHECK(begins[0] == 140 && begins[1] == 142 && begins[2] == 144);
     write_file("many/050", "x", 1);
     CHECK(ox_data_read(data, 90, 20, 256, all, NULL) == OX_E_CORRUPT);
+    CHECK(strstr(ox_error_text(), "many/050: has changed its size") != NULL);
+    CHECK(unlink(in_folder("many/050")) == 0);
+    CHECK(ox_data_read(data, 90, 20, 256, all, NULL) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "many/050: cannot open") != NULL);
     ox_data_close(&data);
+    /* Folders in folders, more than anyone has. */
+    char name[256] = "levels";
+    for (size_t i = 0; i < 70; i++) {
+        memcpy(name + strlen(name), "/d", 3);
+    }
+    REQUIRE_OK(ox_folder_make(in_folder(name)));
+    CHECK(open_only("levels", OX_DATA_BYTES) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "cannot list the folder: Too many levels") != NULL);
 }
 
 static void test_llmc(void) {

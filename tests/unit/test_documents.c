@@ -249,6 +249,55 @@ static void test_long_rows(void) {
     free(text);
 }
 
+/* A row that is too long and ends in the same read; blanks over several reads; a text that has no end. */
+static void test_limits(void) {
+    enum { BLANK_BYTES = 3 << 20 };
+    static const off_t row_bytes = ((off_t)64 << 20) + 2, text_bytes = ((off_t)128 << 20) + 1;
+    struct ox_documents_config config = {.format = OX_DOCUMENTS_ROWS};
+    struct ox_documents *documents = NULL;
+    struct ox_document row;
+    bool found = false;
+    write_file("limit", "[", 1);
+    CHECK(truncate(in_folder("limit"), row_bytes) == 0);
+    const int fd = open(in_folder("limit"), O_WRONLY);
+    CHECK(fd >= 0 && pwrite(fd, "]", 1, row_bytes) == 1 && close(fd) == 0);
+    REQUIRE_OK(ox_documents_open(in_folder("limit"), &config, &documents));
+    CHECK(ox_documents_next(documents, &row, &found) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "limit:1: the row has more than 64 MiB") != NULL);
+    ox_documents_close(&documents);
+
+    char *const blanks = malloc(BLANK_BYTES + 2);
+    memset(blanks, '\n', BLANK_BYTES);
+    memcpy(blanks + BLANK_BYTES, "{}", 2);
+    write_file("limit", blanks, BLANK_BYTES + 2);
+    REQUIRE_OK(ox_documents_open(in_folder("limit"), &config, &documents));
+    REQUIRE_OK(ox_documents_next(documents, &row, &found));
+    CHECK(found && row.bytes == 2 && row.line == BLANK_BYTES + 1 && row.offset == BLANK_BYTES);
+    ox_documents_close(&documents);
+    free(blanks);
+
+    config = (struct ox_documents_config){.piece_bytes = 1 << 20};
+    CHECK(truncate(in_folder("limit"), 0) == 0 && truncate(in_folder("limit"), text_bytes) == 0);
+    REQUIRE_OK(ox_documents_open(in_folder("limit"), &config, &documents));
+    CHECK(ox_documents_next(documents, &row, &found) == OX_E_CONFIG && !found);
+    CHECK(strstr(ox_error_text(), "limit: the text at byte 0 has more than 128 MiB") != NULL);
+    ox_documents_close(&documents);
+    CHECK(unlink(in_folder("limit")) == 0);
+}
+
+/* Folders in folders, more than anyone has. */
+static void test_deep_folder(void) {
+    const struct ox_documents_config config = {.format = OX_DOCUMENTS_TEXT};
+    struct ox_documents *documents = NULL;
+    char name[256] = "deep";
+    for (size_t i = 0; i < 70; i++) {
+        memcpy(name + strlen(name), "/d", 3);
+    }
+    REQUIRE_OK(ox_folder_make(in_folder(name)));
+    CHECK(ox_documents_open(in_folder("deep"), &config, &documents) == OX_E_CONFIG && documents == NULL);
+    CHECK(strstr(ox_error_text(), "cannot list the folder: Too many levels") != NULL);
+}
+
 static bool are_rows(const char *path) {
     bool rows = false;
     REQUIRE_OK(ox_documents_are_rows(path, &rows));
@@ -512,7 +561,9 @@ int main(void) {
     test_borders();
     test_rows();
     test_long_rows();
+    test_limits();
     test_folders();
+    test_deep_folder();
     test_stamps();
     test_cuts();
     return test_end();

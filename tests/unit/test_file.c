@@ -46,6 +46,51 @@ static void test_paths(void) {
     memset(longest, 'x', sizeof longest);
     longest[sizeof longest - 1] = '\0';
     CHECK(ox_path_join("a", longest, out) == OX_E_CONFIG);
+    struct ox_file_writer writer;
+    char *const longer = malloc(OX_PATH_BYTES + 10);
+    memset(longer, 'x', OX_PATH_BYTES + 9);
+    longer[OX_PATH_BYTES + 9] = '\0';
+    CHECK(ox_file_create(longer, 0, &writer) == OX_E_CONFIG && writer.fd == -1);
+    CHECK(strstr(ox_error_text(), "the path is longer than 4095 bytes") != NULL);
+    CHECK(ox_file_replace(longer, "x", 1) == OX_E_CONFIG && ox_file_replace("", "x", 1) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "a path of 0 bytes cannot be used") != NULL);
+    CHECK(ox_folder_commit(longer, "a") == OX_E_CONFIG && ox_folder_make("") == OX_E_CONFIG);
+    CHECK(ox_folder_sync(in_folder("nowhere", path_a)) == OX_E_CONFIG);
+    free(longer);
+}
+
+/* A name without a folder is one in the folder where the program is. */
+static void test_bare_names(void) {
+    char before[OX_PATH_BYTES];
+    CHECK(getcwd(before, sizeof before) != NULL && chdir(test_folder()) == 0);
+    REQUIRE_OK(ox_file_replace("bare", "here", 4));
+    CHECK(chdir(before) == 0);
+    expect_content(in_folder("bare", path_a), "here");
+    CHECK(unlink(path_a) == 0);
+}
+
+/* Names of temporary files that others left are stepped over; where no name is free, that is said. */
+static void test_taken_names(void) {
+    enum { NAME_COUNT = 150 };
+    char folder[OX_PATH_BYTES], name[64], path[OX_PATH_BYTES];
+    int refused = 0;
+    REQUIRE_OK(ox_folder_make(in_folder("names", folder)));
+    for (int i = 0; i < NAME_COUNT; i++) { /* the program counts from 0 */
+        snprintf(name, sizeof name, ".offload-%ld-%d.tmp", (long)getpid(), i);
+        REQUIRE_OK(ox_path_join(folder, name, path));
+        const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        CHECK(fd >= 0 && close(fd) == 0);
+    }
+    REQUIRE_OK(ox_path_join(folder, "file", path));
+    for (int i = 0; i < 2 && !ox_path_exists(path); i++) {
+        const enum ox_status status = ox_file_replace(path, "x", 1);
+        CHECK(status == OX_OK || (status == OX_E_IO && strstr(ox_error_text(), "no free temporary name") != NULL));
+        refused += status != OX_OK;
+    }
+    CHECK(refused == 1);
+    expect_content(path, "x");
+    CHECK(entries_of(folder) == NAME_COUNT + 1);
+    REQUIRE_OK(ox_folder_remove(folder));
 }
 
 static void test_replace_and_copy(void) {
@@ -84,6 +129,8 @@ static void test_replace_and_copy(void) {
 static void test_refusals(void) {
     char *data = NULL;
     size_t bytes = 0;
+    CHECK(ox_file_copy(in_folder("missing", path_b), path_a) == OX_E_CONFIG);
+    CHECK(ox_file_copy(path_a, in_folder("no/such", path_b)) == OX_E_CONFIG);
     CHECK(ox_file_read(in_folder("missing", path_b), 10, &data, &bytes) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), path_b) != NULL);
     CHECK(ox_file_read(test_folder(), 10, &data, &bytes) == OX_E_CONFIG);
@@ -133,6 +180,8 @@ static void test_writer(void) {
 
     /* More than any disk has: refused with both figures, and nothing is left. */
     in_folder("huge", path_b);
+    CHECK(ox_file_create(path_b, UINT64_MAX, &writer) == OX_E_CONFIG && !ox_path_is_file(path_b));
+    CHECK(strstr(ox_error_text(), "bytes cannot exist") != NULL);
     CHECK(ox_file_create(path_b, UINT64_C(1) << 60, &writer) != OX_OK);
     CHECK(!ox_path_is_file(path_b));
     /* A limit on the size of files acts like a full disk in mid-write. */
@@ -144,6 +193,7 @@ static void test_writer(void) {
     char block[5000] = {0};
     const int before = entries_of(test_folder());
     CHECK(ox_file_replace(path_b, block, sizeof block) == OX_E_IO);
+    CHECK(ox_file_copy("/proc/self/exe", path_b) == OX_E_IO);
     CHECK(entries_of(test_folder()) == before);
     CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
 }
@@ -183,6 +233,17 @@ static void test_folders(void) {
     CHECK(ox_folder_remove(link) == OX_E_CONFIG);
     expect_content(file, "kept");
     REQUIRE_OK(ox_folder_remove(path_b)); /* gone already */
+
+    /* Deeper than is removed: refused, and it stays. */
+    char levels[512] = "levels";
+    for (size_t i = 0; i < 201; i++) {
+        memcpy(levels + strlen(levels), "/d", 3);
+    }
+    REQUIRE_OK(ox_folder_make(in_folder(levels, deep)));
+    CHECK(ox_folder_remove(in_folder("levels", file)) == OX_E_CONFIG && ox_path_is_folder(deep));
+    CHECK(strstr(ox_error_text(), "levels: cannot list a folder in it: Too many levels") != NULL);
+    REQUIRE_OK(ox_folder_remove(in_folder("levels/d/d", moved)));
+    REQUIRE_OK(ox_folder_remove(file));
 
     uint64_t available = 0;
     REQUIRE_OK(ox_folder_free_bytes(test_folder(), &available));
@@ -281,7 +342,9 @@ static void test_shared(void) {
 }
 
 int main(void) {
+    test_taken_names();
     test_paths();
+    test_bare_names();
     test_replace_and_copy();
     test_refusals();
     test_writer();

@@ -1,0 +1,672 @@
+/* The readers of files, and what they write, where memory runs out and where calls on files fail: each allocation and
+ * each call in turn, once. The work ends as without the fault or in a status with a text; what a sanitizer counts is
+ * given back, and no temporary file stays. Reads and writes that are cut short or interrupted, and calls that a file
+ * system does not know, change nothing. The calls are taken over by functions of this program with their names. */
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "engine/chat.h"
+#include "engine/checkpoint_internal.h"
+#include "engine/config.h"
+#include "engine/data.h"
+#include "engine/documents.h"
+#include "engine/hf.h"
+#include "engine/token_cache.h"
+#include "tests/test.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Sanitizers of clang are part of the program, so that their memory is not taken over. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define KEEPS_ALLOCATOR
+#endif
+#endif
+
+/* ---- the calls ------------------------------------------------------------------------------------------------- */
+
+enum point {
+    ON_MEMORY, ON_OPEN, ON_EXAMINE, ON_LIST, ON_READ, ON_WRITE, ON_SYNC, ON_RENAME, ON_ALLOCATE, ON_TRUNCATE, ON_LOCK,
+    ON_MAKE, ON_REMOVE, ON_SPACE, ON_RANDOM, POINT_COUNT
+};
+static const char *const point_names[POINT_COUNT] = {
+    "memory", "open", "stat", "readdir", "read", "write", "fsync", "rename", "fallocate", "ftruncate", "flock",
+    "mkdir", "unlink", "statvfs", "getrandom",
+};
+enum kind { KIND_FAIL, KIND_INTERRUPT, KIND_SHORT, KIND_UNKNOWN };
+static const char *const kind_names[] = {"fails", "is interrupted", "is cut short", "is not known"};
+
+static struct {
+    enum point point;
+    enum kind kind;
+    uint64_t idx;
+} rule;
+static bool armed;
+static uint64_t calls, hit_count;
+
+static bool hit(enum point point) {
+    const bool now = armed && point == rule.point && calls++ == rule.idx;
+    hit_count += now;
+    return now;
+}
+
+static int failed(void) {
+    errno = rule.kind == KIND_INTERRUPT ? EINTR
+            : rule.kind == KIND_UNKNOWN ? (rule.point == ON_RENAME ? EINVAL : EOPNOTSUPP)
+                                        : EIO;
+    return -1;
+}
+
+#ifndef KEEPS_ALLOCATOR
+typedef void *allocate_one(size_t);
+typedef void *allocate_many(size_t, size_t);
+typedef void *allocate_again(void *, size_t);
+static allocate_one *real_malloc;
+static allocate_many *real_calloc;
+static allocate_again *real_realloc;
+
+static void find_allocator(void) {
+    real_malloc = (allocate_one *)dlsym(RTLD_NEXT, "malloc");
+    real_calloc = (allocate_many *)dlsym(RTLD_NEXT, "calloc");
+    real_realloc = (allocate_again *)dlsym(RTLD_NEXT, "realloc");
+}
+
+/* The JSON library does not bear it: jansson 2.14 then gives other texts without an error, and damages the heap. */
+static void spare_json(void) {
+    find_allocator();
+    json_set_alloc_funcs(real_malloc, free);
+}
+
+static void *no_memory(void) {
+    errno = ENOMEM;
+    return NULL;
+}
+
+void *malloc(size_t bytes) {
+    if (real_malloc == NULL) {
+        find_allocator();
+    }
+    return hit(ON_MEMORY) ? no_memory() : real_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes) {
+    if (real_calloc == NULL) {
+        find_allocator();
+    }
+    return hit(ON_MEMORY) ? no_memory() : real_calloc(count, bytes);
+}
+
+void *realloc(void *old, size_t bytes) {
+    if (real_realloc == NULL) {
+        find_allocator();
+    }
+    return hit(ON_MEMORY) ? no_memory() : real_realloc(old, bytes);
+}
+#endif
+
+int open(const char *path, int flags, ...) {
+    va_list args;
+    va_start(args, flags);
+    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    const bool skipped = rule.kind == KIND_UNKNOWN && (flags & O_TMPFILE) != O_TMPFILE;
+    return !skipped && hit(ON_OPEN) ? failed() : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+int stat(const char *path, struct stat *info) {
+    return hit(ON_EXAMINE) ? failed() : (int)syscall(SYS_newfstatat, AT_FDCWD, path, info, 0);
+}
+
+int lstat(const char *path, struct stat *info) {
+    return hit(ON_EXAMINE) ? failed() : (int)syscall(SYS_newfstatat, AT_FDCWD, path, info, AT_SYMLINK_NOFOLLOW);
+}
+
+int fstat(int fd, struct stat *info) {
+    return hit(ON_EXAMINE) ? failed() : (int)syscall(SYS_fstat, fd, info);
+}
+
+struct dirent *readdir(DIR *folder) {
+    static struct dirent *(*real)(DIR *);
+    if (real == NULL) {
+        real = (struct dirent * (*)(DIR *))dlsym(RTLD_NEXT, "readdir");
+    }
+    if (hit(ON_LIST)) {
+        (void)failed();
+        return NULL;
+    }
+    return real(folder);
+}
+
+static size_t part_of(size_t bytes) {
+    return rule.kind == KIND_SHORT ? (bytes + 1) / 2 : bytes;
+}
+
+ssize_t read(int fd, void *data, size_t bytes) {
+    const bool now = hit(ON_READ);
+    return now && rule.kind != KIND_SHORT ? failed() : syscall(SYS_read, fd, data, now ? part_of(bytes) : bytes);
+}
+
+ssize_t pread(int fd, void *data, size_t bytes, off_t offset) {
+    const bool now = hit(ON_READ);
+    return now && rule.kind != KIND_SHORT ? failed()
+                                          : syscall(SYS_pread64, fd, data, now ? part_of(bytes) : bytes, offset);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset) {
+    const bool now = hit(ON_WRITE);
+    return now && rule.kind != KIND_SHORT ? failed()
+                                          : syscall(SYS_pwrite64, fd, data, now ? part_of(bytes) : bytes, offset);
+}
+
+/* Nothing here outlives the machine, and a disk would take most of the time. */
+int fsync(int fd) {
+    (void)fd;
+    return hit(ON_SYNC) ? failed() : 0;
+}
+
+int rename(const char *from, const char *to) {
+    const bool skipped = rule.kind == KIND_UNKNOWN; /* as there is no other call to take */
+    return !skipped && hit(ON_RENAME) ? failed() : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
+    return hit(ON_RENAME) ? failed() : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+    return hit(ON_ALLOCATE) ? failed() : (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
+}
+
+int ftruncate(int fd, off_t bytes) {
+    return hit(ON_TRUNCATE) ? failed() : (int)syscall(SYS_ftruncate, fd, bytes);
+}
+
+int flock(int fd, int operation) {
+    return hit(ON_LOCK) ? failed() : (int)syscall(SYS_flock, fd, operation);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    return hit(ON_MAKE) ? failed() : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+int unlinkat(int fd, const char *name, int flags) {
+    return hit(ON_REMOVE) ? failed() : (int)syscall(SYS_unlinkat, fd, name, flags);
+}
+
+int statvfs(const char *path, struct statvfs *space) {
+    static int (*real)(const char *, struct statvfs *);
+    if (real == NULL) {
+        real = (int (*)(const char *, struct statvfs *))dlsym(RTLD_NEXT, "statvfs");
+    }
+    return hit(ON_SPACE) ? failed() : real(path, space);
+}
+
+ssize_t getrandom(void *data, size_t bytes, unsigned flags) {
+    return hit(ON_RANDOM) ? failed() : syscall(SYS_getrandom, data, bytes, flags);
+}
+
+/* ---- the work -------------------------------------------------------------------------------------------------- */
+
+/* What came of it, as far as it does not change from one time to the next. */
+static uint64_t digest;
+
+static void see(const void *data, size_t bytes) {
+    digest = ox_hash64(data, bytes, digest);
+}
+
+static char folder[256], path_text[16][OX_PATH_BYTES];
+
+static const char *in_folder(const char *name) {
+    static unsigned idx;
+    char *const path = path_text[idx++ % 16];
+    snprintf(path, OX_PATH_BYTES, "%s/%s", folder, name);
+    return path;
+}
+
+static enum ox_status read_data(const char *name, enum ox_data_kind kind) {
+    struct ox_data *data = NULL;
+    int32_t tokens[512];
+    uint8_t marks[512];
+    uint64_t begins[128];
+    enum ox_status status = ox_data_open(in_folder(name), kind, &data);
+    if (status != OX_OK) {
+        CHECK(data == NULL);
+        return status;
+    }
+    const uint64_t count = ox_data_token_count(data), documents = ox_data_document_count(data);
+    CHECK(count <= 512 && documents <= 128);
+    status = ox_data_read(data, 0, count, 65536, tokens, marks);
+    if (status == OX_OK) {
+        status = ox_data_documents(data, 0, documents, begins);
+    }
+    if (status == OX_OK) {
+        const uint64_t fingerprint = ox_data_fingerprint(data);
+        see(tokens, count * sizeof *tokens);
+        see(marks, count);
+        see(begins, documents * sizeof *begins);
+        see(&fingerprint, sizeof fingerprint);
+    }
+    ox_data_close(&data);
+    return status;
+}
+
+static enum ox_status work_few(void) {
+    return read_data("few", OX_DATA_AUTO);
+}
+
+static enum ox_status work_many(void) {
+    return read_data("many", OX_DATA_BYTES);
+}
+
+static enum ox_status work_masked(void) {
+    return read_data("masked", OX_DATA_AUTO);
+}
+
+static enum ox_status write_cache(const char *path, const char *place, int *fd) {
+    static int32_t ids[10000];
+    const struct ox_cache_header header = {.key = {1, 2}, .source_bytes = 3, .vocab = 5};
+    struct ox_cache_writer *writer = NULL;
+    enum ox_status status = ox_cache_create(path, place, &writer);
+    if (status != OX_OK) {
+        CHECK(writer == NULL);
+        return status;
+    }
+    for (size_t i = 0; status == OX_OK && i < 3000; i++) {
+        status = ox_cache_add(writer, true, ids, NULL, i % 3);
+    }
+    if (status == OX_OK) {
+        status = ox_cache_add(writer, true, ids, NULL, sizeof ids / sizeof *ids);
+    }
+    if (status != OX_OK) {
+        ox_cache_discard(&writer);
+        return status;
+    }
+    status = ox_cache_commit(&writer, &header, fd);
+    CHECK(writer == NULL);
+    return status;
+}
+
+static enum ox_status work_cache(void) {
+    struct ox_data *data = NULL;
+    int fd = -1;
+    enum ox_status status = write_cache(in_folder("out/cache"), NULL, NULL);
+    if (status == OX_OK) {
+        status = ox_data_open(in_folder("out/cache"), OX_DATA_AUTO, &data);
+    }
+    ox_data_close(&data);
+    if (status == OX_OK) {
+        status = write_cache(NULL, in_folder("out"), &fd);
+    }
+    if (status == OX_OK) {
+        status = ox_data_open_fd(fd, "tokens", &data);
+    }
+    if (status == OX_OK) {
+        const uint64_t numbers[] = {ox_data_token_count(data), ox_data_document_count(data),
+                                    ox_data_fingerprint(data)};
+        see(numbers, sizeof numbers);
+    }
+    ox_data_close(&data);
+    return status;
+}
+
+static enum ox_status read_documents(const char *name, const struct ox_documents_config *config) {
+    struct ox_documents *documents = NULL;
+    struct ox_document piece;
+    uint64_t hash = 0;
+    bool found = true;
+    enum ox_status status = ox_documents_open(in_folder(name), config, &documents);
+    if (status != OX_OK) {
+        CHECK(documents == NULL);
+        return status;
+    }
+    while (status == OX_OK && found) {
+        status = ox_documents_next(documents, &piece, &found);
+        if (status == OX_OK && found) {
+            see(piece.text, piece.bytes);
+        }
+    }
+    if (status == OX_OK) {
+        status = ox_documents_hash(documents, &hash);
+    }
+    CHECK(status != OX_OK || hash == ox_documents_hash_read(documents));
+    ox_documents_close(&documents);
+    return status;
+}
+
+static enum ox_status work_texts(void) {
+    const struct ox_documents_config config = {.separator = "|", .separator_bytes = 1, .piece_bytes = 8};
+    const enum ox_status status = read_documents("texts", &config);
+    return status == OX_OK ? read_documents("long", &config) : status;
+}
+
+static enum ox_status work_rows(void) {
+    const struct ox_documents_config config = {.format = OX_DOCUMENTS_ROWS};
+    static const char *const names[] = {"rows", "lines", "array", "blanks"};
+    bool rows = false;
+    enum ox_status status = ox_documents_are_rows(in_folder("rows"), &rows);
+    for (size_t i = 0; status == OX_OK && i < sizeof names / sizeof *names; i++) {
+        status = read_documents(names[i], &config);
+    }
+    return status;
+}
+
+static enum ox_status work_model(void) {
+    struct ox_hf_folder *model = NULL;
+    float values[16];
+    enum ox_status status = ox_hf_open(in_folder("model"), true, &model);
+    if (status != OX_OK) {
+        CHECK(model == NULL);
+        return status;
+    }
+    CHECK(ox_hf_has_weights(model));
+    for (uint32_t i = 0; status == OX_OK && i < ox_hf_model(model)->tensor_count; i++) {
+        const uint64_t count = ox_hf_model(model)->tensors[i].count;
+        status = ox_hf_read(model, i, 0, count < 16 ? count : 16, values);
+        see(values, sizeof *values * (size_t)(count < 16 ? count : 16));
+    }
+    ox_hf_close(&model);
+    return status;
+}
+
+static enum ox_status use_tokenizer(const struct ox_tokenizer *tokenizer, struct ox_ids *ids, struct ox_marks *marks) {
+    static const char row[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"one two\"},{\"role\":\"user\","
+                              "\"content\":\"Hi <|im_end|> e\xcc\x81 12\"},{\"role\":\"assistant\",\"content\":"
+                              "[{\"type\":\"text\",\"text\":\"yes, it is\"}]}]}";
+    const struct ox_chat_options options = {.parse_special = true};
+    struct ox_encoder *encoder = NULL;
+    struct ox_chat_renderer *renderer = NULL;
+    struct ox_chat chat = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    enum ox_status status = ox_encoder_open(tokenizer, &encoder);
+    if (status == OX_OK) {
+        status = ox_encode(encoder, row, sizeof row - 1, true, true, ids);
+    }
+    if (status == OX_OK) {
+        status = ox_decode(tokenizer, ids->ids, ids->count, false, &text, &bytes);
+        see(text, status == OX_OK ? bytes : 0);
+    }
+    if (status == OX_OK) {
+        status = ox_chat_open(tokenizer, &options, &renderer);
+    }
+    if (status == OX_OK) {
+        status = ox_chat_read_line("row 1", row, sizeof row - 1, &chat);
+    }
+    if (status == OX_OK) {
+        status = ox_chat_render(renderer, "row 1", &chat, ids, marks);
+    }
+    free(text);
+    ox_chat_free(&chat);
+    ox_chat_close(&renderer);
+    ox_encoder_close(&encoder);
+    return status;
+}
+
+static enum ox_status take_tokenizer(const char *path) {
+    struct ox_tokenizer *tokenizer = NULL;
+    struct ox_ids ids = {0};
+    struct ox_marks marks = {0};
+    enum ox_status status = ox_tokenizer_open(path, &tokenizer);
+    CHECK((status == OX_OK) == (tokenizer != NULL));
+    if (status == OX_OK) {
+        status = use_tokenizer(tokenizer, &ids, &marks);
+    }
+    if (status == OX_OK) {
+        see(ids.ids, ids.count * sizeof *ids.ids);
+        see(marks.marks, marks.count);
+    }
+    ox_ids_free(&ids);
+    ox_marks_free(&marks);
+    ox_tokenizer_close(&tokenizer);
+    return status;
+}
+
+static enum ox_status work_tokenizer(void) {
+    return take_tokenizer("tests/golden/chat/chatml");
+}
+
+static enum ox_status work_characters(void) {
+    return take_tokenizer("tests/golden/chat/llama2");
+}
+
+static enum ox_status work_config(void) {
+    static struct ox_config config;
+    ox_config_init(&config);
+    const enum ox_status status = ox_config_load_yaml(&config, in_folder("run.yaml"), OX_CMD_TRAIN);
+    if (status == OX_OK) {
+        see(config.model, strlen(config.model));
+        see(&config.max_steps, sizeof config.max_steps);
+        see(config.nvme[1].path, strlen(config.nvme[1].path));
+    }
+    return status;
+}
+
+static enum ox_status work_checkpoint(void) {
+    struct ox_manifest manifest = {.state = {.version = OX_RUN_STATE_VERSION}, .weights_dtype = OX_DTYPE_F32};
+    char path[OX_PATH_BYTES];
+    unlink(in_folder("run/checkpoint-7/" OX_MANIFEST_NAME)); /* else it is listed */
+    enum ox_status status = ox_manifest_collect(in_folder("run/checkpoint-7"), &manifest);
+    if (status == OX_OK) {
+        status = ox_manifest_write(in_folder("run/checkpoint-7"), &manifest);
+    }
+    ox_manifest_close(&manifest);
+    if (status == OX_OK) {
+        status = ox_manifest_read(in_folder("run/checkpoint-7"), &manifest);
+        see(&manifest.file_count, sizeof manifest.file_count);
+        ox_manifest_close(&manifest);
+    }
+    if (status == OX_OK) {
+        status = ox_checkpoint_verify(in_folder("run/checkpoint-7"));
+    }
+    if (status == OX_OK) {
+        status = ox_checkpoint_find_latest(in_folder("run"), path);
+        see(path, status == OX_OK ? strlen(path) : 0);
+    }
+    return status;
+}
+
+static enum ox_status work_files(void) {
+    uint64_t free_bytes = 0;
+    char *text = NULL;
+    size_t bytes = 0;
+    CHECK(ox_folder_remove(in_folder("out/made")) == OX_OK || hit_count > 0);
+    CHECK(ox_folder_remove(in_folder("out/a")) == OX_OK || hit_count > 0);
+    enum ox_status status = ox_file_replace(in_folder("out/copied"), "text", 4);
+    if (status == OX_OK) {
+        status = ox_file_copy(in_folder("long"), in_folder("out/copied"));
+    }
+    if (status == OX_OK) {
+        status = ox_file_read(in_folder("out/copied"), 1 << 24, &text, &bytes);
+    }
+    if (status == OX_OK) {
+        see(text, bytes);
+        free(text);
+        status = ox_file_read("/proc/self/maps", 1 << 24, &text, &bytes); /* whose size is not known */
+    }
+    if (status == OX_OK) {
+        free(text);
+        status = ox_folder_make(in_folder("out/a/b/c"));
+    }
+    if (status == OX_OK) {
+        status = ox_folder_commit(in_folder("out/a/b"), in_folder("out/made"));
+    }
+    if (status == OX_OK) {
+        status = ox_folder_free_bytes(in_folder("out"), &free_bytes);
+    }
+    return status == OX_OK ? ox_folder_remove(in_folder("out/made")) : status;
+}
+
+/* ---- the faults ------------------------------------------------------------------------------------------------ */
+
+struct work {
+    const char *name;
+    enum ox_status (*run)(void);
+};
+
+static int temporaries(void) {
+    static const char *const places[] = {"out", "run", "run/checkpoint-7"};
+    int count = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        DIR *const listed = opendir(in_folder(places[i]));
+        const struct dirent *entry;
+        while (listed != NULL && (entry = readdir(listed)) != NULL) {
+            count += strncmp(entry->d_name, ".offload", 8) == 0;
+        }
+        closedir(listed);
+    }
+    return count;
+}
+
+/* False: there were not so many calls. */
+static bool try_one(const struct work *work, uint64_t expected) {
+    hit_count = calls = digest = 0;
+    armed = true;
+    const enum ox_status status = work->run();
+    armed = false;
+    const bool must_pass = rule.kind != KIND_FAIL || hit_count == 0;
+    const bool known = status >= OX_OK && status < OX_STATUS_COUNT;
+    if (!known || (status == OX_OK && digest != expected) || (status != OX_OK && ox_error_text()[0] == '\0') ||
+        (status != OX_OK && must_pass) || temporaries() > 0) {
+        printf("%s: call %llu of %s %s: %s, %s, %d temporary files: %s\n", work->name, (unsigned long long)rule.idx,
+               point_names[rule.point], kind_names[rule.kind], ox_status_name(status),
+               digest == expected ? "the same" : "another result", temporaries(), ox_error_text());
+        test_failure_count++;
+    }
+    return hit_count > 0;
+}
+
+static uint64_t tried;
+
+static void try_all(const struct work *work, enum point point, enum kind kind, uint64_t expected) {
+    rule.point = point;
+    rule.kind = kind;
+    /* The first calls differ most; there are thousands of allocations. */
+    for (rule.idx = 0; try_one(work, expected); rule.idx += 1 + rule.idx / 32) {
+        tried++;
+    }
+}
+
+static void write_file(const char *name, const void *data, size_t bytes) {
+    REQUIRE_OK(ox_file_replace(in_folder(name), data, bytes));
+}
+
+static void make_long(void) {
+    enum { BYTES = (1 << 20) + 50000 };
+    char *const text = malloc(BYTES);
+    CHECK(text != NULL);
+    memset(text, 'a', BYTES);
+    write_file("long", text, BYTES);
+    write_file("lines", text, BYTES);
+    text[0] = '[';
+    text[BYTES - 1] = ']';
+    write_file("array", text, BYTES);
+    memset(text, ' ', BYTES);
+    text[BYTES - 1] = '1';
+    write_file("blanks", text, BYTES);
+    free(text);
+}
+
+static void make_model(void) {
+    static const char shard[] = "model-00001-of-00001.safetensors";
+    char text[1 << 14];
+    size_t used = 0;
+    struct ox_hf_folder *model = NULL;
+    REQUIRE_OK(ox_folder_make(in_folder("model")));
+    REQUIRE_OK(ox_file_copy("tests/golden/qwen2/config.json", in_folder("model/config.json")));
+    REQUIRE_OK(ox_file_copy("tests/golden/qwen2/model.safetensors", in_folder("model/model.safetensors")));
+    REQUIRE_OK(ox_hf_open(in_folder("model"), true, &model));
+    used += (size_t)snprintf(text, sizeof text, "{\"weight_map\":{");
+    for (uint32_t i = 0; i < ox_hf_model(model)->tensor_count; i++) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s\"%s\":\"%s\"", i > 0 ? "," : "",
+                                 ox_hf_model(model)->tensors[i].name, shard);
+    }
+    used += (size_t)snprintf(text + used, sizeof text - used, "}}");
+    ox_hf_close(&model);
+    CHECK(rename(in_folder("model/model.safetensors"), in_folder("model/model-00001-of-00001.safetensors")) == 0);
+    write_file("model/model.safetensors.index.json", text, used);
+}
+
+static void make_inputs(void) {
+    static const char *const folders[] = {"few", "many", "texts", "rows", "out", "run/checkpoint-7"};
+    static const char yaml[] = "model: m\ndata: a,b:2\nnvme: [/a:1GiB, /b:2GiB]\noutput: o\nmax_steps: 10\n";
+    unsigned char masked[1024 + 40 * 4 + 5] = {0};
+    const int32_t header[8] = {0, 0, 2, 4, 40, 50000, 1};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        REQUIRE_OK(ox_folder_make(in_folder(folders[i])));
+    }
+    for (int i = 0; i < 70; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s/%d", i < 3 ? "few" : "many", i);
+        write_file(name, &i, 2);
+    }
+    write_file("many/67", "x", 1);
+    memcpy(masked, header, sizeof header);
+    memcpy(masked, "BIN.TOK\n", 8);
+    memset(masked + 1024 + 160, 0x5a, 5);
+    write_file("masked", masked, sizeof masked);
+    write_file("texts/a", "one\ntwo\nthree\nfour\n|five", 24);
+    write_file("texts/b", "six", 3);
+    write_file("rows/a.jsonl", "{\"a\": 1}\n{}\n", 12);
+    write_file("rows/b.json", "[{}, 2]", 7);
+    write_file("run.yaml", yaml, sizeof yaml - 1);
+    write_file("run/checkpoint-7/config.json", "{}", 2);
+    write_file("run/latest", "checkpoint-7\n", 13);
+    make_long();
+    make_model();
+}
+
+static void ignore_line(void *context, enum ox_log_level level, const char *line) {
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+int main(void) {
+    static const struct work works[] = {
+        {"few files", work_few},     {"many files", work_many},       {"masked tokens", work_masked},
+        {"cache", work_cache},       {"texts", work_texts},           {"rows", work_rows},
+        {"model", work_model},       {"tokenizer", work_tokenizer},   {"characters", work_characters},
+        {"config", work_config},     {"checkpoint", work_checkpoint}, {"files", work_files},
+    };
+    static const enum point transfers[] = {ON_READ, ON_WRITE}, unknown[] = {ON_OPEN, ON_RENAME, ON_ALLOCATE};
+    ox_log_set_sink(ignore_line, NULL);
+#ifndef KEEPS_ALLOCATOR
+    spare_json();
+#endif
+    snprintf(folder, sizeof folder, "%s", test_folder());
+    make_inputs();
+    for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
+        digest = 0;
+        REQUIRE_OK(works[i].run());
+        const uint64_t expected = digest;
+        tried = 0;
+        for (size_t point = 0; point < POINT_COUNT; point++) {
+            if (point != ON_LIST || works[i].run != work_checkpoint) { /* which takes it for the end of the list */
+                try_all(&works[i], (enum point)point, KIND_FAIL, expected);
+            }
+        }
+        for (size_t j = 0; j < 2; j++) {
+            try_all(&works[i], transfers[j], KIND_SHORT, expected);
+            try_all(&works[i], transfers[j], KIND_INTERRUPT, expected);
+        }
+        try_all(&works[i], ON_ALLOCATE, KIND_INTERRUPT, expected);
+        for (size_t j = 0; j < 3; j++) {
+            try_all(&works[i], unknown[j], KIND_UNKNOWN, expected);
+        }
+        CHECK(tried > 5);
+        printf("%s: %llu faults\n", works[i].name, (unsigned long long)tried);
+        fflush(stdout);
+    }
+    return test_end();
+}
