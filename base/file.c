@@ -637,3 +637,17 @@ enum ox_status ox_folder_free_bytes(const char *path, uint64_t *bytes) {
     *bytes = (uint64_t)space.f_bavail * space.f_frsize;
     return OX_OK;
 }
+
+enum ox_status ox_folder_next(DIR *folder, const char *path, const char **name) {
+    for (;;) {
+        errno = 0;
+        const struct dirent *const entry = readdir(folder);
+        *name = entry == NULL ? NULL : entry->d_name;
+        if (entry == NULL) {
+            return errno == 0 ? OX_OK : ox_fail_errno(OX_E_IO, errno, "%s: cannot list the folder", path);
+        }
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            return OX_OK;
+        }
+    }
+}

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -78,6 +79,10 @@ OX_MUST enum ox_status ox_folder_remove(const char *path);
 
 /* Free bytes of the file system that holds `path`. */
 OX_MUST enum ox_status ox_folder_free_bytes(const char *path, uint64_t *bytes);
+
+/* The next name in an open folder other than . and .., or NULL at its end: which readdir alone does not tell from a
+ * failure. `path` names the folder in errors. */
+OX_MUST enum ox_status ox_folder_next(DIR *folder, const char *path, const char **name);
 
 #ifdef __cplusplus
 }

@@ -65,9 +65,13 @@ static enum ox_status list_steps(const char *output_dir, const char *suffix, uin
         return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", output_dir);
     }
     enum ox_status status = OX_OK;
-    for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+    for (const char *name = "";;) {
         uint64_t step = 0;
-        if (!parse_name(entry->d_name, suffix, &step)) {
+        status = ox_folder_next(folder, output_dir, &name);
+        if (status != OX_OK || name == NULL) {
+            break;
+        }
+        if (!parse_name(name, suffix, &step)) {
             continue;
         }
         uint64_t *const longer = realloc(*steps, (*count + (size_t)1) * sizeof **steps);

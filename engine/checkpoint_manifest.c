@@ -289,10 +289,10 @@ enum ox_status ox_manifest_collect(const char *folder, struct ox_manifest *manif
         return ox_fail_errno(OX_E_IO, errno, "%s: cannot list the folder", folder);
     }
     enum ox_status status = OX_OK;
-    for (const struct dirent *entry = readdir(list); status == OX_OK && entry != NULL;
-         entry = readdir(list)) {
-        if (entry->d_name[0] != '.') {
-            status = add_file(folder, entry->d_name, manifest);
+    for (const char *name = ""; status == OX_OK && name != NULL;) {
+        status = ox_folder_next(list, folder, &name);
+        if (status == OX_OK && name != NULL && name[0] != '.') {
+            status = add_file(folder, name, manifest);
         }
     }
     closedir(list);

@@ -328,7 +328,7 @@ enum ox_status ox_config_to_yaml(const struct ox_config *config, unsigned comman
         write_option(file, config, &options[i]);
     }
     const int failed = ferror(file);
-    if (fclose(file) != 0 || failed) {
+    if (fclose(file) != 0 || failed || buffer == NULL) { /* which no call reports */
         free(buffer);
         return ox_fail(OX_E_NOMEM, "no memory to write the configuration");
     }

@@ -96,11 +96,10 @@ static enum ox_status check_empty(const char *path) {
         return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", path);
     }
     enum ox_status status = OX_OK;
-    for (const struct dirent *entry = readdir(folder); status == OX_OK && entry != NULL;
-         entry = readdir(folder)) {
-        if (strncmp(entry->d_name, "model", 5) == 0 && strstr(entry->d_name, ".safetensors") != NULL) {
-            status =
-                ox_fail(OX_E_CONFIG, "%s: already holds %s; write to an empty folder", path, entry->d_name);
+    for (const char *name = ""; status == OX_OK && name != NULL;) {
+        status = ox_folder_next(folder, path, &name);
+        if (status == OX_OK && name != NULL && strncmp(name, "model", 5) == 0 && strstr(name, ".safetensors") != NULL) {
+            status = ox_fail(OX_E_CONFIG, "%s: already holds %s; write to an empty folder", path, name);
         }
     }
     closedir(folder);
@@ -306,18 +305,24 @@ enum ox_status ox_hf_copy_companions(const char *from, const char *to) {
         return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", from);
     }
     enum ox_status status = OX_OK;
-    for (const struct dirent *entry = readdir(folder); status == OX_OK && entry != NULL;
-         entry = readdir(folder)) {
+    for (const char *name = "";;) {
         char source[OX_PATH_BYTES], target[OX_PATH_BYTES];
-        if (!is_companion(entry->d_name)) {
+        status = ox_folder_next(folder, from, &name);
+        if (status != OX_OK || name == NULL) {
+            break;
+        }
+        if (!is_companion(name)) {
             continue;
         }
-        status = ox_path_join(from, entry->d_name, source);
+        status = ox_path_join(from, name, source);
         if (status == OX_OK) {
-            status = ox_path_join(to, entry->d_name, target);
+            status = ox_path_join(to, name, target);
         }
         if (status == OX_OK && ox_path_is_file(source)) {
             status = ox_file_copy(source, target);
+        }
+        if (status != OX_OK) {
+            break;
         }
     }
     closedir(folder);

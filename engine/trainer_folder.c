@@ -287,9 +287,10 @@ enum ox_status ox_run_clear(const char *output_dir) {
         return ox_fail(OX_E_IO, "%s: cannot list the folder", output_dir);
     }
     enum ox_status status = OX_OK;
-    for (struct dirent *entry = readdir(folder); entry != NULL && status == OX_OK; entry = readdir(folder)) {
-        if (ox_checkpoint_is_ours(output_dir, entry->d_name)) {
-            status = ox_path_join(output_dir, entry->d_name, path);
+    for (const char *name = ""; status == OX_OK && name != NULL;) {
+        status = ox_folder_next(folder, output_dir, &name);
+        if (status == OX_OK && name != NULL && ox_checkpoint_is_ours(output_dir, name)) {
+            status = ox_path_join(output_dir, name, path);
             status = status == OX_OK ? ox_folder_remove(path) : status;
         }
     }
