@@ -64,6 +64,7 @@ struct ox_config {
     uint64_t host_mem_bytes;   /* 0 = what the machine has free, less a reserve */
     struct ox_nvme_budget nvme[OX_CONFIG_NVME_MAX]; /* --nvme PATH:SIZE, repeated */
     uint32_t nvme_count;
+    uint64_t store_generations; /* 2, or 1: half the room, and no step survives a crash within the next */
     uint64_t drive_endurance_bytes; /* what each drive is rated for; 0 = not known */
     bool accept_wear;
     /* training */

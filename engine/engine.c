@@ -344,6 +344,7 @@ static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id
         .run_id = {run_id[0], run_id[1]},
         .config_hash = geometry_hash(engine),
         .queue_depth = engine->config.queue_depth,
+        .generations = ox_plan_generations(&engine->config.budget),
     };
     enum ox_status status = create ? ox_store_create(&config, &engine->store)
                                    : ox_store_open(&config, &engine->store);

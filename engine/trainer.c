@@ -82,6 +82,7 @@ static void set_budget(struct ox_trainer *trainer) {
     }
     budget->drive_bytes = config->nvme_count > 0 ? trainer->nvme_bytes : NULL;
     budget->drive_count = config->nvme_count;
+    budget->generations = (uint32_t)config->store_generations;
 }
 
 _Static_assert((int)OX_OPTIMIZER_SGD + 1 == (int)OX_OPTIM_KIND_COUNT &&

@@ -82,6 +82,10 @@ static enum ox_status check_output(const struct ox_trainer *trainer) {
 /* Drives without direct I/O work, but through the page cache: slower, and outside every budget. */
 static void announce_drives(const struct ox_trainer *trainer) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
+    if (store != NULL && trainer->config.store_generations == 1) {
+        ox_log(OX_LOG_WARN, "--store-generations 1: the store is rewritten in place; after a crash within a step the "
+               "run goes back to its last checkpoint (--save-steps %" PRIu64 ")", trainer->config.save_steps);
+    }
     for (uint32_t i = 0; store != NULL && i < trainer->config.nvme_count; i++) {
         struct ox_drive_info info;
         if (ox_store_drive_info(store, i, &info) == OX_OK && !info.direct) {

@@ -190,6 +190,7 @@ static enum ox_status check_drives(const struct search *s) {
         .extent_count = 2 * s->table->chunk_count,
         .spool_bytes = s->train->spool_bytes,
         .spool_count = s->train->spool_count,
+        .generations = ox_plan_generations(given),
     });
 }
 

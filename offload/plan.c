@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint32_t ox_plan_generations(const struct ox_plan_budget *budget) {
+    OX_ASSERT(budget->generations <= 2);
+    return budget->generations == 0 ? 2 : budget->generations;
+}
+
 const char *ox_lane_name(enum ox_lane_id lane) {
     static const char *const names[OX_LANE_COUNT] = {"compute",    "h2d",    "d2h", "nvme.read",
                                                      "nvme.write", "reduce", "adam"};

@@ -142,7 +142,10 @@ struct ox_plan_budget {
     uint64_t nvme_fixed_bytes; /* of them, what the store's own tables take */
     const uint64_t *drive_bytes; /* of them, each drive's; NULL = only the sum counts */
     uint32_t drive_count;
+    uint32_t generations; /* of the state on drives: 2, or 1 where the user gave up crash safety; 0 = 2 */
 };
+/* 1 or 2. */
+uint32_t ox_plan_generations(const struct ox_plan_budget *budget);
 
 /* How to place and order things: numerics never depend on it. */
 struct ox_placement {
@@ -169,7 +172,7 @@ struct ox_plan {
     uint32_t micro_batches, unit_count;
     uint64_t peak_bytes[OX_TIER_COUNT];     /* arena size needed; NVME: state and spool */
     uint64_t resident_bytes[OX_TIER_COUNT]; /* of it, held between steps: the front of the arena */
-    uint64_t stored_weight_bytes;           /* of those of NVME, hi; the rest is state. Two generations of both */
+    uint64_t stored_weight_bytes;           /* of those of NVME, hi; the rest is state. All generations of both */
     uint32_t fullest_task[OX_TIER_COUNT];   /* at which the buffers of an arena together are largest */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
     /* Indexes of buffers the executor asks for by name; OX_NONE where a plan has none. */

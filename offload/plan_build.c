@@ -606,10 +606,11 @@ static void run_optimizer(struct builder *b) {
 static void sum_nvme(struct builder *b) {
     struct ox_plan *const plan = b->plan;
     const bool store = b->in->budget.nvme_bytes > 0;
+    const uint64_t generations = ox_plan_generations(&b->in->budget);
     uint64_t weights = 0, state = 0, spool = 0;
     for (uint32_t i = 0; i < plan->unit_count && store; i++) {
-        weights += 2 * b->in->model.unit_elems[i] * OX_HI_BYTES;
-        state += 2 * ox_shard_stored_bytes(b->in->table, i);
+        weights += generations * b->in->model.unit_elems[i] * OX_HI_BYTES;
+        state += generations * ox_shard_stored_bytes(b->in->table, i);
     }
     for (uint32_t i = 0; i < plan->spool_count; i++) {
         spool += plan->spool_bytes[i];

@@ -315,8 +315,9 @@ static enum ox_status check_all(struct checker *c) {
     }
     if (status == OX_OK && c->plan->peak_bytes[OX_TIER_NVME] > budget->nvme_bytes) {
         char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES];
-        status = ox_fail(OX_E_CONFIG, "plan needs %s of NVMe (two generations of the state, and the spool), the "
-                         "budget is %s", ox_size_text(c->plan->peak_bytes[OX_TIER_NVME], need),
+        status = ox_fail(OX_E_CONFIG, "plan needs %s of NVMe (%s of the state, and the spool), the budget is %s",
+                         ox_size_text(c->plan->peak_bytes[OX_TIER_NVME], need),
+                         ox_plan_generations(budget) == 1 ? "one generation" : "two generations",
                          ox_size_text(budget->nvme_bytes, have));
     }
     if (status == OX_OK) {
