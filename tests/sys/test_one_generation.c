@@ -1,5 +1,6 @@
-/* A store of one generation: half the room and the same bits; a run that is killed goes on from the last commit where the
- * store is whole, and from the last checkpoint where it was cut short, and ends with the bytes of the undisturbed run. */
+/* A store of one generation: half the room and the same bits; a run that is killed goes on from the last commit where
+ * the store is whole, and from the last checkpoint where it was cut short, and ends with the bytes of the undisturbed
+ * run. */
 #include "tests/sys_run.h"
 #include "tests/test.h"
 
@@ -48,7 +49,8 @@ static void compare(const char *name) {
     sys_path(left, "two/checkpoint-%u", STEPS);
     sys_path(right, "%s/checkpoint-%u", name, STEPS);
     CHECK(sys_same_checkpoint(left, right));
-    char *const a = sys_curve(sys_path(left, "two"), "step"), *const b = sys_curve(sys_path(right, "%s", name), "step");
+    char *const a = sys_curve(sys_path(left, "two"), "step");
+    char *const b = sys_curve(sys_path(right, "%s", name), "step");
     CHECK(sys_same_text(name, a, b));
     free(b);
     free(a);
