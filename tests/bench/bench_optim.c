@@ -1,6 +1,7 @@
 /* The optimizer's phase with all state on a drive: reads, checks, updates, hashes and writes every parameter, and
  * commits. Between its runs, on the same drive and with the same bytes, the backend alone transfers them, and the
  * optimizer alone updates as many parameters in memory; `ratio` is the phase's time divided by the longer of the two.
+ * Beside the bytes counted stand those that the kernel saw go to the drive (/proc/diskstats) in the same steps.
  *
  *     bench_optim [--folder PATH] [--layers N] [--rounds N] [--backend uring|threads] [--depth N]
  *
@@ -13,7 +14,10 @@
 #include "engine/engine.h"
 #include "tests/test.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 enum {
@@ -80,6 +84,39 @@ static struct ox_engine *open_engine(const struct ox_model *model, const struct 
     REQUIRE_OK(ox_engine_store_create(engine, run_id));
     load(engine, model);
     return engine;
+}
+
+/* Bytes that the block device below the folder has read and written so far; zeros where the kernel does not tell. */
+struct traffic {
+    uint64_t read, written;
+};
+
+static struct traffic drive_traffic(const char *folder) {
+    struct stat info;
+    struct traffic traffic = {0, 0};
+    FILE *const file = stat(folder, &info) == 0 ? fopen("/proc/diskstats", "r") : NULL;
+    char line[512];
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        unsigned major_number, minor_number;
+        unsigned long long reads, merged, sectors_read, ms, writes, merged_writes, sectors_written;
+        if (sscanf(line, "%u %u %*s %llu %llu %llu %llu %llu %llu %llu", &major_number, &minor_number, &reads, &merged,
+                   &sectors_read, &ms, &writes, &merged_writes, &sectors_written) == 9 &&
+            major_number == major(info.st_dev) && minor_number == minor(info.st_dev)) {
+            traffic = (struct traffic){sectors_read * 512, sectors_written * 512};
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return traffic;
+}
+
+/* Adds what a step counts for the drive. */
+static void count_traffic(const struct ox_plan *plan, struct traffic *sum) {
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        sum->read += plan->traffic[OX_LINK_NVME_READ][kind];
+        sum->written += plan->traffic[OX_LINK_NVME_WRITE][kind];
+    }
 }
 
 /* Seconds of the optimizer's lane: its tasks and the commit, from the norm to the last flush. */
@@ -256,6 +293,7 @@ int main(int argc, char **argv) {
     struct ox_model *model = NULL;
     struct rig rig;
     struct alone alone;
+    struct traffic seen = {0, 0}, counted = {0, 0};
     double ratios[ROUNDS_MAX], phases[ROUNDS_MAX], drives[ROUNDS_MAX], updates[ROUNDS_MAX];
     REQUIRE_OK(ox_model_build(&config, &model));
     struct ox_engine *engine = open_engine(model, &options);
@@ -271,7 +309,12 @@ int main(int argc, char **argv) {
            options.io->name, options.rounds, (unsigned long long)(HOST_BYTES / OX_MIB));
     for (uint32_t i = 0; i < options.rounds; i++) {
         drives[i] = rig_run(&rig, false);
+        const struct traffic before = drive_traffic(options.folder);
         phases[i] = run_phase(engine, i + 2);
+        const struct traffic after = drive_traffic(options.folder);
+        seen.read += after.read - before.read;
+        seen.written += after.written - before.written;
+        count_traffic(ox_engine_plan_of(engine)->train, &counted);
         updates[i] = alone_run(&alone, params, i + 1);
         const double floor = drives[i] > updates[i] ? drives[i] : updates[i];
         ratios[i] = phases[i] / floor;
@@ -284,6 +327,9 @@ int main(int argc, char **argv) {
     printf("optimizer phase: %.3f s, drive %.3f s, update %.3f s; ratio %.3f (limit %.2f)\n",
            median(phases, options.rounds), median(drives, options.rounds), median(updates, options.rounds), ratio,
            RATIO_LIMIT);
+    printf("bytes of the steps: read %.3f GB counted, %.4f of it seen by the kernel; written %.3f GB, %.4f\n",
+           (double)counted.read * 1e-9, (double)seen.read / (double)counted.read, (double)counted.written * 1e-9,
+           (double)seen.written / (double)counted.written);
     ox_engine_close(&engine);
     alone_close(&alone);
     rig_close(&options, &rig);
