@@ -6,9 +6,9 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/files.h"
 #include "engine/token_cache.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,8 +20,6 @@
 enum {
     HEADER_BYTES = 1024, /* of llm.c and llmq files */
     KEPT_OPEN_MAX = 64,  /* more files than this are opened for every read */
-    FILES_MAX = 1 << 20,
-    FOLDER_DEPTH_MAX = 64,
     BLOCK_BYTES = 16 << 10,
     SAMPLE_BYTES = 4096,
     SAMPLE_COUNT = 16,
@@ -31,7 +29,7 @@ static const int32_t llmc_gpt2_magic = 20240520, llmc_llama3_magic = 20240801, l
 static const char llmq_magic[8] = {'B', 'I', 'N', '.', 'T', 'O', 'K', '\n'};
 
 struct data_file {
-    char *path;
+    const char *path; /* of the list */
     int fd; /* -1: opened for every read */
     uint64_t file_bytes;
     uint64_t token_first; /* of the whole data */
@@ -44,9 +42,9 @@ struct data_file {
 
 struct ox_data {
     enum ox_data_kind kind;
-    struct data_file *files; /* by path */
-    uint32_t file_count, room;
-    uint32_t link_count;
+    struct ox_files listed;
+    struct data_file *files; /* of those, in their order */
+    uint32_t file_count;
     uint64_t token_count, document_count;
     uint64_t fingerprint;
     struct ox_cache_file cache; /* of that kind alone; its file is the only one */
@@ -56,87 +54,33 @@ static enum ox_status fail_memory(const char *path) {
     return ox_fail(OX_E_NOMEM, "%s: no memory to list the files", path);
 }
 
-static enum ox_status add_file(struct ox_data *data, const char *path) {
-    if (data->file_count == FILES_MAX) {
-        return ox_fail(OX_E_CONFIG, "%s: is beyond the %d files that data may have; join some", path, FILES_MAX);
-    }
-    if (data->file_count == data->room) {
-        const uint32_t room = data->room > 0 ? 2 * data->room : 16;
-        struct data_file *const longer = realloc(data->files, room * sizeof *longer);
-        if (longer == NULL) {
-            return fail_memory(path);
-        }
-        data->files = longer;
-        data->room = room;
-    }
-    char *const copy = strdup(path);
-    if (copy == NULL) {
-        return fail_memory(path);
-    }
-    data->files[data->file_count++] = (struct data_file){.path = copy, .fd = -1};
-    return OX_OK;
-}
-
-/* Adds the regular files of a folder and, when asked, of the folders in it. */
-static enum ox_status add_folder(struct ox_data *data, const char *path, bool recursive, int depth) {
-    DIR *const folder = depth < FOLDER_DEPTH_MAX ? opendir(path) : NULL;
-    if (folder == NULL) {
-        return ox_fail_errno(OX_E_CONFIG, depth < FOLDER_DEPTH_MAX ? errno : ELOOP, "%s: cannot list the folder", path);
-    }
-    enum ox_status status = OX_OK;
-    while (status == OX_OK) {
-        errno = 0;
-        const struct dirent *const entry = readdir(folder);
-        if (entry == NULL) {
-            status = errno != 0 ? ox_fail_errno(OX_E_IO, errno, "%s: cannot list the folder", path) : OX_OK;
-            break;
-        }
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
-            continue;
-        }
-        char child[OX_PATH_BYTES];
-        struct stat info;
-        status = ox_path_join(path, entry->d_name, child);
-        if (status == OX_OK && lstat(child, &info) != 0) {
-            status = ox_fail_errno(OX_E_IO, errno, "%s: cannot examine", child);
-        }
-        if (status == OX_OK && S_ISREG(info.st_mode)) {
-            status = add_file(data, child);
-        } else if (status == OX_OK && S_ISDIR(info.st_mode) && recursive) {
-            status = add_folder(data, child, true, depth + 1);
-        } else if (status == OX_OK) {
-            data->link_count += S_ISLNK(info.st_mode);
-        }
-    }
-    closedir(folder);
-    return status;
-}
-
 static void drop_files(struct ox_data *data) {
     for (uint32_t i = 0; i < data->file_count; i++) {
         if (data->files[i].fd >= 0) {
             close(data->files[i].fd);
         }
-        free(data->files[i].path);
     }
+    free(data->files);
+    data->files = NULL;
     data->file_count = 0;
-    data->link_count = 0;
-}
-
-static int compare_files(const void *a, const void *b) {
-    return strcmp(((const struct data_file *)a)->path, ((const struct data_file *)b)->path);
+    ox_files_free(&data->listed);
 }
 
 static enum ox_status list_files(struct ox_data *data, const char *path, bool recursive) {
     drop_files(data);
-    if (!ox_path_is_folder(path)) {
-        return add_file(data, path);
+    const enum ox_status status = ox_files_list(path, recursive, &data->listed);
+    if (status != OX_OK || data->listed.count == 0) {
+        return status;
     }
-    const enum ox_status status = add_folder(data, path, recursive, 0);
-    if (data->file_count > 1) {
-        qsort(data->files, data->file_count, sizeof *data->files, compare_files);
+    data->files = calloc(data->listed.count, sizeof *data->files);
+    if (data->files == NULL) {
+        return fail_memory(path);
     }
-    return status;
+    data->file_count = data->listed.count;
+    for (uint32_t i = 0; i < data->file_count; i++) {
+        data->files[i] = (struct data_file){.path = data->listed.paths[i], .fd = -1};
+    }
+    return OX_OK;
 }
 
 /* The kind of all listed files, which must be of one. */
@@ -480,17 +424,32 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
         ox_data_close(&data);
         return status;
     }
-    if (data->link_count > 0) {
-        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic link%s in the folder %s left out", path, data->link_count,
-               data->link_count == 1 ? "" : "s", data->link_count == 1 ? "is" : "are");
+    if (data->listed.link_count > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic link%s in the folder %s left out", path, data->listed.link_count,
+               data->listed.link_count == 1 ? "" : "s", data->listed.link_count == 1 ? "is" : "are");
     }
     *out = data;
     return OX_OK;
 }
 
+/* A name for messages, whatever is there. */
+static enum ox_status own_file(struct ox_data *data, const char *where) {
+    data->listed.paths = calloc(1, sizeof *data->listed.paths);
+    data->files = calloc(1, sizeof *data->files);
+    char *const name = strdup(where);
+    if (data->listed.paths == NULL || data->files == NULL || name == NULL) {
+        free(name);
+        return fail_memory(where);
+    }
+    data->listed.paths[0] = name;
+    data->listed.count = data->listed.capacity = data->file_count = 1;
+    data->files[0] = (struct data_file){.path = name, .fd = -1};
+    return OX_OK;
+}
+
 enum ox_status ox_data_open_fd(int fd, const char *where, struct ox_data **out) {
     struct ox_data *data = calloc(1, sizeof *data);
-    enum ox_status status = data != NULL ? add_file(data, where) : fail_memory(where);
+    enum ox_status status = data != NULL ? own_file(data, where) : fail_memory(where);
     if (status == OX_OK) {
         data->kind = OX_DATA_CACHE;
         data->files[0].fd = fd;
@@ -509,7 +468,6 @@ enum ox_status ox_data_open_fd(int fd, const char *where, struct ox_data **out) 
 void ox_data_close(struct ox_data **data) {
     if (*data != NULL) {
         drop_files(*data);
-        free((*data)->files);
         free(*data);
         *data = NULL;
     }

@@ -43,18 +43,14 @@ static enum ox_status add_folder(struct ox_files *files, const char *path, bool 
     }
     enum ox_status status = OX_OK;
     while (status == OX_OK) {
-        errno = 0;
-        const struct dirent *const entry = readdir(folder);
-        if (entry == NULL) {
-            status = errno != 0 ? ox_fail_errno(OX_E_IO, errno, "%s: cannot list the folder", path) : OX_OK;
+        char child[OX_PATH_BYTES];
+        const char *name = NULL;
+        struct stat info;
+        status = ox_folder_next(folder, path, &name);
+        if (status != OX_OK || name == NULL) {
             break;
         }
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
-            continue;
-        }
-        char child[OX_PATH_BYTES];
-        struct stat info;
-        status = ox_path_join(path, entry->d_name, child);
+        status = ox_path_join(path, name, child);
         if (status == OX_OK && lstat(child, &info) != 0) {
             status = ox_fail_errno(OX_E_IO, errno, "%s: cannot examine", child);
         }
