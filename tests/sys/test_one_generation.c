@@ -84,7 +84,8 @@ static void test_kills(void) {
         ox_philox(5, 9, i, draw);
         begin("train", "killed", 1, i > 0 ? "--resume-from-checkpoint latest" : "");
         sys_start(&args, &process);
-        const long target = told + SAVE_STEPS + 1 + (long)(draw[0] % 8); /* beyond the next checkpoint: the run moves on */
+        /* Beyond the next checkpoint: the run moves on. */
+        const long target = told + SAVE_STEPS + 1 + (long)(draw[0] % 8);
         snprintf(wait_for, sizeof wait_for, "\nstep %ld/", target);
         if (i < KILLS && sys_await(&process, wait_for)) {
             pause_us(draw[1] % 12000);
