@@ -20,6 +20,14 @@ struct ox_arena {
 OX_MUST enum ox_status ox_arena_open(const char *label, uint64_t bytes, struct ox_arena *out);
 void ox_arena_close(struct ox_arena *arena);
 
+/* Memory given out piece by piece, each on a border of 64 bytes. */
+struct ox_carve {
+    unsigned char *base; /* NULL: only measure */
+    uint64_t bytes;      /* so far */
+};
+/* NULL while only measuring. */
+void *ox_carve_take(struct ox_carve *carve, uint64_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

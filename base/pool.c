@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct worker {
     struct ox_pool *pool;
@@ -179,4 +180,9 @@ struct ox_range ox_pool_range(uint64_t total, uint64_t grain, uint32_t idx, uint
     const uint64_t begin = grain_count * idx / count * grain;
     const uint64_t end = grain_count * (idx + 1) / count * grain;
     return (struct ox_range){.begin = ox_min_u64(begin, total), .end = ox_min_u64(end, total)};
+}
+
+uint32_t ox_processor_count(void) {
+    const long count = sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (uint32_t)count : 1;
 }

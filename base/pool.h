@@ -12,6 +12,9 @@
 extern "C" {
 #endif
 
+/* Processors online, at least 1: what threads are counted by where nobody says how many. */
+uint32_t ox_processor_count(void);
+
 struct ox_pool;
 
 /* Share `idx` of `count`; 0 <= idx < count. */

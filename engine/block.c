@@ -1,7 +1,7 @@
 #include "engine/block.h"
 
+#include "base/arena.h"
 #include "base/assert.h"
-#include "base/bytes.h"
 
 #include <stddef.h>
 
@@ -58,19 +58,8 @@ struct work {
     float *attention_scratch, *norm_scratch;
 };
 
-struct carve {
-    unsigned char *base; /* NULL: only measure */
-    uint64_t bytes;
-};
-
-static void *take(struct carve *carve, uint64_t bytes) {
-    void *const at = carve->base == NULL ? NULL : carve->base + carve->bytes;
-    carve->bytes += ox_align_up(bytes, 64);
-    return at;
-}
-
-static float *take_rows(struct carve *carve, const struct ox_shape *shape, uint32_t width) {
-    return take(carve, (uint64_t)shape->rows * width * sizeof(float));
+static float *take_rows(struct ox_carve *carve, const struct ox_shape *shape, uint32_t width) {
+    return ox_carve_take(carve, (uint64_t)shape->rows * width * sizeof(float));
 }
 
 static uint32_t max_u32(uint32_t a, uint32_t b) {
@@ -81,7 +70,7 @@ static uint64_t carve_work(const struct ox_shape *shape, bool backward, void *ba
     const struct ox_model_config *const config = &shape->model->config;
     const struct widths w = widths_of(config);
     const struct ox_attention_shape attention = attention_shape(shape);
-    struct carve carve = {.base = base};
+    struct ox_carve carve = {.base = base};
     *out = (struct work){0};
     out->a = take_rows(&carve, shape, w.hidden);
     out->qkv = take_rows(&carve, shape, w.qkv);
@@ -101,8 +90,8 @@ static uint64_t carve_work(const struct ox_shape *shape, bool backward, void *ba
         out->x2 = take_rows(&carve, shape, w.hidden);
         out->b = take_rows(&carve, shape, w.hidden);
         out->t = take_rows(&carve, shape, max_u32(w.mlp, w.hidden));
-        out->norm_scratch = take(&carve, ox_ops_norm_scratch_bytes(max_u32(config->hidden, config->head_dim),
-                                                                   shape->threads));
+        const uint32_t cols = max_u32(config->hidden, config->head_dim);
+        out->norm_scratch = ox_carve_take(&carve, ox_ops_norm_scratch_bytes(cols, shape->threads));
         if (config->qk_norm) {
             out->q_raw = take_rows(&carve, shape, w.att);
             out->k_raw = take_rows(&carve, shape, config->kv_heads * config->head_dim);
@@ -110,7 +99,7 @@ static uint64_t carve_work(const struct ox_shape *shape, bool backward, void *ba
     } else {
         out->b = out->a; /* norm 1 is not needed any more when norm 2 is made */
     }
-    out->attention_scratch = take(&carve, ox_ops_attention_scratch_bytes(&attention, shape->threads));
+    out->attention_scratch = ox_carve_take(&carve, ox_ops_attention_scratch_bytes(&attention, shape->threads));
     return carve.bytes;
 }
 
@@ -447,15 +436,15 @@ struct head_work {
 
 static uint64_t carve_head(const struct ox_shape *shape, void *base, struct head_work *out) {
     const struct ox_model_config *const config = &shape->model->config;
-    struct carve carve = {.base = base};
+    struct ox_carve carve = {.base = base};
     out->n = take_rows(&carve, shape, config->hidden);
     out->mean = take_rows(&carve, shape, 1);
     out->rstd = take_rows(&carve, shape, 1);
-    out->gain = take(&carve, config->hidden * sizeof(float));
-    out->bias = take(&carve, config->hidden * sizeof(float));
-    out->norm_scratch = take(&carve, ox_ops_norm_scratch_bytes(config->hidden, shape->threads));
+    out->gain = ox_carve_take(&carve, config->hidden * sizeof(float));
+    out->bias = ox_carve_take(&carve, config->hidden * sizeof(float));
+    out->norm_scratch = ox_carve_take(&carve, ox_ops_norm_scratch_bytes(config->hidden, shape->threads));
     out->head_scratch =
-        take(&carve, ox_ops_head_scratch_bytes(shape->rows, config->hidden, config->vocab, shape->threads));
+        ox_carve_take(&carve, ox_ops_head_scratch_bytes(shape->rows, config->hidden, config->vocab, shape->threads));
     return carve.bytes;
 }
 

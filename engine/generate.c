@@ -1,6 +1,7 @@
 /* The generator: where its weights live, its memory, and one pass of tokens through the model. */
 #include "engine/generate.h"
 
+#include "base/arena.h"
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -55,19 +56,8 @@ struct ox_generator {
 
 /* ---- memory ---------------------------------------------------------------------------------------- */
 
-struct carve {
-    unsigned char *base; /* NULL: only measure */
-    uint64_t bytes;
-};
-
-static void *take(struct carve *carve, uint64_t bytes) {
-    void *const at = carve->base == NULL ? NULL : carve->base + carve->bytes;
-    carve->bytes += ox_align_up(bytes, 64);
-    return at;
-}
-
-static float *take_floats(struct carve *carve, uint64_t count) {
-    return take(carve, count * sizeof(float));
+static float *take_floats(struct ox_carve *carve, uint64_t count) {
+    return ox_carve_take(carve, count * sizeof(float));
 }
 
 static struct ox_shape shape_of(const struct ox_generator *generator, uint32_t rows) {
@@ -102,14 +92,14 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     const uint64_t wide = (uint64_t)config->chunk_rows * model->hidden;
     const uint64_t angles = model->rope ? (uint64_t)config->contexts * (model->head_dim / 2) : 0;
     const bool learned = generator->model->units[0].role_offset[OX_ROLE_POSITION] != UINT64_MAX;
-    struct carve carve = {.base = base};
+    struct ox_carve carve = {.base = base};
     out->keys = take_floats(&carve, model->layers * cache_stride(generator));
     out->values = take_floats(&carve, model->layers * cache_stride(generator));
     out->cos_table = take_floats(&carve, angles);
     out->sin_table = take_floats(&carve, angles);
     out->gain = take_floats(&carve, model->hidden);
     out->bias = take_floats(&carve, model->hidden);
-    out->positions = take(&carve, config->chunk_rows * sizeof *out->positions);
+    out->positions = ox_carve_take(&carve, config->chunk_rows * sizeof *out->positions);
     out->x = take_floats(&carve, wide);
     out->n = take_floats(&carve, wide);
     out->learned = take_floats(&carve, learned ? wide : 0);
@@ -117,8 +107,8 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     out->rstd = take_floats(&carve, config->chunk_rows);
     out->logits = take_floats(&carve, model->vocab);
     out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, config->chunk_rows) * ox_min_u64(TABLE_ROWS, model->vocab));
-    out->attention_scratch = take(&carve, ox_ops_attention_cached_scratch_bytes(&attention, config->threads));
-    out->work = take(&carve, ox_block_forward_bytes(&shape));
+    out->attention_scratch = ox_carve_take(&carve, ox_ops_attention_cached_scratch_bytes(&attention, config->threads));
+    out->work = ox_carve_take(&carve, ox_block_forward_bytes(&shape));
     return carve.bytes;
 }
 

@@ -1,10 +1,10 @@
 #include "engine/preview.h"
 
+#include "base/pool.h"
 #include "engine/token_cache.h"
 #include "engine/trainer_internal.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 struct preview {
     struct ox_trainer *trainer;
@@ -49,10 +49,12 @@ static enum ox_status open_model(struct ox_trainer *trainer) {
 static enum ox_status open_row(struct preview *preview) {
     const uint64_t seq = preview->trainer->config.max_seq_length;
     int32_t *const words = calloc(3 * (size_t)seq, sizeof *words);
+    if (words == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for a sequence of %llu tokens", (unsigned long long)seq);
+    }
     preview->row.seq = (uint32_t)seq;
     preview->row.row = (struct ox_window_row){.ids = words, .positions = words + seq, .targets = words + 2 * seq};
-    return words != NULL ? OX_OK
-                         : ox_fail(OX_E_NOMEM, "no memory for a sequence of %llu tokens", (unsigned long long)seq);
+    return OX_OK;
 }
 
 static void count_data(const struct ox_trainer *trainer, struct ox_preview *out) {
@@ -97,8 +99,7 @@ enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max,
     preview.trainer->config.output_dir[0] = '\0';
     preview.trainer->config.eval_fraction = 0;
     preview.trainer->lock_fd = -1;
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    preview.trainer->engine_config.compute_threads = cores > 0 ? (uint32_t)cores : 1;
+    preview.trainer->engine_config.compute_threads = ox_processor_count();
     enum ox_status status = open_model(preview.trainer);
     if (status == OX_OK) {
         status = open_tokenizer(&preview);

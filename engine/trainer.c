@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/pool.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,9 +28,9 @@ uint64_t ox_default_host_bytes(void) {
 
 /* ---- configuration -------------------------------------------------------------------------------- */
 
-static uint64_t cores(void) {
-    const long count = sysconf(_SC_NPROCESSORS_ONLN);
-    return count > 0 ? (uint64_t)count : 1;
+/* 0: all there are. */
+static uint32_t threads_of(uint64_t wish) {
+    return wish > 0 ? (uint32_t)wish : ox_processor_count();
 }
 
 static enum ox_tier tier_wish(enum ox_tier_choice choice) {
@@ -100,8 +101,8 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
         .state = {.kind = (enum ox_optim_kind)config->optimizer, .moments = (enum ox_moments)config->moments},
         .decay_embeddings = config->decay_embeddings,
         .decay_all = config->decay_all,
-        .compute_threads = (uint32_t)(config->compute_threads > 0 ? config->compute_threads : cores()),
-        .optimizer_threads = (uint32_t)(config->optimizer_threads > 0 ? config->optimizer_threads : cores()),
+        .compute_threads = threads_of(config->compute_threads),
+        .optimizer_threads = threads_of(config->optimizer_threads),
         .wish = {.tiles = (uint32_t)config->tiles,
                  .prefetch_depth = (int32_t)config->prefetch_depth,
                  .act_tier = tier_wish(config->activation_tier),

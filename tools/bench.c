@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/pool.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -125,8 +126,7 @@ uint32_t ox_bench_rounds(const struct ox_bench *bench, uint32_t full, uint32_t b
 }
 
 uint32_t ox_bench_threads(uint64_t wish) {
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return wish != 0 ? (uint32_t)wish : online > 0 ? (uint32_t)online : 1;
+    return wish != 0 ? (uint32_t)wish : ox_processor_count();
 }
 
 uint32_t ox_bench_thread_counts(uint32_t all, uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX]) {

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "engine/chat.h"
 #include "engine/generate.h"
 #include "engine/sample.h"
@@ -14,7 +15,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { PROMPT_FILE_BYTES_MAX = 64 << 20, JSON_BYTES_MAX = 16 << 20, CHUNK_ROWS = 512 /* of a prompt at once */ };
 
@@ -287,7 +287,6 @@ static double seconds_since(uint64_t start_ns) {
 static enum ox_status open_generator(struct generating *g) {
     const struct ox_config *const config = g->config;
     const struct ox_model_config *const model = &ox_hf_model(g->folder)->config;
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     const uint64_t room = g->prompt_count < model->contexts ? model->contexts - g->prompt_count : 0;
     if (g->prompt_count + (config->max_new_tokens > 0) > model->contexts) {
         return ox_fail(OX_E_CONFIG, "the prompt has %zu tokens, but the model attends to %" PRIu32 " in all, new ones "
@@ -297,7 +296,7 @@ static enum ox_status open_generator(struct generating *g) {
         .folder = g->folder,
         .where = config->model,
         .fp32 = config->dtype == OX_COMPUTE_FP32,
-        .threads = config->compute_threads > 0 ? (uint32_t)config->compute_threads : cores > 0 ? (uint32_t)cores : 1,
+        .threads = config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count(),
         .host_bytes = config->host_mem_bytes > 0 ? config->host_mem_bytes : ox_default_host_bytes(),
         .contexts = (uint32_t)(g->prompt_count + (config->max_new_tokens < room ? config->max_new_tokens : room)),
         .chunk_rows = g->prompt_count < CHUNK_ROWS ? (uint32_t)g->prompt_count : CHUNK_ROWS};
