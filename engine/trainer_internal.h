@@ -1,4 +1,5 @@
-/* The trainer's inside, shared by trainer.c (opening), trainer_start.c (fresh or resumed) and trainer_run.c. */
+/* The trainer's inside, shared by trainer.c (opening), trainer_start.c (fresh or resumed), trainer_run.c and
+ * trainer_save.c. */
 #ifndef OX_ENGINE_TRAINER_INTERNAL_H
 #define OX_ENGINE_TRAINER_INTERNAL_H
 
@@ -111,6 +112,15 @@ void ox_trainer_tell_rows(const struct ox_windows *windows, const char *what, ui
 /* Fills the batches with the rows from `cursor` on, at most `window_max`; the rest is not counted. */
 OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                        uint64_t window_max, uint64_t *target_count);
+
+/* ---- trainer_save.c ---- */
+
+/* The checkpoint of where the run stands, unless it is the last one saved. */
+OX_MUST enum ox_status ox_trainer_save(struct ox_trainer *trainer);
+/* A checkpoint on the way that the disk refuses is reported and the run goes on: the state is not at risk. */
+void ox_trainer_save_on_the_way(struct ox_trainer *trainer);
+/* Before a run ends by a fault that has not touched its state: the work of this process is kept. Returns the fault. */
+OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure);
 
 /* ---- trainer_wear.c ---- */
 

@@ -1,4 +1,4 @@
-/* The loop: data, step, metrics, evaluation, checkpoints, signals. */
+/* The loop: data, step, metrics, evaluation, when to save, signals. */
 #include "engine/trainer_internal.h"
 
 #include "base/clock.h"
@@ -9,61 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-static const uint64_t SHARD_BYTES_MAX = UINT64_C(5000000000); /* as huggingface_hub writes them */
-
-/* ---- saving ---------------------------------------------------------------------------------------- */
-
-static enum ox_status save(struct ox_trainer *trainer) {
-    if (trainer->saved_step == trainer->state.step + 1) {
-        return OX_OK;
-    }
-    const struct ox_config *const config = &trainer->config;
-    const uint64_t begin_ns = ox_clock_ns();
-    const struct ox_checkpoint_save how = {
-        .output_dir = config->output_dir,
-        /* A model is saved with the tokenizer that it was trained with. */
-        .source_model = config->tokenizer[0] != '\0' ? config->tokenizer
-                        : ox_path_is_folder(config->model) ? config->model : "",
-        .original_config = ox_hf_config(trainer->folder),
-        .weights_dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32,
-        .shard_bytes_max = SHARD_BYTES_MAX,
-        .total_limit = config->save_total_limit,
-    };
-    const enum ox_status status = ox_checkpoint_write(trainer->engine, &trainer->state, &how);
-    trainer->save_failed = status != OX_OK;
-    if (status != OX_OK) {
-        return status;
-    }
-    trainer->saved_step = trainer->state.step + 1;
-    char name[64];
-    snprintf(name, sizeof name, "checkpoint-%" PRIu64, trainer->state.step);
-    if (ox_path_join(config->output_dir, name, trainer->result) != OX_OK) {
-        trainer->result[0] = '\0';
-    }
-    if (trainer->hooks->saved != NULL) {
-        trainer->hooks->saved(trainer->hooks->context, trainer->result, (double)(ox_clock_ns() - begin_ns) * 1e-9);
-    }
-    return OX_OK;
-}
-
-/* A checkpoint on the way that the disk refuses is reported and the run goes on: the state is not at risk. */
-static void save_on_the_way(struct ox_trainer *trainer) {
-    if (save(trainer) != OX_OK) {
-        ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", trainer->state.step, ox_error_text());
-        trainer->save_failed = false; /* the end tries again */
-    }
-}
-
-/* Before a run ends by a fault that has not touched its state: the work of this process is kept. Returns the fault. */
-static enum ox_status save_and_fail(struct ox_trainer *trainer, enum ox_status failure) {
-    char text[OX_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", ox_error_text());
-    if (trainer->stepped && !trainer->is_torn && !trainer->save_failed) {
-        save_on_the_way(trainer);
-    }
-    return ox_fail(failure, "%s", text);
-}
 
 /* ---- asked from outside -------------------------------------------------------------------------- */
 
@@ -132,7 +77,7 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
            result->loss, result->grad_norm);
     if (state->nonfinite_in_row >= trainer->config.max_nonfinite_steps) {
         /* What is in memory is good: no skipped step has touched it. */
-        const bool saved = save(trainer) == OX_OK;
+        const bool saved = ox_trainer_save(trainer) == OX_OK;
         if (!saved) {
             ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", state->step, ox_error_text());
         }
@@ -250,7 +195,7 @@ static enum ox_status catch_up(struct ox_trainer *trainer) {
     snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
     const enum ox_status status = ox_path_join(trainer->config.output_dir, name, path);
     if (status == OX_OK && due(step, trainer->config.save_steps) && !ox_path_is_folder(path)) {
-        save_on_the_way(trainer);
+        ox_trainer_save_on_the_way(trainer);
     }
     return status;
 }
@@ -280,7 +225,7 @@ static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
             }
         }
         if (!last && (asked.save || due(step, trainer->config.save_steps))) {
-            save_on_the_way(trainer);
+            ox_trainer_save_on_the_way(trainer);
         }
     }
     return OX_OK;
@@ -298,7 +243,7 @@ static enum ox_status run_on(struct ox_trainer *trainer, int *ended_by) {
     }
     const bool complete = status == OX_OK && *ended_by == 0 && trainer->state.step == trainer->max_steps;
     if (complete) {
-        status = save(trainer); /* before the evaluation, which may fail or be stopped */
+        status = ox_trainer_save(trainer); /* before the evaluation, which may fail or be stopped */
     }
     return complete && status == OX_OK ? evaluate(trainer) : status;
 }
@@ -322,7 +267,7 @@ enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_traine
         status = OX_OK;
     }
     if (status != OX_OK) {
-        return save_and_fail(trainer, status);
+        return ox_trainer_save_and_fail(trainer, status);
     }
-    return *ended_by != 0 && is_kept(trainer) ? OX_OK : save(trainer);
+    return *ended_by != 0 && is_kept(trainer) ? OX_OK : ox_trainer_save(trainer);
 }
