@@ -1,0 +1,96 @@
+/* A machine as data: what it has and how fast that is. The planner and the simulator know a machine by nothing else,
+ * so a plan can be judged for a machine that is not there.
+ *
+ * The form is JSON; docs/planning.md lists its keys, docs/profiles/ has examples, and `offload bench all` writes one.
+ * Reader and writer follow the same tables of keys. Rates are bytes or floating point operations per second, sustained
+ * and not peak. */
+#ifndef OX_OFFLOAD_MACHINE_PROFILE_H
+#define OX_OFFLOAD_MACHINE_PROFILE_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    OX_MACHINE_NAME_BYTES = 128,
+    OX_MACHINE_SOURCE_BYTES = 512,
+    OX_MACHINE_DRIVES_MAX = 64,
+    OX_MACHINE_FILE_BYTES_MAX = 4 << 20,
+};
+
+/* What the moments are stored as; the names are those of --moments. */
+enum ox_machine_moments { OX_MACHINE_F32, OX_MACHINE_BF16, OX_MACHINE_Q8, OX_MACHINE_MOMENTS_COUNT };
+const char *ox_machine_moments_name(enum ox_machine_moments moments); /* "f32", "bf16", "q8" */
+
+struct ox_machine_gpu {
+    char name[OX_MACHINE_NAME_BYTES];
+    uint64_t memory_bytes;
+    double bf16_flops, fp32_flops; /* of matrix products */
+    double h2d_rate, d2h_rate;     /* one direction alone, from and to pinned memory */
+    double duplex_rate;            /* both directions at a time, their bytes added */
+};
+
+/* The update alone, on that many threads, from and to memory: seconds per parameter with fp32 gradients. 0: not known. */
+struct ox_machine_adam {
+    uint32_t threads;
+    double seconds[OX_MACHINE_MOMENTS_COUNT];
+};
+
+struct ox_machine_host {
+    uint64_t memory_bytes;
+    uint32_t cores;           /* that compute and the optimizer share */
+    double dram_rate;         /* reads and writes added; copies, optimizer and compute share it */
+    double core_flops, flops; /* fp32 products of the CPU device: one core, all cores */
+    struct ox_machine_adam adam;
+};
+
+struct ox_machine_drive {
+    char name[OX_MACHINE_NAME_BYTES];
+    double read_rate, write_rate; /* alone */
+    double mix_rate;              /* the optimizer's mix, as many bytes read as written, added */
+    double latency_seconds;       /* of a small read while nothing else runs */
+    double flush_seconds;
+    uint64_t capacity_bytes;  /* 0: not known */
+    uint64_t endurance_bytes; /* that may be written in its life; 0: not known */
+};
+
+struct ox_machine {
+    char name[OX_MACHINE_NAME_BYTES];
+    char source[OX_MACHINE_SOURCE_BYTES]; /* where the values come from, in words */
+    bool has_gpu;                         /* else the CPU is the device and copies cost nothing */
+    struct ox_machine_gpu gpu;
+    struct ox_machine_host host;
+    struct ox_machine_drive drives[OX_MACHINE_DRIVES_MAX];
+    uint32_t drive_count;
+    double task_seconds; /* to hand one task to a lane and hear that it is done */
+};
+
+/* Reads a profile. A key that is unknown or missing, a wrong type, and a value that is not positive or far from what
+ * its unit allows are OX_E_CONFIG; the text names `where` and the key. `out` is unspecified on failure. */
+OX_MUST enum ox_status ox_machine_parse(const char *where, const char *text, size_t bytes, struct ox_machine *out);
+OX_MUST enum ox_status ox_machine_load(const char *path, struct ox_machine *out);
+
+/* The same checks for a machine that was put together by the program. */
+OX_MUST enum ox_status ox_machine_check(const char *where, const struct ox_machine *machine);
+
+/* The machine as a profile (json_t of jansson, the caller's), which the reader gives back bit by bit. `measured` (may
+ * be NULL; one reference is taken over) is carried under the key of that name, which the reader passes over. NULL
+ * without memory, or when a name is not UTF-8. */
+struct json_t;
+struct json_t *ox_machine_json(const struct ox_machine *machine, struct json_t *measured);
+/* Writes it, after ox_machine_check. */
+OX_MUST enum ox_status ox_machine_save(const char *path, const struct ox_machine *machine, struct json_t *measured);
+
+/* All drives together; 0 where there is none. The latency is the longest of them. */
+struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
