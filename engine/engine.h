@@ -155,6 +155,19 @@ struct ox_step_result {
 OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
                                       struct ox_step_result *out);
 
+/* Shown every chunk as it was before the optimizer changes it: all planes, from wherever they live, and `values` as
+ * room. So a checkpoint of the last commit costs no reads of its own. Units come in the plan's order and chunks in
+ * theirs, each at most once a step; a skipped step shows none, a failed one may have shown some, and only the step's
+ * result tells. The call comes on a thread of the engine, one at a time. The view's planes may not be written and are
+ * valid until the call returns: the chunk is updated after it, while transfers and the chunks before it go on. */
+struct ox_tee {
+    void (*chunk)(void *context, uint32_t unit_idx, uint32_t chunk_idx, const struct ox_chunk_view *view);
+    void *context;
+};
+/* Between steps; copied; NULL clears. Without a store nothing streams and none is called: planes are then read between
+ * steps with ox_engine_chunk_get. */
+void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee);
+
 /* Loss alone, over the batches as filled: the sum and not the mean. */
 OX_MUST enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input,
                                       double *loss_sum);

@@ -52,6 +52,8 @@ struct ox_engine {
     struct ox_step_state step;
     struct ox_optim_slot slots[OX_OPTIM_SLOTS_MAX];
     uint32_t slot_count, slot_next;
+    float *tee_values; /* of a chunk, behind the slots */
+    struct ox_tee tee; /* chunk is NULL: none */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* by atomic access alone: all lanes count */
 };
 

@@ -36,13 +36,18 @@ static struct slot_view view_slot(const struct ox_engine *engine, uint32_t slot_
 
 void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
     const struct ox_lease lease = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_STAGE);
-    engine->slot_count = lease.ptr == NULL ? 0 : engine->plan->input.placement.stage_slots;
+    engine->slot_count = engine->plan->input.placement.stage_slots;
     engine->slot_next = 0;
-    OX_ASSERT(engine->slot_count <= OX_OPTIM_SLOTS_MAX);
+    OX_ASSERT(lease.ptr != NULL && engine->slot_count <= OX_OPTIM_SLOTS_MAX);
     const uint64_t slot_bytes = ox_plan_slot_bytes(&engine->plan->input);
     for (uint32_t i = 0; i < engine->slot_count; i++) {
         engine->slots[i] = (struct ox_optim_slot){.base = (unsigned char *)lease.ptr + i * slot_bytes};
     }
+    engine->tee_values = (float *)((unsigned char *)lease.ptr + engine->slot_count * slot_bytes);
+}
+
+void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
+    engine->tee = tee == NULL ? (struct ox_tee){0} : *tee;
 }
 
 /* ---- transfers ------------------------------------------------------------------------------------ */
@@ -107,15 +112,39 @@ static enum ox_status begin_chunk(struct unit_run *run, uint32_t slot_idx, uint3
     return status;
 }
 
+/* What lives in memory, as it is now, into the slot. */
+static void copy_resident(const struct unit_run *run, const struct ox_chunk *chunk, const struct slot_view *view) {
+    if (run->homes.state == OX_TIER_HOST) {
+        ox_state_copy(run->engine, run->unit_idx, chunk, view->state, OX_STATE_TO_CHUNK);
+    }
+    if (run->at.hi != NULL) {
+        memcpy(view->hi, run->at.hi + chunk->first, chunk->count * OX_HI_BYTES);
+    }
+}
+
+static void show_chunk(const struct unit_run *run, uint32_t chunk_idx, const struct ox_chunk *chunk,
+                       const struct slot_view *slot) {
+    const struct ox_engine *const engine = run->engine;
+    if (engine->tee.chunk == NULL) {
+        return;
+    }
+    copy_resident(run, chunk, slot);
+    const struct ox_chunk_view view = {
+        .first = chunk->first,
+        .count = chunk->count,
+        .format = engine->config.state,
+        .hi = slot->hi,
+        .state = ox_state_planes_at(engine->config.state, slot->state, chunk->count, 0),
+        .state_bytes = ox_shard_state_bytes(&engine->plan->table, chunk->count),
+        .values = engine->tee_values,
+    };
+    engine->tee.chunk(engine->tee.context, run->unit_idx, chunk_idx, &view);
+}
+
 static enum ox_status write_chunk(struct unit_run *run, uint32_t slot_idx, const struct ox_chunk *chunk) {
     struct ox_engine *const engine = run->engine;
     const struct slot_view view = view_slot(engine, slot_idx, chunk->count);
-    if (run->homes.state == OX_TIER_HOST) {
-        ox_state_copy(engine, run->unit_idx, chunk, view.state, OX_STATE_TO_CHUNK);
-    }
-    if (run->at.hi != NULL) {
-        memcpy(view.hi, run->at.hi + chunk->first, chunk->count * OX_HI_BYTES);
-    }
+    copy_resident(run, chunk, &view);
     enum ox_status status = submit(engine, slot_idx, (struct ox_store_op){
         .kind = OX_STORE_WRITE, .extent_idx = chunk->state_extent_idx, .buffer = view.state});
     if (status == OX_OK) {
@@ -203,6 +232,7 @@ static enum ox_status finish_chunk(struct unit_run *run, uint32_t slot_idx, uint
     }
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, run->unit_idx, chunk_idx);
     const struct slot_view view = view_slot(engine, slot_idx, chunk.count);
+    show_chunk(run, chunk_idx, &chunk, &view);
     update_chunk(run, &chunk, &view);
     return write_chunk(run, slot_idx, &chunk);
 }

@@ -114,6 +114,10 @@ uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input) {
     return elems * (OX_HI_BYTES + grad_bytes) + ox_shard_state_bytes(input->table, elems);
 }
 
+uint64_t ox_plan_stage_bytes(const struct ox_plan_input *input) {
+    return ox_plan_slot_bytes(input) * input->placement.stage_slots + chunk_elems_max(input) * sizeof(float);
+}
+
 /* All arrays of a plan in one allocation, so that building needs none. */
 struct carve {
     unsigned char *base; /* NULL while only measuring */

@@ -228,6 +228,8 @@ uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input);
 
 /* Bytes of the slot that one chunk takes in the optimizer's stream: hi | state | gradient. */
 uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input);
+/* The optimizer's slots, and a chunk in fp32 for who is shown the planes. */
+uint64_t ox_plan_stage_bytes(const struct ox_plan_input *input);
 
 /* ---- placement: what fits (offload/placement.c) ---------------------------------------------- */
 

@@ -591,8 +591,7 @@ static void run_optimizer(struct builder *b) {
     reads(norm, plan->loss_host_buf, OX_USE_LOSS);
     const bool store = b->in->budget.nvme_bytes > 0;
     if (store) { /* without a store the optimizer works in place and needs no slots */
-        plan->stage_buf = new_buf(b, OX_BUF_STAGE, OX_TIER_HOST,
-                                  ox_plan_slot_bytes(b->in) * b->in->placement.stage_slots, OX_NONE);
+        plan->stage_buf = new_buf(b, OX_BUF_STAGE, OX_TIER_HOST, ox_plan_stage_bytes(b->in), OX_NONE);
     }
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         run_adam(b, i);

@@ -119,7 +119,7 @@ static uint64_t bytes_of(const struct meaning *m, struct content content, bool a
     case CONSTANT:
         return model->const_bytes;
     case STAGE:
-        return ox_plan_slot_bytes(m->in) * m->in->placement.stage_slots;
+        return ox_plan_stage_bytes(m->in);
     default:
         return 0;
     }
