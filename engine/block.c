@@ -32,12 +32,15 @@ static struct ox_attention_shape attention_shape(const struct ox_shape *shape) {
     };
 }
 
+static struct ox_attention_shape attention_of_unit(const struct ox_shape *shape, uint32_t unit_idx) {
+    const struct ox_model_config *const config = &shape->model->config;
+    struct ox_attention_shape attention = attention_shape(shape);
+    attention.window = unit_idx - 1 >= config->window_layer ? config->window : 0;
+    return attention;
+}
+
 static struct ox_attention_shape attention_of(const struct ox_block_run *run) {
-    const struct ox_model *const model = run->shape->model;
-    struct ox_attention_shape shape = attention_shape(run->shape);
-    const bool within_window = run->unit - model->units - 1 >= (ptrdiff_t)model->config.window_layer;
-    shape.window = within_window ? model->config.window : 0;
-    return shape;
+    return attention_of_unit(run->shape, (uint32_t)(run->unit - run->shape->model->units));
 }
 
 /* Everything a block keeps while it works on one micro-batch. Names are those of the forward pass; backward
@@ -504,4 +507,106 @@ enum ox_status ox_head_run(const struct ox_block_run *run, const struct ox_head_
             .rows = run->shape->rows, .cols = config->hidden, .kind = config->norm});
     }
     return status;
+}
+
+/* ---- what they cost ------------------------------------------------------------------------------ */
+
+/* Loops over so many floats of every row. */
+static void add_loop(struct ox_plan_work *work, double rows, double floats) {
+    work->bytes += rows * floats * sizeof(float);
+    work->ops++;
+}
+
+static void add_linear(struct ox_plan_work *work, double rows, double in_count, double out_count) {
+    work->product_flops += 2 * rows * in_count * out_count;
+    work->bytes += (rows * (in_count + out_count) + in_count * out_count) * sizeof(float);
+    work->ops++;
+}
+
+/* Both gradients; that of the weight is added to. */
+static void add_linear_back(struct ox_plan_work *work, double rows, double in_count, double out_count) {
+    work->product_flops += 4 * rows * in_count * out_count;
+    work->bytes += (2 * rows * (in_count + out_count) + 3 * in_count * out_count) * sizeof(float);
+    work->ops++;
+}
+
+/* Two products of each pair forward, five backward. */
+static void add_attention(struct ox_plan_work *work, const struct ox_shape *shape, uint32_t unit_idx, double products) {
+    const struct ox_attention_shape attention = attention_of_unit(shape, unit_idx);
+    const struct widths w = widths_of(&shape->model->config);
+    work->attention_flops += products * 2 * (double)ox_ops_attention_pairs(&attention) * attention.head_dim;
+    add_loop(work, shape->rows, products / 2 * (w.qkv + w.att));
+}
+
+static struct ox_plan_work block_work(const struct ox_shape *shape, uint32_t unit_idx, bool backward) {
+    const struct ox_model_config *const config = &shape->model->config;
+    const struct widths w = widths_of(config);
+    const double rows = shape->rows;
+    const uint32_t qk = (config->heads + config->kv_heads) * config->head_dim;
+    struct ox_plan_work work = {0};
+    add_loop(&work, rows, 2 * w.hidden);
+    add_linear(&work, rows, w.hidden, w.qkv);
+    add_loop(&work, rows, (config->qk_norm ? 4 : 2) * qk);
+    add_attention(&work, shape, unit_idx, 2);
+    add_linear(&work, rows, w.att, w.hidden);
+    add_loop(&work, rows, 3 * w.hidden); /* the residual, the norm */
+    add_linear(&work, rows, w.hidden, w.mlp_in);
+    add_loop(&work, rows, w.mlp_in + w.mlp);
+    if (!backward) {
+        add_linear(&work, rows, w.mlp, w.hidden);
+        return work;
+    }
+    add_linear_back(&work, rows, w.mlp, w.hidden);
+    add_loop(&work, rows, 2 * w.mlp_in + w.mlp);
+    add_linear_back(&work, rows, w.hidden, w.mlp_in);
+    add_loop(&work, rows, 4 * w.hidden);
+    add_linear_back(&work, rows, w.att, w.hidden);
+    add_attention(&work, shape, unit_idx, 5);
+    add_loop(&work, rows, (config->qk_norm ? 5 : 2) * qk);
+    add_linear_back(&work, rows, w.hidden, w.qkv);
+    add_loop(&work, rows, 4 * w.hidden);
+    return work;
+}
+
+/* The logits are walked once for the loss, and with gradients once more, where they may have to be made again. */
+static struct ox_plan_work head_work(const struct ox_shape *shape, bool backward) {
+    const struct ox_model_config *const config = &shape->model->config;
+    const double rows = shape->rows;
+    struct ox_plan_work work = {0};
+    add_loop(&work, rows, 2 * config->hidden);
+    add_loop(&work, config->vocab, 2 * config->hidden); /* the table's planes are joined */
+    add_linear(&work, rows, config->hidden, config->vocab);
+    add_loop(&work, rows, config->vocab);
+    if (backward) {
+        if (!ox_ops_head_holds_logits(shape->rows, config->vocab)) {
+            add_linear(&work, rows, config->hidden, config->vocab);
+        }
+        add_loop(&work, rows, 2 * config->vocab);
+        add_linear_back(&work, rows, config->hidden, config->vocab);
+        add_loop(&work, rows, 4 * config->hidden);
+    }
+    return work;
+}
+
+static struct ox_plan_work unit_work(const struct ox_shape *shape, uint32_t unit_idx, bool backward) {
+    const struct ox_model *const model = shape->model;
+    switch (model->units[unit_idx].kind) {
+    case OX_UNIT_EMBED: {
+        struct ox_plan_work work = {0};
+        add_loop(&work, shape->rows, (backward ? 3 : 2) * model->config.hidden);
+        return work;
+    }
+    case OX_UNIT_BLOCK:
+        return block_work(shape, unit_idx, backward);
+    default:
+        return head_work(shape, backward);
+    }
+}
+
+struct ox_plan_work ox_unit_forward_work(const struct ox_shape *shape, uint32_t unit_idx) {
+    return unit_work(shape, unit_idx, false);
+}
+
+struct ox_plan_work ox_unit_backward_work(const struct ox_shape *shape, uint32_t unit_idx) {
+    return unit_work(shape, unit_idx, true);
 }

@@ -5,6 +5,7 @@
 
 #include "engine/model.h"
 #include "kernels/ops.h"
+#include "offload/plan.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,6 +56,11 @@ OX_MUST enum ox_status ox_block_backward(const struct ox_block_run *run, const f
 
 OX_MUST enum ox_status ox_embed_forward(const struct ox_block_run *run, struct ox_planes planes, float *y);
 OX_MUST enum ox_status ox_embed_backward(const struct ox_block_run *run, float *grads, const float *dx);
+
+/* What a unit's forward and backward make the device do, all documents as long as a sequence. Of the head, the first
+ * is the loss alone, the second the loss with its gradients. */
+struct ox_plan_work ox_unit_forward_work(const struct ox_shape *shape, uint32_t unit_idx);
+struct ox_plan_work ox_unit_backward_work(const struct ox_shape *shape, uint32_t unit_idx);
 
 struct ox_head_args {
     struct ox_planes planes; /* of the head's unit                                     */

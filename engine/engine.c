@@ -25,11 +25,15 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     const struct ox_shape shape = shape_of(config);
     for (uint32_t i = 0; i < model->unit_count; i++) {
         plan->unit_elems[i] = model->units[i].elem_count;
+        plan->works[i] = ox_unit_forward_work(&shape, i);
+        plan->works[model->unit_count + i] = ox_unit_backward_work(&shape, i);
     }
     const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
     plan->input.budget = config->budget;
     plan->input.model = (struct ox_plan_model){
         .unit_elems = plan->unit_elems,
+        .forward = plan->works,
+        .backward = plan->works + model->unit_count,
         .unit_count = model->unit_count,
         .tied_elems = model->config.tied ? ox_align_up(table, OX_SHARD_ALIGN_ELEMS) : 0,
         .micro_batches = config->micro_batches,
@@ -97,13 +101,14 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
         return status;
     }
     struct ox_engine_plan *plan = calloc(1, sizeof *plan);
-    uint64_t *const unit_elems = calloc(config->model->unit_count, sizeof *unit_elems);
-    if (plan == NULL || unit_elems == NULL) {
-        free(unit_elems);
-        free(plan);
+    if (plan != NULL) {
+        plan->unit_elems = calloc(config->model->unit_count, sizeof *plan->unit_elems);
+        plan->works = calloc(2 * (size_t)config->model->unit_count, sizeof *plan->works);
+    }
+    if (plan == NULL || plan->unit_elems == NULL || plan->works == NULL) {
+        ox_engine_plan_close(&plan);
         return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
     }
-    plan->unit_elems = unit_elems;
     describe_model(config, plan);
     status = open_table(config, plan);
     if (status == OX_OK) {
@@ -126,6 +131,7 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     ox_plan_close(&plan->eval);
     ox_plan_close(&plan->train);
     ox_shard_table_close(&plan->table);
+    free(plan->works);
     free(plan->unit_elems);
     free(plan);
     *plan_ptr = NULL;

@@ -52,6 +52,7 @@ struct ox_engine_plan {
     struct ox_shard_table table;
     struct ox_plan *train, *eval;
     uint64_t *unit_elems;
+    struct ox_plan_work *works; /* of every unit forward, then backward */
 };
 
 /* On OX_E_CONFIG for lack of budget *out is the nearest plan that exists (train alone), for its ledger; close it. */

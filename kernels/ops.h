@@ -276,6 +276,11 @@ uint64_t ox_ops_attention_scratch_bytes(const struct ox_attention_shape *shape, 
 uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);
 uint64_t ox_ops_head_scratch_bytes(uint32_t rows, uint32_t hidden, uint32_t vocab, uint32_t threads);
 
+/* For predictions. Pairs of a query and a key whose score is computed, those included that a block computes and
+ * hides; and whether the head computes its logits once for loss and gradients, or twice. */
+uint64_t ox_ops_attention_pairs(const struct ox_attention_shape *shape);
+bool ox_ops_head_holds_logits(uint32_t rows, uint32_t vocab);
+
 /* Seconds spent per group of operations since the last call, for reports; CPU device only. */
 enum ox_op_group {
     OX_OPS_MATMUL, OX_OPS_ATTENTION, OX_OPS_NORM, OX_OPS_ACT, OX_OPS_HEAD, OX_OPS_OTHER, OX_OPS_GROUP_COUNT

@@ -119,9 +119,18 @@ enum ox_traffic_kind {
 const char *ox_link_name(enum ox_link link);
 const char *ox_traffic_name(enum ox_traffic_kind kind);
 
+/* What compute does in one task, for predictions. Products of whole matrices and those within heads of attention run
+ * at different rates; bytes are those that operations read and write, each operand once. */
+struct ox_plan_work {
+    double product_flops, attention_flops, bytes;
+    uint32_t ops; /* operations, queued one by one */
+};
+
 /* What the plan needs to know of a model at one batch shape. Sizes in bytes unless named otherwise. */
 struct ox_plan_model {
     const uint64_t *unit_elems; /* embedding, blocks, head */
+    const struct ox_plan_work *forward, *backward; /* per unit, one micro-batch; of the head, the loss alone and with
+                                                      its backward. NULL: no predictions */
     uint32_t unit_count;
     uint64_t tied_elems;        /* of the table when the head uses unit 0's; 0 = untied */
     uint32_t micro_batches;     /* per step */

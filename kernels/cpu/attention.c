@@ -51,6 +51,16 @@ uint64_t ox_ops_attention_scratch_bytes(const struct ox_attention_shape *shape, 
     return (uint64_t)threads * work_len(shape->seq) * sizeof(float);
 }
 
+uint64_t ox_ops_attention_pairs(const struct ox_attention_shape *shape) {
+    uint64_t pairs = 0;
+    for (uint32_t query = 0; query < shape->seq; query += QUERIES) {
+        const uint32_t count = min_u32(QUERIES, shape->seq - query);
+        const uint32_t hidden = shape->window == 0 || query < shape->window ? 0 : query - shape->window + 1;
+        pairs += (uint64_t)count * (query + count - hidden / QUERIES * QUERIES);
+    }
+    return pairs * shape->batch * shape->heads;
+}
+
 static struct work work_of(const struct attention *job, uint32_t thread) {
     const size_t len = work_len(job->cached + job->shape->seq);
     float *const begin = job->scratch + thread * len;

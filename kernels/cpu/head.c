@@ -50,6 +50,10 @@ static struct walk walk_of(uint32_t rows, uint32_t vocab) {
     return walk;
 }
 
+bool ox_ops_head_holds_logits(uint32_t rows, uint32_t vocab) {
+    return walk_of(rows, vocab).held;
+}
+
 /* Scratch, in this order: sums (double, rows), maxima and target logits (float, rows each), the joined
  * weights of a tile, the logits. */
 struct job {
