@@ -174,6 +174,7 @@ static void store_free(struct ox_store *store) {
     free(store->tables[1]);
     free(store->extent_states);
     free(store->extent_readers);
+    pthread_mutex_destroy(&store->mutex);
     free(store);
 }
 
@@ -183,6 +184,7 @@ static enum ox_status store_alloc(const struct ox_store_config *config, struct o
     if (store == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for a store");
     }
+    pthread_mutex_init(&store->mutex, NULL);
     store->backend = config->backend;
     store->drive_count = config->drive_count;
     store->queue_depth = config->queue_depth;

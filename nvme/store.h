@@ -121,15 +121,15 @@ const struct ox_extent_spec *ox_store_extents(const struct ox_store *store);
  * over committed state, a flush more; and OX_E_CORRUPT once a transaction was given up after a write. */
 OX_MUST enum ox_status ox_store_begin(struct ox_store *store, uint64_t step);
 
-/* Requires every extent written and no read or write of state in flight (spool operations may be). `meta`
- * is kept in the root. On failure nothing is committed and the transaction is aborted; should the drives
+/* Requires every extent written and no write of state in flight; spool operations may be, and reads that name a step.
+ * `meta` is kept in the root. On failure nothing is committed and the transaction is aborted; should the drives
  * fail even to take the root back, the text says so. A failed flush is never retried as a success. With one
  * generation a failure is as an abort after writes; a restart finds `step` whole if its root got so far. */
 OX_MUST enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes);
 
-/* Forgets the transaction; its slots may be written again by the next one. Requires no read or write of
- * state in flight; fine when there is no transaction. With one generation over committed state, and a write of it
- * submitted: the state is torn for good. Extents that were written read as OX_E_CORRUPT from then on, the others as
+/* Forgets the transaction; its slots may be written again by the next one. Requires no write of state in flight, nor a
+ * read of what it wrote; fine when there is no transaction. With one generation over committed state, and a write of
+ * it submitted: the state is torn for good. Extents that were written read as OX_E_CORRUPT from then on, the others as
  * before; ox_store_begin fails. */
 void ox_store_abort(struct ox_store *store);
 
@@ -149,9 +149,9 @@ void ox_store_port_register(struct ox_store_port *port, const struct ox_io_regio
 void ox_store_port_info(const struct ox_store_port *port, struct ox_io_queue_info *out);
 
 enum ox_store_op_kind {
-    OX_STORE_READ,       /* whole extent of the committed generation, verified. With one
-                            generation a transaction must have read an extent, and
-                            reaped that, before it writes it: it cannot be read after */
+    OX_STORE_READ,       /* whole extent, verified. With one generation a transaction must
+                            have read an extent, and reaped that, before it writes it:
+                            the last commit's cannot be read after */
     OX_STORE_READ_HEAD,  /* its head alone, verified                                  */
     OX_STORE_WRITE,      /* whole extent into the idle (or only) slot; hashed at submit; of several
                             writes of one extent in a transaction the last counts    */
@@ -165,6 +165,9 @@ struct ox_store_op {
     uint64_t spool_from; /* spool: offset within the extent, aligned                   */
     uint64_t spool_len;  /* spool: bytes, aligned. Pieces must be read as they were written */
     uint64_t tag;
+    /* Reads of state: as of this step, which is the last commit's, or that of the transaction under way, which has
+     * then written the extent and seen it complete. 0: the last commit's. */
+    uint64_t step;
 };
 
 enum { OX_STORE_OPS_MAX = 1024 };

@@ -43,6 +43,13 @@ static void block_follow(struct ox_store *store, const struct ox_store_root *roo
     store->block->parent_hash = root->checksum[0];
 }
 
+/* The block is on the drives: it is the root now. Readers may be asking meanwhile. */
+static void root_take(struct ox_store *store) {
+    pthread_mutex_lock(&store->mutex);
+    *store->root = *store->block;
+    pthread_mutex_unlock(&store->mutex);
+}
+
 /* Makes ours the newest root on every drive and wipes those that were rejected, durably, before anything
  * else is written: a rejected root over a slot that is being rewritten would be taken for a commit. The
  * session that is counted here keeps the checksums of an interrupted attempt from ever being used again. */
@@ -71,7 +78,7 @@ static enum ox_status settle(struct ox_store *store) {
         status = ox_store_flush(store);
     }
     if (status == OX_OK) {
-        *store->root = *store->block;
+        root_take(store);
         store->settled = true;
     }
     return status;
@@ -292,7 +299,7 @@ static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
         status = ox_store_flush(store);
     }
     if (status == OX_OK) {
-        *store->root = *store->block;
+        root_take(store);
         store->settled = true;
     }
     return status;
@@ -301,7 +308,7 @@ static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
 enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
     OX_ASSERT(!store->in_transaction);
     OX_ASSERT(!store->root->committed || step > store->root->step);
-    OX_ASSERT(__atomic_load_n(&store->state_in_flight, __ATOMIC_SEQ_CST) == 0);
+    OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     if (store->torn) {
         return ox_fail(OX_E_CORRUPT,
                        "the store has one generation, and step %" PRIu64 " failed while it was rewritten; resume from "
@@ -314,10 +321,14 @@ enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
     if (status != OX_OK) {
         return ox_fail_in(status, "the store cannot be made ready for step %" PRIu64, step);
     }
+    /* What the idle slots held is nobody's any more. */
+    OX_ASSERT(__atomic_load_n(&store->reads_in_flight[store->root->generation ^ 1], __ATOMIC_SEQ_CST) == 0);
+    pthread_mutex_lock(&store->mutex);
     store->in_transaction = true;
     store->step = step;
     store->attempt = store->root->session << 32 | ++store->attempt_count;
     memset(store->extent_states, OX_EXTENT_IDLE, store->layout.extent_count);
+    pthread_mutex_unlock(&store->mutex);
     __atomic_store_n(&store->written_count, 0, __ATOMIC_SEQ_CST);
     return OX_OK;
 }
@@ -350,6 +361,12 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
     ox_store_block_seal(root);
 }
 
+static void leave(struct ox_store *store) {
+    pthread_mutex_lock(&store->mutex);
+    store->in_transaction = false;
+    pthread_mutex_unlock(&store->mutex);
+}
+
 /* After a failure: with one generation whose state before was worth something, nothing brings it back. */
 static void tear(struct ox_store *store) {
     bool touched = false;
@@ -361,7 +378,7 @@ static void tear(struct ox_store *store) {
 
 enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
     OX_ASSERT(store->in_transaction && meta_bytes <= OX_STORE_META_BYTES_MAX);
-    OX_ASSERT(__atomic_load_n(&store->state_in_flight, __ATOMIC_SEQ_CST) == 0);
+    OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     OX_ASSERT(__atomic_load_n(&store->written_count, __ATOMIC_SEQ_CST) == store->layout.extent_count);
     const uint32_t generation = store->root->generation ^ 1;
     enum ox_status status = tables_write(store, generation);
@@ -377,10 +394,12 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
     if (status == OX_OK) {
         status = ox_store_flush(store);
     }
-    store->in_transaction = false;
     if (status == OX_OK) {
-        *store->root = *store->block;
+        root_take(store);
         store->settled = true;
+    }
+    leave(store);
+    if (status == OX_OK) {
         return OX_OK;
     }
     char text[OX_ERROR_TEXT_BYTES];
@@ -397,11 +416,11 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
 }
 
 void ox_store_abort(struct ox_store *store) {
-    OX_ASSERT(__atomic_load_n(&store->state_in_flight, __ATOMIC_SEQ_CST) == 0);
+    OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     if (store->in_transaction) {
         tear(store);
     }
-    store->in_transaction = false;
+    leave(store);
 }
 
 void ox_store_block_seal(void *block) {

@@ -152,13 +152,15 @@ struct ox_store {
     uint64_t seq_seen; /* no root on any drive is newer */
     bool settled;      /* no root newer than ours can be on a drive */
 
+    pthread_mutex_t mutex; /* of what a read turns to: root, in_transaction, step, attempt, while these change */
     bool in_transaction;
     uint64_t step, attempt;
     uint32_t attempt_count;
     unsigned char *extent_states; /* enum ox_extent_state; each is touched by one port at a time */
     unsigned *extent_readers;     /* reads in flight; NULL when there are two generations        */
     bool torn;                    /* `step` was given up with part of the one generation overwritten */
-    unsigned written_count, state_in_flight, port_count;
+    unsigned written_count, writes_in_flight, port_count;
+    unsigned reads_in_flight[2]; /* of state, by generation */
 
     uint64_t read_bytes, write_bytes, flush_count;
     unsigned retry_count;

@@ -33,6 +33,7 @@ struct slot {
     bool sending; /* on the list of what is to be sent */
     enum ox_status status;
     uint64_t step, attempt; /* of the data */
+    uint32_t generation;    /* reads of state */
     struct ox_extent_sum want;
     char text[sizeof((struct ox_io_done *)0)->text];
 };
@@ -123,6 +124,13 @@ static void sending_push(struct ox_store_port *port, uint32_t slot_idx) {
     list_push(port, &port->drives[slot->drive_idx].sending[lane], slot_idx);
 }
 
+static void count_reader(struct ox_store *store, const struct slot *slot, int change) {
+    __atomic_fetch_add(&store->reads_in_flight[slot->generation], (unsigned)change, __ATOMIC_SEQ_CST);
+    if (store->extent_readers != NULL) {
+        __atomic_fetch_add(&store->extent_readers[slot->op.extent_idx], (unsigned)change, __ATOMIC_SEQ_CST);
+    }
+}
+
 /* No request of the operation is under way and none is to come: it has ended, or a read goes once more. */
 static void slot_end(struct ox_store_port *port, uint32_t slot_idx) {
     struct ox_store *const store = port->store;
@@ -145,11 +153,11 @@ static void slot_end(struct ox_store_port *port, uint32_t slot_idx) {
         store->extent_states[slot->op.extent_idx] = written ? OX_EXTENT_WRITTEN : failed;
         __atomic_fetch_add(&store->written_count, written, __ATOMIC_SEQ_CST);
     }
-    if (!is_spool(kind) && is_read(kind) && store->extent_readers != NULL) {
-        __atomic_fetch_sub(&store->extent_readers[slot->op.extent_idx], 1, __ATOMIC_SEQ_CST);
+    if (!is_spool(kind) && is_read(kind)) {
+        count_reader(store, slot, -1);
     }
-    if (!is_spool(kind)) {
-        __atomic_fetch_sub(&store->state_in_flight, 1, __ATOMIC_SEQ_CST);
+    if (kind == OX_STORE_WRITE) {
+        __atomic_fetch_sub(&store->writes_in_flight, 1, __ATOMIC_SEQ_CST);
     }
     list_push(port, &port->ended, slot_idx);
 }
@@ -335,35 +343,61 @@ static void port_kick(struct ox_store_port *port) {
 /* ---- where an operation goes --------------------------------------------------------------------- */
 
 /* With one generation an extent is read before it is written, in every transaction. */
-static enum ox_status single_read_begin(struct ox_store *store, uint32_t extent_idx) {
+static enum ox_status single_read_check(struct ox_store *store, uint32_t extent_idx) {
     const bool known = store->in_transaction || store->torn;
     const enum ox_extent_state state = known ? store->extent_states[extent_idx] : OX_EXTENT_IDLE;
     OX_ASSERT(!store->in_transaction || state == OX_EXTENT_IDLE || state == OX_EXTENT_TORN);
-    if (state != OX_EXTENT_IDLE) {
-        struct ox_drive_info info;
-        store->backend->drive_info(store->drives[store->layout.places[extent_idx].drive_idx], &info);
-        return ox_fail(OX_E_CORRUPT,
-                       "%s: extent %u was overwritten by step %" PRIu64 ", which failed, and the store has one "
-                       "generation; resume from a checkpoint", info.path, extent_idx, store->step);
+    if (state == OX_EXTENT_IDLE) {
+        return OX_OK;
     }
-    __atomic_fetch_add(&store->extent_readers[extent_idx], 1, __ATOMIC_SEQ_CST);
-    return OX_OK;
+    struct ox_drive_info info;
+    store->backend->drive_info(store->drives[store->layout.places[extent_idx].drive_idx], &info);
+    return ox_fail(OX_E_CORRUPT,
+                   "%s: extent %u was overwritten by step %" PRIu64 ", which failed, and the store has one "
+                   "generation; resume from a checkpoint", info.path, extent_idx, store->step);
+}
+
+/* Sets where the state of the step asked for lies: the last commit, or what the transaction under way has written. A
+ * commit may happen meanwhile on another thread; it moves no data, so either answer is the same place. */
+static enum ox_status find_generation(struct ox_store *store, struct slot *slot) {
+    const struct ox_store_root *const root = store->root;
+    const uint32_t extent_idx = slot->op.extent_idx;
+    const uint64_t wanted = slot->op.step;
+    enum ox_status status = OX_OK;
+    pthread_mutex_lock(&store->mutex);
+    if (wanted == 0 || (root->committed && wanted == root->step)) {
+        OX_ASSERT(root->committed);
+        slot->generation = root->generation;
+        slot->step = root->step;
+        slot->attempt = root->attempt;
+        status = ox_store_is_single(store) ? single_read_check(store, extent_idx) : OX_OK;
+    } else {
+        OX_ASSERT(store->in_transaction && wanted == store->step);
+        OX_ASSERT(store->extent_states[extent_idx] == OX_EXTENT_WRITTEN);
+        slot->generation = root->generation ^ 1;
+        slot->step = store->step;
+        slot->attempt = store->attempt;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return status;
 }
 
 static enum ox_status aim_read(struct ox_store *store, struct slot *slot) {
-    const struct ox_store_root *const root = store->root;
     const uint32_t extent_idx = slot->op.extent_idx;
-    OX_ASSERT(root->committed && extent_idx < store->layout.extent_count);
+    OX_ASSERT(extent_idx < store->layout.extent_count);
     const struct ox_extent_spec *const spec = &store->layout.extents[extent_idx];
     const bool head = slot->op.kind == OX_STORE_READ_HEAD;
     OX_ASSERT(!head || spec->head_bytes > 0);
+    const enum ox_status status = find_generation(store, slot);
+    if (status != OX_OK) {
+        return status;
+    }
     slot->drive_idx = store->layout.places[extent_idx].drive_idx;
-    slot->offset = ox_store_slot_offset(store, extent_idx, root->generation);
+    slot->offset = ox_store_slot_offset(store, extent_idx, slot->generation);
     slot->bytes = head ? spec->head_bytes : spec->bytes;
-    slot->step = root->step;
-    slot->attempt = root->attempt;
-    slot->want = store->tables[root->generation][extent_idx];
-    return ox_store_is_single(store) ? single_read_begin(store, extent_idx) : OX_OK;
+    slot->want = store->tables[slot->generation][extent_idx];
+    count_reader(store, slot, 1);
+    return OX_OK;
 }
 
 static void aim_write(struct ox_store *store, struct slot *slot) {
@@ -418,15 +452,11 @@ static enum ox_status aim(struct ox_store *store, struct slot *slot) {
     if (is_spool(slot->op.kind)) {
         return aim_spool(store, slot);
     }
-    if (slot->op.kind == OX_STORE_WRITE) {
-        aim_write(store, slot);
-    } else {
-        const enum ox_status status = aim_read(store, slot);
-        if (status != OX_OK) {
-            return status;
-        }
+    if (slot->op.kind != OX_STORE_WRITE) {
+        return aim_read(store, slot);
     }
-    __atomic_fetch_add(&store->state_in_flight, 1, __ATOMIC_SEQ_CST);
+    aim_write(store, slot);
+    __atomic_fetch_add(&store->writes_in_flight, 1, __ATOMIC_SEQ_CST);
     return OX_OK;
 }
 
