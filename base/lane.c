@@ -41,6 +41,12 @@ void ox_lane_stats(struct ox_lane *lane, struct ox_lane_stats *out) {
     lane->ops->stats(lane, out);
 }
 
+void ox_lane_observe(struct ox_lane *lane, ox_lane_observer *observer, void *context) {
+    if (lane->ops->observe != NULL) {
+        lane->ops->observe(lane, observer, context);
+    }
+}
+
 void ox_lane_close(struct ox_lane **lane) {
     if (*lane != NULL) {
         (*lane)->ops->close(*lane);
@@ -71,6 +77,8 @@ struct host_lane {
     char failure_text[OX_ERROR_TEXT_BYTES];
     bool closing;
     struct ox_lane_stats stats;
+    ox_lane_observer *observer; /* may be NULL */
+    void *observer_context;
 };
 
 static struct host_lane *host_lane_of(struct ox_lane *lane) {
@@ -131,6 +139,15 @@ static void host_lane_stats(struct ox_lane *base, struct ox_lane_stats *out) {
     pthread_mutex_unlock(&lane->lock);
 }
 
+static void host_lane_observe(struct ox_lane *base, ox_lane_observer *observer, void *context) {
+    struct host_lane *const lane = host_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    OX_ASSERT(lane->done == lane->issued);
+    lane->observer = observer;
+    lane->observer_context = context;
+    pthread_mutex_unlock(&lane->lock);
+}
+
 static enum ox_status enqueue(struct host_lane *lane, ox_job_fn *fn, struct ox_mark after,
                               const void *args, size_t args_bytes, struct ox_mark *done) {
     OX_ASSERT(args_bytes <= OX_JOB_ARGS_BYTES);
@@ -174,21 +191,22 @@ static void chaos_delay(const struct host_lane *lane, uint64_t seq) {
 }
 
 /* Runs or skips the job in the slot; called without the lock, the slot belongs to this thread. */
-static enum ox_status run_job(struct host_lane *lane, const struct job *job, uint64_t seq, bool skip,
-                              uint64_t *busy_ns, uint64_t *wait_ns) {
-    const uint64_t begin_ns = ox_clock_ns();
+static enum ox_status run_job(struct host_lane *lane, const struct job *job, bool skip, struct ox_job_times *times) {
+    times->begin_ns = ox_clock_ns();
+    times->end_ns = times->begin_ns;
+    times->wait = job->fn == NULL;
     if (job->fn == NULL) {
         /* Joined also when skipping: what the other lane does must be over before we are. */
         const enum ox_status status = ox_mark_join(job->after);
-        *wait_ns = ox_clock_ns() - begin_ns;
+        times->end_ns = ox_clock_ns();
         return skip ? OX_OK : status;
     }
     if (skip) {
         return OX_OK;
     }
-    chaos_delay(lane, seq);
+    chaos_delay(lane, times->seq);
     const enum ox_status status = job->fn(lane->config.owner, job->args);
-    *busy_ns = ox_clock_ns() - begin_ns;
+    times->end_ns = ox_clock_ns();
     return status;
 }
 
@@ -202,24 +220,27 @@ static void *host_lane_main(void *context) {
         if (lane->done == lane->issued) {
             break;
         }
-        const uint64_t seq = lane->done + 1;
         const struct job *const job = &lane->queue[lane->done % lane->config.queue_len];
         const bool skip = lane->failed_seq != 0;
+        struct ox_job_times times = {.seq = lane->done + 1};
+        ox_lane_observer *const observer = lane->observer;
+        void *const observer_context = lane->observer_context;
         pthread_mutex_unlock(&lane->lock);
 
-        uint64_t busy_ns = 0, wait_ns = 0;
-        const enum ox_status status = run_job(lane, job, seq, skip, &busy_ns, &wait_ns);
+        const enum ox_status status = run_job(lane, job, skip, &times);
+        if (observer != NULL) {
+            observer(observer_context, &times);
+        }
 
         pthread_mutex_lock(&lane->lock);
         if (status != OX_OK && lane->failed_seq == 0) {
-            lane->failed_seq = seq;
+            lane->failed_seq = times.seq;
             lane->failure = status;
             snprintf(lane->failure_text, sizeof lane->failure_text, "%s", ox_error_text());
         }
-        lane->stats.busy_ns += busy_ns;
-        lane->stats.wait_ns += wait_ns;
-        lane->stats.job_count += job->fn != NULL;
-        lane->done = seq;
+        *(times.wait ? &lane->stats.wait_ns : &lane->stats.busy_ns) += times.end_ns - times.begin_ns;
+        lane->stats.job_count += !times.wait;
+        lane->done = times.seq;
         pthread_cond_broadcast(&lane->progress);
     }
     pthread_mutex_unlock(&lane->lock);
@@ -247,6 +268,7 @@ static const struct ox_lane_ops host_lane_ops = {
     .drain = host_lane_drain,
     .reset = host_lane_reset,
     .stats = host_lane_stats,
+    .observe = host_lane_observe,
     .close = host_lane_close,
 };
 

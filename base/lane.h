@@ -33,6 +33,16 @@ struct ox_lane_stats {
     uint64_t job_count;
 };
 
+/* When a job or a wait of a lane ran. */
+struct ox_job_times {
+    uint64_t seq;                /* its number on the lane */
+    uint64_t begin_ns, end_ns;   /* of ox_clock_ns */
+    bool wait;                   /* it waited for another lane's mark */
+};
+
+/* Called on the lane's thread, after each job and wait and before its mark is done: it must be quick. */
+typedef void ox_lane_observer(void *context, const struct ox_job_times *times);
+
 struct ox_lane_ops {
     enum ox_status (*wait)(struct ox_lane *, struct ox_mark after);
     enum ox_status (*poll)(struct ox_lane *, uint64_t seq, bool *done);
@@ -40,6 +50,7 @@ struct ox_lane_ops {
     enum ox_status (*drain)(struct ox_lane *);
     void (*reset)(struct ox_lane *);
     void (*stats)(struct ox_lane *, struct ox_lane_stats *out);
+    void (*observe)(struct ox_lane *, ox_lane_observer *observer, void *context); /* NULL: the lane cannot tell */
     void (*close)(struct ox_lane *);
 };
 
@@ -65,6 +76,9 @@ OX_MUST enum ox_status ox_lane_drain(struct ox_lane *lane);
 void ox_lane_reset(struct ox_lane *lane);
 
 void ox_lane_stats(struct ox_lane *lane, struct ox_lane_stats *out);
+
+/* From now on the lane tells `observer`; NULL ends it. Requires a drained lane. */
+void ox_lane_observe(struct ox_lane *lane, ox_lane_observer *observer, void *context);
 
 /* Drains, ends and frees the lane and sets *lane to NULL. Takes NULL. */
 void ox_lane_close(struct ox_lane **lane);

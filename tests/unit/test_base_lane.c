@@ -312,6 +312,45 @@ static void test_close(void) {
     sem_destroy(&board.gate);
 }
 
+struct observed {
+    uint64_t count, last_seq, last_end_ns, waits, backward;
+};
+
+static void take_times(void *context, const struct ox_job_times *times) {
+    struct observed *const seen = context;
+    seen->count++;
+    seen->waits += times->wait;
+    seen->backward += times->seq != seen->last_seq + 1 || times->begin_ns < seen->last_end_ns ||
+                      times->end_ns < times->begin_ns;
+    seen->last_seq = times->seq;
+    seen->last_end_ns = times->end_ns;
+}
+
+/* An observer sees every job and wait once, in order, before its mark is done; also those that are skipped. */
+static void test_observer(void) {
+    struct board board;
+    board_init(&board);
+    struct observed seen = {0};
+    struct ox_lane *a = lane_new("a", &board, 8, 0), *b = lane_new("b", &board, 8, 0);
+    ox_lane_observe(a, take_times, &seen);
+    for (uint32_t i = 0; i < 5; i++) {
+        REQUIRE_OK(ox_lane_wait(a, submit(b, nothing, i, 0)));
+        REQUIRE_OK(ox_mark_join(submit(a, log_value, i, i)));
+        CHECK(seen.count == 2 * (i + 1) && seen.waits == i + 1 && seen.last_seq == seen.count);
+    }
+    submit(a, fail_job, 0, 0);
+    submit(a, log_value, 0, 0);
+    CHECK(ox_lane_drain(a) == OX_E_IO);
+    CHECK(seen.count == 12 && seen.backward == 0);
+    ox_lane_reset(a);
+    ox_lane_observe(a, NULL, NULL);
+    REQUIRE_OK(ox_mark_join(submit(a, log_value, 0, 5)));
+    CHECK(seen.count == 12);
+    ox_lane_close(&a);
+    ox_lane_close(&b);
+    sem_destroy(&board.gate);
+}
+
 /* The first failure is kept with its text, whatever is recorded after it; success leaves no trace. */
 static void test_first_failure(void) {
     struct ox_first first = {0};
@@ -336,5 +375,6 @@ int main(void) {
         test_chaos(seed);
     }
     test_close();
+    test_observer();
     return test_end();
 }
