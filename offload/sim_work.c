@@ -1,0 +1,317 @@
+/* What each task of a plan needs of a machine: bytes and operations over the rates of its profile. The kinds of task
+ * are those that engine/step.c, host_tasks.c and optim.c run, and each is described as it is done there. */
+#include "offload/sim.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+/* One core's share of memory: what it has of all of it, but not less than this, which one core of a machine with many
+ * still reaches. Checksums, copies and sums of one thread run at this rate, because they are bound by memory. */
+static const double CORE_RATE_LEAST = 12e9;
+/* Attention's products of single heads are short and have exponentials between them: of the rate of large products. */
+static const double ATTENTION_SHARE = 0.75;
+/* To take one operation from the compute lane and share it out among threads that are awake. */
+static const double OPERATION_SECONDS = 4e-6;
+
+struct pricing {
+    const struct ox_sim_setup *setup;
+    const struct ox_machine *machine;
+    const struct ox_plan *plan;
+    const struct ox_task *task;
+    struct ox_machine_drive drive; /* all drives together */
+    double cores, core_rate;
+};
+
+static double min(double a, double b) {
+    return a < b ? a : b;
+}
+
+static double max(double a, double b) {
+    return a > b ? a : b;
+}
+
+static double threads_of(const struct pricing *p, uint32_t wished) {
+    return wished == 0 ? p->cores : min(wished, p->cores);
+}
+
+/* Of the device: products per second, and those who do them. */
+static double flops_of(const struct pricing *p) {
+    if (p->machine->has_gpu) {
+        return p->setup->input->model.fp32 ? p->machine->gpu.fp32_flops : p->machine->gpu.bf16_flops;
+    }
+    const double threads = threads_of(p, p->setup->compute_threads);
+    return threads >= p->cores ? p->machine->host.flops : min(p->machine->host.core_flops * threads,
+                                                              p->machine->host.flops);
+}
+
+/* ---- pieces --------------------------------------------------------------------------------------- */
+
+/* `threads` cores are busy for so long. */
+static void use_cores(const struct pricing *p, struct ox_sim_work *work, double seconds, double threads) {
+    work->use[OX_SIM_CORES] += seconds * threads / p->cores;
+}
+
+static void use_memory(const struct pricing *p, struct ox_sim_work *work, double bytes) {
+    work->use[OX_SIM_MEMORY] += bytes / p->machine->host.dram_rate;
+}
+
+/* At least what its resources need alone. */
+static struct ox_sim_work finish(const struct pricing *p, struct ox_sim_work work) {
+    const struct ox_sim_limits limits = ox_sim_limits_of(p->setup);
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        work.seconds = max(work.seconds, work.use[r]);
+    }
+    work.seconds = max(work.seconds, ox_sim_duplex_seconds(&limits.nvme, work.use[OX_SIM_NVME_READ],
+                                                           work.use[OX_SIM_NVME_WRITE]));
+    work.seconds = max(work.seconds, ox_sim_duplex_seconds(&limits.link, work.use[OX_SIM_H2D], work.use[OX_SIM_D2H]));
+    return work;
+}
+
+static struct ox_sim_work new_work(const struct pricing *p) {
+    return (struct ox_sim_work){.latency = p->machine->task_seconds};
+}
+
+/* ---- compute -------------------------------------------------------------------------------------- */
+
+static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_work *given) {
+    struct ox_sim_work work = new_work(p);
+    const double flops = flops_of(p);
+    work.latency += given->ops * OPERATION_SECONDS;
+    work.seconds = given->product_flops / flops + given->attention_flops / (flops * ATTENTION_SHARE);
+    if (p->machine->has_gpu) { /* its own memory is not in the profile: sustained rates include it */
+        work.use[OX_SIM_GPU] = work.seconds;
+        return finish(p, work);
+    }
+    const double threads = threads_of(p, p->setup->compute_threads);
+    work.seconds += given->bytes / min(p->machine->host.dram_rate, threads * p->core_rate);
+    use_cores(p, &work, work.seconds, threads);
+    use_memory(p, &work, given->bytes);
+    return finish(p, work);
+}
+
+static struct ox_sim_work compute_bytes(const struct pricing *p, double bytes) {
+    return compute(p, &(struct ox_plan_work){.bytes = bytes, .ops = 1});
+}
+
+static struct ox_sim_work pass(const struct pricing *p, const struct ox_plan_work *works) {
+    return works == NULL ? new_work(p) : compute(p, &works[p->task->unit_idx]);
+}
+
+/* Elements of a gradient unit. */
+static double grad_elems(const struct pricing *p) {
+    const struct ox_plan_model *const model = &p->setup->input->model;
+    return (double)(p->task->unit_idx == model->unit_count ? model->tied_elems
+                                                           : model->unit_elems[p->task->unit_idx]);
+}
+
+/* ---- copies --------------------------------------------------------------------------------------- */
+
+/* Bytes of a copy within unified memory are no traffic, and those of its target. */
+static double moved_bytes(const struct pricing *p) {
+    const int target = ox_task_find_use(p->task, OX_USE_TARGET);
+    const bool counted = p->task->bytes > 0 || target < 0;
+    return (double)(counted ? p->task->bytes : p->plan->bufs[p->task->uses[target].buf_idx].bytes);
+}
+
+static struct ox_sim_work copy(const struct pricing *p) {
+    struct ox_sim_work work = new_work(p);
+    const double bytes = moved_bytes(p);
+    if (!p->machine->has_gpu) { /* one thread reads and writes */
+        work.seconds = 2 * bytes / p->core_rate;
+        use_cores(p, &work, work.seconds, 1);
+        use_memory(p, &work, 2 * bytes);
+        return finish(p, work);
+    }
+    const bool up = p->task->lane == OX_LANE_H2D;
+    work.use[up ? OX_SIM_H2D : OX_SIM_D2H] = bytes / (up ? p->machine->gpu.h2d_rate : p->machine->gpu.d2h_rate);
+    use_memory(p, &work, bytes);
+    return finish(p, work);
+}
+
+/* ---- drives --------------------------------------------------------------------------------------- */
+
+/* The lane's thread verifies or hashes one request while the next ones are in flight. */
+static struct ox_sim_work transfer(const struct pricing *p, bool write) {
+    struct ox_sim_work work = new_work(p);
+    const double bytes = (double)p->task->bytes;
+    work.latency += p->drive.latency_seconds;
+    work.seconds = bytes / p->core_rate;
+    work.use[write ? OX_SIM_NVME_WRITE : OX_SIM_NVME_READ] =
+        bytes / (write ? p->drive.write_rate : p->drive.read_rate);
+    use_cores(p, &work, work.seconds, 1);
+    use_memory(p, &work, 2 * bytes);
+    return finish(p, work);
+}
+
+/* ---- the optimizer -------------------------------------------------------------------------------- */
+
+/* Seconds of the update of one parameter on the run's threads: the known format whose planes are nearest in bytes, by
+ * bytes. */
+static double update_seconds(const struct pricing *p, double bytes, double threads) {
+    static const double known_bytes[OX_MACHINE_MOMENTS_COUNT] = {28, 20, 14.06};
+    const struct ox_machine_adam *const adam = &p->machine->host.adam;
+    double seconds = 0, nearest = 0;
+    for (int i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
+        const double off = bytes > known_bytes[i] ? bytes - known_bytes[i] : known_bytes[i] - bytes;
+        if (adam->seconds[i] > 0 && (seconds == 0 || off < nearest)) {
+            nearest = off;
+            seconds = adam->seconds[i] * bytes / known_bytes[i];
+        }
+    }
+    if (seconds > 0 && adam->threads > threads) {
+        seconds *= adam->threads / threads;
+    }
+    return max(seconds, bytes / p->machine->host.dram_rate);
+}
+
+/* What a unit's update reads from drives and writes to them, in bytes. */
+struct stream {
+    double read, written, copied; /* copied: from homes in memory to slots */
+    double chunks;
+};
+
+static struct stream stream_of(const struct pricing *p) {
+    const struct ox_plan_input *const in = p->setup->input;
+    const struct ox_shard *const shard = &in->table->shards[p->task->unit_idx];
+    const double state = (double)ox_shard_stored_bytes(in->table, p->task->unit_idx);
+    const double elems = (double)shard->elem_count, hi = elems * OX_HI_BYTES;
+    struct stream stream = {.chunks = shard->chunk_count};
+    if (shard->homes.grad == OX_TIER_NVME) {
+        stream.read += elems * (in->model.grad_bf16 ? 2 : 4);
+    }
+    if (in->budget.nvme_bytes > 0) {
+        stream.read += (shard->homes.state == OX_TIER_NVME ? state : 0) +
+                       (shard->homes.weights == OX_TIER_NVME ? hi : 0);
+        stream.copied += (shard->homes.state == OX_TIER_NVME ? 0 : state) +
+                         (shard->homes.weights == OX_TIER_NVME ? 0 : hi);
+        stream.written = state + hi;
+    }
+    return stream;
+}
+
+/* Reads and writes of some chunks are in flight while one thread verifies, updates (with others) and hashes chunk after
+ * chunk. What it does for the last chunk, or the read of the first one, has nothing beside it. */
+static struct ox_sim_work adam(const struct pricing *p) {
+    const struct ox_plan_input *const in = p->setup->input;
+    const struct stream stream = stream_of(p);
+    const double elems = (double)in->table->shards[p->task->unit_idx].elem_count;
+    const double threads = threads_of(p, p->setup->optimizer_threads);
+    const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
+    const double lo_copy = in->model.fp32 && in->table->shards[p->task->unit_idx].homes.state == OX_TIER_NVME &&
+                           in->table->shards[p->task->unit_idx].homes.weights != OX_TIER_NVME
+                               ? elems * OX_LO_BYTES : 0;
+    const double updating = elems * update_seconds(p, planes, threads);
+    const double alone = (stream.read + stream.written + 2 * (stream.copied + lo_copy)) / p->core_rate;
+    struct ox_sim_work work = new_work(p);
+    use_cores(p, &work, updating, threads);
+    use_cores(p, &work, alone, 1);
+    use_memory(p, &work, elems * planes + 2 * (stream.read + stream.written + stream.copied + lo_copy));
+    double fill = 0;
+    if (stream.read > 0) {
+        work.use[OX_SIM_NVME_READ] = stream.read / p->drive.read_rate;
+        work.latency += p->drive.latency_seconds;
+        fill = min(updating + alone, work.use[OX_SIM_NVME_READ]) / stream.chunks;
+    }
+    if (stream.written > 0) {
+        const double slots = min(in->placement.stage_slots, stream.chunks) / stream.chunks;
+        work.tail = slots * stream.written / p->drive.write_rate;
+        work.use[OX_SIM_NVME_WRITE] = (1 - slots) * stream.written / p->drive.write_rate;
+    }
+    work.seconds = updating + alone;
+    work = finish(p, work);
+    work.seconds += fill;
+    return work;
+}
+
+/* One flush for the data and the tables, one for the root. */
+static struct ox_sim_work commit(const struct pricing *p) {
+    struct ox_sim_work work = new_work(p);
+    work.latency += 2 * (p->drive.flush_seconds + p->drive.latency_seconds);
+    return work;
+}
+
+/* Sums on one thread; the table of tied weights takes in its second use first. */
+static struct ox_sim_work reduce(const struct pricing *p) {
+    struct ox_sim_work work = new_work(p);
+    const struct ox_plan_model *const model = &p->setup->input->model;
+    const bool tied = ox_task_find_use(p->task, OX_USE_GRAD_HEAD) >= 0;
+    const double width = model->grad_bf16 ? 2 : 4;
+    const double bytes = grad_elems(p) * width + (tied ? (double)model->tied_elems * (12 + (6 - width)) : 0);
+    work.seconds = bytes / p->core_rate;
+    use_cores(p, &work, work.seconds, 1);
+    use_memory(p, &work, bytes);
+    return finish(p, work);
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------- */
+
+static struct ox_sim_work price(const struct pricing *p) {
+    const struct ox_plan_model *const model = &p->setup->input->model;
+    switch ((enum ox_task_kind)p->task->kind) {
+    case OX_TASK_FORWARD:
+        return pass(p, model->forward);
+    case OX_TASK_BACKWARD:
+        return pass(p, model->backward);
+    case OX_TASK_HEAD:
+        return pass(p, p->plan->kind == OX_PLAN_EVAL ? model->forward : model->backward);
+    case OX_TASK_JOIN:
+        return compute_bytes(p, grad_elems(p) * (model->fp32 ? 8 : 6));
+    case OX_TASK_GRAD_ZERO:
+        return compute_bytes(p, grad_elems(p) * 4);
+    case OX_TASK_GRAD_PACK:
+        return compute_bytes(p, grad_elems(p) * 6);
+    case OX_TASK_READ:
+    case OX_TASK_ACT_READ:
+    case OX_TASK_GRAD_READ:
+        return transfer(p, false);
+    case OX_TASK_ACT_WRITE:
+    case OX_TASK_GRAD_WRITE:
+        return transfer(p, true);
+    case OX_TASK_BATCH:
+    case OX_TASK_UPLOAD:
+    case OX_TASK_ACT_SAVE:
+    case OX_TASK_ACT_LOAD:
+    case OX_TASK_GRAD_SAVE:
+    case OX_TASK_GRAD_LOAD:
+    case OX_TASK_DOWNLOAD:
+    case OX_TASK_REFRESH:
+    case OX_TASK_LOSS:
+        return copy(p);
+    case OX_TASK_REDUCE:
+        return reduce(p);
+    case OX_TASK_ADAM:
+        return adam(p);
+    case OX_TASK_COMMIT:
+        return commit(p);
+    default:
+        return new_work(p);
+    }
+}
+
+struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx) {
+    const struct ox_machine_host *const host = &setup->machine->host;
+    struct pricing p = {.setup = setup, .machine = setup->machine, .plan = plan, .task = &plan->tasks[task_idx],
+                        .drive = ox_machine_drives(setup->machine), .cores = host->cores};
+    p.core_rate = max(host->dram_rate / p.cores, min(host->dram_rate, CORE_RATE_LEAST));
+    return price(&p);
+}
+
+struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup) {
+    const struct ox_machine_drive drive = ox_machine_drives(setup->machine);
+    const struct ox_machine_gpu *const gpu = &setup->machine->gpu;
+    return (struct ox_sim_limits){
+        .nvme = ox_sim_duplex_of(drive.read_rate, drive.write_rate, drive.mix_rate),
+        .link = ox_sim_duplex_of(gpu->h2d_rate, gpu->d2h_rate, gpu->duplex_rate),
+        .run_ahead_tasks = setup->run_ahead_tasks,
+    };
+}
+
+static struct ox_sim_work work_of(const void *context, const struct ox_plan *plan, uint32_t task_idx) {
+    return ox_sim_task_work(context, plan, task_idx);
+}
+
+void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
+                struct ox_sim_result *out) {
+    const struct ox_sim_limits limits = ox_sim_limits_of(setup);
+    ox_sim_play(sim, plan, &limits, work_of, setup, out);
+}
