@@ -36,7 +36,8 @@ struct ox_machine_gpu {
     double duplex_rate;            /* both directions at a time, their bytes added */
 };
 
-/* The update alone, on that many threads, from and to memory: seconds per parameter with fp32 gradients. 0: not known. */
+/* The update alone on that many threads, from and to memory: seconds per parameter with fp32 gradients, or 0 where that
+ * is not known. */
 struct ox_machine_adam {
     uint32_t threads;
     double seconds[OX_MACHINE_MOMENTS_COUNT];
@@ -87,7 +88,8 @@ struct json_t *ox_machine_json(const struct ox_machine *machine, struct json_t *
 /* Writes it, after ox_machine_check. */
 OX_MUST enum ox_status ox_machine_save(const char *path, const struct ox_machine *machine, struct json_t *measured);
 
-/* All drives together; 0 where there is none. The latency is the longest of them. */
+/* All drives together: rates and sizes added (a size that one does not know is 0), of times the longest; zeros where
+ * there is no drive. */
 struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine);
 
 #ifdef __cplusplus
