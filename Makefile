@@ -184,8 +184,33 @@ build/demo-bigram: $(OBJ)/tools/demo/bigram.o $(B)/liboffload.a
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(B)/liboffload.a $(LDLIBS)
 
-install: all
+# Manual pages and completions are written by the program, from the tables that it reads its arguments by.
+man: $(B)/man/offload.1
+$(B)/man/offload.1: $(B)/offload
+	@echo "  MAN     $(@D)"
+	$(Q)rm -rf $(@D) && mkdir -p $(@D)
+	$(Q)for c in $$($(B)/offload help --as names); do \
+	    $(B)/offload help $$c --as man >$(@D)/offload-$$c.1 || exit 1; \
+	done
+	$(Q)$(B)/offload help --as man >$@
+
+completion: $(B)/completion/offload $(B)/completion/_offload $(B)/completion/offload.fish
+$(B)/completion/offload: as := bash
+$(B)/completion/_offload: as := zsh
+$(B)/completion/offload.fish: as := fish
+$(B)/completion/%: $(B)/offload
+	@mkdir -p $(@D)
+	@echo "  SHELL   $@"
+	$(Q)$(B)/offload help --as $(as) >$@
+
+SHARE   := $(DESTDIR)$(PREFIX)/share
+install: all man completion
 	install -D -m 755 $(B)/offload $(DESTDIR)$(PREFIX)/bin/offload
+	install -d $(SHARE)/man/man1
+	install -m 644 $(B)/man/*.1 $(SHARE)/man/man1
+	install -D -m 644 $(B)/completion/offload $(SHARE)/bash-completion/completions/offload
+	install -D -m 644 $(B)/completion/_offload $(SHARE)/zsh/site-functions/_offload
+	install -D -m 644 $(B)/completion/offload.fish $(SHARE)/fish/vendor_completions.d/offload.fish
 
 # Beside other goals the answer of the detection stays, because make has read it already.
 clean:
@@ -201,7 +226,8 @@ help:
 	@echo "make tidy       the checks of the source text, and the proof that they work"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make negative   shows that planted bugs in the store are caught by its tests (bugs=\"no_flush in_place\")"
-	@echo "make deps       installs missing packages       make install  to DESTDIR/PREFIX/bin ($(PREFIX))"
+	@echo "make man        writes build/man/*.1            make completion  for bash, zsh and fish"
+	@echo "make deps       installs missing packages       make install  program, pages, completions to $(PREFIX)"
 	@echo "make clean      removes build/"
 	@echo
 	@echo "Variables: V=1 shows commands; san=address|thread|undefined (several by comma) builds into build/san-*;"
@@ -209,5 +235,5 @@ help:
 
 FORCE:
 
-.PHONY: all tests check test check-san tidy negative fuzz bench deps detect demo install clean help FORCE
+.PHONY: all tests check test check-san tidy negative fuzz bench deps detect demo man completion install clean help FORCE
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)

@@ -126,6 +126,9 @@ struct ox_config {
     char state_format[8]; /* all | f32 | bf16 | q8 */
     uint64_t rounds, size_bytes; /* 0 = as the measurement likes */
     bool strict;     /* a missed limit fails the command */
+    /* help */
+    char topic[32]; /* a command; "" = all of them */
+    char as[8];     /* text | man | bash | zsh | fish | names */
 };
 
 enum ox_option_type {
@@ -142,7 +145,7 @@ enum ox_option_type {
 enum {
     OX_CMD_TRAIN = 1 << 0, OX_CMD_PLAN = 1 << 1, OX_CMD_EVAL = 1 << 2, OX_CMD_INSPECT = 1 << 3,
     OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6, OX_CMD_TOKENIZE = 1 << 7,
-    OX_CMD_GENERATE = 1 << 8,
+    OX_CMD_GENERATE = 1 << 8, OX_CMD_HELP = 1 << 9,
 };
 
 struct ox_option {

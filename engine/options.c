@@ -20,6 +20,7 @@ static const char group_placement[] = "Placement: changes speed and traffic, nev
 static const char group_generation[] = "Generation";
 static const char group_command[] = "Command";
 static const char group_measuring[] = "Measuring";
+static const char group_help[] = "Help";
 
 /* Stands for a member in sizeof alone. */
 __attribute__((unused)) static const struct ox_config *const none;
@@ -51,7 +52,7 @@ static const struct ox_option options[] = {
     {.name = "eval-fraction", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, eval_fraction),
      .min = 0, .max = 0.5, .group = group_files, .default_text = "0.02", .commands = RUN,
      .help = "share of --data held out at its end for evaluation"},
-    {.name = "resume-from-checkpoint", .alias = "resume", .type = OX_OPT_TEXT,
+    {.name = "resume-from-checkpoint", .alias = "resume", .placeholder = "latest|PATH", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, resume_from_checkpoint),
      .text_bytes = sizeof none->resume_from_checkpoint, .group = group_files, .default_text = "",
      .commands = RUN, .help = "latest, or a checkpoint folder, to go on from"},
@@ -336,6 +337,13 @@ static const struct ox_option options[] = {
     {.name = "strict", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, strict), .group = group_measuring,
      .default_text = "false", .commands = OX_CMD_BENCH,
      .help = "exit with 1 when a figure is below its limit"},
+    {.name = "command", .placeholder = "COMMAND", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, topic),
+     .text_bytes = sizeof none->topic, .group = group_help, .default_text = "", .commands = OX_CMD_HELP,
+     .help = "the command that is explained; all of them when not given. The word --command may be left out"},
+    {.name = "as", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, as), .text_bytes = sizeof none->as,
+     .choices = "text|man|bash|zsh|fish|names", .group = group_help, .default_text = "text", .commands = OX_CMD_HELP,
+     .help = "man: a manual page; bash, zsh, fish: what the shell completes a line with; names: of the commands, one "
+             "on a line"},
 };
 
 enum { OPTION_COUNT = sizeof options / sizeof *options };
@@ -378,7 +386,7 @@ const char *ox_command_name(unsigned command) {
     } commands[] = {{OX_CMD_TRAIN, "train"},   {OX_CMD_PLAN, "plan"},     {OX_CMD_EVAL, "eval"},
                     {OX_CMD_INSPECT, "inspect"}, {OX_CMD_EXPORT, "export"}, {OX_CMD_DOCTOR, "doctor"},
                     {OX_CMD_BENCH, "bench"},     {OX_CMD_TOKENIZE, "tokenize"},
-                    {OX_CMD_GENERATE, "generate"}};
+                    {OX_CMD_GENERATE, "generate"},  {OX_CMD_HELP, "help"}};
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (commands[i].command == command) {
             return commands[i].name;

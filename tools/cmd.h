@@ -18,10 +18,11 @@ enum { OX_EXIT_OK = 0, OX_EXIT_FAILED = 1, OX_EXIT_USAGE = 2 };
 /* One subcommand. The configuration has been read and validated for `mask` before `run` is called. */
 struct ox_command {
     const char *name;
-    unsigned mask;          /* its bit of OX_CMD_*; 0: it takes no options             */
-    const char *positional; /* option that an argument without a flag sets, or NULL    */
-    const char *summary;    /* one line                                                */
-    int (*run)(const struct ox_config *config); /* returns the exit status            */
+    unsigned mask;          /* its bit of OX_CMD_*; 0: it takes no options              */
+    const char *positional; /* option that an argument without a flag sets, or NULL     */
+    const char *required;   /* options that the synopsis shows, parted by spaces; or NULL */
+    const char *summary;    /* one line                                                 */
+    int (*run)(const struct ox_config *config); /* returns the exit status             */
 };
 
 const struct ox_command *ox_commands(uint32_t *count);
@@ -37,11 +38,13 @@ bool ox_args_want_help(int argc, char **argv);
 void ox_help_print(FILE *file);
 void ox_help_print_command(FILE *file, const struct ox_command *command);
 
+/* Records that there is no such command, with the nearest one. */
+OX_MUST enum ox_status ox_fail_command(const char *name);
 /* Prints "offload: <what ox_fail recorded>" as one line on stderr and returns the exit status: 2 for
  * OX_E_CONFIG, which the user can mend, else 1. */
 int ox_cmd_fail(enum ox_status status);
 
-/* tools/cmd_<name>.c and tools/doctor.c */
+/* tools/cmd_<name>.c, tools/doctor.c and tools/help.c */
 int ox_cmd_train(const struct ox_config *config);
 int ox_cmd_plan(const struct ox_config *config);
 int ox_cmd_eval(const struct ox_config *config);
@@ -51,6 +54,7 @@ int ox_cmd_doctor(const struct ox_config *config);
 int ox_cmd_tokenize(const struct ox_config *config);
 int ox_cmd_generate(const struct ox_config *config);
 int ox_cmd_bench(const struct ox_config *config);
+int ox_cmd_help(const struct ox_config *config);
 
 #ifdef __cplusplus
 }

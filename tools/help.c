@@ -1,32 +1,9 @@
-/* Help, written from the tables of commands and options. */
-#include "tools/cmd.h"
+/* `offload help`, and help of a command: written from the tables of commands and options. */
+#include "tools/help.h"
 
 #include <string.h>
 
 enum { NAME_COLUMN = 2, HELP_COLUMN = 38, LINE_COLUMNS = 100 };
-
-static const char *placeholder(const struct ox_option *option) {
-    if (option->placeholder != NULL || option->choices != NULL) {
-        return option->placeholder != NULL ? option->placeholder : option->choices;
-    }
-    switch (option->type) {
-    case OX_OPT_U64:
-    case OX_OPT_I64:
-        return "N";
-    case OX_OPT_DOUBLE:
-        return "X";
-    case OX_OPT_SIZE:
-        return "SIZE";
-    case OX_OPT_NVME:
-        return "PATH:SIZE";
-    case OX_OPT_DATA:
-        return "PATH[:WEIGHT]";
-    case OX_OPT_PROSE:
-        return "TEXT";
-    default:
-        return "PATH";
-    }
-}
 
 /* Words from HELP_COLUMN to LINE_COLUMNS; `column` is where the line stands. */
 static void print_wrapped(FILE *file, int column, const char *text) {
@@ -51,9 +28,9 @@ static void print_wrapped(FILE *file, int column, const char *text) {
 static void print_option(FILE *file, const struct ox_option *option) {
     int column = fprintf(file, "%*s", NAME_COLUMN, "");
     if (option->type == OX_OPT_BOOL) {
-        column += fprintf(file, "--[no-]%s", option->name);
+        column += fprintf(file, "--%s%s", ox_help_negatable(option) ? "[no-]" : "", option->name);
     } else {
-        column += fprintf(file, "--%s %s", option->name, placeholder(option));
+        column += fprintf(file, "--%s %s", option->name, ox_help_placeholder(option));
     }
     char text[512];
     int used = snprintf(text, sizeof text, "%s", option->help);
@@ -66,23 +43,33 @@ static void print_option(FILE *file, const struct ox_option *option) {
     print_wrapped(file, column, text);
 }
 
-static void print_options(FILE *file, unsigned mask) {
-    uint32_t count = 0;
-    const struct ox_option *const options = ox_options(&count);
+static void print_options(FILE *file, const struct ox_command *command) {
     const char *group = "";
-    for (uint32_t i = 0; i < count; i++) {
-        if ((options[i].commands & mask) == 0) {
-            continue;
-        }
-        if (strcmp(group, options[i].group) != 0) {
-            group = options[i].group;
+    uint32_t idx = 0;
+    for (const struct ox_option *option; (option = ox_help_option(command, &idx)) != NULL;) {
+        if (strcmp(group, option->group) != 0) {
+            group = option->group;
             fprintf(file, "\n%s\n", group);
         }
-        print_option(file, &options[i]);
+        print_option(file, option);
     }
-    fprintf(file, "\n  --config FILE");
-    print_wrapped(file, 15, "YAML file of the same names; flags override it. train, plan and eval also take each "
-                            "other's keys, as in a run's config.resolved.yaml, and use those listed here");
+}
+
+/* "offload export PATH --output PATH [--flag value ...]" */
+static void print_usage(FILE *file, const struct ox_command *command) {
+    const struct ox_option *const positional = ox_help_positional(command);
+    fprintf(file, "offload %s", command->name);
+    if (positional != NULL) {
+        const bool required = ox_help_listed(command->required, positional->name);
+        fprintf(file, required ? " %s" : " [%s]", ox_help_placeholder(positional));
+    }
+    uint32_t idx = 0;
+    for (const struct ox_option *option; (option = ox_help_option(command, &idx)) != NULL;) {
+        if (option != positional && ox_help_listed(command->required, option->name)) {
+            fprintf(file, " --%s %s", option->name, ox_help_placeholder(option));
+        }
+    }
+    fputs(command->mask != 0 ? " [--flag value ...]\n" : "\n", file);
 }
 
 void ox_help_print(FILE *file) {
@@ -95,19 +82,50 @@ void ox_help_print(FILE *file) {
     for (uint32_t i = 0; i < count; i++) {
         fprintf(file, "  offload %-9s %s\n", commands[i].name, commands[i].summary);
     }
-    fprintf(file, "  offload %-9s %s\n", "help", "this text; `offload help COMMAND` lists its flags");
     fputs("\nExit status: 0 done, 1 failure, 2 usage, configuration or no plan that fits, 128+n after signal "
           "n.\n",
           file);
 }
 
 void ox_help_print_command(FILE *file, const struct ox_command *command) {
-    const struct ox_option *const positional =
-        command->positional != NULL ? ox_option_find(command->positional) : NULL;
-    fprintf(file, "offload %s: %s\n\nUsage: offload %s%s%s%s\n", command->name, command->summary, command->name,
-            positional != NULL ? " " : "", positional != NULL ? placeholder(positional) : "",
-            command->mask != 0 ? " [--flag value ...]" : "");
-    if (command->mask != 0) {
-        print_options(file, command->mask);
+    fprintf(file, "offload %s: %s\n\nUsage: ", command->name, command->summary);
+    print_usage(file, command);
+    print_options(file, command);
+}
+
+static void print_names(FILE *file) {
+    uint32_t count = 0;
+    const struct ox_command *const commands = ox_commands(&count);
+    for (uint32_t i = 0; i < count; i++) {
+        fprintf(file, "%s\n", commands[i].name);
     }
+}
+
+int ox_cmd_help(const struct ox_config *config) {
+    static const struct {
+        const char *as;
+        void (*print)(FILE *file);
+    } forms[] = {{"bash", ox_complete_bash}, {"zsh", ox_complete_zsh}, {"fish", ox_complete_fish},
+                 {"names", print_names},     {"text", ox_help_print}};
+    const struct ox_command *const command = ox_command_find(config->topic);
+    if (config->topic[0] != '\0' && command == NULL) {
+        return ox_cmd_fail(ox_fail_command(config->topic));
+    }
+    if (strcmp(config->as, "man") == 0) {
+        ox_man_print(stdout, command);
+        return OX_EXIT_OK;
+    }
+    if (command != NULL && strcmp(config->as, "text") != 0) {
+        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "--as %s is of all commands; remove '%s'", config->as,
+                                   config->topic));
+    }
+    if (command != NULL) {
+        ox_help_print_command(stdout, command);
+    }
+    for (unsigned i = 0; command == NULL && i < sizeof forms / sizeof *forms; i++) {
+        if (strcmp(config->as, forms[i].as) == 0) {
+            forms[i].print(stdout);
+        }
+    }
+    return OX_EXIT_OK;
 }

@@ -13,22 +13,29 @@ static int run_version(const struct ox_config *config) {
 }
 
 static const struct ox_command commands[] = {
-    {.name = "train", .mask = OX_CMD_TRAIN, .run = ox_cmd_train, .summary = "train or fine-tune a model"},
-    {.name = "plan", .mask = OX_CMD_PLAN, .run = ox_cmd_plan,
+    {.name = "train", .mask = OX_CMD_TRAIN, .required = "model data output", .run = ox_cmd_train,
+     .summary = "train or fine-tune a model"},
+    {.name = "plan", .mask = OX_CMD_PLAN, .required = "model", .run = ox_cmd_plan,
      .summary = "what fits the budget, where it lives, what travels; exit 2 when nothing fits"},
-    {.name = "eval", .mask = OX_CMD_EVAL, .run = ox_cmd_eval, .summary = "perplexity of a model on a text"},
+    {.name = "eval", .mask = OX_CMD_EVAL, .required = "model data", .run = ox_cmd_eval,
+     .summary = "perplexity of a model on a text"},
     {.name = "doctor", .mask = OX_CMD_DOCTOR, .run = ox_cmd_doctor,
      .summary = "what this machine offers, and what holds it back"},
-    {.name = "bench", .mask = OX_CMD_BENCH, .positional = "what", .run = ox_cmd_bench,
+    {.name = "bench", .mask = OX_CMD_BENCH, .positional = "what", .required = "what", .run = ox_cmd_bench,
      .summary = "how fast this machine is: optimizer, drives, matrix products, memory"},
-    {.name = "export", .mask = OX_CMD_EXPORT, .positional = "model", .run = ox_cmd_export,
+    {.name = "export", .mask = OX_CMD_EXPORT, .positional = "model", .required = "model output",
+     .run = ox_cmd_export,
      .summary = "the weights of a checkpoint or model folder as a Hugging Face folder"},
-    {.name = "inspect", .mask = OX_CMD_INSPECT, .positional = "model", .run = ox_cmd_inspect,
+    {.name = "inspect", .mask = OX_CMD_INSPECT, .positional = "model", .required = "model",
+     .run = ox_cmd_inspect,
      .summary = "what a model, checkpoint or store holds, with every checksum verified"},
-    {.name = "tokenize", .mask = OX_CMD_TOKENIZE, .run = ox_cmd_tokenize, .summary = "the token ids of a text"},
-    {.name = "generate", .mask = OX_CMD_GENERATE, .run = ox_cmd_generate,
+    {.name = "tokenize", .mask = OX_CMD_TOKENIZE, .required = "model", .run = ox_cmd_tokenize,
+     .summary = "the token ids of a text"},
+    {.name = "generate", .mask = OX_CMD_GENERATE, .required = "model", .run = ox_cmd_generate,
      .summary = "text from a model, greedy or sampled"},
     {.name = "version", .run = run_version, .summary = "the version of this program"},
+    {.name = "help", .mask = OX_CMD_HELP, .positional = "command", .run = ox_cmd_help,
+     .summary = "what the commands are; `offload help COMMAND` lists its flags"},
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
@@ -62,31 +69,6 @@ static const char *nearest_command(const char *name) {
     return nearest;
 }
 
-static int fail_command(const char *name) {
-    const char *const nearest = nearest_command(name);
-    if (nearest != NULL) {
-        return ox_cmd_fail(
-            ox_fail(OX_E_CONFIG, "'%s' is not a command; did you mean `offload %s`?", name, nearest));
-    }
-    return ox_cmd_fail(ox_fail(OX_E_CONFIG, "'%s' is not a command; `offload help` lists them", name));
-}
-
-static int run_help(int argc, char **argv) {
-    if (argc > 1) {
-        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "help takes one command; '%s' is too much", argv[1]));
-    }
-    if (argc == 1) {
-        const struct ox_command *const command = ox_command_find(argv[0]);
-        if (command == NULL) {
-            return fail_command(argv[0]);
-        }
-        ox_help_print_command(stdout, command);
-    } else {
-        ox_help_print(stdout);
-    }
-    return OX_EXIT_OK;
-}
-
 static int run_command(const struct ox_command *command, int argc, char **argv) {
     if (ox_args_want_help(argc, argv)) {
         ox_help_print_command(stdout, command);
@@ -106,12 +88,10 @@ static int dispatch(int argc, char **argv) {
         return OX_EXIT_USAGE;
     }
     const char *const name = argv[1];
-    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        return run_help(argc - 2, argv + 2);
-    }
+    const bool help = strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
     const bool version = strcmp(name, "--version") == 0;
-    const struct ox_command *const command = ox_command_find(version ? "version" : name);
-    return command != NULL ? run_command(command, argc - 2, argv + 2) : fail_command(name);
+    const struct ox_command *const command = ox_command_find(help ? "help" : version ? "version" : name);
+    return command != NULL ? run_command(command, argc - 2, argv + 2) : ox_cmd_fail(ox_fail_command(name));
 }
 
 const struct ox_command *ox_commands(uint32_t *count) {
@@ -126,6 +106,14 @@ const struct ox_command *ox_command_find(const char *name) {
         }
     }
     return NULL;
+}
+
+enum ox_status ox_fail_command(const char *name) {
+    const char *const nearest = nearest_command(name);
+    if (nearest != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s' is not a command; did you mean `offload %s`?", name, nearest);
+    }
+    return ox_fail(OX_E_CONFIG, "'%s' is not a command; `offload help` lists them", name);
 }
 
 int ox_cmd_fail(enum ox_status status) {

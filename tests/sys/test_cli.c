@@ -107,7 +107,7 @@ static void test_usage(void) {
     refused("docter", "'docter' is not a command; did you mean `offload doctor`?");
     refused("zzzzzzzzzzz", "`offload help` lists them");
     refused("help docter", "did you mean `offload doctor`?");
-    refused("help doctor version", "'version' is too much");
+    refused("help doctor version", "'version' is unexpected");
     refused("doctor --formt json", "did you mean '--format'?");
     refused("doctor --zzzzzzzz", "`offload help doctor` lists them");
     refused("doctor -format json", "did you mean '--format'?");
