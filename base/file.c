@@ -392,6 +392,24 @@ enum ox_status ox_file_replace(const char *path, const void *data, size_t bytes)
     return finish_as(&writer, path);
 }
 
+enum ox_status ox_file_show(const char *path, const void *data, size_t bytes) {
+    struct ox_file_writer writer;
+    enum ox_status status = create_beside(path, bytes, &writer);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = ox_file_write(&writer, data, bytes, 0);
+    if (status == OX_OK && rename(writer.path, path) != 0) {
+        status = fail_path(errno, path, "replace");
+    }
+    if (status != OX_OK) {
+        ox_file_discard(&writer);
+        return status;
+    }
+    close(writer.fd);
+    return OX_OK;
+}
+
 enum ox_status ox_file_copy(const char *source, const char *target) {
     uint64_t bytes = 0;
     struct ox_file_writer writer = {.fd = -1};

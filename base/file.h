@@ -42,6 +42,10 @@ OX_MUST enum ox_status ox_file_read(const char *path, size_t bytes_max, char **d
  * the folder). On failure an older file is untouched and nothing is left behind. */
 OX_MUST enum ox_status ox_file_replace(const char *path, const void *data, size_t bytes);
 
+/* Replaces it without syncing: readers never see half of it, but a power cut may take it. For what is worth nothing
+ * then. */
+OX_MUST enum ox_status ox_file_show(const char *path, const void *data, size_t bytes);
+
 /* Copies a file of any size in bounded memory, with the same promise. */
 OX_MUST enum ox_status ox_file_copy(const char *source, const char *target);
 

@@ -77,7 +77,8 @@ void ox_lane_reset(struct ox_lane *lane);
 
 void ox_lane_stats(struct ox_lane *lane, struct ox_lane_stats *out);
 
-/* From now on the lane tells `observer`; NULL ends it. Requires a drained lane. */
+/* From now on the lane tells `observer`; NULL ends it. A job that runs meanwhile tells who was there when it began, so
+ * what an observer looks at may go once the lane is drained. */
 void ox_lane_observe(struct ox_lane *lane, ox_lane_observer *observer, void *context);
 
 /* Drains, ends and frees the lane and sets *lane to NULL. Takes NULL. */

@@ -412,6 +412,15 @@ static enum ox_status check_schedule(const struct ox_config *c) {
     return OX_OK;
 }
 
+static enum ox_status check_reports(const struct ox_config *c) {
+    const bool count = c->trace[0] != '\0' && c->trace[0] != '0' && strlen(c->trace) < 16 &&
+                       c->trace[strspn(c->trace, "0123456789")] == '\0';
+    if (!count && strcmp(c->trace, "on") != 0 && strcmp(c->trace, "off") != 0) {
+        return ox_fail(OX_E_CONFIG, "--trace: '%s' is not off, on or a number of steps", c->trace);
+    }
+    return OX_OK;
+}
+
 /* ---- public ----------------------------------------------------------------------------------------- */
 
 void ox_config_text(const struct ox_config *config, const struct ox_option *option, char *text) {
@@ -494,6 +503,9 @@ enum ox_status ox_config_validate(const struct ox_config *config, unsigned comma
     }
     if (status == OX_OK) {
         status = check_schedule(config);
+    }
+    if (status == OX_OK) {
+        status = check_reports(config);
     }
     return status;
 }

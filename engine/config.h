@@ -36,6 +36,7 @@ enum ox_data_format { OX_FORMAT_AUTO, OX_FORMAT_TEXT, OX_FORMAT_JSONL, OX_FORMAT
 enum ox_auto_choice { OX_CHOICE_AUTO, OX_CHOICE_ON, OX_CHOICE_OFF };
 enum ox_packing_choice { OX_PACKING_AUTO, OX_PACKING_STREAM, OX_PACKING_PACK, OX_PACKING_PAD };
 enum ox_overlong_choice { OX_LONG_AUTO, OX_LONG_SPLIT, OX_LONG_TRUNCATE, OX_LONG_DROP };
+enum ox_report_choice { OX_REPORT_NONE, OX_REPORT_TENSORBOARD, OX_REPORT_PROMETHEUS, OX_REPORT_ALL };
 enum ox_lr_schedule { OX_LR_CONSTANT, OX_LR_LINEAR, OX_LR_COSINE, OX_LR_WSD };
 
 struct ox_config {
@@ -91,6 +92,9 @@ struct ox_config {
     /* reporting and saving */
     uint64_t logging_steps, save_steps, eval_steps, eval_windows;
     uint64_t save_total_limit; /* 0 = keep all */
+    char trace[24];       /* off | on | steps to record */
+    uint64_t trace_bytes; /* of trace.bin */
+    enum ox_report_choice report_to;
     char save_dtype[8];        /* bf16 | fp32: of the exported weights */
     char resume_from_checkpoint[OX_CONFIG_TEXT_BYTES]; /* "" | "latest" | folder */
     double stop_grace_seconds;

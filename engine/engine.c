@@ -247,6 +247,7 @@ void ox_engine_close(struct ox_engine **engine_ptr) {
     if (engine == NULL) {
         return;
     }
+    ox_tracing_close(&engine->tracing);
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         ox_lane_close(&engine->lanes[i]);
     }

@@ -4,6 +4,7 @@
 
 #include "engine/block.h"
 #include "engine/engine.h"
+#include "engine/tracing.h"
 #include "offload/tier.h"
 
 #ifdef __cplusplus
@@ -47,6 +48,7 @@ struct ox_engine {
     struct ox_store *store;
     struct ox_store_port *read_port, *write_port, *adam_port; /* one per lane that transfers */
     struct ox_mark *marks; /* per task of the larger plan */
+    struct ox_tracing *tracing; /* NULL: nothing is recorded */
     bool loading;          /* between load_begin and load_commit: chunks go to the store too */
     uint64_t batch_bytes;
     struct ox_step_state step;

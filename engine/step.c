@@ -291,6 +291,7 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
             status = ox_fail(OX_E_ABORTED, "stopped before the optimizer began");
         }
         if (status == OX_OK) {
+            ox_tracing_issue(engine->tracing, plan, i, &engine->marks[i]);
             status = issue_task(engine, plan, i);
         }
         bool skip = false;
@@ -338,6 +339,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
         .input = input, .plan = plan, .loss_scale = (float)(1.0 / (double)input->target_count), .finite = true};
     poison(engine, plan);
     const enum ox_status status = drain_all(engine, issue_all(engine, plan));
+    ox_tracing_end(engine->tracing, plan, status);
     if (status != OX_OK && engine->store != NULL) {
         ox_store_abort(engine->store);
     }

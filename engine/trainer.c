@@ -210,7 +210,7 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
     if (trainer == NULL) {
         return;
     }
-    ox_metrics_close(&trainer->metrics);
+    ox_trainer_close_reports(trainer);
     ox_engine_close(&trainer->engine);
     ox_engine_plan_close(&trainer->plan);
     ox_trainer_close_data(trainer);

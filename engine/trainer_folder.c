@@ -19,7 +19,8 @@
 
 enum { IDENTITY_BYTES_MAX = 1 << 18 };
 
-static const char *const run_files[] = {"run.json", "metrics.jsonl", "plan.txt", "config.resolved.yaml", "latest"};
+static const char *const run_files[] = {"run.json", "metrics.jsonl", "plan.txt",    "config.resolved.yaml",
+                                        "latest",   "trace.bin",     "metrics.prom"};
 enum { RUN_FILE_COUNT = sizeof run_files / sizeof *run_files };
 
 /* ---- lock ------------------------------------------------------------------------------------------- */
@@ -248,7 +249,8 @@ static bool is_doomed(const char *output_dir, const char *path) {
         if (slash != NULL) {
             *slash = '\0';
         }
-        doomed = (slash == NULL && is_run_file(name)) || ox_checkpoint_is_ours(output_dir, name);
+        doomed = (slash == NULL && (is_run_file(name) || ox_tensorboard_is_ours(name))) ||
+                 ox_checkpoint_is_ours(output_dir, name);
     }
     free(inner);
     free(folder);
@@ -289,9 +291,14 @@ enum ox_status ox_run_clear(const char *output_dir) {
     enum ox_status status = OX_OK;
     for (const char *name = ""; status == OX_OK && name != NULL;) {
         status = ox_folder_next(folder, output_dir, &name);
-        if (status == OX_OK && name != NULL && ox_checkpoint_is_ours(output_dir, name)) {
+        const bool board = status == OX_OK && name != NULL && ox_tensorboard_is_ours(name);
+        if (status == OX_OK && name != NULL && (board || ox_checkpoint_is_ours(output_dir, name))) {
             status = ox_path_join(output_dir, name, path);
-            status = status == OX_OK ? ox_folder_remove(path) : status;
+            if (status == OX_OK && board) {
+                unlink(path);
+            } else if (status == OX_OK) {
+                status = ox_folder_remove(path);
+            }
         }
     }
     closedir(folder);

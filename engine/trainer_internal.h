@@ -4,6 +4,7 @@
 #define OX_ENGINE_TRAINER_INTERNAL_H
 
 #include "base/file.h"
+#include "engine/scalars.h"
 #include "engine/schedule.h"
 #include "engine/trainer.h"
 #include "engine/windows.h"
@@ -51,6 +52,8 @@ struct ox_trainer {
     struct ox_run_state state;
     struct ox_commit_note note; /* of the last commit; as found in the store after a resume from it */
     struct ox_metrics *metrics;
+    struct ox_tensorboard *tensorboard; /* these two may be NULL */
+    struct ox_prometheus *prometheus;
     const struct ox_trainer_events *events;
     const struct ox_trainer_hooks *hooks;
     bool stepped;      /* a step was taken by this process */
@@ -121,6 +124,16 @@ OX_MUST enum ox_status ox_trainer_save(struct ox_trainer *trainer);
 void ox_trainer_save_on_the_way(struct ox_trainer *trainer);
 /* Before a run ends by a fault that has not touched its state: the work of this process is kept. Returns the fault. */
 OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure);
+
+/* ---- trainer_reports.c ---- */
+
+/* Refuses a --trace-bytes that is too little for the plan. */
+OX_MUST enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer);
+/* The engine stands at trainer->state. */
+OX_MUST enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer);
+void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report);
+void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_report *report);
+void ox_trainer_close_reports(struct ox_trainer *trainer);
 
 /* ---- trainer_wear.c ---- */
 

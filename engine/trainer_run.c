@@ -90,7 +90,7 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
 
 static void tell_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
     trainer->stepped = true;
-    ox_metrics_step(trainer->metrics, report);
+    ox_trainer_report_step(trainer, report);
     if (trainer->hooks->step != NULL) {
         trainer->hooks->step(trainer->hooks->context, report);
     }
@@ -163,7 +163,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
     struct ox_metrics_last last;
     ox_metrics_last(trainer->metrics, &last);
     if (last.eval_step != report.step) { /* a finished run that is resumed has it already */
-        ox_metrics_eval(trainer->metrics, &report);
+        ox_trainer_report_eval(trainer, &report);
     }
     if (trainer->hooks->eval != NULL) {
         trainer->hooks->eval(trainer->hooks->context, &report);

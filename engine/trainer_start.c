@@ -552,6 +552,9 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
         status = ox_trainer_check_wear(trainer);
     }
     if (status == OX_OK) {
+        status = ox_trainer_check_trace(trainer);
+    }
+    if (status == OX_OK) {
         trainer->engine_config.stop = &trainer->events->stop;
         status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
     }
@@ -564,7 +567,7 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
         status = write_descriptions(trainer);
     }
     if (status == OX_OK) {
-        status = ox_metrics_open(trainer->config.output_dir, trainer->state.step, &trainer->metrics);
+        status = ox_trainer_open_reports(trainer);
     }
     if (status == OX_OK && trainer->state.step > 0) {
         restore_line(trainer);

@@ -1,0 +1,250 @@
+/* Per lane a ring of tasks that were issued, in order. The lane's thread fills in times, the issuing thread collects
+ * what has ended and hands it to the writer. */
+#include "engine/tracing.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+#include "offload/trace.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { RING_LEN = 4 * OX_RUN_AHEAD_TASKS };
+
+struct entry {
+    const struct ox_mark *mark; /* set by the issue */
+    uint64_t last_seq;          /* of the task's jobs; 0 = the issue has not returned yet, as far as is known */
+    struct ox_trace_record record;
+    bool done;
+};
+
+/* Numbers count all entries ever: collected <= running <= issued. */
+struct lane_log {
+    pthread_mutex_t lock;
+    struct entry ring[RING_LEN];
+    uint64_t issued, running, collected;
+    uint64_t seen_seq, seen_end_ns; /* the lane's last job */
+    uint64_t epoch_ns;
+};
+
+struct ox_tracing {
+    struct ox_engine *engine;
+    struct ox_trace_writer *writer;
+    struct lane_log logs[OX_LANE_COUNT];
+    uint64_t epoch_ns, begin_ns; /* of the step; 0: none is under way */
+    uint64_t steps_left;         /* UINT64_MAX: all */
+    uint64_t step;               /* the last one of training, which evaluations count with */
+    uint64_t missed;             /* tasks whose ring was full */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+};
+
+/* ---- the lanes' side --------------------------------------------------------------------------------- */
+
+/* Ends tasks whose last job has run. The caller holds the lock. */
+static void settle(struct lane_log *log) {
+    for (; log->running < log->issued; log->running++) {
+        struct entry *const entry = &log->ring[log->running % RING_LEN];
+        if (entry->last_seq == 0 || log->seen_seq < entry->last_seq) {
+            return;
+        }
+        entry->record.ended_ns = log->seen_end_ns;
+        if (entry->record.started_ns == 0) { /* nothing of it ran */
+            entry->record.started_ns = log->seen_end_ns;
+        }
+        entry->done = true;
+    }
+}
+
+/* A job of a later task is met only after the issue of the earlier one was made known, so the job before it was the
+ * earlier one's last. */
+static void on_job(void *context, const struct ox_job_times *times) {
+    struct lane_log *const log = context;
+    const uint64_t begin_ns = times->begin_ns - log->epoch_ns;
+    pthread_mutex_lock(&log->lock);
+    settle(log);
+    if (log->running < log->issued) {
+        struct ox_trace_record *const record = &log->ring[log->running % RING_LEN].record;
+        if (times->wait) {
+            record->waited_ns += times->end_ns - times->begin_ns;
+        } else if (record->started_ns == 0) {
+            record->started_ns = begin_ns > record->queued_ns ? begin_ns : record->queued_ns;
+        }
+    }
+    log->seen_seq = times->seq;
+    log->seen_end_ns = times->end_ns - log->epoch_ns;
+    settle(log);
+    pthread_mutex_unlock(&log->lock);
+}
+
+/* ---- the issuing thread's side ------------------------------------------------------------------------ */
+
+/* What the issue of the last task has left in its mark. The caller holds the lock. */
+static void publish(struct lane_log *log) {
+    struct entry *const entry = &log->ring[(log->issued - 1) % RING_LEN];
+    if (log->issued > log->running && entry->last_seq == 0) {
+        entry->last_seq = entry->mark->seq;
+        settle(log);
+    }
+}
+
+static void collect(struct ox_tracing *tracing, struct lane_log *log) {
+    for (; log->collected < log->running; log->collected++) {
+        ox_trace_writer_put(tracing->writer, &log->ring[log->collected % RING_LEN].record);
+    }
+}
+
+static uint8_t link_of(const struct ox_plan_budget *budget, uint8_t lane) {
+    static const uint8_t links[OX_LANE_COUNT] = {
+        [OX_LANE_COMPUTE] = OX_TRACE_NO_LINK,       [OX_LANE_H2D] = OX_LINK_H2D,
+        [OX_LANE_D2H] = OX_LINK_D2H,                [OX_LANE_NVME_READ] = OX_LINK_NVME_READ,
+        [OX_LANE_NVME_WRITE] = OX_LINK_NVME_WRITE,  [OX_LANE_REDUCE] = OX_TRACE_NO_LINK,
+        [OX_LANE_ADAM] = OX_TRACE_NO_LINK}; /* the optimizer reads and writes several */
+    const bool none = budget->unified && (lane == OX_LANE_H2D || lane == OX_LANE_D2H);
+    return none ? OX_TRACE_NO_LINK : links[lane];
+}
+
+void ox_tracing_issue(struct ox_tracing *tracing, const struct ox_plan *plan, uint32_t task_idx,
+                      const struct ox_mark *mark) {
+    if (tracing == NULL || tracing->steps_left == 0) {
+        return;
+    }
+    const struct ox_task *const task = &plan->tasks[task_idx];
+    const struct ox_engine *const engine = tracing->engine;
+    struct lane_log *const log = &tracing->logs[task->lane];
+    const uint64_t now_ns = ox_clock_ns() - tracing->epoch_ns;
+    tracing->begin_ns = tracing->begin_ns == 0 ? now_ns : tracing->begin_ns;
+    const bool train = plan == engine->plan->train;
+    tracing->step = train ? engine->step.input->step : tracing->step;
+    pthread_mutex_lock(&log->lock);
+    if (log->issued > 0) {
+        publish(log);
+    }
+    if (log->issued - log->collected >= RING_LEN / 2) {
+        collect(tracing, log);
+    }
+    if (log->issued - log->collected == RING_LEN) {
+        tracing->missed++;
+    } else {
+        log->ring[log->issued++ % RING_LEN] = (struct entry){
+            .mark = mark,
+            .record = {.type = OX_TRACE_TASK, .plan = train ? OX_TRACE_TRAIN : OX_TRACE_EVAL,
+                       .lane = task->lane, .kind = task->kind, .last = task->last,
+                       .link = link_of(&engine->config.budget, task->lane),
+                       .traffic = (uint8_t)ox_trace_traffic_of((enum ox_task_kind)task->kind),
+                       .step = tracing->step, .task_idx = task_idx, .unit_idx = task->unit_idx,
+                       .mb_idx = task->mb_idx, .bytes = task->bytes, .queued_ns = now_ns}};
+    }
+    pthread_mutex_unlock(&log->lock);
+}
+
+static void put_traffic(struct ox_tracing *tracing, const struct ox_trace_record *step) {
+    for (uint8_t link = 0; link < OX_LINK_COUNT; link++) {
+        for (uint8_t kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            const uint64_t now = __atomic_load_n(&tracing->engine->traffic[link][kind], __ATOMIC_SEQ_CST);
+            struct ox_trace_record record = *step;
+            record.type = OX_TRACE_BYTES;
+            record.link = link;
+            record.traffic = kind;
+            record.bytes = now - tracing->traffic[link][kind];
+            tracing->traffic[link][kind] = now;
+            if (record.bytes > 0) {
+                ox_trace_writer_put(tracing->writer, &record);
+            }
+        }
+    }
+}
+
+void ox_tracing_end(struct ox_tracing *tracing, const struct ox_plan *plan, enum ox_status status) {
+    if (tracing == NULL || tracing->begin_ns == 0) {
+        return;
+    }
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        struct lane_log *const log = &tracing->logs[i];
+        pthread_mutex_lock(&log->lock);
+        if (status == OX_OK && log->issued > 0) {
+            publish(log);
+        }
+        collect(tracing, log);
+        if (status != OX_OK) {
+            log->running = log->collected = log->issued; /* what a failure has left behind never ran */
+        }
+        pthread_mutex_unlock(&log->lock);
+    }
+    const bool train = plan == tracing->engine->plan->train;
+    const struct ox_trace_record record = {
+        .type = OX_TRACE_STEP, .plan = train ? OX_TRACE_TRAIN : OX_TRACE_EVAL, .link = OX_TRACE_NO_LINK,
+        .failed = status != OX_OK, .step = tracing->step, .queued_ns = tracing->begin_ns,
+        .bytes = ox_trace_writer_dropped(tracing->writer) + tracing->missed, .started_ns = tracing->begin_ns,
+        .ended_ns = ox_clock_ns() - tracing->epoch_ns};
+    put_traffic(tracing, &record);
+    ox_trace_writer_put(tracing->writer, &record); /* behind all that belongs to it */
+    ox_trace_writer_flush(tracing->writer);
+    tracing->begin_ns = 0;
+    if (train && tracing->steps_left != UINT64_MAX && --tracing->steps_left == 0) {
+        for (int i = 0; i < OX_LANE_COUNT; i++) {
+            ox_lane_observe(tracing->engine->lanes[i], NULL, NULL);
+        }
+    }
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tracing_config *config) {
+    const struct ox_engine_plan *const plan = tracing->engine->plan;
+    struct ox_trace_head *head = NULL;
+    enum ox_status status = ox_trace_head_open(plan->train, plan->eval, &plan->input.budget, &head);
+    if (status != OX_OK) {
+        return status;
+    }
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    head->epoch_unix_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    head->max_steps = config->max_steps;
+    head->rated_bytes = config->rated_bytes;
+    snprintf(head->title, sizeof head->title, "%s", config->title);
+    status = ox_trace_writer_open(config->path, head, config->bytes_max, &tracing->writer);
+    ox_trace_head_close(&head);
+    return status;
+}
+
+enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing_config *config) {
+    OX_ASSERT(engine->tracing == NULL);
+    struct ox_tracing *const tracing = calloc(1, sizeof *tracing);
+    if (tracing == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for the trace", config->path);
+    }
+    tracing->engine = engine;
+    tracing->epoch_ns = ox_clock_ns();
+    tracing->steps_left = config->steps_max > 0 ? config->steps_max : UINT64_MAX;
+    memcpy(tracing->traffic, engine->traffic, sizeof tracing->traffic); /* no step is under way */
+    const enum ox_status status = open_writer(tracing, config);
+    if (status != OX_OK) {
+        free(tracing);
+        return status;
+    }
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        pthread_mutex_init(&tracing->logs[i].lock, NULL);
+        tracing->logs[i].epoch_ns = tracing->epoch_ns;
+        ox_lane_observe(engine->lanes[i], on_job, &tracing->logs[i]);
+    }
+    engine->tracing = tracing;
+    return OX_OK;
+}
+
+void ox_tracing_close(struct ox_tracing **tracing_ptr) {
+    struct ox_tracing *const tracing = *tracing_ptr;
+    if (tracing == NULL) {
+        return;
+    }
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        ox_lane_observe(tracing->engine->lanes[i], NULL, NULL);
+        pthread_mutex_destroy(&tracing->logs[i].lock);
+    }
+    ox_trace_writer_close(&tracing->writer);
+    free(tracing);
+    *tracing_ptr = NULL;
+}
