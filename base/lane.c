@@ -54,6 +54,21 @@ void ox_lane_close(struct ox_lane **lane) {
     }
 }
 
+void ox_chaos_delay(uint64_t seed, const char *label, uint64_t turn, uint64_t ns_max) {
+    if (seed == 0) {
+        return;
+    }
+    uint64_t label_hash = 0;
+    for (const char *at = label; *at != '\0'; at++) {
+        label_hash = label_hash * 131 + (unsigned char)*at;
+    }
+    const double share = ox_uniform(seed, label_hash, turn);
+    const uint64_t delay_ns = (uint64_t)(share * share * (double)ns_max);
+    const struct timespec delay = {.tv_sec = (time_t)(delay_ns / 1000000000u),
+                                   .tv_nsec = (long)(delay_ns % 1000000000u)};
+    nanosleep(&delay, NULL);
+}
+
 /* ---- host lanes ----------------------------------------------------------------------------- */
 
 struct job {
@@ -174,21 +189,6 @@ static enum ox_status host_lane_wait(struct ox_lane *base, struct ox_mark after)
     return enqueue(host_lane_of(base), NULL, after, NULL, 0, NULL);
 }
 
-static void chaos_delay(const struct host_lane *lane, uint64_t seq) {
-    if (lane->config.chaos_seed == 0) {
-        return;
-    }
-    uint64_t label_hash = 0;
-    for (const char *at = lane->base.label; *at != '\0'; at++) {
-        label_hash = label_hash * 131 + (unsigned char)*at;
-    }
-    const double share = ox_uniform(lane->config.chaos_seed, label_hash, seq);
-    const uint64_t delay_ns = (uint64_t)(share * share * (double)lane->config.chaos_ns_max);
-    const struct timespec delay = {.tv_sec = (time_t)(delay_ns / 1000000000u),
-                                   .tv_nsec = (long)(delay_ns % 1000000000u)};
-    nanosleep(&delay, NULL);
-}
-
 /* Runs or skips the job in the slot; called without the lock, the slot belongs to this thread. */
 static enum ox_status run_job(struct host_lane *lane, const struct job *job, bool skip, struct ox_job_times *times) {
     times->begin_ns = ox_clock_ns();
@@ -203,7 +203,7 @@ static enum ox_status run_job(struct host_lane *lane, const struct job *job, boo
     if (skip) {
         return OX_OK;
     }
-    chaos_delay(lane, times->seq);
+    ox_chaos_delay(lane->config.chaos_seed, lane->base.label, times->seq, lane->config.chaos_ns_max);
     const enum ox_status status = job->fn(lane->config.owner, job->args);
     times->end_ns = ox_clock_ns();
     return status;

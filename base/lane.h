@@ -106,6 +106,9 @@ OX_MUST enum ox_status ox_host_lane_open(const struct ox_host_lane_config *confi
 OX_MUST enum ox_status ox_host_lane_submit(struct ox_lane *lane, ox_job_fn *fn, const void *args,
                                            size_t args_bytes, struct ox_mark *done);
 
+/* A pause of up to ns_max drawn by seed, label and turn, mostly short; none with seed 0. */
+void ox_chaos_delay(uint64_t seed, const char *label, uint64_t turn, uint64_t ns_max);
+
 #ifdef __cplusplus
 }
 #endif
