@@ -139,7 +139,7 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
 
 /* ---- lanes and memory -------------------------------------------------------------------------- */
 
-enum { CHAOS_NS_MAX = 300000, HOST_QUEUE_LEN = 256 };
+enum { HOST_QUEUE_LEN = 256 };
 
 static enum ox_status open_lanes(struct ox_engine *engine) {
     for (int i = 0; i < OX_LANE_COUNT; i++) {
@@ -149,7 +149,7 @@ static enum ox_status open_lanes(struct ox_engine *engine) {
             .owner = engine,
             .queue_len = HOST_QUEUE_LEN,
             .chaos_seed = engine->config.chaos_seed,
-            .chaos_ns_max = CHAOS_NS_MAX,
+            .chaos_ns_max = OX_CHAOS_NS_MAX,
         };
         const enum ox_status status = of_device
                                           ? ox_device_lane_open(engine->device, host.label, &engine->lanes[i])
@@ -201,7 +201,7 @@ static enum ox_status open_memory(struct ox_engine *engine) {
 static enum ox_status open_parts(struct ox_engine *engine) {
     const struct ox_cpu_device_config device = {.thread_count = engine->config.compute_threads,
                                                 .chaos_seed = engine->config.chaos_seed,
-                                                .chaos_ns_max = CHAOS_NS_MAX};
+                                                .chaos_ns_max = OX_CHAOS_NS_MAX};
     enum ox_status status = ox_cpu_device_open(&device, &engine->device);
     if (status == OX_OK) {
         ox_ops_init_cpu(&engine->ops);
@@ -251,7 +251,8 @@ void ox_engine_close(struct ox_engine **engine_ptr) {
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         ox_lane_close(&engine->lanes[i]);
     }
-    ox_store_port_close(&engine->adam_port);
+    ox_stream_close(&engine->stream);
+    ox_store_port_close(&engine->plane_port);
     ox_store_port_close(&engine->write_port);
     ox_store_port_close(&engine->read_port);
     ox_store_close(&engine->store);
@@ -310,7 +311,7 @@ static void register_slots(struct ox_engine *engine) {
         if (plan->tasks[i].kind == OX_TASK_ADAM) {
             const struct ox_lease slots = ox_tiers_lease_if(&engine->tiers, plan, &plan->tasks[i], OX_USE_STAGE);
             if (slots.ptr != NULL) {
-                ox_store_port_register(engine->adam_port, &(struct ox_io_region){slots.ptr, slots.bytes}, 1);
+                ox_stream_register(engine->stream, &(struct ox_io_region){slots.ptr, slots.bytes});
             }
             return;
         }
@@ -323,7 +324,10 @@ static enum ox_status open_ports(struct ox_engine *engine) {
         status = ox_store_port_open(engine->store, &engine->write_port);
     }
     if (status == OX_OK) {
-        status = ox_store_port_open(engine->store, &engine->adam_port);
+        status = ox_store_port_open(engine->store, &engine->plane_port);
+    }
+    if (status == OX_OK) {
+        status = ox_optim_open(engine);
     }
     if (status == OX_OK) {
         register_slots(engine);
@@ -379,7 +383,7 @@ static enum ox_status load_and_verify(struct ox_engine *engine) {
                 {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
                 {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
             };
-            enum ox_status status = ox_store_run(engine->adam_port, ops, 2);
+            enum ox_status status = ox_store_run(engine->plane_port, ops, 2);
             if (status == OX_OK) {
                 status = ox_engine_chunk_put(engine, unit_idx, i, &view);
             }

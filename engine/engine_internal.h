@@ -4,6 +4,7 @@
 
 #include "engine/block.h"
 #include "engine/engine.h"
+#include "engine/optim_stream.h"
 #include "engine/tracing.h"
 #include "offload/tier.h"
 
@@ -11,19 +12,13 @@
 extern "C" {
 #endif
 
-enum { OX_OPTIM_SLOTS_MAX = 8, OX_RUN_AHEAD_TASKS = 64 };
+enum { OX_RUN_AHEAD_TASKS = 64, OX_CHAOS_NS_MAX = 300000 };
 
 /* The planes of a unit that live in host memory; NULL where they do not. `weights_lo`: the copy of lo that
  * lies behind hi when the state is elsewhere. `state`: of all its elements in one piece. */
 struct ox_resident {
     uint16_t *hi, *weights_lo;
     void *state;
-};
-
-/* A chunk's place in the optimizer's stream. */
-struct ox_optim_slot {
-    unsigned char *base;  /* hi | state | grad */
-    uint32_t reading, writing; /* transfers in flight */
 };
 
 /* What the step's tasks share; written by the issuing thread before, by the NORM task within the step. */
@@ -46,15 +41,15 @@ struct ox_engine {
     struct ox_lane *lanes[OX_LANE_COUNT];
     struct ox_pool *optim_pool, *reduce_pool;
     struct ox_store *store;
-    struct ox_store_port *read_port, *write_port, *adam_port; /* one per lane that transfers */
+    struct ox_store_port *read_port, *write_port; /* one per lane that transfers */
+    struct ox_store_port *plane_port;             /* between steps */
+    struct ox_stream *stream;                     /* NULL without a store */
     struct ox_mark *marks; /* per task of the larger plan */
     struct ox_tracing *tracing; /* NULL: nothing is recorded */
     bool loading;          /* between load_begin and load_commit: chunks go to the store too */
     uint64_t batch_bytes;
     struct ox_step_state step;
-    struct ox_optim_slot slots[OX_OPTIM_SLOTS_MAX];
-    uint32_t slot_count, slot_next;
-    float *tee_values; /* of a chunk, behind the slots */
+    float *tee_values; /* of a chunk, behind the stream's slots */
     struct ox_tee tee; /* chunk is NULL: none */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* by atomic access alone: all lanes count */
 };
@@ -86,9 +81,11 @@ enum ox_state_way { OX_STATE_TO_CHUNK, OX_STATE_TO_UNIT };
 void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
                    enum ox_state_way way);
 
-/* Updates one unit, chunk by chunk; its writes may be in flight when it returns. */
+/* The optimizer's stream, while the store is open. */
+OX_MUST enum ox_status ox_optim_open(struct ox_engine *engine);
+/* Updates one unit, chunk by chunk; its writes may be in flight when it returns, and reads of the unit after it. */
 OX_MUST enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task);
-/* Waits for all transfers of the stream; the first failure wins. */
+/* Waits for all transfers of the stream and empties it; the first failure wins. */
 OX_MUST enum ox_status ox_optim_drain(struct ox_engine *engine);
 /* The stream's slots in the plan's stage buffer. */
 void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task);

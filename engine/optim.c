@@ -1,8 +1,8 @@
-/* The optimizer's stream: chunk after chunk is read, updated and written, several in flight.
+/* What a unit's update is: where each plane comes from and goes to, which elements decay, what is counted. The stream
+ * (engine/optim_stream.h) moves the chunks; without a store everything is in memory and updated where it lies.
  *
- * A slot holds hi | state | gradient of one chunk. What lives in memory is updated there; the slot then only
- * carries the copy that goes to the store, so that memory may change again while the write is in flight.
- * Writes outlive the unit's task and are waited for by the commit. */
+ * What lives in memory is updated there; the slot then only carries the copy that goes to the store, so that memory may
+ * change again while the write is in flight. Writes outlive the unit's task and are waited for by the commit. */
 #include "engine/engine_internal.h"
 
 #include "base/assert.h"
@@ -10,298 +10,309 @@
 
 #include <string.h>
 
-/* One unit's update; pointers are the whole unit's, NULL where a plane is on a drive. */
-struct unit_run {
+/* A chunk and its part of a slot; pointers are NULL without a slot. */
+struct chunk_run {
     struct ox_engine *engine;
-    const struct ox_model *model;
-    uint32_t unit_idx;
-    struct ox_homes homes;
-    struct ox_resident at; /* hi: also the staging of a device-resident unit */
-    const unsigned char *grad;
-    uint32_t grad_width;
-    uint64_t nonfinite_count;
-};
-
-struct slot_view {
+    const struct ox_unit_run *unit;
+    struct ox_chunk chunk;
     uint16_t *hi;
     unsigned char *state, *grad;
 };
 
-static struct slot_view view_slot(const struct ox_engine *engine, uint32_t slot_idx, uint64_t count) {
-    unsigned char *const base = engine->slots[slot_idx].base;
-    struct slot_view view = {.hi = (uint16_t *)base, .state = base + count * OX_HI_BYTES};
-    view.grad = view.state + ox_shard_state_bytes(&engine->plan->table, count);
-    return view;
-}
-
-void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
-    const struct ox_lease lease = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_STAGE);
-    engine->slot_count = engine->plan->input.placement.stage_slots;
-    engine->slot_next = 0;
-    OX_ASSERT(lease.ptr != NULL && engine->slot_count <= OX_OPTIM_SLOTS_MAX);
-    const uint64_t slot_bytes = ox_plan_slot_bytes(&engine->plan->input);
-    for (uint32_t i = 0; i < engine->slot_count; i++) {
-        engine->slots[i] = (struct ox_optim_slot){.base = (unsigned char *)lease.ptr + i * slot_bytes};
+static struct chunk_run chunk_run(struct ox_engine *engine, const struct ox_unit_run *unit, uint32_t chunk_idx,
+                                  unsigned char *slot) {
+    const struct ox_shard_table *const table = &engine->plan->table;
+    struct chunk_run run = {
+        .engine = engine, .unit = unit, .chunk = ox_shard_chunk(table, unit->unit_idx, chunk_idx)};
+    if (slot != NULL) {
+        run.hi = (uint16_t *)slot;
+        run.state = slot + run.chunk.count * OX_HI_BYTES;
+        run.grad = run.state + ox_shard_state_bytes(table, run.chunk.count);
     }
-    engine->tee_values = (float *)((unsigned char *)lease.ptr + engine->slot_count * slot_bytes);
+    return run;
 }
 
-void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
-    engine->tee = tee == NULL ? (struct ox_tee){0} : *tee;
+static struct chunk_run run_of(void *engine, const struct ox_stream_chunk *chunk) {
+    return chunk_run(engine, &chunk->run, chunk->chunk_idx, chunk->slot);
 }
 
-/* ---- transfers ------------------------------------------------------------------------------------ */
-
-enum { TAG_WRITE = 1 }; /* tag = slot * 2 + TAG_WRITE */
-
-static enum ox_status reap_one(struct ox_engine *engine) {
-    uint64_t tag = 0;
-    const enum ox_status status = ox_store_reap(engine->adam_port, &tag);
-    struct ox_optim_slot *const slot = &engine->slots[tag / 2];
-    uint32_t *const pending = tag % 2 == TAG_WRITE ? &slot->writing : &slot->reading;
-    OX_ASSERT(*pending > 0);
-    (*pending)--;
-    return status;
+static uint64_t grad_width(const struct ox_engine *engine) {
+    return engine->config.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-enum ox_status ox_optim_drain(struct ox_engine *engine) {
-    struct ox_first first = {0};
-    while (engine->adam_port != NULL && ox_store_in_flight(engine->adam_port) > 0) {
-        ox_first_note(&first, reap_one(engine));
-    }
-    return ox_first_result(&first);
+static bool has_tee(const struct ox_engine *engine) {
+    return engine->tee.chunk != NULL;
 }
 
-static enum ox_status submit(struct ox_engine *engine, uint32_t slot_idx, struct ox_store_op op) {
-    const bool write = op.kind == OX_STORE_WRITE;
-    op.tag = slot_idx * 2 + (write ? TAG_WRITE : 0);
-    const enum ox_status status = ox_store_submit(engine->adam_port, &op);
-    if (status == OX_OK) {
-        *(write ? &engine->slots[slot_idx].writing : &engine->slots[slot_idx].reading) += 1;
-    }
-    return status;
+/* The state of a chunk from element `begin` of the unit on, wherever it is updated. */
+static struct ox_state_planes state_at(const struct chunk_run *run, uint64_t begin) {
+    const struct ox_state_format format = run->engine->config.state;
+    const uint64_t elems = run->engine->plan->table.shards[run->unit->unit_idx].elem_count;
+    return run->unit->source.state != NULL
+               ? ox_state_planes_at(format, run->unit->source.state, elems, begin)
+               : ox_state_planes_at(format, run->state, run->chunk.count, begin - run->chunk.first);
 }
 
-/* Asks for what the chunk needs from drives; waits until the slot's last writes are out. */
-static enum ox_status begin_chunk(struct unit_run *run, uint32_t slot_idx, uint32_t chunk_idx) {
-    struct ox_engine *const engine = run->engine;
-    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, run->unit_idx, chunk_idx);
-    const struct slot_view view = view_slot(engine, slot_idx, chunk.count);
-    enum ox_status status = OX_OK;
-    while (status == OX_OK && engine->slots[slot_idx].writing > 0) {
-        status = reap_one(engine);
-    }
-    if (status == OX_OK && run->homes.state == OX_TIER_NVME) {
-        status = submit(engine, slot_idx, (struct ox_store_op){
-            .kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state});
+/* ---- what the stream asks: reader's thread ------------------------------------------------------------ */
+
+static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struct ox_store_op *ops) {
+    const struct chunk_run run = run_of(owner, at);
+    struct ox_engine *const engine = owner;
+    uint32_t count = 0;
+    if (run.unit->source.state == NULL) {
+        ops[count++] = (struct ox_store_op){
+            .kind = OX_STORE_READ, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
         ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_STATE,
-                        ox_shard_state_bytes(&engine->plan->table, chunk.count));
+                        ox_shard_state_bytes(&engine->plan->table, run.chunk.count));
     }
-    if (status == OX_OK && run->homes.weights == OX_TIER_NVME) {
-        status = submit(engine, slot_idx, (struct ox_store_op){
-            .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi});
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
+    if (run.unit->source.hi == NULL) {
+        ops[count++] = (struct ox_store_op){
+            .kind = OX_STORE_READ, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, run.chunk.count * OX_HI_BYTES);
     }
-    if (status == OX_OK && run->homes.grad == OX_TIER_NVME) {
-        status = submit(engine, slot_idx, (struct ox_store_op){
-            .kind = OX_STORE_SPOOL_READ, .extent_idx = ox_plan_spool_grad(engine->plan->train, run->unit_idx),
-            .buffer = view.grad, .spool_from = chunk.first * run->grad_width,
-            .spool_len = chunk.count * run->grad_width});
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, chunk.count * run->grad_width);
+    if (run.unit->source.grad == NULL) {
+        const uint64_t width = grad_width(engine);
+        ops[count++] = (struct ox_store_op){
+            .kind = OX_STORE_SPOOL_READ,
+            .extent_idx = ox_plan_spool_grad(engine->plan->train, run.unit->unit_idx),
+            .buffer = run.grad,
+            .spool_from = run.chunk.first * width,
+            .spool_len = run.chunk.count * width,
+        };
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, run.chunk.count * width);
     }
-    return status;
+    return count;
 }
 
 /* What lives in memory, as it is now, into the slot. */
-static void copy_resident(const struct unit_run *run, const struct ox_chunk *chunk, const struct slot_view *view) {
-    if (run->homes.state == OX_TIER_HOST) {
-        ox_state_copy(run->engine, run->unit_idx, chunk, view->state, OX_STATE_TO_CHUNK);
+static void gather(const struct chunk_run *run) {
+    if (run->unit->source.state != NULL) {
+        ox_state_copy(run->engine, run->unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_CHUNK);
     }
-    if (run->at.hi != NULL) {
-        memcpy(view->hi, run->at.hi + chunk->first, chunk->count * OX_HI_BYTES);
+    if (run->unit->source.hi != NULL) {
+        memcpy(run->hi, run->unit->source.hi + run->chunk.first, run->chunk.count * OX_HI_BYTES);
     }
 }
 
-static void show_chunk(const struct unit_run *run, uint32_t chunk_idx, const struct ox_chunk *chunk,
-                       const struct slot_view *slot) {
-    const struct ox_engine *const engine = run->engine;
-    if (engine->tee.chunk == NULL) {
+/* Called before the update: the tee sees the planes of the last commit. */
+static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
+    const struct ox_engine *const engine = owner;
+    if (!has_tee(engine)) {
         return;
     }
-    copy_resident(run, chunk, slot);
+    const struct chunk_run run = run_of(owner, at);
+    gather(&run);
     const struct ox_chunk_view view = {
-        .first = chunk->first,
-        .count = chunk->count,
+        .first = run.chunk.first,
+        .count = run.chunk.count,
         .format = engine->config.state,
-        .hi = slot->hi,
-        .state = ox_state_planes_at(engine->config.state, slot->state, chunk->count, 0),
-        .state_bytes = ox_shard_state_bytes(&engine->plan->table, chunk->count),
+        .hi = run.hi,
+        .state = ox_state_planes_at(engine->config.state, run.state, run.chunk.count, 0),
+        .state_bytes = ox_shard_state_bytes(&engine->plan->table, run.chunk.count),
         .values = engine->tee_values,
     };
-    engine->tee.chunk(engine->tee.context, run->unit_idx, chunk_idx, &view);
+    engine->tee.chunk(engine->tee.context, run.unit->unit_idx, at->chunk_idx, &view);
 }
 
-static enum ox_status write_chunk(struct unit_run *run, uint32_t slot_idx, const struct ox_chunk *chunk) {
-    struct ox_engine *const engine = run->engine;
-    const struct slot_view view = view_slot(engine, slot_idx, chunk->count);
-    copy_resident(run, chunk, &view);
-    enum ox_status status = submit(engine, slot_idx, (struct ox_store_op){
-        .kind = OX_STORE_WRITE, .extent_idx = chunk->state_extent_idx, .buffer = view.state});
-    if (status == OX_OK) {
-        status = submit(engine, slot_idx, (struct ox_store_op){
-            .kind = OX_STORE_WRITE, .extent_idx = chunk->hi_extent_idx, .buffer = view.hi});
+/* ---- writer's thread ------------------------------------------------------------------------------------ */
+
+/* Copies of the new planes that memory keeps besides. */
+static void scatter(const struct chunk_run *run) {
+    if (run->unit->target.lo != NULL) {
+        const void *const lo = state_at(run, run->chunk.first).lo;
+        memcpy(run->unit->target.lo + run->chunk.first, lo, run->chunk.count * OX_LO_BYTES);
     }
-    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE,
-                    ox_shard_state_bytes(&engine->plan->table, chunk->count));
-    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, chunk->count * OX_HI_BYTES);
-    return status;
 }
 
-/* ---- the update ----------------------------------------------------------------------------------- */
+static void chunk_leaves(void *owner, const struct ox_stream_chunk *at) {
+    const struct chunk_run run = run_of(owner, at);
+    gather(&run);
+    scatter(&run);
+}
+
+static uint32_t chunk_writes(void *owner, const struct ox_stream_chunk *at, struct ox_store_op *ops) {
+    const struct chunk_run run = run_of(owner, at);
+    struct ox_engine *const engine = owner;
+    ops[0] = (struct ox_store_op){
+        .kind = OX_STORE_WRITE, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
+    ops[1] = (struct ox_store_op){.kind = OX_STORE_WRITE, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
+    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE,
+                    ox_shard_state_bytes(&engine->plan->table, run.chunk.count));
+    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, run.chunk.count * OX_HI_BYTES);
+    return 2;
+}
+
+/* ---- the update: the lane's thread -------------------------------------------------------------------- */
 
 static bool decays(const struct ox_engine *engine, const struct ox_tensor *tensor) {
     const bool embedding = tensor->role == OX_ROLE_EMBED || tensor->role == OX_ROLE_POSITION;
     return engine->config.decay_all || (embedding ? engine->config.decay_embeddings : tensor->decay);
 }
 
-/* The state of a chunk from element `begin` of the unit on, wherever it is updated. */
-static struct ox_state_planes state_at(const struct unit_run *run, const struct ox_chunk *chunk,
-                                       const struct slot_view *slot, uint64_t begin) {
-    const struct ox_state_format format = run->engine->config.state;
-    const uint64_t elems = run->engine->plan->table.shards[run->unit_idx].elem_count;
-    return run->at.state != NULL ? ox_state_planes_at(format, run->at.state, elems, begin)
-                                 : ox_state_planes_at(format, slot->state, chunk->count, begin - chunk->first);
-}
-
-static void update_span(struct unit_run *run, const struct ox_chunk *chunk, const struct slot_view *slot,
-                        struct ox_range range, bool decay) {
+static uint64_t update_span(const struct chunk_run *run, struct ox_range range, bool decay) {
     struct ox_engine *const engine = run->engine;
-    const uint64_t in_slot = range.begin - chunk->first;
-    uint16_t *const hi = run->at.hi != NULL ? run->at.hi + range.begin : slot->hi + in_slot;
+    const struct ox_unit_run *const unit = run->unit;
+    const uint64_t in_slot = range.begin - run->chunk.first, width = grad_width(engine);
+    uint16_t *const hi = unit->source.hi != NULL ? unit->source.hi + range.begin : run->hi + in_slot;
     const struct ox_update_span span = {
         .hi = hi,
         .hi_out = hi,
-        .state = state_at(run, chunk, slot, range.begin),
-        .grad = run->grad != NULL ? run->grad + range.begin * run->grad_width
-                                  : slot->grad + in_slot * run->grad_width,
-        .grad_dtype = run->grad_width == 2 ? OX_GRAD_BF16 : OX_GRAD_F32,
+        .state = state_at(run, range.begin),
+        .grad = unit->source.grad != NULL ? unit->source.grad + range.begin * width : run->grad + in_slot * width,
+        .grad_dtype = engine->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32,
         .decay = decay,
-        .stream = run->unit_idx,
+        .stream = unit->unit_idx,
         .first = range.begin,
         .count = range.end - range.begin,
     };
-    run->nonfinite_count += ox_update_run_pool(engine->optim_pool, engine->config.isa, engine->config.state, &span,
-                                               &engine->step.hyper);
+    return ox_update_run_pool(engine->optim_pool, engine->config.isa, engine->config.state, &span,
+                              &engine->step.hyper);
 }
 
 _Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_SHARD_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0,
                "a span of q8 state begins with a block");
 
 /* Role by role, because decay differs; the gaps between them stay zero. Tensors of one role are neighbours without a
- * gap, and one may begin within a block of eight-bit moments, so they are one span. `slot` may be NULL. */
-static void update_chunk(struct unit_run *run, const struct ox_chunk *chunk, const struct slot_view *slot) {
-    const struct ox_unit *const unit = &run->model->units[run->unit_idx];
-    const struct ox_tensor *const past = &run->model->tensors[unit->tensor_first + unit->tensor_count];
-    for (const struct ox_tensor *tensor = &run->model->tensors[unit->tensor_first]; tensor < past;) {
+ * gap, and one may begin within a block of eight-bit moments, so they are one span. Returns how many parameters are
+ * not finite any more. */
+static uint64_t update_chunk(const struct chunk_run *run) {
+    const struct ox_model *const model = run->engine->config.model;
+    const struct ox_unit *const unit = &model->units[run->unit->unit_idx];
+    const struct ox_tensor *const past = &model->tensors[unit->tensor_first + unit->tensor_count];
+    uint64_t nonfinite_count = 0;
+    for (const struct ox_tensor *tensor = &model->tensors[unit->tensor_first]; tensor < past;) {
         const bool decay = decays(run->engine, tensor);
-        const uint64_t begin = ox_max_u64(tensor->offset, chunk->first);
+        const uint64_t begin = ox_max_u64(tensor->offset, run->chunk.first);
         const enum ox_role role = tensor->role;
         uint64_t end = 0;
         for (; tensor < past && tensor->role == role; tensor++) {
             OX_ASSERT(decays(run->engine, tensor) == decay);
-            end = ox_min_u64(tensor->offset + tensor->count, chunk->first + chunk->count);
+            end = ox_min_u64(tensor->offset + tensor->count, run->chunk.first + run->chunk.count);
         }
         if (begin < end) {
-            update_span(run, chunk, slot, (struct ox_range){.begin = begin, .end = end}, decay);
+            nonfinite_count += update_span(run, (struct ox_range){.begin = begin, .end = end}, decay);
         }
     }
-    if (run->at.weights_lo != NULL) { /* compute's own copy of lo follows the state's */
-        const void *const lo = state_at(run, chunk, slot, chunk->first).lo;
-        memcpy(run->at.weights_lo + chunk->first, lo, chunk->count * OX_LO_BYTES);
-    }
+    return nonfinite_count;
 }
 
-static enum ox_status finish_chunk(struct unit_run *run, uint32_t slot_idx, uint32_t chunk_idx) {
-    struct ox_engine *const engine = run->engine;
-    enum ox_status status = OX_OK;
-    while (status == OX_OK && engine->slots[slot_idx].reading > 0) {
-        status = reap_one(engine);
-    }
-    if (status != OX_OK) {
-        return status;
-    }
-    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, run->unit_idx, chunk_idx);
-    const struct slot_view view = view_slot(engine, slot_idx, chunk.count);
-    show_chunk(run, chunk_idx, &chunk, &view);
-    update_chunk(run, &chunk, &view);
-    return write_chunk(run, slot_idx, &chunk);
-}
-
-/* Reads run ahead of the update by as many chunks as there are other slots. */
-static enum ox_status stream_unit(struct unit_run *run) {
-    struct ox_engine *const engine = run->engine;
-    const uint32_t chunk_count = engine->plan->table.shards[run->unit_idx].chunk_count;
-    const uint32_t first_slot = engine->slot_next;
-    uint32_t begun = 0;
-    for (uint32_t i = 0; i < chunk_count; i++) {
-        for (; begun < chunk_count && begun < i + engine->slot_count; begun++) {
-            const enum ox_status status = begin_chunk(run, (first_slot + begun) % engine->slot_count, begun);
-            if (status != OX_OK) {
-                return status;
-            }
-        }
-        const enum ox_status status = finish_chunk(run, (first_slot + i) % engine->slot_count, i);
-        if (status != OX_OK) {
-            return status;
-        }
-    }
-    engine->slot_next = (first_slot + chunk_count) % engine->slot_count;
-    return OX_OK;
-}
-
-/* Without a store everything is in memory. */
-static void update_in_place(struct unit_run *run) {
-    const uint32_t chunk_count = run->engine->plan->table.shards[run->unit_idx].chunk_count;
-    for (uint32_t i = 0; i < chunk_count; i++) {
-        const struct ox_chunk chunk = ox_shard_chunk(&run->engine->plan->table, run->unit_idx, i);
-        update_chunk(run, &chunk, NULL);
-    }
-}
+/* ---- units ------------------------------------------------------------------------------------------------ */
 
 /* A device-resident unit comes to the host as [hi | lo], goes through the update, and returns. */
-static void use_staging(struct unit_run *run, unsigned char *staging) {
-    const uint64_t elems = run->engine->plan->table.shards[run->unit_idx].elem_count;
-    run->at.hi = (uint16_t *)staging;
-    if (run->engine->config.fp32) {
-        run->at.weights_lo = (uint16_t *)(staging + elems * OX_HI_BYTES);
+static void use_staging(const struct ox_engine *engine, unsigned char *staging, struct ox_unit_run *run) {
+    const uint64_t elems = engine->plan->table.shards[run->unit_idx].elem_count;
+    run->source.hi = (uint16_t *)staging;
+    if (engine->config.fp32) {
+        run->target.lo = (uint16_t *)(staging + elems * OX_HI_BYTES);
     }
+}
+
+static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct ox_plan *plan,
+                                   const struct ox_task *task) {
+    const struct ox_shard *const shard = &engine->plan->table.shards[task->unit_idx];
+    const struct ox_resident at = ox_engine_resident(engine, task->unit_idx);
+    struct ox_unit_run run = {
+        .unit_idx = task->unit_idx,
+        .chunk_count = shard->chunk_count,
+        .source = {.hi = at.hi,
+                   .state = at.state,
+                   .grad = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_GRAD).ptr},
+        .target = {.lo = at.weights_lo},
+    };
+    if (shard->homes.weights == OX_TIER_DEVICE) {
+        use_staging(engine, ox_tiers_lease(&engine->tiers, plan, task, OX_USE_WEIGHTS).ptr, &run);
+    }
+    return run;
+}
+
+/* The optimizer's task after this one, when all that its reads need is there by now: state and weights of the last
+ * commit are, and its gradient if no later write of the spool has to end for it. */
+static const struct ox_task *task_ahead(const struct ox_plan *plan, const struct ox_task *task) {
+    const struct ox_task *const past = &plan->tasks[plan->task_count];
+    for (const struct ox_task *next = task + 1; next < past; next++) {
+        if (next->kind == OX_TASK_ADAM) {
+            return next->deps[OX_LANE_NVME_WRITE] <= task->deps[OX_LANE_NVME_WRITE] ? next : NULL;
+        }
+    }
+    return NULL;
+}
+
+static enum ox_status stream_unit(struct ox_engine *engine, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < run->chunk_count && status == OX_OK; i++) {
+        struct ox_stream_chunk at;
+        status = ox_stream_take(engine->stream, &at);
+        if (status == OX_OK) {
+            OX_ASSERT(at.run.unit_idx == run->unit_idx && at.chunk_idx == i);
+            const struct chunk_run chunk = run_of(engine, &at);
+            *nonfinite_count += update_chunk(&chunk);
+            ox_stream_put(engine->stream);
+        }
+    }
+    const bool in_memory = run->source.hi != NULL || run->source.state != NULL || run->target.lo != NULL;
+    return status == OX_OK && in_memory ? ox_stream_settle(engine->stream) : status;
+}
+
+static void update_in_place(struct ox_engine *engine, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
+    for (uint32_t i = 0; i < run->chunk_count; i++) {
+        const struct chunk_run chunk = chunk_run(engine, run, i, NULL);
+        *nonfinite_count += update_chunk(&chunk);
+        scatter(&chunk);
+    }
+}
+
+/* ---- public ----------------------------------------------------------------------------------------------- */
+
+enum ox_status ox_optim_open(struct ox_engine *engine) {
+    static const struct ox_stream_calls calls = {
+        .reads = chunk_reads, .arrived = chunk_arrived, .leaves = chunk_leaves, .writes = chunk_writes};
+    const struct ox_stream_config config = {
+        .store = engine->store,
+        .calls = &calls,
+        .owner = engine,
+        .chaos_seed = engine->config.chaos_seed,
+        .chaos_ns_max = OX_CHAOS_NS_MAX,
+    };
+    return ox_stream_open(&config, &engine->stream);
+}
+
+enum ox_status ox_optim_drain(struct ox_engine *engine) {
+    return engine->stream == NULL ? OX_OK : ox_stream_drain(engine->stream);
+}
+
+void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
+    unsigned char *const base = ox_tiers_lease(&engine->tiers, plan, task, OX_USE_STAGE).ptr;
+    const uint64_t slot_bytes = ox_plan_slot_bytes(&engine->plan->input);
+    const uint32_t slot_count = engine->plan->input.placement.stage_slots;
+    ox_stream_set_slots(engine->stream, base, slot_bytes, slot_count);
+    engine->tee_values = (float *)(base + slot_count * slot_bytes);
+}
+
+void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
+    engine->tee = tee == NULL ? (struct ox_tee){0} : *tee;
 }
 
 enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
-    struct unit_run run = {
-        .engine = engine,
-        .model = engine->config.model,
-        .unit_idx = task->unit_idx,
-        .homes = engine->plan->table.shards[task->unit_idx].homes,
-        .at = ox_engine_resident(engine, task->unit_idx),
-        .grad = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_GRAD).ptr,
-        .grad_width = engine->config.grad_bf16 ? 2 : 4,
-    };
-    if (run.homes.weights == OX_TIER_DEVICE) {
-        use_staging(&run, ox_tiers_lease(&engine->tiers, plan, task, OX_USE_WEIGHTS).ptr);
-    }
-    if (engine->store != NULL) {
-        const enum ox_status status = stream_unit(&run);
+    const struct ox_unit_run run = unit_run(engine, plan, task);
+    uint64_t nonfinite_count = 0;
+    if (engine->stream != NULL) {
+        const struct ox_task *const next = task_ahead(plan, task);
+        ox_stream_begin(engine->stream, &run);
+        if (next != NULL) {
+            const struct ox_unit_run ahead = unit_run(engine, plan, next);
+            ox_stream_order_ahead(engine->stream, &ahead);
+        }
+        const enum ox_status status = stream_unit(engine, &run, &nonfinite_count);
         if (status != OX_OK) {
             return status;
         }
     } else {
-        update_in_place(&run);
+        update_in_place(engine, &run, &nonfinite_count);
     }
-    if (run.nonfinite_count > 0) {
+    if (nonfinite_count > 0) {
         return ox_fail(OX_E_CORRUPT, "unit %u: %llu parameters became infinite or NaN in the optimizer although the "
                        "gradient was finite; the step is not committed; lower the learning rate or resume earlier",
-                       task->unit_idx, (unsigned long long)run.nonfinite_count);
+                       task->unit_idx, (unsigned long long)nonfinite_count);
     }
     return OX_OK;
 }

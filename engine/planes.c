@@ -148,7 +148,7 @@ static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx
         ops[op_count++] = (struct ox_store_op){.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx,
                                                .buffer = view->state.lo};
     }
-    return op_count == 0 ? OX_OK : ox_store_run(engine->adam_port, ops, op_count);
+    return op_count == 0 ? OX_OK : ox_store_run(engine->plane_port, ops, op_count);
 }
 
 enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
@@ -193,7 +193,7 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
         {.kind = OX_STORE_WRITE, .extent_idx = chunk.hi_extent_idx, .buffer = view->hi},
         {.kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->state.lo},
     };
-    return ox_store_run(engine->adam_port, ops, 2);
+    return ox_store_run(engine->plane_port, ops, 2);
 }
 
 enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
