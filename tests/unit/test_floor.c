@@ -260,6 +260,7 @@ static void test_thresholds(void) {
         {ox_floor_tokens_for_weights(boxes[H200_4].flops, boxes[H200_4].h2d_rate), 5607},
         {ox_floor_tokens_for_weights(boxes[GAMER_1].flops, boxes[GAMER_1].nvme_read_rate), 10769},
         {ox_floor_tokens_for_weights(boxes[GAMER_4].flops, boxes[GAMER_4].nvme_read_rate), 2692},
+        {ox_floor_tokens_for_weights(boxes[H200_4].flops, boxes[H200_4].nvme_read_rate), 11538},
         {ox_floor_tokens_for_state(&boxes[GAMER_1], OX_FLOOR_S_F32_SPLIT), 90192},
         {ox_floor_tokens_for_state(&boxes[GAMER_4], OX_FLOOR_S_F32_SPLIT), 22548},
         {ox_floor_tokens_for_state(&boxes[H200_4], OX_FLOOR_S_F32_SPLIT), 96635},
@@ -344,6 +345,13 @@ static void test_example(void) {
     }
     CHECK(floor.bound == OX_FLOOR_NVME && !floor.hidden && floor.tiles == 1.0);
     CHECK(round(ox_floor_hidden_tokens(&given) / 1024) == 21 && round(10 * ox_floor_speedup(&given)) == 38);
+    given.run.state_bytes = OX_FLOOR_S_BF16;
+    const struct ox_floor narrow = ox_floor_of(&given);
+    CHECK(narrow.state_share == 1.0 && round(narrow.tokens_per_second) == 1265);
+    given.run = column_case(GAMER_1, M13, 0, 16384).run; /* ZeRO-Infinity's order */
+    const struct ox_floor horizontal = ox_floor_of(&given);
+    CHECK(round(horizontal.step_seconds) == 60 && round(horizontal.tokens_per_second) == 272);
+    given.run = column_case(GAMER_1, M13, 2, 16384).run;
     given.box.nvme_read_rate *= 2; /* a second drive */
     given.box.nvme_write_rate *= 2;
     const struct ox_floor two = ox_floor_of(&given);
@@ -518,6 +526,22 @@ static void test_box_of_profile(void) {
     CHECK(strcmp(ox_floor_resource_name(OX_FLOOR_NVME), "nvme") == 0);
 }
 
+/* The committed profiles of these boxes describe them; how many micro-batches a GPU takes is the run's. */
+static void test_committed_profiles(void) {
+    static const char *const paths[BOX_COUNT] = {
+        [GAMER_1] = "docs/profiles/rtx4090-1-drive.json", [GAMER_4] = "docs/profiles/rtx4090-4-drives.json",
+        [H200_4] = "docs/profiles/h200-4-drives.json", [A100] = "docs/profiles/a100-4-drives.json"};
+    for (unsigned i = 0; i < BOX_COUNT; i++) {
+        static struct ox_machine machine;
+        REQUIRE_OK(ox_machine_load(paths[i], &machine));
+        const struct ox_floor_box box = ox_floor_box_of(&machine), *const known = &boxes[i];
+        CHECK(box.flops == known->flops && box.h2d_rate == known->h2d_rate && box.d2h_rate == known->d2h_rate);
+        CHECK(box.dram_rate == known->dram_rate && box.nvme_read_rate == known->nvme_read_rate);
+        CHECK(box.nvme_write_rate == known->nvme_write_rate && box.gpu_bytes == known->gpu_bytes);
+        CHECK(box.host_bytes == known->host_bytes && !box.unified);
+    }
+}
+
 int main(void) {
     test_table();
     test_vectors();
@@ -529,5 +553,6 @@ int main(void) {
     test_floor_is_below();
     test_no_drive();
     test_box_of_profile();
+    test_committed_profiles();
     return test_end();
 }
