@@ -22,13 +22,13 @@ static bool is_missed(const struct ox_bench_figure *figure) {
     return figure->limit > 0.0 && strcmp(figure->unit, OX_BENCH_SHARE) == 0 && figure->ratio < 1.0;
 }
 
-/* Rates are in thousands of millions. */
+/* Rates are in thousands of millions, seconds in millionths. */
 static void print_record(const struct ox_bench_record *record) {
     const struct ox_bench_figure *const figure = &record->figure;
-    const bool rate = strstr(figure->unit, "/s") != NULL;
-    const double by = rate ? 1e-9 : 1.0;
+    const bool rate = strstr(figure->unit, "/s") != NULL, time = strcmp(figure->unit, "s") == 0;
+    const double by = rate ? 1e-9 : time ? 1e6 : 1.0;
     const int width = figure->limit > 0.0 ? 8 : 0;
-    printf("%-42s %9.3f %s%-*s", record->name, figure->value * by, rate ? "G" : " ", width, figure->unit);
+    printf("%-42s %9.3f %s%-*s", record->name, figure->value * by, rate ? "G" : time ? "u" : " ", width, figure->unit);
     if (figure->limit > 0.0) {
         printf(" limit %8.3f  ratio %.3f%s", figure->limit * by, figure->ratio, is_missed(figure) ? "  BELOW" : "");
     }

@@ -138,11 +138,12 @@ OX_MUST enum ox_status ox_bench_adam(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_nvme(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_gemm(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_copy(struct ox_bench *bench);
+OX_MUST enum ox_status ox_bench_lane(struct ox_bench *bench);
 
 /* --isa, or the widest of the machine. */
 OX_MUST enum ox_status ox_bench_isa(const struct ox_config *config, enum ox_isa *out);
 
-/* Writes what was measured to `path`. */
+/* Writes what was measured to `path` as a profile of this machine (offload/machine_profile.h). */
 OX_MUST enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *path);
 
 #ifdef __cplusplus

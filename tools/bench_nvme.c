@@ -3,7 +3,7 @@
  * store, against fio with the same file, block sizes and depth.
  *
  * Both backends and fio take turns, so that what else uses the drive slows all; the median counts, of the rates and of
- * the ratios of each round. The size should exceed the drive's caches. */
+ * the ratios of each round. The size should exceed the drive's caches. Then a small read and a flush by themselves. */
 #include "tools/bench_nvme.h"
 #include "tools/bench.h"
 
@@ -89,6 +89,18 @@ static void add_record(struct measuring *m, enum ox_bench_work work, enum driver
         ox_bench_add(m->bench, &share, "nvme%" PRIu32 ".%s.%s.of_fio", m->drive_idx, work_names[work],
                      driver_names[driver]);
     }
+}
+
+static enum ox_status add_delays(struct measuring *m, enum driver driver) {
+    struct ox_bench_delays delays = {.read = 0.0};
+    const enum ox_status status = ox_bench_file_delays(backend_of(driver), &m->target, &delays);
+    if (status == OX_OK) {
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = delays.read, .unit = "s"},
+                     "nvme%" PRIu32 ".latency.%s", m->drive_idx, driver_names[driver]);
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = delays.flush, .unit = "s"},
+                     "nvme%" PRIu32 ".flush.%s", m->drive_idx, driver_names[driver]);
+    }
+    return status;
 }
 
 static void add_records(struct measuring *m) {
@@ -198,8 +210,13 @@ static enum ox_status measure(struct measuring *m) {
         status = round_run(m, i);
     }
     if (status == OX_OK) {
-        char part[16];
         add_records(m);
+        for (unsigned driver = 0; driver < DRIVER_FIO && status == OX_OK; driver++) {
+            status = m->present[driver] ? add_delays(m, driver) : OX_OK;
+        }
+    }
+    if (status == OX_OK) {
+        char part[16];
         snprintf(part, sizeof part, "nvme%" PRIu32, m->drive_idx);
         ox_bench_meter_end(&meter, m->bench, part);
         remember(m, &drive);

@@ -36,6 +36,13 @@ OX_MUST enum ox_status ox_bench_file_make(const struct ox_io_backend *backend, c
 OX_MUST enum ox_status ox_bench_file_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
                                          enum ox_bench_work work, double *rate);
 
+/* Seconds: of a small read while nothing else runs, and of a flush after one block was written. */
+struct ox_bench_delays {
+    double read, flush;
+};
+OX_MUST enum ox_status ox_bench_file_delays(const struct ox_io_backend *backend, const struct ox_bench_target *target,
+                                            struct ox_bench_delays *out);
+
 /* Makes the store and commits twice, so that both generations have been written; then a step that reads and writes all
  * of the state. */
 OX_MUST enum ox_status ox_bench_store_make(const struct ox_io_backend *backend, const struct ox_bench_target *target);

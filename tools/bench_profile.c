@@ -1,17 +1,18 @@
-/* The profile of a machine: what `offload bench all` measured, as one JSON file. docs/usage.md names its fields. */
+/* The profile of this machine: what `offload bench all` measured, in the form of offload/machine_profile.h, and the
+ * figures behind it under "measured". */
 #include "tools/bench.h"
 #include "tools/doctor.h"
 
-#include "base/file.h"
+#include "base/memory.h"
 #include "cpu_optim/optim.h"
+#include "offload/machine_profile.h"
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-enum { PROFILE_VERSION = 1 };
 
 /* What `offload doctor` says of the machine. */
 static const char *item(const struct ox_doctor *doctor, const char *name) {
@@ -50,27 +51,10 @@ static json_t *drives_json(const struct ox_bench *bench) {
     json_t *const list = json_array();
     for (uint32_t i = 0; i < bench->drive_count && list != NULL; i++) {
         const struct ox_bench_drive *const drive = &bench->drives[i];
-        json_array_append_new(
-            list, json_pack("{s:s, s:s, s:b, s:I, s:f, s:f, s:f}", "path", drive->path, "backend", drive->backend,
-                            "direct", drive->direct, "bytes", (json_int_t)drive->bytes,
-                            "read", ox_bench_value(bench, "nvme%" PRIu32 ".read.%s", i, drive->backend),
-                            "write", ox_bench_value(bench, "nvme%" PRIu32 ".write.%s", i, drive->backend),
-                            "mix", ox_bench_value(bench, "nvme%" PRIu32 ".mix.%s", i, drive->backend)));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:I}", "path", drive->path, "backend", drive->backend,
+                                              "direct", drive->direct, "bytes", (json_int_t)drive->bytes));
     }
     return list;
-}
-
-/* The formats that were measured. */
-static json_t *adam_json(const struct ox_bench *bench, enum ox_isa isa) {
-    json_t *const adam = json_pack("{s:s, s:I}", "isa", ox_isa_name(isa), "threads",
-                                   (json_int_t)ox_bench_threads(bench->config->optimizer_threads));
-    for (unsigned moments = 0; moments < OX_MOMENTS_COUNT && adam != NULL; moments++) {
-        const double rate = ox_bench_value(bench, "adam.adamw.%s.grad_f32.rate", ox_moments_name(moments));
-        if (rate > 0.0) {
-            json_object_set_new(adam, ox_moments_name(moments), json_real(rate));
-        }
-    }
-    return adam;
 }
 
 /* One object for each number of threads that has figures of its own: "<part>.<key>.threads_<n>". */
@@ -92,30 +76,103 @@ static json_t *threads_json(const struct ox_bench *bench, const char *part, cons
     return list;
 }
 
-enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *path) {
+/* What stands behind the values of the profile; the caller owns it. NULL without memory. */
+static json_t *measured_json(const struct ox_bench *bench, enum ox_isa isa) {
     static const char *const copies[] = {"read", "write", "copy"};
     static const char *const products[] = {"all", "projection", "up", "down", "input_grad", "weight_grad", "scores"};
+    json_t *const measured = json_object();
+    int failed = json_object_set_new(measured, "date", date_json());
+    failed |= json_object_set_new(measured, "machine", machine_json());
+    failed |= json_object_set_new(measured, "isa", json_string(ox_isa_name(isa)));
+    failed |= json_object_set_new(measured, "drives", drives_json(bench));
+    failed |= json_object_set_new(measured, "copy", threads_json(bench, "copy", copies, 3));
+    failed |= json_object_set_new(measured, "gemm", threads_json(bench, "gemm", products, 7));
+    failed |= json_object_set_new(measured, "records", ox_bench_records_json(bench));
+    if (failed) {
+        json_decref(measured);
+        return NULL;
+    }
+    return measured;
+}
+
+/* ---- the values ------------------------------------------------------------------------------------------ */
+
+/* Some values are of all threads, and of fewer where OpenBLAS does not take so many. */
+static double of_most_threads(const struct ox_bench *bench, const char *what) {
+    uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
+    double value = 0.0;
+    for (uint32_t i = ox_bench_thread_counts(ox_bench_threads(bench->config->compute_threads), counts); i > 0; i--) {
+        value = value > 0.0 ? value : ox_bench_value(bench, "%s.threads_%" PRIu32, what, counts[i - 1]);
+    }
+    return value;
+}
+
+static void fill_adam(const struct ox_bench *bench, struct ox_machine_adam *out) {
+    out->threads = ox_bench_threads(bench->config->optimizer_threads);
+    for (unsigned i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
+        out->seconds[i] =
+            1e-9 * ox_bench_value(bench, "adam.adamw.%s.grad_f32.time", ox_machine_moments_name(i));
+    }
+}
+
+/* The most bytes a second that any loop moved: the optimizer writes the lines that it has read, a plain copy makes the
+ * memory read what it overwrites. */
+static double dram_rate(const struct ox_bench *bench) {
+    double most = fmax(of_most_threads(bench, "copy.read"), of_most_threads(bench, "copy.copy"));
+    for (unsigned i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
+        most = fmax(most, ox_bench_value(bench, "adam.adamw.%s.grad_f32.rate", ox_machine_moments_name(i)));
+    }
+    return most;
+}
+
+static void fill_host(const struct ox_bench *bench, struct ox_machine_host *out) {
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    out->memory_bytes = memory.limit < memory.total ? memory.limit : memory.total;
+    out->cores = ox_bench_threads(bench->config->compute_threads);
+    out->dram_rate = dram_rate(bench);
+    out->core_flops = ox_bench_value(bench, "gemm.all.threads_1");
+    out->flops = of_most_threads(bench, "gemm.all");
+    fill_adam(bench, &out->adam);
+}
+
+static void fill_drive(const struct ox_bench *bench, uint32_t idx, struct ox_machine_drive *out) {
+    const struct ox_bench_drive *const drive = &bench->drives[idx];
+    snprintf(out->name, sizeof out->name, "nvme%" PRIu32, idx);
+    out->read_rate = ox_bench_value(bench, "nvme%" PRIu32 ".read.%s", idx, drive->backend);
+    out->write_rate = ox_bench_value(bench, "nvme%" PRIu32 ".write.%s", idx, drive->backend);
+    out->mix_rate = ox_bench_value(bench, "nvme%" PRIu32 ".mix.%s", idx, drive->backend);
+    out->latency_seconds = ox_bench_value(bench, "nvme%" PRIu32 ".latency.%s", idx, drive->backend);
+    out->flush_seconds = ox_bench_value(bench, "nvme%" PRIu32 ".flush.%s", idx, drive->backend);
+}
+
+static void fill_name(char *out, size_t room) {
+    struct ox_doctor *const doctor = calloc(1, sizeof *doctor);
+    if (doctor != NULL) {
+        ox_doctor_machine(doctor);
+    }
+    snprintf(out, room, "%s", doctor != NULL ? item(doctor, "CPU") : "unknown");
+    free(doctor);
+}
+
+enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *path) {
+    static struct ox_machine machine; /* tens of kilobytes */
     enum ox_isa isa = OX_ISA_SCALAR;
     const enum ox_status status = ox_bench_isa(bench->config, &isa);
     if (status != OX_OK) {
         return status;
     }
-    json_t *const profile = json_object();
-    int failed = json_object_set_new(profile, "offload_profile", json_integer(PROFILE_VERSION));
-    failed |= json_object_set_new(profile, "date", date_json());
-    failed |= json_object_set_new(profile, "machine", machine_json());
-    failed |= json_object_set_new(profile, "drives", drives_json(bench));
-    failed |= json_object_set_new(profile, "adam", adam_json(bench, isa));
-    failed |= json_object_set_new(profile, "copy", threads_json(bench, "copy", copies, 3));
-    failed |= json_object_set_new(profile, "gemm", threads_json(bench, "gemm", products, 7));
-    failed |= json_object_set_new(profile, "records", ox_bench_records_json(bench));
-    char *const text = failed ? NULL : json_dumps(profile, JSON_INDENT(2) | JSON_REAL_PRECISION(7));
-    json_decref(profile);
-    if (text == NULL) {
-        return ox_fail(OX_E_NOMEM, "%s: the profile could not be put together: no memory, or a name in it is not UTF-8",
-                       path);
+    memset(&machine, 0, sizeof machine);
+    fill_name(machine.name, sizeof machine.name);
+    snprintf(machine.source, sizeof machine.source, "measured by `offload bench all`");
+    fill_host(bench, &machine.host);
+    machine.drive_count = bench->drive_count;
+    for (uint32_t i = 0; i < bench->drive_count; i++) {
+        fill_drive(bench, i, &machine.drives[i]);
     }
-    const enum ox_status written = ox_file_replace(path, text, strlen(text));
-    free(text);
-    return written;
+    machine.task_seconds = ox_bench_value(bench, "lane.task");
+    json_t *const measured = measured_json(bench, isa);
+    return measured == NULL ? ox_fail(OX_E_NOMEM, "%s: the profile could not be put together: no memory, or a name in "
+                                      "it is not UTF-8", path)
+                            : ox_machine_save(path, &machine, measured);
 }

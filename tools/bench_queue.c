@@ -4,12 +4,13 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/prng.h"
 #include "nvme/store.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGES = 8, CHUNK_BYTES = OX_BENCH_STATE_BYTES + OX_BENCH_HI_BYTES };
+enum { STAGES = 8, CHUNK_BYTES = OX_BENCH_STATE_BYTES + OX_BENCH_HI_BYTES, SMALL_READS = 64, FLUSHES = 16 };
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
@@ -159,6 +160,60 @@ enum ox_status ox_bench_file_run(const struct ox_io_backend *backend, const stru
     enum ox_status status = rig_open(backend, target, work, OX_DRIVE_OPEN, &rig);
     if (status == OX_OK) {
         status = rig_run(&rig, work, target->bytes, rate);
+        rig_close(&rig);
+    }
+    return status;
+}
+
+/* One request by itself. */
+static enum ox_status rig_one(struct rig *rig, enum ox_io_kind kind, uint64_t offset, uint32_t bytes) {
+    const enum ox_status status = rig->backend->queue_submit(rig->queue, 0, &(struct ox_io_req){
+        .kind = kind, .buffer = rig->arena.base, .offset = offset, .bytes = bytes, .tag = 0});
+    if (status != OX_OK) {
+        return status;
+    }
+    rig->in_flight++;
+    rig->free_count--;
+    return reap_one(rig);
+}
+
+static enum ox_status time_reads(struct rig *rig, uint64_t bytes, double *median) {
+    double seconds[SMALL_READS];
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < SMALL_READS && status == OX_OK; i++) {
+        const uint64_t offset = ox_permute(1, 0, bytes / OX_IO_ALIGN_BYTES, i) * OX_IO_ALIGN_BYTES;
+        const uint64_t begin_ns = ox_clock_ns();
+        status = rig_one(rig, OX_IO_READ, offset, OX_IO_ALIGN_BYTES);
+        seconds[i] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    }
+    *median = status == OX_OK ? ox_bench_median(seconds, SMALL_READS) : 0.0;
+    return status;
+}
+
+static enum ox_status time_flushes(struct rig *rig, double *median) {
+    double seconds[FLUSHES];
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < FLUSHES && status == OX_OK; i++) {
+        status = rig_one(rig, OX_IO_WRITE, (uint64_t)(i % 4) * OX_BENCH_HI_BYTES, OX_BENCH_HI_BYTES);
+        const uint64_t begin_ns = ox_clock_ns();
+        if (status == OX_OK) {
+            status = rig->backend->drive_flush(rig->drive);
+        }
+        seconds[i] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    }
+    *median = status == OX_OK ? ox_bench_median(seconds, FLUSHES) : 0.0;
+    return status;
+}
+
+enum ox_status ox_bench_file_delays(const struct ox_io_backend *backend, const struct ox_bench_target *target,
+                                    struct ox_bench_delays *out) {
+    struct rig rig;
+    enum ox_status status = rig_open(backend, target, OX_BENCH_WORK_READ, OX_DRIVE_OPEN, &rig);
+    if (status == OX_OK) {
+        status = time_reads(&rig, target->bytes, &out->read);
+        if (status == OX_OK) {
+            status = time_flushes(&rig, &out->flush);
+        }
         rig_close(&rig);
     }
     return status;

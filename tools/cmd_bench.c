@@ -54,6 +54,9 @@ static enum ox_status run_all(struct ox_bench *bench) {
     if (status == OX_OK) {
         status = ox_bench_gemm(bench);
     }
+    if (status == OX_OK) {
+        status = ox_bench_lane(bench);
+    }
     if (status == OX_OK && bench->config->output_dir[0] != '\0') {
         status = ox_bench_profile_write(bench, bench->config->output_dir);
     }
