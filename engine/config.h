@@ -109,6 +109,7 @@ struct ox_config {
     uint64_t compute_threads;   /* 0 = all cores; a matter of numerics */
     char isa[16];            /* auto | scalar | avx2 | avx512 | neon: of the optimizer */
     uint64_t chaos_seed;     /* for tests: random delays on every lane */
+    char profile[OX_CONFIG_TEXT_BYTES]; /* of the machine, for predictions; "" = nominal rates */
     uint64_t queue_depth;    /* requests in flight per drive queue */
     /* evaluation */
     uint64_t stride, max_windows; /* 0 = --max-seq-length; 0 = all */

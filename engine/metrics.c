@@ -116,11 +116,12 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
     const double rate = report->wall_seconds > 0 ? (double)report->tokens / report->wall_seconds : 0;
     metrics->last.step = report->step;
     write_line(metrics, json_pack(
-        "{s:s, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "type", "step", "step",
+        "{s:s, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "type", "step", "step",
         (json_int_t)report->step, "loss", number(result->loss), "grad_norm", number(result->grad_norm), "grad_scale",
         number(result->grad_scale), "learning_rate", number(report->learning_rate), "skipped", !result->finite,
         "tokens", (json_int_t)report->tokens, "tokens_seen", (json_int_t)report->tokens_seen, "seconds",
-        number(report->wall_seconds), "tokens_per_second", number(rate), "busy_seconds",
+        number(report->wall_seconds), "predicted_seconds", number(report->predicted_seconds), "tokens_per_second",
+        number(rate), "busy_seconds",
         lanes_json(result->lane_busy_seconds), "stall_seconds", lanes_json(result->lane_wait_seconds), "bytes",
         traffic_json(result)));
 }

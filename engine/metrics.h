@@ -16,6 +16,7 @@ struct ox_step_report {
     uint64_t tokens;          /* counted targets of this step                              */
     uint64_t tokens_seen;
     double wall_seconds;      /* data and step; the step's own seconds are in the result    */
+    double predicted_seconds; /* of the step; null when it is not a number                  */
     struct ox_step_result result;
 };
 

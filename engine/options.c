@@ -311,6 +311,10 @@ static const struct ox_option options[] = {
      .text_bytes = sizeof none->isa, .choices = "auto|scalar|avx2|avx512|neon", .group = group_placement,
      .default_text = "auto", .commands = RUN | OX_CMD_BENCH,
      .help = "instruction set of the optimizer; all give the same bits"},
+    {.name = "profile", .placeholder = "FILE", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, profile),
+     .text_bytes = sizeof none->profile, .group = group_placement, .default_text = "", .commands = RUN,
+     .help = "how fast the machine is, as `offload bench all --output FILE` wrote it: what a step is predicted by; "
+             "without it ~/.config/offload/machine.json where it is there, else nominal rates"},
     {.name = "chaos-seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chaos_seed), .min = 0,
      .max = 0x1p64, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
      .help = "not 0: delays every lane at random, to test ordering"},

@@ -160,6 +160,26 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
     trainer->schedule = ox_schedule_of(config, trainer->max_steps);
 }
 
+/* Also of the nearest plan, after a refusal, which then is what the caller hears of. */
+static enum ox_status predict(struct ox_trainer *trainer, enum ox_status planned) {
+    if (trainer->plan == NULL) {
+        return planned;
+    }
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", planned == OX_OK ? "" : ox_error_text());
+    const enum ox_status status = ox_predict(
+        &(struct ox_predict_input){.config = &trainer->engine_config, .plan = trainer->plan,
+                                   .profile = trainer->config.profile,
+                                   .compute_threads = (uint32_t)trainer->config.compute_threads,
+                                   .optimizer_threads = (uint32_t)trainer->config.optimizer_threads},
+        &trainer->prediction);
+    if (status != OX_OK) {
+        ox_engine_plan_close(&trainer->plan);
+        return status;
+    }
+    return planned == OX_OK ? OX_OK : ox_fail(planned, "%s", text);
+}
+
 static enum ox_status open_parts(struct ox_trainer *trainer) {
     /* A run that goes on has its own weights: those that it began with may be gone, or never were. */
     const struct ox_config *const config = &trainer->config;
@@ -183,7 +203,7 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     }
     if (status == OX_OK) {
         ox_trainer_set_steps(trainer);
-        status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
+        status = predict(trainer, ox_engine_plan_open(&trainer->engine_config, &trainer->plan));
     }
     return status;
 }
@@ -226,6 +246,10 @@ const struct ox_engine_plan *ox_trainer_plan(const struct ox_trainer *trainer) {
     return trainer->engine != NULL ? ox_engine_plan_of(trainer->engine) : trainer->plan;
 }
 
+const struct ox_prediction *ox_trainer_prediction(const struct ox_trainer *trainer) {
+    return &trainer->prediction;
+}
+
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer) {
     return ox_hf_model(trainer->folder);
 }
@@ -248,6 +272,8 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     if (status != OX_OK) {
         return status;
     }
+    char prediction[OX_PREDICTION_TEXT_BYTES];
+    ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
     ox_size_text(ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads), overhead);
     ox_size_text(ox_plan_memory_bytes(plan->train) + (plan->eval != NULL ? ox_plan_memory_bytes(plan->eval) : 0),
@@ -260,13 +286,13 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
         "model: %s, %.2f M parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
-        "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s",
+        "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s%s",
         model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
         model->config.vocab, engine->fp32 ? "fp32" : "bf16 weights, fp32 sums",
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
-        overhead, tables, ox_trainer_wear_text(trainer, wear));
+        overhead, tables, prediction, ox_trainer_wear_text(trainer, wear));
     free(body);
     return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
 }

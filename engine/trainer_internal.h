@@ -4,6 +4,7 @@
 #define OX_ENGINE_TRAINER_INTERNAL_H
 
 #include "base/file.h"
+#include "engine/predict.h"
 #include "engine/scalars.h"
 #include "engine/schedule.h"
 #include "engine/trainer.h"
@@ -45,6 +46,7 @@ struct ox_trainer {
     struct ox_engine_config engine_config;
     struct ox_engine_plan *plan; /* until the engine takes it over */
     struct ox_engine *engine;
+    struct ox_prediction prediction; /* of the plan, or of the nearest one */
     const char *nvme_folders[OX_CONFIG_NVME_MAX];
     uint64_t nvme_bytes[OX_CONFIG_NVME_MAX];
     int lock_fd; /* of the run's folder, locked until the end; -1 = not yet */

@@ -106,6 +106,7 @@ static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t beg
     tell_step(trainer, &(struct ox_step_report){.step = state->step, .max_steps = trainer->max_steps,
                                                 .tokens_seen = state->tokens_seen,
                                                 .wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9,
+                                                .predicted_seconds = NAN,
                                                 .result = {.loss = NAN, .grad_norm = NAN, .grad_scale = NAN}});
 }
 
@@ -129,7 +130,8 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     next.nonfinite_in_row = 0;
     const struct ox_step_input input = step_input(trainer, &next);
     struct ox_step_report report = {.step = next.step, .max_steps = trainer->max_steps, .tokens = targets,
-                                    .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
+                                    .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate,
+                                    .predicted_seconds = trainer->prediction.step.seconds};
     trainer->note = (struct ox_commit_note){
         .state = next, .tokens = targets, .learning_rate = input.adam.learning_rate};
     status = ox_engine_step(trainer->engine, &input, &report.result);

@@ -461,7 +461,7 @@ static enum ox_status config_text(const struct ox_trainer *trainer, char **yaml)
     }
     *config = trainer->config;
     config->overwrite_output_dir = config->from_scratch = config->dry_run = false;
-    config->resume_from_checkpoint[0] = '\0';
+    config->resume_from_checkpoint[0] = config->profile[0] = '\0'; /* the profile is the machine's, not the run's */
     const enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, yaml);
     free(config);
     return status;

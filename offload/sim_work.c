@@ -20,6 +20,7 @@ struct pricing {
     const struct ox_task *task;
     struct ox_machine_drive drive; /* all drives together */
     double cores, core_rate;
+    bool on_gpu; /* compute; else the CPU is the device, also when it has memory of its own */
 };
 
 static double min(double a, double b) {
@@ -36,7 +37,7 @@ static double threads_of(const struct pricing *p, uint32_t wished) {
 
 /* Of the device: products per second, and those who do them. */
 static double flops_of(const struct pricing *p) {
-    if (p->machine->has_gpu) {
+    if (p->on_gpu) {
         return p->setup->input->model.fp32 ? p->machine->gpu.fp32_flops : p->machine->gpu.bf16_flops;
     }
     const double threads = threads_of(p, p->setup->compute_threads);
@@ -78,7 +79,7 @@ static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_
     const double flops = flops_of(p);
     work.latency += given->ops * OPERATION_SECONDS;
     work.seconds = given->product_flops / flops + given->attention_flops / (flops * ATTENTION_SHARE);
-    if (p->machine->has_gpu) { /* its own memory is not in the profile: sustained rates include it */
+    if (p->on_gpu) { /* its own memory is not in the profile: sustained rates include it */
         work.use[OX_SIM_GPU] = work.seconds;
         return finish(p, work);
     }
@@ -116,7 +117,7 @@ static double moved_bytes(const struct pricing *p) {
 static struct ox_sim_work copy(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     const double bytes = moved_bytes(p);
-    if (!p->machine->has_gpu) { /* one thread reads and writes */
+    if (!p->on_gpu) { /* one thread reads and writes */
         work.seconds = 2 * bytes / p->core_rate;
         use_cores(p, &work, work.seconds, 1);
         use_memory(p, &work, 2 * bytes);
@@ -291,7 +292,8 @@ static struct ox_sim_work price(const struct pricing *p) {
 struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx) {
     const struct ox_machine_host *const host = &setup->machine->host;
     struct pricing p = {.setup = setup, .machine = setup->machine, .plan = plan, .task = &plan->tasks[task_idx],
-                        .drive = ox_machine_drives(setup->machine), .cores = host->cores};
+                        .drive = ox_machine_drives(setup->machine), .cores = host->cores,
+                        .on_gpu = setup->machine->has_gpu && !setup->input->budget.unified};
     p.core_rate = max(host->dram_rate / p.cores, min(host->dram_rate, CORE_RATE_LEAST));
     return price(&p);
 }

@@ -242,7 +242,35 @@ static json_t *bytes_by_tier(const uint64_t *bytes) {
                      (json_int_t)bytes[OX_TIER_HOST], "nvme", (json_int_t)bytes[OX_TIER_NVME]);
 }
 
-static json_t *plan_json(const struct ox_engine_plan *plan, bool feasible) {
+/* Non-finite numbers have no form in JSON. */
+static json_t *number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *lanes_json(const struct ox_sim_result *step, bool busy) {
+    json_t *const lanes = json_object();
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        const struct ox_sim_lane *const lane = &step->lanes[i];
+        json_object_set_new(lanes, ox_lane_name((enum ox_lane_id)i),
+                            json_real(busy ? lane->busy : ox_sim_stalled(lane)));
+    }
+    return lanes;
+}
+
+/* Adds what the steps of the plan are predicted to take. */
+static void add_prediction(json_t *json, const struct ox_prediction *prediction) {
+    const struct ox_sim_result *const step = &prediction->step;
+    json_t *const more = json_pack(
+        "{s:f, s:o, s:s, s:f, s:o, s:o, s:s, s:b}", "predicted_seconds", step->seconds, "floor_seconds",
+        number(prediction->floor_seconds), "binding_resource", ox_sim_resource_name(step->binding), "binding_share",
+        step->binding_share, "predicted_busy_seconds", lanes_json(step, true), "predicted_stall_seconds",
+        lanes_json(step, false), "machine", prediction->machine.name, "profiled", prediction->profiled);
+    json_object_update(json, more);
+    json_decref(more);
+}
+
+static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     json_t *const traffic = json_object();
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         json_t *const kinds = json_object();
@@ -254,17 +282,19 @@ static json_t *plan_json(const struct ox_engine_plan *plan, bool feasible) {
     }
     const struct ox_plan_budget *const budget = &plan->input.budget;
     const uint64_t given[OX_TIER_COUNT] = {budget->device_bytes, budget->host_bytes, budget->nvme_bytes};
-    return json_pack("{s:b, s:i, s:i, s:s, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "tiles",
-                     (int)plan->input.placement.tiles, "prefetch_depth", (int)plan->input.placement.prefetch_depth,
-                     "activation_tier", ox_tier_name(plan->input.placement.act_tier), "peak_bytes",
-                     bytes_by_tier(plan->train->peak_bytes), "budget_bytes", bytes_by_tier(given), "bytes_per_step",
-                     traffic, "tasks", (int)plan->train->task_count, "bytes_per_parameter",
-                     ox_shard_bytes_per_elem(&plan->table));
+    json_t *const json = json_pack(
+        "{s:b, s:i, s:i, s:s, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "tiles",
+        (int)plan->input.placement.tiles, "prefetch_depth", (int)plan->input.placement.prefetch_depth,
+        "activation_tier", ox_tier_name(plan->input.placement.act_tier), "peak_bytes",
+        bytes_by_tier(plan->train->peak_bytes), "budget_bytes", bytes_by_tier(given), "bytes_per_step", traffic,
+        "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
+    add_prediction(json, ox_trainer_prediction(trainer));
+    return json;
 }
 
 static enum ox_status print_plan(const struct ox_trainer *trainer, const struct ox_config *config, bool feasible) {
     if (strcmp(config->format, "json") == 0) {
-        json_t *const json = plan_json(ox_trainer_plan(trainer), feasible);
+        json_t *const json = plan_json(trainer, feasible);
         const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_INDENT(2));
         printf("\n");
         json_decref(json);
@@ -279,9 +309,23 @@ static enum ox_status print_plan(const struct ox_trainer *trainer, const struct 
     return status;
 }
 
+/* Without --profile, the one that the user keeps for this machine. */
+static const struct ox_config *with_profile(const struct ox_config *config) {
+    static struct ox_config own; /* tens of kilobytes */
+    const char *const folder = getenv("XDG_CONFIG_HOME"), *const home = getenv("HOME");
+    const bool given = folder != NULL && folder[0] == '/';
+    own = *config;
+    if (own.profile[0] != '\0' || (!given && home == NULL)) {
+        return config;
+    }
+    const int length = snprintf(own.profile, sizeof own.profile, "%s%s/offload/machine.json", given ? folder : home,
+                                given ? "" : "/.config");
+    return length < (int)sizeof own.profile && access(own.profile, R_OK) == 0 ? &own : config;
+}
+
 /* Opens the run; when the budget is too small the nearest plan is shown before the error. */
 static enum ox_status open_run(const struct ox_config *config, struct ox_trainer **trainer) {
-    const enum ox_status status = ox_trainer_open(config, trainer);
+    const enum ox_status status = ox_trainer_open(with_profile(config), trainer);
     if (status == OX_OK || *trainer == NULL) {
         return status;
     }

@@ -1,0 +1,123 @@
+#include "engine/predict.h"
+
+#include "base/bytes.h"
+#include "base/pool.h"
+#include "engine/engine_internal.h"
+#include "offload/floor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- machines ------------------------------------------------------------------------------------- */
+
+/* A desktop's drive on PCIe 4. */
+static const struct ox_machine_drive nominal_drive = {
+    .name = "nominal", .read_rate = 5e9, .write_rate = 3e9, .mix_rate = 4e9, .latency_seconds = 1e-4,
+    .flush_seconds = 5e-3};
+
+/* As many cores as there are, each with wide vectors and its share of two channels of memory. */
+static void nominal_machine(struct ox_machine *out) {
+    const uint32_t cores = ox_processor_count();
+    *out = (struct ox_machine){
+        .name = "nominal", .source = "no profile: nominal rates for this number of cores",
+        .host = {.memory_bytes = OX_GIB, .cores = cores, .dram_rate = cores < 4 ? cores * 12e9 : 48e9,
+                 .core_flops = 60e9, .flops = cores * 60e9},
+        .task_seconds = 2e-5};
+    out->host.adam = (struct ox_machine_adam){.threads = cores, .seconds = {28 / out->host.dram_rate}};
+}
+
+/* One drive for each that the plan has: those of the profile in its order, the last of them again for what is more. */
+static void fit_drives(struct ox_machine *machine, uint32_t drive_count) {
+    if (machine->drive_count == 0) {
+        machine->drives[machine->drive_count++] = nominal_drive;
+    }
+    for (uint32_t i = machine->drive_count; i < drive_count && i < OX_MACHINE_DRIVES_MAX; i++) {
+        machine->drives[i] = machine->drives[i - 1];
+    }
+    machine->drive_count = (uint32_t)ox_min_u64(drive_count, OX_MACHINE_DRIVES_MAX);
+}
+
+static enum ox_status find_machine(const struct ox_predict_input *input, struct ox_prediction *out) {
+    out->profiled = input->profile[0] != '\0';
+    if (!out->profiled) {
+        nominal_machine(&out->machine);
+    }
+    const enum ox_status status = out->profiled ? ox_machine_load(input->profile, &out->machine) : OX_OK;
+    if (status == OX_OK) {
+        fit_drives(&out->machine, input->config->nvme_count);
+    }
+    return status;
+}
+
+/* ---- the floor ------------------------------------------------------------------------------------- */
+
+static double floor_of(const struct ox_predict_input *input, const struct ox_machine *machine) {
+    const struct ox_plan_budget *const budget = &input->plan->input.budget;
+    const struct ox_model *const model = input->config->model;
+    const double rows = (double)input->config->batch * input->config->seq;
+    struct ox_floor_case given = {
+        .box = ox_floor_box_of(machine),
+        .model = {.params = (double)model->param_count, .layers = model->config.layers,
+                  .hidden = model->config.hidden, .seq = input->config->seq, .micro_tokens = rows},
+        .run = {.schedule = OX_FLOOR_F, .state_bytes = ox_shard_bytes_per_elem(&input->plan->table),
+                .tokens = rows * input->config->micro_batches, .recompute = 1},
+    };
+    given.box.gpu_bytes = (double)budget->device_bytes;
+    given.box.host_bytes = (double)budget->host_bytes;
+    given.box.gpu_reserved_bytes = given.box.host_reserved_bytes = 0; /* budgets are the run's alone */
+    const double seconds = ox_floor_of(&given).step_seconds;
+    return isfinite(seconds) ? seconds : NAN;
+}
+
+/* ---- both ------------------------------------------------------------------------------------------- */
+
+enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
+    *out = (struct ox_prediction){.floor_seconds = NAN};
+    struct ox_sim *sim = NULL;
+    enum ox_status status = find_machine(input, out);
+    if (status == OX_OK) {
+        status = ox_sim_open(input->plan->train->task_count, &sim);
+    }
+    if (status == OX_OK) {
+        const struct ox_sim_setup setup = {.machine = &out->machine, .input = &input->plan->input,
+                                           .compute_threads = input->compute_threads,
+                                           .optimizer_threads = input->optimizer_threads,
+                                           .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
+        ox_sim_run(sim, input->plan->train, &setup, &out->step);
+        out->floor_seconds = floor_of(input, &out->machine);
+    }
+    ox_sim_close(&sim);
+    return status;
+}
+
+/* What holds compute up for more than a hundredth of the step. */
+static void waits_text(const struct ox_sim_result *step, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        const double seconds = step->lanes[OX_LANE_COMPUTE].waited_for[i];
+        if (seconds >= 0.01 * step->seconds && used < bytes) {
+            used += (size_t)snprintf(text + used, bytes - used, "%s %.3g s for %s", used > 0 ? "," : "; compute waits",
+                                     seconds, ox_lane_name((enum ox_lane_id)i));
+        }
+    }
+}
+
+void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text) {
+    const struct ox_sim_result *const step = &prediction->step;
+    char floor_text[96] = "", waits[320], source[192];
+    if (!isnan(prediction->floor_seconds)) {
+        snprintf(floor_text, sizeof floor_text, "; no order of work takes less than %.3g s", prediction->floor_seconds);
+    }
+    waits_text(step, waits, sizeof waits);
+    snprintf(source, sizeof source, "the profile of %s", prediction->machine.name);
+    snprintf(text, OX_PREDICTION_TEXT_BYTES,
+             "predicted: %.3g s a step, %.4g tokens/s%s\n"
+             "  binding: %s, at its limit %.0f %% of the step%s\n"
+             "  by %s\n", step->seconds, (double)tokens / step->seconds, floor_text,
+             ox_sim_resource_name(step->binding), 100 * step->binding_share, waits,
+             prediction->profiled ? source
+                                  : "nominal rates, not this machine's: measure it with `offload bench all --output "
+                                    "FILE`, then give --profile FILE");
+}

@@ -1,0 +1,36 @@
+/* What a plan's steps will take: the simulator's answer for a machine, beside the floor that no order of work can go
+ * below. The machine is that of a profile, or without one a nominal machine, which is said wherever it is shown. */
+#ifndef OX_ENGINE_PREDICT_H
+#define OX_ENGINE_PREDICT_H
+
+#include "engine/engine.h"
+#include "offload/sim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ox_predict_input {
+    const struct ox_engine_config *config;
+    const struct ox_engine_plan *plan;
+    const char *profile;       /* its path; "" = the nominal machine */
+    uint32_t compute_threads, optimizer_threads; /* 0: as many as that machine has cores */
+};
+
+struct ox_prediction {
+    bool profiled;             /* the machine is that of a profile */
+    struct ox_machine machine; /* with one drive for each of the plan's */
+    struct ox_sim_result step;
+    double floor_seconds;      /* not a number where the formulas have no answer */
+};
+
+OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out);
+
+enum { OX_PREDICTION_TEXT_BYTES = 1024 };
+/* Three lines for people. */
+void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
