@@ -505,6 +505,11 @@ void ox_file_discard(struct ox_file_writer *writer) {
     }
 }
 
+static enum ox_status fail_cut_off(const char *path, size_t missing, uint64_t offset) {
+    return ox_fail(OX_E_CORRUPT, "%s: ends at byte %llu, %zu bytes early; it is cut off", path,
+                   (unsigned long long)offset, missing);
+}
+
 enum ox_status ox_file_read_at(int fd, const char *path, void *data, size_t bytes, uint64_t offset) {
     char *to = data;
     while (bytes > 0) {
@@ -512,16 +517,46 @@ enum ox_status ox_file_read_at(int fd, const char *path, void *data, size_t byte
         if (got < 0 && errno == EINTR) {
             continue;
         }
-        if (got < 0) {
-            return fail_path(errno, path, "read");
-        }
-        if (got == 0) {
-            return ox_fail(OX_E_CORRUPT, "%s: ends at byte %llu, %zu bytes early; it is cut off", path,
-                           (unsigned long long)offset, bytes);
+        if (got <= 0) {
+            return got < 0 ? fail_path(errno, path, "read") : fail_cut_off(path, bytes, offset);
         }
         to += got;
         bytes -= (size_t)got;
         offset += (uint64_t)got;
+    }
+    return OX_OK;
+}
+
+/* False where that changes nothing. */
+static bool set_direct(int fd, bool direct) {
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || ((flags & O_DIRECT) != 0) == direct) {
+        return false;
+    }
+    return fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
+enum ox_status ox_file_open_drive(const char *path, int *fd, uint64_t *bytes) {
+    const enum ox_status status = ox_file_open_input(path, fd, bytes);
+    if (status == OX_OK && !set_direct(*fd, true)) {
+        (void)posix_fadvise(*fd, 0, 0, POSIX_FADV_DONTNEED); /* the next best */
+    }
+    return status;
+}
+
+enum ox_status ox_file_read_drive(int fd, const char *path, void *data, size_t bytes, uint64_t offset) {
+    OX_ASSERT((uintptr_t)data % OX_IO_ALIGN_BYTES == 0 && offset % OX_IO_ALIGN_BYTES == 0);
+    const size_t room = (size_t)ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t got = pread(fd, (char *)data + done, room - done, (off_t)(offset + done));
+        /* Some file systems take the flag and refuse the read; and in the middle of a block every one does. */
+        if (got < 0 && (errno == EINTR || (errno == EINVAL && set_direct(fd, false)))) {
+            continue;
+        }
+        if (got <= 0) {
+            return got < 0 ? fail_path(errno, path, "read") : fail_cut_off(path, bytes - done, offset + done);
+        }
+        done += (size_t)got;
     }
     return OX_OK;
 }

@@ -69,6 +69,13 @@ void ox_file_discard(struct ox_file_writer *writer);
 OX_MUST enum ox_status ox_file_read_at(int fd, const char *path, void *data, size_t bytes,
                                        uint64_t offset);
 
+/* Opens as ox_file_open_input does, to read what the drive holds and not what memory still has of it, as far as the
+ * file system lets: for files that are synced. */
+OX_MUST enum ox_status ox_file_open_drive(const char *path, int *fd, uint64_t *bytes);
+/* As ox_file_read_at, from such a file: buffer and offset are multiples of OX_IO_ALIGN_BYTES, and the buffer has room
+ * up to the next one. */
+OX_MUST enum ox_status ox_file_read_drive(int fd, const char *path, void *data, size_t bytes, uint64_t offset);
+
 /* Creates a folder and its missing parents; fine when it exists. */
 OX_MUST enum ox_status ox_folder_make(const char *path);
 /* The same; *existing becomes how many bytes of the path were there before, for ox_folder_unmake, which removes the

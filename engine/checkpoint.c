@@ -1,5 +1,5 @@
-/* Writes checkpoints: a folder under a temporary name, filled chunk by chunk, renamed when every byte is on
- * the drive; finds the newest again; deletes old ones. */
+/* The folders of checkpoints: each under a temporary name until every byte is on the drive; finds the newest again;
+ * deletes old ones. */
 #include "engine/checkpoint.h"
 
 #include "base/assert.h"
@@ -22,9 +22,6 @@
 #define TMP_SUFFIX    ".tmp"
 
 enum { STEP_DIGITS_MAX = 18, NAME_BYTES = 64, LATEST_BYTES_MAX = 4096, ASIDE_MAX = 1000 };
-
-/* For what no formula gives: tokenizer files, headers of many shards, the folder itself. */
-static const uint64_t overhead_bytes = 16 << 20;
 
 /* ---- names -------------------------------------------------------------------------------------- */
 
@@ -89,210 +86,7 @@ static enum ox_status list_steps(const char *output_dir, const char *suffix, uin
     return status;
 }
 
-/* ---- the parts of a chunk ----------------------------------------------------------------------- */
-
-bool ox_piece_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
-                   struct ox_piece *piece) {
-    const struct ox_unit *const unit = &model->units[unit_idx];
-    const uint64_t end = view->first + view->count;
-    uint32_t idx = piece->count == 0 ? unit->tensor_first : piece->tensor_idx + 1;
-    for (; idx < unit->tensor_first + unit->tensor_count; idx++) {
-        const struct ox_tensor *const tensor = &model->tensors[idx];
-        const uint64_t from = ox_max_u64(tensor->offset, view->first);
-        const uint64_t to = ox_min_u64(tensor->offset + tensor->count, end);
-        if (from < to) {
-            *piece = (struct ox_piece){.tensor_idx = idx,
-                                       .first = from - tensor->offset,
-                                       .count = to - from,
-                                       .at = from - view->first};
-            return true;
-        }
-    }
-    return false;
-}
-
-void ox_optim_name(const struct ox_tensor *tensor, enum ox_plane plane, char *name) {
-    static const char *const suffixes[OX_PLANE_COUNT] = {
-        [OX_PLANE_MASTER] = "master", [OX_PLANE_M] = "exp_avg", [OX_PLANE_V] = "exp_avg_sq"};
-    snprintf(name, OX_OPTIM_NAME_BYTES, "%s.%s", tensor->name, suffixes[plane]);
-}
-
-struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype) {
-    struct ox_plane_list list = {.planes = {OX_PLANE_M}, .count = 1};
-    if (ox_plane_exists(kind, OX_PLANE_V)) {
-        list.planes[list.count++] = OX_PLANE_V;
-    }
-    if (weights_dtype == OX_DTYPE_BF16) {
-        list.planes[list.count++] = OX_PLANE_MASTER;
-    }
-    return list;
-}
-
-/* ---- writing the planes -------------------------------------------------------------------------- */
-
-struct job {
-    struct ox_engine *engine;
-    const struct ox_model *model;
-    enum ox_dtype dtype;
-    struct ox_plane_list planes; /* of the optimizer file, per tensor */
-    struct ox_hf_writer *hf;
-    struct ox_st_writer *optim;
-};
-
-/* Tensors of the optimizer file: plane p of the list, of tensor t, is number t * planes.count + p. */
-struct optim_specs {
-    struct ox_st_spec *specs;
-    char *names;
-    uint32_t count;
-};
-
-static void optim_specs_close(struct optim_specs *specs) {
-    free(specs->specs);
-    free(specs->names);
-    memset(specs, 0, sizeof *specs);
-}
-
-static enum ox_status optim_specs_open(const struct ox_model *model, const struct ox_plane_list *planes,
-                                       struct optim_specs *out) {
-    out->count = model->tensor_count * planes->count;
-    out->specs = calloc(out->count, sizeof *out->specs);
-    out->names = calloc(out->count, OX_OPTIM_NAME_BYTES);
-    if (out->specs == NULL || out->names == NULL) {
-        optim_specs_close(out);
-        return ox_fail(OX_E_NOMEM, "checkpoint: no memory to describe the optimizer's state");
-    }
-    for (uint32_t i = 0; i < out->count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i / planes->count];
-        char *const name = out->names + (size_t)i * OX_OPTIM_NAME_BYTES;
-        ox_optim_name(tensor, planes->planes[i % planes->count], name);
-        out->specs[i] = (struct ox_st_spec){.name = name, .dtype = OX_DTYPE_F32, .rank = tensor->rank};
-        memcpy(out->specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
-    }
-    return OX_OK;
-}
-
-static enum ox_status write_weights(const struct job *job, const struct ox_chunk_view *view,
-                                    const struct ox_piece *piece) {
-    const bool bf16 = job->dtype == OX_DTYPE_BF16;
-    const void *const weights = bf16 ? (const void *)(view->hi + piece->at) : view->values + piece->at;
-    return ox_hf_write(job->hf, piece->tensor_idx, piece->first, piece->count, weights);
-}
-
-/* Plane number `nth` of the list. */
-static enum ox_status write_plane(const struct job *job, uint32_t nth, const struct ox_chunk_view *view,
-                                  const struct ox_piece *piece) {
-    return ox_st_write(job->optim, piece->tensor_idx * job->planes.count + nth, piece->first * sizeof *view->values,
-                       view->values + piece->at, piece->count * sizeof *view->values);
-}
-
-static enum ox_status write_chunk(const struct job *job, uint32_t unit_idx, const struct ox_chunk_view *view) {
-    enum ox_status status = OX_OK;
-    struct ox_piece piece = {0};
-    ox_chunk_values_get(view, OX_PLANE_MASTER);
-    while (status == OX_OK && ox_piece_next(job->model, unit_idx, view, &piece)) {
-        status = write_weights(job, view, &piece);
-    }
-    for (uint32_t i = 0; i < job->planes.count && status == OX_OK; i++) {
-        ox_chunk_values_get(view, job->planes.planes[i]);
-        piece = (struct ox_piece){0};
-        while (status == OX_OK && ox_piece_next(job->model, unit_idx, view, &piece)) {
-            status = write_plane(job, i, view, &piece);
-        }
-    }
-    return status;
-}
-
-static enum ox_status write_planes(const struct job *job) {
-    for (uint32_t unit_idx = 0; unit_idx < job->model->unit_count; unit_idx++) {
-        const uint32_t chunk_count = ox_engine_chunk_count(job->engine, unit_idx);
-        for (uint32_t i = 0; i < chunk_count; i++) {
-            struct ox_chunk_view view;
-            enum ox_status status = ox_engine_chunk_get(job->engine, unit_idx, i, &view);
-            if (status == OX_OK) {
-                status = write_chunk(job, unit_idx, &view);
-            }
-            if (status != OX_OK) {
-                return status;
-            }
-        }
-    }
-    return OX_OK;
-}
-
 /* ---- the folder --------------------------------------------------------------------------------- */
-
-static enum ox_status check_room(const struct job *job, const struct ox_checkpoint_save *save,
-                                 const struct optim_specs *specs) {
-    uint64_t needed = overhead_bytes;
-    if (!ox_add_u64(needed, ox_hf_bytes(job->model, job->dtype), &needed) ||
-        !ox_add_u64(needed, ox_st_file_bytes(specs->specs, specs->count), &needed)) {
-        needed = UINT64_MAX;
-    }
-    return ox_checkpoint_check_space(save->output_dir, needed);
-}
-
-/* The source may be a config.json alone, or gone since the run began; neither is worth losing a checkpoint
- * for. */
-static enum ox_status copy_companions(const char *source, const char *folder) {
-    char path[OX_PATH_BYTES];
-    if (source == NULL || source[0] == '\0') {
-        return OX_OK;
-    }
-    const enum ox_status status = ox_path_join(source, "", path);
-    if (status != OX_OK) {
-        return status;
-    }
-    if (ox_path_is_file(source)) {
-        path[strlen(source)] = '\0';
-        char *const slash = strrchr(path, '/');
-        memcpy(slash != NULL ? slash + 1 : path, slash != NULL ? "" : ".", slash != NULL ? 1 : 2);
-    }
-    if (!ox_path_is_folder(path)) {
-        ox_log(OX_LOG_WARN, "%s: is gone, so the checkpoint gets no tokenizer files", source);
-        return OX_OK;
-    }
-    return ox_hf_copy_companions(path, folder);
-}
-
-/* Fills the empty folder with all but its manifest. */
-static enum ox_status fill_folder(struct job *job, const struct ox_checkpoint_save *save,
-                                  const struct optim_specs *specs, const char *folder) {
-    char path[OX_PATH_BYTES];
-    enum ox_status status =
-        ox_hf_create(folder, job->model, save->original_config, job->dtype, save->shard_bytes_max, &job->hf);
-    if (status == OX_OK) {
-        status = ox_path_join(folder, OX_OPTIM_FILE, path);
-    }
-    if (status == OX_OK) {
-        status = ox_st_create(path, specs->specs, specs->count, &job->optim);
-    }
-    if (status == OX_OK) {
-        status = copy_companions(save->source_model, folder);
-    }
-    if (status == OX_OK) {
-        status = write_planes(job);
-    }
-    if (status == OX_OK) {
-        status = ox_st_finish(&job->optim);
-    }
-    if (status == OX_OK) {
-        status = ox_hf_finish(&job->hf);
-    }
-    ox_st_discard(&job->optim);
-    ox_hf_discard(&job->hf);
-    return status;
-}
-
-static enum ox_status describe_folder(const struct job *job, const struct ox_run_state *state,
-                                      const char *folder) {
-    struct ox_manifest manifest = {.state = *state, .weights_dtype = job->dtype};
-    enum ox_status status = ox_manifest_collect(folder, &manifest);
-    if (status == OX_OK) {
-        status = ox_manifest_write(folder, &manifest);
-    }
-    ox_manifest_close(&manifest);
-    return status;
-}
 
 static enum ox_status set_latest(const char *output_dir, uint64_t step) {
     char path[OX_PATH_BYTES], text[NAME_BYTES];
@@ -404,35 +198,70 @@ static void prune(const struct ox_run_state *state, const struct ox_checkpoint_s
     free(steps);
 }
 
-/* Writes tmp and gives it its name. */
-static enum ox_status write_folder(struct job *job, const struct ox_run_state *state,
-                                   const struct ox_checkpoint_save *save, const char *path, const char *tmp) {
-    struct optim_specs specs = {0};
-    enum ox_status status = optim_specs_open(job->model, &job->planes, &specs);
-    if (status == OX_OK) {
-        status = check_room(job, save, &specs);
-    }
-    if (status == OX_OK) {
-        status = ox_folder_make(tmp);
-    }
-    if (status == OX_OK) {
-        status = fill_folder(job, save, &specs, tmp);
-    }
-    if (status == OX_OK) {
-        status = describe_folder(job, state, tmp);
-    }
-    optim_specs_close(&specs);
+/* Gives the filled folder its name. */
+static enum ox_status commit(const struct ox_checkpoint_job *job) {
     struct stat info;
-    if (status == OX_OK && lstat(path, &info) == 0) {
-        status = set_aside(path);
+    enum ox_status status = OX_OK;
+    if (lstat(job->path, &info) == 0) {
+        status = set_aside(job->path);
     }
     if (status == OX_OK) {
-        status = ox_folder_commit(tmp, path);
-        if (status != OX_OK && !ox_path_is_folder(tmp)) { /* renamed, but perhaps not for good */
-            return undo(path, status);
+        status = ox_folder_commit(job->tmp, job->path);
+        if (status != OX_OK && !ox_path_is_folder(job->tmp)) { /* renamed, but perhaps not for good */
+            return undo(job->path, status);
         }
     }
-    return status == OX_OK ? OX_OK : undo(tmp, status);
+    return status == OX_OK ? OX_OK : undo(job->tmp, status);
+}
+
+/* ---- in three parts: checkpoint_internal.h --------------------------------------------------------- */
+
+enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run_state *state,
+                                   const struct ox_checkpoint_save *save, struct ox_checkpoint_job *job) {
+    OX_ASSERT(save->weights_dtype == OX_DTYPE_F32 || save->weights_dtype == OX_DTYPE_BF16);
+    const struct ox_state_format format = engine->config.state;
+    OX_ASSERT(state->version == OX_RUN_STATE_VERSION && state->optimizer == (uint16_t)format.kind &&
+              state->moments == (uint16_t)format.moments);
+    struct ox_run_state there;
+    *job = (struct ox_checkpoint_job){.state = *state, .save = *save};
+    enum ox_status status = ox_folder_make(save->output_dir);
+    if (status == OX_OK) {
+        status = make_path(save->output_dir, state->step, "", job->path);
+    }
+    if (status == OX_OK) {
+        status = make_path(save->output_dir, state->step, TMP_SUFFIX, job->tmp);
+    }
+    if (status == OX_OK) {
+        status = sweep(save->output_dir);
+    }
+    if (status != OX_OK || (check_complete(job->path, &there) == OX_OK && is_same_moment(state, &there))) {
+        return status;
+    }
+    status = ox_checkpoint_files_open(engine, save, job->tmp, &job->files);
+    return status == OX_OK ? OX_OK : undo(job->tmp, status);
+}
+
+enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job) {
+    if (job->files != NULL) {
+        enum ox_status status = ox_checkpoint_files_finish(&job->files, &job->state);
+        status = status == OX_OK ? commit(job) : undo(job->tmp, status);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    if (set_latest(job->save.output_dir, job->state.step) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s: is complete, but `latest` does not name it: %s", job->path, ox_error_text());
+    }
+    prune(&job->state, &job->save);
+    return OX_OK;
+}
+
+enum ox_status ox_checkpoint_drop(struct ox_checkpoint_job *job, enum ox_status failure) {
+    if (job->files == NULL) {
+        return failure;
+    }
+    ox_checkpoint_files_discard(&job->files);
+    return undo(job->tmp, failure);
 }
 
 /* ---- public ------------------------------------------------------------------------------------ */
@@ -453,42 +282,15 @@ enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t bytes) {
 
 enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
                                    const struct ox_checkpoint_save *save) {
-    OX_ASSERT(save->weights_dtype == OX_DTYPE_F32 || save->weights_dtype == OX_DTYPE_BF16);
-    const struct ox_state_format format = engine->config.state;
-    OX_ASSERT(state->version == OX_RUN_STATE_VERSION && state->optimizer == (uint16_t)format.kind &&
-              state->moments == (uint16_t)format.moments);
-    struct job job = {
-        .engine = engine,
-        .model = engine->config.model,
-        .dtype = save->weights_dtype,
-        .planes = ox_optim_planes(format.kind, save->weights_dtype),
-    };
-    char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
-    struct ox_run_state there;
-    enum ox_status status = ox_folder_make(save->output_dir);
-    if (status == OX_OK) {
-        status = make_path(save->output_dir, state->step, "", path);
-    }
-    if (status == OX_OK) {
-        status = make_path(save->output_dir, state->step, TMP_SUFFIX, tmp);
-    }
-    if (status == OX_OK) {
-        status = sweep(save->output_dir);
-    }
+    struct ox_checkpoint_job job;
+    enum ox_status status = ox_checkpoint_begin(engine, state, save, &job);
     if (status != OX_OK) {
         return status;
     }
-    const bool same = check_complete(path, &there) == OX_OK && is_same_moment(state, &there);
-    if (!same) {
-        status = write_folder(&job, state, save, path, tmp);
+    if (job.files != NULL) {
+        status = ox_checkpoint_files_fill(job.files, engine);
     }
-    if (status == OX_OK) {
-        if (set_latest(save->output_dir, state->step) != OX_OK) {
-            ox_log(OX_LOG_WARN, "%s: is complete, but `latest` does not name it: %s", path, ox_error_text());
-        }
-        prune(state, save);
-    }
-    return status;
+    return status == OX_OK ? ox_checkpoint_end(&job) : ox_checkpoint_drop(&job, status);
 }
 
 /* The folder that `latest` names, if it is one of this folder's checkpoints. */

@@ -8,8 +8,9 @@
  *                          all other files
  *     latest               text: the newest checkpoint's name; replaced by rename
  *
- * A folder is written as checkpoint-<step>.tmp, every file synced, then renamed; older ones are deleted only
- * after. What does not fit on the file system is refused before a byte is written. */
+ * A folder is written as checkpoint-<step>.tmp, every file synced and read back from the drive, where it must be what
+ * was written, then renamed; older ones are deleted only after. What does not fit on the file system is refused before
+ * a byte is written. */
 #ifndef OX_ENGINE_CHECKPOINT_H
 #define OX_ENGINE_CHECKPOINT_H
 

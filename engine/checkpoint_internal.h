@@ -1,4 +1,5 @@
-/* Shared by the files that write and read checkpoints: how chunks cut tensors, and trainer_state.json. */
+/* Shared by the files that write and read checkpoints: how chunks cut tensors, a checkpoint's way from an empty folder
+ * to its name, and trainer_state.json. */
 #ifndef OX_ENGINE_CHECKPOINT_INTERNAL_H
 #define OX_ENGINE_CHECKPOINT_INTERNAL_H
 
@@ -42,6 +43,62 @@ OX_MUST enum ox_status ox_hf_read_finite(const struct ox_hf_folder *folder, uint
 OX_MUST enum ox_status ox_check_finite(const char *path, const char *name, uint64_t first, uint64_t count,
                                        const float *values);
 
+/* ---- what was written: checkpoint_sums.c ------------------------------------------------------------- */
+
+struct ox_manifest;
+
+/* Per plane of each tensor the sum of the hashes of its pieces, which may come in any order. */
+struct ox_piece_sums {
+    const struct ox_model *model;
+    struct ox_plane_list planes;
+    uint64_t chunk_elems; /* pieces are parted where the unit's chunks are */
+    uint64_t *sums;
+};
+OX_MUST enum ox_status ox_piece_sums_open(const struct ox_model *model, struct ox_plane_list planes,
+                                          uint64_t chunk_elems, struct ox_piece_sums *out);
+void ox_piece_sums_close(struct ox_piece_sums *sums);
+/* nth: 0 is the weights, then come the planes of the list. */
+void ox_piece_sums_add(struct ox_piece_sums *sums, uint32_t nth, const struct ox_piece *piece, const void *data,
+                       size_t bytes);
+/* ox_manifest_collect, where every tensor must come back from the drive as it was written: else OX_E_CORRUPT. */
+OX_MUST enum ox_status ox_piece_sums_collect(const struct ox_piece_sums *sums, const char *folder,
+                                             struct ox_manifest *manifest);
+
+/* ---- the files of a folder: checkpoint_files.c -------------------------------------------------------- */
+
+struct ox_checkpoint_files;
+
+/* Checks the room, makes the folder and creates every file with its full size; ENOSPC is found here. On failure the
+ * folder may be there. */
+OX_MUST enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct ox_checkpoint_save *save,
+                                                const char *folder, struct ox_checkpoint_files **out);
+/* All planes of a chunk; `values` is used up. Chunks come in any order; one that is there already is passed over. */
+OX_MUST enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *files, uint32_t unit_idx,
+                                                 uint32_t chunk_idx, const struct ox_chunk_view *view);
+uint64_t ox_checkpoint_files_missing(const struct ox_checkpoint_files *files);
+/* Takes what is missing from the engine, between steps. */
+OX_MUST enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struct ox_engine *engine);
+/* With no chunk missing: syncs, reads back, writes the manifest. */
+OX_MUST enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files,
+                                                  const struct ox_run_state *state);
+void ox_checkpoint_files_discard(struct ox_checkpoint_files **files);
+
+/* ---- a checkpoint in three parts: checkpoint.c -------------------------------------------------------- */
+
+struct ox_checkpoint_job {
+    struct ox_run_state state;
+    struct ox_checkpoint_save save; /* output_dir outlives the job */
+    char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
+    struct ox_checkpoint_files *files; /* NULL: the checkpoint is there already */
+};
+/* On failure nothing stays, and so with the others. */
+OX_MUST enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run_state *state,
+                                           const struct ox_checkpoint_save *save, struct ox_checkpoint_job *job);
+/* With no chunk missing: makes it complete, the latest, and deletes what is beyond the limit. Any thread. */
+OX_MUST enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job);
+/* Gives it up because of `failure`, which it returns with its text. */
+OX_MUST enum ox_status ox_checkpoint_drop(struct ox_checkpoint_job *job, enum ox_status failure);
+
 /* ---- trainer_state.json ---------------------------------------------------------------------------- */
 
 struct ox_manifest_file {
@@ -55,10 +112,20 @@ struct ox_manifest {
     enum ox_dtype weights_dtype;
     struct ox_manifest_file *files; /* by name */
     uint32_t file_count;
+    const struct ox_look_back *look; /* while files are collected; NULL: nobody looks */
+};
+
+/* Told what comes back of a file that was just written: `begin` says whether it is known what that must be, then come
+ * all bytes in order, and `end` judges them. */
+struct ox_look_back {
+    enum ox_status (*begin)(void *context, const char *path, bool *known);
+    void (*bytes)(void *context, const unsigned char *data, size_t bytes);
+    enum ox_status (*end)(void *context, const char *path);
+    void *context;
 };
 
 #define OX_MANIFEST_NAME "trainer_state.json"
-/* Lists and hashes every file of the folder. */
+/* Lists and hashes every file of the folder, read back from the drive. What is not known must be what memory has. */
 OX_MUST enum ox_status ox_manifest_collect(const char *folder, struct ox_manifest *manifest);
 OX_MUST enum ox_status ox_manifest_write(const char *folder, const struct ox_manifest *manifest);
 /* OX_E_CONFIG: there is none, or it is another program's. OX_E_CORRUPT: it is ours and damaged. */

@@ -26,9 +26,11 @@ static enum ox_status fail_memory(const char *path) {
 
 /* ---- hashing ----------------------------------------------------------------------------------- */
 
-static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, struct ox_hash128 *hash) {
-    unsigned char *const buffer = malloc(HASH_BYTES);
-    if (buffer == NULL) {
+/* `look` may be NULL. */
+static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, const struct ox_look_back *look,
+                                     struct ox_hash128 *hash) {
+    void *buffer = NULL;
+    if (posix_memalign(&buffer, OX_IO_ALIGN_BYTES, HASH_BYTES) != 0) {
         return fail_memory(path);
     }
     XXH3_state_t state;
@@ -36,9 +38,12 @@ static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, s
     enum ox_status status = OX_OK;
     for (uint64_t offset = 0; status == OX_OK && offset < bytes; offset += HASH_BYTES) {
         const size_t part = (size_t)ox_min_u64(HASH_BYTES, bytes - offset);
-        status = ox_file_read_at(fd, path, buffer, part, offset);
+        status = ox_file_read_drive(fd, path, buffer, part, offset);
         if (status == OX_OK) {
             XXH3_128bits_update(&state, buffer, part);
+        }
+        if (status == OX_OK && look != NULL) {
+            look->bytes(look->context, buffer, part);
         }
     }
     const XXH128_hash_t result = XXH3_128bits_digest(&state);
@@ -58,9 +63,43 @@ static enum ox_status hash_file(const char *folder, struct ox_manifest_file *fil
     if (status != OX_OK) { /* a file that the list names is missed, not asked for */
         return status == OX_E_CONFIG ? ox_fail(OX_E_CORRUPT, "%s", ox_error_text()) : status;
     }
-    status = hash_open_file(fd, path, file->bytes, &file->hash);
+    status = hash_open_file(fd, path, file->bytes, NULL, &file->hash);
     close(fd);
     return status;
+}
+
+static bool is_same_hash(struct ox_hash128 a, struct ox_hash128 b) {
+    return a.low == b.low && a.high == b.high;
+}
+
+/* A file that was just written, from the drive: against what the one who wrote it knows, or what memory still has. */
+static enum ox_status hash_back(const char *folder, const struct ox_look_back *look, struct ox_manifest_file *file) {
+    char path[OX_PATH_BYTES];
+    int fd = -1;
+    bool known = false;
+    struct ox_manifest_file in_memory = {.name = file->name};
+    enum ox_status status = ox_path_join(folder, file->name, path);
+    if (status == OX_OK && look != NULL) {
+        status = look->begin(look->context, path, &known);
+    }
+    if (status == OX_OK && !known) {
+        status = hash_file(folder, &in_memory);
+    }
+    if (status == OX_OK) {
+        status = ox_file_open_drive(path, &fd, &file->bytes);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    status = hash_open_file(fd, path, file->bytes, known ? look : NULL, &file->hash);
+    close(fd);
+    if (status == OX_OK && known) {
+        return look->end(look->context, path);
+    }
+    return status != OX_OK || is_same_hash(in_memory.hash, file->hash)
+               ? status
+               : ox_fail(OX_E_CORRUPT, "%s: the drive gives back other bytes than were written; do not trust this "
+                         "drive", path);
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------- */
@@ -300,7 +339,7 @@ enum ox_status ox_manifest_collect(const char *folder, struct ox_manifest *manif
         qsort(manifest->files, manifest->file_count, sizeof *manifest->files, compare_names);
     }
     for (uint32_t i = 0; status == OX_OK && i < manifest->file_count; i++) {
-        status = hash_file(folder, &manifest->files[i]);
+        status = hash_back(folder, manifest->look, &manifest->files[i]);
     }
     return status;
 }
@@ -415,7 +454,7 @@ static enum ox_status verify_file(const char *path, const struct ox_manifest_fil
                        "%s/%s: has %" PRIu64 " bytes instead of %" PRIu64 "; use another checkpoint", path,
                        file->name, found.bytes, file->bytes);
     }
-    if (found.hash.low != file->hash.low || found.hash.high != file->hash.high) {
+    if (!is_same_hash(found.hash, file->hash)) {
         return ox_fail(OX_E_CORRUPT,
                        "%s/%s: its content has changed since it was saved; use another checkpoint", path,
                        file->name);
