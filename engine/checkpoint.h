@@ -59,6 +59,22 @@ struct ox_checkpoint_save {
 OX_MUST enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
                                            const struct ox_checkpoint_save *save);
 
+/* The same folder, byte for byte, without reads of its own and with little waiting, for an engine with a store: open
+ * creates the files and sets the engine's tee; the optimizer of the next step that is taken shows each chunk as it was,
+ * which is as this checkpoint needs it, and waits while the chunk is written; once all are, a thread syncs, reads back,
+ * renames and deletes. Evaluations and skipped steps change nothing. `save->output_dir` outlives the tee, which ends
+ * before the engine does. One at a time, and no ox_checkpoint_write meanwhile. */
+struct ox_checkpoint_tee;
+OX_MUST enum ox_status ox_checkpoint_tee_open(struct ox_engine *engine, const struct ox_run_state *state,
+                                              const struct ox_checkpoint_save *save, struct ox_checkpoint_tee **out);
+/* Between steps: whether close would not have to wait, because it is complete or has failed. */
+bool ox_checkpoint_tee_ready(struct ox_checkpoint_tee *tee);
+/* Takes the chunks that were not shown yet from the engine, which must stand where it stood at open. */
+void ox_checkpoint_tee_fill(struct ox_checkpoint_tee *tee);
+/* Between steps: waits for the thread where all chunks are in; gives up a checkpoint where some are missing, which is
+ * OX_E_ABORTED. Returns what came of it, as ox_checkpoint_write does; *seconds is how long the optimizer waited. */
+OX_MUST enum ox_status ox_checkpoint_tee_close(struct ox_checkpoint_tee **tee, double *seconds);
+
 /* Path of the newest complete checkpoint of a run folder into `path` (OX_PATH_BYTES); OX_E_CONFIG when there
  * is none. `latest` is a hint that goes first, then the highest step; a folder without a valid
  * trainer_state.json or with a file missing or cut off is not complete and is passed over with a warning. */

@@ -231,6 +231,7 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
         return;
     }
     ox_trainer_close_reports(trainer);
+    OX_ASSERT(trainer->tee == NULL); /* a run ends what it has begun */
     ox_engine_close(&trainer->engine);
     ox_engine_plan_close(&trainer->plan);
     ox_trainer_close_data(trainer);

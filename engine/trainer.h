@@ -21,7 +21,8 @@ struct ox_trainer_events {
     volatile sig_atomic_t finish; /* USR2: save and end with 0                                         */
 };
 
-/* What a run tells while it goes; any may be NULL. Called from the trainer's thread. */
+/* What a run tells while it goes; any may be NULL. Called from the trainer's thread. `saved` comes when the checkpoint
+ * is complete, which may be steps later than its own, with the seconds that training has waited for it. */
 struct ox_trainer_hooks {
     void *context;
     void (*start)(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin);

@@ -63,6 +63,9 @@ struct ox_trainer {
     bool save_failed;  /* the last attempt to end with a checkpoint */
     double step_seconds; /* of the last one: whether a stop can wait for the next */
     uint64_t saved_step; /* step + 1 of the last checkpoint; 0 = none */
+    struct ox_checkpoint_tee *tee; /* of a checkpoint that is not complete yet, or NULL */
+    struct ox_run_state tee_state;
+    double tee_seconds;  /* that training has waited for it so far */
     char result[OX_PATH_BYTES];
 };
 
@@ -120,10 +123,18 @@ OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_win
 
 /* ---- trainer_save.c ---- */
 
-/* The checkpoint of where the run stands, unless it is the last one saved. */
+/* The checkpoint of where the run stands, complete on return, unless it is the last one saved. */
 OX_MUST enum ox_status ox_trainer_save(struct ox_trainer *trainer);
 /* A checkpoint on the way that the disk refuses is reported and the run goes on: the state is not at risk. */
 void ox_trainer_save_on_the_way(struct ox_trainer *trainer);
+/* The same while the run goes on: the chunks are taken from the next step's optimizer. At once without a store, which
+ * alone streams them, or with one of a single generation. A checkpoint that is still on its way is waited for. */
+void ox_trainer_save_behind(struct ox_trainer *trainer);
+/* After each step: tells of a checkpoint on its way that has become complete, or has failed. */
+void ox_trainer_save_look(struct ox_trainer *trainer);
+/* Ends a checkpoint on its way: waits for the drive, or gives it up where chunks are missing and the engine no longer
+ * has them. No step is in flight. */
+void ox_trainer_save_settle(struct ox_trainer *trainer);
 /* Before a run ends by a fault that has not touched its state: the work of this process is kept. Returns the fault. */
 OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure);
 

@@ -213,6 +213,7 @@ static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
         if (status != OX_OK) {
             return status;
         }
+        ox_trainer_save_look(trainer);
         const uint64_t step = trainer->state.step;
         const bool last = step == trainer->max_steps;
         const struct asked asked = look_outside(trainer, &saves_seen);
@@ -226,8 +227,10 @@ static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
                 return evaluated;
             }
         }
-        if (!last && (asked.save || due(step, trainer->config.save_steps))) {
+        if (!last && asked.save) {
             ox_trainer_save_on_the_way(trainer);
+        } else if (!last && due(step, trainer->config.save_steps)) {
+            ox_trainer_save_behind(trainer);
         }
     }
     return OX_OK;
