@@ -1,0 +1,111 @@
+/* What a tee is shown during a step are the planes of the last commit, every chunk once and in order, wherever they
+ * live; and the step does not notice. */
+#include "tests/golden.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+enum { STEPS = 3, VIEWS_MAX = 512 };
+
+/* A chunk as it was shown. */
+struct seen {
+    uint32_t unit_idx, chunk_idx;
+    uint64_t first, count, hash;
+};
+
+struct seeing {
+    struct seen list[VIEWS_MAX];
+    uint32_t count;
+};
+
+static uint64_t add(uint64_t hash, const void *data, uint64_t bytes) {
+    for (uint64_t i = 0; i < bytes; i++) {
+        hash = (hash ^ ((const unsigned char *)data)[i]) * UINT64_C(1099511628211);
+    }
+    return hash;
+}
+
+/* The planes as bytes and, by way of the view's scratch memory, as numbers. */
+static uint64_t hash_view(const struct ox_chunk_view *view) {
+    uint64_t hash = add(1, view->hi, view->count * OX_HI_BYTES);
+    hash = add(hash, view->state.lo, view->state_bytes);
+    for (enum ox_plane plane = OX_PLANE_MASTER; plane < OX_PLANE_COUNT; plane++) {
+        if (ox_plane_exists(view->format.kind, plane)) {
+            ox_chunk_values_get(view, plane);
+            hash = add(hash, view->values, view->count * sizeof *view->values);
+        }
+    }
+    return hash;
+}
+
+static void see(void *context, uint32_t unit_idx, uint32_t chunk_idx, const struct ox_chunk_view *view) {
+    struct seeing *const seeing = context;
+    if (seeing->count < VIEWS_MAX) {
+        seeing->list[seeing->count] = (struct seen){.unit_idx = unit_idx, .chunk_idx = chunk_idx, .first = view->first,
+                                                    .count = view->count, .hash = hash_view(view)};
+    }
+    seeing->count++;
+}
+
+static void see_between_steps(struct harness *harness, struct seeing *out) {
+    out->count = 0;
+    for (uint32_t unit_idx = 0; unit_idx < harness->model->unit_count; unit_idx++) {
+        for (uint32_t i = 0; i < ox_engine_chunk_count(harness->engine, unit_idx); i++) {
+            struct ox_chunk_view view;
+            REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, i, &view));
+            see(out, unit_idx, i, &view);
+        }
+    }
+}
+
+static void check_same(const struct seeing *want, const struct seeing *have) {
+    CHECK(want->count > 0 && want->count <= VIEWS_MAX && have->count == want->count);
+    for (uint32_t i = 0; i < want->count && have->count == want->count; i++) {
+        const struct seen *const a = &want->list[i], *const b = &have->list[i];
+        CHECK(a->unit_idx == b->unit_idx && a->chunk_idx == b->chunk_idx && a->first == b->first &&
+              a->count == b->count && a->hash == b->hash);
+    }
+}
+
+static void check_place(const struct golden *golden, struct ox_state_format state, const struct harness_place *place) {
+    static struct seeing want, have;
+    struct harness_run run = golden_run(golden);
+    struct harness harness;
+    struct outcome expected, outcome;
+    run.state = state;
+    run.fp32 = state.moments != OX_MOMENTS_Q8;
+    golden_train(golden, &run, &harness_in_memory, STEPS, &expected);
+    harness_open(&run, place, &harness);
+    golden_steps(&harness, golden, 0, 1, &outcome);
+    see_between_steps(&harness, &want);
+    have.count = 0;
+    ox_engine_tee(harness.engine, &(struct ox_tee){.chunk = see, .context = &have});
+    golden_steps(&harness, golden, 1, 2, &outcome);
+    ox_engine_tee(harness.engine, NULL);
+    if (place->store) {
+        check_same(&want, &have);
+    } else {
+        CHECK(have.count == 0);
+    }
+    const uint32_t count = have.count;
+    golden_steps(&harness, golden, 2, STEPS, &outcome);
+    CHECK(have.count == count);
+    outcome_read_weights(&harness, &outcome);
+    outcome_check_same(place->name, &expected, &outcome);
+    harness_close(&harness);
+    outcome_close(&outcome);
+    outcome_close(&expected);
+}
+
+int main(void) {
+    struct golden golden;
+    golden_open("llama_tied_gqa", &golden);
+    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
+        check_place(&golden, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, place);
+    }
+    struct harness_place chaos = harness_places[2];
+    chaos.chaos_seed = 3;
+    check_place(&golden, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_Q8}, &chaos);
+    golden_close(&golden);
+    return test_end();
+}
