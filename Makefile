@@ -168,6 +168,10 @@ bench: all $(BENCH_P)
 	$(B)/offload bench nvme --nvme $(B)/bench --strict
 	$(Q)for p in $(BENCH_P); do echo "$$p" && "$$p" || exit 1; done
 
+# What checksums and the commit cost, against a build without them.
+bench-safety:
+	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tools/bench_safety_cost.sh
+
 # ---- the machine -----------------------------------------------------------------------------------
 
 deps:
@@ -226,6 +230,7 @@ help:
 	@echo "make tidy       the checks of the source text, and the proof that they work"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make negative   shows that planted bugs in the store are caught by its tests (bugs=\"no_flush in_place\")"
+	@echo "make bench-safety  measures what checksums and the commit cost, against a build without them"
 	@echo "make man        writes build/man/*.1            make completion  for bash, zsh and fish"
 	@echo "make deps       installs missing packages       make install  program, pages, completions to $(PREFIX)"
 	@echo "make clean      removes build/"
@@ -235,5 +240,5 @@ help:
 
 FORCE:
 
-.PHONY: all tests check test check-san tidy negative fuzz bench deps detect demo man completion install clean help FORCE
+.PHONY: all tests check test check-san tidy negative fuzz bench bench-safety deps detect demo man completion install clean help FORCE
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Shows that the tests of the store can fail: plants one bug at a time (tests/negative/*.patch) into a copy of what they
-# are built from, and runs the tests that are to catch it. Exit status 1 when a bug is not caught, when a patch does
-# not apply any more, or when a test fails without a bug.
+# are built from, and runs the tests that are to catch it. The patches that benchmarks plant (tests/bench/*.patch) count
+# as bugs here. Exit status 1 when a bug is not caught, when a patch does not apply any more, or when a test fails
+# without a bug.
 #
 #   tools/negative_controls.sh [NAME...]     all by default
 set -u
@@ -20,16 +21,20 @@ cp -R base nvme Makefile "$copy/" && cp tests/test.c tests/*.h "$copy/tests/" &&
 # The copy is as old as its parts, so that no rule asks for another detection.
 touch "$copy/build/config.mk"
 
+patch_of() { # name
+    if [ -f "tests/bench/$1.patch" ]; then echo "tests/bench/$1.patch"; else echo "tests/negative/$1.patch"; fi
+}
+
 caught_by() { # patch
     sed -n 's/^Caught by: //p' "$1"
 }
 
 if [ $# -eq 0 ]; then
-    for patch in tests/negative/*.patch; do
+    for patch in tests/negative/*.patch tests/bench/*.patch; do
         set -- "$@" "$(basename "$patch" .patch)"
     done
 fi
-tests=$(for name in "$@"; do caught_by "tests/negative/$name.patch"; done | tr ' ' '\n' | sort -u)
+tests=$(for name in "$@"; do caught_by "$(patch_of "$name")"; done | tr ' ' '\n' | sort -u)
 for test in $tests; do
     mkdir -p "$copy/tests/$(dirname "$test")"
     cp "tests/${test%/*}/${test##*/}.c" "$copy/tests/$(dirname "$test")/" || exit 2
@@ -66,7 +71,7 @@ for test in $tests; do
 done
 
 for name in "$@"; do
-    patch=tests/negative/$name.patch
+    patch=$(patch_of "$name")
     if ! patch -d "$copy" -p1 -s -N <"$patch"; then
         echo "FAIL  $name: the patch does not apply; make it anew"
         failures=$((failures + 1))

@@ -3,7 +3,10 @@
  * optimizer alone updates as many parameters in memory; `ratio` is the phase's time divided by the longer of the two.
  * Beside the bytes counted stand those that the kernel saw go to the drive (/proc/diskstats) in the same steps.
  *
- *     bench_optim [--folder PATH] [--layers N] [--rounds N] [--backend uring|threads] [--depth N]
+ *     bench_optim [--folder PATH] [--layers N] [--rounds N|stdin] [--backend uring|threads] [--depth N]
+ *
+ * With `--rounds stdin` the phase alone runs, once for each line that comes, so that other programs can take turns
+ * with it: `ready PARAMETERS` is told first, then `round SECONDS` each time.
  *
  * Exits 1 when the median ratio is above its limit, or when bytes differ from the plan's. */
 #include "base/arena.h"
@@ -33,6 +36,7 @@ struct options {
     const char *folder;
     const struct ox_io_backend *io;
     uint32_t layers, rounds, depth, threads;
+    bool asked; /* rounds come when a line asks for them */
 };
 
 static const uint64_t run_id[2] = {1, 2};
@@ -273,6 +277,8 @@ static struct options parse(int argc, char **argv) {
             options.folder = argv[i + 1];
         } else if (strcmp(argv[i], "--layers") == 0) {
             options.layers = (uint32_t)number;
+        } else if (strcmp(argv[i], "--rounds") == 0 && strcmp(argv[i + 1], "stdin") == 0) {
+            options.asked = true;
         } else if (strcmp(argv[i], "--rounds") == 0 && number > 0 && number <= ROUNDS_MAX) {
             options.rounds = (uint32_t)number;
         } else if (strcmp(argv[i], "--depth") == 0 && number > 0 && number <= 64) {
@@ -280,11 +286,25 @@ static struct options parse(int argc, char **argv) {
         } else if (strcmp(argv[i], "--backend") == 0) {
             options.io = ox_io_by_name(argv[i + 1]);
         } else {
-            printf("bench_optim [--folder PATH] [--layers N] [--rounds N] [--backend uring|threads] [--depth N]\n");
+            printf("bench_optim [--folder PATH] [--layers N] [--rounds N|stdin] [--backend uring|threads] "
+                   "[--depth N]\n");
             exit(2);
         }
     }
     return options;
+}
+
+/* Rounds of the phase, each when a line asks for it. */
+static void run_asked(struct ox_engine *engine, uint64_t params) {
+    char line[16];
+    uint64_t step = 1;
+    (void)run_phase(engine, step);
+    printf("ready %llu\n", (unsigned long long)params);
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        printf("round %.6f\n", run_phase(engine, ++step));
+        fflush(stdout);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -300,6 +320,12 @@ int main(int argc, char **argv) {
     uint64_t params = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
         params += model->units[i].elem_count;
+    }
+    if (options.asked) {
+        run_asked(engine, params);
+        ox_engine_close(&engine);
+        ox_model_close(&model);
+        return test_end();
     }
     rig_open(&options, params, &rig);
     alone_open(&options, &alone);
