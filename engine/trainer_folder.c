@@ -154,6 +154,13 @@ enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run
     return status;
 }
 
+void ox_run_forget_identity(const char *output_dir) {
+    char path[OX_PATH_BYTES];
+    if (ox_path_join(output_dir, "run.json", path) == OX_OK && unlink(path) != 0 && errno != ENOENT) {
+        ox_log(OX_LOG_WARN, "%s: cannot be removed: %s; without it the folder holds no run", path, strerror(errno));
+    }
+}
+
 /* ---- drives ------------------------------------------------------------------------------------------ */
 
 static void real_drive(const char *folder, char *out) {

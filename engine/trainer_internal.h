@@ -79,6 +79,8 @@ bool ox_run_exists(const char *output_dir);
 OX_MUST enum ox_status ox_run_lock(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identity *identity);
 OX_MUST enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run_identity *identity);
+/* Removes run.json: there is no run any more. */
+void ox_run_forget_identity(const char *output_dir);
 /* Random words, none of them 0. */
 OX_MUST enum ox_status ox_run_draw(uint64_t *words, uint32_t count);
 /* The drives of the configuration, by their real paths; true when they differ from what was recorded. */

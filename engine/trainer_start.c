@@ -188,6 +188,16 @@ static enum ox_status write_identity(struct ox_trainer *trainer) {
     return ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
 }
 
+/* The first of a run, after which there is one. It may fail with the file in place, its folder not being synced; a
+ * start that is undone must not leave a run without a store. */
+static enum ox_status write_first_identity(struct ox_trainer *trainer) {
+    const enum ox_status status = write_identity(trainer);
+    if (status != OX_OK) {
+        ox_run_forget_identity(trainer->config.output_dir);
+    }
+    return status;
+}
+
 static enum ox_status start_fresh(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     bool made = false;
@@ -212,7 +222,7 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
         status = load_all(trainer, NULL);
     }
     if (status == OX_OK) {
-        status = write_identity(trainer);
+        status = write_first_identity(trainer);
     }
     return status == OX_OK ? OX_OK : undo_start(trainer, made, status);
 }
@@ -429,7 +439,7 @@ static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path,
     if (status == OX_OK) {
         status = load_checkpoint(trainer, path);
     }
-    return status == OX_OK && fresh ? write_identity(trainer) : status;
+    return status == OX_OK && fresh ? write_first_identity(trainer) : status;
 }
 
 /* From a folder the user names, on a branch of its own; into this output folder, as the run that is there or as a new
