@@ -156,6 +156,17 @@ static enum ox_status create_beside(const char *path, uint64_t bytes, struct ox_
                                      path, folder);
 }
 
+/* Whether a file of that name was made by create_beside. */
+static bool is_temporary(const char *name) {
+    unsigned long pid = 0, serial = 0;
+    char again[64];
+    if (sscanf(name, ".offload-%lu-%lu.tmp", &pid, &serial) != 2) {
+        return false;
+    }
+    snprintf(again, sizeof again, ".offload-%lu-%lu.tmp", pid, serial);
+    return strcmp(name, again) == 0;
+}
+
 /* Finishes the writer and gives its file the name `path`; on failure nothing is left. */
 static enum ox_status finish_as(struct ox_file_writer *writer, const char *path) {
     enum ox_status status = ox_file_finish(writer);
@@ -615,6 +626,20 @@ void ox_folder_unmake(const char *path, size_t existing) {
     while (bytes < sizeof part && bytes > existing && (path[bytes - 1] == '/' || rmdir(part) == 0)) {
         cut_name(part);
         bytes = strlen(part);
+    }
+}
+
+void ox_folder_sweep(const char *path) {
+    DIR *const folder = opendir(path);
+    const struct dirent *entry = NULL;
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        if (is_temporary(entry->d_name) && unlinkat(dirfd(folder), entry->d_name, 0) != 0) {
+            ox_log(OX_LOG_WARN, "%s: %s, left by a process that was killed, cannot be removed: %s", path,
+                   entry->d_name, strerror(errno));
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
     }
 }
 

@@ -82,6 +82,9 @@ OX_MUST enum ox_status ox_folder_make(const char *path);
  * rest again as far as it is empty. */
 OX_MUST enum ox_status ox_folder_make_anew(const char *path, size_t *existing);
 void ox_folder_unmake(const char *path, size_t existing);
+/* Removes the temporary files of ox_file_replace and ox_file_copy that killed processes have left directly in a folder.
+ * For a caller who knows that nobody is writing there. */
+void ox_folder_sweep(const char *path);
 OX_MUST enum ox_status ox_folder_sync(const char *path);
 /* Renames a complete, synced folder into place and syncs the parent. `to` must not exist. */
 OX_MUST enum ox_status ox_folder_commit(const char *from, const char *to);

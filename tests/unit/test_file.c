@@ -270,6 +270,26 @@ static void test_unmake(void) {
     REQUIRE_OK(ox_folder_remove(there));
 }
 
+/* What a killed process has left goes, what only looks like it stays. */
+static void test_sweep(void) {
+    static const char *const names[] = {".offload-12-0.tmp", ".offload-12-7.tmp", ".offload-012-0.tmp",
+                                        ".offload-1.tmp",    ".offload-1-2.tmp2", ".offload-x-1.tmp",
+                                        "offload-1-2.tmp",   ".offload-1-2"};
+    char folder[OX_PATH_BYTES], path[OX_PATH_BYTES], name[64];
+    REQUIRE_OK(ox_folder_make(in_folder("swept", folder)));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(name, sizeof name, "swept/%s", names[i]);
+        REQUIRE_OK(ox_file_replace(in_folder(name, path), "x", 1));
+    }
+    ox_folder_sweep(folder);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(name, sizeof name, "swept/%s", names[i]);
+        CHECK(ox_path_exists(in_folder(name, path)) == (i >= 2));
+    }
+    ox_folder_sweep(in_folder("swept/nothing", path));
+    REQUIRE_OK(ox_folder_remove(folder));
+}
+
 static void refused_input(const char *path, const char *words) {
     int fd = -1;
     uint64_t bytes = 0;
@@ -350,6 +370,7 @@ int main(void) {
     test_writer();
     test_folders();
     test_unmake();
+    test_sweep();
     test_inputs();
     test_shared();
     return test_end();
