@@ -6,6 +6,7 @@
 #include "tests/sys_run.h"
 #include "tests/test.h"
 
+#include <dirent.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -34,6 +35,11 @@ static const char *root;
 
 static const char *in_root(char *path, const char *name) {
     snprintf(path, SYS_PATH_BYTES, "%s/%s", root, name);
+    return path;
+}
+
+static const char *drive_of(char *path, const char *name) {
+    snprintf(path, SYS_PATH_BYTES, "%s/%s-drive", root, name);
     return path;
 }
 
@@ -66,7 +72,7 @@ static void fill_config(struct ox_config *config, const char *name, const char *
     set_option(config, "model", model_path);
     set_option(config, "data", text_path);
     set_option(config, "output", in_root(path, name));
-    snprintf(drive, sizeof drive, "%s-drive:16MiB", path);
+    snprintf(drive, sizeof drive, "%s:16MiB", drive_of(path, name));
     set_option(config, "nvme", drive);
     snprintf(steps, sizeof steps, "%d", TINY_STEPS);
     set_option(config, "max-steps", steps);
@@ -110,40 +116,41 @@ static void on_saved(void *context, const char *path, double seconds) {
     atomic_store(&told->saved_step, strtoull(strrchr(path, '-') + 1, NULL, 10));
 }
 
-static enum ox_status train(const struct ox_config *config, tiny_wrap *wrap, struct tiny_told *told) {
+static enum ox_status train(const struct ox_config *config, const struct tiny_seam *seam, struct tiny_told *told) {
     static const struct ox_trainer_events events;
     const struct ox_trainer_hooks hooks = {.context = told, .start = on_start, .step = on_step, .saved = on_saved};
     struct ox_trainer *trainer = NULL;
     int ended_by = 0;
     enum ox_status status = ox_trainer_open(config, &trainer);
     if (status == OX_OK) {
-        if (wrap != NULL) {
-            trainer->engine_config.io = wrap(trainer->engine_config.io);
+        if (seam != NULL) {
+            trainer->engine_config.io = seam->begin(trainer->engine_config.io);
         }
         status = ox_trainer_run(trainer, &events, &hooks, &ended_by);
     }
     told->status = status;
     snprintf(told->text, sizeof told->text, "%s", status != OX_OK ? ox_error_text() : "");
     ox_trainer_close(&trainer);
+    if (seam != NULL && seam->end != NULL) {
+        seam->end();
+    }
     return status;
 }
 
 /* ---- processes --------------------------------------------------------------------------------------- */
 
-static enum tiny_end run_as(const char *name, const char *io_backend, enum tiny_start start, tiny_wrap *wrap,
-                            struct tiny_told *told) {
+static enum tiny_end run_as(const char *name, const char *io_backend, enum tiny_start start,
+                            const struct tiny_seam *seam, struct tiny_told *told) {
     static struct ox_config config;
-    char path[SYS_PATH_BYTES + 16];
+    char path[SYS_PATH_BYTES];
     memset(told, 0, sizeof *told);
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-        in_root(path, name);
-        strcat(path, "-drive");
-        sys_make_folder(path);
+        sys_make_folder(drive_of(path, name));
         fill_config(&config, name, io_backend, start);
         ox_log_set_sink(on_log, told);
-        const enum ox_status status = train(&config, wrap, told);
+        const enum ox_status status = train(&config, seam, told);
         fflush(stdout);
         _exit(status == OX_OK ? 0 : 3);
     }
@@ -163,14 +170,20 @@ static enum tiny_end run_as(const char *name, const char *io_backend, enum tiny_
     return WEXITSTATUS(how) == 0 ? TINY_DONE : TINY_FAILED;
 }
 
-enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, tiny_wrap *wrap, struct tiny_told *told) {
-    return run_as("disturbed", io_backend, start, wrap, told);
+const char *tiny_folder(void) {
+    static char path[SYS_PATH_BYTES];
+    return in_root(path, "disturbed");
+}
+
+enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
+                       struct tiny_told *told) {
+    return run_as("disturbed", io_backend, start, seam, told);
 }
 
 static void remove_run(const char *name) {
-    char path[SYS_PATH_BYTES + 16];
+    char path[SYS_PATH_BYTES];
     sys_remove_folder(in_root(path, name));
-    sys_remove_folder(strcat(path, "-drive"));
+    sys_remove_folder(drive_of(path, name));
 }
 
 static void remove_memory(void) {
@@ -242,17 +255,30 @@ static void complain(const char *what, const char *why, const struct tiny_told *
     test_failure_count++;
 }
 
+static bool has_temporaries(void) {
+    DIR *const folder = opendir(tiny_folder());
+    const struct dirent *entry;
+    bool found = false;
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        found = found || strstr(entry->d_name, ".tmp") != NULL;
+    }
+    closedir(folder);
+    return found;
+}
+
 static bool was_nothing(const struct tiny_told *told) {
     return strstr(told->text, "holds no run") != NULL || strstr(told->text, "neither a complete checkpoint") != NULL;
 }
 
-bool tiny_end_well(const char *io_backend, const struct tiny_told *before, bool lines_lost, const char *what) {
+bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const char *what) {
     static struct tiny_told *told;
     const int failures = test_failure_count;
     told = told != NULL ? told : tiny_shared(sizeof *told);
     enum tiny_end end = run_as("disturbed", io_backend, TINY_RESUME, NULL, told);
     if (end == TINY_FAILED && before->began == 0 && was_nothing(told)) {
-        end = run_as("disturbed", io_backend, TINY_OVERWRITE, NULL, told);
+        /* A start that failed by itself has taken back what it made; one that was killed could not. */
+        const enum tiny_start start = before->status != OX_OK ? TINY_FRESH : TINY_OVERWRITE;
+        end = run_as("disturbed", io_backend, start, NULL, told);
         tiny_counts.started_over++;
     } else {
         tiny_counts.resumed++;
@@ -262,12 +288,14 @@ bool tiny_end_well(const char *io_backend, const struct tiny_told *before, bool 
     if (end != TINY_DONE) {
         complain(what, "cannot go on", before, told);
     } else if (told->begin_step + 1 < before->step || told->begin_step > before->step + 1 ||
-               told->begin_step < before->saved_step) {
+               told->begin_step < before->begin_step || told->begin_step < before->saved_step) {
         complain(what, "went on elsewhere", before, told);
     } else if (told->warnings > 0) {
         complain(what, "a warning", before, told);
-    } else if (!same_end(lines_lost)) {
+    } else if (!same_end(before->warnings > 0)) {
         complain(what, "other bits", before, told);
+    } else if (has_temporaries()) {
+        complain(what, "a temporary file", before, told);
     }
     remove_run("disturbed");
     return test_failure_count == failures;

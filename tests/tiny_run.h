@@ -28,8 +28,11 @@ struct tiny_told {
     char text[OX_ERROR_TEXT_BYTES];
 };
 
-/* Puts itself between the run and the kernel; called in the new process, once the trainer is open. */
-typedef const struct ox_io_backend *tiny_wrap(const struct ox_io_backend *inner);
+/* What a test puts between the run and the kernel; called in the new process. */
+struct tiny_seam {
+    const struct ox_io_backend *(*begin)(const struct ox_io_backend *inner); /* the trainer is open, nothing written */
+    void (*end)(void); /* when the run has ended by itself; or NULL */
+};
 
 /* First of all: starts the program anew where the matrix library would have threads of its own, which spin while they
  * wait, in every one of many short processes. */
@@ -42,14 +45,16 @@ enum tiny_place { TINY_IN_MEMORY, TINY_ON_DRIVE };
 void tiny_begin(enum tiny_place place);
 /* Memory that forked processes share, zeroed; never given back. */
 void *tiny_shared(size_t bytes);
-/* Runs to the end, or to where it is cut short; `wrap` may be NULL. */
-enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, tiny_wrap *wrap, struct tiny_told *told);
-/* Undisturbed, from what the run before has left: goes on, or starts over where it had not begun. Checks that at most
- * one of the steps that `before` told of was lost, no checkpoint, and that the end is that of the undisturbed run;
- * `lines_lost`: lines of metrics.jsonl may be missing. Then removes the run. False when a check failed: `what` is
- * printed. */
-bool tiny_end_well(const char *io_backend, const struct tiny_told *before, bool lines_lost, const char *what);
-
+/* Where the run's folder is: what lies below it begins with this and a slash. */
+const char *tiny_folder(void);
+/* Runs to the end, or to where it is cut short. */
+enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
+                       struct tiny_told *told);
+/* Undisturbed, from what the run `before` has left: goes on, or starts over where it had not begun. Checks that at most
+ * one of the steps that were told of is lost, and no checkpoint, and that the end is that of the undisturbed run. Where
+ * `before` warned of a checkpoint on the way or of a line of metrics.jsonl that could not be written, these may be
+ * missing. Then removes the run. False when a check failed; `what` is printed then. */
+bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const char *what);
 /* What tiny_end_well has seen. */
 struct tiny_counts {
     uint64_t resumed, started_over, steps_lost, commits_untold;

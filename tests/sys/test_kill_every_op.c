@@ -1,6 +1,7 @@
 /* A whole tiny run, killed at every operation it asks of its drive, at three moments of each: before the backend sees
  * it, while it is under way, and when it is complete but the caller has not been told. Whoever goes on loses at most
- * one step and ends with the bits of the run that nobody disturbed.
+ * one step and ends with the bits of the run that nobody disturbed; so does who goes on after one that was killed while
+ * it went on.
  *
  * Operations are open, allocate, flush and close of the drive file, and every read and write. In memory all of them
  * are taken; on a drive, where requests outlive a process, every STRIDE-th, at another offset for each moment and
@@ -21,6 +22,8 @@ enum { STRIDE_IN_MEMORY = 16, STRIDE_ON_DRIVE = 96 };
 #else
 enum { STRIDE_IN_MEMORY = 1, STRIDE_ON_DRIVE = 24 };
 #endif
+
+enum { AGAIN = 6 }; /* of those who go on, every so many times fewer are killed */
 
 enum moment { BEFORE, UNDER_WAY, COMPLETE, MOMENT_COUNT };
 static const char *const moment_names[MOMENT_COUNT] = {"before", "under way", "complete"};
@@ -148,7 +151,7 @@ static enum ox_status queue_reap(struct ox_io_queue *queue, struct ox_io_done *o
     return status;
 }
 
-static const struct ox_io_backend *wrap(const struct ox_io_backend *backend) {
+static const struct ox_io_backend *begin(const struct ox_io_backend *backend) {
     static struct ox_io_backend killer;
     inner = backend;
     killer = *backend;
@@ -163,23 +166,48 @@ static const struct ox_io_backend *wrap(const struct ox_io_backend *backend) {
     return &killer;
 }
 
+static const struct tiny_seam seam = {.begin = begin};
+
 /* ---- the sweep --------------------------------------------------------------------------------------- */
 
 static struct tiny_told *told; /* shared */
 static uint64_t kill_count;
 
-/* False when the run ends before it comes to that operation. */
-static bool kill_at(const char *io_backend, enum moment moment, uint64_t idx) {
-    char what[96];
+static bool is_killed(const char *io_backend, enum tiny_start start, enum moment moment, uint64_t idx) {
     target->moment = moment;
     target->idx = idx;
     memset(target->passed, 0, sizeof target->passed);
-    const enum tiny_end end = tiny_run(io_backend, TINY_FRESH, wrap, told);
+    const enum tiny_end end = tiny_run(io_backend, start, &seam, told);
     CHECK(end != TINY_FAILED && told->warnings == 0);
-    snprintf(what, sizeof what, "%s, %s, operation %llu", io_backend, moment_names[moment], (unsigned long long)idx);
     kill_count += end == TINY_KILLED;
-    tiny_end_well(io_backend, told, false, what);
     return end == TINY_KILLED;
+}
+
+/* False when the run ends before it comes to that operation. */
+static bool kill_at(const char *io_backend, enum moment moment, uint64_t idx) {
+    char what[96];
+    const bool killed = is_killed(io_backend, TINY_FRESH, moment, idx);
+    snprintf(what, sizeof what, "%s, %s, operation %llu", io_backend, moment_names[moment], (unsigned long long)idx);
+    tiny_end_well(io_backend, told, what);
+    return killed;
+}
+
+/* The same of a process that goes on after one that was killed at operation `first_idx`. */
+static bool kill_again_at(const char *io_backend, uint64_t first_idx, enum moment moment, uint64_t idx) {
+    char what[96];
+    CHECK(is_killed(io_backend, TINY_FRESH, UNDER_WAY, first_idx));
+    const uint64_t step = told->step, saved_step = told->saved_step;
+    CHECK(told->began);
+    const bool killed = is_killed(io_backend, TINY_RESUME, moment, idx);
+    if (!told->began) { /* it has seen nothing */
+        told->step = step;
+        told->began = 1;
+    }
+    told->saved_step = told->saved_step > saved_step ? told->saved_step : saved_step;
+    snprintf(what, sizeof what, "%s, operation %llu, then %s, operation %llu", io_backend,
+             (unsigned long long)first_idx, moment_names[moment], (unsigned long long)idx);
+    tiny_end_well(io_backend, told, what);
+    return killed;
 }
 
 static void sweep_backend(const char *io_backend, uint64_t stride, uint64_t offset) {
@@ -191,6 +219,15 @@ static void sweep_backend(const char *io_backend, uint64_t stride, uint64_t offs
         CHECK(target->passed[moment] > 100 || test_failure_count > 0);
         printf("%s, %s: %llu operations\n", io_backend, moment_names[moment],
                (unsigned long long)target->passed[moment]);
+    }
+    const uint64_t first_idx = target->passed[UNDER_WAY] * 2 / 3;
+    for (int moment = 0; moment < MOMENT_COUNT; moment++) {
+        uint64_t idx = (offset + (uint64_t)moment) % (AGAIN * stride);
+        while (test_failure_count < 5 && kill_again_at(io_backend, first_idx, (enum moment)moment, idx)) {
+            idx += AGAIN * stride;
+        }
+        printf("%s, %s: %llu operations after a kill at operation %llu\n", io_backend, moment_names[moment],
+               (unsigned long long)target->passed[moment], (unsigned long long)first_idx);
     }
 }
 
