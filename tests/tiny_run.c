@@ -229,7 +229,8 @@ static bool is_part(const char *some, const char *all) {
     return true;
 }
 
-static bool same_end(bool lines_lost) {
+/* `lines_lost`: of metrics.jsonl; `save_lost`: the checkpoint on the way. */
+static bool same_end(bool lines_lost, bool save_lost) {
     static const char *const types[] = {"step", "eval"};
     static const int steps[] = {TINY_SAVED_STEP, TINY_STEPS};
     char name[64], left[SYS_PATH_BYTES], right[SYS_PATH_BYTES];
@@ -238,7 +239,7 @@ static bool same_end(bool lines_lost) {
         snprintf(name, sizeof name, "undisturbed/checkpoint-%d", steps[i]);
         in_root(left, name);
         in_root(right, name + strlen("un"));
-        same = (i == 0 && lines_lost && !sys_exists(right)) || (sys_same_checkpoint(left, right) && same);
+        same = (i == 0 && save_lost && !sys_exists(right)) || (sys_same_checkpoint(left, right) && same);
         char *const expected = sys_curve(in_root(left, "undisturbed"), types[i]);
         char *const curve = sys_curve(in_root(right, "disturbed"), types[i]);
         same = (lines_lost ? is_part(curve, expected) : sys_same_text(types[i], expected, curve)) && same;
@@ -285,6 +286,8 @@ bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const
         tiny_counts.steps_lost += before->step > told->begin_step;
         tiny_counts.commits_untold += before->step < told->begin_step;
     }
+    /* A checkpoint on the way is filled by the next step: when that is committed first, nothing can make up for it. */
+    const bool left_behind = before->saved_step < TINY_SAVED_STEP && told->begin_step > TINY_SAVED_STEP;
     if (end != TINY_DONE) {
         complain(what, "cannot go on", before, told);
     } else if (told->begin_step + 1 < before->step || told->begin_step > before->step + 1 ||
@@ -292,7 +295,7 @@ bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const
         complain(what, "went on elsewhere", before, told);
     } else if (told->warnings > 0) {
         complain(what, "a warning", before, told);
-    } else if (!same_end(before->warnings > 0)) {
+    } else if (!same_end(before->warnings > 0, before->warnings > 0 || left_behind)) {
         complain(what, "other bits", before, told);
     } else if (has_temporaries()) {
         complain(what, "a temporary file", before, told);

@@ -51,9 +51,10 @@ const char *tiny_folder(void);
 enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
                        struct tiny_told *told);
 /* Undisturbed, from what the run `before` has left: goes on, or starts over where it had not begun. Checks that at most
- * one of the steps that were told of is lost, and no checkpoint, and that the end is that of the undisturbed run. Where
- * `before` warned of a checkpoint on the way or of a line of metrics.jsonl that could not be written, these may be
- * missing. Then removes the run. False when a check failed; `what` is printed then. */
+ * one of the steps that were told of is lost, and no checkpoint, and that the end is that of the undisturbed run. What
+ * `before` warned of may be missing: a checkpoint on the way, a line of metrics.jsonl. So may a checkpoint on the way
+ * that had not been told of when the next step was committed. Then removes the run. False when a check failed; `what`
+ * is printed then. */
 bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const char *what);
 /* What tiny_end_well has seen. */
 struct tiny_counts {

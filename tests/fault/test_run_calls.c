@@ -42,11 +42,12 @@ static struct {
     uint64_t idx;
     bool persistent;
 } rule;
-static bool armed, ours[FDS]; /* descriptors of files and folders of the run */
-static bool dies_after; /* the call that was counted last */
+static bool armed;
+static atomic_bool ours[FDS];         /* descriptors of files and folders of the run */
+static _Thread_local bool dies_after; /* the call that was counted last */
 /* Shared: of every point, and of all that change something. */
 static struct seen {
-    uint64_t calls[POINT_COUNT], changes, hits;
+    _Atomic uint64_t calls[POINT_COUNT], changes, hits;
 } *seen;
 
 /* ---- the calls --------------------------------------------------------------------------------------- */
