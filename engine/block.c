@@ -517,25 +517,29 @@ static void add_loop(struct ox_plan_work *work, double rows, double floats) {
     work->ops++;
 }
 
+/* c (m, n) = a (m, k) b (k, n). What is multiplied is read, packed and read again; the result is written, and read
+ * before where it is added to. */
+static void add_product(struct ox_plan_work *work, double m, double n, double k, bool adds) {
+    work->product_flops += 2 * m * n * k;
+    work->bytes += (3 * (m * k + k * n) + (adds ? 2 : 1) * m * n) * sizeof(float);
+}
+
 static void add_linear(struct ox_plan_work *work, double rows, double in_count, double out_count) {
-    work->product_flops += 2 * rows * in_count * out_count;
-    work->bytes += (rows * (in_count + out_count) + in_count * out_count) * sizeof(float);
+    add_product(work, rows, out_count, in_count, false);
     work->ops++;
 }
 
-/* Both gradients; that of the weight is added to. */
 static void add_linear_back(struct ox_plan_work *work, double rows, double in_count, double out_count) {
-    work->product_flops += 4 * rows * in_count * out_count;
-    work->bytes += (2 * rows * (in_count + out_count) + 3 * in_count * out_count) * sizeof(float);
+    add_product(work, rows, in_count, out_count, false);
+    add_product(work, out_count, in_count, rows, true);
     work->ops++;
 }
 
 /* Two products of each pair forward, five backward. */
 static void add_attention(struct ox_plan_work *work, const struct ox_shape *shape, uint32_t unit_idx, double products) {
     const struct ox_attention_shape attention = attention_of_unit(shape, unit_idx);
-    const struct widths w = widths_of(&shape->model->config);
     work->attention_flops += products * 2 * (double)ox_ops_attention_pairs(&attention) * attention.head_dim;
-    add_loop(work, shape->rows, products / 2 * (w.qkv + w.att));
+    work->ops++;
 }
 
 static struct ox_plan_work block_work(const struct ox_shape *shape, uint32_t unit_idx, bool backward) {

@@ -120,7 +120,7 @@ const char *ox_link_name(enum ox_link link);
 const char *ox_traffic_name(enum ox_traffic_kind kind);
 
 /* What compute does in one task, for predictions. Products of whole matrices and those within heads of attention run
- * at different rates; bytes are those that operations read and write, each operand once. */
+ * at different rates; bytes are those that operations read and write, packing included, and attention's left out. */
 struct ox_plan_work {
     double product_flops, attention_flops, bytes;
     uint32_t ops; /* operations, queued one by one */
