@@ -106,11 +106,21 @@ static bool is_there(const char *name) {
 
 /* ---- cases ------------------------------------------------------------------------------------------ */
 
+/* A store elsewhere: checkpoints on the way are then filled while training goes on. */
+static void add_drive(bool drive) {
+    char path[SYS_PATH_BYTES];
+    if (drive) {
+        sys_make_folder(sys_path(path, "drive"));
+        sys_args_word(&args, "--nvme=%s:32MiB", path);
+    }
+}
+
 /* Room for two checkpoints of 0.9 MB beside the 16 MiB that a save leaves free. */
-static void test_checkpoints(void) {
+static void test_checkpoints(bool drive) {
     char path[SYS_PATH_BYTES];
     CHECK(mount_disk("size=18637k"));
     begin("disk/run", "--max-steps 4 --save-steps 1");
+    add_drive(drive);
     sys_run(&args, &process);
     CHECK(strstr(process.outcome.err, "warning: no checkpoint at step 3: ") != NULL);
     CHECK(strstr(process.outcome.err, "step 4/4 | loss ") != NULL);
@@ -123,12 +133,14 @@ static void test_checkpoints(void) {
     /* The last whole one is where the run goes on, once there is room. */
     sys_remove_folder(sys_path(path, "disk/run/checkpoint-1"));
     begin("disk/run", "--max-steps 4 --resume latest");
+    add_drive(drive);
     sys_run_well(&args, &process);
-    CHECK(strstr(process.outcome.err, "resumed at step 2 of 4 from ") != NULL);
+    CHECK(strstr(process.outcome.err, drive ? "resumed at step 4 of 4 from " : "resumed at step 2 of 4 from ") != NULL);
     check_whole("disk/run/checkpoint-4");
     check_whole("disk/run/checkpoint-2");
 
     /* What a run without a full disk gives. */
+    sys_remove_folder(sys_path(path, "elsewhere"));
     begin("elsewhere", "--max-steps 4");
     sys_run_well(&args, &process);
     char left[SYS_PATH_BYTES];
@@ -187,7 +199,8 @@ int main(void) {
     unmount_disk();
     sys_write_model("llama", config_path);
     sys_write_text(20000, text_path);
-    test_checkpoints();
+    test_checkpoints(false);
+    test_checkpoints(true);
     test_no_room_at_all();
     test_store();
     test_export();
