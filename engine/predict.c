@@ -5,9 +5,11 @@
 #include "engine/engine_internal.h"
 #include "offload/floor.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- machines ------------------------------------------------------------------------------------- */
 
@@ -40,6 +42,10 @@ static void fit_drives(struct ox_machine *machine, uint32_t drive_count) {
 
 static enum ox_status find_machine(const struct ox_predict_input *input, struct ox_prediction *out) {
     out->profiled = input->profile[0] != '\0';
+    if (out->profiled && access(input->profile, R_OK) != 0) {
+        return ox_fail_errno(OX_E_CONFIG, errno, "--profile %s: cannot be read; `offload bench all --output FILE` "
+                             "writes one", input->profile);
+    }
     if (!out->profiled) {
         nominal_machine(&out->machine);
     }
@@ -52,12 +58,24 @@ static enum ox_status find_machine(const struct ox_predict_input *input, struct 
 
 /* ---- the floor ------------------------------------------------------------------------------------- */
 
-static double floor_of(const struct ox_predict_input *input, const struct ox_machine *machine) {
+/* Compute alone: the passes of the plan, which no order changes. The formulas' own count is of any model. */
+static double passes_seconds(const struct ox_plan *plan, const struct ox_sim_setup *setup) {
+    double seconds = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const uint8_t kind = plan->tasks[i].kind;
+        if (kind == OX_TASK_FORWARD || kind == OX_TASK_HEAD || kind == OX_TASK_BACKWARD) {
+            seconds += ox_sim_task_work(setup, plan, i).seconds;
+        }
+    }
+    return seconds;
+}
+
+static double floor_of(const struct ox_predict_input *input, const struct ox_sim_setup *setup) {
     const struct ox_plan_budget *const budget = &input->plan->input.budget;
     const struct ox_model *const model = input->config->model;
     const double rows = (double)input->config->batch * input->config->seq;
     struct ox_floor_case given = {
-        .box = ox_floor_box_of(machine),
+        .box = ox_floor_box_of(setup->machine),
         .model = {.params = (double)model->param_count, .layers = model->config.layers,
                   .hidden = model->config.hidden, .seq = input->config->seq, .micro_tokens = rows},
         .run = {.schedule = OX_FLOOR_F, .state_bytes = ox_shard_bytes_per_elem(&input->plan->table),
@@ -66,7 +84,11 @@ static double floor_of(const struct ox_predict_input *input, const struct ox_mac
     given.box.gpu_bytes = (double)budget->device_bytes;
     given.box.host_bytes = (double)budget->host_bytes;
     given.box.gpu_reserved_bytes = given.box.host_reserved_bytes = 0; /* budgets are the run's alone */
-    const double seconds = ox_floor_of(&given).step_seconds;
+    const struct ox_floor least = ox_floor_of(&given);
+    double seconds = passes_seconds(input->plan->train, setup);
+    for (int i = OX_FLOOR_H2D; i < OX_FLOOR_RESOURCE_COUNT; i++) {
+        seconds = fmax(seconds, least.seconds[i]);
+    }
     return isfinite(seconds) ? seconds : NAN;
 }
 
@@ -85,7 +107,7 @@ enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_predic
                                            .optimizer_threads = input->optimizer_threads,
                                            .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
         ox_sim_run(sim, input->plan->train, &setup, &out->step);
-        out->floor_seconds = floor_of(input, &out->machine);
+        out->floor_seconds = floor_of(input, &setup);
     }
     ox_sim_close(&sim);
     return status;

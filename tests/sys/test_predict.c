@@ -1,0 +1,134 @@
+/* Predicted step times as a user meets them: in the plan, for another machine, and beside each step of a run. */
+#include "tests/sys_run.h"
+#include "tests/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+static struct sys_args args;
+static struct sys_process process;
+static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
+
+/* A machine whose compute takes so long that nothing else counts. */
+static void write_profile(const char *name, double flops, char *path) {
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"offload_profile\": 2, \"name\": \"%s\", \"source\": \"a test\", \"task_seconds\": 1e-9, \"gpu\": null,"
+             " \"host\": {\"memory_bytes\": 1e10, \"cores\": 4, \"dram_bytes_per_second\": 1e15,"
+             " \"core_flops_per_second\": %g, \"flops_per_second\": %g,"
+             " \"adam\": {\"threads\": 4, \"f32_seconds_per_param\": 1e-12}},"
+             " \"drives\": []}", name, flops, 4 * flops);
+    char file[64];
+    snprintf(file, sizeof file, "%s.json", name);
+    sys_write_file(file, text, path);
+}
+
+static void begin(const char *command, const char *words) {
+    sys_args_begin(&args, command);
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_add(&args, "--seq-len 32 --batch-size 2 --gradient-accumulation-steps 2 --host-mem 64MiB");
+    sys_args_add(&args, words);
+}
+
+/* The plan as JSON; the caller's. */
+static json_t *plan(const char *words, const char *profile) {
+    begin("plan", "--format json");
+    sys_args_add(&args, words);
+    if (profile != NULL) {
+        sys_args_word(&args, "--profile=%s", profile);
+    }
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    CHECK(json != NULL);
+    return json;
+}
+
+static double number(const json_t *json, const char *key) {
+    return json_number_value(json_object_get(json, key));
+}
+
+static void check_text(const json_t *json, const char *key, const char *expected) {
+    const char *const text = json_string_value(json_object_get(json, key));
+    CHECK(text != NULL && strcmp(text, expected) == 0);
+}
+
+static void test_machines(const char *slow, const char *fast) {
+    json_t *const a = plan("", slow), *const b = plan("", fast);
+    const double seconds = number(a, "predicted_seconds");
+    CHECK(seconds > 0 && number(a, "floor_seconds") > 0 && number(a, "floor_seconds") <= seconds);
+    CHECK(number(b, "predicted_seconds") < seconds / 9.5 && number(b, "predicted_seconds") > seconds / 10.5);
+    check_text(a, "binding_resource", "cores");
+    check_text(a, "machine", "slow");
+    CHECK(json_is_true(json_object_get(a, "profiled")) && json_is_true(json_object_get(a, "feasible")));
+    CHECK(number(json_object_get(a, "predicted_busy_seconds"), "compute") > 0.9 * seconds);
+    json_decref(b);
+    json_t *const one = plan("--compute-threads 1", slow); /* of the machine's four */
+    CHECK(number(one, "predicted_seconds") > 3.5 * seconds);
+    json_decref(one);
+    json_decref(a);
+}
+
+/* Without --profile: the user's own, and without that a nominal machine, which is said. */
+static void test_standard_place(const char *slow) {
+    char folder[SYS_PATH_BYTES], place[SYS_PATH_BYTES];
+    sys_make_folder(sys_path(folder, "conf"));
+    CHECK(setenv("XDG_CONFIG_HOME", folder, 1) == 0);
+    json_t *json = plan("", NULL);
+    check_text(json, "machine", "nominal");
+    CHECK(json_is_false(json_object_get(json, "profiled")));
+    json_decref(json);
+    sys_make_folder(sys_path(place, "conf/offload"));
+    CHECK(rename(slow, sys_path(place, "conf/offload/machine.json")) == 0);
+    json = plan("", NULL);
+    check_text(json, "machine", "slow");
+    json_decref(json);
+    begin("plan", "--profile=/nowhere/machine.json");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "/nowhere/machine.json") != NULL);
+}
+
+/* Every step's line has what the plan has; the profile is not part of the run's configuration. */
+static void test_run(const char *fast) {
+    char run[SYS_PATH_BYTES], path[SYS_PATH_BYTES], line[8192];
+    json_t *const expected = plan("", fast);
+    begin("train", "--max-steps 2");
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", sys_path(run, "run"));
+    sys_args_word(&args, "--profile=%s", fast);
+    sys_run_well(&args, &process);
+    FILE *file = fopen(sys_path(path, "run/metrics.jsonl"), "r");
+    CHECK(file != NULL);
+    int steps = 0;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        json_t *const json = json_loads(line, 0, NULL);
+        const char *const type = json_string_value(json_object_get(json, "type"));
+        if (type != NULL && strcmp(type, "step") == 0) {
+            steps++;
+            CHECK(number(json, "predicted_seconds") == number(expected, "predicted_seconds"));
+        }
+        json_decref(json);
+    }
+    CHECK(steps == 2);
+    if (file != NULL) {
+        fclose(file);
+    }
+    file = fopen(sys_path(path, "run/config.resolved.yaml"), "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        CHECK(strstr(line, "fast.json") == NULL);
+    }
+    CHECK(file != NULL && fclose(file) == 0);
+    json_decref(expected);
+}
+
+int main(void) {
+    char slow[SYS_PATH_BYTES], fast[SYS_PATH_BYTES];
+    sys_write_model("llama", model_path);
+    sys_write_text(20000, text_path);
+    write_profile("slow", 1e6, slow);
+    write_profile("fast", 1e7, fast);
+    test_machines(slow, fast);
+    test_run(fast);
+    test_standard_place(slow);
+    return test_end();
+}
