@@ -40,6 +40,7 @@ struct ox_tracing {
     uint64_t step;               /* the last one of training, which evaluations count with */
     uint64_t missed;             /* tasks whose ring was full */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    float *predicted; /* seconds of each task of training */
 };
 
 /* ---- the lanes' side --------------------------------------------------------------------------------- */
@@ -136,7 +137,8 @@ void ox_tracing_issue(struct ox_tracing *tracing, const struct ox_plan *plan, ui
                        .link = link_of(&engine->config.budget, task->lane),
                        .traffic = (uint8_t)ox_trace_traffic_of((enum ox_task_kind)task->kind),
                        .step = tracing->step, .task_idx = task_idx, .unit_idx = task->unit_idx,
-                       .mb_idx = task->mb_idx, .bytes = task->bytes, .queued_ns = now_ns}};
+                       .mb_idx = task->mb_idx, .bytes = task->bytes, .queued_ns = now_ns,
+                       .predicted_seconds = train ? (double)tracing->predicted[task_idx] : 0}};
     }
     pthread_mutex_unlock(&log->lock);
 }
@@ -203,8 +205,15 @@ static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tr
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     head->epoch_unix_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    head->run_ahead = OX_RUN_AHEAD_TASKS;
     head->max_steps = config->max_steps;
     head->rated_bytes = config->rated_bytes;
+    if (config->predicted != NULL) {
+        ox_trace_head_predict(head, config->predicted);
+        for (uint32_t i = 0; i < plan->train->task_count; i++) {
+            tracing->predicted[i] = (float)head->plans[OX_TRACE_TRAIN].tasks[i].predicted_seconds;
+        }
+    }
     snprintf(head->title, sizeof head->title, "%s", config->title);
     status = ox_trace_writer_open(config->path, head, config->bytes_max, &tracing->writer);
     ox_trace_head_close(&head);
@@ -217,12 +226,18 @@ enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing
     if (tracing == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for the trace", config->path);
     }
+    tracing->predicted = calloc(engine->plan->train->task_count + 1u, sizeof *tracing->predicted);
+    if (tracing->predicted == NULL) {
+        free(tracing);
+        return ox_fail(OX_E_NOMEM, "%s: no memory for the trace", config->path);
+    }
     tracing->engine = engine;
     tracing->epoch_ns = ox_clock_ns();
     tracing->steps_left = config->steps_max > 0 ? config->steps_max : UINT64_MAX;
     memcpy(tracing->traffic, engine->traffic, sizeof tracing->traffic); /* no step is under way */
     const enum ox_status status = open_writer(tracing, config);
     if (status != OX_OK) {
+        free(tracing->predicted);
         free(tracing);
         return status;
     }
@@ -245,6 +260,7 @@ void ox_tracing_close(struct ox_tracing **tracing_ptr) {
         pthread_mutex_destroy(&tracing->logs[i].lock);
     }
     ox_trace_writer_close(&tracing->writer);
+    free(tracing->predicted);
     free(tracing);
     *tracing_ptr = NULL;
 }

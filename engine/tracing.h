@@ -18,6 +18,7 @@ struct ox_tracing_config {
     uint64_t steps_max;   /* of this process that are recorded; 0 = all */
     uint64_t max_steps;   /* of the run */
     uint64_t rated_bytes; /* of each drive; 0 = not known */
+    const struct ox_sim *predicted; /* which has run the plan of training last; NULL: no predictions */
 };
 
 /* Between steps. ox_engine_close ends it. */

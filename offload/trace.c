@@ -118,12 +118,14 @@ static void walk_names(struct walk *walk, struct ox_trace_head *head) {
         [OX_TRACE_LANES] = OX_TRACE_LANES_MAX, [OX_TRACE_TASKS] = OX_TRACE_NAMES_MAX,
         [OX_TRACE_LINKS] = OX_TRACE_LINKS_MAX, [OX_TRACE_TRAFFIC] = OX_TRACE_KINDS_MAX,
         [OX_TRACE_BUFS] = OX_TRACE_BUFS_MAX,   [OX_TRACE_TIERS] = OX_TRACE_TIERS_MAX};
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.- ";
     for (int table = 0; table < OX_TRACE_TABLE_COUNT; table++) {
         struct ox_trace_names *const names = &head->names[table];
         counted(walk, &names->count, counts[table]);
         refuse_if(walk, names->count == 0);
         for (uint32_t i = 0; i < names->count; i++) {
             text(walk, names->text[i], OX_TRACE_NAME_BYTES);
+            refuse_if(walk, names->text[i][strspn(names->text[i], letters)] != '\0');
         }
     }
 }
@@ -212,6 +214,7 @@ static bool walk_head(struct walk *walk, struct ox_trace_head *head) {
     word64(walk, &head->max_steps);
     word64(walk, &head->rated_bytes);
     word32(walk, &head->drive_count);
+    word32(walk, &head->run_ahead);
     flag(walk, &head->unified);
     text(walk, head->title, OX_TRACE_TITLE_BYTES);
     walk_names(walk, head);
@@ -438,6 +441,24 @@ enum ox_status ox_trace_head_open(const struct ox_plan *train, const struct ox_p
     head->drive_count = budget->drive_count;
     *out = head;
     return OX_OK;
+}
+
+void ox_trace_head_predict(struct ox_trace_head *head, const struct ox_sim *sim) {
+    struct ox_trace_plan *const plan = &head->plans[OX_TRACE_TRAIN];
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        plan->tasks[i].predicted_begin = ox_sim_begin(sim, i);
+        plan->tasks[i].predicted_seconds = ox_sim_end(sim, i) - ox_sim_begin(sim, i);
+    }
+}
+
+bool ox_trace_is_predicted(const struct ox_trace_head *head) {
+    const struct ox_trace_plan *const plan = &head->plans[OX_TRACE_TRAIN];
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        if (plan->tasks[i].predicted_seconds > 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void ox_trace_head_close(struct ox_trace_head **head_ptr) {

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "offload/plan.h"
+#include "offload/sim.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -71,6 +72,7 @@ struct ox_trace_head {
     uint64_t budget_bytes[OX_TRACE_TIERS_MAX];
     uint64_t rated_bytes;             /* of each drive, by its maker; 0 = not known */
     uint32_t drive_count;
+    uint32_t run_ahead;               /* tasks that may be issued and not done; 0 = no limit */
     bool unified;                     /* host memory is device memory */
     struct ox_trace_names names[OX_TRACE_TABLE_COUNT];
     struct ox_trace_plan plans[OX_TRACE_PLAN_COUNT];
@@ -80,6 +82,10 @@ struct ox_trace_head {
 OX_MUST enum ox_status ox_trace_head_open(const struct ox_plan *train, const struct ox_plan *eval,
                                           const struct ox_plan_budget *budget, struct ox_trace_head **out);
 void ox_trace_head_close(struct ox_trace_head **head);
+
+/* Gives the tasks of training the times that `sim` found when it ran that plan last. */
+void ox_trace_head_predict(struct ox_trace_head *head, const struct ox_sim *sim);
+bool ox_trace_is_predicted(const struct ox_trace_head *head);
 
 /* ---- records -------------------------------------------------------------------------------------- */
 
