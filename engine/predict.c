@@ -130,12 +130,12 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
     const struct ox_sim_result *const step = &prediction->step;
     char floor_text[96] = "", waits[320], source[192];
     if (!isnan(prediction->floor_seconds)) {
-        snprintf(floor_text, sizeof floor_text, "; no order of work takes less than %.3g s", prediction->floor_seconds);
+        snprintf(floor_text, sizeof floor_text, "; no order of work takes less than %.4g s", prediction->floor_seconds);
     }
     waits_text(step, waits, sizeof waits);
     snprintf(source, sizeof source, "the profile of %s", prediction->machine.name);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
-             "predicted: %.3g s a step, %.4g tokens/s%s\n"
+             "predicted: %.4g s a step, %.4g tokens/s%s\n"
              "  binding: %s, at its limit %.0f %% of the step%s\n"
              "  by %s\n", step->seconds, (double)tokens / step->seconds, floor_text,
              ox_sim_resource_name(step->binding), 100 * step->binding_share, waits,
