@@ -102,6 +102,8 @@ struct ox_config {
     uint64_t tiles;          /* 0 = planner's choice */
     int64_t prefetch_depth;  /* -1 = planner's choice */
     uint64_t chunk_elems;    /* parameters per chunk */
+    char optimizer_overlap[16];  /* auto, off, held, speculative */
+    int64_t speculative_units;   /* -1: planned */
     enum ox_tier_choice activation_tier; /* activation checkpoints */
     enum ox_tier_choice weights_tier, state_tier, grads_tier; /* homes; auto = what fits, nearest first */
     char io_backend[16];     /* auto | uring | threads */

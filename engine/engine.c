@@ -192,7 +192,10 @@ static enum ox_status open_memory(struct ox_engine *engine) {
     }
     const uint32_t task_max = train->task_count > eval->task_count ? train->task_count : eval->task_count;
     engine->marks = calloc(task_max + 1u, sizeof *engine->marks);
-    if (engine->marks == NULL) {
+    engine->unit_due = calloc(2 * (size_t)train->unit_count, 1);
+    engine->due_now = engine->unit_due == NULL ? NULL : engine->unit_due + train->unit_count;
+    engine->calm_steps = UINT32_MAX / 2; /* the first step assumes the best */
+    if (engine->marks == NULL || engine->unit_due == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
     return ox_tiers_open(engine->device, bytes, &engine->tiers);
@@ -260,6 +263,7 @@ void ox_engine_close(struct ox_engine **engine_ptr) {
     ox_pool_close(&engine->optim_pool);
     ox_tiers_close(&engine->tiers);
     ox_device_close(&engine->device);
+    free(engine->unit_due);
     free(engine->marks);
     ox_engine_plan_close(&engine->plan);
     free(engine);
@@ -367,32 +371,38 @@ enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t r
     return open_store(engine, run_id, true);
 }
 
-/* Planes that live in memory come back from the last commit. What stays on the drives is read too, for its checksums:
- * damage is found while the run can still turn to a checkpoint. Costs what one step reads. */
-static enum ox_status load_and_verify(struct ox_engine *engine) {
+enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx) {
     const struct ox_shard_table *const table = &engine->plan->table;
-    for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
-        for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
-            struct ox_chunk_view view;
-            if (engine->config.stop != NULL && *engine->config.stop != 0) {
-                return ox_fail(OX_E_ABORTED, "stopped while the store was read");
-            }
-            ox_engine_chunk_view(engine, unit_idx, i, &view);
-            const struct ox_chunk chunk = ox_shard_chunk(table, unit_idx, i);
-            const struct ox_store_op ops[] = {
-                {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
-                {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
-            };
-            enum ox_status status = ox_store_run(engine->plane_port, ops, 2);
-            if (status == OX_OK) {
-                status = ox_engine_chunk_put(engine, unit_idx, i, &view);
-            }
-            if (status != OX_OK) {
-                return status;
-            }
+    for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
+        struct ox_chunk_view view;
+        if (engine->config.stop != NULL && *engine->config.stop != 0) {
+            return ox_fail(OX_E_ABORTED, "stopped while the store was read");
+        }
+        ox_engine_chunk_view(engine, unit_idx, i, &view);
+        const struct ox_chunk chunk = ox_shard_chunk(table, unit_idx, i);
+        const struct ox_store_op ops[] = {
+            {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
+            {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
+        };
+        enum ox_status status = ox_store_run(engine->plane_port, ops, 2);
+        if (status == OX_OK) {
+            status = ox_engine_chunk_put(engine, unit_idx, i, &view);
+        }
+        if (status != OX_OK) {
+            return status;
         }
     }
     return OX_OK;
+}
+
+/* Planes that live in memory come back from the last commit. What stays on the drives is read too, for its checksums:
+ * damage is found while the run can still turn to a checkpoint. Costs what one step reads. */
+static enum ox_status load_and_verify(struct ox_engine *engine) {
+    enum ox_status status = OX_OK;
+    for (uint32_t unit_idx = 0; unit_idx < engine->plan->table.unit_count && status == OX_OK; unit_idx++) {
+        status = ox_engine_load_unit(engine, unit_idx);
+    }
+    return status;
 }
 
 enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run_id[2]) {
@@ -402,5 +412,6 @@ enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run
     }
     struct ox_store_info info;
     ox_store_info(engine->store, &info);
+    engine->weights_step = info.step;
     return info.committed ? load_and_verify(engine) : OX_OK;
 }

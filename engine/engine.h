@@ -103,7 +103,7 @@ void ox_chunk_clear(const struct ox_chunk_view *view);
  * how many of them it cannot hold. */
 void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane);
 OX_MUST uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane);
-/* Fills the view from wherever the planes live. */
+/* Fills the view from wherever the planes live; nothing is pending (ox_engine_settle). */
 OX_MUST enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                            struct ox_chunk_view *out);
 /* Writes the view to wherever the planes live. All chunks between load_begin and load_commit. */
@@ -150,23 +150,37 @@ struct ox_step_result {
     double seconds;
     double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT];
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* bytes that did cross, counted where they did */
+    /* That the plan foresees for such a step: the plan's own figures, but where steps overlap for the first one, and
+     * for those about a clipped one. */
+    uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 
-/* On failure all lanes are drained, the transaction is aborted, and the last commit stands. OX_E_ABORTED: `stop`. */
+/* On failure all lanes are drained, the transaction is aborted, and the last commit stands: the next call begins with
+ * it, also where planes live in memory. OX_E_ABORTED: `stop`.
+ *
+ * Where the plan lets steps overlap, a step's update and its commit happen in the next call, and a failure of that
+ * falls back by two steps: ox_store_info tells. `meta` is kept until then. A stopped step leaves the update of the one
+ * before it pending. */
 OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
                                       struct ox_step_result *out);
 
+/* Finishes and commits an update that is pending; nothing happens where there is none. Before planes are read or
+ * loaded, and before the engine is closed when the last step is to stay. */
+OX_MUST enum ox_status ox_engine_settle(struct ox_engine *engine);
+
 /* Shown every chunk as it was before the optimizer changes it: all planes, from wherever they live, and `values` as
  * room. So a checkpoint of the last commit costs no reads of its own. Units come in the plan's order and chunks in
- * theirs, each at most once a step; a skipped step shows none, a failed one may have shown some, and only the step's
- * result tells. The call comes on a thread of the engine, one at a time. The view's planes may not be written and are
- * valid until the call returns: the chunk is updated after it, while transfers and the chunks before it go on. */
+ * theirs, once each, or twice alike where a speculative update is done again; a skipped step shows none, a failed one
+ * may have shown some, and only the step's result tells. The call comes on a thread of the engine, one at a time. The
+ * view's planes may not be written and are valid until the call returns: the chunk is updated after it, while transfers
+ * and the chunks before it go on. */
 struct ox_tee {
     void (*chunk)(void *context, uint32_t unit_idx, uint32_t chunk_idx, const struct ox_chunk_view *view);
     void *context;
 };
-/* Between steps; copied; NULL clears. Without a store nothing streams and none is called: planes are then read between
- * steps with ox_engine_chunk_get. */
+/* Between steps; copied; NULL clears. What is shown is what the last step leads to, whenever its successor's update
+ * runs: where steps overlap that is within the next two. Without a store nothing streams and none is called: planes are
+ * then read between steps with ox_engine_chunk_get. */
 void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee);
 
 /* Loss alone, over the batches as filled: the sum and not the mean. */

@@ -29,6 +29,32 @@ struct ox_step_state {
     double loss, grad_norm, grad_scale;
     bool finite;
     struct ox_adam_hyper hyper;
+    /* With overlap, set before the first task is issued: */
+    bool pending, begin_due; /* there is an update of the step before; its transaction is still to begin */
+    bool from_store;         /* which begins with what the last commit holds, not memory */
+    bool speculates;         /* the last units are updated in backward */
+    bool settles;            /* nothing but what is pending */
+    uint64_t weights_step;   /* of the planes that compute uses, last commit or not; 0: last commit */
+    struct ox_adam_hyper early_hyper;
+    uint64_t early_nonfinite_count;
+};
+
+/* The update of a step that has been decided on and waits for the next step, or has got part of the way. */
+struct ox_pending {
+    bool exists;
+    bool begun;      /* its transaction */
+    bool from_store; /* memory may hold what was updated too early: the last commit is what it begins with */
+    uint64_t step, base_step; /* that it leads to, that it begins with */
+    struct ox_adam_hyper hyper;
+    uint32_t meta_bytes;
+    unsigned char meta[OX_STORE_META_BYTES_MAX];
+};
+
+/* What an ADAM task is to do. */
+struct ox_adam_order {
+    const struct ox_adam_hyper *hyper; /* NULL: only bring the planes of base_step to the target */
+    bool from_store;                   /* all planes come from the last commit, whatever memory holds */
+    uint64_t base_step;                /* of the planes that it begins with */
 };
 
 struct ox_engine {
@@ -49,8 +75,14 @@ struct ox_engine {
     bool loading;          /* between load_begin and load_commit: chunks go to the store too */
     uint64_t batch_bytes;
     struct ox_step_state step;
+    struct ox_pending pending;
+    uint8_t *unit_due, *due_now; /* per unit: whether the pending update is still to run; as the step found it */
+    uint64_t weights_step;       /* of the last update, pending or committed */
+    uint32_t calm_steps;         /* since the norm was clipped or not finite */
+    bool must_restore;           /* planes in memory may not be those of the last commit */
     float *tee_values; /* of a chunk, behind the stream's slots */
     struct ox_tee tee; /* chunk is NULL: none */
+    uint64_t tee_step; /* whose planes it is to see */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* by atomic access alone: all lanes count */
 };
 
@@ -58,8 +90,34 @@ struct ox_engine {
 struct ox_host_task {
     const struct ox_plan *plan;
     uint32_t task_idx;
+    bool idle; /* has nothing to do this time */
 };
 enum ox_status ox_host_task_run(void *engine, const void *host_task);
+
+/* ---- steps that overlap: engine/overlap.c ------------------------------------------------------------ */
+
+/* Decides what the tasks of the step will do; step.input is set. */
+void ox_overlap_begin_step(struct ox_engine *engine);
+/* Whether a task has nothing to do in this step: it then only keeps its place. */
+bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *task);
+struct ox_adam_order ox_overlap_order(const struct ox_engine *engine, const struct ox_task *task);
+/* An ADAM task has updated its unit, with so many parameters that are not finite. */
+OX_MUST enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task *task,
+                                          uint64_t nonfinite_count);
+OX_MUST enum ox_status ox_overlap_begin_transaction(struct ox_engine *engine, const struct ox_task *task);
+OX_MUST enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task *task);
+/* What the drives' and the device's links should have seen in this step. */
+void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+/* After all lanes have drained with `status`, which is returned unless something worse is found. */
+OX_MUST enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status status);
+OX_MUST enum ox_status ox_overlap_end_settle(struct ox_engine *engine, enum ox_status status);
+/* Before a step or a reading of planes: after a failure the last commit is read back. */
+OX_MUST enum ox_status ox_overlap_make_ready(struct ox_engine *engine);
+/* Reads the planes that compute uses, as of the step's weights_step, to [hi | lo] of the whole unit; waits. */
+OX_MUST enum ox_status ox_engine_read_planes(struct ox_engine *engine, struct ox_store_port *port, uint32_t unit_idx,
+                                             unsigned char *target);
+/* Reads a unit from the last commit to where it lives. */
+OX_MUST enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx);
 
 /* Adds to the counters of what crossed a link; host-device copies of unified memory cross none. */
 void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes);

@@ -42,24 +42,30 @@ static enum ox_status finish_port(struct ox_store_port *port, enum ox_status sta
 
 /* ---- drives --------------------------------------------------------------------------------------- */
 
-static enum ox_status read_weights(const struct task_run *run) {
-    struct ox_engine *const engine = run->engine;
-    const struct ox_shard *const shard = &engine->plan->table.shards[run->task->unit_idx];
-    unsigned char *const target = lease(run, OX_USE_TARGET).ptr;
+enum ox_status ox_engine_read_planes(struct ox_engine *engine, struct ox_store_port *port, uint32_t unit_idx,
+                                     unsigned char *target) {
+    const struct ox_shard *const shard = &engine->plan->table.shards[unit_idx];
+    const uint64_t step = engine->step.weights_step;
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < shard->chunk_count && status == OX_OK; i++) {
-        const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, run->task->unit_idx, i);
-        status = submit(engine->read_port, &(struct ox_store_op){
-            .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES});
+        const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, i);
+        status = submit(port, &(struct ox_store_op){
+            .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
+            .step = step});
         ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
         if (status == OX_OK && engine->config.fp32) {
             unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
-            status = submit(engine->read_port, &(struct ox_store_op){
-                .kind = OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx, .buffer = lo});
+            status = submit(port, &(struct ox_store_op){
+                .kind = OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx, .buffer = lo, .step = step});
             ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_LO_BYTES);
         }
     }
-    return finish_port(engine->read_port, status);
+    return finish_port(port, status);
+}
+
+static enum ox_status read_weights(const struct task_run *run) {
+    return ox_engine_read_planes(run->engine, run->engine->read_port, run->task->unit_idx,
+                                 lease(run, OX_USE_TARGET).ptr);
 }
 
 static enum ox_status move_act(const struct task_run *run, bool write) {
@@ -160,16 +166,16 @@ static void decide(const struct task_run *run) {
 static enum ox_status commit(const struct task_run *run) {
     struct ox_engine *const engine = run->engine;
     const enum ox_status status = ox_optim_drain(engine);
-    if (status != OX_OK) {
-        return status;
-    }
-    return ox_store_commit(engine->store, engine->step.input->meta, engine->step.input->meta_bytes);
+    return status == OX_OK ? ox_overlap_commit(engine, run->task) : status;
 }
 
 enum ox_status ox_host_task_run(void *engine, const void *host_task) {
     const struct ox_host_task *const given = host_task;
     const struct task_run run = {
         .engine = engine, .plan = given->plan, .task = &given->plan->tasks[given->task_idx]};
+    if (given->idle) {
+        return OX_OK;
+    }
     switch ((enum ox_task_kind)run.task->kind) {
     case OX_TASK_READ:
         return read_weights(&run);
@@ -187,6 +193,8 @@ enum ox_status ox_host_task_run(void *engine, const void *host_task) {
     case OX_TASK_NORM:
         decide(&run);
         return OX_OK;
+    case OX_TASK_BEGIN:
+        return ox_overlap_begin_transaction(run.engine, run.task);
     case OX_TASK_ADAM:
         return ox_optim_run(run.engine, run.plan, run.task);
     case OX_TASK_COMMIT:

@@ -40,10 +40,6 @@ static uint64_t grad_width(const struct ox_engine *engine) {
     return engine->config.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-static bool has_tee(const struct ox_engine *engine) {
-    return engine->tee.chunk != NULL;
-}
-
 /* The state of a chunk from element `begin` of the unit on, wherever it is updated. */
 static struct ox_state_planes state_at(const struct chunk_run *run, uint64_t begin) {
     const struct ox_state_format format = run->engine->config.state;
@@ -97,7 +93,7 @@ static void gather(const struct chunk_run *run) {
 /* Called before the update: the tee sees the planes of the last commit. */
 static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
     const struct ox_engine *const engine = owner;
-    if (!has_tee(engine)) {
+    if (engine->tee.chunk == NULL || at->run.base_step != engine->tee_step) {
         return;
     }
     const struct chunk_run run = run_of(owner, at);
@@ -118,9 +114,25 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
 
 /* Copies of the new planes that memory keeps besides. */
 static void scatter(const struct chunk_run *run) {
-    if (run->unit->target.lo != NULL) {
-        const void *const lo = state_at(run, run->chunk.first).lo;
-        memcpy(run->unit->target.lo + run->chunk.first, lo, run->chunk.count * OX_LO_BYTES);
+    const struct ox_unit_run *const unit = run->unit;
+    const uint64_t first = run->chunk.first, hi_bytes = run->chunk.count * OX_HI_BYTES;
+    const uint64_t lo_bytes = run->chunk.count * OX_LO_BYTES;
+    if (unit->target.hi != NULL) {
+        memcpy(unit->target.hi + first, run->hi, hi_bytes);
+    }
+    if (unit->target.state != NULL) {
+        ox_state_copy(run->engine, unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_UNIT);
+    }
+    if (unit->target.lo != NULL) {
+        memcpy(unit->target.lo + first, state_at(run, first).lo, lo_bytes);
+    }
+    if (unit->target.planes != NULL) {
+        const uint64_t elems = run->engine->plan->table.shards[unit->unit_idx].elem_count;
+        memcpy(unit->target.planes + first * OX_HI_BYTES, run->hi, hi_bytes);
+        if (run->engine->config.fp32) {
+            unsigned char *const lo = unit->target.planes + elems * OX_HI_BYTES;
+            memcpy(lo + first * OX_LO_BYTES, state_at(run, first).lo, lo_bytes);
+        }
     }
 }
 
@@ -165,8 +177,7 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
         .first = range.begin,
         .count = range.end - range.begin,
     };
-    return ox_update_run_pool(engine->optim_pool, engine->config.isa, engine->config.state, &span,
-                              &engine->step.hyper);
+    return ox_update_run_pool(engine->optim_pool, engine->config.isa, engine->config.state, &span, unit->hyper);
 }
 
 _Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_SHARD_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0,
@@ -211,27 +222,40 @@ static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct 
                                    const struct ox_task *task) {
     const struct ox_shard *const shard = &engine->plan->table.shards[task->unit_idx];
     const struct ox_resident at = ox_engine_resident(engine, task->unit_idx);
+    const struct ox_adam_order order = ox_overlap_order(engine, task);
     struct ox_unit_run run = {
         .unit_idx = task->unit_idx,
         .chunk_count = shard->chunk_count,
+        .hyper = order.hyper,
+        .base_step = order.base_step,
         .source = {.hi = at.hi,
                    .state = at.state,
                    .grad = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_GRAD).ptr},
-        .target = {.lo = at.weights_lo},
+        .target = {.lo = at.weights_lo,
+                   .planes = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_TARGET).ptr},
     };
     if (shard->homes.weights == OX_TIER_DEVICE) {
         use_staging(engine, ox_tiers_lease(&engine->tiers, plan, task, OX_USE_WEIGHTS).ptr, &run);
+    }
+    if (order.from_store) {
+        run.target.hi = run.source.hi;
+        run.target.state = run.source.state;
+        run.source.hi = NULL;
+        run.source.state = NULL;
     }
     return run;
 }
 
 /* The optimizer's task after this one, when all that its reads need is there by now: state and weights of the last
- * commit are, and its gradient if no later write of the spool has to end for it. */
-static const struct ox_task *task_ahead(const struct ox_plan *plan, const struct ox_task *task) {
+ * commit are, unless there is a commit in between, and its gradient if no later write of the spool has to end for
+ * it. */
+static const struct ox_task *task_ahead(const struct ox_engine *engine, const struct ox_plan *plan,
+                                        const struct ox_task *task) {
     const struct ox_task *const past = &plan->tasks[plan->task_count];
-    for (const struct ox_task *next = task + 1; next < past; next++) {
-        if (next->kind == OX_TASK_ADAM) {
-            return next->deps[OX_LANE_NVME_WRITE] <= task->deps[OX_LANE_NVME_WRITE] ? next : NULL;
+    for (const struct ox_task *next = task + 1; next < past && next->kind != OX_TASK_COMMIT; next++) {
+        if (next->kind == OX_TASK_ADAM && !ox_overlap_is_idle(engine, next)) {
+            const bool there = next->deps[OX_LANE_NVME_WRITE] <= task->deps[OX_LANE_NVME_WRITE];
+            return there && ox_overlap_order(engine, next).hyper != NULL ? next : NULL;
         }
     }
     return NULL;
@@ -249,7 +273,8 @@ static enum ox_status stream_unit(struct ox_engine *engine, const struct ox_unit
             ox_stream_put(engine->stream);
         }
     }
-    const bool in_memory = run->source.hi != NULL || run->source.state != NULL || run->target.lo != NULL;
+    const bool in_memory = run->source.hi != NULL || run->source.state != NULL || run->target.hi != NULL ||
+                           run->target.state != NULL || run->target.lo != NULL || run->target.planes != NULL;
     return status == OX_OK && in_memory ? ox_stream_settle(engine->stream) : status;
 }
 
@@ -290,13 +315,17 @@ void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, co
 
 void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
     engine->tee = tee == NULL ? (struct ox_tee){0} : *tee;
+    engine->tee_step = engine->weights_step;
 }
 
 enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
     const struct ox_unit_run run = unit_run(engine, plan, task);
     uint64_t nonfinite_count = 0;
+    if (run.hyper == NULL) {
+        return ox_engine_read_planes(engine, engine->plane_port, run.unit_idx, run.target.planes);
+    }
     if (engine->stream != NULL) {
-        const struct ox_task *const next = task_ahead(plan, task);
+        const struct ox_task *const next = task_ahead(engine, plan, task);
         ox_stream_begin(engine->stream, &run);
         if (next != NULL) {
             const struct ox_unit_run ahead = unit_run(engine, plan, next);
@@ -309,10 +338,5 @@ enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan
     } else {
         update_in_place(engine, &run, &nonfinite_count);
     }
-    if (nonfinite_count > 0) {
-        return ox_fail(OX_E_CORRUPT, "unit %u: %llu parameters became infinite or NaN in the optimizer although the "
-                       "gradient was finite; the step is not committed; lower the learning rate or resume earlier",
-                       task->unit_idx, (unsigned long long)nonfinite_count);
-    }
-    return OX_OK;
+    return ox_overlap_updated(engine, task, nonfinite_count);
 }

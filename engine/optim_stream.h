@@ -13,6 +13,7 @@
 #ifndef OX_ENGINE_OPTIM_STREAM_H
 #define OX_ENGINE_OPTIM_STREAM_H
 
+#include "cpu_optim/optim.h"
 #include "nvme/store.h"
 
 #ifdef __cplusplus
@@ -24,6 +25,8 @@ enum { OX_STREAM_SLOTS_MAX = 8, OX_STREAM_OPS_MAX = 4 };
 /* One unit's way through the optimizer, as data; pointers are the whole unit's. */
 struct ox_unit_run {
     uint32_t unit_idx, chunk_count;
+    const struct ox_adam_hyper *hyper;
+    uint64_t base_step; /* of the planes that it begins with */
     /* Where a plane is updated; NULL: in the slot, where it came to from the store. `hi` may be the staging of a unit
      * that lives on the device. */
     struct {
@@ -31,9 +34,11 @@ struct ox_unit_run {
         void *state;
         const unsigned char *grad; /* read only */
     } source;
-    /* What gets a copy besides the store. */
+    /* What gets a copy besides the store; NULL: nothing. */
     struct {
-        uint16_t *lo; /* compute's own copy, behind hi */
+        uint16_t *hi, *lo; /* lo is compute's own, behind hi */
+        void *state;
+        unsigned char *planes; /* where forward wants them: all of hi, and in fp32 all of lo behind it */
     } target;
 };
 

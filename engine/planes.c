@@ -153,6 +153,7 @@ static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx
 
 enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                    struct ox_chunk_view *out) {
+    OX_ASSERT(!engine->pending.exists && !engine->must_restore);
     ox_engine_chunk_view(engine, unit_idx, chunk_idx, out);
     enum ox_status status = get_from_store(engine, unit_idx, chunk_idx, out);
     if (status == OX_OK && engine->plan->table.shards[unit_idx].homes.weights == OX_TIER_DEVICE) {
@@ -197,8 +198,10 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
 }
 
 enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
-    OX_ASSERT(!engine->loading);
+    OX_ASSERT(!engine->loading && !engine->pending.exists);
     engine->loading = true;
+    engine->must_restore = false;
+    engine->weights_step = step;
     return engine->store == NULL ? OX_OK : ox_store_begin(engine->store, step);
 }
 

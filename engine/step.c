@@ -228,6 +228,7 @@ static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
 
 static enum ox_status issue_task(struct ox_engine *engine, const struct ox_plan *plan, uint32_t idx) {
     const struct ox_task *const task = &plan->tasks[idx];
+    const bool idle = ox_overlap_is_idle(engine, task);
     const struct issue is = {.engine = engine, .plan = plan, .task = task, .lane = engine->lanes[task->lane]};
     for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
         if (task->deps[lane] == 0) {
@@ -241,10 +242,13 @@ static enum ox_status issue_task(struct ox_engine *engine, const struct ox_plan 
     if (task->lane == OX_LANE_COMPUTE) {
         return issue_compute(&is, &engine->marks[idx]);
     }
+    if (idle && (task->lane == OX_LANE_H2D || task->lane == OX_LANE_D2H)) {
+        return engine->ops.mark(is.lane, &engine->marks[idx]);
+    }
     if (task->lane == OX_LANE_H2D || task->lane == OX_LANE_D2H) {
         return issue_copy(&is, &engine->marks[idx]);
     }
-    const struct ox_host_task host = {.plan = plan, .task_idx = idx};
+    const struct ox_host_task host = {.plan = plan, .task_idx = idx, .idle = idle};
     return ox_host_lane_submit(is.lane, ox_host_task_run, &host, sizeof host, &engine->marks[idx]);
 }
 
@@ -252,10 +256,9 @@ static bool stop_asked(const struct ox_step_input *input) {
     return input->stop != NULL && *input->stop != 0;
 }
 
-/* The optimizer begins once the norm is known and the step is worth taking. */
-static enum ox_status begin_optimizer(struct ox_engine *engine, const struct ox_plan *plan, uint32_t norm_idx,
-                                      bool *skip) {
-    enum ox_status status = ox_mark_join(engine->marks[norm_idx]);
+/* The norm is known: whether the step is worth taking. Without overlap the optimizer follows. */
+static enum ox_status decide(struct ox_engine *engine, uint32_t norm_idx, bool *skip) {
+    const enum ox_status status = ox_mark_join(engine->marks[norm_idx]);
     if (status != OX_OK) {
         return status;
     }
@@ -270,16 +273,17 @@ static enum ox_status begin_optimizer(struct ox_engine *engine, const struct ox_
                                               .finite = engine->step.finite};
         engine->step.input->decided(engine->step.input->context, &result);
     }
-    if (*skip || engine->store == NULL) {
-        return OX_OK;
-    }
-    for (uint32_t i = norm_idx; i < plan->task_count; i++) {
+    return OX_OK;
+}
+
+/* The slots of the optimizer's stream lie where the plan says. */
+static void set_slots(struct ox_engine *engine, const struct ox_plan *plan) {
+    for (uint32_t i = 0; i < plan->task_count && engine->store != NULL; i++) {
         if (plan->tasks[i].kind == OX_TASK_ADAM) {
             ox_optim_set_slots(engine, plan, &plan->tasks[i]);
-            break;
+            return;
         }
     }
-    return ox_store_begin(engine->store, engine->step.input->step);
 }
 
 static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *plan) {
@@ -296,7 +300,7 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
         }
         bool skip = false;
         if (status == OX_OK && plan->tasks[i].kind == OX_TASK_NORM) {
-            status = begin_optimizer(engine, plan, i, &skip);
+            status = decide(engine, i, &skip);
         }
         if (status != OX_OK || skip) {
             return status;
@@ -335,15 +339,43 @@ static void poison(struct ox_engine *engine, const struct ox_plan *plan) {
 static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *plan,
                                const struct ox_step_input *input) {
     OX_ASSERT(input->target_count > 0 && input->meta_bytes <= OX_STORE_META_BYTES_MAX);
-    engine->step = (struct ox_step_state){
-        .input = input, .plan = plan, .loss_scale = (float)(1.0 / (double)input->target_count), .finite = true};
-    poison(engine, plan);
-    const enum ox_status status = drain_all(engine, issue_all(engine, plan));
-    ox_tracing_end(engine->tracing, plan, status);
-    if (status != OX_OK && engine->store != NULL) {
-        ox_store_abort(engine->store);
+    enum ox_status status = ox_overlap_make_ready(engine);
+    if (status != OX_OK) {
+        return status;
     }
-    return status;
+    engine->step = (struct ox_step_state){
+        .input = input, .plan = plan, .loss_scale = (float)(1.0 / (double)input->target_count), .finite = true,
+        .weights_step = engine->weights_step};
+    poison(engine, plan);
+    const bool train = plan->kind == OX_PLAN_TRAIN;
+    if (train) {
+        ox_overlap_begin_step(engine);
+        set_slots(engine, plan);
+    }
+    status = drain_all(engine, issue_all(engine, plan));
+    ox_tracing_end(engine->tracing, plan, status);
+    return train ? ox_overlap_end_step(engine, status) : status;
+}
+
+enum ox_status ox_engine_settle(struct ox_engine *engine) {
+    const struct ox_plan *const plan = engine->plan->train;
+    enum ox_status status = ox_overlap_make_ready(engine);
+    if (status != OX_OK || !engine->pending.exists) {
+        return status;
+    }
+    static const struct ox_step_input nothing = {0};
+    engine->step = (struct ox_step_state){.input = &nothing, .plan = plan, .settles = true};
+    ox_overlap_begin_step(engine);
+    set_slots(engine, plan);
+    memset(engine->marks, 0, plan->task_count * sizeof *engine->marks);
+    /* One after the other: that two of them do not share space may rest on tasks between them, which are left out. */
+    for (uint32_t i = 0; i < plan->task_count && status == OX_OK; i++) {
+        if (plan->tasks[i].before) {
+            status = issue_task(engine, plan, i);
+            status = status == OX_OK ? ox_mark_join(engine->marks[i]) : status;
+        }
+    }
+    return ox_overlap_end_settle(engine, drain_all(engine, status));
 }
 
 static void read_clocks(struct ox_engine *engine, struct ox_lane_stats out[OX_LANE_COUNT]) {
@@ -379,6 +411,7 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
                 __atomic_load_n(&engine->traffic[link][kind], __ATOMIC_SEQ_CST) - traffic[link][kind];
         }
     }
+    ox_overlap_planned(engine, out->planned);
     out->loss = engine->step.loss;
     out->grad_norm = engine->step.grad_norm;
     out->grad_scale = engine->step.grad_scale;
@@ -388,7 +421,10 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
 
 enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input, double *loss_sum) {
     const struct ox_plan *const plan = engine->plan->eval;
-    const enum ox_status status = run_plan(engine, plan, input);
+    enum ox_status status = ox_engine_settle(engine);
+    if (status == OX_OK) {
+        status = run_plan(engine, plan, input);
+    }
     if (status != OX_OK) {
         return status;
     }

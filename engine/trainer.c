@@ -108,7 +108,11 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
                  .act_tier = tier_wish(config->activation_tier),
                  .weights_tier = tier_wish(config->weights_tier),
                  .state_tier = tier_wish(config->state_tier),
-                 .grad_tier = tier_wish(config->grads_tier)},
+                 .grad_tier = tier_wish(config->grads_tier),
+                 .overlap = strcmp(config->optimizer_overlap, "auto") == 0 ? -1
+                            : strcmp(config->optimizer_overlap, "off") == 0 ? 0 : 1,
+                 .early_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
+                                                                               : (int32_t)config->speculative_units},
         .chunk_elems = config->chunk_elems,
         .nvme_folders = trainer->nvme_folders,
         .nvme_bytes = trainer->nvme_bytes,

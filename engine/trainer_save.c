@@ -69,7 +69,9 @@ void ox_trainer_save_settle(struct ox_trainer *trainer) {
         return;
     }
     const uint64_t begin_ns = ox_clock_ns();
-    if (!trainer->is_torn && trainer->state.optimizer_steps == trainer->tee_state.optimizer_steps) {
+    /* Where steps overlap the update that shows the planes may be pending. */
+    const bool settled = !trainer->is_torn && ox_engine_settle(trainer->engine) == OX_OK;
+    if (settled && trainer->state.optimizer_steps == trainer->tee_state.optimizer_steps) {
         ox_checkpoint_tee_fill(trainer->tee); /* no step has changed the state since */
     }
     close_tee(trainer, begin_ns);

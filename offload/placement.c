@@ -174,7 +174,9 @@ static double cost(const struct search *s) {
     /* Transfers that run ahead hide behind work; what does not run ahead is waited for. */
     static const double waiting[] = {1.5, 1.1, 1.0};
     const uint32_t depth = s->in->placement.prefetch_depth;
-    return seconds * waiting[depth < 2 ? depth : 2] + 1e-6 * s->in->placement.tiles;
+    /* The optimizer's transfers hide behind compute only where steps overlap. */
+    const double overlapping = s->in->placement.overlap ? 1.0 : 1.3;
+    return seconds * overlapping * waiting[depth < 2 ? depth : 2] + 1e-6 * s->in->placement.tiles;
 }
 
 /* Extents are whole on one drive: what fits in the sum of allowances may not fit in each. */
@@ -237,6 +239,39 @@ static bool act_tier_allowed(const struct search *s, enum ox_tier tier) {
                                 : tier == OX_TIER_HOST || !s->in->budget.unified;
 }
 
+/* How many of the last units may be updated in backward: what the update replaces must stay on the drives. Backward is
+ * about three quarters of a step's compute, so it takes as much of the optimizer. */
+static uint32_t early_units(const struct search *s) {
+    const uint32_t unit_count = s->table->unit_count;
+    if (s->in->budget.nvme_bytes == 0 || ox_plan_generations(&s->in->budget) < 2) {
+        return 0;
+    }
+    return s->wish->early_units >= 0 ? (uint32_t)ox_min_u64((uint64_t)s->wish->early_units, unit_count)
+                                     : unit_count * 3 / 4;
+}
+
+/* With overlap where that fits, and with fewer chunks in flight before without. */
+static void consider_overlap(struct search *s, struct ox_placement placement) {
+    for (int overlap = 1; overlap >= 0; overlap--) {
+        const bool refused = s->wish->overlap >= 0 && overlap != s->wish->overlap;
+        if (refused || (overlap == 1 && s->in->model.eval_only)) {
+            continue;
+        }
+        placement.overlap = overlap == 1;
+        placement.early_units = placement.overlap ? early_units(s) : 0;
+        s->in->placement = placement;
+        if (consider(s)) {
+            return;
+        }
+        if (placement.stage_slots == SLOTS_DEEP) {
+            s->in->placement.stage_slots = SLOTS_SHALLOW;
+            if (consider(s)) {
+                return;
+            }
+        }
+    }
+}
+
 static void consider_tiles(struct search *s, uint32_t tiles) {
     for (int tier = OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
         if (!act_tier_allowed(s, (enum ox_tier)tier)) {
@@ -247,16 +282,12 @@ static void consider_tiles(struct search *s, uint32_t tiles) {
                 break; /* a wished depth is tried once */
             }
             const uint32_t chosen = s->wish->prefetch_depth >= 0 ? (uint32_t)s->wish->prefetch_depth : (uint32_t)depth;
-            s->in->placement = (struct ox_placement){
+            consider_overlap(s, (struct ox_placement){
                 .tiles = tiles,
                 .prefetch_depth = chosen,
                 .act_tier = (enum ox_tier)tier,
                 .stage_slots = chosen < 2 ? chosen + 1 : SLOTS_DEEP,
-            };
-            if (!consider(s) && chosen >= 2) {
-                s->in->placement.stage_slots = SLOTS_SHALLOW;
-                (void)consider(s);
-            }
+            });
         }
     }
 }

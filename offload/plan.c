@@ -23,8 +23,8 @@ const char *ox_task_name(enum ox_task_kind kind) {
     static const char *const names[OX_TASK_KIND_COUNT] = {
         "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-pack", "grad-save", "grad-write",
-        "grad-read", "grad-load", "reduce",     "norm",      "download",  "adam",      "refresh",   "loss",
-        "commit"};
+        "grad-read", "grad-load", "reduce",     "norm",      "begin",     "download",  "adam",     "refresh",
+        "loss",      "commit"};
     OX_ASSERT((unsigned)kind < OX_TASK_KIND_COUNT);
     return names[kind];
 }
@@ -153,6 +153,7 @@ static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
     scratch->segments = carve(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
     scratch->grad_spool = carve(memory, units, sizeof(uint32_t));
     scratch->grad_live = carve(memory, units, sizeof(uint32_t));
+    scratch->grad_early = carve(memory, units, sizeof(uint32_t));
     scratch->weights_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->table_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->act = carve(memory, units * micro_batches, sizeof(uint32_t));
@@ -168,9 +169,9 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     OX_ASSERT(units >= 2 && micro_batches >= 1);
     /* Of a unit, a micro-batch has six tasks at most (forward, save, write; read, load, backward), and a tile
      * twelve (three forward; three for weights and six for gradients backward). As many tiles as micro-batches are
-     * the most. Beside them a tile has twelve for tied weights, a step four per unit. */
+     * the most. Beside them a tile has twelve for tied weights, a step eight per unit. */
     const uint64_t stages = micro_batches * 2 * (units + 1);
-    const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + 12) + units * 4 + 64;
+    const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + 12) + units * 8 + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);

@@ -50,11 +50,12 @@ enum ox_task_kind {
     OX_TASK_GRAD_LOAD,    /* h2d: partial sum of the tiles before                        */
     OX_TASK_REDUCE,       /* reduce: square sums of a finished gradient; adds the second use of tied weights */
     OX_TASK_NORM,         /* reduce: global norm, clip factor, and whether the step is finite */
+    OX_TASK_BEGIN,        /* adam: the store's transaction begins                        */
     OX_TASK_DOWNLOAD,     /* d2h: planes of a unit that lives on the device, for the optimizer */
     OX_TASK_ADAM,         /* adam: a unit, chunk by chunk, from its homes to its homes   */
     OX_TASK_REFRESH,      /* h2d: new planes of a unit to its home on the device         */
     OX_TASK_LOSS,         /* d2h: losses of the micro-batches                            */
-    OX_TASK_COMMIT,       /* adam: the store's transaction                               */
+    OX_TASK_COMMIT,       /* adam: the store's transaction ends                          */
     OX_TASK_KIND_COUNT
 };
 const char *ox_task_name(enum ox_task_kind kind);
@@ -68,7 +69,8 @@ enum ox_role_of_use {
     OX_USE_JOINED,                /* fp32 weights                                          */
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
     OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is that of tied weights' use in the head */
-    OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STAGE
+    OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STAGE,
+    OX_USE_COMMIT                 /* the drives hold all planes that the step computes with */
 };
 
 enum ox_buf_kind {
@@ -103,6 +105,7 @@ enum { OX_TASK_USES_MAX = 12 };
 struct ox_task {
     uint8_t kind, lane;
     bool last;         /* GRAD_*, REDUCE: the finished sum, not a partial one */
+    bool before;       /* BEGIN, ADAM, DOWNLOAD, REFRESH, COMMIT: of the step before, which overlaps this one */
     uint8_t use_count;
     uint32_t unit_idx; /* gradients: unit_count stands for the head's use of tied weights     */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
@@ -162,6 +165,11 @@ struct ox_placement {
     uint32_t prefetch_depth; /* units whose planes travel ahead of the one in work; 0 = none */
     enum ox_tier act_tier;   /* home of activation checkpoints */
     uint32_t stage_slots;    /* chunks in flight in the optimizer's stream */
+    /* The optimizer of a step runs within the forward of the next one: a unit's forward waits for its own optimizer
+     * alone. Of the last `early_units` it runs in the step's own backward, before the norm is known (speculative): what
+     * it replaces must still be on the drives, so there they ask for two generations. */
+    bool overlap;
+    uint32_t early_units;
 };
 
 enum ox_plan_kind { OX_PLAN_TRAIN, OX_PLAN_EVAL };
@@ -186,6 +194,7 @@ struct ox_plan {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
     /* Indexes of buffers the executor asks for by name; OX_NONE where a plan has none. */
     uint32_t loss_buf, loss_host_buf, norm_buf, const_buf, stage_buf;
+    uint32_t commit_buf;     /* no bytes: its users wait for the commit of the step before */
     uint32_t batch_host_buf; /* host: all micro-batches, in order */
     /* Spool extents of the store: per gradient unit (unit_count of them, then the head's use), then per
      * (block, micro-batch) activation checkpoint; 0 bytes where nothing is spooled. */
@@ -214,6 +223,17 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
  * unit's gradient is summed in order, counted once in the norm and applied once, every home is left as the
  * optimizer made it, and the store is committed once, at the end. OX_E_CONFIG with the first violation in words. */
 OX_MUST enum ox_status ox_plan_check(const struct ox_plan *plan, const struct ox_plan_input *input);
+
+/* What an ADAM task may do. In a plan whose steps overlap, `traffic` is that of a step as most are: the early units of
+ * the step before are there already, the others are updated. */
+struct ox_adam_work {
+    bool updates;       /* else planes are only read to where forward wants them, if the drives are their home */
+    bool from_store;    /* all planes are read, whatever memory holds */
+    bool grad_at_rest;  /* the gradient is read from its home, else from the memory it left the device to */
+};
+/* Adds to `traffic` what crosses the drives' links for one unit. */
+void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
+                          uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 
 /* The index of the use with this role, or -1. */
 int ox_task_find_use(const struct ox_task *task, enum ox_role_of_use role);
@@ -247,6 +267,8 @@ struct ox_placement_wish {
     uint32_t tiles;        /* 0 = automatic */
     int32_t prefetch_depth; /* -1 = automatic */
     enum ox_tier act_tier, weights_tier, state_tier, grad_tier;
+    int32_t overlap;        /* 0 or 1; -1 = automatic */
+    int32_t early_units;    /* -1 = automatic */
 };
 
 /* Chooses placement and homes (written to input->placement and table): the least time by link bytes over nominal

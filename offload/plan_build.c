@@ -4,22 +4,9 @@
  * A pass over one unit is a stage. What a stage needs from elsewhere (planes, partial gradients) is emitted
  * prefetch_depth stages before the work itself; list order is issue order, so the transfer runs ahead
  * exactly as far as memory allows. */
-#include "offload/plan_internal.h"
-
-#include "base/assert.h"
-#include "base/bytes.h"
+#include "offload/plan_builder.h"
 
 #include <string.h>
-
-struct builder {
-    struct ox_plan *plan;
-    struct ox_plan_scratch *scratch;
-    const struct ox_plan_input *in;
-    enum ox_tier compute; /* where kernels read and write: DEVICE, or HOST when unified */
-    bool train;
-    uint32_t head_unit; /* the last one; its index + 1 stands for the head's use of tied weights */
-    uint32_t tied_unit;
-};
 
 enum pass { PASS_FORWARD, PASS_HEAD, PASS_BACKWARD };
 
@@ -29,72 +16,7 @@ struct stage {
     enum pass pass;
 };
 
-/* ---- small parts ------------------------------------------------------------------------------ */
-
-static bool unified(const struct builder *b) {
-    return b->compute == OX_TIER_HOST;
-}
-
-static uint64_t unit_elems(const struct builder *b, uint32_t unit_idx) {
-    return unit_idx == b->tied_unit ? b->in->model.tied_elems : b->in->model.unit_elems[unit_idx];
-}
-
-static uint32_t new_buf(struct builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
-                        uint32_t unit_idx) {
-    OX_ASSERT(b->plan->buf_count < b->plan->buf_cap && bytes > 0);
-    b->plan->bufs[b->plan->buf_count] = (struct ox_buf){
-        .bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES),
-        .unit_idx = unit_idx,
-        .kind = (uint8_t)kind,
-        .tier = (uint8_t)tier,
-    };
-    return b->plan->buf_count++;
-}
-
-static uint32_t new_resident(struct builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
-                             uint32_t unit_idx) {
-    const uint32_t buf_idx = new_buf(b, kind, tier, bytes, unit_idx);
-    b->plan->bufs[buf_idx].resident = true;
-    return buf_idx;
-}
-
-static struct ox_task *new_task(struct builder *b, enum ox_task_kind kind, enum ox_lane_id lane,
-                                uint32_t unit_idx, uint32_t mb_idx) {
-    OX_ASSERT(b->plan->task_count < b->plan->task_cap);
-    struct ox_task *const task = &b->plan->tasks[b->plan->task_count++];
-    *task = (struct ox_task){.kind = (uint8_t)kind, .lane = (uint8_t)lane, .unit_idx = unit_idx, .mb_idx = mb_idx};
-    return task;
-}
-
-static void add_use(struct ox_task *task, struct ox_use use) {
-    OX_ASSERT(task->use_count < OX_TASK_USES_MAX && use.buf_idx != OX_NONE);
-    task->uses[task->use_count++] = use;
-}
-
-static void reads(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
-    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true});
-}
-
-static void writes(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
-    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .write = true});
-}
-
-static void updates(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
-    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true, .write = true});
-}
-
-/* Copies between host and device count as traffic only where they are two memories. */
-static void count(struct builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,
-                  uint64_t bytes) {
-    if (unified(b) && (link == OX_LINK_H2D || link == OX_LINK_D2H)) {
-        return;
-    }
-    task->bytes += bytes;
-    b->plan->traffic[link][kind] += bytes;
-}
-
-/* One transfer: source is read, target written. */
-static struct ox_task *transfer(struct builder *b, enum ox_task_kind kind, uint32_t unit_idx, uint32_t source,
+struct ox_task *ox_build_transfer(struct ox_builder *b, enum ox_task_kind kind, uint32_t unit_idx, uint32_t source,
                                 uint32_t target) {
     static const enum ox_lane_id lanes[OX_TASK_KIND_COUNT] = {
         [OX_TASK_READ] = OX_LANE_NVME_READ,       [OX_TASK_UPLOAD] = OX_LANE_H2D,
@@ -116,32 +38,26 @@ static struct ox_task *transfer(struct builder *b, enum ox_task_kind kind, uint3
 
 /* ---- homes ------------------------------------------------------------------------------------ */
 
-/* The two uses of tied weights are summed on the host, in fp32, so that neither tile count nor order of units
- * changes a bit; their gradients leave the device unrounded. */
-static bool sums_on_host(const struct builder *b, uint32_t unit_idx) {
-    return b->in->model.tied_elems > 0 && (unit_idx == 0 || unit_idx == b->tied_unit);
-}
-
-static bool packs(const struct builder *b, uint32_t unit_idx) {
+static bool packs(const struct ox_builder *b, uint32_t unit_idx) {
     return b->in->model.grad_bf16 && !sums_on_host(b, unit_idx);
 }
 
-static uint64_t grad_home_bytes(const struct builder *b, uint32_t unit_idx) {
+static uint64_t grad_home_bytes(const struct ox_builder *b, uint32_t unit_idx) {
     const bool wide = b->in->placement.tiles > 1 || !packs(b, unit_idx);
     return unit_elems(b, unit_idx) * (wide ? 4 : 2);
 }
 
-static enum ox_tier grad_tier(const struct builder *b, uint32_t unit_idx) {
+static enum ox_tier grad_tier(const struct ox_builder *b, uint32_t unit_idx) {
     const uint32_t shard_idx = unit_idx == b->tied_unit ? 0 : unit_idx;
     return b->in->table->shards[shard_idx].homes.grad;
 }
 
 /* True when the kernels add right into the gradient's home. */
-static bool grad_is_direct(const struct builder *b, uint32_t unit_idx) {
+static bool grad_is_direct(const struct ox_builder *b, uint32_t unit_idx) {
     return unified(b) && grad_tier(b, unit_idx) == OX_TIER_HOST && !packs(b, unit_idx);
 }
 
-static void place_unit_homes(struct builder *b, uint32_t unit_idx) {
+static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_homes *const homes = &b->in->table->shards[unit_idx].homes;
     const uint64_t elems = unit_elems(b, unit_idx);
@@ -157,7 +73,7 @@ static void place_unit_homes(struct builder *b, uint32_t unit_idx) {
     }
 }
 
-static void place_homes(struct builder *b) {
+static void place_homes(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_model *const model = &b->in->model;
@@ -176,7 +92,11 @@ static void place_homes(struct builder *b) {
         } else if (b->train) {
             plan->spool_bytes[ox_plan_spool_grad(plan, i)] = ox_align_up(grad_home_bytes(b, i), OX_IO_ALIGN_BYTES);
             s->grad_spool[i] = new_buf(b, OX_BUF_GRAD, OX_TIER_NVME, grad_home_bytes(b, i), i);
+            plan->bufs[s->grad_spool[i]].resident = b->in->placement.overlap;
         }
+    }
+    if (b->train && b->in->placement.overlap) {
+        plan->commit_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_NVME, OX_IO_ALIGN_BYTES, OX_NONE);
     }
     plan->const_buf = new_resident(b, OX_BUF_SMALL, b->compute, ox_max_u64(model->const_bytes, 1), OX_NONE);
     plan->loss_buf = new_resident(b, OX_BUF_SMALL, b->compute, 8 * (uint64_t)plan->micro_batches, OX_NONE);
@@ -190,23 +110,35 @@ static void place_homes(struct builder *b) {
 
 /* ---- weights ---------------------------------------------------------------------------------- */
 
-/* The planes of a unit where compute can read them; the transfers that bring them are emitted here. */
-static uint32_t fetch_weights(struct builder *b, uint32_t unit_idx) {
+/* What the step before wrote can be read once it is committed. */
+static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
+    struct ox_task *const read = ox_build_transfer(b, OX_TASK_READ, unit_idx, OX_NONE, target);
+    if (b->plan->commit_buf != OX_NONE) {
+        reads(read, b->plan->commit_buf, OX_USE_COMMIT);
+    }
+    count(b, read, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, ox_plan_weight_bytes(b->in, unit_idx));
+}
+
+/* The planes of a unit where compute can read them; the transfers that bring them are emitted here. `first`: of all
+ * the step's uses, which is where an overlapped optimizer brings them up to date. */
+static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool first) {
     const enum ox_tier home = b->in->table->shards[unit_idx].homes.weights;
     const uint64_t bytes = ox_plan_weight_bytes(b->in, unit_idx);
+    const bool updated = first && b->train && b->in->placement.overlap;
     uint32_t at = b->scratch->weights_home[unit_idx];
-    if (home == b->compute) {
-        return at;
-    }
     if (home == OX_TIER_NVME) {
         at = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, bytes, unit_idx);
-        count(b, transfer(b, OX_TASK_READ, unit_idx, OX_NONE, at), OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, bytes);
-        if (unified(b)) {
-            return at;
-        }
+    }
+    if (updated) {
+        ox_build_adam_before(b, unit_idx, home == OX_TIER_NVME ? at : OX_NONE);
+    } else if (home == OX_TIER_NVME) {
+        read_weights(b, unit_idx, at);
+    }
+    if (home == b->compute || (home == OX_TIER_NVME && unified(b))) {
+        return at;
     }
     const uint32_t target = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_DEVICE, bytes, unit_idx);
-    struct ox_task *const task = transfer(b, OX_TASK_UPLOAD, unit_idx, at, target);
+    struct ox_task *const task = ox_build_transfer(b, OX_TASK_UPLOAD, unit_idx, at, target);
     if (ox_plan_lo_in_state(b->in, unit_idx)) {
         reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
     }
@@ -215,7 +147,7 @@ static uint32_t fetch_weights(struct builder *b, uint32_t unit_idx) {
 }
 
 /* Planes as a kernel reads them: beside them, in unified memory, the state that holds lo. */
-static void reads_planes(const struct builder *b, struct ox_task *task, uint32_t unit_idx, uint32_t planes,
+static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint32_t unit_idx, uint32_t planes,
                          bool is_table) {
     reads(task, planes, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS);
     if (unified(b) && ox_plan_lo_in_state(b->in, unit_idx)) {
@@ -223,7 +155,7 @@ static void reads_planes(const struct builder *b, struct ox_task *task, uint32_t
     }
 }
 
-static uint32_t join_weights(struct builder *b, const struct stage *stage) {
+static uint32_t join_weights(struct ox_builder *b, const struct stage *stage) {
     const uint32_t joined = new_buf(b, OX_BUF_JOINED, b->compute, unit_elems(b, stage->unit_idx) * 4,
                                     stage->unit_idx);
     struct ox_task *const task = new_task(b, OX_TASK_JOIN, OX_LANE_COMPUTE, stage->unit_idx, OX_NONE);
@@ -234,16 +166,16 @@ static uint32_t join_weights(struct builder *b, const struct stage *stage) {
 
 /* ---- activation checkpoints ------------------------------------------------------------------- */
 
-static uint32_t *act_slot(const struct builder *b, uint32_t *slots, uint32_t unit_idx, uint32_t mb_idx) {
+static uint32_t *act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t unit_idx, uint32_t mb_idx) {
     return &slots[unit_idx * b->plan->micro_batches + mb_idx];
 }
 
-static bool acts_stay(const struct builder *b) {
+static bool acts_stay(const struct ox_builder *b) {
     return b->in->placement.act_tier == OX_TIER_DEVICE || b->in->placement.act_tier == b->compute;
 }
 
 /* `x` is the input of block unit_idx; sends it home. */
-static void save_act(struct builder *b, uint32_t unit_idx, uint32_t mb_idx, uint32_t x) {
+static void save_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx, uint32_t x) {
     const uint64_t bytes = b->in->model.act_bytes;
     uint32_t *const slot = act_slot(b, b->scratch->act, unit_idx, mb_idx);
     *slot = x;
@@ -252,14 +184,14 @@ static void save_act(struct builder *b, uint32_t unit_idx, uint32_t mb_idx, uint
     }
     if (!unified(b)) {
         *slot = new_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
-        struct ox_task *const save = transfer(b, OX_TASK_ACT_SAVE, unit_idx, x, *slot);
+        struct ox_task *const save = ox_build_transfer(b, OX_TASK_ACT_SAVE, unit_idx, x, *slot);
         save->mb_idx = mb_idx;
         count(b, save, OX_LINK_D2H, OX_TRAFFIC_ACTIVATIONS, bytes);
     }
     if (b->in->placement.act_tier == OX_TIER_NVME) {
         const uint32_t spool = new_buf(b, OX_BUF_ACT, OX_TIER_NVME, bytes, unit_idx);
         b->plan->spool_bytes[ox_plan_spool_act(b->plan, unit_idx, mb_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
-        struct ox_task *const write = transfer(b, OX_TASK_ACT_WRITE, unit_idx, *slot, spool);
+        struct ox_task *const write = ox_build_transfer(b, OX_TASK_ACT_WRITE, unit_idx, *slot, spool);
         write->mb_idx = mb_idx;
         count(b, write, OX_LINK_NVME_WRITE, OX_TRAFFIC_ACTIVATIONS, ox_align_up(bytes, OX_IO_ALIGN_BYTES));
         *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx) = spool;
@@ -267,7 +199,7 @@ static void save_act(struct builder *b, uint32_t unit_idx, uint32_t mb_idx, uint
     }
 }
 
-static uint32_t load_act(struct builder *b, uint32_t unit_idx, uint32_t mb_idx) {
+static uint32_t load_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx) {
     const uint64_t bytes = b->in->model.act_bytes;
     uint32_t at = *act_slot(b, b->scratch->act, unit_idx, mb_idx);
     if (acts_stay(b)) {
@@ -276,7 +208,7 @@ static uint32_t load_act(struct builder *b, uint32_t unit_idx, uint32_t mb_idx) 
     if (b->in->placement.act_tier == OX_TIER_NVME) {
         at = new_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
         const uint32_t spool = *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx);
-        struct ox_task *const read = transfer(b, OX_TASK_ACT_READ, unit_idx, spool, at);
+        struct ox_task *const read = ox_build_transfer(b, OX_TASK_ACT_READ, unit_idx, spool, at);
         read->mb_idx = mb_idx;
         count(b, read, OX_LINK_NVME_READ, OX_TRAFFIC_ACTIVATIONS, ox_align_up(bytes, OX_IO_ALIGN_BYTES));
         if (unified(b)) {
@@ -284,7 +216,7 @@ static uint32_t load_act(struct builder *b, uint32_t unit_idx, uint32_t mb_idx) 
         }
     }
     const uint32_t target = new_buf(b, OX_BUF_ACT, OX_TIER_DEVICE, bytes, unit_idx);
-    struct ox_task *const load = transfer(b, OX_TASK_ACT_LOAD, unit_idx, at, target);
+    struct ox_task *const load = ox_build_transfer(b, OX_TASK_ACT_LOAD, unit_idx, at, target);
     load->mb_idx = mb_idx;
     count(b, load, OX_LINK_H2D, OX_TRAFFIC_ACTIVATIONS, bytes);
     return target;
@@ -293,7 +225,7 @@ static uint32_t load_act(struct builder *b, uint32_t unit_idx, uint32_t mb_idx) 
 /* ---- gradients -------------------------------------------------------------------------------- */
 
 /* Brings the partial sum of the tiles before back to where kernels add to it. */
-static void load_partial(struct builder *b, uint32_t unit_idx) {
+static void load_partial(struct ox_builder *b, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     if (grad_is_direct(b, unit_idx)) {
         return;
@@ -302,7 +234,7 @@ static void load_partial(struct builder *b, uint32_t unit_idx) {
     uint32_t at = s->grad_home[unit_idx];
     if (grad_tier(b, unit_idx) == OX_TIER_NVME) {
         at = new_buf(b, OX_BUF_GRAD, OX_TIER_HOST, bytes, unit_idx);
-        count(b, transfer(b, OX_TASK_GRAD_READ, unit_idx, s->grad_spool[unit_idx], at), OX_LINK_NVME_READ,
+        count(b, ox_build_transfer(b, OX_TASK_GRAD_READ, unit_idx, s->grad_spool[unit_idx], at), OX_LINK_NVME_READ,
               OX_TRAFFIC_GRADS, bytes);
         if (unified(b)) {
             s->grad_live[unit_idx] = at;
@@ -310,12 +242,12 @@ static void load_partial(struct builder *b, uint32_t unit_idx) {
         }
     }
     const uint32_t target = new_buf(b, OX_BUF_GRAD, b->compute, bytes, unit_idx);
-    count(b, transfer(b, OX_TASK_GRAD_LOAD, unit_idx, at, target), OX_LINK_H2D, OX_TRAFFIC_GRADS, bytes);
+    count(b, ox_build_transfer(b, OX_TASK_GRAD_LOAD, unit_idx, at, target), OX_LINK_H2D, OX_TRAFFIC_GRADS, bytes);
     s->grad_live[unit_idx] = target;
 }
 
 /* The accumulator of a unit at the start of its backward in a tile. */
-static uint32_t begin_grad(struct builder *b, const struct stage *stage, uint32_t unit_idx) {
+static uint32_t begin_grad(struct ox_builder *b, const struct stage *stage, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     if (grad_is_direct(b, unit_idx)) {
         s->grad_live[unit_idx] = s->grad_home[unit_idx];
@@ -330,7 +262,7 @@ static uint32_t begin_grad(struct builder *b, const struct stage *stage, uint32_
 }
 
 /* Square sums of a finished gradient that lies in host memory at `at`; the table's takes in its second use. */
-static void reduce_grad(struct builder *b, uint32_t unit_idx, uint32_t at) {
+static void reduce_grad(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
     struct ox_plan_scratch *const s = b->scratch;
     uint32_t second = OX_NONE;
     if (unit_idx == 0 && b->in->model.tied_elems > 0) {
@@ -338,7 +270,7 @@ static void reduce_grad(struct builder *b, uint32_t unit_idx, uint32_t at) {
         if (second == OX_NONE) {
             const uint64_t bytes = unit_elems(b, b->tied_unit) * 4;
             second = new_buf(b, OX_BUF_GRAD, OX_TIER_HOST, bytes, b->tied_unit);
-            count(b, transfer(b, OX_TASK_GRAD_READ, b->tied_unit, s->grad_spool[b->tied_unit], second),
+            count(b, ox_build_transfer(b, OX_TASK_GRAD_READ, b->tied_unit, s->grad_spool[b->tied_unit], second),
                   OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, bytes);
         }
     }
@@ -352,7 +284,7 @@ static void reduce_grad(struct builder *b, uint32_t unit_idx, uint32_t at) {
 }
 
 /* After a tile: sends the accumulator home, finished or partial. */
-static void end_grad(struct builder *b, const struct stage *stage, uint32_t unit_idx) {
+static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const bool last = stage->tile + 1 == b->in->placement.tiles;
     const bool to_host = grad_tier(b, unit_idx) == OX_TIER_HOST;
@@ -362,13 +294,13 @@ static void end_grad(struct builder *b, const struct stage *stage, uint32_t unit
         bytes /= 2;
         const uint32_t packed = unified(b) && to_host ? s->grad_home[unit_idx]
                                                       : new_buf(b, OX_BUF_GRAD, b->compute, bytes, unit_idx);
-        transfer(b, OX_TASK_GRAD_PACK, unit_idx, at, packed)->last = true;
+        ox_build_transfer(b, OX_TASK_GRAD_PACK, unit_idx, at, packed)->last = true;
         at = packed;
     }
     if (!unified(b) || (to_host && at != s->grad_home[unit_idx])) {
         const uint32_t target = to_host ? s->grad_home[unit_idx]
                                         : new_buf(b, OX_BUF_GRAD, OX_TIER_HOST, bytes, unit_idx);
-        struct ox_task *const save = transfer(b, OX_TASK_GRAD_SAVE, unit_idx, at, target);
+        struct ox_task *const save = ox_build_transfer(b, OX_TASK_GRAD_SAVE, unit_idx, at, target);
         save->last = last;
         count(b, save, OX_LINK_D2H, OX_TRAFFIC_GRADS, bytes);
         at = target;
@@ -380,19 +312,20 @@ static void end_grad(struct builder *b, const struct stage *stage, uint32_t unit
         }
     }
     if (!to_host) {
-        struct ox_task *const write = transfer(b, OX_TASK_GRAD_WRITE, unit_idx, at, s->grad_spool[unit_idx]);
+        struct ox_task *const write = ox_build_transfer(b, OX_TASK_GRAD_WRITE, unit_idx, at, s->grad_spool[unit_idx]);
         write->last = last;
         count(b, write, OX_LINK_NVME_WRITE, OX_TRAFFIC_GRADS, bytes);
     }
+    s->grad_early[unit_idx] = at;
 }
 
 /* ---- stages ----------------------------------------------------------------------------------- */
 
-static uint32_t stages_per_tile(const struct builder *b) {
+static uint32_t stages_per_tile(const struct ox_builder *b) {
     return b->train ? 2 * b->head_unit + 1 : b->head_unit + 1;
 }
 
-static struct stage stage_at(const struct builder *b, uint32_t idx) {
+static struct stage stage_at(const struct ox_builder *b, uint32_t idx) {
     const uint32_t per_tile = stages_per_tile(b), tiles = b->in->placement.tiles;
     const uint32_t tile = idx / per_tile, step = idx % per_tile;
     const uint64_t micro_batches = b->plan->micro_batches;
@@ -406,15 +339,15 @@ static struct stage stage_at(const struct builder *b, uint32_t idx) {
     };
 }
 
-static void prepare_stage(struct builder *b, const struct stage *stage) {
+static void prepare_stage(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
     s->weights_at[stage->idx] = s->table_at[stage->idx] = OX_NONE;
     if (stage->pass != PASS_BACKWARD || stage->unit_idx > 0) {
-        s->weights_at[stage->idx] = fetch_weights(b, stage->unit_idx);
+        s->weights_at[stage->idx] = fetch_weights(b, stage->unit_idx, stage->tile == 0 && stage->pass != PASS_BACKWARD);
     }
     const bool tied = b->in->model.tied_elems > 0;
     if (stage->pass == PASS_HEAD && tied) {
-        s->table_at[stage->idx] = fetch_weights(b, 0);
+        s->table_at[stage->idx] = fetch_weights(b, 0, false);
     }
     if (b->train && stage->tile > 0 && stage->pass != PASS_FORWARD) {
         load_partial(b, stage->unit_idx);
@@ -424,20 +357,20 @@ static void prepare_stage(struct builder *b, const struct stage *stage) {
     }
 }
 
-static void load_batch(struct builder *b, uint32_t mb_idx) {
+static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
     if (unified(b)) {
         b->scratch->batch[mb_idx] = b->plan->batch_host_buf;
         return;
     }
     const uint64_t bytes = b->in->model.batch_bytes;
     b->scratch->batch[mb_idx] = new_buf(b, OX_BUF_BATCH, OX_TIER_DEVICE, bytes, OX_NONE);
-    struct ox_task *const task = transfer(b, OX_TASK_BATCH, OX_NONE, b->plan->batch_host_buf,
+    struct ox_task *const task = ox_build_transfer(b, OX_TASK_BATCH, OX_NONE, b->plan->batch_host_buf,
                                           b->scratch->batch[mb_idx]);
     task->mb_idx = mb_idx;
     count(b, task, OX_LINK_H2D, OX_TRAFFIC_OTHER, bytes);
 }
 
-static void run_forward(struct builder *b, const struct stage *stage) {
+static void run_forward(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_model *const model = &b->in->model;
     const bool is_block = stage->unit_idx > 0;
@@ -467,7 +400,7 @@ static void run_forward(struct builder *b, const struct stage *stage) {
     }
 }
 
-static void run_head(struct builder *b, const struct stage *stage) {
+static void run_head(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_model *const model = &b->in->model;
     const bool tied = model->tied_elems > 0;
@@ -502,7 +435,7 @@ static void run_head(struct builder *b, const struct stage *stage) {
     }
 }
 
-static void run_backward(struct builder *b, const struct stage *stage) {
+static void run_backward(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
     const bool is_block = stage->unit_idx > 0;
     const uint32_t joined = is_block ? join_weights(b, stage) : OX_NONE;
@@ -533,76 +466,9 @@ static void run_backward(struct builder *b, const struct stage *stage) {
     end_grad(b, stage, stage->unit_idx);
 }
 
-/* ---- the optimizer ---------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------------ */
 
-static void count_adam(struct builder *b, struct ox_task *task, uint32_t unit_idx) {
-    const struct ox_homes *const homes = &b->in->table->shards[unit_idx].homes;
-    const uint64_t elems = unit_elems(b, unit_idx), state = ox_shard_stored_bytes(b->in->table, unit_idx);
-    if (homes->grad == OX_TIER_NVME) {
-        count(b, task, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, elems * (b->in->model.grad_bf16 ? 2 : 4));
-    }
-    if (b->in->budget.nvme_bytes == 0) {
-        return;
-    }
-    if (homes->state == OX_TIER_NVME) {
-        count(b, task, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, state);
-    }
-    if (homes->weights == OX_TIER_NVME) {
-        count(b, task, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, elems * OX_HI_BYTES);
-    }
-    count(b, task, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, state);
-    count(b, task, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, elems * OX_HI_BYTES);
-}
-
-static void run_adam(struct builder *b, uint32_t unit_idx) {
-    struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_homes *const homes = &b->in->table->shards[unit_idx].homes;
-    const uint64_t bytes = ox_plan_weight_bytes(b->in, unit_idx);
-    uint32_t weights = s->weights_home[unit_idx];
-    if (homes->weights == OX_TIER_DEVICE) {
-        weights = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, bytes, unit_idx);
-        count(b, transfer(b, OX_TASK_DOWNLOAD, unit_idx, s->weights_home[unit_idx], weights), OX_LINK_D2H,
-              OX_TRAFFIC_WEIGHTS, bytes);
-    }
-    struct ox_task *const task = new_task(b, OX_TASK_ADAM, OX_LANE_ADAM, unit_idx, OX_NONE);
-    reads(task, b->plan->norm_buf, OX_USE_NORM);
-    const bool held = homes->grad == OX_TIER_HOST;
-    reads(task, held ? s->grad_home[unit_idx] : s->grad_spool[unit_idx], OX_USE_GRAD);
-    if (s->state_home[unit_idx] != OX_NONE) {
-        updates(task, s->state_home[unit_idx], OX_USE_STATE);
-    }
-    if (weights != OX_NONE) {
-        updates(task, weights, OX_USE_WEIGHTS);
-    }
-    if (b->plan->stage_buf != OX_NONE) {
-        writes(task, b->plan->stage_buf, OX_USE_STAGE);
-    }
-    count_adam(b, task, unit_idx);
-    if (homes->weights == OX_TIER_DEVICE) {
-        count(b, transfer(b, OX_TASK_REFRESH, unit_idx, weights, s->weights_home[unit_idx]), OX_LINK_H2D,
-              OX_TRAFFIC_WEIGHTS, bytes);
-    }
-}
-
-static void run_optimizer(struct builder *b) {
-    struct ox_plan *const plan = b->plan;
-    struct ox_task *const norm = new_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
-    updates(norm, plan->norm_buf, OX_USE_NORM);
-    reads(norm, plan->loss_host_buf, OX_USE_LOSS);
-    const bool store = b->in->budget.nvme_bytes > 0;
-    if (store) { /* without a store the optimizer works in place and needs no slots */
-        plan->stage_buf = new_buf(b, OX_BUF_STAGE, OX_TIER_HOST, ox_plan_stage_bytes(b->in), OX_NONE);
-    }
-    for (uint32_t i = 0; i < plan->unit_count; i++) {
-        run_adam(b, i);
-    }
-    if (store) {
-        struct ox_task *const commit = new_task(b, OX_TASK_COMMIT, OX_LANE_ADAM, OX_NONE, OX_NONE);
-        writes(commit, plan->stage_buf, OX_USE_STAGE);
-    }
-}
-
-static void sum_nvme(struct builder *b) {
+static void sum_nvme(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     const bool store = b->in->budget.nvme_bytes > 0;
     const uint64_t generations = ox_plan_generations(&b->in->budget);
@@ -620,7 +486,23 @@ static void sum_nvme(struct builder *b) {
         plan->resident_bytes[OX_TIER_NVME] + spool + (store ? b->in->budget.nvme_fixed_bytes : 0);
 }
 
-static void emit_stages(struct builder *b) {
+/* The optimizers that run in backward. They follow their gradient by as many stages as transfers run ahead, so that
+ * backward need not wait for them before it gives the next gradient away. */
+static void run_early(struct ox_builder *b, uint32_t stage_idx, uint32_t depth) {
+    const uint32_t stage_count = stages_per_tile(b) * b->in->placement.tiles;
+    const uint32_t head_stage = stage_count - 1 - b->head_unit; /* in the last tile */
+    const bool end = stage_idx + 1 == stage_count;
+    const uint32_t past = end ? stage_count : stage_idx < depth ? 0 : stage_idx - depth + 1;
+    uint32_t i = stage_idx < depth ? 0 : stage_idx - depth;
+    for (i = i < head_stage ? head_stage : i; b->train && i < past; i++) {
+        const uint32_t unit_idx = stage_at(b, i).unit_idx;
+        if (is_early(b, unit_idx)) {
+            ox_build_adam_early(b, unit_idx, b->scratch->grad_early[unit_idx]);
+        }
+    }
+}
+
+static void emit_stages(struct ox_builder *b) {
     const uint32_t stage_count = stages_per_tile(b) * b->in->placement.tiles;
     OX_ASSERT(stage_count <= b->scratch->stage_cap);
     /* A partial gradient may not be asked for before the tile before has sent it away. */
@@ -639,6 +521,7 @@ static void emit_stages(struct builder *b) {
         } else {
             run_backward(b, &stage);
         }
+        run_early(b, i, depth);
     }
 }
 
@@ -650,12 +533,12 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
     OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS);
     plan->kind = kind;
     plan->task_count = plan->buf_count = 0;
-    plan->stage_buf = OX_NONE;
+    plan->stage_buf = plan->commit_buf = OX_NONE;
     memset(plan->traffic, 0, sizeof plan->traffic);
     memset(plan->peak_bytes, 0, sizeof plan->peak_bytes);
     memset(plan->resident_bytes, 0, sizeof plan->resident_bytes);
     memset(plan->spool_bytes, 0, plan->spool_count * sizeof *plan->spool_bytes);
-    struct builder b = {
+    struct ox_builder b = {
         .plan = plan,
         .scratch = &full->scratch,
         .in = input,
@@ -667,11 +550,11 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
     place_homes(&b);
     emit_stages(&b);
     if (!unified(&b)) {
-        count(&b, transfer(&b, OX_TASK_LOSS, OX_NONE, plan->loss_buf, plan->loss_host_buf), OX_LINK_D2H,
+        count(&b, ox_build_transfer(&b, OX_TASK_LOSS, OX_NONE, plan->loss_buf, plan->loss_host_buf), OX_LINK_D2H,
               OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->micro_batches);
     }
     if (b.train) {
-        run_optimizer(&b);
+        ox_build_optimizer(&b);
     }
     sum_nvme(&b);
     ox_plan_finish(full);

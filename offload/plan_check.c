@@ -78,7 +78,8 @@ static enum ox_status check_order(struct checker *c) {
 /* True for what one step leaves to the next; other resident buffers keep their place alone. */
 static bool is_carried(const struct ox_plan *plan, uint32_t buf_idx) {
     const struct ox_buf *const buf = &plan->bufs[buf_idx];
-    return buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE ||
+    const bool gradient = buf->kind == OX_BUF_GRAD && plan->commit_buf != OX_NONE; /* of the step before */
+    return buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE || gradient ||
                              buf_idx == plan->const_buf || buf_idx == plan->batch_host_buf);
 }
 
@@ -266,11 +267,42 @@ static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t
 
 /* ---- meaning ---------------------------------------------------------------------------------- */
 
+/* Updates of units follow each other in order: those of the step before upwards, those of this step upwards behind the
+ * norm, or downwards ahead of it where steps overlap. */
+struct update_order {
+    uint32_t before_count, own_count, norm_count;
+};
+
+static bool update_in_order(const struct checker *c, const struct ox_task *task, struct update_order *order) {
+    order->norm_count += task->kind == OX_TASK_NORM;
+    if (task->kind != OX_TASK_ADAM) {
+        return true;
+    }
+    if (task->before) {
+        return task->unit_idx == order->before_count++ && order->norm_count == 0;
+    }
+    const uint32_t nth = order->own_count++;
+    return c->in->placement.overlap ? task->unit_idx + nth + 1 == c->plan->unit_count && order->norm_count == 0
+                                    : task->unit_idx == nth && order->norm_count == 1;
+}
+
+static enum ox_status check_update_counts(const struct checker *c, const struct update_order *order) {
+    const struct ox_plan *const plan = c->plan;
+    const bool train = plan->kind == OX_PLAN_TRAIN, overlap = train && c->in->placement.overlap;
+    const uint32_t before = overlap ? plan->unit_count : 0;
+    const uint32_t own = overlap ? c->in->placement.early_units : train ? plan->unit_count : 0;
+    if (order->before_count != before || order->own_count != own || order->norm_count != train) {
+        return ox_fail(OX_E_CONFIG, "plan is wrong: %u and %u of %u units are updated; please report this",
+                       order->before_count, order->own_count, plan->unit_count);
+    }
+    return OX_OK;
+}
+
 /* Every unit meets every micro-batch once, in ascending order: gradients are summed in that order whatever
- * the placement. Then every unit is updated once, after the norm is known. */
+ * the placement. */
 static enum ox_status check_work(struct checker *c) {
     const struct ox_plan *const plan = c->plan;
-    uint32_t adam_count = 0, norm_count = 0;
+    struct update_order order = {0};
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
         const bool backward = task->kind == OX_TASK_BACKWARD;
@@ -280,8 +312,7 @@ static enum ox_status check_work(struct checker *c) {
                 return ox_plan_fault(plan, i, "meets its micro-batches out of order");
             }
         }
-        norm_count += task->kind == OX_TASK_NORM;
-        if (task->kind == OX_TASK_ADAM && (task->unit_idx != adam_count++ || norm_count != 1)) {
+        if (!update_in_order(c, task, &order)) {
             return ox_plan_fault(plan, i, "updates a unit out of order or before the norm is known");
         }
     }
@@ -294,11 +325,7 @@ static enum ox_status check_work(struct checker *c) {
                            backward ? "backward" : "forward");
         }
     }
-    if (adam_count != (plan->kind == OX_PLAN_TRAIN ? plan->unit_count : 0)) {
-        return ox_fail(OX_E_CONFIG, "plan is wrong: %u of %u units are updated; please report this", adam_count,
-                       plan->unit_count);
-    }
-    return OX_OK;
+    return check_update_counts(c, &order);
 }
 
 static enum ox_status check_all(struct checker *c) {

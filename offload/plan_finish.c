@@ -241,7 +241,7 @@ void ox_plan_finish(struct ox_plan_full *full) {
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         struct ox_buf *const buf = &plan->bufs[i];
         full->scratch.tracks[i].segment = OX_NONE;
-        if (buf->resident) {
+        if (buf->resident && buf->tier != OX_TIER_NVME) {
             buf->offset = s.space[buf->tier].resident;
             s.space[buf->tier].resident += buf->bytes;
         }

@@ -33,6 +33,7 @@ struct ox_plan_scratch {
     struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
     uint32_t *weights_home, *state_home, *grad_home, *grad_spool;
     uint32_t *grad_live;  /* accumulator in use                       */
+    uint32_t *grad_early; /* finished, for an optimizer in backward   */
     uint32_t *weights_at; /* per stage: planes where compute reads    */
     uint32_t *table_at;   /* per stage: planes of the tied table       */
     uint32_t *act;        /* (unit_count, micro_batches): checkpoints */

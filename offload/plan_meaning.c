@@ -15,21 +15,25 @@
 /* What a buffer holds. Zero is nothing: whatever the last step left there may not be read. */
 enum what {
     NOTHING,
-    PLANES,   /* of a unit; count: 1 after the optimizer */
+    PLANES,   /* of a unit; count: a version */
     STATE,    /* likewise */
     JOINED,   /* fp32 weights of a unit */
     ACT,      /* input of a unit; count: micro-batch */
     ACT_GRAD, /* gradient of the input of a unit; count: micro-batch */
     SUM,      /* fp32 gradient of a unit over the first `count` micro-batches */
     PACKED,   /* the whole sum in bf16 */
-    REDUCED,  /* the whole sum as the optimizer takes it, its norm counted */
+    REDUCED,  /* the whole sum as the optimizer takes it, its norm counted; count: the version that it leads to */
     BATCH,    /* one micro-batch; count: which */
     BATCHES,  /* all of them */
     LOSSES,   /* of the first `count` micro-batches */
     NORMS,    /* partial norms of `count` units */
     FACTOR,   /* the global norm is known */
+    COMMITTED, /* the drives have all that the step computes with */
     CONSTANT, WORK, STAGE,
 };
+
+/* Versions of planes and state: what the step before found, what this step computes with, what it leads to. */
+enum { OLD, CURRENT, NEW };
 
 struct content {
     uint8_t what;
@@ -42,9 +46,10 @@ struct meaning {
     const struct ox_plan *plan;
     const struct ox_plan_input *in;
     struct content *held; /* per buffer */
-    uint8_t *updated;     /* per unit: by the optimizer */
-    uint8_t *reduced;     /* likewise */
-    bool train, tied;
+    uint8_t *updated;     /* per unit: its version */
+    uint8_t *reduced;     /* per unit: whether its norm is counted */
+    bool train, tied, overlap;
+    bool begun;           /* the store's transaction */
     uint32_t commit_count;
     const struct ox_task *task; /* the one in work */
     uint32_t met_count;         /* of its uses */
@@ -131,7 +136,7 @@ static enum ox_buf_kind kind_of(enum what what) {
         [ACT] = OX_BUF_ACT,       [ACT_GRAD] = OX_BUF_ACT,   [SUM] = OX_BUF_GRAD,       [PACKED] = OX_BUF_GRAD,
         [REDUCED] = OX_BUF_GRAD,  [BATCH] = OX_BUF_BATCH,    [BATCHES] = OX_BUF_BATCH,  [LOSSES] = OX_BUF_SMALL,
         [NORMS] = OX_BUF_SMALL,   [FACTOR] = OX_BUF_SMALL,   [CONSTANT] = OX_BUF_SMALL, [WORK] = OX_BUF_WORK,
-        [STAGE] = OX_BUF_STAGE,
+        [STAGE] = OX_BUF_STAGE,   [COMMITTED] = OX_BUF_SMALL,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -202,9 +207,9 @@ static void names(struct meaning *m, enum ox_role_of_use role, uint32_t buf_idx)
 
 /* Planes as the kernels of a unit read them: in one memory lo may lie in the state. */
 static void wants_planes(struct meaning *m, uint32_t unit_idx, bool is_table) {
-    wants(m, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS, compute_tier(m), of(PLANES, unit_idx, 0));
+    wants(m, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS, compute_tier(m), of(PLANES, unit_idx, CURRENT));
     if (m->in->budget.unified && ox_plan_lo_in_state(m->in, unit_idx)) {
-        wants(m, is_table ? OX_USE_TABLE_STATE : OX_USE_STATE, OX_TIER_HOST, of(STATE, unit_idx, 0));
+        wants(m, is_table ? OX_USE_TABLE_STATE : OX_USE_STATE, OX_TIER_HOST, of(STATE, unit_idx, CURRENT));
     }
 }
 
@@ -299,9 +304,9 @@ static void moves(struct meaning *m, struct route route, struct content content)
 }
 
 static void follow_upload(struct meaning *m, uint32_t unit_idx) {
-    moves(m, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, of(PLANES, unit_idx, 0));
+    moves(m, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, of(PLANES, unit_idx, CURRENT));
     if (ox_plan_lo_in_state(m->in, unit_idx)) {
-        wants(m, OX_USE_STATE, OX_TIER_HOST, of(STATE, unit_idx, 0));
+        wants(m, OX_USE_STATE, OX_TIER_HOST, of(STATE, unit_idx, CURRENT));
     }
 }
 
@@ -309,7 +314,11 @@ static void follow_read(struct meaning *m, uint32_t unit_idx) {
     if (m->in->budget.nvme_bytes == 0 || homes_of(m, unit_idx)->weights != OX_TIER_NVME) {
         object(m, "reads from drives what does not live there");
     }
-    makes(m, OX_USE_TARGET, OX_TIER_HOST, of(PLANES, unit_idx, 0));
+    if (m->overlap) { /* else nothing has been written since the last commit */
+        wants(m, OX_USE_COMMIT, OX_TIER_NVME, of(COMMITTED, OX_NONE, 0));
+        names(m, OX_USE_COMMIT, m->plan->commit_buf);
+    }
+    makes(m, OX_USE_TARGET, OX_TIER_HOST, of(PLANES, unit_idx, CURRENT));
 }
 
 static void needs_spool(struct meaning *m, uint32_t spool_idx, uint64_t bytes) {
@@ -343,7 +352,7 @@ static void follow_grad(struct meaning *m, enum ox_task_kind kind, uint32_t unit
     const bool at_rest = kind == OX_TASK_GRAD_WRITE && !is_second_use(m, unit_idx);
     struct content whole = finished_sum(m, unit_idx);
     if (at_rest) {
-        whole = of(REDUCED, unit_idx, 0);
+        whole = of(REDUCED, unit_idx, NEW);
     }
     if (source.unit_idx != unit_idx ||
         (leaves && (m->task->last ? !same(source, whole)
@@ -368,7 +377,7 @@ static void follow_reduce(struct meaning *m, uint32_t unit_idx) {
         object(m, "counts a gradient twice in the norm");
     }
     turns(m, OX_USE_GRAD, OX_TIER_HOST,
-          (const struct content[]){finished_sum(m, unit_idx), of(REDUCED, unit_idx, 0)});
+          (const struct content[]){finished_sum(m, unit_idx), of(REDUCED, unit_idx, NEW)});
     if (unit_idx == 0 && m->tied) {
         wants(m, OX_USE_GRAD_HEAD, OX_TIER_HOST, of(SUM, m->plan->unit_count, m->plan->micro_batches));
     }
@@ -384,34 +393,76 @@ static void follow_norm(struct meaning *m) {
     names(m, OX_USE_LOSS, m->plan->loss_host_buf);
 }
 
+/* The optimizer turns a version into the next: after the norm, or where steps overlap that of the step before to what
+ * this one computes with, and of the last units also that to the next, from a gradient that has just been reduced. */
 static void follow_adam(struct meaning *m, uint32_t unit_idx) {
     const struct ox_homes *const homes = homes_of(m, unit_idx);
-    if (m->updated[unit_idx]++ != 0) {
-        object(m, "updates a unit twice");
+    const uint32_t from = m->task->before ? OLD : CURRENT, to = from + 1;
+    const bool early = m->overlap && !m->task->before;
+    if (m->updated[unit_idx]++ != from) {
+        object(m, "updates a unit twice, or not in the order of steps");
     }
-    wants(m, OX_USE_NORM, OX_TIER_HOST, of(FACTOR, OX_NONE, 0));
-    wants(m, OX_USE_GRAD, homes->grad, of(REDUCED, unit_idx, 0));
+    if (early && unit_idx + m->in->placement.early_units < m->plan->unit_count) {
+        object(m, "updates a unit before the norm is known that is to wait for it");
+    }
+    if (early && (m->plan->stage_buf == OX_NONE || !m->plan->bufs[m->plan->stage_buf].resident)) {
+        object(m, "leaves writes in flight in memory that is given away before the commit");
+    }
+    if (!m->overlap) {
+        wants(m, OX_USE_NORM, OX_TIER_HOST, of(FACTOR, OX_NONE, 0));
+    }
+    wants(m, OX_USE_GRAD, early ? OX_TIER_HOST : homes->grad, of(REDUCED, unit_idx, to));
     if (homes->state == OX_TIER_HOST) {
         turns(m, OX_USE_STATE, OX_TIER_HOST,
-              (const struct content[]){of(STATE, unit_idx, 0), of(STATE, unit_idx, 1)});
+              (const struct content[]){of(STATE, unit_idx, from), of(STATE, unit_idx, to)});
     }
     if (homes->weights != OX_TIER_NVME) {
         turns(m, OX_USE_WEIGHTS, OX_TIER_HOST,
-              (const struct content[]){of(PLANES, unit_idx, 0), of(PLANES, unit_idx, 1)});
+              (const struct content[]){of(PLANES, unit_idx, from), of(PLANES, unit_idx, to)});
+    } else if (m->task->before) {
+        makes(m, OX_USE_TARGET, OX_TIER_HOST, of(PLANES, unit_idx, to));
     }
     if (m->in->budget.nvme_bytes > 0) {
         makes(m, OX_USE_STAGE, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
         names(m, OX_USE_STAGE, m->plan->stage_buf);
+        if (!m->begun) {
+            object(m, "writes to the store outside of a transaction");
+        }
+    }
+}
+
+/* That of the step before ends before this one's begins. */
+static void follow_begin(struct meaning *m) {
+    const bool in_order = m->task->before ? m->commit_count == 0 : !m->overlap || m->commit_count == 1;
+    if (m->begun || m->in->budget.nvme_bytes == 0 || !in_order) {
+        object(m, "begins a transaction while another one is under way");
+    }
+    m->begun = true;
+    makes(m, OX_USE_STAGE, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
+    names(m, OX_USE_STAGE, m->plan->stage_buf);
+    if (!m->overlap) {
+        wants(m, OX_USE_NORM, OX_TIER_HOST, of(FACTOR, OX_NONE, 0));
     }
 }
 
 static void follow_commit(struct meaning *m) {
+    const uint32_t version = m->task->before ? CURRENT : NEW;
     m->commit_count++;
-    if (m->task != &m->plan->tasks[m->plan->task_count - 1]) {
+    if (!m->begun || (!m->task->before && m->task != &m->plan->tasks[m->plan->task_count - 1])) {
         object(m, "commits before the step has ended");
     }
+    for (uint32_t i = 0; i < m->plan->unit_count; i++) {
+        if (m->updated[i] != version) {
+            object(m, "commits before all units are updated");
+        }
+    }
+    m->begun = false;
     makes(m, OX_USE_STAGE, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
     names(m, OX_USE_STAGE, m->plan->stage_buf);
+    if (m->task->before) {
+        makes(m, OX_USE_COMMIT, OX_TIER_NVME, of(COMMITTED, OX_NONE, 0));
+        names(m, OX_USE_COMMIT, m->plan->commit_buf);
+    }
 }
 
 /* ---- one task --------------------------------------------------------------------------------- */
@@ -443,6 +494,7 @@ static const struct rule {
     [OX_TASK_GRAD_LOAD] = {OX_LANE_H2D, OF_GRADIENT, false, true},
     [OX_TASK_REDUCE] = {OX_LANE_REDUCE, OF_UNIT, false, true},
     [OX_TASK_NORM] = {OX_LANE_REDUCE, OF_STEP, false, true},
+    [OX_TASK_BEGIN] = {OX_LANE_ADAM, OF_STEP, false, true},
     [OX_TASK_DOWNLOAD] = {OX_LANE_D2H, OF_UNIT, false, true},
     [OX_TASK_ADAM] = {OX_LANE_ADAM, OF_UNIT, false, true},
     [OX_TASK_REFRESH] = {OX_LANE_H2D, OF_UNIT, false, true},
@@ -455,7 +507,11 @@ static bool fits_rule(const struct meaning *m) {
     const struct rule *const rule = &rules[task->kind];
     const uint32_t unit_past =
         rule->scope == OF_STEP ? 0 : m->plan->unit_count + (rule->scope == OF_GRADIENT && m->tied);
+    const bool of_optimizer = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
+                              task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH ||
+                              task->kind == OX_TASK_COMMIT;
     return task->lane == rule->lane && (m->train || !rule->train_only) &&
+           (!task->before || (m->overlap && of_optimizer)) &&
            (unit_past == 0 ? task->unit_idx == OX_NONE : task->unit_idx < unit_past) &&
            (rule->of_batch ? task->mb_idx < m->plan->micro_batches : task->mb_idx == OX_NONE);
 }
@@ -476,10 +532,10 @@ static void follow_transfer(struct meaning *m, uint32_t unit_idx) {
         follow_upload(m, unit_idx);
         break;
     case OX_TASK_DOWNLOAD:
-        moves(m, (struct route){OX_TIER_DEVICE, OX_TIER_HOST}, of(PLANES, unit_idx, 0));
+        moves(m, (struct route){OX_TIER_DEVICE, OX_TIER_HOST}, of(PLANES, unit_idx, m->task->before ? OLD : CURRENT));
         break;
     case OX_TASK_REFRESH:
-        moves(m, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, of(PLANES, unit_idx, 1));
+        moves(m, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, of(PLANES, unit_idx, m->task->before ? CURRENT : NEW));
         break;
     case OX_TASK_LOSS:
         moves(m, (struct route){tier, OX_TIER_HOST}, of(LOSSES, OX_NONE, m->plan->micro_batches));
@@ -526,6 +582,9 @@ static void follow(struct meaning *m) {
     case OX_TASK_NORM:
         follow_norm(m);
         break;
+    case OX_TASK_BEGIN:
+        follow_begin(m);
+        break;
     case OX_TASK_ADAM:
         follow_adam(m, unit_idx);
         break;
@@ -538,6 +597,17 @@ static void follow(struct meaning *m) {
 }
 
 /* ---- begin and end ---------------------------------------------------------------------------- */
+
+/* The gradients of the step before, for its optimizer. */
+static void begin_gradients(struct meaning *m) {
+    for (uint32_t i = 0; i < m->plan->buf_count; i++) {
+        const struct ox_buf *const buf = &m->plan->bufs[i];
+        if (m->overlap && buf->resident && buf->kind == OX_BUF_GRAD && buf->unit_idx < m->plan->unit_count &&
+            buf->tier == homes_of(m, buf->unit_idx)->grad) {
+            m->held[i] = of(REDUCED, buf->unit_idx, CURRENT);
+        }
+    }
+}
 
 /* What the step finds: weights and state in their homes, one of each, the batches and the constants. */
 static bool begin(struct meaning *m) {
@@ -557,7 +627,7 @@ static bool begin(struct meaning *m) {
             return false;
         }
         const struct ox_homes *const homes = homes_of(m, buf->unit_idx);
-        m->held[i] = of(weights ? PLANES : STATE, buf->unit_idx, 0);
+        m->held[i] = of(weights ? PLANES : STATE, buf->unit_idx, m->overlap ? OLD : CURRENT);
         uint8_t *const seen = weights ? m->updated : m->reduced;
         if (buf->tier != (weights ? homes->weights : homes->state) || seen[buf->unit_idx]++ != 0 ||
             buf->bytes < bytes_of(m, m->held[i], true)) {
@@ -565,8 +635,9 @@ static bool begin(struct meaning *m) {
         }
         found++;
     }
-    memset(m->updated, 0, plan->unit_count);
+    memset(m->updated, m->overlap ? OLD : CURRENT, plan->unit_count);
     memset(m->reduced, 0, plan->unit_count);
+    begin_gradients(m);
     if (plan->const_buf >= plan->buf_count || plan->batch_host_buf >= plan->buf_count ||
         plan->loss_buf >= plan->buf_count || plan->loss_host_buf >= plan->buf_count) {
         return false;
@@ -577,25 +648,50 @@ static bool begin(struct meaning *m) {
            plan->bufs[plan->loss_host_buf].resident;
 }
 
-/* What the step leaves: every home as the optimizer made it, all losses, and one commit where there is a store. */
+/* The version that a unit has at the end: with overlap only the last ones have gone on. */
+static uint32_t last_version(const struct meaning *m, uint32_t unit_idx) {
+    const bool early = unit_idx + m->in->placement.early_units >= m->plan->unit_count;
+    return m->train && (!m->overlap || early) ? NEW : CURRENT;
+}
+
+/* Where a unit's gradient must still be at the end of a step whose optimizer has not run, or may have to run again. */
+static bool gradient_stays(const struct meaning *m, uint32_t unit_idx) {
+    for (uint32_t i = 0; i < m->plan->buf_count; i++) {
+        if (m->plan->bufs[i].resident && same(m->held[i], of(REDUCED, unit_idx, NEW)) &&
+            m->plan->bufs[i].tier == homes_of(m, unit_idx)->grad) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What the step leaves: every home as the optimizer made it, or the gradient for one to come; all losses; and one
+ * commit where there is a store. */
 static const char *end(const struct meaning *m) {
     const struct ox_plan *const plan = m->plan;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
-        if (m->updated[i] != m->train) {
+        if (m->updated[i] != last_version(m, i)) {
             return "a unit is not updated exactly once";
+        }
+        if (m->overlap && !gradient_stays(m, i)) {
+            return "a gradient does not stay for the optimizer of the step";
         }
     }
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const struct content held = m->held[i];
-        if (plan->bufs[i].resident && (held.what == PLANES || held.what == STATE) && held.count != m->train) {
+        if (plan->bufs[i].resident && (held.what == PLANES || held.what == STATE) &&
+            held.count != last_version(m, held.unit_idx)) {
             return "the home of a unit does not hold what the optimizer made";
         }
     }
     if (!same(m->held[plan->loss_host_buf], of(LOSSES, OX_NONE, plan->micro_batches))) {
         return "the losses do not arrive";
     }
-    return m->commit_count != (m->train && m->in->budget.nvme_bytes > 0) ? "the step is not committed exactly once"
-                                                                         : NULL;
+    const bool store = m->train && m->in->budget.nvme_bytes > 0;
+    if (m->commit_count != store || m->begun != (store && m->overlap && m->in->placement.early_units > 0)) {
+        return "the step is not committed exactly once";
+    }
+    return NULL;
 }
 
 static enum ox_status follow_all(struct meaning *m) {
@@ -625,6 +721,7 @@ enum ox_status ox_plan_check_meaning(const struct ox_plan *plan, const struct ox
     struct meaning m = {.plan = plan, .in = input};
     m.train = plan->kind == OX_PLAN_TRAIN;
     m.tied = input->model.tied_elems > 0;
+    m.overlap = m.train && input->placement.overlap;
     m.held = calloc(plan->buf_count + 1u, sizeof *m.held);
     m.updated = calloc(plan->unit_count + 1u, 1);
     m.reduced = calloc(plan->unit_count + 1u, 1);

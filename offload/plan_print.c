@@ -137,8 +137,8 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
     fprintf(out, "\n  task lane        what        unit   mb        bytes  after\n");
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
-        fprintf(out, "%6u %-11s %-11s", i, ox_lane_name((enum ox_lane_id)task->lane),
-                ox_task_name((enum ox_task_kind)task->kind));
+        fprintf(out, "%6u %-11s %-10s%s", i, ox_lane_name((enum ox_lane_id)task->lane),
+                ox_task_name((enum ox_task_kind)task->kind), task->before ? "'" : " ");
         fprintf(out, task->unit_idx == OX_NONE ? "    -" : "%5d", (int)task->unit_idx);
         fprintf(out, task->mb_idx == OX_NONE ? "    -" : "%5d", (int)task->mb_idx);
         print_size(out, task->bytes);
@@ -165,6 +165,14 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     fprintf(out, "step: %u micro-batch%s in %u tile%s, prefetch %u, activation checkpoints on %s\n\n",
             plan->micro_batches, plan->micro_batches == 1 ? "" : "es", placement->tiles,
             placement->tiles == 1 ? "" : "s", placement->prefetch_depth, ox_tier_name(act_tier));
+    if (placement->overlap) {
+        fprintf(out, "optimizer: within the next step's forward");
+        if (placement->early_units > 0) {
+            fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped",
+                    placement->early_units, plan->unit_count);
+        }
+        fprintf(out, "\n\n");
+    }
     print_ledger(out, plan, input);
     print_homes(out, input);
     print_traffic(out, plan);

@@ -76,6 +76,8 @@ static void draw_sample(struct sample *s, uint64_t seed) {
         s->wish.tiles = 1 + (uint32_t)draw(seed, &counter, s->in.model.micro_batches);
         s->wish.prefetch_depth = (int32_t)draw(seed, &counter, 5);
     }
+    s->wish.overlap = (int32_t)draw(seed, &counter, 3) - 1;
+    s->wish.early_units = (int32_t)draw(seed, &counter, s->in.model.unit_count + 2) - 1;
     const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (1 + draw(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
 }
@@ -200,6 +202,9 @@ static void change_meaning(const struct sample *s, struct ox_plan *plan, uint64_
         refuse_changed(s, plan, at, &changed, tally);
         changed = kept;
         changed.mb_idx = kept.mb_idx == 0 ? 1 : kept.mb_idx - 1;
+        refuse_changed(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.before = !kept.before;
         refuse_changed(s, plan, at, &changed, tally);
     }
 }
