@@ -58,6 +58,7 @@ struct ox_trainer {
     struct ox_prometheus *prometheus;
     const struct ox_trainer_events *events;
     const struct ox_trainer_hooks *hooks;
+    uint64_t retried_step, retry_count; /* the last step that was taken again after a drive failed; how many */
     bool stepped;      /* a step was taken by this process */
     bool is_torn;      /* a step failed within: what is in memory is not to be saved */
     bool save_failed;  /* the last attempt to end with a checkpoint */

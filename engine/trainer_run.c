@@ -202,6 +202,33 @@ static enum ox_status catch_up(struct ox_trainer *trainer) {
     return status;
 }
 
+/* A drive that fails once may do better the next time: the run goes back to the last commit, which may lie two steps
+ * before where steps overlap, and takes the step again, once. */
+static bool may_retry(const struct ox_trainer *trainer) {
+    const struct ox_store *const store = ox_engine_store(trainer->engine);
+    if (store == NULL || trainer->retried_step > trainer->state.step) {
+        return false;
+    }
+    struct ox_store_info info;
+    ox_store_info(store, &info);
+    return info.committed && info.generations > 1 && info.meta_bytes == sizeof trainer->note;
+}
+
+static enum ox_status go_back(struct ox_trainer *trainer) {
+    struct ox_store_info info;
+    ox_store_info(ox_engine_store(trainer->engine), &info);
+    trainer->retried_step = trainer->state.step + 1;
+    trainer->retry_count++;
+    memcpy(&trainer->note, info.meta, sizeof trainer->note);
+    trainer->state = trainer->note.state;
+    trainer->is_torn = false;
+    ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
+           "(retry %" PRIu64 " of this run)", trainer->retried_step, ox_error_text(), trainer->state.step,
+           trainer->retry_count);
+    ox_metrics_close(&trainer->metrics); /* what it says of later steps is cut off */
+    return ox_metrics_open(trainer->config.output_dir, trainer->state.step, &trainer->metrics);
+}
+
 /* `stop` is looked at before every step; a step or an evaluation that it cuts short is OX_E_ABORTED. */
 static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
     sig_atomic_t saves_seen = trainer->events->save;
@@ -209,7 +236,13 @@ static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
         if (trainer->events->stop != 0) {
             return ox_fail(OX_E_ABORTED, "stopped between two steps");
         }
-        const enum ox_status status = take_step(trainer);
+        enum ox_status status = take_step(trainer);
+        if (status == OX_E_IO && may_retry(trainer)) {
+            status = go_back(trainer);
+            if (status == OX_OK) {
+                continue;
+            }
+        }
         if (status != OX_OK) {
             return status;
         }
