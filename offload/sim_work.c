@@ -118,10 +118,11 @@ static double grad_elems(const struct pricing *p) {
 
 /* ---- copies --------------------------------------------------------------------------------------- */
 
-/* Bytes of a copy within unified memory are no traffic, and those of its target. */
+/* A copy within unified memory is no traffic; its bytes are those of its target. Between two memories one that is not
+ * counted is left out in most steps. */
 static double moved_bytes(const struct pricing *p) {
     const int target = ox_task_find_use(p->task, OX_USE_TARGET);
-    const bool counted = p->task->bytes > 0 || target < 0;
+    const bool counted = !p->setup->input->budget.unified || p->task->bytes > 0 || target < 0;
     return (double)(counted ? p->task->bytes : p->plan->bufs[p->task->uses[target].buf_idx].bytes);
 }
 
@@ -186,23 +187,35 @@ static struct stream stream_of(const struct pricing *p) {
     const struct ox_plan_input *const in = p->setup->input;
     const struct ox_shard *const shard = &in->table->shards[p->task->unit_idx];
     const double state = (double)ox_shard_stored_bytes(in->table, p->task->unit_idx);
-    const double elems = (double)shard->elem_count, hi = elems * OX_HI_BYTES;
+    const double hi = (double)shard->elem_count * OX_HI_BYTES;
+    const bool early = in->placement.overlap && !p->task->before;
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
+    ox_plan_adam_traffic(in, p->task->unit_idx,
+                         (struct ox_adam_work){.updates = true, .grad_at_rest = !early}, traffic);
     struct stream stream = {.chunks = shard->chunk_count};
-    if (shard->homes.grad == OX_TIER_NVME) {
-        stream.read += elems * (in->model.grad_bf16 ? 2 : 4);
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        stream.read += (double)traffic[OX_LINK_NVME_READ][kind];
+        stream.written += (double)traffic[OX_LINK_NVME_WRITE][kind];
     }
     if (in->budget.nvme_bytes > 0) {
-        stream.read += (shard->homes.state == OX_TIER_NVME ? state : 0) +
-                       (shard->homes.weights == OX_TIER_NVME ? hi : 0);
         stream.copied += (shard->homes.state == OX_TIER_NVME ? 0 : state) +
                          (shard->homes.weights == OX_TIER_NVME ? 0 : hi);
-        stream.written = state + hi;
+    }
+    if (ox_task_find_use(p->task, OX_USE_TARGET) >= 0) { /* handed to the forward */
+        stream.copied += (double)ox_plan_weight_bytes(in, p->task->unit_idx);
     }
     return stream;
 }
 
-/* Reads and writes of some chunks are in flight while one thread verifies, updates (with others) and hashes chunk after
- * chunk. What it does for the last chunk, or the read of the first one, has nothing beside it. */
+/* In a step as most are, what ran early in the step before is only fetched. */
+static bool updates(const struct pricing *p) {
+    const struct ox_plan_input *const in = p->setup->input;
+    return !p->task->before || p->task->unit_idx + in->placement.early_units < in->model.unit_count;
+}
+
+/* Reads and writes of some chunks are in flight while one thread verifies, the lane (with others) updates, and a third
+ * gathers and hashes, chunk after chunk. The update of the last chunk has nothing beside it; the reads of the next unit
+ * follow without a gap. */
 static struct ox_sim_work adam(const struct pricing *p) {
     const struct ox_plan_input *const in = p->setup->input;
     const struct stream stream = stream_of(p);
@@ -213,25 +226,24 @@ static struct ox_sim_work adam(const struct pricing *p) {
                            in->table->shards[p->task->unit_idx].homes.weights != OX_TIER_NVME
                                ? elems * OX_LO_BYTES : 0;
     const double updating = elems * update_seconds(p, planes, threads);
-    const double alone = (stream.read + stream.written + 2 * (stream.copied + lo_copy)) / p->core_rate;
+    const double verifying = stream.read / p->core_rate;
+    const double hashing = (stream.written + 2 * (stream.copied + lo_copy)) / p->core_rate;
     struct ox_sim_work work = new_work(p);
     use_cores(p, &work, updating, threads);
-    use_cores(p, &work, alone, 1);
+    use_cores(p, &work, verifying + hashing, 1);
     use_memory(p, &work, elems * planes + 2 * (stream.read + stream.written + stream.copied + lo_copy));
-    double fill = 0;
     if (stream.read > 0) {
         work.use[OX_SIM_NVME_READ] = stream.read / p->drive.read_rate;
         work.latency += p->drive.latency_seconds;
-        fill = min(updating + alone, work.use[OX_SIM_NVME_READ]) / stream.chunks;
     }
     if (stream.written > 0) {
         const double slots = min(in->placement.stage_slots, stream.chunks) / stream.chunks;
         work.tail = slots * stream.written / p->drive.write_rate;
         work.use[OX_SIM_NVME_WRITE] = (1 - slots) * stream.written / p->drive.write_rate;
     }
-    work.seconds = updating + alone;
+    work.seconds = max(updating, max(verifying, hashing));
     work = finish(p, work);
-    work.seconds += fill;
+    work.seconds += stream.read > 0 ? updating / stream.chunks : 0;
     return work;
 }
 
@@ -292,7 +304,7 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_REDUCE:
         return reduce(p);
     case OX_TASK_ADAM:
-        return adam(p);
+        return updates(p) ? adam(p) : transfer(p, false);
     case OX_TASK_COMMIT:
         return commit(p);
     default:
