@@ -124,6 +124,9 @@ $(B)/tests/%: $(OBJ)/tests/%.o $(HELP_O) $(B)/liboffload.a
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(B)/liboffload.a $(LDLIBS)
 
+# The page of `offload trace report` carries its style sheet and script.
+$(OBJ)/tools/trace_page.o: tools/trace_page.css tools/trace_page.js
+
 tests: $(TEST_P)
 
 # The fuzz targets: all in one test with their seeds, and each with clang's libFuzzer, which tools/fuzz.sh asks for.

@@ -412,7 +412,11 @@ static enum ox_status check_schedule(const struct ox_config *c) {
     return OX_OK;
 }
 
-static enum ox_status check_reports(const struct ox_config *c) {
+static enum ox_status check_reports(const struct ox_config *c, unsigned command) {
+    const bool text = strcmp(c->format, "text") == 0, json = strcmp(c->format, "json") == 0;
+    if (!text && !json && command != OX_CMD_TRACE) {
+        return ox_fail(OX_E_CONFIG, "--format %s: is for `offload trace export`; use text or json", c->format);
+    }
     const bool count = c->trace[0] != '\0' && c->trace[0] != '0' && strlen(c->trace) < 16 &&
                        c->trace[strspn(c->trace, "0123456789")] == '\0';
     if (!count && strcmp(c->trace, "on") != 0 && strcmp(c->trace, "off") != 0) {
@@ -505,7 +509,7 @@ enum ox_status ox_config_validate(const struct ox_config *config, unsigned comma
         status = check_schedule(config);
     }
     if (status == OX_OK) {
-        status = check_reports(config);
+        status = check_reports(config, command);
     }
     return status;
 }

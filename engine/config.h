@@ -125,7 +125,10 @@ struct ox_config {
     double temperature, top_p;
     /* command behaviour */
     bool dry_run;
-    char format[8]; /* text | json */
+    char format[12]; /* text | json; of an exported trace chrome | perfetto */
+    char action[8];  /* report | export: what to do with a trace; "" = not given */
+    char run[OX_CONFIG_TEXT_BYTES]; /* the folder of a run, or a file of it */
+    bool once;       /* look once and end */
     bool jsonl;     /* lines in, lines out */
     bool show;      /* rows for a person to check */
     /* measuring */
@@ -152,7 +155,7 @@ enum ox_option_type {
 enum {
     OX_CMD_TRAIN = 1 << 0, OX_CMD_PLAN = 1 << 1, OX_CMD_EVAL = 1 << 2, OX_CMD_INSPECT = 1 << 3,
     OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6, OX_CMD_TOKENIZE = 1 << 7,
-    OX_CMD_GENERATE = 1 << 8, OX_CMD_HELP = 1 << 9,
+    OX_CMD_GENERATE = 1 << 8, OX_CMD_HELP = 1 << 9, OX_CMD_TRACE = 1 << 10, OX_CMD_TOP = 1 << 11,
 };
 
 struct ox_option {

@@ -44,8 +44,8 @@ static const struct ox_option options[] = {
     {.name = "output", .alias = "output-dir", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
      .group = group_files, .default_text = "",
-     .commands = RUN | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_BENCH,
-     .help = "folder that receives the results; of tokenize and bench: the token file or profile to write"},
+     .commands = RUN | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_BENCH | OX_CMD_TRACE,
+     .help = "folder that receives the results; of tokenize, bench and trace: the file to write"},
     {.name = "from-scratch", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, from_scratch),
      .group = group_files, .default_text = "false", .commands = RUN,
      .help = "start from fresh weights even where the model folder has some"},
@@ -326,15 +326,25 @@ static const struct ox_option options[] = {
     {.name = "chaos-seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chaos_seed), .min = 0,
      .max = 0x1p64, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
      .help = "not 0: delays every lane at random, to test ordering"},
+    {.name = "action", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, action),
+     .text_bytes = sizeof none->action, .choices = "report|export", .group = group_command, .default_text = "",
+     .commands = OX_CMD_TRACE,
+     .help = "report: a summary, and with --output a page; export: a file for another viewer. The word --action may "
+             "be left out"},
+    {.name = "run", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, run), .text_bytes = sizeof none->run,
+     .group = group_command, .default_text = "", .commands = OX_CMD_TRACE | OX_CMD_TOP,
+     .help = "folder of a run, or for trace the file. The word --run may be left out"},
+    {.name = "once", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, once), .group = group_command,
+     .default_text = "false", .commands = OX_CMD_TOP, .help = "tell how the run stands and end"},
     {.name = "dry-run", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, dry_run),
      .group = group_command, .default_text = "false", .commands = OX_CMD_TRAIN,
      .help = "stop after the plan"},
-    {.name = "format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
-     .text_bytes = sizeof none->format, .choices = "text|json", .group = group_command,
+    {.name = "format", .placeholder = "text|json", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
+     .text_bytes = sizeof none->format, .choices = "text|json|chrome|perfetto", .group = group_command,
      .default_text = "text",
      .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR | OX_CMD_TOKENIZE |
-                 OX_CMD_GENERATE | OX_CMD_BENCH,
-     .help = "of the report"},
+                 OX_CMD_GENERATE | OX_CMD_BENCH | OX_CMD_TRACE,
+     .help = "of the report; trace export takes chrome or perfetto instead"},
     {.name = "jsonl", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, jsonl), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TOKENIZE,
      .help = "read lines of {\"text\"} from --data or stdin, write lines of {\"ids\"}"},
@@ -407,7 +417,8 @@ const char *ox_command_name(unsigned command) {
     } commands[] = {{OX_CMD_TRAIN, "train"},   {OX_CMD_PLAN, "plan"},     {OX_CMD_EVAL, "eval"},
                     {OX_CMD_INSPECT, "inspect"}, {OX_CMD_EXPORT, "export"}, {OX_CMD_DOCTOR, "doctor"},
                     {OX_CMD_BENCH, "bench"},     {OX_CMD_TOKENIZE, "tokenize"},
-                    {OX_CMD_GENERATE, "generate"},  {OX_CMD_HELP, "help"}};
+                    {OX_CMD_GENERATE, "generate"},  {OX_CMD_HELP, "help"},
+                    {OX_CMD_TRACE, "trace"},     {OX_CMD_TOP, "top"}};
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (commands[i].command == command) {
             return commands[i].name;

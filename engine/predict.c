@@ -94,6 +94,24 @@ static double floor_of(const struct ox_predict_input *input, const struct ox_sim
 
 /* ---- both ------------------------------------------------------------------------------------------- */
 
+static struct ox_sim_setup setup_of(const struct ox_predict_input *input, const struct ox_machine *machine) {
+    return (struct ox_sim_setup){.machine = machine, .input = &input->plan->input,
+                                 .compute_threads = input->compute_threads,
+                                 .optimizer_threads = input->optimizer_threads,
+                                 .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
+}
+
+enum ox_status ox_predict_tasks(const struct ox_predict_input *input, const struct ox_prediction *prediction,
+                                struct ox_sim **out) {
+    struct ox_sim_result step;
+    const enum ox_status status = ox_sim_open(input->plan->train->task_count, out);
+    if (status == OX_OK) {
+        const struct ox_sim_setup setup = setup_of(input, &prediction->machine);
+        ox_sim_run(*out, input->plan->train, &setup, &step);
+    }
+    return status;
+}
+
 enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
     *out = (struct ox_prediction){.floor_seconds = NAN};
     struct ox_sim *sim = NULL;
@@ -102,10 +120,7 @@ enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_predic
         status = ox_sim_open(input->plan->train->task_count, &sim);
     }
     if (status == OX_OK) {
-        const struct ox_sim_setup setup = {.machine = &out->machine, .input = &input->plan->input,
-                                           .compute_threads = input->compute_threads,
-                                           .optimizer_threads = input->optimizer_threads,
-                                           .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
+        const struct ox_sim_setup setup = setup_of(input, &out->machine);
         ox_sim_run(sim, input->plan->train, &setup, &out->step);
         out->floor_seconds = floor_of(input, &setup);
     }

@@ -26,6 +26,10 @@ struct ox_prediction {
 
 OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out);
 
+/* The same step once more, task by task: the simulator that has run it; close it. */
+OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, const struct ox_prediction *prediction,
+                                        struct ox_sim **out);
+
 enum { OX_PREDICTION_TEXT_BYTES = 1024 };
 /* Three lines for people. */
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text);

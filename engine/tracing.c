@@ -39,7 +39,7 @@ struct ox_tracing {
     uint64_t steps_left;         /* UINT64_MAX: all */
     uint64_t step;               /* the last one of training, which evaluations count with */
     uint64_t missed;             /* tasks whose ring was full */
-    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* as the step found the counters */
     float *predicted; /* seconds of each task of training */
 };
 
@@ -98,6 +98,13 @@ static void collect(struct ox_tracing *tracing, struct lane_log *log) {
     }
 }
 
+static void read_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    for (int i = 0; i < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; i++) {
+        const int link = i / OX_TRAFFIC_KIND_COUNT, kind = i % OX_TRAFFIC_KIND_COUNT;
+        out[link][kind] = __atomic_load_n(&engine->traffic[link][kind], __ATOMIC_SEQ_CST);
+    }
+}
+
 static uint8_t link_of(const struct ox_plan_budget *budget, uint8_t lane) {
     static const uint8_t links[OX_LANE_COUNT] = {
         [OX_LANE_COMPUTE] = OX_TRACE_NO_LINK,       [OX_LANE_H2D] = OX_LINK_H2D,
@@ -117,7 +124,10 @@ void ox_tracing_issue(struct ox_tracing *tracing, const struct ox_plan *plan, ui
     const struct ox_engine *const engine = tracing->engine;
     struct lane_log *const log = &tracing->logs[task->lane];
     const uint64_t now_ns = ox_clock_ns() - tracing->epoch_ns;
-    tracing->begin_ns = tracing->begin_ns == 0 ? now_ns : tracing->begin_ns;
+    if (tracing->begin_ns == 0) {
+        tracing->begin_ns = now_ns;
+        read_traffic(engine, tracing->traffic);
+    }
     const bool train = plan == engine->plan->train;
     tracing->step = train ? engine->step.input->step : tracing->step;
     pthread_mutex_lock(&log->lock);
@@ -143,18 +153,31 @@ void ox_tracing_issue(struct ox_tracing *tracing, const struct ox_plan *plan, ui
     pthread_mutex_unlock(&log->lock);
 }
 
-static void put_traffic(struct ox_tracing *tracing, const struct ox_trace_record *step) {
+static void put_bytes(struct ox_tracing *tracing, struct ox_trace_record record, enum ox_trace_type type,
+                      uint64_t bytes) {
+    record.type = (uint8_t)type;
+    record.bytes = bytes;
+    ox_trace_writer_put(tracing->writer, &record);
+}
+
+/* What crossed links in the step, and what should have where the plan's own figures are those of other steps. */
+static void put_traffic(struct ox_tracing *tracing, const struct ox_plan *plan, struct ox_trace_record record) {
+    uint64_t now[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    read_traffic(tracing->engine, now);
+    memcpy(planned, plan->traffic, sizeof planned);
+    if (record.plan == OX_TRACE_TRAIN && !record.failed) {
+        ox_overlap_planned(tracing->engine, planned);
+    }
     for (uint8_t link = 0; link < OX_LINK_COUNT; link++) {
         for (uint8_t kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            const uint64_t now = __atomic_load_n(&tracing->engine->traffic[link][kind], __ATOMIC_SEQ_CST);
-            struct ox_trace_record record = *step;
-            record.type = OX_TRACE_BYTES;
+            const uint64_t bytes = now[link][kind] - tracing->traffic[link][kind];
             record.link = link;
             record.traffic = kind;
-            record.bytes = now - tracing->traffic[link][kind];
-            tracing->traffic[link][kind] = now;
-            if (record.bytes > 0) {
-                ox_trace_writer_put(tracing->writer, &record);
+            if (bytes > 0) {
+                put_bytes(tracing, record, OX_TRACE_BYTES, bytes);
+            }
+            if (planned[link][kind] != plan->traffic[link][kind]) {
+                put_bytes(tracing, record, OX_TRACE_PLANNED, planned[link][kind]);
             }
         }
     }
@@ -182,7 +205,7 @@ void ox_tracing_end(struct ox_tracing *tracing, const struct ox_plan *plan, enum
         .failed = status != OX_OK, .step = tracing->step, .queued_ns = tracing->begin_ns,
         .bytes = ox_trace_writer_dropped(tracing->writer) + tracing->missed, .started_ns = tracing->begin_ns,
         .ended_ns = ox_clock_ns() - tracing->epoch_ns};
-    put_traffic(tracing, &record);
+    put_traffic(tracing, plan, record);
     ox_trace_writer_put(tracing->writer, &record); /* behind all that belongs to it */
     ox_trace_writer_flush(tracing->writer);
     tracing->begin_ns = 0;
@@ -234,7 +257,6 @@ enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing
     tracing->engine = engine;
     tracing->epoch_ns = ox_clock_ns();
     tracing->steps_left = config->steps_max > 0 ? config->steps_max : UINT64_MAX;
-    memcpy(tracing->traffic, engine->traffic, sizeof tracing->traffic); /* no step is under way */
     const enum ox_status status = open_writer(tracing, config);
     if (status != OX_OK) {
         free(tracing->predicted);

@@ -164,6 +164,13 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
     trainer->schedule = ox_schedule_of(config, trainer->max_steps);
 }
 
+struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer) {
+    return (struct ox_predict_input){.config = &trainer->engine_config, .plan = ox_trainer_plan(trainer),
+                                     .profile = trainer->config.profile,
+                                     .compute_threads = (uint32_t)trainer->config.compute_threads,
+                                     .optimizer_threads = (uint32_t)trainer->config.optimizer_threads};
+}
+
 /* Also of the nearest plan, after a refusal, which then is what the caller hears of. */
 static enum ox_status predict(struct ox_trainer *trainer, enum ox_status planned) {
     if (trainer->plan == NULL) {
@@ -171,12 +178,8 @@ static enum ox_status predict(struct ox_trainer *trainer, enum ox_status planned
     }
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", planned == OX_OK ? "" : ox_error_text());
-    const enum ox_status status = ox_predict(
-        &(struct ox_predict_input){.config = &trainer->engine_config, .plan = trainer->plan,
-                                   .profile = trainer->config.profile,
-                                   .compute_threads = (uint32_t)trainer->config.compute_threads,
-                                   .optimizer_threads = (uint32_t)trainer->config.optimizer_threads},
-        &trainer->prediction);
+    const struct ox_predict_input input = ox_trainer_predict_input(trainer);
+    const enum ox_status status = ox_predict(&input, &trainer->prediction);
     if (status != OX_OK) {
         ox_engine_plan_close(&trainer->plan);
         return status;

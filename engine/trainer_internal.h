@@ -161,6 +161,8 @@ OX_MUST enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer);
 
 /* ---- trainer.c ---- */
 
+/* Of the plan as it stands. */
+struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer);
 /* Opens trainer->folder. */
 OX_MUST enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights);
 /* A longer window than the model can attend to is the common surprise of the default: says so and goes on. */

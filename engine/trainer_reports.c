@@ -32,22 +32,33 @@ enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
     return status;
 }
 
+/* Nominal rates are of no machine: what they predict is not recorded beside what was measured. */
+static enum ox_status predict_tasks(struct ox_trainer *trainer, struct ox_sim **sim) {
+    const struct ox_predict_input input = ox_trainer_predict_input(trainer);
+    return trainer->prediction.profiled ? ox_predict_tasks(&input, &trainer->prediction, sim) : OX_OK;
+}
+
 static enum ox_status open_trace(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_model *const model = ox_trainer_model(trainer);
     char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES];
-    const enum ox_status status = ox_path_join(config->output_dir, "trace.bin", path);
-    if (status != OX_OK) {
-        return status;
+    struct ox_sim *sim = NULL;
+    enum ox_status status = ox_path_join(config->output_dir, "trace.bin", path);
+    if (status == OX_OK) {
+        status = predict_tasks(trainer, &sim);
     }
     snprintf(title, sizeof title, "%s, %.4g M parameters, %s; %u x %u tokens, %u micro-batch%s", model->config.family,
              (double)model->param_count * 1e-6, engine->fp32 ? "fp32" : "bf16", engine->batch, engine->seq,
              engine->micro_batches, engine->micro_batches == 1 ? "" : "es");
-    return ox_engine_trace(trainer->engine, &(struct ox_tracing_config){
-        .path = path, .title = title, .bytes_max = config->trace_bytes,
-        .steps_max = strtoull(config->trace, NULL, 10), /* 0 for "on" */
-        .max_steps = trainer->max_steps, .rated_bytes = config->drive_endurance_bytes});
+    if (status == OX_OK) {
+        status = ox_engine_trace(trainer->engine, &(struct ox_tracing_config){
+            .path = path, .title = title, .bytes_max = config->trace_bytes,
+            .steps_max = strtoull(config->trace, NULL, 10), /* 0 for "on" */
+            .max_steps = trainer->max_steps, .rated_bytes = config->drive_endurance_bytes, .predicted = sim});
+    }
+    ox_sim_close(&sim);
+    return status;
 }
 
 enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer) {

@@ -93,6 +93,7 @@ enum ox_trace_type {
     OX_TRACE_TASK = 1, /* a task: queued by the issuing thread, started and ended by its lane        */
     OX_TRACE_STEP,     /* a step or evaluation: started and ended; bytes: records dropped until then  */
     OX_TRACE_BYTES,    /* of a step: what did cross `link` as `traffic`                               */
+    OX_TRACE_PLANNED,  /* of a step: what should have, where that is not what the plan's `traffic` says */
 };
 
 enum { OX_TRACE_NO_LINK = 255 };

@@ -68,7 +68,8 @@ static bool is_sound(const struct ox_trace_head *head, const struct ox_trace_rec
         return false;
     }
     if (record->type != OX_TRACE_TASK) {
-        return record->type == OX_TRACE_STEP || (record->type == OX_TRACE_BYTES && record->link != OX_TRACE_NO_LINK);
+        const bool bytes = record->type == OX_TRACE_BYTES || record->type == OX_TRACE_PLANNED;
+        return record->type == OX_TRACE_STEP || (bytes && record->link != OX_TRACE_NO_LINK);
     }
     return record->lane < names[OX_TRACE_LANES].count && record->kind < names[OX_TRACE_TASKS].count &&
            record->task_idx < head->plans[record->plan].task_count && record->queued_ns <= record->started_ns &&

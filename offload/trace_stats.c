@@ -57,7 +57,8 @@ static void fill_steps(const struct ox_trace *trace, struct ox_trace_steps *step
         if (record->type == OX_TRACE_TASK) {
             add_task(step, record);
         } else {
-            step->bytes[record->link][record->traffic] += record->bytes;
+            const bool planned = record->type == OX_TRACE_PLANNED;
+            (planned ? step->planned : step->bytes)[record->link][record->traffic] = record->bytes;
         }
     }
 }
@@ -67,6 +68,7 @@ static enum ox_status make_step(const struct ox_trace *trace, const struct ox_tr
     const uint32_t task_count = trace->head->plans[record->plan].task_count;
     *out = (struct ox_trace_step){.step = record->step, .begin_ns = record->started_ns, .end_ns = record->ended_ns,
                                   .plan = record->plan, .failed = record->failed, .dropped = record->bytes};
+    memcpy(out->planned, trace->head->plans[record->plan].traffic, sizeof out->planned);
     out->tasks = calloc(task_count + 1u, sizeof *out->tasks);
     return out->tasks != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "trace: no memory for its steps");
 }

@@ -28,7 +28,8 @@ struct ox_trace_step {
     uint32_t task_count; /* that were */
     const struct ox_trace_record **tasks; /* by index in the plan; NULL: not recorded */
     uint64_t dropped; /* records, until its end */
-    uint64_t bytes[OX_TRACE_LINKS_MAX][OX_TRACE_KINDS_MAX];
+    uint64_t bytes[OX_TRACE_LINKS_MAX][OX_TRACE_KINDS_MAX];   /* that crossed links */
+    uint64_t planned[OX_TRACE_LINKS_MAX][OX_TRACE_KINDS_MAX]; /* that should have   */
 };
 
 struct ox_trace_steps {

@@ -13,7 +13,7 @@ struct arguments {
     int argc, idx;
     struct ox_config *config;
     bool seen[OPTIONS_MAX]; /* by place in the option table */
-    bool positional_seen;
+    int positional_count; /* taken so far */
 };
 
 /* One argument taken apart: "--name=value" or "--name". */
@@ -126,12 +126,14 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
 
 static enum ox_status take_positional(struct arguments *a) {
     const char *const argument = a->argv[a->idx];
-    if (a->command->positional == NULL || a->positional_seen) {
+    const char *const name =
+        a->positional_count < OX_POSITIONALS_MAX ? a->command->positional[a->positional_count] : NULL;
+    if (name == NULL) {
         return ox_fail(OX_E_CONFIG, "'%s' is unexpected; `offload help %s` shows what it takes", argument,
                        a->command->name);
     }
-    a->positional_seen = true;
-    const struct ox_option *const option = ox_option_find(a->command->positional);
+    a->positional_count++;
+    const struct ox_option *const option = ox_option_find(name);
     OX_ASSERT(option != NULL);
     const enum ox_status status = mark_seen(a, option);
     return status == OX_OK ? ox_config_set(a->config, option, argument, option->choices != NULL ? option->name : "PATH")

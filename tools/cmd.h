@@ -15,11 +15,13 @@ extern "C" {
 /* Exit statuses; after a signal that saved it is 128 + the signal. */
 enum { OX_EXIT_OK = 0, OX_EXIT_FAILED = 1, OX_EXIT_USAGE = 2 };
 
+enum { OX_POSITIONALS_MAX = 2 };
+
 /* One subcommand. The configuration has been read and validated for `mask` before `run` is called. */
 struct ox_command {
     const char *name;
     unsigned mask;          /* its bit of OX_CMD_*; 0: it takes no options              */
-    const char *positional; /* option that an argument without a flag sets, or NULL     */
+    const char *positional[OX_POSITIONALS_MAX]; /* options that arguments without a flag set, in order; or NULL */
     const char *required;   /* options that the synopsis shows, parted by spaces; or NULL */
     const char *summary;    /* one line                                                 */
     int (*run)(const struct ox_config *config); /* returns the exit status             */
@@ -54,6 +56,8 @@ int ox_cmd_doctor(const struct ox_config *config);
 int ox_cmd_tokenize(const struct ox_config *config);
 int ox_cmd_generate(const struct ox_config *config);
 int ox_cmd_bench(const struct ox_config *config);
+int ox_cmd_trace(const struct ox_config *config);
+int ox_cmd_top(const struct ox_config *config);
 int ox_cmd_help(const struct ox_config *config);
 
 #ifdef __cplusplus

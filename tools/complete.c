@@ -78,7 +78,7 @@ static void put_bash_command(FILE *file, const struct ox_command *command) {
         }
         fputs(" '\n", file);
     }
-    const struct ox_option *const positional = ox_help_positional(command);
+    const struct ox_option *const positional = ox_help_positional(command, 0);
     fprintf(file, "        first=%s%s\n        ;;\n", positional != NULL ? "--" : "''",
             positional != NULL ? positional->name : "");
 }
@@ -234,9 +234,9 @@ static void put_zsh_command(FILE *file, const struct ox_command *command) {
     for (const struct ox_option *option; (option = ox_help_option(command, &idx)) != NULL;) {
         put_zsh_option(file, option);
     }
-    const struct ox_option *const positional = ox_help_positional(command);
-    if (positional != NULL) {
-        fputs(" \\\n            '1", file);
+    const struct ox_option *positional;
+    for (int i = 0; (positional = ox_help_positional(command, i)) != NULL; i++) {
+        fprintf(file, " \\\n            '%d", i + 1);
         put_zsh_value(file, positional);
         fputc('\'', file);
     }
@@ -324,8 +324,8 @@ static void put_fish_option(FILE *file, const struct ox_option *option) {
 }
 
 static void put_fish_positional(FILE *file, const struct ox_command *command) {
-    const struct ox_option *const positional = ox_help_positional(command);
-    if (positional != NULL) {
+    const struct ox_option *positional;
+    for (int i = 0; (positional = ox_help_positional(command, i)) != NULL; i++) {
         const struct value value = value_of(positional);
         fprintf(file, "complete -c offload -n '__offload_is %s'", command->name);
         fputs(value.kind == KIND_PATH ? " -F" : " -f -a '", file);

@@ -57,15 +57,15 @@ static void print_options(FILE *file, const struct ox_command *command) {
 
 /* "offload export PATH --output PATH [--flag value ...]" */
 static void print_usage(FILE *file, const struct ox_command *command) {
-    const struct ox_option *const positional = ox_help_positional(command);
     fprintf(file, "offload %s", command->name);
-    if (positional != NULL) {
+    const struct ox_option *positional;
+    for (int i = 0; (positional = ox_help_positional(command, i)) != NULL; i++) {
         const bool required = ox_help_listed(command->required, positional->name);
         fprintf(file, required ? " %s" : " [%s]", ox_help_placeholder(positional));
     }
     uint32_t idx = 0;
     for (const struct ox_option *option; (option = ox_help_option(command, &idx)) != NULL;) {
-        if (option != positional && ox_help_listed(command->required, option->name)) {
+        if (!ox_help_is_positional(command, option) && ox_help_listed(command->required, option->name)) {
             fprintf(file, " --%s %s", option->name, ox_help_placeholder(option));
         }
     }

@@ -16,8 +16,10 @@ const struct ox_option *ox_help_option(const struct ox_command *command, uint32_
 const char *ox_help_placeholder(const struct ox_option *option);
 /* A switch that --no-<name> turns off. */
 bool ox_help_negatable(const struct ox_option *option);
-/* The option of an argument without a flag, or NULL. */
-const struct ox_option *ox_help_positional(const struct ox_command *command);
+/* The option of the idx-th argument without a flag, from 0; NULL behind the last. */
+const struct ox_option *ox_help_positional(const struct ox_command *command, int idx);
+/* True when the option is among them. */
+bool ox_help_is_positional(const struct ox_command *command, const struct ox_option *option);
 /* True when `name` is among the words of a list parted by spaces, which may be NULL. */
 bool ox_help_listed(const char *list, const char *name);
 

@@ -31,8 +31,18 @@ bool ox_help_negatable(const struct ox_option *option) {
     return option->type == OX_OPT_BOOL && option->default_text[0] != '\0';
 }
 
-const struct ox_option *ox_help_positional(const struct ox_command *command) {
-    return command->positional != NULL ? ox_option_find(command->positional) : NULL;
+const struct ox_option *ox_help_positional(const struct ox_command *command, int idx) {
+    const char *const name = idx < OX_POSITIONALS_MAX ? command->positional[idx] : NULL;
+    return name != NULL ? ox_option_find(name) : NULL;
+}
+
+bool ox_help_is_positional(const struct ox_command *command, const struct ox_option *option) {
+    for (int i = 0; i < OX_POSITIONALS_MAX; i++) {
+        if (ox_help_positional(command, i) == option) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool ox_help_listed(const char *list, const char *name) {

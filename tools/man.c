@@ -204,9 +204,9 @@ static void put_synopsis(FILE *file, const struct ox_command *command) {
         fprintf(file, ".SH SYNOPSIS\n\\fBoffload\\fR \\fICOMMAND\\fR\n%s", rest);
         return;
     }
-    const struct ox_option *const positional = ox_help_positional(command);
     fprintf(file, ".SH SYNOPSIS\n\\fBoffload %s\\fR\n", command->name);
-    if (positional != NULL) {
+    const struct ox_option *positional;
+    for (int i = 0; (positional = ox_help_positional(command, i)) != NULL; i++) {
         const bool required = ox_help_listed(command->required, positional->name);
         fputs(required ? "" : "[", file);
         put_value(file, positional);
@@ -214,7 +214,7 @@ static void put_synopsis(FILE *file, const struct ox_command *command) {
     }
     uint32_t idx = 0;
     for (const struct ox_option *option; (option = ox_help_option(command, &idx)) != NULL;) {
-        if (option != positional && ox_help_listed(command->required, option->name)) {
+        if (!ox_help_is_positional(command, option) && ox_help_listed(command->required, option->name)) {
             put_flag(file, "--", option);
             fputc(' ', file);
             put_value(file, option);

@@ -9,6 +9,9 @@ static const char run_folder[] =
     "config.resolved.yaml\tevery option but how this process began; --config reads it\n"
     "plan.txt\tthe plan, with every task\n"
     "metrics.jsonl\tone line per step and per evaluation, as JSON\n"
+    "trace.bin\twith --trace: what every task did and when, for `offload trace`\n"
+    "metrics.prom\twith --report-to prometheus: how the run stands, for a collector of text files\n"
+    "events.out.tfevents.N.offload\twith --report-to tensorboard: one for each process\n"
     "checkpoint-N/\tafter step N: a model folder that transformers reads, `optimizer.safetensors`, and "
     "`trainer_state.json` with the hash of every other file; complete as soon as it has this name\n"
     "latest\tthe name of the newest checkpoint\n"
@@ -167,6 +170,32 @@ static const struct ox_page pages[] = {
          "Sampled text:\n"
          "offload generate --model Qwen3-8B --chat --prompt \"Why is the sky blue?\"\tAn answer:\n",
      .see_also = "train eval"},
+    {.command = "trace",
+     .description =
+         "Says where the time and the bytes of a run went that was recorded with --trace. report prints the step of "
+         "median length: the longest chain of tasks, what each lane did and what held it up, bytes beside the plan's. "
+         "With --output it also writes a page: every task on a timeline, what the memory held, who waited for whom, "
+         "predicted beside measured. The page is one file without network or libraries, is moved by mouse or keys, and "
+         "its tables are there without scripts. --format json prints the numbers of every step.\n"
+         "export writes the recording for another viewer: --format perfetto for ui.perfetto.dev, which is also what "
+         "is written without it, or --format chrome for viewers of Chrome's JSON.\n"
+         "A recording can be read while the run is at work, and after a crash: what is not whole is left out and "
+         "counted.",
+     .examples =
+         "offload train --model DIR --data notes.txt --output run1 --trace on\tRecord a run:\n"
+         "offload trace report run1 --output run1.html\tSee a step at a glance:\n"
+         "offload trace export run1 --format perfetto --output run1.perfetto-trace\tFor ui.perfetto.dev:\n",
+     .see_also = "top train"},
+    {.command = "top",
+     .description =
+         "Shows how a run stands, from what it writes into its folder: step, loss and speed, what each lane does and "
+         "waits for, bytes over each link, and with --trace the longest chain of the last step. On a terminal the "
+         "picture is redrawn every second until q; elsewhere it is printed whenever a step has ended. --once prints "
+         "it and ends.",
+     .signals = "HUP, INT, TERM\tthe terminal is restored, and the command ends with status 0\n",
+     .examples = "offload top run1\tWatch a run:\n"
+                 "offload top run1 --once\tFor a script:\n",
+     .see_also = "trace train"},
     {.command = "version",
      .description = "Prints the name and the version of this program on one line. `offload --version` does the same.",
      .see_also = "help"},

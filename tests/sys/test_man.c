@@ -354,7 +354,7 @@ static void test_bash(void) {
     }
     sys_make_folder(sys_path(path, "some folder"));
     save("some text", "", path);
-    offers("offload tr", "train\n");
+    offers("offload tr", "train\ntrace\n");
     offers("offload train --max-s", "--max-steps\n--max-seq-length\n");
     CHECK(strstr(offered("offload train --max-"), "--max-steps\n") != NULL);
     offers("offload train --dtype ''", "fp32\nbf16\n");

@@ -33,7 +33,8 @@ static void add_name(enum ox_trace_table table, const char *name) {
 }
 
 static void make_head(void) {
-    static const char *const lanes[] = {"compute", "h2d", "adam"}, *const kinds[] = {"upload", "forward", "norm", "adam"};
+    static const char *const lanes[] = {"compute", "h2d", "adam"};
+    static const char *const kinds[] = {"upload", "forward", "norm", "adam"};
     for (int i = 0; i < LANES; i++) {
         add_name(OX_TRACE_LANES, lanes[i]);
     }
@@ -102,7 +103,7 @@ static void check_analysis(const struct ox_trace_step *step) {
     CHECK(a.predicted_seconds > 5.9e-8 && a.predicted_seconds < 6.1e-8 && a.kind_predicted[NORM] == 1e-8);
 }
 
-/* With one task ahead each is issued when the one before has ended; what is held up is shared out in full all the same. */
+/* With one task ahead each is issued when the one before has ended; what is held up is shared out in full even so. */
 static void check_run_ahead(const struct ox_trace_step *step) {
     struct ox_trace_analysis a;
     uint64_t sum = 0;

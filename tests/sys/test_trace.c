@@ -1,0 +1,283 @@
+/* Recording as its user meets it: a run with --trace and --report-to leaves its files and the same numbers as one
+ * without, and `offload trace` and `offload top` tell of it, on paper and on a terminal. */
+#include "base/file.h"
+#include "base/json.h"
+#include "offload/trace_stats.h"
+#include "tests/sys_run.h"
+#include "tests/test.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+enum { STEPS = 5, FILE_BYTES_MAX = 1 << 26 };
+
+static struct sys_process process;
+static char model[SYS_PATH_BYTES], text[SYS_PATH_BYTES], drive[SYS_PATH_BYTES];
+
+static void train(const char *folder, unsigned steps, const char *words) {
+    struct sys_args args;
+    sys_args_begin(&args, "train");
+    sys_args_add(&args, "--max-seq-length 32 --batch-size 2 --gradient-accumulation-steps 2 --tiles 2 "
+                        "--device-mem 64MiB --host-mem 128MiB --chunk-elems 2048 --weights-tier nvme --state-tier nvme "
+                        "--compute-threads 1 --optimizer-threads 1 --eval-steps 0 --eval-windows 4 --save-steps 0");
+    sys_args_word(&args, "--model");
+    sys_args_word(&args, "%s", model);
+    sys_args_word(&args, "--data");
+    sys_args_word(&args, "%s", text);
+    sys_args_word(&args, "--nvme");
+    sys_args_word(&args, "%s:64MiB", drive);
+    sys_args_word(&args, "--output");
+    sys_args_word(&args, "%s", folder);
+    sys_args_word(&args, "--max-steps");
+    sys_args_word(&args, "%u", steps);
+    sys_args_add(&args, "--overwrite-output-dir");
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+}
+
+static void tell(const char *command, const char *words) {
+    struct sys_args args;
+    sys_args_begin(&args, command);
+    sys_args_add(&args, words);
+    sys_run(&args, &process);
+}
+
+static void told(const char *words) {
+    if (process.outcome.exit_status != 0 || strstr(process.outcome.out, words) == NULL) {
+        printf("expected '%s', got status %d: %s%s\n", words, process.outcome.exit_status, process.outcome.out,
+               process.outcome.err);
+        test_failure_count++;
+    }
+}
+
+static void refused(const char *command, const char *words, const char *expected) {
+    tell(command, words);
+    if (process.outcome.exit_status != 2 || strstr(process.outcome.err, expected) == NULL) {
+        printf("offload %s %s: expected status 2 and '%s', got %d: %s\n", command, words, expected,
+               process.outcome.exit_status, process.outcome.err);
+        test_failure_count++;
+    }
+}
+
+/* ---- what is recorded --------------------------------------------------------------------------------- */
+
+/* Every task of every step once, in an order that the plan's dependencies allow; bytes as the plan has them; lanes
+ * busy as long as the run itself counted. */
+static void check_recording(const char *folder) {
+    struct ox_trace *trace = NULL;
+    struct ox_trace_steps *steps = NULL;
+    REQUIRE_OK(ox_trace_open(folder, 0, &trace));
+    REQUIRE_OK(ox_trace_steps_open(trace, &steps));
+    CHECK(trace->torn == 0 && trace->overwritten == 0 && trace->head->max_steps == STEPS);
+    CHECK(steps->whole_count == STEPS && steps->count > STEPS); /* and an evaluation */
+    for (uint32_t i = 0; i < steps->count; i++) {
+        const struct ox_trace_step *const step = &steps->steps[i];
+        const struct ox_trace_plan *const plan = &trace->head->plans[step->plan];
+        CHECK(step->whole && step->dropped == 0);
+        for (uint32_t k = 0; step->whole && k < plan->task_count; k++) {
+            const struct ox_trace_record *const task = step->tasks[k];
+            CHECK(task->queued_ns >= step->begin_ns && task->ended_ns <= step->end_ns);
+            CHECK(task->kind == plan->tasks[k].kind && task->bytes == plan->tasks[k].bytes);
+            for (uint32_t lane = 0; lane < OX_LANE_COUNT; lane++) {
+                const uint32_t dep = plan->tasks[k].deps[lane];
+                CHECK(dep == 0 || step->tasks[dep - 1]->ended_ns <= task->started_ns);
+            }
+        }
+        if (step->plan == OX_TRACE_TRAIN) {
+            CHECK(memcmp(step->bytes, step->planned, sizeof step->bytes) == 0);
+        }
+    }
+    ox_trace_steps_close(&steps);
+    ox_trace_close(&trace);
+}
+
+static unsigned count_files(const char *folder, const char *prefix) {
+    DIR *const list = opendir(folder);
+    unsigned count = 0;
+    for (const struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+        count += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    }
+    closedir(list);
+    return count;
+}
+
+static void test_recording(const char *run) {
+    char plain[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
+    train(sys_path(plain, "plain"), STEPS, "");
+    char *const curve = sys_curve(plain, "step");
+    CHECK(!sys_exists(sys_path(path, "plain/trace.bin")) && !sys_exists(sys_path(path, "plain/metrics.prom")));
+    train(run, STEPS, "--trace on --report-to all");
+    char *const traced = sys_curve(run, "step");
+    CHECK(sys_same_text("losses with and without a trace", curve, traced));
+    check_recording(run);
+    CHECK(count_files(run, "events.out.tfevents.") == 1 && count_files(run, "metrics.prom") == 1);
+    CHECK(count_files(run, ".offload-") == 0);
+    train(run, STEPS, ""); /* starting over takes what the earlier run has left */
+    CHECK(count_files(run, "events.out.tfevents.") == 0 && count_files(run, "trace.bin") == 0);
+    train(run, STEPS, "--trace 2");
+    struct ox_trace *trace = NULL;
+    struct ox_trace_steps *steps = NULL;
+    REQUIRE_OK(ox_trace_open(run, 0, &trace));
+    REQUIRE_OK(ox_trace_steps_open(trace, &steps));
+    CHECK(steps->count == 2 && steps->whole_count == 2 && steps->steps[1].step == 2);
+    ox_trace_steps_close(&steps);
+    ox_trace_close(&trace);
+    free(curve);
+    free(traced);
+}
+
+/* A ring that holds little more than a step; the newest steps stay. */
+static void test_small_ring(const char *run) {
+    struct ox_trace *trace = NULL;
+    struct ox_trace_steps *steps = NULL;
+    train(run, 40, "--trace on --trace-bytes 160KiB");
+    REQUIRE_OK(ox_trace_open(run, 0, &trace));
+    REQUIRE_OK(ox_trace_steps_open(trace, &steps));
+    CHECK(trace->overwritten > 0 && steps->whole_count > 0 && steps->whole_count < 40);
+    CHECK(steps->steps[steps->count - 1].step == 40);
+    ox_trace_steps_close(&steps);
+    ox_trace_close(&trace);
+}
+
+/* ---- what is told ------------------------------------------------------------------------------------- */
+
+static void test_report(const char *run) {
+    char words[SYS_PATH_BYTES * 3], page[SYS_PATH_BYTES], *html = NULL;
+    json_t *json = NULL;
+    size_t bytes = 0;
+    snprintf(words, sizeof words, "report %s", run);
+    tell("trace", words);
+    told("5 whole steps");
+    told("longest chain");
+    CHECK(strstr(process.outcome.out, "differs") == NULL);
+    snprintf(words, sizeof words, "report %s --format json --output %s", run, sys_path(page, "page.html"));
+    tell("trace", words);
+    told("\"typical_step\"");
+    REQUIRE_OK(ox_json_parse("report", process.outcome.out, strlen(process.outcome.out), &json));
+    CHECK(json_array_size(json_object_get(json, "steps")) == STEPS);
+    json_decref(json);
+    REQUIRE_OK(ox_file_read(page, FILE_BYTES_MAX, &html, &bytes));
+    CHECK(strncmp(html, "<!doctype html>", 15) == 0 && strstr(html, "</html>") != NULL);
+    CHECK(strstr(html, "http://") == NULL && strstr(html, "https://") == NULL && strstr(html, " src=") == NULL);
+    CHECK(strstr(html, "differs</td>") == NULL && strstr(html, "<th>nvme.read</th>") != NULL);
+    free(html);
+}
+
+static void test_export(const char *run) {
+    char words[SYS_PATH_BYTES * 3], file[SYS_PATH_BYTES];
+    json_t *json = NULL;
+    sys_path(file, "chrome.json");
+    snprintf(words, sizeof words, "export %s/trace.bin --format chrome --output %s", run, file);
+    tell("trace", words);
+    told("");
+    REQUIRE_OK(ox_json_load(file, FILE_BYTES_MAX, &json));
+    CHECK(json_array_size(json_object_get(json, "traceEvents")) > 100);
+    json_decref(json);
+    sys_path(file, "run.perfetto-trace");
+    snprintf(words, sizeof words, "export %s --output %s", run, file);
+    tell("trace", words);
+    told("");
+    CHECK(sys_exists(file));
+}
+
+static void test_refusals(const char *run) {
+    char words[SYS_PATH_BYTES * 2], empty[SYS_PATH_BYTES];
+    sys_make_folder(sys_path(empty, "empty"));
+    refused("trace", "", "--action is missing");
+    refused("trace", "report", "--run is missing");
+    refused("trace", "look", "report");
+    refused("top", "", "--run is missing");
+    snprintf(words, sizeof words, "report %s", empty);
+    refused("trace", words, "--trace on");
+    snprintf(words, sizeof words, "%s --once", empty);
+    refused("top", words, "metrics.jsonl");
+    snprintf(words, sizeof words, "export %s", run);
+    refused("trace", words, "--output is missing");
+    snprintf(words, sizeof words, "report %s --format chrome", run);
+    refused("trace", words, "trace export");
+    refused("plan", "--model x --format perfetto", "trace export");
+    refused("train", "--model x --data y --output z --trace often", "off, on or a number of steps");
+}
+
+/* ---- top ---------------------------------------------------------------------------------------------- */
+
+static void test_top(const char *run) {
+    char words[SYS_PATH_BYTES * 2];
+    snprintf(words, sizeof words, "%s --once", run);
+    tell("top", words);
+    told("step 5/5");
+    told("nvme_read");
+    told("longest chain of step 5");
+    CHECK(strchr(process.outcome.out, '\033') == NULL);
+    tell("top", run); /* not a terminal: it ends with the run */
+    told("step 5/5");
+}
+
+/* Reads what the terminal shows until it has `words`; false when it closes or stays silent. */
+static bool await(int terminal, const char *words, char *seen, size_t room) {
+    size_t used = strlen(seen);
+    struct pollfd input = {.fd = terminal, .events = POLLIN};
+    while (strstr(seen, words) == NULL) {
+        if (used + 1 >= room || poll(&input, 1, 20000) <= 0) {
+            return false;
+        }
+        const ssize_t got = read(terminal, seen + used, room - used - 1);
+        if (got <= 0) {
+            return false;
+        }
+        used += (size_t)got;
+        seen[used] = '\0';
+    }
+    return true;
+}
+
+static void test_terminal(const char *run, bool by_signal) {
+    static char seen[1 << 16];
+    struct termios before, after;
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    CHECK(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    const int inner = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    CHECK(inner >= 0 && tcgetattr(inner, &before) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(inner, STDIN_FILENO);
+        dup2(inner, STDOUT_FILENO);
+        const char *const program = getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
+        execl(program, "offload", "top", run, (char *)NULL);
+        _exit(126);
+    }
+    seen[0] = '\0';
+    CHECK(await(terminal, "q ends", seen, sizeof seen) && strstr(seen, "step 5/5") != NULL);
+    CHECK(strstr(seen, "\033[?1049h") != NULL);
+    CHECK(by_signal ? kill(child, SIGTERM) == 0 : write(terminal, "q", 1) == 1);
+    CHECK(await(terminal, "\033[?1049l", seen, sizeof seen));
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(tcgetattr(inner, &after) == 0 && after.c_lflag == before.c_lflag);
+    close(inner);
+    close(terminal);
+}
+
+int main(void) {
+    char run[SYS_PATH_BYTES];
+    sys_write_model("llama", model);
+    sys_write_text(20000, text);
+    sys_make_folder(sys_path(drive, "drive"));
+    sys_path(run, "run");
+    test_recording(run);
+    test_small_ring(run);
+    train(run, STEPS, "--trace on");
+    test_report(run);
+    test_export(run);
+    test_refusals(run);
+    test_top(run);
+    test_terminal(run, false);
+    test_terminal(run, true);
+    return test_end();
+}
