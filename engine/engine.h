@@ -158,15 +158,18 @@ struct ox_step_result {
 /* On failure all lanes are drained, the transaction is aborted, and the last commit stands: the next call begins with
  * it, also where planes live in memory. OX_E_ABORTED: `stop`.
  *
- * Where the plan lets steps overlap, a step's update and its commit happen in the next call, and a failure of that
- * falls back by two steps: ox_store_info tells. `meta` is kept until then. A stopped step leaves the update of the one
- * before it pending. */
+ * Where the plan lets steps overlap, a step's update and its commit happen in the next call. A failure of that loses a
+ * step that was told of: every call then fails until ox_engine_go_back. `meta` is kept for the commit. A stopped step
+ * leaves the update of the one before it pending. */
 OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
                                       struct ox_step_result *out);
 
 /* Finishes and commits an update that is pending; nothing happens where there is none. Before planes are read or
  * loaded, and before the engine is closed when the last step is to stay. */
 OX_MUST enum ox_status ox_engine_settle(struct ox_engine *engine);
+
+/* Takes note that steps since the last commit are gone (ox_store_info says which it is), and reads it back. */
+OX_MUST enum ox_status ox_engine_go_back(struct ox_engine *engine);
 
 /* Shown every chunk as it was before the optimizer changes it: all planes, from wherever they live, and `values` as
  * room. So a checkpoint of the last commit costs no reads of its own. Units come in the plan's order and chunks in

@@ -80,6 +80,7 @@ struct ox_engine {
     uint64_t weights_step;       /* of the last update, pending or committed */
     uint32_t calm_steps;         /* since the norm was clipped or not finite */
     bool must_restore;           /* planes in memory may not be those of the last commit */
+    uint64_t lost_step;          /* that was pending when a drive failed; 0 = none */
     float *tee_values; /* of a chunk, behind the stream's slots */
     struct ox_tee tee; /* chunk is NULL: none */
     uint64_t tee_step; /* whose planes it is to see */

@@ -169,9 +169,10 @@ static void forget_pending(struct ox_engine *engine) {
 }
 
 /* Everything back to the last commit. Planes in memory are read back when somebody asks for them again: the drive may
- * be failing now. */
+ * be failing now. A step that was told of and is lost with this keeps all calls from going on as if it were there. */
 static void fall_back(struct ox_engine *engine, bool memory_changed) {
     struct ox_store_info info;
+    engine->lost_step = engine->pending.exists ? engine->pending.step : engine->lost_step;
     ox_store_abort(engine->store);
     ox_store_info(engine->store, &info);
     forget_pending(engine);
@@ -252,5 +253,14 @@ enum ox_status ox_overlap_end_settle(struct ox_engine *engine, enum ox_status st
 }
 
 enum ox_status ox_overlap_make_ready(struct ox_engine *engine) {
+    if (engine->lost_step > 0) {
+        return ox_fail(OX_E_IO, "step %llu was lost when a drive failed, and nothing may follow it; go on from the "
+                       "last commit", (unsigned long long)engine->lost_step);
+    }
     return engine->must_restore ? restore(engine) : OX_OK;
+}
+
+enum ox_status ox_engine_go_back(struct ox_engine *engine) {
+    engine->lost_step = 0;
+    return ox_overlap_make_ready(engine);
 }

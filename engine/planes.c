@@ -201,6 +201,7 @@ enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
     OX_ASSERT(!engine->loading && !engine->pending.exists);
     engine->loading = true;
     engine->must_restore = false;
+    engine->lost_step = 0;
     engine->weights_step = step;
     return engine->store == NULL ? OX_OK : ox_store_begin(engine->store, step);
 }

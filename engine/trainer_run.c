@@ -217,53 +217,64 @@ static bool may_retry(const struct ox_trainer *trainer) {
 static enum ox_status go_back(struct ox_trainer *trainer) {
     struct ox_store_info info;
     ox_store_info(ox_engine_store(trainer->engine), &info);
-    trainer->retried_step = trainer->state.step + 1;
+    const uint64_t failed = trainer->state.step + 1;
+    trainer->retried_step = failed;
     trainer->retry_count++;
     memcpy(&trainer->note, info.meta, sizeof trainer->note);
     trainer->state = trainer->note.state;
     trainer->is_torn = false;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
-           "(retry %" PRIu64 " of this run)", trainer->retried_step, ox_error_text(), trainer->state.step,
-           trainer->retry_count);
+           "(retry %" PRIu64 " of this run)", failed, ox_error_text(), trainer->state.step, trainer->retry_count);
     ox_metrics_close(&trainer->metrics); /* what it says of later steps is cut off */
-    return ox_metrics_open(trainer->config.output_dir, trainer->state.step, &trainer->metrics);
+    const enum ox_status status = ox_metrics_open(trainer->config.output_dir, trainer->state.step, &trainer->metrics);
+    return status == OX_OK ? ox_engine_go_back(trainer->engine) : status;
 }
 
-/* `stop` is looked at before every step; a step or an evaluation that it cuts short is OX_E_ABORTED. */
+/* One step and what is due behind it. `stop` cuts the step or an evaluation short: OX_E_ABORTED. */
+static enum ox_status advance(struct ox_trainer *trainer, sig_atomic_t *saves_seen, struct asked *asked) {
+    enum ox_status status = take_step(trainer);
+    if (status != OX_OK) {
+        return status;
+    }
+    ox_trainer_save_look(trainer);
+    const uint64_t step = trainer->state.step;
+    const bool last = step == trainer->max_steps;
+    *asked = look_outside(trainer, saves_seen);
+    if (asked->stop != 0 || asked->finish || last) {
+        return ox_engine_settle(trainer->engine);
+    }
+    if (due(step, trainer->config.eval_steps)) {
+        status = evaluate(trainer);
+    }
+    if (status == OX_OK && asked->save) {
+        status = ox_engine_settle(trainer->engine); /* a failure of this is not one of saving */
+        if (status == OX_OK) {
+            ox_trainer_save_on_the_way(trainer);
+        }
+    } else if (status == OX_OK && due(step, trainer->config.save_steps)) {
+        ox_trainer_save_behind(trainer);
+    }
+    return status;
+}
+
+/* `stop` is looked at before every step. */
 static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
     sig_atomic_t saves_seen = trainer->events->save;
     while (trainer->state.step < trainer->max_steps) {
+        struct asked asked = {0};
         if (trainer->events->stop != 0) {
             return ox_fail(OX_E_ABORTED, "stopped between two steps");
         }
-        enum ox_status status = take_step(trainer);
+        enum ox_status status = advance(trainer, &saves_seen, &asked);
         if (status == OX_E_IO && may_retry(trainer)) {
             status = go_back(trainer);
             if (status == OX_OK) {
                 continue;
             }
         }
-        if (status != OX_OK) {
-            return status;
-        }
-        ox_trainer_save_look(trainer);
-        const uint64_t step = trainer->state.step;
-        const bool last = step == trainer->max_steps;
-        const struct asked asked = look_outside(trainer, &saves_seen);
         *ended_by = asked.stop;
-        if (asked.stop != 0 || asked.finish) {
-            return OX_OK;
-        }
-        if (due(step, trainer->config.eval_steps) && !last) {
-            const enum ox_status evaluated = evaluate(trainer);
-            if (evaluated != OX_OK) {
-                return evaluated;
-            }
-        }
-        if (!last && asked.save) {
-            ox_trainer_save_on_the_way(trainer);
-        } else if (!last && due(step, trainer->config.save_steps)) {
-            ox_trainer_save_behind(trainer);
+        if (status != OX_OK || asked.stop != 0 || asked.finish) {
+            return status;
         }
     }
     return OX_OK;

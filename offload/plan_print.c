@@ -162,17 +162,15 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     const struct ox_placement *const placement = &input->placement;
     const enum ox_tier act_tier = input->budget.unified && placement->act_tier == OX_TIER_DEVICE
                                       ? OX_TIER_HOST : placement->act_tier;
-    fprintf(out, "step: %u micro-batch%s in %u tile%s, prefetch %u, activation checkpoints on %s\n\n",
+    fprintf(out, "step: %u micro-batch%s in %u tile%s, prefetch %u, activation checkpoints on %s\n",
             plan->micro_batches, plan->micro_batches == 1 ? "" : "es", placement->tiles,
             placement->tiles == 1 ? "" : "s", placement->prefetch_depth, ox_tier_name(act_tier));
-    if (placement->overlap) {
-        fprintf(out, "optimizer: within the next step's forward");
-        if (placement->early_units > 0) {
-            fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped",
-                    placement->early_units, plan->unit_count);
-        }
-        fprintf(out, "\n\n");
+    fprintf(out, "update: %s", placement->overlap ? "within the next step's forward" : "after the norm");
+    if (placement->early_units > 0) {
+        fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped",
+                placement->early_units, plan->unit_count);
     }
+    fprintf(out, "\n\n");
     print_ledger(out, plan, input);
     print_homes(out, input);
     print_traffic(out, plan);
