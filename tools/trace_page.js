@@ -203,7 +203,8 @@
     draw();
   };
   const zoom = (factor, around) => {
-    const at = around === undefined ? (from + until) / 2 : around;
+    const middle = selected >= 0 ? (started(selected) + ended(selected)) / 2 : -1;
+    const at = around !== undefined ? around : middle > from && middle < until ? middle : (from + until) / 2;
     show(at - (at - from) * factor, at + (until - at) * factor);
   };
   const pan = (share) => show(from + share * (until - from), until + share * (until - from));
