@@ -371,11 +371,11 @@ enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t r
     return open_store(engine, run_id, true);
 }
 
-enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx) {
+enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, const volatile sig_atomic_t *stop) {
     const struct ox_shard_table *const table = &engine->plan->table;
     for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
         struct ox_chunk_view view;
-        if (engine->config.stop != NULL && *engine->config.stop != 0) {
+        if (stop != NULL && *stop != 0) {
             return ox_fail(OX_E_ABORTED, "stopped while the store was read");
         }
         ox_engine_chunk_view(engine, unit_idx, i, &view);
@@ -400,7 +400,7 @@ enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx) 
 static enum ox_status load_and_verify(struct ox_engine *engine) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < engine->plan->table.unit_count && status == OX_OK; unit_idx++) {
-        status = ox_engine_load_unit(engine, unit_idx);
+        status = ox_engine_load_unit(engine, unit_idx, engine->config.stop);
     }
     return status;
 }

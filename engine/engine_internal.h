@@ -117,8 +117,9 @@ OX_MUST enum ox_status ox_overlap_make_ready(struct ox_engine *engine);
 /* Reads the planes that compute uses, as of the step's weights_step, to [hi | lo] of the whole unit; waits. */
 OX_MUST enum ox_status ox_engine_read_planes(struct ox_engine *engine, struct ox_store_port *port, uint32_t unit_idx,
                                              unsigned char *target);
-/* Reads a unit from the last commit to where it lives. */
-OX_MUST enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx);
+/* Reads a unit from the last commit to where it lives; `stop`, or NULL: not 0 gives it up. */
+OX_MUST enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx,
+                                           const volatile sig_atomic_t *stop);
 
 /* Adds to the counters of what crossed a link; host-device copies of unified memory cross none. */
 void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes);

@@ -150,13 +150,13 @@ void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COU
 
 /* ---- the end of a step ------------------------------------------------------------------------------- */
 
-/* Reads the planes in memory back from the last commit. */
+/* Reads the planes in memory back from the last commit; a run that is stopped is still to be saved from them. */
 static enum ox_status restore(struct ox_engine *engine) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < unit_count(engine) && status == OX_OK; unit_idx++) {
         const struct ox_homes *const homes = &engine->plan->table.shards[unit_idx].homes;
         if (homes->weights != OX_TIER_NVME || homes->state != OX_TIER_NVME) {
-            status = ox_engine_load_unit(engine, unit_idx);
+            status = ox_engine_load_unit(engine, unit_idx, NULL);
         }
     }
     engine->must_restore = status != OX_OK;
