@@ -60,7 +60,7 @@ struct ox_trainer {
     const struct ox_trainer_hooks *hooks;
     uint64_t retried_step, retry_count; /* the last step that was taken again after a drive failed; how many */
     bool stepped;      /* a step was taken by this process */
-    bool is_torn;      /* a step failed within: what is in memory is not to be saved */
+    bool is_torn;      /* a step or its commit failed: what the engine holds is not to be saved as this state */
     bool save_failed;  /* the last attempt to end with a checkpoint */
     double step_seconds; /* of the last one: whether a stop can wait for the next */
     uint64_t saved_step; /* step + 1 of the last checkpoint; 0 = none */
@@ -126,6 +126,12 @@ OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_win
 
 /* ---- trainer_save.c ---- */
 
+/* Commits what is pending. When that fails the engine stands before where the run does, and nothing is saved until they
+ * agree again. */
+OX_MUST enum ox_status ox_trainer_settle(struct ox_trainer *trainer);
+/* True where ox_trainer_save_behind reads planes before the next step after all. */
+bool ox_trainer_save_waits(const struct ox_trainer *trainer);
+
 /* The checkpoint of where the run stands, complete on return, unless it is the last one saved. */
 OX_MUST enum ox_status ox_trainer_save(struct ox_trainer *trainer);
 /* A checkpoint on the way that the disk refuses is reported and the run goes on: the state is not at risk. */
@@ -147,6 +153,8 @@ OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum
 OX_MUST enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer);
 /* The engine stands at trainer->state. */
 OX_MUST enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer);
+/* The run has gone back to trainer->state: what is said of later steps is cut off, or marked as undone. */
+OX_MUST enum ox_status ox_trainer_take_back_reports(struct ox_trainer *trainer);
 void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report);
 void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_report *report);
 void ox_trainer_close_reports(struct ox_trainer *trainer);

@@ -2,6 +2,7 @@
  * for. */
 #include "engine/trainer_internal.h"
 
+#include "base/log.h"
 #include "engine/tracing.h"
 #include "offload/trace.h"
 
@@ -71,6 +72,17 @@ enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer) {
         status = ox_prometheus_open(config->output_dir, &trainer->prometheus);
     }
     return status == OX_OK && traces(config) ? open_trace(trainer) : status;
+}
+
+enum ox_status ox_trainer_take_back_reports(struct ox_trainer *trainer) {
+    const char *const folder = trainer->config.output_dir;
+    const bool has_board = trainer->tensorboard != NULL;
+    ox_metrics_close(&trainer->metrics);
+    ox_tensorboard_close(&trainer->tensorboard);
+    if (has_board && ox_tensorboard_open(folder, trainer->state.step, &trainer->tensorboard) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s; the run goes on without it", ox_error_text());
+    }
+    return ox_metrics_open(folder, trainer->state.step, &trainer->metrics);
 }
 
 void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report) {

@@ -214,66 +214,92 @@ static bool may_retry(const struct ox_trainer *trainer) {
     return info.committed && info.generations > 1 && info.meta_bytes == sizeof trainer->note;
 }
 
-static enum ox_status go_back(struct ox_trainer *trainer) {
+/* `failed`: of which step the engine said what went wrong. */
+static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
     struct ox_store_info info;
     ox_store_info(ox_engine_store(trainer->engine), &info);
-    const uint64_t failed = trainer->state.step + 1;
-    trainer->retried_step = failed;
+    trainer->retried_step = trainer->state.step + 1;
     trainer->retry_count++;
     memcpy(&trainer->note, info.meta, sizeof trainer->note);
     trainer->state = trainer->note.state;
     trainer->is_torn = false;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
            "(retry %" PRIu64 " of this run)", failed, ox_error_text(), trainer->state.step, trainer->retry_count);
-    ox_metrics_close(&trainer->metrics); /* what it says of later steps is cut off */
-    const enum ox_status status = ox_metrics_open(trainer->config.output_dir, trainer->state.step, &trainer->metrics);
+    const enum ox_status status = ox_trainer_take_back_reports(trainer);
     return status == OX_OK ? ox_engine_go_back(trainer->engine) : status;
 }
 
-/* One step and what is due behind it. `stop` cuts the step or an evaluation short: OX_E_ABORTED. */
-static enum ox_status advance(struct ox_trainer *trainer, sig_atomic_t *saves_seen, struct asked *asked) {
-    enum ox_status status = take_step(trainer);
-    if (status != OX_OK) {
+/* What is pending is committed, so that planes can be read. Where a drive fails once, the run may stand at an earlier
+ * step afterwards. */
+static enum ox_status settle(struct ox_trainer *trainer) {
+    const enum ox_status status = ox_trainer_settle(trainer);
+    return status == OX_E_IO && may_retry(trainer) ? go_back(trainer, trainer->state.step) : status;
+}
+
+/* What is to be done after a step besides the next one. */
+struct owed {
+    struct asked asked;
+    bool last, evaluates, saves_now, saves_behind;
+};
+
+static struct owed look_at_step(struct ox_trainer *trainer, sig_atomic_t *saves_seen) {
+    const struct ox_config *const config = &trainer->config;
+    const uint64_t step = trainer->state.step;
+    struct owed owed = {.asked = look_outside(trainer, saves_seen), .last = step == trainer->max_steps};
+    owed.evaluates = due(step, config->eval_steps) && !owed.last && trainer->eval != NULL;
+    owed.saves_now = owed.asked.save && !owed.last;
+    owed.saves_behind = due(step, config->save_steps) && !owed.last && !owed.saves_now;
+    return owed;
+}
+
+static bool reads_planes(const struct ox_trainer *trainer, const struct owed *owed) {
+    return owed->last || owed->asked.stop != 0 || owed->asked.finish || owed->evaluates || owed->saves_now ||
+           (owed->saves_behind && ox_trainer_save_waits(trainer));
+}
+
+/* After a step: `*ends` when the run is to end with it. */
+static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *owed, bool *ends) {
+    const uint64_t step = trainer->state.step;
+    enum ox_status status = reads_planes(trainer, owed) ? settle(trainer) : OX_OK;
+    *ends = owed->asked.stop != 0 || owed->asked.finish;
+    if (status != OX_OK || *ends) {
         return status;
     }
-    ox_trainer_save_look(trainer);
-    const uint64_t step = trainer->state.step;
-    const bool last = step == trainer->max_steps;
-    *asked = look_outside(trainer, saves_seen);
-    if (asked->stop != 0 || asked->finish || last) {
-        return ox_engine_settle(trainer->engine);
-    }
-    if (due(step, trainer->config.eval_steps)) {
+    const bool went_back = trainer->state.step != step; /* the step will owe the same once more */
+    if (owed->evaluates && !went_back) {
         status = evaluate(trainer);
     }
-    if (status == OX_OK && asked->save) {
-        status = ox_engine_settle(trainer->engine); /* a failure of this is not one of saving */
-        if (status == OX_OK) {
-            ox_trainer_save_on_the_way(trainer);
-        }
-    } else if (status == OX_OK && due(step, trainer->config.save_steps)) {
+    if (status == OX_OK && owed->saves_now) {
+        ox_trainer_save_on_the_way(trainer);
+    } else if (status == OX_OK && owed->saves_behind && !went_back) {
         ox_trainer_save_behind(trainer);
     }
     return status;
 }
 
-/* `stop` is looked at before every step. */
+/* `stop` is looked at before every step; a step or an evaluation that it cuts short is OX_E_ABORTED. */
 static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
     sig_atomic_t saves_seen = trainer->events->save;
     while (trainer->state.step < trainer->max_steps) {
-        struct asked asked = {0};
         if (trainer->events->stop != 0) {
             return ox_fail(OX_E_ABORTED, "stopped between two steps");
         }
-        enum ox_status status = advance(trainer, &saves_seen, &asked);
-        if (status == OX_E_IO && may_retry(trainer)) {
-            status = go_back(trainer);
+        enum ox_status status = take_step(trainer);
+        if (status == OX_E_IO && trainer->is_torn && may_retry(trainer)) {
+            status = go_back(trainer, trainer->state.step + 1);
             if (status == OX_OK) {
                 continue;
             }
         }
-        *ended_by = asked.stop;
-        if (status != OX_OK || asked.stop != 0 || asked.finish) {
+        if (status != OX_OK) {
+            return status;
+        }
+        ox_trainer_save_look(trainer);
+        const struct owed owed = look_at_step(trainer, &saves_seen);
+        bool ends = false;
+        *ended_by = owed.asked.stop;
+        status = after_step(trainer, &owed, &ends);
+        if (status != OX_OK || ends) {
             return status;
         }
     }
@@ -313,7 +339,7 @@ enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_traine
     status = run_on(trainer, ended_by);
     if (status == OX_E_ABORTED && events->stop != 0) {
         *ended_by = events->stop;
-        status = OX_OK;
+        status = is_kept(trainer) ? OX_OK : settle(trainer);
     }
     if (status != OX_OK) {
         return ox_trainer_save_and_fail(trainer, status);

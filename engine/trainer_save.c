@@ -64,13 +64,24 @@ void ox_trainer_save_look(struct ox_trainer *trainer) {
     }
 }
 
+enum ox_status ox_trainer_settle(struct ox_trainer *trainer) {
+    const enum ox_status status = ox_engine_settle(trainer->engine);
+    trainer->is_torn = trainer->is_torn || status != OX_OK;
+    return status;
+}
+
+bool ox_trainer_save_waits(const struct ox_trainer *trainer) {
+    return trainer->tee != NULL || ox_engine_store(trainer->engine) == NULL ||
+           trainer->config.store_generations == 1;
+}
+
 void ox_trainer_save_settle(struct ox_trainer *trainer) {
     if (trainer->tee == NULL) {
         return;
     }
     const uint64_t begin_ns = ox_clock_ns();
     /* Where steps overlap the update that shows the planes may be pending. */
-    const bool settled = !trainer->is_torn && ox_engine_settle(trainer->engine) == OX_OK;
+    const bool settled = !trainer->is_torn && ox_trainer_settle(trainer) == OX_OK;
     if (settled && trainer->state.optimizer_steps == trainer->tee_state.optimizer_steps) {
         ox_checkpoint_tee_fill(trainer->tee); /* no step has changed the state since */
     }
@@ -78,13 +89,17 @@ void ox_trainer_save_settle(struct ox_trainer *trainer) {
 }
 
 enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
+    const uint64_t begin_ns = ox_clock_ns();
+    enum ox_status status = ox_trainer_settle(trainer); /* else the engine is not where the run believes it to be */
+    if (status != OX_OK) {
+        return status;
+    }
     ox_trainer_save_settle(trainer);
     if (is_saved(trainer)) {
         return OX_OK;
     }
-    const uint64_t begin_ns = ox_clock_ns();
     const struct ox_checkpoint_save how = how_to_save(trainer);
-    const enum ox_status status = ox_checkpoint_write(trainer->engine, &trainer->state, &how);
+    status = ox_checkpoint_write(trainer->engine, &trainer->state, &how);
     trainer->save_failed = status != OX_OK;
     if (status == OX_OK) {
         tell_saved(trainer, trainer->state.step, seconds_since(begin_ns));

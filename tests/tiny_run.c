@@ -32,6 +32,7 @@ struct tiny_counts tiny_counts;
 
 static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES], memory_root[] = "/dev/shm/offload-tiny-XXXXXX";
 static const char *root;
+static const char *const (*more_options)[2];
 
 static const char *in_root(char *path, const char *name) {
     snprintf(path, SYS_PATH_BYTES, "%s/%s", root, name);
@@ -82,6 +83,9 @@ static void fill_config(struct ox_config *config, const char *name, const char *
     for (unsigned i = 0; i < OPTION_COUNT; i++) {
         set_option(config, options[i][0], options[i][1]);
     }
+    for (unsigned i = 0; more_options != NULL && more_options[i][0] != NULL; i++) {
+        set_option(config, more_options[i][0], more_options[i][1]);
+    }
     config->overwrite_output_dir = start == TINY_OVERWRITE;
     snprintf(config->resume_from_checkpoint, sizeof config->resume_from_checkpoint, "%s",
              start == TINY_RESUME ? "latest" : "");
@@ -105,9 +109,14 @@ static void on_start(void *context, const struct ox_run_state *state, uint64_t m
     atomic_store(&told->began, 1);
 }
 
+static void (*step_hook)(uint64_t step);
+
 static void on_step(void *context, const struct ox_step_report *report) {
     struct tiny_told *const told = context;
     atomic_store(&told->step, report->step);
+    if (step_hook != NULL) {
+        step_hook(report->step);
+    }
 }
 
 static void on_saved(void *context, const char *path, double seconds) {
@@ -117,7 +126,8 @@ static void on_saved(void *context, const char *path, double seconds) {
 }
 
 static enum ox_status train(const struct ox_config *config, const struct tiny_seam *seam, struct tiny_told *told) {
-    static const struct ox_trainer_events events;
+    static const struct ox_trainer_events nothing;
+    const struct ox_trainer_events *const events = seam != NULL && seam->events != NULL ? seam->events : &nothing;
     const struct ox_trainer_hooks hooks = {.context = told, .start = on_start, .step = on_step, .saved = on_saved};
     struct ox_trainer *trainer = NULL;
     int ended_by = 0;
@@ -125,8 +135,9 @@ static enum ox_status train(const struct ox_config *config, const struct tiny_se
     if (status == OX_OK) {
         if (seam != NULL) {
             trainer->engine_config.io = seam->begin(trainer->engine_config.io);
+            step_hook = seam->step;
         }
-        status = ox_trainer_run(trainer, &events, &hooks, &ended_by);
+        status = ox_trainer_run(trainer, events, &hooks, &ended_by);
     }
     told->status = status;
     snprintf(told->text, sizeof told->text, "%s", status != OX_OK ? ox_error_text() : "");
@@ -193,12 +204,21 @@ static void remove_memory(void) {
     rmdir(memory_root);
 }
 
+void tiny_set_options(const char *const (*more)[2]) {
+    more_options = more;
+}
+
+const char *tiny_write_text(void) {
+    sys_write_text(2000, text_path);
+    return text_path;
+}
+
 void tiny_begin(enum tiny_place place) {
     static struct tiny_told *told;
     if (told == NULL) {
         told = tiny_shared(sizeof *told);
         sys_write_file("tiny.json", config_json, model_path);
-        sys_write_text(2000, text_path);
+        (void)tiny_write_text();
     }
     if (place == TINY_IN_MEMORY && root != memory_root && mkdtemp(memory_root) != NULL) {
         root = memory_root;

@@ -5,6 +5,7 @@
 #define OX_TESTS_TINY_RUN_H
 
 #include "base/status.h"
+#include "engine/trainer.h"
 #include "nvme/io.h"
 
 #include <stdatomic.h>
@@ -32,6 +33,8 @@ struct tiny_told {
 struct tiny_seam {
     const struct ox_io_backend *(*begin)(const struct ox_io_backend *inner); /* the trainer is open, nothing written */
     void (*end)(void); /* when the run has ended by itself; or NULL */
+    struct ox_trainer_events *events; /* what is asked of the run from outside; or NULL */
+    void (*step)(uint64_t step);      /* each step that is told; or NULL */
 };
 
 /* First of all: starts the program anew where the matrix library would have threads of its own, which spin while they
@@ -43,6 +46,11 @@ void tiny_single_thread(char **argv);
  * compared with. */
 enum tiny_place { TINY_IN_MEMORY, TINY_ON_DRIVE };
 void tiny_begin(enum tiny_place place);
+/* Options of all runs from here on, in place of the usual ones or beside them; ends with a name of NULL. Before
+ * tiny_begin, which can be called again. */
+void tiny_set_options(const char *const (*more)[2]);
+/* Writes the text that is trained on, as tiny_begin does, and gives its path. */
+const char *tiny_write_text(void);
 /* Memory that forked processes share, zeroed; never given back. */
 void *tiny_shared(size_t bytes);
 /* Where the run's folder is: what lies below it begins with this and a slash. */
