@@ -1,5 +1,6 @@
 /* Per lane a ring of tasks that were issued, in order. The lane's thread fills in times, the issuing thread collects
- * what has ended and hands it to the writer. */
+ * what has ended and hands it to the writer. Between them there is no lock: each has its own numbers and reads those of
+ * the other, and once a lane is drained all of it is the issuing thread's. */
 #include "engine/tracing.h"
 
 #include "base/assert.h"
@@ -7,7 +8,6 @@
 #include "engine/engine_internal.h"
 #include "offload/trace.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,17 +17,17 @@ enum { RING_LEN = 4 * OX_RUN_AHEAD_TASKS };
 
 struct entry {
     const struct ox_mark *mark; /* set by the issue */
-    uint64_t last_seq;          /* of the task's jobs; 0 = the issue has not returned yet, as far as is known */
+    uint64_t last_seq;          /* of the task's jobs, by atomic access; 0: not known yet to have been issued */
     struct ox_trace_record record;
-    bool done;
 };
 
 /* Numbers count all entries ever: collected <= running <= issued. */
 struct lane_log {
-    pthread_mutex_t lock;
     struct entry ring[RING_LEN];
-    uint64_t issued, running, collected;
-    uint64_t seen_seq, seen_end_ns; /* the lane's last job */
+    uint64_t issued;    /* by atomic access: set by the issuing thread */
+    uint64_t running;   /* by atomic access: set by the lane           */
+    uint64_t collected; /* the issuing thread's own                    */
+    uint64_t seen_seq, seen_end_ns; /* the lane's own: its last job    */
     uint64_t epoch_ns;
 };
 
@@ -45,18 +45,19 @@ struct ox_tracing {
 
 /* ---- the lanes' side --------------------------------------------------------------------------------- */
 
-/* Ends tasks whose last job has run. The caller holds the lock. */
+/* Ends tasks whose last job has run. */
 static void settle(struct lane_log *log) {
-    for (; log->running < log->issued; log->running++) {
+    const uint64_t issued = __atomic_load_n(&log->issued, __ATOMIC_ACQUIRE);
+    for (; log->running < issued; __atomic_store_n(&log->running, log->running + 1, __ATOMIC_RELEASE)) {
         struct entry *const entry = &log->ring[log->running % RING_LEN];
-        if (entry->last_seq == 0 || log->seen_seq < entry->last_seq) {
+        const uint64_t last_seq = __atomic_load_n(&entry->last_seq, __ATOMIC_ACQUIRE);
+        if (last_seq == 0 || log->seen_seq < last_seq) {
             return;
         }
         entry->record.ended_ns = log->seen_end_ns;
         if (entry->record.started_ns == 0) { /* nothing of it ran */
             entry->record.started_ns = log->seen_end_ns;
         }
-        entry->done = true;
     }
 }
 
@@ -65,9 +66,8 @@ static void settle(struct lane_log *log) {
 static void on_job(void *context, const struct ox_job_times *times) {
     struct lane_log *const log = context;
     const uint64_t begin_ns = times->begin_ns - log->epoch_ns;
-    pthread_mutex_lock(&log->lock);
     settle(log);
-    if (log->running < log->issued) {
+    if (log->running < __atomic_load_n(&log->issued, __ATOMIC_ACQUIRE)) {
         struct ox_trace_record *const record = &log->ring[log->running % RING_LEN].record;
         if (times->wait) {
             record->waited_ns += times->end_ns - times->begin_ns;
@@ -77,23 +77,21 @@ static void on_job(void *context, const struct ox_job_times *times) {
     }
     log->seen_seq = times->seq;
     log->seen_end_ns = times->end_ns - log->epoch_ns;
-    settle(log);
-    pthread_mutex_unlock(&log->lock);
 }
 
 /* ---- the issuing thread's side ------------------------------------------------------------------------ */
 
-/* What the issue of the last task has left in its mark. The caller holds the lock. */
+/* What the issue of the last task has left in its mark. */
 static void publish(struct lane_log *log) {
     struct entry *const entry = &log->ring[(log->issued - 1) % RING_LEN];
-    if (log->issued > log->running && entry->last_seq == 0) {
-        entry->last_seq = entry->mark->seq;
-        settle(log);
+    if (log->issued > log->collected && entry->last_seq == 0) {
+        __atomic_store_n(&entry->last_seq, entry->mark->seq, __ATOMIC_RELEASE);
     }
 }
 
 static void collect(struct ox_tracing *tracing, struct lane_log *log) {
-    for (; log->collected < log->running; log->collected++) {
+    for (const uint64_t ended = __atomic_load_n(&log->running, __ATOMIC_ACQUIRE); log->collected < ended;
+         log->collected++) {
         ox_trace_writer_put(tracing->writer, &log->ring[log->collected % RING_LEN].record);
     }
 }
@@ -130,7 +128,6 @@ void ox_tracing_issue(struct ox_tracing *tracing, const struct ox_plan *plan, ui
     }
     const bool train = plan == engine->plan->train;
     tracing->step = train ? engine->step.input->step : tracing->step;
-    pthread_mutex_lock(&log->lock);
     if (log->issued > 0) {
         publish(log);
     }
@@ -140,7 +137,7 @@ void ox_tracing_issue(struct ox_tracing *tracing, const struct ox_plan *plan, ui
     if (log->issued - log->collected == RING_LEN) {
         tracing->missed++;
     } else {
-        log->ring[log->issued++ % RING_LEN] = (struct entry){
+        log->ring[log->issued % RING_LEN] = (struct entry){
             .mark = mark,
             .record = {.type = OX_TRACE_TASK, .plan = train ? OX_TRACE_TRAIN : OX_TRACE_EVAL,
                        .lane = task->lane, .kind = task->kind, .last = task->last,
@@ -149,8 +146,8 @@ void ox_tracing_issue(struct ox_tracing *tracing, const struct ox_plan *plan, ui
                        .step = tracing->step, .task_idx = task_idx, .unit_idx = task->unit_idx,
                        .mb_idx = task->mb_idx, .bytes = task->bytes, .queued_ns = now_ns,
                        .predicted_seconds = train ? (double)tracing->predicted[task_idx] : 0}};
+        __atomic_store_n(&log->issued, log->issued + 1, __ATOMIC_RELEASE);
     }
-    pthread_mutex_unlock(&log->lock);
 }
 
 static void put_bytes(struct ox_tracing *tracing, struct ox_trace_record record, enum ox_trace_type type,
@@ -189,15 +186,14 @@ void ox_tracing_end(struct ox_tracing *tracing, const struct ox_plan *plan, enum
     }
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         struct lane_log *const log = &tracing->logs[i];
-        pthread_mutex_lock(&log->lock);
         if (status == OX_OK && log->issued > 0) {
             publish(log);
         }
+        settle(log);
         collect(tracing, log);
         if (status != OX_OK) {
             log->running = log->collected = log->issued; /* what a failure has left behind never ran */
         }
-        pthread_mutex_unlock(&log->lock);
     }
     const bool train = plan == tracing->engine->plan->train;
     const struct ox_trace_record record = {
@@ -264,7 +260,6 @@ enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing
         return status;
     }
     for (int i = 0; i < OX_LANE_COUNT; i++) {
-        pthread_mutex_init(&tracing->logs[i].lock, NULL);
         tracing->logs[i].epoch_ns = tracing->epoch_ns;
         ox_lane_observe(engine->lanes[i], on_job, &tracing->logs[i]);
     }
@@ -279,7 +274,6 @@ void ox_tracing_close(struct ox_tracing **tracing_ptr) {
     }
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         ox_lane_observe(tracing->engine->lanes[i], NULL, NULL);
-        pthread_mutex_destroy(&tracing->logs[i].lock);
     }
     ox_trace_writer_close(&tracing->writer);
     free(tracing->predicted);
