@@ -1,11 +1,38 @@
 #include "base/hash.h"
 
+#include "base/hash_isa.h"
+
 /* Inlined, because the shared library's build lacks the widest vectors. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-uint64_t ox_hash64(const void *data, size_t bytes, uint64_t seed) {
+typedef uint64_t hash64(const void *data, size_t bytes, uint64_t seed);
+
+static uint64_t hash64_plain(const void *data, size_t bytes, uint64_t seed) {
     return XXH3_64bits_withSeed(data, bytes, seed);
+}
+
+static hash64 *widest(void) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        return ox_hash64_avx512;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+        return ox_hash64_avx2;
+    }
+#endif
+    return hash64_plain;
+}
+
+uint64_t ox_hash64(const void *data, size_t bytes, uint64_t seed) {
+    static hash64 *chosen; /* the same for every thread that looks */
+    hash64 *hash = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
+    if (hash == NULL) {
+        hash = widest();
+        __atomic_store_n(&chosen, hash, __ATOMIC_RELAXED);
+    }
+    return hash(data, bytes, seed);
 }
 
 struct ox_hash128 ox_hash128(const void *data, size_t bytes, uint64_t seed) {
