@@ -405,6 +405,9 @@ static void follow_adam(struct meaning *m, uint32_t unit_idx) {
     if (early && unit_idx + m->in->placement.early_units < m->plan->unit_count) {
         object(m, "updates a unit before the norm is known that is to wait for it");
     }
+    if (early && (m->in->budget.nvme_bytes == 0 || ox_plan_generations(&m->in->budget) < 2)) {
+        object(m, "replaces before the norm is known what the step may have to begin with again");
+    }
     if (early && (m->plan->stage_buf == OX_NONE || !m->plan->bufs[m->plan->stage_buf].resident)) {
         object(m, "leaves writes in flight in memory that is given away before the commit");
     }

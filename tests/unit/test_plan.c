@@ -308,8 +308,19 @@ static void check_state_bytes(const struct sample *s, const struct ox_plan *plan
     CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] == (store ? 2 * hi : 0));
 }
 
+/* What is updated before the norm is known can be taken back only where the drives keep what it replaces. */
+static uint64_t refuse_one_generation(struct sample *s, const struct ox_plan *plan) {
+    if (s->in.placement.early_units == 0) {
+        return 0;
+    }
+    s->in.budget.generations = 1;
+    CHECK(ox_plan_check(plan, &s->in) != OX_OK);
+    s->in.budget.generations = 2;
+    return 1;
+}
+
 static void test_random_plans(void) {
-    uint64_t fit = 0, refused = 0, objected = 0;
+    uint64_t fit = 0, refused = 0, objected = 0, early = 0;
     struct tally tally = {0};
     for (uint64_t seed = 1; seed <= 250; seed++) {
         struct sample s;
@@ -321,6 +332,7 @@ static void test_random_plans(void) {
             CHECK(train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
             CHECK(train->peak_bytes[OX_TIER_DEVICE] <= s.in.budget.device_bytes);
             check_state_bytes(&s, train);
+            early += refuse_one_generation(&s, train);
             plant_faults(&s, train, seed, &objected);
             if (seed % 3 == 0) {
                 change_meaning(&s, train, seed, &tally);
@@ -346,7 +358,7 @@ static void test_random_plans(void) {
            (unsigned long long)fit, (unsigned long long)refused, (unsigned long long)objected,
            (unsigned long long)tally.found, (unsigned long long)tally.made);
     CHECK(tally.found == tally.made && tally.made > 5000);
-    CHECK(fit > 100 && refused > 10 && objected > 200);
+    CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10);
 }
 
 /* What the refusal recommends does fit. */
