@@ -23,7 +23,7 @@ struct tiny_told {
     _Atomic uint64_t begin_step; /* where it stood then                   */
     _Atomic uint64_t step;       /* the last step that was told           */
     _Atomic uint64_t saved_step; /* of the last checkpoint that was told  */
-    _Atomic uint64_t warnings;   /* but for drives that take no direct I/O */
+    _Atomic uint64_t warnings;   /* but for what the test itself has asked for */
     char warning[OX_ERROR_TEXT_BYTES]; /* the first one */
     enum ox_status status;
     char text[OX_ERROR_TEXT_BYTES];

@@ -16,7 +16,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 24 };
 #else
-enum { STRIDE = 7 };
+enum { STRIDE = 9 };
 #endif
 
 #define ON_DRIVE {"weights-tier", "nvme"}, {"state-tier", "nvme"}, {"grads-tier", "nvme"}
@@ -29,10 +29,18 @@ static const char *const speculative[][2] = {COMMON, IN_MEMORY, {"optimizer-over
 static const char *const clipped[][2] = {COMMON, IN_MEMORY, {"weights-tier", "device"},
                                          {"optimizer-overlap", "speculative"}, {"speculative-units", "2"},
                                          {"max-grad-norm", "1e-3"}, {NULL, NULL}};
+static const char *const narrow[][2] = {COMMON, ON_DRIVE, {"optimizer-overlap", "speculative"},
+                                        {"speculative-units", "2"}, {"max-grad-norm", "0"}, {"dtype", "bf16"},
+                                        {"grad-dtype", "bf16"}, {"moments", "q8"}, {"tiles", "2"},
+                                        {"prefetch-depth", "0"}, {NULL, NULL}};
+static const char *const alone[][2] = {COMMON, ON_DRIVE, {"optimizer-overlap", "held"}, {"store-generations", "1"},
+                                       {NULL, NULL}};
 static const struct story {
     const char *name;
     const char *const (*options)[2];
-} stories[] = {{"off", waiting}, {"held", held}, {"speculative", speculative}, {"clipped", clipped}};
+    bool may_fail; /* a failure can be made good */
+} stories[] = {{"off", waiting, true},     {"held", held, true},           {"speculative", speculative, true},
+               {"clipped", clipped, true}, {"in few bits", narrow, true}, {"one generation", alone, false}};
 
 static struct ox_trainer_events events; /* the run's process has its own */
 static struct shared {
@@ -179,8 +187,10 @@ int main(int argc, char **argv) {
         tiny_set_options(stories[i].options);
         tiny_begin(TINY_IN_MEMORY);
         check_stops(&stories[i], false, stride);
-        check_stops(&stories[i], true, stride);
-        check_saves(&stories[i], 2 * stride);
+        if (stories[i].may_fail) {
+            check_stops(&stories[i], true, stride);
+            check_saves(&stories[i], 2 * stride);
+        }
         check_data();
     }
     return test_end();
