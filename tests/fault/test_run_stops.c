@@ -23,7 +23,8 @@ enum { STRIDE = 9 };
 #define IN_MEMORY {"weights-tier", "host"}, {"state-tier", "host"}, {"grads-tier", "host"}
 #define COMMON {"stop-grace-seconds", "0"}
 static const char *const waiting[][2] = {COMMON, IN_MEMORY, {"optimizer-overlap", "off"}, {NULL, NULL}};
-static const char *const held[][2] = {COMMON, ON_DRIVE, {"optimizer-overlap", "held"}, {NULL, NULL}};
+static const char *const held[][2] = {COMMON, ON_DRIVE, {"optimizer-overlap", "held"}, {"report-to", "all"},
+                                      {NULL, NULL}};
 static const char *const speculative[][2] = {COMMON, IN_MEMORY, {"optimizer-overlap", "speculative"},
                                              {"speculative-units", "3"}, {"max-grad-norm", "0"}, {NULL, NULL}};
 static const char *const clipped[][2] = {COMMON, IN_MEMORY, {"weights-tier", "device"},
