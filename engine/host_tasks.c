@@ -197,6 +197,8 @@ enum ox_status ox_host_task_run(void *engine, const void *host_task) {
         return ox_overlap_begin_transaction(run.engine, run.task);
     case OX_TASK_ADAM:
         return ox_optim_run(run.engine, run.plan, run.task);
+    case OX_TASK_WRITTEN:
+        return ox_optim_drain(run.engine);
     case OX_TASK_COMMIT:
         return commit(&run);
     default:

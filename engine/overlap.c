@@ -55,6 +55,7 @@ bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *ta
     switch ((enum ox_task_kind)task->kind) {
     case OX_TASK_BEGIN:
         return !step->begin_due;
+    case OX_TASK_WRITTEN:
     case OX_TASK_COMMIT:
         return !step->pending;
     case OX_TASK_DOWNLOAD:

@@ -309,19 +309,23 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
     return OX_OK;
 }
 
-/* Waits for every lane; the first failure of all is the step's. That it was stopped is none: what is under way may yet
- * fail. Whatever failed, nothing is in flight after. */
+/* What was only given up, because of a stop or of another failure, comes behind what failed. */
+static void note_status(struct ox_first notes[2], enum ox_status status) {
+    ox_first_note(&notes[status == OX_E_ABORTED], status);
+}
+
+/* Waits for every lane; the first failure of all is the step's. Whatever failed, nothing is in flight after. */
 static enum ox_status drain_all(struct ox_engine *engine, enum ox_status status) {
-    struct ox_first first = {0}, stopped = {0};
-    ox_first_note(status == OX_E_ABORTED ? &stopped : &first, status);
+    struct ox_first notes[2] = {{0}};
+    note_status(notes, status);
     for (int i = 0; i < OX_LANE_COUNT; i++) {
-        ox_first_note(&first, ox_lane_drain(engine->lanes[i]));
+        note_status(notes, ox_lane_drain(engine->lanes[i]));
     }
-    ox_first_note(&first, ox_optim_drain(engine));
+    note_status(notes, ox_optim_drain(engine));
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         ox_lane_reset(engine->lanes[i]);
     }
-    return ox_first_result(first.status != OX_OK ? &first : &stopped);
+    return ox_first_result(&notes[notes[0].status == OX_OK]);
 }
 
 /* With chaos on, what a step has not written must not be read: NaN everywhere but in resident buffers. */

@@ -166,7 +166,7 @@ struct ox_store_op {
     uint64_t spool_len;  /* spool: bytes, aligned. Pieces must be read as they were written */
     uint64_t tag;
     /* Reads of state: as of this step, which is the last commit's, or that of the transaction under way, which has
-     * then written the extent and seen it complete. 0: the last commit's. */
+     * then written the extent and seen it complete; OX_E_ABORTED when that was given up. 0: the last commit's. */
     uint64_t step;
 };
 

@@ -371,8 +371,10 @@ static enum ox_status find_generation(struct ox_store *store, struct slot *slot)
         slot->step = root->step;
         slot->attempt = root->attempt;
         status = ox_store_is_single(store) ? single_read_check(store, extent_idx) : OX_OK;
+    } else if (!store->in_transaction || wanted != store->step) {
+        status = ox_fail(OX_E_ABORTED, "extent %u of step %" PRIu64 " is not there: the step was given up", extent_idx,
+                         wanted);
     } else {
-        OX_ASSERT(store->in_transaction && wanted == store->step);
         OX_ASSERT(store->extent_states[extent_idx] == OX_EXTENT_WRITTEN);
         slot->generation = root->generation ^ 1;
         slot->step = store->step;

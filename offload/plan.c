@@ -24,7 +24,7 @@ const char *ox_task_name(enum ox_task_kind kind) {
         "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-pack", "grad-save", "grad-write",
         "grad-read", "grad-load", "reduce",     "norm",      "begin",     "download",  "adam",     "refresh",
-        "loss",      "commit"};
+        "loss",      "written",   "commit"};
     OX_ASSERT((unsigned)kind < OX_TASK_KIND_COUNT);
     return names[kind];
 }

@@ -55,6 +55,7 @@ enum ox_task_kind {
     OX_TASK_ADAM,         /* adam: a unit, chunk by chunk, from its homes to its homes   */
     OX_TASK_REFRESH,      /* h2d: new planes of a unit to its home on the device         */
     OX_TASK_LOSS,         /* d2h: losses of the micro-batches                            */
+    OX_TASK_WRITTEN,      /* adam: waits until all that it wrote has reached the drives  */
     OX_TASK_COMMIT,       /* adam: the store's transaction ends                          */
     OX_TASK_KIND_COUNT
 };
@@ -70,7 +71,7 @@ enum ox_role_of_use {
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
     OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is that of tied weights' use in the head */
     OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STAGE,
-    OX_USE_COMMIT                 /* the drives hold all planes that the step computes with */
+    OX_USE_WRITTEN                /* the drives hold all planes that the step computes with */
 };
 
 enum ox_buf_kind {
@@ -105,7 +106,7 @@ enum { OX_TASK_USES_MAX = 12 };
 struct ox_task {
     uint8_t kind, lane;
     bool last;         /* GRAD_*, REDUCE: the finished sum, not a partial one */
-    bool before;       /* BEGIN, ADAM, DOWNLOAD, REFRESH, COMMIT: of the step before, which overlaps this one */
+    bool before;       /* BEGIN, ADAM, DOWNLOAD, REFRESH, WRITTEN, COMMIT: of the step before, which overlaps */
     uint8_t use_count;
     uint32_t unit_idx; /* gradients: unit_count stands for the head's use of tied weights     */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
@@ -194,7 +195,7 @@ struct ox_plan {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
     /* Indexes of buffers the executor asks for by name; OX_NONE where a plan has none. */
     uint32_t loss_buf, loss_host_buf, norm_buf, const_buf, stage_buf;
-    uint32_t commit_buf;     /* no bytes: its users wait for the commit of the step before */
+    uint32_t written_buf;    /* no bytes: its users wait for what the step before has written */
     uint32_t batch_host_buf; /* host: all micro-batches, in order */
     /* Spool extents of the store: per gradient unit (unit_count of them, then the head's use), then per
      * (block, micro-batch) activation checkpoint; 0 bytes where nothing is spooled. */

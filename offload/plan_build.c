@@ -96,7 +96,7 @@ static void place_homes(struct ox_builder *b) {
         }
     }
     if (b->train && b->in->placement.overlap) {
-        plan->commit_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_NVME, OX_IO_ALIGN_BYTES, OX_NONE);
+        plan->written_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_NVME, OX_IO_ALIGN_BYTES, OX_NONE);
     }
     plan->const_buf = new_resident(b, OX_BUF_SMALL, b->compute, ox_max_u64(model->const_bytes, 1), OX_NONE);
     plan->loss_buf = new_resident(b, OX_BUF_SMALL, b->compute, 8 * (uint64_t)plan->micro_batches, OX_NONE);
@@ -110,11 +110,11 @@ static void place_homes(struct ox_builder *b) {
 
 /* ---- weights ---------------------------------------------------------------------------------- */
 
-/* What the step before wrote can be read once it is committed. */
+/* What the step before wrote can be read once it is on the drives; the commit need not have ended. */
 static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
     struct ox_task *const read = ox_build_transfer(b, OX_TASK_READ, unit_idx, OX_NONE, target);
-    if (b->plan->commit_buf != OX_NONE) {
-        reads(read, b->plan->commit_buf, OX_USE_COMMIT);
+    if (b->plan->written_buf != OX_NONE) {
+        reads(read, b->plan->written_buf, OX_USE_WRITTEN);
     }
     count(b, read, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, ox_plan_weight_bytes(b->in, unit_idx));
 }
@@ -533,7 +533,7 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
     OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS);
     plan->kind = kind;
     plan->task_count = plan->buf_count = 0;
-    plan->stage_buf = plan->commit_buf = OX_NONE;
+    plan->stage_buf = plan->written_buf = OX_NONE;
     memset(plan->traffic, 0, sizeof plan->traffic);
     memset(plan->peak_bytes, 0, sizeof plan->peak_bytes);
     memset(plan->resident_bytes, 0, sizeof plan->resident_bytes);

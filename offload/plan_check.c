@@ -78,7 +78,7 @@ static enum ox_status check_order(struct checker *c) {
 /* True for what one step leaves to the next; other resident buffers keep their place alone. */
 static bool is_carried(const struct ox_plan *plan, uint32_t buf_idx) {
     const struct ox_buf *const buf = &plan->bufs[buf_idx];
-    const bool gradient = buf->kind == OX_BUF_GRAD && plan->commit_buf != OX_NONE; /* of the step before */
+    const bool gradient = buf->kind == OX_BUF_GRAD && plan->written_buf != OX_NONE; /* of the step before */
     return buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE || gradient ||
                              buf_idx == plan->const_buf || buf_idx == plan->batch_host_buf);
 }

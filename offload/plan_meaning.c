@@ -28,7 +28,7 @@ enum what {
     LOSSES,   /* of the first `count` micro-batches */
     NORMS,    /* partial norms of `count` units */
     FACTOR,   /* the global norm is known */
-    COMMITTED, /* the drives have all that the step computes with */
+    WRITTEN,  /* the drives have all that the step computes with */
     CONSTANT, WORK, STAGE,
 };
 
@@ -50,7 +50,7 @@ struct meaning {
     uint8_t *reduced;     /* per unit: whether its norm is counted */
     bool train, tied, overlap;
     bool begun;           /* the store's transaction */
-    uint32_t commit_count;
+    uint32_t commit_count, written_count;
     const struct ox_task *task; /* the one in work */
     uint32_t met_count;         /* of its uses */
     const char *wrong;          /* the first violation */
@@ -136,7 +136,7 @@ static enum ox_buf_kind kind_of(enum what what) {
         [ACT] = OX_BUF_ACT,       [ACT_GRAD] = OX_BUF_ACT,   [SUM] = OX_BUF_GRAD,       [PACKED] = OX_BUF_GRAD,
         [REDUCED] = OX_BUF_GRAD,  [BATCH] = OX_BUF_BATCH,    [BATCHES] = OX_BUF_BATCH,  [LOSSES] = OX_BUF_SMALL,
         [NORMS] = OX_BUF_SMALL,   [FACTOR] = OX_BUF_SMALL,   [CONSTANT] = OX_BUF_SMALL, [WORK] = OX_BUF_WORK,
-        [STAGE] = OX_BUF_STAGE,   [COMMITTED] = OX_BUF_SMALL,
+        [STAGE] = OX_BUF_STAGE,   [WRITTEN] = OX_BUF_SMALL,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -315,8 +315,8 @@ static void follow_read(struct meaning *m, uint32_t unit_idx) {
         object(m, "reads from drives what does not live there");
     }
     if (m->overlap) { /* else nothing has been written since the last commit */
-        wants(m, OX_USE_COMMIT, OX_TIER_NVME, of(COMMITTED, OX_NONE, 0));
-        names(m, OX_USE_COMMIT, m->plan->commit_buf);
+        wants(m, OX_USE_WRITTEN, OX_TIER_NVME, of(WRITTEN, OX_NONE, 0));
+        names(m, OX_USE_WRITTEN, m->plan->written_buf);
     }
     makes(m, OX_USE_TARGET, OX_TIER_HOST, of(PLANES, unit_idx, CURRENT));
 }
@@ -448,24 +448,37 @@ static void follow_begin(struct meaning *m) {
     }
 }
 
-static void follow_commit(struct meaning *m) {
+/* Behind the updates of all units, and within the transaction. */
+static void ends_transaction(struct meaning *m) {
     const uint32_t version = m->task->before ? CURRENT : NEW;
-    m->commit_count++;
-    if (!m->begun || (!m->task->before && m->task != &m->plan->tasks[m->plan->task_count - 1])) {
-        object(m, "commits before the step has ended");
+    if (!m->begun) {
+        object(m, "ends a transaction that has not begun");
     }
     for (uint32_t i = 0; i < m->plan->unit_count; i++) {
         if (m->updated[i] != version) {
-            object(m, "commits before all units are updated");
+            object(m, "ends a transaction before all units are updated");
         }
     }
-    m->begun = false;
     makes(m, OX_USE_STAGE, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
     names(m, OX_USE_STAGE, m->plan->stage_buf);
-    if (m->task->before) {
-        makes(m, OX_USE_COMMIT, OX_TIER_NVME, of(COMMITTED, OX_NONE, 0));
-        names(m, OX_USE_COMMIT, m->plan->commit_buf);
+}
+
+static void follow_written(struct meaning *m) {
+    if (!m->task->before || m->written_count++ != 0) {
+        object(m, "waits for writes that nobody reads");
     }
+    ends_transaction(m);
+    makes(m, OX_USE_WRITTEN, OX_TIER_NVME, of(WRITTEN, OX_NONE, 0));
+    names(m, OX_USE_WRITTEN, m->plan->written_buf);
+}
+
+static void follow_commit(struct meaning *m) {
+    m->commit_count++;
+    if (!m->task->before && m->task != &m->plan->tasks[m->plan->task_count - 1]) {
+        object(m, "commits before the step has ended");
+    }
+    ends_transaction(m);
+    m->begun = false;
 }
 
 /* ---- one task --------------------------------------------------------------------------------- */
@@ -502,6 +515,7 @@ static const struct rule {
     [OX_TASK_ADAM] = {OX_LANE_ADAM, OF_UNIT, false, true},
     [OX_TASK_REFRESH] = {OX_LANE_H2D, OF_UNIT, false, true},
     [OX_TASK_LOSS] = {OX_LANE_D2H, OF_STEP, false, false},
+    [OX_TASK_WRITTEN] = {OX_LANE_ADAM, OF_STEP, false, true},
     [OX_TASK_COMMIT] = {OX_LANE_ADAM, OF_STEP, false, true},
 };
 
@@ -512,7 +526,7 @@ static bool fits_rule(const struct meaning *m) {
         rule->scope == OF_STEP ? 0 : m->plan->unit_count + (rule->scope == OF_GRADIENT && m->tied);
     const bool of_optimizer = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
                               task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH ||
-                              task->kind == OX_TASK_COMMIT;
+                              task->kind == OX_TASK_WRITTEN || task->kind == OX_TASK_COMMIT;
     return task->lane == rule->lane && (m->train || !rule->train_only) &&
            (!task->before || (m->overlap && of_optimizer)) &&
            (unit_past == 0 ? task->unit_idx == OX_NONE : task->unit_idx < unit_past) &&
@@ -590,6 +604,9 @@ static void follow(struct meaning *m) {
         break;
     case OX_TASK_ADAM:
         follow_adam(m, unit_idx);
+        break;
+    case OX_TASK_WRITTEN:
+        follow_written(m);
         break;
     case OX_TASK_COMMIT:
         follow_commit(m);
@@ -691,7 +708,9 @@ static const char *end(const struct meaning *m) {
         return "the losses do not arrive";
     }
     const bool store = m->train && m->in->budget.nvme_bytes > 0;
-    if (m->commit_count != store || m->begun != (store && m->overlap && m->in->placement.early_units > 0)) {
+    const bool overlap = store && m->overlap;
+    if (m->commit_count != store || m->written_count != overlap ||
+        m->begun != (overlap && m->in->placement.early_units > 0)) {
         return "the step is not committed exactly once";
     }
     return NULL;

@@ -119,16 +119,22 @@ static void begin_transaction(struct ox_builder *b, bool before) {
     }
 }
 
+static struct ox_task *end_transaction(struct ox_builder *b, enum ox_task_kind kind, bool before) {
+    struct ox_task *const task = new_task(b, kind, OX_LANE_ADAM, OX_NONE, OX_NONE);
+    task->before = before;
+    writes(task, b->plan->stage_buf, OX_USE_STAGE);
+    return task;
+}
+
+/* Backward may read what was written while the drives are being flushed. */
 static void commit(struct ox_builder *b, bool before) {
     if (!has_store(b)) {
         return;
     }
-    struct ox_task *const task = new_task(b, OX_TASK_COMMIT, OX_LANE_ADAM, OX_NONE, OX_NONE);
-    task->before = before;
-    writes(task, b->plan->stage_buf, OX_USE_STAGE);
     if (before) {
-        writes(task, b->plan->commit_buf, OX_USE_COMMIT);
+        writes(end_transaction(b, OX_TASK_WRITTEN, true), b->plan->written_buf, OX_USE_WRITTEN);
     }
+    end_transaction(b, OX_TASK_COMMIT, before);
 }
 
 static uint32_t grad_at_rest(const struct ox_builder *b, uint32_t unit_idx) {
