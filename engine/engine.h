@@ -149,7 +149,8 @@ struct ox_step_result {
     bool finite;            /* false: the step was skipped, nothing has changed */
     double seconds;
     double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT];
-    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* bytes that did cross, counted where they did */
+    /* Bytes that did cross, counted where they did, those of an update settled since the step before included. */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     /* That the plan foresees for such a step: the plan's own figures, but where steps overlap for the first one, and
      * for those about a clipped one. */
     uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];

@@ -85,6 +85,8 @@ struct ox_engine {
     struct ox_tee tee; /* chunk is NULL: none */
     uint64_t tee_step; /* whose planes it is to see */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* by atomic access alone: all lanes count */
+    /* By updates that were settled since the last step; the next one's figures include them. */
+    uint64_t settled[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], settled_planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 
 /* A task for a host lane; the lane's owner is the engine. */
@@ -109,6 +111,8 @@ OX_MUST enum ox_status ox_overlap_begin_transaction(struct ox_engine *engine, co
 OX_MUST enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task *task);
 /* What the drives' and the device's links should have seen in this step. */
 void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+/* Adds what those of an update that is settled should see. */
+void ox_overlap_plan_settle(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* After all lanes have drained with `status`, which is returned unless something worse is found. */
 OX_MUST enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status status);
 OX_MUST enum ox_status ox_overlap_end_settle(struct ox_engine *engine, enum ox_status status);

@@ -149,6 +149,15 @@ void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COU
     }
 }
 
+void ox_overlap_plan_settle(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    for (uint32_t i = 0; i < unit_count(engine); i++) {
+        if (engine->due_now[i]) {
+            add_work(engine, i, (struct ox_adam_work){.updates = true, .grad_at_rest = true,
+                                                      .from_store = engine->step.from_store}, true, out);
+        }
+    }
+}
+
 /* ---- the end of a step ------------------------------------------------------------------------------- */
 
 /* Reads the planes in memory back from the last commit; a run that is stopped is still to be saved from them. */

@@ -362,6 +362,26 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
     return train ? ox_overlap_end_step(engine, status) : status;
 }
 
+static void read_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            out[link][kind] = __atomic_load_n(&engine->traffic[link][kind], __ATOMIC_SEQ_CST);
+        }
+    }
+}
+
+/* Adds what has crossed since `before`. */
+static void add_traffic(const struct ox_engine *engine, uint64_t before[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT],
+                        uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    uint64_t now[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    read_traffic(engine, now);
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            out[link][kind] += now[link][kind] - before[link][kind];
+        }
+    }
+}
+
 enum ox_status ox_engine_settle(struct ox_engine *engine) {
     const struct ox_plan *const plan = engine->plan->train;
     enum ox_status status = ox_overlap_make_ready(engine);
@@ -369,6 +389,8 @@ enum ox_status ox_engine_settle(struct ox_engine *engine) {
         return status;
     }
     static const struct ox_step_input nothing = {0};
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    read_traffic(engine, traffic);
     engine->step = (struct ox_step_state){.input = &nothing, .plan = plan, .settles = true};
     ox_overlap_begin_step(engine);
     set_slots(engine, plan);
@@ -380,7 +402,12 @@ enum ox_status ox_engine_settle(struct ox_engine *engine) {
             status = status == OX_OK ? ox_mark_join(engine->marks[i]) : status;
         }
     }
-    return ox_overlap_end_settle(engine, drain_all(engine, status));
+    status = ox_overlap_end_settle(engine, drain_all(engine, status));
+    if (status == OX_OK) {
+        add_traffic(engine, traffic, engine->settled);
+        ox_overlap_plan_settle(engine, engine->settled_planned);
+    }
+    return status;
 }
 
 static void read_clocks(struct ox_engine *engine, struct ox_lane_stats out[OX_LANE_COUNT]) {
@@ -394,10 +421,7 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     *out = (struct ox_step_result){0};
     struct ox_lane_stats before[OX_LANE_COUNT], after[OX_LANE_COUNT];
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
-    for (int i = 0; i < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; i++) {
-        traffic[i / OX_TRAFFIC_KIND_COUNT][i % OX_TRAFFIC_KIND_COUNT] =
-            __atomic_load_n(&engine->traffic[i / OX_TRAFFIC_KIND_COUNT][i % OX_TRAFFIC_KIND_COUNT], __ATOMIC_SEQ_CST);
-    }
+    read_traffic(engine, traffic);
     read_clocks(engine, before);
     const uint64_t begin_ns = ox_clock_ns();
     const enum ox_status status = run_plan(engine, engine->plan->train, input);
@@ -410,13 +434,16 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
         out->lane_busy_seconds[i] = (double)(after[i].busy_ns - before[i].busy_ns) * 1e-9;
         out->lane_wait_seconds[i] = (double)(after[i].wait_ns - before[i].wait_ns) * 1e-9;
     }
+    ox_overlap_planned(engine, out->planned);
+    memcpy(out->traffic, engine->settled, sizeof out->traffic);
+    add_traffic(engine, traffic, out->traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out->traffic[link][kind] =
-                __atomic_load_n(&engine->traffic[link][kind], __ATOMIC_SEQ_CST) - traffic[link][kind];
+            out->planned[link][kind] += engine->settled_planned[link][kind];
         }
     }
-    ox_overlap_planned(engine, out->planned);
+    memset(engine->settled, 0, sizeof engine->settled);
+    memset(engine->settled_planned, 0, sizeof engine->settled_planned);
     out->loss = engine->step.loss;
     out->grad_norm = engine->step.grad_norm;
     out->grad_scale = engine->step.grad_scale;
