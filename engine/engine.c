@@ -4,6 +4,8 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "base/pool.h"
+#include "offload/sim.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +94,25 @@ static enum ox_status check_shape(const struct ox_engine_config *config) {
     return OX_OK;
 }
 
+void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_plan_input *input,
+                         struct ox_sim_setup *out) {
+    *out = (struct ox_sim_setup){.machine = config->machine, .input = input,
+                                 .compute_threads = config->machine_compute_threads,
+                                 .optimizer_threads = config->machine_optimizer_threads,
+                                 .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
+}
+
+static enum ox_status choose(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    struct ox_sim_setup setup;
+    struct ox_machine nominal;
+    ox_engine_sim_setup(config, &plan->input, &setup);
+    if (setup.machine == NULL) {
+        ox_machine_nominal(ox_processor_count(), &nominal);
+        setup.machine = &nominal;
+    }
+    return ox_placement_choose(&plan->input, &plan->table, &config->wish, &setup, &plan->train, &plan->eval);
+}
+
 enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
     *out = NULL;
     OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
@@ -113,7 +134,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     status = open_table(config, plan);
     if (status == OX_OK) {
         plan->input.budget.nvme_fixed_bytes = config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count);
-        status = ox_placement_choose(&plan->input, &plan->table, &config->wish, &plan->train, &plan->eval);
+        status = choose(config, plan);
     }
     if (status != OX_OK && (plan->train == NULL || plan->train->task_count == 0)) {
         ox_engine_plan_close(&plan);

@@ -13,6 +13,7 @@
 #include "cpu_optim/optim.h"
 #include "engine/model.h"
 #include "nvme/store.h"
+#include "offload/machine_profile.h"
 #include "offload/plan.h"
 
 #include <signal.h>
@@ -35,6 +36,8 @@ struct ox_engine_config {
     /* placement: no bit depends on it */
     struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below */
     struct ox_placement_wish wish;
+    const struct ox_machine *machine; /* that the plan is to be fast on; NULL: a nominal one. Outlives the opening */
+    uint32_t machine_compute_threads, machine_optimizer_threads; /* there; 0: as many as it has cores */
     uint64_t chunk_elems;
     const char *const *nvme_folders; /* these two and io outlive the engine */
     const uint64_t *nvme_bytes;
@@ -58,6 +61,11 @@ struct ox_engine_plan {
 /* On OX_E_CONFIG for lack of budget *out is the nearest plan that exists (train alone), for its ledger; close it. */
 OX_MUST enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out);
 void ox_engine_plan_close(struct ox_engine_plan **plan);
+
+/* How the simulator sees a plan of this configuration; `machine` is that of the configuration, which is not NULL. */
+struct ox_sim_setup;
+void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_plan_input *input,
+                         struct ox_sim_setup *out);
 
 struct ox_engine;
 

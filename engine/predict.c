@@ -1,6 +1,5 @@
 #include "engine/predict.h"
 
-#include "base/bytes.h"
 #include "base/pool.h"
 #include "engine/engine_internal.h"
 #include "offload/floor.h"
@@ -13,45 +12,17 @@
 
 /* ---- machines ------------------------------------------------------------------------------------- */
 
-/* A desktop's drive on PCIe 4. */
-static const struct ox_machine_drive nominal_drive = {
-    .name = "nominal", .read_rate = 5e9, .write_rate = 3e9, .mix_rate = 4e9, .latency_seconds = 1e-4,
-    .flush_seconds = 5e-3};
-
-/* As many cores as there are, each with wide vectors and its share of two channels of memory. */
-static void nominal_machine(struct ox_machine *out) {
-    const uint32_t cores = ox_processor_count();
-    *out = (struct ox_machine){
-        .name = "nominal", .source = "no profile: nominal rates for this number of cores",
-        .host = {.memory_bytes = OX_GIB, .cores = cores, .dram_rate = cores < 4 ? cores * 12e9 : 48e9,
-                 .core_flops = 60e9, .flops = cores * 60e9},
-        .task_seconds = 2e-5};
-    out->host.adam = (struct ox_machine_adam){.threads = cores, .seconds = {28 / out->host.dram_rate}};
-}
-
-/* One drive for each that the plan has: those of the profile in its order, the last of them again for what is more. */
-static void fit_drives(struct ox_machine *machine, uint32_t drive_count) {
-    if (machine->drive_count == 0) {
-        machine->drives[machine->drive_count++] = nominal_drive;
-    }
-    for (uint32_t i = machine->drive_count; i < drive_count && i < OX_MACHINE_DRIVES_MAX; i++) {
-        machine->drives[i] = machine->drives[i - 1];
-    }
-    machine->drive_count = (uint32_t)ox_min_u64(drive_count, OX_MACHINE_DRIVES_MAX);
-}
-
-static enum ox_status find_machine(const struct ox_predict_input *input, struct ox_prediction *out) {
-    out->profiled = input->profile[0] != '\0';
-    if (out->profiled && access(input->profile, R_OK) != 0) {
+enum ox_status ox_predict_machine(const char *profile, uint32_t drive_count, struct ox_machine *out) {
+    if (profile[0] != '\0' && access(profile, R_OK) != 0) {
         return ox_fail_errno(OX_E_CONFIG, errno, "--profile %s: cannot be read; `offload bench all --output FILE` "
-                             "writes one", input->profile);
+                             "writes one", profile);
     }
-    if (!out->profiled) {
-        nominal_machine(&out->machine);
+    if (profile[0] == '\0') {
+        ox_machine_nominal(ox_processor_count(), out);
     }
-    const enum ox_status status = out->profiled ? ox_machine_load(input->profile, &out->machine) : OX_OK;
+    const enum ox_status status = profile[0] != '\0' ? ox_machine_load(profile, out) : OX_OK;
     if (status == OX_OK) {
-        fit_drives(&out->machine, input->config->nvme_count);
+        ox_machine_fit_drives(out, drive_count);
     }
     return status;
 }
@@ -94,33 +65,29 @@ static double floor_of(const struct ox_predict_input *input, const struct ox_sim
 
 /* ---- both ------------------------------------------------------------------------------------------- */
 
-static struct ox_sim_setup setup_of(const struct ox_predict_input *input, const struct ox_machine *machine) {
-    return (struct ox_sim_setup){.machine = machine, .input = &input->plan->input,
-                                 .compute_threads = input->compute_threads,
-                                 .optimizer_threads = input->optimizer_threads,
-                                 .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
+static struct ox_sim_setup setup_of(const struct ox_predict_input *input) {
+    struct ox_sim_setup setup;
+    ox_engine_sim_setup(input->config, &input->plan->input, &setup);
+    return setup;
 }
 
-enum ox_status ox_predict_tasks(const struct ox_predict_input *input, const struct ox_prediction *prediction,
-                                struct ox_sim **out) {
+enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out) {
     struct ox_sim_result step;
     const enum ox_status status = ox_sim_open(input->plan->train->task_count, out);
     if (status == OX_OK) {
-        const struct ox_sim_setup setup = setup_of(input, &prediction->machine);
+        const struct ox_sim_setup setup = setup_of(input);
         ox_sim_run(*out, input->plan->train, &setup, &step);
     }
     return status;
 }
 
 enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
-    *out = (struct ox_prediction){.floor_seconds = NAN};
+    *out = (struct ox_prediction){.profiled = input->profiled, .machine = input->config->machine,
+                                  .floor_seconds = NAN};
     struct ox_sim *sim = NULL;
-    enum ox_status status = find_machine(input, out);
+    const enum ox_status status = ox_sim_open(input->plan->train->task_count, &sim);
     if (status == OX_OK) {
-        status = ox_sim_open(input->plan->train->task_count, &sim);
-    }
-    if (status == OX_OK) {
-        const struct ox_sim_setup setup = setup_of(input, &out->machine);
+        const struct ox_sim_setup setup = setup_of(input);
         ox_sim_run(sim, input->plan->train, &setup, &out->step);
         out->floor_seconds = floor_of(input, &setup);
     }
@@ -148,7 +115,7 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
         snprintf(floor_text, sizeof floor_text, "; no order of work takes less than %.4g s", prediction->floor_seconds);
     }
     waits_text(step, waits, sizeof waits);
-    snprintf(source, sizeof source, "the profile of %s", prediction->machine.name);
+    snprintf(source, sizeof source, "the profile of %s", prediction->machine->name);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
              "predicted: %.4g s a step, %.4g tokens/s%s\n"
              "  binding: %s, at its limit %.0f %% of the step%s\n"

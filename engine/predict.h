@@ -10,16 +10,18 @@
 extern "C" {
 #endif
 
+/* The machine of a profile, or without one ("") a nominal one; with one drive for each of the run's. */
+OX_MUST enum ox_status ox_predict_machine(const char *profile, uint32_t drive_count, struct ox_machine *out);
+
 struct ox_predict_input {
-    const struct ox_engine_config *config;
+    const struct ox_engine_config *config; /* with its machine */
     const struct ox_engine_plan *plan;
-    const char *profile;       /* its path; "" = the nominal machine */
-    uint32_t compute_threads, optimizer_threads; /* 0: as many as that machine has cores */
+    bool profiled; /* the machine is that of a profile */
 };
 
 struct ox_prediction {
-    bool profiled;             /* the machine is that of a profile */
-    struct ox_machine machine; /* with one drive for each of the plan's */
+    bool profiled;
+    const struct ox_machine *machine; /* the configuration's */
     struct ox_sim_result step;
     double floor_seconds;      /* not a number where the formulas have no answer */
 };
@@ -27,8 +29,7 @@ struct ox_prediction {
 OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out);
 
 /* The same step once more, task by task: the simulator that has run it; close it. */
-OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, const struct ox_prediction *prediction,
-                                        struct ox_sim **out);
+OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out);
 
 enum { OX_PREDICTION_TEXT_BYTES = 1024 };
 /* Three lines for people. */

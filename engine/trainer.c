@@ -166,9 +166,7 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
 
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer) {
     return (struct ox_predict_input){.config = &trainer->engine_config, .plan = ox_trainer_plan(trainer),
-                                     .profile = trainer->config.profile,
-                                     .compute_threads = (uint32_t)trainer->config.compute_threads,
-                                     .optimizer_threads = (uint32_t)trainer->config.optimizer_threads};
+                                     .profiled = trainer->config.profile[0] != '\0'};
 }
 
 /* Also of the nearest plan, after a refusal, which then is what the caller hears of. */
@@ -185,6 +183,20 @@ static enum ox_status predict(struct ox_trainer *trainer, enum ox_status planned
         return status;
     }
     return planned == OX_OK ? OX_OK : ox_fail(planned, "%s", text);
+}
+
+/* The plan for the machine that the configuration names, and what it is predicted to take. */
+static enum ox_status make_plan(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const enum ox_status status = ox_predict_machine(config->profile, config->nvme_count, &trainer->machine);
+    if (status != OX_OK) {
+        return status;
+    }
+    engine->machine = &trainer->machine;
+    engine->machine_compute_threads = (uint32_t)config->compute_threads;
+    engine->machine_optimizer_threads = (uint32_t)config->optimizer_threads;
+    return predict(trainer, ox_engine_plan_open(engine, &trainer->plan));
 }
 
 static enum ox_status open_parts(struct ox_trainer *trainer) {
@@ -210,7 +222,7 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     }
     if (status == OX_OK) {
         ox_trainer_set_steps(trainer);
-        status = predict(trainer, ox_engine_plan_open(&trainer->engine_config, &trainer->plan));
+        status = make_plan(trainer);
     }
     return status;
 }

@@ -46,6 +46,7 @@ struct ox_trainer {
     struct ox_engine_config engine_config;
     struct ox_engine_plan *plan; /* until the engine takes it over */
     struct ox_engine *engine;
+    struct ox_machine machine;       /* that the plan is for */
     struct ox_prediction prediction; /* of the plan, or of the nearest one */
     const char *nvme_folders[OX_CONFIG_NVME_MAX];
     uint64_t nvme_bytes[OX_CONFIG_NVME_MAX];

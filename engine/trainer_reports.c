@@ -36,7 +36,7 @@ enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
 /* Nominal rates are of no machine: what they predict is not recorded beside what was measured. */
 static enum ox_status predict_tasks(struct ox_trainer *trainer, struct ox_sim **sim) {
     const struct ox_predict_input input = ox_trainer_predict_input(trainer);
-    return trainer->prediction.profiled ? ox_predict_tasks(&input, &trainer->prediction, sim) : OX_OK;
+    return trainer->prediction.profiled ? ox_predict_tasks(&input, sim) : OX_OK;
 }
 
 static enum ox_status open_trace(struct ox_trainer *trainer) {

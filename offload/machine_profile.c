@@ -2,6 +2,7 @@
 #include "offload/machine_profile.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
 
@@ -474,4 +475,31 @@ struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine) {
     all.capacity_bytes = sized ? all.capacity_bytes : 0;
     all.endurance_bytes = enduring ? all.endurance_bytes : 0;
     return all;
+}
+
+/* ---- nominal rates -------------------------------------------------------------------------------- */
+
+/* A desktop's drive on PCIe 4. */
+static const struct ox_machine_drive nominal_drive = {
+    .name = "nominal", .read_rate = 5e9, .write_rate = 3e9, .mix_rate = 4e9, .latency_seconds = 1e-4,
+    .flush_seconds = 5e-3};
+
+/* Cores with wide vectors, each with its share of two channels of memory. */
+void ox_machine_nominal(uint32_t cores, struct ox_machine *out) {
+    *out = (struct ox_machine){
+        .name = "nominal", .source = "no profile: nominal rates for this number of cores",
+        .host = {.memory_bytes = OX_GIB, .cores = cores, .dram_rate = cores < 4 ? cores * 12e9 : 48e9,
+                 .core_flops = 60e9, .flops = cores * 60e9},
+        .drives = {nominal_drive}, .drive_count = 1, .task_seconds = 2e-5};
+    out->host.adam = (struct ox_machine_adam){.threads = cores, .seconds = {28 / out->host.dram_rate}};
+}
+
+void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count) {
+    if (machine->drive_count == 0) {
+        machine->drives[machine->drive_count++] = nominal_drive;
+    }
+    for (uint32_t i = machine->drive_count; i < drive_count && i < OX_MACHINE_DRIVES_MAX; i++) {
+        machine->drives[i] = machine->drives[i - 1];
+    }
+    machine->drive_count = (uint32_t)ox_min_u64(drive_count, OX_MACHINE_DRIVES_MAX);
 }

@@ -80,6 +80,13 @@ OX_MUST enum ox_status ox_machine_load(const char *path, struct ox_machine *out)
 /* The same checks for a machine that was put together by the program. */
 OX_MUST enum ox_status ox_machine_check(const char *where, const struct ox_machine *machine);
 
+/* A machine of which nothing is known but its number of cores, with one drive: nominal rates. Whoever shows what
+ * follows from them says so. */
+void ox_machine_nominal(uint32_t cores, struct ox_machine *out);
+/* One drive for each that a run has: those of the machine in their order, the last of them again for what is more; a
+ * nominal one where it has none. */
+void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count);
+
 /* The machine as a profile (json_t of jansson, the caller's), which the reader gives back bit by bit. `measured` (may
  * be NULL; one reference is taken over) is carried under the key of that name, which the reader passes over. NULL
  * without memory, or when a name is not UTF-8. */

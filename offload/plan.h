@@ -272,13 +272,15 @@ struct ox_placement_wish {
     int32_t early_units;    /* -1 = automatic */
 };
 
-/* Chooses placement and homes (written to input->placement and table): the least time by link bytes over nominal
- * rates, among those that fit. On success both plans of the choice are built and checked. What does not fit is
- * OX_E_CONFIG whose text says what is short by how much and the nearest budget that fits; then *train is that nearest
- * plan, for its ledger, and *eval is NULL. Close both in any case. */
+/* Chooses placement and homes (written to input->placement and table): of those that fit, the one whose plan takes the
+ * least time when it is simulated on the machine of `setup`, whose own input is not looked at. On success both plans of
+ * the choice are built and checked. What does not fit is OX_E_CONFIG whose text says what is short by how much and the
+ * nearest budget that fits; then *train is that nearest plan, for its ledger, and *eval is NULL. Close both in any
+ * case. */
+struct ox_sim_setup;
 OX_MUST enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
-                                           const struct ox_placement_wish *wish, struct ox_plan **train,
-                                           struct ox_plan **eval);
+                                           const struct ox_placement_wish *wish, const struct ox_sim_setup *setup,
+                                           struct ox_plan **train, struct ox_plan **eval);
 
 /* ---- for people (offload/plan_print.c) ------------------------------------------------------- */
 

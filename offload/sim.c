@@ -7,11 +7,14 @@
 
 /* What runs on a lane; the last place is that of writes which outlived their task. */
 enum { TAIL = OX_LANE_COUNT, ACTIVE_COUNT = OX_LANE_COUNT + 1 };
+/* What may be used, with the sum of what is asked for: the resources, then the two pairs. */
+enum { PAIR_NVME = OX_SIM_RESOURCE_COUNT, PAIR_LINK, LIMIT_COUNT };
 
 struct active {
     bool runs;
     uint32_t task_idx;
     struct ox_sim_work work;
+    double asks[LIMIT_COUNT]; /* of each, at full speed */
     double latency; /* still to pass */
     double left;    /* of the work, from 1 to 0 */
     double speed;   /* of that which it has alone */
@@ -87,49 +90,57 @@ double ox_sim_duplex_seconds(const struct ox_sim_duplex *duplex, double read_sec
 
 /* ---- speeds --------------------------------------------------------------------------------------- */
 
-/* What may be used, with the sum of what is asked for: the resources, then the two pairs. */
-enum { PAIR_NVME = OX_SIM_RESOURCE_COUNT, PAIR_LINK, LIMIT_COUNT };
-
-static double asks(const struct active *active, int limit) {
+static void set_asks(struct active *active) {
     const double *const use = active->work.use;
-    const double amount = limit == PAIR_NVME   ? use[OX_SIM_NVME_READ] + use[OX_SIM_NVME_WRITE]
-                          : limit == PAIR_LINK ? use[OX_SIM_H2D] + use[OX_SIM_D2H] : use[limit];
-    return amount / active->work.seconds;
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        active->asks[r] = use[r] / active->work.seconds;
+    }
+    active->asks[PAIR_NVME] = (use[OX_SIM_NVME_READ] + use[OX_SIM_NVME_WRITE]) / active->work.seconds;
+    active->asks[PAIR_LINK] = (use[OX_SIM_H2D] + use[OX_SIM_D2H]) / active->work.seconds;
 }
 
-static bool works(const struct active *active) {
-    return active->runs && active->latency == 0 && active->left > 0;
-}
+/* What works at this moment, in order of lanes. */
+struct crowd {
+    struct active *members[ACTIVE_COUNT];
+    int count;
+    double limits[LIMIT_COUNT];
+};
 
-static void find_limits(const struct ox_sim *sim, double limits[LIMIT_COUNT]) {
-    double asked[OX_SIM_RESOURCE_COUNT] = {0};
+static void gather(struct ox_sim *sim, struct crowd *crowd) {
+    double asked[LIMIT_COUNT] = {0};
+    crowd->count = 0;
     for (int i = 0; i < ACTIVE_COUNT; i++) {
-        for (int r = 0; r < OX_SIM_RESOURCE_COUNT && works(&sim->active[i]); r++) {
-            asked[r] += asks(&sim->active[i], r);
+        struct active *const active = &sim->active[i];
+        if (active->runs && active->latency == 0 && active->left > 0) {
+            crowd->members[crowd->count++] = active;
+            for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+                asked[r] += active->asks[r];
+            }
         }
     }
     for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
-        limits[r] = 1;
+        crowd->limits[r] = 1;
     }
-    limits[PAIR_NVME] = limit_of(&sim->limits.nvme, asked[OX_SIM_NVME_READ], asked[OX_SIM_NVME_WRITE]);
-    limits[PAIR_LINK] = limit_of(&sim->limits.link, asked[OX_SIM_H2D], asked[OX_SIM_D2H]);
+    crowd->limits[PAIR_NVME] = limit_of(&sim->limits.nvme, asked[OX_SIM_NVME_READ], asked[OX_SIM_NVME_WRITE]);
+    crowd->limits[PAIR_LINK] = limit_of(&sim->limits.link, asked[OX_SIM_H2D], asked[OX_SIM_D2H]);
 }
 
 /* The speed at which all that is not settled yet reaches a limit, at most 1; *tightest is that limit. */
-static double common_speed(const struct ox_sim *sim, const bool settled[ACTIVE_COUNT],
-                           const double limits[LIMIT_COUNT], int *tightest) {
-    double speed = 1;
+static double common_speed(const struct crowd *crowd, const bool settled[ACTIVE_COUNT], int *tightest) {
+    double speed = 1, asked[LIMIT_COUNT] = {0}, given[LIMIT_COUNT] = {0};
     *tightest = -1;
-    for (int limit = 0; limit < LIMIT_COUNT; limit++) {
-        double asked = 0, given = 0;
-        for (int i = 0; i < ACTIVE_COUNT; i++) {
-            const struct active *const active = &sim->active[i];
-            if (works(active)) {
-                *(settled[i] ? &given : &asked) += asks(active, limit) * (settled[i] ? active->speed : 1);
-            }
+    for (int i = 0; i < crowd->count; i++) {
+        const struct active *const active = crowd->members[i];
+        double *const sums = settled[i] ? given : asked;
+        const double at = settled[i] ? active->speed : 1;
+        for (int limit = 0; limit < LIMIT_COUNT; limit++) {
+            sums[limit] += active->asks[limit] * at;
         }
-        if (asked > 0 && (limits[limit] - given) / asked < speed) {
-            speed = max((limits[limit] - given) / asked, 0);
+    }
+    for (int limit = 0; limit < LIMIT_COUNT; limit++) {
+        const double left = crowd->limits[limit] - given[limit];
+        if (asked[limit] > 0 && asked[limit] * speed > left && left / asked[limit] < speed) {
+            speed = max(left / asked[limit], 0);
             *tightest = limit;
         }
     }
@@ -137,15 +148,15 @@ static double common_speed(const struct ox_sim *sim, const bool settled[ACTIVE_C
 }
 
 /* All are slowed down alike until a limit is kept; those that do not need it may then be faster. */
-static void set_speeds(struct ox_sim *sim, const double limits[LIMIT_COUNT]) {
+static void set_speeds(struct crowd *crowd) {
     bool settled[ACTIVE_COUNT] = {false};
     for (int round = 0; round < ACTIVE_COUNT; round++) {
         int tightest = -1;
-        const double speed = common_speed(sim, settled, limits, &tightest);
-        for (int i = 0; i < ACTIVE_COUNT; i++) {
-            if (works(&sim->active[i]) && !settled[i]) {
-                sim->active[i].speed = speed;
-                settled[i] = tightest < 0 || asks(&sim->active[i], tightest) > 0;
+        const double speed = common_speed(crowd, settled, &tightest);
+        for (int i = 0; i < crowd->count; i++) {
+            if (!settled[i]) {
+                crowd->members[i]->speed = speed;
+                settled[i] = tightest < 0 || crowd->members[i]->asks[tightest] > 0;
             }
         }
         if (tightest < 0) {
@@ -225,6 +236,9 @@ static bool start(struct ox_sim *sim, int lane) {
     }
     sim->active[lane] = (struct active){
         .runs = true, .task_idx = head - 1, .work = work, .latency = work.latency, .left = work.seconds > 0 ? 1 : 0};
+    if (work.seconds > 0) {
+        set_asks(&sim->active[lane]);
+    }
     sim->times[head - 1].begin = sim->now;
     sim->head[lane] = sim->next_in_lane[head - 1];
     if (sim->head[lane] != 0 && sim->head[lane] <= sim->issued) {
@@ -241,6 +255,7 @@ static void leave_tail(struct ox_sim *sim, double seconds) {
     OX_ASSERT(!tail->runs);
     *tail = (struct active){.runs = true, .left = 1, .work = {.seconds = seconds}};
     tail->work.use[OX_SIM_NVME_WRITE] = seconds;
+    set_asks(tail);
 }
 
 static void end(struct ox_sim *sim, int place) {
@@ -277,18 +292,21 @@ static double next_event(const struct ox_sim *sim) {
     return least;
 }
 
-static void count_use(struct ox_sim *sim, const double limits[LIMIT_COUNT], double seconds) {
+static void count_use(struct ox_sim *sim, const struct crowd *crowd, double seconds) {
     double used[LIMIT_COUNT] = {0};
-    for (int i = 0; i < ACTIVE_COUNT; i++) {
-        for (int limit = 0; limit < LIMIT_COUNT && works(&sim->active[i]); limit++) {
-            used[limit] += asks(&sim->active[i], limit) * sim->active[i].speed;
+    for (int i = 0; i < crowd->count; i++) {
+        const struct active *const active = crowd->members[i];
+        for (int limit = 0; limit < LIMIT_COUNT; limit++) {
+            used[limit] += active->asks[limit] * active->speed;
         }
     }
+    used[PAIR_NVME] /= crowd->limits[PAIR_NVME];
+    used[PAIR_LINK] /= crowd->limits[PAIR_LINK];
     for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
         const bool nvme = r == OX_SIM_NVME_READ || r == OX_SIM_NVME_WRITE, link = r == OX_SIM_H2D || r == OX_SIM_D2H;
         const int pair = nvme ? PAIR_NVME : link ? PAIR_LINK : r;
         sim->result->used[r] += used[r] * seconds;
-        sim->bound[r] += max(used[r], used[pair] / limits[pair]) * seconds;
+        sim->bound[r] += max(used[r], used[pair]) * seconds;
     }
 }
 
@@ -358,14 +376,14 @@ void ox_sim_play(struct ox_sim *sim, const struct ox_plan *plan, const struct ox
         for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
             start(sim, lane);
         }
-        double speed_limits[LIMIT_COUNT];
-        find_limits(sim, speed_limits);
-        set_speeds(sim, speed_limits);
+        struct crowd crowd;
+        gather(sim, &crowd);
+        set_speeds(&crowd);
         const double seconds = next_event(sim);
         if (seconds < 0) {
             break;
         }
-        count_use(sim, speed_limits, seconds);
+        count_use(sim, &crowd, seconds);
         pass(sim, seconds);
     }
     for (int lane = 0; lane < OX_LANE_COUNT; lane++) {

@@ -98,6 +98,10 @@ struct ox_sim_setup {
 struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx);
 struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup);
 
+/* Seconds that no order of the plan's tasks goes below: of its fullest lane, and of the resource it needs most. A
+ * fraction of the work of simulating it. */
+double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan);
+
 /* The step that `plan` makes on that machine. */
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
                 struct ox_sim_result *out);

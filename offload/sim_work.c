@@ -17,12 +17,20 @@ static const double PACKED_BYTES_PER_FLOP = 6.0 / 512 + 6.0 / 5632 + 2.0 / 2048;
 /* To take one operation from the compute lane and share it out among threads that are awake. */
 static const double OPERATION_SECONDS = 4e-6;
 
+/* What is the same for all tasks of a plan. */
+struct basis {
+    const struct ox_sim_setup *setup;
+    struct ox_machine_drive drive; /* all drives together */
+    struct ox_sim_limits limits;
+};
+
 struct pricing {
     const struct ox_sim_setup *setup;
     const struct ox_machine *machine;
     const struct ox_plan *plan;
     const struct ox_task *task;
-    struct ox_machine_drive drive; /* all drives together */
+    const struct ox_machine_drive *drive;
+    const struct ox_sim_limits *limits;
     double cores, core_rate;
     bool on_gpu; /* compute; else the CPU is the device, also when it has memory of its own */
 };
@@ -69,13 +77,13 @@ static void use_memory(const struct pricing *p, struct ox_sim_work *work, double
 
 /* At least what its resources need alone. */
 static struct ox_sim_work finish(const struct pricing *p, struct ox_sim_work work) {
-    const struct ox_sim_limits limits = ox_sim_limits_of(p->setup);
     for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
         work.seconds = max(work.seconds, work.use[r]);
     }
-    work.seconds = max(work.seconds, ox_sim_duplex_seconds(&limits.nvme, work.use[OX_SIM_NVME_READ],
+    work.seconds = max(work.seconds, ox_sim_duplex_seconds(&p->limits->nvme, work.use[OX_SIM_NVME_READ],
                                                            work.use[OX_SIM_NVME_WRITE]));
-    work.seconds = max(work.seconds, ox_sim_duplex_seconds(&limits.link, work.use[OX_SIM_H2D], work.use[OX_SIM_D2H]));
+    work.seconds = max(work.seconds,
+                       ox_sim_duplex_seconds(&p->limits->link, work.use[OX_SIM_H2D], work.use[OX_SIM_D2H]));
     return work;
 }
 
@@ -147,10 +155,10 @@ static struct ox_sim_work copy(const struct pricing *p) {
 static struct ox_sim_work transfer(const struct pricing *p, bool write) {
     struct ox_sim_work work = new_work(p);
     const double bytes = (double)p->task->bytes;
-    work.latency += p->drive.latency_seconds;
+    work.latency += p->drive->latency_seconds;
     work.seconds = bytes / p->core_rate;
     work.use[write ? OX_SIM_NVME_WRITE : OX_SIM_NVME_READ] =
-        bytes / (write ? p->drive.write_rate : p->drive.read_rate);
+        bytes / (write ? p->drive->write_rate : p->drive->read_rate);
     use_cores(p, &work, work.seconds, 1);
     use_memory(p, &work, 2 * bytes);
     return finish(p, work);
@@ -233,13 +241,13 @@ static struct ox_sim_work adam(const struct pricing *p) {
     use_cores(p, &work, verifying + hashing, 1);
     use_memory(p, &work, elems * planes + 2 * (stream.read + stream.written + stream.copied + lo_copy));
     if (stream.read > 0) {
-        work.use[OX_SIM_NVME_READ] = stream.read / p->drive.read_rate;
-        work.latency += p->drive.latency_seconds;
+        work.use[OX_SIM_NVME_READ] = stream.read / p->drive->read_rate;
+        work.latency += p->drive->latency_seconds;
     }
     if (stream.written > 0) {
         const double slots = min(in->placement.stage_slots, stream.chunks) / stream.chunks;
-        work.tail = slots * stream.written / p->drive.write_rate;
-        work.use[OX_SIM_NVME_WRITE] = (1 - slots) * stream.written / p->drive.write_rate;
+        work.tail = slots * stream.written / p->drive->write_rate;
+        work.use[OX_SIM_NVME_WRITE] = (1 - slots) * stream.written / p->drive->write_rate;
     }
     work.seconds = max(updating, max(verifying, hashing));
     work = finish(p, work);
@@ -250,7 +258,7 @@ static struct ox_sim_work adam(const struct pricing *p) {
 /* One flush for the data and the tables, one for the root. */
 static struct ox_sim_work commit(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
-    work.latency += 2 * (p->drive.flush_seconds + p->drive.latency_seconds);
+    work.latency += 2 * (p->drive->flush_seconds + p->drive->latency_seconds);
     return work;
 }
 
@@ -312,15 +320,6 @@ static struct ox_sim_work price(const struct pricing *p) {
     }
 }
 
-struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx) {
-    const struct ox_machine_host *const host = &setup->machine->host;
-    struct pricing p = {.setup = setup, .machine = setup->machine, .plan = plan, .task = &plan->tasks[task_idx],
-                        .drive = ox_machine_drives(setup->machine), .cores = host->cores,
-                        .on_gpu = setup->machine->has_gpu && !setup->input->budget.unified};
-    p.core_rate = max(host->dram_rate / p.cores, min(host->dram_rate, CORE_RATE_LEAST));
-    return price(&p);
-}
-
 struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup) {
     const struct ox_machine_drive drive = ox_machine_drives(setup->machine);
     const struct ox_machine_gpu *const gpu = &setup->machine->gpu;
@@ -331,12 +330,55 @@ struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup) {
     };
 }
 
+static struct basis basis_of(const struct ox_sim_setup *setup) {
+    return (struct basis){.setup = setup, .drive = ox_machine_drives(setup->machine),
+                          .limits = ox_sim_limits_of(setup)};
+}
+
 static struct ox_sim_work work_of(const void *context, const struct ox_plan *plan, uint32_t task_idx) {
-    return ox_sim_task_work(context, plan, task_idx);
+    const struct basis *const basis = context;
+    const struct ox_sim_setup *const setup = basis->setup;
+    const struct ox_machine_host *const host = &setup->machine->host;
+    struct pricing p = {.setup = setup, .machine = setup->machine, .plan = plan, .task = &plan->tasks[task_idx],
+                        .drive = &basis->drive, .limits = &basis->limits, .cores = host->cores,
+                        .on_gpu = setup->machine->has_gpu && !setup->input->budget.unified};
+    p.core_rate = max(host->dram_rate / p.cores, min(host->dram_rate, CORE_RATE_LEAST));
+    return price(&p);
+}
+
+struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx) {
+    const struct basis basis = basis_of(setup);
+    return work_of(&basis, plan, task_idx);
+}
+
+/* Both directions of a pair at their best. */
+static double pair_seconds(const struct ox_sim_duplex *duplex, double a, double b) {
+    return max(max(a, b), (a + b) / max(duplex->together, 1));
+}
+
+double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan) {
+    const struct basis basis = basis_of(setup);
+    double lanes[OX_LANE_COUNT] = {0}, used[OX_SIM_RESOURCE_COUNT] = {0}, least = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_sim_work work = work_of(&basis, plan, i);
+        lanes[plan->tasks[i].lane] += work.latency + work.seconds;
+        for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+            used[r] += work.use[r];
+        }
+        used[OX_SIM_NVME_WRITE] += work.tail;
+    }
+    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+        least = max(least, lanes[lane]);
+    }
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        least = max(least, used[r]);
+    }
+    least = max(least, pair_seconds(&basis.limits.nvme, used[OX_SIM_NVME_READ], used[OX_SIM_NVME_WRITE]));
+    return max(least, pair_seconds(&basis.limits.link, used[OX_SIM_H2D], used[OX_SIM_D2H]));
 }
 
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
                 struct ox_sim_result *out) {
-    const struct ox_sim_limits limits = ox_sim_limits_of(setup);
-    ox_sim_play(sim, plan, &limits, work_of, setup, out);
+    const struct basis basis = basis_of(setup);
+    ox_sim_play(sim, plan, &basis.limits, work_of, &basis, out);
 }

@@ -264,7 +264,7 @@ static void add_prediction(json_t *json, const struct ox_prediction *prediction)
         "{s:f, s:o, s:s, s:f, s:o, s:o, s:s, s:b}", "predicted_seconds", step->seconds, "floor_seconds",
         number(prediction->floor_seconds), "binding_resource", ox_sim_resource_name(step->binding), "binding_share",
         step->binding_share, "predicted_busy_seconds", lanes_json(step, true), "predicted_stall_seconds",
-        lanes_json(step, false), "machine", prediction->machine.name, "profiled", prediction->profiled);
+        lanes_json(step, false), "machine", prediction->machine->name, "profiled", prediction->profiled);
     json_object_update(json, more);
     json_decref(more);
 }

@@ -170,8 +170,8 @@ static void test_formats(const char *deep) {
     } formats[] = {{"--moments f32", 12}, {"--moments bf16", 8}, {"--moments q8", 5.03125},
                    {"--optimizer lion --moments f32", 8}, {"--optimizer sgd --moments q8", 4.015625}};
     char drive[SYS_PATH_BYTES + 64];
-    snprintf(drive, sizeof drive, "--host-mem 32MiB --weights-tier nvme --state-tier nvme --nvme=%s:2GiB",
-             test_folder());
+    snprintf(drive, sizeof drive, "--host-mem 32MiB --tiles 1 --weights-tier nvme --state-tier nvme --grads-tier nvme "
+             "--activation-tier nvme --nvme=%s:2GiB", test_folder());
     uint64_t widest[2] = {0, 0};
     for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++) {
         const uint64_t stored = peak_of(deep, drive, formats[i].words, "nvme");

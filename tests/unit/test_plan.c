@@ -3,6 +3,7 @@
 #include "offload/plan.h"
 #include "base/bytes.h"
 #include "base/prng.h"
+#include "offload/sim.h"
 #include "tests/test.h"
 
 #include <string.h>
@@ -14,6 +15,8 @@ struct sample {
     struct ox_plan_input in;
     struct ox_shard_table table;
     struct ox_placement_wish wish;
+    struct ox_machine machine;
+    struct ox_sim_setup setup;
 };
 
 static uint64_t draw(uint64_t seed, uint64_t *counter, uint64_t below) {
@@ -59,6 +62,8 @@ static struct ox_state_sizes draw_sizes(const struct sample *s, uint64_t seed, u
 static void draw_sample(struct sample *s, uint64_t seed) {
     uint64_t counter = 0;
     memset(s, 0, sizeof *s);
+    ox_machine_nominal(4, &s->machine);
+    s->setup = (struct ox_sim_setup){.machine = &s->machine, .run_ahead_tasks = 64};
     draw_model(s, seed, &counter);
     uint64_t total = 0;
     for (uint32_t i = 0; i < s->in.model.unit_count; i++) {
@@ -326,7 +331,7 @@ static void test_random_plans(void) {
         struct sample s;
         draw_sample(&s, seed);
         struct ox_plan *train = NULL, *eval = NULL;
-        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &train, &eval);
+        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval);
         if (status == OX_OK) {
             fit++;
             CHECK(train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
@@ -369,14 +374,14 @@ static void test_nearest_budget(void) {
     s.wish.tiles = 0;
     s.wish.prefetch_depth = -1;
     struct ox_plan *train = NULL, *eval = NULL;
-    CHECK(ox_placement_choose(&s.in, &s.table, &s.wish, &train, &eval) == OX_E_CONFIG);
+    CHECK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval) == OX_E_CONFIG);
     const char *const advice = strstr(ox_error_text(), "--host-mem ");
     CHECK(advice != NULL && train != NULL);
     if (advice != NULL) {
         s.in.budget.host_bytes = strtoull(advice + strlen("--host-mem "), NULL, 10) * OX_MIB;
     }
     ox_plan_close(&train);
-    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &train, &eval));
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval));
     ox_plan_close(&train);
     ox_plan_close(&eval);
     ox_shard_table_close(&s.table);
@@ -395,7 +400,7 @@ static void test_uneven_drives(void) {
                                             .grad_tier = OX_TIER_NVME};
         const uint64_t fixed = ox_store_fixed_bytes(2 * s.table.chunk_count);
         s.in.budget.nvme_fixed_bytes = 3 * fixed;
-        REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &train, &eval));
+        REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval));
         const uint64_t need = train->peak_bytes[OX_TIER_NVME] - 3 * fixed;
         ox_plan_close(&train);
         ox_plan_close(&eval);
@@ -405,7 +410,7 @@ static void test_uneven_drives(void) {
         s.in.budget.drive_bytes = drives;
         s.in.budget.drive_count = 3;
         s.in.budget.nvme_bytes = drives[0] + drives[1] + drives[2];
-        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &train, &eval);
+        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval);
         CHECK(status == OX_OK || (status == OX_E_CONFIG && strstr(ox_error_text(), "on drive 1") != NULL));
         refused += status != OX_OK;
         fit += status == OX_OK;

@@ -139,8 +139,8 @@ static void run_sample(uint64_t seed, uint32_t *fit) {
                                            .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
                                            .grad_tier = OX_TIER_COUNT};
     struct ox_plan *train = NULL, *eval = NULL;
-    if (ox_placement_choose(&s.in, &s.table, &wish, &train, &eval) == OX_OK) {
-        const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64};
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64};
+    if (ox_placement_choose(&s.in, &s.table, &wish, &setup, &train, &eval) == OX_OK) {
         struct ox_sim *sim = NULL;
         struct ox_sim_result result, other;
         REQUIRE_OK(ox_sim_open(train->task_count > eval->task_count ? train->task_count : eval->task_count, &sim));

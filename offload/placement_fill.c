@@ -1,0 +1,222 @@
+/* A candidate made whole: first built with every plane in its farthest home; what remains of a budget is then given to
+ * planes in the candidate's order. Whether it fits is decided by the plans alone, never by rates. */
+#include "offload/placement_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/hash.h"
+
+#include <string.h>
+
+const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS] = {"wgs", "swg", "gws", "wsg", "sgw", "gsw", "wg", "sw",
+                                                              "ws",  "gw",  "sg",  "gs",  "w",   "g",   "s",  ""};
+
+enum { FILL_ROUNDS = 6 };
+
+enum ox_tier ox_search_wished(enum ox_tier tier, bool unified) {
+    return unified && tier == OX_TIER_DEVICE ? OX_TIER_HOST : tier;
+}
+
+void ox_search_farthest_homes(struct ox_search *s) {
+    const bool unified = s->in->budget.unified;
+    const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
+    const struct ox_placement_wish *const wish = s->wish;
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        struct ox_homes *const homes = &s->table->shards[i].homes;
+        homes->weights = wish->weights_tier < OX_TIER_COUNT ? ox_search_wished(wish->weights_tier, unified) : far;
+        homes->state = wish->state_tier < OX_TIER_COUNT ? ox_search_wished(wish->state_tier, unified) : far;
+        homes->grad = wish->grad_tier < OX_TIER_COUNT ? ox_search_wished(wish->grad_tier, unified) : far;
+    }
+}
+
+void ox_search_build(struct ox_search *s) {
+    ox_plan_build(s->train, s->in, s->in->model.eval_only ? OX_PLAN_EVAL : OX_PLAN_TRAIN);
+    ox_plan_build(s->eval, s->in, OX_PLAN_EVAL);
+    s->effort += s->train->task_count + s->eval->task_count;
+}
+
+uint64_t ox_search_need(const struct ox_search *s, enum ox_tier tier) {
+    return ox_max_u64(s->train->peak_bytes[tier], s->eval->peak_bytes[tier]);
+}
+
+uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier) {
+    const struct ox_plan_budget *const given = &s->in->budget;
+    return tier == OX_TIER_DEVICE ? (given->unified ? 0 : given->device_bytes)
+           : tier == OX_TIER_HOST ? given->host_bytes : given->nvme_bytes;
+}
+
+static uint64_t over(const struct ox_search *s, enum ox_tier tier) {
+    const uint64_t need = ox_search_need(s, tier), budget = ox_search_budget(s, tier);
+    return need > budget ? need - budget : 0;
+}
+
+uint64_t ox_search_over_all(const struct ox_search *s) {
+    return over(s, OX_TIER_DEVICE) + over(s, OX_TIER_HOST) + over(s, OX_TIER_NVME);
+}
+
+/* ---- filling what remains --------------------------------------------------------------------- */
+
+enum plane { PLANE_WEIGHTS, PLANE_GRAD, PLANE_STATE, PLANE_COUNT };
+
+static enum ox_tier *home_of(struct ox_shard *shard, enum plane plane) {
+    return plane == PLANE_WEIGHTS ? &shard->homes.weights
+           : plane == PLANE_GRAD  ? &shard->homes.grad : &shard->homes.state;
+}
+
+static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum plane plane) {
+    const uint64_t elems = s->in->model.unit_elems[unit_idx];
+    if (plane == PLANE_GRAD) { /* a tied table holds two */
+        return elems * 4 + (unit_idx == 0 ? s->in->model.tied_elems * 4 : 0);
+    }
+    return plane == PLANE_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
+}
+
+static bool is_wished(const struct ox_search *s, enum plane plane) {
+    const enum ox_tier wish = plane == PLANE_WEIGHTS ? s->wish->weights_tier
+                              : plane == PLANE_GRAD  ? s->wish->grad_tier : s->wish->state_tier;
+    return wish < OX_TIER_COUNT;
+}
+
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
+    while (b != 0) {
+        const uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Units are walked in steps of so many, which passes each once. Spread, any number of them lie evenly: the step is the
+ * golden section. */
+struct walk {
+    uint32_t first, step;
+};
+
+static struct walk walk_of(enum ox_ranking ranking, uint32_t unit_count) {
+    if (ranking == OX_RANK_FIRST) {
+        return (struct walk){.first = 0, .step = 1};
+    }
+    if (ranking == OX_RANK_LAST) {
+        return (struct walk){.first = unit_count - 1, .step = unit_count - 1};
+    }
+    uint32_t step = (uint32_t)((uint64_t)unit_count * 618 / 1000) + 1;
+    while (common_divisor(step, unit_count) != 1) {
+        step++;
+    }
+    return (struct walk){.first = unit_count - 1, .step = step};
+}
+
+/* Moves planes of one sort to `tier` while `left` lasts; returns how many moved. */
+static uint32_t fill_plane(struct ox_search *s, enum plane plane, enum ox_tier tier, const struct walk *walk,
+                           uint64_t *left) {
+    const uint32_t unit_count = s->table->unit_count;
+    uint32_t moved = 0;
+    for (uint32_t i = 0, at = walk->first; i < unit_count && !is_wished(s, plane); i++) {
+        enum ox_tier *const home = home_of(&s->table->shards[at], plane);
+        const uint64_t bytes = ox_align_up(plane_bytes(s, at, plane), OX_IO_ALIGN_BYTES) + OX_IO_ALIGN_BYTES;
+        if (*home > tier && bytes <= *left) { /* tiers are ordered near to far */
+            *home = tier;
+            *left -= bytes;
+            moved++;
+        }
+        at = (uint32_t)(((uint64_t)at + walk->step) % unit_count);
+    }
+    return moved;
+}
+
+static uint32_t fill_planes(struct ox_search *s, const struct ox_candidate *candidate, enum ox_tier tier,
+                            uint64_t left) {
+    const char *const order = tier == OX_TIER_HOST ? ox_candidate_orders[candidate->order] : "w";
+    const struct walk walk = walk_of((enum ox_ranking)candidate->ranking, s->table->unit_count);
+    uint32_t moved = 0;
+    for (const char *at = order; *at != '\0'; at++) {
+        const enum plane plane = *at == 'w' ? PLANE_WEIGHTS : *at == 'g' ? PLANE_GRAD : PLANE_STATE;
+        moved += fill_plane(s, plane, tier, &walk, &left);
+    }
+    return moved;
+}
+
+static void save_homes(struct ox_search *s, struct ox_homes *homes) {
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        homes[i] = s->table->shards[i].homes;
+    }
+}
+
+static void load_homes(struct ox_search *s, const struct ox_homes *homes) {
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        s->table->shards[i].homes = homes[i];
+    }
+}
+
+/* Gives the rest of a tier to planes. Moving a plane home also removes its transfer buffers, so the rest is measured
+ * anew a few times; a packing that comes out worse than counted, or asks for more of another tier than there is, is
+ * taken back and tried with less. */
+static void fill_tier(struct ox_search *s, const struct ox_candidate *candidate, enum ox_tier tier) {
+    uint64_t share = 1;
+    for (int round = 0; round < FILL_ROUNDS; round++) {
+        const uint64_t need = ox_search_need(s, tier), budget = ox_search_budget(s, tier);
+        if (need > budget) {
+            return;
+        }
+        const uint64_t over_before = ox_search_over_all(s);
+        save_homes(s, s->homes);
+        if (fill_planes(s, candidate, tier, (budget - need) / share) == 0) {
+            return;
+        }
+        ox_search_build(s);
+        if (ox_search_over_all(s) > over_before) {
+            load_homes(s, s->homes);
+            ox_search_build(s);
+            share *= 2;
+        }
+    }
+}
+
+/* Extents are whole on one drive: what fits in the sum of allowances may not fit in each. */
+enum ox_status ox_search_check_drives(const struct ox_search *s) {
+    const struct ox_plan_budget *const given = &s->in->budget;
+    if (given->drive_bytes == NULL || given->nvme_bytes == 0) {
+        return OX_OK;
+    }
+    return ox_store_fits(&(struct ox_store_config){
+        .bytes_max = given->drive_bytes,
+        .drive_count = given->drive_count,
+        .extents = s->extents,
+        .extent_count = 2 * s->table->chunk_count,
+        .spool_bytes = s->train->spool_bytes,
+        .spool_count = s->train->spool_count,
+        .generations = ox_plan_generations(given),
+    });
+}
+
+/* The same for what is spooled as before, which most candidates share with others: cutting a large store takes long. */
+static bool drives_hold(struct ox_search *s) {
+    const uint64_t hash = ox_hash64(s->train->spool_bytes, s->train->spool_count * sizeof *s->train->spool_bytes, 0);
+    for (uint32_t i = 0; i < s->cut_count; i++) {
+        if (s->cuts[i].hash == hash) {
+            return s->cuts[i].fits;
+        }
+    }
+    const bool fits = ox_search_check_drives(s) == OX_OK;
+    if (s->cut_count < OX_CUTS_MAX) {
+        s->cuts[s->cut_count++] = (struct ox_cut){.hash = hash, .fits = fits};
+    }
+    return fits;
+}
+
+bool ox_search_fit(struct ox_search *s, const struct ox_candidate *candidate) {
+    s->in->placement = candidate->placement;
+    ox_search_farthest_homes(s);
+    ox_search_build(s);
+    if (!s->in->budget.unified && candidate->device_weights) {
+        fill_tier(s, candidate, OX_TIER_DEVICE);
+    }
+    fill_tier(s, candidate, OX_TIER_HOST);
+    /* Short of nothing but a good cut: the nearest of all that do not fit. */
+    const uint64_t short_bytes = ox_max_u64(ox_search_over_all(s), !drives_hold(s));
+    if (short_bytes > 0 && short_bytes < s->nearest_short) {
+        s->nearest_short = short_bytes;
+        s->nearest = s->in->placement;
+    }
+    return short_bytes == 0;
+}

@@ -1,0 +1,82 @@
+/* Shared by the files that choose a placement; not for others. */
+#ifndef OX_OFFLOAD_PLACEMENT_INTERNAL_H
+#define OX_OFFLOAD_PLACEMENT_INTERNAL_H
+
+#include "offload/plan.h"
+#include "offload/sim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Which units come home first where not all of them can: those that forward begins with, those that backward begins
+ * with, or some everywhere, so that no part of the step has all the transfers. */
+enum ox_ranking { OX_RANK_FIRST, OX_RANK_LAST, OX_RANK_SPREAD, OX_RANKING_COUNT };
+
+/* A placement, and how the room that it leaves is given to planes. */
+struct ox_candidate {
+    struct ox_placement placement;
+    uint8_t order;   /* of planes that come home to the host: index into ox_candidate_orders */
+    uint8_t ranking; /* enum ox_ranking */
+    bool device_weights; /* room on the device is given to weights */
+};
+
+/* Planes by letter: weights, gradients, state. The first one is by transfers saved per byte: weights are read twice a
+ * tile, gradients written and read, state read. A plane that is not named stays where it is farthest. */
+enum { OX_CANDIDATE_ORDERS = 16 };
+extern const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS];
+
+enum { OX_TRIED_MAX = 1024, OX_CUTS_MAX = 64 };
+
+/* Whether the drives hold a store with these spool extents. */
+struct ox_cut {
+    uint64_t hash;
+    bool fits;
+};
+
+struct ox_search {
+    struct ox_plan_input *in;
+    struct ox_shard_table *table;
+    const struct ox_placement_wish *wish;
+    struct ox_sim_setup setup;
+    struct ox_sim *sim;
+    struct ox_plan *train, *eval;
+    struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */
+    struct ox_homes *homes, *best_homes; /* per unit */
+    struct ox_candidate best;
+    double best_seconds;
+    bool found;
+    struct ox_placement nearest; /* of those that do not fit */
+    uint64_t nearest_short;      /* bytes over budget, all tiers together */
+    uint64_t effort;             /* tasks built and simulated so far */
+    struct ox_candidate tried[OX_TRIED_MAX];
+    uint32_t tried_count;
+    struct ox_cut cuts[OX_CUTS_MAX];
+    uint32_t cut_count;
+};
+
+/* ---- candidates (offload/placement_fill.c) ----------------------------------------------------- */
+
+/* Both plans with the homes as they are, and every plane in its farthest home. */
+void ox_search_build(struct ox_search *s);
+void ox_search_farthest_homes(struct ox_search *s);
+uint64_t ox_search_need(const struct ox_search *s, enum ox_tier tier);
+uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier);
+uint64_t ox_search_over_all(const struct ox_search *s);
+OX_MUST enum ox_status ox_search_check_drives(const struct ox_search *s);
+
+/* Sets homes and builds both plans; false when they do not fit, which is noted if nothing came nearer. */
+bool ox_search_fit(struct ox_search *s, const struct ox_candidate *candidate);
+
+/* The tier that a wish means where host and device are one memory. */
+enum ox_tier ox_search_wished(enum ox_tier tier, bool unified);
+
+/* ---- the search (offload/placement_search.c) --------------------------------------------------- */
+
+/* Leaves the best in `best` and `best_homes`, where any fits. */
+void ox_search_run(struct ox_search *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
