@@ -412,14 +412,29 @@ static enum ox_status check_schedule(const struct ox_config *c) {
     return OX_OK;
 }
 
+static bool is_count(const char *text) {
+    return text[0] != '\0' && text[0] != '0' && strlen(text) < 16 && text[strspn(text, "0123456789")] == '\0';
+}
+
+static enum ox_status check_persist(const struct ox_config *c) {
+    const bool early = strcmp(c->optimizer_overlap, "speculative") == 0 || c->speculative_units > 0;
+    if (!is_count(c->persist_steps) && strcmp(c->persist_steps, "auto") != 0) {
+        return ox_fail(OX_E_CONFIG, "--persist-steps: '%s' is not auto or a number of steps", c->persist_steps);
+    }
+    if (early && strcmp(c->persist_steps, "auto") != 0 && strcmp(c->persist_steps, "1") != 0) {
+        return ox_fail(OX_E_CONFIG, "--persist-steps %s: speculative updates begin with the step before on the drives; "
+                       "use --optimizer-overlap held without --speculative-units, or --persist-steps 1",
+                       c->persist_steps);
+    }
+    return OX_OK;
+}
+
 static enum ox_status check_reports(const struct ox_config *c, unsigned command) {
     const bool text = strcmp(c->format, "text") == 0, json = strcmp(c->format, "json") == 0;
     if (!text && !json && command != OX_CMD_TRACE) {
         return ox_fail(OX_E_CONFIG, "--format %s: is for `offload trace export`; use text or json", c->format);
     }
-    const bool count = c->trace[0] != '\0' && c->trace[0] != '0' && strlen(c->trace) < 16 &&
-                       c->trace[strspn(c->trace, "0123456789")] == '\0';
-    if (!count && strcmp(c->trace, "on") != 0 && strcmp(c->trace, "off") != 0) {
+    if (!is_count(c->trace) && strcmp(c->trace, "on") != 0 && strcmp(c->trace, "off") != 0) {
         return ox_fail(OX_E_CONFIG, "--trace: '%s' is not off, on or a number of steps", c->trace);
     }
     return OX_OK;
@@ -507,6 +522,9 @@ enum ox_status ox_config_validate(const struct ox_config *config, unsigned comma
     }
     if (status == OX_OK) {
         status = check_schedule(config);
+    }
+    if (status == OX_OK) {
+        status = check_persist(config);
     }
     if (status == OX_OK) {
         status = check_reports(config, command);

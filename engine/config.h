@@ -66,6 +66,7 @@ struct ox_config {
     struct ox_nvme_budget nvme[OX_CONFIG_NVME_MAX]; /* --nvme PATH:SIZE, repeated */
     uint32_t nvme_count;
     uint64_t store_generations; /* 2, or 1: half the room, and no step survives a crash within the next */
+    char persist_steps[24];     /* auto | count: how often a state in memory goes to the drives */
     uint64_t drive_endurance_bytes; /* what each drive is rated for; 0 = not known */
     bool accept_wear;
     /* training */

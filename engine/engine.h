@@ -142,6 +142,9 @@ struct ox_step_input {
     double max_grad_norm;   /* 0 = no clipping                                       */
     const void *meta;       /* kept in the store's root                               */
     uint32_t meta_bytes;
+    /* The step's update stays in memory: it is neither written nor committed, and a failure falls back behind it. Where
+     * ox_plan_may_stay_in_memory. */
+    bool in_memory;
     const volatile sig_atomic_t *stop; /* not 0: abort the step if the optimizer has not begun; may be NULL */
     float *logits;          /* (rows, vocab) of micro-batch 0, or NULL; for tests      */
     /* Told loss, norm and scale on the caller's thread before the optimizer begins, when what `meta` points to may
@@ -155,6 +158,7 @@ struct ox_step_result {
     double grad_norm;       /* before clipping */
     double grad_scale;      /* 1 when not clipped */
     bool finite;            /* false: the step was skipped, nothing has changed */
+    bool committed;         /* to the store, within this call: this step, or where steps overlap the one before */
     double seconds;
     double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT];
     /* Bytes that did cross, counted where they did, those of an update settled since the step before included. */
@@ -179,6 +183,10 @@ OX_MUST enum ox_status ox_engine_settle(struct ox_engine *engine);
 
 /* Takes note that steps since the last commit are gone (ox_store_info says which it is), and reads it back. */
 OX_MUST enum ox_status ox_engine_go_back(struct ox_engine *engine);
+
+/* Commits what steps have left in memory alone; nothing happens where there is none, nor without a store. On failure
+ * memory stays as it is. */
+OX_MUST enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uint32_t meta_bytes);
 
 /* Shown every chunk as it was before the optimizer changes it: all planes, from wherever they live, and `values` as
  * room. So a checkpoint of the last commit costs no reads of its own. Units come in the plan's order and chunks in

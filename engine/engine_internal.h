@@ -28,9 +28,11 @@ struct ox_step_state {
     float loss_scale;
     double loss, grad_norm, grad_scale;
     bool finite;
+    bool committed;
     struct ox_adam_hyper hyper;
     /* With overlap, set before the first task is issued: */
-    bool pending, begin_due; /* there is an update of the step before; its transaction is still to begin */
+    bool begin_due, commit_due; /* of the transaction of the step before */
+    bool pending_in_memory;  /* the update of the step before is not written */
     bool from_store;         /* which begins with what the last commit holds, not memory */
     bool speculates;         /* the last units are updated in backward */
     bool settles;            /* nothing but what is pending */
@@ -44,6 +46,7 @@ struct ox_pending {
     bool exists;
     bool begun;      /* its transaction */
     bool from_store; /* memory may hold what was updated too early: the last commit is what it begins with */
+    bool in_memory;  /* it is not written, and there is no transaction */
     uint64_t step, base_step; /* that it leads to, that it begins with */
     struct ox_adam_hyper hyper;
     uint32_t meta_bytes;
@@ -54,6 +57,7 @@ struct ox_pending {
 struct ox_adam_order {
     const struct ox_adam_hyper *hyper; /* NULL: only bring the planes of base_step to the target */
     bool from_store;                   /* all planes come from the last commit, whatever memory holds */
+    bool in_memory;                    /* nothing is written */
     uint64_t base_step;                /* of the planes that it begins with */
 };
 

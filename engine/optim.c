@@ -2,7 +2,9 @@
  * (engine/optim_stream.h) moves the chunks; without a store everything is in memory and updated where it lies.
  *
  * What lives in memory is updated there; the slot then only carries the copy that goes to the store, so that memory may
- * change again while the write is in flight. Writes outlive the unit's task and are waited for by the commit. */
+ * change again while the write is in flight. Writes outlive the unit's task and are waited for by the commit. A step
+ * that stays in memory passes the stream all the same, which then brings gradients from the drives, if that is where
+ * they are, and shows chunks to the tee, but copies and writes nothing. */
 #include "engine/engine_internal.h"
 
 #include "base/assert.h"
@@ -138,13 +140,18 @@ static void scatter(const struct chunk_run *run) {
 
 static void chunk_leaves(void *owner, const struct ox_stream_chunk *at) {
     const struct chunk_run run = run_of(owner, at);
-    gather(&run);
+    if (!at->run.in_memory) {
+        gather(&run);
+    }
     scatter(&run);
 }
 
 static uint32_t chunk_writes(void *owner, const struct ox_stream_chunk *at, struct ox_store_op *ops) {
     const struct chunk_run run = run_of(owner, at);
     struct ox_engine *const engine = owner;
+    if (at->run.in_memory) {
+        return 0;
+    }
     ops[0] = (struct ox_store_op){
         .kind = OX_STORE_WRITE, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
     ops[1] = (struct ox_store_op){.kind = OX_STORE_WRITE, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
@@ -228,6 +235,7 @@ static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct 
         .chunk_count = shard->chunk_count,
         .hyper = order.hyper,
         .base_step = order.base_step,
+        .in_memory = order.in_memory,
         .source = {.hi = at.hi,
                    .state = at.state,
                    .grad = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_GRAD).ptr},
@@ -243,6 +251,7 @@ static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct 
         run.source.hi = NULL;
         run.source.state = NULL;
     }
+    OX_ASSERT(!run.in_memory || (run.source.hi != NULL && run.source.state != NULL && run.target.planes == NULL));
     return run;
 }
 

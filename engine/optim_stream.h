@@ -27,6 +27,7 @@ struct ox_unit_run {
     uint32_t unit_idx, chunk_count;
     const struct ox_adam_hyper *hyper;
     uint64_t base_step; /* of the planes that it begins with */
+    bool in_memory;     /* where all its planes are: nothing is written */
     /* Where a plane is updated; NULL: in the slot, where it came to from the store. `hi` may be the staging of a unit
      * that lives on the device. */
     struct {
@@ -58,7 +59,7 @@ struct ox_stream_calls {
     void (*arrived)(void *owner, const struct ox_stream_chunk *chunk);
     /* On the writer's thread, in order, before ox_stream_settle returns: copies between memory and the slot. */
     void (*leaves)(void *owner, const struct ox_stream_chunk *chunk);
-    /* There too: the writes. */
+    /* There too: the writes, which may be none. */
     uint32_t (*writes)(void *owner, const struct ox_stream_chunk *chunk, struct ox_store_op *ops);
 };
 

@@ -111,6 +111,11 @@ static const struct ox_option options[] = {
     {.name = "store-generations", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, store_generations), .min = 1,
      .max = 2, .group = group_memory, .default_text = "2", .commands = RUN,
      .help = "1: half the room on drives, but a crash goes back to the last checkpoint; 2: to the last step"},
+    {.name = "persist-steps", .placeholder = "auto|N", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, persist_steps), .text_bytes = sizeof none->persist_steps,
+     .group = group_memory, .default_text = "auto", .commands = RUN,
+     .help = "a state that fits in memory is written to the drives every N steps, and a crash loses at most N; auto: "
+             "as often as costs 2 % of the time"},
     {.name = "drive-endurance", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, drive_endurance_bytes),
      .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN,
      .help = "what its maker rates each drive for, as 600TB written: the plan then tells what share the run uses"},

@@ -29,9 +29,11 @@ static bool is_early(const struct ox_engine *engine, uint32_t unit_idx) {
 
 void ox_overlap_begin_step(struct ox_engine *engine) {
     struct ox_step_state *const step = &engine->step;
+    OX_ASSERT(!step->input->in_memory || ox_plan_may_stay_in_memory(&engine->plan->input));
     memcpy(engine->due_now, engine->unit_due, unit_count(engine));
-    step->pending = engine->pending.exists;
-    step->begin_due = engine->pending.exists && !engine->pending.begun;
+    step->pending_in_memory = engine->pending.exists && engine->pending.in_memory;
+    step->commit_due = engine->pending.exists && !engine->pending.in_memory;
+    step->begin_due = step->commit_due && !engine->pending.begun;
     step->from_store = engine->pending.exists && engine->pending.from_store;
     step->weights_step = engine->weights_step;
     step->speculates = overlaps(engine) && engine->plan->input.placement.early_units > 0 && !step->settles &&
@@ -50,14 +52,15 @@ bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *ta
     if (!task->before) {
         const bool early = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
                            task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH;
-        return early && overlaps(engine) && !step->speculates;
+        const bool of_store = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_COMMIT;
+        return (early && overlaps(engine) && !step->speculates) || (of_store && step->input->in_memory);
     }
     switch ((enum ox_task_kind)task->kind) {
     case OX_TASK_BEGIN:
         return !step->begin_due;
     case OX_TASK_WRITTEN:
     case OX_TASK_COMMIT:
-        return !step->pending;
+        return !step->commit_due;
     case OX_TASK_DOWNLOAD:
         return !due || step->from_store;
     case OX_TASK_REFRESH:
@@ -71,13 +74,13 @@ struct ox_adam_order ox_overlap_order(const struct ox_engine *engine, const stru
     const struct ox_step_state *const step = &engine->step;
     if (!task->before) {
         return (struct ox_adam_order){.hyper = overlaps(engine) ? &step->early_hyper : &step->hyper,
-                                      .base_step = step->weights_step};
+                                      .in_memory = step->input->in_memory, .base_step = step->weights_step};
     }
     if (!engine->due_now[task->unit_idx]) {
         return (struct ox_adam_order){.base_step = step->weights_step};
     }
     return (struct ox_adam_order){.hyper = &engine->pending.hyper, .from_store = step->from_store,
-                                  .base_step = engine->pending.base_step};
+                                  .in_memory = step->pending_in_memory, .base_step = engine->pending.base_step};
 }
 
 enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task *task, uint64_t nonfinite_count) {
@@ -108,12 +111,13 @@ enum ox_status ox_overlap_begin_transaction(struct ox_engine *engine, const stru
 
 enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task *task) {
     struct ox_pending *const pending = &engine->pending;
-    if (!task->before) {
-        const struct ox_step_input *const input = engine->step.input;
-        return ox_store_commit(engine->store, input->meta, input->meta_bytes);
+    const struct ox_step_input *const input = engine->step.input;
+    const enum ox_status status = task->before ? ox_store_commit(engine->store, pending->meta, pending->meta_bytes)
+                                               : ox_store_commit(engine->store, input->meta, input->meta_bytes);
+    engine->step.committed = status == OX_OK;
+    if (task->before && status == OX_OK) {
+        pending->exists = false;
     }
-    const enum ox_status status = ox_store_commit(engine->store, pending->meta, pending->meta_bytes);
-    pending->exists = status == OX_OK ? false : pending->exists;
     return status;
 }
 
@@ -137,13 +141,16 @@ static void add_work(const struct ox_engine *engine, uint32_t unit_idx, struct o
 }
 
 void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    const bool after = !overlaps(engine);
+    const struct ox_step_state *const step = &engine->step;
+    const bool in_memory = after ? step->input->in_memory : step->pending_in_memory;
     memcpy(out, engine->plan->train->traffic, sizeof engine->plan->train->traffic);
-    for (uint32_t i = 0; i < unit_count(engine) && overlaps(engine); i++) {
-        const bool early = is_early(engine, i), due = engine->due_now[i];
+    for (uint32_t i = 0; i < unit_count(engine); i++) {
+        const bool early = !after && is_early(engine, i), due = after || engine->due_now[i];
         add_work(engine, i, (struct ox_adam_work){.updates = !early, .grad_at_rest = true}, false, out);
-        add_work(engine, i, (struct ox_adam_work){.updates = due, .grad_at_rest = true,
-                                                  .from_store = engine->step.from_store}, true, out);
-        if (early && !engine->step.speculates) {
+        add_work(engine, i, (struct ox_adam_work){.updates = due, .grad_at_rest = true, .in_memory = in_memory,
+                                                  .from_store = step->from_store}, true, out);
+        if (early && !step->speculates) {
             add_work(engine, i, (struct ox_adam_work){.updates = true}, false, out);
         }
     }
@@ -153,6 +160,7 @@ void ox_overlap_plan_settle(const struct ox_engine *engine, uint64_t out[OX_LINK
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         if (engine->due_now[i]) {
             add_work(engine, i, (struct ox_adam_work){.updates = true, .grad_at_rest = true,
+                                                      .in_memory = engine->step.pending_in_memory,
                                                       .from_store = engine->step.from_store}, true, out);
         }
     }
@@ -180,14 +188,14 @@ static void forget_pending(struct ox_engine *engine) {
 
 /* Everything back to the last commit. Planes in memory are read back when somebody asks for them again: the drive may
  * be failing now. A step that was told of and is lost with this keeps all calls from going on as if it were there. */
-static void fall_back(struct ox_engine *engine, bool memory_changed) {
+static void fall_back(struct ox_engine *engine) {
     struct ox_store_info info;
-    engine->lost_step = engine->pending.exists ? engine->pending.step : engine->lost_step;
     ox_store_abort(engine->store);
     ox_store_info(engine->store, &info);
     forget_pending(engine);
+    engine->lost_step = engine->weights_step > info.step ? engine->weights_step : engine->lost_step;
     engine->weights_step = info.step;
-    engine->must_restore |= memory_changed && info.committed;
+    engine->must_restore |= info.committed;
 }
 
 /* The step's update becomes pending. */
@@ -196,6 +204,7 @@ static void leave_pending(struct ox_engine *engine) {
     struct ox_pending *const pending = &engine->pending;
     const bool again = step->speculates && step->grad_scale < 1.0;
     *pending = (struct ox_pending){.exists = true, .begun = step->speculates, .from_store = again,
+                                   .in_memory = step->input->in_memory,
                                    .step = step->input->step, .base_step = engine->weights_step,
                                    .hyper = step->hyper, .meta_bytes = step->input->meta_bytes};
     if (pending->meta_bytes > 0) {
@@ -209,11 +218,11 @@ static void leave_pending(struct ox_engine *engine) {
 
 static enum ox_status end_decided(struct ox_engine *engine) {
     const struct ox_step_state *const step = &engine->step;
-    OX_ASSERT(engine->store == NULL || !engine->pending.exists);
-    forget_pending(engine); /* without a store nothing is left to do but this */
+    OX_ASSERT(engine->store == NULL || !engine->pending.exists || engine->pending.in_memory);
+    forget_pending(engine); /* where nothing is committed this is left to do */
     engine->calm_steps = step->finite && step->grad_scale == 1.0 ? engine->calm_steps + 1 : 0;
     if (step->finite && step->grad_scale == 1.0 && step->early_nonfinite_count > 0) {
-        fall_back(engine, true);
+        fall_back(engine);
         return ox_fail(OX_E_CORRUPT, "%llu parameters became infinite or NaN in the optimizer although the gradient "
                        "was finite; the step is not committed; lower the learning rate or resume earlier",
                        (unsigned long long)step->early_nonfinite_count);
@@ -233,8 +242,8 @@ enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status stat
     if (!overlaps(engine)) {
         if (status == OX_OK) {
             engine->weights_step = engine->step.finite ? engine->step.input->step : engine->weights_step;
-        } else if (engine->store != NULL) {
-            fall_back(engine, status != OX_E_ABORTED); /* stopped: before the optimizer began */
+        } else if (engine->store != NULL && status != OX_E_ABORTED) { /* stopped: before the optimizer began */
+            fall_back(engine);
         }
         return status;
     }
@@ -243,8 +252,9 @@ enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status stat
     }
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
-    if (engine->store != NULL && (status != OX_E_ABORTED || !engine->pending.exists)) {
-        fall_back(engine, status != OX_E_ABORTED || engine->step.speculates);
+    const bool changed = status != OX_E_ABORTED || (engine->step.speculates && !engine->pending.exists);
+    if (engine->store != NULL && changed) {
+        fall_back(engine);
     } /* else the step was only stopped: what is pending stays so, as far as it has come */
     return ox_fail(status, "%s", text);
 }
@@ -257,7 +267,7 @@ enum ox_status ox_overlap_end_settle(struct ox_engine *engine, enum ox_status st
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
     if (engine->store != NULL) {
-        fall_back(engine, true);
+        fall_back(engine);
     }
     return ox_fail(status, "%s", text);
 }
@@ -271,6 +281,7 @@ enum ox_status ox_overlap_make_ready(struct ox_engine *engine) {
 }
 
 enum ox_status ox_engine_go_back(struct ox_engine *engine) {
+    fall_back(engine); /* whatever memory holds by now */
     engine->lost_step = 0;
     return ox_overlap_make_ready(engine);
 }

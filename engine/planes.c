@@ -212,6 +212,39 @@ enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta,
     return engine->store == NULL ? OX_OK : ox_store_commit(engine->store, meta, meta_bytes);
 }
 
+/* Every chunk from memory to the store. */
+static enum ox_status put_all(struct ox_engine *engine) {
+    enum ox_status status = OX_OK;
+    for (uint32_t unit_idx = 0; unit_idx < engine->plan->table.unit_count && status == OX_OK; unit_idx++) {
+        for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx) && status == OX_OK; i++) {
+            struct ox_chunk_view view;
+            status = ox_engine_chunk_get(engine, unit_idx, i, &view);
+            status = status == OX_OK ? ox_engine_chunk_put(engine, unit_idx, i, &view) : status;
+        }
+    }
+    return status;
+}
+
+enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
+    enum ox_status status = ox_engine_settle(engine);
+    if (status != OX_OK || engine->store == NULL) {
+        return status;
+    }
+    struct ox_store_info info;
+    ox_store_info(engine->store, &info);
+    if (info.step == engine->weights_step) {
+        return OX_OK;
+    }
+    status = ox_engine_load_begin(engine, engine->weights_step);
+    status = status == OX_OK ? put_all(engine) : status;
+    if (status == OX_OK) {
+        return ox_engine_load_commit(engine, meta, meta_bytes);
+    }
+    engine->loading = false;
+    ox_store_abort(engine->store);
+    return status;
+}
+
 /* ---- gradients ---------------------------------------------------------------------------------- */
 
 uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t unit_idx) {

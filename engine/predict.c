@@ -2,9 +2,11 @@
 
 #include "base/pool.h"
 #include "engine/engine_internal.h"
+#include "engine/persist.h"
 #include "offload/floor.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,24 +73,43 @@ static struct ox_sim_setup setup_of(const struct ox_predict_input *input) {
     return setup;
 }
 
+/* A step that commits; and where some may stay in memory one that does. */
+static void simulate(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
+                     struct ox_prediction *out) {
+    ox_sim_run(sim, input->plan->train, &setup, &out->step);
+    out->persist_seconds = out->step.seconds;
+    if (input->persist_steps == 1 || !ox_plan_may_stay_in_memory(&input->plan->input)) {
+        return;
+    }
+    struct ox_sim_result in_memory;
+    setup.in_memory = true;
+    ox_sim_run(sim, input->plan->train, &setup, &in_memory);
+    out->persist_steps = input->persist_steps > 0
+                             ? input->persist_steps
+                             : ox_persist_interval(out->persist_seconds - in_memory.seconds, in_memory.seconds);
+    out->step = out->persist_steps > 1 ? in_memory : out->step;
+}
+
 enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out) {
-    struct ox_sim_result step;
+    struct ox_prediction prediction = {.persist_steps = 1};
     const enum ox_status status = ox_sim_open(input->plan->train->task_count, out);
     if (status == OX_OK) {
-        const struct ox_sim_setup setup = setup_of(input);
-        ox_sim_run(*out, input->plan->train, &setup, &step);
+        struct ox_sim_setup setup = setup_of(input);
+        simulate(input, *out, setup, &prediction);
+        setup.in_memory = prediction.persist_steps > 1;
+        ox_sim_run(*out, input->plan->train, &setup, &prediction.step);
     }
     return status;
 }
 
 enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
     *out = (struct ox_prediction){.profiled = input->profiled, .machine = input->config->machine,
-                                  .floor_seconds = NAN};
+                                  .persist_steps = 1, .floor_seconds = NAN};
     struct ox_sim *sim = NULL;
     const enum ox_status status = ox_sim_open(input->plan->train->task_count, &sim);
     if (status == OX_OK) {
         const struct ox_sim_setup setup = setup_of(input);
-        ox_sim_run(sim, input->plan->train, &setup, &out->step);
+        simulate(input, sim, setup, out);
         out->floor_seconds = floor_of(input, &setup);
     }
     ox_sim_close(&sim);
@@ -110,16 +131,20 @@ static void waits_text(const struct ox_sim_result *step, char *text, size_t byte
 
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text) {
     const struct ox_sim_result *const step = &prediction->step;
-    char floor_text[96] = "", waits[320], source[192];
+    char floor_text[96] = "", waits[320], source[192], persist[160] = "";
     if (!isnan(prediction->floor_seconds)) {
         snprintf(floor_text, sizeof floor_text, "; no order of work takes less than %.4g s", prediction->floor_seconds);
+    }
+    if (prediction->persist_steps > 1) {
+        snprintf(persist, sizeof persist, "  every %" PRIu64 " steps %.4g s: the state is persisted\n",
+                 prediction->persist_steps, prediction->persist_seconds);
     }
     waits_text(step, waits, sizeof waits);
     snprintf(source, sizeof source, "the profile of %s", prediction->machine->name);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
              "predicted: %.4g s a step, %.4g tokens/s%s\n"
-             "  binding: %s, at its limit %.0f %% of the step%s\n"
-             "  by %s\n", step->seconds, (double)tokens / step->seconds, floor_text,
+             "%s  binding: %s, at its limit %.0f %% of the step%s\n"
+             "  by %s\n", step->seconds, (double)tokens / step->seconds, floor_text, persist,
              ox_sim_resource_name(step->binding), 100 * step->binding_share, waits,
              prediction->profiled ? source
                                   : "nominal rates, not this machine's: measure it with `offload bench all --output "

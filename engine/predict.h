@@ -17,12 +17,15 @@ struct ox_predict_input {
     const struct ox_engine_config *config; /* with its machine */
     const struct ox_engine_plan *plan;
     bool profiled; /* the machine is that of a profile */
+    uint64_t persist_steps; /* every so many, where the plan leaves the choice; 0: as it pays */
 };
 
 struct ox_prediction {
     bool profiled;
     const struct ox_machine *machine; /* the configuration's */
-    struct ox_sim_result step;
+    struct ox_sim_result step; /* as most are */
+    uint64_t persist_steps;    /* 1: all are committed */
+    double persist_seconds;    /* of a step that commits, where not all do */
     double floor_seconds;      /* not a number where the formulas have no answer */
 };
 
@@ -32,7 +35,7 @@ OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct o
 OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out);
 
 enum { OX_PREDICTION_TEXT_BYTES = 1024 };
-/* Three lines for people. */
+/* A few lines for people. */
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text);
 
 #ifdef __cplusplus

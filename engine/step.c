@@ -448,6 +448,7 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     out->grad_norm = engine->step.grad_norm;
     out->grad_scale = engine->step.grad_scale;
     out->finite = engine->step.finite;
+    out->committed = engine->step.committed;
     return OX_OK;
 }
 

@@ -89,6 +89,12 @@ static void set_budget(struct ox_trainer *trainer) {
 _Static_assert((int)OX_OPTIMIZER_SGD + 1 == (int)OX_OPTIM_KIND_COUNT &&
                    (int)OX_MOMENTS_CHOICE_Q8 + 1 == (int)OX_MOMENTS_COUNT, "the options name what the optimizer has");
 
+/* Not where the user asks for early updates, which need every step on the drives. */
+static bool may_stay_in_memory(const struct ox_config *config) {
+    return strcmp(config->persist_steps, "1") != 0 && strcmp(config->optimizer_overlap, "speculative") != 0 &&
+           config->speculative_units <= 0;
+}
+
 enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct ox_model *model) {
     const struct ox_config *const config = &trainer->config;
     trainer->engine_config = (struct ox_engine_config){
@@ -112,7 +118,8 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
                  .overlap = strcmp(config->optimizer_overlap, "auto") == 0 ? -1
                             : strcmp(config->optimizer_overlap, "off") == 0 ? 0 : 1,
                  .early_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
-                                                                               : (int32_t)config->speculative_units},
+                                                                               : (int32_t)config->speculative_units,
+                 .may_stay_in_memory = may_stay_in_memory(config)},
         .chunk_elems = config->chunk_elems,
         .nvme_folders = trainer->nvme_folders,
         .nvme_bytes = trainer->nvme_bytes,
@@ -166,7 +173,8 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
 
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer) {
     return (struct ox_predict_input){.config = &trainer->engine_config, .plan = ox_trainer_plan(trainer),
-                                     .profiled = trainer->config.profile[0] != '\0'};
+                                     .profiled = trainer->config.profile[0] != '\0',
+                                     .persist_steps = strtoull(trainer->config.persist_steps, NULL, 10)};
 }
 
 /* Also of the nearest plan, after a refusal, which then is what the caller hears of. */
@@ -295,6 +303,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     char prediction[OX_PREDICTION_TEXT_BYTES];
     ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
+    char persist[OX_PERSIST_LINE_BYTES];
     ox_size_text(ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads), overhead);
     ox_size_text(ox_plan_memory_bytes(plan->train) + (plan->eval != NULL ? ox_plan_memory_bytes(plan->eval) : 0),
                  tables);
@@ -306,13 +315,13 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
         "model: %s, %.2f M parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
-        "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s%s",
+        "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s%s%s",
         model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
         model->config.vocab, engine->fp32 ? "fp32" : "bf16 weights, fp32 sums",
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
-        overhead, tables, prediction, ox_trainer_wear_text(trainer, wear));
+        overhead, tables, prediction, ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear));
     free(body);
     return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
 }

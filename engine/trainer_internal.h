@@ -4,6 +4,7 @@
 #define OX_ENGINE_TRAINER_INTERNAL_H
 
 #include "base/file.h"
+#include "engine/persist.h"
 #include "engine/predict.h"
 #include "engine/scalars.h"
 #include "engine/schedule.h"
@@ -60,6 +61,9 @@ struct ox_trainer {
     const struct ox_trainer_events *events;
     const struct ox_trainer_hooks *hooks;
     uint64_t retried_step, retry_count; /* the last step that was taken again after a drive failed; how many */
+    uint64_t persist_steps, told_persist_steps; /* the state is persisted every so many; as the log has it */
+    uint64_t persisted_step; /* the last one that is committed, or will be within the next */
+    struct ox_persist_times persist_times;
     bool stepped;      /* a step was taken by this process */
     bool is_torn;      /* a step or its commit failed: what the engine holds is not to be saved as this state */
     bool save_failed;  /* the last attempt to end with a checkpoint */
@@ -125,6 +129,20 @@ void ox_trainer_tell_rows(const struct ox_windows *windows, const char *what, ui
 OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                        uint64_t window_max, uint64_t *target_count);
 
+/* ---- trainer_persist.c ---- */
+
+enum { OX_PERSIST_LINE_BYTES = 256 };
+/* A line about how often the state is persisted; "" where every step is. */
+const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text);
+/* The engine stands at trainer->state, which is committed; tells what was decided. */
+void ox_trainer_persist_start(struct ox_trainer *trainer);
+/* Whether this step, the next one, stays in memory. */
+bool ox_trainer_stays(const struct ox_trainer *trainer, uint64_t step);
+/* What a step took that is like most. */
+void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_result *result, double seconds);
+/* Commits where the run stands, unless it is. A drive that refuses is only told of: memory has the state. */
+void ox_trainer_persist(struct ox_trainer *trainer);
+
 /* ---- trainer_save.c ---- */
 
 /* Commits what is pending. When that fails the engine stands before where the run does, and nothing is saved until they
@@ -133,7 +151,8 @@ OX_MUST enum ox_status ox_trainer_settle(struct ox_trainer *trainer);
 /* True where ox_trainer_save_behind reads planes before the next step after all. */
 bool ox_trainer_save_waits(const struct ox_trainer *trainer);
 
-/* The checkpoint of where the run stands, complete on return, unless it is the last one saved. */
+/* Where the run ends: its state in the store and as a checkpoint, complete on return, unless it is the last one
+ * saved. */
 OX_MUST enum ox_status ox_trainer_save(struct ox_trainer *trainer);
 /* A checkpoint on the way that the disk refuses is reported and the run goes on: the state is not at risk. */
 void ox_trainer_save_on_the_way(struct ox_trainer *trainer);

@@ -61,6 +61,7 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
         .max_grad_norm = config->max_grad_norm,
         .meta = &trainer->note,
         .meta_bytes = sizeof trainer->note,
+        .in_memory = ox_trainer_stays(trainer, next->step),
         .decided = on_decided,
         .context = &trainer->note,
         /* A step that will end within the grace time is let end; how long the first one takes is not known. */
@@ -129,9 +130,9 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     next.tokens_seen += targets;
     next.nonfinite_in_row = 0;
     const struct ox_step_input input = step_input(trainer, &next);
+    const bool usual = trainer->stepped && trainer->tee == NULL; /* the first one and a checkpoint take longer */
     struct ox_step_report report = {.step = next.step, .max_steps = trainer->max_steps, .tokens = targets,
-                                    .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate,
-                                    .predicted_seconds = trainer->prediction.step.seconds};
+                                    .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
     trainer->note = (struct ox_commit_note){
         .state = next, .tokens = targets, .learning_rate = input.adam.learning_rate};
     status = ox_engine_step(trainer->engine, &input, &report.result);
@@ -144,7 +145,15 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
         next.nonfinite_in_row = trainer->state.nonfinite_in_row;
     }
     trainer->state = next;
+    if (report.result.finite && !input.in_memory) {
+        trainer->persisted_step = next.step;
+    }
+    report.predicted_seconds =
+        report.result.committed ? trainer->prediction.persist_seconds : trainer->prediction.step.seconds;
     report.wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    if (usual && report.result.finite) {
+        ox_trainer_persist_note(trainer, &report.result, report.wall_seconds);
+    }
     trainer->step_seconds = report.wall_seconds;
     tell_step(trainer, &report);
     return report.result.finite ? OX_OK : count_nonfinite(trainer, &report.result);
@@ -203,7 +212,7 @@ static enum ox_status catch_up(struct ox_trainer *trainer) {
 }
 
 /* A drive that fails once may do better the next time: the run goes back to the last commit, which may lie two steps
- * before where steps overlap, and takes the step again, once. */
+ * before where steps overlap, or as many as stay in memory, and takes the steps again, once. */
 static bool may_retry(const struct ox_trainer *trainer) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
     if (store == NULL || trainer->retried_step > trainer->state.step) {
@@ -222,6 +231,7 @@ static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
     trainer->retry_count++;
     memcpy(&trainer->note, info.meta, sizeof trainer->note);
     trainer->state = trainer->note.state;
+    trainer->persisted_step = trainer->state.step;
     trainer->is_torn = false;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
            "(retry %" PRIu64 " of this run)", failed, ox_error_text(), trainer->state.step, trainer->retry_count);

@@ -88,7 +88,7 @@ void ox_trainer_save_settle(struct ox_trainer *trainer) {
     close_tee(trainer, begin_ns);
 }
 
-enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
+static enum ox_status save(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
     enum ox_status status = ox_trainer_settle(trainer); /* else the engine is not where the run believes it to be */
     if (status != OX_OK) {
@@ -107,8 +107,13 @@ enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
     return status;
 }
 
+enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
+    ox_trainer_persist(trainer);
+    return save(trainer);
+}
+
 void ox_trainer_save_on_the_way(struct ox_trainer *trainer) {
-    if (ox_trainer_save(trainer) != OX_OK) {
+    if (save(trainer) != OX_OK) {
         tell_not_saved(trainer->state.step);
         trainer->save_failed = false; /* the end tries again */
     }
@@ -136,6 +141,9 @@ void ox_trainer_save_behind(struct ox_trainer *trainer) {
 enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
+    if (trainer->stepped) {
+        ox_trainer_persist(trainer);
+    }
     ox_trainer_save_settle(trainer);
     if (trainer->stepped && !trainer->is_torn && !trainer->save_failed) {
         ox_trainer_save_on_the_way(trainer);

@@ -281,7 +281,8 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
         return OX_OK;
     }
     if (info.step < step_min) {
-        ox_log(OX_LOG_WARN, "the store is behind the newest checkpoint and is written anew");
+        /* As it is where the last steps before a save had stayed in memory. */
+        ox_log(OX_LOG_INFO, "the store is behind the newest checkpoint and is written anew");
         return OX_OK;
     }
     trainer->note = note;
@@ -575,6 +576,7 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     }
     if (status == OX_OK) {
         announce_drives(trainer);
+        ox_trainer_persist_start(trainer);
         status = write_descriptions(trainer);
     }
     if (status == OX_OK) {

@@ -3,10 +3,18 @@
 
 #include "nvme/wear.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 /* A run that uses up more than a tenth of a drive is one to be asked for. */
 static const double share_max = 0.1;
+
+/* The state is written every so many steps. Nominal rates are no ground to promise that it is rarely. */
+static uint64_t persist_steps(const struct ox_trainer *trainer) {
+    const bool known = trainer->prediction.profiled || strcmp(trainer->config.persist_steps, "auto") != 0;
+    return known ? trainer->prediction.persist_steps : 1;
+}
 
 /* Of one drive: state and what is spooled are spread evenly. */
 static struct ox_wear wear_of(const struct ox_trainer *trainer) {
@@ -14,7 +22,8 @@ static struct ox_wear wear_of(const struct ox_trainer *trainer) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     uint64_t bytes = 0;
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-        bytes += plan->train->traffic[OX_LINK_NVME_WRITE][kind];
+        const bool state = kind == OX_TRAFFIC_WEIGHTS || kind == OX_TRAFFIC_STATE;
+        bytes += plan->train->traffic[OX_LINK_NVME_WRITE][kind] / (state ? persist_steps(trainer) : 1);
     }
     return (struct ox_wear){
         .step_bytes = bytes / (config->nvme_count > 0 ? config->nvme_count : 1),
@@ -24,12 +33,18 @@ static struct ox_wear wear_of(const struct ox_trainer *trainer) {
 }
 
 const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
-    char line[OX_WEAR_TEXT_BYTES];
+    char line[OX_WEAR_TEXT_BYTES], every[64] = "";
+    const uint64_t steps = persist_steps(trainer);
     const struct ox_wear wear = wear_of(trainer);
     text[0] = '\0';
     if (wear.step_bytes > 0 && wear.step_count > 0) {
-        snprintf(text, OX_WEAR_LINE_BYTES, "wear: %s %s\n",
-                 trainer->config.nvme_count == 1 ? "the drive" : "each drive", ox_wear_text(&wear, line));
+        if (steps > 1) {
+            snprintf(every, sizeof every, ", the state every %" PRIu64 " steps,", steps);
+        } else if (trainer->prediction.persist_steps > 1) {
+            snprintf(every, sizeof every, ", were the state written every step,");
+        }
+        snprintf(text, OX_WEAR_LINE_BYTES, "wear: %s%s %s\n",
+                 trainer->config.nvme_count == 1 ? "the drive" : "each drive", every, ox_wear_text(&wear, line));
     }
     return text;
 }

@@ -204,6 +204,21 @@ static bool drives_hold(struct ox_search *s) {
     return fits;
 }
 
+/* Where everything has come home, steps that write nothing save more than early updates do. */
+static void stay_in_memory(struct ox_search *s) {
+    const uint32_t early_units = s->in->placement.early_units;
+    if (!s->wish->may_stay_in_memory) {
+        return;
+    }
+    s->in->placement.early_units = 0;
+    s->setup.in_memory = ox_plan_may_stay_in_memory(s->in);
+    if (!s->setup.in_memory) {
+        s->in->placement.early_units = early_units;
+    } else if (early_units > 0) {
+        ox_search_build(s);
+    }
+}
+
 bool ox_search_fit(struct ox_search *s, const struct ox_candidate *candidate) {
     s->in->placement = candidate->placement;
     ox_search_farthest_homes(s);
@@ -212,6 +227,7 @@ bool ox_search_fit(struct ox_search *s, const struct ox_candidate *candidate) {
         fill_tier(s, candidate, OX_TIER_DEVICE);
     }
     fill_tier(s, candidate, OX_TIER_HOST);
+    stay_in_memory(s);
     /* Short of nothing but a good cut: the nearest of all that do not fit. */
     const uint64_t short_bytes = ox_max_u64(ox_search_over_all(s), !drives_hold(s));
     if (short_bytes > 0 && short_bytes < s->nearest_short) {

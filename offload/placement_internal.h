@@ -38,7 +38,7 @@ struct ox_search {
     struct ox_plan_input *in;
     struct ox_shard_table *table;
     const struct ox_placement_wish *wish;
-    struct ox_sim_setup setup;
+    struct ox_sim_setup setup; /* of the step that most are with the homes as they are */
     struct ox_sim *sim;
     struct ox_plan *train, *eval;
     struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */

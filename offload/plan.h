@@ -231,10 +231,15 @@ struct ox_adam_work {
     bool updates;       /* else planes are only read to where forward wants them, if the drives are their home */
     bool from_store;    /* all planes are read, whatever memory holds */
     bool grad_at_rest;  /* the gradient is read from its home, else from the memory it left the device to */
+    bool in_memory;     /* where every plane has its home: nothing is written */
 };
 /* Adds to `traffic` what crosses the drives' links for one unit. */
 void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
                           uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+
+/* Whether a step may stay in memory, uncommitted, though there is a store: every plane has its home there, and no
+ * update asks the drives for what it replaces. */
+bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input);
 
 /* The index of the use with this role, or -1. */
 int ox_task_find_use(const struct ox_task *task, enum ox_role_of_use role);
@@ -270,6 +275,7 @@ struct ox_placement_wish {
     enum ox_tier act_tier, weights_tier, state_tier, grad_tier;
     int32_t overlap;        /* 0 or 1; -1 = automatic */
     int32_t early_units;    /* -1 = automatic */
+    bool may_stay_in_memory; /* some steps, where all planes fit there: then no unit is early */
 };
 
 /* Chooses placement and homes (written to input->placement and table): of those that fit, the one whose plan takes the

@@ -34,13 +34,22 @@ void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, 
     if (homes->grad == OX_TIER_NVME && work.grad_at_rest) {
         reads[OX_TRAFFIC_GRADS] += elems * (input->model.grad_bf16 ? 2 : 4);
     }
-    if (input->budget.nvme_bytes == 0) {
+    if (input->budget.nvme_bytes == 0 || work.in_memory) {
         return;
     }
     reads[OX_TRAFFIC_STATE] += homes->state == OX_TIER_NVME || work.from_store ? state : 0;
     reads[OX_TRAFFIC_WEIGHTS] += homes->weights == OX_TIER_NVME || work.from_store ? hi : 0;
     writes[OX_TRAFFIC_STATE] += state;
     writes[OX_TRAFFIC_WEIGHTS] += hi;
+}
+
+bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input) {
+    bool may = input->budget.nvme_bytes > 0 && !input->model.eval_only && input->placement.early_units == 0;
+    for (uint32_t i = 0; i < input->table->unit_count && may; i++) {
+        const struct ox_homes *const homes = &input->table->shards[i].homes;
+        may = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
+    }
+    return may;
 }
 
 static void count_adam(struct ox_builder *b, struct ox_task *task, const struct adam *adam) {

@@ -93,6 +93,7 @@ struct ox_sim_setup {
     const struct ox_plan_input *input;
     uint32_t compute_threads, optimizer_threads; /* 0: as many as the machine has cores */
     uint32_t run_ahead_tasks;
+    bool in_memory; /* a step whose update is not written (ox_plan_may_stay_in_memory) */
 };
 
 struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx);

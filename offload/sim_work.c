@@ -198,14 +198,15 @@ static struct stream stream_of(const struct pricing *p) {
     const double hi = (double)shard->elem_count * OX_HI_BYTES;
     const bool early = in->placement.overlap && !p->task->before;
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
-    ox_plan_adam_traffic(in, p->task->unit_idx,
-                         (struct ox_adam_work){.updates = true, .grad_at_rest = !early}, traffic);
+    const struct ox_adam_work work = {
+        .updates = true, .grad_at_rest = !early, .in_memory = p->setup->in_memory};
+    ox_plan_adam_traffic(in, p->task->unit_idx, work, traffic);
     struct stream stream = {.chunks = shard->chunk_count};
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
         stream.read += (double)traffic[OX_LINK_NVME_READ][kind];
         stream.written += (double)traffic[OX_LINK_NVME_WRITE][kind];
     }
-    if (in->budget.nvme_bytes > 0) {
+    if (in->budget.nvme_bytes > 0 && !p->setup->in_memory) {
         stream.copied += (shard->homes.state == OX_TIER_NVME ? 0 : state) +
                          (shard->homes.weights == OX_TIER_NVME ? 0 : hi);
     }
@@ -258,7 +259,7 @@ static struct ox_sim_work adam(const struct pricing *p) {
 /* One flush for the data and the tables, one for the root. */
 static struct ox_sim_work commit(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
-    work.latency += 2 * (p->drive->flush_seconds + p->drive->latency_seconds);
+    work.latency += p->setup->in_memory ? 0 : 2 * (p->drive->flush_seconds + p->drive->latency_seconds);
     return work;
 }
 

@@ -44,6 +44,7 @@ struct harness {
     char store_paths[4][256];
     const char *folders[4];
     uint64_t bytes[4];
+    uint32_t persist_steps; /* golden_steps commits every so many, the others stay in memory; 0: all */
 };
 
 /* Opens the folder and an engine with its weights, moments zero, as step 0 of a store. Ends the program on

@@ -392,6 +392,43 @@ static void begin_on(const char *drive, const char *more) {
     sys_args_add(&args, more);
 }
 
+/* "1.5 MB" behind these words, in bytes. */
+static double amount_after(const char *text, const char *words) {
+    const char *const at = strstr(text, words);
+    char *unit = NULL;
+    const double value = at == NULL ? 0 : strtod(at + strlen(words), &unit);
+    return at == NULL ? 0 : value * (unit[1] == 'k' ? 1e3 : unit[1] == 'M' ? 1e6 : unit[1] == 'G' ? 1e9 : 1);
+}
+
+/* What memory holds is written as rarely as the user says, and counted so. */
+static void test_persist(const char *drive) {
+    const char *const out = process.outcome.out;
+    begin_train("--max-steps 100 --persist-steps 7 --dry-run");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_run_well(&args, &process);
+    CHECK(strstr(out, "persist: the state lives in memory and is written to the drives every 7 steps: a crash loses at "
+                      "most as many\n") != NULL);
+    const double rare = amount_after(out, "wear: the drive, the state every 7 steps, writes ");
+    begin_train("--max-steps 100 --persist-steps 1 --dry-run");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_run_well(&args, &process);
+    const double often = amount_after(out, "wear: the drive writes ");
+    CHECK(strstr(out, "persist: ") == NULL);
+    begin_train("--max-steps 100 --dry-run");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_run_well(&args, &process);
+    const double most = amount_after(out, "wear: the drive, were the state written every step, writes ");
+    CHECK(most == often && strstr(out, "by prediction, then as often as costs 2 % of the measured time") != NULL);
+    CHECK(rare > 0 && often > 6 * rare && often < 8 * rare);
+    begin_on(drive, "--max-steps 100 --persist-steps 7 --dry-run");
+    sys_run_well(&args, &process);
+    CHECK(strstr(out, "--persist-steps 7 has no effect: part of the state lives on the drives") != NULL);
+    begin_on(drive, "--persist-steps 7 --optimizer-overlap speculative");
+    refused(2, "--persist-steps 7: speculative updates begin with the step before on the drives");
+    begin_on(drive, "--persist-steps sometimes");
+    refused(2, "--persist-steps: 'sometimes' is not auto or a number of steps");
+}
+
 static void test_drives(void) {
     char drive[SYS_PATH_BYTES], folder[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
     begin_on("/nonexistent", "");
@@ -414,6 +451,8 @@ static void test_drives(void) {
     begin_on(drive, "--max-steps 1000000 --drive-endurance 100GB --accept-wear --dry-run");
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.out, "% of its rated 100.0 GB") != NULL);
+
+    test_persist(drive);
 
     /* A start that fails leaves no store in the way of the next one. */
     static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};

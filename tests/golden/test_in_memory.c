@@ -1,0 +1,214 @@
+/* Steps that stay in memory: the same bits whichever are committed, every byte foreseen, and whatever comes between.
+ * What is not committed is lost with the process, or when a drive fails, and is done again from the last commit. */
+#include "nvme/io_sim.h"
+#include "tests/golden.h"
+#include "tests/test.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 6 };
+
+#define AUTO   OX_TIER_COUNT
+#define NVME   OX_TIER_NVME
+#define HOST   OX_TIER_HOST
+#define DEVICE OX_TIER_DEVICE
+static const struct harness_place places[] = {
+    {.name = "all on the host, gradients on NVMe", .wish = {2, 1, NVME, HOST, HOST, NVME, 0, 0}},
+    {.name = "weights on the device", .wish = {1, 2, DEVICE, DEVICE, HOST, HOST, 0, 0}},
+    {.name = "overlapped, gradients on NVMe", .wish = {1, 2, HOST, HOST, HOST, NVME, 1, 0}},
+    {.name = "overlapped, weights on the device", .wish = {2, 2, DEVICE, DEVICE, HOST, HOST, 1, 0}},
+    {.name = "overlapped in one memory", .unified = true, .wish = {1, 1, HOST, HOST, HOST, NVME, 1, 0}},
+    {.name = "planner's choice", .unified = true, .wish = {0, -1, AUTO, AUTO, AUTO, AUTO, -1, -1, true}},
+};
+enum { PLACE_COUNT = sizeof places / sizeof *places };
+
+static struct harness_place place_of(size_t idx) {
+    struct harness_place place = places[idx];
+    place.store = true;
+    place.drives = 1 + (uint32_t)idx % 2;
+    place.chunk_elems = 4096;
+    place.optimizer_threads = 1 + (uint32_t)idx % 2;
+    place.uring = idx % 2 == 0;
+    return place;
+}
+
+static uint64_t committed_step(const struct harness *harness) {
+    struct ox_store_info info;
+    ox_store_info(ox_engine_store(harness->engine), &info);
+    return info.step;
+}
+
+static void check_places(const struct golden *golden, const struct harness_run *run, const struct outcome *expected) {
+    static const uint32_t every[] = {3, 100, 1};
+    for (size_t i = 0; i < PLACE_COUNT; i++) {
+        for (size_t k = 0; k < 2; k++) { /* 3 at all of them, each of the others at every second one */
+            const uint32_t persist_steps = every[k + k * (i % 2)];
+            struct harness_place place = place_of(i);
+            struct harness harness;
+            struct outcome outcome;
+            char name[96];
+            place.chaos_seed = persist_steps == 3 && i % 2 == 0 ? i + 1 : 0;
+            harness_open(run, &place, &harness);
+            CHECK(ox_plan_may_stay_in_memory(&ox_engine_plan_of(harness.engine)->input));
+            harness.persist_steps = persist_steps;
+            golden_steps(&harness, golden, 0, STEPS, &outcome);
+            outcome_read_weights(&harness, &outcome);
+            snprintf(name, sizeof name, "%s, every %u", place.name, persist_steps);
+            outcome_check_same(name, expected, &outcome);
+            CHECK(committed_step(&harness) == (persist_steps > STEPS ? 0 : STEPS));
+            harness_close(&harness);
+            outcome_close(&outcome);
+        }
+    }
+}
+
+/* A stop, a settling, an evaluation; the end of the process before a commit, and after one that was asked for. */
+static void check_between(const struct golden *golden, const struct harness_run *run, const struct outcome *expected) {
+    for (size_t i = 1; i < PLACE_COUNT; i += i == 1 ? 1 : 2) {
+        const struct harness_place place = place_of(i);
+        const volatile sig_atomic_t stop = 1;
+        struct harness harness;
+        struct outcome outcome;
+        struct ox_step_result result;
+        double loss = 0;
+        harness_open(run, &place, &harness);
+        harness.persist_steps = 4;
+        golden_steps(&harness, golden, 0, 2, &outcome);
+        struct ox_step_input input = golden_input(golden, 2, golden_fill(harness.engine, golden, 2));
+        input.in_memory = true;
+        input.stop = &stop;
+        CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_ABORTED);
+        golden_steps(&harness, golden, 2, 3, &outcome);
+        REQUIRE_OK(ox_engine_settle(harness.engine));
+        CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_ABORTED);
+        REQUIRE_OK(ox_engine_eval(harness.engine, &input, &loss));
+        CHECK(committed_step(&harness) == 0);
+        REQUIRE_OK(ox_engine_persist(harness.engine, "three", 5));
+        CHECK(committed_step(&harness) == 3);
+        golden_steps(&harness, golden, 3, 5, &outcome); /* the first of them is to be committed */
+        REQUIRE_OK(ox_engine_settle(harness.engine));
+        harness_reopen(run, &place, &harness);
+        CHECK(committed_step(&harness) == 4);
+        golden_steps(&harness, golden, 4, 5, &outcome);
+        REQUIRE_OK(ox_engine_persist(harness.engine, NULL, 0));
+        harness_reopen(run, &place, &harness);
+        CHECK(committed_step(&harness) == 5);
+        golden_steps(&harness, golden, 5, STEPS, &outcome);
+        outcome_read_weights(&harness, &outcome);
+        outcome_check_same(place.name, expected, &outcome);
+        harness_close(&harness);
+        outcome_close(&outcome);
+    }
+}
+
+/* A drive fails once in the fourth step, which stays in memory, or is committed; two steps before it stayed there. */
+static void check_faults(const struct golden *golden, const struct harness_run *run, const struct outcome *expected,
+                         enum ox_fault_point point) {
+    struct ox_io_backend *fault = NULL;
+    REQUIRE_OK(ox_io_fault_open(ox_io_threads(), &fault));
+    for (size_t i = 0; i < 3; i++) { /* two of them for each sort */
+        if (i == (size_t)point % 3) {
+            continue;
+        }
+        struct harness_place place = place_of(i);
+        struct harness harness;
+        struct outcome outcome;
+        struct ox_step_result result;
+        place.io = fault;
+        harness_open(run, &place, &harness);
+        harness.persist_steps = 100;
+        golden_steps(&harness, golden, 0, 3, &outcome);
+        struct ox_step_input input = golden_input(golden, 3, golden_fill(harness.engine, golden, 3));
+        ox_io_fault_set(fault, &(struct ox_fault_rule){OX_FAULT_EIO, point, 0, true});
+        const enum ox_status failed = ox_engine_step(harness.engine, &input, &result);
+        const enum ox_status persisted = failed == OX_OK ? ox_engine_persist(harness.engine, NULL, 0) : OX_OK;
+        ox_io_fault_set(fault, NULL);
+        if (failed == OX_OK) { /* there was no such call in it; there may be in the commit */
+            CHECK(persisted == OX_E_IO || point == OX_FAULT_ON_READ);
+            outcome.losses[3] = result.loss;
+            outcome.norms[3] = result.grad_norm;
+        } else {
+            CHECK(failed == OX_E_IO);
+            CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_IO); /* until it is known */
+        }
+        REQUIRE_OK(ox_engine_go_back(harness.engine));
+        const uint64_t from = committed_step(&harness);
+        CHECK(from == 0 || persisted == OX_OK);
+        if (from == 0) {
+            outcome_close(&outcome);
+        }
+        golden_steps(&harness, golden, from, STEPS, &outcome);
+        outcome_read_weights(&harness, &outcome);
+        outcome_check_same(place.name, expected, &outcome);
+        harness_close(&harness);
+        outcome_close(&outcome);
+    }
+    ox_io_fault_close(&fault);
+}
+
+/* ---- what a checkpoint is shown ------------------------------------------------------------------------- */
+
+struct shown {
+    uint32_t count;
+    double sum;
+};
+
+static void add(struct shown *shown, const struct ox_chunk_view *view) {
+    ox_chunk_values_get(view, OX_PLANE_MASTER);
+    for (uint64_t i = 0; i < view->count; i++) {
+        shown->sum += view->values[i] * (double)(view->first + i + shown->count % 7);
+    }
+    shown->count++;
+}
+
+static void show(void *context, uint32_t unit_idx, uint32_t chunk_idx, const struct ox_chunk_view *view) {
+    (void)unit_idx;
+    (void)chunk_idx;
+    add(context, view);
+}
+
+/* The planes before a step that stays in memory, chunk by chunk as it changes them. */
+static void check_tee(const struct golden *golden, const struct harness_run *run) {
+    for (size_t i = 0; i < PLACE_COUNT; i += 3) {
+        const struct harness_place place = place_of(i);
+        struct harness harness;
+        struct outcome outcome;
+        struct shown before = {0}, shown = {0};
+        harness_open(run, &place, &harness);
+        harness.persist_steps = 100;
+        golden_steps(&harness, golden, 0, 2, &outcome);
+        REQUIRE_OK(ox_engine_settle(harness.engine));
+        for (uint32_t unit_idx = 0; unit_idx < harness.model->unit_count; unit_idx++) {
+            for (uint32_t k = 0; k < ox_engine_chunk_count(harness.engine, unit_idx); k++) {
+                struct ox_chunk_view view;
+                REQUIRE_OK(ox_engine_chunk_get(harness.engine, unit_idx, k, &view));
+                add(&before, &view);
+            }
+        }
+        ox_engine_tee(harness.engine, &(struct ox_tee){.chunk = show, .context = &shown});
+        golden_steps(&harness, golden, 2, 3, &outcome);
+        REQUIRE_OK(ox_engine_settle(harness.engine));
+        CHECK(shown.count == before.count && shown.sum == before.sum);
+        harness_close(&harness);
+        outcome_close(&outcome);
+    }
+}
+
+int main(void) {
+    struct golden golden;
+    struct outcome expected;
+    golden_open("llama_tied_gqa", &golden);
+    struct harness_run run = golden_run(&golden);
+    golden_train(&golden, &run, &harness_in_memory, STEPS, &expected);
+    check_places(&golden, &run, &expected);
+    check_between(&golden, &run, &expected);
+    check_faults(&golden, &run, &expected, OX_FAULT_ON_READ);
+    check_faults(&golden, &run, &expected, OX_FAULT_ON_WRITE);
+    check_faults(&golden, &run, &expected, OX_FAULT_ON_FLUSH);
+    check_tee(&golden, &run);
+    outcome_close(&expected);
+    golden_close(&golden);
+    return test_end();
+}
