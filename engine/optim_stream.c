@@ -23,6 +23,9 @@ struct order {
 };
 
 enum { ORDERS_MAX = 2 };
+/* While transfers are in flight a thread looks this often for other work: a chunk should not wait for the end of another
+ * one's transfer. */
+static const uint64_t LOOK_NS = 300000;
 
 /* The lock guards all but the ports, each its thread's own, and what a slot holds, which belongs to the thread that the
  * counters say. */
@@ -161,8 +164,12 @@ static void arrive(struct ox_stream *stream) {
 static void reap_read(struct ox_stream *stream) {
     uint64_t slot_idx = 0;
     pthread_mutex_unlock(&stream->lock);
-    const enum ox_status status = ox_store_reap(stream->read_port, &slot_idx);
+    const bool there = ox_store_wait(stream->read_port, LOOK_NS);
+    const enum ox_status status = there ? ox_store_reap(stream->read_port, &slot_idx) : OX_OK;
     pthread_mutex_lock(&stream->lock);
+    if (!there) {
+        return;
+    }
     OX_ASSERT(stream->slots[slot_idx].reading > 0);
     stream->slots[slot_idx].reading--;
     stream->reads--;
@@ -239,8 +246,12 @@ static void leave(struct ox_stream *stream) {
 static void reap_write(struct ox_stream *stream) {
     uint64_t slot_idx = 0;
     pthread_mutex_unlock(&stream->lock);
-    const enum ox_status status = ox_store_reap(stream->write_port, &slot_idx);
+    const bool there = ox_store_wait(stream->write_port, LOOK_NS);
+    const enum ox_status status = there ? ox_store_reap(stream->write_port, &slot_idx) : OX_OK;
     pthread_mutex_lock(&stream->lock);
+    if (!there) {
+        return;
+    }
     struct slot *const slot = &stream->slots[slot_idx];
     OX_ASSERT(slot->writing > 0);
     slot->writing--;

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-enum { OX_STREAM_SLOTS_MAX = 8, OX_STREAM_OPS_MAX = 4 };
+enum { OX_STREAM_SLOTS_MAX = 32, OX_STREAM_OPS_MAX = 4 };
 
 /* One unit's way through the optimizer, as data; pointers are the whole unit's. */
 struct ox_unit_run {

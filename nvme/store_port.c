@@ -290,10 +290,14 @@ static enum ox_status stalls_check(struct ox_store_port *port, uint64_t now_ns) 
     return OX_OK;
 }
 
-/* Takes one request back; only if it is there already when `poll` is set. False when there was none. */
-static bool port_take(struct ox_store_port *port, bool poll) {
+enum { POLL = 0 };
+static const uint64_t FOREVER = UINT64_MAX;
+
+/* Takes one request back, if it comes within `max_ns`. False when there was none. */
+static bool port_take(struct ox_store_port *port, uint64_t max_ns) {
     const struct ox_io_backend *const backend = port->store->backend;
-    const uint64_t tick_ns = poll ? 0 : ox_stall_tick_ns(&port->store->stall_limits);
+    const uint64_t begin_ns = max_ns == POLL || max_ns == FOREVER ? 0 : ox_clock_ns();
+    const uint64_t tick_ns = ox_min_u64(max_ns, ox_stall_tick_ns(&port->store->stall_limits));
     struct ox_io_done done;
     bool ready = false;
     enum ox_status status = OX_OK;
@@ -303,7 +307,7 @@ static bool port_take(struct ox_store_port *port, bool poll) {
         if (status == OX_OK && now_ns >= port->check_ns) {
             status = stalls_check(port, now_ns);
         }
-        if (status == OX_OK && poll && !ready) {
+        if (status == OX_OK && !ready && max_ns != FOREVER && now_ns - begin_ns >= max_ns) {
             return false;
         }
     }
@@ -496,7 +500,7 @@ void ox_store_port_close(struct ox_store_port **port_ptr) {
         return;
     }
     while (port->request_count > 0) {
-        (void)port_take(port, false);
+        (void)port_take(port, FOREVER);
     }
     struct ox_store *const store = port->store;
     __atomic_fetch_sub(&store->port_count, 1, __ATOMIC_SEQ_CST);
@@ -536,7 +540,7 @@ static enum ox_status op_queue(struct ox_store_port *port, const struct ox_store
     port->op_count++;
     sending_push(port, slot_idx);
     pump(port);
-    while (port->sending_count > 0 && port->request_count > 0 && port_take(port, true)) {
+    while (port->sending_count > 0 && port->request_count > 0 && port_take(port, POLL)) {
     }
     return OX_OK;
 }
@@ -550,7 +554,7 @@ enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store
 enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag) {
     OX_ASSERT(port->op_count > 0);
     while (port->ended.head == NONE) {
-        (void)port_take(port, false);
+        (void)port_take(port, FOREVER);
     }
     port_kick(port);
     const uint32_t slot_idx = list_pop(port, &port->ended);
@@ -576,6 +580,15 @@ enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag) {
     }
     list_push(port, &port->free, slot_idx);
     return status;
+}
+
+bool ox_store_wait(struct ox_store_port *port, uint64_t max_ns) {
+    OX_ASSERT(port->op_count > 0);
+    while (port->ended.head == NONE && port_take(port, max_ns)) {
+        continue;
+    }
+    port_kick(port);
+    return port->ended.head != NONE;
 }
 
 uint32_t ox_store_in_flight(const struct ox_store_port *port) {
