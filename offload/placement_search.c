@@ -15,7 +15,7 @@
  * more tiles ends where doubling them, with all it lets come home and all it repeats, has twice not paid. */
 enum { MICRO_BATCHES_ALL_TRIED = 64 };
 /* Chunks in flight in the optimizer's stream: so many that a drive is busy while others are checked and updated. */
-enum { SLOTS_DEEP = 8, SLOTS_SHALLOW = 3 };
+enum { SLOTS_DEEP = 32, SLOTS_MIDDLE = 8, SLOTS_SHALLOW = 3 };
 /* A task simulated costs as much as so many built; so many in all are what the search may take, about half a second. */
 enum { SIMULATED_COST = 8 };
 static const uint64_t EFFORT_MAX = 4000000;
@@ -129,8 +129,10 @@ static void try_overlap(struct ox_search *s, struct ox_candidate from) {
 static const struct rung {
     uint8_t depth, slots;
     bool overlap;
-} rungs[] = {{2, SLOTS_DEEP, true},     {2, SLOTS_SHALLOW, true}, {1, 2, true}, {2, SLOTS_DEEP, false},
-             {2, SLOTS_SHALLOW, false}, {1, 2, false},            {0, 1, true}, {0, 1, false}};
+} rungs[] = {{2, SLOTS_DEEP, true},    {2, SLOTS_MIDDLE, true},  {2, SLOTS_SHALLOW, true},
+             {1, 2, true},             {2, SLOTS_DEEP, false},   {2, SLOTS_MIDDLE, false},
+             {2, SLOTS_SHALLOW, false}, {1, 2, false},           {0, 1, true},
+             {0, 1, false}};
 enum { RUNG_COUNT = sizeof rungs / sizeof *rungs };
 
 /* A wished depth is on one size of rungs alone. */
@@ -229,7 +231,7 @@ static void try_homes(struct ox_search *s) {
 
 /* A wished depth comes with the slots it began with. */
 static void try_ahead(struct ox_search *s) {
-    static const uint8_t slots[] = {1, 2, SLOTS_SHALLOW, SLOTS_DEEP};
+    static const uint8_t slots[] = {1, 2, SLOTS_SHALLOW, SLOTS_MIDDLE, SLOTS_DEEP};
     for (uint32_t depth = 0; depth < 4 && s->wish->prefetch_depth < 0; depth++) {
         for (unsigned i = 0; i < sizeof slots; i++) {
             struct ox_candidate other = s->best;
