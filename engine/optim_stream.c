@@ -23,8 +23,8 @@ struct order {
 };
 
 enum { ORDERS_MAX = 2 };
-/* While transfers are in flight a thread looks this often for other work: a chunk should not wait for the end of another
- * one's transfer. */
+/* While transfers are in flight a thread looks this often for other work: a chunk should not wait for the end of
+ * another one's transfer. */
 static const uint64_t LOOK_NS = 300000;
 
 /* The lock guards all but the ports, each its thread's own, and what a slot holds, which belongs to the thread that the

@@ -181,8 +181,8 @@ OX_MUST enum ox_status ox_store_submit(struct ox_store_port *port, const struct 
  * OX_E_CORRUPT naming drive, extent and step. */
 OX_MUST enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag);
 
-/* Waits until an operation is complete, so that ox_store_reap will not block, but for about max_ns at most while nothing
- * comes; false when there is none. For a thread that has other work to look for. Requires one in flight. */
+/* Waits until an operation is complete, so that ox_store_reap will not block, but for about max_ns at most while
+ * nothing comes; false when there is none. For a thread that has other work to look for. Requires one in flight. */
 bool ox_store_wait(struct ox_store_port *port, uint64_t max_ns);
 
 uint32_t ox_store_in_flight(const struct ox_store_port *port);
