@@ -10,6 +10,7 @@
 
 static enum ox_status refuse(struct ox_search *s) {
     s->in->placement = s->nearest;
+    s->with_eval = true;
     ox_search_farthest_homes(s);
     ox_search_build(s);
     if (ox_search_over_all(s) == 0) {
@@ -73,6 +74,7 @@ static enum ox_status choose(struct ox_search *s) {
         return refuse(s);
     }
     s->in->placement = s->best.placement;
+    s->with_eval = true;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
         s->table->shards[i].homes = s->best_homes[i];
     }

@@ -31,12 +31,15 @@ void ox_search_farthest_homes(struct ox_search *s) {
 
 void ox_search_build(struct ox_search *s) {
     ox_plan_build(s->train, s->in, s->in->model.eval_only ? OX_PLAN_EVAL : OX_PLAN_TRAIN);
-    ox_plan_build(s->eval, s->in, OX_PLAN_EVAL);
-    s->effort += s->train->task_count + s->eval->task_count;
+    s->effort += s->train->task_count;
+    if (s->with_eval) {
+        ox_plan_build(s->eval, s->in, OX_PLAN_EVAL);
+        s->effort += s->eval->task_count;
+    }
 }
 
 uint64_t ox_search_need(const struct ox_search *s, enum ox_tier tier) {
-    return ox_max_u64(s->train->peak_bytes[tier], s->eval->peak_bytes[tier]);
+    return ox_max_u64(s->train->peak_bytes[tier], s->with_eval ? s->eval->peak_bytes[tier] : 0);
 }
 
 uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier) {
@@ -219,7 +222,7 @@ static void stay_in_memory(struct ox_search *s) {
     }
 }
 
-bool ox_search_fit(struct ox_search *s, const struct ox_candidate *candidate) {
+static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
     s->in->placement = candidate->placement;
     ox_search_farthest_homes(s);
     ox_search_build(s);
@@ -235,4 +238,16 @@ bool ox_search_fit(struct ox_search *s, const struct ox_candidate *candidate) {
         s->nearest = s->in->placement;
     }
     return short_bytes == 0;
+}
+
+bool ox_search_fit_train(struct ox_search *s, const struct ox_candidate *candidate) {
+    s->with_eval = false;
+    return fit(s, candidate);
+}
+
+bool ox_search_fit_eval(struct ox_search *s, const struct ox_candidate *candidate) {
+    s->with_eval = true;
+    ox_plan_build(s->eval, s->in, OX_PLAN_EVAL);
+    s->effort += s->eval->task_count;
+    return ox_search_over_all(s) == 0 || fit(s, candidate);
 }

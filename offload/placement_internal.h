@@ -41,6 +41,7 @@ struct ox_search {
     struct ox_sim_setup setup; /* of the step that most are with the homes as they are */
     struct ox_sim *sim;
     struct ox_plan *train, *eval;
+    bool with_eval; /* both are built, and have to fit */
     struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */
     struct ox_homes *homes, *best_homes; /* per unit */
     struct ox_candidate best;
@@ -57,7 +58,7 @@ struct ox_search {
 
 /* ---- candidates (offload/placement_fill.c) ----------------------------------------------------- */
 
-/* Both plans with the homes as they are, and every plane in its farthest home. */
+/* The plans with the homes as they are, and every plane in its farthest home. */
 void ox_search_build(struct ox_search *s);
 void ox_search_farthest_homes(struct ox_search *s);
 uint64_t ox_search_need(const struct ox_search *s, enum ox_tier tier);
@@ -65,8 +66,11 @@ uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier);
 uint64_t ox_search_over_all(const struct ox_search *s);
 OX_MUST enum ox_status ox_search_check_drives(const struct ox_search *s);
 
-/* Sets homes and builds both plans; false when they do not fit, which is noted if nothing came nearer. */
-bool ox_search_fit(struct ox_search *s, const struct ox_candidate *candidate);
+/* Sets homes and builds the plan of training; false when it does not fit, which is noted if nothing came nearer. After
+ * that, for the few candidates that are worth it, the plan of evaluation too, which seldom asks for more: then less
+ * comes home. */
+bool ox_search_fit_train(struct ox_search *s, const struct ox_candidate *candidate);
+bool ox_search_fit_eval(struct ox_search *s, const struct ox_candidate *candidate);
 
 /* The tier that a wish means where host and device are one memory. */
 enum ox_tier ox_search_wished(enum ox_tier tier, bool unified);

@@ -11,14 +11,17 @@
 
 #include <string.h>
 
-/* Up to here every number of tiles is tried. Beyond, the tasks of many tiles take long to plan, and a series of ever
- * more tiles ends where doubling them, with all it lets come home and all it repeats, has twice not paid. */
-enum { MICRO_BATCHES_ALL_TRIED = 64 };
 /* Chunks in flight in the optimizer's stream: so many that a drive is busy while others are checked and updated. */
 enum { SLOTS_DEEP = 32, SLOTS_MIDDLE = 8, SLOTS_SHALLOW = 3 };
-/* A task simulated costs as much as so many built; so many in all are what the search may take, about half a second. */
+/* A task simulated costs as much as so many built; so many in all are what the search may take, about a third of
+ * a second. */
 enum { SIMULATED_COST = 8 };
-static const uint64_t EFFORT_MAX = 4000000;
+static const uint64_t EFFORT_MAX = 3000000;
+/* Up to here every number of tiles is tried. Beyond, a series of ever more tiles ends where doubling them, with all it
+ * lets come home and all it repeats, has twice not paid. */
+static const uint64_t EFFORT_ALL_TRIED = 300000;
+/* What may take this much longer than the best is still looked at in another form. */
+static const double NEAR = 1.3;
 /* What is better by less than this share is not better. */
 static const double EQUAL = 1e-4;
 
@@ -38,13 +41,17 @@ struct outcome {
 };
 
 static struct outcome judge(struct ox_search *s, const struct ox_candidate *candidate) {
-    if (!ox_search_fit(s, candidate)) {
+    if (!ox_search_fit_train(s, candidate)) {
         return (struct outcome){.fits = false};
     }
-    const double least = ox_sim_least_seconds(&s->setup, s->train), enough = s->best_seconds * (1 - EQUAL);
+    const double enough = s->best_seconds * (1 - EQUAL);
+    double seconds = ox_sim_least_seconds(&s->setup, s->train);
     s->effort += s->train->task_count;
-    if (s->found && least >= enough) {
-        return (struct outcome){.fits = true, .seconds = least};
+    if (s->found && seconds >= enough) {
+        return (struct outcome){.fits = true, .seconds = seconds};
+    }
+    if (!ox_search_fit_eval(s, candidate)) {
+        return (struct outcome){.fits = false};
     }
     struct ox_sim_result result;
     ox_sim_run(s->sim, s->train, &s->setup, &result);
@@ -52,7 +59,7 @@ static struct outcome judge(struct ox_search *s, const struct ox_candidate *cand
     if (!s->found || result.seconds < enough) {
         s->found = true;
         s->best = *candidate;
-        s->best.placement = s->in->placement;
+        s->best.placement = s->in->placement; /* as it came to be */
         s->best_seconds = result.seconds;
         for (uint32_t i = 0; i < s->table->unit_count; i++) {
             s->best_homes[i] = s->table->shards[i].homes;
@@ -124,6 +131,10 @@ static void try_overlap(struct ox_search *s, struct ox_candidate from) {
     }
 }
 
+static bool device_weights_free(const struct ox_search *s) {
+    return !s->in->budget.unified && s->wish->weights_tier == OX_TIER_COUNT;
+}
+
 /* ---- where to begin ------------------------------------------------------------------------------ */
 
 static const struct rung {
@@ -152,13 +163,33 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
                       .early_units = rung->overlap ? early_units(s, 3) : 0}};
 }
 
+/* Whether it can be left: a plan is there, and this one's smallest form does not fit. */
+static bool hopeless(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+    const struct rung *least = &rungs[RUNG_COUNT - 1];
+    for (int i = 0; i < RUNG_COUNT; i++) {
+        least = rung_allowed(s, &rungs[i]) ? &rungs[i] : least;
+    }
+    const struct ox_candidate candidate = candidate_on(s, least, tiles, act_tier);
+    return s->found && !ox_search_fit_train(s, &candidate);
+}
+
 /* The largest form that fits: transfers run ahead and steps overlap as far as there is room for that. */
 static struct outcome begin(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
     struct outcome outcome = {.fits = false};
+    bool failed = false;
     for (int i = 0; i < RUNG_COUNT && !outcome.fits; i++) {
-        if (rung_allowed(s, &rungs[i])) {
-            const struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
-            outcome = judge(s, &candidate);
+        if (!rung_allowed(s, &rungs[i])) {
+            continue;
+        }
+        struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
+        outcome = judge(s, &candidate);
+        if (!outcome.fits && !failed && hopeless(s, tiles, act_tier)) {
+            break;
+        }
+        failed = true;
+        candidate.device_weights = false; /* without copies for the optimizer there and back */
+        if (outcome.fits && outcome.seconds < NEAR * s->best_seconds && device_weights_free(s)) {
+            try(s, &candidate);
         }
     }
     return outcome;
@@ -180,7 +211,7 @@ static void begin_series(struct ox_search *s, enum ox_tier act_tier, begin_fn *b
     const uint32_t micro_batches = s->in->model.micro_batches;
     double last = 0;
     uint32_t worse_count = 0;
-    for (uint32_t tiles = 1; worse_count < 2 || micro_batches <= MICRO_BATCHES_ALL_TRIED; tiles *= 2) {
+    for (uint32_t tiles = 1; worse_count < 2 || s->effort < EFFORT_ALL_TRIED; tiles *= 2) {
         const struct outcome outcome = begin_one(s, (uint32_t)ox_min_u64(tiles, micro_batches), act_tier);
         if (outcome.fits) {
             worse_count = last > 0 && outcome.seconds >= last ? worse_count + 1 : 0;
@@ -193,14 +224,15 @@ static void begin_series(struct ox_search *s, enum ox_tier act_tier, begin_fn *b
 }
 
 static void begin_all(struct ox_search *s, begin_fn *begin_one) {
-    for (int tier = OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
-        if (!act_tier_allowed(s, (enum ox_tier)tier)) {
+    static const enum ox_tier tiers[] = {OX_TIER_HOST, OX_TIER_DEVICE, OX_TIER_NVME};
+    for (int i = 0; i < OX_TIER_COUNT; i++) {
+        if (!act_tier_allowed(s, tiers[i])) {
             continue;
         }
         if (s->wish->tiles > 0) {
-            (void)begin_one(s, s->wish->tiles, (enum ox_tier)tier);
+            (void)begin_one(s, s->wish->tiles, tiers[i]);
         } else {
-            begin_series(s, (enum ox_tier)tier, begin_one);
+            begin_series(s, tiers[i], begin_one);
         }
     }
 }
@@ -222,7 +254,7 @@ static void try_homes(struct ox_search *s) {
         other.ranking = ranking;
         try(s, &other);
     }
-    if (!s->in->budget.unified && s->wish->weights_tier == OX_TIER_COUNT) {
+    if (device_weights_free(s)) {
         struct ox_candidate other = s->best;
         other.device_weights = !other.device_weights;
         try(s, &other);
@@ -238,6 +270,22 @@ static void try_ahead(struct ox_search *s) {
             other.placement.prefetch_depth = depth;
             other.placement.stage_slots = slots[i];
             try(s, &other);
+        }
+    }
+}
+
+/* The number of early units more finely: how long the optimizer of a step takes beside its own backward, and how long
+ * beside the next forward, is balanced by single units. */
+static void try_early(struct ox_search *s) {
+    const uint32_t unit_count = s->table->unit_count;
+    for (uint32_t by = unit_count / 8; by > 0 && s->wish->early_units < 0; by /= 2) {
+        for (int sign = -1; sign <= 1; sign += 2) {
+            struct ox_candidate other = s->best;
+            const uint32_t at = other.placement.early_units;
+            other.placement.early_units = sign < 0 ? at - by : at + by;
+            if (at > 0 && (sign < 0 ? at > by : at + by <= unit_count)) {
+                try(s, &other);
+            }
         }
     }
 }
@@ -266,6 +314,7 @@ static void climb(struct ox_search *s) {
         before = s->best_seconds;
         try_overlap(s, s->best);
         try_homes(s);
+        try_early(s);
         try_ahead(s);
         try_tiles(s);
     }
