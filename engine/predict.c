@@ -43,7 +43,8 @@ static double passes_seconds(const struct ox_plan *plan, const struct ox_sim_set
     return seconds;
 }
 
-static double floor_of(const struct ox_predict_input *input, const struct ox_sim_setup *setup) {
+static void find_floor(const struct ox_predict_input *input, const struct ox_sim_setup *setup,
+                       struct ox_prediction *out) {
     const struct ox_plan_budget *const budget = &input->plan->input.budget;
     const struct ox_model *const model = input->config->model;
     const double rows = (double)input->config->batch * input->config->seq;
@@ -57,12 +58,16 @@ static double floor_of(const struct ox_predict_input *input, const struct ox_sim
     given.box.gpu_bytes = (double)budget->device_bytes;
     given.box.host_bytes = (double)budget->host_bytes;
     given.box.gpu_reserved_bytes = given.box.host_reserved_bytes = 0; /* budgets are the run's alone */
+    given.box.unified = budget->unified;
     const struct ox_floor least = ox_floor_of(&given);
-    double seconds = passes_seconds(input->plan->train, setup);
+    const double passes = passes_seconds(input->plan->train, setup);
+    double seconds = passes;
     for (int i = OX_FLOOR_H2D; i < OX_FLOOR_RESOURCE_COUNT; i++) {
         seconds = fmax(seconds, least.seconds[i]);
     }
-    return isfinite(seconds) ? seconds : NAN;
+    out->floor_seconds = isfinite(seconds) ? seconds : NAN;
+    given.box.flops = passes > 0 ? least.flop / passes : given.box.flops;
+    out->hidden_tokens = ox_floor_hidden_tokens(&given);
 }
 
 /* ---- both ------------------------------------------------------------------------------------------- */
@@ -104,13 +109,13 @@ enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_
 
 enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
     *out = (struct ox_prediction){.profiled = input->profiled, .machine = input->config->machine,
-                                  .persist_steps = 1, .floor_seconds = NAN};
+                                  .persist_steps = 1, .floor_seconds = NAN, .hidden_tokens = INFINITY};
     struct ox_sim *sim = NULL;
     const enum ox_status status = ox_sim_open(input->plan->train->task_count, &sim);
     if (status == OX_OK) {
         const struct ox_sim_setup setup = setup_of(input);
         simulate(input, sim, setup, out);
-        out->floor_seconds = floor_of(input, &setup);
+        find_floor(input, &setup, out);
     }
     ox_sim_close(&sim);
     return status;
@@ -129,12 +134,25 @@ static void waits_text(const struct ox_sim_result *step, char *text, size_t byte
     }
 }
 
+/* How near the step is to what no order of work goes below, and from where on that is compute alone. */
+static void floor_line(const struct ox_prediction *prediction, char *text, size_t bytes) {
+    char hidden[96] = "never hidden behind compute";
+    if (isnan(prediction->floor_seconds)) {
+        return;
+    }
+    if (isfinite(prediction->hidden_tokens)) {
+        snprintf(hidden, sizeof hidden, "hidden behind compute from %.2gk tokens a step",
+                 ceil(prediction->hidden_tokens / 1000));
+    }
+    snprintf(text, bytes, "  %.0f %% of the floor, %.4g s; bound by %s; transfers %s\n",
+             100 * prediction->floor_seconds / prediction->step.seconds, prediction->floor_seconds,
+             ox_sim_resource_name(prediction->step.binding), hidden);
+}
+
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text) {
     const struct ox_sim_result *const step = &prediction->step;
-    char floor_text[96] = "", waits[320], source[192], persist[160] = "";
-    if (!isnan(prediction->floor_seconds)) {
-        snprintf(floor_text, sizeof floor_text, "; no order of work takes less than %.4g s", prediction->floor_seconds);
-    }
+    char floor_text[192] = "", waits[320], source[192], persist[160] = "";
+    floor_line(prediction, floor_text, sizeof floor_text);
     if (prediction->persist_steps > 1) {
         snprintf(persist, sizeof persist, "  every %" PRIu64 " steps %.4g s: the state is persisted\n",
                  prediction->persist_steps, prediction->persist_seconds);
@@ -142,7 +160,7 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
     waits_text(step, waits, sizeof waits);
     snprintf(source, sizeof source, "the profile of %s", prediction->machine->name);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
-             "predicted: %.4g s a step, %.4g tokens/s%s\n"
+             "predicted: %.4g s a step, %.4g tokens/s\n%s"
              "%s  binding: %s, at its limit %.0f %% of the step%s\n"
              "  by %s\n", step->seconds, (double)tokens / step->seconds, floor_text, persist,
              ox_sim_resource_name(step->binding), 100 * step->binding_share, waits,

@@ -27,6 +27,7 @@ struct ox_prediction {
     uint64_t persist_steps;    /* 1: all are committed */
     double persist_seconds;    /* of a step that commits, where not all do */
     double floor_seconds;      /* not a number where the formulas have no answer */
+    double hidden_tokens;      /* of a step, from which the floor is compute's; infinite when millions are too few */
 };
 
 OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out);

@@ -278,6 +278,11 @@ const struct ox_prediction *ox_trainer_prediction(const struct ox_trainer *train
     return &trainer->prediction;
 }
 
+enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struct ox_advice out[OX_ADVICE_COUNT]) {
+    const struct ox_predict_input input = ox_trainer_predict_input(trainer);
+    return ox_advise(&input, &trainer->prediction, out);
+}
+
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer) {
     return ox_hf_model(trainer->folder);
 }

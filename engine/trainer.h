@@ -6,6 +6,7 @@
 #include "engine/config.h"
 #include "engine/engine.h"
 #include "engine/metrics.h"
+#include "engine/advise.h"
 #include "engine/predict.h"
 
 #include <signal.h>
@@ -42,6 +43,8 @@ void ox_trainer_close(struct ox_trainer **trainer);
 const struct ox_engine_plan *ox_trainer_plan(const struct ox_trainer *trainer);
 /* What its steps are predicted to take; of the nearest plan when the budget is too small. */
 const struct ox_prediction *ox_trainer_prediction(const struct ox_trainer *trainer);
+/* What would change that; of a plan that fits. */
+OX_MUST enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struct ox_advice out[OX_ADVICE_COUNT]);
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer);
 uint64_t ox_trainer_max_steps(const struct ox_trainer *trainer);
 /* plan.txt: the model, the step, the memory, the traffic. free() the text. */

@@ -495,10 +495,11 @@ void ox_machine_nominal(uint32_t cores, struct ox_machine *out) {
 }
 
 void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count) {
-    if (machine->drive_count == 0) {
-        machine->drives[machine->drive_count++] = nominal_drive;
+    if (machine->drives[0].read_rate <= 0) {
+        machine->drives[0] = nominal_drive;
     }
-    for (uint32_t i = machine->drive_count; i < drive_count && i < OX_MACHINE_DRIVES_MAX; i++) {
+    const uint32_t known = machine->drive_count > 0 ? machine->drive_count : 1;
+    for (uint32_t i = known; i < drive_count && i < OX_MACHINE_DRIVES_MAX; i++) {
         machine->drives[i] = machine->drives[i - 1];
     }
     machine->drive_count = (uint32_t)ox_min_u64(drive_count, OX_MACHINE_DRIVES_MAX);

@@ -84,7 +84,7 @@ OX_MUST enum ox_status ox_machine_check(const char *where, const struct ox_machi
  * follows from them says so. */
 void ox_machine_nominal(uint32_t cores, struct ox_machine *out);
 /* One drive for each that a run has: those of the machine in their order, the last of them again for what is more; a
- * nominal one where it has none. */
+ * nominal one where it has none. May be asked again with another number. */
 void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count);
 
 /* The machine as a profile (json_t of jansson, the caller's), which the reader gives back bit by bit. `measured` (may

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/trainer.h"
 
 #include <inttypes.h>
@@ -261,12 +262,24 @@ static json_t *lanes_json(const struct ox_sim_result *step, bool busy) {
 static void add_prediction(json_t *json, const struct ox_prediction *prediction) {
     const struct ox_sim_result *const step = &prediction->step;
     json_t *const more = json_pack(
-        "{s:f, s:o, s:s, s:f, s:o, s:o, s:s, s:b}", "predicted_seconds", step->seconds, "floor_seconds",
-        number(prediction->floor_seconds), "binding_resource", ox_sim_resource_name(step->binding), "binding_share",
-        step->binding_share, "predicted_busy_seconds", lanes_json(step, true), "predicted_stall_seconds",
-        lanes_json(step, false), "machine", prediction->machine->name, "profiled", prediction->profiled);
+        "{s:f, s:o, s:o, s:s, s:f, s:o, s:o, s:s, s:b}", "predicted_seconds", step->seconds, "floor_seconds",
+        number(prediction->floor_seconds), "hidden_tokens", number(prediction->hidden_tokens), "binding_resource",
+        ox_sim_resource_name(step->binding), "binding_share", step->binding_share,
+        "predicted_busy_seconds", lanes_json(step, true), "predicted_stall_seconds", lanes_json(step, false),
+        "machine", prediction->machine->name, "profiled", prediction->profiled);
     json_object_update(json, more);
     json_decref(more);
+}
+
+static json_t *advice_json(const struct ox_advice *advice) {
+    json_t *const all = json_object();
+    for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
+        const struct ox_advice *const a = &advice[kind];
+        json_object_set_new(all, ox_advice_name((enum ox_advice_kind)kind),
+                            a->known ? json_pack("{s:f, s:f}", "seconds", a->seconds, "speedup", a->speedup)
+                                     : json_null());
+    }
+    return all;
 }
 
 static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
@@ -292,18 +305,26 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     return json;
 }
 
-static enum ox_status print_plan(const struct ox_trainer *trainer, const struct ox_config *config, bool feasible) {
+/* `advice` may be NULL. */
+static enum ox_status print_plan(const struct ox_trainer *trainer, const struct ox_config *config, bool feasible,
+                                 const struct ox_advice *advice) {
     if (strcmp(config->format, "json") == 0) {
         json_t *const json = plan_json(trainer, feasible);
+        if (json != NULL && advice != NULL) {
+            json_object_set_new(json, "with_more", advice_json(advice));
+        }
         const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_INDENT(2));
         printf("\n");
         json_decref(json);
         return written < 0 ? ox_fail(OX_E_IO, "the plan could not be written to stdout") : OX_OK;
     }
-    char *text = NULL;
+    char *text = NULL, more[OX_ADVICE_TEXT_BYTES] = "";
     const enum ox_status status = ox_trainer_plan_text(trainer, false, &text);
+    if (status == OX_OK && advice != NULL) {
+        ox_advice_text(advice, more);
+    }
     if (status == OX_OK) {
-        printf("%s%s", feasible ? "" : "the nearest plan that exists, over the budget:\n", text);
+        printf("%s%s%s", feasible ? "" : "the nearest plan that exists, over the budget:\n", text, more);
         free(text);
     }
     return status;
@@ -331,16 +352,50 @@ static enum ox_status open_run(const struct ox_config *config, struct ox_trainer
     }
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
-    const enum ox_status printed = print_plan(*trainer, config, false);
+    const enum ox_status printed = print_plan(*trainer, config, false, NULL);
     fflush(stdout);
     return printed == OX_OK ? ox_fail(status, "%s", text) : printed;
 }
 
-int ox_cmd_plan(const struct ox_config *config) {
+/* A profile that is named for a plan may be of another machine: what memory is not given is that machine's, less an
+ * eighth for what no budget counts, and with a GPU its memory is the device's. */
+static enum ox_status take_memory(struct ox_config *config) {
+    struct ox_machine machine;
+    if (config->profile[0] == '\0' || (config->host_mem_bytes > 0 && config->device_mem_bytes > 0)) {
+        return OX_OK;
+    }
+    const enum ox_status status = ox_predict_machine(config->profile, 1, &machine);
+    if (status != OX_OK) {
+        return status;
+    }
+    char text[2][OX_SIZE_TEXT_BYTES];
+    if (config->host_mem_bytes == 0) {
+        config->host_mem_bytes = machine.host.memory_bytes - machine.host.memory_bytes / 8;
+        ox_log(OX_LOG_INFO, "--host-mem %s of the %s of %s", ox_size_text(config->host_mem_bytes, text[0]),
+               ox_size_text(machine.host.memory_bytes, text[1]), machine.name);
+    }
+    if (config->device_mem_bytes == 0 && machine.has_gpu) {
+        config->device_mem_bytes = machine.gpu.memory_bytes - machine.gpu.memory_bytes / 8;
+        ox_log(OX_LOG_INFO, "--device-mem %s of the %s of %s", ox_size_text(config->device_mem_bytes, text[0]),
+               ox_size_text(machine.gpu.memory_bytes, text[1]), machine.gpu.name);
+    }
+    return OX_OK;
+}
+
+int ox_cmd_plan(const struct ox_config *given) {
+    static struct ox_config config; /* tens of kilobytes */
     struct ox_trainer *trainer = NULL;
-    enum ox_status status = open_run(config, &trainer);
+    config = *given;
+    enum ox_status status = take_memory(&config);
     if (status == OX_OK) {
-        status = print_plan(trainer, config, true);
+        status = open_run(&config, &trainer);
+    }
+    struct ox_advice advice[OX_ADVICE_COUNT];
+    if (status == OX_OK) {
+        status = ox_trainer_advise(trainer, advice);
+    }
+    if (status == OX_OK) {
+        status = print_plan(trainer, &config, true, advice);
     }
     ox_trainer_close(&trainer);
     return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
@@ -356,7 +411,7 @@ static enum ox_status dry_run(const struct ox_trainer *trainer, const struct ox_
         printf("%s\n", yaml);
         free(yaml);
     }
-    return print_plan(trainer, config, true);
+    return print_plan(trainer, config, true, NULL);
 }
 
 int ox_cmd_train(const struct ox_config *config) {

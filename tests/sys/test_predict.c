@@ -11,14 +11,14 @@ static struct sys_process process;
 static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
 
 /* A machine whose compute takes so long that nothing else counts. */
-static void write_profile(const char *name, double flops, char *path) {
+static void write_profile(const char *name, double flops, const char *drives, char *path) {
     char text[1024];
     snprintf(text, sizeof text,
              "{\"offload_profile\": 2, \"name\": \"%s\", \"source\": \"a test\", \"task_seconds\": 1e-9, \"gpu\": null,"
              " \"host\": {\"memory_bytes\": 1e10, \"cores\": 4, \"dram_bytes_per_second\": 1e15,"
              " \"core_flops_per_second\": %g, \"flops_per_second\": %g,"
              " \"adam\": {\"threads\": 4, \"f32_seconds_per_param\": 1e-12}},"
-             " \"drives\": []}", name, flops, 4 * flops);
+             " \"drives\": [%s]}", name, flops, 4 * flops, drives);
     char file[64];
     snprintf(file, sizeof file, "%s.json", name);
     sys_write_file(file, text, path);
@@ -67,6 +67,44 @@ static void test_machines(const char *slow, const char *fast) {
     CHECK(number(one, "predicted_seconds") > 3.5 * seconds);
     json_decref(one);
     json_decref(a);
+}
+
+/* What would change the step: of a slow computer only the number of tokens, of a slow drive another one. */
+static void test_more(const char *slow, const char *drive) {
+    json_t *json = plan("", slow);
+    const json_t *more = json_object_get(json, "with_more");
+    const double seconds = number(json, "predicted_seconds");
+    CHECK(json_is_null(json_object_get(more, "device_memory")));
+    CHECK(number(json_object_get(more, "host_memory"), "speedup") == 1);
+    CHECK(number(json_object_get(more, "tokens"), "seconds") > 1.9 * seconds);
+    CHECK(fabs(number(json_object_get(more, "tokens"), "speedup") - 1) < 0.05);
+    json_decref(json);
+    char words[SYS_PATH_BYTES];
+    snprintf(words, sizeof words, "--persist-steps 1 --nvme %s:64MiB", test_folder());
+    json = plan(words, drive);
+    more = json_object_get(json, "with_more");
+    CHECK(number(json_object_get(more, "drive"), "speedup") > 1.8);
+    CHECK(number(json_object_get(more, "drive"), "speedup") < 2.2);
+    json_decref(json);
+    begin("plan", words);
+    sys_args_word(&args, "--profile=%s", drive);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "with one more drive: ") != NULL);
+    CHECK(strstr(process.outcome.out, "host memory: ") == NULL);
+    CHECK(strstr(process.outcome.out, "of the floor, ") != NULL);
+}
+
+/* Memory that is not given is that of the machine. */
+static void test_other_machine(void) {
+    sys_args_begin(&args, "plan");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_add(&args, "--seq-len 32 --format json --from-scratch --profile docs/profiles/rtx4090-1-drive.json");
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    const json_t *const budget = json_object_get(json, "budget_bytes");
+    CHECK(json_integer_value(json_object_get(budget, "device")) == 21000000000);
+    CHECK(json_integer_value(json_object_get(budget, "host")) == 112000000000);
+    json_decref(json);
 }
 
 /* Without --profile: the user's own, and without that a nominal machine, which is said. */
@@ -122,12 +160,16 @@ static void test_run(const char *fast) {
 }
 
 int main(void) {
-    char slow[SYS_PATH_BYTES], fast[SYS_PATH_BYTES];
+    char slow[SYS_PATH_BYTES], fast[SYS_PATH_BYTES], drive[SYS_PATH_BYTES];
     sys_write_model("llama", model_path);
     sys_write_text(20000, text_path);
-    write_profile("slow", 1e6, slow);
-    write_profile("fast", 1e7, fast);
+    write_profile("slow", 1e6, "", slow);
+    write_profile("fast", 1e7, "", fast);
+    write_profile("drive", 1e12, "{\"name\": \"slow\", \"read_bytes_per_second\": 1e6, \"write_bytes_per_second\": 1e6,"
+                  " \"mix_bytes_per_second\": 1e6, \"latency_seconds\": 1e-6, \"flush_seconds\": 1e-6}", drive);
     test_machines(slow, fast);
+    test_more(slow, drive);
+    test_other_machine();
     test_run(fast);
     test_standard_place(slow);
     return test_end();
