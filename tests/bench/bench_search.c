@@ -137,7 +137,8 @@ static bool run_case(const struct step_case *c, uint64_t seed, uint32_t placemen
     printf("  %-30s %9.4g s %9.4g s %9.4g s %7.3f %6u of %u %9.3f s\n", c->name, chosen, best, sum / fit, chosen / best,
            better, fit, planning);
     if (!good) {
-        printf("    better: tiles %u, depth %d, checkpoints %d, weights %d, state %d, gradients %d, overlap %d, early %d\n",
+        printf("    better: tiles %u, depth %d, checkpoints %d, weights %d, state %d, gradients %d, overlap %d, "
+               "early %d\n",
                best_wish.tiles, best_wish.prefetch_depth, best_wish.act_tier, best_wish.weights_tier,
                best_wish.state_tier, best_wish.grad_tier, best_wish.overlap, best_wish.early_units);
     }

@@ -173,8 +173,8 @@ static double run_sample(uint64_t seed, uint32_t first, uint32_t past, double li
     return worst;
 }
 
-/* Where the search once lost. The first it still loses, by a tenth: the best needs another number of tiles, another home
- * of checkpoints and another order of planes at once. */
+/* Where the search once lost. The first it still loses, by a tenth: the best needs another number of tiles, another
+ * home of checkpoints and another order of planes at once. */
 static const struct {
     uint64_t seed;
     uint32_t placement;
