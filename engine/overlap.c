@@ -9,7 +9,6 @@
 
 #include "base/assert.h"
 
-#include <math.h>
 #include <string.h>
 
 /* So many steps without clipping let the next one assume that it is not clipped either. */
