@@ -70,10 +70,10 @@ static enum ox_status choose(struct ox_search *s) {
         return status;
     }
     ox_search_run(s);
-    if (!s->found) {
+    if (!s->best.fits) {
         return refuse(s);
     }
-    s->in->placement = s->best.placement;
+    s->in->placement = s->best.made.placement;
     s->with_eval = true;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
         s->table->shards[i].homes = s->best_homes[i];

@@ -26,7 +26,14 @@ struct ox_candidate {
 enum { OX_CANDIDATE_ORDERS = 16 };
 extern const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS];
 
-enum { OX_TRIED_MAX = 1024, OX_CUTS_MAX = 64 };
+/* A candidate and what came of it. */
+struct ox_tried {
+    struct ox_candidate asked, made;
+    bool fits;
+    double seconds; /* simulated, or the least it can be where that is too long already */
+};
+
+enum { OX_TRIED_MAX = 1024, OX_STARTS_MAX = 24, OX_CUTS_MAX = 64 };
 
 /* Whether the drives hold a store with these spool extents. */
 struct ox_cut {
@@ -44,13 +51,11 @@ struct ox_search {
     bool with_eval; /* both are built, and have to fit */
     struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */
     struct ox_homes *homes, *best_homes; /* per unit */
-    struct ox_candidate best;
-    double best_seconds;
-    bool found;
+    struct ox_tried best;
     struct ox_placement nearest; /* of those that do not fit */
     uint64_t nearest_short;      /* bytes over budget, all tiers together */
     uint64_t effort;             /* tasks built and simulated so far */
-    struct ox_candidate tried[OX_TRIED_MAX];
+    struct ox_tried tried[OX_TRIED_MAX];
     uint32_t tried_count;
     struct ox_cut cuts[OX_CUTS_MAX];
     uint32_t cut_count;
@@ -74,6 +79,38 @@ bool ox_search_fit_eval(struct ox_search *s, const struct ox_candidate *candidat
 
 /* The tier that a wish means where host and device are one memory. */
 enum ox_tier ox_search_wished(enum ox_tier tier, bool unified);
+
+/* ---- what may be chosen (offload/placement_choices.c) ------------------------------------------ */
+
+/* Chunks in flight in the optimizer's stream: so many that a drive is busy while others are checked and updated. */
+enum { OX_SLOTS_DEEP = 32, OX_SLOTS_MIDDLE = 8, OX_SLOTS_SHALLOW = 3 };
+
+/* In this order they are changed one at a time. */
+enum ox_choice {
+    OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_EARLY, OX_CHOICE_DEPTH,
+    OX_CHOICE_SLOTS, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER, OX_CHOICE_COUNT
+};
+enum { OX_CHOICES_MAX = 40 };
+struct ox_choices {
+    struct ox_candidate at[OX_CHOICES_MAX];
+    uint32_t count;
+};
+
+/* Adds candidates that differ from `from` in one thing alone; `from` itself may be among them. What is wished is not
+ * changed. */
+typedef void ox_choice_fn(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out);
+extern ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT];
+
+bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *b);
+
+/* Whether wish and budget allow it. */
+bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier);
+bool ox_choice_overlap(const struct ox_search *s, bool overlap);
+bool ox_choice_device_weights(const struct ox_search *s);
+/* How many of the last units are updated in backward, at so many of OX_CHOICE_QUARTERS: what the update replaces must
+ * stay on the drives. */
+enum { OX_CHOICE_QUARTERS = 4 };
+uint32_t ox_choice_early_units(const struct ox_search *s, uint32_t quarters);
 
 /* ---- the search (offload/placement_search.c) --------------------------------------------------- */
 

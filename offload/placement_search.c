@@ -3,16 +3,12 @@
  *
  * The search begins with every number of tiles and home of checkpoints, each in the largest form that fits: these
  * decide what travels. From the best of them it changes one or two things at a time as long as that pays. Then it
- * begins once more with smaller forms. Its effort is counted in tasks, not seconds, so that the same input always has
- * the same answer. */
+ * begins once more with smaller forms, and last it climbs from the best of every other beginning too. Its effort is
+ * counted in tasks, not seconds, so that the same input always has the same answer. */
 #include "offload/placement_internal.h"
 
 #include "base/bytes.h"
 
-#include <string.h>
-
-/* Chunks in flight in the optimizer's stream: so many that a drive is busy while others are checked and updated. */
-enum { SLOTS_DEEP = 32, SLOTS_MIDDLE = 8, SLOTS_SHALLOW = 3 };
 /* A task simulated costs as much as so many built; so many in all are what the search may take, about a third of
  * a second. */
 enum { SIMULATED_COST = 8 };
@@ -27,112 +23,102 @@ static const double EQUAL = 1e-4;
 
 /* ---- judging ------------------------------------------------------------------------------------ */
 
-static bool same(const struct ox_candidate *a, const struct ox_candidate *b) {
-    const struct ox_placement *const x = &a->placement, *const y = &b->placement;
-    return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
-           x->stage_slots == y->stage_slots && x->overlap == y->overlap && x->early_units == y->early_units &&
-           a->order == b->order && a->ranking == b->ranking && a->device_weights == b->device_weights;
+static bool better(const struct ox_tried *a, const struct ox_tried *b) {
+    return a->fits && (!b->fits || a->seconds < b->seconds * (1 - EQUAL));
 }
 
-/* Of a series of candidates: what it has found last. */
-struct outcome {
-    bool fits;
-    double seconds; /* simulated, or the least it can be where that is too long already */
-};
-
-static struct outcome judge(struct ox_search *s, const struct ox_candidate *candidate) {
-    if (!ox_search_fit_train(s, candidate)) {
-        return (struct outcome){.fits = false};
-    }
-    const double enough = s->best_seconds * (1 - EQUAL);
-    double seconds = ox_sim_least_seconds(&s->setup, s->train);
-    s->effort += s->train->task_count;
-    if (s->found && seconds >= enough) {
-        return (struct outcome){.fits = true, .seconds = seconds};
-    }
-    if (!ox_search_fit_eval(s, candidate)) {
-        return (struct outcome){.fits = false};
-    }
+static void simulate(struct ox_search *s, struct ox_tried *tried) {
     struct ox_sim_result result;
     ox_sim_run(s->sim, s->train, &s->setup, &result);
     s->effort += (uint64_t)s->train->task_count * SIMULATED_COST;
-    if (!s->found || result.seconds < enough) {
-        s->found = true;
-        s->best = *candidate;
-        s->best.placement = s->in->placement; /* as it came to be */
-        s->best_seconds = result.seconds;
+    tried->seconds = result.seconds;
+    tried->made.placement = s->in->placement;
+    if (better(tried, &s->best)) {
+        s->best = *tried;
         for (uint32_t i = 0; i < s->table->unit_count; i++) {
             s->best_homes[i] = s->table->shards[i].homes;
         }
     }
-    return (struct outcome){.fits = true, .seconds = result.seconds};
 }
 
-/* ---- what may be chosen ------------------------------------------------------------------------- */
-
-static bool act_tier_allowed(const struct ox_search *s, enum ox_tier tier) {
-    const bool unified = s->in->budget.unified;
-    if (s->wish->act_tier < OX_TIER_COUNT) {
-        return ox_search_wished(s->wish->act_tier, unified) == ox_search_wished(tier, unified) &&
-               !(unified && tier == OX_TIER_DEVICE);
+static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *candidate) {
+    struct ox_tried tried = {.asked = *candidate, .made = *candidate};
+    tried.fits = ox_search_fit_train(s, candidate);
+    if (!tried.fits) {
+        return tried;
     }
-    return tier == OX_TIER_NVME ? s->in->budget.nvme_bytes > 0 : tier == OX_TIER_HOST || !unified;
-}
-
-static bool overlap_allowed(const struct ox_search *s, bool overlap) {
-    return (s->wish->overlap < 0 || overlap == (s->wish->overlap == 1)) && !(overlap && s->in->model.eval_only);
-}
-
-/* How many of the last units are updated in backward, of QUARTERS choices: what the update replaces must stay on the
- * drives. */
-enum { QUARTERS = 5 };
-static uint32_t early_units(const struct ox_search *s, uint32_t quarters) {
-    const uint32_t unit_count = s->table->unit_count;
-    if (s->in->budget.nvme_bytes == 0 || ox_plan_generations(&s->in->budget) < 2) {
-        return 0;
-    }
-    if (s->wish->early_units >= 0) {
-        return (uint32_t)ox_min_u64((uint64_t)s->wish->early_units, unit_count);
-    }
-    /* Who asks for overlap and not for none of it means some. */
-    const uint32_t least = s->wish->overlap == 1;
-    return (uint32_t)ox_max_u64((uint64_t)unit_count * quarters / (QUARTERS - 1), least);
-}
-
-static bool order_allowed(const struct ox_search *s, const char *order) {
-    return !(strchr(order, 'w') != NULL && s->wish->weights_tier < OX_TIER_COUNT) &&
-           !(strchr(order, 'g') != NULL && (s->wish->grad_tier < OX_TIER_COUNT || s->in->model.eval_only)) &&
-           !(strchr(order, 's') != NULL && (s->wish->state_tier < OX_TIER_COUNT || s->in->model.eval_only));
-}
-
-static void try(struct ox_search *s, const struct ox_candidate *candidate) {
-    for (uint32_t i = 0; i < s->tried_count; i++) {
-        if (same(&s->tried[i], candidate)) {
-            return;
+    tried.seconds = ox_sim_least_seconds(&s->setup, s->train);
+    tried.made.placement = s->in->placement;
+    s->effort += s->train->task_count;
+    if (better(&tried, &s->best)) {
+        tried.fits = ox_search_fit_eval(s, candidate);
+        if (tried.fits) {
+            simulate(s, &tried);
         }
     }
-    if (s->tried_count < OX_TRIED_MAX && s->effort < EFFORT_MAX) {
-        s->tried[s->tried_count++] = *candidate;
-        (void)judge(s, candidate);
+    return tried;
+}
+
+/* Once for each candidate, as far as the effort allows it: a plan that fits is looked for until there is one. */
+static struct ox_tried try(struct ox_search *s, const struct ox_candidate *candidate) {
+    for (uint32_t i = 0; i < s->tried_count; i++) {
+        if (ox_candidate_same(&s->tried[i].asked, candidate)) {
+            return s->tried[i];
+        }
+    }
+    const bool room = s->tried_count < OX_TRIED_MAX;
+    if (s->best.fits && (!room || s->effort >= EFFORT_MAX)) {
+        return (struct ox_tried){.fits = false};
+    }
+    const struct ox_tried tried = judge(s, candidate);
+    if (room) {
+        s->tried[s->tried_count++] = tried;
+    }
+    return tried;
+}
+
+/* ---- one or two things at a time ----------------------------------------------------------------- */
+
+/* What depends on each other: an early update needs its gradient only to be kept, a late one reads it, so what stays in
+ * memory goes with when the optimizer runs; both sorts of transfers ahead share what room there is. */
+static const enum ox_choice pairs[][2] = {{OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS}};
+
+static void try_all(struct ox_search *s, const struct ox_choices *choices, struct ox_tried *at) {
+    for (uint32_t i = 0; i < choices->count; i++) {
+        const struct ox_tried tried = try(s, &choices->at[i]);
+        if (better(&tried, at)) {
+            *at = tried;
+        }
     }
 }
 
-/* Every way in which the optimizer may overlap, else like `from`. */
-static void try_overlap(struct ox_search *s, struct ox_candidate from) {
-    for (int quarters = 0; quarters < QUARTERS && overlap_allowed(s, true); quarters++) {
-        from.placement.overlap = true;
-        from.placement.early_units = early_units(s, (uint32_t)quarters);
-        try(s, &from);
-    }
-    if (overlap_allowed(s, false)) {
-        from.placement.overlap = false;
-        from.placement.early_units = 0;
-        try(s, &from);
+static void change_one(struct ox_search *s, enum ox_choice choice, const struct ox_candidate *from,
+                       struct ox_tried *at) {
+    struct ox_choices choices = {.count = 0};
+    ox_choice_fns[choice](s, *from, &choices);
+    try_all(s, &choices, at);
+}
+
+static void change_two(struct ox_search *s, const enum ox_choice pair[2], struct ox_tried *at) {
+    struct ox_choices choices = {.count = 0};
+    ox_choice_fns[pair[0]](s, at->made, &choices);
+    for (uint32_t i = 0; i < choices.count; i++) {
+        change_one(s, pair[1], &choices.at[i], at);
     }
 }
 
-static bool device_weights_free(const struct ox_search *s) {
-    return !s->in->budget.unified && s->wish->weights_tier == OX_TIER_COUNT;
+/* Until nothing helps. */
+static void climb(struct ox_search *s, struct ox_tried at) {
+    for (double before = 0; before != at.seconds;) {
+        before = at.seconds;
+        for (int choice = 0; choice < OX_CHOICE_COUNT; choice++) {
+            const struct ox_candidate from = at.made;
+            change_one(s, (enum ox_choice)choice, &from, &at);
+        }
+        for (unsigned i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+            change_two(s, pairs[i], &at);
+        }
+    }
 }
 
 /* ---- where to begin ------------------------------------------------------------------------------ */
@@ -140,16 +126,16 @@ static bool device_weights_free(const struct ox_search *s) {
 static const struct rung {
     uint8_t depth, slots;
     bool overlap;
-} rungs[] = {{2, SLOTS_DEEP, true},    {2, SLOTS_MIDDLE, true},  {2, SLOTS_SHALLOW, true},
-             {1, 2, true},             {2, SLOTS_DEEP, false},   {2, SLOTS_MIDDLE, false},
-             {2, SLOTS_SHALLOW, false}, {1, 2, false},           {0, 1, true},
+} rungs[] = {{2, OX_SLOTS_DEEP, true},    {2, OX_SLOTS_MIDDLE, true},  {2, OX_SLOTS_SHALLOW, true},
+             {1, 2, true},             {2, OX_SLOTS_DEEP, false},   {2, OX_SLOTS_MIDDLE, false},
+             {2, OX_SLOTS_SHALLOW, false}, {1, 2, false},           {0, 1, true},
              {0, 1, false}};
 enum { RUNG_COUNT = sizeof rungs / sizeof *rungs };
 
 /* A wished depth is on one size of rungs alone. */
 static bool rung_allowed(const struct ox_search *s, const struct rung *rung) {
     const int32_t wish = s->wish->prefetch_depth;
-    return overlap_allowed(s, rung->overlap) && (wish < 0 || ox_min_u64((uint64_t)wish, 2) == rung->depth);
+    return ox_choice_overlap(s, rung->overlap) && (wish < 0 || ox_min_u64((uint64_t)wish, 2) == rung->depth);
 }
 
 /* Backward is about three quarters of a step's compute, so it takes as much of the optimizer. */
@@ -160,7 +146,7 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
         .device_weights = true,
         .placement = {.tiles = tiles, .prefetch_depth = wish >= 0 ? (uint32_t)wish : rung->depth,
                       .act_tier = act_tier, .stage_slots = rung->slots, .overlap = rung->overlap,
-                      .early_units = rung->overlap ? early_units(s, 3) : 0}};
+                      .early_units = rung->overlap ? ox_choice_early_units(s, 3) : 0}};
 }
 
 /* Whether it can be left: a plan is there, and this one's smallest form does not fit. */
@@ -170,49 +156,51 @@ static bool hopeless(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier)
         least = rung_allowed(s, &rungs[i]) ? &rungs[i] : least;
     }
     const struct ox_candidate candidate = candidate_on(s, least, tiles, act_tier);
-    return s->found && !ox_search_fit_train(s, &candidate);
+    return s->best.fits && !ox_search_fit_train(s, &candidate);
 }
 
 /* The largest form that fits: transfers run ahead and steps overlap as far as there is room for that. */
-static struct outcome begin(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
-    struct outcome outcome = {.fits = false};
+static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+    struct ox_tried outcome = {.fits = false};
     bool failed = false;
     for (int i = 0; i < RUNG_COUNT && !outcome.fits; i++) {
         if (!rung_allowed(s, &rungs[i])) {
             continue;
         }
         struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
-        outcome = judge(s, &candidate);
+        outcome = try(s, &candidate);
         if (!outcome.fits && !failed && hopeless(s, tiles, act_tier)) {
             break;
         }
         failed = true;
         candidate.device_weights = false; /* without copies for the optimizer there and back */
-        if (outcome.fits && outcome.seconds < NEAR * s->best_seconds && device_weights_free(s)) {
-            try(s, &candidate);
+        if (outcome.fits && outcome.seconds < NEAR * s->best.seconds && ox_choice_device_weights(s)) {
+            (void)try(s, &candidate);
         }
     }
     return outcome;
 }
 
 /* All forms: where little fits, one that leaves more room for planes may be faster. */
-static struct outcome begin_again(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+static struct ox_tried begin_again(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
     for (int i = 0; i < RUNG_COUNT; i++) {
         if (rung_allowed(s, &rungs[i]) && rungs[i].overlap) {
-            try_overlap(s, candidate_on(s, &rungs[i], tiles, act_tier));
+            const struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
+            struct ox_tried unused = {.fits = false};
+            change_one(s, OX_CHOICE_OVERLAP, &candidate, &unused);
         }
     }
-    return (struct outcome){.fits = false};
+    return (struct ox_tried){.fits = false};
 }
 
-typedef struct outcome begin_fn(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier);
+typedef struct ox_tried begin_fn(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier);
 
 static void begin_series(struct ox_search *s, enum ox_tier act_tier, begin_fn *begin_one) {
     const uint32_t micro_batches = s->in->model.micro_batches;
     double last = 0;
     uint32_t worse_count = 0;
     for (uint32_t tiles = 1; worse_count < 2 || s->effort < EFFORT_ALL_TRIED; tiles *= 2) {
-        const struct outcome outcome = begin_one(s, (uint32_t)ox_min_u64(tiles, micro_batches), act_tier);
+        const struct ox_tried outcome = begin_one(s, (uint32_t)ox_min_u64(tiles, micro_batches), act_tier);
         if (outcome.fits) {
             worse_count = last > 0 && outcome.seconds >= last ? worse_count + 1 : 0;
             last = outcome.seconds;
@@ -226,7 +214,7 @@ static void begin_series(struct ox_search *s, enum ox_tier act_tier, begin_fn *b
 static void begin_all(struct ox_search *s, begin_fn *begin_one) {
     static const enum ox_tier tiers[] = {OX_TIER_HOST, OX_TIER_DEVICE, OX_TIER_NVME};
     for (int i = 0; i < OX_TIER_COUNT; i++) {
-        if (!act_tier_allowed(s, tiers[i])) {
+        if (!ox_choice_act_tier(s, tiers[i])) {
             continue;
         }
         if (s->wish->tiles > 0) {
@@ -237,94 +225,42 @@ static void begin_all(struct ox_search *s, begin_fn *begin_one) {
     }
 }
 
-/* ---- one thing at a time ------------------------------------------------------------------------- */
+/* ---- all of it ----------------------------------------------------------------------------------- */
 
-/* What stays in memory and when the optimizer runs depend on each other: an early update needs its gradient only to be
- * kept, a late one reads it. */
-static void try_homes(struct ox_search *s) {
-    for (uint8_t order = 0; order < OX_CANDIDATE_ORDERS; order++) {
-        struct ox_candidate other = s->best;
-        other.order = order;
-        if (order_allowed(s, ox_candidate_orders[order])) {
-            try_overlap(s, other);
+/* Of each number of tiles with each home of checkpoints the best that was tried, the best of all first. */
+static uint32_t best_of_each(const struct ox_search *s, struct ox_tried *out) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->tried_count; i++) {
+        const struct ox_tried *const tried = &s->tried[i];
+        const struct ox_placement *const x = &tried->made.placement;
+        uint32_t at = 0;
+        while (at < count && (out[at].made.placement.tiles != x->tiles ||
+                              out[at].made.placement.act_tier != x->act_tier)) {
+            at++;
         }
-    }
-    for (uint8_t ranking = 0; ranking < OX_RANKING_COUNT; ranking++) {
-        struct ox_candidate other = s->best;
-        other.ranking = ranking;
-        try(s, &other);
-    }
-    if (device_weights_free(s)) {
-        struct ox_candidate other = s->best;
-        other.device_weights = !other.device_weights;
-        try(s, &other);
-    }
-}
-
-/* A wished depth comes with the slots it began with. */
-static void try_ahead(struct ox_search *s) {
-    static const uint8_t slots[] = {1, 2, SLOTS_SHALLOW, SLOTS_MIDDLE, SLOTS_DEEP};
-    for (uint32_t depth = 0; depth < 4 && s->wish->prefetch_depth < 0; depth++) {
-        for (unsigned i = 0; i < sizeof slots; i++) {
-            struct ox_candidate other = s->best;
-            other.placement.prefetch_depth = depth;
-            other.placement.stage_slots = slots[i];
-            try(s, &other);
-        }
-    }
-}
-
-/* The number of early units more finely: how long the optimizer of a step takes beside its own backward, and how long
- * beside the next forward, is balanced by single units. */
-static void try_early(struct ox_search *s) {
-    const uint32_t unit_count = s->table->unit_count;
-    for (uint32_t by = unit_count / 8; by > 0 && s->wish->early_units < 0; by /= 2) {
-        for (int sign = -1; sign <= 1; sign += 2) {
-            struct ox_candidate other = s->best;
-            const uint32_t at = other.placement.early_units;
-            other.placement.early_units = sign < 0 ? at - by : at + by;
-            if (at > 0 && (sign < 0 ? at > by : at + by <= unit_count)) {
-                try(s, &other);
+        if (tried->fits && (at < count ? better(tried, &out[at]) : count < OX_STARTS_MAX)) {
+            count += at == count;
+            for (; at > 0 && better(tried, &out[at - 1]); at--) {
+                out[at] = out[at - 1];
             }
+            out[at] = *tried;
         }
     }
-}
-
-static void try_tiles(struct ox_search *s) {
-    const uint32_t micro_batches = s->in->model.micro_batches, at = s->best.placement.tiles;
-    const uint32_t others[] = {at - 1, at + 1, at / 2, at * 2};
-    for (unsigned i = 0; i < sizeof others / sizeof *others && s->wish->tiles == 0; i++) {
-        struct ox_candidate other = s->best;
-        other.placement.tiles = others[i];
-        if (others[i] >= 1 && others[i] <= micro_batches) {
-            try(s, &other);
-        }
-    }
-    for (int tier = OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
-        struct ox_candidate other = s->best;
-        other.placement.act_tier = (enum ox_tier)tier;
-        if (act_tier_allowed(s, (enum ox_tier)tier)) {
-            try(s, &other);
-        }
-    }
-}
-
-static void climb(struct ox_search *s) {
-    for (double before = 0; before != s->best_seconds;) {
-        before = s->best_seconds;
-        try_overlap(s, s->best);
-        try_homes(s);
-        try_early(s);
-        try_ahead(s);
-        try_tiles(s);
-    }
+    return count;
 }
 
 void ox_search_run(struct ox_search *s) {
     begin_all(s, begin);
-    if (s->found) {
-        climb(s);
-        begin_all(s, begin_again);
-        climb(s);
+    if (!s->best.fits) {
+        return;
     }
+    climb(s, s->best);
+    begin_all(s, begin_again);
+    climb(s, s->best);
+    struct ox_tried starts[OX_STARTS_MAX];
+    const uint32_t count = best_of_each(s, starts);
+    for (uint32_t i = 0; i < count && starts[i].seconds < NEAR * s->best.seconds; i++) {
+        climb(s, starts[i]);
+    }
+    climb(s, s->best);
 }
