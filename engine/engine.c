@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/pool.h"
+#include "engine/ops_optim.h"
 #include "offload/sim.h"
 
 #include <stdlib.h>
@@ -229,6 +230,7 @@ static enum ox_status open_parts(struct ox_engine *engine) {
     enum ox_status status = ox_cpu_device_open(&device, &engine->device);
     if (status == OX_OK) {
         ox_ops_init_cpu(&engine->ops);
+        ox_ops_optim_init_cpu(&engine->ops);
         status = open_memory(engine);
     }
     if (status == OX_OK) {

@@ -238,7 +238,40 @@ struct ox_op_rope_table {
     uint32_t contexts, half_dim;
 };
 
-/* One entry per operation; no entry is NULL. */
+/* The numbers of an update as cpu_optim/adam.h derives and names them. */
+struct ox_op_adam_hyper {
+    float beta1, beta2, eps, learning_rate;
+    float one_minus_beta1, one_minus_beta2;
+    float m_scale, v_scale;
+    float decay_factor, grad_scale;
+    uint64_t seed, step;
+};
+
+/* The optimizer on elements [first, first + count) of a unit whose weights, state and gradient all lie on the device,
+ * in place and with the bits of cpu_optim/optim.h. This folder may not know that one: `kind` and `moments` are numbers
+ * of its enumerations, and so is `isa`, which concerns the CPU device alone. */
+struct ox_op_adam {
+    uint16_t *hi;        /* (elem_count) */
+    void *state;         /* of elem_count elements in one piece, laid out as ox_state_layout_of says: lo | m | v */
+    const void *grad;    /* (elem_count), bfloat16 or float */
+    uint64_t *nonfinite; /* (1), added to: elements whose moments or master are not finite any more */
+    uint64_t elem_count, first, count;
+    uint32_t kind, moments, isa;
+    uint32_t stream; /* names the unit for random roundings */
+    bool grad_bf16, decay;
+    struct ox_op_adam_hyper hyper;
+};
+
+/* Partial sums of squares of a gradient in double, one for each 2048 elements, in the order and with the bits of
+ * ox_sumsq_partials (cpu_optim/adam.h). */
+struct ox_op_square_sums {
+    double *partials; /* (count / 2048, rounded up) */
+    const void *grad; /* (count), bfloat16 or float */
+    uint64_t count;
+    bool grad_bf16;
+};
+
+/* One entry per operation; no entry is NULL once the engine has opened its device. */
 struct ox_ops {
     const char *name;
     enum ox_status (*zero)(struct ox_lane *, const struct ox_op_zero *);
@@ -261,12 +294,22 @@ struct ox_ops {
     enum ox_status (*attention_backward)(struct ox_lane *, const struct ox_op_attention_backward *);
     enum ox_status (*attention_cached)(struct ox_lane *, const struct ox_op_attention_cached *);
     enum ox_status (*head)(struct ox_lane *, const struct ox_op_head *);
+    enum ox_status (*adam)(struct ox_lane *, const struct ox_op_adam *);
+    enum ox_status (*square_sums)(struct ox_lane *, const struct ox_op_square_sums *);
     /* Current mark of the lane: done when all operations queued so far are done. */
     enum ox_status (*mark)(struct ox_lane *, struct ox_mark *out);
 };
 
-/* Fills every entry for lanes of the CPU device. */
+/* Fills the entries for lanes of the CPU device, but for those of the optimizer, which is cpu_optim's there: they stay
+ * NULL until who knows both fills them (engine/ops_optim.h). */
 void ox_ops_init_cpu(struct ox_ops *ops);
+
+/* Queues an operation that this folder does not know on a lane of the CPU device: `run` is given the device's threads
+ * and a copy of `args`. */
+struct ox_pool;
+typedef void ox_ops_cpu_fn(struct ox_pool *pool, const void *args);
+enum { OX_OPS_CPU_ARGS_BYTES = 224 };
+OX_MUST enum ox_status ox_ops_cpu_submit(struct ox_lane *lane, ox_ops_cpu_fn *run, const void *args, size_t bytes);
 
 /* Scratch an operation needs, in bytes, a function of shapes and device threads alone. */
 uint64_t ox_ops_norm_scratch_bytes(uint32_t cols, uint32_t threads);

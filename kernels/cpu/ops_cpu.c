@@ -128,6 +128,23 @@ static enum ox_status head(struct ox_lane *lane, const struct ox_op_head *op) {
     return submit(lane, ox_cpu_head, OX_OPS_HEAD, op, sizeof *op);
 }
 
+struct other_op {
+    ox_ops_cpu_fn *run;
+    _Alignas(16) unsigned char args[OX_OPS_CPU_ARGS_BYTES];
+};
+
+static void run_other(const struct ox_cpu *cpu, const void *args) {
+    const struct other_op *const other = args;
+    other->run(cpu->pool, other->args);
+}
+
+enum ox_status ox_ops_cpu_submit(struct ox_lane *lane, ox_ops_cpu_fn *run, const void *args, size_t bytes) {
+    struct other_op other = {.run = run};
+    OX_ASSERT(bytes <= sizeof other.args);
+    memcpy(other.args, args, bytes);
+    return submit(lane, run_other, OX_OPS_OTHER, &other, sizeof other);
+}
+
 static enum ox_status nothing(void *owner, const void *args) {
     (void)owner;
     (void)args;

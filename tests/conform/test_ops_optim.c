@@ -1,0 +1,146 @@
+/* The optimizer on the compute lane: the bits of cpu_optim's own calls, for every format, in any division of a unit. */
+#include "base/planes.h"
+#include "cpu_optim/optim.h"
+#include "engine/ops_optim.h"
+#include "tests/conform/test_ops.h"
+
+enum { ELEMS = 12 * 2048, BORDER = 5 * OX_Q8_BLOCK };
+
+struct unit {
+    struct ox_state_format format;
+    bool grad_bf16;
+    uint64_t bytes; /* of the state */
+    uint16_t *hi;
+    void *state, *grad;
+    uint64_t *nonfinite;
+};
+
+/* Values that a few steps may have led to; one gradient is infinite. */
+static void open_unit(struct ox_state_format format, bool grad_bf16, struct unit *out) {
+    *out = (struct unit){.format = format, .grad_bf16 = grad_bf16};
+    out->bytes = ox_state_layout_of(format, ELEMS).bytes;
+    out->hi = guarded(ELEMS * sizeof(uint16_t));
+    out->state = guarded(out->bytes);
+    out->grad = guarded(ELEMS * (grad_bf16 ? 2 : 4));
+    out->nonfinite = guarded(sizeof(uint64_t));
+    memset(out->state, 0, out->bytes);
+    const int kept = guard_count;
+    float *const values = random_floats(ELEMS, 1, 0.02);
+    const struct ox_state_planes planes = ox_state_planes_at(format, out->state, ELEMS, 0);
+    CHECK(ox_state_master_set(format.moments, out->hi, planes.lo, ELEMS, values) == 0);
+    fill_normal(values, ELEMS, 2, 1e-3);
+    CHECK(ox_state_moment_set(format.moments, OX_MOMENT_M, &planes, ELEMS, values) == 0);
+    for (int i = 0; i < ELEMS; i++) {
+        values[i] *= values[i];
+    }
+    CHECK(!ox_optim_has_v(format.kind) || ox_state_moment_set(format.moments, OX_MOMENT_V, &planes, ELEMS, values) == 0);
+    fill_normal(values, ELEMS, 3, 1e-2);
+    values[BORDER + 1] = INFINITY;
+    if (grad_bf16) {
+        for (int i = 0; i < ELEMS; i++) {
+            ((uint16_t *)out->grad)[i] = ox_bf16_from_f32(values[i]);
+        }
+    } else {
+        memcpy(out->grad, values, ELEMS * sizeof *values);
+    }
+    *out->nonfinite = 40;
+    guards_end(kept);
+}
+
+static struct ox_adam_hyper hyper(void) {
+    struct ox_adam_hyper out;
+    ox_adam_hyper_init(&(struct ox_adam_settings){.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                                                  .weight_decay = 0.1, .grad_scale = 0.5, .step = 3, .seed = 5}, &out);
+    return out;
+}
+
+static void update_by_op(struct lab *lab, const struct unit *unit) {
+    const struct ox_adam_hyper numbers = hyper();
+    const uint64_t borders[] = {0, BORDER, ELEMS};
+    for (int i = 0; i < 2; i++) {
+        REQUIRE_OK(lab->ops.adam(lab->lane, &(struct ox_op_adam){
+            .hi = unit->hi, .state = unit->state, .grad = unit->grad, .nonfinite = unit->nonfinite,
+            .elem_count = ELEMS, .first = borders[i], .count = borders[i + 1] - borders[i],
+            .kind = unit->format.kind, .moments = unit->format.moments, .isa = OX_ISA_SCALAR, .stream = 7,
+            .grad_bf16 = unit->grad_bf16, .decay = i == 0, .hyper = ox_ops_hyper(&numbers)}));
+    }
+    lab_finish(lab);
+}
+
+static void update_by_call(const struct unit *unit) {
+    const struct ox_adam_hyper numbers = hyper();
+    const uint64_t borders[] = {0, BORDER, ELEMS};
+    for (int i = 0; i < 2; i++) {
+        const struct ox_update_span span = {
+            .hi = unit->hi + borders[i], .hi_out = unit->hi + borders[i],
+            .state = ox_state_planes_at(unit->format, unit->state, ELEMS, borders[i]),
+            .grad = (const unsigned char *)unit->grad + borders[i] * (unit->grad_bf16 ? 2 : 4),
+            .grad_dtype = unit->grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32,
+            .decay = i == 0, .stream = 7, .first = borders[i], .count = borders[i + 1] - borders[i]};
+        *unit->nonfinite += ox_update_run(ox_isa_best(), unit->format, &span, &numbers);
+    }
+}
+
+static void test_adam(struct lab *lab, struct ox_state_format format, bool grad_bf16) {
+    struct unit expected, unit;
+    open_unit(format, grad_bf16, &expected);
+    open_unit(format, grad_bf16, &unit);
+    update_by_call(&expected);
+    update_by_op(lab, &unit);
+    CHECK(*expected.nonfinite == 41 && *unit.nonfinite == 41);
+    /* which NaN it is stays open */
+    const struct ox_state_planes a = ox_state_planes_at(format, expected.state, ELEMS, 0);
+    const struct ox_state_planes b = ox_state_planes_at(format, unit.state, ELEMS, 0);
+    float *const x = floats(ELEMS), *const y = floats(ELEMS);
+    for (int plane = 0; plane < 2 + ox_optim_has_v(format.kind); plane++) {
+        const enum ox_moment which = plane == 1 ? OX_MOMENT_M : OX_MOMENT_V;
+        if (plane == 0) {
+            ox_state_master_get(format.moments, expected.hi, a.lo, ELEMS, x);
+            ox_state_master_get(format.moments, unit.hi, b.lo, ELEMS, y);
+        } else {
+            ox_state_moment_get(format.moments, which, &a, ELEMS, x);
+            ox_state_moment_get(format.moments, which, &b, ELEMS, y);
+        }
+        x[BORDER + 1] = y[BORDER + 1] = 0;
+        CHECK(memcmp(x, y, ELEMS * sizeof *x) == 0);
+    }
+    guards_end(0);
+}
+
+static void test_square_sums(struct lab *lab, uint64_t count, bool grad_bf16) {
+    float *const values = random_floats(count, 9, 1e-2);
+    uint16_t *const packed = guarded(count * 2);
+    for (uint64_t i = 0; i < count; i++) {
+        packed[i] = ox_bf16_from_f32(values[i]);
+    }
+    const void *const grad = grad_bf16 ? (const void *)packed : values;
+    const uint64_t partials = (count + OX_NORM_BLOCK - 1) / OX_NORM_BLOCK;
+    double *const expected = doubles(partials), *const sums = doubles(partials);
+    struct ox_pool *pool = NULL;
+    REQUIRE_OK(ox_pool_open(1, &pool));
+    ox_sumsq_partials(pool, grad, grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, count, expected);
+    ox_pool_close(&pool);
+    REQUIRE_OK(lab->ops.square_sums(lab->lane, &(struct ox_op_square_sums){sums, grad, count, grad_bf16}));
+    lab_finish(lab);
+    CHECK(memcmp(expected, sums, partials * sizeof *sums) == 0 && sums[0] > 0);
+    guards_end(0);
+}
+
+int main(void) {
+    struct lab labs[LAB_COUNT];
+    labs_open(labs);
+    for (int i = 0; i < LAB_COUNT; i++) {
+        ox_ops_optim_init_cpu(&labs[i].ops);
+        for (int format = 0; format < (int)OX_OPTIM_KIND_COUNT * (int)OX_MOMENTS_COUNT; format++) {
+            const struct ox_state_format made = {(enum ox_optim_kind)(format / OX_MOMENTS_COUNT),
+                                                 (enum ox_moments)(format % OX_MOMENTS_COUNT)};
+            test_adam(&labs[i], made, false);
+            test_adam(&labs[i], made, true);
+        }
+        test_square_sums(&labs[i], 2048, false);
+        test_square_sums(&labs[i], 70001, true);
+        test_square_sums(&labs[i], 200000, false);
+    }
+    labs_close(labs);
+    return test_end();
+}
