@@ -111,7 +111,12 @@ static enum ox_status choose(const struct ox_engine_config *config, struct ox_en
         ox_machine_nominal(ox_processor_count(), &nominal);
         setup.machine = &nominal;
     }
-    return ox_placement_choose(&plan->input, &plan->table, &config->wish, &setup, &plan->train, &plan->eval);
+    struct ox_plans plans;
+    const enum ox_status status = ox_placement_choose(&plan->input, &plan->table, &config->wish, &setup, &plans);
+    plan->train = plans.train;
+    plan->eval = plans.eval;
+    plan->eval_after_step = plans.eval_after_step;
+    return status;
 }
 
 enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
@@ -150,6 +155,7 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     if (plan == NULL) {
         return;
     }
+    ox_plan_close(&plan->eval_after_step);
     ox_plan_close(&plan->eval);
     ox_plan_close(&plan->train);
     ox_shard_table_close(&plan->table);
@@ -207,12 +213,16 @@ static enum ox_status make_constants(struct ox_engine *engine) {
 }
 
 static enum ox_status open_memory(struct ox_engine *engine) {
-    const struct ox_plan *const train = engine->plan->train, *const eval = engine->plan->eval;
-    uint64_t bytes[OX_TIER_COUNT];
-    for (int i = 0; i < OX_TIER_COUNT; i++) {
-        bytes[i] = ox_max_u64(train->peak_bytes[i], eval->peak_bytes[i]);
+    const struct ox_plan *const train = engine->plan->train;
+    const struct ox_plan *const plans[] = {train, engine->plan->eval, engine->plan->eval_after_step};
+    uint64_t bytes[OX_TIER_COUNT] = {0};
+    uint32_t task_max = 0;
+    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+        for (int tier = 0; tier < OX_TIER_COUNT && plans[i] != NULL; tier++) {
+            bytes[tier] = ox_max_u64(bytes[tier], plans[i]->peak_bytes[tier]);
+        }
+        task_max = plans[i] != NULL && plans[i]->task_count > task_max ? plans[i]->task_count : task_max;
     }
-    const uint32_t task_max = train->task_count > eval->task_count ? train->task_count : eval->task_count;
     engine->marks = calloc(task_max + 1u, sizeof *engine->marks);
     engine->unit_due = calloc(2 * (size_t)train->unit_count, 1);
     engine->due_now = engine->unit_due == NULL ? NULL : engine->unit_due + train->unit_count;

@@ -54,6 +54,7 @@ struct ox_engine_plan {
     struct ox_plan_input input;
     struct ox_shard_table table;
     struct ox_plan *train, *eval;
+    struct ox_plan *eval_after_step; /* where steps overlap, else NULL */
     uint64_t *unit_elems;
     struct ox_plan_work *works; /* of every unit forward, then backward */
 };

@@ -64,6 +64,17 @@ static enum ox_status check_wish(const struct ox_search *s) {
     return OX_OK;
 }
 
+/* Each by itself, and that what one leaves is what the others find. */
+static enum ox_status check_plans(const struct ox_search *s) {
+    const struct ox_plan *const train = s->plans.train, *const evals[] = {s->plans.eval, s->plans.eval_after_step};
+    enum ox_status status = ox_plan_check(train, s->in);
+    for (uint32_t i = 0; i < (ox_search_overlaps(s) ? 2 : 1) && status == OX_OK; i++) {
+        status = ox_plan_check(evals[i], s->in);
+        status = status == OX_OK ? ox_plan_check_pair(train, evals[i]) : status;
+    }
+    return status;
+}
+
 static enum ox_status choose(struct ox_search *s) {
     enum ox_status status = check_wish(s);
     if (status != OX_OK) {
@@ -79,8 +90,7 @@ static enum ox_status choose(struct ox_search *s) {
         s->table->shards[i].homes = s->best_homes[i];
     }
     ox_search_build(s);
-    status = ox_plan_check(s->train, s->in);
-    return status == OX_OK ? ox_plan_check(s->eval, s->in) : status;
+    return check_plans(s);
 }
 
 static enum ox_status open_search(struct ox_search *s) {
@@ -92,17 +102,38 @@ static enum ox_status open_search(struct ox_search *s) {
     }
     s->best_homes = s->homes + table->unit_count;
     ox_shard_extents(table, s->extents);
-    enum ox_status status = ox_plan_open(s->in, &s->train);
+    enum ox_status status = ox_plan_open(s->in, &s->plans.train);
     if (status == OX_OK) {
-        status = ox_plan_open(s->in, &s->eval);
+        status = ox_plan_open(s->in, &s->plans.eval);
     }
-    return status == OX_OK ? ox_sim_open(s->train->task_cap, &s->sim) : status;
+    if (status == OX_OK && !s->in->model.eval_only) {
+        status = ox_plan_open(s->in, &s->plans.eval_after_step);
+    }
+    return status == OX_OK ? ox_sim_open(s->plans.train->task_cap, &s->sim) : status;
+}
+
+static void hand_out(struct ox_search *s, bool fits, struct ox_plans *out) {
+    struct ox_plans *const plans = &s->plans;
+    ox_plan_shrink(&plans->train);
+    out->train = plans->train;
+    plans->train = NULL;
+    if (!fits) {
+        return;
+    }
+    ox_plan_shrink(&plans->eval);
+    out->eval = plans->eval;
+    plans->eval = NULL;
+    if (ox_search_overlaps(s)) {
+        ox_plan_shrink(&plans->eval_after_step);
+        out->eval_after_step = plans->eval_after_step;
+        plans->eval_after_step = NULL;
+    }
 }
 
 enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
                                    const struct ox_placement_wish *wish, const struct ox_sim_setup *setup,
-                                   struct ox_plan **train, struct ox_plan **eval) {
-    *train = *eval = NULL;
+                                   struct ox_plans *out) {
+    *out = (struct ox_plans){0};
     struct ox_search *const s = calloc(1, sizeof *s);
     if (s == NULL) {
         return ox_fail(OX_E_NOMEM, "planner: no memory");
@@ -113,18 +144,10 @@ enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_
     enum ox_status status = open_search(s);
     if (status == OX_OK) {
         status = choose(s);
-        ox_plan_shrink(&s->train);
-        ox_plan_shrink(&s->eval);
-        *train = s->train;
-        s->train = NULL;
-        if (status == OX_OK) {
-            *eval = s->eval;
-            s->eval = NULL;
-        }
+        hand_out(s, status == OX_OK, out);
     }
     ox_sim_close(&s->sim);
-    ox_plan_close(&s->eval);
-    ox_plan_close(&s->train);
+    ox_plans_close(&s->plans);
     free(s->extents);
     free(s->homes);
     free(s);

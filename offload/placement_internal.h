@@ -47,8 +47,8 @@ struct ox_search {
     const struct ox_placement_wish *wish;
     struct ox_sim_setup setup; /* of the step that most are with the homes as they are */
     struct ox_sim *sim;
-    struct ox_plan *train, *eval;
-    bool with_eval; /* both are built, and have to fit */
+    struct ox_plans plans;
+    bool with_eval; /* those of evaluation are built too, and have to fit */
     struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */
     struct ox_homes *homes, *best_homes; /* per unit */
     struct ox_tried best;
@@ -63,6 +63,8 @@ struct ox_search {
 
 /* ---- candidates (offload/placement_fill.c) ----------------------------------------------------- */
 
+/* Whether there is a plan of the evaluation that follows a step. */
+bool ox_search_overlaps(const struct ox_search *s);
 /* The plans with the homes as they are, and every plane in its farthest home. */
 void ox_search_build(struct ox_search *s);
 void ox_search_farthest_homes(struct ox_search *s);
@@ -72,8 +74,8 @@ uint64_t ox_search_over_all(const struct ox_search *s);
 OX_MUST enum ox_status ox_search_check_drives(const struct ox_search *s);
 
 /* Sets homes and builds the plan of training; false when it does not fit, which is noted if nothing came nearer. After
- * that, for the few candidates that are worth it, the plan of evaluation too, which seldom asks for more: then less
- * comes home. */
+ * that, for the few candidates that are worth it, those of evaluation too, which seldom ask for more: then less comes
+ * home. */
 bool ox_search_fit_train(struct ox_search *s, const struct ox_candidate *candidate);
 bool ox_search_fit_eval(struct ox_search *s, const struct ox_candidate *candidate);
 

@@ -29,8 +29,8 @@ static bool better(const struct ox_tried *a, const struct ox_tried *b) {
 
 static void simulate(struct ox_search *s, struct ox_tried *tried) {
     struct ox_sim_result result;
-    ox_sim_run(s->sim, s->train, &s->setup, &result);
-    s->effort += (uint64_t)s->train->task_count * SIMULATED_COST;
+    ox_sim_run(s->sim, s->plans.train, &s->setup, &result);
+    s->effort += (uint64_t)s->plans.train->task_count * SIMULATED_COST;
     tried->seconds = result.seconds;
     tried->made.placement = s->in->placement;
     if (better(tried, &s->best)) {
@@ -47,9 +47,9 @@ static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *can
     if (!tried.fits) {
         return tried;
     }
-    tried.seconds = ox_sim_least_seconds(&s->setup, s->train);
+    tried.seconds = ox_sim_least_seconds(&s->setup, s->plans.train);
     tried.made.placement = s->in->placement;
-    s->effort += s->train->task_count;
+    s->effort += s->plans.train->task_count;
     if (better(&tried, &s->best)) {
         tried.fits = ox_search_fit_eval(s, candidate);
         if (tried.fits) {

@@ -235,3 +235,9 @@ void ox_plan_close(struct ox_plan **plan) {
     free(*plan);
     *plan = NULL;
 }
+
+void ox_plans_close(struct ox_plans *plans) {
+    ox_plan_close(&plans->eval_after_step);
+    ox_plan_close(&plans->eval);
+    ox_plan_close(&plans->train);
+}

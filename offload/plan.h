@@ -145,7 +145,7 @@ struct ox_plan_model {
     uint64_t work_head_bytes, work_head_eval_bytes;
     bool fp32;       /* compute type: the lo plane travels too */
     bool grad_bf16;  /* how a finished gradient leaves the device */
-    bool eval_only;  /* no state, no gradients: both plans are EVAL plans */
+    bool eval_only;  /* no state, no gradients: there are EVAL plans alone */
 };
 
 struct ox_plan_budget {
@@ -166,14 +166,17 @@ struct ox_placement {
     uint32_t prefetch_depth; /* units whose planes travel ahead of the one in work; 0 = none */
     enum ox_tier act_tier;   /* home of activation checkpoints */
     uint32_t stage_slots;    /* chunks in flight in the optimizer's stream */
-    /* The optimizer of a step runs within the forward of the next one: a unit's forward waits for its own optimizer
-     * alone. Of the last `early_units` it runs in the step's own backward, before the norm is known (speculative): what
-     * it replaces must still be on the drives, so there they ask for two generations. */
+    /* The optimizer of a step runs within the forward that follows, of the next step or of an evaluation: a unit's
+     * forward waits for its own optimizer alone. Of the last `early_units` it runs in the step's own backward, before
+     * the norm is known (speculative): what it replaces must still be on the drives, so there they ask for two
+     * generations. */
     bool overlap;
     uint32_t early_units;
 };
 
-enum ox_plan_kind { OX_PLAN_TRAIN, OX_PLAN_EVAL };
+/* EVAL_AFTER_STEP: the first evaluation after a step that left its update to the forward that follows, where steps
+ * overlap; the gradients stay in their homes until its end. */
+enum ox_plan_kind { OX_PLAN_TRAIN, OX_PLAN_EVAL, OX_PLAN_EVAL_AFTER_STEP };
 
 struct ox_plan_input {
     struct ox_plan_model model;
@@ -215,15 +218,20 @@ void ox_plan_shrink(struct ox_plan **plan);
 uint64_t ox_plan_memory_bytes(const struct ox_plan *plan);
 
 /* Writes the plan; never fails for lack of budget: peak_bytes says what it needs, and the caller compares. Resident
- * buffers come first and lie at the same offsets in TRAIN and EVAL plans of the same input. */
+ * buffers come first and lie at the same offsets in all plans of the same input. */
 void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
 
 /* Proves, from the task list alone: within the arenas; nothing read before it was written and has arrived; no
  * two uses in conflict without an order; no byte given to a new buffer while an old one may still be used;
  * every dependency on an earlier task. Then that the work is a step: every task finds exactly what it needs, every
  * unit's gradient is summed in order, counted once in the norm and applied once, every home is left as the
- * optimizer made it, and the store is committed once, at the end. OX_E_CONFIG with the first violation in words. */
+ * optimizer made it, and the store is committed once, at the end. An evaluation leaves gradients as it found them.
+ * OX_E_CONFIG with the first violation in words. */
 OX_MUST enum ox_status ox_plan_check(const struct ox_plan *plan, const struct ox_plan_input *input);
+
+/* Proves that an evaluation finds what training has left and the other way round: homes, batches and constants lie
+ * alike, and the one has no memory of its own where the other keeps something. */
+OX_MUST enum ox_status ox_plan_check_pair(const struct ox_plan *train, const struct ox_plan *eval);
 
 /* What an ADAM task may do. In a plan whose steps overlap, `traffic` is that of a step as most are: the early units of
  * the step before are there already, the others are updated. */
@@ -278,15 +286,21 @@ struct ox_placement_wish {
     bool may_stay_in_memory; /* some steps, where all planes fit there: then no unit is early */
 };
 
+/* The plans of one input; eval_after_step where steps overlap, else NULL. */
+struct ox_plans {
+    struct ox_plan *train, *eval, *eval_after_step;
+};
+void ox_plans_close(struct ox_plans *plans);
+
 /* Chooses placement and homes (written to input->placement and table): of those that fit, the one whose plan takes the
- * least time when it is simulated on the machine of `setup`, whose own input is not looked at. On success both plans of
+ * least time when it is simulated on the machine of `setup`, whose own input is not looked at. On success the plans of
  * the choice are built and checked. What does not fit is OX_E_CONFIG whose text says what is short by how much and the
- * nearest budget that fits; then *train is that nearest plan, for its ledger, and *eval is NULL. Close both in any
- * case. */
+ * nearest budget that fits; then out->train is that nearest plan, for its ledger, and there is no other. Close them in
+ * any case. */
 struct ox_sim_setup;
 OX_MUST enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
                                            const struct ox_placement_wish *wish, const struct ox_sim_setup *setup,
-                                           struct ox_plan **train, struct ox_plan **eval);
+                                           struct ox_plans *out);
 
 /* ---- for people (offload/plan_print.c) ------------------------------------------------------- */
 

@@ -89,13 +89,13 @@ static void place_homes(struct ox_builder *b) {
         }
         if (grad_tier(b, i) == OX_TIER_HOST) {
             s->grad_home[i] = new_resident(b, OX_BUF_GRAD, OX_TIER_HOST, grad_home_bytes(b, i), i);
-        } else if (b->train) {
+        } else if (b->train || b->before) {
             plan->spool_bytes[ox_plan_spool_grad(plan, i)] = ox_align_up(grad_home_bytes(b, i), OX_IO_ALIGN_BYTES);
             s->grad_spool[i] = new_buf(b, OX_BUF_GRAD, OX_TIER_NVME, grad_home_bytes(b, i), i);
-            plan->bufs[s->grad_spool[i]].resident = b->in->placement.overlap;
+            plan->bufs[s->grad_spool[i]].resident = b->before;
         }
     }
-    if (b->train && b->in->placement.overlap) {
+    if (b->before) {
         plan->written_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_NVME, OX_IO_ALIGN_BYTES, OX_NONE);
     }
     plan->const_buf = new_resident(b, OX_BUF_SMALL, b->compute, ox_max_u64(model->const_bytes, 1), OX_NONE);
@@ -120,16 +120,15 @@ static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t targe
 }
 
 /* The planes of a unit where compute can read them; the transfers that bring them are emitted here. `first`: of all
- * the step's uses, which is where an overlapped optimizer brings them up to date. */
+ * the plan's uses, which is where an overlapped optimizer brings them up to date. */
 static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool first) {
     const enum ox_tier home = b->in->table->shards[unit_idx].homes.weights;
     const uint64_t bytes = ox_plan_weight_bytes(b->in, unit_idx);
-    const bool updated = first && b->train && b->in->placement.overlap;
     uint32_t at = b->scratch->weights_home[unit_idx];
     if (home == OX_TIER_NVME) {
         at = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, bytes, unit_idx);
     }
-    if (updated) {
+    if (first && b->before) {
         ox_build_adam_before(b, unit_idx, home == OX_TIER_NVME ? at : OX_NONE);
     } else if (home == OX_TIER_NVME) {
         read_weights(b, unit_idx, at);
@@ -528,6 +527,7 @@ static void emit_stages(struct ox_builder *b) {
 void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
     struct ox_plan_full *const full = (struct ox_plan_full *)plan;
     OX_ASSERT(plan->unit_count == input->model.unit_count && plan->micro_batches == input->model.micro_batches);
+    OX_ASSERT(kind != OX_PLAN_EVAL_AFTER_STEP || (input->placement.overlap && !input->model.eval_only));
     OX_ASSERT(input->placement.tiles >= 1 && input->placement.tiles <= plan->micro_batches);
     /* fp32 compute joins hi with a lo of 16 bits, which it finds at the front of the state. */
     OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS);
@@ -544,6 +544,7 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
         .in = input,
         .compute = input->budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE,
         .train = kind == OX_PLAN_TRAIN,
+        .before = kind != OX_PLAN_EVAL && input->placement.overlap,
         .head_unit = plan->unit_count - 1,
         .tied_unit = plan->unit_count,
     };

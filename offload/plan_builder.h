@@ -14,6 +14,7 @@ struct ox_builder {
     const struct ox_plan_input *in;
     enum ox_tier compute; /* where kernels read and write: DEVICE, or HOST when unified */
     bool train;
+    bool before; /* the update of the step before is part of the forward */
     uint32_t head_unit; /* the last one; its index + 1 stands for the head's use of tied weights */
     uint32_t tied_unit;
 };
@@ -114,7 +115,7 @@ void ox_build_optimizer(struct ox_builder *b);
 
 /* True for the units whose optimizer runs in the backward of its own step. */
 static inline bool is_early(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->train && b->in->placement.overlap && unit_idx < b->plan->unit_count &&
+    return b->before && unit_idx < b->plan->unit_count &&
            unit_idx + b->in->placement.early_units >= b->plan->unit_count;
 }
 

@@ -288,9 +288,9 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
 
 static enum ox_status check_update_counts(const struct checker *c, const struct update_order *order) {
     const struct ox_plan *const plan = c->plan;
-    const bool train = plan->kind == OX_PLAN_TRAIN, overlap = train && c->in->placement.overlap;
-    const uint32_t before = overlap ? plan->unit_count : 0;
-    const uint32_t own = overlap ? c->in->placement.early_units : train ? plan->unit_count : 0;
+    const bool train = plan->kind == OX_PLAN_TRAIN, overlap = c->in->placement.overlap;
+    const uint32_t before = overlap && plan->kind != OX_PLAN_EVAL ? plan->unit_count : 0;
+    const uint32_t own = !train ? 0 : overlap ? c->in->placement.early_units : plan->unit_count;
     if (order->before_count != before || order->own_count != own || order->norm_count != train) {
         return ox_fail(OX_E_CONFIG, "plan is wrong: %u and %u of %u units are updated; please report this",
                        order->before_count, order->own_count, plan->unit_count);
@@ -352,6 +352,49 @@ static enum ox_status check_all(struct checker *c) {
     }
     return status == OX_OK ? ox_plan_check_meaning(c->plan, c->in) : status;
 }
+
+/* ---- two plans of one input --------------------------------------------------------------------- */
+
+static bool has_resident(const struct ox_plan *plan, const struct ox_buf *wanted) {
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        const struct ox_buf *const buf = &plan->bufs[i];
+        if (buf->resident && buf->kind == wanted->kind && buf->tier == wanted->tier &&
+            buf->unit_idx == wanted->unit_idx && buf->bytes == wanted->bytes && buf->offset == wanted->offset) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool same_offset(const struct ox_plan *a, uint32_t a_idx, const struct ox_plan *b, uint32_t b_idx) {
+    return a_idx < a->buf_count && b_idx < b->buf_count && a->bufs[a_idx].offset == b->bufs[b_idx].offset;
+}
+
+static bool is_kept(const struct ox_plan *plan, uint32_t buf_idx) {
+    const struct ox_buf *const buf = &plan->bufs[buf_idx];
+    return buf->resident && buf->tier != OX_TIER_NVME &&
+           (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE || buf->kind == OX_BUF_GRAD ||
+            buf_idx == plan->const_buf || buf_idx == plan->batch_host_buf);
+}
+
+enum ox_status ox_plan_check_pair(const struct ox_plan *train, const struct ox_plan *eval) {
+    bool alike = train->unit_count == eval->unit_count && train->micro_batches == eval->micro_batches &&
+                 same_offset(train, train->const_buf, eval, eval->const_buf) &&
+                 same_offset(train, train->batch_host_buf, eval, eval->batch_host_buf);
+    for (uint32_t i = 0; i < eval->buf_count && alike; i++) {
+        alike = !eval->bufs[i].resident || eval->bufs[i].tier == OX_TIER_NVME || has_resident(train, &eval->bufs[i]);
+    }
+    for (uint32_t i = 0; i < train->buf_count && alike; i++) {
+        alike = !is_kept(train, i) || has_resident(eval, &train->bufs[i]);
+    }
+    for (uint32_t i = 0; i < train->spool_count && alike; i++) {
+        alike = eval->spool_bytes[i] == 0 || eval->spool_bytes[i] == train->spool_bytes[i];
+    }
+    return alike ? OX_OK : ox_fail(OX_E_CONFIG, "plan is wrong: evaluation does not find what training leaves; please "
+                                   "report this");
+}
+
+/* ---- all of it ---------------------------------------------------------------------------------- */
 
 enum ox_status ox_plan_check(const struct ox_plan *plan, const struct ox_plan_input *input) {
     struct checker c = {.plan = plan, .in = input};

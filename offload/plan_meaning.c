@@ -29,7 +29,7 @@ enum scope { OF_STEP, OF_UNIT, OF_GRADIENT };
 static const struct rule {
     uint8_t lane, scope;
     bool of_batch;   /* names a micro-batch */
-    bool train_only; /* no part of an evaluation */
+    bool train_only; /* no part of an evaluation, but for the step before */
 } rules[OX_TASK_KIND_COUNT] = {
     [OX_TASK_BATCH] = {OX_LANE_H2D, OF_STEP, true, false},
     [OX_TASK_READ] = {OX_LANE_NVME_READ, OF_UNIT, false, false},
@@ -67,7 +67,7 @@ static bool fits_rule(const struct meaning *m) {
     const bool of_optimizer = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
                               task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH ||
                               task->kind == OX_TASK_WRITTEN || task->kind == OX_TASK_COMMIT;
-    return task->lane == rule->lane && (m->train || !rule->train_only) &&
+    return task->lane == rule->lane && (m->train || !rule->train_only || task->before) &&
            (!task->before || (m->overlap && of_optimizer)) &&
            (unit_past == 0 ? task->unit_idx == OX_NONE : task->unit_idx < unit_past) &&
            (rule->of_batch ? task->mb_idx < m->plan->micro_batches : task->mb_idx == OX_NONE);
@@ -178,10 +178,12 @@ static uint32_t last_version(const struct meaning *m, uint32_t unit_idx) {
     return m->train && (!m->overlap || early) ? NEW : CURRENT;
 }
 
-/* Where a unit's gradient must still be at the end of a step whose optimizer has not run, or may have to run again. */
+/* Where a unit's gradient must still be at the end of a step whose optimizer has not run, or may have to run again;
+ * and of an evaluation, which may have been cut short before it did. */
 static bool gradient_stays(const struct meaning *m, uint32_t unit_idx) {
+    const struct content gradient = of(REDUCED, unit_idx, m->train ? NEW : CURRENT);
     for (uint32_t i = 0; i < m->plan->buf_count; i++) {
-        if (m->plan->bufs[i].resident && same(m->held[i], of(REDUCED, unit_idx, NEW)) &&
+        if (m->plan->bufs[i].resident && same(m->held[i], gradient) &&
             m->plan->bufs[i].tier == homes_of(m, unit_idx)->grad) {
             return true;
         }
@@ -211,10 +213,10 @@ static const char *end(const struct meaning *m) {
     if (!same(m->held[plan->loss_host_buf], of(LOSSES, OX_NONE, plan->micro_batches))) {
         return "the losses do not arrive";
     }
-    const bool store = m->train && m->in->budget.nvme_bytes > 0;
+    const bool store = (m->train || m->overlap) && m->in->budget.nvme_bytes > 0;
     const bool overlap = store && m->overlap;
     if (m->commit_count != store || m->written_count != overlap ||
-        m->begun != (overlap && m->in->placement.early_units > 0)) {
+        m->begun != (m->train && overlap && m->in->placement.early_units > 0)) {
         return "the step is not committed exactly once";
     }
     return NULL;
@@ -247,7 +249,7 @@ enum ox_status ox_plan_check_meaning(const struct ox_plan *plan, const struct ox
     struct meaning m = {.plan = plan, .in = input};
     m.train = plan->kind == OX_PLAN_TRAIN;
     m.tied = input->model.tied_elems > 0;
-    m.overlap = m.train && input->placement.overlap;
+    m.overlap = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
     m.held = calloc(plan->buf_count + 1u, sizeof *m.held);
     m.updated = calloc(plan->unit_count + 1u, 1);
     m.reduced = calloc(plan->unit_count + 1u, 1);

@@ -43,7 +43,8 @@ struct meaning {
     struct content *held; /* per buffer */
     uint8_t *updated;     /* per unit: its version */
     uint8_t *reduced;     /* per unit: whether its norm is counted */
-    bool train, tied, overlap;
+    bool train, tied;
+    bool overlap;         /* what the step before has left is updated here */
     bool begun;           /* the store's transaction */
     uint32_t commit_count, written_count;
     const struct ox_task *task; /* the one in work */

@@ -301,7 +301,7 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_BACKWARD:
         return pass(p, model->backward);
     case OX_TASK_HEAD:
-        return pass(p, p->plan->kind == OX_PLAN_EVAL ? model->forward : model->backward);
+        return pass(p, p->plan->kind == OX_PLAN_TRAIN ? model->backward : model->forward);
     case OX_TASK_JOIN:
         return compute_bytes(p, grad_elems(p) * (model->fp32 ? 8 : 6));
     case OX_TASK_GRAD_ZERO:

@@ -334,6 +334,61 @@ static uint64_t refuse_one_generation(struct sample *s, const struct ox_plan *pl
     return 1;
 }
 
+/* Bytes that the updates of the step before move. */
+static uint64_t bytes_before(const struct ox_plan *plan) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        bytes += plan->tasks[i].before ? plan->tasks[i].bytes : 0;
+    }
+    return bytes;
+}
+
+/* A gradient that an evaluation would lose: its home given away, or another one than training has. */
+static void lose_gradients(const struct sample *s, const struct ox_plans *plans, struct tally *tally) {
+    struct ox_plan *const eval = plans->eval_after_step;
+    for (uint32_t i = 0; i < eval->buf_count; i++) {
+        struct ox_buf *const buf = &eval->bufs[i];
+        if (buf->kind != OX_BUF_GRAD || buf->unit_idx >= eval->unit_count) {
+            continue;
+        }
+        CHECK(buf->resident);
+        buf->resident = false;
+        tally->made++;
+        tally->found += ox_plan_check(eval, &s->in) != OX_OK;
+        buf->resident = true;
+        if (buf->tier == OX_TIER_HOST) {
+            buf->offset += OX_IO_ALIGN_BYTES;
+            tally->made++;
+            tally->found += ox_plan_check_pair(plans->train, eval) != OX_OK;
+            buf->offset -= OX_IO_ALIGN_BYTES;
+        }
+    }
+}
+
+/* The evaluation that follows a step brings the update of that step with it, as the next step would. */
+static uint64_t check_eval_after_step(const struct sample *s, const struct ox_plans *plans, uint64_t seed,
+                                      struct tally *tally) {
+    struct ox_plan *const eval = plans->eval_after_step;
+    REQUIRE_OK(ox_plan_check_pair(plans->train, plans->eval));
+    CHECK((eval != NULL) == s->in.placement.overlap);
+    if (eval == NULL) {
+        return 0;
+    }
+    uint64_t ignored = 0;
+    REQUIRE_OK(ox_plan_check_pair(plans->train, eval));
+    CHECK(bytes_before(eval) == bytes_before(plans->train));
+    CHECK(eval->peak_bytes[OX_TIER_HOST] <= s->in.budget.host_bytes);
+    CHECK(eval->peak_bytes[OX_TIER_DEVICE] <= s->in.budget.device_bytes);
+    if (seed % 3 == 0 && seed <= SAMPLES) {
+        plant_faults(s, eval, seed, &ignored);
+        change_meaning(s, eval, seed, tally);
+        drop_tasks(s, eval, seed, tally);
+        change_steps(s, eval, tally);
+        lose_gradients(s, plans, tally);
+    }
+    return 1;
+}
+
 static uint64_t advised(const char *option, uint64_t given) {
     const char *const at = strstr(ox_error_text(), option);
     return at == NULL ? given : strtoull(at + strlen(option), NULL, 10) * OX_MIB;
@@ -343,44 +398,44 @@ static uint64_t advised(const char *option, uint64_t given) {
 static void take_advice(struct sample *s) {
     struct ox_plan_budget *const budget = &s->in.budget;
     const char *const nearest = strstr(ox_error_text(), "nearest that fits: ");
-    struct ox_plan *train = NULL, *eval = NULL;
+    struct ox_plans plans = {0};
     CHECK(nearest != NULL);
     budget->device_bytes = advised("--device-mem ", budget->device_bytes);
     budget->host_bytes = advised("--host-mem ", budget->host_bytes);
     budget->nvme_bytes = advised("--nvme PATH:", budget->nvme_bytes);
-    REQUIRE_OK(ox_placement_choose(&s->in, &s->table, &s->wish, &s->setup, &train, &eval));
-    ox_plan_close(&train);
-    ox_plan_close(&eval);
+    REQUIRE_OK(ox_placement_choose(&s->in, &s->table, &s->wish, &s->setup, &plans));
+    ox_plans_close(&plans);
 }
 
 static void test_random_plans(uint64_t count) {
-    uint64_t fit = 0, refused = 0, objected = 0, early = 0;
+    uint64_t fit = 0, refused = 0, objected = 0, early = 0, after_steps = 0;
     struct tally tally = {0};
     for (uint64_t seed = 1; seed <= count; seed++) {
         struct sample s;
         draw_sample(&s, seed);
-        struct ox_plan *train = NULL, *eval = NULL;
-        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval);
+        struct ox_plans plans = {0};
+        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans);
         if (status == OX_OK) {
             fit++;
-            CHECK(train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
-            CHECK(train->peak_bytes[OX_TIER_DEVICE] <= s.in.budget.device_bytes);
-            check_state_bytes(&s, train);
-            early += refuse_one_generation(&s, train);
+            CHECK(plans.train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
+            CHECK(plans.train->peak_bytes[OX_TIER_DEVICE] <= s.in.budget.device_bytes);
+            check_state_bytes(&s, plans.train);
+            early += refuse_one_generation(&s, plans.train);
             if (seed <= SAMPLES) {
-                plant_faults(&s, train, seed, &objected);
+                plant_faults(&s, plans.train, seed, &objected);
             }
             if (seed % 3 == 0 && seed <= SAMPLES) {
-                change_meaning(&s, train, seed, &tally);
-                drop_tasks(&s, train, seed, &tally);
-                change_steps(&s, train, &tally);
-                change_meaning(&s, eval, seed, &tally);
+                change_meaning(&s, plans.train, seed, &tally);
+                drop_tasks(&s, plans.train, seed, &tally);
+                change_steps(&s, plans.train, &tally);
+                change_meaning(&s, plans.eval, seed, &tally);
             }
+            after_steps += check_eval_after_step(&s, &plans, seed, &tally);
         } else {
             refused++;
-            CHECK(train->peak_bytes[OX_TIER_HOST] > s.in.budget.host_bytes ||
-                  train->peak_bytes[OX_TIER_DEVICE] > s.in.budget.device_bytes ||
-                  train->peak_bytes[OX_TIER_NVME] > s.in.budget.nvme_bytes);
+            CHECK(plans.train->peak_bytes[OX_TIER_HOST] > s.in.budget.host_bytes ||
+                  plans.train->peak_bytes[OX_TIER_DEVICE] > s.in.budget.device_bytes ||
+                  plans.train->peak_bytes[OX_TIER_NVME] > s.in.budget.nvme_bytes);
             if (status != OX_E_CONFIG || strstr(ox_error_text(), "does not fit") == NULL) {
                 printf("seed %llu: %s\n", (unsigned long long)seed, ox_error_text());
                 CHECK(status == OX_E_CONFIG && strstr(ox_error_text(), "does not fit") != NULL);
@@ -388,15 +443,14 @@ static void test_random_plans(uint64_t count) {
                 take_advice(&s);
             }
         }
-        ox_plan_close(&train);
-        ox_plan_close(&eval);
+        ox_plans_close(&plans);
         ox_shard_table_close(&s.table);
     }
     printf("%llu plans proven, %llu refused, %llu planted faults found, %llu of %llu changes of meaning\n",
            (unsigned long long)fit, (unsigned long long)refused, (unsigned long long)objected,
            (unsigned long long)tally.found, (unsigned long long)tally.made);
     CHECK(tally.found == tally.made && tally.made > 5000);
-    CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10);
+    CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && after_steps > 30);
 }
 
 /* What the refusal recommends does fit. */
@@ -406,17 +460,16 @@ static void test_nearest_budget(void) {
     s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = 4096, .nvme_bytes = UINT64_C(1) << 40};
     s.wish.tiles = 0;
     s.wish.prefetch_depth = -1;
-    struct ox_plan *train = NULL, *eval = NULL;
-    CHECK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval) == OX_E_CONFIG);
+    struct ox_plans plans = {0};
+    CHECK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans) == OX_E_CONFIG);
     const char *const advice = strstr(ox_error_text(), "--host-mem ");
-    CHECK(advice != NULL && train != NULL);
+    CHECK(advice != NULL && plans.train != NULL);
     if (advice != NULL) {
         s.in.budget.host_bytes = strtoull(advice + strlen("--host-mem "), NULL, 10) * OX_MIB;
     }
-    ox_plan_close(&train);
-    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval));
-    ox_plan_close(&train);
-    ox_plan_close(&eval);
+    ox_plans_close(&plans);
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans));
+    ox_plans_close(&plans);
     ox_shard_table_close(&s.table);
 }
 
@@ -426,29 +479,27 @@ static void test_uneven_drives(void) {
     for (uint64_t pages = 0; pages < 400; pages += 10) {
         struct sample s;
         draw_sample(&s, 7);
-        struct ox_plan *train = NULL, *eval = NULL;
+        struct ox_plans plans = {0};
         s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = OX_GIB, .nvme_bytes = OX_GIB};
         s.wish = (struct ox_placement_wish){.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_NVME,
                                             .weights_tier = OX_TIER_NVME, .state_tier = OX_TIER_NVME,
                                             .grad_tier = OX_TIER_NVME};
         const uint64_t fixed = ox_store_fixed_bytes(2 * s.table.chunk_count);
         s.in.budget.nvme_fixed_bytes = 3 * fixed;
-        REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval));
-        const uint64_t need = train->peak_bytes[OX_TIER_NVME] - 3 * fixed;
-        ox_plan_close(&train);
-        ox_plan_close(&eval);
+        REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans));
+        const uint64_t need = plans.train->peak_bytes[OX_TIER_NVME] - 3 * fixed;
+        ox_plans_close(&plans);
         const uint64_t slack = pages * OX_IO_ALIGN_BYTES;
         const uint64_t drives[3] = {fixed + need / 3 + slack, fixed + need / 5 + slack,
                                     fixed + need - need / 3 - need / 5 + slack};
         s.in.budget.drive_bytes = drives;
         s.in.budget.drive_count = 3;
         s.in.budget.nvme_bytes = drives[0] + drives[1] + drives[2];
-        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &train, &eval);
+        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans);
         CHECK(status == OX_OK || (status == OX_E_CONFIG && strstr(ox_error_text(), "on drive 1") != NULL));
         refused += status != OX_OK;
         fit += status == OX_OK;
-        ox_plan_close(&train);
-        ox_plan_close(&eval);
+        ox_plans_close(&plans);
         ox_shard_table_close(&s.table);
     }
     printf("uneven drives: %u refused, %u fit\n", refused, fit);

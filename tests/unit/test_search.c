@@ -117,16 +117,15 @@ static struct ox_placement_wish draw_wish(const struct sample *s, uint64_t seed)
 /* Simulated seconds of what the planner makes of a wish; 0 where nothing fits. */
 static double plan_seconds(struct sample *s, const struct ox_placement_wish *wish) {
     const struct ox_sim_setup setup = {.machine = &s->machine, .input = &s->in, .run_ahead_tasks = 64};
-    struct ox_plan *train = NULL, *eval = NULL;
+    struct ox_plans plans = {0};
     struct ox_sim_result result = {0};
-    if (ox_placement_choose(&s->in, &s->table, wish, &setup, &train, &eval) == OX_OK) {
+    if (ox_placement_choose(&s->in, &s->table, wish, &setup, &plans) == OX_OK) {
         struct ox_sim *sim = NULL;
-        REQUIRE_OK(ox_sim_open(train->task_count, &sim));
-        ox_sim_run(sim, train, &setup, &result);
+        REQUIRE_OK(ox_sim_open(plans.train->task_count, &sim));
+        ox_sim_run(sim, plans.train, &setup, &result);
         ox_sim_close(&sim);
     }
-    ox_plan_close(&train);
-    ox_plan_close(&eval);
+    ox_plans_close(&plans);
     return result.seconds;
 }
 

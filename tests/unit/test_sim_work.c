@@ -132,39 +132,45 @@ static void check_scale(struct sample *s, struct ox_sim *sim, const struct ox_pl
     CHECK(result.seconds < before && result.seconds > before * 0.49);
 }
 
-static void run_sample(uint64_t seed, uint32_t *fit) {
+static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
     struct sample s;
     draw_sample(&s, seed);
     const struct ox_placement_wish wish = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
                                            .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-                                           .grad_tier = OX_TIER_COUNT};
-    struct ox_plan *train = NULL, *eval = NULL;
+                                           .grad_tier = OX_TIER_COUNT, .overlap = (int32_t)(seed % 2)};
+    struct ox_plans plans = {0};
     const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64};
-    if (ox_placement_choose(&s.in, &s.table, &wish, &setup, &train, &eval) == OX_OK) {
+    if (ox_placement_choose(&s.in, &s.table, &wish, &setup, &plans) == OX_OK) {
         struct ox_sim *sim = NULL;
-        struct ox_sim_result result, other;
-        REQUIRE_OK(ox_sim_open(train->task_count > eval->task_count ? train->task_count : eval->task_count, &sim));
-        ox_sim_run(sim, eval, &setup, &other);
+        struct ox_sim_result result, other, after_step;
+        const struct ox_plan *const train = plans.train;
+        REQUIRE_OK(ox_sim_open(train->task_cap > plans.eval->task_cap ? train->task_cap : plans.eval->task_cap, &sim));
+        ox_sim_run(sim, plans.eval, &setup, &other);
         CHECK(other.seconds > 0 && other.used[OX_SIM_NVME_WRITE] == 0);
         ox_sim_run(sim, train, &setup, &result);
         check_drives(&s, train, &result);
         check_bounds(&s, train, &setup, &result);
         CHECK(other.seconds < result.seconds);
+        if (plans.eval_after_step != NULL) {
+            ox_sim_run(sim, plans.eval_after_step, &setup, &after_step);
+            CHECK(after_step.seconds >= other.seconds);
+            CHECK(after_step.seconds < result.seconds * 1.1); /* a part of the same work, perhaps in a worse order */
+            (*after_steps)++;
+        }
         check_scale(&s, sim, train, &setup, result.seconds);
         ox_sim_close(&sim);
         (*fit)++;
     }
-    ox_plan_close(&train);
-    ox_plan_close(&eval);
+    ox_plans_close(&plans);
     ox_shard_table_close(&s.table);
 }
 
 int main(void) {
-    uint32_t fit = 0;
+    uint32_t fit = 0, after_steps = 0;
     for (uint64_t seed = 0; seed < SAMPLES; seed++) {
-        run_sample(seed, &fit);
+        run_sample(seed, &fit, &after_steps);
     }
-    printf("%u of %d plans fit\n", fit, SAMPLES);
-    CHECK(fit > SAMPLES / 2);
+    printf("%u of %d plans fit, %u overlap\n", fit, SAMPLES, after_steps);
+    CHECK(fit > SAMPLES / 2 && after_steps > 0);
     return test_end();
 }
