@@ -1,8 +1,11 @@
 #include "base/prng.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
+#include "base/prng_isa.h"
 
 #include <math.h>
+#include <string.h>
 
 void ox_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
     uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream,
@@ -42,6 +45,34 @@ double ox_normal(uint64_t seed, uint64_t stream, uint64_t idx) {
     const double u = 1.0 - uniform_from(words[0], words[1]); /* (0, 1]: the logarithm is finite */
     const double v = uniform_from(words[2], words[3]);
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586476925 * v);
+}
+
+static ox_normals_fn *widest(void) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        return ox_normals_avx512;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+        return ox_normals_avx2;
+    }
+#endif
+    return ox_normals_plain;
+}
+
+void ox_normals(uint64_t seed, uint64_t stream, uint64_t first, uint64_t count, double deviation, float *out) {
+    ox_normals_fn *const normals = widest();
+    struct ox_normals_block block;
+    for (uint64_t at = 0; at < count; at += OX_NORMALS_BLOCK) {
+        const uint64_t part = ox_min_u64(OX_NORMALS_BLOCK, count - at);
+        const bool look = normals(seed, stream, first + at, deviation, &block);
+        for (uint64_t i = 0; look && i < part; i++) {
+            if (block.not_sure[i] != 0) {
+                block.out[i] = (float)(deviation * ox_normal(seed, stream, first + at + i));
+            }
+        }
+        memcpy(out + at, block.out, part * sizeof *out);
+    }
 }
 
 uint64_t ox_permute(uint64_t seed, uint64_t stream, uint64_t count, uint64_t idx) {

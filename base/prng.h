@@ -20,6 +20,9 @@ double ox_uniform(uint64_t seed, uint64_t stream, uint64_t idx);
 /* Standard normal by Box-Muller from one block; computed in double. */
 double ox_normal(uint64_t seed, uint64_t stream, uint64_t idx);
 
+/* out[i] = (float)(deviation * ox_normal(seed, stream, first + i)), to the bit and many times as fast. */
+void ox_normals(uint64_t seed, uint64_t stream, uint64_t first, uint64_t count, double deviation, float *out);
+
 /* The image of `idx` under a pseudo-random permutation of [0, count): a cycle-walking Feistel
  * network, so that a shuffled epoch needs no table. Requires idx < count. */
 uint64_t ox_permute(uint64_t seed, uint64_t stream, uint64_t count, uint64_t idx);

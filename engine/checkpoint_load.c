@@ -263,10 +263,8 @@ static void fill_share(void *context, uint32_t idx, uint32_t count) {
     const struct ox_model *const model = fresh->source->model;
     const struct ox_piece *const piece = &fresh->target->piece;
     const struct ox_range range = ox_pool_range(piece->count, INIT_GRAIN, idx, count);
-    for (uint64_t i = range.begin; i < range.end; i++) {
-        fresh->target->values[i] = ox_model_init_value(model, &model->tensors[piece->tensor_idx],
-                                                       fresh->source->seed, piece->first + i);
-    }
+    ox_model_init_values(model, &model->tensors[piece->tensor_idx], fresh->source->seed, piece->first + range.begin,
+                         range.end - range.begin, fresh->target->values + range.begin);
 }
 
 static enum ox_status fill_fresh(const struct source *source, const struct target *target) {

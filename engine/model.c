@@ -273,22 +273,39 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name) {
     return -1;
 }
 
+/* Of a normal tensor. */
+static double init_deviation(const struct ox_model *model, const struct ox_tensor *tensor) {
+    const double range = model->config.init_range;
+    return tensor->init == OX_INIT_NORMAL_RESIDUAL ? range / sqrt(2.0 * model->config.layers) : range;
+}
+
+static uint64_t init_stream(const struct ox_tensor *tensor) {
+    return ox_hash64(tensor->name, strlen(tensor->name), 0);
+}
+
+static bool is_constant(const struct ox_tensor *tensor) {
+    return tensor->init == OX_INIT_ZERO || tensor->init == OX_INIT_ONE;
+}
+
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
                           uint64_t idx) {
     OX_ASSERT(idx < tensor->count);
-    double deviation = model->config.init_range;
-    switch (tensor->init) {
-    case OX_INIT_ZERO:
-        return 0.0f;
-    case OX_INIT_ONE:
-        return 1.0f;
-    case OX_INIT_NORMAL_RESIDUAL:
-        deviation /= sqrt(2.0 * model->config.layers);
-        break;
-    case OX_INIT_NORMAL:
-        break;
+    if (is_constant(tensor)) {
+        return tensor->init == OX_INIT_ONE ? 1.0f : 0.0f;
     }
-    return (float)(deviation * ox_normal(seed, ox_hash64(tensor->name, strlen(tensor->name), 0), idx));
+    return (float)(init_deviation(model, tensor) * ox_normal(seed, init_stream(tensor), idx));
+}
+
+void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed, uint64_t first,
+                          uint64_t count, float *out) {
+    OX_ASSERT(first <= tensor->count && count <= tensor->count - first);
+    if (!is_constant(tensor)) {
+        ox_normals(seed, init_stream(tensor), first, count, init_deviation(model, tensor), out);
+        return;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        out[i] = tensor->init == OX_INIT_ONE ? 1.0f : 0.0f;
+    }
 }
 
 static double scale_freq(const struct ox_rope_scaling *scaling, double freq) {

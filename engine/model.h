@@ -128,6 +128,9 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name);
 /* Fresh value of element `idx` of a tensor: a pure function of seed, tensor name and index. */
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
                           uint64_t idx);
+/* Those of `count` elements from `first` on, the same bits at a fraction of the time. */
+void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed, uint64_t first,
+                          uint64_t count, float *out);
 
 /* Inverse frequencies of rotary embedding, scaled as the configuration asks, head_dim / 2 doubles. */
 void ox_model_rope_inv_freq(const struct ox_model_config *config, double *inv_freq);

@@ -1,5 +1,6 @@
 /* Random numbers: the published vectors of Philox-4x32-10, rough statistics, permutations. */
 #include "base/prng.h"
+#include "base/prng_isa.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -63,6 +64,62 @@ static void test_normal(void) {
     CHECK(beyond > N * 0.0425 && beyond < N * 0.0485); /* 4.55 % */
 }
 
+static unsigned wrong_count(uint64_t seed, uint64_t stream, uint64_t first, uint64_t count, double deviation) {
+    static float out[70001];
+    unsigned wrong = 0;
+    out[count] = -7.0f;
+    ox_normals(seed, stream, first, count, deviation, out);
+    for (uint64_t i = 0; i < count; i++) {
+        const float one = (float)(deviation * ox_normal(seed, stream, first + i));
+        wrong += memcmp(&one, &out[i], sizeof one) != 0;
+    }
+    return wrong + (out[count] != -7.0f);
+}
+
+/* Many at a time are the same bits as one by one, at any place and length. */
+static void test_normals(void) {
+    for (uint64_t count = 0; count < 3 * OX_NORMALS_BLOCK; count++) {
+        CHECK(wrong_count(5, 6, count * 31, count, 0.02) == 0);
+    }
+    static const double deviations[] = {1.0, 0.02, 0.0031, 1e-41, 1e-320, 0.0};
+    for (unsigned i = 0; i < sizeof deviations / sizeof *deviations; i++) {
+        CHECK(wrong_count(i, 77 * i, UINT64_C(0xffffff00), 70000, deviations[i]) == 0);
+    }
+    CHECK(wrong_count(UINT64_MAX, UINT64_MAX, UINT64_MAX - 100, 300, 1.0) == 0);
+}
+
+/* So they are whatever the instruction set: what is sure is right, and little is not. */
+static void check_block(ox_normals_fn *normals) {
+    enum { BLOCKS = 2000 };
+    unsigned wrong = 0, not_sure = 0;
+    for (uint64_t at = 0; at < BLOCKS * OX_NORMALS_BLOCK; at += OX_NORMALS_BLOCK) {
+        struct ox_normals_block block;
+        bool any = false;
+        const bool look = normals(12, 34, at, 0.02, &block);
+        for (unsigned i = 0; i < OX_NORMALS_BLOCK; i++) {
+            const float one = (float)(0.02 * ox_normal(12, 34, at + i));
+            any = any || block.not_sure[i] != 0;
+            not_sure += block.not_sure[i] != 0;
+            wrong += block.not_sure[i] == 0 && memcmp(&one, &block.out[i], sizeof one) != 0;
+        }
+        wrong += look != any;
+    }
+    CHECK(wrong == 0 && not_sure <= 8);
+}
+
+static void test_normals_isa(void) {
+    check_block(ox_normals_plain);
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+        check_block(ox_normals_avx2);
+    }
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        check_block(ox_normals_avx512);
+    }
+#endif
+}
+
 static void test_permute_whole(uint64_t count) {
     static unsigned char seen[70000];
     uint64_t fixed_count = 0, follows_count = 0, before = 0, bad_count = 0;
@@ -109,6 +166,8 @@ int main(void) {
     test_philox();
     test_uniform();
     test_normal();
+    test_normals();
+    test_normals_isa();
     test_permute();
     return test_end();
 }

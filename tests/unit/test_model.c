@@ -1,10 +1,12 @@
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/model.h"
 #include "tests/test.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char llama_json[] =
@@ -386,6 +388,33 @@ static void test_written_config(void) {
     }
 }
 
+/* Every value of a fresh model, whole tensors and parts of them. */
+static void test_init_bits(const char *text, uint64_t hash) {
+    struct ox_model_config config;
+    struct ox_model *model = NULL;
+    REQUIRE_OK(parse(text, "", &config));
+    REQUIRE_OK(ox_model_build(&config, &model));
+    uint64_t sum = 0;
+    unsigned wrong = 0;
+    for (uint32_t t = 0; t < model->tensor_count; t++) {
+        const struct ox_tensor *const tensor = &model->tensors[t];
+        float *const values = calloc(tensor->count, sizeof *values);
+        CHECK(values != NULL);
+        const uint64_t first = tensor->count / 3;
+        ox_model_init_values(model, tensor, 42, 0, first, values);
+        ox_model_init_values(model, tensor, 42, first, tensor->count - first, values + first);
+        for (uint64_t i = 0; i < tensor->count; i++) {
+            const float one = ox_model_init_value(model, tensor, 42, i);
+            wrong += memcmp(&one, &values[i], sizeof one) != 0;
+        }
+        sum = ox_hash64(values, tensor->count * sizeof *values, sum);
+        free(values);
+    }
+    CHECK(wrong == 0);
+    CHECK(sum == hash);
+    ox_model_close(&model);
+}
+
 static void test_init(void) {
     struct ox_model_config config;
     struct ox_model *model = NULL;
@@ -410,6 +439,9 @@ static void test_init(void) {
     CHECK(ox_model_init_value(model, in, 1, 5) == ox_model_init_value(model, in, 1, 5));
     CHECK(ox_model_init_value(model, in, 1, 5) != ox_model_init_value(model, in, 2, 5));
     ox_model_close(&model);
+
+    test_init_bits(gpt2_json, UINT64_C(0x806615553cf56faf));
+    test_init_bits(llama_json, UINT64_C(0x85b21d8ada6d536f));
 
     double inv_freq[4];
     REQUIRE_OK(parse(llama_json, "", &config));
