@@ -404,30 +404,6 @@ enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t r
     return open_store(engine, run_id, true);
 }
 
-enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, const volatile sig_atomic_t *stop) {
-    const struct ox_shard_table *const table = &engine->plan->table;
-    for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
-        struct ox_chunk_view view;
-        if (stop != NULL && *stop != 0) {
-            return ox_fail(OX_E_ABORTED, "stopped while the store was read");
-        }
-        ox_engine_chunk_view(engine, unit_idx, i, &view);
-        const struct ox_chunk chunk = ox_shard_chunk(table, unit_idx, i);
-        const struct ox_store_op ops[] = {
-            {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
-            {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
-        };
-        enum ox_status status = ox_store_run(engine->plane_port, ops, 2);
-        if (status == OX_OK) {
-            status = ox_engine_chunk_put(engine, unit_idx, i, &view);
-        }
-        if (status != OX_OK) {
-            return status;
-        }
-    }
-    return OX_OK;
-}
-
 /* Planes that live in memory come back from the last commit. What stays on the drives is read too, for its checksums:
  * damage is found while the run can still turn to a checkpoint. Costs what one step reads. */
 static enum ox_status load_and_verify(struct ox_engine *engine) {

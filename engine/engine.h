@@ -115,7 +115,9 @@ OX_MUST uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_p
 /* Fills the view from wherever the planes live; nothing is pending (ox_engine_settle). */
 OX_MUST enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                            struct ox_chunk_view *out);
-/* Writes the view to wherever the planes live. All chunks between load_begin and load_commit. */
+/* Writes the view to wherever the planes live. All chunks between load_begin and load_commit: drives then take what was
+ * put while the next view is filled, so a put view is not touched again, and a failure may come with a later chunk or
+ * the commit. */
 OX_MUST enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step);
 OX_MUST enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                            const struct ox_chunk_view *view);

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { OX_RUN_AHEAD_TASKS = 64, OX_CHAOS_NS_MAX = 300000 };
+enum { OX_RUN_AHEAD_TASKS = 64, OX_CHAOS_NS_MAX = 300000, OX_PLANE_SLOTS = 8 };
 
 /* The planes of a unit that live in host memory; NULL where they do not. `weights_lo`: the copy of lo that
  * lies behind hi when the state is elsewhere. `state`: of all its elements in one piece. */
@@ -61,6 +61,14 @@ struct ox_adam_order {
     uint64_t base_step;                /* of the planes that it begins with */
 };
 
+/* Chunks between steps: the arena's scratch is cut into slots for whole chunks, as many as fit, so that drives transfer
+ * some while another is filled. Names a slot: the tag of an operation on plane_port. */
+struct ox_plane_slots {
+    uint32_t at; /* of the view that was asked for last */
+    uint32_t in_flight[OX_PLANE_SLOTS];
+    struct ox_first failure; /* of an operation since the last time that all were waited for */
+};
+
 struct ox_engine {
     struct ox_engine_config config;
     struct ox_engine_plan *plan;
@@ -73,6 +81,7 @@ struct ox_engine {
     struct ox_store *store;
     struct ox_store_port *read_port, *write_port; /* one per lane that transfers */
     struct ox_store_port *plane_port;             /* between steps */
+    struct ox_plane_slots plane_slots;
     struct ox_stream *stream;                     /* NULL without a store */
     struct ox_mark *marks; /* per task of the larger plan */
     struct ox_tracing *tracing; /* NULL: nothing is recorded */

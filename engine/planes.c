@@ -63,23 +63,77 @@ uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx
     return engine->plan->table.shards[unit_idx].chunk_count;
 }
 
-void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
-                          struct ox_chunk_view *out) {
+/* ---- slots: chunks on their way to and from the drives ------------------------------------------- */
+
+static uint32_t slot_count(const struct ox_engine *engine) {
+    const uint64_t bytes = ox_tiers_scratch(&engine->tiers, engine->plan->train).bytes;
+    return (uint32_t)ox_min_u64(OX_PLANE_SLOTS, bytes / ox_plan_scratch_bytes(&engine->plan->input));
+}
+
+static enum ox_status slot_submit(struct ox_engine *engine, uint32_t slot, struct ox_store_op *ops, uint32_t op_count) {
+    struct ox_plane_slots *const slots = &engine->plane_slots;
+    for (uint32_t i = 0; i < op_count && slots->failure.status == OX_OK; i++) {
+        ops[i].tag = slot;
+        const enum ox_status status = ox_store_submit(engine->plane_port, &ops[i]);
+        ox_first_note(&slots->failure, status);
+        slots->in_flight[slot] += status == OX_OK;
+    }
+    return ox_first_result(&slots->failure);
+}
+
+/* Until nothing of the slot is in flight. */
+static void slot_wait(struct ox_engine *engine, uint32_t slot) {
+    struct ox_plane_slots *const slots = &engine->plane_slots;
+    while (slots->in_flight[slot] > 0) {
+        uint64_t done = 0;
+        ox_first_note(&slots->failure, ox_store_reap(engine->plane_port, &done));
+        OX_ASSERT(done < OX_PLANE_SLOTS && slots->in_flight[done] > 0);
+        slots->in_flight[done]--;
+    }
+}
+
+/* Until nothing is in flight; tells what failed, and forgets it. */
+static enum ox_status slots_wait_all(struct ox_engine *engine) {
+    for (uint32_t slot = 0; slot < OX_PLANE_SLOTS; slot++) {
+        slot_wait(engine, slot);
+    }
+    const enum ox_status status = ox_first_result(&engine->plane_slots.failure);
+    engine->plane_slots.failure = (struct ox_first){0};
+    return status;
+}
+
+static bool is_written(const struct ox_engine *engine) {
+    return engine->loading && engine->store != NULL;
+}
+
+static void view_in_slot(struct ox_engine *engine, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx,
+                         struct ox_chunk_view *out) {
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
     const struct ox_lease scratch = ox_tiers_scratch(&engine->tiers, engine->plan->train);
+    const uint64_t slot_bytes = ox_plan_scratch_bytes(&engine->plan->input);
     const struct ox_state_format format = engine->config.state;
     const uint64_t state_bytes = ox_state_layout_of(format, chunk.count).bytes;
-    OX_ASSERT(scratch.bytes >= chunk.count * (OX_HI_BYTES + sizeof *out->values) + state_bytes);
-    unsigned char *const state = (unsigned char *)scratch.ptr + chunk.count * OX_HI_BYTES; /* hi | state | values */
+    OX_ASSERT(slot_bytes >= chunk.count * (OX_HI_BYTES + sizeof *out->values) + state_bytes);
+    OX_ASSERT(scratch.bytes >= (slot + 1) * slot_bytes);
+    unsigned char *const base = (unsigned char *)scratch.ptr + slot * slot_bytes;
+    unsigned char *const state = base + chunk.count * OX_HI_BYTES; /* hi | state | values */
     *out = (struct ox_chunk_view){
         .first = chunk.first,
         .count = chunk.count,
         .format = format,
-        .hi = scratch.ptr,
+        .hi = (uint16_t *)base,
         .state = ox_state_planes_at(format, state, chunk.count, 0),
         .state_bytes = state_bytes,
         .values = (float *)(state + state_bytes),
     };
+}
+
+void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                          struct ox_chunk_view *out) {
+    struct ox_plane_slots *const slots = &engine->plane_slots;
+    slots->at = is_written(engine) ? (slots->at + 1) % slot_count(engine) : 0;
+    slot_wait(engine, slots->at); /* should a transfer have failed, the next call that has a status says so */
+    view_in_slot(engine, slots->at, unit_idx, chunk_idx, out);
 }
 
 bool ox_plane_exists(enum ox_optim_kind kind, enum ox_plane plane) {
@@ -148,7 +202,14 @@ static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx
         ops[op_count++] = (struct ox_store_op){.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx,
                                                .buffer = view->state.lo};
     }
-    return op_count == 0 ? OX_OK : ox_store_run(engine->plane_port, ops, op_count);
+    if (op_count == 0) {
+        return OX_OK;
+    }
+    const uint32_t slot = engine->plane_slots.at;
+    if (slot_submit(engine, slot, ops, op_count) == OX_OK) {
+        slot_wait(engine, slot);
+    }
+    return engine->plane_slots.failure.status == OX_OK ? OX_OK : slots_wait_all(engine);
 }
 
 enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
@@ -187,14 +248,14 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
     if (engine->plan->table.shards[unit_idx].homes.weights == OX_TIER_DEVICE) {
         status = copy_device(engine, unit_idx, view, true);
     }
-    if (status != OX_OK || !engine->loading || engine->store == NULL) {
+    if (status != OX_OK || !is_written(engine)) {
         return status;
     }
-    const struct ox_store_op ops[] = {
+    struct ox_store_op ops[] = {
         {.kind = OX_STORE_WRITE, .extent_idx = chunk.hi_extent_idx, .buffer = view->hi},
         {.kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->state.lo},
     };
-    return ox_store_run(engine->plane_port, ops, 2);
+    return slot_submit(engine, engine->plane_slots.at, ops, 2) == OX_OK ? OX_OK : slots_wait_all(engine);
 }
 
 enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
@@ -209,7 +270,56 @@ enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
 enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
     OX_ASSERT(engine->loading);
     engine->loading = false;
-    return engine->store == NULL ? OX_OK : ox_store_commit(engine->store, meta, meta_bytes);
+    if (engine->store == NULL) {
+        return OX_OK;
+    }
+    const enum ox_status status = slots_wait_all(engine);
+    if (status != OX_OK) {
+        ox_store_abort(engine->store);
+        return status;
+    }
+    return ox_store_commit(engine->store, meta, meta_bytes);
+}
+
+/* Reads the unit's chunk into the slot; does not wait. */
+static enum ox_status fetch_chunk(struct ox_engine *engine, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx) {
+    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+    struct ox_chunk_view view;
+    view_in_slot(engine, slot, unit_idx, chunk_idx, &view);
+    struct ox_store_op ops[] = {
+        {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
+        {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
+    };
+    return slot_submit(engine, slot, ops, 2);
+}
+
+enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, const volatile sig_atomic_t *stop) {
+    const uint32_t chunk_count = ox_engine_chunk_count(engine, unit_idx), ahead = slot_count(engine);
+    enum ox_status status = OX_OK;
+    OX_ASSERT(!engine->loading);
+    for (uint32_t i = 0; i < ahead && i < chunk_count && status == OX_OK; i++) {
+        status = fetch_chunk(engine, i, unit_idx, i);
+    }
+    for (uint32_t i = 0; i < chunk_count && status == OX_OK; i++) {
+        struct ox_chunk_view view;
+        const uint32_t slot = i % ahead;
+        slot_wait(engine, slot);
+        status = ox_first_result(&engine->plane_slots.failure);
+        if (status == OX_OK && stop != NULL && *stop != 0) {
+            status = ox_fail(OX_E_ABORTED, "stopped while the store was read");
+        }
+        if (status == OX_OK) {
+            view_in_slot(engine, slot, unit_idx, i, &view);
+            status = ox_engine_chunk_put(engine, unit_idx, i, &view);
+        }
+        if (status == OX_OK && i + ahead < chunk_count) {
+            status = fetch_chunk(engine, slot, unit_idx, i + ahead);
+        }
+    }
+    struct ox_first first = {0};
+    ox_first_note(&first, status);
+    ox_first_note(&first, slots_wait_all(engine));
+    return ox_first_result(&first);
 }
 
 /* Every chunk from memory to the store. */
@@ -240,9 +350,12 @@ enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uin
     if (status == OX_OK) {
         return ox_engine_load_commit(engine, meta, meta_bytes);
     }
+    struct ox_first first = {0};
+    ox_first_note(&first, status);
+    ox_first_note(&first, slots_wait_all(engine));
     engine->loading = false;
     ox_store_abort(engine->store);
-    return status;
+    return ox_first_result(&first);
 }
 
 /* ---- gradients ---------------------------------------------------------------------------------- */
