@@ -32,7 +32,10 @@ bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier) {
 }
 
 bool ox_choice_overlap(const struct ox_search *s, bool overlap) {
-    return (s->wish->overlap < 0 || overlap == (s->wish->overlap == 1)) && !(overlap && s->in->model.eval_only);
+    if (s->in->model.eval_only) { /* there is no optimizer, whatever is asked of it */
+        return !overlap;
+    }
+    return s->wish->overlap < 0 || overlap == (s->wish->overlap == 1);
 }
 
 uint32_t ox_choice_early_units(const struct ox_search *s, uint32_t quarters) {
