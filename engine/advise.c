@@ -18,7 +18,7 @@ static const double NOTABLE = 0.02;
 struct variant {
     struct ox_engine_config config;
     struct ox_machine machine;
-    uint64_t drive_bytes[OX_MACHINE_DRIVES_MAX];
+    uint64_t drive_bytes[OX_STORE_DRIVES_MAX];
 };
 
 const char *ox_advice_name(enum ox_advice_kind kind) {
@@ -30,7 +30,7 @@ const char *ox_advice_name(enum ox_advice_kind kind) {
 static bool add_drive(struct variant *v) {
     struct ox_plan_budget *const budget = &v->config.budget;
     const uint32_t count = v->config.nvme_count;
-    if (count >= OX_MACHINE_DRIVES_MAX || (count > 0 && v->config.nvme_bytes == NULL)) {
+    if (count >= OX_STORE_DRIVES_MAX || (count > 0 && v->config.nvme_bytes == NULL)) {
         return false;
     }
     for (uint32_t i = 0; i < count; i++) {
