@@ -3,6 +3,7 @@
  * of the choice, proven, or a refusal with the nearest budget that does. */
 #include "offload/placement_internal.h"
 
+#include "base/assert.h"
 #include "base/bytes.h"
 
 #include <stdio.h>
@@ -13,6 +14,8 @@ static enum ox_status refuse(struct ox_search *s) {
     s->with_eval = true;
     ox_search_farthest_homes(s);
     ox_search_build(s);
+    /* It is handed out for its ledger. */
+    OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train);
     if (ox_search_over_all(s) == 0) {
         const enum ox_status status = ox_search_check_drives(s);
         if (status != OX_OK) {
@@ -65,12 +68,14 @@ static enum ox_status check_wish(const struct ox_search *s) {
 }
 
 /* Each by itself, and that what one leaves is what the others find. */
-static enum ox_status check_plans(const struct ox_search *s) {
-    const struct ox_plan *const train = s->plans.train, *const evals[] = {s->plans.eval, s->plans.eval_after_step};
+static enum ox_status check_plans(struct ox_search *s) {
+    static const enum ox_plan_kind evals[] = {OX_PLAN_EVAL, OX_PLAN_EVAL_AFTER_STEP};
+    const struct ox_plan *const train = ox_search_plan(s, OX_PLAN_TRAIN);
     enum ox_status status = ox_plan_check(train, s->in);
     for (uint32_t i = 0; i < (ox_search_overlaps(s) ? 2 : 1) && status == OX_OK; i++) {
-        status = ox_plan_check(evals[i], s->in);
-        status = status == OX_OK ? ox_plan_check_pair(train, evals[i]) : status;
+        const struct ox_plan *const eval = ox_search_plan(s, evals[i]);
+        status = ox_plan_check(eval, s->in);
+        status = status == OX_OK ? ox_plan_check_pair(train, eval) : status;
     }
     return status;
 }
@@ -108,6 +113,9 @@ static enum ox_status open_search(struct ox_search *s) {
     }
     if (status == OX_OK && !s->in->model.eval_only) {
         status = ox_plan_open(s->in, &s->plans.eval_after_step);
+    }
+    if (status == OX_OK) {
+        status = ox_built_open(table->unit_count, &s->built);
     }
     return status == OX_OK ? ox_sim_open(s->plans.train->task_cap, &s->sim) : status;
 }
@@ -147,6 +155,7 @@ enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_
         hand_out(s, status == OX_OK, out);
     }
     ox_sim_close(&s->sim);
+    ox_built_close(&s->built);
     ox_plans_close(&s->plans);
     free(s->extents);
     free(s->homes);

@@ -4,7 +4,6 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/hash.h"
 
 #include <string.h>
 
@@ -27,38 +26,6 @@ void ox_search_farthest_homes(struct ox_search *s) {
         homes->state = wish->state_tier < OX_TIER_COUNT ? ox_search_wished(wish->state_tier, unified) : far;
         homes->grad = wish->grad_tier < OX_TIER_COUNT ? ox_search_wished(wish->grad_tier, unified) : far;
     }
-}
-
-bool ox_search_overlaps(const struct ox_search *s) {
-    return s->in->placement.overlap && !s->in->model.eval_only;
-}
-
-static void build_eval(struct ox_search *s) {
-    ox_plan_build(s->plans.eval, s->in, OX_PLAN_EVAL);
-    s->effort += s->plans.eval->task_count;
-    if (ox_search_overlaps(s)) {
-        ox_plan_build(s->plans.eval_after_step, s->in, OX_PLAN_EVAL_AFTER_STEP);
-        s->effort += s->plans.eval_after_step->task_count;
-    }
-}
-
-void ox_search_build(struct ox_search *s) {
-    ox_plan_build(s->plans.train, s->in, s->in->model.eval_only ? OX_PLAN_EVAL : OX_PLAN_TRAIN);
-    s->effort += s->plans.train->task_count;
-    if (s->with_eval) {
-        build_eval(s);
-    }
-}
-
-uint64_t ox_search_need(const struct ox_search *s, enum ox_tier tier) {
-    uint64_t bytes = s->plans.train->peak_bytes[tier];
-    if (s->with_eval) {
-        bytes = ox_max_u64(bytes, s->plans.eval->peak_bytes[tier]);
-    }
-    if (s->with_eval && ox_search_overlaps(s)) {
-        bytes = ox_max_u64(bytes, s->plans.eval_after_step->peak_bytes[tier]);
-    }
-    return bytes;
 }
 
 uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier) {
@@ -195,26 +162,26 @@ static void fill_tier(struct ox_search *s, const struct ox_candidate *candidate,
 }
 
 /* Extents are whole on one drive: what fits in the sum of allowances may not fit in each. */
-enum ox_status ox_search_check_drives(const struct ox_search *s) {
+enum ox_status ox_search_check_drives(struct ox_search *s) {
     const struct ox_plan_budget *const given = &s->in->budget;
     if (given->drive_bytes == NULL || given->nvme_bytes == 0) {
         return OX_OK;
     }
+    const struct ox_plan *const train = ox_search_plan(s, OX_PLAN_TRAIN);
     return ox_store_fits(&(struct ox_store_config){
         .bytes_max = given->drive_bytes,
         .drive_count = given->drive_count,
         .extents = s->extents,
         .extent_count = 2 * s->table->chunk_count,
-        .spool_bytes = s->plans.train->spool_bytes,
-        .spool_count = s->plans.train->spool_count,
+        .spool_bytes = train->spool_bytes,
+        .spool_count = train->spool_count,
         .generations = ox_plan_generations(given),
     });
 }
 
 /* The same for what is spooled as before, which most candidates share with others: cutting a large store takes long. */
 static bool drives_hold(struct ox_search *s) {
-    const struct ox_plan *const train = s->plans.train;
-    const uint64_t hash = ox_hash64(train->spool_bytes, train->spool_count * sizeof *train->spool_bytes, 0);
+    const uint64_t hash = ox_search_spool_key(s);
     for (uint32_t i = 0; i < s->cut_count; i++) {
         if (s->cuts[i].hash == hash) {
             return s->cuts[i].fits;
@@ -266,7 +233,6 @@ bool ox_search_fit_train(struct ox_search *s, const struct ox_candidate *candida
 }
 
 bool ox_search_fit_eval(struct ox_search *s, const struct ox_candidate *candidate) {
-    s->with_eval = true;
-    build_eval(s);
+    ox_search_build_eval(s);
     return ox_search_over_all(s) == 0 || fit(s, candidate);
 }

@@ -47,7 +47,8 @@ struct ox_search {
     const struct ox_placement_wish *wish;
     struct ox_sim_setup setup; /* of the step that most are with the homes as they are */
     struct ox_sim *sim;
-    struct ox_plans plans;
+    struct ox_plans plans;        /* ox_search_plan() builds what is wanted */
+    struct ox_built_table *built; /* what is known of plans */
     bool with_eval; /* those of evaluation are built too, and have to fit */
     struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */
     struct ox_homes *homes, *best_homes; /* per unit */
@@ -61,17 +62,33 @@ struct ox_search {
     uint32_t cut_count;
 };
 
-/* ---- candidates (offload/placement_fill.c) ----------------------------------------------------- */
+/* ---- plans (offload/placement_built.c) --------------------------------------------------------- */
+
+/* Nothing else than placement and homes may change between two plans of a search. */
+struct ox_built_table;
+OX_MUST enum ox_status ox_built_open(uint32_t unit_count, struct ox_built_table **out);
+void ox_built_close(struct ox_built_table **table);
 
 /* Whether there is a plan of the evaluation that follows a step. */
 bool ox_search_overlaps(const struct ox_search *s);
-/* The plans with the homes as they are, and every plane in its farthest home. */
+/* Turns to the plans with placement and homes as they are; the questions below are about these. */
 void ox_search_build(struct ox_search *s);
-void ox_search_farthest_homes(struct ox_search *s);
+void ox_search_build_eval(struct ox_search *s);
 uint64_t ox_search_need(const struct ox_search *s, enum ox_tier tier);
+uint64_t ox_search_spool_key(const struct ox_search *s); /* of what the drives spool */
+/* Seconds of a step: what it cannot go below, and simulated. */
+double ox_search_least_seconds(struct ox_search *s);
+double ox_search_seconds(struct ox_search *s);
+/* The plan itself, as long as placement and homes have not changed. */
+const struct ox_plan *ox_search_plan(struct ox_search *s, enum ox_plan_kind kind);
+
+/* ---- candidates (offload/placement_fill.c) ----------------------------------------------------- */
+
+/* Every plane in its farthest home. */
+void ox_search_farthest_homes(struct ox_search *s);
 uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier);
 uint64_t ox_search_over_all(const struct ox_search *s);
-OX_MUST enum ox_status ox_search_check_drives(const struct ox_search *s);
+OX_MUST enum ox_status ox_search_check_drives(struct ox_search *s);
 
 /* Sets homes and builds the plan of training; false when it does not fit, which is noted if nothing came nearer. After
  * that, for the few candidates that are worth it, those of evaluation too, which seldom ask for more: then less comes

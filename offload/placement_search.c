@@ -9,9 +9,7 @@
 
 #include "base/bytes.h"
 
-/* A task simulated costs as much as so many built; so many in all are what the search may take, about a third of
- * a second. */
-enum { SIMULATED_COST = 8 };
+/* What the search may take, in tasks built: about a third of a second. */
 static const uint64_t EFFORT_MAX = 3000000;
 /* Up to here every number of tiles is tried. Beyond, a series of ever more tiles ends where doubling them, with all it
  * lets come home and all it repeats, has twice not paid. */
@@ -28,10 +26,7 @@ static bool better(const struct ox_tried *a, const struct ox_tried *b) {
 }
 
 static void simulate(struct ox_search *s, struct ox_tried *tried) {
-    struct ox_sim_result result;
-    ox_sim_run(s->sim, s->plans.train, &s->setup, &result);
-    s->effort += (uint64_t)s->plans.train->task_count * SIMULATED_COST;
-    tried->seconds = result.seconds;
+    tried->seconds = ox_search_seconds(s);
     tried->made.placement = s->in->placement;
     if (better(tried, &s->best)) {
         s->best = *tried;
@@ -47,9 +42,8 @@ static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *can
     if (!tried.fits) {
         return tried;
     }
-    tried.seconds = ox_sim_least_seconds(&s->setup, s->plans.train);
+    tried.seconds = ox_search_least_seconds(s);
     tried.made.placement = s->in->placement;
-    s->effort += s->plans.train->task_count;
     if (better(&tried, &s->best)) {
         tried.fits = ox_search_fit_eval(s, candidate);
         if (tried.fits) {
