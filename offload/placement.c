@@ -9,6 +9,137 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* ---- refusals ----------------------------------------------------------------------------------- */
+
+enum { FIX_TEXT_BYTES = 192 };
+
+/* Allowances of the drives that hold what is refused. */
+struct enough_drives {
+    uint64_t bytes[OX_STORE_DRIVES_MAX];
+    uint32_t count, largest;
+    bool each; /* all are changed, and alike */
+};
+
+static uint64_t whole_mib(uint64_t bytes) {
+    return ox_align_up(bytes, OX_MIB);
+}
+
+/* Whether the plan fits with them; the budget stays as it is. */
+static enum ox_status hold_with(struct ox_search *s, const struct enough_drives *drives) {
+    struct ox_plan_budget *const budget = &s->in->budget;
+    const uint64_t *const given = budget->drive_bytes;
+    budget->drive_bytes = drives->bytes;
+    const enum ox_status status = ox_search_check_drives(s);
+    budget->drive_bytes = given;
+    return status;
+}
+
+static void begin_drives(const struct ox_search *s, struct enough_drives *drives) {
+    const struct ox_plan_budget *const budget = &s->in->budget;
+    const uint64_t fixed = ox_store_fixed_bytes(2 * s->table->chunk_count);
+    uint32_t small_count = 0;
+    *drives = (struct enough_drives){.count = budget->drive_count};
+    for (uint32_t i = 0; i < drives->count; i++) {
+        const bool small = budget->drive_bytes[i] < fixed;
+        drives->bytes[i] = small ? whole_mib(fixed) : budget->drive_bytes[i];
+        drives->largest = drives->bytes[i] > drives->bytes[drives->largest] ? i : drives->largest;
+        small_count += small;
+    }
+    drives->each = small_count > 1;
+}
+
+/* The largest drive takes what is missing, as little as whole extents allow; or all do, where several of them do not
+ * even hold the store's tables. */
+static enum ox_status enlarge_drives(struct ox_search *s, struct enough_drives *drives) {
+    begin_drives(s, drives);
+    const uint64_t need = ox_search_need(s, OX_TIER_NVME);
+    uint64_t have = 0;
+    for (uint32_t i = 0; i < drives->count; i++) {
+        drives->bytes[i] = drives->each ? drives->bytes[drives->largest] : drives->bytes[i];
+        have += drives->bytes[i];
+    }
+    uint64_t more = need > have ? need - have : 0;
+    enum ox_status status = more > 0 ? OX_E_CONFIG : hold_with(s, drives);
+    for (uint64_t step = OX_MIB; status == OX_E_CONFIG; step *= 2) {
+        for (uint32_t i = 0; i < drives->count; i++) {
+            if (drives->each || i == drives->largest) {
+                drives->bytes[i] = whole_mib(drives->bytes[i] + more);
+            }
+        }
+        status = hold_with(s, drives);
+        more = step;
+    }
+    return status;
+}
+
+static void name_drives(const struct ox_search *s, const struct enough_drives *drives, char *text) {
+    const uint64_t *const given = s->in->budget.drive_bytes;
+    size_t used = 0;
+    text[0] = '\0';
+    if (drives->each) {
+        snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%lluMiB (each of %u drives)",
+                 (unsigned long long)(drives->bytes[0] / OX_MIB), drives->count);
+        return;
+    }
+    for (uint32_t i = 0; i < drives->count && used < FIX_TEXT_BYTES; i++) {
+        if (drives->bytes[i] != given[i]) {
+            used += (size_t)snprintf(text + used, FIX_TEXT_BYTES - used, " --nvme PATH:%lluMiB (drive %u of %u)",
+                                     (unsigned long long)(drives->bytes[i] / OX_MIB), i + 1, drives->count);
+        }
+    }
+}
+
+/* What the drives must be allowed; nothing where they do. */
+static enum ox_status fix_drives(struct ox_search *s, char *text) {
+    text[0] = '\0';
+    const struct ox_plan_budget *const budget = &s->in->budget;
+    if (budget->nvme_bytes == 0) {
+        return OX_OK;
+    }
+    if (budget->drive_bytes == NULL) {
+        const uint64_t bytes = ox_max_u64(ox_search_need(s, OX_TIER_NVME), budget->nvme_bytes);
+        snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%lluMiB (all drives together)",
+                 (unsigned long long)(whole_mib(bytes) / OX_MIB));
+        return OX_OK;
+    }
+    struct enough_drives drives;
+    const enum ox_status status = enlarge_drives(s, &drives);
+    name_drives(s, &drives, text);
+    return status;
+}
+
+struct refusal {
+    char need[OX_TIER_COUNT][OX_SIZE_TEXT_BYTES], have[OX_TIER_COUNT][OX_SIZE_TEXT_BYTES];
+    unsigned long long enough_mib[OX_TIER_COUNT];
+    char device[80], device_fix[64], nvme[160], nvme_fix[FIX_TEXT_BYTES];
+};
+
+static enum ox_status tell(struct ox_search *s, struct refusal *r) {
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        const uint64_t need = ox_search_need(s, (enum ox_tier)tier), have = ox_search_budget(s, (enum ox_tier)tier);
+        ox_size_text(need, r->need[tier]);
+        ox_size_text(have, r->have[tier]);
+        r->enough_mib[tier] = whole_mib(ox_max_u64(need, have)) / OX_MIB;
+    }
+    if (!s->in->budget.unified) {
+        snprintf(r->device, sizeof r->device, "device %s of %s, ", r->need[OX_TIER_DEVICE], r->have[OX_TIER_DEVICE]);
+        snprintf(r->device_fix, sizeof r->device_fix, "--device-mem %lluMiB ", r->enough_mib[OX_TIER_DEVICE]);
+    }
+    /* A drive helps no evaluation that has none: it would have to be filled first. */
+    const bool store = s->in->budget.nvme_bytes > 0, may_add = !store && !s->in->model.eval_only;
+    if (store) {
+        const bool parts = ox_search_over_all(s) == 0;
+        snprintf(r->nvme, sizeof r->nvme, ", nvme %s of %s%s", r->need[OX_TIER_NVME], r->have[OX_TIER_NVME],
+                 parts ? ", which in whole parts the drives do not hold" : "");
+    }
+    const enum ox_status status = fix_drives(s, r->nvme_fix);
+    return status != OX_OK ? status
+                           : ox_fail(OX_E_CONFIG, "does not fit: the smallest plan needs %shost %s of %s%s; nearest "
+                                     "that fits: %s--host-mem %lluMiB%s%s", r->device, r->need[OX_TIER_HOST],
+                                     r->have[OX_TIER_HOST], r->nvme, r->device_fix, r->enough_mib[OX_TIER_HOST],
+                                     r->nvme_fix, may_add ? ", or give a drive with --nvme PATH:SIZE" : "");
+}
+
 static enum ox_status refuse(struct ox_search *s) {
     s->in->placement = s->nearest;
     s->with_eval = true;
@@ -16,39 +147,11 @@ static enum ox_status refuse(struct ox_search *s) {
     ox_search_build(s);
     /* It is handed out for its ledger. */
     OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train);
-    if (ox_search_over_all(s) == 0) {
-        const enum ox_status status = ox_search_check_drives(s);
-        if (status != OX_OK) {
-            return status;
-        }
-    }
-    char text[OX_TIER_COUNT][3][OX_SIZE_TEXT_BYTES];
-    uint64_t enough_mib[OX_TIER_COUNT];
-    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
-        const uint64_t bytes = ox_search_need(s, (enum ox_tier)tier);
-        ox_size_text(bytes, text[tier][0]);
-        ox_size_text(ox_search_budget(s, (enum ox_tier)tier), text[tier][1]);
-        enough_mib[tier] = ox_div_up(ox_max_u64(bytes, ox_search_budget(s, (enum ox_tier)tier)), OX_MIB);
-    }
-    char device[160] = "", device_fix[64] = "";
-    if (!s->in->budget.unified) {
-        snprintf(device, sizeof device, "device %s of %s, ", text[OX_TIER_DEVICE][0], text[OX_TIER_DEVICE][1]);
-        snprintf(device_fix, sizeof device_fix, "--device-mem %lluMiB ",
-                 (unsigned long long)enough_mib[OX_TIER_DEVICE]);
-    }
-    /* A drive helps no evaluation that has none: it would have to be filled first. */
-    const bool store = s->in->budget.nvme_bytes > 0, may_add = !store && !s->in->model.eval_only;
-    char nvme[160] = "", nvme_fix[96] = "";
-    if (store) {
-        snprintf(nvme, sizeof nvme, ", nvme %s of %s", text[OX_TIER_NVME][0], text[OX_TIER_NVME][1]);
-        snprintf(nvme_fix, sizeof nvme_fix, " --nvme PATH:%lluMiB (all drives together)",
-                 (unsigned long long)enough_mib[OX_TIER_NVME]);
-    }
-    return ox_fail(OX_E_CONFIG, "does not fit: the smallest plan needs %shost %s of %s%s; nearest that fits: "
-                   "%s--host-mem %lluMiB%s%s", device, text[OX_TIER_HOST][0], text[OX_TIER_HOST][1], nvme,
-                   device_fix, (unsigned long long)enough_mib[OX_TIER_HOST], nvme_fix,
-                   may_add ? ", or give a drive with --nvme PATH:SIZE" : "");
+    struct refusal refusal = {.device = ""};
+    return tell(s, &refusal);
 }
+
+/* ---- choosing ----------------------------------------------------------------------------------- */
 
 static enum ox_status check_wish(const struct ox_search *s) {
     const struct ox_placement_wish *const wish = s->wish;
