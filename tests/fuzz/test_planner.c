@@ -1,0 +1,543 @@
+/* The planner on drawn models, budgets, machines and wishes. Of each: nothing ends the program; a plan that is accepted
+ * is proven by the checker, keeps every budget and every wish, and its simulated step is no shorter than its busiest
+ * part; a refusal names a budget that would do, and with that budget the same is planned; and the same input has the
+ * same plan.
+ *
+ *     test_planner [COUNT [FIRST]] [--print | --progress | --larger]
+ *
+ * draws COUNT cases from the seeds FIRST on, so that several processes share a large number. --print gives a line for
+ * each case, to compare two builds by; --larger plans each with more of one tier as well, and counts where that made
+ * the step slower, which the planner does not promise never to do. */
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "base/prng.h"
+#include "offload/plan.h"
+#include "offload/sim.h"
+#include "tests/test.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCKS_MAX = 120, UNITS_MAX = BLOCKS_MAX + 2, DRIVES_MAX = 5, SAMPLES = 200, TOLD_MAX = 20 };
+
+struct fuzz_case {
+    uint64_t seed, counter;
+    uint64_t elems[UNITS_MAX];
+    struct ox_plan_work works[2 * UNITS_MAX];
+    uint64_t drives[DRIVES_MAX];
+    struct ox_plan_input in;
+    struct ox_shard_table table;
+    struct ox_placement_wish wish;
+    struct ox_machine machine;
+    struct ox_sim_setup setup;
+    struct ox_extent_spec *extents;
+};
+
+static struct {
+    uint64_t fit, refused, invalid, repeated, larger, slower;
+    double slowest;
+} tally;
+
+static uint64_t seed_in_work;
+static bool advised_now; /* the case as its refusal would have it */
+
+static void expect(bool holds, const char *what) {
+    if (!holds && test_failure_count++ < TOLD_MAX) {
+        printf("seed %" PRIu64 "%s: %s\n", seed_in_work, advised_now ? " with the advised budget" : "", what);
+    }
+}
+
+/* ---- drawing -------------------------------------------------------------------------------------- */
+
+static uint64_t draw(struct fuzz_case *c, uint64_t below) {
+    return (uint64_t)(ox_uniform(c->seed, 3, c->counter++) * (double)below);
+}
+
+static bool once_in(struct fuzz_case *c, uint64_t times) {
+    return draw(c, times) == 0;
+}
+
+/* Of every order of magnitude as many. */
+static double draw_wide(struct fuzz_case *c, double least, double most) {
+    return least * exp(ox_uniform(c->seed, 3, c->counter++) * log(most / least));
+}
+
+/* Few of what is large, because planning it takes so much longer. */
+static uint32_t draw_blocks(struct fuzz_case *c) {
+    const uint64_t sort = draw(c, 1000);
+    return (uint32_t)(sort < 800 ? draw(c, 4) : sort < 975 ? 4 + draw(c, 6) : sort < 998 ? 10 + draw(c, 20)
+                                                                                       : 30 + draw(c, BLOCKS_MAX - 29));
+}
+
+static uint32_t draw_micro_batches(struct fuzz_case *c, uint32_t unit_count) {
+    const uint64_t sort = draw(c, 100);
+    const uint64_t count = sort < 80 ? 1 + draw(c, 4) : sort < 97 ? 5 + draw(c, 8) : 13 + draw(c, 36);
+    return (uint32_t)ox_max_u64(1, ox_min_u64(count, 600 / unit_count));
+}
+
+static void draw_works(struct fuzz_case *c, double tokens) {
+    struct ox_plan_model *const model = &c->in.model;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const double flops = i == 0 ? 0 : 2.0 * (double)c->elems[i] * tokens;
+        const double bytes = (double)c->elems[i] * 2;
+        c->works[i] = (struct ox_plan_work){
+            .product_flops = flops, .attention_flops = flops / 20, .bytes = bytes, .ops = 9};
+        c->works[i + UNITS_MAX] = (struct ox_plan_work){
+            .product_flops = 3 * flops, .attention_flops = flops / 7, .bytes = 3 * bytes, .ops = 20};
+    }
+    if (!once_in(c, 8)) {
+        model->forward = c->works;
+        model->backward = c->works + UNITS_MAX;
+    }
+}
+
+/* Units of a few thousand parameters up to thousands of millions; all blocks alike, as models have them, or not. */
+static void draw_model(struct fuzz_case *c) {
+    struct ox_plan_model *const model = &c->in.model;
+    const double groups = draw_wide(c, 1, once_in(c, 3) ? 1e6 : 300), tokens = draw_wide(c, 1, 30000);
+    const bool alike = once_in(c, 2);
+    model->unit_elems = c->elems;
+    model->unit_count = 2 + draw_blocks(c);
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const bool end = i == 0 || i + 1 == model->unit_count;
+        const double scale = end ? draw_wide(c, 0.01, 10) : alike ? 1 : draw_wide(c, 0.2, 2);
+        c->elems[i] = OX_SHARD_ALIGN_ELEMS * (1 + (uint64_t)(groups * scale));
+    }
+    model->tied_elems = once_in(c, 2) ? c->elems[0] : 0;
+    model->micro_batches = draw_micro_batches(c, model->unit_count);
+    model->act_bytes = 4 * (1 + (uint64_t)(tokens * draw_wide(c, 1, sqrt(groups) * 20)));
+    model->batch_bytes = 12 * (1 + (uint64_t)tokens);
+    model->const_bytes = once_in(c, 3) ? 0 : (uint64_t)tokens * 64;
+    model->work_forward_bytes = 1 + (uint64_t)((double)model->act_bytes * draw_wide(c, 0.1, 10));
+    model->work_backward_bytes = 1 + (uint64_t)((double)model->act_bytes * draw_wide(c, 0.1, 20));
+    model->work_head_bytes = 1 + (uint64_t)((double)model->act_bytes * draw_wide(c, 0.1, 20));
+    model->work_head_eval_bytes = 1 + draw(c, model->work_head_bytes);
+    model->fp32 = once_in(c, 2);
+    model->grad_bf16 = once_in(c, 2);
+    model->eval_only = once_in(c, 10);
+    draw_works(c, tokens);
+}
+
+/* Those of the formats there are, and some that nobody has thought of; fp32 compute needs a lo of two bytes. */
+static struct ox_state_sizes draw_sizes(struct fuzz_case *c) {
+    static const struct ox_state_sizes known[] = {
+        {4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
+    enum { KNOWN = sizeof known / sizeof *known };
+    const uint64_t nth = draw(c, KNOWN + 1);
+    struct ox_state_sizes sizes = {1 + (uint32_t)draw(c, 9000), 1 + (uint32_t)draw(c, 20000)};
+    sizes = nth < KNOWN ? known[nth] : sizes;
+    sizes.lo_per_group = c->in.model.fp32 ? OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS : sizes.lo_per_group;
+    return sizes;
+}
+
+static void draw_table(struct fuzz_case *c) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < c->in.model.unit_count; i++) {
+        total += c->elems[i];
+    }
+    const uint64_t groups = (uint64_t)draw_wide(c, 1, 200);
+    const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (groups + total / OX_SHARD_ALIGN_ELEMS / (50 + draw(c, 500)));
+    REQUIRE_OK(ox_shard_table_open(c->elems, c->in.model.unit_count, chunk, draw_sizes(c), &c->table));
+    c->in.table = &c->table;
+    c->extents = calloc(2 * (size_t)c->table.chunk_count, sizeof *c->extents);
+    if (c->extents == NULL) {
+        exit(1);
+    }
+    ox_shard_extents(&c->table, c->extents);
+}
+
+/* Of what a store of the state alone takes, from too little to plenty; one drive or some that need not be alike. */
+static void draw_drives(struct fuzz_case *c, uint64_t stored) {
+    struct ox_plan_budget *const budget = &c->in.budget;
+    const uint64_t fixed = ox_store_fixed_bytes(2 * c->table.chunk_count);
+    const double room = once_in(c, 4) ? draw_wide(c, 0.5, 2) : draw_wide(c, 2, 200);
+    const uint32_t count = 1 + (uint32_t)draw(c, DRIVES_MAX);
+    double parts[DRIVES_MAX], sum = 0;
+    const bool even = once_in(c, 2);
+    for (uint32_t i = 0; i < count; i++) {
+        parts[i] = even ? 1 : draw_wide(c, 0.01, 1);
+        sum += parts[i];
+    }
+    budget->nvme_bytes = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        c->drives[i] = (once_in(c, 30) ? 0 : fixed) + (uint64_t)((double)stored * room * parts[i] / sum);
+        budget->nvme_bytes += c->drives[i];
+    }
+    budget->nvme_fixed_bytes = count * fixed;
+    if (!once_in(c, 3)) {
+        budget->drive_bytes = c->drives;
+        budget->drive_count = count;
+    }
+    budget->generations = (uint32_t)draw(c, 3);
+    ox_machine_fit_drives(&c->machine, count);
+}
+
+static void draw_budget(struct fuzz_case *c) {
+    struct ox_plan_budget *const budget = &c->in.budget;
+    uint64_t total = 0, stored = 0;
+    for (uint32_t i = 0; i < c->in.model.unit_count; i++) {
+        total += c->elems[i] * 16;
+        stored += ox_shard_stored_bytes(&c->table, i) + c->elems[i] * OX_HI_BYTES;
+    }
+    const double acts = (double)c->in.model.act_bytes * c->in.model.micro_batches;
+    budget->unified = once_in(c, 2);
+    budget->host_bytes = (uint64_t)(((double)total + acts) * draw_wide(c, 0.15, 8)) + draw(c, 1000000);
+    if (!budget->unified) {
+        budget->device_bytes = (uint64_t)(((double)total + acts) * draw_wide(c, 0.15, 4)) + draw(c, 1000000);
+    }
+    if (!once_in(c, 4)) {
+        draw_drives(c, stored);
+    }
+}
+
+static void draw_machine(struct fuzz_case *c) {
+    struct ox_machine *const machine = &c->machine;
+    ox_machine_nominal(1 + (uint32_t)draw(c, 64), machine);
+    machine->has_gpu = once_in(c, 2);
+    machine->gpu = (struct ox_machine_gpu){
+        .bf16_flops = draw_wide(c, 1e13, 1e15), .fp32_flops = draw_wide(c, 5e12, 1e14),
+        .h2d_rate = draw_wide(c, 5e9, 6e10), .d2h_rate = draw_wide(c, 5e9, 6e10),
+        .duplex_rate = draw_wide(c, 5e9, 1e11)};
+    machine->host.dram_rate = draw_wide(c, 1e10, 5e11);
+    machine->host.core_flops = draw_wide(c, 1e10, 2e11);
+    machine->host.flops = machine->host.core_flops * machine->host.cores * draw_wide(c, 0.3, 1);
+    machine->drives[0].read_rate = draw_wide(c, 2e8, 1.4e10);
+    machine->drives[0].write_rate = draw_wide(c, 2e8, 1e10);
+    machine->drives[0].mix_rate = draw_wide(c, 2e8, 1.6e10);
+    machine->drives[0].latency_seconds = draw_wide(c, 1e-5, 1e-2);
+    c->setup = (struct ox_sim_setup){
+        .machine = machine, .input = &c->in, .run_ahead_tasks = once_in(c, 4) ? 0 : 1 + (uint32_t)draw(c, 200),
+        .compute_threads = (uint32_t)draw(c, 9), .optimizer_threads = (uint32_t)draw(c, 9)};
+}
+
+static enum ox_tier draw_tier(struct fuzz_case *c) {
+    return once_in(c, 3) ? (enum ox_tier)draw(c, OX_TIER_COUNT) : OX_TIER_COUNT;
+}
+
+/* Half of the cases leave all to the planner; few ask for what cannot be. */
+static void draw_wish(struct fuzz_case *c) {
+    struct ox_placement_wish *const wish = &c->wish;
+    *wish = (struct ox_placement_wish){
+        .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
+        .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1, .may_stay_in_memory = once_in(c, 3)};
+    if (once_in(c, 2)) {
+        return;
+    }
+    wish->tiles = once_in(c, 3) ? 1 + (uint32_t)draw(c, c->in.model.micro_batches) : 0;
+    wish->prefetch_depth = once_in(c, 3) ? (int32_t)draw(c, once_in(c, 9) ? 500 : 5) : -1;
+    wish->act_tier = draw_tier(c);
+    wish->weights_tier = draw_tier(c);
+    wish->state_tier = draw_tier(c);
+    wish->grad_tier = draw_tier(c);
+    wish->overlap = (int32_t)draw(c, 3) - 1;
+    wish->early_units = once_in(c, 2) ? -1 : (int32_t)draw(c, c->in.model.unit_count + 2);
+    if (once_in(c, 200)) {
+        wish->tiles = c->in.model.micro_batches + 1 + (uint32_t)draw(c, 5);
+    }
+    const bool invalid = once_in(c, 50);
+    enum ox_tier *const tiers[] = {&wish->act_tier, &wish->weights_tier, &wish->state_tier, &wish->grad_tier};
+    for (int i = 0; i < 4 && !invalid; i++) {
+        const bool of_optimizer = i >= 2, device = *tiers[i] == OX_TIER_DEVICE, nvme = *tiers[i] == OX_TIER_NVME;
+        if ((nvme && c->in.budget.nvme_bytes == 0) || (device && of_optimizer && !c->in.budget.unified)) {
+            *tiers[i] = OX_TIER_COUNT;
+        }
+    }
+}
+
+static void draw_case(struct fuzz_case *c, uint64_t seed) {
+    memset(c, 0, offsetof(struct fuzz_case, machine));
+    c->seed = seed;
+    draw_machine(c);
+    draw_model(c);
+    draw_table(c);
+    draw_budget(c);
+    draw_wish(c);
+}
+
+static void close_case(struct fuzz_case *c) {
+    free(c->extents);
+    c->extents = NULL;
+    ox_shard_table_close(&c->table);
+}
+
+/* ---- what is planned ------------------------------------------------------------------------------ */
+
+struct choice {
+    enum ox_status status;
+    struct ox_plans plans;
+    double seconds;
+    uint64_t hash; /* of all of it */
+};
+
+static uint64_t plan_hash(const struct ox_plan *plan, uint64_t seed) {
+    if (plan == NULL) {
+        return seed;
+    }
+    uint64_t hash = ox_hash64(plan->tasks, plan->task_count * sizeof *plan->tasks, seed);
+    hash = ox_hash64(plan->bufs, plan->buf_count * sizeof *plan->bufs, hash);
+    hash = ox_hash64(plan->spool_bytes, plan->spool_count * sizeof *plan->spool_bytes, hash);
+    hash = ox_hash64(plan->peak_bytes, sizeof plan->peak_bytes, hash);
+    return ox_hash64(plan->traffic, sizeof plan->traffic, hash);
+}
+
+/* Of the step that most are. */
+static double simulate(const struct fuzz_case *c, const struct ox_plan *train) {
+    struct ox_sim_setup setup = c->setup;
+    struct ox_sim_result result;
+    struct ox_sim *sim = NULL;
+    setup.in_memory = c->wish.may_stay_in_memory && ox_plan_may_stay_in_memory(&c->in);
+    REQUIRE_OK(ox_sim_open(train->task_count, &sim));
+    ox_sim_run(sim, train, &setup, &result);
+    ox_sim_close(&sim);
+    const double least = ox_sim_least_seconds(&setup, train);
+    expect(isfinite(result.seconds) && result.seconds > 0, "the step takes no time, or forever");
+    expect(result.seconds >= least * (1 - 1e-9), "the step is faster than its busiest part");
+    return result.seconds;
+}
+
+static struct choice choose(struct fuzz_case *c) {
+    struct choice choice = {0};
+    choice.status = ox_placement_choose(&c->in, &c->table, &c->wish, &c->setup, &choice.plans);
+    choice.hash = plan_hash(choice.plans.eval, plan_hash(choice.plans.train, (uint64_t)choice.status));
+    choice.hash = plan_hash(choice.plans.eval_after_step, choice.hash);
+    if (choice.status == OX_OK) {
+        choice.seconds = simulate(c, choice.plans.train);
+        choice.hash = ox_hash64(&choice.seconds, sizeof choice.seconds, choice.hash);
+    } else {
+        choice.hash = ox_hash64(ox_error_text(), strlen(ox_error_text()), choice.hash);
+    }
+    return choice;
+}
+
+
+static void check_budgets(const struct fuzz_case *c, const struct ox_plan *plan) {
+    const struct ox_plan_budget *const budget = &c->in.budget;
+    expect(plan->peak_bytes[OX_TIER_DEVICE] <= (budget->unified ? 0 : budget->device_bytes), "device over budget");
+    expect(plan->peak_bytes[OX_TIER_HOST] <= budget->host_bytes, "host over budget");
+    expect(plan->peak_bytes[OX_TIER_NVME] <= budget->nvme_bytes, "drives over budget");
+    if (budget->drive_bytes != NULL && budget->nvme_bytes > 0) {
+        const struct ox_store_config store = {
+            .bytes_max = budget->drive_bytes, .drive_count = budget->drive_count, .extents = c->extents,
+            .extent_count = 2 * c->table.chunk_count, .spool_bytes = plan->spool_bytes,
+            .spool_count = plan->spool_count, .generations = budget->generations};
+        expect(ox_store_fits(&store) == OX_OK, "a drive is over its part");
+    }
+}
+
+/* Host and device are one where memory is unified. */
+static bool kept(const struct fuzz_case *c, enum ox_tier wish, enum ox_tier found) {
+    const bool unified = c->in.budget.unified;
+    return wish == OX_TIER_COUNT || wish == found || (unified && wish == OX_TIER_DEVICE && found == OX_TIER_HOST);
+}
+
+static void check_wishes(const struct fuzz_case *c) {
+    const struct ox_placement_wish *const wish = &c->wish;
+    const struct ox_placement *const placement = &c->in.placement;
+    expect(wish->tiles == 0 || placement->tiles == wish->tiles, "other tiles than wished");
+    expect(wish->prefetch_depth < 0 || placement->prefetch_depth == (uint32_t)wish->prefetch_depth,
+           "another depth than wished");
+    expect(kept(c, wish->act_tier, placement->act_tier), "checkpoints elsewhere than wished");
+    expect(wish->overlap < 0 || c->in.model.eval_only || placement->overlap == (wish->overlap == 1),
+           "overlap other than wished");
+    for (uint32_t i = 0; i < c->table.unit_count; i++) {
+        const struct ox_homes *const homes = &c->table.shards[i].homes;
+        expect(kept(c, wish->weights_tier, homes->weights) && kept(c, wish->state_tier, homes->state) &&
+                   kept(c, wish->grad_tier, homes->grad), "a plane elsewhere than wished");
+    }
+}
+
+static void check_accepted(const struct fuzz_case *c, const struct choice *choice) {
+    const struct ox_plans *const plans = &choice->plans;
+    const struct ox_plan *const all[] = {plans->train, plans->eval, plans->eval_after_step};
+    expect((all[2] != NULL) == (c->in.placement.overlap && !c->in.model.eval_only), "plans that no step asks for");
+    for (int i = 0; i < 3 && all[i] != NULL; i++) {
+        enum ox_status status = ox_plan_check(all[i], &c->in);
+        status = status == OX_OK && i > 0 ? ox_plan_check_pair(plans->train, all[i]) : status;
+        expect(status == OX_OK, status == OX_OK ? "" : ox_error_text());
+        check_budgets(c, all[i]);
+    }
+    check_wishes(c);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------- */
+
+static bool wish_is_invalid(const struct fuzz_case *c) {
+    const struct ox_placement_wish *const wish = &c->wish;
+    const enum ox_tier tiers[] = {wish->act_tier, wish->weights_tier, wish->state_tier, wish->grad_tier};
+    bool invalid = wish->tiles > c->in.model.micro_batches;
+    for (int i = 0; i < 4; i++) {
+        invalid |= tiers[i] == OX_TIER_NVME && c->in.budget.nvme_bytes == 0;
+        invalid |= i >= 2 && tiers[i] == OX_TIER_DEVICE && !c->in.budget.unified;
+    }
+    return invalid;
+}
+
+static uint64_t advised(const char *text, const char *option, uint64_t given) {
+    const char *const at = strstr(text, option);
+    return at == NULL ? given : strtoull(at + strlen(option), NULL, 10) * OX_MIB;
+}
+
+/* "--nvme PATH:12MiB" is for all drives together, or for those that are named behind it. */
+static void take_advised_drives(struct fuzz_case *c, const char *text) {
+    struct ox_plan_budget *const budget = &c->in.budget;
+    static const char option[] = "--nvme PATH:";
+    if (budget->drive_bytes == NULL) {
+        budget->nvme_bytes = advised(text, option, budget->nvme_bytes);
+        return;
+    }
+    for (const char *at = strstr(text, option); at != NULL; at = strstr(at + 1, option)) {
+        char *end = NULL;
+        const uint64_t bytes = strtoull(at + strlen(option), &end, 10) * OX_MIB;
+        const char *const drive = strstr(end, "(drive "), *const each = strstr(end, "(each of ");
+        const uint64_t nth = drive == NULL ? 0 : strtoull(drive + strlen("(drive "), NULL, 10);
+        expect((drive != NULL && nth >= 1 && nth <= budget->drive_count) || each != NULL, "advice without a drive");
+        for (uint32_t i = 0; i < budget->drive_count; i++) {
+            c->drives[i] = drive == NULL || i + 1 == nth ? bytes : c->drives[i];
+        }
+    }
+    budget->nvme_bytes = 0;
+    for (uint32_t i = 0; i < budget->drive_count; i++) {
+        budget->nvme_bytes += c->drives[i];
+    }
+}
+
+static void take_advice(struct fuzz_case *c) {
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    struct ox_plan_budget *const budget = &c->in.budget;
+    budget->device_bytes = advised(text, "--device-mem ", budget->device_bytes);
+    budget->host_bytes = advised(text, "--host-mem ", budget->host_bytes);
+    take_advised_drives(c, text);
+    advised_now = true;
+    struct choice choice = choose(c);
+    expect(choice.status == OX_OK, choice.status == OX_OK ? "" : ox_error_text());
+    if (choice.status == OX_OK) {
+        check_accepted(c, &choice);
+    } else if (test_failure_count <= TOLD_MAX) {
+        printf("  after: %s\n", text);
+    }
+    ox_plans_close(&choice.plans);
+    advised_now = false;
+}
+
+static void check_refused(struct fuzz_case *c, const struct choice *choice) {
+    expect(choice->status == OX_E_CONFIG, "refused for another reason than its configuration");
+    if (wish_is_invalid(c)) {
+        tally.invalid++;
+        expect(strstr(ox_error_text(), "tier") != NULL || strstr(ox_error_text(), "--tiles") != NULL,
+               ox_error_text());
+        return;
+    }
+    tally.refused++;
+    const bool named = strstr(ox_error_text(), "does not fit") != NULL &&
+                       strstr(ox_error_text(), "nearest that fits: ") != NULL;
+    expect(named, named ? "" : ox_error_text());
+    if (named) {
+        take_advice(c);
+    }
+}
+
+/* ---- more and the same ---------------------------------------------------------------------------- */
+
+/* What was chosen before is left in the input and the homes, and must not matter. */
+static void check_same(struct fuzz_case *c, const struct choice *choice) {
+    struct choice again = choose(c);
+    tally.repeated++;
+    expect(again.hash == choice->hash, "planned otherwise when asked again");
+    ox_plans_close(&again.plans);
+}
+
+static void try_larger(struct fuzz_case *c, double seconds) {
+    struct ox_plan_budget *const budget = &c->in.budget;
+    const double times = draw_wide(c, 1.05, 4);
+    const uint64_t tier = draw(c, 3);
+    uint64_t *const tiers[] = {&budget->device_bytes, &budget->host_bytes, &budget->nvme_bytes};
+    *tiers[tier] = (uint64_t)((double)*tiers[tier] * times);
+    for (uint32_t i = 0; tier == 2 && i < budget->drive_count; i++) {
+        c->drives[i] = (uint64_t)((double)c->drives[i] * times) + 1;
+    }
+    struct choice larger = choose(c);
+    expect(larger.status == OX_OK, "does not fit more than it needs");
+    tally.larger++;
+    if (larger.seconds > seconds * 1.0002) { /* a gain of 0.01 % is none */
+        tally.slower++;
+        tally.slowest = fmax(tally.slowest, larger.seconds / seconds);
+    }
+    ox_plans_close(&larger.plans);
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------- */
+
+enum mode { PLAIN, PRINT, PROGRESS, LARGER };
+
+static void run_case(uint64_t seed, enum mode mode) {
+    static struct fuzz_case c;
+    seed_in_work = seed;
+    draw_case(&c, seed);
+    struct choice choice = choose(&c);
+    if (mode == PRINT) {
+        printf("%" PRIu64 " %016" PRIx64 " %.17g %s\n", seed, choice.hash, choice.seconds,
+               choice.status == OX_OK ? "" : ox_error_text());
+    }
+    if (choice.status == OX_OK) {
+        tally.fit++;
+        check_accepted(&c, &choice);
+    } else {
+        check_refused(&c, &choice);
+    }
+    if (seed % 16 == 0 && choice.status == OX_OK) {
+        check_same(&c, &choice);
+    }
+    if (mode == LARGER && choice.status == OX_OK) {
+        try_larger(&c, choice.seconds);
+    }
+    ox_plans_close(&choice.plans);
+    close_case(&c);
+}
+
+/* An assertion, or worse: which case it was. */
+static void tell_seed(int signal_number) {
+    char text[64];
+    const int used = snprintf(text, sizeof text, "seed %" PRIu64 " ended by signal %d\n", seed_in_work, signal_number);
+    if (used > 0 && write(STDERR_FILENO, text, (size_t)used) < 0) {
+        _exit(2);
+    }
+    _exit(1);
+}
+
+int main(int argc, char **argv) {
+    static const char *const modes[] = {[PRINT] = "--print", [PROGRESS] = "--progress", [LARGER] = "--larger"};
+    uint64_t numbers[2] = {SAMPLES, 1}, number_count = 0;
+    enum mode mode = PLAIN;
+    for (int i = 1; i < argc; i++) {
+        const enum mode before = mode;
+        for (enum mode m = PRINT; m <= LARGER; m++) {
+            mode = strcmp(argv[i], modes[m]) == 0 ? m : mode;
+        }
+        if (mode == before && number_count < 2) {
+            numbers[number_count++] = strtoull(argv[i], NULL, 10);
+        }
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    signal(SIGABRT, tell_seed);
+    signal(SIGFPE, tell_seed);
+    signal(SIGSEGV, tell_seed);
+    for (uint64_t i = 0; i < numbers[0]; i++) {
+        run_case(numbers[1] + i, mode);
+        if (mode == PROGRESS && (i + 1) % 1000 == 0) {
+            printf("%" PRIu64 " of %" PRIu64 ", %d wrong\n", i + 1, numbers[0], test_failure_count);
+            fflush(stdout);
+        }
+    }
+    printf("%" PRIu64 " plans proven, %" PRIu64 " refused and planned as advised, %" PRIu64 " wishes that cannot be, %"
+           PRIu64 " planned again\n", tally.fit, tally.refused, tally.invalid, tally.repeated);
+    if (mode == LARGER) {
+        printf("of %" PRIu64 " larger budgets %" PRIu64 " made the step slower, by %.1f %% at most\n", tally.larger,
+               tally.slower, tally.slower > 0 ? 100 * (tally.slowest - 1) : 0);
+    }
+    CHECK(numbers[0] < SAMPLES || (tally.fit > 100 && tally.refused > 10));
+    return test_end();
+}
