@@ -164,6 +164,8 @@ OX_MUST enum ox_status ox_optim_open(struct ox_engine *engine);
 OX_MUST enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task);
 /* Waits for all transfers of the stream and empties it; the first failure wins. */
 OX_MUST enum ox_status ox_optim_drain(struct ox_engine *engine);
+/* What a chunk reads from the drives, or writes. */
+uint64_t ox_optim_transfer_bytes(const struct ox_engine *engine, const struct ox_stream_chunk *chunk, bool write);
 /* The stream's slots in the plan's stage buffer. */
 void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task);
 

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 
 #include <math.h>
 
@@ -163,9 +164,18 @@ static void decide(const struct task_run *run) {
     ox_adam_hyper_init(&settings, &step->hyper);
 }
 
+/* Waits until all that the optimizer wrote has reached the drives. */
+static enum ox_status drain_writes(const struct task_run *run) {
+    const uint64_t begin_ns = ox_clock_ns();
+    const enum ox_status status = ox_optim_drain(run->engine);
+    const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {[OX_TRACE_PART_WRITES] = ox_clock_ns() - begin_ns};
+    ox_tracing_parts(run->engine->tracing, (uint32_t)(run->task - run->plan->tasks), parts_ns);
+    return status;
+}
+
 static enum ox_status commit(const struct task_run *run) {
     struct ox_engine *const engine = run->engine;
-    const enum ox_status status = ox_optim_drain(engine);
+    const enum ox_status status = drain_writes(run);
     return status == OX_OK ? ox_overlap_commit(engine, run->task) : status;
 }
 
@@ -198,7 +208,7 @@ enum ox_status ox_host_task_run(void *engine, const void *host_task) {
     case OX_TASK_ADAM:
         return ox_optim_run(run.engine, run.plan, run.task);
     case OX_TASK_WRITTEN:
-        return ox_optim_drain(run.engine);
+        return drain_writes(&run);
     case OX_TASK_COMMIT:
         return commit(&run);
     default:

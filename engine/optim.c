@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 
 #include <string.h>
 
@@ -80,6 +81,17 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
         ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, run.chunk.count * width);
     }
     return count;
+}
+
+uint64_t ox_optim_transfer_bytes(const struct ox_engine *engine, const struct ox_stream_chunk *at, bool write) {
+    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, at->run.unit_idx, at->chunk_idx);
+    const uint64_t state_bytes = ox_shard_state_bytes(&engine->plan->table, chunk.count);
+    const uint64_t hi_bytes = chunk.count * OX_HI_BYTES;
+    if (write) {
+        return state_bytes + hi_bytes;
+    }
+    return (at->run.source.state == NULL ? state_bytes : 0) + (at->run.source.hi == NULL ? hi_bytes : 0) +
+           (at->run.source.grad == NULL ? chunk.count * grad_width(engine) : 0);
 }
 
 /* What lives in memory, as it is now, into the slot. */
@@ -295,6 +307,39 @@ static void update_in_place(struct ox_engine *engine, const struct ox_unit_run *
     }
 }
 
+static enum ox_status run_unit(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
+                               const struct ox_unit_run *run) {
+    uint64_t nonfinite_count = 0;
+    if (engine->stream != NULL) {
+        const struct ox_task *const next = task_ahead(engine, plan, task);
+        ox_stream_begin(engine->stream, run);
+        if (next != NULL) {
+            const struct ox_unit_run ahead = unit_run(engine, plan, next);
+            ox_stream_order_ahead(engine->stream, &ahead);
+        }
+        const enum ox_status status = stream_unit(engine, run, &nonfinite_count);
+        if (status != OX_OK) {
+            return status;
+        }
+    } else {
+        update_in_place(engine, run, &nonfinite_count);
+    }
+    return ox_overlap_updated(engine, task, nonfinite_count);
+}
+
+/* There is no update, but forward wants the planes. */
+static enum ox_status read_unit(struct ox_engine *engine, const struct ox_unit_run *run, uint32_t task_idx) {
+    const uint64_t begin_ns = ox_clock_ns();
+    const enum ox_status status =
+        ox_engine_read_planes(engine, engine->plane_port, run->unit_idx, run->target.planes);
+    const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {[OX_TRACE_PART_READS] = ox_clock_ns() - begin_ns};
+    const uint64_t bytes = engine->plan->table.shards[run->unit_idx].elem_count *
+                           (OX_HI_BYTES + (engine->config.fp32 ? OX_LO_BYTES : 0));
+    ox_tracing_parts(engine->tracing, task_idx, parts_ns);
+    ox_tracing_read(engine->tracing, run->unit_idx, begin_ns, bytes);
+    return status;
+}
+
 /* ---- public ----------------------------------------------------------------------------------------------- */
 
 enum ox_status ox_optim_open(struct ox_engine *engine) {
@@ -327,25 +372,25 @@ void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
     engine->tee_step = engine->weights_step;
 }
 
+/* What the lane waited for within is told to the trace. */
 enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
+    struct ox_stream_waits before = {0}, after = {0};
     const struct ox_unit_run run = unit_run(engine, plan, task);
-    uint64_t nonfinite_count = 0;
+    const uint32_t task_idx = (uint32_t)(task - plan->tasks);
     if (run.hyper == NULL) {
-        return ox_engine_read_planes(engine, engine->plane_port, run.unit_idx, run.target.planes);
+        return read_unit(engine, &run, task_idx);
     }
     if (engine->stream != NULL) {
-        const struct ox_task *const next = task_ahead(engine, plan, task);
-        ox_stream_begin(engine->stream, &run);
-        if (next != NULL) {
-            const struct ox_unit_run ahead = unit_run(engine, plan, next);
-            ox_stream_order_ahead(engine->stream, &ahead);
-        }
-        const enum ox_status status = stream_unit(engine, &run, &nonfinite_count);
-        if (status != OX_OK) {
-            return status;
-        }
-    } else {
-        update_in_place(engine, &run, &nonfinite_count);
+        ox_stream_waits(engine->stream, &before);
     }
-    return ox_overlap_updated(engine, task, nonfinite_count);
+    const enum ox_status status = run_unit(engine, plan, task, &run);
+    if (engine->stream != NULL) {
+        ox_stream_waits(engine->stream, &after);
+        const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {
+            [OX_TRACE_PART_READS] = after.read_ns - before.read_ns,
+            [OX_TRACE_PART_WRITES] = after.write_ns - before.write_ns,
+            [OX_TRACE_PART_COPIES] = after.settle_ns - before.settle_ns};
+        ox_tracing_parts(engine->tracing, task_idx, parts_ns);
+    }
+    return status;
 }

@@ -3,6 +3,7 @@
 #include "engine/optim_stream.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/lane.h"
 
@@ -53,6 +54,11 @@ struct ox_stream {
     struct ox_first first;
     struct ox_stream_stats stats;
     uint64_t starved_since_ns; /* 0: not waiting for a slot */
+    uint64_t blocked_since_ns, blocked_ns; /* the same, while nothing was being read either */
+    struct ox_stream_waits waits;          /* the lane's own */
+    uint64_t busy_since_ns[2]; /* of reads and writes: since when some have been in flight */
+    ox_stream_observer *observer;
+    void *observer_context;
     uint64_t read_turns, write_turns; /* for chaos */
 };
 
@@ -92,6 +98,27 @@ static enum ox_status submit(struct ox_store_port *port, uint32_t slot_idx, stru
     return status;
 }
 
+/* ---- who looks on ------------------------------------------------------------------------------------ */
+
+enum { READS, WRITES };
+
+/* `count` operations join those in flight. */
+static void begin_transfers(struct ox_stream *stream, int way, uint32_t in_flight, uint32_t count) {
+    if (stream->observer != NULL && in_flight == 0 && count > 0) {
+        stream->busy_since_ns[way] = ox_clock_ns();
+    }
+}
+
+/* One of a chunk's has ended; `left` are in flight. */
+static void tell_transfer(struct ox_stream *stream, int way, const struct slot *slot, uint32_t left) {
+    if (stream->observer != NULL && left == 0) {
+        const struct ox_stream_transfer transfer = {.chunk = &slot->chunk, .write = way == WRITES,
+                                                    .busy_since_ns = stream->busy_since_ns[way],
+                                                    .end_ns = ox_clock_ns()};
+        stream->observer(stream->observer_context, &transfer);
+    }
+}
+
 /* ---- the reader: each function is called with the lock, and may let go of it meanwhile -------------- */
 
 static bool free_slot(const struct ox_stream *stream, uint32_t *slot_idx) {
@@ -104,11 +131,26 @@ static bool free_slot(const struct ox_stream *stream, uint32_t *slot_idx) {
     return false;
 }
 
+/* While all slots hold chunks that are being written, nothing can be asked for. */
+static void note_blocked(struct ox_stream *stream, bool blocked) {
+    if (blocked && stream->blocked_since_ns == 0) {
+        stream->blocked_since_ns = ox_clock_ns();
+    } else if (!blocked && stream->blocked_since_ns != 0) {
+        stream->blocked_ns += ox_clock_ns() - stream->blocked_since_ns;
+        stream->blocked_since_ns = 0;
+    }
+}
+
+static uint64_t blocked_until(const struct ox_stream *stream, uint64_t now_ns) {
+    return stream->blocked_ns + (stream->blocked_since_ns != 0 ? now_ns - stream->blocked_since_ns : 0);
+}
+
 static bool may_ask(struct ox_stream *stream, uint32_t *slot_idx) {
     if (stream->asking == stream->ordered || stream->draining || stream->first.status != OX_OK) {
         return false;
     }
     const bool found = free_slot(stream, slot_idx);
+    note_blocked(stream, !found && stream->reads == 0 && stream->arrived == stream->asked);
     if (!found && stream->starved_since_ns == 0) {
         stream->starved_since_ns = ox_clock_ns();
     } else if (found && stream->starved_since_ns != 0) {
@@ -138,6 +180,7 @@ static void ask(struct ox_stream *stream, uint32_t slot_idx) {
     const enum ox_status status = submit(stream->read_port, slot_idx, ops, &count);
 
     pthread_mutex_lock(&stream->lock);
+    begin_transfers(stream, READS, stream->reads, count);
     slot->reading = count;
     stream->reads += count;
     stream->asked++;
@@ -170,9 +213,11 @@ static void reap_read(struct ox_stream *stream) {
     if (!there) {
         return;
     }
-    OX_ASSERT(stream->slots[slot_idx].reading > 0);
-    stream->slots[slot_idx].reading--;
+    struct slot *const slot = &stream->slots[slot_idx];
+    OX_ASSERT(slot->reading > 0);
+    slot->reading--;
     stream->reads--;
+    tell_transfer(stream, READS, slot, slot->reading);
     note(stream, status);
 }
 
@@ -237,6 +282,7 @@ static void leave(struct ox_stream *stream) {
         status = submit(stream->write_port, slot_idx, ops, &count);
         pthread_mutex_lock(&stream->lock);
     }
+    begin_transfers(stream, WRITES, stream->writes, count);
     slot->writing = count;
     stream->writes += count;
     free_if_written(stream, slot);
@@ -256,6 +302,7 @@ static void reap_write(struct ox_stream *stream) {
     OX_ASSERT(slot->writing > 0);
     slot->writing--;
     stream->writes--;
+    tell_transfer(stream, WRITES, slot, slot->writing);
     free_if_written(stream, slot);
     note(stream, status);
 }
@@ -317,11 +364,15 @@ enum ox_status ox_stream_take(struct ox_stream *stream, struct ox_stream_chunk *
     pthread_mutex_lock(&stream->lock);
     OX_ASSERT(stream->taken == stream->put);
     if (stream->arrived == stream->taken && stream->first.status == OX_OK) {
-        const uint64_t begin_ns = ox_clock_ns();
+        const uint64_t begin_ns = ox_clock_ns(), blocked_ns = blocked_until(stream, begin_ns);
         while (stream->arrived == stream->taken && stream->first.status == OX_OK) {
             pthread_cond_wait(&stream->progress, &stream->lock);
         }
-        stream->stats.read_wait_ns += ox_clock_ns() - begin_ns;
+        const uint64_t end_ns = ox_clock_ns(), waited_ns = end_ns - begin_ns;
+        const uint64_t for_writes_ns = ox_min_u64(blocked_until(stream, end_ns) - blocked_ns, waited_ns);
+        stream->stats.read_wait_ns += waited_ns;
+        stream->waits.write_ns += for_writes_ns;
+        stream->waits.read_ns += waited_ns - for_writes_ns;
     }
     const enum ox_status status = ox_first_result(&stream->first);
     if (status == OX_OK) {
@@ -347,7 +398,9 @@ enum ox_status ox_stream_settle(struct ox_stream *stream) {
     while (stream->left < stream->put) {
         pthread_cond_wait(&stream->progress, &stream->lock);
     }
-    stream->stats.settle_wait_ns += ox_clock_ns() - begin_ns;
+    const uint64_t waited_ns = ox_clock_ns() - begin_ns;
+    stream->stats.settle_wait_ns += waited_ns;
+    stream->waits.settle_ns += waited_ns;
     const enum ox_status status = ox_first_result(&stream->first);
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -374,7 +427,7 @@ enum ox_status ox_stream_drain(struct ox_stream *stream) {
     stream->ordered = stream->asking = stream->begun = 0;
     stream->asked = stream->arrived = stream->taken = stream->put = stream->left = 0;
     stream->first = (struct ox_first){0};
-    stream->starved_since_ns = 0;
+    stream->starved_since_ns = stream->blocked_since_ns = 0;
     stream->draining = false;
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -394,6 +447,18 @@ void ox_stream_set_slots(struct ox_stream *stream, unsigned char *base, uint64_t
     stream->base = base;
     stream->slot_bytes = slot_bytes;
     stream->slot_count = slot_count;
+    pthread_mutex_unlock(&stream->lock);
+}
+
+void ox_stream_waits(const struct ox_stream *stream, struct ox_stream_waits *out) {
+    *out = stream->waits;
+}
+
+void ox_stream_observe(struct ox_stream *stream, ox_stream_observer *observer, void *context) {
+    pthread_mutex_lock(&stream->lock);
+    OX_ASSERT(is_empty(stream));
+    stream->observer = observer;
+    stream->observer_context = context;
     pthread_mutex_unlock(&stream->lock);
 }
 

@@ -98,6 +98,25 @@ OX_MUST enum ox_status ox_stream_settle(struct ox_stream *stream);
  * calls above. */
 OX_MUST enum ox_status ox_stream_drain(struct ox_stream *stream);
 
+/* On the lane's thread: what it has waited for since the stream was opened. */
+struct ox_stream_waits {
+    uint64_t read_ns;   /* a chunk that was on its way, or the turn of its read                     */
+    uint64_t write_ns;  /* a chunk that could not be asked for: all slots held chunks being written */
+    uint64_t settle_ns; /* copies that were to be made before its task ended                        */
+};
+void ox_stream_waits(const struct ox_stream *stream, struct ox_stream_waits *out);
+
+/* A chunk's reads are all in, or its writes all out. */
+struct ox_stream_transfer {
+    const struct ox_stream_chunk *chunk;
+    bool write;
+    uint64_t busy_since_ns, end_ns; /* since then its thread has had transfers in flight all the time; now */
+};
+/* Called on the reader's and the writer's thread with the stream's lock, so it must be quick. */
+typedef void ox_stream_observer(void *context, const struct ox_stream_transfer *transfer);
+/* While the stream is empty; NULL ends it. */
+void ox_stream_observe(struct ox_stream *stream, ox_stream_observer *observer, void *context);
+
 /* Since the stream was opened. */
 struct ox_stream_stats {
     uint64_t read_wait_ns; /* the lane waited for a chunk that was not there yet                  */

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/planes.h"
 
 #include <string.h>
@@ -345,10 +346,13 @@ enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uin
     if (info.step == engine->weights_step) {
         return OX_OK;
     }
+    const uint64_t begin_ns = ox_clock_ns();
     status = ox_engine_load_begin(engine, engine->weights_step);
     status = status == OX_OK ? put_all(engine) : status;
     if (status == OX_OK) {
-        return ox_engine_load_commit(engine, meta, meta_bytes);
+        status = ox_engine_load_commit(engine, meta, meta_bytes);
+        ox_engine_trace_span(engine, OX_TRACE_SPAN_PERSIST, engine->weights_step, begin_ns);
+        return status;
     }
     struct ox_first first = {0};
     ox_first_note(&first, status);

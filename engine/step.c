@@ -230,6 +230,7 @@ static enum ox_status issue_task(struct ox_engine *engine, const struct ox_plan 
     const struct ox_task *const task = &plan->tasks[idx];
     const bool idle = ox_overlap_is_idle(engine, task);
     const struct issue is = {.engine = engine, .plan = plan, .task = task, .lane = engine->lanes[task->lane]};
+    ox_tracing_issue(engine->tracing, idx, idle, &engine->marks[idx]);
     for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
         if (task->deps[lane] == 0) {
             continue;
@@ -295,7 +296,6 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
             status = ox_fail(OX_E_ABORTED, "stopped before the optimizer began");
         }
         if (status == OX_OK) {
-            ox_tracing_issue(engine->tracing, plan, i, &engine->marks[i]);
             status = issue_task(engine, plan, i);
         }
         bool skip = false;
@@ -357,8 +357,10 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
         ox_overlap_begin_step(engine);
         set_slots(engine, plan);
     }
+    ox_tracing_begin(engine->tracing, plan, train ? OX_TRACE_SPAN_STEP : OX_TRACE_SPAN_EVAL,
+                     train ? input->step : engine->weights_step);
     status = drain_all(engine, issue_all(engine, plan));
-    ox_tracing_end(engine->tracing, plan, status);
+    ox_tracing_end(engine->tracing, status);
     return train ? ox_overlap_end_step(engine, status) : status;
 }
 
@@ -395,6 +397,7 @@ enum ox_status ox_engine_settle(struct ox_engine *engine) {
     ox_overlap_begin_step(engine);
     set_slots(engine, plan);
     memset(engine->marks, 0, plan->task_count * sizeof *engine->marks);
+    ox_tracing_begin(engine->tracing, plan, OX_TRACE_SPAN_UPDATE, engine->pending.step);
     /* One after the other: that two of them do not share space may rest on tasks between them, which are left out. */
     for (uint32_t i = 0; i < plan->task_count && status == OX_OK; i++) {
         if (plan->tasks[i].before) {
@@ -402,7 +405,9 @@ enum ox_status ox_engine_settle(struct ox_engine *engine) {
             status = status == OX_OK ? ox_mark_join(engine->marks[i]) : status;
         }
     }
-    status = ox_overlap_end_settle(engine, drain_all(engine, status));
+    status = drain_all(engine, status);
+    ox_tracing_end(engine->tracing, status);
+    status = ox_overlap_end_settle(engine, status);
     if (status == OX_OK) {
         add_traffic(engine, traffic, engine->settled);
         ox_overlap_plan_settle(engine, engine->settled_planned);

@@ -71,6 +71,7 @@ struct ox_trainer {
     uint64_t saved_step; /* step + 1 of the last checkpoint; 0 = none */
     struct ox_checkpoint_tee *tee; /* of a checkpoint that is not complete yet, or NULL */
     struct ox_run_state tee_state;
+    uint64_t tee_begin_ns; /* of ox_clock_ns */
     double tee_seconds;  /* that training has waited for it so far */
     char result[OX_PATH_BYTES];
 };

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/tracing.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -51,6 +52,7 @@ static void tell_not_saved(uint64_t step) {
 static void close_tee(struct ox_trainer *trainer, uint64_t begin_ns) {
     double written = 0;
     const enum ox_status status = ox_checkpoint_tee_close(&trainer->tee, &written);
+    ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->tee_state.step, trainer->tee_begin_ns);
     if (status == OX_OK) {
         tell_saved(trainer, trainer->tee_state.step, trainer->tee_seconds + written + seconds_since(begin_ns));
     } else {
@@ -101,6 +103,7 @@ static enum ox_status save(struct ox_trainer *trainer) {
     const struct ox_checkpoint_save how = how_to_save(trainer);
     status = ox_checkpoint_write(trainer->engine, &trainer->state, &how);
     trainer->save_failed = status != OX_OK;
+    ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->state.step, begin_ns);
     if (status == OX_OK) {
         tell_saved(trainer, trainer->state.step, seconds_since(begin_ns));
     }
@@ -132,6 +135,7 @@ void ox_trainer_save_behind(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
     const struct ox_checkpoint_save how = how_to_save(trainer);
     trainer->tee_state = trainer->state;
+    trainer->tee_begin_ns = begin_ns;
     if (ox_checkpoint_tee_open(trainer->engine, &trainer->state, &how, &trainer->tee) != OX_OK) {
         tell_not_saved(trainer->state.step);
     }

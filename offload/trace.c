@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const unsigned char magic[8] = {'O', 'X', 'T', 'R', 'A', 'C', 'E', '\n'};
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 
 /* Of the fixed front of the head: magic, version, record size, head size, capacity, check. */
 enum { AT_VERSION = 8, AT_RECORD_BYTES = 12, AT_HEAD_BYTES = 16, AT_CAPACITY = 24, AT_CHECK = 32, FRONT_BYTES = 40 };
@@ -117,7 +117,8 @@ static void walk_names(struct walk *walk, struct ox_trace_head *head) {
     static const uint32_t counts[OX_TRACE_TABLE_COUNT] = {
         [OX_TRACE_LANES] = OX_TRACE_LANES_MAX, [OX_TRACE_TASKS] = OX_TRACE_NAMES_MAX,
         [OX_TRACE_LINKS] = OX_TRACE_LINKS_MAX, [OX_TRACE_TRAFFIC] = OX_TRACE_KINDS_MAX,
-        [OX_TRACE_BUFS] = OX_TRACE_BUFS_MAX,   [OX_TRACE_TIERS] = OX_TRACE_TIERS_MAX};
+        [OX_TRACE_BUFS] = OX_TRACE_BUFS_MAX,   [OX_TRACE_TIERS] = OX_TRACE_TIERS_MAX,
+        [OX_TRACE_SPANS] = OX_TRACE_SPANS_MAX, [OX_TRACE_PART_NAMES] = OX_TRACE_PARTS_MAX};
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.- ";
     for (int table = 0; table < OX_TRACE_TABLE_COUNT; table++) {
         struct ox_trace_names *const names = &head->names[table];
@@ -134,6 +135,7 @@ static void walk_task(struct walk *walk, const struct ox_trace_head *head, struc
     word8(walk, &task->kind);
     word8(walk, &task->lane);
     flag(walk, &task->last);
+    flag(walk, &task->before);
     word8(walk, &task->traffic);
     word32(walk, &task->unit_idx);
     word32(walk, &task->mb_idx);
@@ -163,7 +165,7 @@ static void walk_buf(struct walk *walk, const struct ox_trace_head *head, struct
 
 /* Room for as many as the head claims, which the bytes that are left must be able to hold. */
 static bool make_room(struct walk *walk, struct ox_trace_plan *plan) {
-    enum { TASK_BYTES_MIN = 36, BUF_BYTES = 31 };
+    enum { TASK_BYTES_MIN = 37, BUF_BYTES = 31 };
     if (walk->from == NULL) {
         return true;
     }
@@ -289,6 +291,13 @@ enum ox_status ox_trace_head_decode(const char *where, const unsigned char *byte
 
 /* ---- records -------------------------------------------------------------------------------------- */
 
+/* The four times of a record, or in their place the parts. */
+static uint64_t *time_of(struct ox_trace_record *record, unsigned nth) {
+    uint64_t *const times[OX_TRACE_PARTS_MAX] = {&record->queued_ns, &record->started_ns, &record->ended_ns,
+                                                 &record->waited_ns};
+    return record->type == OX_TRACE_PARTS ? &record->parts_ns[nth] : times[nth];
+}
+
 static void walk_record(struct walk *walk, struct ox_trace_record *record) {
     walk->at = 8; /* behind the check */
     word64(walk, &record->seq);
@@ -304,12 +313,13 @@ static void walk_record(struct walk *walk, struct ox_trace_record *record) {
     word32(walk, &record->task_idx);
     word32(walk, &record->unit_idx);
     word32(walk, &record->mb_idx);
-    word(walk, 0, 4);
+    word8(walk, &record->span);
+    flag(walk, &record->idle);
+    word(walk, 0, 2);
     word64(walk, &record->bytes);
-    word64(walk, &record->queued_ns);
-    word64(walk, &record->started_ns);
-    word64(walk, &record->ended_ns);
-    word64(walk, &record->waited_ns);
+    for (unsigned i = 0; i < OX_TRACE_PARTS_MAX; i++) {
+        word64(walk, time_of(record, i));
+    }
     number(walk, &record->predicted_seconds);
     OX_ASSERT(walk->at == OX_TRACE_RECORD_BYTES);
 }
@@ -324,9 +334,12 @@ void ox_trace_record_encode(const struct ox_trace_record *record, unsigned char 
                           (uint64_t)record->kind << 24 | (uint64_t)record->link << 32 |
                           (uint64_t)record->traffic << 40 | (uint64_t)record->last << 48 |
                           (uint64_t)record->failed << 56;
+    const bool parts = record->type == OX_TRACE_PARTS;
     const uint64_t words[] = {
         record->seq, what, record->step, (uint64_t)record->task_idx | (uint64_t)record->unit_idx << 32,
-        record->mb_idx, record->bytes, record->queued_ns, record->started_ns, record->ended_ns, record->waited_ns,
+        (uint64_t)record->mb_idx | (uint64_t)record->span << 32 | (uint64_t)record->idle << 40, record->bytes,
+        parts ? record->parts_ns[0] : record->queued_ns, parts ? record->parts_ns[1] : record->started_ns,
+        parts ? record->parts_ns[2] : record->ended_ns, parts ? record->parts_ns[3] : record->waited_ns,
         bits_of(record->predicted_seconds)};
     _Static_assert(sizeof words + 8 == OX_TRACE_RECORD_BYTES, "a check and its words are a record");
     for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
@@ -388,8 +401,8 @@ static bool take_plan(const struct ox_plan *plan, struct ox_trace_plan *out) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
         out->tasks[i] = (struct ox_trace_task){
-            .kind = task->kind, .lane = task->lane, .last = task->last, .unit_idx = task->unit_idx,
-            .mb_idx = task->mb_idx, .bytes = task->bytes,
+            .kind = task->kind, .lane = task->lane, .last = task->last, .before = task->before,
+            .unit_idx = task->unit_idx, .mb_idx = task->mb_idx, .bytes = task->bytes,
             .traffic = (uint8_t)ox_trace_traffic_of((enum ox_task_kind)task->kind)};
         memcpy(out->tasks[i].deps, task->deps, sizeof task->deps);
     }
@@ -410,6 +423,12 @@ static void add_name(struct ox_trace_names *names, const char *name) {
 }
 
 static void take_names(struct ox_trace_names *names) {
+    static const char *const spans[OX_TRACE_SPAN_COUNT] = {
+        [OX_TRACE_SPAN_STEP] = "step",       [OX_TRACE_SPAN_EVAL] = "evaluation", [OX_TRACE_SPAN_UPDATE] = "update",
+        [OX_TRACE_SPAN_PERSIST] = "persist", [OX_TRACE_SPAN_SAVE] = "save"};
+    static const char *const parts[OX_TRACE_PART_COUNT] = {
+        [OX_TRACE_PART_READS] = "drive reads",   [OX_TRACE_PART_UPDATE] = "update",
+        [OX_TRACE_PART_WRITES] = "drive writes", [OX_TRACE_PART_COPIES] = "copies"};
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         add_name(&names[OX_TRACE_LANES], ox_lane_name((enum ox_lane_id)i));
     }
@@ -428,13 +447,22 @@ static void take_names(struct ox_trace_names *names) {
     for (int i = 0; i < OX_TIER_COUNT; i++) {
         add_name(&names[OX_TRACE_TIERS], ox_tier_name((enum ox_tier)i));
     }
+    for (int i = 0; i < OX_TRACE_SPAN_COUNT; i++) {
+        add_name(&names[OX_TRACE_SPANS], spans[i]);
+    }
+    for (int i = 0; i < OX_TRACE_PART_COUNT; i++) {
+        add_name(&names[OX_TRACE_PART_NAMES], parts[i]);
+    }
 }
 
 enum ox_status ox_trace_head_open(const struct ox_plan *train, const struct ox_plan *eval,
                                   const struct ox_plan_budget *budget, struct ox_trace_head **out) {
     _Static_assert((int)OX_LANE_COUNT <= (int)OX_TRACE_LANES_MAX && (int)OX_LINK_COUNT <= (int)OX_TRACE_LINKS_MAX &&
                    (int)OX_TRAFFIC_KIND_COUNT <= (int)OX_TRACE_KINDS_MAX &&
-                   (int)OX_TIER_COUNT <= (int)OX_TRACE_TIERS_MAX && (int)OX_BUF_KIND_COUNT <= (int)OX_TRACE_BUFS_MAX,
+                   (int)OX_TIER_COUNT <= (int)OX_TRACE_TIERS_MAX && (int)OX_BUF_KIND_COUNT <= (int)OX_TRACE_BUFS_MAX &&
+                   (int)OX_TASK_KIND_COUNT <= (int)OX_TRACE_NAMES_MAX &&
+                   (int)OX_TRACE_SPAN_COUNT <= (int)OX_TRACE_SPANS_MAX &&
+                   (int)OX_TRACE_PART_COUNT <= (int)OX_TRACE_PARTS_MAX,
                    "a plan fits a trace");
     *out = NULL;
     struct ox_trace_head *head = calloc(1, sizeof *head);

@@ -24,12 +24,31 @@ extern "C" {
 enum {
     OX_TRACE_LANES_MAX = 16, OX_TRACE_NAMES_MAX = 64, OX_TRACE_NAME_BYTES = 24, OX_TRACE_LINKS_MAX = 8,
     OX_TRACE_KINDS_MAX = 8, OX_TRACE_TIERS_MAX = 4, OX_TRACE_BUFS_MAX = 16, OX_TRACE_TITLE_BYTES = 160,
-    OX_TRACE_TASKS_MAX = 1 << 22,
+    OX_TRACE_SPANS_MAX = 16, OX_TRACE_PARTS_MAX = 4, OX_TRACE_TASKS_MAX = 1 << 22,
 };
 
 enum ox_trace_table {
     OX_TRACE_LANES, OX_TRACE_TASKS, OX_TRACE_LINKS, OX_TRACE_TRAFFIC, OX_TRACE_BUFS, OX_TRACE_TIERS,
-    OX_TRACE_TABLE_COUNT
+    OX_TRACE_SPANS, OX_TRACE_PART_NAMES, OX_TRACE_TABLE_COUNT
+};
+
+/* What a stretch of the run was for. Those that have tasks do not overlap. */
+enum ox_trace_span {
+    OX_TRACE_SPAN_STEP,
+    OX_TRACE_SPAN_EVAL,    /* of one batch, after the step of its number                              */
+    OX_TRACE_SPAN_UPDATE,  /* the pending update of a step, where no step follows: before a save, say */
+    OX_TRACE_SPAN_PERSIST, /* what lived in memory alone goes to the drives                           */
+    OX_TRACE_SPAN_SAVE,    /* a checkpoint, which may be written while steps go on                    */
+    OX_TRACE_SPAN_COUNT
+};
+
+/* What the time of a task of the optimizer was. */
+enum ox_trace_part {
+    OX_TRACE_PART_READS,  /* a chunk had not come from the drives yet                              */
+    OX_TRACE_PART_UPDATE,
+    OX_TRACE_PART_WRITES, /* none had been asked for: all slots held chunks that were being written */
+    OX_TRACE_PART_COPIES, /* new planes went to where they live in memory                          */
+    OX_TRACE_PART_COUNT
 };
 
 struct ox_trace_names {
@@ -41,6 +60,7 @@ struct ox_trace_names {
 struct ox_trace_task {
     uint8_t kind, lane;
     bool last;
+    bool before; /* of the update of the step before */
     uint8_t traffic; /* of the bytes, mainly */
     uint32_t unit_idx, mb_idx;
     uint64_t bytes;
@@ -91,9 +111,12 @@ bool ox_trace_is_predicted(const struct ox_trace_head *head);
 
 enum ox_trace_type {
     OX_TRACE_TASK = 1, /* a task: queued by the issuing thread, started and ended by its lane        */
-    OX_TRACE_STEP,     /* a step or evaluation: started and ended; bytes: records dropped until then  */
-    OX_TRACE_BYTES,    /* of a step: what did cross `link` as `traffic`                               */
-    OX_TRACE_PLANNED,  /* of a step: what should have, where that is not what the plan's `traffic` says */
+    OX_TRACE_END,      /* of a span: when it started and ended; bytes: records dropped until then     */
+    OX_TRACE_BYTES,    /* of a span: what did cross `link` as `traffic`                               */
+    OX_TRACE_PLANNED,  /* of a span: what should have, where that is not what the plan's `traffic` says */
+    OX_TRACE_PARTS,    /* of the task of the record before: parts_ns                                  */
+    OX_TRACE_FLOW,     /* what the optimizer's chunks moved over `link` between started and ended; task_idx:
+                          chunks, waited_ns: nothing was in flight                                    */
 };
 
 enum { OX_TRACE_NO_LINK = 255 };
@@ -106,12 +129,15 @@ struct ox_trace_record {
     uint8_t type, plan, lane, kind;
     uint8_t link, traffic;
     bool last, failed;
+    uint8_t span; /* that it belongs to */
+    bool idle;    /* a task that had nothing to do this time */
     uint64_t step;
     uint32_t task_idx, unit_idx, mb_idx;
     uint64_t bytes;
     uint64_t queued_ns, started_ns, ended_ns; /* of the run's clock */
     uint64_t waited_ns;        /* between queued and started, for marks of other lanes */
     double predicted_seconds;
+    uint64_t parts_ns[OX_TRACE_PARTS_MAX]; /* of OX_TRACE_PARTS alone, which has none of the four times above */
 };
 
 enum { OX_TRACE_RECORD_BYTES = 96 };
@@ -135,14 +161,14 @@ struct ox_trace_writer;
 
 /* OX_E_CONFIG when a file of so many bytes cannot hold the head and a thousand records. */
 OX_MUST enum ox_status ox_trace_check_room(const struct ox_trace_head *head, uint64_t bytes_max);
-/* Begins the file anew; it grows to at most `bytes_max`. One thread
- * puts. */
+/* Begins the file anew; it grows to at most `bytes_max`. */
 OX_MUST enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_head *head, uint64_t bytes_max,
                                             struct ox_trace_writer **out);
+/* On any thread; takes some tens of nanoseconds, but when it hands a full buffer on. */
 void ox_trace_writer_put(struct ox_trace_writer *writer, const struct ox_trace_record *record);
 /* Hands what was put to the disk's thread; keeps it when that one is still busy. */
 void ox_trace_writer_flush(struct ox_trace_writer *writer);
-uint64_t ox_trace_writer_dropped(const struct ox_trace_writer *writer);
+uint64_t ox_trace_writer_dropped(struct ox_trace_writer *writer);
 /* Writes the rest and closes; what could not be written is told by one warning. Takes NULL. */
 void ox_trace_writer_close(struct ox_trace_writer **writer);
 

@@ -21,13 +21,34 @@ static const char *plan_name(uint8_t plan) {
     return plan == OX_TRACE_TRAIN ? "train" : "eval";
 }
 
+/* "step 7", "evaluation after step 7". */
+static const char *span_label(const struct ox_trace_head *head, const struct ox_trace_record *record, char *text) {
+    const char *const name = head->names[OX_TRACE_SPANS].text[record->span];
+    snprintf(text, OX_TRACE_LABEL_BYTES, record->span == OX_TRACE_SPAN_STEP ? "%s %" PRIu64 : "%s after step %" PRIu64,
+             name, record->step);
+    return text;
+}
+
+/* Of what the optimizer's chunks moved. */
+static const char *flow_track(const struct ox_trace_head *head, uint32_t link, char *text) {
+    snprintf(text, OX_TRACE_LABEL_BYTES, "optimizer's %s", head->names[OX_TRACE_LINKS].text[link]);
+    return text;
+}
+
+/* The parts of the task of a record: those behind it, if any are. */
+static const struct ox_trace_record *parts_of(const struct ox_trace *trace, uint64_t idx) {
+    const struct ox_trace_record *const next = &trace->records[idx + 1];
+    return idx + 1 < trace->count && next->type == OX_TRACE_PARTS && next->task_idx == trace->records[idx].task_idx
+               ? next : NULL;
+}
+
 static enum ox_status finish(FILE *out) {
     return ferror(out) ? ox_fail(OX_E_IO, "trace: the file could not be written") : OX_OK;
 }
 
 /* ---- Chrome ---------------------------------------------------------------------------------------- */
 
-enum { PID = 1, TID_STEPS = 1000 };
+enum { PID = 1, TID_SPANS = 1000, TID_FLOWS = 2000 };
 
 /* Names of a head hold no control characters; quotes and backslashes are escaped. */
 static void print_string(FILE *out, const char *text) {
@@ -48,20 +69,48 @@ static void print_thread(FILE *out, uint32_t tid, const char *name, uint32_t ord
             "\"args\":{\"sort_index\":%u}},\n", PID, tid, order);
 }
 
-static void print_slice(FILE *out, const struct ox_trace_head *head, const struct ox_trace_record *record) {
+static void print_slice(FILE *out, unsigned tid, const struct ox_trace_record *record, const char *name) {
+    fprintf(out, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",\"name\":", PID, tid,
+            (double)record->started_ns * 1e-3, (double)(record->ended_ns - record->started_ns) * 1e-3,
+            plan_name(record->plan));
+    print_string(out, name);
+}
+
+static void print_task(FILE *out, const struct ox_trace *trace, uint64_t idx) {
     char label[OX_TRACE_LABEL_BYTES];
-    fprintf(out, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",\"name\":", PID,
-            record->type == OX_TRACE_STEP ? (unsigned)TID_STEPS : record->lane, (double)record->started_ns * 1e-3,
-            (double)(record->ended_ns - record->started_ns) * 1e-3, plan_name(record->plan));
-    if (record->type == OX_TRACE_STEP) {
-        fprintf(out, "\"%s %" PRIu64 "\",\"args\":{\"dropped\":%" PRIu64 "}},\n",
-                record->plan == OX_TRACE_TRAIN ? "step" : "eval after step", record->step, record->bytes);
-        return;
-    }
-    print_string(out, ox_trace_label(head, record, label));
+    const struct ox_trace_record *const record = &trace->records[idx], *const parts = parts_of(trace, idx);
+    const struct ox_trace_names *const names = &trace->head->names[OX_TRACE_PART_NAMES];
+    print_slice(out, record->lane, record, ox_trace_label(trace->head, record, label));
     fprintf(out, ",\"args\":{\"step\":%" PRIu64 ",\"task\":%" PRIu32 ",\"bytes\":%" PRIu64 ",\"queued_us\":%.3f,"
-            "\"waited_us\":%.3f,\"predicted_us\":%.3f}},\n", record->step, record->task_idx, record->bytes,
+            "\"waited_us\":%.3f,\"predicted_us\":%.3f", record->step, record->task_idx, record->bytes,
             (double)record->queued_ns * 1e-3, (double)record->waited_ns * 1e-3, record->predicted_seconds * 1e6);
+    for (uint32_t i = 0; i < names->count && parts != NULL; i++) {
+        fprintf(out, ",\"%s_us\":%.3f", names->text[i], (double)parts->parts_ns[i] * 1e-3);
+    }
+    fprintf(out, "}},\n");
+}
+
+static void print_record(FILE *out, const struct ox_trace *trace, uint64_t idx) {
+    char label[OX_TRACE_LABEL_BYTES];
+    const struct ox_trace_record *const record = &trace->records[idx];
+    switch ((enum ox_trace_type)record->type) {
+    case OX_TRACE_TASK:
+        print_task(out, trace, idx);
+        break;
+    case OX_TRACE_END:
+        print_slice(out, (unsigned)TID_SPANS + record->span, record, span_label(trace->head, record, label));
+        fprintf(out, ",\"args\":{\"dropped\":%" PRIu64 "}},\n", record->bytes);
+        break;
+    case OX_TRACE_FLOW:
+        snprintf(label, sizeof label, "unit %" PRIu32, record->unit_idx);
+        print_slice(out, (unsigned)TID_FLOWS + record->link, record, label);
+        fprintf(out, ",\"args\":{\"step\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"chunks\":%" PRIu32
+                ",\"idle_us\":%.3f}},\n",
+                record->step, record->bytes, record->task_idx, (double)record->waited_ns * 1e-3);
+        break;
+    default:
+        break;
+    }
 }
 
 static enum ox_status print_memory(FILE *out, const struct ox_trace_head *head, const struct ox_trace_step *step) {
@@ -86,17 +135,26 @@ static enum ox_status print_memory(FILE *out, const struct ox_trace_head *head, 
     return OX_OK;
 }
 
-enum ox_status ox_trace_write_chrome(const struct ox_trace *trace, const struct ox_trace_steps *steps, FILE *out) {
-    const struct ox_trace_names *const lanes = &trace->head->names[OX_TRACE_LANES];
-    fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    print_thread(out, TID_STEPS, "steps", 0);
-    for (uint32_t i = 0; i < lanes->count; i++) {
-        print_thread(out, i, lanes->text[i], i + 1);
+static void print_threads(FILE *out, const struct ox_trace_head *head) {
+    const struct ox_trace_names *const lanes = &head->names[OX_TRACE_LANES];
+    const struct ox_trace_names *const spans = &head->names[OX_TRACE_SPANS];
+    char name[OX_TRACE_LABEL_BYTES];
+    for (uint32_t i = 0; i < spans->count; i++) {
+        print_thread(out, (unsigned)TID_SPANS + i, spans->text[i], i);
     }
+    for (uint32_t i = 0; i < lanes->count; i++) {
+        print_thread(out, i, lanes->text[i], spans->count + i);
+    }
+    for (uint32_t i = 0; i < head->names[OX_TRACE_LINKS].count; i++) {
+        print_thread(out, (unsigned)TID_FLOWS + i, flow_track(head, i, name), spans->count + lanes->count + i);
+    }
+}
+
+enum ox_status ox_trace_write_chrome(const struct ox_trace *trace, const struct ox_trace_steps *steps, FILE *out) {
+    fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    print_threads(out, trace->head);
     for (uint64_t i = 0; i < trace->count; i++) {
-        if (trace->records[i].type != OX_TRACE_BYTES) {
-            print_slice(out, trace->head, &trace->records[i]);
-        }
+        print_record(out, trace, i);
     }
     for (uint32_t i = 0; i < steps->count; i++) {
         const enum ox_status status = print_memory(out, trace->head, &steps->steps[i]);
@@ -120,7 +178,7 @@ enum { EVENT_ANNOTATION = 4, EVENT_TYPE = 9, EVENT_TRACK = 11, EVENT_CATEGORY = 
        EVENT_COUNTER = 30 };
 enum { TYPE_BEGIN = 1, TYPE_END = 2, TYPE_COUNTER = 4 };
 enum { NOTE_UINT = 3, NOTE_DOUBLE = 5, NOTE_NAME = 10 };
-enum { UUID_PROCESS = 1, UUID_STEPS = 2, UUID_LANES = 16, UUID_PREDICTED = 64, UUID_MEMORY = 128 };
+enum { UUID_PROCESS = 1, UUID_LANES = 16, UUID_PREDICTED = 64, UUID_MEMORY = 128, UUID_SPANS = 160, UUID_FLOWS = 192 };
 
 struct perfetto {
     FILE *out;
@@ -171,8 +229,16 @@ static void note(struct perfetto *p, const char *name, uint64_t value) {
     ox_protobuf_message(&p->inner, EVENT_ANNOTATION, &p->note);
 }
 
-static void task_slice(struct perfetto *p, const struct ox_trace_head *head, const struct ox_trace_record *record) {
+static void end_slice(struct perfetto *p, uint64_t ns, uint64_t track) {
+    event(p, ns, track, TYPE_END);
+    send_event(p);
+}
+
+static void task_slice(struct perfetto *p, const struct ox_trace *trace, uint64_t idx) {
     char label[OX_TRACE_LABEL_BYTES];
+    const struct ox_trace_head *const head = trace->head;
+    const struct ox_trace_record *const record = &trace->records[idx], *const parts = parts_of(trace, idx);
+    const struct ox_trace_names *const names = &head->names[OX_TRACE_PART_NAMES];
     event(p, record->started_ns, UUID_LANES + record->lane, TYPE_BEGIN);
     ox_protobuf_text(&p->inner, EVENT_NAME, ox_trace_label(head, record, label));
     ox_protobuf_text(&p->inner, EVENT_CATEGORY, plan_name(record->plan));
@@ -186,22 +252,36 @@ static void task_slice(struct perfetto *p, const struct ox_trace_head *head, con
         ox_protobuf_double(&p->note, NOTE_DOUBLE, record->predicted_seconds);
         ox_protobuf_message(&p->inner, EVENT_ANNOTATION, &p->note);
     }
+    for (uint32_t i = 0; i < names->count && parts != NULL; i++) {
+        snprintf(label, sizeof label, "%s_ns", names->text[i]);
+        note(p, label, parts->parts_ns[i]);
+    }
     send_event(p);
-    event(p, record->ended_ns, UUID_LANES + record->lane, TYPE_END);
-    send_event(p);
+    end_slice(p, record->ended_ns, UUID_LANES + record->lane);
 }
 
-static void step_slice(struct perfetto *p, const struct ox_trace_record *record) {
+static void span_slice(struct perfetto *p, const struct ox_trace_head *head, const struct ox_trace_record *record) {
     char label[OX_TRACE_LABEL_BYTES];
-    snprintf(label, sizeof label, "%s %" PRIu64, record->plan == OX_TRACE_TRAIN ? "step" : "eval after step",
-             record->step);
-    event(p, record->started_ns, UUID_STEPS, TYPE_BEGIN);
-    ox_protobuf_text(&p->inner, EVENT_NAME, label);
+    event(p, record->started_ns, (uint64_t)UUID_SPANS + record->span, TYPE_BEGIN);
+    ox_protobuf_text(&p->inner, EVENT_NAME, span_label(head, record, label));
     ox_protobuf_text(&p->inner, EVENT_CATEGORY, plan_name(record->plan));
     note(p, "dropped", record->bytes);
     send_event(p);
-    event(p, record->ended_ns, UUID_STEPS, TYPE_END);
+    end_slice(p, record->ended_ns, (uint64_t)UUID_SPANS + record->span);
+}
+
+static void flow_slice(struct perfetto *p, const struct ox_trace_record *record) {
+    char label[OX_TRACE_LABEL_BYTES];
+    snprintf(label, sizeof label, "unit %" PRIu32, record->unit_idx);
+    event(p, record->started_ns, (uint64_t)UUID_FLOWS + record->link, TYPE_BEGIN);
+    ox_protobuf_text(&p->inner, EVENT_NAME, label);
+    ox_protobuf_text(&p->inner, EVENT_CATEGORY, plan_name(record->plan));
+    note(p, "step", record->step);
+    note(p, "bytes", record->bytes);
+    note(p, "chunks", record->task_idx);
+    note(p, "idle_ns", record->waited_ns);
     send_event(p);
+    end_slice(p, record->ended_ns, (uint64_t)UUID_FLOWS + record->link);
 }
 
 static enum ox_status memory_counters(struct perfetto *p, const struct ox_trace_head *head,
@@ -249,9 +329,14 @@ static void predicted_slices(struct perfetto *p, const struct ox_trace_head *hea
 static void describe_tracks(struct perfetto *p, const struct ox_trace_head *head) {
     const struct ox_trace_names *const lanes = &head->names[OX_TRACE_LANES];
     const struct ox_trace_names *const tiers = &head->names[OX_TRACE_TIERS];
-    char name[64];
+    char name[OX_TRACE_LABEL_BYTES];
     describe(p, UUID_PROCESS, head->title[0] != '\0' ? head->title : "offload", false);
-    describe(p, UUID_STEPS, "steps", false);
+    for (uint32_t i = 0; i < head->names[OX_TRACE_SPANS].count; i++) {
+        describe(p, UUID_SPANS + i, head->names[OX_TRACE_SPANS].text[i], false);
+    }
+    for (uint32_t i = 0; i < head->names[OX_TRACE_LINKS].count; i++) {
+        describe(p, UUID_FLOWS + i, flow_track(head, i, name), false);
+    }
     for (uint32_t i = 0; i < lanes->count; i++) {
         describe(p, UUID_LANES + i, lanes->text[i], false);
     }
@@ -271,9 +356,11 @@ enum ox_status ox_trace_write_perfetto(const struct ox_trace *trace, const struc
     describe_tracks(&p, trace->head);
     for (uint64_t i = 0; i < trace->count; i++) {
         if (trace->records[i].type == OX_TRACE_TASK) {
-            task_slice(&p, trace->head, &trace->records[i]);
-        } else if (trace->records[i].type == OX_TRACE_STEP) {
-            step_slice(&p, &trace->records[i]);
+            task_slice(&p, trace, i);
+        } else if (trace->records[i].type == OX_TRACE_END) {
+            span_slice(&p, trace->head, &trace->records[i]);
+        } else if (trace->records[i].type == OX_TRACE_FLOW) {
+            flow_slice(&p, &trace->records[i]);
         }
     }
     for (uint32_t i = 0; i < steps->count && status == OX_OK; i++) {

@@ -64,16 +64,27 @@ static enum ox_status read_head(struct reader *reader, uint64_t file_bytes, stru
 static bool is_sound(const struct ox_trace_head *head, const struct ox_trace_record *record) {
     const struct ox_trace_names *const names = head->names;
     if (record->plan >= OX_TRACE_PLAN_COUNT || record->traffic >= names[OX_TRACE_TRAFFIC].count ||
+        record->span >= names[OX_TRACE_SPANS].count || record->lane >= names[OX_TRACE_LANES].count ||
         (record->link != OX_TRACE_NO_LINK && record->link >= names[OX_TRACE_LINKS].count)) {
         return false;
     }
-    if (record->type != OX_TRACE_TASK) {
-        const bool bytes = record->type == OX_TRACE_BYTES || record->type == OX_TRACE_PLANNED;
-        return record->type == OX_TRACE_STEP || (bytes && record->link != OX_TRACE_NO_LINK);
+    const bool of_plan = record->kind < names[OX_TRACE_TASKS].count &&
+                         record->task_idx < head->plans[record->plan].task_count;
+    const bool in_order = record->queued_ns <= record->started_ns && record->started_ns <= record->ended_ns;
+    switch ((enum ox_trace_type)record->type) {
+    case OX_TRACE_TASK:
+        return of_plan && in_order;
+    case OX_TRACE_PARTS:
+        return of_plan;
+    case OX_TRACE_END:
+        return in_order;
+    case OX_TRACE_BYTES:
+    case OX_TRACE_PLANNED:
+        return record->link != OX_TRACE_NO_LINK;
+    case OX_TRACE_FLOW:
+        return record->link != OX_TRACE_NO_LINK && in_order;
     }
-    return record->lane < names[OX_TRACE_LANES].count && record->kind < names[OX_TRACE_TASKS].count &&
-           record->task_idx < head->plans[record->plan].task_count && record->queued_ns <= record->started_ns &&
-           record->started_ns <= record->ended_ns;
+    return false;
 }
 
 /* False when the place holds no record of its own. */

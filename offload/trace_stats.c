@@ -12,65 +12,85 @@ const char *ox_trace_cause_name(const struct ox_trace_head *head, uint32_t cause
     if (cause >= OX_TRACE_CAUSE_ISSUE) {
         return names[cause - OX_TRACE_CAUSE_ISSUE];
     }
-    return cause < head->names[OX_TRACE_LANES].count ? head->names[OX_TRACE_LANES].text[cause] : "";
+    const bool part = cause >= OX_TRACE_CAUSE_PART;
+    const struct ox_trace_names *const table = &head->names[part ? OX_TRACE_PART_NAMES : OX_TRACE_LANES];
+    const uint32_t idx = part ? cause - OX_TRACE_CAUSE_PART : cause;
+    return idx < table->count ? table->text[idx] : "";
 }
 
 /* ---- steps ---------------------------------------------------------------------------------------- */
-
-static struct ox_trace_step *find_step(struct ox_trace_steps *steps, uint64_t number) {
-    for (uint32_t low = 0, high = steps->count; low < high;) { /* evaluations have the number of the step before */
-        const uint32_t middle = low + (high - low) / 2;
-        struct ox_trace_step *const step = &steps->steps[middle];
-        if (step->step == number && step->plan == OX_TRACE_TRAIN) {
-            return step;
-        }
-        if (step->step < number) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return NULL;
-}
 
 static void add_task(struct ox_trace_step *step, const struct ox_trace_record *record) {
     step->task_count += step->tasks[record->task_idx] == NULL;
     step->tasks[record->task_idx] = record;
 }
 
-/* Tasks of training belong to the step of their number, as the end of one may run into the next; those of evaluations
- * to the next record of an end. */
+static void add_record(struct ox_trace_step *step, const struct ox_trace_record *record) {
+    switch ((enum ox_trace_type)record->type) {
+    case OX_TRACE_TASK:
+        add_task(step, record);
+        break;
+    case OX_TRACE_PARTS:
+        step->parts[record->task_idx] = record;
+        break;
+    case OX_TRACE_FLOW:
+        step->flows[step->flow_count++] = record;
+        break;
+    case OX_TRACE_BYTES:
+        step->bytes[record->link][record->traffic] = record->bytes;
+        break;
+    case OX_TRACE_PLANNED:
+        step->planned[record->link][record->traffic] = record->bytes;
+        break;
+    case OX_TRACE_END:
+        break;
+    }
+}
+
+/* What belongs to a span lies before its end; where that was lost, it belongs to none. */
 static void fill_steps(const struct ox_trace *trace, struct ox_trace_steps *steps) {
     uint32_t ended = 0;
-    for (uint64_t i = 0; i < trace->count; i++) {
+    for (uint64_t i = 0; i < trace->count && ended < steps->count; i++) {
         const struct ox_trace_record *const record = &trace->records[i];
-        ended += record->type == OX_TRACE_STEP;
-        if (record->type == OX_TRACE_STEP) {
-            continue;
-        }
-        struct ox_trace_step *const next = ended < steps->count ? &steps->steps[ended] : NULL;
-        struct ox_trace_step *const step = record->plan == OX_TRACE_TRAIN ? find_step(steps, record->step)
-                                           : next != NULL && next->plan == record->plan ? next : NULL;
-        if (step == NULL) {
-            continue; /* its step has not ended yet */
-        }
-        if (record->type == OX_TRACE_TASK) {
-            add_task(step, record);
-        } else {
-            const bool planned = record->type == OX_TRACE_PLANNED;
-            (planned ? step->planned : step->bytes)[record->link][record->traffic] = record->bytes;
+        struct ox_trace_step *const next = &steps->steps[ended];
+        if (record->type == OX_TRACE_END) {
+            ended++;
+        } else if (record->span == next->span && record->plan == next->plan && record->step == next->step) {
+            add_record(next, record);
         }
     }
 }
 
+/* A step and an evaluation are whole plans; what else is recorded was to move what its records say. */
+static bool is_plan(const struct ox_trace_step *step) {
+    return step->span == OX_TRACE_SPAN_STEP || step->span == OX_TRACE_SPAN_EVAL;
+}
+
+/* `flow_count`: so many may belong to it. */
 static enum ox_status make_step(const struct ox_trace *trace, const struct ox_trace_record *record,
-                                struct ox_trace_step *out) {
+                                uint32_t flow_count, struct ox_trace_step *out) {
     const uint32_t task_count = trace->head->plans[record->plan].task_count;
     *out = (struct ox_trace_step){.step = record->step, .begin_ns = record->started_ns, .end_ns = record->ended_ns,
-                                  .plan = record->plan, .failed = record->failed, .dropped = record->bytes};
-    memcpy(out->planned, trace->head->plans[record->plan].traffic, sizeof out->planned);
+                                  .plan = record->plan, .span = record->span, .failed = record->failed,
+                                  .dropped = record->bytes};
+    if (is_plan(out)) {
+        memcpy(out->planned, trace->head->plans[record->plan].traffic, sizeof out->planned);
+    }
     out->tasks = calloc(task_count + 1u, sizeof *out->tasks);
-    return out->tasks != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "trace: no memory for its steps");
+    out->parts = calloc(task_count + 1u, sizeof *out->parts);
+    out->flows = calloc(flow_count + 1u, sizeof *out->flows);
+    return out->tasks != NULL && out->parts != NULL && out->flows != NULL
+               ? OX_OK : ox_fail(OX_E_NOMEM, "trace: no memory for its steps");
+}
+
+/* How many tasks it has: all of the plan, or those of the update of the step before. */
+static uint32_t task_count_of(const struct ox_trace *trace, const struct ox_trace_step *step) {
+    const struct ox_trace_plan *const plan = &trace->head->plans[step->plan];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        count += is_plan(step) || (step->span == OX_TRACE_SPAN_UPDATE && plan->tasks[i].before);
+    }
+    return count;
 }
 
 static uint64_t wall(const struct ox_trace_step *step) {
@@ -97,8 +117,9 @@ static enum ox_status find_typical(const struct ox_trace *trace, struct ox_trace
     }
     for (uint32_t i = 0; i < steps->count; i++) {
         struct ox_trace_step *const step = &steps->steps[i];
-        step->whole = !step->failed && step->task_count == trace->head->plans[step->plan].task_count;
-        if (step->whole && step->plan == OX_TRACE_TRAIN) {
+        const uint32_t task_count = task_count_of(trace, step);
+        step->whole = !step->failed && task_count > 0 && step->task_count == task_count;
+        if (step->whole && step->span == OX_TRACE_SPAN_STEP) {
             lengths[steps->whole_count++] = (struct length){.ns = wall(step), .idx = i};
         }
     }
@@ -112,7 +133,7 @@ enum ox_status ox_trace_steps_open(const struct ox_trace *trace, struct ox_trace
     *out = NULL;
     uint32_t count = 0;
     for (uint64_t i = 0; i < trace->count; i++) {
-        count += trace->records[i].type == OX_TRACE_STEP;
+        count += trace->records[i].type == OX_TRACE_END;
     }
     struct ox_trace_steps *steps = calloc(1, sizeof *steps);
     enum ox_status status = OX_OK;
@@ -122,9 +143,13 @@ enum ox_status ox_trace_steps_open(const struct ox_trace *trace, struct ox_trace
     if (steps == NULL || steps->steps == NULL) {
         status = ox_fail(OX_E_NOMEM, "trace: no memory for %u steps", count);
     }
+    uint32_t flow_count = 0;
     for (uint64_t i = 0; status == OX_OK && i < trace->count; i++) {
-        if (trace->records[i].type == OX_TRACE_STEP) {
-            status = make_step(trace, &trace->records[i], &steps->steps[steps->count++]);
+        const struct ox_trace_record *const record = &trace->records[i];
+        flow_count += record->type == OX_TRACE_FLOW;
+        if (record->type == OX_TRACE_END) {
+            status = make_step(trace, record, flow_count, &steps->steps[steps->count++]);
+            flow_count = 0;
         }
     }
     if (status == OX_OK) {
@@ -146,6 +171,8 @@ void ox_trace_steps_close(struct ox_trace_steps **steps_ptr) {
     }
     for (uint32_t i = 0; i < steps->count; i++) {
         free(steps->steps[i].tasks);
+        free(steps->steps[i].parts);
+        free(steps->steps[i].flows);
     }
     free(steps->steps);
     free(steps);
@@ -197,6 +224,25 @@ static uint32_t held_by(const struct chain *chain, uint32_t idx) {
     return best;
 }
 
+/* Adds `ns` of a task to its lane and, in proportion, to what it waited for within. */
+static void add_time(const struct chain *chain, uint32_t idx, uint64_t ns, uint64_t causes[OX_TRACE_CAUSE_COUNT]) {
+    const struct ox_trace_record *const parts = chain->step->parts[idx];
+    const uint8_t lane = chain->step->tasks[idx]->lane;
+    uint64_t all_ns = 0, left_ns = ns;
+    for (int i = 0; i < OX_TRACE_PARTS_MAX && parts != NULL; i++) {
+        all_ns += parts->parts_ns[i];
+    }
+    for (int i = 0; i < OX_TRACE_PARTS_MAX && all_ns > 0; i++) {
+        const double share = (double)ox_min_u64(parts->parts_ns[i], all_ns) / (double)all_ns;
+        const uint64_t part_ns = ox_min_u64((uint64_t)(share * (double)ns), left_ns);
+        if (i != OX_TRACE_PART_UPDATE) {
+            causes[OX_TRACE_CAUSE_PART + i] += part_ns;
+            left_ns -= part_ns;
+        }
+    }
+    causes[lane] += left_ns;
+}
+
 /* Shares out [from_ns, until_ns], at the end of which `idx` started, among what held it up: `causes` gets the time by
  * lane and cause, `kinds` (may be NULL) that of tasks by kind. */
 static void share_out(const struct chain *chain, uint32_t idx, uint64_t from_ns, uint64_t until_ns,
@@ -212,7 +258,7 @@ static void share_out(const struct chain *chain, uint32_t idx, uint64_t from_ns,
             return;
         }
         const uint64_t started_ns = clamp(tasks[cause]->started_ns, from_ns, ended_ns);
-        causes[tasks[cause]->lane] += ended_ns - started_ns;
+        add_time(chain, cause, ended_ns - started_ns, causes);
         if (kinds != NULL) {
             kinds[tasks[cause]->kind] += ended_ns - started_ns;
         }
@@ -237,7 +283,10 @@ static void analyze_lanes(const struct chain *chain, struct ox_trace_analysis *o
         const uint64_t started_ns = clamp(task->started_ns, *past, step->end_ns);
         const uint64_t ended_ns = clamp(task->ended_ns, started_ns, step->end_ns);
         share_out(chain, i, *past, started_ns, out->held_ns[task->lane], NULL);
-        out->busy_ns[task->lane] += ended_ns - started_ns;
+        uint64_t *const held = out->held_ns[task->lane];
+        add_time(chain, i, ended_ns - started_ns, held);
+        out->busy_ns[task->lane] += held[task->lane]; /* a lane does not hold itself up */
+        held[task->lane] = 0;
         *past = ended_ns;
     }
     for (uint32_t lane = 0; lane < lane_count; lane++) {
@@ -258,7 +307,7 @@ static void analyze_chain(const struct chain *chain, struct ox_trace_analysis *o
     const struct ox_trace_record *const task = step->tasks[last];
     const uint64_t started_ns = clamp(task->started_ns, step->begin_ns, task->ended_ns);
     out->chain_ns[OX_TRACE_CAUSE_DONE] = step->end_ns - task->ended_ns;
-    out->chain_ns[task->lane] += task->ended_ns - started_ns;
+    add_time(chain, last, task->ended_ns - started_ns, out->chain_ns);
     out->chain_kind_ns[task->kind] += task->ended_ns - started_ns;
     share_out(chain, last, step->begin_ns, started_ns, out->chain_ns, out->chain_kind_ns);
 }
@@ -274,6 +323,9 @@ static void analyze_kinds(const struct chain *chain, struct ox_trace_analysis *o
             out->kind_bytes[task->kind] += task->bytes;
             out->kind_count[task->kind]++;
             out->kind_predicted[task->kind] += task->predicted_seconds;
+            for (int part = 0; part < OX_TRACE_PARTS_MAX && chain->step->parts[i] != NULL; part++) {
+                out->kind_part_ns[task->kind][part] += chain->step->parts[i]->parts_ns[part];
+            }
         }
     }
 }

@@ -9,24 +9,29 @@
 extern "C" {
 #endif
 
-/* Why nothing went on: a lane that others waited for, by its number, or one of these behind them. */
+/* Why nothing went on: a lane that others waited for, by its number, what a task of the optimizer waited for, by its
+ * part, or one of these behind them. */
 enum ox_trace_cause {
-    OX_TRACE_CAUSE_ISSUE = OX_TRACE_LANES_MAX, /* the next task had not been issued yet                    */
+    OX_TRACE_CAUSE_PART = OX_TRACE_LANES_MAX, /* and the number of the part */
+    OX_TRACE_CAUSE_ISSUE = OX_TRACE_CAUSE_PART + OX_TRACE_PARTS_MAX, /* the next task had not been issued yet */
     OX_TRACE_CAUSE_START,                      /* it had, and nothing held it: threads waking up, the loop */
     OX_TRACE_CAUSE_DONE,                       /* the lane had no more to do in this step                  */
     OX_TRACE_CAUSE_COUNT
 };
-/* "h2d", or "issue", "start", "done". */
+/* "h2d", "drive reads", or "issue", "start", "done". */
 const char *ox_trace_cause_name(const struct ox_trace_head *head, uint32_t cause);
 
-/* A step or an evaluation of a batch. Times are of the run's clock. */
+/* A span: a step, an evaluation of a batch, or something else. Times are of the run's clock. */
 struct ox_trace_step {
     uint64_t step, begin_ns, end_ns;
-    uint8_t plan;
+    uint8_t plan, span;
     bool failed;
-    bool whole;       /* every task of the plan was recorded */
+    bool whole;       /* every task that it has was recorded */
     uint32_t task_count; /* that were */
     const struct ox_trace_record **tasks; /* by index in the plan; NULL: not recorded */
+    const struct ox_trace_record **parts; /* likewise: what its time was; NULL: not known, or one thing */
+    const struct ox_trace_record **flows; /* in the order they ended */
+    uint32_t flow_count;
     uint64_t dropped; /* records, until its end */
     uint64_t bytes[OX_TRACE_LINKS_MAX][OX_TRACE_KINDS_MAX];   /* that crossed links */
     uint64_t planned[OX_TRACE_LINKS_MAX][OX_TRACE_KINDS_MAX]; /* that should have   */
@@ -43,7 +48,7 @@ void ox_trace_steps_close(struct ox_trace_steps **steps);
 
 struct ox_trace_analysis {
     uint64_t wall_ns;
-    uint64_t busy_ns[OX_TRACE_LANES_MAX];
+    uint64_t busy_ns[OX_TRACE_LANES_MAX]; /* waits within tasks are held_ns */
     /* What a lane was held up by. A lane that waited for another one that itself waited is held up by what that one
      * waited for. Together with busy_ns each row is the step. */
     uint64_t held_ns[OX_TRACE_LANES_MAX][OX_TRACE_CAUSE_COUNT];
@@ -52,6 +57,7 @@ struct ox_trace_analysis {
     uint64_t chain_ns[OX_TRACE_CAUSE_COUNT];
     uint64_t chain_kind_ns[OX_TRACE_NAMES_MAX];
     uint64_t kind_ns[OX_TRACE_NAMES_MAX], kind_bytes[OX_TRACE_NAMES_MAX];
+    uint64_t kind_part_ns[OX_TRACE_NAMES_MAX][OX_TRACE_PARTS_MAX]; /* of kind_ns, where it is known */
     uint32_t kind_count[OX_TRACE_NAMES_MAX];
     double kind_predicted[OX_TRACE_NAMES_MAX]; /* seconds */
     double predicted_seconds;                  /* of the step; 0: nothing was predicted */

@@ -1,5 +1,6 @@
 /* Two buffers and a lane of its own: one buffer fills while the other is on its way to the file. When both are taken,
- * records are dropped: a step never waits for its own recording. */
+ * records are dropped: a step never waits for its own recording. A lock guards all but the file; who puts holds it for
+ * as long as it takes to write 96 bytes. */
 #include "offload/trace.h"
 
 #include "base/assert.h"
@@ -11,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,7 @@ struct ox_trace_writer {
     char path[OX_PATH_BYTES];
     uint64_t head_bytes, capacity;
     struct ox_lane *lane;
+    pthread_mutex_t lock;
     unsigned char *buffers[2];
     int filling;            /* which one */
     uint32_t fill;          /* records in it */
@@ -72,7 +75,7 @@ static void note_failure(struct ox_trace_writer *writer, enum ox_status status) 
     }
 }
 
-void ox_trace_writer_flush(struct ox_trace_writer *writer) {
+static void flush(struct ox_trace_writer *writer) {
     if (writer->fill == 0 || writer->broken) {
         return;
     }
@@ -88,22 +91,34 @@ void ox_trace_writer_flush(struct ox_trace_writer *writer) {
     writer->fill = 0;
 }
 
+void ox_trace_writer_flush(struct ox_trace_writer *writer) {
+    pthread_mutex_lock(&writer->lock);
+    flush(writer);
+    pthread_mutex_unlock(&writer->lock);
+}
+
 void ox_trace_writer_put(struct ox_trace_writer *writer, const struct ox_trace_record *record) {
+    pthread_mutex_lock(&writer->lock);
     if (writer->fill == BUFFER_RECORDS) {
-        ox_trace_writer_flush(writer);
+        flush(writer);
     }
     if (writer->fill == BUFFER_RECORDS || writer->broken) {
         writer->dropped++;
-        return;
+    } else {
+        struct ox_trace_record numbered = *record;
+        numbered.seq = writer->seq++;
+        ox_trace_record_encode(&numbered,
+                               writer->buffers[writer->filling] + (size_t)writer->fill * OX_TRACE_RECORD_BYTES);
+        writer->fill++;
     }
-    struct ox_trace_record numbered = *record;
-    numbered.seq = writer->seq++;
-    ox_trace_record_encode(&numbered, writer->buffers[writer->filling] + (size_t)writer->fill * OX_TRACE_RECORD_BYTES);
-    writer->fill++;
+    pthread_mutex_unlock(&writer->lock);
 }
 
-uint64_t ox_trace_writer_dropped(const struct ox_trace_writer *writer) {
-    return writer->dropped;
+uint64_t ox_trace_writer_dropped(struct ox_trace_writer *writer) {
+    pthread_mutex_lock(&writer->lock);
+    const uint64_t dropped = writer->dropped;
+    pthread_mutex_unlock(&writer->lock);
+    return dropped;
 }
 
 /* ---- opening -------------------------------------------------------------------------------------- */
@@ -163,6 +178,7 @@ enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_head
         return ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
     }
     writer->fd = -1;
+    pthread_mutex_init(&writer->lock, NULL);
     enum ox_status status = ox_trace_check_room(head, bytes_max);
     for (int i = 0; i < 2 && status == OX_OK; i++) {
         writer->buffers[i] = malloc((size_t)BUFFER_RECORDS * OX_TRACE_RECORD_BYTES);
@@ -206,6 +222,7 @@ void ox_trace_writer_close(struct ox_trace_writer **writer_ptr) {
     }
     free(writer->buffers[0]);
     free(writer->buffers[1]);
+    pthread_mutex_destroy(&writer->lock);
     free(writer);
     *writer_ptr = NULL;
 }

@@ -141,7 +141,7 @@ static void read_trace(struct standing *s) {
     }
     for (uint32_t i = steps->count; i-- > 0 && !s->traced;) {
         const struct ox_trace_step *const step = &steps->steps[i];
-        if (step->whole && step->plan == OX_TRACE_TRAIN &&
+        if (step->whole && step->span == OX_TRACE_SPAN_STEP &&
             ox_trace_analyze(s->trace->head, step, &s->analysis) == OX_OK) {
             s->traced = true;
             s->traced_step = step->step;

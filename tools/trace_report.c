@@ -19,7 +19,7 @@ static enum ox_status analyze_all(struct ox_trace_report *report) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for its %u steps", report->path, steps->whole_count);
     }
     for (uint32_t i = 0; i < steps->count; i++) {
-        if (!steps->steps[i].whole || steps->steps[i].plan != OX_TRACE_TRAIN) {
+        if (!steps->steps[i].whole || steps->steps[i].span != OX_TRACE_SPAN_STEP) {
             continue;
         }
         const enum ox_status status =

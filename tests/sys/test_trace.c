@@ -67,32 +67,74 @@ static void refused(const char *command, const char *words, const char *expected
 
 /* ---- what is recorded --------------------------------------------------------------------------------- */
 
-/* Every task of every step once, in an order that the plan's dependencies allow; bytes as the plan has them; lanes
- * busy as long as the run itself counted. */
-static void check_recording(const char *folder) {
+static void check_task(const struct ox_trace *trace, const struct ox_trace_step *step, uint32_t task_idx) {
+    const struct ox_trace_task *const planned = &trace->head->plans[step->plan].tasks[task_idx];
+    const struct ox_trace_record *const task = step->tasks[task_idx], *const parts = step->parts[task_idx];
+    CHECK(task->queued_ns >= step->begin_ns && task->ended_ns <= step->end_ns);
+    CHECK(task->kind == planned->kind && task->bytes == (task->idle ? 0 : planned->bytes));
+    for (uint32_t lane = 0; lane < OX_LANE_COUNT; lane++) {
+        const uint32_t dep = planned->deps[lane];
+        CHECK(dep == 0 || step->tasks[dep - 1] == NULL || step->tasks[dep - 1]->ended_ns <= task->started_ns);
+    }
+    CHECK((parts != NULL) == (!task->idle && (planned->kind == OX_TASK_ADAM || planned->kind == OX_TASK_WRITTEN ||
+                                              planned->kind == OX_TASK_COMMIT)));
+    uint64_t sum = 0;
+    for (int i = 0; i < OX_TRACE_PART_COUNT && parts != NULL; i++) {
+        sum += parts->parts_ns[i];
+    }
+    CHECK(parts == NULL || sum == task->ended_ns - task->started_ns);
+}
+
+/* Tasks in an order that the plan's dependencies allow, bytes as the plan has them. All that the optimizer moves over
+ * the drives' links is in the flows, which do not overlap. */
+static void check_step(const struct ox_trace *trace, const struct ox_trace_step *step) {
+    uint64_t flows[OX_LINK_COUNT] = {0}, past_ns[OX_LINK_COUNT] = {0}, tasks[OX_LINK_COUNT] = {0};
+    for (uint32_t k = 0; k < trace->head->plans[step->plan].task_count; k++) {
+        if (step->tasks[k] != NULL) {
+            check_task(trace, step, k);
+            tasks[step->tasks[k]->link % OX_LINK_COUNT] +=
+                step->tasks[k]->link == OX_TRACE_NO_LINK ? 0 : step->tasks[k]->bytes;
+        }
+    }
+    for (uint32_t i = 0; i < step->flow_count; i++) {
+        const struct ox_trace_record *const flow = step->flows[i];
+        CHECK(flow->started_ns >= past_ns[flow->link] && flow->ended_ns <= step->end_ns);
+        CHECK(flow->waited_ns <= flow->ended_ns - flow->started_ns && flow->task_idx > 0);
+        flows[flow->link] += flow->bytes;
+        past_ns[flow->link] = flow->ended_ns;
+    }
+    for (int link = OX_LINK_NVME_READ; link <= OX_LINK_NVME_WRITE; link++) {
+        uint64_t crossed = 0;
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            crossed += step->bytes[link][kind];
+        }
+        CHECK(flows[link] + tasks[link] == crossed);
+    }
+}
+
+/* Every task of every step once, and what lies between the steps. */
+static void check_recording(const char *folder, bool overlaps) {
     struct ox_trace *trace = NULL;
     struct ox_trace_steps *steps = NULL;
     REQUIRE_OK(ox_trace_open(folder, 0, &trace));
     REQUIRE_OK(ox_trace_steps_open(trace, &steps));
     CHECK(trace->torn == 0 && trace->overwritten == 0 && trace->head->max_steps == STEPS);
-    CHECK(steps->whole_count == STEPS && steps->count > STEPS); /* and an evaluation */
+    CHECK(steps->whole_count == STEPS);
+    uint32_t spans[OX_TRACE_SPAN_COUNT] = {0};
     for (uint32_t i = 0; i < steps->count; i++) {
         const struct ox_trace_step *const step = &steps->steps[i];
-        const struct ox_trace_plan *const plan = &trace->head->plans[step->plan];
-        CHECK(step->whole && step->dropped == 0);
-        for (uint32_t k = 0; step->whole && k < plan->task_count; k++) {
-            const struct ox_trace_record *const task = step->tasks[k];
-            CHECK(task->queued_ns >= step->begin_ns && task->ended_ns <= step->end_ns);
-            CHECK(task->kind == plan->tasks[k].kind && task->bytes == plan->tasks[k].bytes);
-            for (uint32_t lane = 0; lane < OX_LANE_COUNT; lane++) {
-                const uint32_t dep = plan->tasks[k].deps[lane];
-                CHECK(dep == 0 || step->tasks[dep - 1]->ended_ns <= task->started_ns);
-            }
+        spans[step->span]++;
+        CHECK(step->whole == (step->span <= OX_TRACE_SPAN_UPDATE) && step->dropped == 0);
+        if (step->whole) {
+            check_step(trace, step);
         }
-        if (step->plan == OX_TRACE_TRAIN) {
+        if (step->span != OX_TRACE_SPAN_EVAL) {
             CHECK(memcmp(step->bytes, step->planned, sizeof step->bytes) == 0);
         }
     }
+    /* Evaluated at the end, and saved there; what overlaps has its last update then. */
+    CHECK(spans[OX_TRACE_SPAN_EVAL] > 0 && spans[OX_TRACE_SPAN_SAVE] == 1);
+    CHECK(spans[OX_TRACE_SPAN_UPDATE] == (overlaps ? 1 : 0));
     ox_trace_steps_close(&steps);
     ox_trace_close(&trace);
 }
@@ -115,7 +157,7 @@ static void test_recording(const char *run) {
     train(run, STEPS, "--trace on --report-to all");
     char *const traced = sys_curve(run, "step");
     CHECK(sys_same_text("losses with and without a trace", curve, traced));
-    check_recording(run);
+    check_recording(run, true);
     CHECK(count_files(run, "events.out.tfevents.") == 1 && count_files(run, "metrics.prom") == 1);
     CHECK(count_files(run, ".offload-") == 0);
     train(run, STEPS, ""); /* starting over takes what the earlier run has left */

@@ -48,6 +48,10 @@ static struct ox_trace_head *make_head(void) {
     add_name(&head->names[OX_TRACE_BUFS], "weights");
     add_name(&head->names[OX_TRACE_TIERS], "device");
     add_name(&head->names[OX_TRACE_TIERS], "host");
+    add_name(&head->names[OX_TRACE_SPANS], "step");
+    add_name(&head->names[OX_TRACE_SPANS], "save");
+    add_name(&head->names[OX_TRACE_PART_NAMES], "reads");
+    add_name(&head->names[OX_TRACE_PART_NAMES], "update");
     plan->tasks = calloc(TASKS, sizeof *plan->tasks);
     plan->bufs = calloc(2, sizeof *plan->bufs);
     plan->task_count = TASKS;
@@ -57,7 +61,7 @@ static struct ox_trace_head *make_head(void) {
     plan->traffic[0][0] = 4096;
     for (uint32_t i = 0; i < TASKS; i++) {
         plan->tasks[i] = (struct ox_trace_task){.kind = i % 3, .lane = i % 2, .unit_idx = i, .mb_idx = OX_NONE,
-                                                .bytes = i * 10, .predicted_seconds = 0.5 * i};
+                                                .before = i == 1, .bytes = i * 10, .predicted_seconds = 0.5 * i};
         plan->tasks[i].deps[1 - i % 2] = i;
     }
     plan->bufs[0] = (struct ox_trace_buf){.tier = 1, .resident = true, .bytes = 4096, .last_task_idx = TASKS - 1};
@@ -80,6 +84,17 @@ static bool same_record(const struct ox_trace_record *record, uint64_t i) {
     ox_trace_record_encode(&expected, a);
     ox_trace_record_encode(record, b);
     return memcmp(a, b, sizeof a) == 0;
+}
+
+/* Parts lie where other records have their times, and neither reads the other's. */
+static void test_parts(void) {
+    const struct ox_trace_record parts = {.type = OX_TRACE_PARTS, .span = 1, .idle = true, .mb_idx = OX_NONE,
+                                          .queued_ns = 99, .waited_ns = 99, .parts_ns = {1, 2, 3, UINT64_MAX}};
+    unsigned char bytes[OX_TRACE_RECORD_BYTES];
+    struct ox_trace_record read;
+    ox_trace_record_encode(&parts, bytes);
+    CHECK(ox_trace_record_decode(bytes, &read) && memcmp(read.parts_ns, parts.parts_ns, sizeof read.parts_ns) == 0);
+    CHECK(read.queued_ns == 0 && read.waited_ns == 0 && read.span == 1 && read.idle && read.mb_idx == OX_NONE);
 }
 
 /* `count` records; returns how many were dropped. */
@@ -169,6 +184,29 @@ static void test_cut(void) {
             CHECK(same_record(&trace->records[i], i));
         }
         ox_trace_close(&trace);
+    }
+}
+
+/* Records that are whole and tell of what there is not. */
+static void test_hostile_records(void) {
+    for (int fault = 0; fault < 8; fault++) {
+        struct ox_trace_head *head = make_head();
+        struct ox_trace_writer *writer = NULL;
+        struct ox_trace *trace = NULL;
+        struct ox_trace_record record = make_record(1);
+        record.type = fault == 0 ? 0 : fault == 1 ? OX_TRACE_FLOW + 1 : fault == 2 ? OX_TRACE_FLOW
+                      : fault == 3 ? OX_TRACE_PARTS : OX_TRACE_TASK;
+        record.task_idx = fault == 3 || fault == 4 ? TASKS : 1;
+        record.span = fault == 5 ? 2 : 0;
+        record.lane = fault == 6 ? 2 : 1;
+        record.started_ns = fault == 7 ? record.ended_ns + 1 : record.started_ns;
+        REQUIRE_OK(ox_trace_writer_open(path, head, BYTES_MAX, &writer));
+        ox_trace_writer_put(writer, &record);
+        ox_trace_writer_close(&writer);
+        REQUIRE_OK(ox_trace_open(path, 0, &trace));
+        CHECK(trace->count == 0 && trace->torn == 1);
+        ox_trace_close(&trace);
+        ox_trace_head_close(&head);
     }
 }
 
@@ -273,11 +311,13 @@ static void test_refusals(void) {
 int main(void) {
     ox_log_set_sink(count_warning, NULL);
     REQUIRE_OK(ox_path_join(test_folder(), "trace.bin", path));
+    test_parts();
     test_round_trip();
     test_ring();
     test_cut();
     test_flips();
     test_hostile_heads();
+    test_hostile_records();
     test_drops();
     test_full_disk();
     test_refusals();

@@ -24,7 +24,7 @@ static const struct {
 static struct ox_trace_head head;
 static struct ox_trace_task tasks[TASKS];
 static struct ox_trace_buf bufs[3];
-static struct ox_trace_record records[TASKS * 3 + 4];
+static struct ox_trace_record records[TASKS * 3 + 8];
 static struct ox_trace trace = {.head = &head, .records = records};
 
 static void add_name(enum ox_trace_table table, const char *name) {
@@ -46,6 +46,9 @@ static void make_head(void) {
     add_name(OX_TRACE_BUFS, "weights");
     add_name(OX_TRACE_BUFS, "work");
     add_name(OX_TRACE_TIERS, "device");
+    add_name(OX_TRACE_SPANS, "step");
+    add_name(OX_TRACE_PART_NAMES, "drive reads");
+    add_name(OX_TRACE_PART_NAMES, "update");
     snprintf(head.title, sizeof head.title, "a \"model\" \\");
     for (uint32_t i = 0; i < TASKS; i++) {
         tasks[i] = (struct ox_trace_task){.kind = given[i].kind, .lane = given[i].lane, .unit_idx = i,
@@ -75,8 +78,18 @@ static void put_step(uint64_t number, uint64_t offset, uint32_t count, uint64_t 
             .queued_ns = BEGIN + offset + given[i].queued, .started_ns = BEGIN + offset + given[i].started,
             .ended_ns = BEGIN + offset + given[i].ended});
     }
+    if (count == TASKS && number == 9) {
+        put((struct ox_trace_record){.type = OX_TRACE_PARTS, .step = number, .lane = ADAM, .kind = UPDATE,
+                                     .task_idx = TASKS - 1, .parts_ns = {20, 10}});
+        put((struct ox_trace_record){.type = OX_TRACE_FLOW, .step = number, .lane = ADAM, .bytes = 77,
+                                     .queued_ns = BEGIN + offset + 60, .started_ns = BEGIN + offset + 60,
+                                     .ended_ns = BEGIN + offset + 80});
+        put((struct ox_trace_record){.type = OX_TRACE_FLOW, .step = number + 1, /* whose end was lost */
+                                     .queued_ns = BEGIN + offset + 80, .started_ns = BEGIN + offset + 80,
+                                     .ended_ns = BEGIN + offset + 81});
+    }
     put((struct ox_trace_record){.type = OX_TRACE_BYTES, .step = number, .bytes = 4096});
-    put((struct ox_trace_record){.type = OX_TRACE_STEP, .step = number, .link = OX_TRACE_NO_LINK,
+    put((struct ox_trace_record){.type = OX_TRACE_END, .step = number, .link = OX_TRACE_NO_LINK,
                                  .started_ns = BEGIN + offset, .ended_ns = BEGIN + offset + 95 + longer});
 }
 
@@ -101,6 +114,17 @@ static void check_analysis(const struct ox_trace_step *step) {
     CHECK(a.chain_kind_ns[UPLOAD] == 9 && a.chain_kind_ns[FORWARD] == 38 && a.chain_kind_ns[NORM] == 4);
     CHECK(a.kind_ns[UPLOAD] == 23 && a.kind_count[UPLOAD] == 2 && a.kind_bytes[UPLOAD] == 2);
     CHECK(a.predicted_seconds > 5.9e-8 && a.predicted_seconds < 6.1e-8 && a.kind_predicted[NORM] == 1e-8);
+}
+
+/* The same where the update is known to have waited for its reads for two thirds of its time. */
+static void check_parts(const struct ox_trace_step *step) {
+    struct ox_trace_analysis a;
+    REQUIRE_OK(ox_trace_analyze(&head, step, &a));
+    CHECK(a.busy_ns[ADAM] == 10 && a.held_ns[ADAM][OX_TRACE_CAUSE_PART] == 20 && a.held_ns[ADAM][COMPUTE] == 42);
+    CHECK(a.chain_ns[ADAM] == 10 && a.chain_ns[OX_TRACE_CAUSE_PART] == 20 && a.chain_kind_ns[UPDATE] == 30);
+    CHECK(a.kind_part_ns[UPDATE][0] == 20 && a.kind_part_ns[UPDATE][1] == 10 && a.kind_ns[UPDATE] == 30);
+    CHECK(step->flow_count == 1 && step->flows[0]->bytes == 77);
+    CHECK(strcmp(ox_trace_cause_name(&head, OX_TRACE_CAUSE_PART), "drive reads") == 0);
 }
 
 /* With one task ahead each is issued when the one before has ended; what is held up is shared out in full even so. */
@@ -151,7 +175,7 @@ static void check_chrome(const struct ox_trace_steps *steps) {
     size_t bytes = 0, idx = 0;
     char *const text = exported(ox_trace_write_chrome, steps, &bytes);
     json_t *json = NULL, *event = NULL;
-    unsigned slices = 0, counters = 0, updates = 0;
+    unsigned slices = 0, counters = 0, updates = 0, parts = 0;
     REQUIRE_OK(ox_json_parse("chrome", text, bytes, &json));
     json_array_foreach(json_object_get(json, "traceEvents"), idx, event) {
         const char *const phase = json_string_value(json_object_get(event, "ph"));
@@ -162,13 +186,14 @@ static void check_chrome(const struct ox_trace_steps *steps) {
             updates++;
             CHECK(json_integer_value(json_object_get(event, "tid")) == ADAM);
             CHECK(json_number_value(json_object_get(event, "dur")) == 0.03);
+            parts += json_number_value(json_object_get(json_object_get(event, "args"), "drive reads_us")) == 0.02;
         }
         if (strcmp(name, "process_name") == 0) {
             const json_t *const args = json_object_get(event, "args");
             CHECK(strcmp(json_string_value(json_object_get(args, "name")), head.title) == 0);
         }
     }
-    CHECK(slices == 3 + 6 + 6 + 3 && counters > 5 && updates == 2);
+    CHECK(slices == 3 + 6 + 6 + 3 + 2 && counters > 5 && updates == 2 && parts == 1);
     json_decref(json);
     free(text);
 }
@@ -243,9 +268,9 @@ static void check_perfetto(const struct ox_trace_steps *steps) {
             take_event(&packet, tracks);
         }
     }
-    CHECK(find_track(tracks, head.title)->slices == 0 && find_track(tracks, "steps")->slices == 3);
+    CHECK(find_track(tracks, head.title)->slices == 0 && find_track(tracks, "step")->slices == 3);
     CHECK(find_track(tracks, "compute")->slices == 7 && find_track(tracks, "adam")->slices == 2);
-    CHECK(find_track(tracks, "compute, predicted")->slices == 7);
+    CHECK(find_track(tracks, "compute, predicted")->slices == 7 && find_track(tracks, "optimizer's h2d")->slices == 2);
     CHECK(find_track(tracks, "device memory")->counters >= 10);
     for (int i = 0; i < TRACKS_MAX; i++) {
         CHECK(tracks[i].depth == 0);
@@ -263,6 +288,7 @@ int main(void) {
     check_steps(steps);
     check_analysis(&steps->steps[1]);
     check_run_ahead(&steps->steps[1]);
+    check_parts(&steps->steps[2]);
     check_memory(&steps->steps[1]);
     check_chrome(steps);
     check_perfetto(steps);
