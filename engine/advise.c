@@ -18,7 +18,7 @@ static const double NOTABLE = 0.02;
 struct variant {
     struct ox_engine_config config;
     struct ox_machine machine;
-    uint64_t drive_bytes[OX_STORE_DRIVES_MAX];
+    uint64_t drive_bytes[OX_STORE_DRIVES_MAX], drive_speeds[OX_MACHINE_DRIVES_MAX];
 };
 
 const char *ox_advice_name(enum ox_advice_kind kind) {
@@ -41,6 +41,7 @@ static bool add_drive(struct variant *v) {
     v->config.nvme_count = budget->drive_count = count + 1;
     budget->nvme_bytes += v->drive_bytes[count];
     ox_machine_fit_drives(&v->machine, count + 1);
+    budget->drive_speeds = ox_machine_drive_speeds(&v->machine, v->drive_speeds) ? v->drive_speeds : NULL;
     return true;
 }
 

@@ -384,6 +384,7 @@ static enum ox_status open_store(struct ox_engine *engine, const uint64_t run_id
         .backend = engine->config.io,
         .folders = engine->config.nvme_folders,
         .bytes_max = engine->config.nvme_bytes,
+        .speeds = engine->config.budget.drive_speeds,
         .drive_count = engine->config.nvme_count,
         .extents = extents,
         .extent_count = 2 * table->chunk_count,

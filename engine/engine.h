@@ -34,7 +34,7 @@ struct ox_engine_config {
     bool eval_only; /* weights alone: for ox_engine_eval */
     uint32_t compute_threads;
     /* placement: no bit depends on it */
-    struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below */
+    struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below; drive_speeds outlive the engine */
     struct ox_placement_wish wish;
     const struct ox_machine *machine; /* that the plan is to be fast on; NULL: a nominal one. Outlives the opening */
     uint32_t machine_compute_threads, machine_optimizer_threads; /* there; 0: as many as it has cores */

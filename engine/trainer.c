@@ -202,6 +202,8 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
         return status;
     }
     engine->machine = &trainer->machine;
+    engine->budget.drive_speeds =
+        ox_machine_drive_speeds(&trainer->machine, trainer->drive_speeds) ? trainer->drive_speeds : NULL;
     engine->machine_compute_threads = (uint32_t)config->compute_threads;
     engine->machine_optimizer_threads = (uint32_t)config->optimizer_threads;
     return predict(trainer, ox_engine_plan_open(engine, &trainer->plan));

@@ -51,6 +51,7 @@ struct ox_trainer {
     struct ox_prediction prediction; /* of the plan, or of the nearest one */
     const char *nvme_folders[OX_CONFIG_NVME_MAX];
     uint64_t nvme_bytes[OX_CONFIG_NVME_MAX];
+    uint64_t drive_speeds[OX_MACHINE_DRIVES_MAX]; /* as the machine has them */
     int lock_fd; /* of the run's folder, locked until the end; -1 = not yet */
     struct ox_run_identity identity;
     struct ox_run_state state;

@@ -4,6 +4,7 @@
 #include "nvme/wear.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,19 @@ static uint64_t persist_steps(const struct ox_trainer *trainer) {
     return known ? trainer->prediction.persist_steps : 1;
 }
 
-/* Of one drive: state and what is spooled are spread evenly. */
+/* Of all bytes, what the drive with the most of them gets: state and what is spooled are shared by speed. */
+static double largest_share(const struct ox_trainer *trainer) {
+    const uint64_t *const speeds = trainer->engine_config.budget.drive_speeds;
+    const uint32_t count = trainer->config.nvme_count;
+    double most = 1, sum = count > 0 ? count : 1;
+    for (uint32_t i = 0; i < count && speeds != NULL; i++) {
+        most = fmax(i > 0 ? most : 0, (double)speeds[i]);
+        sum = (i > 0 ? sum : 0) + (double)speeds[i];
+    }
+    return most / sum;
+}
+
+/* Of one drive. */
 static struct ox_wear wear_of(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
@@ -26,7 +39,7 @@ static struct ox_wear wear_of(const struct ox_trainer *trainer) {
         bytes += plan->train->traffic[OX_LINK_NVME_WRITE][kind] / (state ? persist_steps(trainer) : 1);
     }
     return (struct ox_wear){
-        .step_bytes = bytes / (config->nvme_count > 0 ? config->nvme_count : 1),
+        .step_bytes = (uint64_t)((double)bytes * largest_share(trainer)),
         .step_count = trainer->max_steps,
         .rated_bytes = config->drive_endurance_bytes,
     };
@@ -44,7 +57,9 @@ const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
             snprintf(every, sizeof every, ", were the state written every step,");
         }
         snprintf(text, OX_WEAR_LINE_BYTES, "wear: %s%s %s\n",
-                 trainer->config.nvme_count == 1 ? "the drive" : "each drive", every, ox_wear_text(&wear, line));
+                 trainer->config.nvme_count == 1                       ? "the drive"
+                 : trainer->engine_config.budget.drive_speeds == NULL ? "each drive" : "the fastest drive",
+                 every, ox_wear_text(&wear, line));
     }
     return text;
 }

@@ -457,14 +457,27 @@ const char *ox_machine_moments_name(enum ox_machine_moments moments) {
     return names[moments];
 }
 
+bool ox_machine_drive_speeds(const struct ox_machine *machine, uint64_t *speeds) {
+    bool differ = false;
+    for (uint32_t i = 0; i < machine->drive_count; i++) {
+        speeds[i] = (uint64_t)machine->drives[i].mix_rate;
+        differ = differ || speeds[i] != speeds[0];
+    }
+    return differ;
+}
+
 struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine) {
-    struct ox_machine_drive all = {.read_rate = 0.0};
+    struct ox_machine_drive all = {.read_rate = machine->drive_count > 0 ? INFINITY : 0.0};
     bool sized = true, enduring = true;
+    all.write_rate = all.read_rate;
+    for (uint32_t i = 0; i < machine->drive_count; i++) {
+        all.mix_rate += machine->drives[i].mix_rate;
+    }
     for (uint32_t i = 0; i < machine->drive_count; i++) {
         const struct ox_machine_drive *const drive = &machine->drives[i];
-        all.read_rate += drive->read_rate;
-        all.write_rate += drive->write_rate;
-        all.mix_rate += drive->mix_rate;
+        const double parts = all.mix_rate / drive->mix_rate; /* its share is one of so many */
+        all.read_rate = fmin(all.read_rate, drive->read_rate * parts);
+        all.write_rate = fmin(all.write_rate, drive->write_rate * parts);
         all.latency_seconds = fmax(all.latency_seconds, drive->latency_seconds);
         all.flush_seconds = fmax(all.flush_seconds, drive->flush_seconds);
         all.capacity_bytes += drive->capacity_bytes;

@@ -95,8 +95,12 @@ struct json_t *ox_machine_json(const struct ox_machine *machine, struct json_t *
 /* Writes it, after ox_machine_check. */
 OX_MUST enum ox_status ox_machine_save(const char *path, const struct ox_machine *machine, struct json_t *measured);
 
-/* All drives together: rates and sizes added (a size that one does not know is 0), of times the longest; zeros where
- * there is no drive. */
+/* What drives get of a store, as speeds against each other: their rates of the optimizer's mix. Fills drive_count of
+ * them; false where all are alike. */
+bool ox_machine_drive_speeds(const struct ox_machine *machine, uint64_t *speeds);
+
+/* All drives together, each with its share by speed: the first to be at its limit holds all of them back. Of sizes the
+ * sum (0 when one is not known), of times the longest; zeros where there is no drive. */
 struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine);
 
 #ifdef __cplusplus

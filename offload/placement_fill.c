@@ -170,6 +170,7 @@ enum ox_status ox_search_check_drives(struct ox_search *s) {
     const struct ox_plan *const train = ox_search_plan(s, OX_PLAN_TRAIN);
     return ox_store_fits(&(struct ox_store_config){
         .bytes_max = given->drive_bytes,
+        .speeds = given->drive_speeds,
         .drive_count = given->drive_count,
         .extents = s->extents,
         .extent_count = 2 * s->table->chunk_count,

@@ -154,6 +154,7 @@ struct ox_plan_budget {
     uint64_t nvme_bytes;   /* 0 = no store */
     uint64_t nvme_fixed_bytes; /* of them, what the store's own tables take */
     const uint64_t *drive_bytes; /* of them, each drive's; NULL = only the sum counts */
+    const uint64_t *drive_speeds; /* against each other (ox_machine_drive_speeds): each gets its share; NULL = alike */
     uint32_t drive_count;
     uint32_t generations; /* of the state on drives: 2, or 1 where the user gave up crash safety; 0 = 2 */
 };

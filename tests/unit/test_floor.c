@@ -514,7 +514,8 @@ static void test_box_of_profile(void) {
         .has_gpu = true,
         .gpu = {.memory_bytes = 24000000000, .bf16_flops = 140e12, .h2d_rate = 26.8e9, .d2h_rate = 26e9},
         .host = {.memory_bytes = 128000000000, .dram_rate = 67e9, .flops = 1e12},
-        .drives = {{.read_rate = 6.5e9, .write_rate = 4e9}, {.read_rate = 6.5e9, .write_rate = 4e9}},
+        .drives = {{.read_rate = 6.5e9, .write_rate = 4e9, .mix_rate = 5e9},
+                   {.read_rate = 6.5e9, .write_rate = 4e9, .mix_rate = 5e9}},
         .drive_count = 2};
     const struct ox_floor_box box = ox_floor_box_of(&machine);
     CHECK(box.flops == 140e12 && box.h2d_rate == 26.8e9 && box.d2h_rate == 26e9 && box.dram_rate == 67e9);

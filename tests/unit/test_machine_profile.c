@@ -7,6 +7,7 @@
 #include "base/json.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <string.h>
 
 enum { PROFILES_LEAST = 6 };
@@ -94,11 +95,19 @@ static void test_there_and_back(void) {
 static void test_together(void) {
     static struct ox_machine machine;
     machine = full;
+    uint64_t speeds[2];
     const struct ox_machine_drive all = ox_machine_drives(&machine);
-    CHECK(all.read_rate == 13.5e9 && all.write_rate == 9e9 && all.mix_rate == 1e10 / 3 + 6e9);
+    /* The second drive has 6 of 9.33 parts, and is the first to be at its limit. */
+    CHECK(all.mix_rate == 1e10 / 3 + 6e9);
+    CHECK(fabs(all.read_rate / (7e9 * all.mix_rate / 6e9) - 1) < 1e-15);
+    CHECK(fabs(all.write_rate / (5e9 * all.mix_rate / 6e9) - 1) < 1e-15);
+    CHECK(ox_machine_drive_speeds(&machine, speeds) && speeds[0] == 3333333333 && speeds[1] == 6000000000);
     CHECK(all.latency_seconds == 90e-6 && all.flush_seconds == 2e-3);
     CHECK(all.capacity_bytes == 0 && all.endurance_bytes == 0); /* of one it is not known */
+    machine.drives[1].mix_rate = machine.drives[0].mix_rate;
+    CHECK(!ox_machine_drive_speeds(&machine, speeds));
     machine.drive_count = 1;
+    CHECK(!ox_machine_drive_speeds(&machine, speeds));
     CHECK(ox_machine_drives(&machine).capacity_bytes == 4000000000000);
     machine.drive_count = 0;
     CHECK(ox_machine_drives(&machine).read_rate == 0.0 && ox_machine_drives(&machine).capacity_bytes == 0);

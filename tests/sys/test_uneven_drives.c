@@ -1,0 +1,85 @@
+/* Drives of different speed: each gets its share of the state, by the profile that the run began with; it goes on with
+ * another profile, and the bits are those of drives that are alike. */
+#include "tests/sys_run.h"
+#include "tests/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { STEPS = 4 };
+
+static const char words[] = "--gradient-accumulation-steps 2 --max-seq-length 16 --compute-threads 1 --optimizer-threads 1"
+                            " --chunk-elems 2048 --weights-tier nvme --state-tier nvme --activation-tier host"
+                            " --lr-scheduler-type constant --save-steps 0 --eval-steps 0";
+
+static struct sys_args args;
+static struct sys_process process;
+static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES], profile_path[SYS_PATH_BYTES];
+
+/* The second drive is three times as fast as the first. */
+static const char profile[] =
+    "{\"offload_profile\": 2, \"name\": \"two drives\", \"source\": \"made up\", \"gpu\": null, \"host\":"
+    " {\"memory_bytes\": 8e9, \"cores\": 2, \"dram_bytes_per_second\": 20e9, \"core_flops_per_second\": 20e9,"
+    " \"flops_per_second\": 40e9, \"adam\": {\"threads\": 1, \"f32_seconds_per_param\": 2e-9}}, \"drives\": ["
+    "{\"name\": \"slow\", \"read_bytes_per_second\": 1e9, \"write_bytes_per_second\": 1e9,"
+    " \"mix_bytes_per_second\": 1e9, \"latency_seconds\": 1e-4, \"flush_seconds\": 1e-3},"
+    "{\"name\": \"fast\", \"read_bytes_per_second\": 3e9, \"write_bytes_per_second\": 3e9,"
+    " \"mix_bytes_per_second\": 3e9, \"latency_seconds\": 1e-4, \"flush_seconds\": 1e-3}], \"task_seconds\": 1e-5}";
+
+static void begin(const char *name, unsigned steps, bool profiled) {
+    char folder[SYS_PATH_BYTES];
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--max-steps=%u", steps);
+    sys_args_add(&args, words);
+    for (unsigned i = 0; i < 2; i++) {
+        sys_make_folder(sys_path(folder, "%s-drive-%u", name, i));
+        sys_args_word(&args, "--nvme=%s:64MiB", folder);
+    }
+    if (profiled) {
+        sys_args_word(&args, "--profile=%s", profile_path);
+    }
+}
+
+static long store_bytes(const char *name, unsigned drive) {
+    char path[SYS_PATH_BYTES];
+    struct stat info;
+    return stat(sys_path(path, "%s-drive-%u/offload-store-%u.ox", name, drive, drive), &info) == 0
+               ? (long)info.st_size : -1;
+}
+
+static void compare(const char *name) {
+    char left[SYS_PATH_BYTES], right[SYS_PATH_BYTES];
+    sys_path(left, "alike/checkpoint-%u", STEPS);
+    sys_path(right, "%s/checkpoint-%u", name, STEPS);
+    CHECK(sys_same_checkpoint(left, right));
+}
+
+int main(void) {
+    sys_write_model("llama", model_path);
+    sys_write_text(1 << 16, text_path);
+    sys_write_file("profile.json", profile, profile_path);
+    begin("alike", STEPS, false);
+    sys_run_well(&args, &process);
+    begin("uneven", STEPS, true);
+    sys_run_well(&args, &process);
+    compare("uneven");
+    const long alike[] = {store_bytes("alike", 0), store_bytes("alike", 1)};
+    const long uneven[] = {store_bytes("uneven", 0), store_bytes("uneven", 1)};
+    printf("bytes on two drives: alike %ld and %ld, uneven %ld and %ld\n", alike[0], alike[1], uneven[0], uneven[1]);
+    CHECK(alike[0] > 0 && uneven[0] > 0 && alike[0] + alike[1] == uneven[0] + uneven[1]);
+    CHECK(labs(alike[1] - alike[0]) * 10 < uneven[1] - uneven[0]);
+
+    begin("later", STEPS / 2, true);
+    sys_run_well(&args, &process);
+    const long before = store_bytes("later", 0);
+    begin("later", STEPS, false);
+    sys_args_add(&args, "--resume-from-checkpoint latest");
+    sys_run_well(&args, &process);
+    compare("later");
+    CHECK(store_bytes("later", 0) == before);
+    return test_end();
+}
