@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "offload/plan_internal.h"
 
 #include <stdlib.h>
 
@@ -25,6 +26,12 @@ struct ox_built {
 
 enum { KIND_COUNT = OX_PLAN_EVAL_AFTER_STEP + 1 };
 
+/* What a plan of the search holds. */
+struct held {
+    uint64_t key;
+    bool complete; /* with its dependencies */
+};
+
 struct ox_built_table {
     struct ox_built *built;
     struct ox_homes *homes; /* per unit, side by side */
@@ -33,7 +40,7 @@ struct ox_built_table {
     /* of each kind */
     struct ox_built beyond[KIND_COUNT]; /* where the table is full */
     struct ox_built *now[KIND_COUNT];   /* with placement and homes as they were when it was asked for */
-    uint64_t held_keys[KIND_COUNT];     /* of what the search's plans hold */
+    struct held held[KIND_COUNT];
 };
 
 enum ox_status ox_built_open(uint32_t unit_count, struct ox_built_table **out) {
@@ -68,21 +75,26 @@ static uint64_t key_of(const struct ox_search *s, enum ox_plan_kind kind) {
     return ox_hash64(homes, s->table->unit_count * sizeof *homes, key);
 }
 
-/* The plan itself, which may have been built and built over since. Placement and homes must be those it was for. */
-static const struct ox_plan *plan_of(struct ox_search *s, enum ox_plan_kind kind, uint64_t key) {
+static struct ox_plan *plan_of_kind(const struct ox_search *s, enum ox_plan_kind kind) {
     struct ox_plan *const plans[] = {s->plans.train, s->plans.eval, s->plans.eval_after_step};
-    struct ox_plan *const plan = plans[kind];
-    uint64_t *const held_key = &s->built->held_keys[kind];
-    if (*held_key != key || plan->task_count == 0) {
+    return plans[kind];
+}
+
+/* The plan itself, without dependencies; it may have been built and built over since. Placement and homes must be those
+ * it was for. */
+static const struct ox_plan *measured(struct ox_search *s, enum ox_plan_kind kind, uint64_t key) {
+    struct ox_plan *const plan = plan_of_kind(s, kind);
+    struct held *const held = &s->built->held[kind];
+    if (held->key != key || plan->task_count == 0) {
         OX_ASSERT(key_of(s, kind) == key);
-        ox_plan_build(plan, s->in, s->in->model.eval_only ? OX_PLAN_EVAL : kind);
-        *held_key = key;
+        ox_plan_measure(plan, s->in, s->in->model.eval_only ? OX_PLAN_EVAL : kind);
+        *held = (struct held){.key = key, .complete = false};
     }
     return plan;
 }
 
 static void learn(struct ox_search *s, enum ox_plan_kind kind, struct ox_built *built) {
-    const struct ox_plan *const plan = plan_of(s, kind, built->key);
+    const struct ox_plan *const plan = measured(s, kind, built->key);
     for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
         built->need[tier] = plan->peak_bytes[tier];
     }
@@ -153,13 +165,19 @@ uint64_t ox_search_spool_key(const struct ox_search *s) {
 }
 
 const struct ox_plan *ox_search_plan(struct ox_search *s, enum ox_plan_kind kind) {
-    return plan_of(s, kind, s->built->now[kind]->key);
+    const struct ox_plan *const plan = measured(s, kind, s->built->now[kind]->key);
+    struct held *const held = &s->built->held[kind];
+    if (!held->complete) {
+        ox_plan_complete(plan_of_kind(s, kind), s->in);
+        held->complete = true;
+    }
+    return plan;
 }
 
 double ox_search_least_seconds(struct ox_search *s) {
     struct ox_built *const built = s->built->now[OX_PLAN_TRAIN];
     if (built->least < 0) {
-        built->least = ox_sim_least_seconds(&s->setup, ox_search_plan(s, OX_PLAN_TRAIN));
+        built->least = ox_sim_least_seconds(&s->setup, measured(s, OX_PLAN_TRAIN, built->key));
     }
     s->effort += built->task_count;
     return built->least;

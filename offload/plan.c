@@ -151,6 +151,7 @@ static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
     carve_kept(memory, full);
     scratch->tracks = carve(memory, plan->buf_cap, sizeof *scratch->tracks);
     scratch->segments = carve(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
+    scratch->segment_of = carve(memory, plan->buf_cap, sizeof(uint32_t));
     scratch->grad_spool = carve(memory, units, sizeof(uint32_t));
     scratch->grad_live = carve(memory, units, sizeof(uint32_t));
     scratch->grad_early = carve(memory, units, sizeof(uint32_t));

@@ -524,7 +524,7 @@ static void emit_stages(struct ox_builder *b) {
     }
 }
 
-void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
+static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
     struct ox_plan_full *const full = (struct ox_plan_full *)plan;
     OX_ASSERT(plan->unit_count == input->model.unit_count && plan->micro_batches == input->model.micro_batches);
     OX_ASSERT(kind != OX_PLAN_EVAL_AFTER_STEP || (input->placement.overlap && !input->model.eval_only));
@@ -558,7 +558,24 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
         ox_build_optimizer(&b);
     }
     sum_nvme(&b);
-    ox_plan_finish(full);
+}
+
+static void finish(struct ox_plan *plan, const struct ox_plan_input *input, bool measuring) {
+    ox_plan_finish((struct ox_plan_full *)plan, measuring);
     plan->peak_bytes[OX_TIER_HOST] = ox_max_u64(
         plan->peak_bytes[OX_TIER_HOST], plan->resident_bytes[OX_TIER_HOST] + ox_plan_scratch_bytes(input));
+}
+
+void ox_plan_measure(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
+    list_tasks(plan, input, kind);
+    finish(plan, input, true);
+}
+
+void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input) {
+    finish(plan, input, false);
+}
+
+void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
+    list_tasks(plan, input, kind);
+    finish(plan, input, false);
 }

@@ -10,51 +10,53 @@
 
 #include <string.h>
 
-/* `dep` is 1 + task index, 0 = none. Work on the same lane needs no entry: lanes are FIFO. */
-static void add_dep(struct ox_plan *plan, uint32_t task_idx, uint32_t dep) {
-    if (dep == 0 || dep - 1 == task_idx) {
-        return;
-    }
-    struct ox_task *const task = &plan->tasks[task_idx];
-    const uint8_t lane = plan->tasks[dep - 1].lane;
+/* `dep` is 1 + index of a task of that lane, 0 = none. Work on the same lane needs no entry: lanes are FIFO. */
+static void add_dep(struct ox_task *task, uint8_t lane, uint32_t dep) {
     if (lane != task->lane && task->deps[lane] < dep) {
         task->deps[lane] = dep;
     }
 }
 
 static void derive_use(struct ox_plan_full *full, uint32_t task_idx, const struct ox_use *use) {
-    struct ox_plan *const plan = &full->plan;
+    struct ox_task *const task = &full->plan.tasks[task_idx];
     struct ox_buf_track *const track = &full->scratch.tracks[use->buf_idx];
-    const uint8_t lane = plan->tasks[task_idx].lane;
-    add_dep(plan, task_idx, track->written_by);
+    add_dep(task, track->written_lane, track->written_by);
     if (use->write) {
-        for (int i = 0; i < OX_LANE_COUNT; i++) {
-            add_dep(plan, task_idx, track->read_by[i]);
-            track->read_by[i] = 0;
+        for (uint8_t lane = 0; lane < OX_LANE_COUNT; lane++) {
+            add_dep(task, lane, track->read_by[lane]);
+            track->read_by[lane] = 0;
         }
         track->written_by = task_idx + 1;
+        track->written_lane = task->lane;
     } else {
-        track->read_by[lane] = task_idx + 1;
+        track->read_by[task->lane] = task_idx + 1;
     }
-    track->used_by[lane] = task_idx + 1;
-    struct ox_buf *const buf = &plan->bufs[use->buf_idx];
-    if (buf->first_task_idx == OX_NONE) {
-        buf->first_task_idx = task_idx;
-    }
-    buf->last_task_idx = task_idx;
+    track->used_by[task->lane] = task_idx + 1;
 }
 
 static void derive_deps(struct ox_plan_full *full) {
     struct ox_plan *const plan = &full->plan;
     memset(full->scratch.tracks, 0, plan->buf_count * sizeof *full->scratch.tracks);
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        memset(plan->tasks[i].deps, 0, sizeof plan->tasks[i].deps);
+        for (int j = 0; j < plan->tasks[i].use_count; j++) {
+            derive_use(full, i, &plan->tasks[i].uses[j]);
+        }
+    }
+}
+
+/* When each buffer begins to be used and when that ends. */
+static void derive_lives(struct ox_plan *plan) {
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         plan->bufs[i].first_task_idx = OX_NONE;
         plan->bufs[i].last_task_idx = 0;
     }
     for (uint32_t i = 0; i < plan->task_count; i++) {
-        memset(plan->tasks[i].deps, 0, sizeof plan->tasks[i].deps);
-        for (int j = 0; j < plan->tasks[i].use_count; j++) {
-            derive_use(full, i, &plan->tasks[i].uses[j]);
+        const struct ox_task *const task = &plan->tasks[i];
+        for (int j = 0; j < task->use_count; j++) {
+            struct ox_buf *const buf = &plan->bufs[task->uses[j].buf_idx];
+            buf->first_task_idx = buf->first_task_idx == OX_NONE ? i : buf->first_task_idx;
+            buf->last_task_idx = i;
         }
     }
 }
@@ -71,12 +73,13 @@ struct space {
 
 struct spaces {
     struct ox_plan_full *full;
+    bool measuring; /* nobody asks for dependencies */
     struct space space[OX_TIER_NVME];
     uint32_t segment_count, recycled; /* of all arenas; the second begins a list by `next` */
 };
 
-static uint32_t new_segment(struct spaces *s, struct ox_segment segment) {
-    struct ox_segment *const segments = s->full->scratch.segments;
+static uint32_t new_segment(struct spaces *s) {
+    const struct ox_segment *const segments = s->full->scratch.segments;
     uint32_t idx = s->recycled;
     if (idx != OX_NONE) {
         s->recycled = segments[idx].next;
@@ -84,7 +87,6 @@ static uint32_t new_segment(struct spaces *s, struct ox_segment segment) {
         OX_ASSERT(s->segment_count < s->full->plan.buf_cap + 2);
         idx = s->segment_count++;
     }
-    segments[idx] = segment;
     return idx;
 }
 
@@ -149,8 +151,10 @@ static uint32_t find_run(const struct space *space, uint64_t bytes) {
 
 /* The first task of a buffer waits for every use of the buffer that had the space before. */
 static void inherit(struct ox_plan_full *full, uint32_t task_idx, uint32_t former_idx) {
-    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
-        add_dep(&full->plan, task_idx, full->scratch.tracks[former_idx].used_by[lane]);
+    struct ox_task *const task = &full->plan.tasks[task_idx];
+    const uint32_t *const used_by = full->scratch.tracks[former_idx].used_by;
+    for (uint8_t lane = 0; lane < OX_LANE_COUNT; lane++) {
+        add_dep(task, lane, used_by[lane]);
     }
 }
 
@@ -162,7 +166,9 @@ static uint32_t cut_run(struct spaces *s, struct space *space, uint32_t run, uin
     drop_run(space, run);
     uint32_t at = run;
     while (at != past && segments[at].begin < end) {
-        inherit(s->full, task_idx, segments[at].buf_idx);
+        if (!s->measuring) {
+            inherit(s->full, task_idx, segments[at].buf_idx);
+        }
         if (segments[at].end > end) {
             segments[at].begin = end;
             break;
@@ -187,15 +193,19 @@ static void place(struct spaces *s, uint32_t buf_idx, uint32_t task_idx) {
     const uint64_t begin = run == OX_NONE ? space->end : segments[run].begin;
     const uint32_t prev = run == OX_NONE ? space->tail : segments[run].prev;
     const uint32_t next = run == OX_NONE ? OX_NONE : cut_run(s, space, run, begin + buf->bytes, task_idx);
-    const uint32_t idx = new_segment(s, (struct ox_segment){.begin = begin, .end = begin + buf->bytes,
-                                                            .buf_idx = buf_idx, .prev = prev, .next = next,
-                                                            .run_other = OX_NONE});
+    const uint32_t idx = new_segment(s);
+    segments[idx].begin = begin;
+    segments[idx].end = begin + buf->bytes;
+    segments[idx].buf_idx = buf_idx;
+    segments[idx].prev = prev;
+    segments[idx].next = next;
+    segments[idx].run_other = OX_NONE;
     if (prev != OX_NONE) {
         segments[prev].next = idx;
     }
     *(next == OX_NONE ? &space->tail : &segments[next].prev) = idx;
     space->end = ox_max_u64(space->end, begin + buf->bytes);
-    s->full->scratch.tracks[buf_idx].segment = idx;
+    s->full->scratch.segment_of[buf_idx] = idx;
     buf->offset = space->resident + begin;
     space->live += buf->bytes;
     if (space->live > space->live_most) {
@@ -207,40 +217,43 @@ static void place(struct spaces *s, uint32_t buf_idx, uint32_t task_idx) {
 /* Buffers get their space in the order of their first use and give it back after their last. */
 static void place_all(struct spaces *s) {
     struct ox_plan *const plan = &s->full->plan;
-    struct ox_buf_track *const tracks = s->full->scratch.tracks;
+    uint32_t *const segment_of = s->full->scratch.segment_of;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
         for (int j = 0; j < task->use_count; j++) {
             const uint32_t buf_idx = task->uses[j].buf_idx;
             const struct ox_buf *const buf = &plan->bufs[buf_idx];
             if (!buf->resident && buf->tier != OX_TIER_NVME && buf->first_task_idx == i &&
-                tracks[buf_idx].segment == OX_NONE) {
+                segment_of[buf_idx] == OX_NONE) {
                 place(s, buf_idx, i);
             }
         }
         for (int j = 0; j < task->use_count; j++) {
             const uint32_t buf_idx = task->uses[j].buf_idx;
             const struct ox_buf *const buf = &plan->bufs[buf_idx];
-            if (buf->last_task_idx == i && tracks[buf_idx].segment != OX_NONE) {
-                release(&s->space[buf->tier], tracks[buf_idx].segment);
+            if (buf->last_task_idx == i && segment_of[buf_idx] != OX_NONE) {
+                release(&s->space[buf->tier], segment_of[buf_idx]);
                 s->space[buf->tier].live -= buf->bytes;
-                tracks[buf_idx].segment = OX_NONE;
+                segment_of[buf_idx] = OX_NONE;
             }
         }
     }
 }
 
-void ox_plan_finish(struct ox_plan_full *full) {
+void ox_plan_finish(struct ox_plan_full *full, bool measuring) {
     struct ox_plan *const plan = &full->plan;
-    derive_deps(full);
-    struct spaces s = {.full = full, .recycled = OX_NONE};
+    derive_lives(plan);
+    if (!measuring) {
+        derive_deps(full);
+    }
+    struct spaces s = {.full = full, .measuring = measuring, .recycled = OX_NONE};
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
         s.space[tier] = (struct space){.segments = full->scratch.segments, .tail = OX_NONE, .first_run = OX_NONE};
         plan->fullest_task[tier] = 0;
     }
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         struct ox_buf *const buf = &plan->bufs[i];
-        full->scratch.tracks[i].segment = OX_NONE;
+        full->scratch.segment_of[i] = OX_NONE;
         if (buf->resident && buf->tier != OX_TIER_NVME) {
             buf->offset = s.space[buf->tier].resident;
             s.space[buf->tier].resident += buf->bytes;

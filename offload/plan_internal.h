@@ -13,7 +13,7 @@ struct ox_buf_track {
     uint32_t written_by;                 /* 1 + task index; 0 = nobody yet                    */
     uint32_t read_by[OX_LANE_COUNT];     /* 1 + task index, since that write                  */
     uint32_t used_by[OX_LANE_COUNT];     /* 1 + task index of the last use of any sort        */
-    uint32_t segment;                    /* its place in the arena while it lives, or OX_NONE */
+    uint8_t written_lane;                /* of written_by                                     */
 };
 
 /* A stretch of an arena and the buffer that has it, or had it last; neighbours are linked. Free neighbours are a
@@ -31,6 +31,7 @@ struct ox_segment {
 struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
     struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
+    uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
     uint32_t *weights_home, *state_home, *grad_home, *grad_spool;
     uint32_t *grad_live;  /* accumulator in use                       */
     uint32_t *grad_early; /* finished, for an optimizer in backward   */
@@ -49,8 +50,13 @@ struct ox_plan_full {
 };
 
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
- * needs. Fills peak_bytes. */
-void ox_plan_finish(struct ox_plan_full *full);
+ * needs. Fills peak_bytes. `measuring`: offsets and peaks alone. */
+void ox_plan_finish(struct ox_plan_full *full, bool measuring);
+
+/* A plan without dependencies: its tasks, offsets and peaks are those it has when it is built. Most of a search's plans
+ * are asked for no more; the others are completed, with the same input. */
+void ox_plan_measure(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
+void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input);
 
 /* The checker's second half, and its way to name a task. */
 OX_MUST enum ox_status ox_plan_check_meaning(const struct ox_plan *plan, const struct ox_plan_input *input);
