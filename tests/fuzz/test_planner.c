@@ -21,13 +21,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCKS_MAX = 120, UNITS_MAX = BLOCKS_MAX + 2, DRIVES_MAX = 5, SAMPLES = 200, TOLD_MAX = 20 };
+enum { BLOCKS_MAX = 120, UNITS_MAX = BLOCKS_MAX + 2, DRIVES_MAX = 5, SAMPLES = 300, TOLD_MAX = 20 };
 
 struct fuzz_case {
     uint64_t seed, counter;
     uint64_t elems[UNITS_MAX];
     struct ox_plan_work works[2 * UNITS_MAX];
-    uint64_t drives[DRIVES_MAX];
+    uint64_t drives[DRIVES_MAX], speeds[DRIVES_MAX];
     struct ox_plan_input in;
     struct ox_shard_table table;
     struct ox_placement_wish wish;
@@ -65,17 +65,12 @@ static double draw_wide(struct fuzz_case *c, double least, double most) {
     return least * exp(ox_uniform(c->seed, 3, c->counter++) * log(most / least));
 }
 
-/* Few of what is large, because planning it takes so much longer. */
-static uint32_t draw_blocks(struct fuzz_case *c) {
+/* A number of which most are small, because planning what is large takes so much longer: of a thousand so many are up
+ * to `small`, most of the others up to `middle`. */
+static uint32_t draw_count(struct fuzz_case *c, uint32_t small, uint32_t middle, uint32_t large) {
     const uint64_t sort = draw(c, 1000);
-    return (uint32_t)(sort < 800 ? draw(c, 4) : sort < 975 ? 4 + draw(c, 6) : sort < 998 ? 10 + draw(c, 20)
-                                                                                       : 30 + draw(c, BLOCKS_MAX - 29));
-}
-
-static uint32_t draw_micro_batches(struct fuzz_case *c, uint32_t unit_count) {
-    const uint64_t sort = draw(c, 100);
-    const uint64_t count = sort < 80 ? 1 + draw(c, 4) : sort < 97 ? 5 + draw(c, 8) : 13 + draw(c, 36);
-    return (uint32_t)ox_max_u64(1, ox_min_u64(count, 600 / unit_count));
+    return (uint32_t)(sort < 750 ? draw(c, small + 1) : sort < 998 ? small + draw(c, middle - small + 1)
+                                                                   : middle + draw(c, large - middle + 1));
 }
 
 static void draw_works(struct fuzz_case *c, double tokens) {
@@ -100,14 +95,14 @@ static void draw_model(struct fuzz_case *c) {
     const double groups = draw_wide(c, 1, once_in(c, 3) ? 1e6 : 300), tokens = draw_wide(c, 1, 30000);
     const bool alike = once_in(c, 2);
     model->unit_elems = c->elems;
-    model->unit_count = 2 + draw_blocks(c);
+    model->unit_count = 2 + draw_count(c, 2, 7, BLOCKS_MAX);
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const bool end = i == 0 || i + 1 == model->unit_count;
         const double scale = end ? draw_wide(c, 0.01, 10) : alike ? 1 : draw_wide(c, 0.2, 2);
         c->elems[i] = OX_SHARD_ALIGN_ELEMS * (1 + (uint64_t)(groups * scale));
     }
     model->tied_elems = once_in(c, 2) ? c->elems[0] : 0;
-    model->micro_batches = draw_micro_batches(c, model->unit_count);
+    model->micro_batches = 1 + draw_count(c, 2, 6, 47);
     model->act_bytes = 4 * (1 + (uint64_t)(tokens * draw_wide(c, 1, sqrt(groups) * 20)));
     model->batch_bytes = 12 * (1 + (uint64_t)tokens);
     model->const_bytes = once_in(c, 3) ? 0 : (uint64_t)tokens * 64;
@@ -173,6 +168,10 @@ static void draw_drives(struct fuzz_case *c, uint64_t stored) {
     }
     budget->generations = (uint32_t)draw(c, 3);
     ox_machine_fit_drives(&c->machine, count);
+    for (uint32_t i = 1; i < count && once_in(c, 2); i++) {
+        c->machine.drives[i].mix_rate *= draw_wide(c, 0.1, 1);
+    }
+    budget->drive_speeds = ox_machine_drive_speeds(&c->machine, c->speeds) ? c->speeds : NULL;
 }
 
 static void draw_budget(struct fuzz_case *c) {
@@ -213,37 +212,50 @@ static void draw_machine(struct fuzz_case *c) {
         .compute_threads = (uint32_t)draw(c, 9), .optimizer_threads = (uint32_t)draw(c, 9)};
 }
 
-static enum ox_tier draw_tier(struct fuzz_case *c) {
-    return once_in(c, 3) ? (enum ox_tier)draw(c, OX_TIER_COUNT) : OX_TIER_COUNT;
+static enum ox_tier draw_tier(struct fuzz_case *c, bool certain) {
+    return certain || once_in(c, 3) ? (enum ox_tier)draw(c, OX_TIER_COUNT) : OX_TIER_COUNT;
 }
 
-/* Half of the cases leave all to the planner; few ask for what cannot be. */
+/* What cannot be is taken back. */
+static void make_valid(const struct fuzz_case *c, struct ox_placement_wish *wish) {
+    enum ox_tier *const tiers[] = {&wish->act_tier, &wish->weights_tier, &wish->state_tier, &wish->grad_tier};
+    for (int i = 0; i < 4; i++) {
+        const bool of_optimizer = i >= 2, device = *tiers[i] == OX_TIER_DEVICE, nvme = *tiers[i] == OX_TIER_NVME;
+        if ((nvme && c->in.budget.nvme_bytes == 0) || (device && of_optimizer && !c->in.budget.unified)) {
+            *tiers[i] = OX_TIER_HOST;
+        }
+    }
+}
+
+/* One case in eight leaves all to the planner, which takes longest, two in eight something, the others little; a few
+ * ask for what cannot be. */
 static void draw_wish(struct fuzz_case *c) {
     struct ox_placement_wish *const wish = &c->wish;
     *wish = (struct ox_placement_wish){
         .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
         .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1, .may_stay_in_memory = once_in(c, 3)};
-    if (once_in(c, 2)) {
+    const uint64_t sort = draw(c, 8);
+    if (sort == 0) {
         return;
     }
-    wish->tiles = once_in(c, 3) ? 1 + (uint32_t)draw(c, c->in.model.micro_batches) : 0;
-    wish->prefetch_depth = once_in(c, 3) ? (int32_t)draw(c, once_in(c, 9) ? 500 : 5) : -1;
-    wish->act_tier = draw_tier(c);
-    wish->weights_tier = draw_tier(c);
-    wish->state_tier = draw_tier(c);
-    wish->grad_tier = draw_tier(c);
+    const bool certain = sort > 2;
+    if (certain || once_in(c, 3)) {
+        wish->tiles = 1 + (uint32_t)draw(c, c->in.model.micro_batches);
+    }
+    if (certain || once_in(c, 3)) {
+        wish->prefetch_depth = (int32_t)draw(c, once_in(c, 9) ? 500 : 5);
+    }
+    wish->act_tier = draw_tier(c, certain);
+    wish->weights_tier = draw_tier(c, certain);
+    wish->state_tier = draw_tier(c, certain);
+    wish->grad_tier = draw_tier(c, certain);
     wish->overlap = (int32_t)draw(c, 3) - 1;
     wish->early_units = once_in(c, 2) ? -1 : (int32_t)draw(c, c->in.model.unit_count + 2);
     if (once_in(c, 200)) {
         wish->tiles = c->in.model.micro_batches + 1 + (uint32_t)draw(c, 5);
     }
-    const bool invalid = once_in(c, 50);
-    enum ox_tier *const tiers[] = {&wish->act_tier, &wish->weights_tier, &wish->state_tier, &wish->grad_tier};
-    for (int i = 0; i < 4 && !invalid; i++) {
-        const bool of_optimizer = i >= 2, device = *tiers[i] == OX_TIER_DEVICE, nvme = *tiers[i] == OX_TIER_NVME;
-        if ((nvme && c->in.budget.nvme_bytes == 0) || (device && of_optimizer && !c->in.budget.unified)) {
-            *tiers[i] = OX_TIER_COUNT;
-        }
+    if (!once_in(c, 50)) {
+        make_valid(c, wish);
     }
 }
 
@@ -320,8 +332,8 @@ static void check_budgets(const struct fuzz_case *c, const struct ox_plan *plan)
     expect(plan->peak_bytes[OX_TIER_NVME] <= budget->nvme_bytes, "drives over budget");
     if (budget->drive_bytes != NULL && budget->nvme_bytes > 0) {
         const struct ox_store_config store = {
-            .bytes_max = budget->drive_bytes, .drive_count = budget->drive_count, .extents = c->extents,
-            .extent_count = 2 * c->table.chunk_count, .spool_bytes = plan->spool_bytes,
+            .bytes_max = budget->drive_bytes, .speeds = budget->drive_speeds, .drive_count = budget->drive_count,
+            .extents = c->extents, .extent_count = 2 * c->table.chunk_count, .spool_bytes = plan->spool_bytes,
             .spool_count = plan->spool_count, .generations = budget->generations};
         expect(ox_store_fits(&store) == OX_OK, "a drive is over its part");
     }
