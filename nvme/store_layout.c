@@ -124,7 +124,9 @@ static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32
     return OX_OK;
 }
 
-static enum ox_status state_place(struct ox_store_layout *layout, const uint64_t *bytes_max) {
+/* Where nobody asks for places there are none. */
+static enum ox_status state_place(struct ox_store_layout *layout, const struct ox_extent_spec *extents,
+                                  const uint64_t *bytes_max) {
     struct stripe stripe = {.drive_count = layout->drive_count};
     stripe_speed(&stripe, layout->speeds);
     for (uint32_t i = 0; i < stripe.drive_count; i++) {
@@ -135,12 +137,14 @@ static enum ox_status state_place(struct ox_store_layout *layout, const uint64_t
     }
     stripe_share(&stripe, layout->state_bytes_sum);
     for (uint32_t i = 0; i < layout->extent_count; i++) {
-        struct ox_store_place *const place = &layout->places[i];
-        if (!stripe_pick(&stripe, layout->extents[i].bytes, &place->drive_idx)) {
+        uint32_t drive_idx = 0;
+        if (!stripe_pick(&stripe, extents[i].bytes, &drive_idx)) {
             return refuse(layout, bytes_max);
         }
-        place->offset = stripe.used[place->drive_idx];
-        stripe.used[place->drive_idx] += layout->extents[i].bytes;
+        if (layout->places != NULL) {
+            layout->places[i] = (struct ox_store_place){.drive_idx = drive_idx, .offset = stripe.used[drive_idx]};
+        }
+        stripe.used[drive_idx] += extents[i].bytes;
     }
     for (uint32_t i = 0; i < stripe.drive_count; i++) {
         layout->generation_bytes[i] = stripe.used[i];
@@ -164,17 +168,24 @@ uint64_t ox_store_fixed_bytes(uint32_t extent_count) {
     return layout.state_offset;
 }
 
-enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
-                                    const uint64_t *bytes_max, uint32_t drive_count,
-                                    struct ox_store_layout *layout) {
+static enum ox_status layout_begin(const struct ox_extent_spec *extents, uint32_t extent_count, uint32_t drive_count,
+                                   struct ox_store_layout *layout) {
     OX_ASSERT(layout->generations <= 2);
-    enum ox_status status = extents_check(extents, extent_count, layout);
-    if (status != OX_OK) {
-        return status;
-    }
+    const enum ox_status status = extents_check(extents, extent_count, layout);
     layout->generations = layout->generations == 0 ? 2 : layout->generations;
     layout->drive_count = drive_count;
     layout->extent_count = extent_count;
+    fixed_place(layout);
+    return status;
+}
+
+enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
+                                    const uint64_t *bytes_max, uint32_t drive_count,
+                                    struct ox_store_layout *layout) {
+    enum ox_status status = layout_begin(extents, extent_count, drive_count, layout);
+    if (status != OX_OK) {
+        return status;
+    }
     layout->extents = calloc(extent_count, sizeof *layout->extents);
     layout->places = calloc(extent_count, sizeof *layout->places);
     if (layout->extents == NULL || layout->places == NULL) {
@@ -182,8 +193,7 @@ enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32
         goto fail;
     }
     memcpy(layout->extents, extents, extent_count * sizeof *extents);
-    fixed_place(layout);
-    status = state_place(layout, bytes_max);
+    status = state_place(layout, extents, bytes_max);
     if (status != OX_OK) {
         goto fail;
     }
@@ -240,13 +250,42 @@ enum ox_status ox_store_fits(const struct ox_store_config *config) {
     if (config->speeds != NULL) {
         memcpy(layout.speeds, config->speeds, config->drive_count * sizeof *config->speeds);
     }
-    enum ox_status status = ox_store_layout_open(config->extents, config->extent_count, config->bytes_max,
-                                                 config->drive_count, &layout);
+    enum ox_status status = layout_begin(config->extents, config->extent_count, config->drive_count, &layout);
+    if (status == OX_OK) {
+        status = state_place(&layout, config->extents, config->bytes_max);
+    }
     if (status == OX_OK) {
         status = ox_store_layout_add_spool(&layout, config->spool_bytes, config->spool_count, config->bytes_max);
     }
     ox_store_layout_close(&layout);
     return status;
+}
+
+/* An extent finds no drive when each has less left than it takes. As long as all drives together have what is still to
+ * come and one extent more for each drive but one, that cannot be. */
+bool ox_store_surely_fits(const struct ox_store_config *config, const struct ox_store_sums *state) {
+    const uint64_t fixed = ox_store_fixed_bytes(state->extent_count);
+    const uint64_t generations = config->generations == 0 ? 2 : config->generations;
+    unsigned __int128 state_room = 0, room = 0, spool = 0;
+    uint64_t spool_max = 0;
+    for (uint32_t i = 0; i < config->drive_count; i++) {
+        if (config->bytes_max[i] < fixed) {
+            return false;
+        }
+        state_room += (config->bytes_max[i] - fixed) / generations;
+        room += config->bytes_max[i] - fixed;
+    }
+    for (uint32_t i = 0; i < config->spool_count; i++) {
+        if (config->spool_bytes[i] % OX_IO_ALIGN_BYTES != 0) {
+            return false;
+        }
+        spool += config->spool_bytes[i];
+        spool_max = ox_max_u64(spool_max, config->spool_bytes[i]);
+    }
+    const unsigned __int128 others = config->drive_count - 1u, written = (unsigned __int128)state->bytes * generations;
+    return config->drive_count > 0 && state->bytes <= INT64_MAX / 4 && spool <= INT64_MAX / 4 &&
+           state_room >= state->bytes + others * state->extent_bytes_max &&
+           room >= written + spool + others * spool_max;
 }
 
 void ox_store_layout_close(struct ox_store_layout *layout) {

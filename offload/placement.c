@@ -209,7 +209,6 @@ static enum ox_status open_search(struct ox_search *s) {
         return ox_fail(OX_E_NOMEM, "planner: no memory for %u units", table->unit_count);
     }
     s->best_homes = s->homes + table->unit_count;
-    ox_shard_extents(table, s->extents);
     enum ox_status status = ox_plan_open(s->in, &s->plans.train);
     if (status == OX_OK) {
         status = ox_plan_open(s->in, &s->plans.eval);

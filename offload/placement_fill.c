@@ -168,7 +168,7 @@ enum ox_status ox_search_check_drives(struct ox_search *s) {
         return OX_OK;
     }
     const struct ox_plan *const train = ox_search_plan(s, OX_PLAN_TRAIN);
-    return ox_store_fits(&(struct ox_store_config){
+    struct ox_store_config config = {
         .bytes_max = given->drive_bytes,
         .speeds = given->drive_speeds,
         .drive_count = given->drive_count,
@@ -177,7 +177,16 @@ enum ox_status ox_search_check_drives(struct ox_search *s) {
         .spool_bytes = train->spool_bytes,
         .spool_count = train->spool_count,
         .generations = ox_plan_generations(given),
-    });
+    };
+    const struct ox_store_sums sums = ox_shard_extent_sums(s->table);
+    if (ox_store_surely_fits(&config, &sums)) {
+        return OX_OK;
+    }
+    if (!s->extents_listed) { /* which takes long for a large model */
+        ox_shard_extents(s->table, s->extents);
+        s->extents_listed = true;
+    }
+    return ox_store_fits(&config);
 }
 
 /* The same for what is spooled as before, which most candidates share with others: cutting a large store takes long. */
@@ -220,7 +229,7 @@ static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
     fill_tier(s, candidate, OX_TIER_HOST);
     stay_in_memory(s);
     /* Short of nothing but a good cut: the nearest of all that do not fit. */
-    const uint64_t short_bytes = ox_max_u64(ox_search_over_all(s), !drives_hold(s));
+    const uint64_t over_bytes = ox_search_over_all(s), short_bytes = over_bytes > 0 ? over_bytes : !drives_hold(s);
     if (short_bytes > 0 && short_bytes < s->nearest_short) {
         s->nearest_short = short_bytes;
         s->nearest = s->in->placement;

@@ -51,6 +51,7 @@ struct ox_search {
     struct ox_built_table *built; /* what is known of plans */
     bool with_eval; /* those of evaluation are built too, and have to fit */
     struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */
+    bool extents_listed;
     struct ox_homes *homes, *best_homes; /* per unit */
     struct ox_tried best;
     struct ox_placement nearest; /* of those that do not fit */

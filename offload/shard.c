@@ -95,3 +95,14 @@ void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec 
         }
     }
 }
+
+struct ox_store_sums ox_shard_extent_sums(const struct ox_shard_table *table) {
+    struct ox_store_sums sums = {.extent_count = 2 * table->chunk_count};
+    for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
+        const uint64_t elems = table->shards[unit_idx].elem_count, largest = ox_min_u64(elems, table->chunk_elems);
+        sums.bytes += elems * OX_HI_BYTES + ox_shard_stored_bytes(table, unit_idx);
+        sums.extent_bytes_max = ox_max_u64(sums.extent_bytes_max, ox_max_u64(largest * OX_HI_BYTES,
+                                                                             ox_shard_state_bytes(table, largest)));
+    }
+    return sums;
+}

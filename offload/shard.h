@@ -72,6 +72,7 @@ struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit
 
 /* The extents of all chunks in order, 2 * chunk_count of them, for ox_store_create. */
 void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec *out);
+struct ox_store_sums ox_shard_extent_sums(const struct ox_shard_table *table);
 
 #ifdef __cplusplus
 }

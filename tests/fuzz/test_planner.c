@@ -339,6 +339,27 @@ static void check_budgets(const struct fuzz_case *c, const struct ox_plan *plan)
     }
 }
 
+/* What is told from sums alone is what the list of extents says. */
+static void check_sums(const struct fuzz_case *c) {
+    const struct ox_plan_budget *const budget = &c->in.budget;
+    const struct ox_store_sums sums = ox_shard_extent_sums(&c->table);
+    uint64_t bytes = 0, most = 0;
+    for (uint32_t i = 0; i < 2 * c->table.chunk_count; i++) {
+        bytes += c->extents[i].bytes;
+        most = ox_max_u64(most, c->extents[i].bytes);
+    }
+    expect(sums.bytes == bytes && sums.extent_bytes_max == most && sums.extent_count == 2 * c->table.chunk_count,
+           "the sums of extents are not theirs");
+    for (uint64_t spool = 0; budget->drive_bytes != NULL && spool < 8; spool++) {
+        const uint64_t spools[] = {spool * most, spool * OX_IO_ALIGN_BYTES, bytes / 8 / 4096 * 4096 * spool};
+        const struct ox_store_config store = {
+            .bytes_max = budget->drive_bytes, .speeds = budget->drive_speeds, .drive_count = budget->drive_count,
+            .extents = c->extents, .extent_count = sums.extent_count, .spool_bytes = spools, .spool_count = 3,
+            .generations = budget->generations};
+        expect(!ox_store_surely_fits(&store, &sums) || ox_store_fits(&store) == OX_OK, "what surely fits does not");
+    }
+}
+
 /* Host and device are one where memory is unified. */
 static bool kept(const struct fuzz_case *c, enum ox_tier wish, enum ox_tier found) {
     const bool unified = c->in.budget.unified;
@@ -489,6 +510,7 @@ static void run_case(uint64_t seed, enum mode mode) {
     static struct fuzz_case c;
     seed_in_work = seed;
     draw_case(&c, seed);
+    check_sums(&c);
     struct choice choice = choose(&c);
     if (mode == PRINT) {
         printf("%" PRIu64 " %016" PRIx64 " %.17g %s\n", seed, choice.hash, choice.seconds,
