@@ -13,7 +13,7 @@
 
 enum { VERSION = 2, WHERE_BYTES = OX_PATH_BYTES + 64 };
 
-enum kind { TEXT, BYTES, COUNT, RATE, FLOPS, SECONDS, SECONDS_PER_PARAM };
+enum kind { TEXT, BYTES, COUNT, RATE, FLOPS, SECONDS, SECONDS_PER_PARAM, SECONDS_PER_BYTE };
 
 /* The units a value may be mistaken for lie outside: GB/s and TFLOP/s below, milliseconds and nanoseconds above. */
 static const struct {
@@ -26,6 +26,7 @@ static const struct {
     [FLOPS] = {1e4, 1e20, "operations per second"},
     [SECONDS] = {1e-10, 100.0, "seconds"},
     [SECONDS_PER_PARAM] = {1e-15, 1e-4, "seconds"},
+    [SECONDS_PER_BYTE] = {1e-15, 1e-7, "seconds"},
 };
 
 struct field {
@@ -71,6 +72,8 @@ static const struct field drive_fields[] = {
     {"mix_bytes_per_second", offsetof(struct ox_machine_drive, mix_rate), RATE, false, 0},
     {"latency_seconds", offsetof(struct ox_machine_drive, latency_seconds), SECONDS, false, 0},
     {"flush_seconds", offsetof(struct ox_machine_drive, flush_seconds), SECONDS, false, 0},
+    {"read_core_seconds_per_byte", offsetof(struct ox_machine_drive, read_core_seconds), SECONDS_PER_BYTE, true, 0},
+    {"write_core_seconds_per_byte", offsetof(struct ox_machine_drive, write_core_seconds), SECONDS_PER_BYTE, true, 0},
     {"capacity_bytes", offsetof(struct ox_machine_drive, capacity_bytes), BYTES, true, 0},
     {"endurance_bytes", offsetof(struct ox_machine_drive, endurance_bytes), BYTES, true, 0},
     {0},
@@ -468,7 +471,7 @@ bool ox_machine_drive_speeds(const struct ox_machine *machine, uint64_t *speeds)
 
 struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine) {
     struct ox_machine_drive all = {.read_rate = machine->drive_count > 0 ? INFINITY : 0.0};
-    bool sized = true, enduring = true;
+    bool sized = true, enduring = true, reading = true, writing = true;
     all.write_rate = all.read_rate;
     for (uint32_t i = 0; i < machine->drive_count; i++) {
         all.mix_rate += machine->drives[i].mix_rate;
@@ -482,9 +485,15 @@ struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine) {
         all.flush_seconds = fmax(all.flush_seconds, drive->flush_seconds);
         all.capacity_bytes += drive->capacity_bytes;
         all.endurance_bytes += drive->endurance_bytes;
+        all.read_core_seconds += drive->read_core_seconds / parts;
+        all.write_core_seconds += drive->write_core_seconds / parts;
+        reading = reading && drive->read_core_seconds > 0;
+        writing = writing && drive->write_core_seconds > 0;
         sized = sized && drive->capacity_bytes > 0;
         enduring = enduring && drive->endurance_bytes > 0;
     }
+    all.read_core_seconds = reading ? all.read_core_seconds : 0;
+    all.write_core_seconds = writing ? all.write_core_seconds : 0;
     all.capacity_bytes = sized ? all.capacity_bytes : 0;
     all.endurance_bytes = enduring ? all.endurance_bytes : 0;
     return all;

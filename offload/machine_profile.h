@@ -57,6 +57,7 @@ struct ox_machine_drive {
     double mix_rate;              /* the optimizer's mix, as many bytes read as written, added */
     double latency_seconds;       /* of a small read while nothing else runs */
     double flush_seconds;
+    double read_core_seconds, write_core_seconds; /* that the kernel takes of a core for a byte; 0: not known */
     uint64_t capacity_bytes;  /* 0: not known */
     uint64_t endurance_bytes; /* that may be written in its life; 0: not known */
 };
@@ -100,7 +101,8 @@ OX_MUST enum ox_status ox_machine_save(const char *path, const struct ox_machine
 bool ox_machine_drive_speeds(const struct ox_machine *machine, uint64_t *speeds);
 
 /* All drives together, each with its share by speed: the first to be at its limit holds all of them back. Of sizes the
- * sum (0 when one is not known), of times the longest; zeros where there is no drive. */
+ * sum (0 when one is not known), of times the longest, of core seconds the mean by shares (0 when one is not known); zeros
+ * where there is no drive. */
 struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine);
 
 #ifdef __cplusplus

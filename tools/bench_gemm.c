@@ -110,7 +110,7 @@ static void measure(struct ox_bench *bench, const struct products *products, uin
 }
 
 enum ox_status ox_bench_gemm(struct ox_bench *bench) {
-    struct products products = {.rounds = ox_bench_rounds(bench, 5, 2)};
+    struct products products = {.rounds = ox_bench_rounds(bench, 5, 3)};
     if (!choose_shapes(&products, bench->config->size_bytes)) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the matrices; give at least %" PRIu64,
                        bench->config->size_bytes, bytes_of(&products));

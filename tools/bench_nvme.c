@@ -32,6 +32,7 @@ struct measuring {
     bool with_store, uring_here;
     bool present[DRIVER_COUNT];
     double rates[OX_BENCH_WORK_COUNT][DRIVER_COUNT][OX_BENCH_ROUNDS_MAX]; /* bytes per second */
+    double cores[OX_BENCH_WORK_STEP][DRIVER_FIO][OX_BENCH_ROUNDS_MAX];    /* seconds of one for a byte */
 };
 
 static const struct ox_io_backend *backend_of(enum driver driver) {
@@ -59,7 +60,10 @@ static enum ox_status round_run(struct measuring *m, uint32_t round) {
             if (driver == DRIVER_FIO && m->present[driver]) {
                 run_fio(m, work, round);
             } else if (m->present[driver]) {
-                status = ox_bench_file_run(backend_of(driver), &m->target, work, &m->rates[work][driver][round]);
+                struct ox_bench_speed speed = {.rate = 0.0};
+                status = ox_bench_file_run(backend_of(driver), &m->target, work, &speed);
+                m->rates[work][driver][round] = speed.rate;
+                m->cores[work][driver][round] = speed.core_seconds;
             }
         }
     }
@@ -91,6 +95,12 @@ static void add_record(struct measuring *m, enum ox_bench_work work, enum driver
     }
 }
 
+static void add_cores(struct measuring *m, enum ox_bench_work work, enum driver driver) {
+    const struct ox_bench_figure figure = {.value = 1e9 * ox_bench_median(m->cores[work][driver], m->rounds),
+                                           .unit = "ns/B"};
+    ox_bench_add(m->bench, &figure, "nvme%" PRIu32 ".%s.%s.core", m->drive_idx, work_names[work], driver_names[driver]);
+}
+
 static enum ox_status add_delays(struct measuring *m, enum driver driver) {
     struct ox_bench_delays delays = {.read = 0.0};
     const enum ox_status status = ox_bench_file_delays(backend_of(driver), &m->target, &delays);
@@ -109,6 +119,9 @@ static void add_records(struct measuring *m) {
             const bool step = work == OX_BENCH_WORK_STEP;
             if (m->present[driver] && (!step || (m->with_store && driver != DRIVER_FIO))) {
                 add_record(m, work, driver);
+            }
+            if (m->present[driver] && !step && driver != DRIVER_FIO) {
+                add_cores(m, work, driver);
             }
         }
     }

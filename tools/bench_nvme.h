@@ -32,9 +32,14 @@ struct ox_bench_target {
 /* Makes the file and writes all of it: blocks that never were written are slower the first time. */
 OX_MUST enum ox_status ox_bench_file_make(const struct ox_io_backend *backend, const struct ox_bench_target *target,
                                           struct ox_drive_info *drive, struct ox_io_queue_info *queue);
-/* Does the work once; *rate in bytes per second. */
+/* Bytes per second, and of a core what this process took for a byte, its kernel threads and the interrupts that fell on
+ * it included. */
+struct ox_bench_speed {
+    double rate, core_seconds;
+};
+/* Does the work once. */
 OX_MUST enum ox_status ox_bench_file_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
-                                         enum ox_bench_work work, double *rate);
+                                         enum ox_bench_work work, struct ox_bench_speed *out);
 
 /* Seconds: of a small read while nothing else runs, and of a flush after one block was written. */
 struct ox_bench_delays {

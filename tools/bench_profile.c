@@ -142,6 +142,8 @@ static void fill_drive(const struct ox_bench *bench, uint32_t idx, struct ox_mac
     out->read_rate = ox_bench_value(bench, "nvme%" PRIu32 ".read.%s", idx, drive->backend);
     out->write_rate = ox_bench_value(bench, "nvme%" PRIu32 ".write.%s", idx, drive->backend);
     out->mix_rate = ox_bench_value(bench, "nvme%" PRIu32 ".mix.%s", idx, drive->backend);
+    out->read_core_seconds = 1e-9 * ox_bench_value(bench, "nvme%" PRIu32 ".read.%s.core", idx, drive->backend);
+    out->write_core_seconds = 1e-9 * ox_bench_value(bench, "nvme%" PRIu32 ".write.%s.core", idx, drive->backend);
     out->latency_seconds = ox_bench_value(bench, "nvme%" PRIu32 ".latency.%s", idx, drive->backend);
     out->flush_seconds = ox_bench_value(bench, "nvme%" PRIu32 ".flush.%s", idx, drive->backend);
 }

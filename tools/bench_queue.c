@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { STAGES = 8, CHUNK_BYTES = OX_BENCH_STATE_BYTES + OX_BENCH_HI_BYTES, SMALL_READS = 64, FLUSHES = 16 };
 
@@ -117,9 +118,16 @@ static enum ox_status reap_ready(struct rig *rig) {
     return status;
 }
 
-static enum ox_status rig_run(struct rig *rig, enum ox_bench_work work, uint64_t bytes, double *rate) {
+static double own_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static enum ox_status rig_run(struct rig *rig, enum ox_bench_work work, uint64_t bytes, struct ox_bench_speed *out) {
     struct sequence sequence = {.work = work, .bytes = bytes};
     struct ox_first first = {.status = OX_OK};
+    const double own = own_seconds();
     const uint64_t begin_ns = ox_clock_ns();
     for (bool more = true; (more || rig->in_flight > 0) && first.status == OX_OK;) {
         struct ox_io_req req;
@@ -136,30 +144,32 @@ static enum ox_status rig_run(struct rig *rig, enum ox_bench_work work, uint64_t
     while (rig->in_flight > 0) { /* after a failure: buffers belong to the queue until they are given back */
         ox_first_note(&first, reap_one(rig));
     }
-    *rate = (double)sequence.sent_bytes / ((double)(ox_clock_ns() - begin_ns) * 1e-9);
+    const double bytes_sent = (double)sequence.sent_bytes;
+    *out = (struct ox_bench_speed){.rate = bytes_sent / ((double)(ox_clock_ns() - begin_ns) * 1e-9),
+                                   .core_seconds = (own_seconds() - own) / bytes_sent};
     return ox_first_result(&first);
 }
 
 enum ox_status ox_bench_file_make(const struct ox_io_backend *backend, const struct ox_bench_target *target,
                                   struct ox_drive_info *drive, struct ox_io_queue_info *queue) {
     struct rig rig;
-    double rate = 0.0;
+    struct ox_bench_speed speed;
     enum ox_status status = rig_open(backend, target, OX_BENCH_WORK_WRITE, OX_DRIVE_CREATE, &rig);
     if (status == OX_OK) {
         backend->drive_info(rig.drive, drive);
         backend->queue_info(rig.queue, queue);
-        status = rig_run(&rig, OX_BENCH_WORK_WRITE, target->bytes, &rate);
+        status = rig_run(&rig, OX_BENCH_WORK_WRITE, target->bytes, &speed);
         rig_close(&rig);
     }
     return status;
 }
 
 enum ox_status ox_bench_file_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
-                                 enum ox_bench_work work, double *rate) {
+                                 enum ox_bench_work work, struct ox_bench_speed *out) {
     struct rig rig;
     enum ox_status status = rig_open(backend, target, work, OX_DRIVE_OPEN, &rig);
     if (status == OX_OK) {
-        status = rig_run(&rig, work, target->bytes, rate);
+        status = rig_run(&rig, work, target->bytes, out);
         rig_close(&rig);
     }
     return status;

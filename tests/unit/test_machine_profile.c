@@ -20,7 +20,8 @@ static const struct ox_machine full = {
     .host = {.memory_bytes = 137438953472, .cores = 16, .dram_rate = 67e9, .core_flops = 0.1e12, .flops = 1.1e12,
              .adam = {.threads = 8, .seconds = {0.39e-9, 0.26e-9, 0.17e-9}}},
     .drives = {{.name = "one", .read_rate = 6.5e9, .write_rate = 4e9, .mix_rate = 1e10 / 3, .latency_seconds = 80e-6,
-                .flush_seconds = 2e-3, .capacity_bytes = 4000000000000, .endurance_bytes = 2400000000000000},
+                .flush_seconds = 2e-3, .read_core_seconds = 2e-11, .write_core_seconds = 1e-11,
+                .capacity_bytes = 4000000000000, .endurance_bytes = 2400000000000000},
                {.name = "two", .read_rate = 7e9, .write_rate = 5e9, .mix_rate = 6e9, .latency_seconds = 90e-6,
                 .flush_seconds = 1e-3}},
     .drive_count = 2,
@@ -45,7 +46,8 @@ static enum ox_status parse(const json_t *json, struct ox_machine *out) {
 static bool same_drive(const struct ox_machine_drive *a, const struct ox_machine_drive *b) {
     return strcmp(a->name, b->name) == 0 && a->read_rate == b->read_rate && a->write_rate == b->write_rate &&
            a->mix_rate == b->mix_rate && a->latency_seconds == b->latency_seconds &&
-           a->flush_seconds == b->flush_seconds && a->capacity_bytes == b->capacity_bytes &&
+           a->flush_seconds == b->flush_seconds && a->read_core_seconds == b->read_core_seconds &&
+           a->write_core_seconds == b->write_core_seconds && a->capacity_bytes == b->capacity_bytes &&
            a->endurance_bytes == b->endurance_bytes;
 }
 
@@ -104,6 +106,12 @@ static void test_together(void) {
     CHECK(ox_machine_drive_speeds(&machine, speeds) && speeds[0] == 3333333333 && speeds[1] == 6000000000);
     CHECK(all.latency_seconds == 90e-6 && all.flush_seconds == 2e-3);
     CHECK(all.capacity_bytes == 0 && all.endurance_bytes == 0); /* of one it is not known */
+    CHECK(all.read_core_seconds == 0 && all.write_core_seconds == 0);
+    machine.drives[1].read_core_seconds = 4e-11;
+    machine.drives[1].write_core_seconds = 2.4e-11;
+    const struct ox_machine_drive known = ox_machine_drives(&machine); /* shares are 5 and 9 of 14 */
+    CHECK(fabs(known.read_core_seconds - (5 * 2 + 9 * 4) / 14.0 * 1e-11) < 1e-20);
+    CHECK(fabs(known.write_core_seconds - (5 * 1 + 9 * 2.4) / 14.0 * 1e-11) < 1e-20);
     machine.drives[1].mix_rate = machine.drives[0].mix_rate;
     CHECK(!ox_machine_drive_speeds(&machine, speeds));
     machine.drive_count = 1;
@@ -176,6 +184,7 @@ static void test_refusals(void) {
     refused("host.adam", "f16_seconds_per_param", "1e-9", "host.adam: the key \"f16_seconds_per_param\" is not known");
     refused("drives[1]", "latency_seconds", "80000", "drives[1]: \"latency_seconds\" is 80000");
     refused("drives[1]", "mix_bytes_per_second", NULL, "drives[1]: the key \"mix_bytes_per_second\" is missing");
+    refused("drives[1]", "read_core_seconds_per_byte", "0.02", "drives[1]: \"read_core_seconds_per_byte\" is 0.02");
     refused("drives[1]", "capacity_bytes", "0", "drives[1]: \"capacity_bytes\" must be positive");
     refused(NULL, "sources", "[]", "\"sources\" must be an object");
     refused(NULL, "sources", "{\"gpu.speed\": \"a page\"}", "sources: \"gpu.speed\" is no value");
