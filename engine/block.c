@@ -535,10 +535,15 @@ static void add_linear_back(struct ox_plan_work *work, double rows, double in_co
     work->ops++;
 }
 
-/* Two products of each pair forward, five backward. */
+/* Two products of each pair forward, five backward. A row of a head costs as much as so many more pairs: its values are
+ * gathered and packed for products that are short. */
+static const double PAIRS_OF_A_ROW = 48;
+
 static void add_attention(struct ox_plan_work *work, const struct ox_shape *shape, uint32_t unit_idx, double products) {
     const struct ox_attention_shape attention = attention_of_unit(shape, unit_idx);
-    work->attention_flops += products * 2 * (double)ox_ops_attention_pairs(&attention) * attention.head_dim;
+    const double rows = (double)shape->rows * shape->model->config.heads;
+    const double pairs = (double)ox_ops_attention_pairs(&attention) + PAIRS_OF_A_ROW * rows;
+    work->attention_flops += products * 2 * pairs * attention.head_dim;
     work->ops++;
 }
 

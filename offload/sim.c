@@ -197,7 +197,7 @@ static void take_tail(struct ox_sim *sim, struct ox_sim_work *work) {
     work->use[OX_SIM_NVME_WRITE] += tail->work.use[OX_SIM_NVME_WRITE] * tail->left;
     const double seconds = ox_sim_duplex_seconds(&sim->limits.nvme, work->use[OX_SIM_NVME_READ],
                                                  work->use[OX_SIM_NVME_WRITE]);
-    work->seconds = max(work->seconds, seconds);
+    work->seconds = max(work->seconds, seconds + work->unhidden);
     tail->runs = false;
 }
 

@@ -34,6 +34,7 @@ struct ox_sim_work {
     double latency; /* seconds at first, in which it uses nothing */
     double seconds; /* of the rest, alone on the machine: at least each of `use` */
     double use[OX_SIM_RESOURCE_COUNT]; /* seconds of the whole resource */
+    double unhidden; /* of `seconds`, those that come on top of what the drives need, with a tail taken over as well */
     double tail;
 };
 

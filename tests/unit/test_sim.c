@@ -155,6 +155,9 @@ static void test_tail(struct ox_sim *sim) {
     s.works[1].use[OX_SIM_NVME_WRITE] = 0.75;
     (void)play(sim, &s);
     CHECK(near(ox_sim_end(sim, 1), 2.25));
+    s.works[1].unhidden = 0.25; /* on top of the drives' time, that of the tail included */
+    (void)play(sim, &s);
+    CHECK(near(ox_sim_end(sim, 1), 2.5));
     s.plan.task_count = 1; /* no commit: the step waits all the same */
     CHECK(near(play(sim, &s).seconds, 1.5));
 }

@@ -132,6 +132,27 @@ static void check_scale(struct sample *s, struct ox_sim *sim, const struct ox_pl
     CHECK(result.seconds < before && result.seconds > before * 0.49);
 }
 
+/* Bytes that cost a core more are found again in the use of all cores, and the step does not get shorter by it. */
+static void check_cores(struct sample *s, struct ox_sim *sim, const struct ox_plan *plan,
+                        const struct ox_sim_setup *setup) {
+    struct ox_machine_drive *const drive = &s->machine.drives[0];
+    struct ox_sim_result cheap, dear;
+    double bytes[2] = {0, 0};
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        bytes[0] += (double)plan->traffic[OX_LINK_NVME_READ][kind];
+        bytes[1] += (double)plan->traffic[OX_LINK_NVME_WRITE][kind];
+    }
+    drive->read_core_seconds = drive->write_core_seconds = 1e-12;
+    ox_sim_run(sim, plan, setup, &cheap);
+    drive->read_core_seconds = 3e-11;
+    drive->write_core_seconds = 5e-11;
+    ox_sim_run(sim, plan, setup, &dear);
+    const double more = (bytes[0] * 2.9e-11 + bytes[1] * 4.9e-11) / s->machine.host.cores;
+    CHECK(fabs(dear.used[OX_SIM_CORES] - cheap.used[OX_SIM_CORES] - more) <= 1e-9 * (1 + more));
+    CHECK(dear.seconds >= cheap.seconds * 0.99); /* a pipeline may happen to fall into place better */
+    drive->read_core_seconds = drive->write_core_seconds = 0;
+}
+
 static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
     struct sample s;
     draw_sample(&s, seed);
@@ -157,6 +178,7 @@ static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
             CHECK(after_step.seconds < result.seconds * 1.1); /* a part of the same work, perhaps in a worse order */
             (*after_steps)++;
         }
+        check_cores(&s, sim, train, &setup);
         check_scale(&s, sim, train, &setup, result.seconds);
         ox_sim_close(&sim);
         (*fit)++;
