@@ -101,8 +101,8 @@ OX_MUST enum ox_status ox_machine_save(const char *path, const struct ox_machine
 bool ox_machine_drive_speeds(const struct ox_machine *machine, uint64_t *speeds);
 
 /* All drives together, each with its share by speed: the first to be at its limit holds all of them back. Of sizes the
- * sum (0 when one is not known), of times the longest, of core seconds the mean by shares (0 when one is not known); zeros
- * where there is no drive. */
+ * sum (0 when one is not known), of times the longest, of core seconds the mean by shares (0 when one is not known);
+ * zeros where there is no drive. */
 struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine);
 
 #ifdef __cplusplus
