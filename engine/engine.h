@@ -174,9 +174,9 @@ struct ox_step_result {
 /* On failure all lanes are drained, the transaction is aborted, and the last commit stands: the next call begins with
  * it, also where planes live in memory. OX_E_ABORTED: `stop`.
  *
- * Where the plan lets steps overlap, a step's update and its commit happen in the next call. A failure of that loses a
- * step that was told of: every call then fails until ox_engine_go_back. `meta` is kept for the commit. A stopped step
- * leaves the update of the one before it pending. */
+ * Where the plan lets steps overlap, a step's update and its commit happen in the next call, of this or of
+ * ox_engine_eval. A failure of that loses a step that was told of: every call then fails until ox_engine_go_back. `meta`
+ * is kept for the commit. A stopped call leaves the update of the step before it pending. */
 OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
                                       struct ox_step_result *out);
 
@@ -206,9 +206,17 @@ struct ox_tee {
  * then read between steps with ox_engine_chunk_get. */
 void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee);
 
-/* Loss alone, over the batches as filled: the sum and not the mean. */
+struct ox_eval_result {
+    double loss_sum;  /* over the counted targets: not the mean */
+    bool with_update; /* the update of the step before was pending and ran within the forward */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* bytes that did cross, as in struct ox_step_result */
+    uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+};
+
+/* Loss alone, over the batches as filled. What a step has left pending is updated and committed on the way, unit by
+ * unit as the next step would do it; a failure of that, and `stop`, leave what they leave in a step. */
 OX_MUST enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input,
-                                      double *loss_sum);
+                                      struct ox_eval_result *out);
 
 /* Seconds of the device's operations by group since the last call (CPU device). */
 void ox_engine_take_op_seconds(struct ox_engine *engine, struct ox_ops_seconds *out);

@@ -122,12 +122,13 @@ OX_MUST enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct
                                           uint64_t nonfinite_count);
 OX_MUST enum ox_status ox_overlap_begin_transaction(struct ox_engine *engine, const struct ox_task *task);
 OX_MUST enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task *task);
-/* What the drives' and the device's links should have seen in this step. */
+/* What the drives' and the device's links should have seen in this step or evaluation. */
 void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* Adds what those of an update that is settled should see. */
 void ox_overlap_plan_settle(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* After all lanes have drained with `status`, which is returned unless something worse is found. */
 OX_MUST enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status status);
+/* The same where an update was settled, alone or within an evaluation. */
 OX_MUST enum ox_status ox_overlap_end_settle(struct ox_engine *engine, enum ox_status status);
 /* Before a step or a reading of planes: after a failure the last commit is read back. */
 OX_MUST enum ox_status ox_overlap_make_ready(struct ox_engine *engine);

@@ -93,7 +93,7 @@ static void finish(struct ox_eval_report *report, double sum, uint64_t begin_ns)
     report->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
 }
 
-static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, double *sum,
+static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, struct ox_eval_sum *sum,
                                       struct ox_eval_source *out) {
     const uint64_t begin_ns = ox_clock_ns();
     const uint64_t limit = trainer->config.max_windows;
@@ -104,9 +104,10 @@ static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, 
         ox_windows_counts(trainer->eval, &counts);
         out->windows = limit > 0 && limit < counts.rows ? limit : counts.rows;
         ox_trainer_tell_rows(trainer->eval, out->path, (uint32_t)trainer->config.max_seq_length);
-        status = ox_trainer_eval_rows(trainer, trainer->eval, limit, sum, &out->report.tokens);
+        status = ox_trainer_eval_rows(trainer, trainer->eval, limit, sum);
     }
-    finish(&out->report, *sum, begin_ns);
+    out->report.tokens = sum->targets;
+    finish(&out->report, sum->loss, begin_ns);
     ox_windows_close(&trainer->eval);
     return status;
 }
@@ -119,7 +120,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, v
     enum ox_status status = open_parts(trainer);
     for (uint32_t i = 0; i < trainer->data_count && status == OX_OK; i++) {
         struct ox_eval_source source;
-        double sum = 0;
+        struct ox_eval_sum sum = {0};
         status = evaluate_source(trainer, i, &sum, &source);
         if (status == OX_OK && source.report.tokens == 0) {
             status = ox_fail(OX_E_CONFIG, "%s: no token to be predicted; give text of two tokens or more, or rows "
@@ -128,7 +129,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, v
         if (status == OX_OK && seen != NULL) {
             seen(context, &source);
         }
-        total += sum;
+        total += sum.loss;
         out->windows += source.windows;
         out->report.tokens += source.report.tokens;
     }

@@ -88,14 +88,14 @@ static void write_line(struct ox_metrics *metrics, json_t *object) {
     free(text);
 }
 
-static json_t *traffic_json(const struct ox_step_result *result) {
+static json_t *traffic_json(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     json_t *const links = json_object();
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         json_t *const kinds = json_object();
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            if (result->traffic[link][kind] > 0) {
+            if (traffic[link][kind] > 0) {
                 json_object_set_new(kinds, ox_traffic_name((enum ox_traffic_kind)kind),
-                                    json_integer((json_int_t)result->traffic[link][kind]));
+                                    json_integer((json_int_t)traffic[link][kind]));
             }
         }
         json_object_set_new(links, ox_link_name((enum ox_link)link), kinds);
@@ -123,16 +123,17 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
         number(report->wall_seconds), "predicted_seconds", number(report->predicted_seconds), "tokens_per_second",
         number(rate), "busy_seconds",
         lanes_json(result->lane_busy_seconds), "stall_seconds", lanes_json(result->lane_wait_seconds), "bytes",
-        traffic_json(result)));
+        traffic_json(result->traffic)));
 }
 
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report) {
     metrics->last.eval_step = report->step;
     metrics->last.eval_loss = report->loss;
-    write_line(metrics, json_pack("{s:s, s:I, s:o, s:o, s:I, s:o}", "type", "eval", "step",
-                                  (json_int_t)report->step, "eval_loss", number(report->loss), "perplexity",
-                                  number(report->perplexity), "tokens", (json_int_t)report->tokens, "seconds",
-                                  number(report->seconds)));
+    write_line(metrics, json_pack(
+        "{s:s, s:I, s:o, s:o, s:I, s:o, s:o, s:b, s:o}", "type", "eval", "step", (json_int_t)report->step, "eval_loss",
+        number(report->loss), "perplexity", number(report->perplexity), "tokens", (json_int_t)report->tokens,
+        "seconds", number(report->seconds), "predicted_seconds", number(report->predicted_seconds), "with_update",
+        report->with_update, "bytes", traffic_json(report->traffic)));
 }
 
 void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *out) {

@@ -25,7 +25,10 @@ struct ox_eval_report {
     double loss;       /* mean negative log-likelihood per token, natural logarithm */
     double perplexity;
     uint64_t tokens;
-    double seconds;
+    double seconds;           /* data and batches, with the update of the step before where that was pending */
+    double predicted_seconds; /* of the same; null when it is not a number */
+    bool with_update;
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 
 /* Share of the step in which the compute lane waited for other lanes or for nothing to do. */

@@ -1,8 +1,8 @@
 /* Steps that overlap: what a step leaves for the next one to do, and how that ends when no step follows, or one that
  * fails.
  *
- * With overlap a step ends when its norm is known. Its update is pending then: the next step runs it within its
- * forward, unit by unit, and commits it. Of the last units the update may have run in backward already, unclipped; when
+ * With overlap a step ends when its norm is known. Its update is pending then: the next step, or an evaluation that
+ * comes first, runs it within its forward, unit by unit, and commits it. Of the last units the update may have run in backward already, unclipped; when
  * the norm asks for clipping after all, that is done again with all the others, from the last commit and the gradients,
  * which stay until then. A step that is not finite leaves nothing pending, and what it changed early is read back. */
 #include "engine/engine_internal.h"
@@ -36,6 +36,7 @@ void ox_overlap_begin_step(struct ox_engine *engine) {
     step->from_store = engine->pending.exists && engine->pending.from_store;
     step->weights_step = engine->weights_step;
     step->speculates = overlaps(engine) && engine->plan->input.placement.early_units > 0 && !step->settles &&
+                       step->plan->kind == OX_PLAN_TRAIN &&
                        (step->input->max_grad_norm == 0 || engine->calm_steps >= CALM_STEPS);
     if (step->speculates) {
         struct ox_adam_settings settings = step->input->adam;
@@ -143,13 +144,13 @@ void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COU
     const bool after = !overlaps(engine);
     const struct ox_step_state *const step = &engine->step;
     const bool in_memory = after ? step->input->in_memory : step->pending_in_memory;
-    memcpy(out, engine->plan->train->traffic, sizeof engine->plan->train->traffic);
-    for (uint32_t i = 0; i < unit_count(engine); i++) {
+    memcpy(out, step->plan->traffic, sizeof step->plan->traffic);
+    for (uint32_t i = 0; i < unit_count(engine) && step->plan->kind != OX_PLAN_EVAL; i++) {
         const bool early = !after && is_early(engine, i), due = after || engine->due_now[i];
         add_work(engine, i, (struct ox_adam_work){.updates = !early, .grad_at_rest = true}, false, out);
         add_work(engine, i, (struct ox_adam_work){.updates = due, .grad_at_rest = true, .in_memory = in_memory,
                                                   .from_store = step->from_store}, true, out);
-        if (early && !step->speculates) {
+        if (early && !step->speculates && step->plan->kind == OX_PLAN_TRAIN) {
             add_work(engine, i, (struct ox_adam_work){.updates = true}, false, out);
         }
     }
@@ -265,7 +266,7 @@ enum ox_status ox_overlap_end_settle(struct ox_engine *engine, enum ox_status st
     }
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
-    if (engine->store != NULL) {
+    if (engine->store != NULL && status != OX_E_ABORTED) { /* stopped: it goes on where it was */
         fall_back(engine);
     }
     return ox_fail(status, "%s", text);

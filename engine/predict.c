@@ -107,14 +107,42 @@ enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_
     return status;
 }
 
+/* The one that brings an update with it does what most steps leave. */
+static void simulate_eval(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
+                          struct ox_prediction *out) {
+    const struct ox_engine_plan *const plan = input->plan;
+    struct ox_sim_result result;
+    if (plan->eval == NULL) {
+        return;
+    }
+    ox_sim_run(sim, plan->eval, &setup, &result);
+    out->eval_seconds = out->eval_after_step_seconds = result.seconds;
+    if (plan->eval_after_step != NULL) {
+        setup.in_memory = out->persist_steps > 1;
+        ox_sim_run(sim, plan->eval_after_step, &setup, &result);
+        out->eval_after_step_seconds = result.seconds;
+    }
+}
+
+static uint32_t most_tasks(const struct ox_engine_plan *plan) {
+    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
+    uint32_t count = 0;
+    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+        count = plans[i] != NULL && plans[i]->task_count > count ? plans[i]->task_count : count;
+    }
+    return count;
+}
+
 enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
     *out = (struct ox_prediction){.profiled = input->profiled, .machine = input->config->machine,
-                                  .persist_steps = 1, .floor_seconds = NAN, .hidden_tokens = INFINITY};
+                                  .persist_steps = 1, .eval_seconds = NAN, .eval_after_step_seconds = NAN,
+                                  .floor_seconds = NAN, .hidden_tokens = INFINITY};
     struct ox_sim *sim = NULL;
-    const enum ox_status status = ox_sim_open(input->plan->train->task_count, &sim);
+    const enum ox_status status = ox_sim_open(most_tasks(input->plan), &sim);
     if (status == OX_OK) {
         const struct ox_sim_setup setup = setup_of(input);
         simulate(input, sim, setup, out);
+        simulate_eval(input, sim, setup, out);
         find_floor(input, &setup, out);
     }
     ox_sim_close(&sim);
@@ -149,10 +177,23 @@ static void floor_line(const struct ox_prediction *prediction, char *text, size_
              ox_sim_resource_name(prediction->step.binding), hidden);
 }
 
+/* What an evaluation takes, and what the first one after a step, where that leaves its update to it. */
+static void eval_line(const struct ox_prediction *prediction, char *text, size_t bytes) {
+    const double seconds = prediction->eval_seconds, after_step = prediction->eval_after_step_seconds;
+    char update[96] = "";
+    if (after_step > seconds) {
+        snprintf(update, sizeof update, "; %.4g s right after a step, with the update of that step", after_step);
+    }
+    if (!isnan(seconds)) {
+        snprintf(text, bytes, "  evaluation: %.4g s for as many tokens%s\n", seconds, update);
+    }
+}
+
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text) {
     const struct ox_sim_result *const step = &prediction->step;
-    char floor_text[192] = "", waits[320], source[192], persist[160] = "";
+    char floor_text[192] = "", waits[320], source[192], persist[160] = "", eval[160] = "";
     floor_line(prediction, floor_text, sizeof floor_text);
+    eval_line(prediction, eval, sizeof eval);
     if (prediction->persist_steps > 1) {
         snprintf(persist, sizeof persist, "  every %" PRIu64 " steps %.4g s: the state is persisted\n",
                  prediction->persist_steps, prediction->persist_seconds);
@@ -161,9 +202,9 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
     snprintf(source, sizeof source, "the profile of %s", prediction->machine->name);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
              "predicted: %.4g s a step, %.4g tokens/s\n%s"
-             "%s  binding: %s, at its limit %.0f %% of the step%s\n"
+             "%s  binding: %s, at its limit %.0f %% of the step%s\n%s"
              "  by %s\n", step->seconds, (double)tokens / step->seconds, floor_text, persist,
-             ox_sim_resource_name(step->binding), 100 * step->binding_share, waits,
+             ox_sim_resource_name(step->binding), 100 * step->binding_share, waits, eval,
              prediction->profiled ? source
                                   : "nominal rates, not this machine's: measure it with `offload bench all --output "
                                     "FILE`, then give --profile FILE");

@@ -26,6 +26,8 @@ struct ox_prediction {
     struct ox_sim_result step; /* as most are */
     uint64_t persist_steps;    /* 1: all are committed */
     double persist_seconds;    /* of a step that commits, where not all do */
+    double eval_seconds;       /* of an evaluation of as many tokens; not a number where there is no plan of it */
+    double eval_after_step_seconds; /* the first one after a step, with the update of that step where steps overlap */
     double floor_seconds;      /* not a number where the formulas have no answer */
     double hidden_tokens;      /* of a step, from which the floor is compute's; infinite when millions are too few */
 };
@@ -35,7 +37,7 @@ OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct o
 /* The same step once more, task by task: the simulator that has run it; close it. */
 OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out);
 
-enum { OX_PREDICTION_TEXT_BYTES = 1024 };
+enum { OX_PREDICTION_TEXT_BYTES = 1280 };
 /* A few lines for people. */
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text);
 

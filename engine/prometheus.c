@@ -101,6 +101,14 @@ static void replace(struct ox_prometheus *p) {
     }
 }
 
+static void add_bytes(struct ox_prometheus *p, const uint64_t bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            p->bytes[link][kind] += bytes[link][kind];
+        }
+    }
+}
+
 void ox_prometheus_step(struct ox_prometheus *p, const struct ox_step_report *report) {
     if (p == NULL || p->broken) {
         return;
@@ -111,10 +119,7 @@ void ox_prometheus_step(struct ox_prometheus *p, const struct ox_step_report *re
         p->busy_seconds[i] += report->result.lane_busy_seconds[i];
         p->stall_seconds[i] += report->result.lane_wait_seconds[i];
     }
-    for (int i = 0; i < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; i++) {
-        const int link = i / OX_TRAFFIC_KIND_COUNT, kind = i % OX_TRAFFIC_KIND_COUNT;
-        p->bytes[link][kind] += report->result.traffic[link][kind];
-    }
+    add_bytes(p, report->result.traffic);
     replace(p);
 }
 
@@ -123,6 +128,7 @@ void ox_prometheus_eval(struct ox_prometheus *p, const struct ox_eval_report *re
         return;
     }
     p->eval = *report;
+    add_bytes(p, report->traffic);
     if (p->last.step > 0) {
         replace(p);
     }

@@ -291,9 +291,10 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
     for (uint32_t i = 0; i < plan->task_count; i++) {
         enum ox_status status = i < OX_RUN_AHEAD_TASKS ? OX_OK
                                                        : ox_mark_join(engine->marks[i - OX_RUN_AHEAD_TASKS]);
-        if (status == OX_OK && i >= OX_RUN_AHEAD_TASKS && plan->kind == OX_PLAN_TRAIN &&
-            plan->tasks[i].lane == OX_LANE_COMPUTE && stop_asked(engine->step.input)) {
-            status = ox_fail(OX_E_ABORTED, "stopped before the optimizer began");
+        const bool looks = plan->kind != OX_PLAN_TRAIN || i >= OX_RUN_AHEAD_TASKS;
+        if (status == OX_OK && looks && plan->tasks[i].lane == OX_LANE_COMPUTE && stop_asked(engine->step.input)) {
+            status = ox_fail(OX_E_ABORTED, plan->kind == OX_PLAN_TRAIN ? "stopped before the optimizer began"
+                                                                       : "stopped within an evaluation");
         }
         if (status == OX_OK) {
             status = issue_task(engine, plan, i);
@@ -353,7 +354,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
         .weights_step = engine->weights_step};
     poison(engine, plan);
     const bool train = plan->kind == OX_PLAN_TRAIN;
-    if (train) {
+    if (plan->kind != OX_PLAN_EVAL) {
         ox_overlap_begin_step(engine);
         set_slots(engine, plan);
     }
@@ -361,7 +362,8 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
                      train ? input->step : engine->weights_step);
     status = drain_all(engine, issue_all(engine, plan));
     ox_tracing_end(engine->tracing, status);
-    return train ? ox_overlap_end_step(engine, status) : status;
+    return train                                   ? ox_overlap_end_step(engine, status)
+           : plan->kind == OX_PLAN_EVAL_AFTER_STEP ? ox_overlap_end_settle(engine, status) : status;
 }
 
 static void read_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
@@ -457,19 +459,21 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
     return OX_OK;
 }
 
-enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input, double *loss_sum) {
-    const struct ox_plan *const plan = engine->plan->eval;
-    enum ox_status status = ox_engine_settle(engine);
-    if (status == OX_OK) {
-        status = run_plan(engine, plan, input);
-    }
+enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input,
+                              struct ox_eval_result *out) {
+    *out = (struct ox_eval_result){.with_update = engine->pending.exists};
+    const struct ox_plan *const plan = out->with_update ? engine->plan->eval_after_step : engine->plan->eval;
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    read_traffic(engine, traffic);
+    const enum ox_status status = run_plan(engine, plan, input);
     if (status != OX_OK) {
         return status;
     }
+    add_traffic(engine, traffic, out->traffic);
+    ox_overlap_planned(engine, out->planned);
     const double *const losses = ox_tiers_resident(&engine->tiers, plan, plan->loss_host_buf).ptr;
-    *loss_sum = 0;
     for (uint32_t i = 0; i < plan->micro_batches; i++) {
-        *loss_sum += losses[i];
+        out->loss_sum += losses[i];
     }
     return OX_OK;
 }

@@ -68,7 +68,9 @@ struct ox_tracing {
 };
 
 static uint8_t plan_of(const struct ox_tracing *tracing) {
-    return tracing->plan->kind == OX_PLAN_TRAIN ? OX_TRACE_TRAIN : OX_TRACE_EVAL;
+    static const uint8_t plans[] = {[OX_PLAN_TRAIN] = OX_TRACE_TRAIN, [OX_PLAN_EVAL] = OX_TRACE_EVAL,
+                                    [OX_PLAN_EVAL_AFTER_STEP] = OX_TRACE_EVAL_AFTER_STEP};
+    return plans[tracing->plan->kind];
 }
 
 /* ---- the lanes' side --------------------------------------------------------------------------------- */
@@ -319,7 +321,7 @@ static void put_traffic(struct ox_tracing *tracing, struct ox_trace_record recor
         memcpy(usual, tracing->plan->traffic, sizeof usual);
     }
     memcpy(planned, usual, sizeof planned);
-    if (tracing->span == OX_TRACE_SPAN_STEP && !record.failed) {
+    if (tracing->span != OX_TRACE_SPAN_UPDATE && !record.failed) {
         ox_overlap_planned(tracing->engine, planned);
     } else if (tracing->span == OX_TRACE_SPAN_UPDATE) {
         ox_overlap_plan_settle(tracing->engine, planned);
@@ -402,7 +404,8 @@ void ox_engine_trace_span(struct ox_engine *engine, enum ox_trace_span span, uin
 static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tracing_config *config) {
     const struct ox_engine_plan *const plan = tracing->engine->plan;
     struct ox_trace_head *head = NULL;
-    enum ox_status status = ox_trace_head_open(plan->train, plan->eval, &plan->input.budget, &head);
+    enum ox_status status = ox_trace_head_open(
+        &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
     if (status != OX_OK) {
         return status;
     }

@@ -335,19 +335,27 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
 
 /* ---- evaluation ------------------------------------------------------------------------------------- */
 
+static void add_batch(struct ox_eval_sum *sum, const struct ox_eval_result *result, uint64_t targets) {
+    sum->loss += result->loss_sum;
+    sum->targets += targets;
+    sum->batches++;
+    sum->with_update |= result->with_update;
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            sum->traffic[link][kind] += result->traffic[link][kind];
+        }
+    }
+}
+
 enum ox_status ox_trainer_eval_rows(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t limit,
-                                    double *loss_sum, uint64_t *target_count) {
+                                    struct ox_eval_sum *out) {
     struct ox_windows_counts counts;
     ox_windows_counts(windows, &counts);
     const uint64_t rows = limit > 0 ? ox_min_u64(counts.rows, limit) : counts.rows;
     const uint64_t at_once = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
-    *loss_sum = 0;
-    *target_count = 0;
+    *out = (struct ox_eval_sum){0};
     for (uint64_t done = 0; done < rows; done += at_once) {
-        if (trainer->events != NULL && trainer->events->stop != 0) {
-            return ox_fail(OX_E_ABORTED, "stopped within an evaluation");
-        }
-        struct ox_step_input input = {0};
+        struct ox_step_input input = {.stop = trainer->events != NULL ? &trainer->events->stop : NULL};
         enum ox_status status = ox_trainer_fill(trainer, windows, done, rows - done, &input.target_count);
         if (status != OX_OK) {
             return status;
@@ -355,25 +363,31 @@ enum ox_status ox_trainer_eval_rows(struct ox_trainer *trainer, struct ox_window
         if (input.target_count == 0) {
             continue;
         }
-        double loss = 0;
-        status = ox_engine_eval(trainer->engine, &input, &loss);
+        struct ox_eval_result result;
+        status = ox_engine_eval(trainer->engine, &input, &result);
         if (status != OX_OK) {
             return status;
         }
-        *loss_sum += loss;
-        *target_count += input.target_count;
+        add_batch(out, &result, input.target_count);
     }
     return OX_OK;
 }
 
 enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out) {
     const uint64_t begin_ns = ox_clock_ns();
-    double sum = 0;
+    const struct ox_prediction *const prediction = &trainer->prediction;
+    struct ox_eval_sum sum;
     *out = (struct ox_eval_report){.step = trainer->state.step};
-    const enum ox_status status =
-        ox_trainer_eval_rows(trainer, trainer->eval, trainer->config.eval_windows, &sum, &out->tokens);
-    out->loss = out->tokens > 0 ? sum / (double)out->tokens : NAN;
+    const enum ox_status status = ox_trainer_eval_rows(trainer, trainer->eval, trainer->config.eval_windows, &sum);
+    out->tokens = sum.targets;
+    out->loss = sum.targets > 0 ? sum.loss / (double)sum.targets : NAN;
     out->perplexity = exp(out->loss);
+    out->with_update = sum.with_update;
+    memcpy(out->traffic, sum.traffic, sizeof out->traffic);
+    out->predicted_seconds = (double)sum.batches * prediction->eval_seconds;
+    if (sum.with_update) {
+        out->predicted_seconds += prediction->eval_after_step_seconds - prediction->eval_seconds;
+    }
     out->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     return status;
 }

@@ -199,9 +199,15 @@ OX_MUST enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool we
 void ox_trainer_cap_sequence(struct ox_trainer *trainer);
 /* Number of steps and schedule, once the data is open or --max-steps says. */
 void ox_trainer_set_steps(struct ox_trainer *trainer);
-/* Loss over the first `limit` rows (0: all) of an epoch: its sum and the targets that count. */
+/* Loss over the first `limit` rows (0: all) of an epoch: its sum over the targets that count. */
+struct ox_eval_sum {
+    double loss;
+    uint64_t targets, batches;
+    bool with_update; /* of the step before */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+};
 OX_MUST enum ox_status ox_trainer_eval_rows(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t limit,
-                                            double *loss_sum, uint64_t *target_count);
+                                            struct ox_eval_sum *out);
 OX_MUST enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out);
 
 #ifdef __cplusplus

@@ -25,7 +25,8 @@ enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
     if (!traces(&trainer->config)) {
         return OX_OK;
     }
-    enum ox_status status = ox_trace_head_open(plan->train, plan->eval, &plan->input.budget, &head);
+    enum ox_status status = ox_trace_head_open(
+        &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
     if (status == OX_OK) {
         status = ox_trace_check_room(head, trainer->config.trace_bytes);
     }

@@ -246,6 +246,18 @@ static enum ox_status settle(struct ox_trainer *trainer) {
     return status == OX_E_IO && may_retry(trainer) ? go_back(trainer, trainer->state.step) : status;
 }
 
+/* An evaluation brings the update that is pending with it. Where a drive fails once, it is done again if the run still
+ * stands where it did; else the steps that are taken again will owe it. */
+static enum ox_status evaluate_or_go_back(struct ox_trainer *trainer) {
+    const uint64_t step = trainer->state.step;
+    enum ox_status status = evaluate(trainer);
+    if (status != OX_E_IO || !may_retry(trainer)) {
+        return status;
+    }
+    status = go_back(trainer, step);
+    return status == OX_OK && trainer->state.step == step ? evaluate(trainer) : status;
+}
+
 /* What is to be done after a step besides the next one. */
 struct owed {
     struct asked asked;
@@ -263,7 +275,7 @@ static struct owed look_at_step(struct ox_trainer *trainer, sig_atomic_t *saves_
 }
 
 static bool reads_planes(const struct ox_trainer *trainer, const struct owed *owed) {
-    return owed->last || owed->asked.stop != 0 || owed->asked.finish || owed->evaluates || owed->saves_now ||
+    return owed->last || owed->asked.stop != 0 || owed->asked.finish || owed->saves_now ||
            (owed->saves_behind && ox_trainer_save_waits(trainer));
 }
 
@@ -275,10 +287,10 @@ static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *
     if (status != OX_OK || *ends) {
         return status;
     }
-    const bool went_back = trainer->state.step != step; /* the step will owe the same once more */
-    if (owed->evaluates && !went_back) {
-        status = evaluate(trainer);
+    if (owed->evaluates && trainer->state.step == step) {
+        status = evaluate_or_go_back(trainer);
     }
+    const bool went_back = trainer->state.step != step; /* the step will owe the same once more */
     if (status == OX_OK && owed->saves_now) {
         ox_trainer_save_on_the_way(trainer);
     } else if (status == OX_OK && owed->saves_behind && !went_back) {

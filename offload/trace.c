@@ -384,7 +384,11 @@ enum ox_traffic_kind ox_trace_traffic_of(enum ox_task_kind kind) {
     }
 }
 
+/* NULL: there is none of that kind. */
 static bool take_plan(const struct ox_plan *plan, struct ox_trace_plan *out) {
+    if (plan == NULL) {
+        return true;
+    }
     out->tasks = calloc(plan->task_count + 1u, sizeof *out->tasks);
     out->bufs = calloc(plan->buf_count + 1u, sizeof *out->bufs);
     if (out->tasks == NULL || out->bufs == NULL) {
@@ -455,8 +459,8 @@ static void take_names(struct ox_trace_names *names) {
     }
 }
 
-enum ox_status ox_trace_head_open(const struct ox_plan *train, const struct ox_plan *eval,
-                                  const struct ox_plan_budget *budget, struct ox_trace_head **out) {
+enum ox_status ox_trace_head_open(const struct ox_plans *plans, const struct ox_plan_budget *budget,
+                                  struct ox_trace_head **out) {
     _Static_assert((int)OX_LANE_COUNT <= (int)OX_TRACE_LANES_MAX && (int)OX_LINK_COUNT <= (int)OX_TRACE_LINKS_MAX &&
                    (int)OX_TRAFFIC_KIND_COUNT <= (int)OX_TRACE_KINDS_MAX &&
                    (int)OX_TIER_COUNT <= (int)OX_TRACE_TIERS_MAX && (int)OX_BUF_KIND_COUNT <= (int)OX_TRACE_BUFS_MAX &&
@@ -466,8 +470,9 @@ enum ox_status ox_trace_head_open(const struct ox_plan *train, const struct ox_p
                    "a plan fits a trace");
     *out = NULL;
     struct ox_trace_head *head = calloc(1, sizeof *head);
-    if (head == NULL || !take_plan(train, &head->plans[OX_TRACE_TRAIN]) ||
-        (eval != NULL && !take_plan(eval, &head->plans[OX_TRACE_EVAL]))) {
+    if (head == NULL || !take_plan(plans->train, &head->plans[OX_TRACE_TRAIN]) ||
+        !take_plan(plans->eval, &head->plans[OX_TRACE_EVAL]) ||
+        !take_plan(plans->eval_after_step, &head->plans[OX_TRACE_EVAL_AFTER_STEP])) {
         ox_trace_head_close(&head);
         return ox_fail(OX_E_NOMEM, "trace: no memory for its plans");
     }

@@ -75,7 +75,7 @@ struct ox_trace_buf {
     uint64_t bytes, offset;
 };
 
-enum { OX_TRACE_TRAIN, OX_TRACE_EVAL, OX_TRACE_PLAN_COUNT };
+enum { OX_TRACE_TRAIN, OX_TRACE_EVAL, OX_TRACE_EVAL_AFTER_STEP, OX_TRACE_PLAN_COUNT };
 
 struct ox_trace_plan {
     uint32_t task_count, buf_count, micro_batches, unit_count;
@@ -98,9 +98,9 @@ struct ox_trace_head {
     struct ox_trace_plan plans[OX_TRACE_PLAN_COUNT];
 };
 
-/* Copies what a trace needs of the plans; `eval` may be NULL. ox_trace_head_close frees it. */
-OX_MUST enum ox_status ox_trace_head_open(const struct ox_plan *train, const struct ox_plan *eval,
-                                          const struct ox_plan_budget *budget, struct ox_trace_head **out);
+/* Copies what a trace needs of the plans; those of evaluation may be NULL. ox_trace_head_close frees it. */
+OX_MUST enum ox_status ox_trace_head_open(const struct ox_plans *plans, const struct ox_plan_budget *budget,
+                                          struct ox_trace_head **out);
 void ox_trace_head_close(struct ox_trace_head **head);
 
 /* Gives the tasks of training the times that `sim` found when it ran that plan last. */

@@ -80,15 +80,15 @@ static void check_fp32(const struct golden *golden) {
     const struct harness_run run = golden_run(golden);
     struct harness harness;
     struct outcome outcome, other;
-    double loss_sum = 0;
+    struct ox_eval_result eval;
     harness_open(&run, &harness_in_memory, &harness);
     check_decay(golden, harness.model);
     const uint64_t counted = golden_fill(harness.engine, golden, 0);
     const struct ox_step_input input = golden_input(golden, 0, counted);
-    REQUIRE_OK(ox_engine_eval(harness.engine, &input, &loss_sum));
+    REQUIRE_OK(ox_engine_eval(harness.engine, &input, &eval));
     golden_steps(&harness, golden, 0, GOLDEN_STEPS, &outcome);
     outcome_read_weights(&harness, &outcome);
-    CHECK(loss_sum / (double)counted == outcome.losses[0]);
+    CHECK(eval.loss_sum / (double)counted == outcome.losses[0]);
     check_against_reference(golden, harness.model, &outcome);
     harness_close(&harness);
     golden_train(golden, &run, &harness_places[0], GOLDEN_STEPS, &other);

@@ -16,6 +16,7 @@ struct story {
     bool sparing; /* every third placement will do */
     double max_grad_norms[STEPS];
     bool settles[STEPS], evaluates[STEPS], stops[STEPS], reopens[STEPS]; /* after the step; stops: before it */
+    bool cuts[STEPS]; /* an evaluation after the step, or after it was settled, is stopped */
 };
 
 #define LOOSE 1e9
@@ -27,6 +28,11 @@ static const struct story stories[] = {
     {.name = "clipped late", .max_grad_norms = {0, LOOSE, TIGHT, 0, 0, LOOSE}},
     {.name = "settled and evaluated", .sparing = true, .max_grad_norms = {LOOSE, TIGHT, 0, 0, 0, 0},
      .settles = {true, true, false, true, false, true}, .evaluates = {false, true, false, false, true}},
+    {.name = "evaluated", .max_grad_norms = {LOOSE, TIGHT, 0, 0, TIGHT, 0},
+     .evaluates = {true, true, false, true, true, true}},
+    {.name = "evaluations stopped", .sparing = true, .max_grad_norms = {LOOSE, TIGHT, 0, LOOSE, 0, 0},
+     .settles = {false, false, false, false, true}, .evaluates = {false, true, false, true},
+     .stops = {false, false, false, false, true}, .cuts = {true, true, true, true, true, true}},
     {.name = "stopped", .sparing = true,
      .max_grad_norms = {LOOSE, LOOSE, TIGHT, 0, 0, 0},
      .stops = {false, true, true, true, false, true}},
@@ -36,6 +42,7 @@ static const struct story stories[] = {
 
 struct tally {
     uint32_t steps, clipped, again;
+    double evals[STEPS]; /* losses, 0 where there was no evaluation */
 };
 
 static void stop_once(struct harness *harness, struct ox_step_input input) {
@@ -43,6 +50,27 @@ static void stop_once(struct harness *harness, struct ox_step_input input) {
     struct ox_step_result result;
     input.stop = &stop;
     CHECK(ox_engine_step(harness->engine, &input, &result) == OX_E_ABORTED);
+}
+
+/* The first evaluation after a step brings its update with it, unless that was settled; both move what was planned, and
+ * both see the weights that the step leads to. */
+static void evaluate(const struct story *story, struct harness *harness, struct ox_step_input input, size_t step,
+                     struct tally *tally) {
+    const volatile sig_atomic_t stop = 1;
+    const bool overlaps = ox_engine_plan_of(harness->engine)->input.placement.overlap;
+    struct ox_eval_result results[2];
+    if (story->cuts[step]) {
+        input.stop = &stop;
+        CHECK(ox_engine_eval(harness->engine, &input, &results[0]) == OX_E_ABORTED);
+        input.stop = NULL;
+    }
+    for (int i = 0; i < 2 && story->evaluates[step]; i++) {
+        REQUIRE_OK(ox_engine_eval(harness->engine, &input, &results[i]));
+        CHECK(results[i].with_update == (overlaps && i == 0 && !story->settles[step]));
+        CHECK(memcmp(results[i].traffic, results[i].planned, sizeof results[i].traffic) == 0);
+        CHECK(results[i].loss_sum == results[0].loss_sum);
+        tally->evals[step] = results[0].loss_sum;
+    }
 }
 
 static void tell(const struct story *story, const struct harness_run *run, const struct golden *golden,
@@ -69,16 +97,10 @@ static void tell(const struct story *story, const struct harness_run *run, const
         tally->steps++;
         tally->clipped += result.grad_scale < 1;
         tally->again += i > 0 && !usual;
-        if (place->wish.overlap <= 0) {
-            continue;
-        }
         if (story->settles[i]) {
             REQUIRE_OK(ox_engine_settle(harness.engine));
         }
-        if (story->evaluates[i]) {
-            double loss = 0;
-            REQUIRE_OK(ox_engine_eval(harness.engine, &input, &loss));
-        }
+        evaluate(story, &harness, input, i, tally);
         if (story->reopens[i] && place->store) {
             harness_reopen(run, place, &harness);
         }
@@ -90,12 +112,12 @@ static void tell(const struct story *story, const struct harness_run *run, const
 static void check_story(const struct golden *golden, const struct story *story, bool fp32, uint64_t chaos_seed) {
     struct harness_run run = golden_run(golden);
     struct outcome expected, outcome;
-    struct tally ignored = {0};
+    struct tally alone = {0};
     run.fp32 = fp32;
     run.grad_bf16 = !fp32;
     uint32_t nth = fp32; /* others for other stories */
     printf("%s, %s%s\n", golden->folder, story->name, chaos_seed != 0 ? ", with chaos" : "");
-    tell(story, &run, golden, &harness_in_memory, &expected, &ignored);
+    tell(story, &run, golden, &harness_in_memory, &expected, &alone);
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
         if (place->wish.overlap <= 0 || (story->sparing && nth++ % 3 != 0)) {
             continue;
@@ -105,6 +127,7 @@ static void check_story(const struct golden *golden, const struct story *story, 
         chosen.chaos_seed = chaos_seed;
         tell(story, &run, golden, &chosen, &outcome, &tally);
         outcome_check_same(place->name, &expected, &outcome);
+        CHECK(memcmp(alone.evals, tally.evals, sizeof alone.evals) == 0);
         outcome_close(&outcome);
         const bool clips = story->max_grad_norms[2] == TIGHT;
         CHECK((tally.clipped > 0) == (clips || story->max_grad_norms[1] == TIGHT));

@@ -59,9 +59,10 @@ static double prompt_error(const json_t *prompt) {
         batch.ids[i] = (int32_t)json_integer_value(json_array_get(ids, i));
         batch.targets[i] = BOS;
     }
-    double loss = 0, error = 0;
+    struct ox_eval_result result;
+    double error = 0;
     REQUIRE_OK(ox_engine_eval(harness.engine,
-                              &(struct ox_step_input){.target_count = run.seq, .logits = logits}, &loss));
+                              &(struct ox_step_input){.target_count = run.seq, .logits = logits}, &result));
     const float *const last = logits + (size_t)(run.seq - 1) * vocab;
     CHECK(json_array_size(top) == TOP);
     for (size_t i = 0; i < TOP; i++) {
