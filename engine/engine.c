@@ -165,6 +165,15 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     *plan_ptr = NULL;
 }
 
+uint64_t ox_engine_plan_peak_bytes(const struct ox_engine_plan *plan, enum ox_tier tier) {
+    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+        bytes = plans[i] == NULL ? bytes : ox_max_u64(bytes, plans[i]->peak_bytes[tier]);
+    }
+    return bytes;
+}
+
 /* ---- lanes and memory -------------------------------------------------------------------------- */
 
 enum { HOST_QUEUE_LEN = 256 };
@@ -215,12 +224,12 @@ static enum ox_status make_constants(struct ox_engine *engine) {
 static enum ox_status open_memory(struct ox_engine *engine) {
     const struct ox_plan *const train = engine->plan->train;
     const struct ox_plan *const plans[] = {train, engine->plan->eval, engine->plan->eval_after_step};
-    uint64_t bytes[OX_TIER_COUNT] = {0};
+    uint64_t bytes[OX_TIER_COUNT];
     uint32_t task_max = 0;
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        bytes[tier] = ox_engine_plan_peak_bytes(engine->plan, (enum ox_tier)tier);
+    }
     for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
-        for (int tier = 0; tier < OX_TIER_COUNT && plans[i] != NULL; tier++) {
-            bytes[tier] = ox_max_u64(bytes[tier], plans[i]->peak_bytes[tier]);
-        }
         task_max = plans[i] != NULL && plans[i]->task_count > task_max ? plans[i]->task_count : task_max;
     }
     engine->marks = calloc(task_max + 1u, sizeof *engine->marks);

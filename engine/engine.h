@@ -62,6 +62,8 @@ struct ox_engine_plan {
 /* On OX_E_CONFIG for lack of budget *out is the nearest plan that exists (train alone), for its ledger; close it. */
 OX_MUST enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out);
 void ox_engine_plan_close(struct ox_engine_plan **plan);
+/* What all its plans need of a tier, one at a time. */
+uint64_t ox_engine_plan_peak_bytes(const struct ox_engine_plan *plan, enum ox_tier tier);
 
 /* How the simulator sees a plan of this configuration; `machine` is that of the configuration, which is not NULL. */
 struct ox_sim_setup;
@@ -175,8 +177,8 @@ struct ox_step_result {
  * it, also where planes live in memory. OX_E_ABORTED: `stop`.
  *
  * Where the plan lets steps overlap, a step's update and its commit happen in the next call, of this or of
- * ox_engine_eval. A failure of that loses a step that was told of: every call then fails until ox_engine_go_back. `meta`
- * is kept for the commit. A stopped call leaves the update of the step before it pending. */
+ * ox_engine_eval. A failure of that loses a step that was told of: every call then fails until ox_engine_go_back.
+ * `meta` is kept for the commit. A stopped call leaves the update of the step before it pending. */
 OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
                                       struct ox_step_result *out);
 

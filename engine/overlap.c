@@ -2,9 +2,10 @@
  * fails.
  *
  * With overlap a step ends when its norm is known. Its update is pending then: the next step, or an evaluation that
- * comes first, runs it within its forward, unit by unit, and commits it. Of the last units the update may have run in backward already, unclipped; when
- * the norm asks for clipping after all, that is done again with all the others, from the last commit and the gradients,
- * which stay until then. A step that is not finite leaves nothing pending, and what it changed early is read back. */
+ * comes before it, runs it within its forward, unit by unit, and commits it. Of the last units the update may have run
+ * in backward already, unclipped; when the norm asks for clipping after all, that is done again with all the others,
+ * from the last commit and the gradients, which stay until then. A step that is not finite leaves nothing pending, and
+ * what it changed early is read back. */
 #include "engine/engine_internal.h"
 
 #include "base/assert.h"

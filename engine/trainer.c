@@ -297,6 +297,32 @@ const char *ox_trainer_result(const struct ox_trainer *trainer) {
     return trainer->result;
 }
 
+static uint64_t plans_memory_bytes(const struct ox_engine_plan *plan) {
+    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+        bytes += plans[i] == NULL ? 0 : ox_plan_memory_bytes(plans[i]);
+    }
+    return bytes;
+}
+
+enum { EVAL_LINE_BYTES = 160 };
+
+/* The ledger is that of a step; evaluation seldom asks for more. */
+static const char *eval_memory_text(const struct ox_engine_plan *plan, char text[EVAL_LINE_BYTES]) {
+    int used = 0;
+    text[0] = '\0';
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        const uint64_t bytes = ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier);
+        char size[OX_SIZE_TEXT_BYTES];
+        if (bytes > plan->train->peak_bytes[tier]) {
+            used += snprintf(text + used, EVAL_LINE_BYTES - (size_t)used, "evaluation takes up to %s of %s memory\n",
+                             ox_size_text(bytes, size), ox_tier_name((enum ox_tier)tier));
+        }
+    }
+    return text;
+}
+
 enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     const struct ox_model *const model = ox_trainer_model(trainer);
@@ -310,10 +336,9 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     char prediction[OX_PREDICTION_TEXT_BYTES];
     ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
-    char persist[OX_PERSIST_LINE_BYTES];
+    char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES];
     ox_size_text(ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads), overhead);
-    ox_size_text(ox_plan_memory_bytes(plan->train) + (plan->eval != NULL ? ox_plan_memory_bytes(plan->eval) : 0),
-                 tables);
+    ox_size_text(plans_memory_bytes(plan), tables);
     char steps[48] = "as many steps as the text gives";
     if (trainer->max_steps > 0) {
         snprintf(steps, sizeof steps, "%llu steps", (unsigned long long)trainer->max_steps);
@@ -322,13 +347,14 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
         "model: %s, %.2f M parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
-        "beside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s%s%s",
+        "%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s%s%s",
         model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
         model->config.vocab, engine->fp32 ? "fp32" : "bf16 weights, fp32 sums",
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
-        overhead, tables, prediction, ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear));
+        eval_memory_text(plan, eval_memory), overhead, tables, prediction, ox_trainer_persist_text(trainer, persist),
+        ox_trainer_wear_text(trainer, wear));
     free(body);
     return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
 }

@@ -297,11 +297,15 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     }
     const struct ox_plan_budget *const budget = &plan->input.budget;
     const uint64_t given[OX_TIER_COUNT] = {budget->device_bytes, budget->host_bytes, budget->nvme_bytes};
+    uint64_t peaks[OX_TIER_COUNT];
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        peaks[tier] = ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier);
+    }
     json_t *const json = json_pack(
         "{s:b, s:i, s:i, s:s, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "tiles",
         (int)plan->input.placement.tiles, "prefetch_depth", (int)plan->input.placement.prefetch_depth,
         "activation_tier", ox_tier_name(plan->input.placement.act_tier), "peak_bytes",
-        bytes_by_tier(plan->train->peak_bytes), "budget_bytes", bytes_by_tier(given), "bytes_per_step", traffic,
+        bytes_by_tier(peaks), "budget_bytes", bytes_by_tier(given), "bytes_per_step", traffic,
         "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
     add_prediction(json, ox_trainer_prediction(trainer));
     return json;

@@ -109,7 +109,7 @@ static struct ox_engine *open_engine(const struct ox_model *model, const struct 
 
 static uint64_t arena_bytes(const struct ox_engine *engine) {
     const struct ox_engine_plan *const plan = ox_engine_plan_of(engine);
-    return ox_max_u64(plan->train->peak_bytes[OX_TIER_HOST], plan->eval->peak_bytes[OX_TIER_HOST]);
+    return ox_engine_plan_peak_bytes(plan, OX_TIER_HOST);
 }
 
 static void fill_batches(struct ox_engine *engine, uint64_t step) {

@@ -25,7 +25,7 @@ static void train(const char *folder, unsigned steps, const char *words) {
     sys_args_begin(&args, "train");
     sys_args_add(&args, "--max-seq-length 32 --batch-size 2 --gradient-accumulation-steps 2 --tiles 2 "
                         "--device-mem 64MiB --host-mem 128MiB --chunk-elems 2048 --weights-tier nvme --state-tier nvme "
-                        "--compute-threads 1 --optimizer-threads 1 --eval-steps 0 --eval-windows 4 --save-steps 0");
+                        "--compute-threads 1 --optimizer-threads 1 --eval-windows 4 --save-steps 0");
     sys_args_word(&args, "--model");
     sys_args_word(&args, "%s", model);
     sys_args_word(&args, "--data");
@@ -116,6 +116,7 @@ static void check_step(const struct ox_trace *trace, const struct ox_trace_step 
 static void check_recording(const char *folder, bool overlaps) {
     struct ox_trace *trace = NULL;
     struct ox_trace_steps *steps = NULL;
+    uint32_t after_steps = 0;
     REQUIRE_OK(ox_trace_open(folder, 0, &trace));
     REQUIRE_OK(ox_trace_steps_open(trace, &steps));
     CHECK(trace->torn == 0 && trace->overwritten == 0 && trace->head->max_steps == STEPS);
@@ -128,13 +129,12 @@ static void check_recording(const char *folder, bool overlaps) {
         if (step->whole) {
             check_step(trace, step);
         }
-        if (step->span != OX_TRACE_SPAN_EVAL) {
-            CHECK(memcmp(step->bytes, step->planned, sizeof step->bytes) == 0);
-        }
+        CHECK(memcmp(step->bytes, step->planned, sizeof step->bytes) == 0);
+        after_steps += step->plan == OX_TRACE_EVAL_AFTER_STEP;
     }
-    /* Evaluated at the end, and saved there; what overlaps has its last update then. */
+    /* Evaluated after each step, the last one as it is saved; what overlaps has its last update then. */
     CHECK(spans[OX_TRACE_SPAN_EVAL] > 0 && spans[OX_TRACE_SPAN_SAVE] == 1);
-    CHECK(spans[OX_TRACE_SPAN_UPDATE] == (overlaps ? 1 : 0));
+    CHECK(spans[OX_TRACE_SPAN_UPDATE] == (overlaps ? 1 : 0) && after_steps == (overlaps ? STEPS - 1 : 0));
     ox_trace_steps_close(&steps);
     ox_trace_close(&trace);
 }
@@ -151,18 +151,18 @@ static unsigned count_files(const char *folder, const char *prefix) {
 
 static void test_recording(const char *run) {
     char plain[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
-    train(sys_path(plain, "plain"), STEPS, "");
+    train(sys_path(plain, "plain"), STEPS, "--eval-steps 0");
     char *const curve = sys_curve(plain, "step");
     CHECK(!sys_exists(sys_path(path, "plain/trace.bin")) && !sys_exists(sys_path(path, "plain/metrics.prom")));
-    train(run, STEPS, "--trace on --report-to all");
+    train(run, STEPS, "--trace on --report-to all --eval-steps 1");
     char *const traced = sys_curve(run, "step");
     CHECK(sys_same_text("losses with and without a trace", curve, traced));
     check_recording(run, true);
     CHECK(count_files(run, "events.out.tfevents.") == 1 && count_files(run, "metrics.prom") == 1);
     CHECK(count_files(run, ".offload-") == 0);
-    train(run, STEPS, ""); /* starting over takes what the earlier run has left */
+    train(run, STEPS, "--eval-steps 0"); /* starting over takes what the earlier run has left */
     CHECK(count_files(run, "events.out.tfevents.") == 0 && count_files(run, "trace.bin") == 0);
-    train(run, STEPS, "--trace 2");
+    train(run, STEPS, "--eval-steps 0 --trace 2");
     struct ox_trace *trace = NULL;
     struct ox_trace_steps *steps = NULL;
     REQUIRE_OK(ox_trace_open(run, 0, &trace));
@@ -178,7 +178,7 @@ static void test_recording(const char *run) {
 static void test_small_ring(const char *run) {
     struct ox_trace *trace = NULL;
     struct ox_trace_steps *steps = NULL;
-    train(run, 40, "--trace on --trace-bytes 160KiB");
+    train(run, 40, "--eval-steps 0 --trace on --trace-bytes 160KiB");
     REQUIRE_OK(ox_trace_open(run, 0, &trace));
     REQUIRE_OK(ox_trace_steps_open(trace, &steps));
     CHECK(trace->overwritten > 0 && steps->whole_count > 0 && steps->whole_count < 40);
@@ -314,7 +314,7 @@ int main(void) {
     sys_path(run, "run");
     test_recording(run);
     test_small_ring(run);
-    train(run, STEPS, "--trace on");
+    train(run, STEPS, "--eval-steps 0 --trace on");
     test_report(run);
     test_export(run);
     test_refusals(run);

@@ -163,7 +163,9 @@ static void test_prometheus(void) {
     char path[OX_PATH_BYTES], *text = NULL;
     size_t bytes = 0;
     REQUIRE_OK(ox_prometheus_open(test_folder(), &prometheus));
-    ox_prometheus_eval(prometheus, &(struct ox_eval_report){.step = 1, .loss = 1.25, .tokens = 1});
+    struct ox_eval_report eval = {.step = 1, .loss = 1.25, .tokens = 1};
+    eval.traffic[OX_LINK_H2D][OX_TRAFFIC_WEIGHTS] = 5;
+    ox_prometheus_eval(prometheus, &eval);
     REQUIRE_OK(ox_path_join(test_folder(), "metrics.prom", path));
     CHECK(!ox_path_exists(path));
     for (uint64_t step = 1; step <= 3; step++) {
@@ -176,7 +178,7 @@ static void test_prometheus(void) {
     CHECK(value_of(text, "offload_steps_total") == 3 && value_of(text, "offload_tokens_total") == 300);
     CHECK(value_of(text, "offload_steps_skipped_total") == 1 && value_of(text, "offload_loss") == 2.25);
     CHECK(isinf(value_of(text, "offload_grad_norm")) && value_of(text, "offload_eval_loss") == 1.25);
-    CHECK(value_of(text, "offload_link_bytes_total{link=\"h2d\",kind=\"weights\"}") == 3000);
+    CHECK(value_of(text, "offload_link_bytes_total{link=\"h2d\",kind=\"weights\"}") == 3005);
     CHECK(value_of(text, "offload_lane_busy_seconds_total{lane=\"compute\"}") == 0.75);
     check_lines(text);
     free(text);
