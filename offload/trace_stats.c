@@ -224,8 +224,9 @@ static uint32_t held_by(const struct chain *chain, uint32_t idx) {
     return best;
 }
 
-/* Adds `ns` of a task to its lane and, in proportion, to what it waited for within. */
-static void add_time(const struct chain *chain, uint32_t idx, uint64_t ns, uint64_t causes[OX_TRACE_CAUSE_COUNT]) {
+/* Adds `ns` of a task to its lane and, in proportion, to what it waited for within; returns what the lane gets. */
+static uint64_t add_time(const struct chain *chain, uint32_t idx, uint64_t ns,
+                         uint64_t causes[OX_TRACE_CAUSE_COUNT]) {
     const struct ox_trace_record *const parts = chain->step->parts[idx];
     const uint8_t lane = chain->step->tasks[idx]->lane;
     uint64_t all_ns = 0, left_ns = ns;
@@ -241,6 +242,7 @@ static void add_time(const struct chain *chain, uint32_t idx, uint64_t ns, uint6
         }
     }
     causes[lane] += left_ns;
+    return left_ns;
 }
 
 /* Shares out [from_ns, until_ns], at the end of which `idx` started, among what held it up: `causes` gets the time by
@@ -258,9 +260,9 @@ static void share_out(const struct chain *chain, uint32_t idx, uint64_t from_ns,
             return;
         }
         const uint64_t started_ns = clamp(tasks[cause]->started_ns, from_ns, ended_ns);
-        add_time(chain, cause, ended_ns - started_ns, causes);
+        const uint64_t work_ns = add_time(chain, cause, ended_ns - started_ns, causes);
         if (kinds != NULL) {
-            kinds[tasks[cause]->kind] += ended_ns - started_ns;
+            kinds[tasks[cause]->kind] += work_ns;
         }
         until_ns = started_ns;
         idx = cause;
@@ -284,9 +286,9 @@ static void analyze_lanes(const struct chain *chain, struct ox_trace_analysis *o
         const uint64_t ended_ns = clamp(task->ended_ns, started_ns, step->end_ns);
         share_out(chain, i, *past, started_ns, out->held_ns[task->lane], NULL);
         uint64_t *const held = out->held_ns[task->lane];
-        add_time(chain, i, ended_ns - started_ns, held);
-        out->busy_ns[task->lane] += held[task->lane]; /* a lane does not hold itself up */
-        held[task->lane] = 0;
+        const uint64_t work_ns = add_time(chain, i, ended_ns - started_ns, held);
+        held[task->lane] -= work_ns;
+        out->busy_ns[task->lane] += work_ns;
         *past = ended_ns;
     }
     for (uint32_t lane = 0; lane < lane_count; lane++) {
@@ -307,8 +309,7 @@ static void analyze_chain(const struct chain *chain, struct ox_trace_analysis *o
     const struct ox_trace_record *const task = step->tasks[last];
     const uint64_t started_ns = clamp(task->started_ns, step->begin_ns, task->ended_ns);
     out->chain_ns[OX_TRACE_CAUSE_DONE] = step->end_ns - task->ended_ns;
-    add_time(chain, last, task->ended_ns - started_ns, out->chain_ns);
-    out->chain_kind_ns[task->kind] += task->ended_ns - started_ns;
+    out->chain_kind_ns[task->kind] += add_time(chain, last, task->ended_ns - started_ns, out->chain_ns);
     share_out(chain, last, step->begin_ns, started_ns, out->chain_ns, out->chain_kind_ns);
 }
 

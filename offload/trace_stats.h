@@ -55,7 +55,7 @@ struct ox_trace_analysis {
     /* The longest chain: from the end of the step back through whatever each task waited for last. Its parts are the
      * step: by lane or cause, and by kind of task. */
     uint64_t chain_ns[OX_TRACE_CAUSE_COUNT];
-    uint64_t chain_kind_ns[OX_TRACE_NAMES_MAX];
+    uint64_t chain_kind_ns[OX_TRACE_NAMES_MAX]; /* without what tasks waited for within */
     uint64_t kind_ns[OX_TRACE_NAMES_MAX], kind_bytes[OX_TRACE_NAMES_MAX];
     uint64_t kind_part_ns[OX_TRACE_NAMES_MAX][OX_TRACE_PARTS_MAX]; /* of kind_ns, where it is known */
     uint32_t kind_count[OX_TRACE_NAMES_MAX];

@@ -49,9 +49,10 @@ static void put(struct page *p, const char *text) {
     }
 }
 
+/* By the beginning of a name, so that kinds that are new to a plan find the colour of their like. */
 static const char *color_of(const char *const pairs[][2], const char *name) {
     for (; (*pairs)[0] != NULL; pairs++) {
-        if (strcmp((*pairs)[0], name) == 0) {
+        if (strncmp((*pairs)[0], name, strlen((*pairs)[0])) == 0) {
             return (*pairs)[1];
         }
     }
@@ -60,20 +61,18 @@ static const char *color_of(const char *const pairs[][2], const char *name) {
 
 static const char *kind_color(const char *kind) {
     static const char *const pairs[][2] = {
-        {"forward", "forward"},     {"backward", "backward"},   {"head", "head"},           {"read", "weights"},
-        {"upload", "weights"},      {"download", "weights"},    {"refresh", "weights"},     {"act-save", "activations"},
-        {"act-write", "activations"}, {"act-read", "activations"}, {"act-load", "activations"},
-        {"grad-zero", "gradients"}, {"grad-pack", "gradients"}, {"grad-save", "gradients"}, {"grad-write", "gradients"},
-        {"grad-read", "gradients"}, {"grad-load", "gradients"}, {"reduce", "norm"},         {"norm", "norm"},
-        {"adam", "adam"},           {"begin", "commit"},        {"commit", "commit"},       {NULL, NULL}};
+        {"forward", "forward"}, {"backward", "backward"}, {"head", "head"},       {"read", "weights"},
+        {"upload", "weights"},  {"download", "weights"},  {"refresh", "weights"}, {"act-", "activations"},
+        {"grad-", "gradients"}, {"reduce", "norm"},       {"norm", "norm"},       {"adam", "adam"},
+        {"begin", "commit"},    {"written", "commit"},    {"commit", "commit"},   {NULL, NULL}};
     return color_of(pairs, kind);
 }
 
 static const char *buf_color(const char *kind) {
     static const char *const pairs[][2] = {
-        {"weights", "weights"},      {"optimizer state", "state"},  {"gradients", "gradients"},
-        {"activations", "activations"}, {"fp32 weights", "joined"}, {"workspace", "work"},
-        {"optimizer stream", "stage"}, {NULL, NULL}};
+        {"weights", "weights"},         {"optimizer state", "state"},   {"gradients", "gradients"},
+        {"activations", "activations"}, {"fp32 weights", "joined"},     {"workspace", "work"},
+        {"optimizer stream", "stage"},  {NULL, NULL}};
     return color_of(pairs, kind);
 }
 
@@ -88,6 +87,12 @@ static const char *cause_words(const struct ox_trace_head *head, uint32_t cause)
     default:
         return ox_trace_cause_name(head, cause);
     }
+}
+
+/* A part of a task of the optimizer: work, or what it waited for. */
+static const char *part_color(uint32_t part) {
+    static const char *const colors[OX_TRACE_PARTS_MAX] = {"reads", "adam", "writes", "copies"};
+    return colors[part];
 }
 
 static double share(uint64_t part, uint64_t whole) {
@@ -156,6 +161,11 @@ static uint32_t chain_by_kind(const struct page *p, struct part parts[PARTS_MAX]
         count = add_part(parts, count, (struct part){.name = kinds->text[kind], .color = kind_color(kinds->text[kind]),
                                                      .ns = p->typical->chain_kind_ns[kind]});
     }
+    for (uint32_t i = 0; i < p->head->names[OX_TRACE_PART_NAMES].count; i++) {
+        const uint32_t cause = OX_TRACE_CAUSE_PART + i;
+        count = add_part(parts, count, (struct part){.name = cause_words(p->head, cause), .color = part_color(i),
+                                                     .ns = p->typical->chain_ns[cause]});
+    }
     for (uint32_t cause = OX_TRACE_CAUSE_ISSUE; cause < OX_TRACE_CAUSE_COUNT; cause++) {
         count = add_part(parts, count, (struct part){.name = cause_words(p->head, cause),
                                                      .color = colors[cause - OX_TRACE_CAUSE_ISSUE],
@@ -164,22 +174,41 @@ static uint32_t chain_by_kind(const struct page *p, struct part parts[PARTS_MAX]
     return count;
 }
 
+/* What holds a lane up most, of all that is not its own end; OX_TRACE_CAUSE_COUNT: nothing. */
+static uint32_t worst_cause(const struct ox_trace_analysis *a, uint32_t lane) {
+    uint32_t worst = OX_TRACE_CAUSE_COUNT;
+    uint64_t most = 0;
+    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_DONE; cause++) {
+        if (a->held_ns[lane][cause] > most) {
+            most = a->held_ns[lane][cause];
+            worst = cause;
+        }
+    }
+    return worst;
+}
+
 static void put_lead(struct page *p) {
     struct part parts[PARTS_MAX];
     char time[OX_TRACE_TIME_BYTES];
-    const uint32_t count = chain_by_lane(p, parts);
-    const uint64_t wall_ns = p->typical->wall_ns;
-    fprintf(p->out, "<p class=\"lead\">A step takes <b>%s</b>. Its longest chain of tasks is ", time_of(wall_ns, time));
-    for (uint32_t i = 0; i < count && i < 3; i++) {
-        fprintf(p->out, "%s<b>%.0f&nbsp;%%</b> %s", i == 0 ? "" : i + 1 < count && i < 2 ? ", " : " and ",
-                share(parts[i].ns, wall_ns), parts[i].name);
+    const struct ox_trace_analysis *const a = p->typical;
+    const struct ox_trace_names *const lanes = &p->head->names[OX_TRACE_LANES];
+    const uint32_t count = chain_by_lane(p, parts), worst = worst_cause(a, 0);
+    fprintf(p->out, "<p class=\"lead\">A step takes <b>%s</b>", time_of(a->wall_ns, time));
+    if (count > 0) {
+        fprintf(p->out, " and is bound by <b class=\"mark\">%s</b>: %.0f&nbsp;%% of its longest chain of tasks",
+                parts[0].name, share(parts[0].ns, a->wall_ns));
     }
-    uint32_t busiest = 0;
-    for (uint32_t lane = 0; lane < p->head->names[OX_TRACE_LANES].count; lane++) {
-        busiest = p->typical->busy_ns[lane] > p->typical->busy_ns[busiest] ? lane : busiest;
+    for (uint32_t i = 1; i < count && i < 3 && share(parts[i].ns, a->wall_ns) >= 1; i++) {
+        fprintf(p->out, "%s%s %.0f&nbsp;%%", i == 1 ? "; then " : " and ", parts[i].name,
+                share(parts[i].ns, a->wall_ns));
     }
-    fprintf(p->out, "; the busiest lane, %s, works %.0f&nbsp;%% of the time.</p>\n",
-            p->head->names[OX_TRACE_LANES].text[busiest], share(p->typical->busy_ns[busiest], wall_ns));
+    fprintf(p->out, ". The lane %s works <b>%.0f&nbsp;%%</b> of the time", lanes->text[0],
+            share(a->busy_ns[0], a->wall_ns));
+    if (worst < OX_TRACE_CAUSE_COUNT && share(a->held_ns[0][worst], a->wall_ns) >= 1) {
+        fprintf(p->out, " and waits most for %s, %.0f&nbsp;%%", cause_words(p->head, worst),
+                share(a->held_ns[0][worst], a->wall_ns));
+    }
+    fputs(".</p>\n", p->out);
 }
 
 static void put_facts(struct page *p) {
@@ -255,11 +284,13 @@ static void put_timeline(struct page *p) {
     static const char *const kinds[][2] = {
         {"forward", "forward"}, {"backward", "backward"}, {"head and loss", "head"}, {"weights", "weights"},
         {"activations", "activations"}, {"gradients", "gradients"}, {"norm", "norm"}, {"optimizer", "adam"},
-        {"commit", "commit"}, {"other", "other"}, {NULL, NULL}};
+        {"commit", "commit"}, {"other", "other"}, {"reads of the optimizer", "reads"},
+        {"its writes", "writes"}, {NULL, NULL}};
     fputs("<section class=\"script\"><h2>A step, task by task</h2>\n"
           "<p class=\"note\">Choose a step by its bar. Each row is a lane: its tasks run one after another. Underlined "
           "tasks are the longest chain; a selected task shows what it depends on, with a solid line to what it waited "
-          "for last.", p->out);
+          "for last. A bar on top of a task of the optimizer shows what its time was: reads waited for, work, writes "
+          "waited for. Rows at the bottom are what its chunks moved meanwhile.", p->out);
     if (ox_trace_is_predicted(p->head)) {
         fputs(" The thin row below a lane is what was predicted.", p->out);
     }
@@ -333,6 +364,34 @@ static void put_bytes_row(struct page *p, uint32_t kind, uint64_t measured[], ui
     fprintf(p->out, "<td class=\"%s\">%s</td></tr>\n", same ? "good" : "bad", same ? "equal" : "differs");
 }
 
+/* What the optimizer's chunks moved, while anything was in flight. */
+static void put_flows(struct page *p) {
+    const struct ox_trace_names *const links = &p->head->names[OX_TRACE_LINKS];
+    uint64_t bytes[OX_TRACE_LINKS_MAX] = {0}, ns[OX_TRACE_LINKS_MAX] = {0};
+    for (uint32_t i = 0; i < p->step->flow_count; i++) {
+        const struct ox_trace_record *const flow = p->step->flows[i];
+        const uint64_t span_ns = flow->ended_ns - flow->started_ns;
+        bytes[flow->link] += flow->bytes;
+        ns[flow->link] += span_ns - ox_min_u64(flow->waited_ns, span_ns);
+    }
+    if (p->step->flow_count == 0) {
+        return;
+    }
+    fputs("<h3>Of them, the optimizer's chunks</h3>\n<div class=\"scroll\"><table><thead><tr><th></th><th>bytes</th>"
+          "<th>in flight for</th><th>of the step</th><th>GB/s meanwhile</th></tr></thead><tbody>\n", p->out);
+    for (uint32_t link = 0; link < links->count; link++) {
+        if (ns[link] == 0) {
+            continue;
+        }
+        fprintf(p->out, "<tr><th>%s</th>", links->text[link]);
+        size_cell(p, bytes[link]);
+        time_cell(p, ns[link]);
+        fprintf(p->out, "<td>%.1f&nbsp;%%</td><td>%.2f</td></tr>\n", share(ns[link], p->typical->wall_ns),
+                (double)bytes[link] / (double)ns[link]);
+    }
+    fputs("</tbody></table></div>\n", p->out);
+}
+
 static void put_bytes(struct page *p) {
     const struct ox_trace_names *const links = &p->head->names[OX_TRACE_LINKS];
     uint64_t measured[OX_TRACE_LINKS_MAX] = {0}, planned[OX_TRACE_LINKS_MAX] = {0};
@@ -358,7 +417,9 @@ static void put_bytes(struct page *p) {
     for (uint32_t link = 0; link < links->count; link++) {
         fprintf(p->out, "<td>%.3f</td><td></td>", (double)measured[link] / (double)p->typical->wall_ns);
     }
-    fputs("<td></td></tr></tbody></table></div></section>\n", p->out);
+    fputs("<td></td></tr></tbody></table></div>\n", p->out);
+    put_flows(p);
+    fputs("</section>\n", p->out);
 }
 
 static void put_waits(struct page *p) {
@@ -396,6 +457,19 @@ static void put_waits(struct page *p) {
     fputs("</tbody></table></div></section>\n", p->out);
 }
 
+/* What the time of tasks of the optimizer was. */
+static void put_part_rows(struct page *p, uint32_t kind) {
+    const struct ox_trace_names *const names = &p->head->names[OX_TRACE_PART_NAMES];
+    for (uint32_t i = 0; i < names->count; i++) {
+        if (p->typical->kind_part_ns[kind][i] > 0) {
+            fprintf(p->out, "<tr class=\"part\"><th><i style=\"background:var(--%s)\"></i>%s</th><td></td>",
+                    part_color(i), names->text[i]);
+            time_cell(p, p->typical->kind_part_ns[kind][i]);
+            fputs("</tr>\n", p->out);
+        }
+    }
+}
+
 static void put_kinds(struct page *p) {
     const bool predicted = ox_trace_is_predicted(p->head);
     fprintf(p->out, "<section><h2>Tasks by kind%s</h2>\n", predicted ? ", predicted beside measured" : "");
@@ -428,6 +502,7 @@ static void put_kinds(struct page *p) {
             fprintf(p->out, ns > 0 ? "<td>%+.0f&nbsp;%%</td>" : "<td></td>", 100 * (seconds * 1e9 / (double)ns - 1));
         }
         fputs("</tr>\n", p->out);
+        put_part_rows(p, kind);
     }
     fputs("</tbody></table></div></section>\n", p->out);
 }
@@ -435,14 +510,7 @@ static void put_kinds(struct page *p) {
 static void put_step_row(struct page *p, uint32_t idx) {
     const struct ox_trace_analysis *const a = &p->report->analyses[idx];
     const struct ox_trace_step *const step = ox_trace_report_step(p->report, idx);
-    uint64_t most = 0;
-    uint32_t worst = OX_TRACE_CAUSE_COUNT;
-    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_DONE; cause++) { /* of the first lane: compute */
-        if (a->held_ns[0][cause] > most) {
-            most = a->held_ns[0][cause];
-            worst = cause;
-        }
-    }
+    const uint32_t worst = worst_cause(a, 0); /* of the first lane: compute */
     fprintf(p->out, "<tr%s><th>%" PRIu64 "</th>", idx == p->report->typical ? " class=\"typical\"" : "", step->step);
     time_cell(p, a->wall_ns);
     if (ox_trace_is_predicted(p->head)) {
@@ -450,7 +518,8 @@ static void put_step_row(struct page *p, uint32_t idx) {
     }
     fprintf(p->out, "<td>%.1f&nbsp;%%</td>", share(a->busy_ns[0], a->wall_ns));
     if (worst < OX_TRACE_CAUSE_COUNT) {
-        fprintf(p->out, "<td>%s, %.1f&nbsp;%%</td>", cause_words(p->head, worst), share(most, a->wall_ns));
+        fprintf(p->out, "<td>%s, %.1f&nbsp;%%</td>", cause_words(p->head, worst),
+                share(a->held_ns[0][worst], a->wall_ns));
     } else {
         fputs("<td></td>", p->out);
     }
@@ -470,6 +539,54 @@ static void put_steps(struct page *p) {
         put_step_row(p, i);
     }
     fputs("</tbody></table></div></details></section>\n", p->out);
+}
+
+enum { SPANS_DRAWN_MAX = 2000 };
+
+/* A row of the run's time for each kind of span, and what they took together. */
+static void put_span_row(struct page *p, uint32_t span, uint64_t begin_ns, uint64_t all_ns) {
+    const struct ox_trace_steps *const steps = p->report->steps;
+    uint64_t ns = 0;
+    uint32_t count = 0;
+    fprintf(p->out, "<tr><th>%s</th><td class=\"strip\"><div>", p->head->names[OX_TRACE_SPANS].text[span]);
+    for (uint32_t i = 0; i < steps->count; i++) {
+        const struct ox_trace_step *const step = &steps->steps[i];
+        if (step->span != span) {
+            continue;
+        }
+        ns += step->end_ns - step->begin_ns;
+        if (count++ < SPANS_DRAWN_MAX) {
+            fprintf(p->out, "<i style=\"left:%.3f%%;width:%.3f%%;background:var(--span-%u)\"></i>",
+                    share(step->begin_ns - begin_ns, all_ns), share(step->end_ns - step->begin_ns, all_ns), span % 5);
+        }
+    }
+    fprintf(p->out, "</div></td><td>%u</td>", count);
+    time_cell(p, ns);
+    time_cell(p, count > 0 ? ns / count : 0);
+    fprintf(p->out, "<td>%.1f&nbsp;%%</td></tr>\n", share(ns, all_ns));
+}
+
+static void put_spans(struct page *p) {
+    const struct ox_trace_steps *const steps = p->report->steps;
+    bool used[OX_TRACE_SPANS_MAX] = {0};
+    uint64_t begin_ns = UINT64_MAX, end_ns = 0;
+    char time[OX_TRACE_TIME_BYTES];
+    for (uint32_t i = 0; i < steps->count; i++) {
+        used[steps->steps[i].span] = true;
+        begin_ns = ox_min_u64(begin_ns, steps->steps[i].begin_ns);
+        end_ns = ox_max_u64(end_ns, steps->steps[i].end_ns);
+    }
+    fprintf(p->out, "<section><h2>The run, and what came between its steps</h2>\n<p class=\"note\">%s were recorded. "
+            "An update is that of the last step where none follows it, as before a save; a save may be written while "
+            "steps go on. What is in no row passed outside: data, reports, loading.</p>\n<div class=\"scroll\"><table "
+            "class=\"run\"><thead><tr><th></th><th>when</th><th>times</th><th>together</th><th>each</th><th>of the time"
+            "</th></tr></thead><tbody>\n", time_of(end_ns - begin_ns, time));
+    for (uint32_t span = 0; span < p->head->names[OX_TRACE_SPANS].count; span++) {
+        if (used[span]) {
+            put_span_row(p, span, begin_ns, end_ns - begin_ns);
+        }
+    }
+    fputs("</tbody></table></div></section>\n", p->out);
 }
 
 static void put_wear(struct page *p) {
@@ -547,6 +664,30 @@ static enum ox_status put_step_memory(struct page *p, const struct ox_trace_step
     return status;
 }
 
+/* Parts by task, and flows. */
+static void put_step_insides(struct page *p, const struct ox_trace_step *step) {
+    const char *comma = "";
+    fputs("],\"parts\":{", p->out);
+    for (uint32_t i = 0; i < p->head->plans[step->plan].task_count; i++) {
+        if (step->parts[i] != NULL) {
+            fprintf(p->out, "%s\"%u\":[", comma, i);
+            for (int part = 0; part < OX_TRACE_PARTS_MAX; part++) {
+                fprintf(p->out, "%s%" PRIu64, part > 0 ? "," : "", step->parts[i]->parts_ns[part]);
+            }
+            fputc(']', p->out);
+            comma = ",";
+        }
+    }
+    fputs("},\"flows\":[", p->out);
+    for (uint32_t i = 0; i < step->flow_count; i++) {
+        const struct ox_trace_record *const flow = step->flows[i];
+        const int64_t begin = (int64_t)step->begin_ns;
+        fprintf(p->out, "%s[%u,%" PRId64 ",%" PRId64 ",%u,%" PRIu64 ",%" PRIu64 "]", i > 0 ? "," : "", flow->link,
+                (int64_t)flow->started_ns - begin, (int64_t)flow->ended_ns - begin, flow->unit_idx, flow->bytes,
+                flow->waited_ns);
+    }
+}
+
 static enum ox_status put_step(struct page *p, const struct ox_trace_step *step) {
     const uint32_t task_count = p->head->plans[OX_TRACE_TRAIN].task_count;
     enum ox_status status = OX_OK;
@@ -557,6 +698,7 @@ static enum ox_status put_step(struct page *p, const struct ox_trace_step *step)
         fprintf(p->out, "%s%" PRId64 ",%" PRId64 ",%" PRId64, i > 0 ? "," : "", (int64_t)task->queued_ns - begin,
                 (int64_t)task->started_ns - begin, (int64_t)task->ended_ns - begin);
     }
+    put_step_insides(p, step);
     fputs("],\"mem\":[", p->out);
     for (uint32_t tier = 0; tier < p->head->names[OX_TRACE_TIERS].count && status == OX_OK; tier++) {
         fputs(tier > 0 ? "," : "", p->out);
@@ -580,6 +722,8 @@ static enum ox_status put_data(struct page *p) {
     put_names(p, "bufs", OX_TRACE_BUFS, NULL);
     put_names(p, "bufColors", OX_TRACE_BUFS, buf_color);
     put_names(p, "tiers", OX_TRACE_TIERS, NULL);
+    put_names(p, "links", OX_TRACE_LINKS, NULL);
+    put_names(p, "parts", OX_TRACE_PART_NAMES, NULL);
     fputs("\"peak\":[", p->out);
     for (uint32_t tier = 0; tier < p->head->names[OX_TRACE_TIERS].count; tier++) {
         fprintf(p->out, "%s%" PRIu64, tier > 0 ? "," : "", p->head->plans[OX_TRACE_TRAIN].peak_bytes[tier]);
@@ -618,6 +762,7 @@ enum ox_status ox_trace_report_page(const struct ox_trace_report *report, FILE *
     put_waits(&page);
     put_bytes(&page);
     put_kinds(&page);
+    put_spans(&page);
     put_steps(&page);
     put_wear(&page);
     fputs("<footer>Written by <code>offload trace report</code>. Figures without a step are those of the step of "

@@ -5,7 +5,7 @@
   const byId = (id) => document.getElementById(id);
   document.documentElement.classList.add('has-script');
   const lanesCanvas = byId('lanes'), tip = byId('tip'), detail = byId('task');
-  const GUTTER = 96, AXIS = 26, ROW = 30, SHADOW = 7, GAP = 8;
+  const GUTTER = 112, AXIS = 26, ROW = 30, SHADOW = 7, GAP = 8, STRIP = 6;
   const predicted = data.plan.pb.some((_, i) => data.plan.ps[i] > 0);
   let step = data.steps[data.typical], from = 0, until = step.wall, selected = -1, hovered = -1;
 
@@ -92,7 +92,13 @@
   const rowOf = data.lanes.map(() => -1);
   const shownLanes = data.lanes.map((_, i) => i).filter((lane) => data.plan.lane.includes(lane));
   shownLanes.forEach((lane, row) => { rowOf[lane] = row; });
-  const lanesHeight = rowTop(shownLanes.length) + 2;
+  // Below the lanes: what the optimizer's chunks moved, a row for each link.
+  const flowLinks = data.links.map((_, i) => i).filter((link) => data.steps.some((s) => s.flows.some((f) => f[0] === link)));
+  const flowTop = (link) => rowTop(shownLanes.length + flowLinks.indexOf(link));
+  const lanesHeight = rowTop(shownLanes.length + flowLinks.length) + 2;
+  const partColors = ['reads', 'adam', 'writes', 'copies'];
+  const flowColor = (link) => palette[data.links[link].includes('write') ? 'writes' : 'reads'];
+  const rate = (flow) => flow[2] > flow[1] ? (flow[4] / (flow[2] - flow[1])).toFixed(2) + ' GB/s' : '';
 
   const drawTask = (g, width, i, top) => {
     const x0 = Math.max(GUTTER, toX(started(i), width)), x1 = Math.min(width, toX(ended(i), width));
@@ -101,6 +107,17 @@
     g.globalAlpha = selected >= 0 && selected !== i && !data.plan.deps[selected].includes(i) ? 0.45 : 1;
     g.fillStyle = kindColor(i);
     g.fillRect(x0, top, w > 3 ? w - 0.75 : w, ROW);
+    const parts = step.parts[i], whole = parts ? parts.reduce((a, b) => a + b, 0) : 0;
+    if (whole > 0 && w > 4) {
+      let x = toX(started(i), width);
+      g.fillStyle = palette.card; g.fillRect(x0, top, w, STRIP + 1);
+      parts.forEach((ns, part) => {
+        const next = x + ns / whole * (toX(ended(i), width) - toX(started(i), width));
+        g.fillStyle = palette[partColors[part]];
+        if (next > x0 && x < x1) g.fillRect(Math.max(x, x0), top, Math.min(next, x1) - Math.max(x, x0), STRIP);
+        x = next;
+      });
+    }
     if (chain.has(i) && w > 2) { g.fillStyle = palette.ink; g.fillRect(x0, top + ROW - 3, w > 3 ? w - 0.75 : w, 3); }
     const unit = data.plan.unit[i] === NONE ? '' : String(data.plan.unit[i]);
     const text = w > 130 ? label(i) : w > 18 && unit !== '' ? unit : '';
@@ -126,6 +143,15 @@
     });
     g.setLineDash([]);
   };
+  const drawFlow = (g, width, flow) => {
+    const x0 = Math.max(GUTTER, toX(flow[1], width)), x1 = Math.min(width, toX(flow[2], width)), w = Math.max(1, x1 - x0);
+    if (x1 < GUTTER || x0 > width) return;
+    const top = flowTop(flow[0]) + 3, text = w > 86 ? flow[3] + ': ' + rate(flow) : w > 18 ? String(flow[3]) : '';
+    g.fillStyle = flowColor(flow[0]); g.fillRect(x0, top, w > 3 ? w - 0.75 : w, ROW - 6);
+    if (text !== '' && g.measureText(text).width < w - 4) {
+      g.fillStyle = palette.card; g.textAlign = 'center'; g.fillText(text, x0 + w / 2, top + (ROW - 6) / 2);
+    }
+  };
   const drawLanes = () => {
     const { g, width } = prepare(lanesCanvas, lanesHeight);
     drawAxis(g, width, lanesHeight, true);
@@ -140,9 +166,13 @@
         g.fillRect(x0, top + ROW + 2, Math.max(0.75, x1 - x0 - 0.5), SHADOW); g.globalAlpha = 1;
       }
     });
+    step.flows.forEach((flow) => drawFlow(g, width, flow));
     drawLinks(g, width);
     g.restore();
     g.textAlign = 'right';
+    flowLinks.forEach((link) => {
+      g.fillStyle = palette.soft; g.fillText('its ' + data.links[link], GUTTER - 12, flowTop(link) + ROW / 2);
+    });
     shownLanes.forEach((lane, row) => {
       g.fillStyle = palette.ink; g.fillText(data.lanes[lane], GUTTER - 12, rowTop(row) + ROW / 2);
     });
@@ -230,6 +260,10 @@
     if (last >= 0) {
       rows.push(['waited last for', link(last) + ', which ended ' + time(started(i) - ended(last)) + ' before']);
     }
+    if (step.parts[i]) {
+      rows.push(['of that', step.parts[i].map((part, k) => [part, data.parts[k]]).filter(([part]) => part > 0)
+        .map(([part, name]) => name + ' ' + time(part)).join(', ')]);
+    }
     rows.push(['depends on', data.plan.deps[i].map(link).join('; ') || 'nothing']);
     detail.innerHTML = '<b>' + label(i) + '</b> on ' + data.lanes[data.plan.lane[i]] +
       (chain.has(i) ? ', part of the longest chain' : '') +
@@ -280,6 +314,11 @@
     });
     return best;
   };
+  const flowUnder = (event) => {
+    const box = lanesCanvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    return step.flows.find((f) => x >= GUTTER && y >= flowTop(f[0]) && y <= flowTop(f[0]) + ROW &&
+      x >= toX(f[1], box.width) - 1 && x <= toX(f[2], box.width) + 1);
+  };
   let grip = null;
   lanesCanvas.addEventListener('pointerdown', (e) => {
     grip = { x: e.clientX, from, until, moved: false };
@@ -293,10 +332,14 @@
       if (grip.moved) show(grip.from - shift, grip.until - shift);
     }
     const i = grip && grip.moved ? -1 : under(e);
-    tip.style.display = i < 0 ? 'none' : 'block';
-    if (i >= 0) {
-      tip.textContent = label(i) + '\n' + time(ended(i) - started(i)) + ' on ' + data.lanes[data.plan.lane[i]] +
-        (data.plan.bytes[i] > 0 ? '\n' + size(data.plan.bytes[i]) : '');
+    const flow = i < 0 && !(grip && grip.moved) ? flowUnder(e) : undefined;
+    tip.style.display = i < 0 && !flow ? 'none' : 'block';
+    if (i >= 0 || flow) {
+      tip.textContent = flow
+        ? data.links[flow[0]] + ' of the optimizer, unit ' + flow[3] + '\n' + size(flow[4]) + ' in ' +
+          time(flow[2] - flow[1]) + ', ' + rate(flow) + (flow[5] > 0 ? '\nnothing in flight for ' + time(flow[5]) : '')
+        : label(i) + '\n' + time(ended(i) - started(i)) + ' on ' + data.lanes[data.plan.lane[i]] +
+          (data.plan.bytes[i] > 0 ? '\n' + size(data.plan.bytes[i]) : '');
       tip.style.left = Math.min(window.innerWidth - tip.offsetWidth - 8, e.clientX + 14) + 'px';
       tip.style.top = e.clientY + 16 + 'px';
     }
@@ -346,15 +389,17 @@
 
   // ---- beginning ---------------------------------------------------------------------------------
   const paint = () => {
-    const names = ['ink', 'soft', 'grid', 'card', 'bad', ...data.kindColors, ...data.bufColors];
+    const names = ['ink', 'soft', 'grid', 'card', 'bad', ...partColors, ...data.kindColors, ...data.bufColors];
     palette = Object.fromEntries(names.map((n) => [n, color(n)]));
     draw();
   };
-  const longest = Math.max(...data.steps.map((s) => s.wall));
+  // A step far longer than the others leaves them their height, and is told by its colour.
+  const longest = Math.min(Math.max(...data.steps.map((s) => s.wall)), 3 * data.steps[data.typical].wall);
   data.steps.forEach((s, i) => {
     const b = document.createElement('button');
     b.type = 'button';
-    b.style.height = Math.max(6, 100 * s.wall / longest) + '%';
+    b.style.height = Math.min(100, Math.max(6, 100 * s.wall / longest)) + '%';
+    b.classList.toggle('cut', s.wall > longest);
     b.title = 'step ' + s.n + ': ' + time(s.wall) + (i === data.typical ? ', of median length' : '');
     b.setAttribute('aria-label', b.title);
     b.addEventListener('click', () => pickStep(i));

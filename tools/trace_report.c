@@ -95,6 +95,19 @@ enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32
     return status;
 }
 
+double ox_trace_report_span(const struct ox_trace_report *report, uint32_t span, uint32_t *count) {
+    uint64_t ns = 0;
+    *count = 0;
+    for (uint32_t i = 0; i < report->steps->count; i++) {
+        const struct ox_trace_step *const step = &report->steps->steps[i];
+        if (step->span == span) {
+            ns += step->end_ns - step->begin_ns;
+            (*count)++;
+        }
+    }
+    return (double)ns * 1e-9;
+}
+
 /* The link whose name ends the way of writes to drives. */
 static uint64_t drive_bytes_written(const struct ox_trace_report *report) {
     for (uint32_t link = 0; link < report->head->names[OX_TRACE_LINKS].count; link++) {
@@ -184,11 +197,27 @@ static void text_bytes(const struct ox_trace_report *report, FILE *out) {
     }
 }
 
+static void text_spans(const struct ox_trace_report *report, FILE *out) {
+    const struct ox_trace_names *const spans = &report->head->names[OX_TRACE_SPANS];
+    char all[OX_TRACE_TIME_BYTES], each[OX_TRACE_TIME_BYTES];
+    fprintf(out, "\nrecorded             times    together        each\n");
+    for (uint32_t span = 0; span < spans->count; span++) {
+        uint32_t count = 0;
+        const double seconds = ox_trace_report_span(report, span, &count);
+        if (count > 0) {
+            fprintf(out, "  %-18s %5u  %10s  %10s\n", spans->text[span], count, ox_trace_time_text(seconds, all),
+                    ox_trace_time_text(seconds / count, each));
+        }
+    }
+}
+
 enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_analysis *const a = &report->analyses[report->typical];
     char time[OX_TRACE_TIME_BYTES], wear[OX_WEAR_TEXT_BYTES];
+    uint32_t step_count = 0;
+    ox_trace_report_span(report, OX_TRACE_SPAN_STEP, &step_count);
     fprintf(out, "%s\n%u whole steps of %u recorded; %" PRIu64 " records dropped, %" PRIu64 " torn\n",
-            report->head->title, report->shown_count, report->steps->count,
+            report->head->title, report->shown_count, step_count,
             report->steps->steps[report->steps->count - 1].dropped, report->trace->torn);
     fprintf(out, "step %" PRIu64 " is of median length: %s", typical_step(report)->step,
             ox_trace_time_text((double)a->wall_ns * 1e-9, time));
@@ -199,6 +228,7 @@ enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *
     text_chain(report, out);
     text_lanes(report, out);
     text_bytes(report, out);
+    text_spans(report, out);
     ox_trace_report_wear(report, wear);
     if (wear[0] != '\0') {
         fprintf(out, "\n%s %s\n", report->head->drive_count == 1 ? "the drive" : "each drive", wear);
@@ -245,16 +275,30 @@ static json_t *step_json(const struct ox_trace_report *report, uint32_t idx) {
                      causes_json(head, a->chain_ns), "lanes", lanes, "bytes", links);
 }
 
+static json_t *spans_json(const struct ox_trace_report *report) {
+    const struct ox_trace_names *const spans = &report->head->names[OX_TRACE_SPANS];
+    json_t *const object = json_object();
+    for (uint32_t span = 0; span < spans->count; span++) {
+        uint32_t count = 0;
+        const double seconds = ox_trace_report_span(report, span, &count);
+        if (count > 0) {
+            json_object_set_new(object, spans->text[span],
+                                json_pack("{s:I, s:f}", "count", (json_int_t)count, "seconds", seconds));
+        }
+    }
+    return object;
+}
+
 enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *out) {
     json_t *const steps = json_array();
     for (uint32_t i = 0; i < report->shown_count; i++) {
         json_array_append_new(steps, step_json(report, i));
     }
     json_t *const json = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:o}", "title", report->head->title, "typical_step",
+        "{s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "title", report->head->title, "typical_step",
         (json_int_t)typical_step(report)->step, "records", (json_int_t)report->trace->count, "dropped",
         (json_int_t)report->steps->steps[report->steps->count - 1].dropped, "torn", (json_int_t)report->trace->torn,
-        "steps", steps);
+        "spans", spans_json(report), "steps", steps);
     const int written = json == NULL ? -1 : json_dumpf(json, out, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(json);
     fprintf(out, "\n");

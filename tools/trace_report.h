@@ -31,6 +31,8 @@ const struct ox_trace_step *ox_trace_report_step(const struct ox_trace_report *r
 uint64_t ox_trace_report_bytes(const struct ox_trace_report *report, uint32_t link, uint64_t *planned);
 /* Most that the plan's buffers of a tier held together in the typical step. */
 OX_MUST enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32_t tier, uint64_t *bytes);
+/* Seconds of all spans of a kind, and how many there are. */
+double ox_trace_report_span(const struct ox_trace_report *report, uint32_t span, uint32_t *count);
 /* A line on what the drives take; "" without drives. `text` has OX_WEAR_TEXT_BYTES. */
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text);
 /* "312 ms", "4.2 s"; `text` has OX_TRACE_TIME_BYTES. */

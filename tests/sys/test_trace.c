@@ -187,6 +187,53 @@ static void test_small_ring(const char *run) {
     ox_trace_close(&trace);
 }
 
+/* What is made of a trace that ends anywhere: all whole steps before the cut. */
+static void check_cut(const char *path, uint64_t bytes, uint32_t *whole_count) {
+    struct ox_trace *trace = NULL;
+    struct ox_trace_steps *steps = NULL;
+    static struct ox_trace_analysis analysis;
+    CHECK(truncate(path, (off_t)bytes) == 0);
+    REQUIRE_OK(ox_trace_open(path, 0, &trace));
+    REQUIRE_OK(ox_trace_steps_open(trace, &steps));
+    CHECK(trace->torn <= 1 && steps->whole_count <= *whole_count);
+    for (uint32_t i = 0; i < steps->count; i++) {
+        REQUIRE_OK(ox_trace_analyze(trace->head, &steps->steps[i], &analysis));
+    }
+    *whole_count = steps->whole_count;
+    ox_trace_steps_close(&steps);
+    ox_trace_close(&trace);
+}
+
+static void test_cut(const char *run) {
+    char path[SYS_PATH_BYTES + 16], cut[SYS_PATH_BYTES], words[SYS_PATH_BYTES * 3], page[SYS_PATH_BYTES];
+    char *data = NULL;
+    size_t bytes = 0;
+    struct ox_trace *trace = NULL;
+    snprintf(path, sizeof path, "%s/trace.bin", run);
+    REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &data, &bytes));
+    REQUIRE_OK(ox_trace_open(path, 0, &trace));
+    const uint64_t head_bytes = bytes - trace->count * OX_TRACE_RECORD_BYTES;
+    ox_trace_close(&trace);
+    FILE *const out = fopen(sys_path(cut, "cut.bin"), "w");
+    CHECK(out != NULL && fwrite(data, 1, bytes, out) == bytes && fclose(out) == 0);
+    free(data);
+    uint32_t whole_count = STEPS;
+    bool reported = false;
+    for (uint64_t at = bytes; at > bytes - 3 * OX_TRACE_RECORD_BYTES; at--) {
+        check_cut(cut, at, &whole_count);
+    }
+    for (uint64_t at = bytes - 4 * OX_TRACE_RECORD_BYTES; at > head_bytes + 5000; at -= 4999) {
+        check_cut(cut, at, &whole_count);
+        if (whole_count == 2 && !reported) {
+            snprintf(words, sizeof words, "report %s --output %s", cut, sys_path(page, "cut.html"));
+            tell("trace", words);
+            told("2 whole steps");
+            reported = true;
+        }
+    }
+    CHECK(whole_count == 0 && reported);
+}
+
 /* ---- what is told ------------------------------------------------------------------------------------- */
 
 static void test_report(const char *run) {
@@ -208,6 +255,7 @@ static void test_report(const char *run) {
     CHECK(strncmp(html, "<!doctype html>", 15) == 0 && strstr(html, "</html>") != NULL);
     CHECK(strstr(html, "http://") == NULL && strstr(html, "https://") == NULL && strstr(html, " src=") == NULL);
     CHECK(strstr(html, "differs</td>") == NULL && strstr(html, "<th>nvme.read</th>") != NULL);
+    CHECK(strstr(html, "is bound by") != NULL && strstr(html, "<th>evaluation</th>") != NULL);
     free(html);
 }
 
@@ -317,6 +365,7 @@ int main(void) {
     train(run, STEPS, "--eval-steps 0 --trace on");
     test_report(run);
     test_export(run);
+    test_cut(run);
     test_refusals(run);
     test_top(run);
     test_terminal(run, false);

@@ -50,6 +50,10 @@ static const char behind[] = "<script>\n"
     "        later(() => {\n"
     "          say('whole', text('range') === whole || document.querySelectorAll('#steps button').length > 1);\n"
     "          say('dark', getComputedStyle(document.body).backgroundColor !== 'rgb(247, 247, 245)');\n"
+    "          const flows = JSON.parse(text('data')).steps.some((s) => s.flows.length > 1 &&\n"
+    "            Object.keys(s.parts).length > 1 && s.flows.every((f) => f[1] <= f[2] && f[4] > 0));\n"
+    "          say('insides', flows && document.querySelectorAll('tr.part').length > 1);\n"
+    "          say('spans', document.querySelectorAll('table.run tbody tr').length > 2);\n"
     "          say('tables', document.querySelectorAll('tbody tr').length > 20);\n"
     "          say('faults', JSON.stringify(window.faults));\n"
     "          const result = document.createElement('pre');\n"
@@ -140,7 +144,8 @@ static void browse(const char *browser, const char *page, bool dark, const char 
 
 static void check_page(const char *browser, const char *page, bool dark) {
     static const char *const expected[] = {"drawn=true", "memory=true", "zoomed=true", "moved=true", "selected=true",
-                                           "next=true", "none=true", "whole=true", "tables=true", "faults=[]"};
+                                           "next=true", "none=true", "whole=true", "insides=true", "spans=true",
+                                           "tables=true", "faults=[]"};
     char path[SYS_PATH_BYTES], *dom = NULL;
     size_t bytes = 0;
     browse(browser, page, dark, sys_path(path, "dom.html"));
