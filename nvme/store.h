@@ -83,9 +83,9 @@ uint64_t ox_store_fixed_bytes(uint32_t extent_count);
  * config: extents, spool_bytes, bytes_max and their counts, speeds, generations. */
 OX_MUST enum ox_status ox_store_fits(const struct ox_store_config *config);
 
-/* The extents of state by their sums. True where there is so much room that ox_store_fits would find it wherever extents
- * come to lie, which is all there is to know of most stores and takes no list of extents; false says nothing. Uses of
- * config: those of ox_store_fits but the extents. */
+/* The extents of state by their sums. True where there is so much room that ox_store_fits would find it wherever
+ * extents come to lie, which is all there is to know of most stores and takes no list of extents; false says nothing.
+ * Uses of config: those of ox_store_fits but the extents. */
 struct ox_store_sums {
     uint64_t bytes, extent_bytes_max;
     uint32_t extent_count;

@@ -219,20 +219,34 @@ static void stay_in_memory(struct ox_search *s) {
     }
 }
 
-static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
-    s->in->placement = candidate->placement;
-    ox_search_farthest_homes(s);
-    ox_search_build(s);
+static void fill(struct ox_search *s, const struct ox_candidate *candidate) {
     if (!s->in->budget.unified && candidate->device_weights) {
         fill_tier(s, candidate, OX_TIER_DEVICE);
     }
     fill_tier(s, candidate, OX_TIER_HOST);
+}
+
+static void begin_fit(struct ox_search *s, const struct ox_candidate *candidate) {
+    s->in->placement = candidate->placement;
+    ox_search_farthest_homes(s);
+    ox_search_build(s);
+}
+
+/* Whether it fits is asked of all that is spooled too: a gradient that has come home may leave others that are harder
+ * to cut. */
+static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
+    begin_fit(s, candidate);
+    fill(s, candidate);
     stay_in_memory(s);
+    if (ox_search_over_all(s) == 0 && !drives_hold(s)) {
+        begin_fit(s, candidate);
+        stay_in_memory(s);
+    }
     /* Short of nothing but a good cut: the nearest of all that do not fit. */
     const uint64_t over_bytes = ox_search_over_all(s), short_bytes = over_bytes > 0 ? over_bytes : !drives_hold(s);
     if (short_bytes > 0 && short_bytes < s->nearest_short) {
         s->nearest_short = short_bytes;
-        s->nearest = s->in->placement;
+        s->nearest = candidate->placement;
     }
     return short_bytes == 0;
 }
