@@ -14,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 
+static const double OTHERS_MOST = 0.1;
+
 /* What `offload doctor` says of the machine. */
 static const char *item(const struct ox_doctor *doctor, const char *name) {
     for (uint32_t i = 0; i < doctor->count; i++) {
@@ -148,6 +150,19 @@ static void fill_drive(const struct ox_bench *bench, uint32_t idx, struct ox_mac
     out->flush_seconds = ox_bench_value(bench, "nvme%" PRIu32 ".flush.%s", idx, drive->backend);
 }
 
+/* A profile is as good as the quiet in which it was measured; of drives the kernel's own threads count as others. */
+static void warn_of_others(const struct ox_bench *bench, const char *path) {
+    static const char *const parts[] = {"nvme0", "adam", "copy", "gemm"};
+    double most = 0.0;
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        most = fmax(most, ox_bench_value(bench, "%s.other_processes", parts[i]));
+    }
+    if (most > OTHERS_MOST) {
+        ox_bench_note(bench, "%s: other processes took %.0f %% of the processors in a part of this, so predictions from "
+                      "it will be too slow; measure again when the machine is quiet", path, 100.0 * most);
+    }
+}
+
 static void fill_name(char *out, size_t room) {
     struct ox_doctor *const doctor = calloc(1, sizeof *doctor);
     if (doctor != NULL) {
@@ -173,6 +188,7 @@ enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *
         fill_drive(bench, i, &machine.drives[i]);
     }
     machine.task_seconds = ox_bench_value(bench, "lane.task");
+    warn_of_others(bench, path);
     json_t *const measured = measured_json(bench, isa);
     return measured == NULL ? ox_fail(OX_E_NOMEM, "%s: the profile could not be put together: no memory, or a name in "
                                       "it is not UTF-8", path)
