@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 
+#include <stddef.h>
 #include <string.h>
 
 enum { FLAG_BYTES = 96, OPTIONS_MAX = 128 };
@@ -72,7 +73,9 @@ static enum ox_status find_option(const struct arguments *a, const char *argumen
 
 static enum ox_status mark_seen(struct arguments *a, const struct ox_option *option) {
     uint32_t count = 0;
-    bool *const seen = &a->seen[option - ox_options(&count)];
+    const ptrdiff_t at = option - ox_options(&count);
+    OX_ASSERT(at >= 0 && at < OPTIONS_MAX);
+    bool *const seen = &a->seen[at];
     if (ox_option_is_list(option)) {
         if (!*seen) { /* flags replace the list of the file */
             *(option->type == OX_OPT_NVME ? &a->config->nvme_count : &a->config->data_count) = 0;
