@@ -23,10 +23,6 @@ static uint32_t unit_count(const struct ox_engine *engine) {
     return engine->plan->table.unit_count;
 }
 
-static bool is_early(const struct ox_engine *engine, uint32_t unit_idx) {
-    return unit_idx + engine->plan->input.placement.early_units >= unit_count(engine);
-}
-
 void ox_overlap_begin_step(struct ox_engine *engine) {
     struct ox_step_state *const step = &engine->step;
     OX_ASSERT(!step->input->in_memory || ox_plan_may_stay_in_memory(&engine->plan->input));
@@ -147,7 +143,7 @@ void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COU
     const bool in_memory = after ? step->input->in_memory : step->pending_in_memory;
     memcpy(out, step->plan->traffic, sizeof step->plan->traffic);
     for (uint32_t i = 0; i < unit_count(engine) && step->plan->kind != OX_PLAN_EVAL; i++) {
-        const bool early = !after && is_early(engine, i), due = after || engine->due_now[i];
+        const bool early = !after && ox_plan_is_early(&engine->plan->input, i), due = after || engine->due_now[i];
         add_work(engine, i, (struct ox_adam_work){.updates = !early, .grad_at_rest = true}, false, out);
         add_work(engine, i, (struct ox_adam_work){.updates = due, .grad_at_rest = true, .in_memory = in_memory,
                                                   .from_store = step->from_store}, true, out);
@@ -212,7 +208,7 @@ static void leave_pending(struct ox_engine *engine) {
         memcpy(pending->meta, step->input->meta, pending->meta_bytes);
     }
     for (uint32_t i = 0; i < unit_count(engine); i++) {
-        engine->unit_due[i] = again || !step->speculates || !is_early(engine, i);
+        engine->unit_due[i] = again || !step->speculates || !ox_plan_is_early(&engine->plan->input, i);
     }
     engine->weights_step = pending->step;
 }

@@ -186,6 +186,11 @@ struct ox_plan_input {
     const struct ox_shard_table *table; /* with the homes of every unit */
 };
 
+/* Whether, where steps overlap, a unit's optimizer runs in the backward of its own step. */
+static inline bool ox_plan_is_early(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return unit_idx + input->placement.early_units >= input->model.unit_count;
+}
+
 struct ox_plan {
     enum ox_plan_kind kind;
     struct ox_task *tasks;

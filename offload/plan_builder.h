@@ -115,8 +115,7 @@ void ox_build_optimizer(struct ox_builder *b);
 
 /* True for the units whose optimizer runs in the backward of its own step. */
 static inline bool is_early(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->before && unit_idx < b->plan->unit_count &&
-           unit_idx + b->in->placement.early_units >= b->plan->unit_count;
+    return b->before && unit_idx < b->plan->unit_count && ox_plan_is_early(b->in, unit_idx);
 }
 
 #endif

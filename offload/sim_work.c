@@ -250,8 +250,7 @@ static struct stream stream_of(const struct pricing *p) {
 
 /* In a step as most are, what ran early in the step before is only fetched. */
 static bool updates(const struct pricing *p) {
-    const struct ox_plan_input *const in = p->setup->input;
-    return !p->task->before || p->task->unit_idx + in->placement.early_units < in->model.unit_count;
+    return !p->task->before || !ox_plan_is_early(p->setup->input, p->task->unit_idx);
 }
 
 /* A drive gives its rates to many requests at a time; each then takes longer than it would alone. Measured on a virtual
