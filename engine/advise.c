@@ -81,9 +81,9 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
     if (status == OX_OK) {
         const double tokens = (double)v.config.micro_batches / input->config->micro_batches;
         /* With more memory the plan of now fits too, should the search have missed it. */
-        const bool as_now = kind != OX_ADVICE_TOKENS && now->step.seconds < then.step.seconds;
-        const double seconds = as_now ? now->step.seconds : then.step.seconds;
-        *out = (struct ox_advice){.known = true, .seconds = seconds, .speedup = tokens * now->step.seconds / seconds};
+        const bool as_now = kind != OX_ADVICE_TOKENS && now->mean_seconds < then.mean_seconds;
+        const double seconds = as_now ? now->mean_seconds : then.mean_seconds;
+        *out = (struct ox_advice){.known = true, .seconds = seconds, .speedup = tokens * now->mean_seconds / seconds};
     }
     ox_engine_plan_close(&plan);
     return none ? OX_OK : status;

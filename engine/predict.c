@@ -78,11 +78,11 @@ static struct ox_sim_setup setup_of(const struct ox_predict_input *input) {
     return setup;
 }
 
-/* A step that commits; and where some may stay in memory one that does. */
+/* A step that commits; and where some may stay in memory one that does, and what they take on average. */
 static void simulate(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
                      struct ox_prediction *out) {
     ox_sim_run(sim, input->plan->train, &setup, &out->step);
-    out->persist_seconds = out->step.seconds;
+    out->persist_seconds = out->mean_seconds = out->step.seconds;
     if (input->persist_steps == 1 || !ox_plan_may_stay_in_memory(&input->plan->input)) {
         return;
     }
@@ -93,6 +93,8 @@ static void simulate(const struct ox_predict_input *input, struct ox_sim *sim, s
                              ? input->persist_steps
                              : ox_persist_interval(out->persist_seconds - in_memory.seconds, in_memory.seconds);
     out->step = out->persist_steps > 1 ? in_memory : out->step;
+    out->mean_seconds =
+        out->step.seconds + (out->persist_seconds - out->step.seconds) / (double)out->persist_steps;
 }
 
 enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out) {
@@ -195,15 +197,16 @@ void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens,
     floor_line(prediction, floor_text, sizeof floor_text);
     eval_line(prediction, eval, sizeof eval);
     if (prediction->persist_steps > 1) {
-        snprintf(persist, sizeof persist, "  every %" PRIu64 " steps %.4g s: the state is persisted\n",
-                 prediction->persist_steps, prediction->persist_seconds);
+        snprintf(persist, sizeof persist,
+                 "  every %" PRIu64 " steps %.4g s: the state is persisted; %.4g s on average\n",
+                 prediction->persist_steps, prediction->persist_seconds, prediction->mean_seconds);
     }
     waits_text(step, waits, sizeof waits);
     snprintf(source, sizeof source, "the profile of %s", prediction->machine->name);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
              "predicted: %.4g s a step, %.4g tokens/s\n%s"
              "%s  binding: %s, at its limit %.0f %% of the step%s\n%s"
-             "  by %s\n", step->seconds, (double)tokens / step->seconds, floor_text, persist,
+             "  by %s\n", step->seconds, (double)tokens / prediction->mean_seconds, floor_text, persist,
              ox_sim_resource_name(step->binding), 100 * step->binding_share, waits, eval,
              prediction->profiled ? source
                                   : "nominal rates, not this machine's: measure it with `offload bench all --output "

@@ -26,6 +26,7 @@ struct ox_prediction {
     struct ox_sim_result step; /* as most are */
     uint64_t persist_steps;    /* 1: all are committed */
     double persist_seconds;    /* of a step that commits, where not all do */
+    double mean_seconds;       /* of a step, those that commit and those that do not */
     double eval_seconds;       /* of an evaluation of as many tokens; not a number where there is no plan of it */
     double eval_after_step_seconds; /* the first one after a step, with the update of that step where steps overlap */
     double floor_seconds;      /* not a number where the formulas have no answer */

@@ -119,7 +119,8 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
                             : strcmp(config->optimizer_overlap, "off") == 0 ? 0 : 1,
                  .early_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
                                                                                : (int32_t)config->speculative_units,
-                 .may_stay_in_memory = may_stay_in_memory(config)},
+                 .may_stay_in_memory = may_stay_in_memory(config),
+                 .persist_steps = strtoull(config->persist_steps, NULL, 10)},
         .chunk_elems = config->chunk_elems,
         .nvme_folders = trainer->nvme_folders,
         .nvme_bytes = trainer->nvme_bytes,

@@ -290,6 +290,7 @@ struct ox_placement_wish {
     int32_t overlap;        /* 0 or 1; -1 = automatic */
     int32_t early_units;    /* -1 = automatic */
     bool may_stay_in_memory; /* some steps, where all planes fit there: then no unit is early */
+    uint64_t persist_steps;  /* of which every so many are written; 0: as rarely as costs next to nothing */
 };
 
 /* The plans of one input; eval_after_step where steps overlap, else NULL. */

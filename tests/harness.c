@@ -253,7 +253,8 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
 static void tighten(struct ox_engine_config *config) {
     struct ox_engine_config smallest = *config;
     struct ox_engine_plan *plan = NULL;
-    smallest.wish = (struct ox_placement_wish){config->micro_batches, 0, NVME, NVME, NVME, NVME, 0, 0, false};
+    smallest.wish = (struct ox_placement_wish){.tiles = config->micro_batches, .act_tier = NVME, .weights_tier = NVME,
+                                               .state_tier = NVME, .grad_tier = NVME};
     REQUIRE_OK(ox_engine_plan_open(&smallest, &plan));
     config->budget.device_bytes = plan->train->peak_bytes[OX_TIER_DEVICE] / 4 * 5;
     config->budget.host_bytes = plan->train->peak_bytes[OX_TIER_HOST] / 4 * 5;

@@ -262,10 +262,10 @@ static json_t *lanes_json(const struct ox_sim_result *step, bool busy) {
 static void add_prediction(json_t *json, const struct ox_prediction *prediction) {
     const struct ox_sim_result *const step = &prediction->step;
     json_t *const more = json_pack(
-        "{s:f, s:o, s:o, s:o, s:o, s:s, s:f, s:o, s:o, s:s, s:b}", "predicted_seconds", step->seconds,
-        "eval_seconds", number(prediction->eval_seconds), "eval_after_step_seconds",
-        number(prediction->eval_after_step_seconds), "floor_seconds", number(prediction->floor_seconds),
-        "hidden_tokens", number(prediction->hidden_tokens), "binding_resource",
+        "{s:f, s:f, s:o, s:o, s:o, s:o, s:s, s:f, s:o, s:o, s:s, s:b}", "predicted_seconds", step->seconds,
+        "predicted_mean_seconds", prediction->mean_seconds, "eval_seconds", number(prediction->eval_seconds),
+        "eval_after_step_seconds", number(prediction->eval_after_step_seconds), "floor_seconds",
+        number(prediction->floor_seconds), "hidden_tokens", number(prediction->hidden_tokens), "binding_resource",
         ox_sim_resource_name(step->binding), "binding_share", step->binding_share,
         "predicted_busy_seconds", lanes_json(step, true), "predicted_stall_seconds", lanes_json(step, false),
         "machine", prediction->machine->name, "profiled", prediction->profiled);

@@ -94,6 +94,23 @@ static void test_more(const char *slow, const char *drive) {
     CHECK(strstr(process.outcome.out, "of the floor, ") != NULL);
 }
 
+/* Of steps that stay in memory, every so many cost what it takes to write them. */
+static void test_persist(const char *drive) {
+    double written[3];
+    for (unsigned i = 0; i < 3; i++) {
+        char words[SYS_PATH_BYTES];
+        const unsigned steps = i == 0 ? 1 : 4 * i;
+        snprintf(words, sizeof words, "--persist-steps %u --optimizer-overlap held --nvme %s:64MiB", steps,
+                 test_folder());
+        json_t *const json = plan(words, drive);
+        const double seconds = number(json, "predicted_seconds"), mean = number(json, "predicted_mean_seconds");
+        CHECK(i == 0 ? mean == seconds : mean > seconds);
+        written[i] = seconds + (mean - seconds) * steps;
+        json_decref(json);
+    }
+    CHECK(written[0] > 0 && fabs(written[1] / written[0] - 1) < 1e-9 && fabs(written[2] / written[0] - 1) < 1e-9);
+}
+
 /* Memory that is not given is that of the machine. */
 static void test_other_machine(void) {
     sys_args_begin(&args, "plan");
@@ -169,6 +186,7 @@ int main(void) {
                   " \"mix_bytes_per_second\": 1e6, \"latency_seconds\": 1e-6, \"flush_seconds\": 1e-6}", drive);
     test_machines(slow, fast);
     test_more(slow, drive);
+    test_persist(drive);
     test_other_machine();
     test_run(fast);
     test_standard_place(slow);
