@@ -231,7 +231,7 @@ static void put_parts(struct ox_tracing *tracing, struct ox_trace_record record,
         work_ns -= record.parts_ns[i];
     }
     record.type = OX_TRACE_PARTS;
-    record.parts_ns[OX_TRACE_PART_UPDATE] = work_ns;
+    record.parts_ns[OX_TRACE_PART_WORK] = work_ns;
     ox_trace_writer_put(tracing->writer, &record);
 }
 

@@ -431,7 +431,7 @@ static void take_names(struct ox_trace_names *names) {
         [OX_TRACE_SPAN_STEP] = "step",       [OX_TRACE_SPAN_EVAL] = "evaluation", [OX_TRACE_SPAN_UPDATE] = "update",
         [OX_TRACE_SPAN_PERSIST] = "persist", [OX_TRACE_SPAN_SAVE] = "save"};
     static const char *const parts[OX_TRACE_PART_COUNT] = {
-        [OX_TRACE_PART_READS] = "drive reads",   [OX_TRACE_PART_UPDATE] = "update",
+        [OX_TRACE_PART_READS] = "drive reads",   [OX_TRACE_PART_WORK] = "work",
         [OX_TRACE_PART_WRITES] = "drive writes", [OX_TRACE_PART_COPIES] = "copies"};
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         add_name(&names[OX_TRACE_LANES], ox_lane_name((enum ox_lane_id)i));

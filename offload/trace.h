@@ -45,7 +45,7 @@ enum ox_trace_span {
 /* What the time of a task of the optimizer was. */
 enum ox_trace_part {
     OX_TRACE_PART_READS,  /* a chunk had not come from the drives yet                              */
-    OX_TRACE_PART_UPDATE,
+    OX_TRACE_PART_WORK,
     OX_TRACE_PART_WRITES, /* none had been asked for: all slots held chunks that were being written */
     OX_TRACE_PART_COPIES, /* new planes went to where they live in memory                          */
     OX_TRACE_PART_COUNT

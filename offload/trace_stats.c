@@ -236,7 +236,7 @@ static uint64_t add_time(const struct chain *chain, uint32_t idx, uint64_t ns,
     for (int i = 0; i < OX_TRACE_PARTS_MAX && all_ns > 0; i++) {
         const double share = (double)ox_min_u64(parts->parts_ns[i], all_ns) / (double)all_ns;
         const uint64_t part_ns = ox_min_u64((uint64_t)(share * (double)ns), left_ns);
-        if (i != OX_TRACE_PART_UPDATE) {
+        if (i != OX_TRACE_PART_WORK) {
             causes[OX_TRACE_CAUSE_PART + i] += part_ns;
             left_ns -= part_ns;
         }
