@@ -12,7 +12,8 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
     const struct ox_placement *const x = &a->placement, *const y = &b->placement;
     return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
            x->stage_slots == y->stage_slots && x->overlap == y->overlap && x->early_units == y->early_units &&
-           a->order == b->order && a->ranking == b->ranking && a->device_weights == b->device_weights;
+           a->order == b->order && a->ranking == b->ranking && a->device_weights == b->device_weights &&
+           a->credit == b->credit && memcmp(a->away, b->away, sizeof a->away) == 0;
 }
 
 static void add(struct ox_choices *out, const struct ox_candidate *candidate) {
@@ -99,6 +100,18 @@ static void choose_slots(const struct ox_search *s, struct ox_candidate from, st
     }
 }
 
+static void choose_slots_fine(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t at = from.placement.stage_slots;
+    for (uint32_t by = at / 2; by > 0 && s->wish->prefetch_depth < 0; by /= 2) {
+        from.placement.stage_slots = at - by;
+        add(out, &from);
+        from.placement.stage_slots = at + by;
+        if (at + by <= OX_SLOTS_DEEP) {
+            add(out, &from);
+        }
+    }
+}
+
 /* Every way in which the optimizer may overlap. */
 static void choose_overlap(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     for (uint32_t quarters = 0; quarters <= OX_CHOICE_QUARTERS && ox_choice_overlap(s, true); quarters++) {
@@ -153,8 +166,42 @@ static void choose_device_weights(const struct ox_search *s, struct ox_candidate
     }
 }
 
+/* Fewer planes of a sort near, which leaves room for the next sort of the order, or transfers where they are free. */
+static void choose_away(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t unit_count = s->table->unit_count;
+    for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
+        const uint32_t at = from.away[plane];
+        for (uint32_t by = unit_count / 2; by > 0; by /= 2) {
+            from.away[plane] = at - by;
+            if (at >= by) {
+                add(out, &from);
+            }
+            from.away[plane] = at + by;
+            if (at + by < unit_count) {
+                add(out, &from);
+            }
+        }
+        from.away[plane] = at;
+    }
+}
+
+static void choose_credit(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    (void)s;
+    from.credit = !from.credit;
+    add(out, &from);
+}
+
 ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
-    [OX_CHOICE_OVERLAP] = choose_overlap, [OX_CHOICE_ORDER] = choose_order, [OX_CHOICE_RANKING] = choose_ranking,
-    [OX_CHOICE_DEVICE_WEIGHTS] = choose_device_weights, [OX_CHOICE_EARLY] = choose_early,
-    [OX_CHOICE_DEPTH] = choose_depth, [OX_CHOICE_SLOTS] = choose_slots, [OX_CHOICE_TILES] = choose_tiles,
-    [OX_CHOICE_ACT_TIER] = choose_act_tier};
+    [OX_CHOICE_OVERLAP] = choose_overlap,
+    [OX_CHOICE_ORDER] = choose_order,
+    [OX_CHOICE_RANKING] = choose_ranking,
+    [OX_CHOICE_DEVICE_WEIGHTS] = choose_device_weights,
+    [OX_CHOICE_CREDIT] = choose_credit,
+    [OX_CHOICE_EARLY] = choose_early,
+    [OX_CHOICE_DEPTH] = choose_depth,
+    [OX_CHOICE_SLOTS] = choose_slots,
+    [OX_CHOICE_SLOTS_FINE] = choose_slots_fine,
+    [OX_CHOICE_TILES] = choose_tiles,
+    [OX_CHOICE_ACT_TIER] = choose_act_tier,
+    [OX_CHOICE_AWAY] = choose_away,
+};

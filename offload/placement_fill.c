@@ -10,7 +10,7 @@
 const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS] = {"wgs", "swg", "gws", "wsg", "sgw", "gsw", "wg", "sw",
                                                               "ws",  "gw",  "sg",  "gs",  "w",   "g",   "s",  ""};
 
-enum { FILL_ROUNDS = 6 };
+enum { FILL_ROUNDS = 8, CREDITS = 3 };
 
 enum ox_tier ox_search_wished(enum ox_tier tier, bool unified) {
     return unified && tier == OX_TIER_DEVICE ? OX_TIER_HOST : tier;
@@ -45,24 +45,22 @@ uint64_t ox_search_over_all(const struct ox_search *s) {
 
 /* ---- filling what remains --------------------------------------------------------------------- */
 
-enum plane { PLANE_WEIGHTS, PLANE_GRAD, PLANE_STATE, PLANE_COUNT };
-
-static enum ox_tier *home_of(struct ox_shard *shard, enum plane plane) {
-    return plane == PLANE_WEIGHTS ? &shard->homes.weights
-           : plane == PLANE_GRAD  ? &shard->homes.grad : &shard->homes.state;
+static enum ox_tier *home_of(struct ox_shard *shard, enum ox_plane_of_unit plane) {
+    return plane == OX_PLANE_WEIGHTS ? &shard->homes.weights
+           : plane == OX_PLANE_GRAD  ? &shard->homes.grad : &shard->homes.state;
 }
 
-static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum plane plane) {
+static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum ox_plane_of_unit plane) {
     const uint64_t elems = s->in->model.unit_elems[unit_idx];
-    if (plane == PLANE_GRAD) { /* a tied table holds two */
+    if (plane == OX_PLANE_GRAD) { /* a tied table holds two */
         return elems * 4 + (unit_idx == 0 ? s->in->model.tied_elems * 4 : 0);
     }
-    return plane == PLANE_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
+    return plane == OX_PLANE_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
 }
 
-static bool is_wished(const struct ox_search *s, enum plane plane) {
-    const enum ox_tier wish = plane == PLANE_WEIGHTS ? s->wish->weights_tier
-                              : plane == PLANE_GRAD  ? s->wish->grad_tier : s->wish->state_tier;
+static bool is_wished(const struct ox_search *s, enum ox_plane_of_unit plane) {
+    const enum ox_tier wish = plane == OX_PLANE_WEIGHTS ? s->wish->weights_tier
+                              : plane == OX_PLANE_GRAD  ? s->wish->grad_tier : s->wish->state_tier;
     return wish < OX_TIER_COUNT;
 }
 
@@ -75,32 +73,44 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
     return a;
 }
 
-/* Units are walked in steps of so many, which passes each once. Spread, any number of them lie evenly: the step is the
- * golden section. */
-struct walk {
-    uint32_t first, step;
-};
+/* The unit that is at this place of the ranking. Spread, any number of them lie evenly: steps of the golden section. */
+static uint32_t ranked(enum ox_ranking ranking, uint32_t unit_count, uint32_t place) {
+    const uint32_t last = unit_count - 1;
+    switch (ranking) {
+    case OX_RANK_FIRST:
+        return place;
+    case OX_RANK_ENDS:
+        return place == 0 ? last : place == 1 ? 0 : last + 1 - place;
+    case OX_RANK_SPREAD: {
+        uint32_t step = (uint32_t)((uint64_t)unit_count * 618 / 1000) + 1;
+        while (common_divisor(step, unit_count) != 1) {
+            step++;
+        }
+        return (uint32_t)((last + (uint64_t)place * step) % unit_count);
+    }
+    default:
+        return last - place;
+    }
+}
 
-static struct walk walk_of(enum ox_ranking ranking, uint32_t unit_count) {
-    if (ranking == OX_RANK_FIRST) {
-        return (struct walk){.first = 0, .step = 1};
+/* How many units may still have a plane of theirs brought nearer. */
+static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *candidate, enum ox_plane_of_unit plane) {
+    const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        count += *home_of(&s->table->shards[i], plane) == far;
     }
-    if (ranking == OX_RANK_LAST) {
-        return (struct walk){.first = unit_count - 1, .step = unit_count - 1};
-    }
-    uint32_t step = (uint32_t)((uint64_t)unit_count * 618 / 1000) + 1;
-    while (common_divisor(step, unit_count) != 1) {
-        step++;
-    }
-    return (struct walk){.first = unit_count - 1, .step = step};
+    return is_wished(s, plane) || count < candidate->away[plane] ? 0 : count - candidate->away[plane];
 }
 
 /* Moves planes of one sort to `tier` while `left` lasts; returns how many moved. */
-static uint32_t fill_plane(struct ox_search *s, enum plane plane, enum ox_tier tier, const struct walk *walk,
-                           uint64_t *left) {
+static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candidate, enum ox_plane_of_unit plane,
+                           enum ox_tier tier, uint64_t *left) {
     const uint32_t unit_count = s->table->unit_count;
+    const uint32_t most = may_move(s, candidate, plane);
     uint32_t moved = 0;
-    for (uint32_t i = 0, at = walk->first; i < unit_count && !is_wished(s, plane); i++) {
+    for (uint32_t i = 0; i < unit_count && moved < most; i++) {
+        const uint32_t at = ranked((enum ox_ranking)candidate->ranking, unit_count, i);
         enum ox_tier *const home = home_of(&s->table->shards[at], plane);
         const uint64_t bytes = ox_align_up(plane_bytes(s, at, plane), OX_IO_ALIGN_BYTES) + OX_IO_ALIGN_BYTES;
         if (*home > tier && bytes <= *left) { /* tiers are ordered near to far */
@@ -108,7 +118,6 @@ static uint32_t fill_plane(struct ox_search *s, enum plane plane, enum ox_tier t
             *left -= bytes;
             moved++;
         }
-        at = (uint32_t)(((uint64_t)at + walk->step) % unit_count);
     }
     return moved;
 }
@@ -116,11 +125,10 @@ static uint32_t fill_plane(struct ox_search *s, enum plane plane, enum ox_tier t
 static uint32_t fill_planes(struct ox_search *s, const struct ox_candidate *candidate, enum ox_tier tier,
                             uint64_t left) {
     const char *const order = tier == OX_TIER_HOST ? ox_candidate_orders[candidate->order] : "w";
-    const struct walk walk = walk_of((enum ox_ranking)candidate->ranking, s->table->unit_count);
     uint32_t moved = 0;
     for (const char *at = order; *at != '\0'; at++) {
-        const enum plane plane = *at == 'w' ? PLANE_WEIGHTS : *at == 'g' ? PLANE_GRAD : PLANE_STATE;
-        moved += fill_plane(s, plane, tier, &walk, &left);
+        const enum ox_plane_of_unit plane = *at == 'w' ? OX_PLANE_WEIGHTS : *at == 'g' ? OX_PLANE_GRAD : OX_PLANE_STATE;
+        moved += fill_plane(s, candidate, plane, tier, &left);
     }
     return moved;
 }
@@ -137,11 +145,21 @@ static void load_homes(struct ox_search *s, const struct ox_homes *homes) {
     }
 }
 
+/* More than there is, for planes whose own transfer buffers go as they come home: two of the largest unit in fp32. */
+static uint64_t most_credit(const struct ox_search *s) {
+    uint64_t elems_max = 0;
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        elems_max = ox_max_u64(elems_max, s->in->model.unit_elems[i]);
+    }
+    return 2 * elems_max * sizeof(float);
+}
+
 /* Gives the rest of a tier to planes. Moving a plane home also removes its transfer buffers, so the rest is measured
  * anew a few times; a packing that comes out worse than counted, or asks for more of another tier than there is, is
- * taken back and tried with less. */
+ * taken back and tried with less. In the end, where the candidate says so, with more than the rest. */
 static void fill_tier(struct ox_search *s, const struct ox_candidate *candidate, enum ox_tier tier) {
-    uint64_t share = 1;
+    uint64_t share = 1, credit = 0;
+    uint32_t credits = 0;
     for (int round = 0; round < FILL_ROUNDS; round++) {
         const uint64_t need = ox_search_need(s, tier), budget = ox_search_budget(s, tier);
         if (need > budget) {
@@ -149,14 +167,23 @@ static void fill_tier(struct ox_search *s, const struct ox_candidate *candidate,
         }
         const uint64_t over_before = ox_search_over_all(s);
         save_homes(s, s->homes);
-        if (fill_planes(s, candidate, tier, (budget - need) / share) == 0) {
-            return;
+        const uint32_t moved = fill_planes(s, candidate, tier, (budget - need) / share + credit);
+        if (moved > 0) {
+            ox_search_build(s);
         }
-        ox_search_build(s);
-        if (ox_search_over_all(s) > over_before) {
+        const bool worse = moved > 0 && ox_search_over_all(s) > over_before;
+        if (worse) {
             load_homes(s, s->homes);
             ox_search_build(s);
+        }
+        if (credit == 0 && worse) {
             share *= 2;
+        } else if (worse || moved == 0) {
+            if (credits == (candidate->credit ? CREDITS : 0)) {
+                return;
+            }
+            share = 1;
+            credit = most_credit(s) >> credits++;
         }
     }
 }

@@ -10,8 +10,11 @@ extern "C" {
 #endif
 
 /* Which units come home first where not all of them can: those that forward begins with, those that backward begins
- * with, or some everywhere, so that no part of the step has all the transfers. */
-enum ox_ranking { OX_RANK_FIRST, OX_RANK_LAST, OX_RANK_SPREAD, OX_RANKING_COUNT };
+ * with, some everywhere, so that no part of the step has all the transfers, or both ends before the others, because
+ * they are the largest and so are the buffers in which they travel. */
+enum ox_ranking { OX_RANK_FIRST, OX_RANK_LAST, OX_RANK_SPREAD, OX_RANK_ENDS, OX_RANKING_COUNT };
+
+enum ox_plane_of_unit { OX_PLANE_WEIGHTS, OX_PLANE_GRAD, OX_PLANE_STATE, OX_PLANE_COUNT };
 
 /* A placement, and how the room that it leaves is given to planes. */
 struct ox_candidate {
@@ -19,6 +22,8 @@ struct ox_candidate {
     uint8_t order;   /* of planes that come home to the host: index into ox_candidate_orders */
     uint8_t ranking; /* enum ox_ranking */
     bool device_weights; /* room on the device is given to weights */
+    bool credit;         /* more is given than there is, where what comes home frees the rest */
+    uint32_t away[OX_PLANE_COUNT]; /* units of which a plane stays where it is farthest, though there were room */
 };
 
 /* Planes by letter: weights, gradients, state. The first one is by transfers saved per byte: weights are read twice a
@@ -107,10 +112,11 @@ enum { OX_SLOTS_DEEP = 32, OX_SLOTS_MIDDLE = 8, OX_SLOTS_SHALLOW = 3 };
 
 /* In this order they are changed one at a time. */
 enum ox_choice {
-    OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_EARLY, OX_CHOICE_DEPTH,
-    OX_CHOICE_SLOTS, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER, OX_CHOICE_COUNT
+    OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_CREDIT, OX_CHOICE_EARLY,
+    OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER, OX_CHOICE_AWAY,
+    OX_CHOICE_COUNT
 };
-enum { OX_CHOICES_MAX = 40 };
+enum { OX_CHOICES_MAX = 128 };
 struct ox_choices {
     struct ox_candidate at[OX_CHOICES_MAX];
     uint32_t count;

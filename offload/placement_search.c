@@ -2,22 +2,26 @@
  * resource of their plan alone takes longer than the best so far.
  *
  * The search begins with every number of tiles and home of checkpoints, each in the largest form that fits: these
- * decide what travels. From the best of them it changes one or two things at a time as long as that pays. Then it
- * begins once more with smaller forms, and last it climbs from the best of every other beginning too. Its effort is
- * counted in tasks, not seconds, so that the same input always has the same answer. */
+ * decide what travels. From the best of them it changes one or two things at a time as long as that pays, then from the
+ * best of every other beginning. What effort is left goes to a few changes at once, drawn at random, with a climb from
+ * each that is not far behind. Effort is counted in tasks, not seconds, and the draws are fixed, so that the same input
+ * always has the same answer. */
 #include "offload/placement_internal.h"
 
 #include "base/bytes.h"
+#include "base/prng.h"
 
-/* What the search may take, in tasks built: about a third of a second. */
-static const uint64_t EFFORT_MAX = 3000000;
+/* What the search may take, in tasks built: a fraction of a second. */
+static const uint64_t EFFORT_MAX = 8000000;
 /* Up to here every number of tiles is tried. Beyond, a series of ever more tiles ends where doubling them, with all it
  * lets come home and all it repeats, has twice not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;
 /* What may take this much longer than the best is still looked at in another form. */
 static const double NEAR = 1.3;
 /* What is better by less than this share is not better. */
-static const double EQUAL = 1e-4;
+static const double EQUAL = 2e-3;
+/* So many draws in a row without gain end the search. */
+enum { DRAWS_IDLE = 40 };
 
 /* ---- judging ------------------------------------------------------------------------------------ */
 
@@ -74,8 +78,9 @@ static struct ox_tried try(struct ox_search *s, const struct ox_candidate *candi
 /* ---- one or two things at a time ----------------------------------------------------------------- */
 
 /* What depends on each other: an early update needs its gradient only to be kept, a late one reads it, so what stays in
- * memory goes with when the optimizer runs; both sorts of transfers ahead share what room there is. */
-static const enum ox_choice pairs[][2] = {{OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS}};
+ * memory goes with when the optimizer runs; what travels ahead and what the optimizer holds share the room there is. */
+static const enum ox_choice pairs[][2] = {{OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS},
+                                          {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS}};
 
 static void try_all(struct ox_search *s, const struct ox_choices *choices, struct ox_tried *at) {
     for (uint32_t i = 0; i < choices->count; i++) {
@@ -101,17 +106,49 @@ static void change_two(struct ox_search *s, const enum ox_choice pair[2], struct
     }
 }
 
-/* Until nothing helps. */
-static void climb(struct ox_search *s, struct ox_tried at) {
-    for (double before = 0; before != at.seconds;) {
-        before = at.seconds;
+/* One thing at a time, until nothing helps. */
+static void climb(struct ox_search *s, struct ox_tried *at) {
+    for (double before = 0; before != at->seconds;) {
+        before = at->seconds;
         for (int choice = 0; choice < OX_CHOICE_COUNT; choice++) {
-            const struct ox_candidate from = at.made;
-            change_one(s, (enum ox_choice)choice, &from, &at);
+            const struct ox_candidate from = at->made;
+            change_one(s, (enum ox_choice)choice, &from, at);
         }
+    }
+}
+
+/* From the best, two things as well. */
+static void climb_best(struct ox_search *s) {
+    struct ox_tried at = s->best;
+    for (double before = 0; before != at.seconds;) {
+        climb(s, &at);
+        before = at.seconds;
         for (unsigned i = 0; i < sizeof pairs / sizeof *pairs; i++) {
             change_two(s, pairs[i], &at);
         }
+    }
+}
+
+static uint32_t draw(uint64_t *counter, uint32_t below) {
+    return (uint32_t)(ox_uniform(1, 0, (*counter)++) * below);
+}
+
+/* Changes a few things at random and climbs from there; returns when that has not paid for a while. */
+static void climb_from_draws(struct ox_search *s) {
+    uint64_t counter = 0;
+    for (uint32_t idle = 0; idle < DRAWS_IDLE && s->effort < EFFORT_MAX; idle++) {
+        const double before = s->best.seconds;
+        struct ox_candidate drawn = s->best.made;
+        for (uint32_t i = 2 + draw(&counter, 3); i > 0; i--) {
+            struct ox_choices choices = {.count = 0};
+            ox_choice_fns[draw(&counter, OX_CHOICE_COUNT)](s, drawn, &choices);
+            drawn = choices.count > 0 ? choices.at[draw(&counter, choices.count)] : drawn;
+        }
+        struct ox_tried at = try(s, &drawn);
+        if (at.fits && at.seconds < NEAR * before) {
+            climb(s, &at);
+        }
+        idle = s->best.seconds < before ? 0 : idle;
     }
 }
 
@@ -175,29 +212,15 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
     return outcome;
 }
 
-/* All forms: where little fits, one that leaves more room for planes may be faster. */
-static struct ox_tried begin_again(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
-    for (int i = 0; i < RUNG_COUNT; i++) {
-        if (rung_allowed(s, &rungs[i]) && rungs[i].overlap) {
-            const struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
-            struct ox_tried unused = {.fits = false};
-            change_one(s, OX_CHOICE_OVERLAP, &candidate, &unused);
-        }
-    }
-    return (struct ox_tried){.fits = false};
-}
-
-typedef struct ox_tried begin_fn(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier);
-
-static void begin_series(struct ox_search *s, enum ox_tier act_tier, begin_fn *begin_one) {
+static void begin_series(struct ox_search *s, enum ox_tier act_tier) {
     const uint32_t micro_batches = s->in->model.micro_batches;
-    double last = 0;
+    double best = 0;
     uint32_t worse_count = 0;
     for (uint32_t tiles = 1; worse_count < 2 || s->effort < EFFORT_ALL_TRIED; tiles *= 2) {
-        const struct ox_tried outcome = begin_one(s, (uint32_t)ox_min_u64(tiles, micro_batches), act_tier);
+        const struct ox_tried outcome = begin(s, (uint32_t)ox_min_u64(tiles, micro_batches), act_tier);
         if (outcome.fits) {
-            worse_count = last > 0 && outcome.seconds >= last ? worse_count + 1 : 0;
-            last = outcome.seconds;
+            worse_count = best > 0 && outcome.seconds >= best ? worse_count + 1 : 0;
+            best = worse_count == 0 ? outcome.seconds : best;
         }
         if (tiles >= micro_batches) {
             return;
@@ -205,31 +228,34 @@ static void begin_series(struct ox_search *s, enum ox_tier act_tier, begin_fn *b
     }
 }
 
-static void begin_all(struct ox_search *s, begin_fn *begin_one) {
+static void begin_all(struct ox_search *s) {
     static const enum ox_tier tiers[] = {OX_TIER_HOST, OX_TIER_DEVICE, OX_TIER_NVME};
     for (int i = 0; i < OX_TIER_COUNT; i++) {
         if (!ox_choice_act_tier(s, tiers[i])) {
             continue;
         }
         if (s->wish->tiles > 0) {
-            (void)begin_one(s, s->wish->tiles, tiers[i]);
+            (void)begin(s, s->wish->tiles, tiers[i]);
         } else {
-            begin_series(s, tiers[i], begin_one);
+            begin_series(s, tiers[i]);
         }
     }
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------- */
 
-/* Of each number of tiles with each home of checkpoints the best that was tried, the best of all first. */
+static bool alike(const struct ox_candidate *a, const struct ox_candidate *b) {
+    return a->placement.tiles == b->placement.tiles && a->placement.act_tier == b->placement.act_tier &&
+           a->device_weights == b->device_weights;
+}
+
+/* Of candidates alike the best that was tried; the best of all first. */
 static uint32_t best_of_each(const struct ox_search *s, struct ox_tried *out) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->tried_count; i++) {
         const struct ox_tried *const tried = &s->tried[i];
-        const struct ox_placement *const x = &tried->made.placement;
         uint32_t at = 0;
-        while (at < count && (out[at].made.placement.tiles != x->tiles ||
-                              out[at].made.placement.act_tier != x->act_tier)) {
+        while (at < count && !alike(&out[at].made, &tried->made)) {
             at++;
         }
         if (tried->fits && (at < count ? better(tried, &out[at]) : count < OX_STARTS_MAX)) {
@@ -244,17 +270,16 @@ static uint32_t best_of_each(const struct ox_search *s, struct ox_tried *out) {
 }
 
 void ox_search_run(struct ox_search *s) {
-    begin_all(s, begin);
+    begin_all(s);
     if (!s->best.fits) {
         return;
     }
-    climb(s, s->best);
-    begin_all(s, begin_again);
-    climb(s, s->best);
+    climb_best(s);
     struct ox_tried starts[OX_STARTS_MAX];
     const uint32_t count = best_of_each(s, starts);
     for (uint32_t i = 0; i < count && starts[i].seconds < NEAR * s->best.seconds; i++) {
-        climb(s, starts[i]);
+        climb(s, &starts[i]);
     }
-    climb(s, s->best);
+    climb_best(s);
+    climb_from_draws(s);
 }

@@ -1,18 +1,18 @@
-/* The planner's choice against random placements of six steps, on the machines of docs/profiles: how long each takes by
- * the simulator, and how long planning took. Run it from the root of the sources. `--placements` says how many that fit
- * are drawn of each step; `--case` keeps the steps whose name contains the text. Exits 1 when a choice takes more than
- * 5 % longer than the best of them. */
+/* The planner's choice against random plans of six steps, on the machines of docs/profiles: how long each takes by the
+ * simulator, and the processor seconds of planning. Run it from the root of the sources. `--plans` says how many that
+ * fit are drawn of each step; `--case` keeps the steps whose name contains the text. Exits 1 when a choice takes more
+ * than 5 % longer than the best of them. */
 #include "base/bytes.h"
-#include "base/prng.h"
 #include "engine/engine.h"
 #include "offload/sim.h"
+#include "tests/random_plan.h"
 #include "tests/test.h"
 
 #include <math.h>
 #include <string.h>
 #include <time.h>
 
-enum { CHUNK_ELEMS = 262144, PLACEMENTS = 200, TRIES_PER_PLACEMENT = 20, DRIVES_MAX = 4 };
+enum { CHUNK_ELEMS = 262144, PLANS = 200, TRIES_PER_PLAN = 20, DRIVES_MAX = 4 };
 static const double LIMIT = 1.05;
 
 struct step_case {
@@ -70,94 +70,80 @@ static void open_run(const struct step_case *c, struct step_run *run) {
         .nvme_count = c->drives, .queue_depth = 16, .isa = ox_isa_best()};
 }
 
-/* ---- random placements ------------------------------------------------------------------------------ */
-
-static uint32_t draw(uint64_t seed, uint64_t *counter, uint32_t below) {
-    return (uint32_t)(ox_uniform(seed, 7, (*counter)++) * below);
-}
-
-static enum ox_tier draw_tier(uint64_t seed, uint64_t *counter, bool device) {
-    static const enum ox_tier tiers[] = {OX_TIER_COUNT, OX_TIER_COUNT, OX_TIER_HOST, OX_TIER_NVME, OX_TIER_DEVICE};
-    return tiers[draw(seed, counter, device ? 5 : 4)];
-}
-
-/* What is left to the planner is chosen around what is not. */
-static struct ox_placement_wish draw_wish(const struct step_case *c, uint64_t seed) {
-    uint64_t counter = 0;
-    const bool gpu = c->device_gib > 0;
-    return (struct ox_placement_wish){
-        .tiles = draw(seed, &counter, c->micro_batches + 1), .prefetch_depth = (int32_t)draw(seed, &counter, 5) - 1,
-        .act_tier = draw_tier(seed, &counter, gpu), .weights_tier = draw_tier(seed, &counter, gpu),
-        .state_tier = draw_tier(seed, &counter, false), .grad_tier = draw_tier(seed, &counter, false),
-        .overlap = (int32_t)draw(seed, &counter, 3) - 1,
-        .early_units = (int32_t)draw(seed, &counter, c->layers + 4) - 1};
-}
-
-/* Simulated seconds, 0 where the wish does not fit; planning's own processor seconds in *planning. */
-static double plan_seconds(const struct step_run *run, const struct ox_placement_wish *wish, double *planning) {
-    struct ox_engine_config config = run->config;
-    struct ox_engine_plan *plan = NULL;
-    struct ox_sim_result result = {0};
-    config.wish = *wish;
+/* The choice's simulated seconds, and the processor seconds of choosing. */
+static double choose(const struct step_run *run, struct ox_engine_plan **plan, struct ox_sim_setup *setup,
+                     double *planning) {
+    struct ox_sim *sim = NULL;
+    struct ox_sim_result result;
     const clock_t begin = clock();
-    const enum ox_status status = ox_engine_plan_open(&config, &plan);
+    REQUIRE_OK(ox_engine_plan_open(&run->config, plan));
     *planning = (double)(clock() - begin) / CLOCKS_PER_SEC;
-    if (status == OX_OK) {
-        struct ox_sim_setup setup;
-        struct ox_sim *sim = NULL;
-        ox_engine_sim_setup(&config, &plan->input, &setup);
-        REQUIRE_OK(ox_sim_open(plan->train->task_count, &sim));
-        ox_sim_run(sim, plan->train, &setup, &result);
-        ox_sim_close(&sim);
-    }
-    ox_engine_plan_close(&plan);
+    ox_engine_sim_setup(&run->config, &(*plan)->input, setup);
+    REQUIRE_OK(ox_sim_open((*plan)->train->task_count, &sim));
+    ox_sim_run(sim, (*plan)->train, setup, &result);
+    ox_sim_close(&sim);
     return result.seconds;
 }
 
-static bool run_case(const struct step_case *c, uint64_t seed, uint32_t placements) {
+static void describe(const char *name, const struct ox_plan_input *in) {
+    const struct ox_placement *const p = &in->placement;
+    uint32_t homes[3][OX_TIER_COUNT] = {{0}};
+    for (uint32_t i = 0; i < in->table->unit_count; i++) {
+        homes[0][in->table->shards[i].homes.weights]++;
+        homes[1][in->table->shards[i].homes.state]++;
+        homes[2][in->table->shards[i].homes.grad]++;
+    }
+    printf("    %s: %u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u; on device/host/nvme "
+           "weights %u/%u/%u, state %u/%u/%u, gradients %u/%u/%u\n", name, p->tiles, p->prefetch_depth,
+           p->stage_slots, ox_tier_name(p->act_tier), p->overlap, p->early_units, homes[0][0], homes[0][1],
+           homes[0][2], homes[1][0], homes[1][1], homes[1][2], homes[2][0], homes[2][1], homes[2][2]);
+}
+
+static bool run_case(const struct step_case *c, uint64_t seed, uint32_t count) {
     struct step_run run;
+    struct ox_engine_plan *plan = NULL;
+    struct ox_sim_setup setup;
+    struct random_plan random;
     open_run(c, &run);
-    double planning, unused, best = INFINITY, sum = 0;
-    const double chosen = plan_seconds(&run, &automatic, &planning);
-    CHECK(chosen > 0);
+    double planning, best = INFINITY, sum = 0;
+    const double chosen = choose(&run, &plan, &setup, &planning);
+    describe("chosen", &plan->input);
+    random_plan_open(&plan->input, &plan->table, &setup, &random);
     uint32_t fit = 0, better = 0;
-    struct ox_placement_wish best_wish = automatic;
-    for (uint32_t i = 0; i < placements * TRIES_PER_PLACEMENT && fit < placements; i++) {
-        const struct ox_placement_wish wish = draw_wish(c, seed * 1000003 + i);
-        const double seconds = plan_seconds(&run, &wish, &unused);
-        if (seconds > 0) {
-            fit++;
-            sum += seconds;
-            better += seconds < chosen;
-            best_wish = seconds < best ? wish : best_wish;
-            best = fmin(best, seconds);
+    uint64_t best_seed = 0;
+    for (uint32_t i = 0; i < count * TRIES_PER_PLAN && fit < count; i++) {
+        const double seconds = random_plan_draw(&random, seed * 1000003 + i);
+        fit += seconds > 0;
+        sum += seconds;
+        better += seconds > 0 && seconds < chosen;
+        if (seconds > 0 && seconds < best) {
+            best = seconds;
+            best_seed = seed * 1000003 + i;
         }
     }
-    const bool good = chosen <= LIMIT * best;
+    const bool good = chosen <= LIMIT * best && fit == count;
+    CHECK(random_plan_draw(&random, best_seed) == best);
+    describe("best drawn", &plan->input);
     printf("  %-30s %9.4g s %9.4g s %9.4g s %7.3f %6u of %u %9.3f s\n", c->name, chosen, best, sum / fit, chosen / best,
            better, fit, planning);
-    if (!good) {
-        printf("    better: tiles %u, depth %d, checkpoints %d, weights %d, state %d, gradients %d, overlap %d, "
-               "early %d\n",
-               best_wish.tiles, best_wish.prefetch_depth, best_wish.act_tier, best_wish.weights_tier,
-               best_wish.state_tier, best_wish.grad_tier, best_wish.overlap, best_wish.early_units);
-    }
     fflush(stdout);
+    random_plan_close(&random);
+    ox_engine_plan_close(&plan);
     ox_model_close(&run.model);
     return good;
 }
 
 int main(int argc, char **argv) {
     const char *only = NULL;
-    uint32_t placements = PLACEMENTS;
+    uint32_t plans = PLANS;
     bool good = true;
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--placements") == 0) {
-            placements = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--plans") == 0) {
+            plans = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         } else if (strcmp(argv[i], "--case") == 0) {
             only = argv[i + 1];
         } else {
-            fprintf(stderr, "usage: bench_search [--placements N] [--case TEXT]\n");
+            fprintf(stderr, "usage: bench_search [--plans N] [--case TEXT]\n");
             return 2;
         }
     }
@@ -165,7 +151,7 @@ int main(int argc, char **argv) {
            "faster drawn", "planning");
     for (uint32_t i = 0; i < CASE_COUNT; i++) {
         if (only == NULL || strstr(cases[i].name, only) != NULL) {
-            good = run_case(&cases[i], i + 1, placements) && good;
+            good = run_case(&cases[i], i + 1, plans) && good;
         }
     }
     return test_end() != 0 || !good;
