@@ -6,8 +6,8 @@
  *     test_planner [COUNT [FIRST]] [--print | --progress | --larger]
  *
  * draws COUNT cases from the seeds FIRST on, so that several processes share a large number. --print gives a line for
- * each case, to compare two builds by; --larger plans each with more of one tier as well, and counts where that made
- * the step slower, which the planner does not promise never to do. */
+ * each case, to compare two builds by. --larger plans those in which nothing is wished with more of one tier as well,
+ * and counts where that made the step slower, which the planner does not promise never to do. */
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/prng.h"
@@ -31,6 +31,7 @@ struct fuzz_case {
     struct ox_plan_input in;
     struct ox_shard_table table;
     struct ox_placement_wish wish;
+    bool automatic; /* nothing is wished */
     struct ox_machine machine;
     struct ox_sim_setup setup;
     struct ox_extent_spec *extents;
@@ -235,7 +236,8 @@ static void draw_wish(struct fuzz_case *c) {
         .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
         .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1, .may_stay_in_memory = once_in(c, 3)};
     const uint64_t sort = draw(c, 8);
-    if (sort == 0) {
+    c->automatic = sort == 0;
+    if (c->automatic) {
         return;
     }
     const bool certain = sort > 2;
@@ -525,7 +527,7 @@ static void run_case(uint64_t seed, enum mode mode) {
     if (seed % 16 == 0 && choice.status == OX_OK) {
         check_same(&c, &choice);
     }
-    if (mode == LARGER && choice.status == OX_OK) {
+    if (mode == LARGER && c.automatic && choice.status == OX_OK) {
         try_larger(&c, choice.seconds);
     }
     ox_plans_close(&choice.plans);
@@ -542,8 +544,8 @@ static void tell_seed(int signal_number) {
     _exit(1);
 }
 
-/* Seeds of what was wrong once, as long as drawing stays as it is: what had come home left less to spool, but parts that
- * the drives did not hold. */
+/* Seeds of what was wrong once, as long as drawing stays as it is: what had come home left less to spool, but parts
+ * that the drives did not hold. */
 static const uint64_t found[] = {553129};
 
 int main(int argc, char **argv) {
