@@ -186,6 +186,9 @@ OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_
  * loaded, and before the engine is closed when the last step is to stay. */
 OX_MUST enum ox_status ox_engine_settle(struct ox_engine *engine);
 
+/* Bytes of updates that were settled since the last step and stand in no step's result yet. */
+void ox_engine_settled_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+
 /* Takes note that steps since the last commit are gone (ox_store_info says which it is), and reads it back. */
 OX_MUST enum ox_status ox_engine_go_back(struct ox_engine *engine);
 

@@ -31,6 +31,15 @@ struct ox_eval_report {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 
+/* What no step's line has. */
+struct ox_end_report {
+    uint64_t step;
+    uint64_t retry_count;            /* steps taken again after a drive failed */
+    uint64_t store_read_bytes, store_write_bytes; /* all that crossed the drives' links since the store was opened */
+    uint32_t store_reread_count;     /* reads repeated after a bad checksum */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* of an update settled after the last step */
+};
+
 /* Share of the step in which the compute lane waited for other lanes or for nothing to do. */
 double ox_step_stall_share(const struct ox_step_report *report);
 
@@ -47,6 +56,7 @@ void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *o
 /* `seconds` is null when wall_seconds is not a number. */
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report);
 void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report);
+void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *report);
 uint64_t ox_metrics_dropped(const struct ox_metrics *metrics);
 void ox_metrics_close(struct ox_metrics **metrics);
 

@@ -417,6 +417,10 @@ enum ox_status ox_engine_settle(struct ox_engine *engine) {
     return status;
 }
 
+void ox_engine_settled_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    memcpy(out, engine->settled, sizeof engine->settled);
+}
+
 static void read_clocks(struct ox_engine *engine, struct ox_lane_stats out[OX_LANE_COUNT]) {
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         ox_lane_stats(engine->lanes[i], &out[i]);

@@ -98,7 +98,24 @@ void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_rep
     ox_prometheus_eval(trainer->prometheus, report);
 }
 
+static void report_end(struct ox_trainer *trainer) {
+    struct ox_end_report report = {.step = trainer->state.step, .retry_count = trainer->retry_count};
+    const struct ox_store *const store = ox_engine_store(trainer->engine);
+    if (store != NULL) {
+        struct ox_store_info info;
+        ox_store_info(store, &info);
+        report.store_read_bytes = info.read_bytes;
+        report.store_write_bytes = info.write_bytes;
+        report.store_reread_count = info.retry_count;
+    }
+    ox_engine_settled_traffic(trainer->engine, report.traffic);
+    ox_metrics_end(trainer->metrics, &report);
+}
+
 void ox_trainer_close_reports(struct ox_trainer *trainer) {
+    if (trainer->metrics != NULL && trainer->engine != NULL && trainer->stepped) {
+        report_end(trainer);
+    }
     ox_metrics_close(&trainer->metrics);
     ox_tensorboard_close(&trainer->tensorboard);
     ox_prometheus_close(&trainer->prometheus);

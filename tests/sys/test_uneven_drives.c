@@ -81,5 +81,8 @@ int main(void) {
     sys_run_well(&args, &process);
     compare("later");
     CHECK(store_bytes("later", 0) == before);
+    char *const end = sys_curve(sys_path(text_path, "later"), "end");
+    CHECK(strstr(end, "\"retries\":0") != NULL && strstr(end, "\"store_read_bytes\":0") == NULL);
+    free(end);
     return test_end();
 }

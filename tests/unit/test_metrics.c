@@ -90,6 +90,25 @@ static void fill(uint64_t steps) {
     ox_metrics_close(&metrics);
 }
 
+/* The line of a process's end stays behind the last step, and is none to go on from. */
+static void test_end_line(void) {
+    fill(2);
+    struct ox_metrics *metrics = open_at(2);
+    const struct ox_end_report report = {.step = 2, .retry_count = 3, .store_read_bytes = 4096};
+    ox_metrics_end(metrics, &report);
+    ox_metrics_close(&metrics);
+    metrics = open_at(2);
+    expect_last(metrics, 2, 2);
+    ox_metrics_close(&metrics);
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(path, 1 << 22, &text, &bytes));
+    CHECK(strstr(text, "{\"type\":\"end\",\"step\":2,\"retries\":3,\"store_rereads\":0,"
+                       "\"store_read_bytes\":4096,\"store_write_bytes\":0,\"settled_bytes\":{") != NULL);
+    free(text);
+    expect_lines("s1 s2 e2 e2");
+}
+
 static void test_cut(void) {
     static const struct {
         uint64_t step, eval_step;
@@ -200,6 +219,7 @@ static void test_no_file(void) {
 int main(void) {
     ox_log_set_sink(count_warning, NULL);
     REQUIRE_OK(ox_path_join(test_folder(), "metrics.jsonl", path));
+    test_end_line();
     test_cut();
     test_foreign_ends();
     test_large();
