@@ -10,8 +10,8 @@
 enum { STEPS = 4 };
 
 static const char words[] = "--gradient-accumulation-steps 2 --max-seq-length 16 --compute-threads 1"
-                            " --optimizer-threads 1 --chunk-elems 2048 --weights-tier nvme --state-tier nvme --activation-tier host"
-                            " --lr-scheduler-type constant --save-steps 0 --eval-steps 0";
+                            " --optimizer-threads 1 --chunk-elems 2048 --weights-tier nvme --state-tier nvme"
+                            " --activation-tier host --lr-scheduler-type constant --save-steps 0 --eval-steps 0";
 
 static struct sys_args args;
 static struct sys_process process;
