@@ -55,7 +55,7 @@ static enum ox_status enlarge_drives(struct ox_search *s, struct enough_drives *
     const uint64_t need = ox_search_need(s, OX_TIER_NVME);
     uint64_t have = 0;
     for (uint32_t i = 0; i < drives->count; i++) {
-        drives->bytes[i] = drives->each ? drives->bytes[drives->largest] : drives->bytes[i];
+        drives->bytes[i] = drives->each ? whole_mib(drives->bytes[drives->largest]) : drives->bytes[i];
         have += drives->bytes[i];
     }
     uint64_t more = need > have ? need - have : 0;
