@@ -36,6 +36,8 @@ struct ox_step_state {
     bool from_store;         /* which begins with what the last commit holds, not memory */
     bool speculates;         /* the last units are updated in backward */
     bool settles;            /* nothing but what is pending */
+    bool counts_due;         /* units are updated on the device, or were and their counts have not come */
+    bool counts_come;        /* the counts of such units were asked for */
     uint64_t weights_step;   /* of the planes that compute uses, last commit or not; 0: last commit */
     struct ox_adam_hyper early_hyper;
     uint64_t early_nonfinite_count;
@@ -92,6 +94,7 @@ struct ox_engine {
     uint8_t *unit_due, *due_now; /* per unit: whether the pending update is still to run; as the step found it */
     uint64_t weights_step;       /* of the last update, pending or committed */
     uint32_t calm_steps;         /* since the norm was clipped or not finite */
+    bool counts_due;             /* units were updated on the device whose counts have not come */
     bool must_restore;           /* planes in memory may not be those of the last commit */
     uint64_t lost_step;          /* that was pending when a drive failed; 0 = none */
     float *tee_values; /* of a chunk, behind the stream's slots */
@@ -142,6 +145,9 @@ OX_MUST enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t un
 /* Adds to the counters of what crossed a link; host-device copies of unified memory cross none. */
 void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes);
 
+/* After all lanes have drained well: what units updated on the device have counted. */
+OX_MUST enum ox_status ox_overlap_check_counts(struct ox_engine *engine);
+
 /* Host-resident planes of a unit. */
 struct ox_resident ox_engine_resident(const struct ox_engine *engine, uint32_t unit_idx);
 
@@ -163,12 +169,18 @@ void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const stru
 OX_MUST enum ox_status ox_optim_open(struct ox_engine *engine);
 /* Updates one unit, chunk by chunk; its writes may be in flight when it returns, and reads of the unit after it. */
 OX_MUST enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task);
+/* The same as operations of the compute lane, where a unit's state lives on the device. */
+OX_MUST enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
+                                      struct ox_lane *lane);
 /* Waits for all transfers of the stream and empties it; the first failure wins. */
 OX_MUST enum ox_status ox_optim_drain(struct ox_engine *engine);
 /* What a chunk reads from the drives, or writes. */
 uint64_t ox_optim_transfer_bytes(const struct ox_engine *engine, const struct ox_stream_chunk *chunk, bool write);
 /* The stream's slots in the plan's stage buffer. */
 void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task);
+
+/* Where a unit's partial sums begin in the norm's, which are in the order of units. */
+uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_idx);
 
 /* Pieces of a spooled gradient: the chunk grid of its unit. */
 struct ox_grad_piece {

@@ -109,7 +109,9 @@ static enum ox_status move_grad(const struct task_run *run, bool write) {
 
 /* ---- reductions ------------------------------------------------------------------------------------ */
 
-static uint64_t partials_first(const struct ox_engine *engine, uint32_t unit_idx) {
+_Static_assert((int)OX_NORM_BLOCK == (int)OX_SHARD_ALIGN_ELEMS, "the plan counts partial sums by the same blocks");
+
+uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_idx) {
     uint64_t first = 0;
     for (uint32_t i = 0; i < unit_idx; i++) {
         first += ox_div_up(ox_grad_elems(engine, i), OX_NORM_BLOCK);
@@ -132,7 +134,7 @@ static void reduce(const struct task_run *run) {
         }
     }
     ox_sumsq_partials(engine->reduce_pool, grad, engine->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, elems,
-                      partials + partials_first(engine, unit_idx));
+                      partials + ox_norm_partials_first(engine, unit_idx));
 }
 
 /* A norm beyond this would overflow the squares of Adam's second moment in fp32. */
@@ -149,7 +151,7 @@ static void decide(const struct task_run *run) {
     for (uint32_t i = 0; i < run->plan->micro_batches; i++) {
         loss += losses[i];
     }
-    const double norm = sqrt(ox_sumsq_total(partials, partials_first(engine, unit_count)));
+    const double norm = sqrt(ox_sumsq_total(partials, ox_norm_partials_first(engine, unit_count)));
     double scale = 1.0;
     if (step->input->max_grad_norm > 0 && norm > 0) {
         const double wanted = step->input->max_grad_norm / (norm + 1e-6);

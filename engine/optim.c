@@ -6,6 +6,7 @@
  * that stays in memory passes the stream all the same, which then brings gradients from the drives, if that is where
  * they are, and shows chunks to the tee, but copies and writes nothing. */
 #include "engine/engine_internal.h"
+#include "engine/ops_optim.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -202,26 +203,43 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
 _Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_SHARD_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0,
                "a span of q8 state begins with a block");
 
+/* Where a walk over the roles of a unit stands. */
+struct role_walk {
+    const struct ox_tensor *next; /* NULL: at the beginning */
+    struct ox_range range;
+    bool decay;
+};
+
 /* Role by role, because decay differs; the gaps between them stay zero. Tensors of one role are neighbours without a
- * gap, and one may begin within a block of eight-bit moments, so they are one span. Returns how many parameters are
- * not finite any more. */
-static uint64_t update_chunk(const struct chunk_run *run) {
-    const struct ox_model *const model = run->engine->config.model;
-    const struct ox_unit *const unit = &model->units[run->unit->unit_idx];
+ * gap, and one may begin within a block of eight-bit moments, so they are one span. */
+static bool next_role(const struct ox_engine *engine, uint32_t unit_idx, struct ox_range within,
+                      struct role_walk *walk) {
+    const struct ox_model *const model = engine->config.model;
+    const struct ox_unit *const unit = &model->units[unit_idx];
     const struct ox_tensor *const past = &model->tensors[unit->tensor_first + unit->tensor_count];
-    uint64_t nonfinite_count = 0;
-    for (const struct ox_tensor *tensor = &model->tensors[unit->tensor_first]; tensor < past;) {
-        const bool decay = decays(run->engine, tensor);
-        const uint64_t begin = ox_max_u64(tensor->offset, run->chunk.first);
+    const struct ox_tensor *tensor = walk->next == NULL ? &model->tensors[unit->tensor_first] : walk->next;
+    bool found = false;
+    while (tensor < past && !found) {
         const enum ox_role role = tensor->role;
-        uint64_t end = 0;
+        walk->decay = decays(engine, tensor);
+        walk->range = (struct ox_range){.begin = ox_max_u64(tensor->offset, within.begin)};
         for (; tensor < past && tensor->role == role; tensor++) {
-            OX_ASSERT(decays(run->engine, tensor) == decay);
-            end = ox_min_u64(tensor->offset + tensor->count, run->chunk.first + run->chunk.count);
+            OX_ASSERT(decays(engine, tensor) == walk->decay);
+            walk->range.end = ox_min_u64(tensor->offset + tensor->count, within.end);
         }
-        if (begin < end) {
-            nonfinite_count += update_span(run, (struct ox_range){.begin = begin, .end = end}, decay);
-        }
+        found = walk->range.begin < walk->range.end;
+    }
+    walk->next = tensor;
+    return found;
+}
+
+/* Returns how many parameters are not finite any more. */
+static uint64_t update_chunk(const struct chunk_run *run) {
+    const struct ox_range within = {.begin = run->chunk.first, .end = run->chunk.first + run->chunk.count};
+    struct role_walk walk = {.next = NULL};
+    uint64_t nonfinite_count = 0;
+    while (next_role(run->engine, run->unit->unit_idx, within, &walk)) {
+        nonfinite_count += update_span(run, walk.range, walk.decay);
     }
     return nonfinite_count;
 }
@@ -370,6 +388,42 @@ void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, co
 void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
     engine->tee = tee == NULL ? (struct ox_tee){0} : *tee;
     engine->tee_step = engine->weights_step;
+}
+
+/* All operations of a lane come one after the other, so its counts say nothing of them before they come to the host. */
+enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
+                              struct ox_lane *lane) {
+    const struct ox_tiers *const tiers = &engine->tiers;
+    const struct ox_adam_order order = ox_overlap_order(engine, task);
+    const struct ox_engine_config *const config = &engine->config;
+    struct ox_op_adam op = {
+        .hi = ox_tiers_lease(tiers, plan, task, OX_USE_WEIGHTS).ptr,
+        .state = ox_tiers_lease(tiers, plan, task, OX_USE_STATE).ptr,
+        .grad = ox_tiers_lease(tiers, plan, task, OX_USE_GRAD).ptr,
+        .nonfinite = (uint64_t *)ox_tiers_lease(tiers, plan, task, OX_USE_COUNTS).ptr + task->unit_idx,
+        .elem_count = ox_grad_elems(engine, task->unit_idx),
+        .kind = config->state.kind,
+        .moments = config->state.moments,
+        .isa = config->isa,
+        .stream = task->unit_idx,
+        .grad_bf16 = config->grad_bf16,
+        .hyper = ox_ops_hyper(order.hyper),
+    };
+    const struct ox_range within = {.begin = 0, .end = op.elem_count};
+    struct role_walk walk = {.next = NULL};
+    enum ox_status status =
+        engine->ops.zero(lane, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
+    while (status == OX_OK && next_role(engine, task->unit_idx, within, &walk)) {
+        op.first = walk.range.begin;
+        op.count = walk.range.end - walk.range.begin;
+        op.decay = walk.decay;
+        status = engine->ops.adam(lane, &op);
+    }
+    engine->counts_due = true;
+    if (task->before) { /* what is queued is done, or the lane has failed and with it the step */
+        engine->unit_due[task->unit_idx] = false;
+    }
+    return status;
 }
 
 /* What the lane waited for within is told to the trace. */

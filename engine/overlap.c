@@ -32,6 +32,10 @@ void ox_overlap_begin_step(struct ox_engine *engine) {
     step->begin_due = step->commit_due && !engine->pending.begun;
     step->from_store = engine->pending.exists && engine->pending.from_store;
     step->weights_step = engine->weights_step;
+    step->counts_due = engine->counts_due;
+    for (uint32_t i = 0; i < unit_count(engine); i++) {
+        step->counts_due |= engine->due_now[i] && ox_plan_state_on_device(&engine->plan->input, i);
+    }
     step->speculates = overlaps(engine) && engine->plan->input.placement.early_units > 0 && !step->settles &&
                        step->plan->kind == OX_PLAN_TRAIN &&
                        (step->input->max_grad_norm == 0 || engine->calm_steps >= CALM_STEPS);
@@ -62,6 +66,8 @@ bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *ta
         return !due || step->from_store;
     case OX_TASK_REFRESH:
         return !due;
+    case OX_TASK_UPDATED:
+        return !step->counts_due;
     default: /* without an update the planes are still brought where forward wants them, unless there is none */
         return !due && (step->settles || ox_task_find_use(task, OX_USE_TARGET) < 0);
     }
@@ -80,6 +86,27 @@ struct ox_adam_order ox_overlap_order(const struct ox_engine *engine, const stru
                                   .in_memory = step->pending_in_memory, .base_step = engine->pending.base_step};
 }
 
+static enum ox_status nonfinite(uint32_t unit_idx, uint64_t count) {
+    return ox_fail(OX_E_CORRUPT, "unit %u: %llu parameters became infinite or NaN in the optimizer although the "
+                   "gradient was finite; the step is not committed; lower the learning rate or resume earlier",
+                   unit_idx, (unsigned long long)count);
+}
+
+enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
+    const struct ox_plan *const plan = engine->step.plan;
+    if (!engine->step.counts_come) {
+        return OX_OK;
+    }
+    const uint64_t *const counts = ox_tiers_resident(&engine->tiers, plan, plan->updated_buf).ptr;
+    engine->counts_due = false;
+    for (uint32_t i = 0; i < unit_count(engine); i++) {
+        if (ox_plan_state_on_device(&engine->plan->input, i) && counts[i] > 0) {
+            return nonfinite(i, counts[i]);
+        }
+    }
+    return OX_OK;
+}
+
 enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task *task, uint64_t nonfinite_count) {
     const bool early = overlaps(engine) && !task->before;
     if (early) { /* the norm may yet say that this was to be expected */
@@ -87,9 +114,7 @@ enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task
         return OX_OK;
     }
     if (nonfinite_count > 0) {
-        return ox_fail(OX_E_CORRUPT, "unit %u: %llu parameters became infinite or NaN in the optimizer although the "
-                       "gradient was finite; the step is not committed; lower the learning rate or resume earlier",
-                       task->unit_idx, (unsigned long long)nonfinite_count);
+        return nonfinite(task->unit_idx, nonfinite_count);
     }
     if (task->before) {
         engine->unit_due[task->unit_idx] = false;
@@ -125,7 +150,8 @@ static void add_work(const struct ox_engine *engine, uint32_t unit_idx, struct o
     traffic_row sum[OX_LINK_COUNT] = {{0}};
     const struct ox_plan_input *const input = &engine->plan->input;
     ox_plan_adam_traffic(input, unit_idx, work, sum);
-    if (work.updates && input->table->shards[unit_idx].homes.weights == OX_TIER_DEVICE) {
+    if (work.updates && input->table->shards[unit_idx].homes.weights == OX_TIER_DEVICE &&
+        !ox_plan_state_on_device(input, unit_idx)) {
         const uint64_t bytes = ox_plan_weight_bytes(input, unit_idx);
         sum[OX_LINK_D2H][OX_TRAFFIC_WEIGHTS] += work.from_store ? 0 : bytes;
         sum[OX_LINK_H2D][OX_TRAFFIC_WEIGHTS] += bytes;
@@ -135,6 +161,11 @@ static void add_work(const struct ox_engine *engine, uint32_t unit_idx, struct o
             out[link][kind] += plus ? sum[link][kind] : 0 - sum[link][kind];
         }
     }
+}
+
+/* What tells of updates on the device. */
+static uint64_t counts_bytes(const struct ox_engine *engine) {
+    return engine->plan->train->counts_buf == OX_NONE ? 0 : unit_count(engine) * sizeof(uint64_t);
 }
 
 void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
@@ -151,6 +182,8 @@ void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COU
             add_work(engine, i, (struct ox_adam_work){.updates = true}, false, out);
         }
     }
+    const bool told = after || step->counts_due || step->plan->kind == OX_PLAN_EVAL;
+    out[OX_LINK_D2H][OX_TRAFFIC_OTHER] -= told ? 0 : counts_bytes(engine);
 }
 
 void ox_overlap_plan_settle(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
@@ -161,6 +194,7 @@ void ox_overlap_plan_settle(const struct ox_engine *engine, uint64_t out[OX_LINK
                                                       .from_store = engine->step.from_store}, true, out);
         }
     }
+    out[OX_LINK_D2H][OX_TRAFFIC_OTHER] += engine->step.counts_due ? counts_bytes(engine) : 0;
 }
 
 /* ---- the end of a step ------------------------------------------------------------------------------- */

@@ -24,38 +24,58 @@ struct ox_resident ox_engine_resident(const struct ox_engine *engine, uint32_t u
             out.weights_lo = (uint16_t *)(base + elems * OX_HI_BYTES);
         }
     }
-    if (ox_plan_home_state(plan, unit_idx) != OX_NONE) {
+    if (shard->homes.state == OX_TIER_HOST && ox_plan_home_state(plan, unit_idx) != OX_NONE) {
         unsigned char *const base = resident_ptr(engine, ox_plan_home_state(plan, unit_idx));
         out.state = base;
     }
     return out;
 }
 
-void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
-                   enum ox_state_way way) {
+/* A chunk's part of each plane of a unit's state, there and in a state of the chunk alone. */
+enum { STATE_PIECES = 5 };
+struct state_piece {
+    void *unit, *alone; /* NULL: the format has no such plane */
+    uint64_t bytes;
+};
+
+static void state_pieces(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk,
+                         void *const states[2], struct state_piece out[STATE_PIECES]) {
     const struct ox_state_format format = engine->config.state;
     const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
     const uint64_t elems = engine->plan->table.shards[unit_idx].elem_count;
-    void *const unit_state = ox_engine_resident(engine, unit_idx).state;
-    const struct ox_state_planes unit = ox_state_planes_at(format, unit_state, elems, chunk->first);
-    const struct ox_state_planes alone = ox_state_planes_at(format, chunk_state, chunk->count, 0);
-    const uint64_t lo_bytes = chunk->count * ox_state_lo_width(format), end = ox_state_end(format, &layout);
+    const struct ox_state_planes unit = ox_state_planes_at(format, states[0], elems, chunk->first);
+    const struct ox_state_planes alone = ox_state_planes_at(format, states[1], chunk->count, 0);
     const uint64_t moment = layout.m_scale_offset - layout.m_offset, scales = layout.v_offset - layout.m_scale_offset;
-    const struct {
-        void *unit, *alone;
-        uint64_t bytes;
-    } planes[] = {{unit.lo, alone.lo, lo_bytes}, {unit.m, alone.m, moment}, {unit.v, alone.v, moment},
-                  {unit.m_scale, alone.m_scale, scales}, {unit.v_scale, alone.v_scale, scales}};
-    for (unsigned i = 0; i < sizeof planes / sizeof *planes; i++) {
-        if (planes[i].alone != NULL) {
+    out[0] = (struct state_piece){unit.lo, alone.lo, chunk->count * ox_state_lo_width(format)};
+    out[1] = (struct state_piece){unit.m, alone.m, moment};
+    out[2] = (struct state_piece){unit.v, alone.v, moment};
+    out[3] = (struct state_piece){unit.m_scale, alone.m_scale, scales};
+    out[4] = (struct state_piece){unit.v_scale, alone.v_scale, scales};
+}
+
+/* The padding goes to the drive: it is not what was there before. */
+static void clear_padding(const struct ox_engine *engine, const struct ox_chunk *chunk, void *chunk_state) {
+    const struct ox_state_format format = engine->config.state;
+    const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
+    const uint64_t lo_bytes = chunk->count * ox_state_lo_width(format), end = ox_state_end(format, &layout);
+    memset((unsigned char *)chunk_state + lo_bytes, 0, layout.lo_bytes - lo_bytes);
+    memset((unsigned char *)chunk_state + end, 0, layout.bytes - end);
+}
+
+void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
+                   enum ox_state_way way) {
+    struct state_piece pieces[STATE_PIECES];
+    void *const states[2] = {ox_engine_resident(engine, unit_idx).state, chunk_state};
+    state_pieces(engine, unit_idx, chunk, states, pieces);
+    for (int i = 0; i < STATE_PIECES; i++) {
+        if (pieces[i].alone != NULL) {
             const bool to_unit = way == OX_STATE_TO_UNIT;
-            memcpy(to_unit ? planes[i].unit : planes[i].alone, to_unit ? planes[i].alone : planes[i].unit,
-                   planes[i].bytes);
+            memcpy(to_unit ? pieces[i].unit : pieces[i].alone, to_unit ? pieces[i].alone : pieces[i].unit,
+                   pieces[i].bytes);
         }
     }
-    if (way == OX_STATE_TO_CHUNK) { /* the padding goes to the drive: it is not what was there before */
-        memset((unsigned char *)chunk_state + lo_bytes, 0, layout.lo_bytes - lo_bytes);
-        memset((unsigned char *)chunk_state + end, 0, layout.bytes - end);
+    if (way == OX_STATE_TO_CHUNK) {
+        clear_padding(engine, chunk, chunk_state);
     }
 }
 
@@ -165,28 +185,45 @@ uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane pla
                                view->count, view->values);
 }
 
-/* Device-resident hi (and lo behind it, for fp32) of a chunk; host lanes are drained between steps. */
+/* One copy between device and host; lanes are drained between steps. */
+static enum ox_status copy_piece(struct ox_engine *engine, const struct state_piece *piece, bool to_device) {
+    struct ox_lane *const lane = engine->lanes[to_device ? OX_LANE_H2D : OX_LANE_D2H];
+    const struct ox_copy copy = {.target = to_device ? piece->unit : piece->alone,
+                                 .source = to_device ? piece->alone : piece->unit,
+                                 .bytes = piece->bytes};
+    struct ox_mark done;
+    const enum ox_status status = ox_device_lane_copy(engine->device, lane, &copy, &done);
+    return status == OX_OK ? ox_mark_join(done) : status;
+}
+
+/* What a chunk has on the device: hi, for fp32 the lo behind it, or the state. */
 static enum ox_status copy_device(struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk_view *view,
                                   bool to_device) {
-    const uint64_t elems = engine->plan->table.shards[unit_idx].elem_count;
-    unsigned char *const base = resident_ptr(engine, ox_plan_home_weights(engine->plan->train, unit_idx));
-    struct ox_lane *const lane = engine->lanes[to_device ? OX_LANE_H2D : OX_LANE_D2H];
-    for (int plane = 0; plane < (engine->config.fp32 ? 2 : 1); plane++) {
-        unsigned char *const on_device = base + (plane * elems + view->first) * 2;
-        uint16_t *const on_host = plane == 0 ? view->hi : view->state.lo;
-        struct ox_mark done;
-        const struct ox_copy copy = {.target = to_device ? (void *)on_device : on_host,
-                                     .source = to_device ? (void *)on_host : on_device,
-                                     .bytes = view->count * 2};
-        enum ox_status status = ox_device_lane_copy(engine->device, lane, &copy, &done);
-        if (status == OX_OK) {
-            status = ox_mark_join(done);
-        }
-        if (status != OX_OK) {
-            return status;
+    const struct ox_plan *const plan = engine->plan->train;
+    const struct ox_shard *const shard = &engine->plan->table.shards[unit_idx];
+    struct state_piece pieces[STATE_PIECES + 1] = {{0}};
+    if (shard->homes.weights == OX_TIER_DEVICE) {
+        unsigned char *const unit = resident_ptr(engine, ox_plan_home_weights(plan, unit_idx));
+        unsigned char *const hi = unit + view->first * OX_HI_BYTES;
+        pieces[0] = (struct state_piece){hi, view->hi, view->count * OX_HI_BYTES};
+        if (engine->config.fp32 && !ox_plan_lo_in_state(&engine->plan->input, unit_idx)) {
+            pieces[1] = (struct state_piece){hi + shard->elem_count * OX_HI_BYTES, view->state.lo,
+                                             view->count * OX_LO_BYTES};
         }
     }
-    return OX_OK;
+    if (ox_plan_state_on_device(&engine->plan->input, unit_idx)) {
+        const struct ox_chunk chunk = {.first = view->first, .count = view->count};
+        void *const states[2] = {resident_ptr(engine, ox_plan_home_state(plan, unit_idx)), view->state.lo};
+        state_pieces(engine, unit_idx, &chunk, states, pieces + 1);
+        if (!to_device) {
+            clear_padding(engine, &chunk, view->state.lo);
+        }
+    }
+    enum ox_status status = OX_OK;
+    for (int i = 0; i <= STATE_PIECES && status == OX_OK; i++) {
+        status = pieces[i].alone == NULL ? OX_OK : copy_piece(engine, &pieces[i], to_device);
+    }
+    return status;
 }
 
 static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
@@ -218,7 +255,7 @@ enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, 
     OX_ASSERT(!engine->pending.exists && !engine->must_restore);
     ox_engine_chunk_view(engine, unit_idx, chunk_idx, out);
     enum ox_status status = get_from_store(engine, unit_idx, chunk_idx, out);
-    if (status == OX_OK && engine->plan->table.shards[unit_idx].homes.weights == OX_TIER_DEVICE) {
+    if (status == OX_OK) {
         status = copy_device(engine, unit_idx, out, false);
     }
     const struct ox_resident resident = ox_engine_resident(engine, unit_idx);
@@ -245,10 +282,7 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
     if (resident.state != NULL) {
         ox_state_copy(engine, unit_idx, &chunk, view->state.lo, OX_STATE_TO_UNIT);
     }
-    enum ox_status status = OX_OK;
-    if (engine->plan->table.shards[unit_idx].homes.weights == OX_TIER_DEVICE) {
-        status = copy_device(engine, unit_idx, view, true);
-    }
+    const enum ox_status status = copy_device(engine, unit_idx, view, true);
     if (status != OX_OK || !is_written(engine)) {
         return status;
     }
@@ -262,7 +296,7 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
 enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
     OX_ASSERT(!engine->loading && !engine->pending.exists);
     engine->loading = true;
-    engine->must_restore = false;
+    engine->must_restore = engine->counts_due = false;
     engine->lost_step = 0;
     engine->weights_step = step;
     return engine->store == NULL ? OX_OK : ox_store_begin(engine->store, step);
@@ -384,7 +418,8 @@ void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint
                          float *out) {
     const unsigned char *const base =
         resident_ptr(engine, ox_plan_home_grad(engine->plan->train, unit_idx));
-    OX_ASSERT(base != NULL && first + count <= ox_grad_elems(engine, unit_idx));
+    OX_ASSERT(engine->plan->table.shards[unit_idx].homes.grad == OX_TIER_HOST && base != NULL);
+    OX_ASSERT(first + count <= ox_grad_elems(engine, unit_idx));
     for (uint64_t i = 0; i < count; i++) {
         out[i] = engine->config.grad_bf16 ? ox_bf16_to_f32(((const uint16_t *)base)[first + i])
                                           : ((const float *)base)[first + i];

@@ -38,7 +38,7 @@ static void *lease_if(const struct issue *is, enum ox_role_of_use role) {
     return ox_tiers_lease_if(&is->engine->tiers, is->plan, is->task, role).ptr;
 }
 
-/* Planes of `unit_idx` as leased under `role`; lo lies behind hi, or in the host-resident state. */
+/* Planes of `unit_idx` as leased under `role`; lo lies behind hi, or begins the state. */
 static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum ox_role_of_use role,
                                enum ox_role_of_use state_role) {
     const uint16_t *const hi = lease(is, role).ptr;
@@ -143,6 +143,19 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         status = engine->ops.zero(is->lane, &(struct ox_op_zero){
             .target = lease(is, OX_USE_GRAD).ptr, .bytes = ox_grad_elems(engine, is->task->unit_idx) * 4});
         break;
+    case OX_TASK_GRAD_ADD:
+        status = engine->ops.add(is->lane, &(struct ox_op_add){
+            .target = lease(is, OX_USE_GRAD).ptr, .a = lease(is, OX_USE_GRAD).ptr,
+            .b = lease(is, OX_USE_GRAD_HEAD).ptr, .count = engine->plan->input.model.tied_elems});
+        break;
+    case OX_TASK_DEVICE_REDUCE:
+        status = engine->ops.square_sums(is->lane, &(struct ox_op_square_sums){
+            .partials = lease(is, OX_USE_TARGET).ptr, .grad = lease(is, OX_USE_GRAD).ptr,
+            .count = ox_grad_elems(engine, is->task->unit_idx), .grad_bf16 = engine->config.grad_bf16});
+        break;
+    case OX_TASK_DEVICE_ADAM:
+        status = ox_optim_issue(engine, is->plan, is->task, is->lane);
+        break;
     case OX_TASK_GRAD_PACK:
         status = engine->ops.bf16_pack(is->lane, &(struct ox_op_bf16_pack){
             .out = lease(is, OX_USE_TARGET).ptr, .in = lease(is, OX_USE_SOURCE).ptr,
@@ -202,6 +215,10 @@ static uint64_t copy_bytes(const struct issue *is) {
         return ox_grad_elems(is->engine, task->unit_idx) * (narrow ? 2 : 4);
     case OX_TASK_LOSS:
         return is->plan->micro_batches * sizeof(double);
+    case OX_TASK_NORM_SAVE:
+        return ox_plan_partials_bytes(input, task->unit_idx);
+    case OX_TASK_UPDATED:
+        return is->plan->unit_count * sizeof(uint64_t);
     default:
         OX_ASSERT(!"not a copy");
         return 0;
@@ -209,12 +226,14 @@ static uint64_t copy_bytes(const struct issue *is) {
 }
 
 static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
-    unsigned char *const target = lease(is, OX_USE_TARGET).ptr;
+    unsigned char *target = lease(is, OX_USE_TARGET).ptr;
     const unsigned char *source = lease(is, OX_USE_SOURCE).ptr;
     const unsigned char *const state = lease_if(is, OX_USE_STATE);
     const uint64_t bytes = copy_bytes(is);
     if (is->task->kind == OX_TASK_BATCH) {
         source += is->task->mb_idx * is->engine->batch_bytes;
+    } else if (is->task->kind == OX_TASK_NORM_SAVE) {
+        target += ox_norm_partials_first(is->engine, is->task->unit_idx) * sizeof(double);
     }
     if (state == NULL) {
         return copy(is, target, source, bytes, done);
@@ -240,13 +259,15 @@ static enum ox_status issue_task(struct ox_engine *engine, const struct ox_plan 
             return status;
         }
     }
+    const bool copies = task->lane == OX_LANE_H2D || task->lane == OX_LANE_D2H;
+    if (idle && (copies || task->lane == OX_LANE_COMPUTE)) {
+        return engine->ops.mark(is.lane, &engine->marks[idx]);
+    }
+    engine->step.counts_come |= task->kind == OX_TASK_UPDATED;
     if (task->lane == OX_LANE_COMPUTE) {
         return issue_compute(&is, &engine->marks[idx]);
     }
-    if (idle && (task->lane == OX_LANE_H2D || task->lane == OX_LANE_D2H)) {
-        return engine->ops.mark(is.lane, &engine->marks[idx]);
-    }
-    if (task->lane == OX_LANE_H2D || task->lane == OX_LANE_D2H) {
+    if (copies) {
         return issue_copy(&is, &engine->marks[idx]);
     }
     const struct ox_host_task host = {.plan = plan, .task_idx = idx, .idle = idle};
@@ -291,8 +312,9 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
     for (uint32_t i = 0; i < plan->task_count; i++) {
         enum ox_status status = i < OX_RUN_AHEAD_TASKS ? OX_OK
                                                        : ox_mark_join(engine->marks[i - OX_RUN_AHEAD_TASKS]);
-        const bool looks = plan->kind != OX_PLAN_TRAIN || i >= OX_RUN_AHEAD_TASKS;
-        if (status == OX_OK && looks && plan->tasks[i].lane == OX_LANE_COMPUTE && stop_asked(engine->step.input)) {
+        const bool looks = (plan->kind != OX_PLAN_TRAIN || i >= OX_RUN_AHEAD_TASKS) &&
+                           plan->tasks[i].lane == OX_LANE_COMPUTE && plan->tasks[i].kind != OX_TASK_DEVICE_ADAM;
+        if (status == OX_OK && looks && stop_asked(engine->step.input)) {
             status = ox_fail(OX_E_ABORTED, plan->kind == OX_PLAN_TRAIN ? "stopped before the optimizer began"
                                                                        : "stopped within an evaluation");
         }
@@ -361,6 +383,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
     ox_tracing_begin(engine->tracing, plan, train ? OX_TRACE_SPAN_STEP : OX_TRACE_SPAN_EVAL,
                      train ? input->step : engine->weights_step);
     status = drain_all(engine, issue_all(engine, plan));
+    status = status == OX_OK ? ox_overlap_check_counts(engine) : status;
     ox_tracing_end(engine->tracing, status);
     return train                                   ? ox_overlap_end_step(engine, status)
            : plan->kind == OX_PLAN_EVAL_AFTER_STEP ? ox_overlap_end_settle(engine, status) : status;
@@ -408,6 +431,7 @@ enum ox_status ox_engine_settle(struct ox_engine *engine) {
         }
     }
     status = drain_all(engine, status);
+    status = status == OX_OK ? ox_overlap_check_counts(engine) : status;
     ox_tracing_end(engine->tracing, status);
     status = ox_overlap_end_settle(engine, status);
     if (status == OX_OK) {

@@ -45,6 +45,7 @@ static const struct field gpu_fields[] = {
     {"h2d_bytes_per_second", offsetof(struct ox_machine_gpu, h2d_rate), RATE, false, 0},
     {"d2h_bytes_per_second", offsetof(struct ox_machine_gpu, d2h_rate), RATE, false, 0},
     {"duplex_bytes_per_second", offsetof(struct ox_machine_gpu, duplex_rate), RATE, false, 0},
+    {"memory_bytes_per_second", offsetof(struct ox_machine_gpu, memory_rate), RATE, true, 0},
     {0},
 };
 

@@ -34,6 +34,7 @@ struct ox_machine_gpu {
     double bf16_flops, fp32_flops; /* of matrix products */
     double h2d_rate, d2h_rate;     /* one direction alone, from and to pinned memory */
     double duplex_rate;            /* both directions at a time, their bytes added */
+    double memory_rate;            /* of its own memory, reads and writes added; 0: not known */
 };
 
 /* The update alone on that many threads, from and to memory: seconds per parameter with fp32 gradients, or 0 where that

@@ -143,7 +143,7 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
 static enum ox_status refuse(struct ox_search *s) {
     s->in->placement = s->nearest;
     s->with_eval = true;
-    ox_search_farthest_homes(s);
+    ox_search_farthest_homes(s, ox_search_wished_device_units(s));
     ox_search_build(s);
     /* It is handed out for its ledger. */
     OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train);
@@ -152,6 +152,31 @@ static enum ox_status refuse(struct ox_search *s) {
 }
 
 /* ---- choosing ----------------------------------------------------------------------------------- */
+
+/* Where a state lives on the device, so does all that its update needs. */
+static enum ox_status check_device_wish(const struct ox_search *s) {
+    const struct ox_placement_wish *const wish = s->wish;
+    const char *const asked = wish->device_units > 0 ? "--device-state-units" : "--state-tier device";
+    if (wish->state_tier != OX_TIER_DEVICE && wish->device_units == 0) {
+        return wish->grad_tier != OX_TIER_DEVICE
+                   ? OX_OK
+                   : ox_fail(OX_E_CONFIG, "--grads-tier device: a finished gradient stays on the device only for an "
+                             "optimizer that runs there; add --state-tier device, or use host or nvme");
+    }
+    if (s->in->budget.nvme_bytes > 0) {
+        return ox_fail(OX_E_CONFIG, "%s: with a store the state lives on the host or on the drives; leave out one of "
+                       "the two", asked);
+    }
+    if (wish->state_tier != OX_TIER_DEVICE) {
+        return OX_OK;
+    }
+    if ((wish->weights_tier != OX_TIER_COUNT && wish->weights_tier != OX_TIER_DEVICE) ||
+        (wish->grad_tier != OX_TIER_COUNT && wish->grad_tier != OX_TIER_DEVICE)) {
+        return ox_fail(OX_E_CONFIG, "--state-tier device: the optimizer then runs on the device, where weights and "
+                       "gradients must live too; leave out --weights-tier and --grads-tier, or give device");
+    }
+    return OX_OK;
+}
 
 static enum ox_status check_wish(const struct ox_search *s) {
     const struct ox_placement_wish *const wish = s->wish;
@@ -164,10 +189,7 @@ static enum ox_status check_wish(const struct ox_search *s) {
     if (asks_nvme && s->in->budget.nvme_bytes == 0) {
         return ox_fail(OX_E_CONFIG, "a tier option asks for nvme, but no drive is given; add --nvme PATH:SIZE");
     }
-    if (!s->in->budget.unified && (wish->state_tier == OX_TIER_DEVICE || wish->grad_tier == OX_TIER_DEVICE)) {
-        return ox_fail(OX_E_CONFIG, "--state-tier and --grads-tier: the optimizer runs on the host; use host or nvme");
-    }
-    return OX_OK;
+    return s->in->budget.unified ? OX_OK : check_device_wish(s);
 }
 
 /* Each by itself, and that what one leaves is what the others find. */

@@ -13,7 +13,8 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
     return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
            x->stage_slots == y->stage_slots && x->overlap == y->overlap && x->early_units == y->early_units &&
            a->order == b->order && a->ranking == b->ranking && a->device_weights == b->device_weights &&
-           a->credit == b->credit && memcmp(a->away, b->away, sizeof a->away) == 0;
+           a->credit == b->credit && a->device_units == b->device_units &&
+           memcmp(a->away, b->away, sizeof a->away) == 0;
 }
 
 static void add(struct ox_choices *out, const struct ox_candidate *candidate) {
@@ -166,6 +167,29 @@ static void choose_device_weights(const struct ox_search *s, struct ox_candidate
     }
 }
 
+/* Updates where the weights are save their way there and back, but take room that others might use: by powers of two,
+ * and by single units. */
+static void choose_device_units(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const struct ox_placement_wish *const wish = s->wish;
+    const bool homes_free = ox_choice_device_weights(s) && wish->state_tier == OX_TIER_COUNT &&
+                            wish->grad_tier == OX_TIER_COUNT && wish->device_units == 0;
+    const uint32_t unit_count = s->table->unit_count, at = from.device_units;
+    if (!homes_free || s->in->budget.nvme_bytes > 0 || s->in->model.eval_only) {
+        return;
+    }
+    for (uint32_t units = unit_count; units > 0; units /= 2) {
+        from.device_units = units;
+        add(out, &from);
+    }
+    const uint32_t others[] = {0, at - 1, at + 1};
+    for (unsigned i = 0; i < sizeof others / sizeof *others; i++) {
+        from.device_units = others[i];
+        if (others[i] <= unit_count) {
+            add(out, &from);
+        }
+    }
+}
+
 /* Fewer planes of a sort near, which leaves room for the next sort of the order, or transfers where they are free. */
 static void choose_away(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     const uint32_t unit_count = s->table->unit_count;
@@ -196,6 +220,7 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_ORDER] = choose_order,
     [OX_CHOICE_RANKING] = choose_ranking,
     [OX_CHOICE_DEVICE_WEIGHTS] = choose_device_weights,
+    [OX_CHOICE_DEVICE_UNITS] = choose_device_units,
     [OX_CHOICE_CREDIT] = choose_credit,
     [OX_CHOICE_EARLY] = choose_early,
     [OX_CHOICE_DEPTH] = choose_depth,

@@ -16,7 +16,16 @@ enum ox_tier ox_search_wished(enum ox_tier tier, bool unified) {
     return unified && tier == OX_TIER_DEVICE ? OX_TIER_HOST : tier;
 }
 
-void ox_search_farthest_homes(struct ox_search *s) {
+uint32_t ox_search_wished_device_units(const struct ox_search *s) {
+    const uint32_t unit_count = s->table->unit_count;
+    if (s->in->budget.unified || s->in->model.eval_only) {
+        return 0;
+    }
+    return s->wish->state_tier == OX_TIER_DEVICE ? unit_count
+                                                 : (uint32_t)ox_min_u64(s->wish->device_units, unit_count);
+}
+
+void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units) {
     const bool unified = s->in->budget.unified;
     const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
     const struct ox_placement_wish *const wish = s->wish;
@@ -25,6 +34,9 @@ void ox_search_farthest_homes(struct ox_search *s) {
         homes->weights = wish->weights_tier < OX_TIER_COUNT ? ox_search_wished(wish->weights_tier, unified) : far;
         homes->state = wish->state_tier < OX_TIER_COUNT ? ox_search_wished(wish->state_tier, unified) : far;
         homes->grad = wish->grad_tier < OX_TIER_COUNT ? ox_search_wished(wish->grad_tier, unified) : far;
+        if (i + device_units >= s->table->unit_count) {
+            homes->weights = homes->state = homes->grad = OX_TIER_DEVICE;
+        }
     }
 }
 
@@ -255,7 +267,7 @@ static void fill(struct ox_search *s, const struct ox_candidate *candidate) {
 
 static void begin_fit(struct ox_search *s, const struct ox_candidate *candidate) {
     s->in->placement = candidate->placement;
-    ox_search_farthest_homes(s);
+    ox_search_farthest_homes(s, candidate->device_units);
     ox_search_build(s);
 }
 

@@ -24,6 +24,7 @@ struct ox_candidate {
     bool device_weights; /* room on the device is given to weights */
     bool credit;         /* more is given than there is, where what comes home frees the rest */
     uint32_t away[OX_PLANE_COUNT]; /* units of which a plane stays where it is farthest, though there were room */
+    uint32_t device_units; /* so many of the last units have their state there, and all else of them */
 };
 
 /* Planes by letter: weights, gradients, state. The first one is by transfers saved per byte: weights are read twice a
@@ -90,8 +91,8 @@ const struct ox_plan *ox_search_plan(struct ox_search *s, enum ox_plan_kind kind
 
 /* ---- candidates (offload/placement_fill.c) ----------------------------------------------------- */
 
-/* Every plane in its farthest home. */
-void ox_search_farthest_homes(struct ox_search *s);
+/* Every plane in its farthest home, but for those of the last units that live on the device. */
+void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units);
 uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier);
 uint64_t ox_search_over_all(const struct ox_search *s);
 OX_MUST enum ox_status ox_search_check_drives(struct ox_search *s);
@@ -102,8 +103,9 @@ OX_MUST enum ox_status ox_search_check_drives(struct ox_search *s);
 bool ox_search_fit_train(struct ox_search *s, const struct ox_candidate *candidate);
 bool ox_search_fit_eval(struct ox_search *s, const struct ox_candidate *candidate);
 
-/* The tier that a wish means where host and device are one memory. */
+/* The tier that a wish means where host and device are one memory, which is also where no unit is apart from others. */
 enum ox_tier ox_search_wished(enum ox_tier tier, bool unified);
+uint32_t ox_search_wished_device_units(const struct ox_search *s);
 
 /* ---- what may be chosen (offload/placement_choices.c) ------------------------------------------ */
 
@@ -112,9 +114,9 @@ enum { OX_SLOTS_DEEP = 32, OX_SLOTS_MIDDLE = 8, OX_SLOTS_SHALLOW = 3 };
 
 /* In this order they are changed one at a time. */
 enum ox_choice {
-    OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_CREDIT, OX_CHOICE_EARLY,
-    OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER, OX_CHOICE_AWAY,
-    OX_CHOICE_COUNT
+    OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_DEVICE_UNITS,
+    OX_CHOICE_CREDIT, OX_CHOICE_EARLY, OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES,
+    OX_CHOICE_ACT_TIER, OX_CHOICE_AWAY, OX_CHOICE_COUNT
 };
 enum { OX_CHOICES_MAX = 128 };
 struct ox_choices {

@@ -175,6 +175,7 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
     const int32_t wish = s->wish->prefetch_depth;
     return (struct ox_candidate){
         .device_weights = true,
+        .device_units = ox_search_wished_device_units(s),
         .placement = {.tiles = tiles, .prefetch_depth = wish >= 0 ? (uint32_t)wish : rung->depth,
                       .act_tier = act_tier, .stage_slots = rung->slots, .overlap = rung->overlap,
                       .early_units = rung->overlap ? ox_choice_early_units(s, 3) : 0}};

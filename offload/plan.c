@@ -22,9 +22,9 @@ const char *ox_lane_name(enum ox_lane_id lane) {
 const char *ox_task_name(enum ox_task_kind kind) {
     static const char *const names[OX_TASK_KIND_COUNT] = {
         "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
-        "act-write", "act-read",  "act-load",   "grad-zero", "grad-pack", "grad-save", "grad-write",
-        "grad-read", "grad-load", "reduce",     "norm",      "begin",     "download",  "adam",     "refresh",
-        "loss",      "written",   "commit"};
+        "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
+        "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
+        "download",  "adam",      "refresh",    "dev-adam",  "updated",   "loss",      "written",  "commit"};
     OX_ASSERT((unsigned)kind < OX_TASK_KIND_COUNT);
     return names[kind];
 }
@@ -75,8 +75,16 @@ uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_i
 
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    return input->model.fp32 && !input->model.eval_only && homes->weights == OX_TIER_HOST &&
-           homes->state == OX_TIER_HOST;
+    return input->model.fp32 && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
+           homes->state == homes->weights;
+}
+
+bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->table->shards[unit_idx].homes.state == OX_TIER_DEVICE && !input->model.eval_only;
+}
+
+uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_div_up(input->model.unit_elems[unit_idx], OX_SHARD_ALIGN_ELEMS) * sizeof(double);
 }
 
 static uint32_t home(const uint32_t *homes, const struct ox_plan *plan, uint32_t unit_idx) {
@@ -155,6 +163,7 @@ static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
     scratch->grad_spool = carve(memory, units, sizeof(uint32_t));
     scratch->grad_live = carve(memory, units, sizeof(uint32_t));
     scratch->grad_early = carve(memory, units, sizeof(uint32_t));
+    scratch->partials = carve(memory, units, sizeof(uint32_t));
     scratch->weights_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->table_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->act = carve(memory, units * micro_batches, sizeof(uint32_t));
@@ -170,7 +179,8 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     OX_ASSERT(units >= 2 && micro_batches >= 1);
     /* Of a unit, a micro-batch has six tasks at most (forward, save, write; read, load, backward), and a tile
      * twelve (three forward; three for weights and six for gradients backward). As many tiles as micro-batches are
-     * the most. Beside them a tile has twelve for tied weights, a step eight per unit. */
+     * the most. Beside them a tile has twelve for tied weights, a step eight per unit: transfers of planes, the update
+     * and what goes with it. */
     const uint64_t stages = micro_batches * 2 * (units + 1);
     const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + 12) + units * 8 + 64;
     if (tasks > UINT32_MAX / 16) {

@@ -43,17 +43,22 @@ enum ox_task_kind {
     OX_TASK_ACT_READ,     /* nvme.read                                                   */
     OX_TASK_ACT_LOAD,     /* h2d                                                         */
     OX_TASK_GRAD_ZERO,    /* compute: start of an accumulator                            */
+    OX_TASK_GRAD_ADD,     /* compute: the second use of tied weights to the first, where the sum stays on the device */
     OX_TASK_GRAD_PACK,    /* compute: finished sum to bf16                               */
     OX_TASK_GRAD_SAVE,    /* d2h: partial or finished sum                                */
     OX_TASK_GRAD_WRITE,   /* nvme.write                                                  */
     OX_TASK_GRAD_READ,    /* nvme.read                                                   */
     OX_TASK_GRAD_LOAD,    /* h2d: partial sum of the tiles before                        */
     OX_TASK_REDUCE,       /* reduce: square sums of a finished gradient; adds the second use of tied weights */
+    OX_TASK_DEVICE_REDUCE, /* compute: square sums of a finished gradient that stays on the device */
+    OX_TASK_NORM_SAVE,    /* d2h: those sums, to the others                              */
     OX_TASK_NORM,         /* reduce: global norm, clip factor, and whether the step is finite */
     OX_TASK_BEGIN,        /* adam: the store's transaction begins                        */
     OX_TASK_DOWNLOAD,     /* d2h: planes of a unit that lives on the device, for the optimizer */
     OX_TASK_ADAM,         /* adam: a unit, chunk by chunk, from its homes to its homes   */
     OX_TASK_REFRESH,      /* h2d: new planes of a unit to its home on the device         */
+    OX_TASK_DEVICE_ADAM,  /* compute: a unit whose state lives on the device             */
+    OX_TASK_UPDATED,      /* d2h: how many parameters of such units are not finite any more */
     OX_TASK_LOSS,         /* d2h: losses of the micro-batches                            */
     OX_TASK_WRITTEN,      /* adam: waits until all that it wrote has reached the drives  */
     OX_TASK_COMMIT,       /* adam: the store's transaction ends                          */
@@ -65,12 +70,13 @@ const char *ox_task_name(enum ox_task_kind kind);
 enum ox_role_of_use {
     OX_USE_SOURCE, OX_USE_TARGET, /* of a copy, read or write                              */
     OX_USE_WEIGHTS,               /* planes of the task's unit                             */
-    OX_USE_STATE,                 /* host-resident lo and moments of the task's unit       */
+    OX_USE_STATE,                 /* lo and moments of the task's unit, where memory is their home */
     OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes (and state, for lo) of unit 0, for a tied head */
     OX_USE_JOINED,                /* fp32 weights                                          */
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
     OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is that of tied weights' use in the head */
     OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STAGE,
+    OX_USE_COUNTS,                /* parameters that are not finite, per unit              */
     OX_USE_WRITTEN                /* the drives hold all planes that the step computes with */
 };
 
@@ -106,7 +112,8 @@ enum { OX_TASK_USES_MAX = 12 };
 struct ox_task {
     uint8_t kind, lane;
     bool last;         /* GRAD_*, REDUCE: the finished sum, not a partial one */
-    bool before;       /* BEGIN, ADAM, DOWNLOAD, REFRESH, WRITTEN, COMMIT: of the step before, which overlaps */
+    bool before;       /* BEGIN, ADAM, DOWNLOAD, REFRESH, DEVICE_ADAM, UPDATED, WRITTEN, COMMIT: of the step before,
+                          which overlaps */
     uint8_t use_count;
     uint32_t unit_idx; /* gradients: unit_count stands for the head's use of tied weights     */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
@@ -204,6 +211,7 @@ struct ox_plan {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
     /* Indexes of buffers the executor asks for by name; OX_NONE where a plan has none. */
     uint32_t loss_buf, loss_host_buf, norm_buf, const_buf, stage_buf;
+    uint32_t counts_buf, updated_buf; /* of updates on the device: counts per unit, there and on the host */
     uint32_t written_buf;    /* no bytes: its users wait for what the step before has written */
     uint32_t batch_host_buf; /* host: all micro-batches, in order */
     /* Spool extents of the store: per gradient unit (unit_count of them, then the head's use), then per
@@ -264,7 +272,12 @@ uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32
 
 /* Bytes of a unit's planes as compute needs them: hi, and lo for fp32. */
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
-/* True when lo is read from the host-resident state instead of a copy beside hi. */
+/* Bytes of the partial sums of a unit's gradient norm. */
+uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether the unit's state lives on the device, where it is then updated: its weights and its gradient live there too,
+ * and nothing of it crosses the link but the partial sums of the norm. */
+bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
+/* True when lo is read from the state, which lies in the same memory as hi, instead of a copy beside hi. */
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Resident buffers of a unit's planes: its home when that is memory, else OX_NONE. */
 uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx);
@@ -291,6 +304,8 @@ struct ox_placement_wish {
     int32_t early_units;    /* -1 = automatic */
     bool may_stay_in_memory; /* some steps, where all planes fit there: then no unit is early */
     uint64_t persist_steps;  /* of which every so many are written; 0: as rarely as costs next to nothing */
+    uint32_t device_units; /* so many of the last units live and are updated on the device, and the tiers above are for
+                              the others; 0 = automatic. A state tier of DEVICE means all units */
 };
 
 /* The plans of one input; eval_after_step where steps overlap, else NULL. */

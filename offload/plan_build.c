@@ -26,7 +26,8 @@ struct ox_task *ox_build_transfer(struct ox_builder *b, enum ox_task_kind kind, 
         [OX_TASK_GRAD_READ] = OX_LANE_NVME_READ,  [OX_TASK_GRAD_LOAD] = OX_LANE_H2D,
         [OX_TASK_GRAD_PACK] = OX_LANE_COMPUTE,    [OX_TASK_DOWNLOAD] = OX_LANE_D2H,
         [OX_TASK_REFRESH] = OX_LANE_H2D,          [OX_TASK_LOSS] = OX_LANE_D2H,
-        [OX_TASK_BATCH] = OX_LANE_H2D,
+        [OX_TASK_BATCH] = OX_LANE_H2D,            [OX_TASK_NORM_SAVE] = OX_LANE_D2H,
+        [OX_TASK_UPDATED] = OX_LANE_D2H,
     };
     struct ox_task *const task = new_task(b, kind, lanes[kind], unit_idx, OX_NONE);
     if (source != OX_NONE) {
@@ -38,12 +39,14 @@ struct ox_task *ox_build_transfer(struct ox_builder *b, enum ox_task_kind kind, 
 
 /* ---- homes ------------------------------------------------------------------------------------ */
 
+/* The head's use of tied weights is added to that of their owner first. */
 static bool packs(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->in->model.grad_bf16 && !sums_on_host(b, unit_idx);
+    return b->in->model.grad_bf16 && !sums_on_host(b, unit_idx) && unit_idx != b->tied_unit;
 }
 
+/* Partial sums of several tiles come there too, unless they stay where they are summed. */
 static uint64_t grad_home_bytes(const struct ox_builder *b, uint32_t unit_idx) {
-    const bool wide = b->in->placement.tiles > 1 || !packs(b, unit_idx);
+    const bool wide = (b->in->placement.tiles > 1 && !on_device(b, unit_idx)) || !packs(b, unit_idx);
     return unit_elems(b, unit_idx) * (wide ? 4 : 2);
 }
 
@@ -54,7 +57,7 @@ static enum ox_tier grad_tier(const struct ox_builder *b, uint32_t unit_idx) {
 
 /* True when the kernels add right into the gradient's home. */
 static bool grad_is_direct(const struct ox_builder *b, uint32_t unit_idx) {
-    return unified(b) && grad_tier(b, unit_idx) == OX_TIER_HOST && !packs(b, unit_idx);
+    return b->scratch->grad_home[unit_idx] != OX_NONE && grad_tier(b, unit_idx) == b->compute && !packs(b, unit_idx);
 }
 
 static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
@@ -67,9 +70,28 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
                                                                     : ox_plan_weight_bytes(b->in, unit_idx);
         s->weights_home[unit_idx] = new_resident(b, OX_BUF_WEIGHTS, homes->weights, bytes, unit_idx);
     }
-    if (homes->state == OX_TIER_HOST && !b->in->model.eval_only) {
-        s->state_home[unit_idx] = new_resident(b, OX_BUF_STATE, OX_TIER_HOST,
+    if (homes->state != OX_TIER_NVME && !b->in->model.eval_only) {
+        s->state_home[unit_idx] = new_resident(b, OX_BUF_STATE, homes->state,
                                                ox_shard_state_bytes(b->in->table, elems), unit_idx);
+    }
+}
+
+/* A gradient that stays on the device is at home where it was summed; only one that waits there for the next step keeps
+ * that place between steps. */
+static void place_gradient(struct ox_builder *b, uint32_t unit_idx) {
+    struct ox_plan *const plan = b->plan;
+    struct ox_plan_scratch *const s = b->scratch;
+    const uint64_t bytes = grad_home_bytes(b, unit_idx);
+    if (on_device(b, unit_idx)) {
+        if (b->in->placement.overlap && unit_idx != b->tied_unit) {
+            s->grad_home[unit_idx] = new_resident(b, OX_BUF_GRAD, OX_TIER_DEVICE, bytes, unit_idx);
+        }
+    } else if (grad_tier(b, unit_idx) == OX_TIER_HOST) {
+        s->grad_home[unit_idx] = new_resident(b, OX_BUF_GRAD, OX_TIER_HOST, bytes, unit_idx);
+    } else if (b->train || b->before) {
+        plan->spool_bytes[ox_plan_spool_grad(plan, unit_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+        s->grad_spool[unit_idx] = new_buf(b, OX_BUF_GRAD, OX_TIER_NVME, bytes, unit_idx);
+        plan->bufs[s->grad_spool[unit_idx]].resident = b->before;
     }
 }
 
@@ -77,24 +99,18 @@ static void place_homes(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_model *const model = &b->in->model;
-    uint64_t partials = 0;
+    uint64_t partials_bytes = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         place_unit_homes(b, i);
-        partials += ox_div_up(model->unit_elems[i], OX_SHARD_ALIGN_ELEMS);
+        partials_bytes += ox_plan_partials_bytes(b->in, i);
     }
     for (uint32_t i = 0; i <= plan->unit_count; i++) {
         s->grad_home[i] = s->grad_spool[i] = s->grad_live[i] = OX_NONE;
-        if (model->eval_only || (i == b->tied_unit && model->tied_elems == 0)) {
-            continue;
-        }
-        if (grad_tier(b, i) == OX_TIER_HOST) {
-            s->grad_home[i] = new_resident(b, OX_BUF_GRAD, OX_TIER_HOST, grad_home_bytes(b, i), i);
-        } else if (b->train || b->before) {
-            plan->spool_bytes[ox_plan_spool_grad(plan, i)] = ox_align_up(grad_home_bytes(b, i), OX_IO_ALIGN_BYTES);
-            s->grad_spool[i] = new_buf(b, OX_BUF_GRAD, OX_TIER_NVME, grad_home_bytes(b, i), i);
-            plan->bufs[s->grad_spool[i]].resident = b->before;
+        if (!model->eval_only && (i != b->tied_unit || model->tied_elems > 0)) {
+            place_gradient(b, i);
         }
     }
+    ox_build_device_counts(b);
     if (b->before) {
         plan->written_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_NVME, OX_IO_ALIGN_BYTES, OX_NONE);
     }
@@ -103,7 +119,7 @@ static void place_homes(struct ox_builder *b) {
     plan->loss_host_buf = unified(b) ? plan->loss_buf
                                      : new_resident(b, OX_BUF_SMALL, OX_TIER_HOST,
                                                     8 * (uint64_t)plan->micro_batches, OX_NONE);
-    plan->norm_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_HOST, 8 * partials, OX_NONE);
+    plan->norm_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_HOST, partials_bytes, OX_NONE);
     plan->batch_host_buf = new_resident(b, OX_BUF_BATCH, OX_TIER_HOST,
                                         model->batch_bytes * plan->micro_batches, OX_NONE);
 }
@@ -145,11 +161,11 @@ static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool firs
     return target;
 }
 
-/* Planes as a kernel reads them: beside them, in unified memory, the state that holds lo. */
+/* Planes as a kernel reads them: beside them, where memory of the device is their home, the state that holds lo. */
 static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint32_t unit_idx, uint32_t planes,
                          bool is_table) {
     reads(task, planes, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS);
-    if (unified(b) && ox_plan_lo_in_state(b->in, unit_idx)) {
+    if (b->in->table->shards[unit_idx].homes.weights == b->compute && ox_plan_lo_in_state(b->in, unit_idx)) {
         reads(task, b->scratch->state_home[unit_idx], is_table ? OX_USE_TABLE_STATE : OX_USE_STATE);
     }
 }
@@ -226,7 +242,7 @@ static uint32_t load_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_id
 /* Brings the partial sum of the tiles before back to where kernels add to it. */
 static void load_partial(struct ox_builder *b, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
-    if (grad_is_direct(b, unit_idx)) {
+    if (grad_is_direct(b, unit_idx) || on_device(b, unit_idx)) {
         return;
     }
     const uint64_t bytes = unit_elems(b, unit_idx) * 4;
@@ -282,10 +298,40 @@ static void reduce_grad(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
     }
 }
 
+/* A sum that stays on the device, where it is finished: both uses of tied weights in one, in the form that the
+ * optimizer takes. */
+static void finish_on_device(struct ox_builder *b, uint32_t unit_idx) {
+    struct ox_plan_scratch *const s = b->scratch;
+    uint32_t at = s->grad_live[unit_idx];
+    if (unit_idx == b->tied_unit) {
+        return;
+    }
+    if (unit_idx == 0 && b->in->model.tied_elems > 0) {
+        struct ox_task *const add = new_task(b, OX_TASK_GRAD_ADD, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+        updates(add, at, OX_USE_GRAD);
+        reads(add, s->grad_live[b->tied_unit], OX_USE_GRAD_HEAD);
+    }
+    if (packs(b, unit_idx)) {
+        const uint32_t home = s->grad_home[unit_idx];
+        const uint32_t packed = home != OX_NONE ? home : new_buf(b, OX_BUF_GRAD, OX_TIER_DEVICE,
+                                                                 grad_home_bytes(b, unit_idx), unit_idx);
+        ox_build_transfer(b, OX_TASK_GRAD_PACK, unit_idx, at, packed)->last = true;
+        at = packed;
+    }
+    s->grad_early[unit_idx] = at;
+    ox_build_device_reduce(b, unit_idx, at);
+}
+
 /* After a tile: sends the accumulator home, finished or partial. */
 static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const bool last = stage->tile + 1 == b->in->placement.tiles;
+    if (on_device(b, unit_idx)) {
+        if (last) {
+            finish_on_device(b, unit_idx);
+        }
+        return;
+    }
     const bool to_host = grad_tier(b, unit_idx) == OX_TIER_HOST;
     uint64_t bytes = unit_elems(b, unit_idx) * 4;
     uint32_t at = s->grad_live[unit_idx];
@@ -533,7 +579,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS);
     plan->kind = kind;
     plan->task_count = plan->buf_count = 0;
-    plan->stage_buf = plan->written_buf = OX_NONE;
+    plan->stage_buf = plan->written_buf = plan->counts_buf = plan->updated_buf = OX_NONE;
     memset(plan->traffic, 0, sizeof plan->traffic);
     memset(plan->peak_bytes, 0, sizeof plan->peak_bytes);
     memset(plan->resident_bytes, 0, sizeof plan->resident_bytes);

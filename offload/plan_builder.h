@@ -97,10 +97,15 @@ static inline void count(struct ox_builder *b, struct ox_task *task, enum ox_lin
 struct ox_task *ox_build_transfer(struct ox_builder *b, enum ox_task_kind kind, uint32_t unit_idx, uint32_t source,
                                   uint32_t target);
 
-/* The two uses of tied weights are summed on the host, in fp32, so that neither tile count nor order of units
- * changes a bit; their gradients leave the device unrounded. */
+/* Whether the unit, or the one that owns these tied weights, is updated on the device. */
+static inline bool on_device(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_plan_state_on_device(b->in, unit_idx == b->tied_unit ? 0 : unit_idx);
+}
+
+/* The two uses of tied weights are summed in fp32 where their optimizer is, so that neither tile count nor order of
+ * units changes a bit; to the host their gradients leave unrounded. */
 static inline bool sums_on_host(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->in->model.tied_elems > 0 && (unit_idx == 0 || unit_idx == b->tied_unit);
+    return b->in->model.tied_elems > 0 && (unit_idx == 0 || unit_idx == b->tied_unit) && !on_device(b, unit_idx);
 }
 
 /* ---- the optimizer: offload/plan_optim.c ------------------------------------------------------- */
@@ -110,6 +115,10 @@ static inline bool sums_on_host(const struct ox_builder *b, uint32_t unit_idx) {
  * finished gradient in host memory. */
 void ox_build_adam_before(struct ox_builder *b, uint32_t unit_idx, uint32_t target);
 void ox_build_adam_early(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
+/* Where memory of the device is some unit's home of state: room for what its update counts. */
+void ox_build_device_counts(struct ox_builder *b);
+/* Square sums of a finished gradient that stays on the device. */
+void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
 /* What ends a training step: the norm, and without overlap the optimizer of all units and the commit. */
 void ox_build_optimizer(struct ox_builder *b);
 

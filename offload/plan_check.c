@@ -275,7 +275,7 @@ struct update_order {
 
 static bool update_in_order(const struct checker *c, const struct ox_task *task, struct update_order *order) {
     order->norm_count += task->kind == OX_TASK_NORM;
-    if (task->kind != OX_TASK_ADAM) {
+    if (task->kind != OX_TASK_ADAM && task->kind != OX_TASK_DEVICE_ADAM) {
         return true;
     }
     if (task->before) {

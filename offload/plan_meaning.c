@@ -14,6 +14,7 @@ enum ox_buf_kind ox_meaning_kind(enum what what) {
     static const uint8_t kinds[] = {
         [NOTHING] = OX_BUF_SMALL, [PLANES] = OX_BUF_WEIGHTS, [STATE] = OX_BUF_STATE,    [JOINED] = OX_BUF_JOINED,
         [ACT] = OX_BUF_ACT,       [ACT_GRAD] = OX_BUF_ACT,   [SUM] = OX_BUF_GRAD,       [PACKED] = OX_BUF_GRAD,
+        [TOTAL] = OX_BUF_GRAD,    [PARTIALS] = OX_BUF_SMALL, [COUNTS] = OX_BUF_SMALL,
         [REDUCED] = OX_BUF_GRAD,  [BATCH] = OX_BUF_BATCH,    [BATCHES] = OX_BUF_BATCH,  [LOSSES] = OX_BUF_SMALL,
         [NORMS] = OX_BUF_SMALL,   [FACTOR] = OX_BUF_SMALL,   [CONSTANT] = OX_BUF_SMALL, [WORK] = OX_BUF_WORK,
         [STAGE] = OX_BUF_STAGE,   [WRITTEN] = OX_BUF_SMALL,
@@ -43,17 +44,22 @@ static const struct rule {
     [OX_TASK_ACT_READ] = {OX_LANE_NVME_READ, OF_UNIT, true, true},
     [OX_TASK_ACT_LOAD] = {OX_LANE_H2D, OF_UNIT, true, true},
     [OX_TASK_GRAD_ZERO] = {OX_LANE_COMPUTE, OF_GRADIENT, false, true},
+    [OX_TASK_GRAD_ADD] = {OX_LANE_COMPUTE, OF_UNIT, false, true},
     [OX_TASK_GRAD_PACK] = {OX_LANE_COMPUTE, OF_GRADIENT, false, true},
     [OX_TASK_GRAD_SAVE] = {OX_LANE_D2H, OF_GRADIENT, false, true},
     [OX_TASK_GRAD_WRITE] = {OX_LANE_NVME_WRITE, OF_GRADIENT, false, true},
     [OX_TASK_GRAD_READ] = {OX_LANE_NVME_READ, OF_GRADIENT, false, true},
     [OX_TASK_GRAD_LOAD] = {OX_LANE_H2D, OF_GRADIENT, false, true},
     [OX_TASK_REDUCE] = {OX_LANE_REDUCE, OF_UNIT, false, true},
+    [OX_TASK_DEVICE_REDUCE] = {OX_LANE_COMPUTE, OF_UNIT, false, true},
+    [OX_TASK_NORM_SAVE] = {OX_LANE_D2H, OF_UNIT, false, true},
     [OX_TASK_NORM] = {OX_LANE_REDUCE, OF_STEP, false, true},
     [OX_TASK_BEGIN] = {OX_LANE_ADAM, OF_STEP, false, true},
     [OX_TASK_DOWNLOAD] = {OX_LANE_D2H, OF_UNIT, false, true},
     [OX_TASK_ADAM] = {OX_LANE_ADAM, OF_UNIT, false, true},
     [OX_TASK_REFRESH] = {OX_LANE_H2D, OF_UNIT, false, true},
+    [OX_TASK_DEVICE_ADAM] = {OX_LANE_COMPUTE, OF_UNIT, false, true},
+    [OX_TASK_UPDATED] = {OX_LANE_D2H, OF_STEP, false, true},
     [OX_TASK_LOSS] = {OX_LANE_D2H, OF_STEP, false, false},
     [OX_TASK_WRITTEN] = {OX_LANE_ADAM, OF_STEP, false, true},
     [OX_TASK_COMMIT] = {OX_LANE_ADAM, OF_STEP, false, true},
@@ -66,6 +72,7 @@ static bool fits_rule(const struct meaning *m) {
         rule->scope == OF_STEP ? 0 : m->plan->unit_count + (rule->scope == OF_GRADIENT && m->tied);
     const bool of_optimizer = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
                               task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH ||
+                              task->kind == OX_TASK_DEVICE_ADAM || task->kind == OX_TASK_UPDATED ||
                               task->kind == OX_TASK_WRITTEN || task->kind == OX_TASK_COMMIT;
     return task->lane == rule->lane && (m->train || !rule->train_only || task->before) &&
            (!task->before || (m->overlap && of_optimizer)) &&
@@ -93,12 +100,23 @@ static void follow(struct meaning *m) {
     case OX_TASK_GRAD_ZERO:
         makes(m, OX_USE_GRAD, tier, of(SUM, unit_idx, 0));
         break;
+    case OX_TASK_GRAD_ADD:
+        turns(m, OX_USE_GRAD, tier,
+              (const struct content[]){of(SUM, unit_idx, m->plan->micro_batches), of(TOTAL, unit_idx, 0)});
+        wants(m, OX_USE_GRAD_HEAD, tier, of(SUM, m->plan->unit_count, m->plan->micro_batches));
+        break;
     case OX_TASK_GRAD_PACK:
-        wants(m, OX_USE_SOURCE, tier, of(SUM, unit_idx, m->plan->micro_batches));
+        wants(m, OX_USE_SOURCE, tier, whole_sum(m, unit_idx));
         makes(m, OX_USE_TARGET, tier, of(PACKED, unit_idx, 0));
         break;
     case OX_TASK_REDUCE:
         ox_meaning_reduce(m, unit_idx);
+        break;
+    case OX_TASK_DEVICE_REDUCE:
+        ox_meaning_device_reduce(m, unit_idx);
+        break;
+    case OX_TASK_NORM_SAVE:
+        ox_meaning_norm_save(m, unit_idx);
         break;
     case OX_TASK_NORM:
         ox_meaning_norm(m);
@@ -108,6 +126,12 @@ static void follow(struct meaning *m) {
         break;
     case OX_TASK_ADAM:
         ox_meaning_adam(m, unit_idx);
+        break;
+    case OX_TASK_DEVICE_ADAM:
+        ox_meaning_device_adam(m, unit_idx);
+        break;
+    case OX_TASK_UPDATED:
+        ox_meaning_updated(m);
         break;
     case OX_TASK_WRITTEN:
         ox_meaning_written(m);
@@ -133,13 +157,24 @@ static void begin_gradients(struct meaning *m) {
     }
 }
 
+/* A state on the device has everything beside it, and nothing of it on drives or in one memory with the host. */
+static bool homes_agree(const struct meaning *m, uint32_t unit_idx) {
+    const struct ox_homes *const homes = homes_of(m, unit_idx);
+    const bool there = !m->in->budget.unified && m->in->budget.nvme_bytes == 0 && homes->weights == OX_TIER_DEVICE &&
+                       homes->grad == OX_TIER_DEVICE;
+    return m->in->model.eval_only || (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
+}
+
 /* What the step finds: weights and state in their homes, one of each, the batches and the constants. */
 static bool begin(struct meaning *m) {
     const struct ox_plan *const plan = m->plan;
     uint32_t expected = 0, found = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         const struct ox_homes *const homes = homes_of(m, i);
-        expected += (homes->weights != OX_TIER_NVME) + (homes->state == OX_TIER_HOST && !m->in->model.eval_only);
+        expected += (homes->weights != OX_TIER_NVME) + (homes->state != OX_TIER_NVME && !m->in->model.eval_only);
+        if (!homes_agree(m, i)) {
+            return false;
+        }
     }
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const struct ox_buf *const buf = &plan->bufs[i];
@@ -212,6 +247,11 @@ static const char *end(const struct meaning *m) {
     }
     if (!same(m->held[plan->loss_host_buf], of(LOSSES, OX_NONE, plan->micro_batches))) {
         return "the losses do not arrive";
+    }
+    const uint32_t device_units = m->train || m->overlap ? ox_meaning_device_units(m) : 0;
+    if (device_units > 0 && (plan->updated_buf >= plan->buf_count ||
+                             !same(m->held[plan->updated_buf], of(COUNTS, OX_NONE, device_units)))) {
+        return "what was counted on the device does not arrive";
     }
     const bool store = (m->train || m->overlap) && m->in->budget.nvme_bytes > 0;
     const bool overlap = store && m->overlap;

@@ -16,13 +16,16 @@ enum what {
     ACT,      /* input of a unit; count: micro-batch */
     ACT_GRAD, /* gradient of the input of a unit; count: micro-batch */
     SUM,      /* fp32 gradient of a unit over the first `count` micro-batches */
+    TOTAL,    /* the whole sum of both uses of tied weights, fp32 */
     PACKED,   /* the whole sum in bf16 */
     REDUCED,  /* the whole sum as the optimizer takes it, its norm counted; count: the version that it leads to */
     BATCH,    /* one micro-batch; count: which */
     BATCHES,  /* all of them */
     LOSSES,   /* of the first `count` micro-batches */
-    NORMS,    /* partial norms of `count` units */
+    PARTIALS, /* partial norms of a unit, on the device */
+    NORMS,    /* those of `count` units */
     FACTOR,   /* the global norm is known */
+    COUNTS,   /* how many parameters are not finite, of `count` units updated on the device */
     WRITTEN,  /* the drives have all that the step computes with */
     CONSTANT, WORK, STAGE,
 };
@@ -47,6 +50,7 @@ struct meaning {
     bool overlap;         /* what the step before has left is updated here */
     bool begun;           /* the store's transaction */
     uint32_t commit_count, written_count;
+    uint32_t device_count; /* units updated on the device */
     const struct ox_task *task; /* the one in work */
     uint32_t met_count;         /* of its uses */
     const char *wrong;          /* the first violation */
@@ -84,13 +88,26 @@ static inline const struct ox_homes *homes_of(const struct meaning *m, uint32_t 
     return &m->in->table->shards[is_second_use(m, unit_idx) ? 0 : unit_idx].homes;
 }
 
-/* True when the finished sum leaves the device in bf16; the two of tied weights are first added on the host. */
+/* Where a unit is updated: all that it needs is there. */
+static inline bool is_on_device(const struct meaning *m, uint32_t unit_idx) {
+    return homes_of(m, unit_idx)->state == OX_TIER_DEVICE && !m->in->model.eval_only;
+}
+
+/* True when the finished sum is rounded to bf16 on the device; the two of tied weights are first added, where their
+ * optimizer is. */
 static inline bool leaves_packed(const struct meaning *m, uint32_t unit_idx) {
-    return m->in->model.grad_bf16 && !(m->tied && (unit_idx == 0 || is_second_use(m, unit_idx)));
+    const bool added_on_host = m->tied && unit_idx == 0 && !is_on_device(m, 0);
+    return m->in->model.grad_bf16 && !added_on_host && !is_second_use(m, unit_idx);
+}
+
+/* All micro-batches and uses, before it is rounded. */
+static inline struct content whole_sum(const struct meaning *m, uint32_t unit_idx) {
+    const bool added = m->tied && unit_idx == 0 && is_on_device(m, 0);
+    return added ? of(TOTAL, 0, 0) : of(SUM, unit_idx, m->plan->micro_batches);
 }
 
 static inline struct content finished_sum(const struct meaning *m, uint32_t unit_idx) {
-    return leaves_packed(m, unit_idx) ? of(PACKED, unit_idx, 0) : of(SUM, unit_idx, m->plan->micro_batches);
+    return leaves_packed(m, unit_idx) ? of(PACKED, unit_idx, 0) : whole_sum(m, unit_idx);
 }
 
 static inline uint64_t bytes_of(const struct meaning *m, struct content content, bool at_home) {
@@ -104,6 +121,7 @@ static inline uint64_t bytes_of(const struct meaning *m, struct content content,
         return ox_shard_state_bytes(m->in->table, elems_of(m, content.unit_idx));
     case JOINED:
     case SUM:
+    case TOTAL:
         return elems_of(m, content.unit_idx) * 4;
     case PACKED:
         return elems_of(m, content.unit_idx) * 2;
@@ -118,6 +136,10 @@ static inline uint64_t bytes_of(const struct meaning *m, struct content content,
         return model->batch_bytes * micro_batches;
     case LOSSES:
         return 8 * micro_batches;
+    case PARTIALS:
+        return 8 * ox_div_up(elems_of(m, content.unit_idx), OX_SHARD_ALIGN_ELEMS);
+    case COUNTS:
+        return 8 * (uint64_t)m->plan->unit_count;
     case CONSTANT:
         return model->const_bytes;
     case STAGE:
@@ -194,11 +216,11 @@ static inline void names(struct meaning *m, enum ox_role_of_use role, uint32_t b
     }
 }
 
-/* Planes as the kernels of a unit read them: in one memory lo may lie in the state. */
+/* Planes as the kernels of a unit read them: lo may lie in the state. */
 static inline void wants_planes(struct meaning *m, uint32_t unit_idx, bool is_table) {
     wants(m, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS, compute_tier(m), of(PLANES, unit_idx, CURRENT));
-    if (m->in->budget.unified && ox_plan_lo_in_state(m->in, unit_idx)) {
-        wants(m, is_table ? OX_USE_TABLE_STATE : OX_USE_STATE, OX_TIER_HOST, of(STATE, unit_idx, CURRENT));
+    if (homes_of(m, unit_idx)->weights == compute_tier(m) && ox_plan_lo_in_state(m->in, unit_idx)) {
+        wants(m, is_table ? OX_USE_TABLE_STATE : OX_USE_STATE, compute_tier(m), of(STATE, unit_idx, CURRENT));
     }
 }
 
@@ -233,8 +255,14 @@ void ox_meaning_backward(struct meaning *m, uint32_t unit_idx);
 void ox_meaning_transfer(struct meaning *m, uint32_t unit_idx);
 
 void ox_meaning_reduce(struct meaning *m, uint32_t unit_idx);
+void ox_meaning_device_reduce(struct meaning *m, uint32_t unit_idx);
+void ox_meaning_norm_save(struct meaning *m, uint32_t unit_idx);
 void ox_meaning_norm(struct meaning *m);
 void ox_meaning_adam(struct meaning *m, uint32_t unit_idx);
+void ox_meaning_device_adam(struct meaning *m, uint32_t unit_idx);
+void ox_meaning_updated(struct meaning *m);
+/* How many units are updated on the device. */
+uint32_t ox_meaning_device_units(const struct meaning *m);
 void ox_meaning_begin(struct meaning *m);
 void ox_meaning_written(struct meaning *m);
 void ox_meaning_commit(struct meaning *m);

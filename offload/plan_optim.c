@@ -2,7 +2,9 @@
  * runs within the forward, each unit right before it is needed there, and hands new planes to it without a detour over
  * the drive; of the last `early_units` it runs in the backward of its own step instead, on the assumption that the norm
  * will not ask for clipping. Those of its tasks in the forward then only fetch the planes, or do all of it once more
- * where the assumption was wrong. What is to be done is known when the step begins; the plan holds for each case. */
+ * where the assumption was wrong. What is to be done is known when the step begins; the plan holds for each case.
+ *
+ * A unit whose state lives on the device is updated there, as an operation of the compute lane at the same places. */
 #include "offload/plan_builder.h"
 
 struct adam {
@@ -76,12 +78,77 @@ static void copy_planes(struct ox_builder *b, enum ox_task_kind kind, const stru
     }
 }
 
+/* ---- on the device ------------------------------------------------------------------------------ */
+
+/* One more than the last unit that is updated there; 0 = none. */
+static uint32_t device_units_past(const struct ox_builder *b) {
+    uint32_t past = b->plan->unit_count;
+    while (past > 0 && !on_device(b, past - 1)) {
+        past--;
+    }
+    return past;
+}
+
+void ox_build_device_counts(struct ox_builder *b) {
+    const uint64_t bytes = 8 * (uint64_t)b->plan->unit_count;
+    if (device_units_past(b) > 0) {
+        b->plan->counts_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, OX_NONE);
+        b->plan->updated_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_HOST, bytes, OX_NONE);
+    }
+}
+
+void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
+    const uint64_t bytes = ox_plan_partials_bytes(b->in, unit_idx);
+    b->scratch->partials[unit_idx] = new_buf(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, unit_idx);
+    struct ox_task *const task = new_task(b, OX_TASK_DEVICE_REDUCE, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+    task->last = true;
+    reads(task, grad, OX_USE_GRAD);
+    writes(task, b->scratch->partials[unit_idx], OX_USE_TARGET);
+}
+
+/* The sums come to the host when all are there, so that no gradient's copy waits for them. */
+static void save_partials(struct ox_builder *b) {
+    for (uint32_t i = 0; i < b->plan->unit_count; i++) {
+        if (on_device(b, i)) {
+            count(b, ox_build_transfer(b, OX_TASK_NORM_SAVE, i, b->scratch->partials[i], b->plan->norm_buf),
+                  OX_LINK_D2H, OX_TRAFFIC_OTHER, ox_plan_partials_bytes(b->in, i));
+        }
+    }
+}
+
+/* What the counts of the units say is known behind the last of them. */
+static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
+    struct ox_plan *const plan = b->plan;
+    const uint32_t unit_idx = adam->unit_idx;
+    struct ox_task *const task = new_task(b, OX_TASK_DEVICE_ADAM, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+    task->before = adam->when == WHEN_BEFORE;
+    if (adam->when == WHEN_AFTER) {
+        reads(task, plan->norm_buf, OX_USE_NORM);
+    }
+    reads(task, adam->grad, OX_USE_GRAD);
+    updates(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
+    updates(task, b->scratch->weights_home[unit_idx], OX_USE_WEIGHTS);
+    writes(task, plan->counts_buf, OX_USE_COUNTS);
+    if (unit_idx + 1 == device_units_past(b)) {
+        struct ox_task *const updated =
+            ox_build_transfer(b, OX_TASK_UPDATED, OX_NONE, plan->counts_buf, plan->updated_buf);
+        updated->before = task->before;
+        count(b, updated, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->unit_count);
+    }
+}
+
+/* ---- on the host ---------------------------------------------------------------------------------- */
+
 static void run_adam(struct ox_builder *b, const struct adam *adam) {
+    if (on_device(b, adam->unit_idx)) {
+        run_device_adam(b, adam);
+        return;
+    }
     const struct ox_plan_scratch *const s = b->scratch;
     const uint32_t unit_idx = adam->unit_idx;
-    const bool on_device = b->in->table->shards[unit_idx].homes.weights == OX_TIER_DEVICE;
+    const bool weights_on_device = b->in->table->shards[unit_idx].homes.weights == OX_TIER_DEVICE;
     uint32_t weights = s->weights_home[unit_idx];
-    if (on_device) {
+    if (weights_on_device) {
         weights = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, ox_plan_weight_bytes(b->in, unit_idx), unit_idx);
         copy_planes(b, OX_TASK_DOWNLOAD, adam, weights);
     }
@@ -104,7 +171,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
         writes(task, b->plan->stage_buf, OX_USE_STAGE);
     }
     count_adam(b, task, adam);
-    if (on_device) {
+    if (weights_on_device) {
         copy_planes(b, OX_TASK_REFRESH, adam, weights);
     }
 }
@@ -147,8 +214,11 @@ static void commit(struct ox_builder *b, bool before) {
 }
 
 static uint32_t grad_at_rest(const struct ox_builder *b, uint32_t unit_idx) {
-    const bool on_host = b->in->table->shards[unit_idx].homes.grad == OX_TIER_HOST;
-    return on_host ? b->scratch->grad_home[unit_idx] : b->scratch->grad_spool[unit_idx];
+    const struct ox_plan_scratch *const s = b->scratch;
+    if (s->grad_home[unit_idx] != OX_NONE) {
+        return s->grad_home[unit_idx];
+    }
+    return on_device(b, unit_idx) ? s->grad_early[unit_idx] : s->grad_spool[unit_idx];
 }
 
 void ox_build_adam_before(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
@@ -171,6 +241,7 @@ void ox_build_adam_early(struct ox_builder *b, uint32_t unit_idx, uint32_t grad)
 
 void ox_build_optimizer(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
+    save_partials(b);
     struct ox_task *const norm = new_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
     updates(norm, plan->norm_buf, OX_USE_NORM);
     reads(norm, plan->loss_host_buf, OX_USE_LOSS);

@@ -303,6 +303,34 @@ static struct ox_sim_work adam(const struct pricing *p) {
     return stream.read + stream.written > 0 ? add_unhidden(work) : work;
 }
 
+/* What operations of the device read and write of its memory. That of a GPU is taken to be as fast as the host's where
+ * it is not known. */
+static struct ox_sim_work device_bytes(const struct pricing *p, double bytes) {
+    if (!p->on_gpu) {
+        return compute_bytes(p, bytes);
+    }
+    struct ox_sim_work work = new_work(p);
+    const double rate = p->machine->gpu.memory_rate > 0 ? p->machine->gpu.memory_rate : p->machine->host.dram_rate;
+    work.latency += OPERATION_SECONDS;
+    work.use[OX_SIM_GPU] = bytes / rate;
+    return finish(p, work);
+}
+
+/* An update where weights, state and gradient are: of the CPU device by the host's own figures. */
+static struct ox_sim_work device_adam(const struct pricing *p) {
+    const struct ox_plan_input *const in = p->setup->input;
+    const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
+    if (p->on_gpu) {
+        return device_bytes(p, grad_elems(p) * planes);
+    }
+    struct ox_sim_work work = new_work(p);
+    const double threads = threads_of(p, p->setup->compute_threads);
+    work.seconds = grad_elems(p) * update_seconds(p, planes, threads);
+    use_cores(p, &work, work.seconds, threads);
+    use_memory(p, &work, grad_elems(p) * planes);
+    return finish(p, work);
+}
+
 /* One flush for the data and the tables, one for the root. */
 static struct ox_sim_work commit(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
@@ -340,6 +368,12 @@ static struct ox_sim_work price(const struct pricing *p) {
         return compute_bytes(p, grad_elems(p) * 4);
     case OX_TASK_GRAD_PACK:
         return compute_bytes(p, grad_elems(p) * 6);
+    case OX_TASK_GRAD_ADD:
+        return device_bytes(p, (double)model->tied_elems * 12);
+    case OX_TASK_DEVICE_REDUCE:
+        return device_bytes(p, grad_elems(p) * (model->grad_bf16 ? 2 : 4));
+    case OX_TASK_DEVICE_ADAM:
+        return device_adam(p);
     case OX_TASK_READ:
     case OX_TASK_ACT_READ:
     case OX_TASK_GRAD_READ:
@@ -355,6 +389,8 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_GRAD_LOAD:
     case OX_TASK_DOWNLOAD:
     case OX_TASK_REFRESH:
+    case OX_TASK_NORM_SAVE:
+    case OX_TASK_UPDATED:
     case OX_TASK_LOSS:
         return copy(p);
     case OX_TASK_REDUCE:

@@ -26,8 +26,8 @@ const struct harness_place harness_in_memory = {
 #define NVME   OX_TIER_NVME
 #define HOST   OX_TIER_HOST
 #define DEVICE OX_TIER_DEVICE
-/* Wishes are tiles, prefetch depth, the homes of activations, weights, state and gradients, and whether steps overlap
- * and of how many units the optimizer runs early. */
+/* Wishes are tiles, prefetch depth, the homes of activations, weights, state and gradients, whether steps overlap and
+ * of how many units the optimizer runs early; then, of how many the state is on the device. */
 const struct harness_place harness_places[] = {
     {.name = "three tiers, all on NVMe",
      .store = true,
@@ -145,6 +145,26 @@ const struct harness_place harness_places[] = {
      .wish = {99, 2, HOST, HOST, NVME, HOST, 1, 99},
      .chunk_elems = 4096,
      .drives = 1,
+     .optimizer_threads = 1},
+    {.name = "all on the device",
+     .wish = {1, 2, DEVICE, DEVICE, DEVICE, DEVICE, 0, 0},
+     .chunk_elems = 4096,
+     .optimizer_threads = 1},
+    {.name = "all on the device, a tile for each micro-batch, overlapped",
+     .wish = {99, 0, HOST, AUTO, DEVICE, AUTO, 1, 0},
+     .chunk_elems = 2048,
+     .optimizer_threads = 1},
+    {.name = "two units on the device, two tiles",
+     .wish = {2, 1, HOST, HOST, HOST, HOST, 0, 0, .device_units = 2},
+     .chunk_elems = 6144,
+     .optimizer_threads = 2},
+    {.name = "three units on the device, overlapped",
+     .wish = {1, 2, DEVICE, DEVICE, HOST, HOST, 1, 0, .device_units = 3},
+     .chunk_elems = 4096,
+     .optimizer_threads = 1},
+    {.name = "planner's choice of what fits on the device",
+     .wish = {0, -1, AUTO, AUTO, AUTO, AUTO, -1, -1},
+     .chunk_elems = 4096,
      .optimizer_threads = 1},
     {.name = "planner's choice",
      .store = true,

@@ -33,7 +33,9 @@ static void open_unit(struct ox_state_format format, bool grad_bf16, struct unit
     for (int i = 0; i < ELEMS; i++) {
         values[i] *= values[i];
     }
-    CHECK(!ox_optim_has_v(format.kind) || ox_state_moment_set(format.moments, OX_MOMENT_V, &planes, ELEMS, values) == 0);
+    if (ox_optim_has_v(format.kind)) {
+        CHECK(ox_state_moment_set(format.moments, OX_MOMENT_V, &planes, ELEMS, values) == 0);
+    }
     fill_normal(values, ELEMS, 3, 1e-2);
     values[BORDER + 1] = INFINITY;
     if (grad_bf16) {

@@ -69,6 +69,21 @@ static void draw_machine(struct ox_machine *machine, uint64_t seed) {
     machine->drives[0].mix_rate *= 0.1 * (double)(1 + draw(seed, &counter, 20));
 }
 
+/* Without drives some states live on the device. */
+static void draw_device_units(struct sample *s, uint64_t seed) {
+    uint64_t counter = 80000;
+    const uint64_t nth = draw(seed, &counter, 4);
+    if (s->in.budget.unified || s->in.budget.nvme_bytes > 0) {
+        return;
+    }
+    s->in.budget.device_bytes *= 1 + nth;
+    if (nth == 1) {
+        s->wish.state_tier = OX_TIER_DEVICE;
+    } else if (nth == 2) {
+        s->wish.device_units = 1 + (uint32_t)draw(seed, &counter, s->in.model.unit_count);
+    }
+}
+
 static void draw_sample(struct sample *s, uint64_t seed) {
     uint64_t counter = 0;
     memset(s, 0, sizeof *s);
@@ -93,6 +108,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     }
     s->wish.overlap = (int32_t)draw(seed, &counter, 3) - 1;
     s->wish.early_units = (int32_t)draw(seed, &counter, s->in.model.unit_count + 2) - 1;
+    draw_device_units(s, seed);
     const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (1 + draw(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
 }
@@ -128,6 +144,7 @@ static void plant_faults(const struct sample *s, struct ox_plan *plan, uint64_t 
 
 struct tally {
     uint64_t made, found;
+    uint64_t device_plans; /* of those changed, with an update on the device */
 };
 
 /* The plan with one task changed must be refused; then the task is put back. */
@@ -276,9 +293,10 @@ static void change_steps(const struct sample *s, struct ox_plan *plan, struct ta
         struct ox_task changed = plan->tasks[i];
         const bool moves_grad = changed.kind == OX_TASK_GRAD_SAVE || changed.kind == OX_TASK_GRAD_WRITE ||
                                 changed.kind == OX_TASK_GRAD_READ || changed.kind == OX_TASK_GRAD_LOAD;
-        if (changed.kind == OX_TASK_ADAM && changed.unit_idx == 0) {
+        const bool updates = changed.kind == OX_TASK_ADAM || changed.kind == OX_TASK_DEVICE_ADAM;
+        if (updates && changed.unit_idx == 0) {
             adam_of_0 = i;
-        } else if (changed.kind == OX_TASK_ADAM && adam_of_0 != OX_NONE) {
+        } else if (updates && adam_of_0 != OX_NONE) {
             const struct ox_task *const first = &plan->tasks[adam_of_0];
             changed.uses[ox_task_find_use(&changed, OX_USE_GRAD)].buf_idx =
                 first->uses[ox_task_find_use(first, OX_USE_GRAD)].buf_idx;
@@ -306,7 +324,7 @@ static void check_state_bytes(const struct sample *s, const struct ox_plan *plan
         state += unit;
         read += s->table.shards[i].homes.state == OX_TIER_NVME ? unit : 0;
         const uint64_t groups = s->elems[i] / OX_SHARD_ALIGN_ELEMS;
-        home += s->table.shards[i].homes.state == OX_TIER_HOST
+        home += s->table.shards[i].homes.state != OX_TIER_NVME
                     ? ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
                           ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES
                     : 0;
@@ -425,6 +443,7 @@ static void test_random_plans(uint64_t count) {
                 plant_faults(&s, plans.train, seed, &objected);
             }
             if (seed % 3 == 0 && seed <= SAMPLES) {
+                tally.device_plans += plans.train->counts_buf != OX_NONE;
                 change_meaning(&s, plans.train, seed, &tally);
                 drop_tasks(&s, plans.train, seed, &tally);
                 change_steps(&s, plans.train, &tally);
@@ -449,7 +468,7 @@ static void test_random_plans(uint64_t count) {
     printf("%llu plans proven, %llu refused, %llu planted faults found, %llu of %llu changes of meaning\n",
            (unsigned long long)fit, (unsigned long long)refused, (unsigned long long)objected,
            (unsigned long long)tally.found, (unsigned long long)tally.made);
-    CHECK(tally.found == tally.made && tally.made > 5000);
+    CHECK(tally.found == tally.made && tally.made > 5000 && tally.device_plans >= 5);
     CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && after_steps > 30);
 }
 
