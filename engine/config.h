@@ -107,6 +107,7 @@ struct ox_config {
     int64_t speculative_units;   /* -1: planned */
     enum ox_tier_choice activation_tier; /* activation checkpoints */
     enum ox_tier_choice weights_tier, state_tier, grads_tier; /* homes; auto = what fits, nearest first */
+    uint64_t device_state_units; /* 0 = planner's choice */
     char io_backend[16];     /* auto | uring | threads */
     uint64_t optimizer_threads; /* 0 = all cores */
     uint64_t compute_threads;   /* 0 = all cores; a matter of numerics */

@@ -120,7 +120,8 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
                  .early_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
                                                                                : (int32_t)config->speculative_units,
                  .may_stay_in_memory = may_stay_in_memory(config),
-                 .persist_steps = strtoull(config->persist_steps, NULL, 10)},
+                 .persist_steps = strtoull(config->persist_steps, NULL, 10),
+                 .device_units = (uint32_t)config->device_state_units},
         .chunk_elems = config->chunk_elems,
         .nvme_folders = trainer->nvme_folders,
         .nvme_bytes = trainer->nvme_bytes,

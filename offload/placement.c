@@ -189,6 +189,10 @@ static enum ox_status check_wish(const struct ox_search *s) {
     if (asks_nvme && s->in->budget.nvme_bytes == 0) {
         return ox_fail(OX_E_CONFIG, "a tier option asks for nvme, but no drive is given; add --nvme PATH:SIZE");
     }
+    if (s->in->budget.unified && wish->device_units > 0 && !s->in->model.eval_only) {
+        return ox_fail(OX_E_CONFIG, "--device-state-units %u: host memory is device memory here, for all units alike; "
+                       "add --device-mem SIZE, or leave it out", wish->device_units);
+    }
     return s->in->budget.unified ? OX_OK : check_device_wish(s);
 }
 

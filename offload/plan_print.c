@@ -170,6 +170,13 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
         fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped",
                 placement->early_units, plan->unit_count);
     }
+    uint32_t device_units = 0;
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        device_units += ox_plan_state_on_device(input, i);
+    }
+    if (device_units > 0) {
+        fprintf(out, "; of the last %u of %u units on the device", device_units, plan->unit_count);
+    }
     fprintf(out, "\n\n");
     print_ledger(out, plan, input);
     print_homes(out, input);

@@ -156,6 +156,9 @@ static void test_options(void) {
         {"--nvme /tmp", "has no size; write it as /tmp:400GiB"},
         {"--nvme /tmp:1GiB --nvme /tmp:1GiB", "is given twice; give each drive once"},
         {"--state-tier nvme", "--state-tier nvme needs a drive; add --nvme PATH:SIZE"},
+        {"--device-state-units 2", "host memory is device memory here, for all units alike; add --device-mem SIZE"},
+        {"--device-mem 64MiB --state-tier device --weights-tier host", "where weights and gradients must live too"},
+        {"--device-mem 64MiB --grads-tier device", "add --state-tier device, or use host or nvme"},
         {"--max-steps 0 --num-train-epochs 0", "are both 0; give one of them"},
         {"--warmup-steps 1 --warmup-ratio 0.1", "are both given; give one of them"},
         {"--max-steps 2 --warmup-steps 3", "together exceed --max-steps 2"},
@@ -423,6 +426,8 @@ static void test_persist(const char *drive) {
     begin_on(drive, "--max-steps 100 --persist-steps 7 --dry-run");
     sys_run_well(&args, &process);
     CHECK(strstr(out, "--persist-steps 7 has no effect: part of the state lives on the drives") != NULL);
+    begin_on(drive, "--device-mem 64MiB --device-state-units 1");
+    refused(2, "--device-state-units: with a store the state lives on the host or on the drives");
     begin_on(drive, "--persist-steps 7 --optimizer-overlap speculative");
     refused(2, "--persist-steps 7: speculative updates begin with the step before on the drives");
     begin_on(drive, "--persist-steps sometimes");
