@@ -296,7 +296,8 @@ static const struct ox_option options[] = {
      .help = "units, counted from the last, that are updated in backward; -1: planned"},
     {.name = "device-state-units", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, device_state_units),
      .min = 0, .max = 1e+6, .group = group_placement, .default_text = "0", .commands = RUN,
-     .help = "units, counted from the last, that live on the device with their state and are updated there; 0: planned"},
+     .help = "units, counted from the last, that live on the device with their state and are updated there; 0: "
+             "planned"},
     {.name = "chunk-elems", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chunk_elems),
      .min = 2048, .max = 0x1p30, .group = group_placement, .default_text = "262144",
      .commands = RUN | OX_CMD_EVAL, .help = "parameters in a chunk, a multiple of 2048"},

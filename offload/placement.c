@@ -157,11 +157,12 @@ static enum ox_status refuse(struct ox_search *s) {
 static enum ox_status check_device_wish(const struct ox_search *s) {
     const struct ox_placement_wish *const wish = s->wish;
     const char *const asked = wish->device_units > 0 ? "--device-state-units" : "--state-tier device";
+    if (wish->state_tier != OX_TIER_DEVICE && wish->grad_tier == OX_TIER_DEVICE) {
+        return ox_fail(OX_E_CONFIG, "--grads-tier device: a finished gradient stays on the device only for an "
+                       "optimizer that runs there; add --state-tier device, or use host or nvme");
+    }
     if (wish->state_tier != OX_TIER_DEVICE && wish->device_units == 0) {
-        return wish->grad_tier != OX_TIER_DEVICE
-                   ? OX_OK
-                   : ox_fail(OX_E_CONFIG, "--grads-tier device: a finished gradient stays on the device only for an "
-                             "optimizer that runs there; add --state-tier device, or use host or nvme");
+        return OX_OK;
     }
     if (s->in->budget.nvme_bytes > 0) {
         return ox_fail(OX_E_CONFIG, "%s: with a store the state lives on the host or on the drives; leave out one of "

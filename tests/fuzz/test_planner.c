@@ -217,14 +217,30 @@ static enum ox_tier draw_tier(struct fuzz_case *c, bool certain) {
     return certain || once_in(c, 3) ? (enum ox_tier)draw(c, OX_TIER_COUNT) : OX_TIER_COUNT;
 }
 
+/* A state lives on the device with all that its update needs, apart from the host's memory and without a store. */
+static bool asks_too_much_of_device(const struct fuzz_case *c) {
+    const struct ox_placement_wish *const wish = &c->wish;
+    const bool all = wish->state_tier == OX_TIER_DEVICE, some = wish->device_units > 0;
+    if (c->in.budget.unified) {
+        return some && !c->in.model.eval_only;
+    }
+    const bool apart = all && ((wish->weights_tier != OX_TIER_COUNT && wish->weights_tier != OX_TIER_DEVICE) ||
+                               (wish->grad_tier != OX_TIER_COUNT && wish->grad_tier != OX_TIER_DEVICE));
+    return (wish->grad_tier == OX_TIER_DEVICE && !all) || ((all || some) && c->in.budget.nvme_bytes > 0) || apart;
+}
+
 /* What cannot be is taken back. */
 static void make_valid(const struct fuzz_case *c, struct ox_placement_wish *wish) {
     enum ox_tier *const tiers[] = {&wish->act_tier, &wish->weights_tier, &wish->state_tier, &wish->grad_tier};
     for (int i = 0; i < 4; i++) {
-        const bool of_optimizer = i >= 2, device = *tiers[i] == OX_TIER_DEVICE, nvme = *tiers[i] == OX_TIER_NVME;
-        if ((nvme && c->in.budget.nvme_bytes == 0) || (device && of_optimizer && !c->in.budget.unified)) {
+        if (*tiers[i] == OX_TIER_NVME && c->in.budget.nvme_bytes == 0) {
             *tiers[i] = OX_TIER_HOST;
         }
+    }
+    if (asks_too_much_of_device(c)) {
+        wish->device_units = 0;
+        wish->state_tier = wish->state_tier == OX_TIER_DEVICE ? OX_TIER_HOST : wish->state_tier;
+        wish->grad_tier = wish->grad_tier == OX_TIER_DEVICE ? OX_TIER_HOST : wish->grad_tier;
     }
 }
 
@@ -256,6 +272,7 @@ static void draw_wish(struct fuzz_case *c) {
     if (once_in(c, 200)) {
         wish->tiles = c->in.model.micro_batches + 1 + (uint32_t)draw(c, 5);
     }
+    wish->device_units = once_in(c, 4) ? 1 + (uint32_t)draw(c, c->in.model.unit_count) : 0;
     if (!once_in(c, 50)) {
         make_valid(c, wish);
     }
@@ -379,8 +396,11 @@ static void check_wishes(const struct fuzz_case *c) {
            "overlap other than wished");
     for (uint32_t i = 0; i < c->table.unit_count; i++) {
         const struct ox_homes *const homes = &c->table.shards[i].homes;
-        expect(kept(c, wish->weights_tier, homes->weights) && kept(c, wish->state_tier, homes->state) &&
-                   kept(c, wish->grad_tier, homes->grad), "a plane elsewhere than wished");
+        const bool there = i + (uint64_t)wish->device_units >= c->table.unit_count && !c->in.model.eval_only;
+        const bool all = homes->weights == OX_TIER_DEVICE && homes->state == OX_TIER_DEVICE &&
+                         homes->grad == OX_TIER_DEVICE;
+        expect(there ? all : kept(c, wish->weights_tier, homes->weights) && kept(c, wish->state_tier, homes->state) &&
+                                 kept(c, wish->grad_tier, homes->grad), "a plane elsewhere than wished");
     }
 }
 
@@ -405,9 +425,8 @@ static bool wish_is_invalid(const struct fuzz_case *c) {
     bool invalid = wish->tiles > c->in.model.micro_batches;
     for (int i = 0; i < 4; i++) {
         invalid |= tiers[i] == OX_TIER_NVME && c->in.budget.nvme_bytes == 0;
-        invalid |= i >= 2 && tiers[i] == OX_TIER_DEVICE && !c->in.budget.unified;
     }
-    return invalid;
+    return invalid || asks_too_much_of_device(c);
 }
 
 static uint64_t advised(const char *text, const char *option, uint64_t given) {
