@@ -57,6 +57,13 @@ bool ox_choice_device_weights(const struct ox_search *s) {
     return !s->in->budget.unified && s->wish->weights_tier == OX_TIER_COUNT;
 }
 
+/* All that a unit has goes with its state, and there is no store. */
+bool ox_choice_device_units(const struct ox_search *s) {
+    const struct ox_placement_wish *const wish = s->wish;
+    return ox_choice_device_weights(s) && wish->state_tier == OX_TIER_COUNT && wish->grad_tier == OX_TIER_COUNT &&
+           wish->device_units == 0 && s->in->budget.nvme_bytes == 0 && !s->in->model.eval_only;
+}
+
 static bool order_allowed(const struct ox_search *s, const char *order) {
     return !(strchr(order, 'w') != NULL && s->wish->weights_tier < OX_TIER_COUNT) &&
            !(strchr(order, 'g') != NULL && (s->wish->grad_tier < OX_TIER_COUNT || s->in->model.eval_only)) &&
@@ -170,19 +177,13 @@ static void choose_device_weights(const struct ox_search *s, struct ox_candidate
 /* Updates where the weights are save their way there and back, but take room that others might use: by powers of two,
  * and by single units. */
 static void choose_device_units(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
-    const struct ox_placement_wish *const wish = s->wish;
-    const bool homes_free = ox_choice_device_weights(s) && wish->state_tier == OX_TIER_COUNT &&
-                            wish->grad_tier == OX_TIER_COUNT && wish->device_units == 0;
     const uint32_t unit_count = s->table->unit_count, at = from.device_units;
-    if (!homes_free || s->in->budget.nvme_bytes > 0 || s->in->model.eval_only) {
-        return;
-    }
-    for (uint32_t units = unit_count; units > 0; units /= 2) {
+    for (uint32_t units = unit_count; units > 0 && ox_choice_device_units(s); units /= 2) {
         from.device_units = units;
         add(out, &from);
     }
     const uint32_t others[] = {0, at - 1, at + 1};
-    for (unsigned i = 0; i < sizeof others / sizeof *others; i++) {
+    for (unsigned i = 0; i < sizeof others / sizeof *others && ox_choice_device_units(s); i++) {
         from.device_units = others[i];
         if (others[i] <= unit_count) {
             add(out, &from);
@@ -220,7 +221,6 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_ORDER] = choose_order,
     [OX_CHOICE_RANKING] = choose_ranking,
     [OX_CHOICE_DEVICE_WEIGHTS] = choose_device_weights,
-    [OX_CHOICE_DEVICE_UNITS] = choose_device_units,
     [OX_CHOICE_CREDIT] = choose_credit,
     [OX_CHOICE_EARLY] = choose_early,
     [OX_CHOICE_DEPTH] = choose_depth,
@@ -229,4 +229,5 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_TILES] = choose_tiles,
     [OX_CHOICE_ACT_TIER] = choose_act_tier,
     [OX_CHOICE_AWAY] = choose_away,
+    [OX_CHOICE_DEVICE_UNITS] = choose_device_units,
 };

@@ -112,11 +112,11 @@ uint32_t ox_search_wished_device_units(const struct ox_search *s);
 /* Chunks in flight in the optimizer's stream: so many that a drive is busy while others are checked and updated. */
 enum { OX_SLOTS_DEEP = 32, OX_SLOTS_MIDDLE = 8, OX_SLOTS_SHALLOW = 3 };
 
-/* In this order they are changed one at a time. */
+/* In this order they are changed one at a time; the last is there only where ox_choice_device_units says so. */
 enum ox_choice {
-    OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_DEVICE_UNITS,
-    OX_CHOICE_CREDIT, OX_CHOICE_EARLY, OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES,
-    OX_CHOICE_ACT_TIER, OX_CHOICE_AWAY, OX_CHOICE_COUNT
+    OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_CREDIT, OX_CHOICE_EARLY,
+    OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER, OX_CHOICE_AWAY,
+    OX_CHOICE_DEVICE_UNITS, OX_CHOICE_COUNT
 };
 enum { OX_CHOICES_MAX = 128 };
 struct ox_choices {
@@ -135,6 +135,7 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
 bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier);
 bool ox_choice_overlap(const struct ox_search *s, bool overlap);
 bool ox_choice_device_weights(const struct ox_search *s);
+bool ox_choice_device_units(const struct ox_search *s);
 /* How many of the last units are updated in backward, at so many of OX_CHOICE_QUARTERS: what the update replaces must
  * stay on the drives. */
 enum { OX_CHOICE_QUARTERS = 4 };

@@ -135,13 +135,14 @@ static uint32_t draw(uint64_t *counter, uint32_t below) {
 
 /* Changes a few things at random and climbs from there; returns when that has not paid for a while. */
 static void climb_from_draws(struct ox_search *s) {
+    const uint32_t sorts = ox_choice_device_units(s) ? OX_CHOICE_COUNT : OX_CHOICE_DEVICE_UNITS;
     uint64_t counter = 0;
     for (uint32_t idle = 0; idle < DRAWS_IDLE && s->effort < EFFORT_MAX; idle++) {
         const double before = s->best.seconds;
         struct ox_candidate drawn = s->best.made;
         for (uint32_t i = 2 + draw(&counter, 3); i > 0; i--) {
             struct ox_choices choices = {.count = 0};
-            ox_choice_fns[draw(&counter, OX_CHOICE_COUNT)](s, drawn, &choices);
+            ox_choice_fns[draw(&counter, sorts)](s, drawn, &choices);
             drawn = choices.count > 0 ? choices.at[draw(&counter, choices.count)] : drawn;
         }
         struct ox_tried at = try(s, &drawn);
