@@ -43,20 +43,22 @@ static struct ox_attention_shape attention_of(const struct ox_block_run *run) {
     return attention_of_unit(run->shape, (uint32_t)(run->unit - run->shape->model->units));
 }
 
-/* Everything a block keeps while it works on one micro-batch. Names are those of the forward pass; backward
+/* Everything a block needs while it works on one micro-batch. Names are those of the forward pass; backward
  * writes gradients over what it no longer needs, as the comments there say. */
 struct work {
+    /* What backward reads of the forward pass. */
     float *a;     /* (rows, hidden): norm 1                       */
     float *qkv;   /* (rows, qkv), normed per head, rotated        */
     float *q_rstd, *k_rstd; /* (rows, heads), (rows, kv_heads): of the norm per head, where there is one */
-    float *q_raw, *k_raw;   /* q and k before that norm; backward alone */
+    float *q_raw, *k_raw;   /* q and k before that norm; for backward alone */
     float *att;   /* (rows, att)                                  */
     float *lse;   /* (batch, heads, seq)                          */
     float *mean1, *rstd1, *mean2, *rstd2; /* (rows)               */
     float *u;     /* (rows, mlp_in): before the activation        */
     float *g;     /* (rows, mlp)                                  */
-    float *x2;    /* (rows, hidden): after attention; backward alone */
-    float *b;     /* (rows, hidden): norm 2; backward alone        */
+    float *x2;    /* (rows, hidden): after attention; for backward alone */
+    float *b;     /* (rows, hidden): norm 2; for backward alone    */
+    /* What is free again when the function ends. */
     float *t;     /* (rows, max(mlp, hidden)): backward alone      */
     float *attention_scratch, *norm_scratch;
 };
@@ -69,51 +71,80 @@ static uint32_t max_u32(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
-static uint64_t carve_work(const struct ox_shape *shape, bool backward, void *base, struct work *out) {
+/* The first part. Without backward only what forward itself needs, and in less room. */
+static void carve_passed(const struct ox_shape *shape, bool backward, struct ox_carve *carve, struct work *out) {
+    const struct ox_model_config *const config = &shape->model->config;
+    const struct widths w = widths_of(config);
+    out->a = take_rows(carve, shape, w.hidden);
+    out->qkv = take_rows(carve, shape, w.qkv);
+    if (config->qk_norm) {
+        out->q_rstd = take_rows(carve, shape, config->heads);
+        out->k_rstd = take_rows(carve, shape, config->kv_heads);
+    }
+    out->att = take_rows(carve, shape, w.att);
+    out->lse = take_rows(carve, shape, config->heads);
+    out->mean1 = take_rows(carve, shape, 1);
+    out->rstd1 = take_rows(carve, shape, 1);
+    out->mean2 = take_rows(carve, shape, 1);
+    out->rstd2 = take_rows(carve, shape, 1);
+    out->u = take_rows(carve, shape, backward ? max_u32(w.mlp_in, w.qkv) : w.mlp_in);
+    out->g = take_rows(carve, shape, backward ? max_u32(w.mlp, w.att) : w.mlp);
+    if (!backward) {
+        out->b = out->a; /* norm 1 is not needed any more when norm 2 is made */
+        return;
+    }
+    out->x2 = take_rows(carve, shape, w.hidden);
+    out->b = take_rows(carve, shape, w.hidden);
+    if (config->qk_norm) {
+        out->q_raw = take_rows(carve, shape, w.att);
+        out->k_raw = take_rows(carve, shape, config->kv_heads * config->head_dim);
+    }
+}
+
+/* The second part. */
+static void carve_scratch(const struct ox_shape *shape, bool backward, struct ox_carve *carve, struct work *out) {
     const struct ox_model_config *const config = &shape->model->config;
     const struct widths w = widths_of(config);
     const struct ox_attention_shape attention = attention_shape(shape);
-    struct ox_carve carve = {.base = base};
-    *out = (struct work){0};
-    out->a = take_rows(&carve, shape, w.hidden);
-    out->qkv = take_rows(&carve, shape, w.qkv);
-    if (config->qk_norm) {
-        out->q_rstd = take_rows(&carve, shape, config->heads);
-        out->k_rstd = take_rows(&carve, shape, config->kv_heads);
-    }
-    out->att = take_rows(&carve, shape, w.att);
-    out->lse = take_rows(&carve, shape, config->heads);
-    out->mean1 = take_rows(&carve, shape, 1);
-    out->rstd1 = take_rows(&carve, shape, 1);
-    out->mean2 = take_rows(&carve, shape, 1);
-    out->rstd2 = take_rows(&carve, shape, 1);
-    out->u = take_rows(&carve, shape, backward ? max_u32(w.mlp_in, w.qkv) : w.mlp_in);
-    out->g = take_rows(&carve, shape, backward ? max_u32(w.mlp, w.att) : w.mlp);
     if (backward) {
-        out->x2 = take_rows(&carve, shape, w.hidden);
-        out->b = take_rows(&carve, shape, w.hidden);
-        out->t = take_rows(&carve, shape, max_u32(w.mlp, w.hidden));
         const uint32_t cols = max_u32(config->hidden, config->head_dim);
-        out->norm_scratch = ox_carve_take(&carve, ox_ops_norm_scratch_bytes(cols, shape->threads));
-        if (config->qk_norm) {
-            out->q_raw = take_rows(&carve, shape, w.att);
-            out->k_raw = take_rows(&carve, shape, config->kv_heads * config->head_dim);
-        }
-    } else {
-        out->b = out->a; /* norm 1 is not needed any more when norm 2 is made */
+        out->t = take_rows(carve, shape, max_u32(w.mlp, w.hidden));
+        out->norm_scratch = ox_carve_take(carve, ox_ops_norm_scratch_bytes(cols, shape->threads));
     }
-    out->attention_scratch = ox_carve_take(&carve, ox_ops_attention_scratch_bytes(&attention, shape->threads));
+    out->attention_scratch = ox_carve_take(carve, ox_ops_attention_scratch_bytes(&attention, shape->threads));
+}
+
+/* Both in `work`, or the first in what is kept from forward to backward, where there is that. */
+static void carve_work(const struct ox_block_run *run, bool backward, struct work *out) {
+    struct ox_carve work = {.base = run->work}, kept = {.base = run->kept};
+    *out = (struct work){0};
+    carve_passed(run->shape, backward || run->kept != NULL, run->kept != NULL ? &kept : &work, out);
+    carve_scratch(run->shape, backward, &work, out);
+}
+
+static uint64_t work_bytes(const struct ox_shape *shape, bool backward, bool kept) {
+    struct ox_carve carve = {.base = NULL};
+    struct work work;
+    if (!kept) {
+        carve_passed(shape, backward, &carve, &work);
+    }
+    carve_scratch(shape, backward, &carve, &work);
     return carve.bytes;
 }
 
-uint64_t ox_block_forward_bytes(const struct ox_shape *shape) {
-    struct work work;
-    return carve_work(shape, false, NULL, &work);
+uint64_t ox_block_forward_bytes(const struct ox_shape *shape, bool kept) {
+    return work_bytes(shape, false, kept);
 }
 
-uint64_t ox_block_backward_bytes(const struct ox_shape *shape) {
+uint64_t ox_block_backward_bytes(const struct ox_shape *shape, bool kept) {
+    return work_bytes(shape, true, kept);
+}
+
+uint64_t ox_block_kept_bytes(const struct ox_shape *shape) {
+    struct ox_carve carve = {.base = NULL};
     struct work work;
-    return carve_work(shape, true, NULL, &work);
+    carve_passed(shape, true, &carve, &work);
+    return carve.bytes;
 }
 
 /* The part of a unit's vector that plays a role; NULL when the family has none. */
@@ -264,12 +295,13 @@ static enum ox_status forward_to_act(const struct ox_block_run *run, const float
 enum ox_status ox_block_forward(const struct ox_block_run *run, const float *weights, const float *x, float *y) {
     const struct widths w = widths_of(&run->shape->model->config);
     struct work work;
-    carve_work(run->shape, false, run->work, &work);
-    const enum ox_status status = forward_to_act(run, weights, &work, x, y);
+    carve_work(run, false, &work);
+    float *const x2 = run->kept != NULL ? work.x2 : y;
+    const enum ox_status status = forward_to_act(run, weights, &work, x, x2);
     if (status != OX_OK) {
         return status;
     }
-    return linear(run, weights, (struct matrix){OX_ROLE_MLP_OUT, w.mlp, w.hidden}, work.g, y, y);
+    return linear(run, weights, (struct matrix){OX_ROLE_MLP_OUT, w.mlp, w.hidden}, work.g, x2, y);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------- */
@@ -389,9 +421,9 @@ static enum ox_status attention_back(const struct ox_block_run *run, struct grad
 enum ox_status ox_block_backward(const struct ox_block_run *run, const float *weights, float *grads, const float *x,
                                  float *dx) {
     struct work work;
-    carve_work(run->shape, true, run->work, &work);
+    carve_work(run, true, &work);
     const struct gradients to = {.weights = weights, .grads = grads};
-    enum ox_status status = forward_to_act(run, weights, &work, x, work.x2);
+    enum ox_status status = run->kept != NULL ? OX_OK : forward_to_act(run, weights, &work, x, work.x2);
     if (status == OX_OK) {
         status = mlp_back(run, to, &work, dx);
     }
@@ -511,6 +543,8 @@ enum ox_status ox_head_run(const struct ox_block_run *run, const struct ox_head_
 
 /* ---- what they cost ------------------------------------------------------------------------------ */
 
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_BACKWARD_KEPT };
+
 /* Loops over so many floats of every row. */
 static void add_loop(struct ox_plan_work *work, double rows, double floats) {
     work->bytes += rows * floats * sizeof(float);
@@ -547,33 +581,50 @@ static void add_attention(struct ox_plan_work *work, const struct ox_shape *shap
     work->ops++;
 }
 
-static struct ox_plan_work block_work(const struct ox_shape *shape, uint32_t unit_idx, bool backward) {
+static uint32_t qk_width(const struct ox_model_config *config) {
+    return (config->heads + config->kv_heads) * config->head_dim;
+}
+
+static void add_forward_to_act(struct ox_plan_work *work, const struct ox_shape *shape, uint32_t unit_idx) {
     const struct ox_model_config *const config = &shape->model->config;
     const struct widths w = widths_of(config);
     const double rows = shape->rows;
-    const uint32_t qk = (config->heads + config->kv_heads) * config->head_dim;
+    add_loop(work, rows, 2 * w.hidden);
+    add_linear(work, rows, w.hidden, w.qkv);
+    add_loop(work, rows, (config->qk_norm ? 4 : 2) * qk_width(config));
+    add_attention(work, shape, unit_idx, 2);
+    add_linear(work, rows, w.att, w.hidden);
+    add_loop(work, rows, 3 * w.hidden); /* the residual, the norm */
+    add_linear(work, rows, w.hidden, w.mlp_in);
+    add_loop(work, rows, w.mlp_in + w.mlp);
+}
+
+static void add_gradients(struct ox_plan_work *work, const struct ox_shape *shape, uint32_t unit_idx) {
+    const struct ox_model_config *const config = &shape->model->config;
+    const struct widths w = widths_of(config);
+    const double rows = shape->rows;
+    add_linear_back(work, rows, w.mlp, w.hidden);
+    add_loop(work, rows, 2 * w.mlp_in + w.mlp);
+    add_linear_back(work, rows, w.hidden, w.mlp_in);
+    add_loop(work, rows, 4 * w.hidden);
+    add_linear_back(work, rows, w.att, w.hidden);
+    add_attention(work, shape, unit_idx, 5);
+    add_loop(work, rows, (config->qk_norm ? 5 : 2) * qk_width(config));
+    add_linear_back(work, rows, w.hidden, w.qkv);
+    add_loop(work, rows, 4 * w.hidden);
+}
+
+static struct ox_plan_work block_work(const struct ox_shape *shape, uint32_t unit_idx, enum pass pass) {
+    const struct widths w = widths_of(&shape->model->config);
     struct ox_plan_work work = {0};
-    add_loop(&work, rows, 2 * w.hidden);
-    add_linear(&work, rows, w.hidden, w.qkv);
-    add_loop(&work, rows, (config->qk_norm ? 4 : 2) * qk);
-    add_attention(&work, shape, unit_idx, 2);
-    add_linear(&work, rows, w.att, w.hidden);
-    add_loop(&work, rows, 3 * w.hidden); /* the residual, the norm */
-    add_linear(&work, rows, w.hidden, w.mlp_in);
-    add_loop(&work, rows, w.mlp_in + w.mlp);
-    if (!backward) {
-        add_linear(&work, rows, w.mlp, w.hidden);
-        return work;
+    if (pass != PASS_BACKWARD_KEPT) {
+        add_forward_to_act(&work, shape, unit_idx);
     }
-    add_linear_back(&work, rows, w.mlp, w.hidden);
-    add_loop(&work, rows, 2 * w.mlp_in + w.mlp);
-    add_linear_back(&work, rows, w.hidden, w.mlp_in);
-    add_loop(&work, rows, 4 * w.hidden);
-    add_linear_back(&work, rows, w.att, w.hidden);
-    add_attention(&work, shape, unit_idx, 5);
-    add_loop(&work, rows, (config->qk_norm ? 5 : 2) * qk);
-    add_linear_back(&work, rows, w.hidden, w.qkv);
-    add_loop(&work, rows, 4 * w.hidden);
+    if (pass == PASS_FORWARD) {
+        add_linear(&work, shape->rows, w.mlp, w.hidden);
+    } else {
+        add_gradients(&work, shape, unit_idx);
+    }
     return work;
 }
 
@@ -597,8 +648,9 @@ static struct ox_plan_work head_work(const struct ox_shape *shape, bool backward
     return work;
 }
 
-static struct ox_plan_work unit_work(const struct ox_shape *shape, uint32_t unit_idx, bool backward) {
+static struct ox_plan_work unit_work(const struct ox_shape *shape, uint32_t unit_idx, enum pass pass) {
     const struct ox_model *const model = shape->model;
+    const bool backward = pass != PASS_FORWARD;
     switch (model->units[unit_idx].kind) {
     case OX_UNIT_EMBED: {
         struct ox_plan_work work = {0};
@@ -606,16 +658,20 @@ static struct ox_plan_work unit_work(const struct ox_shape *shape, uint32_t unit
         return work;
     }
     case OX_UNIT_BLOCK:
-        return block_work(shape, unit_idx, backward);
+        return block_work(shape, unit_idx, pass);
     default:
         return head_work(shape, backward);
     }
 }
 
 struct ox_plan_work ox_unit_forward_work(const struct ox_shape *shape, uint32_t unit_idx) {
-    return unit_work(shape, unit_idx, false);
+    return unit_work(shape, unit_idx, PASS_FORWARD);
 }
 
 struct ox_plan_work ox_unit_backward_work(const struct ox_shape *shape, uint32_t unit_idx) {
-    return unit_work(shape, unit_idx, true);
+    return unit_work(shape, unit_idx, PASS_BACKWARD);
+}
+
+struct ox_plan_work ox_unit_backward_kept_work(const struct ox_shape *shape, uint32_t unit_idx) {
+    return unit_work(shape, unit_idx, PASS_BACKWARD_KEPT);
 }

@@ -36,6 +36,9 @@ struct ox_block_run {
     const float *cos_table, *sin_table;       /* (seq, head_dim / 2) */
     const struct ox_block_cache *cache;       /* of ox_block_forward, batch 1; or NULL */
     void *work;
+    /* NULL, or where ox_block_forward leaves what ox_block_backward of the same micro-batch finds there and uses up,
+     * ox_block_kept_bytes() of it. */
+    void *kept;
 };
 
 /* Planes of a unit's flat vector; lo may be NULL. */
@@ -43,14 +46,17 @@ struct ox_planes {
     const uint16_t *hi, *lo;
 };
 
-uint64_t ox_block_forward_bytes(const struct ox_shape *shape);
-uint64_t ox_block_backward_bytes(const struct ox_shape *shape);
+/* Of `work`, less where something is kept. */
+uint64_t ox_block_forward_bytes(const struct ox_shape *shape, bool kept);
+uint64_t ox_block_backward_bytes(const struct ox_shape *shape, bool kept);
+uint64_t ox_block_kept_bytes(const struct ox_shape *shape);
 uint64_t ox_head_bytes(const struct ox_shape *shape);
 
 /* y = block(x); x, y: (rows, hidden), y may be x; weights: the unit's flat vector in fp32. */
 OX_MUST enum ox_status ox_block_forward(const struct ox_block_run *run, const float *weights, const float *x,
                                         float *y);
-/* dx: in d(loss)/dy, out d(loss)/dx; gradients are added to `grads`, laid out as the weights. Recomputes from x. */
+/* dx: in d(loss)/dy, out d(loss)/dx; gradients are added to `grads`, laid out as the weights. What is not kept is
+ * recomputed from x, by the same operations on the same numbers: the result is the same bits. */
 OX_MUST enum ox_status ox_block_backward(const struct ox_block_run *run, const float *weights, float *grads,
                                          const float *x, float *dx);
 
@@ -61,6 +67,8 @@ OX_MUST enum ox_status ox_embed_backward(const struct ox_block_run *run, float *
  * is the loss alone, the second the loss with its gradients. */
 struct ox_plan_work ox_unit_forward_work(const struct ox_shape *shape, uint32_t unit_idx);
 struct ox_plan_work ox_unit_backward_work(const struct ox_shape *shape, uint32_t unit_idx);
+/* Of a block that finds kept what it would recompute. */
+struct ox_plan_work ox_unit_backward_kept_work(const struct ox_shape *shape, uint32_t unit_idx);
 
 struct ox_head_args {
     struct ox_planes planes; /* of the head's unit                                     */

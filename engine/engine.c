@@ -30,6 +30,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         plan->unit_elems[i] = model->units[i].elem_count;
         plan->works[i] = ox_unit_forward_work(&shape, i);
         plan->works[model->unit_count + i] = ox_unit_backward_work(&shape, i);
+        plan->works[2 * model->unit_count + i] = ox_unit_backward_kept_work(&shape, i);
     }
     const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
     plan->input.budget = config->budget;
@@ -37,14 +38,18 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .unit_elems = plan->unit_elems,
         .forward = plan->works,
         .backward = plan->works + model->unit_count,
+        .backward_kept = plan->works + 2 * model->unit_count,
         .unit_count = model->unit_count,
         .tied_elems = model->config.tied ? ox_align_up(table, OX_SHARD_ALIGN_ELEMS) : 0,
         .micro_batches = config->micro_batches,
         .act_bytes = (uint64_t)shape.rows * model->config.hidden * sizeof(float),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
         .const_bytes = rope_floats(config) * 2 * sizeof(float),
-        .work_forward_bytes = ox_block_forward_bytes(&shape),
-        .work_backward_bytes = ox_block_backward_bytes(&shape),
+        .work_forward_bytes = ox_block_forward_bytes(&shape, false),
+        .work_backward_bytes = ox_block_backward_bytes(&shape, false),
+        .kept_bytes = ox_block_kept_bytes(&shape),
+        .work_kept_forward_bytes = ox_block_forward_bytes(&shape, true),
+        .work_kept_backward_bytes = ox_block_backward_bytes(&shape, true),
         .work_head_bytes = ox_head_bytes(&shape),
         .work_head_eval_bytes = ox_head_bytes(&shape),
         .fp32 = config->fp32,
@@ -130,7 +135,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     struct ox_engine_plan *plan = calloc(1, sizeof *plan);
     if (plan != NULL) {
         plan->unit_elems = calloc(config->model->unit_count, sizeof *plan->unit_elems);
-        plan->works = calloc(2 * (size_t)config->model->unit_count, sizeof *plan->works);
+        plan->works = calloc(3 * (size_t)config->model->unit_count, sizeof *plan->works);
     }
     if (plan == NULL || plan->unit_elems == NULL || plan->works == NULL) {
         ox_engine_plan_close(&plan);

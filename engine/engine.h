@@ -56,7 +56,7 @@ struct ox_engine_plan {
     struct ox_plan *train, *eval;
     struct ox_plan *eval_after_step; /* where steps overlap, else NULL */
     uint64_t *unit_elems;
-    struct ox_plan_work *works; /* of every unit forward, then backward */
+    struct ox_plan_work *works; /* of every unit forward, then backward, then backward of what is kept */
 };
 
 /* On OX_E_CONFIG for lack of budget *out is the nearest plan that exists (train alone), for its ledger; close it. */

@@ -108,7 +108,7 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     out->logits = take_floats(&carve, model->vocab);
     out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, config->chunk_rows) * ox_min_u64(TABLE_ROWS, model->vocab));
     out->attention_scratch = ox_carve_take(&carve, ox_ops_attention_cached_scratch_bytes(&attention, config->threads));
-    out->work = ox_carve_take(&carve, ox_block_forward_bytes(&shape));
+    out->work = ox_carve_take(&carve, ox_block_forward_bytes(&shape, false));
     return carve.bytes;
 }
 

@@ -56,6 +56,7 @@ static struct ox_block_run block_run(const struct issue *is) {
         .ops = &engine->ops, .lane = is->lane, .shape = &engine->shape,
         .unit = &engine->config.model->units[is->task->unit_idx],
         .work = lease_if(is, OX_USE_WORK),
+        .kept = lease_if(is, OX_USE_KEPT),
     };
     const unsigned char *batch = lease_if(is, OX_USE_BATCH);
     if (batch != NULL) { /* unified: one buffer holds all micro-batches */

@@ -12,8 +12,8 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
     const struct ox_placement *const x = &a->placement, *const y = &b->placement;
     return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
            x->stage_slots == y->stage_slots && x->overlap == y->overlap && x->early_units == y->early_units &&
-           a->order == b->order && a->ranking == b->ranking && a->device_weights == b->device_weights &&
-           a->credit == b->credit && a->device_units == b->device_units &&
+           x->kept_units == y->kept_units && a->order == b->order && a->ranking == b->ranking &&
+           a->device_weights == b->device_weights && a->credit == b->credit && a->device_units == b->device_units &&
            memcmp(a->away, b->away, sizeof a->away) == 0;
 }
 
@@ -51,6 +51,13 @@ uint32_t ox_choice_early_units(const struct ox_search *s, uint32_t quarters) {
     /* Who asks for overlap and not for none of it means some. */
     const uint32_t least = s->wish->overlap == 1;
     return (uint32_t)ox_max_u64((uint64_t)unit_count * quarters / OX_CHOICE_QUARTERS, least);
+}
+
+uint32_t ox_choice_kept_units(const struct ox_search *s) {
+    const uint32_t block_count = s->table->unit_count - 2;
+    const bool may = s->in->model.kept_bytes > 0 && !s->in->model.eval_only;
+    const uint64_t wish = s->wish->kept_units < 0 ? block_count : (uint64_t)s->wish->kept_units;
+    return may ? (uint32_t)ox_min_u64(wish, block_count) : 0;
 }
 
 bool ox_choice_device_weights(const struct ox_search *s) {
@@ -150,6 +157,26 @@ static void choose_early(const struct ox_search *s, struct ox_candidate from, st
     }
 }
 
+/* None, all, and from where it stands more and less of them: by half of all blocks, by a quarter, and so on. */
+static void choose_kept(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t most = s->wish->kept_units < 0 ? ox_choice_kept_units(s) : 0, at = from.placement.kept_units;
+    const uint32_t ends[] = {most, 0};
+    for (unsigned i = 0; i < 2 && most > 0; i++) {
+        from.placement.kept_units = ends[i];
+        add(out, &from);
+    }
+    for (uint32_t by = most / 2; by > 0; by /= 2) {
+        if (at + by < most) {
+            from.placement.kept_units = at + by;
+            add(out, &from);
+        }
+        if (at > by) {
+            from.placement.kept_units = at - by;
+            add(out, &from);
+        }
+    }
+}
+
 static void choose_order(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     for (uint8_t order = 0; order < OX_CANDIDATE_ORDERS; order++) {
         from.order = order;
@@ -222,6 +249,7 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_RANKING] = choose_ranking,
     [OX_CHOICE_DEVICE_WEIGHTS] = choose_device_weights,
     [OX_CHOICE_CREDIT] = choose_credit,
+    [OX_CHOICE_KEPT] = choose_kept,
     [OX_CHOICE_EARLY] = choose_early,
     [OX_CHOICE_DEPTH] = choose_depth,
     [OX_CHOICE_SLOTS] = choose_slots,

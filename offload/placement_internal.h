@@ -114,9 +114,9 @@ enum { OX_SLOTS_DEEP = 32, OX_SLOTS_MIDDLE = 8, OX_SLOTS_SHALLOW = 3 };
 
 /* In this order they are changed one at a time; the last is there only where ox_choice_device_units says so. */
 enum ox_choice {
-    OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_CREDIT, OX_CHOICE_EARLY,
-    OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER, OX_CHOICE_AWAY,
-    OX_CHOICE_DEVICE_UNITS, OX_CHOICE_COUNT
+    OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_CREDIT, OX_CHOICE_KEPT,
+    OX_CHOICE_EARLY, OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER,
+    OX_CHOICE_AWAY, OX_CHOICE_DEVICE_UNITS, OX_CHOICE_COUNT
 };
 enum { OX_CHOICES_MAX = 128 };
 struct ox_choices {
@@ -140,6 +140,9 @@ bool ox_choice_device_units(const struct ox_search *s);
  * stay on the drives. */
 enum { OX_CHOICE_QUARTERS = 4 };
 uint32_t ox_choice_early_units(const struct ox_search *s, uint32_t quarters);
+
+/* How many blocks may keep what their backward needs at most; where that is wished, how many do. */
+uint32_t ox_choice_kept_units(const struct ox_search *s);
 
 /* ---- the search (offload/placement_search.c) --------------------------------------------------- */
 

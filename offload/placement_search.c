@@ -179,7 +179,8 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
         .device_units = ox_search_wished_device_units(s),
         .placement = {.tiles = tiles, .prefetch_depth = wish >= 0 ? (uint32_t)wish : rung->depth,
                       .act_tier = act_tier, .stage_slots = rung->slots, .overlap = rung->overlap,
-                      .early_units = rung->overlap ? ox_choice_early_units(s, 3) : 0}};
+                      .early_units = rung->overlap ? ox_choice_early_units(s, 3) : 0,
+                      .kept_units = s->wish->kept_units < 0 ? 0 : ox_choice_kept_units(s)}};
 }
 
 /* Whether it can be left: a plan is there, and this one's smallest form does not fit. */

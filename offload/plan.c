@@ -30,9 +30,10 @@ const char *ox_task_name(enum ox_task_kind kind) {
 }
 
 const char *ox_buf_name(enum ox_buf_kind kind) {
-    static const char *const names[OX_BUF_KIND_COUNT] = {"weights",   "optimizer state", "gradients",
-                                                         "activations", "fp32 weights",  "workspace",
-                                                         "tokens",    "optimizer stream", "small"};
+    static const char *const names[OX_BUF_KIND_COUNT] = {"weights",     "optimizer state",  "gradients",
+                                                         "activations", "kept activations", "fp32 weights",
+                                                         "workspace",   "tokens",           "optimizer stream",
+                                                         "small"};
     OX_ASSERT((unsigned)kind < OX_BUF_KIND_COUNT);
     return names[kind];
 }
@@ -168,6 +169,7 @@ static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
     scratch->table_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->act = carve(memory, units * micro_batches, sizeof(uint32_t));
     scratch->act_spool = carve(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->kept = carve(memory, units * micro_batches, sizeof(uint32_t));
     scratch->x = carve(memory, micro_batches, sizeof(uint32_t));
     scratch->dx = carve(memory, micro_batches, sizeof(uint32_t));
     scratch->batch = carve(memory, micro_batches, sizeof(uint32_t));
@@ -177,7 +179,8 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     *out = NULL;
     const uint64_t units = input->model.unit_count, micro_batches = input->model.micro_batches;
     OX_ASSERT(units >= 2 && micro_batches >= 1);
-    /* Of a unit, a micro-batch has six tasks at most (forward, save, write; read, load, backward), and a tile
+    /* Of a unit, a micro-batch has six tasks at most (forward, save, write; read, load, backward) and no more buffers
+     * than these (what is kept beside that input needs none to travel), and a tile
      * twelve (three forward; three for weights and six for gradients backward). As many tiles as micro-batches are
      * the most. Beside them a tile has twelve for tied weights, a step eight per unit: transfers of planes, the update
      * and what goes with it. */

@@ -37,7 +37,7 @@ enum ox_task_kind {
     OX_TASK_JOIN,         /* compute: fp32 weights from planes                           */
     OX_TASK_FORWARD,      /* compute: a unit, one micro-batch                            */
     OX_TASK_HEAD,         /* compute: final norm, head, loss, and in training their backward */
-    OX_TASK_BACKWARD,     /* compute: a unit, one micro-batch, recomputed from its checkpoint */
+    OX_TASK_BACKWARD,     /* compute: a unit, one micro-batch, from its checkpoint or from what forward kept */
     OX_TASK_ACT_SAVE,     /* d2h: activation checkpoint                                  */
     OX_TASK_ACT_WRITE,    /* nvme.write                                                  */
     OX_TASK_ACT_READ,     /* nvme.read                                                   */
@@ -74,6 +74,7 @@ enum ox_role_of_use {
     OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes (and state, for lo) of unit 0, for a tied head */
     OX_USE_JOINED,                /* fp32 weights                                          */
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
+    OX_USE_KEPT,                  /* what forward leaves to backward, which uses it up       */
     OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is that of tied weights' use in the head */
     OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STAGE,
     OX_USE_COUNTS,                /* parameters that are not finite, per unit              */
@@ -81,7 +82,7 @@ enum ox_role_of_use {
 };
 
 enum ox_buf_kind {
-    OX_BUF_WEIGHTS, OX_BUF_STATE, OX_BUF_GRAD, OX_BUF_ACT, OX_BUF_JOINED, OX_BUF_WORK, OX_BUF_BATCH,
+    OX_BUF_WEIGHTS, OX_BUF_STATE, OX_BUF_GRAD, OX_BUF_ACT, OX_BUF_KEPT, OX_BUF_JOINED, OX_BUF_WORK, OX_BUF_BATCH,
     OX_BUF_STAGE, /* slots of the optimizer's stream */
     OX_BUF_SMALL, /* losses, partial norms, constant tables */
     OX_BUF_KIND_COUNT
@@ -142,6 +143,7 @@ struct ox_plan_model {
     const uint64_t *unit_elems; /* embedding, blocks, head */
     const struct ox_plan_work *forward, *backward; /* per unit, one micro-batch; of the head, the loss alone and with
                                                       its backward. NULL: no predictions */
+    const struct ox_plan_work *backward_kept; /* likewise, of blocks that need not recompute */
     uint32_t unit_count;
     uint64_t tied_elems;        /* of the table when the head uses unit 0's; 0 = untied */
     uint32_t micro_batches;     /* per step */
@@ -149,6 +151,8 @@ struct ox_plan_model {
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
     uint64_t const_bytes;       /* tables that stay on the device */
     uint64_t work_forward_bytes, work_backward_bytes; /* of a block */
+    uint64_t kept_bytes; /* what a block can keep of a micro-batch for its backward; 0: nothing */
+    uint64_t work_kept_forward_bytes, work_kept_backward_bytes; /* beside it, of one that does */
     uint64_t work_head_bytes, work_head_eval_bytes;
     bool fp32;       /* compute type: the lo plane travels too */
     bool grad_bf16;  /* how a finished gradient leaves the device */
@@ -180,6 +184,9 @@ struct ox_placement {
      * generations. */
     bool overlap;
     uint32_t early_units;
+    /* The last `kept_units` blocks, whose backward comes first, do not recompute: of every micro-batch their input and
+     * what backward needs of their forward stays in compute memory until backward has used it up. */
+    uint32_t kept_units;
 };
 
 /* EVAL_AFTER_STEP: the first evaluation after a step that left its update to the forward that follows, where steps
@@ -302,6 +309,7 @@ struct ox_placement_wish {
     enum ox_tier act_tier, weights_tier, state_tier, grad_tier;
     int32_t overlap;        /* 0 or 1; -1 = automatic */
     int32_t early_units;    /* -1 = automatic */
+    int32_t kept_units;     /* -1 = automatic; all blocks where it exceeds them */
     bool may_stay_in_memory; /* some steps, where all planes fit there: then no unit is early */
     uint64_t persist_steps;  /* of which every so many are written; 0: as rarely as costs next to nothing */
     uint32_t device_units; /* so many of the last units live and are updated on the device, and the tiers above are for

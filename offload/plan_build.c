@@ -185,8 +185,10 @@ static uint32_t *act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t 
     return &slots[unit_idx * b->plan->micro_batches + mb_idx];
 }
 
-static bool acts_stay(const struct ox_builder *b) {
-    return b->in->placement.act_tier == OX_TIER_DEVICE || b->in->placement.act_tier == b->compute;
+/* What is kept beside an input is larger than the input, so this stays with it. */
+static bool act_stays(const struct ox_builder *b, uint32_t unit_idx) {
+    return b->in->placement.act_tier == OX_TIER_DEVICE || b->in->placement.act_tier == b->compute ||
+           is_kept(b, unit_idx);
 }
 
 /* `x` is the input of block unit_idx; sends it home. */
@@ -194,7 +196,7 @@ static void save_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx, u
     const uint64_t bytes = b->in->model.act_bytes;
     uint32_t *const slot = act_slot(b, b->scratch->act, unit_idx, mb_idx);
     *slot = x;
-    if (acts_stay(b)) {
+    if (act_stays(b, unit_idx)) {
         return;
     }
     if (!unified(b)) {
@@ -217,7 +219,7 @@ static void save_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx, u
 static uint32_t load_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx) {
     const uint64_t bytes = b->in->model.act_bytes;
     uint32_t at = *act_slot(b, b->scratch->act, unit_idx, mb_idx);
-    if (acts_stay(b)) {
+    if (act_stays(b, unit_idx)) {
         return at;
     }
     if (b->in->placement.act_tier == OX_TIER_NVME) {
@@ -418,10 +420,10 @@ static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
 static void run_forward(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_model *const model = &b->in->model;
-    const bool is_block = stage->unit_idx > 0;
+    const bool is_block = stage->unit_idx > 0, kept = is_kept(b, stage->unit_idx);
     const uint32_t joined = is_block ? join_weights(b, stage) : OX_NONE;
-    const uint32_t work = is_block ? new_buf(b, OX_BUF_WORK, b->compute, model->work_forward_bytes, OX_NONE)
-                                   : OX_NONE;
+    const uint64_t work_bytes = kept ? model->work_kept_forward_bytes : model->work_forward_bytes;
+    const uint32_t work = is_block ? new_buf(b, OX_BUF_WORK, b->compute, work_bytes, OX_NONE) : OX_NONE;
     for (uint32_t mb_idx = stage->mb_first; mb_idx < stage->mb_past; mb_idx++) {
         if (!is_block) {
             load_batch(b, mb_idx);
@@ -439,6 +441,11 @@ static void run_forward(struct ox_builder *b, const struct stage *stage) {
         reads(task, s->batch[mb_idx], OX_USE_BATCH);
         writes(task, y, OX_USE_Y);
         s->x[mb_idx] = y;
+        if (kept) {
+            uint32_t *const slot = act_slot(b, s->kept, stage->unit_idx, mb_idx);
+            *slot = new_buf(b, OX_BUF_KEPT, b->compute, model->kept_bytes, stage->unit_idx);
+            writes(task, *slot, OX_USE_KEPT);
+        }
         if (b->train && stage->unit_idx + 1 < b->head_unit) {
             save_act(b, stage->unit_idx + 1, mb_idx, y);
         }
@@ -482,10 +489,11 @@ static void run_head(struct ox_builder *b, const struct stage *stage) {
 
 static void run_backward(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
-    const bool is_block = stage->unit_idx > 0;
+    const struct ox_plan_model *const model = &b->in->model;
+    const bool is_block = stage->unit_idx > 0, kept = is_kept(b, stage->unit_idx);
     const uint32_t joined = is_block ? join_weights(b, stage) : OX_NONE;
-    const uint32_t work = is_block ? new_buf(b, OX_BUF_WORK, b->compute, b->in->model.work_backward_bytes, OX_NONE)
-                                   : OX_NONE;
+    const uint64_t work_bytes = kept ? model->work_kept_backward_bytes : model->work_backward_bytes;
+    const uint32_t work = is_block ? new_buf(b, OX_BUF_WORK, b->compute, work_bytes, OX_NONE) : OX_NONE;
     const uint32_t grad = begin_grad(b, stage, stage->unit_idx);
     uint32_t next_x = is_block ? load_act(b, stage->unit_idx, stage->mb_first) : OX_NONE;
     for (uint32_t mb_idx = stage->mb_first; mb_idx < stage->mb_past; mb_idx++) {
@@ -504,6 +512,9 @@ static void run_backward(struct ox_builder *b, const struct stage *stage) {
         reads(task, s->batch[mb_idx], OX_USE_BATCH);
         updates(task, s->dx[mb_idx], OX_USE_DX);
         updates(task, grad, OX_USE_GRAD);
+        if (kept) {
+            updates(task, *act_slot(b, s->kept, stage->unit_idx, mb_idx), OX_USE_KEPT);
+        }
         if (more && b->in->placement.prefetch_depth == 0) {
             next_x = load_act(b, stage->unit_idx, mb_idx + 1);
         }
@@ -575,6 +586,8 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     OX_ASSERT(plan->unit_count == input->model.unit_count && plan->micro_batches == input->model.micro_batches);
     OX_ASSERT(kind != OX_PLAN_EVAL_AFTER_STEP || (input->placement.overlap && !input->model.eval_only));
     OX_ASSERT(input->placement.tiles >= 1 && input->placement.tiles <= plan->micro_batches);
+    OX_ASSERT(input->placement.kept_units <= plan->unit_count - 2 &&
+              (input->placement.kept_units == 0 || input->model.kept_bytes > 0));
     /* fp32 compute joins hi with a lo of 16 bits, which it finds at the front of the state. */
     OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS);
     plan->kind = kind;

@@ -122,6 +122,12 @@ void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t gr
 /* What ends a training step: the norm, and without overlap the optimizer of all units and the commit. */
 void ox_build_optimizer(struct ox_builder *b);
 
+/* True for the blocks that keep what their backward needs. */
+static inline bool is_kept(const struct ox_builder *b, uint32_t unit_idx) {
+    return b->train && unit_idx > 0 && unit_idx < b->head_unit &&
+           unit_idx + b->in->placement.kept_units >= b->head_unit;
+}
+
 /* True for the units whose optimizer runs in the backward of its own step. */
 static inline bool is_early(const struct ox_builder *b, uint32_t unit_idx) {
     return b->before && unit_idx < b->plan->unit_count && ox_plan_is_early(b->in, unit_idx);

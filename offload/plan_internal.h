@@ -40,6 +40,7 @@ struct ox_plan_scratch {
     uint32_t *table_at;   /* per stage: planes of the tied table       */
     uint32_t *act;        /* (unit_count, micro_batches): checkpoints */
     uint32_t *act_spool;  /* likewise, on NVMe                         */
+    uint32_t *kept;       /* likewise, of blocks that keep more        */
     uint32_t *x, *dx, *batch; /* per micro-batch                       */
     uint32_t stage_cap;
 };

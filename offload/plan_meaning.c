@@ -17,7 +17,7 @@ enum ox_buf_kind ox_meaning_kind(enum what what) {
         [TOTAL] = OX_BUF_GRAD,    [PARTIALS] = OX_BUF_SMALL, [COUNTS] = OX_BUF_SMALL,
         [REDUCED] = OX_BUF_GRAD,  [BATCH] = OX_BUF_BATCH,    [BATCHES] = OX_BUF_BATCH,  [LOSSES] = OX_BUF_SMALL,
         [NORMS] = OX_BUF_SMALL,   [FACTOR] = OX_BUF_SMALL,   [CONSTANT] = OX_BUF_SMALL, [WORK] = OX_BUF_WORK,
-        [STAGE] = OX_BUF_STAGE,   [WRITTEN] = OX_BUF_SMALL,
+        [STAGE] = OX_BUF_STAGE,   [WRITTEN] = OX_BUF_SMALL,  [KEPT] = OX_BUF_KEPT,
     };
     return (enum ox_buf_kind)kinds[what];
 }

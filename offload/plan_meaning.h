@@ -15,6 +15,7 @@ enum what {
     JOINED,   /* fp32 weights of a unit */
     ACT,      /* input of a unit; count: micro-batch */
     ACT_GRAD, /* gradient of the input of a unit; count: micro-batch */
+    KEPT,     /* what the backward of a unit needs of its forward; count: micro-batch */
     SUM,      /* fp32 gradient of a unit over the first `count` micro-batches */
     TOTAL,    /* the whole sum of both uses of tied weights, fp32 */
     PACKED,   /* the whole sum in bf16 */
@@ -110,6 +111,13 @@ static inline struct content finished_sum(const struct meaning *m, uint32_t unit
     return leaves_packed(m, unit_idx) ? of(PACKED, unit_idx, 0) : whole_sum(m, unit_idx);
 }
 
+/* True for the blocks whose backward does not recompute: the last ones, in training. */
+static inline bool keeps(const struct meaning *m, uint32_t unit_idx) {
+    const uint32_t block_past = m->plan->unit_count - 1;
+    return m->train && unit_idx >= 1 && unit_idx < block_past &&
+           block_past - unit_idx <= m->in->placement.kept_units;
+}
+
 static inline uint64_t bytes_of(const struct meaning *m, struct content content, bool at_home) {
     const struct ox_plan_model *const model = &m->in->model;
     const uint64_t micro_batches = m->plan->micro_batches;
@@ -130,6 +138,8 @@ static inline uint64_t bytes_of(const struct meaning *m, struct content content,
     case ACT:
     case ACT_GRAD:
         return model->act_bytes;
+    case KEPT:
+        return model->kept_bytes;
     case BATCH:
         return model->batch_bytes;
     case BATCHES:
@@ -238,8 +248,12 @@ static inline void adds_gradient(struct meaning *m, enum ox_role_of_use role, ui
     turns(m, role, compute_tier(m), sums);
 }
 
-static inline void needs_room(struct meaning *m, bool constants) {
+static inline void needs_room(struct meaning *m, uint64_t bytes, bool constants) {
+    const int at = ox_task_find_use(m->task, OX_USE_WORK);
     makes(m, OX_USE_WORK, compute_tier(m), of(WORK, OX_NONE, 0));
+    if (at >= 0 && m->plan->bufs[m->task->uses[at].buf_idx].bytes < bytes) {
+        object(m, "has less room to work in than it needs");
+    }
     if (constants) {
         wants(m, OX_USE_CONST, compute_tier(m), of(CONSTANT, OX_NONE, 0));
         names(m, OX_USE_CONST, m->plan->const_buf);

@@ -3,17 +3,33 @@
 
 /* ---- kernels ---------------------------------------------------------------------------------- */
 
+/* Backward leaves gradients where it found what it needed: once it has run, nothing is there. */
+static void uses_up_kept(struct meaning *m, uint32_t unit_idx) {
+    const struct ox_use *const use = meet(m, OX_USE_KEPT, UPDATES, compute_tier(m));
+    if (use == NULL) {
+        return;
+    }
+    if (!same(m->held[use->buf_idx], of(KEPT, unit_idx, m->task->mb_idx))) {
+        object(m, "does not find what its forward kept");
+    }
+    m->held[use->buf_idx] = of(NOTHING, 0, 0);
+}
+
 void ox_meaning_forward(struct meaning *m, uint32_t unit_idx) {
+    const struct ox_plan_model *const model = &m->in->model;
     const enum ox_tier tier = compute_tier(m);
     if (unit_idx == 0) {
         wants_planes(m, 0, false);
     } else {
         wants(m, OX_USE_JOINED, tier, of(JOINED, unit_idx, 0));
         wants(m, OX_USE_X, tier, of(ACT, unit_idx, m->task->mb_idx));
-        needs_room(m, true);
+        needs_room(m, keeps(m, unit_idx) ? model->work_kept_forward_bytes : model->work_forward_bytes, true);
     }
     wants_batch(m);
     makes(m, OX_USE_Y, tier, of(ACT, unit_idx + 1, m->task->mb_idx));
+    if (keeps(m, unit_idx)) {
+        makes(m, OX_USE_KEPT, tier, of(KEPT, unit_idx, m->task->mb_idx));
+    }
 }
 
 void ox_meaning_head(struct meaning *m, uint32_t unit_idx) {
@@ -29,7 +45,7 @@ void ox_meaning_head(struct meaning *m, uint32_t unit_idx) {
     }
     wants(m, OX_USE_X, tier, of(ACT, unit_idx, mb_idx));
     wants_batch(m);
-    needs_room(m, false);
+    needs_room(m, m->train ? m->in->model.work_head_bytes : m->in->model.work_head_eval_bytes, false);
     if (mb_idx > 0 && !same(m->held[m->plan->loss_buf], of(LOSSES, OX_NONE, mb_idx))) {
         object(m, "follows losses that are not there");
     }
@@ -45,17 +61,21 @@ void ox_meaning_head(struct meaning *m, uint32_t unit_idx) {
 }
 
 void ox_meaning_backward(struct meaning *m, uint32_t unit_idx) {
+    const struct ox_plan_model *const model = &m->in->model;
     const enum ox_tier tier = compute_tier(m);
     const uint32_t mb_idx = m->task->mb_idx;
     if (unit_idx > 0) {
         wants(m, OX_USE_JOINED, tier, of(JOINED, unit_idx, 0));
         wants(m, OX_USE_X, tier, of(ACT, unit_idx, mb_idx));
-        needs_room(m, true);
+        needs_room(m, keeps(m, unit_idx) ? model->work_kept_backward_bytes : model->work_backward_bytes, true);
     }
     wants_batch(m);
     turns(m, OX_USE_DX, tier,
           (const struct content[]){of(ACT_GRAD, unit_idx + 1, mb_idx), of(ACT_GRAD, unit_idx, mb_idx)});
     adds_gradient(m, OX_USE_GRAD, unit_idx);
+    if (keeps(m, unit_idx)) {
+        uses_up_kept(m, unit_idx);
+    }
 }
 
 /* ---- transfers -------------------------------------------------------------------------------- */

@@ -152,6 +152,15 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
     }
 }
 
+static void print_kept(FILE *out, const struct ox_plan *plan, const struct ox_placement *placement) {
+    const uint32_t block_count = plan->unit_count - 2;
+    if (plan->kind == OX_PLAN_TRAIN && placement->kept_units > 0) {
+        fprintf(out, "\nbackward: %s%u of %u blocks keep%s what they need, nothing is recomputed of them",
+                placement->kept_units < block_count ? "the last " : "", placement->kept_units, block_count,
+                placement->kept_units == 1 && block_count == 1 ? "s" : "");
+    }
+}
+
 enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input, bool tasks, char **text) {
     size_t bytes = 0;
     *text = NULL;
@@ -177,6 +186,7 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     if (device_units > 0) {
         fprintf(out, "; of the last %u of %u units on the device", device_units, plan->unit_count);
     }
+    print_kept(out, plan, placement);
     fprintf(out, "\n\n");
     print_ledger(out, plan, input);
     print_homes(out, input);

@@ -359,7 +359,7 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_FORWARD:
         return pass(p, model->forward);
     case OX_TASK_BACKWARD:
-        return pass(p, model->backward);
+        return pass(p, ox_task_find_use(p->task, OX_USE_KEPT) >= 0 ? model->backward_kept : model->backward);
     case OX_TASK_HEAD:
         return pass(p, p->plan->kind == OX_PLAN_TRAIN ? model->backward : model->forward);
     case OX_TASK_JOIN:

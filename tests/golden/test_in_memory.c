@@ -20,7 +20,7 @@ static const struct harness_place places[] = {
     {.name = "overlapped, gradients on NVMe", .wish = {1, 2, HOST, HOST, HOST, NVME, 1, 0}},
     {.name = "overlapped, weights on the device", .wish = {2, 2, DEVICE, DEVICE, HOST, HOST, 1, 0}},
     {.name = "overlapped in one memory", .unified = true, .wish = {1, 1, HOST, HOST, HOST, NVME, 1, 0}},
-    {.name = "planner's choice", .unified = true, .wish = {0, -1, AUTO, AUTO, AUTO, AUTO, -1, -1, true}},
+    {.name = "planner's choice", .unified = true, .wish = {0, -1, AUTO, AUTO, AUTO, AUTO, -1, -1, -1, true}},
 };
 enum { PLACE_COUNT = sizeof places / sizeof *places };
 

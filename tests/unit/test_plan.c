@@ -84,6 +84,15 @@ static void draw_device_units(struct sample *s, uint64_t seed) {
     }
 }
 
+static void draw_kept(struct sample *s, uint64_t seed) {
+    uint64_t counter = 90000;
+    struct ox_plan_model *const model = &s->in.model;
+    model->kept_bytes = draw(seed, &counter, 4) == 0 ? 0 : 1 + draw(seed, &counter, 200000);
+    model->work_kept_forward_bytes = 1 + draw(seed, &counter, 100000);
+    model->work_kept_backward_bytes = 1 + draw(seed, &counter, 200000);
+    s->wish.kept_units = (int32_t)draw(seed, &counter, model->unit_count + 2) - 1;
+}
+
 static void draw_sample(struct sample *s, uint64_t seed) {
     uint64_t counter = 0;
     memset(s, 0, sizeof *s);
@@ -109,6 +118,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     s->wish.overlap = (int32_t)draw(seed, &counter, 3) - 1;
     s->wish.early_units = (int32_t)draw(seed, &counter, s->in.model.unit_count + 2) - 1;
     draw_device_units(s, seed);
+    draw_kept(s, seed);
     const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (1 + draw(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
 }
@@ -117,7 +127,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
  * wrong. Removing a dependency that another path implies is no fault, so objections are counted. */
 static void plant_faults(const struct sample *s, struct ox_plan *plan, uint64_t seed, uint64_t *objected) {
     uint64_t counter = 1000;
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 30; i++) {
         struct ox_task *const task = &plan->tasks[draw(seed, &counter, plan->task_count)];
         uint32_t *const dep = &task->deps[draw(seed, &counter, OX_LANE_COUNT)];
         const uint32_t kept = *dep;
@@ -198,7 +208,7 @@ static uint32_t draw_sibling(const struct ox_plan *plan, uint32_t buf_idx, uint6
 /* Roles whose buffer has no equal; another copy of weights or of an activation may do as well. */
 static bool is_unique(uint8_t role) {
     return role == OX_USE_GRAD || role == OX_USE_GRAD_HEAD || role == OX_USE_STATE || role == OX_USE_NORM ||
-           role == OX_USE_LOSS;
+           role == OX_USE_LOSS || role == OX_USE_KEPT;
 }
 
 /* Of every sort of task one: without its uses, with one use less, with one use turned around or on another
@@ -305,6 +315,48 @@ static void change_steps(const struct sample *s, struct ox_plan *plan, struct ta
             changed.last = !changed.last;
             refuse_changed(s, plan, i, &changed, tally);
         }
+    }
+}
+
+/* Blocks that keep what they need, and blocks that do not: a backward that finds nothing kept, or what is another
+ * block's; a forward that keeps nothing, or what nobody asked for; and what is kept used twice. */
+static uint64_t change_kept(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
+    uint32_t last_kept = OX_NONE;
+    uint64_t kept_count = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        struct ox_task changed = plan->tasks[i];
+        const int use_idx = ox_task_find_use(&changed, OX_USE_KEPT);
+        if (use_idx >= 0) {
+            const uint32_t buf_idx = changed.uses[use_idx].buf_idx;
+            kept_count += changed.kind == OX_TASK_FORWARD;
+            drop_use(&changed, (uint32_t)use_idx);
+            refuse_changed(s, plan, i, &changed, tally);
+            changed = plan->tasks[i];
+            changed.uses[use_idx].buf_idx = last_kept;
+            if (last_kept != OX_NONE && last_kept != buf_idx) {
+                refuse_changed(s, plan, i, &changed, tally);
+            }
+            last_kept = buf_idx;
+        } else if ((changed.kind == OX_TASK_BACKWARD || changed.kind == OX_TASK_FORWARD) && last_kept != OX_NONE) {
+            changed.uses[changed.use_count++] = (struct ox_use){
+                .buf_idx = last_kept, .role = OX_USE_KEPT, .read = changed.kind == OX_TASK_BACKWARD, .write = true};
+            refuse_changed(s, plan, i, &changed, tally);
+        }
+    }
+    return kept_count;
+}
+
+/* The same with room that is a page short: of what is kept, and of what is worked in. */
+static void shrink_rooms(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        struct ox_buf *const buf = &plan->bufs[i];
+        if (buf->kind != OX_BUF_KEPT && buf->kind != OX_BUF_WORK) {
+            continue;
+        }
+        buf->bytes -= OX_IO_ALIGN_BYTES;
+        tally->made++;
+        tally->found += ox_plan_check(plan, &s->in) != OX_OK;
+        buf->bytes += OX_IO_ALIGN_BYTES;
     }
 }
 
@@ -426,7 +478,7 @@ static void take_advice(struct sample *s) {
 }
 
 static void test_random_plans(uint64_t count) {
-    uint64_t fit = 0, refused = 0, objected = 0, early = 0, after_steps = 0;
+    uint64_t fit = 0, refused = 0, objected = 0, early = 0, kept = 0, after_steps = 0;
     struct tally tally = {0};
     for (uint64_t seed = 1; seed <= count; seed++) {
         struct sample s;
@@ -447,6 +499,8 @@ static void test_random_plans(uint64_t count) {
                 change_meaning(&s, plans.train, seed, &tally);
                 drop_tasks(&s, plans.train, seed, &tally);
                 change_steps(&s, plans.train, &tally);
+                kept += change_kept(&s, plans.train, &tally);
+                shrink_rooms(&s, plans.train, &tally);
                 change_meaning(&s, plans.eval, seed, &tally);
             }
             after_steps += check_eval_after_step(&s, &plans, seed, &tally);
@@ -469,7 +523,7 @@ static void test_random_plans(uint64_t count) {
            (unsigned long long)fit, (unsigned long long)refused, (unsigned long long)objected,
            (unsigned long long)tally.found, (unsigned long long)tally.made);
     CHECK(tally.found == tally.made && tally.made > 5000 && tally.device_plans >= 5);
-    CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && after_steps > 30);
+    CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && kept > 100 && after_steps > 30);
 }
 
 /* What the refusal recommends does fit. */

@@ -1,0 +1,73 @@
+/* Blocks that keep what their backward needs compute the same bits as blocks that recompute it: families with every
+ * option of a block, with every number of blocks kept, in memory and across tiers. */
+#include "tests/golden.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+
+#define HOST OX_TIER_HOST
+#define DEVICE OX_TIER_DEVICE
+#define CUT .chunk_elems = 4096, .optimizer_threads = 1
+
+static const struct harness_place places[] = {
+    {.name = "in one memory", .unified = true, .wish = {1, 1, HOST, HOST, HOST, HOST, 0, 0, 1}, CUT},
+    {.name = "two tiles, checkpoints leave", .wish = {2, 1, HOST, HOST, HOST, HOST, 0, 0, 2}, CUT},
+    {.name = "many tiles, overlapped", .wish = {99, 0, DEVICE, DEVICE, HOST, HOST, 1, 0, 99}, CUT},
+};
+
+static bool is_kept(const struct ox_plan *plan, uint32_t unit_idx) {
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        if (plan->tasks[i].kind == OX_TASK_BACKWARD && plan->tasks[i].unit_idx == unit_idx) {
+            return ox_task_find_use(&plan->tasks[i], OX_USE_KEPT) >= 0;
+        }
+    }
+    return false;
+}
+
+/* The plan is the one wished for: of the last blocks so many are kept, and their inputs cross no link. */
+static void check_plan(const struct golden *golden, const struct harness_run *run, const struct harness_place *place) {
+    struct harness harness;
+    harness_open(run, place, &harness);
+    const struct ox_plan *const train = ox_engine_plan_of(harness.engine)->train;
+    const uint32_t block_count = train->unit_count - 2, wished = (uint32_t)place->wish.kept_units;
+    const uint32_t kept_count = wished < block_count ? wished : block_count;
+    for (uint32_t i = 0; i < train->unit_count; i++) {
+        CHECK(is_kept(train, i) == (i >= 1 && i <= block_count && i + kept_count > block_count));
+    }
+    const uint64_t act_bytes = golden->batch * golden->seq * harness.model->config.hidden * sizeof(float);
+    if (place->wish.act_tier == OX_TIER_HOST && !place->unified) {
+        CHECK(train->traffic[OX_LINK_D2H][OX_TRAFFIC_ACTIVATIONS] ==
+              (block_count - kept_count) * golden->micro_batches * act_bytes);
+    }
+    harness_close(&harness);
+}
+
+/* Memory holds NaN before it is written where `chaos` is on, and lanes start late. */
+static void check_family(const char *folder, bool fp32, bool chaos) {
+    struct golden golden;
+    struct outcome expected, outcome;
+    golden_open(folder, &golden);
+    struct harness_run run = golden_run(&golden);
+    run.fp32 = fp32;
+    printf("%s, %s\n", folder, fp32 ? "fp32" : "bf16");
+    golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct harness_place place = places[i];
+        place.chaos_seed = chaos ? i + 1 : 0;
+        check_plan(&golden, &run, &place);
+        golden_train(&golden, &run, &place, FEW_STEPS, &outcome);
+        outcome_check_same(place.name, &expected, &outcome);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
+int main(void) {
+    static const char *const families[] = {"qwen3",          "mistral_window", "llama_bias", "qwen2", "gpt2_small",
+                                           "llama_tied_gqa", "llama3_rope"};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        check_family(families[i], i % 2 == 0, i == 0);
+    }
+    return test_end();
+}
