@@ -416,6 +416,13 @@ static bool is_count(const char *text) {
     return text[0] != '\0' && text[0] != '0' && strlen(text) < 16 && text[strspn(text, "0123456789")] == '\0';
 }
 
+static enum ox_status check_kept(const struct ox_config *c) {
+    if (!is_count(c->kept_blocks) && strcmp(c->kept_blocks, "0") != 0 && strcmp(c->kept_blocks, "auto") != 0) {
+        return ox_fail(OX_E_CONFIG, "--kept-blocks: '%s' is not auto or a number of blocks", c->kept_blocks);
+    }
+    return OX_OK;
+}
+
 static enum ox_status check_persist(const struct ox_config *c) {
     const bool early = strcmp(c->optimizer_overlap, "speculative") == 0 || c->speculative_units > 0;
     if (!is_count(c->persist_steps) && strcmp(c->persist_steps, "auto") != 0) {
@@ -525,6 +532,9 @@ enum ox_status ox_config_validate(const struct ox_config *config, unsigned comma
     }
     if (status == OX_OK) {
         status = check_persist(config);
+    }
+    if (status == OX_OK) {
+        status = check_kept(config);
     }
     if (status == OX_OK) {
         status = check_reports(config, command);

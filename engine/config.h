@@ -106,6 +106,7 @@ struct ox_config {
     char optimizer_overlap[16];  /* auto, off, held, speculative */
     int64_t speculative_units;   /* -1: planned */
     enum ox_tier_choice activation_tier; /* activation checkpoints */
+    char kept_blocks[24];    /* auto | count: of blocks that keep their activations for backward */
     enum ox_tier_choice weights_tier, state_tier, grads_tier; /* homes; auto = what fits, nearest first */
     uint64_t device_state_units; /* 0 = planner's choice */
     char io_backend[16];     /* auto | uring | threads */

@@ -313,6 +313,11 @@ static const struct ox_option options[] = {
     {.name = "activation-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, activation_tier),
      .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto", .commands = RUN,
      .help = "home of activation checkpoints"},
+    {.name = "kept-blocks", .placeholder = "auto|N", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, kept_blocks), .text_bytes = sizeof none->kept_blocks,
+     .group = group_placement, .default_text = "auto", .commands = RUN,
+     .help = "of so many blocks, counted from the last, activations are kept for backward instead of recomputed; auto: "
+             "as many as pay"},
     {.name = "io-backend", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, io_backend),
      .text_bytes = sizeof none->io_backend, .choices = "auto|uring|threads", .group = group_placement,
      .default_text = "auto", .commands = RUN | OX_CMD_DOCTOR | OX_CMD_BENCH,

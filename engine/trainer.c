@@ -89,6 +89,11 @@ static void set_budget(struct ox_trainer *trainer) {
 _Static_assert((int)OX_OPTIMIZER_SGD + 1 == (int)OX_OPTIM_KIND_COUNT &&
                    (int)OX_MOMENTS_CHOICE_Q8 + 1 == (int)OX_MOMENTS_COUNT, "the options name what the optimizer has");
 
+static int32_t kept_units(const struct ox_config *config) {
+    const uint64_t count = strtoull(config->kept_blocks, NULL, 10);
+    return strcmp(config->kept_blocks, "auto") == 0 ? -1 : (int32_t)ox_min_u64(count, INT32_MAX);
+}
+
 /* Not where the user asks for early updates, which need every step on the drives. */
 static bool may_stay_in_memory(const struct ox_config *config) {
     return strcmp(config->persist_steps, "1") != 0 && strcmp(config->optimizer_overlap, "speculative") != 0 &&
@@ -119,6 +124,7 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
                             : strcmp(config->optimizer_overlap, "off") == 0 ? 0 : 1,
                  .early_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
                                                                                : (int32_t)config->speculative_units,
+                 .kept_units = kept_units(config),
                  .may_stay_in_memory = may_stay_in_memory(config),
                  .persist_steps = strtoull(config->persist_steps, NULL, 10),
                  .device_units = (uint32_t)config->device_state_units},

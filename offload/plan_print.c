@@ -153,11 +153,9 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
 }
 
 static void print_kept(FILE *out, const struct ox_plan *plan, const struct ox_placement *placement) {
-    const uint32_t block_count = plan->unit_count - 2;
-    if (plan->kind == OX_PLAN_TRAIN && placement->kept_units > 0) {
-        fprintf(out, "\nbackward: %s%u of %u blocks keep%s what they need, nothing is recomputed of them",
-                placement->kept_units < block_count ? "the last " : "", placement->kept_units, block_count,
-                placement->kept_units == 1 && block_count == 1 ? "s" : "");
+    if (placement->kept_units > 0) {
+        fprintf(out, "\nactivations kept: of the last %u of %u blocks, whose backward recomputes nothing",
+                placement->kept_units, plan->unit_count - 2);
     }
 }
 

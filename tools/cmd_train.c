@@ -302,10 +302,11 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
         peaks[tier] = ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier);
     }
     json_t *const json = json_pack(
-        "{s:b, s:i, s:i, s:s, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "tiles",
+        "{s:b, s:i, s:i, s:s, s:i, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "tiles",
         (int)plan->input.placement.tiles, "prefetch_depth", (int)plan->input.placement.prefetch_depth,
-        "activation_tier", ox_tier_name(plan->input.placement.act_tier), "peak_bytes",
-        bytes_by_tier(peaks), "budget_bytes", bytes_by_tier(given), "bytes_per_step", traffic,
+        "activation_tier", ox_tier_name(plan->input.placement.act_tier), "kept_blocks",
+        (int)plan->input.placement.kept_units, "peak_bytes", bytes_by_tier(peaks), "budget_bytes",
+        bytes_by_tier(given), "bytes_per_step", traffic,
         "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
     add_prediction(json, ox_trainer_prediction(trainer));
     return json;

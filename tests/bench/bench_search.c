@@ -44,7 +44,7 @@ struct step_run {
 
 static const struct ox_placement_wish automatic = {
     .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1};
+    .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1, .kept_units = -1};
 
 static void open_run(const struct step_case *c, struct step_run *run) {
     char path[128];

@@ -26,7 +26,7 @@ enum { BLOCKS_MAX = 120, UNITS_MAX = BLOCKS_MAX + 2, DRIVES_MAX = 5, SAMPLES = 3
 struct fuzz_case {
     uint64_t seed, counter;
     uint64_t elems[UNITS_MAX];
-    struct ox_plan_work works[2 * UNITS_MAX];
+    struct ox_plan_work works[3 * UNITS_MAX];
     uint64_t drives[DRIVES_MAX], speeds[DRIVES_MAX];
     struct ox_plan_input in;
     struct ox_shard_table table;
@@ -83,10 +83,13 @@ static void draw_works(struct fuzz_case *c, double tokens) {
             .product_flops = flops, .attention_flops = flops / 20, .bytes = bytes, .ops = 9};
         c->works[i + UNITS_MAX] = (struct ox_plan_work){
             .product_flops = 3 * flops, .attention_flops = flops / 7, .bytes = 3 * bytes, .ops = 20};
+        c->works[i + 2 * UNITS_MAX] = (struct ox_plan_work){
+            .product_flops = 2 * flops, .attention_flops = flops / 10, .bytes = 2 * bytes, .ops = 11};
     }
     if (!once_in(c, 8)) {
         model->forward = c->works;
         model->backward = c->works + UNITS_MAX;
+        model->backward_kept = c->works + 2 * UNITS_MAX;
     }
 }
 
@@ -278,6 +281,17 @@ static void draw_wish(struct fuzz_case *c) {
     }
 }
 
+/* Drawn last, so that the rest of a case does not depend on it. */
+static void draw_kept(struct fuzz_case *c) {
+    struct ox_plan_model *const model = &c->in.model;
+    if (!once_in(c, 4)) {
+        model->kept_bytes = 1 + (uint64_t)((double)model->act_bytes * draw_wide(c, 1, 30));
+        model->work_kept_forward_bytes = 1 + draw(c, model->work_forward_bytes);
+        model->work_kept_backward_bytes = 1 + draw(c, model->work_backward_bytes);
+    }
+    c->wish.kept_units = once_in(c, 4) ? (int32_t)draw(c, model->unit_count + 2) : -1;
+}
+
 static void draw_case(struct fuzz_case *c, uint64_t seed) {
     memset(c, 0, offsetof(struct fuzz_case, machine));
     c->seed = seed;
@@ -286,6 +300,7 @@ static void draw_case(struct fuzz_case *c, uint64_t seed) {
     draw_table(c);
     draw_budget(c);
     draw_wish(c);
+    draw_kept(c);
 }
 
 static void close_case(struct fuzz_case *c) {
@@ -394,6 +409,10 @@ static void check_wishes(const struct fuzz_case *c) {
     expect(kept(c, wish->act_tier, placement->act_tier), "checkpoints elsewhere than wished");
     expect(wish->overlap < 0 || c->in.model.eval_only || placement->overlap == (wish->overlap == 1),
            "overlap other than wished");
+    const uint32_t block_count = c->in.model.kept_bytes > 0 ? c->in.model.unit_count - 2 : 0;
+    expect(wish->kept_units < 0 || c->in.model.eval_only ||
+               placement->kept_units == ox_min_u64((uint64_t)wish->kept_units, block_count),
+           "other blocks kept than wished");
     for (uint32_t i = 0; i < c->table.unit_count; i++) {
         const struct ox_homes *const homes = &c->table.shards[i].homes;
         const bool there = i + (uint64_t)wish->device_units >= c->table.unit_count && !c->in.model.eval_only;

@@ -92,7 +92,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
 
 static const struct ox_placement_wish automatic = {
     .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1};
+    .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1, .kept_units = -1};
 
 static enum ox_tier draw_tier(const struct sample *s, uint64_t seed, uint64_t *counter) {
     const enum ox_tier tier = (enum ox_tier)draw(seed, counter, 0, 5);
