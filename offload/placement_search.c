@@ -78,9 +78,10 @@ static struct ox_tried try(struct ox_search *s, const struct ox_candidate *candi
 /* ---- one or two things at a time ----------------------------------------------------------------- */
 
 /* What depends on each other: an early update needs its gradient only to be kept, a late one reads it, so what stays in
- * memory goes with when the optimizer runs; what travels ahead and what the optimizer holds share the room there is. */
+ * memory goes with when the optimizer runs; what travels ahead and what the optimizer holds share the room there is;
+ * more tiles keep fewer activations at a time. */
 static const enum ox_choice pairs[][2] = {{OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS},
-                                          {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS}};
+                                          {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS}, {OX_CHOICE_TILES, OX_CHOICE_KEPT}};
 
 static void try_all(struct ox_search *s, const struct ox_choices *choices, struct ox_tried *at) {
     for (uint32_t i = 0; i < choices->count; i++) {
