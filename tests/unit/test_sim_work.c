@@ -187,8 +187,50 @@ static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
     ox_shard_table_close(&s.table);
 }
 
+/* An update on the device takes what its planes take of the device's memory: of a GPU by its own rate, or the host's
+ * where that is not known; of the CPU as the optimizer takes it, on the threads of compute. */
+static void check_device_updates(uint64_t seed, bool has_gpu) {
+    struct sample s;
+    draw_sample(&s, seed);
+    s.machine.has_gpu = has_gpu;
+    s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
+    const struct ox_placement_wish wish = {.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_DEVICE,
+                                           .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_DEVICE,
+                                           .grad_tier = OX_TIER_COUNT, .overlap = (int32_t)(seed % 2)};
+    struct ox_plans plans = {0};
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in};
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &wish, &setup, &plans));
+    uint32_t updates = 0;
+    for (uint32_t i = 0; i < plans.train->task_count; i++) {
+        const struct ox_task *const task = &plans.train->tasks[i];
+        if (task->kind != OX_TASK_DEVICE_ADAM) {
+            continue;
+        }
+        const double elems = (double)s.elems[task->unit_idx];
+        const double bytes = elems * (2 * 12 + (s.in.model.grad_bf16 ? 2 : 4));
+        s.machine.gpu.memory_rate = 0;
+        const struct ox_sim_work by_host = ox_sim_task_work(&setup, plans.train, i);
+        s.machine.gpu.memory_rate = 1e13;
+        const struct ox_sim_work own = ox_sim_task_work(&setup, plans.train, i);
+        if (has_gpu) {
+            CHECK(fabs(by_host.use[OX_SIM_GPU] * s.machine.host.dram_rate / bytes - 1) < 1e-9);
+            CHECK(fabs(own.use[OX_SIM_GPU] * 1e13 / bytes - 1) < 1e-9 && own.use[OX_SIM_MEMORY] == 0);
+        } else {
+            CHECK(own.seconds == by_host.seconds && own.use[OX_SIM_CORES] > 0 && own.use[OX_SIM_GPU] == 0);
+            CHECK(own.seconds >= bytes / s.machine.host.dram_rate * (1 - 1e-9));
+        }
+        updates++;
+    }
+    CHECK(updates == s.in.model.unit_count);
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+}
+
 int main(void) {
     uint32_t fit = 0, after_steps = 0;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        check_device_updates(seed, seed % 3 != 0);
+    }
     for (uint64_t seed = 0; seed < SAMPLES; seed++) {
         run_sample(seed, &fit, &after_steps);
     }
