@@ -67,7 +67,7 @@ endif
 # the optimizer gives the same bits on every instruction set.
 WARN    := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow -Wpointer-arith -Wwrite-strings
 CFLAGS  := -std=c11 -D_GNU_SOURCE -O3 -g -I. -pthread -fno-math-errno -ffp-contract=off $(WARN)
-LDFLAGS := -pthread
+LDFLAGS := -pthread -rdynamic
 LDLIBS  := -luring -lnuma -lopenblas -ljansson -lyaml -lpcre2-8 -lutf8proc -lxxhash -ldl -lm
 ifneq ($(san),)
 CFLAGS  += -fsanitize=$(san) -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
@@ -82,6 +82,10 @@ isa_flags = $(ISA_FLAGS_$(call isa_of,$(1)))
 
 # ---- files -----------------------------------------------------------------------------------------
 
+# The CUDA plugin takes base/ from the program that opens it, which therefore exports its symbols.
+CUDA_C  := $(wildcard kernels/cuda/*.c)
+CUDA_CU := $(wildcard kernels/cuda/*.cu)
+SIMT_CU := $(wildcard tests/simt/*.cu)
 LIB_C   := $(wildcard base/*.c nvme/*.c cpu_optim/*.c kernels/*.c kernels/cpu/*.c offload/*.c engine/*.c)
 ifeq ($(ARCH),x86_64)
 LIB_C   := $(filter-out %_neon.c,$(LIB_C))
@@ -103,7 +107,7 @@ RUN_P   := $(if $(tests),$(foreach p,$(TEST_P),$(if $(strip $(foreach t,$(tests)
 
 # ---- build -----------------------------------------------------------------------------------------
 
-all: $(B)/offload
+all: $(B)/offload $(if $(san),,$(if $(filter 1,$(HAVE_CUDA)),$(if $(filter-out 0,$(cuda)),$(B)/liboffload_cuda.so)))
 
 $(B)/liboffload.a: $(LIB_O)
 	@echo "  AR      $@"
@@ -124,10 +128,54 @@ $(B)/tests/%: $(OBJ)/tests/%.o $(HELP_O) $(B)/liboffload.a
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(B)/liboffload.a $(LDLIBS)
 
+# ---- the CUDA plugin -------------------------------------------------------------------------------
+
+# Machine code for what is in use, and PTX for what comes after.
+CUDA_ARCHS := 80 90 100 120
+NVCC_FLAGS := -std=c++17 -O3 -I. -lineinfo -Xcompiler -fPIC,-Wall,-Wextra,-Werror \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+              -gencode arch=compute_120,code=compute_120 -Werror all-warnings
+# The optimizer's bits are those of the CPU: no multiplication and addition is fused but where it says so.
+NVCC_FLAGS_adam := -fmad=false
+CUDA_O  := $(CUDA_C:%.c=$(OBJ)/%.o) $(CUDA_CU:%.cu=$(OBJ)/%.o)
+
+$(B)/liboffload_cuda.so: $(CUDA_O)
+	@echo "  LINK    $@"
+	$(Q)$(CXX) -shared -o $@ $(CUDA_O) -L$(CUDA_LIB) -Wl,-rpath,$(CUDA_LIB) -lcudart_static -lcublasLt -lrt -ldl -pthread
+
+$(OBJ)/kernels/cuda/%.o: kernels/cuda/%.c Makefile $(CONFIG)
+	@mkdir -p $(@D)
+	@echo "  CC      $<"
+	$(Q)$(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+
+$(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
+	@mkdir -p $(@D)
+	@echo "  NVCC    $<"
+	$(Q)$(CUDA_HOME)/bin/nvcc $(NVCC_FLAGS) $(NVCC_FLAGS_$*) -MMD -MP -c -o $@ $<
+
+# The same sources for the emulated runtime of tests/simt, by the host's compiler.
+SIMT_FLAGS := $(filter-out -std=% -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow,$(CFLAGS)) -std=c++17 -fPIC \
+              -Wno-unknown-pragmas -Itests/simt -x c++
+SIMT_O  := $(CUDA_C:%.c=$(OBJ)/simt/%.o) $(CUDA_CU:%.cu=$(OBJ)/simt/%.o) $(SIMT_CU:%.cu=$(OBJ)/simt/%.o)
+
+$(B)/liboffload_simt.so: $(SIMT_O)
+	@echo "  LINK    $@"
+	$(Q)$(CXX) -shared $(LDFLAGS) -o $@ $(SIMT_O)
+
+$(OBJ)/simt/%.o: %.c Makefile $(CONFIG)
+	@mkdir -p $(@D)
+	@echo "  CC      $< (emulated)"
+	$(Q)$(CC) $(CFLAGS) -fPIC -Itests/simt -MMD -MP -c -o $@ $<
+
+$(OBJ)/simt/%.o: %.cu Makefile $(CONFIG)
+	@mkdir -p $(@D)
+	@echo "  CXX     $< (emulated)"
+	$(Q)$(CXX) $(SIMT_FLAGS) -MMD -MP -c -o $@ $<
+
 # The page of `offload trace report` carries its style sheet and script.
 $(OBJ)/tools/trace_page.o: tools/trace_page.css tools/trace_page.js
 
-tests: $(TEST_P)
+tests: $(TEST_P) $(B)/liboffload_simt.so
 
 # The fuzz targets: all in one test with their seeds, and each with clang's libFuzzer, which tools/fuzz.sh asks for.
 FUZZ_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/fuzz/fuzz*.c) tests/fuzz/mutate.c)
@@ -139,7 +187,7 @@ $(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/test.o $(B)/liboffload.a
 # ---- checks ----------------------------------------------------------------------------------------
 
 # A violation in the text does not keep the tests from running; either fails the check.
-check: all $(RUN_P)
+check: all $(RUN_P) $(B)/liboffload_simt.so
 	$(Q)status=0; \
 	$(if $(san),,$(MAKE) --no-print-directory tidy || status=1;) \
 	JOBS=$(JOBS) sh tests/run.sh -b $(B) $(RUN_P) || status=1; \
@@ -244,4 +292,5 @@ help:
 FORCE:
 
 .PHONY: all tests check test check-san tidy negative fuzz bench bench-safety deps detect demo man completion install clean help FORCE
+-include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d)
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)

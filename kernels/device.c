@@ -10,6 +10,14 @@ void ox_device_mem_close(struct ox_device *device, void *ptr, uint64_t bytes) {
     }
 }
 
+enum ox_status ox_device_host_pin(struct ox_device *device, void *ptr, uint64_t bytes) {
+    return bytes == 0 ? OX_OK : device->ops->host_pin(device, ptr, bytes);
+}
+
+enum ox_status ox_device_host_unpin(struct ox_device *device, void *ptr, uint64_t bytes) {
+    return bytes == 0 ? OX_OK : device->ops->host_unpin(device, ptr, bytes);
+}
+
 enum ox_status ox_device_lane_open(struct ox_device *device, const char *label, struct ox_lane **out) {
     return device->ops->lane_open(device, label, out);
 }

@@ -27,6 +27,8 @@ struct ox_device_ops {
     const char *name; /* "cpu", "chaos", "cuda" */
     enum ox_status (*mem_open)(struct ox_device *, uint64_t bytes, void **out);
     void (*mem_close)(struct ox_device *, void *ptr, uint64_t bytes);
+    enum ox_status (*host_pin)(struct ox_device *, void *ptr, uint64_t bytes);
+    enum ox_status (*host_unpin)(struct ox_device *, void *ptr, uint64_t bytes);
     enum ox_status (*lane_open)(struct ox_device *, const char *label, struct ox_lane **out);
     enum ox_status (*lane_copy)(struct ox_lane *, const struct ox_copy *, struct ox_mark *done);
     void (*close)(struct ox_device *);
@@ -39,6 +41,11 @@ struct ox_device {
 /* One exact-size reservation of device memory, 4096-byte aligned and touched. */
 OX_MUST enum ox_status ox_device_mem_open(struct ox_device *device, uint64_t bytes, void **out);
 void ox_device_mem_close(struct ox_device *device, void *ptr, uint64_t bytes);
+
+/* Makes the device known with host memory that copies come from and go to, so that they run beside everything else;
+ * from memory it does not know they may wait for one another. Undo before the memory goes, with the same bytes. */
+OX_MUST enum ox_status ox_device_host_pin(struct ox_device *device, void *ptr, uint64_t bytes);
+OX_MUST enum ox_status ox_device_host_unpin(struct ox_device *device, void *ptr, uint64_t bytes);
 
 /* `label` is in static storage. Close with ox_lane_close before the device. */
 OX_MUST enum ox_status ox_device_lane_open(struct ox_device *device, const char *label,

@@ -158,8 +158,8 @@ static void warn_of_others(const struct ox_bench *bench, const char *path) {
         most = fmax(most, ox_bench_value(bench, "%s.other_processes", parts[i]));
     }
     if (most > OTHERS_MOST) {
-        ox_bench_note(bench, "%s: other processes took %.0f %% of the processors in a part of this, so predictions from "
-                      "it will be too slow; measure again when the machine is quiet", path, 100.0 * most);
+        ox_bench_note(bench, "%s: other processes took %.0f %% of the processors in a part of this, so predictions "
+                      "from it will be too slow; measure again when the machine is quiet", path, 100.0 * most);
     }
 }
 

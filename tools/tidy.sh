@@ -72,13 +72,13 @@ check_headers() {
     [ "$have_cxx" -eq 1 ] || echo "  (no C++ compiler $CXX: headers are checked as C11 alone)" >&2
     while read -r header; do
         echo "#include \"$header\"" >"$scratch/unit.c"
-        "$CC" -std=c11 -D_GNU_SOURCE -I. -Wall -Wextra -Werror -fsyntax-only "$scratch/unit.c" 2>"$scratch/log" ||
+        "$CC" -std=c11 -D_GNU_SOURCE -I. -Itests/simt -Wall -Wextra -Werror -fsyntax-only "$scratch/unit.c" 2>"$scratch/log" ||
             echo "$header:1: does not compile alone as C11: $(grep -m 1 error "$scratch/log")"
         case $have_cxx$header in
         0* | 1tests/*) continue ;; # the C++ side includes no header of the tests
         esac
         cp "$scratch/unit.c" "$scratch/unit.cc"
-        "$CXX" -std=c++17 -D_GNU_SOURCE -I. -Wall -Werror -fsyntax-only "$scratch/unit.cc" 2>"$scratch/log" ||
+        "$CXX" -std=c++17 -D_GNU_SOURCE -I. -Itests/simt -Wall -Werror -fsyntax-only "$scratch/unit.cc" 2>"$scratch/log" ||
             echo "$header:1: does not compile alone as C++17: $(grep -m 1 error "$scratch/log")"
     done <"$scratch/headers"
 }

@@ -33,6 +33,14 @@ static void cpu_mem_close(struct ox_device *device, void *ptr, uint64_t bytes) {
     ox_arena_close(&arena);
 }
 
+/* Its copies are its own loads and stores. */
+static enum ox_status cpu_host_pin(struct ox_device *device, void *ptr, uint64_t bytes) {
+    (void)device;
+    (void)ptr;
+    (void)bytes;
+    return OX_OK;
+}
+
 static enum ox_status cpu_lane_open(struct ox_device *device, const char *label, struct ox_lane **out) {
     struct ox_cpu_device *const cpu = cpu_of(device);
     const struct ox_host_lane_config config = {
@@ -71,6 +79,8 @@ static const struct ox_device_ops cpu_device_ops = {
     .name = "cpu",
     .mem_open = cpu_mem_open,
     .mem_close = cpu_mem_close,
+    .host_pin = cpu_host_pin,
+    .host_unpin = cpu_host_pin,
     .lane_open = cpu_lane_open,
     .lane_copy = cpu_lane_copy,
     .close = cpu_close,

@@ -5,17 +5,22 @@
 
 #include "base/hash.h"
 #include "base/prng.h"
+#include "kernels/cuda.h"
 #include "kernels/ops.h"
 #include "tests/test.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
-/* ---- devices: one thread, two, the same under random delays, three --------------------------- */
+/* ---- devices ---------------------------------------------------------------------------------- */
 
-enum { LAB_COUNT = 4 };
+/* The CPU with one thread, two, the same under random delays, three; and the CUDA plugin on the emulated runtime of
+ * tests/simt, whose device memory is host memory. */
+enum { LAB_CPU_COUNT = 4, LAB_SIMT = LAB_CPU_COUNT, LAB_COUNT };
 
 struct lab {
     struct ox_device *device;
@@ -25,14 +30,29 @@ struct lab {
     uint64_t digest; /* of the outputs of the current case */
 };
 
+/* build/tests/conform/test_x finds build/liboffload_simt.so. */
+static inline void lab_open_simt(struct lab *lab) {
+    char path[PATH_MAX];
+    const ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
+    CHECK(len > 0);
+    path[len < 0 ? 0 : len] = '\0';
+    char *const slash = strrchr(path, '/');
+    snprintf(slash == NULL ? path : slash, 64, "/../../liboffload_simt.so");
+    *lab = (struct lab){.threads = OX_CUDA_ROW_GROUPS};
+    REQUIRE_OK(ox_cuda_device_open(&(struct ox_cuda_config){.plugin_path = path}, &lab->device));
+    REQUIRE_OK(ox_device_lane_open(lab->device, "compute", &lab->lane));
+    ox_ops_init_cuda(lab->device, &lab->ops);
+}
+
 static inline void labs_open(struct lab labs[LAB_COUNT]) {
-    static const struct ox_cpu_device_config configs[LAB_COUNT] = {
+    static const struct ox_cpu_device_config configs[LAB_CPU_COUNT] = {
         {.thread_count = 1},
         {.thread_count = 2},
         {.thread_count = 2, .chaos_seed = 7, .chaos_ns_max = 200000},
         {.thread_count = 3},
     };
-    for (int i = 0; i < LAB_COUNT; i++) {
+    lab_open_simt(&labs[LAB_SIMT]);
+    for (int i = 0; i < LAB_CPU_COUNT; i++) {
         labs[i] = (struct lab){.threads = configs[i].thread_count};
         REQUIRE_OK(ox_cpu_device_open(&configs[i], &labs[i].device));
         REQUIRE_OK(ox_device_lane_open(labs[i].device, "compute", &labs[i].lane));
@@ -46,6 +66,11 @@ static inline void labs_close(struct lab labs[LAB_COUNT]) {
         ox_device_close(&labs[i].device);
         CHECK(labs[i].device == NULL && labs[i].lane == NULL);
     }
+}
+
+/* The emulation takes no more than this many multiplications of a kernel's threads, to be done in a few seconds. */
+static inline bool lab_takes(const struct lab *lab, double work) {
+    return strcmp(lab->device->ops->name, "cpu") == 0 || work < 1e6;
 }
 
 /* Waits by the mark that the operations hand out. */

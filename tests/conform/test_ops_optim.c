@@ -132,7 +132,9 @@ int main(void) {
     struct lab labs[LAB_COUNT];
     labs_open(labs);
     for (int i = 0; i < LAB_COUNT; i++) {
-        ox_ops_optim_init_cpu(&labs[i].ops);
+        if (i < LAB_CPU_COUNT) {
+            ox_ops_optim_init_cpu(&labs[i].ops);
+        }
         for (int format = 0; format < (int)OX_OPTIM_KIND_COUNT * (int)OX_MOMENTS_COUNT; format++) {
             const struct ox_state_format made = {(enum ox_optim_kind)(format / OX_MOMENTS_COUNT),
                                                  (enum ox_moments)(format % OX_MOMENTS_COUNT)};

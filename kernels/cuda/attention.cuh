@@ -1,0 +1,120 @@
+/* What attention's kernels share: where queries, keys and values lie, and which keys a query sees. */
+#ifndef OX_KERNELS_CUDA_ATTENTION_CUH
+#define OX_KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/kernel.cuh"
+
+/* A warp has a row, a block some rows and a tile of what they are held against, in shared memory. */
+enum { ATT_WARPS = 8, ATT_TILE = OX_WARP, ATT_DIM_MAX = 256, ATT_PER_LANE = ATT_DIM_MAX / OX_WARP };
+
+/* Rows of one head: (sequence, head) picks the base, `stride` parts the rows. */
+template <typename T> struct head_rows {
+    T *at;
+    uint64_t sequence_stride; /* elements between sequences */
+    uint32_t stride;
+};
+
+template <typename T>
+static __device__ __forceinline__ T *row_at(const head_rows<T> &rows, uint32_t sequence, uint32_t head,
+                                            uint32_t head_dim, uint32_t row) {
+    return rows.at + sequence * rows.sequence_stride + (uint64_t)row * rows.stride + (uint64_t)head * head_dim;
+}
+
+struct att_shape {
+    uint32_t queries, keys; /* per sequence */
+    uint32_t place;         /* of the first query among the keys */
+    uint32_t heads, kv_heads, head_dim, window;
+    float scale;
+    const int32_t *positions; /* (sequences * queries) or NULL: one document */
+};
+
+/* The first key that a query sees; the last is the one at its own place. */
+static __device__ __forceinline__ uint32_t first_key(const att_shape &shape, uint32_t sequence, uint32_t query) {
+    const uint32_t place = shape.place + query;
+    uint32_t first = 0;
+    if (shape.positions != nullptr) {
+        first = place - (uint32_t)shape.positions[(uint64_t)sequence * shape.queries + query];
+    }
+    if (shape.window > 0 && place + 1 > shape.window && place + 1 - shape.window > first) {
+        first = place + 1 - shape.window;
+    }
+    return first;
+}
+
+/* The head's floats of a row, spread over the lanes: lane, lane + 32, ... */
+template <typename T>
+static __device__ __forceinline__ void take_row(float out[ATT_PER_LANE], const T *row, uint32_t head_dim,
+                                                bool is_there) {
+#pragma unroll
+    for (uint32_t i = 0; i < ATT_PER_LANE; i++) {
+        const uint32_t col = threadIdx.x % OX_WARP + i * OX_WARP;
+        out[i] = is_there && col < head_dim ? ox_widen(row[col]) : 0.0f;
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ void give_row(T *row, const float in[ATT_PER_LANE], uint32_t head_dim) {
+#pragma unroll
+    for (uint32_t i = 0; i < ATT_PER_LANE; i++) {
+        const uint32_t col = threadIdx.x % OX_WARP + i * OX_WARP;
+        if (col < head_dim) {
+            ox_narrow(in[i], &row[col]);
+        }
+    }
+}
+
+/* Rows of a tile lie one float further apart than they are long, so that lanes of a warp, each at a row of its own,
+ * meet different banks. */
+static __device__ __forceinline__ uint32_t tile_stride(uint32_t head_dim) {
+    return head_dim + 1;
+}
+
+/* Rows [begin, begin + ATT_TILE) of a head to shared memory, by the whole block; zeros past `count`. */
+template <typename T>
+static __device__ void load_tile(float *tile, const head_rows<T> &rows, uint32_t sequence, uint32_t head,
+                                 const uint32_t begin_count_dim[3]) {
+    const uint32_t begin = begin_count_dim[0], count = begin_count_dim[1], head_dim = begin_count_dim[2];
+    for (uint32_t i = threadIdx.x; i < ATT_TILE * head_dim; i += blockDim.x) {
+        const uint32_t row = i / head_dim, col = i % head_dim;
+        const bool is_there = begin + row < count;
+        tile[row * tile_stride(head_dim) + col] =
+            is_there ? ox_widen(row_at(rows, sequence, head, head_dim, begin + row)[col]) : 0.0f;
+    }
+}
+
+/* A row that is spread over the lanes, to the warp's own place in shared memory. */
+static __device__ __forceinline__ void spread(float *to, const float row[ATT_PER_LANE], uint32_t head_dim) {
+#pragma unroll
+    for (uint32_t i = 0; i < ATT_PER_LANE; i++) {
+        const uint32_t col = threadIdx.x % OX_WARP + i * OX_WARP;
+        if (col < head_dim) {
+            to[col] = row[i];
+        }
+    }
+    __syncwarp();
+}
+
+static __device__ __forceinline__ float dot(const float *a, const float *b, uint32_t count) {
+    float sum = 0.0f;
+    for (uint32_t i = 0; i < count; i++) {
+        sum += a[i] * b[i];
+    }
+    return sum;
+}
+
+/* acc += sum over the tile's rows of weight(row) * row; every lane holds the weight of one row. */
+static __device__ __forceinline__ void add_weighted(float acc[ATT_PER_LANE], float weight, const float *tile,
+                                                    uint32_t head_dim) {
+    for (uint32_t row = 0; row < ATT_TILE; row++) {
+        const float share = __shfl_sync(0xffffffffu, weight, (int)row);
+#pragma unroll
+        for (uint32_t i = 0; i < ATT_PER_LANE; i++) {
+            const uint32_t col = threadIdx.x % OX_WARP + i * OX_WARP;
+            if (col < head_dim) {
+                acc[i] += share * tile[row * tile_stride(head_dim) + col];
+            }
+        }
+    }
+}
+
+#endif

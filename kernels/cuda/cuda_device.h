@@ -1,0 +1,79 @@
+/* Inside of the CUDA plugin: the device, its lanes, and how work gets on a stream. Used by C and by CUDA C++. */
+#ifndef OX_KERNELS_CUDA_CUDA_DEVICE_H
+#define OX_KERNELS_CUDA_CUDA_DEVICE_H
+
+#include "kernels/cuda.h"
+
+#include <cuda_runtime.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ox_cuda_blas; /* linear.c */
+
+struct ox_cuda_device {
+    struct ox_device base;
+    int idx;
+    struct cudaDeviceProp prop;
+    struct ox_cuda_blas *blas;
+    void *workspace; /* OX_CUDA_WORKSPACE_BYTES, of the compute lane's products */
+};
+
+/* What an operation is queued with. */
+struct ox_cuda_queue {
+    cudaStream_t stream;
+    const struct ox_cuda_device *device;
+};
+
+/* Puts the work of one operation on the stream, on the lane's feeding thread; `args` is the operation's struct. */
+typedef enum ox_status ox_cuda_fn(const struct ox_cuda_queue *queue, const void *args);
+
+/* OX_E_DEVICE with the driver's words, unless `error` is cudaSuccess. */
+OX_MUST enum ox_status ox_cuda_check(cudaError_t error, const char *what);
+
+OX_MUST enum ox_status ox_cuda_lane_open(struct ox_cuda_device *device, const char *label, struct ox_lane **out);
+/* Copies `bytes` of `args`. */
+OX_MUST enum ox_status ox_cuda_lane_submit(struct ox_lane *lane, ox_cuda_fn *run, const void *args, size_t bytes);
+/* Done when all that was submitted so far is done. */
+OX_MUST enum ox_status ox_cuda_lane_mark(struct ox_lane *lane, struct ox_mark *out);
+
+OX_MUST enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out);
+void ox_cuda_blas_close(struct ox_cuda_blas **blas);
+
+/* c (m, n) = op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count floats between rows. `addend`
+ * has the shape and the stride of c and may be c; bias has n floats, the same for every row. */
+struct ox_cuda_product {
+    float *c;
+    const float *a, *b, *addend, *bias;
+    uint32_t m, n, k;
+    uint32_t a_stride, b_stride, c_stride;
+    bool a_transposed, b_transposed;
+};
+OX_MUST enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_product *product);
+
+/* dbias of a linear_backward. */
+OX_MUST enum ox_status ox_cuda_column_sums(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op);
+
+/* Every entry of the table. */
+void ox_ops_fill_cuda(struct ox_ops *ops);
+
+/* A struct ox_copy. */
+ox_cuda_fn ox_cuda_copy;
+
+/* The operations, by stem. */
+ox_cuda_fn ox_cuda_zero, ox_cuda_planes_join, ox_cuda_add, ox_cuda_bf16_pack;
+ox_cuda_fn ox_cuda_embed_forward, ox_cuda_embed_backward;
+ox_cuda_fn ox_cuda_norm_forward, ox_cuda_norm_backward;
+ox_cuda_fn ox_cuda_head_norm_forward, ox_cuda_head_norm_backward;
+ox_cuda_fn ox_cuda_linear_forward, ox_cuda_linear_backward;
+ox_cuda_fn ox_cuda_rope;
+ox_cuda_fn ox_cuda_act_forward, ox_cuda_act_backward;
+ox_cuda_fn ox_cuda_attention_forward, ox_cuda_attention_backward, ox_cuda_attention_cached;
+ox_cuda_fn ox_cuda_head;
+ox_cuda_fn ox_cuda_adam, ox_cuda_square_sums;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

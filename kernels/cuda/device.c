@@ -1,0 +1,218 @@
+/* The CUDA device: memory, copies, and what stands between the program and a GPU. */
+#include "kernels/cuda/cuda_device.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum ox_status ox_cuda_check(cudaError_t error, const char *what) {
+    if (error == cudaSuccess) {
+        return OX_OK;
+    }
+    const enum ox_status status = error == cudaErrorMemoryAllocation ? OX_E_NOMEM : OX_E_DEVICE;
+    return ox_fail(status, "GPU, %s: %s", what, cudaGetErrorString(error));
+}
+
+static double gib(uint64_t bytes) {
+    return (double)bytes / (double)OX_GIB;
+}
+
+static struct ox_cuda_device *cuda_of(struct ox_device *device) {
+    return (struct ox_cuda_device *)device;
+}
+
+/* Every thread that calls the runtime names its device first; it costs nothing when it is that one already. */
+static enum ox_status use(struct ox_cuda_device *cuda) {
+    return ox_cuda_check(cudaSetDevice(cuda->idx), "choosing the device");
+}
+
+static enum ox_status mem_open(struct ox_device *device, uint64_t bytes, void **out) {
+    struct ox_cuda_device *const cuda = cuda_of(device);
+    *out = NULL;
+    enum ox_status status = use(cuda);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (bytes > cuda->prop.totalGlobalMem || cudaMalloc(out, bytes) != cudaSuccess) {
+        (void)cudaGetLastError(); /* not left for the next call to find */
+        size_t free_bytes = 0, total_bytes = 0;
+        status = ox_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
+        return status != OX_OK ? status
+                               : ox_fail(OX_E_NOMEM, "GPU %d: %.2f GiB asked for, %.2f of %.2f GiB are free; give "
+                                         "--device-mem less, or end what else uses the GPU", cuda->idx,
+                                         gib(bytes), gib(free_bytes), gib(total_bytes));
+    }
+    if ((uintptr_t)*out % OX_IO_ALIGN_BYTES != 0) {
+        cudaFree(*out);
+        *out = NULL;
+        return ox_fail(OX_E_DEVICE, "GPU %d: the driver gave memory that is not aligned to %d bytes; please report "
+                       "this", cuda->idx, (int)OX_IO_ALIGN_BYTES);
+    }
+    return OX_OK;
+}
+
+static void mem_close(struct ox_device *device, void *ptr, uint64_t bytes) {
+    (void)device;
+    (void)bytes;
+    cudaFree(ptr);
+}
+
+static enum ox_status host_pin(struct ox_device *device, void *ptr, uint64_t bytes) {
+    const enum ox_status status = use(cuda_of(device));
+    if (status != OX_OK) {
+        return status;
+    }
+    const cudaError_t error = cudaHostRegister(ptr, bytes, cudaHostRegisterDefault);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        return ox_fail(OX_E_NOMEM, "GPU: pinning %.2f GiB of host memory: %s; raise the limit of locked memory "
+                       "(ulimit -l unlimited) or give --host-mem less", gib(bytes), cudaGetErrorString(error));
+    }
+    return OX_OK;
+}
+
+static enum ox_status host_unpin(struct ox_device *device, void *ptr, uint64_t bytes) {
+    (void)device;
+    (void)bytes;
+    return ox_cuda_check(cudaHostUnregister(ptr), "unpinning host memory");
+}
+
+static enum ox_status lane_open(struct ox_device *device, const char *label, struct ox_lane **out) {
+    struct ox_cuda_device *const cuda = cuda_of(device);
+    *out = NULL;
+    const enum ox_status status = use(cuda);
+    return status == OX_OK ? ox_cuda_lane_open(cuda, label, out) : status;
+}
+
+enum ox_status ox_cuda_copy(const struct ox_cuda_queue *queue, const void *args) {
+    const struct ox_copy *const job = args;
+    return job->bytes == 0 ? OX_OK
+                           : ox_cuda_check(cudaMemcpyAsync(job->target, job->source, job->bytes, cudaMemcpyDefault,
+                                                           queue->stream), "copy");
+}
+
+static enum ox_status lane_copy(struct ox_lane *lane, const struct ox_copy *job, struct ox_mark *done) {
+    const enum ox_status status = ox_cuda_lane_submit(lane, ox_cuda_copy, job, sizeof *job);
+    return status == OX_OK && done != NULL ? ox_cuda_lane_mark(lane, done) : status;
+}
+
+static void device_close(struct ox_device *device) {
+    struct ox_cuda_device *const cuda = cuda_of(device);
+    ox_cuda_blas_close(&cuda->blas);
+    cudaFree(cuda->workspace);
+    free(cuda);
+}
+
+static const struct ox_device_ops cuda_device_ops = {
+    .name = "cuda",
+    .mem_open = mem_open,
+    .mem_close = mem_close,
+    .host_pin = host_pin,
+    .host_unpin = host_unpin,
+    .lane_open = lane_open,
+    .lane_copy = lane_copy,
+    .close = device_close,
+};
+
+/* ---- opening --------------------------------------------------------------------------------------- */
+
+static enum ox_status find_device(const struct ox_cuda_config *config) {
+    int count = 0, driver = 0, runtime = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    (void)cudaGetLastError();
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+        return ox_fail(OX_E_DEVICE, "GPU: no NVIDIA driver is loaded; install one (nvidia-smi shows it), or use "
+                       "--device cpu");
+    }
+    if (error == cudaErrorInsufficientDriver && cudaRuntimeGetVersion(&runtime) == cudaSuccess) {
+        return ox_fail(OX_E_DEVICE, "GPU: the driver is for CUDA %d.%d and this build needs %d.%d; update the driver, "
+                       "or build with its toolkit", driver / 1000, driver % 1000 / 10, runtime / 1000,
+                       runtime % 1000 / 10);
+    }
+    if (error != cudaSuccess || count == 0) {
+        return ox_fail(OX_E_DEVICE, "GPU: the driver shows no device (%s); see nvidia-smi, and CUDA_VISIBLE_DEVICES",
+                       cudaGetErrorString(error));
+    }
+    if (config->device_idx >= (uint32_t)count) {
+        return ox_fail(OX_E_DEVICE, "GPU %u: there %s %d here; they are counted from 0", config->device_idx,
+                       count == 1 ? "is" : "are", count);
+    }
+    return OX_OK;
+}
+
+static enum ox_status open_device(struct ox_cuda_device *cuda) {
+    enum { CAPABILITY_LEAST = 80 }; /* of what is built: bfloat16 in the tensor cores begins there */
+    enum ox_status status = use(cuda);
+    if (status == OX_OK) {
+        status = ox_cuda_check(cudaGetDeviceProperties(&cuda->prop, cuda->idx), "asking for properties");
+    }
+    if (status == OX_OK && cuda->prop.major * 10 + cuda->prop.minor < CAPABILITY_LEAST) {
+        return ox_fail(OX_E_DEVICE, "GPU %d: %s has compute capability %d.%d; 8.0 (Ampere) is the least", cuda->idx,
+                       cuda->prop.name, cuda->prop.major, cuda->prop.minor);
+    }
+    if (status == OX_OK) {
+        status = ox_cuda_blas_open(&cuda->blas);
+    }
+    return status == OX_OK ? mem_open(&cuda->base, OX_CUDA_WORKSPACE_BYTES, &cuda->workspace) : status;
+}
+
+static enum ox_status device_open(const struct ox_cuda_config *config, struct ox_device **out) {
+    *out = NULL;
+    enum ox_status status = find_device(config);
+    if (status != OX_OK) {
+        return status;
+    }
+    struct ox_cuda_device *const cuda = calloc(1, sizeof *cuda);
+    if (cuda == NULL) {
+        return ox_fail(OX_E_NOMEM, "GPU: no memory for the device's %zu bytes", sizeof *cuda);
+    }
+    cuda->base.ops = &cuda_device_ops;
+    cuda->idx = (int)config->device_idx;
+    status = open_device(cuda);
+    if (status != OX_OK) {
+        device_close(&cuda->base);
+        return status;
+    }
+    *out = &cuda->base;
+    return OX_OK;
+}
+
+static enum ox_status facts(struct ox_device *device, struct ox_cuda_facts *out) {
+    struct ox_cuda_device *const cuda = cuda_of(device);
+    int driver = 0, runtime = 0;
+    size_t free_bytes = 0, total_bytes = 0;
+    enum ox_status status = use(cuda);
+    if (status == OX_OK) {
+        status = ox_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
+    }
+    if (status == OX_OK) {
+        status = ox_cuda_check(cudaDriverGetVersion(&driver), "asking for the driver's version");
+    }
+    if (status == OX_OK) {
+        status = ox_cuda_check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
+    }
+    *out = (struct ox_cuda_facts){
+        .memory_bytes = total_bytes,
+        .free_bytes = free_bytes,
+        .capability = (uint32_t)(cuda->prop.major * 10 + cuda->prop.minor),
+        .processor_count = (uint32_t)cuda->prop.multiProcessorCount,
+        .driver_version = (uint32_t)driver,
+        .runtime_version = (uint32_t)runtime,
+    };
+    snprintf(out->name, sizeof out->name, "%s", cuda->prop.name);
+    return status;
+}
+
+/* ---- the border ------------------------------------------------------------------------------------ */
+
+extern const struct ox_cuda_plugin ox_cuda_plugin;
+const struct ox_cuda_plugin ox_cuda_plugin = {
+    .version = OX_CUDA_PLUGIN_VERSION,
+    .ops_bytes = sizeof(struct ox_ops),
+    .device_bytes = sizeof(struct ox_device_ops),
+    .device_open = device_open,
+    .ops_init = ox_ops_fill_cuda,
+    .facts = facts,
+};

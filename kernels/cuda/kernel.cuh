@@ -1,0 +1,160 @@
+/* What the kernels share: how they are launched, elements as floats, loads of 16 bytes, and sums within a warp and a
+ * block, always in the same order. Compiled by nvcc, and by the host's compiler against tests/simt. */
+#ifndef OX_KERNELS_CUDA_KERNEL_CUH
+#define OX_KERNELS_CUDA_KERNEL_CUH
+
+#include "base/assert.h"
+#include "kernels/cuda/cuda_device.h"
+
+#include <cstdint>
+
+/* ---- launching ------------------------------------------------------------------------------------- */
+
+struct ox_launch_shape {
+    dim3 grid, block;
+    size_t shared_bytes;
+};
+
+#ifdef __CUDACC__
+template <typename... P, typename... A>
+static inline void ox_launch(void (*kernel)(P...), const ox_cuda_queue *queue, const ox_launch_shape &shape,
+                             A... args) {
+    kernel<<<shape.grid, shape.block, shape.shared_bytes, queue->stream>>>(P(args)...);
+}
+/* For more than 48 KiB of shared memory, which a kernel has to be allowed. */
+template <typename... P, typename... A>
+static inline ox_status ox_launch_large(void (*kernel)(P...), const ox_cuda_queue *queue, const ox_launch_shape &shape,
+                                        A... args) {
+    const ox_status status = ox_cuda_check(cudaFuncSetAttribute((const void *)kernel,
+                                                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                                (int)shape.shared_bytes), "shared memory");
+    if (status == OX_OK) {
+        ox_launch(kernel, queue, shape, args...);
+    }
+    return status;
+}
+static __device__ __forceinline__ void *ox_dynamic_shared() {
+    extern __shared__ __align__(16) unsigned char ox_shared_bytes[];
+    return ox_shared_bytes;
+}
+#else
+template <typename... P, typename... A>
+static inline void ox_launch(void (*kernel)(P...), const ox_cuda_queue *queue, const ox_launch_shape &shape,
+                             A... args) {
+    simt_launch(queue->stream, simt_shape{shape.grid, shape.block, shape.shared_bytes}, [=] { kernel(P(args)...); });
+}
+template <typename... P, typename... A>
+static inline ox_status ox_launch_large(void (*kernel)(P...), const ox_cuda_queue *queue, const ox_launch_shape &shape,
+                                        A... args) {
+    OX_ASSERT(shape.shared_bytes <= queue->device->prop.sharedMemPerBlockOptin);
+    ox_launch(kernel, queue, shape, args...);
+    return OX_OK;
+}
+static inline void *ox_dynamic_shared() {
+    return simt_shared();
+}
+#endif
+
+enum { OX_WARP = 32, OX_BLOCK_THREADS = 256 };
+
+/* Blocks for `count` items, `per_block` each, for kernels that go on in strides of the grid. */
+static inline unsigned ox_grid_for(const ox_cuda_queue *queue, uint64_t count, uint64_t per_block) {
+    const uint64_t wanted = (count + per_block - 1) / per_block;
+    const uint64_t most = (uint64_t)queue->device->prop.multiProcessorCount * 16;
+    return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
+}
+
+/* ---- elements -------------------------------------------------------------------------------------- */
+
+/* bfloat16, as its bits. */
+struct ox_bf16 {
+    uint16_t bits;
+};
+
+static __device__ __forceinline__ float ox_widen(float value) {
+    return value;
+}
+static __device__ __forceinline__ float ox_widen(ox_bf16 value) {
+    return __uint_as_float((uint32_t)value.bits << 16);
+}
+
+/* To nearest, ties to even; a NaN stays one: as ox_bf16_from_f32 of base/planes.h. */
+static __device__ __forceinline__ uint16_t ox_bf16_bits(float value) {
+    const uint32_t bits = __float_as_uint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return (uint16_t)((bits >> 16) | 0x40u);
+    }
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+static __device__ __forceinline__ void ox_narrow(float value, float *out) {
+    *out = value;
+}
+static __device__ __forceinline__ void ox_narrow(float value, ox_bf16 *out) {
+    out->bits = ox_bf16_bits(value);
+}
+
+/* As many elements as one load takes; one where an address or a length does not allow it. */
+template <typename T, int N> struct alignas(sizeof(T) * N) ox_pack {
+    T at[N];
+};
+template <typename T> struct ox_wide {
+    enum { COUNT = 16 / sizeof(T) };
+};
+template <typename T, int N> static __device__ __forceinline__ void ox_load(float out[N], const T *from) {
+    const ox_pack<T, N> pack = *(const ox_pack<T, N> *)from;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        out[i] = ox_widen(pack.at[i]);
+    }
+}
+template <typename T, int N> static __device__ __forceinline__ void ox_store(T *to, const float in[N]) {
+    ox_pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        ox_narrow(in[i], &pack.at[i]);
+    }
+    *(ox_pack<T, N> *)to = pack;
+}
+
+/* Whether rows of `cols` elements at `ptr`, `stride` apart, may be walked in loads of `count`. NULL may. */
+static inline bool ox_is_wide(const void *ptr, uint64_t cols, uint64_t stride, unsigned count, size_t elem_bytes) {
+    return (uintptr_t)ptr % (count * elem_bytes) == 0 && cols % count == 0 && stride % count == 0;
+}
+
+/* ---- sums, in a fixed order ------------------------------------------------------------------------ */
+
+/* Over a warp, the same in every lane. */
+static __device__ __forceinline__ float ox_warp_sum(float value) {
+#pragma unroll
+    for (int distance = OX_WARP / 2; distance > 0; distance /= 2) {
+        value += __shfl_xor_sync(0xffffffffu, value, distance);
+    }
+    return value;
+}
+
+static __device__ __forceinline__ float ox_warp_max(float value) {
+#pragma unroll
+    for (int distance = OX_WARP / 2; distance > 0; distance /= 2) {
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    }
+    return value;
+}
+
+/* Over a block of whole warps, the same in every thread; `slots` holds OX_WARP floats of shared memory, and may be
+ * used again at once. */
+static __device__ __forceinline__ float ox_block_sum(float value, float *slots) {
+    const unsigned warp = threadIdx.x / OX_WARP, warps = blockDim.x / OX_WARP;
+    value = ox_warp_sum(value);
+    if (threadIdx.x % OX_WARP == 0) {
+        slots[warp] = value;
+    }
+    __syncthreads();
+    float sum = 0.0f;
+    for (unsigned i = 0; i < warps; i++) {
+        sum += slots[i];
+    }
+    __syncthreads();
+    return sum;
+}
+
+#endif

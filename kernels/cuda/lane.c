@@ -1,0 +1,368 @@
+/* A lane of the CUDA device: a stream, and two threads of the host.
+ *
+ * The feeder takes operations in order and puts them on the stream. It waits for marks of host lanes itself, so that
+ * the thread that issues a step never blocks and the device runs on with what it has; for marks of other streams it
+ * makes the stream wait. The watcher waits for the events that marks are, tells when they happened, and so is the
+ * lane that marks are joined on. Both are host lanes, whose order and whose rules of failure are the lane's own.
+ *
+ * Mark number t is job 2t of the watcher: before it comes the wait for the feeder to have recorded its event. */
+#include "kernels/cuda/cuda_device.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    QUEUE_LEN = 1024, /* operations and waits that may be pending */
+    MARK_COUNT = 512, /* marks that may be pending */
+};
+
+struct slot {
+    cudaEvent_t begin, end;
+    struct ox_mark fed;  /* the feeder's: `end` is recorded */
+    struct ox_mark done; /* the watcher's: `end` has happened */
+    uint64_t marked_ns;  /* when the mark was issued */
+};
+
+struct cuda_lane {
+    struct ox_lane base;
+    struct ox_cuda_device *device;
+    cudaStream_t stream;
+    struct ox_lane *feeder, *watcher;
+    pthread_mutex_t lock;
+    uint64_t mark_count; /* issued */
+    struct slot slots[MARK_COUNT];
+    /* The feeder's. */
+    uint64_t fed_count; /* marks recorded */
+    bool begun;         /* the span up to the next mark has its first operation */
+    /* The watcher's. Times of the device are counted from the last event. */
+    cudaEvent_t last;
+    uint64_t last_ns;
+    struct ox_lane_stats stats; /* under lock */
+    ox_lane_observer *observer;
+    void *observer_context;
+};
+
+static const struct ox_lane_ops cuda_lane_ops;
+
+static struct cuda_lane *cuda_lane_of(struct ox_lane *lane) {
+    OX_ASSERT(lane->ops == &cuda_lane_ops);
+    return (struct cuda_lane *)lane;
+}
+
+static struct slot *slot_of(struct cuda_lane *lane, uint64_t turn) {
+    return &lane->slots[turn % MARK_COUNT];
+}
+
+/* ---- the feeder ----------------------------------------------------------------------------------- */
+
+struct op_job {
+    ox_cuda_fn *run;
+    _Alignas(16) unsigned char args[OX_JOB_ARGS_BYTES - 16];
+};
+_Static_assert(sizeof(struct op_job) == OX_JOB_ARGS_BYTES, "a job's arguments are one slot of the feeder");
+
+/* The span that ends with the next mark begins. Its slot may still be the watcher's when marks are many. */
+static enum ox_status begin_span(struct cuda_lane *lane) {
+    const uint64_t turn = lane->fed_count + 1;
+    pthread_mutex_lock(&lane->lock);
+    struct slot *const slot = slot_of(lane, turn);
+    const struct ox_mark before = turn > MARK_COUNT && lane->mark_count < turn ? slot->done : (struct ox_mark){0};
+    pthread_mutex_unlock(&lane->lock);
+    const enum ox_status status = ox_mark_join(before);
+    lane->begun = true;
+    return status == OX_OK ? ox_cuda_check(cudaEventRecord(slot->begin, lane->stream), lane->base.label) : status;
+}
+
+static enum ox_status run_op(void *owner, const void *args) {
+    struct cuda_lane *const lane = owner;
+    const struct op_job *const job = args;
+    enum ox_status status = lane->begun ? OX_OK : begin_span(lane);
+    if (status == OX_OK) {
+        status = job->run(&(struct ox_cuda_queue){.stream = lane->stream, .device = lane->device}, job->args);
+    }
+    return status == OX_OK ? ox_cuda_check(cudaGetLastError(), lane->base.label) : status;
+}
+
+static enum ox_status record_job(void *owner, const void *args) {
+    struct cuda_lane *const lane = owner;
+    (void)args;
+    enum ox_status status = lane->begun ? OX_OK : begin_span(lane);
+    if (status == OX_OK) {
+        const struct slot *const slot = slot_of(lane, lane->fed_count + 1);
+        status = ox_cuda_check(cudaEventRecord(slot->end, lane->stream), lane->base.label);
+    }
+    lane->fed_count++;
+    lane->begun = false;
+    return status;
+}
+
+struct wait_job {
+    struct cuda_lane *other;
+    uint64_t turn;
+    struct ox_mark fed;
+};
+
+/* The event stands for that mark as long as its slot has not been given to a later one, which happens only when the
+ * mark is done; then there is nothing to wait for. */
+static enum ox_status wait_job(void *owner, const void *args) {
+    struct cuda_lane *const lane = owner;
+    const struct wait_job *const job = args;
+    struct cuda_lane *const other = job->other;
+    enum ox_status status = ox_mark_join(job->fed);
+    pthread_mutex_lock(&other->lock);
+    if (status == OX_OK && other->mark_count - job->turn < MARK_COUNT) {
+        const struct slot *const slot = slot_of(other, job->turn);
+        status = ox_cuda_check(cudaStreamWaitEvent(lane->stream, slot->end, 0), lane->base.label);
+    }
+    pthread_mutex_unlock(&other->lock);
+    return status;
+}
+
+enum ox_status ox_cuda_lane_submit(struct ox_lane *base, ox_cuda_fn *run, const void *args, size_t bytes) {
+    struct cuda_lane *const lane = cuda_lane_of(base);
+    struct op_job job = {.run = run};
+    OX_ASSERT(bytes <= sizeof job.args);
+    memcpy(job.args, args, bytes);
+    return ox_host_lane_submit(lane->feeder, run_op, &job, offsetof(struct op_job, args) + bytes, NULL);
+}
+
+/* ---- the watcher ---------------------------------------------------------------------------------- */
+
+/* Host time of an event that has happened. The clocks of host and device part slowly: no event lies in the future, nor
+ * far back when the watcher was waiting for it. */
+static uint64_t event_ns(struct cuda_lane *lane, cudaEvent_t event) {
+    enum { DRIFT_NS = 1000000 };
+    float milliseconds = 0.0f;
+    const uint64_t now_ns = ox_clock_ns();
+    if (cudaEventElapsedTime(&milliseconds, lane->last, event) != cudaSuccess) {
+        return now_ns;
+    }
+    const uint64_t at_ns = lane->last_ns + (uint64_t)(milliseconds < 0.0f ? 0.0 : (double)milliseconds * 1e6);
+    return at_ns > now_ns || now_ns - at_ns > DRIFT_NS ? now_ns : at_ns;
+}
+
+static void account(struct cuda_lane *lane, const struct slot *slot, uint64_t turn) {
+    const uint64_t idle_from_ns = lane->last_ns > slot->marked_ns ? lane->last_ns : slot->marked_ns;
+    struct ox_job_times times = {.seq = 2 * turn};
+    float milliseconds = 0.0f;
+    times.end_ns = event_ns(lane, slot->end);
+    if (cudaEventElapsedTime(&milliseconds, slot->begin, slot->end) != cudaSuccess || milliseconds < 0.0f) {
+        milliseconds = 0.0f;
+    }
+    const uint64_t busy_ns = (uint64_t)((double)milliseconds * 1e6);
+    times.begin_ns = times.end_ns - (busy_ns < times.end_ns - lane->last_ns ? busy_ns : times.end_ns - lane->last_ns);
+    lane->last = slot->end;
+    lane->last_ns = times.end_ns;
+    pthread_mutex_lock(&lane->lock);
+    lane->stats.busy_ns += times.end_ns - times.begin_ns;
+    lane->stats.wait_ns += times.begin_ns > idle_from_ns ? times.begin_ns - idle_from_ns : 0;
+    lane->stats.job_count++;
+    ox_lane_observer *const observer = lane->observer;
+    void *const context = lane->observer_context;
+    pthread_mutex_unlock(&lane->lock);
+    if (observer != NULL) {
+        observer(context, &times);
+    }
+}
+
+static enum ox_status watch_job(void *owner, const void *args) {
+    struct cuda_lane *const lane = owner;
+    uint64_t turn;
+    memcpy(&turn, args, sizeof turn);
+    pthread_mutex_lock(&lane->lock);
+    const struct slot slot = *slot_of(lane, turn);
+    pthread_mutex_unlock(&lane->lock);
+    const enum ox_status status = ox_cuda_check(cudaEventSynchronize(slot.end), lane->base.label);
+    if (status == OX_OK) {
+        account(lane, &slot, turn);
+    }
+    return status;
+}
+
+enum ox_status ox_cuda_lane_mark(struct ox_lane *base, struct ox_mark *out) {
+    struct cuda_lane *const lane = cuda_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    const uint64_t turn = lane->mark_count + 1;
+    struct slot *const slot = slot_of(lane, turn);
+    const struct ox_mark before = slot->done;
+    pthread_mutex_unlock(&lane->lock);
+    bool done = false;
+    enum ox_status status = ox_mark_poll(before, &done);
+    if (!done) {
+        status = ox_mark_join(before);
+    }
+    (void)status; /* a failure of the lane is told by the new mark as well */
+    pthread_mutex_lock(&lane->lock);
+    OX_ASSERT(lane->mark_count + 1 == turn); /* one thread issues */
+    lane->mark_count = turn;
+    slot->marked_ns = ox_clock_ns();
+    pthread_mutex_unlock(&lane->lock);
+    /* Without the lock: a queue may be full until the feeder, which takes it, has gone on. */
+    struct ox_mark fed = {0}, end = {0};
+    status = ox_host_lane_submit(lane->feeder, record_job, NULL, 0, &fed);
+    if (status == OX_OK) {
+        status = ox_lane_wait(lane->watcher, fed);
+    }
+    if (status == OX_OK) {
+        status = ox_host_lane_submit(lane->watcher, watch_job, &turn, sizeof turn, &end);
+    }
+    OX_ASSERT(status != OX_OK || end.seq == 2 * turn);
+    pthread_mutex_lock(&lane->lock);
+    slot->fed = fed;
+    slot->done = end;
+    pthread_mutex_unlock(&lane->lock);
+    *out = (struct ox_mark){.lane = base, .seq = end.seq};
+    return status;
+}
+
+/* ---- the lane ------------------------------------------------------------------------------------- */
+
+static enum ox_status lane_wait(struct ox_lane *base, struct ox_mark after) {
+    struct cuda_lane *const lane = cuda_lane_of(base);
+    if (after.lane->ops != &cuda_lane_ops) {
+        return ox_lane_wait(lane->feeder, after);
+    }
+    struct cuda_lane *const other = cuda_lane_of(after.lane);
+    struct wait_job job = {.other = other, .turn = after.seq / 2};
+    pthread_mutex_lock(&other->lock);
+    const bool old = other->mark_count - job.turn >= MARK_COUNT;
+    job.fed = slot_of(other, job.turn)->fed;
+    pthread_mutex_unlock(&other->lock);
+    return old ? ox_lane_wait(lane->feeder, after)
+               : ox_host_lane_submit(lane->feeder, wait_job, &job, sizeof job, NULL);
+}
+
+static enum ox_status lane_poll(struct ox_lane *base, uint64_t seq, bool *done) {
+    const struct ox_mark mark = {.lane = cuda_lane_of(base)->watcher, .seq = seq};
+    return ox_mark_poll(mark, done);
+}
+
+static enum ox_status lane_join(struct ox_lane *base, uint64_t seq) {
+    return ox_mark_join((struct ox_mark){.lane = cuda_lane_of(base)->watcher, .seq = seq});
+}
+
+/* Also where the feeder or the watcher gave up, nothing may be left on the stream. */
+static enum ox_status lane_drain(struct ox_lane *base) {
+    struct cuda_lane *const lane = cuda_lane_of(base);
+    struct ox_first first = {0};
+    ox_first_note(&first, ox_lane_drain(lane->feeder));
+    ox_first_note(&first, ox_lane_drain(lane->watcher));
+    ox_first_note(&first, ox_cuda_check(cudaStreamSynchronize(lane->stream), base->label));
+    return ox_first_result(&first);
+}
+
+static void lane_reset(struct ox_lane *base) {
+    struct cuda_lane *const lane = cuda_lane_of(base);
+    ox_lane_reset(lane->feeder);
+    ox_lane_reset(lane->watcher);
+    /* Marks that were skipped are not recorded; their slots count on from what was issued. */
+    lane->fed_count = lane->mark_count;
+    lane->begun = false;
+}
+
+static void lane_stats(struct ox_lane *base, struct ox_lane_stats *out) {
+    struct cuda_lane *const lane = cuda_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    *out = lane->stats;
+    pthread_mutex_unlock(&lane->lock);
+}
+
+static void lane_observe(struct ox_lane *base, ox_lane_observer *observer, void *context) {
+    struct cuda_lane *const lane = cuda_lane_of(base);
+    pthread_mutex_lock(&lane->lock);
+    lane->observer = observer;
+    lane->observer_context = context;
+    pthread_mutex_unlock(&lane->lock);
+}
+
+static void free_events(struct cuda_lane *lane) {
+    for (int i = 0; i < MARK_COUNT; i++) {
+        if (lane->slots[i].begin != NULL) {
+            cudaEventDestroy(lane->slots[i].begin);
+        }
+        if (lane->slots[i].end != NULL) {
+            cudaEventDestroy(lane->slots[i].end);
+        }
+    }
+}
+
+/* What a lane that is only half open has. */
+static void lane_free(struct cuda_lane *lane) {
+    ox_lane_close(&lane->feeder);
+    ox_lane_close(&lane->watcher);
+    if (lane->stream != NULL) {
+        cudaStreamSynchronize(lane->stream);
+        cudaStreamDestroy(lane->stream);
+    }
+    free_events(lane);
+    pthread_mutex_destroy(&lane->lock);
+    free(lane);
+}
+
+static void lane_close(struct ox_lane *base) {
+    lane_free(cuda_lane_of(base));
+}
+
+static const struct ox_lane_ops cuda_lane_ops = {
+    .wait = lane_wait,
+    .poll = lane_poll,
+    .join = lane_join,
+    .drain = lane_drain,
+    .reset = lane_reset,
+    .stats = lane_stats,
+    .observe = lane_observe,
+    .close = lane_close,
+};
+
+static enum ox_status open_stream(struct cuda_lane *lane) {
+    cudaError_t error = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+    for (int i = 0; error == cudaSuccess && i < MARK_COUNT; i++) {
+        error = cudaEventCreateWithFlags(&lane->slots[i].begin, cudaEventBlockingSync);
+        if (error == cudaSuccess) {
+            error = cudaEventCreateWithFlags(&lane->slots[i].end, cudaEventBlockingSync);
+        }
+    }
+    /* From here times are counted; the slot is the first mark's in a long time. */
+    lane->last = lane->slots[0].end;
+    if (error == cudaSuccess) {
+        error = cudaEventRecord(lane->last, lane->stream);
+    }
+    if (error == cudaSuccess) {
+        error = cudaStreamSynchronize(lane->stream);
+    }
+    lane->last_ns = ox_clock_ns();
+    return ox_cuda_check(error, lane->base.label);
+}
+
+static enum ox_status open_threads(struct cuda_lane *lane) {
+    const struct ox_host_lane_config feeder = {.label = lane->base.label, .owner = lane, .queue_len = QUEUE_LEN};
+    const struct ox_host_lane_config watcher = {.label = lane->base.label, .owner = lane,
+                                                .queue_len = 2 * MARK_COUNT + 2};
+    const enum ox_status status = ox_host_lane_open(&feeder, &lane->feeder);
+    return status == OX_OK ? ox_host_lane_open(&watcher, &lane->watcher) : status;
+}
+
+enum ox_status ox_cuda_lane_open(struct ox_cuda_device *device, const char *label, struct ox_lane **out) {
+    *out = NULL;
+    struct cuda_lane *const lane = calloc(1, sizeof *lane);
+    if (lane == NULL) {
+        return ox_fail(OX_E_NOMEM, "lane %s: no memory for its %zu bytes", label, sizeof *lane);
+    }
+    lane->base = (struct ox_lane){.ops = &cuda_lane_ops, .label = label};
+    lane->device = device;
+    pthread_mutex_init(&lane->lock, NULL);
+    enum ox_status status = open_stream(lane);
+    if (status == OX_OK) {
+        status = open_threads(lane);
+    }
+    if (status != OX_OK) {
+        lane_free(lane);
+        return status;
+    }
+    *out = &lane->base;
+    return OX_OK;
+}

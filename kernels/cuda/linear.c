@@ -1,0 +1,274 @@
+/* Products of matrices, by cuBLASLt. It counts columns first, so what is row-major here is its transpose there: every
+ * product is asked for with sides and factors exchanged. The library is asked once per shape which of its algorithms
+ * to take; from then on a shape has one, so that its bits stay. */
+#include "kernels/cuda/cuda_device.h"
+
+#include "base/assert.h"
+
+#include <cublasLt.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHAPES_MAX = 256 };
+
+/* d (m, n) = op(a) op(b) + beta c, in cuBLASLt's order; c and d share their layout. */
+struct product {
+    cublasOperation_t a_op, b_op;
+    uint64_t m, n, k;
+    uint64_t a_ld, b_ld, d_ld;
+    cudaDataType_t in_type, out_type;
+    bool has_bias, adds;
+    uint32_t align; /* of all four addresses, in bytes */
+};
+
+struct known {
+    struct product product;
+    cublasLtMatmulAlgo_t algo;
+    size_t workspace_bytes;
+};
+
+struct ox_cuda_blas {
+    cublasLtHandle_t handle;
+    pthread_mutex_t lock;
+    uint32_t known_count;
+    struct known known[SHAPES_MAX];
+};
+
+struct operands {
+    const void *a, *b, *c, *bias;
+    void *d;
+};
+
+static enum ox_status check(cublasStatus_t status, const char *what) {
+    return status == CUBLAS_STATUS_SUCCESS ? OX_OK
+                                           : ox_fail(OX_E_DEVICE, "GPU, cuBLASLt, %s: %s", what,
+                                                     cublasLtGetStatusString(status));
+}
+
+enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out) {
+    *out = NULL;
+    struct ox_cuda_blas *const blas = calloc(1, sizeof *blas);
+    if (blas == NULL) {
+        return ox_fail(OX_E_NOMEM, "GPU: no memory for %zu bytes of algorithms", sizeof *blas);
+    }
+    const enum ox_status status = check(cublasLtCreate(&blas->handle), "opening");
+    if (status != OX_OK) {
+        free(blas);
+        return status;
+    }
+    pthread_mutex_init(&blas->lock, NULL);
+    *out = blas;
+    return OX_OK;
+}
+
+void ox_cuda_blas_close(struct ox_cuda_blas **blas) {
+    if (*blas != NULL) {
+        cublasLtDestroy((*blas)->handle);
+        pthread_mutex_destroy(&(*blas)->lock);
+        free(*blas);
+        *blas = NULL;
+    }
+}
+
+/* ---- one product ------------------------------------------------------------------------------------ */
+
+struct description {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, d;
+};
+
+static void undescribe(struct description *description) {
+    if (description->desc != NULL) {
+        cublasLtMatmulDescDestroy(description->desc);
+    }
+    if (description->a != NULL) {
+        cublasLtMatrixLayoutDestroy(description->a);
+    }
+    if (description->b != NULL) {
+        cublasLtMatrixLayoutDestroy(description->b);
+    }
+    if (description->d != NULL) {
+        cublasLtMatrixLayoutDestroy(description->d);
+    }
+}
+
+static enum ox_status set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const void *value,
+                          size_t bytes) {
+    return check(cublasLtMatmulDescSetAttribute(desc, name, value, bytes), "describing a product");
+}
+
+static enum ox_status describe_layouts(const struct product *p, struct description *out) {
+    const bool a_plain = p->a_op == CUBLAS_OP_N, b_plain = p->b_op == CUBLAS_OP_N;
+    enum ox_status status = check(cublasLtMatrixLayoutCreate(&out->a, p->in_type, a_plain ? p->m : p->k,
+                                                             a_plain ? p->k : p->m, (int64_t)p->a_ld), "a layout");
+    if (status == OX_OK) {
+        status = check(cublasLtMatrixLayoutCreate(&out->b, p->in_type, b_plain ? p->k : p->n, b_plain ? p->n : p->k,
+                                                  (int64_t)p->b_ld), "a layout");
+    }
+    if (status == OX_OK) {
+        status = check(cublasLtMatrixLayoutCreate(&out->d, p->out_type, p->m, p->n, (int64_t)p->d_ld), "a layout");
+    }
+    return status;
+}
+
+static enum ox_status describe(const struct product *p, const void *bias, struct description *out) {
+    const cublasLtEpilogue_t epilogue = p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    enum ox_status status =
+        check(cublasLtMatmulDescCreate(&out->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
+    if (status == OX_OK) {
+        status = set(out->desc, CUBLASLT_MATMUL_DESC_TRANSA, &p->a_op, sizeof p->a_op);
+    }
+    if (status == OX_OK) {
+        status = set(out->desc, CUBLASLT_MATMUL_DESC_TRANSB, &p->b_op, sizeof p->b_op);
+    }
+    if (status == OX_OK) {
+        status = set(out->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    }
+    if (status == OX_OK && p->has_bias) {
+        status = set(out->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    }
+    return status == OX_OK ? describe_layouts(p, out) : status;
+}
+
+/* ---- which algorithm -------------------------------------------------------------------------------- */
+
+static enum ox_status prefer(const struct product *p, cublasLtMatmulPreference_t preference) {
+    static const cublasLtMatmulPreferenceAttributes_t aligns[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const uint64_t workspace_bytes = OX_CUDA_WORKSPACE_BYTES;
+    cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
+    for (size_t i = 0; status == CUBLAS_STATUS_SUCCESS && i < sizeof aligns / sizeof aligns[0]; i++) {
+        status = cublasLtMatmulPreferenceSetAttribute(preference, aligns[i], &p->align, sizeof p->align);
+    }
+    return check(status, "choosing an algorithm");
+}
+
+static enum ox_status choose(struct ox_cuda_blas *blas, const struct product *p, const struct description *description,
+                             struct known *out) {
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    enum ox_status status = check(cublasLtMatmulPreferenceCreate(&preference), "choosing an algorithm");
+    if (status != OX_OK) {
+        return status;
+    }
+    status = prefer(p, preference);
+    if (status == OX_OK) {
+        status = check(cublasLtMatmulAlgoGetHeuristic(blas->handle, description->desc, description->a, description->b,
+                                                      description->d, description->d, preference, 1, &result, &found),
+                       "choosing an algorithm");
+    }
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (status == OX_OK && found == 0) {
+        return ox_fail(OX_E_DEVICE, "GPU, cuBLASLt has no algorithm for a product of %llu by %llu by %llu; please "
+                       "report this", (unsigned long long)p->m, (unsigned long long)p->n, (unsigned long long)p->k);
+    }
+    *out = (struct known){.product = *p, .algo = result.algo, .workspace_bytes = result.workspaceSize};
+    return status;
+}
+
+static bool same(const struct product *a, const struct product *b) {
+    return a->a_op == b->a_op && a->b_op == b->b_op && a->m == b->m && a->n == b->n && a->k == b->k &&
+           a->a_ld == b->a_ld && a->b_ld == b->b_ld && a->d_ld == b->d_ld && a->in_type == b->in_type &&
+           a->out_type == b->out_type && a->has_bias == b->has_bias && a->adds == b->adds && a->align == b->align;
+}
+
+/* Shapes of a run are few; those beyond the table are asked for anew, with the same answer. */
+static enum ox_status algorithm(struct ox_cuda_blas *blas, const struct product *p,
+                                const struct description *description, struct known *out) {
+    enum ox_status status = OX_OK;
+    bool found = false;
+    pthread_mutex_lock(&blas->lock);
+    for (uint32_t i = 0; i < blas->known_count && !found; i++) {
+        found = same(&blas->known[i].product, p);
+        if (found) {
+            *out = blas->known[i];
+        }
+    }
+    if (!found) {
+        status = choose(blas, p, description, out);
+        if (status == OX_OK && blas->known_count < SHAPES_MAX) {
+            blas->known[blas->known_count++] = *out;
+        }
+    }
+    pthread_mutex_unlock(&blas->lock);
+    return status;
+}
+
+static uint32_t align_of(const struct product *p, const struct operands *at) {
+    const uintptr_t addresses = (uintptr_t)at->a | (uintptr_t)at->b | (uintptr_t)at->c | (uintptr_t)at->d;
+    const uint64_t in_bytes = p->in_type == CUDA_R_32F ? 4 : 2, out_bytes = p->out_type == CUDA_R_32F ? 4 : 2;
+    const uintptr_t all = addresses | (p->a_ld * in_bytes) | (p->b_ld * in_bytes) | (p->d_ld * out_bytes) | 16;
+    return (uint32_t)(all & -all);
+}
+
+static enum ox_status run(const struct ox_cuda_queue *queue, struct product p, const struct operands *at) {
+    static const float one = 1.0f, zero = 0.0f;
+    struct ox_cuda_blas *const blas = queue->device->blas;
+    struct description description = {0};
+    struct known known;
+    p.align = align_of(&p, at);
+    enum ox_status status = describe(&p, at->bias, &description);
+    if (status == OX_OK) {
+        status = algorithm(blas, &p, &description, &known);
+    }
+    if (status == OX_OK) {
+        status = check(cublasLtMatmul(blas->handle, description.desc, &one, at->a, description.a, at->b, description.b,
+                                      p.adds ? &one : &zero, at->c, description.d, at->d, description.d, &known.algo,
+                                      queue->device->workspace, known.workspace_bytes, queue->stream), "a product");
+    }
+    undescribe(&description);
+    return status;
+}
+
+enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_product *given) {
+    const struct product p = {
+        .a_op = given->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+        .b_op = given->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+        .m = given->n, .n = given->m, .k = given->k,
+        .a_ld = given->b_stride, .b_ld = given->a_stride, .d_ld = given->c_stride,
+        .in_type = CUDA_R_32F, .out_type = CUDA_R_32F,
+        .has_bias = given->bias != NULL, .adds = given->addend != NULL,
+    };
+    return run(queue, p, &(struct operands){.a = given->b, .b = given->a, .bias = given->bias, .d = given->c,
+                                            .c = given->addend != NULL ? given->addend : given->c});
+}
+
+/* ---- the operations --------------------------------------------------------------------------------- */
+
+enum ox_status ox_cuda_linear_forward(const struct ox_cuda_queue *queue, const void *args) {
+    const struct ox_op_linear_forward *const op = args;
+    const bool out_in = op->layout == OX_WEIGHT_OUT_IN;
+    return ox_cuda_gemm(queue, &(struct ox_cuda_product){
+        .c = op->out, .a = op->in, .b = op->weight, .bias = op->bias, .addend = op->residual,
+        .m = op->rows, .n = op->out_count, .k = op->in_count,
+        .a_stride = op->in_count, .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->out_count,
+        .b_transposed = out_in});
+}
+
+static enum ox_status add_dweight(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op) {
+    const bool out_in = op->layout == OX_WEIGHT_OUT_IN;
+    const uint32_t m = out_in ? op->out_count : op->in_count, n = out_in ? op->in_count : op->out_count;
+    return ox_cuda_gemm(queue, &(struct ox_cuda_product){
+        .c = op->dweight, .addend = op->dweight, .a = out_in ? op->dout : op->in, .b = out_in ? op->in : op->dout,
+        .m = m, .n = n, .k = op->rows, .a_stride = m, .b_stride = n, .c_stride = n, .a_transposed = true});
+}
+
+enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const void *args) {
+    const struct ox_op_linear_backward *const op = args;
+    const bool out_in = op->layout == OX_WEIGHT_OUT_IN;
+    enum ox_status status = add_dweight(queue, op);
+    if (status == OX_OK && op->dbias != NULL) {
+        status = ox_cuda_column_sums(queue, op);
+    }
+    if (status != OX_OK || op->din == NULL) {
+        return status;
+    }
+    return ox_cuda_gemm(queue, &(struct ox_cuda_product){
+        .c = op->din, .a = op->dout, .b = op->weight, .m = op->rows, .n = op->in_count, .k = op->out_count,
+        .a_stride = op->out_count, .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->in_count,
+        .b_transposed = !out_in});
+}

@@ -1,0 +1,95 @@
+/* Operations on flat vectors: planes to fp32 weights, sums, bfloat16 gradients. All are bound by memory: four elements
+ * to a thread and turn, 16 bytes where elements are fp32. */
+#include "kernels/cuda/kernel.cuh"
+
+enum { STEP = 4 };
+
+/* The master's upper half is hi less the carry that rounding gave it (base/planes.h). */
+static __device__ __forceinline__ float join(uint16_t hi, uint16_t lo) {
+    return __uint_as_float(((uint32_t)(uint16_t)(hi - (lo >> 15)) << 16) | lo);
+}
+
+template <int N>
+static __global__ void join_kernel(float *out, const uint16_t *hi, const uint16_t *lo, uint64_t count) {
+    const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
+        const ox_pack<uint16_t, N> high = *(const ox_pack<uint16_t, N> *)(hi + i * N);
+        ox_pack<uint16_t, N> low = {};
+        if (lo != nullptr) {
+            low = *(const ox_pack<uint16_t, N> *)(lo + i * N);
+        }
+        ox_pack<float, N> joined;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            joined.at[k] = lo == nullptr ? __uint_as_float((uint32_t)high.at[k] << 16) : join(high.at[k], low.at[k]);
+        }
+        *(ox_pack<float, N> *)(out + i * N) = joined;
+    }
+}
+
+template <int N> static __global__ void add_kernel(float *target, const float *a, const float *b, uint64_t count) {
+    const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
+        float x[N], y[N];
+        ox_load<float, N>(x, a + i * N);
+        ox_load<float, N>(y, b + i * N);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            x[k] += y[k];
+        }
+        ox_store<float, N>(target + i * N, x);
+    }
+}
+
+template <int N> static __global__ void pack_kernel(uint16_t *out, const float *in, uint64_t count) {
+    const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
+        float x[N];
+        ox_load<float, N>(x, in + i * N);
+        ox_store<ox_bf16, N>((ox_bf16 *)out + i * N, x);
+    }
+}
+
+/* Threads for `count` elements, `per_thread` each. */
+static ox_launch_shape flat(const ox_cuda_queue *queue, uint64_t count, unsigned per_thread) {
+    return ox_launch_shape{ox_grid_for(queue, count, (uint64_t)OX_BLOCK_THREADS * per_thread), OX_BLOCK_THREADS, 0};
+}
+
+static bool all_wide(const void *a, const void *b, const void *c, uint64_t count) {
+    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0 && count % STEP == 0;
+}
+
+extern "C" ox_status ox_cuda_zero(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_zero *const op = (const ox_op_zero *)args;
+    return op->bytes == 0 ? OX_OK : ox_cuda_check(cudaMemsetAsync(op->target, 0, op->bytes, queue->stream), "zero");
+}
+
+extern "C" ox_status ox_cuda_planes_join(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_planes_join *const op = (const ox_op_planes_join *)args;
+    if (all_wide(op->out, op->hi, op->lo, op->count)) {
+        ox_launch(join_kernel<STEP>, queue, flat(queue, op->count, STEP), op->out, op->hi, op->lo, op->count);
+    } else {
+        ox_launch(join_kernel<1>, queue, flat(queue, op->count, 1), op->out, op->hi, op->lo, op->count);
+    }
+    return OX_OK;
+}
+
+extern "C" ox_status ox_cuda_add(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_add *const op = (const ox_op_add *)args;
+    if (all_wide(op->target, op->a, op->b, op->count)) {
+        ox_launch(add_kernel<STEP>, queue, flat(queue, op->count, STEP), op->target, op->a, op->b, op->count);
+    } else {
+        ox_launch(add_kernel<1>, queue, flat(queue, op->count, 1), op->target, op->a, op->b, op->count);
+    }
+    return OX_OK;
+}
+
+extern "C" ox_status ox_cuda_bf16_pack(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_bf16_pack *const op = (const ox_op_bf16_pack *)args;
+    if (all_wide(op->out, op->in, nullptr, op->count)) {
+        ox_launch(pack_kernel<STEP>, queue, flat(queue, op->count, STEP), op->out, op->in, op->count);
+    } else {
+        ox_launch(pack_kernel<1>, queue, flat(queue, op->count, 1), op->out, op->in, op->count);
+    }
+    return OX_OK;
+}

@@ -1,0 +1,77 @@
+/* Opens the CUDA plugin. */
+#include "kernels/cuda.h"
+
+#include "base/assert.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char plugin_name[] = "liboffload_cuda.so";
+
+/* Opened once and never closed: the driver's threads live in it. */
+static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
+static const struct ox_cuda_plugin *plugin;
+static char plugin_path[PATH_MAX];
+
+/* False when the program's folder is not known or its path too long. */
+static bool beside_program(char out[PATH_MAX]) {
+    const ssize_t len = readlink("/proc/self/exe", out, PATH_MAX - sizeof plugin_name - 1);
+    if (len <= 0 || len >= (ssize_t)(PATH_MAX - sizeof plugin_name - 1)) {
+        return false;
+    }
+    out[len] = '\0';
+    char *const slash = strrchr(out, '/');
+    if (slash == NULL) {
+        return false;
+    }
+    memcpy(slash + 1, plugin_name, sizeof plugin_name);
+    return access(out, R_OK) == 0;
+}
+
+static enum ox_status load(const char *path) {
+    char beside[PATH_MAX];
+    const char *const from = path != NULL ? path : beside_program(beside) ? beside : plugin_name;
+    void *const library = dlopen(from, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        return ox_fail(OX_E_DEVICE, "GPU: the plugin does not open: %s; build it with `make cuda=1` on a machine with "
+                       "the CUDA toolkit, or use --device cpu", dlerror());
+    }
+    const struct ox_cuda_plugin *const found = dlsym(library, "ox_cuda_plugin");
+    if (found == NULL) {
+        dlclose(library);
+        return ox_fail(OX_E_DEVICE, "GPU: %s is no plugin of offload", from);
+    }
+    if (found->version != OX_CUDA_PLUGIN_VERSION || found->ops_bytes != sizeof(struct ox_ops) ||
+        found->device_bytes != sizeof(struct ox_device_ops)) {
+        dlclose(library);
+        return ox_fail(OX_E_DEVICE, "GPU: %s was built with another version of offload; build both again with `make`",
+                       from);
+    }
+    plugin = found;
+    snprintf(plugin_path, sizeof plugin_path, "%s", from);
+    return OX_OK;
+}
+
+enum ox_status ox_cuda_device_open(const struct ox_cuda_config *config, struct ox_device **out) {
+    *out = NULL;
+    pthread_mutex_lock(&plugin_lock);
+    const bool loaded =
+        plugin != NULL && (config->plugin_path == NULL || strcmp(config->plugin_path, plugin_path) == 0);
+    const enum ox_status status = loaded ? OX_OK : load(config->plugin_path);
+    pthread_mutex_unlock(&plugin_lock);
+    return status == OX_OK ? plugin->device_open(config, out) : status;
+}
+
+void ox_ops_init_cuda(struct ox_device *device, struct ox_ops *ops) {
+    OX_ASSERT(plugin != NULL && strcmp(device->ops->name, "cuda") == 0);
+    plugin->ops_init(ops);
+}
+
+enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_cuda_facts *out) {
+    OX_ASSERT(plugin != NULL && strcmp(device->ops->name, "cuda") == 0);
+    return plugin->facts(device, out);
+}

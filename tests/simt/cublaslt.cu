@@ -1,0 +1,158 @@
+/* Products of matrices for the emulated cuBLASLt: column-major, sums in double, so that they serve as a reference. */
+#include <cublasLt.h>
+
+#include "base/assert.h"
+#include "base/planes.h"
+
+#include <cstring>
+
+void simt_queue(cudaStream_t stream, std::function<void()> job);
+
+struct simt_blas {
+    int unused;
+};
+struct simt_preference {
+    int unused;
+};
+struct simt_desc {
+    cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    const void *bias = nullptr;
+};
+struct simt_layout {
+    cudaDataType type;
+    uint64_t rows, cols;
+    int64_t ld;
+};
+
+static double get(const void *at, cudaDataType type, uint64_t idx) {
+    return type == CUDA_R_32F ? (double)((const float *)at)[idx] : (double)ox_bf16_to_f32(((const uint16_t *)at)[idx]);
+}
+
+static void set(void *at, cudaDataType type, uint64_t idx, double value) {
+    if (type == CUDA_R_32F) {
+        ((float *)at)[idx] = (float)value;
+    } else {
+        ((uint16_t *)at)[idx] = ox_bf16_from_f32((float)value);
+    }
+}
+
+struct product {
+    simt_desc desc;
+    simt_layout a_layout, b_layout, c_layout, d_layout;
+    const void *a, *b, *c;
+    void *d;
+    float alpha, beta;
+};
+
+static void run(const product &p) {
+    const uint64_t m = p.d_layout.rows, n = p.d_layout.cols;
+    const uint64_t k = p.desc.a == CUBLAS_OP_N ? p.a_layout.cols : p.a_layout.rows;
+    OX_ASSERT((p.desc.a == CUBLAS_OP_N ? p.a_layout.rows : p.a_layout.cols) == m);
+    OX_ASSERT((p.desc.b == CUBLAS_OP_N ? p.b_layout.rows : p.b_layout.cols) == k);
+    OX_ASSERT((p.desc.b == CUBLAS_OP_N ? p.b_layout.cols : p.b_layout.rows) == n);
+    for (uint64_t col = 0; col < n; col++) {
+        for (uint64_t row = 0; row < m; row++) {
+            double sum = 0.0;
+            for (uint64_t i = 0; i < k; i++) {
+                const uint64_t a_at = p.desc.a == CUBLAS_OP_N ? row + i * p.a_layout.ld : i + row * p.a_layout.ld;
+                const uint64_t b_at = p.desc.b == CUBLAS_OP_N ? i + col * p.b_layout.ld : col + i * p.b_layout.ld;
+                sum += get(p.a, p.a_layout.type, a_at) * get(p.b, p.b_layout.type, b_at);
+            }
+            sum *= p.alpha;
+            if (p.beta != 0.0f) {
+                sum += p.beta * get(p.c, p.c_layout.type, row + col * p.c_layout.ld);
+            }
+            if (p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS) {
+                sum += get(p.desc.bias, p.d_layout.type, row);
+            }
+            set(p.d, p.d_layout.type, row + col * p.d_layout.ld, sum);
+        }
+    }
+}
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+    *handle = new simt_blas{0};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    delete handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_SUCCESS ? "success" : "not supported";
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t, cudaDataType_t) {
+    *desc = new simt_desc;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+    delete desc;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes) {
+    void *const to = attribute == CUBLASLT_MATMUL_DESC_TRANSA     ? (void *)&desc->a
+                     : attribute == CUBLASLT_MATMUL_DESC_TRANSB   ? (void *)&desc->b
+                     : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE ? (void *)&desc->epilogue
+                                                                  : (void *)&desc->bias;
+    memcpy(to, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld) {
+    OX_ASSERT(ld >= (int64_t)rows);
+    *layout = new simt_layout{type, rows, cols, ld};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+    delete layout;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
+    *preference = new simt_preference{0};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+    delete preference;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t,
+                                                    const void *, size_t) {
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulHeuristicResult_t results[], int *found) {
+    results[0] = cublasLtMatmulHeuristicResult_t{};
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *, void *, size_t,
+                              cudaStream_t stream) {
+    product p = {*desc, *a_layout, *b_layout, *c_layout, *d_layout, a, b, c, d, 0.0f, 0.0f};
+    memcpy(&p.alpha, alpha, sizeof p.alpha);
+    memcpy(&p.beta, beta, sizeof p.beta);
+    simt_queue(stream, [p] { run(p); });
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+} // extern "C"

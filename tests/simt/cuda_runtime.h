@@ -1,0 +1,90 @@
+/* The part of the CUDA runtime that kernels/cuda/ uses, run by host threads: streams are threads, device memory is
+ * host memory, and the threads of a block are fibers that meet at barriers (fibers.cu). With it the very sources of
+ * the plugin are compiled by the host's compiler and tested where there is no GPU: indexing, tails, barriers,
+ * reductions, order of streams. What it cannot show: speed, and arithmetic of the hardware (tensor cores, fused
+ * multiply-adds that nvcc chooses). Names and meanings are those of the CUDA runtime API reference. */
+#ifndef OX_TESTS_SIMT_CUDA_RUNTIME_H
+#define OX_TESTS_SIMT_CUDA_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600,
+    cudaErrorLaunchFailure = 719
+} cudaError_t;
+
+typedef struct simt_stream *cudaStream_t;
+typedef struct simt_event *cudaEvent_t;
+
+enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+enum {
+    cudaStreamNonBlocking = 1,
+    cudaEventBlockingSync = 1,
+    cudaEventDisableTiming = 2,
+    cudaHostRegisterDefault = 0,
+    cudaDeviceScheduleBlockingSync = 4
+};
+
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem;
+    int major, minor, multiProcessorCount;
+    int pciDomainID, pciBusID, pciDeviceID;
+    size_t sharedMemPerBlockOptin;
+    int l2CacheSize;
+};
+
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError(void);
+cudaError_t cudaPeekAtLastError(void);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaSetDeviceFlags(unsigned flags);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
+cudaError_t cudaMalloc(void **ptr, size_t bytes);
+cudaError_t cudaFree(void *ptr);
+cudaError_t cudaHostRegister(void *ptr, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *ptr);
+cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *target, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end);
+
+/* ---- of the emulation alone ---------------------------------------------------------------------- */
+
+/* Faults to plant: the n-th call from now on of an operation of a stream fails, as a launch would; 0 = none. */
+void simt_fail_after(uint64_t calls);
+/* Devices that there are to be; 1 without this call. Driver version likewise. */
+void simt_set_machine(int device_count, int driver_version);
+/* The order in which fibers of a block run is drawn from it; 0 = ascending. */
+void simt_set_seed(uint64_t seed);
+/* Bytes of device memory in use. */
+size_t simt_device_bytes(void);
+
+#ifdef __cplusplus
+}
+#include "tests/simt/kernel.h"
+#endif
+#endif

@@ -1,0 +1,253 @@
+/* Runs kernels on the host: the threads of a block are fibers that take turns on one thread of the host, and give the
+ * turn away where they meet others. Blocks follow one another. A barrier that not all reach is found at once. */
+#include <cuda_runtime.h>
+
+#include "base/assert.h"
+#include "base/prng.h"
+
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#elif defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+/* swapcontext asks the kernel for the signal mask at each switch. Once a fiber runs, jumps do without; the sanitizers
+ * know switches alone. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { JUMPS = 0 };
+#else
+enum { JUMPS = 1 };
+#endif
+
+thread_local const simt_here *simt_current = nullptr;
+
+enum { WARP = 32, STACK_BYTES = 128 * 1024, THREADS_MAX = 1024, SLOT_BYTES = 64 };
+
+enum class stop { READY, BLOCK, WARP_MEETING, DONE };
+
+struct fiber {
+    ucontext_t context;
+    simt_here here;
+    stop at;
+    bool begun;
+    jmp_buf jump;
+    unsigned turn; /* of exchanges, for the two sets of slots */
+    void *fake_stack, *tsan;
+};
+
+/* One per thread of the host that runs kernels. */
+struct machine {
+    unsigned char *stacks = nullptr;
+    std::vector<fiber> fibers;
+    std::vector<unsigned char> slots, shared;
+    ucontext_t home;
+    jmp_buf home_jump;
+    fiber *running = nullptr;
+    const std::function<void()> *kernel = nullptr;
+    void *home_stack = nullptr, *home_tsan = nullptr;
+    const void *home_bottom = nullptr;
+    size_t home_bytes = 0;
+    ~machine() {
+        if (stacks != nullptr) {
+            munmap(stacks, (size_t)THREADS_MAX * STACK_BYTES);
+        }
+    }
+};
+static thread_local machine here;
+static uint64_t order_seed;
+
+/* ---- switches, told to the sanitizers ------------------------------------------------------------ */
+
+static unsigned char *stack_of(const fiber *f) {
+    return here.stacks + (size_t)(f - here.fibers.data()) * STACK_BYTES;
+}
+
+static void enter(fiber *f) {
+    here.running = f;
+    simt_current = &f->here;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&here.home_stack, stack_of(f), STACK_BYTES);
+#elif defined(__SANITIZE_THREAD__)
+    here.home_tsan = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(f->tsan, 0);
+#endif
+    if (!JUMPS) {
+        swapcontext(&here.home, &f->context);
+    } else if (_setjmp(here.home_jump) == 0) {
+        if (f->begun) {
+            _longjmp(f->jump, 1);
+        }
+        f->begun = true;
+        setcontext(&f->context);
+    }
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(here.home_stack, nullptr, nullptr);
+#endif
+    simt_current = nullptr;
+}
+
+static void leave(stop at) {
+    fiber *const f = here.running;
+    f->at = at;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(at == stop::DONE ? nullptr : &f->fake_stack, here.home_bottom, here.home_bytes);
+#elif defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(here.home_tsan, 0);
+#endif
+    if (!JUMPS) {
+        swapcontext(&f->context, &here.home);
+    } else if (_setjmp(f->jump) == 0) {
+        _longjmp(here.home_jump, 1);
+    }
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(f->fake_stack, &here.home_bottom, &here.home_bytes);
+#endif
+}
+
+static void fiber_main() {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &here.home_bottom, &here.home_bytes);
+#endif
+    (*here.kernel)();
+    leave(stop::DONE);
+}
+
+/* ---- a block ------------------------------------------------------------------------------------- */
+
+static void prepare(fiber *f, const simt_shape &shape, simt_index block, unsigned idx) {
+    f->here.block = block;
+    f->here.block_dim = simt_index{shape.block.x, shape.block.y, shape.block.z};
+    f->here.grid_dim = simt_index{shape.grid.x, shape.grid.y, shape.grid.z};
+    f->here.thread = simt_index{idx % shape.block.x, idx / shape.block.x % shape.block.y,
+                                idx / (shape.block.x * shape.block.y)};
+    f->at = stop::READY;
+    f->begun = false;
+    f->turn = 0;
+    f->fake_stack = nullptr;
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = stack_of(f);
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    f->context.uc_link = nullptr;
+    makecontext(&f->context, fiber_main, 0);
+#if defined(__SANITIZE_THREAD__)
+    f->tsan = __tsan_create_fiber(0);
+#endif
+}
+
+/* Releases those of [first, past) that wait at `at`, when all that are not done do. */
+static bool release(unsigned first, unsigned past, stop at) {
+    unsigned waiting = 0, done = 0;
+    for (unsigned i = first; i < past; i++) {
+        waiting += here.fibers[i].at == at;
+        done += here.fibers[i].at == stop::DONE;
+    }
+    if (waiting == 0 || waiting + done < past - first) {
+        return false;
+    }
+    /* A thread that has left the kernel meets nobody: on a GPU this hangs or is undefined. */
+    OX_ASSERT(done == 0);
+    for (unsigned i = first; i < past; i++) {
+        here.fibers[i].at = stop::READY;
+    }
+    return true;
+}
+
+/* One turn of every fiber that can run; false when there is none. */
+static bool run_ready(unsigned count, uint64_t turn) {
+    const unsigned start = order_seed == 0 ? 0 : (unsigned)(ox_uniform(order_seed, 1, turn) * count);
+    const bool down = order_seed != 0 && ox_uniform(order_seed, 2, turn) < 0.5;
+    bool ran = false;
+    for (unsigned i = 0; i < count; i++) {
+        const unsigned idx = (start + (down ? count - i : i)) % count;
+        if (here.fibers[idx].at == stop::READY) {
+            enter(&here.fibers[idx]);
+            ran = true;
+        }
+    }
+    return ran;
+}
+
+static void run_block(const simt_shape &shape, simt_index block) {
+    const unsigned count = shape.block.x * shape.block.y * shape.block.z;
+    for (unsigned i = 0; i < count; i++) {
+        prepare(&here.fibers[i], shape, block, i);
+    }
+    for (uint64_t turn = 0;; turn++) {
+        bool moved = run_ready(count, turn + 1000u * block.x);
+        for (unsigned first = 0; first < count; first += WARP) {
+            moved |= release(first, first + WARP < count ? first + WARP : count, stop::WARP_MEETING);
+        }
+        moved |= release(0, count, stop::BLOCK);
+        if (!moved) {
+            break;
+        }
+    }
+    for (unsigned i = 0; i < count; i++) {
+        OX_ASSERT(here.fibers[i].at == stop::DONE); /* else threads wait for one another at different barriers */
+#if defined(__SANITIZE_THREAD__)
+        __tsan_destroy_fiber(here.fibers[i].tsan);
+#endif
+    }
+}
+
+void simt_run_kernel(const simt_shape &shape, const std::function<void()> &kernel) {
+    const unsigned count = shape.block.x * shape.block.y * shape.block.z;
+    OX_ASSERT(count > 0 && count <= THREADS_MAX);
+    if (here.stacks == nullptr) {
+        here.stacks = (unsigned char *)mmap(nullptr, (size_t)THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE,
+                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        OX_ASSERT(here.stacks != MAP_FAILED);
+        here.fibers.resize(THREADS_MAX);
+        here.slots.resize((size_t)2 * THREADS_MAX * SLOT_BYTES);
+    }
+    here.kernel = &kernel;
+    here.shared.assign(shape.shared_bytes + 16, 0xff); /* not written yet: NaN */
+    for (unsigned z = 0; z < shape.grid.z; z++) {
+        for (unsigned y = 0; y < shape.grid.y; y++) {
+            for (unsigned x = 0; x < shape.grid.x; x++) {
+                run_block(shape, simt_index{x, y, z});
+            }
+        }
+    }
+}
+
+void simt_sync_block() {
+    leave(stop::BLOCK);
+}
+
+void simt_sync_warp() {
+    leave(stop::WARP_MEETING);
+}
+
+static unsigned char *slots_of(unsigned turn) {
+    return here.slots.data() + turn % 2 * (size_t)THREADS_MAX * SLOT_BYTES;
+}
+
+/* Two sets of slots in turn: who gives again has met all others, who then have looked at the set before. */
+void simt_give(const void *give, size_t bytes) {
+    OX_ASSERT(bytes <= SLOT_BYTES);
+    fiber *const f = here.running;
+    memcpy(slots_of(++f->turn) + (size_t)(f - here.fibers.data()) * SLOT_BYTES, give, bytes);
+    leave(stop::WARP_MEETING);
+}
+
+const void *simt_given(unsigned lane) {
+    const fiber *const f = here.running;
+    const size_t first = (size_t)(f - here.fibers.data()) / WARP * WARP;
+    return slots_of(f->turn) + (first + lane) * SLOT_BYTES;
+}
+
+void *simt_shared() {
+    return (void *)(((uintptr_t)here.shared.data() + 15) & ~(uintptr_t)15);
+}
+
+void simt_set_seed(uint64_t seed) {
+    order_seed = seed;
+}
