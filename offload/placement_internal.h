@@ -36,6 +36,7 @@ extern const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS];
 struct ox_tried {
     struct ox_candidate asked, made;
     bool fits;
+    bool heeds;     /* steps stay in memory where it is said how many do */
     double seconds; /* simulated, or the least it can be where that is too long already */
 };
 

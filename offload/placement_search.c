@@ -26,7 +26,10 @@ enum { DRAWS_IDLE = 40 };
 /* ---- judging ------------------------------------------------------------------------------------ */
 
 static bool better(const struct ox_tried *a, const struct ox_tried *b) {
-    return a->fits && (!b->fits || a->seconds < b->seconds * (1 - EQUAL));
+    if (!a->fits || !b->fits || a->heeds != b->heeds) {
+        return a->fits && (!b->fits || a->heeds);
+    }
+    return a->seconds < b->seconds * (1 - EQUAL);
 }
 
 static void simulate(struct ox_search *s, struct ox_tried *tried) {
@@ -46,10 +49,12 @@ static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *can
     if (!tried.fits) {
         return tried;
     }
+    tried.heeds = s->wish->persist_steps <= 1 || s->setup.in_memory;
     tried.seconds = ox_search_least_seconds(s);
     tried.made.placement = s->in->placement;
     if (better(&tried, &s->best)) {
         tried.fits = ox_search_fit_eval(s, candidate);
+        tried.heeds = s->wish->persist_steps <= 1 || s->setup.in_memory;
         if (tried.fits) {
             simulate(s, &tried);
         }

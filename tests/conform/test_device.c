@@ -1,5 +1,6 @@
 /* The CPU device: memory, copies on lanes, ordering between lanes, failures, and its table. */
 #include "base/clock.h"
+#include "engine/ops_optim.h"
 #include "kernels/ops.h"
 #include "tests/test.h"
 
@@ -103,6 +104,7 @@ static void test_tables(const struct ox_device *device) {
     struct ox_ops ops;
     memset(&ops, 0, sizeof ops);
     ox_ops_init_cpu(&ops);
+    ox_ops_optim_init_cpu(&ops);
     const void *entries[sizeof ops / sizeof(void *)];
     memcpy(entries, &ops, sizeof ops);
     for (size_t i = 0; i < sizeof ops / sizeof(void *); i++) {
