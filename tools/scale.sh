@@ -4,25 +4,27 @@
 # swap; needs root). Prints, step by step, what was predicted, what was measured, and what the drive did; at the end
 # the most memory the kernel saw.
 #
-#     tools/scale.sh [-f FOLDER] [-n STEPS] [-t TOKENS] [-p PROFILE] [-m MODE] CASE
+#     tools/scale.sh [-f FOLDER] [-n STEPS] [-t TOKENS] [-p PROFILE] [-m MODE] [-c NORM] CASE
 #
 #     3b-bf16   3.43 billion parameters, moments in bf16, two generations, in 4 GiB: 55 GB on the drive
 #     3b-f32    the same with fp32 moments and one generation, in 4 GiB: 48 GB
 #     7b-q8     6.74 billion parameters, eight-bit moments, one generation, in 6 GiB: 48 GB
 #
 # PROFILE is what `offload bench all --output PROFILE` writes; without it predictions are by nominal rates. MODE is a
-# value of --optimizer-overlap. The run is ended by kill -9 after its last step, because a checkpoint of it would not
-# fit beside the store; the store holds its last commit.
+# value of --optimizer-overlap. NORM is --max-grad-norm; its default here is 0, no clipping: the first steps of fresh
+# weights, with norms about 100, would all be clipped, which few steps of a long run are. The run is ended by kill -9
+# after its last step, because a checkpoint of it would not fit beside the store; the store holds its last commit.
 set -eu
-folder=build/scale steps=4 tokens=256 profile= mode=auto offload=${OX_BIN:-build/offload}
-while getopts f:n:t:p:m: option; do
+folder=build/scale steps=4 tokens=256 profile= mode=auto clip=0 offload=${OX_BIN:-build/offload}
+while getopts f:n:t:p:m:c: option; do
     case $option in
     f) folder=$OPTARG ;;
     n) steps=$OPTARG ;;
     t) tokens=$OPTARG ;;
     p) profile=$OPTARG ;;
     m) mode=$OPTARG ;;
-    *) sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    c) clip=$OPTARG ;;
+    *) sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 shift $((OPTIND - 1))
@@ -31,7 +33,7 @@ case ${1:-} in
 3b-bf16) model=3b moments=bf16 generations=2 limit=4096 host=3840 drive=60 ;;
 3b-f32) model=3b moments=f32 generations=1 limit=4096 host=3840 drive=60 ;;
 7b-q8) model=7b moments=q8 generations=1 limit=6144 host=5888 drive=60 ;;
-*) sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+*) sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
 
 # A group of its own, of whichever version the machine has; prints its folder.
@@ -72,7 +74,7 @@ sh -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' sh "$group" \
     --output "$folder/run" --dtype bf16 --grad-dtype bf16 --moments "$moments" --store-generations "$generations" \
     --host-mem "${host}MiB" --nvme "$folder/drive:${drive}GiB" --max-seq-length "$tokens" \
     --per-device-train-batch-size 1 --gradient-accumulation-steps 1 --max-steps $((steps + 1)) --eval-fraction 0 \
-    --eval-steps 0 --save-steps 0 --optimizer-overlap "$mode" ${profile:+--profile "$profile"} > "$folder/log.txt" 2>&1 &
+    --eval-steps 0 --save-steps 0 --max-grad-norm "$clip" --optimizer-overlap "$mode" ${profile:+--profile "$profile"} > "$folder/log.txt" 2>&1 &
 pid=$!
 metrics=$folder/run/metrics.jsonl
 while kill -0 "$pid" 2>/dev/null && [ "$(grep -c '"type":"step"' "$metrics" 2>/dev/null || true)" != "$steps" ]; do
