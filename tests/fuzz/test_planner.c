@@ -290,6 +290,7 @@ static void draw_kept(struct fuzz_case *c) {
         model->work_kept_backward_bytes = 1 + draw(c, model->work_backward_bytes);
     }
     c->wish.kept_units = once_in(c, 4) ? (int32_t)draw(c, model->unit_count + 2) : -1;
+    c->wish.persist_steps = c->wish.may_stay_in_memory && once_in(c, 3) ? 1 + draw(c, 20) : 0;
 }
 
 static void draw_case(struct fuzz_case *c, uint64_t seed) {
@@ -500,7 +501,8 @@ static void check_refused(struct fuzz_case *c, const struct choice *choice) {
     expect(choice->status == OX_E_CONFIG, "refused for another reason than its configuration");
     if (wish_is_invalid(c)) {
         tally.invalid++;
-        expect(strstr(ox_error_text(), "tier") != NULL || strstr(ox_error_text(), "--tiles") != NULL,
+        expect(strstr(ox_error_text(), "tier") != NULL || strstr(ox_error_text(), "--tiles") != NULL ||
+                   strstr(ox_error_text(), "--device-state-units") != NULL,
                ox_error_text());
         return;
     }
