@@ -23,6 +23,10 @@ static const double EQUAL = 2e-3;
 /* So many draws in a row without gain end the search. */
 enum { DRAWS_IDLE = 40 };
 
+static uint64_t effort_max(const struct ox_search *s) {
+    return s->wish->in_haste ? EFFORT_MAX / 2 : EFFORT_MAX;
+}
+
 /* ---- judging ------------------------------------------------------------------------------------ */
 
 static bool better(const struct ox_tried *a, const struct ox_tried *b) {
@@ -70,7 +74,7 @@ static struct ox_tried try(struct ox_search *s, const struct ox_candidate *candi
         }
     }
     const bool room = s->tried_count < OX_TRIED_MAX;
-    if (s->best.fits && (!room || s->effort >= EFFORT_MAX)) {
+    if (s->best.fits && (!room || s->effort >= effort_max(s))) {
         return (struct ox_tried){.fits = false};
     }
     const struct ox_tried tried = judge(s, candidate);
@@ -143,7 +147,7 @@ static uint32_t draw(uint64_t *counter, uint32_t below) {
 static void climb_from_draws(struct ox_search *s) {
     const uint32_t sorts = ox_choice_device_units(s) ? OX_CHOICE_COUNT : OX_CHOICE_DEVICE_UNITS;
     uint64_t counter = 0;
-    for (uint32_t idle = 0; idle < DRAWS_IDLE && s->effort < EFFORT_MAX; idle++) {
+    for (uint32_t idle = 0; idle < DRAWS_IDLE && s->effort < effort_max(s); idle++) {
         const double before = s->best.seconds;
         struct ox_candidate drawn = s->best.made;
         for (uint32_t i = 2 + draw(&counter, 3); i > 0; i--) {
