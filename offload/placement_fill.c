@@ -243,17 +243,22 @@ static bool drives_hold(struct ox_search *s) {
     return fits;
 }
 
-/* Where everything has come home, steps that write nothing save more than early updates do. */
+/* Where everything has come home, steps that write nothing save more than early updates do; should they find the room
+ * that a late update needs. */
 static void stay_in_memory(struct ox_search *s) {
     const uint32_t early_units = s->in->placement.early_units;
+    const bool fits = ox_search_over_all(s) == 0;
     if (!s->wish->may_stay_in_memory) {
         return;
     }
     s->in->placement.early_units = 0;
     s->setup.in_memory = ox_plan_may_stay_in_memory(s->in);
-    if (!s->setup.in_memory) {
+    if (s->setup.in_memory && early_units > 0) {
+        ox_search_build(s);
+        s->setup.in_memory = !fits || ox_search_over_all(s) == 0;
+    }
+    if (!s->setup.in_memory && early_units > 0) {
         s->in->placement.early_units = early_units;
-    } else if (early_units > 0) {
         ox_search_build(s);
     }
 }
