@@ -98,12 +98,12 @@ enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
         return OX_OK;
     }
     const uint64_t *const counts = ox_tiers_resident(&engine->tiers, plan, plan->updated_buf).ptr;
-    engine->counts_due = false;
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         if (ox_plan_state_on_device(&engine->plan->input, i) && counts[i] > 0) {
-            return nonfinite(i, counts[i]);
+            return nonfinite(i, counts[i]); /* and stays due: whoever settles before a save must fail as well */
         }
     }
+    engine->counts_due = false;
     return OX_OK;
 }
 

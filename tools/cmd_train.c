@@ -82,8 +82,9 @@ static void install_handlers(void) {
 struct progress {
     uint64_t begin_ns, begin_step, logging_steps;
     bool terminal, open_line;
-    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* of all steps of this process */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* of all steps of this process, wherever they ended */
     uint64_t steps, tokens, skipped, empty;
+    uint64_t eval_updates; /* steps whose update an evaluation took along */
     double seconds, busy_seconds;
     struct ox_eval_report last_eval;
 };
@@ -175,6 +176,12 @@ static void on_eval(void *context, const struct ox_eval_report *report) {
     struct progress *const progress = context;
     end_line(progress);
     progress->last_eval = *report;
+    progress->eval_updates += report->with_update;
+    for (int link = 0; link < OX_LINK_COUNT && report->with_update; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            progress->traffic[link][kind] += report->traffic[link][kind];
+        }
+    }
     fprintf(stderr, "eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " tokens\n", report->step,
             report->loss, report->perplexity, report->tokens);
 }
@@ -215,6 +222,10 @@ static void print_summary(const struct ox_trainer *trainer, const struct progres
         printf("%" PRIu64 " steps, %" PRIu64 " tokens in %.1f s: %.0f tokens/s; compute busy %.0f%% of the time\n",
                progress->steps, progress->tokens, progress->seconds, (double)progress->tokens / progress->seconds,
                100 * progress->busy_seconds / progress->seconds);
+        if (progress->eval_updates > 0) {
+            printf("%" PRIu64 " of the updates ran within evaluations: their time is not in these seconds, their bytes "
+                   "are in the table\n", progress->eval_updates);
+        }
         if (progress->skipped > 0) {
             printf("%" PRIu64 " step%s not finite and had no effect\n", progress->skipped,
                    progress->skipped == 1 ? " was" : "s were");

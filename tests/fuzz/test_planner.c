@@ -586,8 +586,9 @@ static void tell_seed(int signal_number) {
 }
 
 /* Seeds of what was wrong once, as long as drawing stays as it is: what had come home left less to spool, but parts
- * that the drives did not hold; and an allowance for each drive was named without its part of a MiB. */
-static const uint64_t found[] = {553129, 4017971};
+ * that the drives did not hold; an allowance for each drive was named without its part of a MiB; and late updates took
+ * room that was not there. */
+static const uint64_t found[] = {553129, 4017971, 2085776};
 
 int main(int argc, char **argv) {
     static const char *const modes[] = {[PRINT] = "--print", [PROGRESS] = "--progress", [LARGER] = "--larger"};
