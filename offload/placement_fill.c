@@ -248,6 +248,7 @@ static bool drives_hold(struct ox_search *s) {
 static void stay_in_memory(struct ox_search *s) {
     const uint32_t early_units = s->in->placement.early_units;
     const bool fits = ox_search_over_all(s) == 0;
+    s->crowded = false;
     if (!s->wish->may_stay_in_memory) {
         return;
     }
@@ -256,6 +257,7 @@ static void stay_in_memory(struct ox_search *s) {
     if (s->setup.in_memory && early_units > 0) {
         ox_search_build(s);
         s->setup.in_memory = !fits || ox_search_over_all(s) == 0;
+        s->crowded = !s->setup.in_memory;
     }
     if (!s->setup.in_memory && early_units > 0) {
         s->in->placement.early_units = early_units;

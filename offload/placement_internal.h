@@ -36,7 +36,7 @@ extern const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS];
 struct ox_tried {
     struct ox_candidate asked, made;
     bool fits;
-    bool heeds;     /* steps stay in memory where it is said how many do */
+    bool heeds;     /* steps stay in memory where they could, and where it is said how many do */
     double seconds; /* simulated, or the least it can be where that is too long already */
 };
 
@@ -56,6 +56,7 @@ struct ox_search {
     struct ox_sim *sim;
     struct ox_plans plans;        /* ox_search_plan() builds what is wanted */
     struct ox_built_table *built; /* what is known of plans */
+    bool crowded;   /* steps would stay in memory, had a late update the room: what is taken where nothing else fits */
     bool with_eval; /* those of evaluation are built too, and have to fit */
     struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */
     bool extents_listed;

@@ -36,6 +36,10 @@ static bool better(const struct ox_tried *a, const struct ox_tried *b) {
     return a->seconds < b->seconds * (1 - EQUAL);
 }
 
+static bool heeds(const struct ox_search *s) {
+    return s->setup.in_memory || (s->wish->persist_steps <= 1 && !s->crowded);
+}
+
 static void simulate(struct ox_search *s, struct ox_tried *tried) {
     tried->seconds = ox_search_seconds(s);
     tried->made.placement = s->in->placement;
@@ -53,12 +57,12 @@ static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *can
     if (!tried.fits) {
         return tried;
     }
-    tried.heeds = s->wish->persist_steps <= 1 || s->setup.in_memory;
+    tried.heeds = heeds(s);
     tried.seconds = ox_search_least_seconds(s);
     tried.made.placement = s->in->placement;
     if (better(&tried, &s->best)) {
         tried.fits = ox_search_fit_eval(s, candidate);
-        tried.heeds = s->wish->persist_steps <= 1 || s->setup.in_memory;
+        tried.heeds = heeds(s);
         if (tried.fits) {
             simulate(s, &tried);
         }

@@ -310,12 +310,12 @@ struct ox_placement_wish {
     int32_t overlap;        /* 0 or 1; -1 = automatic */
     int32_t early_units;    /* -1 = automatic */
     int32_t kept_units;     /* -1 = automatic; all blocks where it exceeds them */
-    bool in_haste;           /* half the effort: for what a plan would be, not for one that is run */
     bool may_stay_in_memory; /* some steps, where all planes fit there: then no unit is early */
     uint64_t persist_steps;  /* of which every so many are written; 0: as rarely as costs next to nothing. With more
                                 than 1 a placement whose steps stay in memory comes before all others */
     uint32_t device_units; /* so many of the last units live and are updated on the device, and the tiers above are for
                               the others; 0 = automatic. A state tier of DEVICE means all units */
+    bool in_haste;         /* half the effort: for what a plan would be, not for one that is run */
 };
 
 /* The plans of one input; eval_after_step where steps overlap, else NULL. */
