@@ -29,12 +29,7 @@ template <typename T> static __global__ void attention_forward_kernel(forward_ar
     float row[ATT_PER_LANE], acc[ATT_PER_LANE] = {}, max = -INFINITY, sum = 0.0f;
     take_row(row, row_at(args.q, sequence, head, dim, is_there ? query : last), dim, is_there);
     spread(own, row, dim);
-    uint32_t tile = first_key(shape, sequence, begin);
-    for (uint32_t i = begin + 1; i <= last; i++) { /* documents may begin within the block, windows do not go back */
-        const uint32_t other = first_key(shape, sequence, i);
-        tile = other < tile ? other : tile;
-    }
-    for (tile = tile / ATT_TILE * ATT_TILE; tile <= shape.place + last; tile += ATT_TILE) {
+    for (uint32_t tile = first_tile(shape, sequence, begin, last); tile <= shape.place + last; tile += ATT_TILE) {
         const uint32_t where[3] = {tile, shape.keys, dim};
         __syncthreads();
         load_tile(keys, args.k, sequence, kv_head, where);
@@ -107,12 +102,7 @@ template <typename T> static __global__ void attention_dq_kernel(backward_args<T
     spread(own_q, row, dim);
     take_row(row, row_at(args.dout, sequence, head, dim, safe), dim, is_there);
     spread(own_dout, row, dim);
-    uint32_t tile = first_key(shape, sequence, begin);
-    for (uint32_t i = begin + 1; i <= last; i++) {
-        const uint32_t other = first_key(shape, sequence, i);
-        tile = other < tile ? other : tile;
-    }
-    for (tile = tile / ATT_TILE * ATT_TILE; tile <= last; tile += ATT_TILE) {
+    for (uint32_t tile = first_tile(shape, sequence, begin, last); tile <= last; tile += ATT_TILE) {
         const uint32_t where[3] = {tile, shape.keys, dim};
         __syncthreads();
         load_tile(keys, args.k, sequence, kv_head, where);

@@ -41,6 +41,17 @@ static __device__ __forceinline__ uint32_t first_key(const att_shape &shape, uin
     return first;
 }
 
+/* The tile of the first key that any of some neighbouring queries sees. */
+static __device__ __forceinline__ uint32_t first_tile(const att_shape &shape, uint32_t sequence, uint32_t query,
+                                                      uint32_t last) {
+    uint32_t first = first_key(shape, sequence, query);
+    for (uint32_t i = query + 1; i <= last; i++) {
+        const uint32_t other = first_key(shape, sequence, i);
+        first = other < first ? other : first;
+    }
+    return first / ATT_TILE * ATT_TILE;
+}
+
 /* The head's floats of a row, spread over the lanes: lane, lane + 32, ... */
 template <typename T>
 static __device__ __forceinline__ void take_row(float out[ATT_PER_LANE], const T *row, uint32_t head_dim,
