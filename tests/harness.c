@@ -374,3 +374,13 @@ void harness_compare(struct harness_error *error, const float *measured, uint64_
         error->compared++;
     }
 }
+
+void harness_exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi) {
+    struct ox_chunk_view view;
+    REQUIRE_OK(ox_engine_settle(harness->engine));
+    REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, 0, &view));
+    const uint16_t before = view.hi[0];
+    view.hi[0] = *hi;
+    *hi = before;
+    REQUIRE_OK(ox_engine_chunk_put(harness->engine, unit_idx, 0, &view));
+}

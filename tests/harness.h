@@ -51,6 +51,9 @@ struct harness {
  * failure. The result must not move. */
 void harness_open(const struct harness_run *run, const struct harness_place *place, struct harness *out);
 void harness_close(struct harness *harness);
+
+/* Exchanges the first weight of a unit in memory with *hi. */
+void harness_exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi);
 /* Closes the engine and opens another on the same store; `place` cuts and counts drives as the one before. */
 void harness_reopen(const struct harness_run *run, const struct harness_place *place,
                     struct harness *harness);

@@ -112,17 +112,6 @@ static void check_overflow(const struct golden *golden) {
     }
 }
 
-/* Exchanges the first weight of a unit in memory with *hi. */
-static void exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi) {
-    struct ox_chunk_view view;
-    REQUIRE_OK(ox_engine_settle(harness->engine));
-    REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, 0, &view));
-    const uint16_t before = view.hi[0];
-    view.hi[0] = *hi;
-    *hi = before;
-    REQUIRE_OK(ox_engine_chunk_put(harness->engine, unit_idx, 0, &view));
-}
-
 /* Stopped, skipped because it is not finite, evaluated in between: the run goes on as if nothing had been. */
 static void check_between(const struct golden *golden, uint64_t chaos_seed) {
     const struct harness_run run = golden_run(golden);
@@ -147,11 +136,11 @@ static void check_between(const struct golden *golden, uint64_t chaos_seed) {
         REQUIRE_OK(ox_engine_eval(harness.engine, &input, &evaluated));
         CHECK(evaluated.with_update == (place.wish.overlap == 1));
         CHECK(memcmp(evaluated.traffic, evaluated.planned, sizeof evaluated.traffic) == 0);
-        exchange(&harness, harness.model->unit_count - 1, &hi);
+        harness_exchange(&harness, harness.model->unit_count - 1, &hi);
         input = golden_input(golden, 3, golden_fill(harness.engine, golden, 3));
         REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
         CHECK(!result.finite);
-        exchange(&harness, harness.model->unit_count - 1, &hi);
+        harness_exchange(&harness, harness.model->unit_count - 1, &hi);
         CHECK(hi == 0x7f80);
         golden_steps(&harness, golden, 3, 4, &outcome);
         outcome_read_weights(&harness, &outcome);

@@ -138,17 +138,6 @@ static void check_story(const struct golden *golden, const struct story *story, 
 
 /* ---- a step that is not finite -------------------------------------------------------------------------- */
 
-/* Exchanges the first weight of a unit in memory with *hi. */
-static void exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi) {
-    struct ox_chunk_view view;
-    REQUIRE_OK(ox_engine_settle(harness->engine));
-    REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, 0, &view));
-    const uint16_t before = view.hi[0];
-    view.hi[0] = *hi;
-    *hi = before;
-    REQUIRE_OK(ox_engine_chunk_put(harness->engine, unit_idx, 0, &view));
-}
-
 /* The step that was skipped leaves planes as the store has them, which never had the infinity: it is not put back. */
 static void check_nonfinite(const struct golden *golden) {
     const struct harness_run run = golden_run(golden);
@@ -171,12 +160,12 @@ static void check_nonfinite(const struct golden *golden) {
             struct ox_step_result result;
             input.max_grad_norm = 0;
             if (i == 3) {
-                exchange(&harness, 1, &hi);
+                harness_exchange(&harness, 1, &hi);
                 REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
                 CHECK(!result.finite);
                 const bool read_back = place->wish.early_units > 0;
                 uint16_t now = hi;
-                exchange(&harness, 1, &now);
+                harness_exchange(&harness, 1, &now);
                 CHECK(now == (read_back ? hi : 0x7f80));
                 (void)golden_fill(harness.engine, golden, i);
             }
