@@ -25,10 +25,6 @@ struct element {
     float p, m, v;
 };
 
-static __device__ __forceinline__ float join(uint16_t hi, uint16_t lo) {
-    return __uint_as_float(((uint32_t)(uint16_t)(hi - (lo >> 15)) << 16) | lo);
-}
-
 static __device__ __forceinline__ uint16_t upper(uint32_t bits) {
     return (uint16_t)((bits >> 16) + ((bits >> 15) & 1u));
 }
@@ -153,7 +149,7 @@ template <int KIND, typename T> static __global__ void adam_kernel(adam_args arg
 #pragma unroll
     for (int k = 0; k < STEP; k++) {
         const uint32_t noise = NARROW ? noise_of(args.keys, (uint32_t)(args.first + at + k)) : 0;
-        element e = {join(hi.at[k], lo.at[k]), m[k], v[k]};
+        element e = {ox_join(hi.at[k], lo.at[k]), m[k], v[k]};
         advance<KIND>(args.hyper, args.decay, grad[k], &e);
         bad += !settle<MOMENTS>(&e);
         const uint32_t bits = __float_as_uint(e.p);
@@ -208,7 +204,7 @@ template <int KIND> static __global__ void adam_q8_kernel(adam_args args) {
     unsigned bad = 0;
 #pragma unroll
     for (int k = 0; k < STEP; k++) {
-        element e = {join(hi.at[k], (uint16_t)(lo.at[k] << 8)), decode_m(m.at[k], m_exponent),
+        element e = {ox_join(hi.at[k], (uint16_t)(lo.at[k] << 8)), decode_m(m.at[k], m_exponent),
                      KIND == KIND_ADAMW ? decode(v.at[k], v_exponent) : 0.0f};
         noise[k] = noise_of(args.keys, (uint32_t)(args.first + at + k));
         advance<KIND>(args.hyper, args.decay, grad[k], &e);

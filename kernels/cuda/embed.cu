@@ -3,9 +3,7 @@
 #include "kernels/cuda/kernel.cuh"
 
 static __device__ __forceinline__ float plane(const uint16_t *hi, const uint16_t *lo, uint64_t at) {
-    const uint32_t low = lo == nullptr ? 0u : lo[at];
-    const uint32_t high = (uint16_t)(hi[at] - (uint16_t)(low >> 15));
-    return __uint_as_float(high << 16 | low);
+    return ox_join(hi[at], lo == nullptr ? (uint16_t)0 : lo[at]);
 }
 
 template <typename T> static __global__ void embed_kernel(ox_op_embed_forward op) {

@@ -4,11 +4,6 @@
 
 enum { STEP = 4 };
 
-/* The master's upper half is hi less the carry that rounding gave it (base/planes.h). */
-static __device__ __forceinline__ float join(uint16_t hi, uint16_t lo) {
-    return __uint_as_float(((uint32_t)(uint16_t)(hi - (lo >> 15)) << 16) | lo);
-}
-
 template <int N>
 static __global__ void join_kernel(float *out, const uint16_t *hi, const uint16_t *lo, uint64_t count) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
@@ -21,7 +16,7 @@ static __global__ void join_kernel(float *out, const uint16_t *hi, const uint16_
         ox_pack<float, N> joined;
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            joined.at[k] = lo == nullptr ? __uint_as_float((uint32_t)high.at[k] << 16) : join(high.at[k], low.at[k]);
+            joined.at[k] = ox_join(high.at[k], low.at[k]);
         }
         *(ox_pack<float, N> *)(out + i * N) = joined;
     }
