@@ -78,8 +78,8 @@ static __device__ __forceinline__ float ox_widen(ox_bf16 value) {
     return __uint_as_float((uint32_t)value.bits << 16);
 }
 
-/* A master from its planes: its upper half is hi less the carry that rounding gave it (base/planes.h). With a lo of 0 it
- * is the bfloat16 weight widened. */
+/* A master from its planes: its upper half is hi less the carry that rounding gave it (base/planes.h). With a lo of 0
+ * it is the bfloat16 weight widened. */
 static __device__ __forceinline__ float ox_join(uint16_t hi, uint16_t lo) {
     return __uint_as_float(((uint32_t)(uint16_t)(hi - (lo >> 15)) << 16) | lo);
 }
