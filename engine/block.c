@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-/* Widths in floats per row. */
+/* Widths in elements per row. */
 struct widths {
     uint32_t hidden, qkv, att, mlp_in, mlp; /* mlp_in: before the activation */
 };
@@ -47,23 +47,28 @@ static struct ox_attention_shape attention_of(const struct ox_block_run *run) {
  * writes gradients over what it no longer needs, as the comments there say. */
 struct work {
     /* What backward reads of the forward pass. */
-    float *a;     /* (rows, hidden): norm 1                       */
-    float *qkv;   /* (rows, qkv), normed per head, rotated        */
+    void *a;              /* (rows, hidden): norm 1                       */
+    void *qkv;            /* (rows, qkv), normed per head, rotated        */
     float *q_rstd, *k_rstd; /* (rows, heads), (rows, kv_heads): of the norm per head, where there is one */
-    float *q_raw, *k_raw;   /* q and k before that norm; for backward alone */
-    float *att;   /* (rows, att)                                  */
-    float *lse;   /* (batch, heads, seq)                          */
-    float *mean1, *rstd1, *mean2, *rstd2; /* (rows)               */
-    float *u;     /* (rows, mlp_in): before the activation        */
-    float *g;     /* (rows, mlp)                                  */
-    float *x2;    /* (rows, hidden): after attention; for backward alone */
-    float *b;     /* (rows, hidden): norm 2; for backward alone    */
+    void *q_raw, *k_raw;  /* q and k before that norm; for backward alone */
+    void *att;            /* (rows, att)                                  */
+    float *lse;           /* (batch, heads, seq)                          */
+    float *mean1, *rstd1, *mean2, *rstd2; /* (rows)                       */
+    void *u;              /* (rows, mlp_in): before the activation        */
+    void *g;              /* (rows, mlp)                                  */
+    void *x2;             /* (rows, hidden): after attention; for backward alone */
+    void *b;              /* (rows, hidden): norm 2; for backward alone    */
     /* What is free again when the function ends. */
-    float *t;     /* (rows, max(mlp, hidden)): backward alone      */
-    float *attention_scratch, *norm_scratch;
+    void *t;              /* (rows, max(mlp, hidden)): backward alone      */
+    void *attention_scratch, *norm_scratch;
 };
 
-static float *take_rows(struct ox_carve *carve, const struct ox_shape *shape, uint32_t width) {
+/* So many activations of every row. */
+static void *take_rows(struct ox_carve *carve, const struct ox_shape *shape, uint32_t width) {
+    return ox_carve_take(carve, (uint64_t)shape->rows * width * ox_real_bytes(shape->compute.real));
+}
+
+static float *take_floats(struct ox_carve *carve, const struct ox_shape *shape, uint32_t width) {
     return ox_carve_take(carve, (uint64_t)shape->rows * width * sizeof(float));
 }
 
@@ -78,15 +83,15 @@ static void carve_passed(const struct ox_shape *shape, bool backward, struct ox_
     out->a = take_rows(carve, shape, w.hidden);
     out->qkv = take_rows(carve, shape, w.qkv);
     if (config->qk_norm) {
-        out->q_rstd = take_rows(carve, shape, config->heads);
-        out->k_rstd = take_rows(carve, shape, config->kv_heads);
+        out->q_rstd = take_floats(carve, shape, config->heads);
+        out->k_rstd = take_floats(carve, shape, config->kv_heads);
     }
     out->att = take_rows(carve, shape, w.att);
-    out->lse = take_rows(carve, shape, config->heads);
-    out->mean1 = take_rows(carve, shape, 1);
-    out->rstd1 = take_rows(carve, shape, 1);
-    out->mean2 = take_rows(carve, shape, 1);
-    out->rstd2 = take_rows(carve, shape, 1);
+    out->lse = take_floats(carve, shape, config->heads);
+    out->mean1 = take_floats(carve, shape, 1);
+    out->rstd1 = take_floats(carve, shape, 1);
+    out->mean2 = take_floats(carve, shape, 1);
+    out->rstd2 = take_floats(carve, shape, 1);
     out->u = take_rows(carve, shape, backward ? max_u32(w.mlp_in, w.qkv) : w.mlp_in);
     out->g = take_rows(carve, shape, backward ? max_u32(w.mlp, w.att) : w.mlp);
     if (!backward) {
@@ -109,9 +114,9 @@ static void carve_scratch(const struct ox_shape *shape, bool backward, struct ox
     if (backward) {
         const uint32_t cols = max_u32(config->hidden, config->head_dim);
         out->t = take_rows(carve, shape, max_u32(w.mlp, w.hidden));
-        out->norm_scratch = ox_carve_take(carve, ox_ops_norm_scratch_bytes(cols, shape->threads));
+        out->norm_scratch = ox_carve_take(carve, ox_ops_norm_scratch_bytes(&shape->compute, cols));
     }
-    out->attention_scratch = ox_carve_take(carve, ox_ops_attention_scratch_bytes(&attention, shape->threads));
+    out->attention_scratch = ox_carve_take(carve, ox_ops_attention_scratch_bytes(&shape->compute, &attention));
 }
 
 /* Both in `work`, or the first in what is kept from forward to backward, where there is that. */
@@ -147,12 +152,18 @@ uint64_t ox_block_kept_bytes(const struct ox_shape *shape) {
     return carve.bytes;
 }
 
-/* The part of a unit's vector that plays a role; NULL when the family has none. */
-static const float *part(const struct ox_block_run *run, const float *base, enum ox_role role) {
-    const uint64_t offset = run->unit->role_offset[role];
-    return offset == UINT64_MAX ? NULL : base + offset;
+/* Element `at` of a tensor of activations or weights. */
+static void *element(const struct ox_block_run *run, void *tensor, uint64_t at) {
+    return (unsigned char *)tensor + at * ox_real_bytes(run->shape->compute.real);
 }
 
+/* The part of a unit's vector that plays a role; NULL when the family has none. */
+static const void *part(const struct ox_block_run *run, const void *base, enum ox_role role) {
+    const uint64_t offset = run->unit->role_offset[role];
+    return offset == UINT64_MAX ? NULL : (const unsigned char *)base + offset * ox_real_bytes(run->shape->compute.real);
+}
+
+/* The same of its gradient. */
 static float *part_out(const struct ox_block_run *run, float *base, enum ox_role role) {
     const uint64_t offset = run->unit->role_offset[role];
     return offset == UINT64_MAX ? NULL : base + offset;
@@ -160,8 +171,8 @@ static float *part_out(const struct ox_block_run *run, float *base, enum ox_role
 
 /* ---- pieces shared by forward and recomputation ------------------------------------------------ */
 
-static enum ox_status norm(const struct ox_block_run *run, const float *weights, enum ox_role gain,
-                           const float *in, float *out, float *mean, float *rstd) {
+static enum ox_status norm(const struct ox_block_run *run, const void *weights, enum ox_role gain,
+                           const void *in, void *out, float *mean, float *rstd) {
     const struct ox_model_config *const config = &run->shape->model->config;
     return run->ops->norm_forward(run->lane, &(struct ox_op_norm_forward){
         .out = out,
@@ -174,6 +185,7 @@ static enum ox_status norm(const struct ox_block_run *run, const float *weights,
         .cols = config->hidden,
         .eps = config->norm_eps,
         .kind = config->norm,
+        .real = run->shape->compute.real,
     });
 }
 
@@ -183,8 +195,8 @@ struct matrix {
     uint32_t in_count, out_count;
 };
 
-static enum ox_status linear(const struct ox_block_run *run, const float *weights, struct matrix matrix,
-                             const float *in, const float *residual, float *out) {
+static enum ox_status linear(const struct ox_block_run *run, const void *weights, struct matrix matrix,
+                             const void *in, const void *residual, void *out) {
     return run->ops->linear_forward(run->lane, &(struct ox_op_linear_forward){
         .out = out,
         .in = in,
@@ -195,10 +207,11 @@ static enum ox_status linear(const struct ox_block_run *run, const float *weight
         .in_count = matrix.in_count,
         .out_count = matrix.out_count,
         .layout = run->shape->model->config.layout,
+        .real = run->shape->compute.real,
     });
 }
 
-static enum ox_status rope(const struct ox_block_run *run, float *qkv, bool inverse) {
+static enum ox_status rope(const struct ox_block_run *run, void *qkv, bool inverse) {
     const struct ox_model_config *const config = &run->shape->model->config;
     if (!config->rope) {
         return OX_OK;
@@ -213,6 +226,7 @@ static enum ox_status rope(const struct ox_block_run *run, float *qkv, bool inve
         .heads = config->heads + config->kv_heads, /* q and k lie before v */
         .head_dim = config->head_dim,
         .inverse = inverse,
+        .real = run->shape->compute.real,
     });
 }
 
@@ -220,7 +234,8 @@ static enum ox_status rope(const struct ox_block_run *run, float *qkv, bool inve
 struct heads {
     enum ox_role gain;
     uint32_t first, count; /* of the heads of a row of qkv */
-    float *raw, *rstd;
+    void *raw;
+    float *rstd;
 };
 
 static void norm_heads(const struct ox_block_run *run, const struct work *work, struct heads out[2]) {
@@ -229,17 +244,17 @@ static void norm_heads(const struct ox_block_run *run, const struct work *work, 
     out[1] = (struct heads){OX_ROLE_K_NORM, config->heads, config->kv_heads, work->k_raw, work->k_rstd};
 }
 
-static enum ox_status qk_norm(const struct ox_block_run *run, const float *weights, const struct work *work) {
+static enum ox_status qk_norm(const struct ox_block_run *run, const void *weights, const struct work *work) {
     const struct ox_model_config *const config = &run->shape->model->config;
     struct heads heads[2];
     enum ox_status status = OX_OK;
     norm_heads(run, work, heads);
     for (int i = 0; config->qk_norm && status == OX_OK && i < 2; i++) {
         status = run->ops->head_norm_forward(run->lane, &(struct ox_op_head_norm_forward){
-            .inout = work->qkv + (size_t)heads[i].first * config->head_dim, .saved = heads[i].raw,
+            .inout = element(run, work->qkv, (uint64_t)heads[i].first * config->head_dim), .saved = heads[i].raw,
             .rstd = heads[i].rstd, .gain = part(run, weights, heads[i].gain), .rows = run->shape->rows,
             .row_stride = widths_of(config).qkv, .heads = heads[i].count, .head_dim = config->head_dim,
-            .eps = config->norm_eps});
+            .eps = config->norm_eps, .real = run->shape->compute.real});
     }
     return status;
 }
@@ -250,17 +265,18 @@ static enum ox_status attend(const struct ox_block_run *run, const struct work *
     if (cache == NULL) {
         return run->ops->attention_forward(run->lane, &(struct ox_op_attention_forward){
             .out = work->att, .lse = work->lse, .qkv = work->qkv, .positions = run->positions,
-            .scratch = work->attention_scratch, .shape = shape});
+            .scratch = work->attention_scratch, .shape = shape, .real = run->shape->compute.real});
     }
     return run->ops->attention_cached(run->lane, &(struct ox_op_attention_cached){
         .out = work->att, .qkv = work->qkv, .keys = cache->keys, .values = cache->values, .scratch = cache->scratch,
         .rows = run->shape->rows, .cached = cache->count, .heads = shape.heads, .kv_heads = shape.kv_heads,
-        .head_dim = shape.head_dim, .window = shape.window, .scale = shape.scale});
+        .head_dim = shape.head_dim, .window = shape.window, .scale = shape.scale,
+        .real = run->shape->compute.real});
 }
 
 /* From x to the activation's output g; x2 = x + attention is left in `x2`. */
-static enum ox_status forward_to_act(const struct ox_block_run *run, const float *weights, const struct work *work,
-                                     const float *x, float *x2) {
+static enum ox_status forward_to_act(const struct ox_block_run *run, const void *weights, const struct work *work,
+                                     const void *x, void *x2) {
     const struct ox_model_config *const config = &run->shape->model->config;
     const struct widths w = widths_of(config);
     enum ox_status status = norm(run, weights, OX_ROLE_NORM1, x, work->a, work->mean1, work->rstd1);
@@ -287,16 +303,17 @@ static enum ox_status forward_to_act(const struct ox_block_run *run, const float
     }
     if (status == OX_OK) {
         status = run->ops->act_forward(run->lane, &(struct ox_op_act_forward){
-            .out = work->g, .in = work->u, .rows = run->shape->rows, .width = w.mlp, .kind = config->act});
+            .out = work->g, .in = work->u, .rows = run->shape->rows, .width = w.mlp, .kind = config->act,
+            .real = run->shape->compute.real});
     }
     return status;
 }
 
-enum ox_status ox_block_forward(const struct ox_block_run *run, const float *weights, const float *x, float *y) {
+enum ox_status ox_block_forward(const struct ox_block_run *run, const void *weights, const void *x, void *y) {
     const struct widths w = widths_of(&run->shape->model->config);
     struct work work;
     carve_work(run, false, &work);
-    float *const x2 = run->kept != NULL ? work.x2 : y;
+    void *const x2 = run->kept != NULL ? work.x2 : y;
     const enum ox_status status = forward_to_act(run, weights, &work, x, x2);
     if (status != OX_OK) {
         return status;
@@ -307,12 +324,12 @@ enum ox_status ox_block_forward(const struct ox_block_run *run, const float *wei
 /* ---- backward ---------------------------------------------------------------------------------- */
 
 struct gradients {
-    const float *weights;
+    const void *weights;
     float *grads;
 };
 
 static enum ox_status linear_back(const struct ox_block_run *run, struct gradients to, struct matrix matrix,
-                                  const float *in, const float *dout, float *din) {
+                                  const void *in, const void *dout, void *din) {
     return run->ops->linear_backward(run->lane, &(struct ox_op_linear_backward){
         .din = din,
         .dweight = part_out(run, to.grads, matrix.role),
@@ -324,17 +341,19 @@ static enum ox_status linear_back(const struct ox_block_run *run, struct gradien
         .in_count = matrix.in_count,
         .out_count = matrix.out_count,
         .layout = run->shape->model->config.layout,
+        .real = run->shape->compute.real,
     });
 }
 
 struct norm_saved {
-    const float *in, *mean, *rstd;
-    float *scratch;
+    const void *in;
+    const float *mean, *rstd;
+    void *scratch;
 };
 
 /* dx += gradient through the norm. */
 static enum ox_status norm_back(const struct ox_block_run *run, struct gradients to, enum ox_role gain,
-                                struct norm_saved saved, const float *dout, float *dx) {
+                                struct norm_saved saved, const void *dout, void *dx) {
     const struct ox_model_config *const config = &run->shape->model->config;
     return run->ops->norm_backward(run->lane, &(struct ox_op_norm_backward){
         .din = dx,
@@ -350,12 +369,13 @@ static enum ox_status norm_back(const struct ox_block_run *run, struct gradients
         .rows = run->shape->rows,
         .cols = config->hidden,
         .kind = config->norm,
+        .real = run->shape->compute.real,
     });
 }
 
 /* The MLP's half: dx becomes the gradient of x2. t holds first that of g, then that of b. */
 static enum ox_status mlp_back(const struct ox_block_run *run, struct gradients to, const struct work *work,
-                               float *dx) {
+                               void *dx) {
     const struct ox_model_config *const config = &run->shape->model->config;
     const struct widths w = widths_of(config);
     enum ox_status status =
@@ -363,7 +383,7 @@ static enum ox_status mlp_back(const struct ox_block_run *run, struct gradients 
     if (status == OX_OK) {
         status = run->ops->act_backward(run->lane, &(struct ox_op_act_backward){
             .din = work->u, .dout = work->t, .in = work->u, .rows = run->shape->rows, .width = w.mlp,
-            .kind = config->act});
+            .kind = config->act, .real = run->shape->compute.real});
     }
     if (status == OX_OK) {
         status = linear_back(run, to, (struct matrix){OX_ROLE_MLP_IN, w.hidden, w.mlp_in}, work->b, work->u, work->t);
@@ -383,24 +403,26 @@ static enum ox_status qk_norm_back(const struct ox_block_run *run, struct gradie
     norm_heads(run, work, heads);
     for (int i = 0; config->qk_norm && status == OX_OK && i < 2; i++) {
         status = run->ops->head_norm_backward(run->lane, &(struct ox_op_head_norm_backward){
-            .dinout = work->u + (size_t)heads[i].first * config->head_dim,
+            .dinout = element(run, work->u, (uint64_t)heads[i].first * config->head_dim),
             .dgain = part_out(run, to.grads, heads[i].gain), .saved = heads[i].raw, .rstd = heads[i].rstd,
             .gain = part(run, to.weights, heads[i].gain), .scratch = work->norm_scratch, .rows = run->shape->rows,
-            .row_stride = widths_of(config).qkv, .heads = heads[i].count, .head_dim = config->head_dim});
+            .row_stride = widths_of(config).qkv, .heads = heads[i].count, .head_dim = config->head_dim,
+            .real = run->shape->compute.real});
     }
     return status;
 }
 
 /* Attention's half: g takes the gradient of att, u that of qkv, t that of a. */
 static enum ox_status attention_back(const struct ox_block_run *run, struct gradients to, const struct work *work,
-                                     const float *x, float *dx) {
+                                     const void *x, void *dx) {
     const struct widths w = widths_of(&run->shape->model->config);
     enum ox_status status =
         linear_back(run, to, (struct matrix){OX_ROLE_OUT, w.att, w.hidden}, work->att, dx, work->g);
     if (status == OX_OK) {
         status = run->ops->attention_backward(run->lane, &(struct ox_op_attention_backward){
             .dqkv = work->u, .dout = work->g, .qkv = work->qkv, .out = work->att, .lse = work->lse,
-            .positions = run->positions, .scratch = work->attention_scratch, .shape = attention_of(run)});
+            .positions = run->positions, .scratch = work->attention_scratch, .shape = attention_of(run),
+            .real = run->shape->compute.real});
     }
     if (status == OX_OK) {
         status = rope(run, work->u, true);
@@ -418,8 +440,8 @@ static enum ox_status attention_back(const struct ox_block_run *run, struct grad
     return status;
 }
 
-enum ox_status ox_block_backward(const struct ox_block_run *run, const float *weights, float *grads, const float *x,
-                                 float *dx) {
+enum ox_status ox_block_backward(const struct ox_block_run *run, const void *weights, float *grads, const void *x,
+                                 void *dx) {
     struct work work;
     carve_work(run, true, &work);
     const struct gradients to = {.weights = weights, .grads = grads};
@@ -432,7 +454,7 @@ enum ox_status ox_block_backward(const struct ox_block_run *run, const float *we
 
 /* ---- embedding and head -------------------------------------------------------------------------- */
 
-enum ox_status ox_embed_forward(const struct ox_block_run *run, struct ox_planes planes, float *y) {
+enum ox_status ox_embed_forward(const struct ox_block_run *run, struct ox_planes planes, void *y) {
     const uint64_t table = run->unit->role_offset[OX_ROLE_EMBED];
     const uint64_t position = run->unit->role_offset[OX_ROLE_POSITION];
     const bool learned = position != UINT64_MAX;
@@ -446,10 +468,11 @@ enum ox_status ox_embed_forward(const struct ox_block_run *run, struct ox_planes
         .positions = run->positions,
         .rows = run->shape->rows,
         .hidden = run->shape->model->config.hidden,
+        .real = run->shape->compute.real,
     });
 }
 
-enum ox_status ox_embed_backward(const struct ox_block_run *run, float *grads, const float *dx) {
+enum ox_status ox_embed_backward(const struct ox_block_run *run, float *grads, const void *dx) {
     return run->ops->embed_backward(run->lane, &(struct ox_op_embed_backward){
         .dtable = part_out(run, grads, OX_ROLE_EMBED),
         .dpos = part_out(run, grads, OX_ROLE_POSITION),
@@ -458,28 +481,29 @@ enum ox_status ox_embed_backward(const struct ox_block_run *run, float *grads, c
         .positions = run->positions,
         .rows = run->shape->rows,
         .hidden = run->shape->model->config.hidden,
+        .real = run->shape->compute.real,
     });
 }
 
 struct head_work {
-    float *n;          /* (rows, hidden): the final norm's output */
+    void *n;            /* (rows, hidden): the final norm's output */
     float *mean, *rstd;
-    float *gain, *bias; /* (hidden): the unit's own weights as fp32 */
-    float *norm_scratch;
-    void *head_scratch;
+    void *gain, *bias;  /* (hidden): the unit's own weights, where they have to be joined */
+    void *norm_scratch, *head_scratch;
 };
 
 static uint64_t carve_head(const struct ox_shape *shape, void *base, struct head_work *out) {
     const struct ox_model_config *const config = &shape->model->config;
+    const uint64_t joined = shape->compute.real == OX_REAL_F32 ? config->hidden * sizeof(float) : 0;
     struct ox_carve carve = {.base = base};
     out->n = take_rows(&carve, shape, config->hidden);
-    out->mean = take_rows(&carve, shape, 1);
-    out->rstd = take_rows(&carve, shape, 1);
-    out->gain = ox_carve_take(&carve, config->hidden * sizeof(float));
-    out->bias = ox_carve_take(&carve, config->hidden * sizeof(float));
-    out->norm_scratch = ox_carve_take(&carve, ox_ops_norm_scratch_bytes(config->hidden, shape->threads));
-    out->head_scratch =
-        ox_carve_take(&carve, ox_ops_head_scratch_bytes(shape->rows, config->hidden, config->vocab, shape->threads));
+    out->mean = take_floats(&carve, shape, 1);
+    out->rstd = take_floats(&carve, shape, 1);
+    out->gain = ox_carve_take(&carve, joined);
+    out->bias = ox_carve_take(&carve, joined);
+    out->norm_scratch = ox_carve_take(&carve, ox_ops_norm_scratch_bytes(&shape->compute, config->hidden));
+    out->head_scratch = ox_carve_take(
+        &carve, ox_ops_head_scratch_bytes(&shape->compute, shape->rows, config->hidden, config->vocab));
     return carve.bytes;
 }
 
@@ -488,55 +512,68 @@ uint64_t ox_head_bytes(const struct ox_shape *shape) {
     return carve_head(shape, NULL, &work);
 }
 
-static enum ox_status join_role(const struct ox_block_run *run, struct ox_planes planes, enum ox_role role,
-                                float *out) {
+/* A weight of the head's own as compute uses it: the plane itself in bfloat16, joined to `room` in float32. NULL in
+ * *out when the family has none. */
+static enum ox_status own_weight(const struct ox_block_run *run, struct ox_planes planes, enum ox_role role,
+                                 void *room, const void **out) {
     const uint64_t offset = run->unit->role_offset[role];
+    *out = NULL;
     if (offset == UINT64_MAX) {
         return OX_OK;
     }
+    if (run->shape->compute.real == OX_REAL_BF16) {
+        *out = planes.hi + offset;
+        return OX_OK;
+    }
+    *out = room;
     return run->ops->planes_join(run->lane, &(struct ox_op_planes_join){
-        .out = out, .hi = planes.hi + offset, .lo = planes.lo == NULL ? NULL : planes.lo + offset,
+        .out = room, .hi = planes.hi + offset, .lo = planes.lo == NULL ? NULL : planes.lo + offset,
         .count = run->shape->model->config.hidden});
 }
 
+struct final_norm {
+    const void *gain, *bias;
+};
+
 static enum ox_status final_norm(const struct ox_block_run *run, const struct ox_head_args *args,
-                                 const struct head_work *work) {
+                                 const struct head_work *work, struct final_norm *weights) {
     const struct ox_model_config *const config = &run->shape->model->config;
-    const bool has_bias = run->unit->role_offset[OX_ROLE_FINAL_NORM_BIAS] != UINT64_MAX;
-    enum ox_status status = join_role(run, args->planes, OX_ROLE_FINAL_NORM, work->gain);
+    enum ox_status status = own_weight(run, args->planes, OX_ROLE_FINAL_NORM, work->gain, &weights->gain);
     if (status == OX_OK) {
-        status = join_role(run, args->planes, OX_ROLE_FINAL_NORM_BIAS, work->bias);
+        status = own_weight(run, args->planes, OX_ROLE_FINAL_NORM_BIAS, work->bias, &weights->bias);
     }
     if (status != OX_OK) {
         return status;
     }
     return run->ops->norm_forward(run->lane, &(struct ox_op_norm_forward){
         .out = work->n, .mean = config->norm == OX_NORM_LAYER ? work->mean : NULL, .rstd = work->rstd, .in = args->x,
-        .gain = work->gain, .bias = has_bias ? work->bias : NULL, .rows = run->shape->rows, .cols = config->hidden,
-        .eps = config->norm_eps, .kind = config->norm});
+        .gain = weights->gain, .bias = weights->bias, .rows = run->shape->rows, .cols = config->hidden,
+        .eps = config->norm_eps, .kind = config->norm, .real = run->shape->compute.real});
 }
 
 enum ox_status ox_head_run(const struct ox_block_run *run, const struct ox_head_args *args) {
     const struct ox_model_config *const config = &run->shape->model->config;
     struct head_work work;
+    struct final_norm weights;
     carve_head(run->shape, run->work, &work);
     enum ox_status status = run->ops->zero(run->lane, &(struct ox_op_zero){args->loss_sum, sizeof *args->loss_sum});
     if (status == OX_OK) {
-        status = final_norm(run, args, &work);
+        status = final_norm(run, args, &work, &weights);
     }
     if (status == OX_OK) {
         status = run->ops->head(run->lane, &(struct ox_op_head){
             .loss_sum = args->loss_sum, .din = args->dx, .dweight = args->grads_table, .in = work.n,
             .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = run->targets,
             .logits = args->logits, .scratch = work.head_scratch, .rows = run->shape->rows,
-            .hidden = config->hidden, .vocab = config->vocab, .loss_scale = args->loss_scale});
+            .hidden = config->hidden, .vocab = config->vocab, .loss_scale = args->loss_scale,
+            .real = run->shape->compute.real});
     }
     if (status == OX_OK && args->dx != NULL) {
         status = run->ops->norm_backward(run->lane, &(struct ox_op_norm_backward){
             .din = args->dx, .dgain = part_out(run, args->grads, OX_ROLE_FINAL_NORM),
             .dbias = part_out(run, args->grads, OX_ROLE_FINAL_NORM_BIAS), .dout = args->dx, .in = args->x,
-            .gain = work.gain, .mean = work.mean, .rstd = work.rstd, .scratch = work.norm_scratch,
-            .rows = run->shape->rows, .cols = config->hidden, .kind = config->norm});
+            .gain = weights.gain, .mean = work.mean, .rstd = work.rstd, .scratch = work.norm_scratch,
+            .rows = run->shape->rows, .cols = config->hidden, .kind = config->norm, .real = run->shape->compute.real});
     }
     return status;
 }
@@ -576,7 +613,7 @@ static const double PAIRS_OF_A_ROW = 48;
 static void add_attention(struct ox_plan_work *work, const struct ox_shape *shape, uint32_t unit_idx, double products) {
     const struct ox_attention_shape attention = attention_of_unit(shape, unit_idx);
     const double rows = (double)shape->rows * shape->model->config.heads;
-    const double pairs = (double)ox_ops_attention_pairs(&attention) + PAIRS_OF_A_ROW * rows;
+    const double pairs = (double)ox_ops_attention_pairs(&shape->compute, &attention) + PAIRS_OF_A_ROW * rows;
     work->attention_flops += products * 2 * pairs * attention.head_dim;
     work->ops++;
 }
@@ -638,7 +675,7 @@ static struct ox_plan_work head_work(const struct ox_shape *shape, bool backward
     add_linear(&work, rows, config->hidden, config->vocab);
     add_loop(&work, rows, config->vocab);
     if (backward) {
-        if (!ox_ops_head_holds_logits(shape->rows, config->vocab)) {
+        if (!ox_ops_head_holds_logits(&shape->compute, shape->rows, config->vocab)) {
             add_linear(&work, rows, config->hidden, config->vocab);
         }
         add_loop(&work, rows, 2 * config->vocab);

@@ -15,15 +15,15 @@ extern "C" {
 struct ox_shape {
     const struct ox_model *model;
     uint32_t batch, seq, rows;
-    uint32_t threads; /* of the device, for scratch sizes */
+    struct ox_compute compute;
 };
 
 /* Keys and values of a block from the tokens read before, to which those of this run are added; the run's rows stand
  * behind them, and no gradient comes back through them. */
 struct ox_block_cache {
-    float *keys, *values; /* (contexts, kv_heads * head_dim) */
-    float *scratch;       /* ox_ops_attention_cached_scratch_bytes() */
-    uint32_t count;       /* tokens read before */
+    void *keys, *values; /* (contexts, kv_heads * head_dim) */
+    void *scratch;       /* ox_ops_attention_cached_scratch_bytes() */
+    uint32_t count;      /* tokens read before */
 };
 
 /* Where a task works. `work` has the bytes that the matching function below asks for. */
@@ -52,16 +52,17 @@ uint64_t ox_block_backward_bytes(const struct ox_shape *shape, bool kept);
 uint64_t ox_block_kept_bytes(const struct ox_shape *shape);
 uint64_t ox_head_bytes(const struct ox_shape *shape);
 
-/* y = block(x); x, y: (rows, hidden), y may be x; weights: the unit's flat vector in fp32. */
-OX_MUST enum ox_status ox_block_forward(const struct ox_block_run *run, const float *weights, const float *x,
-                                        float *y);
+/* Activations and weights are of the shape's compute.real, gradients of weights float32.
+ *
+ * y = block(x); x, y: (rows, hidden), y may be x; weights: the unit's flat vector. */
+OX_MUST enum ox_status ox_block_forward(const struct ox_block_run *run, const void *weights, const void *x, void *y);
 /* dx: in d(loss)/dy, out d(loss)/dx; gradients are added to `grads`, laid out as the weights. What is not kept is
  * recomputed from x, by the same operations on the same numbers: the result is the same bits. */
-OX_MUST enum ox_status ox_block_backward(const struct ox_block_run *run, const float *weights, float *grads,
-                                         const float *x, float *dx);
+OX_MUST enum ox_status ox_block_backward(const struct ox_block_run *run, const void *weights, float *grads,
+                                         const void *x, void *dx);
 
-OX_MUST enum ox_status ox_embed_forward(const struct ox_block_run *run, struct ox_planes planes, float *y);
-OX_MUST enum ox_status ox_embed_backward(const struct ox_block_run *run, float *grads, const float *dx);
+OX_MUST enum ox_status ox_embed_forward(const struct ox_block_run *run, struct ox_planes planes, void *y);
+OX_MUST enum ox_status ox_embed_backward(const struct ox_block_run *run, float *grads, const void *dx);
 
 /* What a unit's forward and backward make the device do, all documents as long as a sequence. Of the head, the first
  * is the loss alone, the second the loss with its gradients. */
@@ -73,8 +74,8 @@ struct ox_plan_work ox_unit_backward_kept_work(const struct ox_shape *shape, uin
 struct ox_head_args {
     struct ox_planes planes; /* of the head's unit                                     */
     struct ox_planes table;  /* (vocab, hidden): its own or unit 0's                    */
-    const float *x;          /* (rows, hidden)                                         */
-    float *dx;               /* (rows, hidden), or NULL: loss alone                     */
+    const void *x;           /* (rows, hidden)                                         */
+    void *dx;                /* (rows, hidden), or NULL: loss alone                     */
     float *grads;            /* of the head's unit                                     */
     float *grads_table;      /* (vocab, hidden) accumulator                             */
     double *loss_sum;        /* set to the sum of the counted rows' losses               */

@@ -13,9 +13,17 @@
 
 /* ---- the plan ------------------------------------------------------------------------------------ */
 
+static bool on_cpu(const struct ox_engine_config *config) {
+    return config->device == OX_DEVICE_CPU;
+}
+
+/* The CPU computes with float32 whatever the weights' precision; a GPU with bfloat16 where the master is not asked
+ * for. */
 static struct ox_shape shape_of(const struct ox_engine_config *config) {
+    const enum ox_real real = on_cpu(config) || config->fp32 ? OX_REAL_F32 : OX_REAL_BF16;
     return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
-                             .rows = config->batch * config->seq, .threads = config->compute_threads};
+                             .rows = config->batch * config->seq,
+                             .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};
 }
 
 static uint64_t rope_floats(const struct ox_engine_config *config) {
@@ -42,7 +50,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .unit_count = model->unit_count,
         .tied_elems = model->config.tied ? ox_align_up(table, OX_SHARD_ALIGN_ELEMS) : 0,
         .micro_batches = config->micro_batches,
-        .act_bytes = (uint64_t)shape.rows * model->config.hidden * sizeof(float),
+        .act_bytes = (uint64_t)shape.rows * model->config.hidden * ox_real_bytes(shape.compute.real),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
         .const_bytes = rope_floats(config) * 2 * sizeof(float),
         .work_forward_bytes = ox_block_forward_bytes(&shape, false),
@@ -53,6 +61,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .work_head_bytes = ox_head_bytes(&shape),
         .work_head_eval_bytes = ox_head_bytes(&shape),
         .fp32 = config->fp32,
+        .joins = shape.compute.real == OX_REAL_F32,
         .grad_bf16 = config->grad_bf16,
         .eval_only = config->eval_only,
     };
@@ -128,6 +137,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     *out = NULL;
     OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
     OX_ASSERT(!config->fp32 || config->state.moments != OX_MOMENTS_Q8); /* compute needs all of the master */
+    OX_ASSERT(on_cpu(config) || !config->budget.unified);
     enum ox_status status = check_shape(config);
     if (status != OX_OK) {
         return status;
@@ -247,14 +257,25 @@ static enum ox_status open_memory(struct ox_engine *engine) {
     return ox_tiers_open(engine->device, bytes, &engine->tiers);
 }
 
-static enum ox_status open_parts(struct ox_engine *engine) {
+static enum ox_status open_device(struct ox_engine *engine) {
+    if (!on_cpu(&engine->config)) {
+        const enum ox_status status = ox_cuda_device_open(&engine->config.cuda, &engine->device);
+        if (status == OX_OK) {
+            ox_ops_init_cuda(engine->device, &engine->ops);
+        }
+        return status;
+    }
     const struct ox_cpu_device_config device = {.thread_count = engine->config.compute_threads,
                                                 .chaos_seed = engine->config.chaos_seed,
                                                 .chaos_ns_max = OX_CHAOS_NS_MAX};
-    enum ox_status status = ox_cpu_device_open(&device, &engine->device);
+    ox_ops_init_cpu(&engine->ops);
+    ox_ops_optim_init_cpu(&engine->ops);
+    return ox_cpu_device_open(&device, &engine->device);
+}
+
+static enum ox_status open_parts(struct ox_engine *engine) {
+    enum ox_status status = open_device(engine);
     if (status == OX_OK) {
-        ox_ops_init_cpu(&engine->ops);
-        ox_ops_optim_init_cpu(&engine->ops);
         status = open_memory(engine);
     }
     if (status == OX_OK) {
@@ -326,7 +347,10 @@ const struct ox_store *ox_engine_store(const struct ox_engine *engine) {
 }
 
 void ox_engine_take_op_seconds(struct ox_engine *engine, struct ox_ops_seconds *out) {
-    ox_ops_cpu_take_seconds(engine->device, out);
+    *out = (struct ox_ops_seconds){0};
+    if (on_cpu(&engine->config)) {
+        ox_ops_cpu_take_seconds(engine->device, out);
+    }
 }
 
 void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes) {

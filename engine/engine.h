@@ -12,6 +12,7 @@
 
 #include "cpu_optim/optim.h"
 #include "engine/model.h"
+#include "kernels/cuda.h"
 #include "nvme/store.h"
 #include "offload/machine_profile.h"
 #include "offload/plan.h"
@@ -32,7 +33,8 @@ struct ox_engine_config {
     bool decay_embeddings;
     bool decay_all; /* norms and biases too */
     bool eval_only; /* weights alone: for ox_engine_eval */
-    uint32_t compute_threads;
+    enum ox_device_kind device;
+    uint32_t compute_threads; /* of the CPU device; a GPU has its own */
     /* placement: no bit depends on it */
     struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below; drive_speeds outlive the engine */
     struct ox_placement_wish wish;
@@ -47,6 +49,7 @@ struct ox_engine_config {
     uint32_t optimizer_threads;
     enum ox_isa isa;
     const volatile sig_atomic_t *stop; /* not 0: weights that are being loaded are given up; may be NULL */
+    struct ox_cuda_config cuda; /* which GPU, where that is the device; its path outlives the engine */
     uint64_t chaos_seed; /* not 0: random delays on every lane, and transient memory is poisoned before each step */
 };
 
@@ -223,7 +226,7 @@ struct ox_eval_result {
 OX_MUST enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input,
                                       struct ox_eval_result *out);
 
-/* Seconds of the device's operations by group since the last call (CPU device). */
+/* Seconds of the device's operations by group since the last call; a GPU tells none. */
 void ox_engine_take_op_seconds(struct ox_engine *engine, struct ox_ops_seconds *out);
 
 #ifdef __cplusplus

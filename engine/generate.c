@@ -60,9 +60,13 @@ static float *take_floats(struct ox_carve *carve, uint64_t count) {
     return ox_carve_take(carve, count * sizeof(float));
 }
 
+static struct ox_compute compute_of(const struct ox_generator *generator) {
+    return (struct ox_compute){.threads = generator->config.threads};
+}
+
 static struct ox_shape shape_of(const struct ox_generator *generator, uint32_t rows) {
     return (struct ox_shape){.model = generator->model, .batch = 1, .seq = rows, .rows = rows,
-                             .threads = generator->config.threads};
+                             .compute = compute_of(generator)};
 }
 
 /* Floats of one layer's keys; its values are as many. */
@@ -88,6 +92,7 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     const struct ox_generator_config *const config = &generator->config;
     const struct ox_model_config *const model = &generator->model->config;
     const struct ox_shape shape = shape_of(generator, config->chunk_rows);
+    const struct ox_compute compute = compute_of(generator);
     const struct ox_op_attention_cached attention = attention_of(generator);
     const uint64_t wide = (uint64_t)config->chunk_rows * model->hidden;
     const uint64_t angles = model->rope ? (uint64_t)config->contexts * (model->head_dim / 2) : 0;
@@ -107,7 +112,7 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     out->rstd = take_floats(&carve, config->chunk_rows);
     out->logits = take_floats(&carve, model->vocab);
     out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, config->chunk_rows) * ox_min_u64(TABLE_ROWS, model->vocab));
-    out->attention_scratch = ox_carve_take(&carve, ox_ops_attention_cached_scratch_bytes(&attention, config->threads));
+    out->attention_scratch = ox_carve_take(&carve, ox_ops_attention_cached_scratch_bytes(&compute, &attention));
     out->work = ox_carve_take(&carve, ox_block_forward_bytes(&shape, false));
     return carve.bytes;
 }

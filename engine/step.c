@@ -105,23 +105,28 @@ static enum ox_status issue_join(const struct issue *is) {
         .count = is->engine->plan->input.model.unit_elems[is->task->unit_idx]});
 }
 
+/* A block's weights as its passes read them. */
+static const void *weights(const struct issue *is) {
+    return is->engine->plan->input.model.joins ? lease(is, OX_USE_JOINED).ptr : lease(is, OX_USE_WEIGHTS).ptr;
+}
+
 static enum ox_status issue_forward(const struct issue *is) {
     const struct ox_block_run run = block_run(is);
-    float *const y = lease(is, OX_USE_Y).ptr;
+    void *const y = lease(is, OX_USE_Y).ptr;
     if (is->task->unit_idx == 0) {
         return ox_embed_forward(&run, planes(is, 0, OX_USE_WEIGHTS, OX_USE_STATE), y);
     }
-    return ox_block_forward(&run, lease(is, OX_USE_JOINED).ptr, lease(is, OX_USE_X).ptr, y);
+    return ox_block_forward(&run, weights(is), lease(is, OX_USE_X).ptr, y);
 }
 
 static enum ox_status issue_backward(const struct issue *is) {
     const struct ox_block_run run = block_run(is);
-    float *const dx = lease(is, OX_USE_DX).ptr;
+    void *const dx = lease(is, OX_USE_DX).ptr;
     float *const grads = lease(is, OX_USE_GRAD).ptr;
     if (is->task->unit_idx == 0) {
         return ox_embed_backward(&run, grads, dx);
     }
-    return ox_block_backward(&run, lease(is, OX_USE_JOINED).ptr, grads, lease(is, OX_USE_X).ptr, dx);
+    return ox_block_backward(&run, weights(is), grads, lease(is, OX_USE_X).ptr, dx);
 }
 
 static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done) {

@@ -13,6 +13,8 @@
 extern "C" {
 #endif
 
+enum ox_device_kind { OX_DEVICE_CPU, OX_DEVICE_CUDA };
+
 struct ox_device;
 
 /* `bytes` at source to target; both stay valid until the mark is done. */

@@ -2,7 +2,6 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "kernels/ops.h"
 
 enum {
     HELD_MAX = 16 * 1024 * 1024, /* floats */
@@ -36,10 +35,6 @@ struct ox_head_walk ox_head_walk_of(uint32_t rows, uint32_t vocab) {
     return walk;
 }
 
-bool ox_ops_head_holds_logits(uint32_t rows, uint32_t vocab) {
-    return ox_head_walk_of(rows, vocab).held;
-}
-
 static uint64_t weight_len(const struct ox_head_walk *walk, uint32_t hidden) {
     return ox_align_up((uint64_t)walk->tile_vocab * hidden, PART_GRAIN);
 }
@@ -48,8 +43,7 @@ static uint64_t state_len(uint32_t rows) {
     return ox_align_up(rows, PART_GRAIN);
 }
 
-uint64_t ox_ops_head_scratch_bytes(uint32_t rows, uint32_t hidden, uint32_t vocab, uint32_t threads) {
-    (void)threads;
+uint64_t ox_head_scratch_bytes(uint32_t rows, uint32_t hidden, uint32_t vocab) {
     const struct ox_head_walk walk = ox_head_walk_of(rows, vocab);
     const uint64_t state_bytes = state_len(rows) * (sizeof(double) + 2 * sizeof(float));
     const uint64_t logits_len = walk.tile_rows * walk.logit_stride;

@@ -29,6 +29,7 @@ struct ox_head_scratch {
     float *max, *target_logit;
     float *weight, *logits;
 };
+uint64_t ox_head_scratch_bytes(uint32_t rows, uint32_t hidden, uint32_t vocab);
 struct ox_head_scratch ox_head_scratch_at(void *scratch, uint32_t rows, uint32_t hidden, uint32_t vocab);
 
 #ifdef __cplusplus

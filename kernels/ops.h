@@ -1,7 +1,10 @@
 /* The operations of a transformer, one argument struct each. An operation is queued on a lane of
  * its device; its arguments are copied, what they point to stays untouched until the lane is past
- * it. All tensors are row-major float32 unless a name says otherwise; `rows` are tokens of one
- * micro-batch, batch * seq, sequence by sequence.
+ * it. All tensors are row-major; `rows` are tokens of one micro-batch, batch * seq, sequence by sequence.
+ *
+ * A tensor given as void is made of the operation's `real`: activations, weights as compute uses them, and gradients
+ * that go backward. Sums are taken in float32 whatever that is, and gradients of weights, statistics of rows, angles
+ * and logits are float32. The CPU device knows OX_REAL_F32 alone.
  *
  * Same bits: an operation's result depends on its inputs, shapes and the device's thread count, never
  * on addresses or on what else runs. Gradients of weights are added to (`+=`), in call order. */
@@ -21,6 +24,18 @@ enum ox_norm_kind { OX_NORM_RMS, OX_NORM_LAYER };
 enum ox_act_kind { OX_ACT_SWIGLU, OX_ACT_GELU_TANH };
 /* How a weight matrix lies: [out, in] as torch.nn.Linear, or [in, out] as GPT-2's Conv1D. */
 enum ox_weight_layout { OX_WEIGHT_OUT_IN, OX_WEIGHT_IN_OUT };
+
+enum ox_real { OX_REAL_F32, OX_REAL_BF16 };
+static inline uint32_t ox_real_bytes(enum ox_real real) {
+    return real == OX_REAL_F32 ? 4 : 2;
+}
+
+/* What computes, as far as sizes and bits depend on it. */
+struct ox_compute {
+    enum ox_device_kind device;
+    enum ox_real real;
+    uint32_t threads; /* of the CPU device's compute lane; a GPU has none to name */
+};
 
 struct ox_op_zero {
     void *target;
@@ -52,120 +67,132 @@ struct ox_op_bf16_pack {
 
 /* out[r] = table[ids[r]] + (positions table)[positions[r]]. Tables come as planes, lo may be NULL. */
 struct ox_op_embed_forward {
-    float *out;                       /* (rows, hidden) */
+    void *out;                        /* (rows, hidden) */
     const uint16_t *table_hi, *table_lo; /* (vocab, hidden) */
     const uint16_t *pos_hi, *pos_lo;  /* (contexts, hidden), or NULL: no learned positions */
     const int32_t *ids;               /* (rows), each in [0, vocab) */
     const int32_t *positions;         /* (rows) */
     uint32_t rows, hidden;
+    enum ox_real real;
 };
 
 /* dtable[ids[r]] += dout[r] and dpos[positions[r]] += dout[r], for r ascending per element. */
 struct ox_op_embed_backward {
     float *dtable; /* (vocab, hidden) */
     float *dpos;   /* (contexts, hidden) or NULL */
-    const float *dout;
+    const void *dout;
     const int32_t *ids, *positions;
     uint32_t rows, hidden;
+    enum ox_real real;
 };
 
 /* rms: out = in * rstd * gain, rstd = 1/sqrt(mean(in^2) + eps)            (Zhang & Sennrich 2019)
  * layer: out = (in - mean) * rstd * gain + bias                           (Ba et al. 2016)
- * `in_stride` and `out_stride` count floats between rows; 0 means cols. */
+ * `in_stride` and `out_stride` count elements between rows; 0 means cols. */
 struct ox_op_norm_forward {
-    float *out;
+    void *out;
     float *mean; /* (rows), layer only, else NULL */
     float *rstd; /* (rows) */
-    const float *in;
-    const float *gain; /* (cols) */
-    const float *bias; /* (cols) or NULL */
+    const void *in;
+    const void *gain; /* (cols) */
+    const void *bias; /* (cols) or NULL */
     uint32_t rows, cols;
     uint32_t in_stride, out_stride;
     float eps;
     enum ox_norm_kind kind;
+    enum ox_real real;
 };
 
 /* din = [residual +] d(norm)/d(in) * dout; dgain += ..., dbias += ... . din may alias dout or
  * residual. The sums over rows are taken in a fixed order. */
 struct ox_op_norm_backward {
-    float *din;            /* (rows, cols) */
-    const float *residual; /* (rows, cols) or NULL */
-    float *dgain;          /* (cols), added to */
-    float *dbias;          /* (cols) or NULL, added to */
-    const float *dout, *in;
-    const float *gain, *mean, *rstd;
-    float *scratch; /* ox_ops_norm_scratch_bytes(cols) */
+    void *din;            /* (rows, cols) */
+    const void *residual; /* (rows, cols) or NULL */
+    float *dgain;         /* (cols), added to */
+    float *dbias;         /* (cols) or NULL, added to */
+    const void *dout, *in, *gain;
+    const float *mean, *rstd;
+    void *scratch; /* ox_ops_norm_scratch_bytes(cols) */
     uint32_t rows, cols;
     enum ox_norm_kind kind;
+    enum ox_real real;
 };
 
 /* Root-mean-square norm, as above, of each of `heads` consecutive heads of every row, in place and by one
  * gain: of queries and keys before they are rotated (Henry et al., arXiv 2010.04245, name the idea). */
 struct ox_op_head_norm_forward {
-    float *inout;      /* (rows, row_stride): heads * head_dim floats are touched per row */
-    float *saved;      /* (rows, heads, head_dim): what they were, kept for backward; or NULL */
-    float *rstd;       /* (rows, heads) */
-    const float *gain; /* (head_dim) */
+    void *inout;      /* (rows, row_stride): heads * head_dim elements are touched per row */
+    void *saved;      /* (rows, heads, head_dim): what they were, kept for backward; or NULL */
+    float *rstd;      /* (rows, heads) */
+    const void *gain; /* (head_dim) */
     uint32_t rows, row_stride, heads, head_dim;
     float eps;
+    enum ox_real real;
 };
 
 /* In place from the gradient of the normed heads to that of the heads before; dgain += ... in a fixed order. */
 struct ox_op_head_norm_backward {
-    float *dinout; /* (rows, row_stride), as inout */
-    float *dgain;  /* (head_dim), added to */
-    const float *saved, *rstd, *gain;
-    float *scratch; /* ox_ops_norm_scratch_bytes(head_dim) */
+    void *dinout; /* (rows, row_stride), as inout */
+    float *dgain; /* (head_dim), added to */
+    const void *saved, *gain;
+    const float *rstd;
+    void *scratch; /* ox_ops_norm_scratch_bytes(head_dim) */
     uint32_t rows, row_stride, heads, head_dim;
+    enum ox_real real;
 };
 
 /* out = [residual +] in * W^T [+ bias]; out may alias residual. */
 struct ox_op_linear_forward {
-    float *out;         /* (rows, out_count) */
-    const float *in;    /* (rows, in_count) */
-    const float *weight;
-    const float *bias;     /* (out_count) or NULL */
-    const float *residual; /* (rows, out_count) or NULL */
+    void *out;      /* (rows, out_count) */
+    const void *in; /* (rows, in_count) */
+    const void *weight;
+    const void *bias;     /* (out_count) or NULL */
+    const void *residual; /* (rows, out_count) or NULL */
     uint32_t rows, in_count, out_count;
     enum ox_weight_layout layout;
+    enum ox_real real;
 };
 
 /* din = dout * W (din == NULL: not wanted); dweight += dout^T * in; dbias += column sums of dout. */
 struct ox_op_linear_backward {
-    float *din;     /* (rows, in_count) or NULL */
+    void *din;      /* (rows, in_count) or NULL */
     float *dweight; /* as weight, added to */
     float *dbias;   /* (out_count) or NULL, added to */
-    const float *dout, *in, *weight;
+    const void *dout, *in, *weight;
     uint32_t rows, in_count, out_count;
     enum ox_weight_layout layout;
+    enum ox_real real;
 };
 
 /* Rotary embedding in place on `heads` consecutive heads of every row: the pair (i, i + d/2) of each
  * head is rotated by angle[positions[r]][i]; `inverse` rotates back, which is the backward pass.
  * Su et al., arXiv 2104.09864, in the half-split form of Hugging Face. */
 struct ox_op_rope {
-    float *qk;               /* (rows, row_stride): heads * head_dim floats are touched per row */
+    void *qk;                /* (rows, row_stride): heads * head_dim elements are touched per row */
     const float *cos_table;  /* (contexts, head_dim / 2) */
     const float *sin_table;
     const int32_t *positions; /* (rows) */
     uint32_t rows, row_stride, heads, head_dim;
     bool inverse;
+    enum ox_real real;
 };
 
 /* swiglu: in = (rows, 2 * width) as [gate | up], out = silu(gate) * up     (Shazeer, 2002.05202)
  * gelu:   in = (rows, width), out = gelu(in), tanh form ("gelu_new") */
 struct ox_op_act_forward {
-    float *out;
-    const float *in;
+    void *out;
+    const void *in;
     uint32_t rows, width;
     enum ox_act_kind kind;
+    enum ox_real real;
 };
 /* din may alias in. */
 struct ox_op_act_backward {
-    float *din;
-    const float *dout, *in;
+    void *din;
+    const void *dout, *in;
     uint32_t rows, width;
     enum ox_act_kind kind;
+    enum ox_real real;
 };
 
 /* Causal attention with grouped query heads: query head h reads key/value head h / (heads/kv_heads).
@@ -182,19 +209,22 @@ struct ox_attention_shape {
     float scale;     /* of the scores: 1/sqrt(head_dim) */
 };
 struct ox_op_attention_forward {
-    float *out;       /* (rows, heads * head_dim) */
-    float *lse;       /* (batch, heads, seq): log of the sum of exponentials, kept for backward */
-    const float *qkv; /* (rows, (heads + 2 * kv_heads) * head_dim) */
+    void *out;       /* (rows, heads * head_dim) */
+    float *lse;      /* (batch, heads, seq): log of the sum of exponentials, kept for backward */
+    const void *qkv; /* (rows, (heads + 2 * kv_heads) * head_dim) */
     const int32_t *positions; /* (rows) or NULL */
-    float *scratch;   /* ox_ops_attention_scratch_bytes() */
+    void *scratch;   /* ox_ops_attention_scratch_bytes() */
     struct ox_attention_shape shape;
+    enum ox_real real;
 };
 struct ox_op_attention_backward {
-    float *dqkv; /* as qkv; overwritten */
-    const float *dout, *qkv, *out, *lse;
+    void *dqkv; /* as qkv; overwritten */
+    const void *dout, *qkv, *out;
+    const float *lse;
     const int32_t *positions; /* as in forward */
-    float *scratch;
+    void *scratch;
     struct ox_attention_shape shape;
+    enum ox_real real;
 };
 
 /* Causal attention of new rows of one sequence, for generating text: row i stands at place cached + i and sees the
@@ -202,13 +232,14 @@ struct ox_op_attention_backward {
  * first, so that afterwards rows [0, cached + rows) of it are there. How a text is cut into calls changes rounding
  * alone. */
 struct ox_op_attention_cached {
-    float *out;           /* (rows, heads * head_dim) */
-    const float *qkv;     /* (rows, (heads + 2 * kv_heads) * head_dim): q | k | v of each row, rotated */
-    float *keys, *values; /* (cached + rows or more, kv_heads * head_dim) */
-    float *scratch;       /* ox_ops_attention_cached_scratch_bytes() */
+    void *out;           /* (rows, heads * head_dim) */
+    const void *qkv;     /* (rows, (heads + 2 * kv_heads) * head_dim): q | k | v of each row, rotated */
+    void *keys, *values; /* (cached + rows or more, kv_heads * head_dim) */
+    void *scratch;       /* ox_ops_attention_cached_scratch_bytes() */
     uint32_t rows, cached, heads, kv_heads, head_dim;
     uint32_t window; /* 0: none */
     float scale;
+    enum ox_real real;
 };
 
 /* The head: logits = in * W^T, cross-entropy against targets, and its gradients, fused, walked in
@@ -220,15 +251,16 @@ struct ox_op_attention_cached {
 struct ox_op_head {
     double *loss_sum; /* (1), added to, rows in ascending order */
     float *row_nll;   /* (rows) or NULL: each row's loss, 0 where not counted */
-    float *din;       /* (rows, hidden) or NULL */
+    void *din;        /* (rows, hidden) or NULL */
     float *dweight;   /* (vocab, hidden); used when din != NULL */
-    const float *in;  /* (rows, hidden) */
-    const uint16_t *weight_hi, *weight_lo; /* (vocab, hidden) planes; lo may be NULL */
+    const void *in;   /* (rows, hidden) */
+    const uint16_t *weight_hi, *weight_lo; /* (vocab, hidden) planes; lo may be NULL, and is with bfloat16 */
     const int32_t *targets;                /* (rows) */
     float *logits; /* (rows, vocab) or NULL; for evaluation and tests only */
     void *scratch; /* ox_ops_head_scratch_bytes() */
     uint32_t rows, hidden, vocab;
     float loss_scale;
+    enum ox_real real;
 };
 
 /* Tables for ox_op_rope: angle(p, i) = p * inv_freq[i], computed in double. */
@@ -311,18 +343,19 @@ typedef void ox_ops_cpu_fn(struct ox_pool *pool, const void *args);
 enum { OX_OPS_CPU_ARGS_BYTES = 224 };
 OX_MUST enum ox_status ox_ops_cpu_submit(struct ox_lane *lane, ox_ops_cpu_fn *run, const void *args, size_t bytes);
 
-/* Scratch an operation needs, in bytes, a function of shapes and device threads alone. */
-uint64_t ox_ops_norm_scratch_bytes(uint32_t cols, uint32_t threads);
-uint64_t ox_ops_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads);
+/* Scratch an operation needs, in bytes: functions of shapes and of what computes, which need no device. */
+uint64_t ox_ops_norm_scratch_bytes(const struct ox_compute *compute, uint32_t cols);
+uint64_t ox_ops_attention_scratch_bytes(const struct ox_compute *compute, const struct ox_attention_shape *shape);
 /* Of rows, cached, heads and head_dim; it never falls when rows or cached grow, so that the most of a run serves all
  * of its calls. */
-uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);
-uint64_t ox_ops_head_scratch_bytes(uint32_t rows, uint32_t hidden, uint32_t vocab, uint32_t threads);
+uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_compute *compute,
+                                               const struct ox_op_attention_cached *op);
+uint64_t ox_ops_head_scratch_bytes(const struct ox_compute *compute, uint32_t rows, uint32_t hidden, uint32_t vocab);
 
 /* For predictions. Pairs of a query and a key whose score is computed, those included that a block computes and
  * hides; and whether the head computes its logits once for loss and gradients, or twice. */
-uint64_t ox_ops_attention_pairs(const struct ox_attention_shape *shape);
-bool ox_ops_head_holds_logits(uint32_t rows, uint32_t vocab);
+uint64_t ox_ops_attention_pairs(const struct ox_compute *compute, const struct ox_attention_shape *shape);
+bool ox_ops_head_holds_logits(const struct ox_compute *compute, uint32_t rows, uint32_t vocab);
 
 /* Seconds spent per group of operations since the last call, for reports; CPU device only. */
 enum ox_op_group {

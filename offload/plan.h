@@ -34,7 +34,7 @@ enum ox_task_kind {
     OX_TASK_BATCH,        /* h2d: tokens of a micro-batch                                */
     OX_TASK_READ,         /* nvme.read: planes of a unit                                 */
     OX_TASK_UPLOAD,       /* h2d: planes of a unit                                       */
-    OX_TASK_JOIN,         /* compute: fp32 weights from planes                           */
+    OX_TASK_JOIN,         /* compute: fp32 weights from planes, where the device joins   */
     OX_TASK_FORWARD,      /* compute: a unit, one micro-batch                            */
     OX_TASK_HEAD,         /* compute: final norm, head, loss, and in training their backward */
     OX_TASK_BACKWARD,     /* compute: a unit, one micro-batch, from its checkpoint or from what forward kept */
@@ -155,6 +155,7 @@ struct ox_plan_model {
     uint64_t work_kept_forward_bytes, work_kept_backward_bytes; /* beside it, of one that does */
     uint64_t work_head_bytes, work_head_eval_bytes;
     bool fp32;       /* compute type: the lo plane travels too */
+    bool joins;      /* blocks compute with float32 weights, made of their planes; else with hi as it is */
     bool grad_bf16;  /* how a finished gradient leaves the device */
     bool eval_only;  /* no state, no gradients: there are EVAL plans alone */
 };

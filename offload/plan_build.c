@@ -171,12 +171,25 @@ static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint3
 }
 
 static uint32_t join_weights(struct ox_builder *b, const struct stage *stage) {
+    if (!b->in->model.joins) {
+        return OX_NONE;
+    }
     const uint32_t joined = new_buf(b, OX_BUF_JOINED, b->compute, unit_elems(b, stage->unit_idx) * 4,
                                     stage->unit_idx);
     struct ox_task *const task = new_task(b, OX_TASK_JOIN, OX_LANE_COMPUTE, stage->unit_idx, OX_NONE);
     reads_planes(b, task, stage->unit_idx, b->scratch->weights_at[stage->idx], false);
     writes(task, joined, OX_USE_JOINED);
     return joined;
+}
+
+/* A block's weights as its passes read them. */
+static void reads_weights(const struct ox_builder *b, struct ox_task *task, const struct stage *stage,
+                          uint32_t joined) {
+    if (joined == OX_NONE) {
+        reads_planes(b, task, stage->unit_idx, b->scratch->weights_at[stage->idx], false);
+    } else {
+        reads(task, joined, OX_USE_JOINED);
+    }
 }
 
 /* ---- activation checkpoints ------------------------------------------------------------------- */
@@ -431,7 +444,7 @@ static void run_forward(struct ox_builder *b, const struct stage *stage) {
         const uint32_t y = new_buf(b, OX_BUF_ACT, b->compute, model->act_bytes, stage->unit_idx);
         struct ox_task *const task = new_task(b, OX_TASK_FORWARD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
         if (is_block) {
-            reads(task, joined, OX_USE_JOINED);
+            reads_weights(b, task, stage, joined);
             reads(task, s->x[mb_idx], OX_USE_X);
             writes(task, work, OX_USE_WORK);
             reads(task, b->plan->const_buf, OX_USE_CONST);
@@ -504,7 +517,7 @@ static void run_backward(struct ox_builder *b, const struct stage *stage) {
         }
         struct ox_task *const task = new_task(b, OX_TASK_BACKWARD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
         if (is_block) {
-            reads(task, joined, OX_USE_JOINED);
+            reads_weights(b, task, stage, joined);
             reads(task, x, OX_USE_X);
             writes(task, work, OX_USE_WORK);
             reads(task, b->plan->const_buf, OX_USE_CONST);
@@ -589,6 +602,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     OX_ASSERT(input->placement.kept_units <= plan->unit_count - 2 &&
               (input->placement.kept_units == 0 || input->model.kept_bytes > 0));
     /* fp32 compute joins hi with a lo of 16 bits, which it finds at the front of the state. */
+    OX_ASSERT(!input->model.fp32 || input->model.joins);
     OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS);
     plan->kind = kind;
     plan->task_count = plan->buf_count = 0;

@@ -85,6 +85,9 @@ static void follow(struct meaning *m) {
     const uint32_t unit_idx = m->task->unit_idx;
     switch ((enum ox_task_kind)m->task->kind) {
     case OX_TASK_JOIN:
+        if (!m->in->model.joins) {
+            object(m, "joins what nobody reads");
+        }
         wants_planes(m, unit_idx, false);
         makes(m, OX_USE_JOINED, tier, of(JOINED, unit_idx, 0));
         break;

@@ -15,13 +15,22 @@ static void uses_up_kept(struct meaning *m, uint32_t unit_idx) {
     m->held[use->buf_idx] = of(NOTHING, 0, 0);
 }
 
+/* As a block computes with them. */
+static void wants_weights(struct meaning *m, uint32_t unit_idx) {
+    if (m->in->model.joins) {
+        wants(m, OX_USE_JOINED, compute_tier(m), of(JOINED, unit_idx, 0));
+    } else {
+        wants_planes(m, unit_idx, false);
+    }
+}
+
 void ox_meaning_forward(struct meaning *m, uint32_t unit_idx) {
     const struct ox_plan_model *const model = &m->in->model;
     const enum ox_tier tier = compute_tier(m);
     if (unit_idx == 0) {
         wants_planes(m, 0, false);
     } else {
-        wants(m, OX_USE_JOINED, tier, of(JOINED, unit_idx, 0));
+        wants_weights(m, unit_idx);
         wants(m, OX_USE_X, tier, of(ACT, unit_idx, m->task->mb_idx));
         needs_room(m, keeps(m, unit_idx) ? model->work_kept_forward_bytes : model->work_forward_bytes, true);
     }
@@ -65,7 +74,7 @@ void ox_meaning_backward(struct meaning *m, uint32_t unit_idx) {
     const enum ox_tier tier = compute_tier(m);
     const uint32_t mb_idx = m->task->mb_idx;
     if (unit_idx > 0) {
-        wants(m, OX_USE_JOINED, tier, of(JOINED, unit_idx, 0));
+        wants_weights(m, unit_idx);
         wants(m, OX_USE_X, tier, of(ACT, unit_idx, mb_idx));
         needs_room(m, keeps(m, unit_idx) ? model->work_kept_backward_bytes : model->work_backward_bytes, true);
     }

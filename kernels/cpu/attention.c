@@ -47,11 +47,11 @@ static size_t work_len(uint32_t key_count) {
     return 2 * QUERIES * keys + 2 * QUERIES;
 }
 
-uint64_t ox_ops_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads) {
+uint64_t ox_cpu_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads) {
     return (uint64_t)threads * work_len(shape->seq) * sizeof(float);
 }
 
-uint64_t ox_ops_attention_pairs(const struct ox_attention_shape *shape) {
+uint64_t ox_cpu_attention_pairs(const struct ox_attention_shape *shape) {
     uint64_t pairs = 0;
     for (uint32_t query = 0; query < shape->seq; query += QUERIES) {
         const uint32_t count = min_u32(QUERIES, shape->seq - query);

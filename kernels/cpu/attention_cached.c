@@ -23,10 +23,10 @@ static void append_item(void *context, uint32_t item, uint32_t thread) {
     const size_t q_len = (size_t)op->heads * op->head_dim, len = kv_len(op);
     const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * COPY_ROWS);
     for (uint32_t row = item * COPY_ROWS; row < end; row++) {
-        const float *const key = op->qkv + row * (q_len + 2 * len) + q_len;
+        const float *const key = ox_cpu_from(op->qkv, row * (q_len + 2 * len) + q_len);
         const size_t to = ((size_t)op->cached + row) * len;
-        memcpy(op->keys + to, key, len * sizeof *key);
-        memcpy(op->values + to, key + len, len * sizeof *key);
+        memcpy(ox_cpu_at(op->keys, to), key, len * sizeof *key);
+        memcpy(ox_cpu_at(op->values, to), key + len, len * sizeof *key);
     }
 }
 
@@ -59,12 +59,12 @@ static uint32_t span_count(uint32_t keys, uint32_t threads) {
     return (uint32_t)ox_min_u64(ox_div_up(keys, SPAN_LEAST), (uint64_t)threads * SPANS_PER_THREAD);
 }
 
-uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads) {
+uint64_t ox_cpu_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads) {
     const uint32_t keys = op->cached + op->rows;
     const struct ox_attention_shape whole = {.seq = keys};
     const uint64_t one =
         ((uint64_t)threads * scores_len(op) + span_count(keys, threads) * partial_len(op)) * sizeof(float);
-    return ox_max_u64(one, ox_ops_attention_scratch_bytes(&whole, threads));
+    return ox_max_u64(one, ox_cpu_attention_scratch_bytes(&whole, threads));
 }
 
 static struct partial partial_of(const struct row *job, uint32_t span) {
@@ -81,10 +81,10 @@ static void add_block(const struct row *job, const struct partial *to, float *sc
     const size_t dim = op->head_dim, len = kv_len(op);
     const uint32_t group = op->heads / op->kv_heads;
     for (uint32_t i = 0; i < count; i++) {
-        const float *const key = op->keys + ((size_t)first + i) * len;
+        const float *const key = ox_cpu_from(op->keys, ((size_t)first + i) * len);
         for (uint32_t head = 0; head < op->heads; head++) {
             scores[head * SCORE_STRIDE + i] =
-                op->scale * job->vector->dot(op->qkv + head * dim, key + head / group * dim, dim);
+                op->scale * job->vector->dot(ox_cpu_from(op->qkv, head * dim), key + head / group * dim, dim);
         }
     }
     for (uint32_t head = 0; head < op->heads; head++) {
@@ -96,7 +96,7 @@ static void add_block(const struct row *job, const struct partial *to, float *sc
                                                                  .out_len = op->head_dim});
     }
     for (uint32_t i = 0; i < count; i++) {
-        const float *const value = op->values + ((size_t)first + i) * len;
+        const float *const value = ox_cpu_from(op->values, ((size_t)first + i) * len);
         for (uint32_t head = 0; head < op->heads; head++) {
             job->vector->add_scaled(to->out + head * dim, value + head / group * dim,
                                     scores[head * SCORE_STRIDE + i], dim);
@@ -121,7 +121,7 @@ static void span_item(void *context, uint32_t item, uint32_t thread) {
 static void join_spans(const struct row *job) {
     const struct ox_op_attention_cached *const op = job->op;
     for (uint32_t head = 0; head < op->heads; head++) {
-        float *const out = op->out + (size_t)head * op->head_dim;
+        float *const out = ox_cpu_at(op->out, (size_t)head * op->head_dim);
         float top = -INFINITY, sum = 0.0f;
         for (uint32_t span = 0; span < job->span_count; span++) {
             top = fmaxf(top, partial_of(job, span).max[head]);
@@ -143,7 +143,7 @@ static void run_row(const struct ox_cpu *cpu, const struct ox_op_attention_cache
     job.begin = op->window == 0 || place < op->window ? 0 : place - op->window + 1;
     job.count = place + 1 - job.begin;
     job.span_count = span_count(job.count, threads);
-    job.partials = op->scratch + threads * scores_len(op);
+    job.partials = ox_cpu_at(op->scratch, threads * scores_len(op));
     ox_cpu_items(cpu->pool, job.span_count, span_item, &job);
     join_spans(&job);
 }

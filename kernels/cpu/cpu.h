@@ -26,6 +26,14 @@ struct ox_cpu_device {
     struct ox_ops_seconds seconds;
 };
 
+/* A tensor of the operation's `real` from element `at` on: float32 here, always. */
+static inline float *ox_cpu_at(void *tensor, size_t at) {
+    return (float *)tensor + at;
+}
+static inline const float *ox_cpu_from(const void *tensor, size_t at) {
+    return (const float *)tensor + at;
+}
+
 /* `args` is the argument struct that the name says. */
 typedef void ox_cpu_fn(const struct ox_cpu *cpu, const void *args);
 ox_cpu_fn ox_cpu_zero, ox_cpu_planes_join, ox_cpu_add, ox_cpu_bf16_pack;
@@ -37,6 +45,12 @@ ox_cpu_fn ox_cpu_rope, ox_cpu_rope_table;
 ox_cpu_fn ox_cpu_act_forward, ox_cpu_act_backward;
 ox_cpu_fn ox_cpu_attention_forward, ox_cpu_attention_backward, ox_cpu_attention_cached;
 ox_cpu_fn ox_cpu_head;
+
+/* What this device says to the sizes of ops.h. */
+uint64_t ox_cpu_norm_scratch_bytes(uint32_t cols, uint32_t threads);
+uint64_t ox_cpu_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads);
+uint64_t ox_cpu_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);
+uint64_t ox_cpu_attention_pairs(const struct ox_attention_shape *shape);
 
 /* Work that falls into items which do not touch each other: threads take the next item when they are
  * free, so that a thread held up elsewhere does not hold up the rest. Which thread runs an item must

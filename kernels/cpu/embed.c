@@ -23,7 +23,7 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
     const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
     float buffer[BUFFER];
     for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
-        float *const out = op->out + (size_t)row * op->hidden;
+        float *const out = ox_cpu_at(op->out, (size_t)row * op->hidden);
         const uint64_t word = (uint64_t)op->ids[row] * op->hidden;
         join_row(job->vector, out, op->table_hi, op->table_lo,
                  (struct ox_range){.begin = word, .end = word + op->hidden});
@@ -56,7 +56,7 @@ static void backward_share(void *context, uint32_t idx, uint32_t count) {
         return;
     }
     for (uint32_t row = 0; row < op->rows; row++) {
-        const float *const dout = op->dout + (size_t)row * op->hidden + cols.begin;
+        const float *const dout = ox_cpu_from(op->dout, (size_t)row * op->hidden + cols.begin);
         float *const word = op->dtable + (size_t)op->ids[row] * op->hidden + cols.begin;
         job->vector->add(word, word, dout, width);
         if (op->dpos != NULL) {

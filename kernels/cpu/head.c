@@ -40,7 +40,7 @@ static void compute_logits(struct job *job) {
     const struct ox_op_head *const op = job->op;
     ox_cpu_gemm(job->cpu, &(struct ox_gemm){
                               .c = job->tile,
-                              .a = op->in + (size_t)job->row * op->hidden,
+                              .a = ox_cpu_from(op->in, (size_t)job->row * op->hidden),
                               .b = job->scratch.weight,
                               .m = job->row_count,
                               .n = job->vocab_count,
@@ -112,7 +112,7 @@ static void add_gradients(struct job *job) {
     const struct ox_op_head *const op = job->op;
     const size_t first = (size_t)job->row * op->hidden;
     ox_cpu_gemm(job->cpu, &(struct ox_gemm){
-                              .c = op->din + first,
+                              .c = ox_cpu_at(op->din, first),
                               .a = job->tile,
                               .b = job->scratch.weight,
                               .m = job->row_count,
@@ -126,7 +126,7 @@ static void add_gradients(struct job *job) {
     ox_cpu_gemm(job->cpu, &(struct ox_gemm){
                               .c = op->dweight + (size_t)job->vocab * op->hidden,
                               .a = job->tile,
-                              .b = op->in + first,
+                              .b = ox_cpu_from(op->in, first),
                               .m = job->vocab_count,
                               .n = op->hidden,
                               .k = job->row_count,

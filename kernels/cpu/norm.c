@@ -21,10 +21,10 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
     const float per_col = 1.0f / (float)op->cols;
     const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
     for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
-        const float *const in = op->in + row * in_stride;
+        const float *const in = ox_cpu_from(op->in, row * in_stride);
         const float mean = op->kind == OX_NORM_LAYER ? job->vector->sum(in, op->cols) * per_col : 0.0f;
         const float rstd = 1.0f / sqrtf(job->vector->square_sum(in, mean, op->cols) * per_col + op->eps);
-        job->vector->norm(&(struct ox_vector_norm){.out = op->out + row * out_stride,
+        job->vector->norm(&(struct ox_vector_norm){.out = ox_cpu_at(op->out, row * out_stride),
                                                    .in = in,
                                                    .gain = op->gain,
                                                    .bias = op->bias,
@@ -49,7 +49,7 @@ static size_t partial_len(uint32_t cols) {
     return ox_align_up(2 * (uint64_t)cols, OX_CPU_GRAIN);
 }
 
-uint64_t ox_ops_norm_scratch_bytes(uint32_t cols, uint32_t threads) {
+uint64_t ox_cpu_norm_scratch_bytes(uint32_t cols, uint32_t threads) {
     return (uint64_t)threads * partial_len(cols) * sizeof(float);
 }
 
@@ -57,17 +57,17 @@ static void backward_share(void *context, uint32_t idx, uint32_t count) {
     const struct norm *const job = context;
     const struct ox_op_norm_backward *const op = job->op;
     const struct ox_range rows = ox_pool_range(op->rows, 1, idx, count);
-    float *const partial = op->scratch + idx * partial_len(op->cols);
+    float *const partial = ox_cpu_at(op->scratch, idx * partial_len(op->cols));
     memset(partial, 0, 2 * (size_t)op->cols * sizeof(float));
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         const size_t at = row * op->cols;
         struct ox_vector_norm_back back = {
-            .din = op->din + at,
-            .residual = op->residual == NULL ? NULL : op->residual + at,
+            .din = ox_cpu_at(op->din, at),
+            .residual = op->residual == NULL ? NULL : ox_cpu_from(op->residual, at),
             .dgain = partial,
             .dbias = op->dbias == NULL ? NULL : partial + op->cols,
-            .dout = op->dout + at,
-            .in = op->in + at,
+            .dout = ox_cpu_from(op->dout, at),
+            .in = ox_cpu_from(op->in, at),
             .gain = op->gain,
             .mean = op->kind == OX_NORM_LAYER ? op->mean[row] : 0.0f,
             .rstd = op->rstd[row],
@@ -84,7 +84,7 @@ static void reduce_share(void *context, uint32_t idx, uint32_t count) {
     const struct ox_range cols = ox_pool_range(op->cols, OX_CPU_GRAIN, idx, count);
     const size_t width = cols.end - cols.begin;
     for (uint32_t thread = 0; thread < job->threads; thread++) {
-        const float *const partial = op->scratch + thread * partial_len(op->cols) + cols.begin;
+        const float *const partial = ox_cpu_from(op->scratch, thread * partial_len(op->cols) + cols.begin);
         job->vector->add(op->dgain + cols.begin, op->dgain + cols.begin, partial, width);
         if (op->dbias != NULL) {
             job->vector->add(op->dbias + cols.begin, op->dbias + cols.begin, partial + op->cols, width);
@@ -108,9 +108,9 @@ static void head_forward_item(void *context, uint32_t item, uint32_t thread) {
     const float per_col = 1.0f / (float)op->head_dim;
     const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
     for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
-        float *const inout = op->inout + (size_t)row * op->row_stride;
+        float *const inout = ox_cpu_at(op->inout, (size_t)row * op->row_stride);
         if (op->saved != NULL) {
-            memcpy(op->saved + row * width, inout, width * sizeof(float));
+            memcpy(ox_cpu_at(op->saved, row * width), inout, width * sizeof(float));
         }
         for (uint32_t head = 0; head < op->heads; head++) {
             float *const at = inout + (size_t)head * op->head_dim;
@@ -132,17 +132,17 @@ static void head_backward_share(void *context, uint32_t idx, uint32_t count) {
     const struct norm *const job = context;
     const struct ox_op_head_norm_backward *const op = job->op;
     const struct ox_range rows = ox_pool_range(op->rows, 1, idx, count);
-    float *const partial = op->scratch + idx * partial_len(op->head_dim);
+    float *const partial = ox_cpu_at(op->scratch, idx * partial_len(op->head_dim));
     memset(partial, 0, op->head_dim * sizeof(float));
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         for (uint32_t head = 0; head < op->heads; head++) {
             const size_t nth = row * op->heads + head;
-            float *const at = op->dinout + row * op->row_stride + (size_t)head * op->head_dim;
+            float *const at = ox_cpu_at(op->dinout, row * op->row_stride + (size_t)head * op->head_dim);
             struct ox_vector_norm_back back = {
                 .din = at,
                 .dgain = partial,
                 .dout = at,
-                .in = op->saved + nth * op->head_dim,
+                .in = ox_cpu_from(op->saved, nth * op->head_dim),
                 .gain = op->gain,
                 .rstd = op->rstd[nth],
             };
@@ -157,7 +157,7 @@ void ox_cpu_head_norm_backward(const struct ox_cpu *cpu, const void *args) {
     struct norm job = {.vector = cpu->vector, .op = op};
     ox_pool_run(cpu->pool, head_backward_share, &job);
     for (uint32_t thread = 0; thread < ox_pool_size(cpu->pool); thread++) { /* few enough to add on one thread */
-        const float *const partial = op->scratch + thread * partial_len(op->head_dim);
+        const float *const partial = ox_cpu_from(op->scratch, thread * partial_len(op->head_dim));
         cpu->vector->add(op->dgain, op->dgain, partial, op->head_dim);
     }
 }

@@ -52,40 +52,49 @@ static enum ox_status bf16_pack(struct ox_lane *lane, const struct ox_op_bf16_pa
 }
 
 static enum ox_status embed_forward(struct ox_lane *lane, const struct ox_op_embed_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return submit(lane, ox_cpu_embed_forward, OX_OPS_OTHER, op, sizeof *op);
 }
 
 static enum ox_status embed_backward(struct ox_lane *lane, const struct ox_op_embed_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return submit(lane, ox_cpu_embed_backward, OX_OPS_OTHER, op, sizeof *op);
 }
 
 static enum ox_status norm_forward(struct ox_lane *lane, const struct ox_op_norm_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return submit(lane, ox_cpu_norm_forward, OX_OPS_NORM, op, sizeof *op);
 }
 
 static enum ox_status norm_backward(struct ox_lane *lane, const struct ox_op_norm_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return submit(lane, ox_cpu_norm_backward, OX_OPS_NORM, op, sizeof *op);
 }
 
 static enum ox_status head_norm_forward(struct ox_lane *lane, const struct ox_op_head_norm_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
     return submit(lane, ox_cpu_head_norm_forward, OX_OPS_NORM, op, sizeof *op);
 }
 
 static enum ox_status head_norm_backward(struct ox_lane *lane, const struct ox_op_head_norm_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
     return submit(lane, ox_cpu_head_norm_backward, OX_OPS_NORM, op, sizeof *op);
 }
 
 static enum ox_status linear_forward(struct ox_lane *lane, const struct ox_op_linear_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return submit(lane, ox_cpu_linear_forward, OX_OPS_MATMUL, op, sizeof *op);
 }
 
 static enum ox_status linear_backward(struct ox_lane *lane, const struct ox_op_linear_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return submit(lane, ox_cpu_linear_backward, OX_OPS_MATMUL, op, sizeof *op);
 }
 
 static enum ox_status rope(struct ox_lane *lane, const struct ox_op_rope *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT(op->head_dim % 2 == 0);
     return submit(lane, ox_cpu_rope, OX_OPS_OTHER, op, sizeof *op);
 }
@@ -97,10 +106,12 @@ static enum ox_status rope_table(struct ox_lane *lane, const struct ox_op_rope_t
 }
 
 static enum ox_status act_forward(struct ox_lane *lane, const struct ox_op_act_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return submit(lane, ox_cpu_act_forward, OX_OPS_ACT, op, sizeof *op);
 }
 
 static enum ox_status act_backward(struct ox_lane *lane, const struct ox_op_act_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return submit(lane, ox_cpu_act_backward, OX_OPS_ACT, op, sizeof *op);
 }
 
@@ -109,22 +120,26 @@ static void check_attention(const struct ox_attention_shape *shape) {
 }
 
 static enum ox_status attention_forward(struct ox_lane *lane, const struct ox_op_attention_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     check_attention(&op->shape);
     return submit(lane, ox_cpu_attention_forward, OX_OPS_ATTENTION, op, sizeof *op);
 }
 
 static enum ox_status attention_backward(struct ox_lane *lane,
                                          const struct ox_op_attention_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     check_attention(&op->shape);
     return submit(lane, ox_cpu_attention_backward, OX_OPS_ATTENTION, op, sizeof *op);
 }
 
 static enum ox_status attention_cached(struct ox_lane *lane, const struct ox_op_attention_cached *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT(op->kv_heads > 0 && op->heads % op->kv_heads == 0 && op->scale > 0.0f && op->rows > 0);
     return submit(lane, ox_cpu_attention_cached, OX_OPS_ATTENTION, op, sizeof *op);
 }
 
 static enum ox_status head(struct ox_lane *lane, const struct ox_op_head *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return submit(lane, ox_cpu_head, OX_OPS_HEAD, op, sizeof *op);
 }
 

@@ -18,7 +18,7 @@ static void rope_item(void *context, uint32_t item, uint32_t thread) {
     for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
         const size_t angles = (size_t)op->positions[row] * (op->head_dim / 2);
         job->vector->rope(&(struct ox_vector_rope){
-            .qk = op->qk + (size_t)row * op->row_stride,
+            .qk = ox_cpu_at(op->qk, (size_t)row * op->row_stride),
             .cos_row = op->cos_table + angles,
             .sin_row = op->sin_table + angles,
             .heads = op->heads,

@@ -216,9 +216,10 @@ static unsigned blocks_for(uint32_t rows) {
 extern "C" ox_status ox_cuda_attention_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_attention_forward *const op = (const ox_op_attention_forward *)given;
     const ox_attention_shape &shape = op->shape;
-    const forward_args<float> args = {shape_of(shape, op->positions), part_of(op->qkv, shape, 0),
-                                      part_of(op->qkv, shape, 1), part_of(op->qkv, shape, 2),
-                                      outputs_of(op->out, shape), op->lse};
+    const float *const qkv = (const float *)op->qkv;
+    const forward_args<float> args = {shape_of(shape, op->positions), part_of(qkv, shape, 0),
+                                      part_of(qkv, shape, 1), part_of(qkv, shape, 2),
+                                      outputs_of((float *)op->out, shape), op->lse};
     const ox_launch_shape launch = {dim3(blocks_for(shape.seq), shape.heads, shape.batch), ATT_WARPS * OX_WARP,
                                     shared_bytes(shape.head_dim, 2, 1)};
     return ox_launch_large(attention_forward_kernel<float>, queue, launch, args);
@@ -227,16 +228,18 @@ extern "C" ox_status ox_cuda_attention_forward(const ox_cuda_queue *queue, const
 extern "C" ox_status ox_cuda_attention_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_attention_backward *const op = (const ox_op_attention_backward *)given;
     const ox_attention_shape &shape = op->shape;
+    const float *const qkv = (const float *)op->qkv;
+    float *const dqkv = (float *)op->dqkv;
     backward_args<float> args = {};
     args.shape = shape_of(shape, op->positions);
-    args.q = part_of(op->qkv, shape, 0);
-    args.k = part_of(op->qkv, shape, 1);
-    args.v = part_of(op->qkv, shape, 2);
-    args.out = outputs_of(op->out, shape);
-    args.dout = outputs_of(op->dout, shape);
-    args.dq = part_of(op->dqkv, shape, 0);
-    args.dk = part_of(op->dqkv, shape, 1);
-    args.dv = part_of(op->dqkv, shape, 2);
+    args.q = part_of(qkv, shape, 0);
+    args.k = part_of(qkv, shape, 1);
+    args.v = part_of(qkv, shape, 2);
+    args.out = outputs_of((const float *)op->out, shape);
+    args.dout = outputs_of((const float *)op->dout, shape);
+    args.dq = part_of(dqkv, shape, 0);
+    args.dk = part_of(dqkv, shape, 1);
+    args.dv = part_of(dqkv, shape, 2);
     args.lse = op->lse;
     const size_t bytes = shared_bytes(shape.head_dim, 2, 2);
     const ox_launch_shape by_query = {dim3(blocks_for(shape.seq), shape.heads, shape.batch), ATT_WARPS * OX_WARP,
@@ -269,13 +272,15 @@ extern "C" ox_status ox_cuda_attention_cached(const ox_cuda_queue *queue, const 
     const ox_op_attention_cached *const op = (const ox_op_attention_cached *)given;
     const uint32_t kv_width = op->kv_heads * op->head_dim, q_width = op->heads * op->head_dim;
     OX_ASSERT(op->head_dim <= ATT_DIM_MAX);
-    const append_args<float> append = {op->qkv, op->keys, op->values, op->cached, op->heads, kv_width, op->head_dim};
+    const float *const qkv = (const float *)op->qkv;
+    float *const keys = (float *)op->keys, *const values = (float *)op->values;
+    const append_args<float> append = {qkv, keys, values, op->cached, op->heads, kv_width, op->head_dim};
     ox_launch(append_kernel<float>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, append);
     const forward_args<float> args = {
         att_shape{op->rows, op->cached + op->rows, op->cached, op->heads, op->kv_heads, op->head_dim, op->window,
                   op->scale, nullptr},
-        head_rows<const float>{op->qkv, 0, q_width + 2 * kv_width}, head_rows<const float>{op->keys, 0, kv_width},
-        head_rows<const float>{op->values, 0, kv_width}, head_rows<float>{op->out, 0, q_width}, nullptr};
+        head_rows<const float>{qkv, 0, q_width + 2 * kv_width}, head_rows<const float>{keys, 0, kv_width},
+        head_rows<const float>{values, 0, kv_width}, head_rows<float>{(float *)op->out, 0, q_width}, nullptr};
     const ox_launch_shape launch = {dim3(blocks_for(op->rows), op->heads, 1), ATT_WARPS * OX_WARP,
                                     shared_bytes(op->head_dim, 2, 1)};
     return ox_launch_large(attention_forward_kernel<float>, queue, launch, args);

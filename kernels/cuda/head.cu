@@ -144,7 +144,7 @@ static ox_status compute_logits(const head_job *job) {
     const uint32_t hidden = job->op->hidden;
     ox_cuda_product product = {};
     product.c = job->tile;
-    product.a = job->op->in + (uint64_t)job->row * hidden;
+    product.a = (const float *)job->op->in + (uint64_t)job->row * hidden;
     product.b = job->scratch.weight;
     product.m = job->row_count;
     product.n = job->vocab_count;
@@ -158,7 +158,7 @@ static ox_status add_gradients(const head_job *job) {
     const ox_op_head *const op = job->op;
     const uint64_t first = (uint64_t)job->row * op->hidden;
     ox_cuda_product din = {};
-    din.c = op->din + first;
+    din.c = (float *)op->din + first;
     din.addend = job->vocab == 0 ? nullptr : din.c;
     din.a = job->tile;
     din.b = job->scratch.weight;
@@ -170,7 +170,7 @@ static ox_status add_gradients(const head_job *job) {
     dweight.c = op->dweight + (uint64_t)job->vocab * op->hidden;
     dweight.addend = dweight.c;
     dweight.a = job->tile;
-    dweight.b = op->in + first;
+    dweight.b = (const float *)op->in + first;
     dweight.m = job->vocab_count;
     dweight.n = dweight.b_stride = dweight.c_stride = op->hidden;
     dweight.k = job->row_count;

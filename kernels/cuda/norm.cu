@@ -194,7 +194,7 @@ template <typename T> static void norm_backward(const ox_cuda_queue *queue, cons
     const bool layer = op->kind == OX_NORM_LAYER;
     const norm_backward_args<T> args = {
         (T *)op->din, (const T *)op->residual, (const T *)op->dout, (const T *)op->in, (const T *)op->gain,
-        layer ? op->mean : nullptr, op->rstd, op->dgain, op->dbias, op->scratch, op->rows, op->cols};
+        layer ? op->mean : nullptr, op->rstd, op->dgain, op->dbias, (float *)op->scratch, op->rows, op->cols};
     const unsigned groups = groups_for(op->rows), stretches = (op->cols + OX_BLOCK_THREADS - 1) / OX_BLOCK_THREADS;
     ox_launch(norm_columns_kernel<T>, queue, ox_launch_shape{dim3(stretches, groups), OX_BLOCK_THREADS, 0}, args);
     ox_launch(add_groups_kernel, queue, ox_launch_shape{stretches, OX_BLOCK_THREADS, 0}, op->dgain, op->dbias,
@@ -296,16 +296,16 @@ static ox_launch_shape by_head(uint64_t heads) {
 
 extern "C" ox_status ox_cuda_head_norm_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_head_norm_forward *const op = (const ox_op_head_norm_forward *)given;
-    const head_args<float> args = {op->inout, op->saved, op->rstd, op->gain, nullptr, op->rows, op->row_stride,
-                                   op->heads, op->head_dim, op->eps};
+    const head_args<float> args = {(float *)op->inout, (float *)op->saved, op->rstd, (const float *)op->gain, nullptr,
+                                   op->rows, op->row_stride, op->heads, op->head_dim, op->eps};
     ox_launch(head_norm_forward_kernel<float>, queue, by_head((uint64_t)op->rows * op->heads), args);
     return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_head_norm_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_head_norm_backward *const op = (const ox_op_head_norm_backward *)given;
-    const head_args<float> args = {op->dinout, (float *)op->saved, (float *)op->rstd, op->gain, op->scratch, op->rows,
-                                   op->row_stride, op->heads, op->head_dim, 0.0f};
+    const head_args<float> args = {(float *)op->dinout, (float *)op->saved, (float *)op->rstd, (const float *)op->gain,
+                                   (float *)op->scratch, op->rows, op->row_stride, op->heads, op->head_dim, 0.0f};
     const unsigned groups = groups_for(op->rows);
     ox_launch(head_columns_kernel<float>, queue, ox_launch_shape{groups, OX_BLOCK_THREADS, 0}, args);
     ox_launch(add_groups_kernel, queue,

@@ -23,40 +23,49 @@ static enum ox_status bf16_pack(struct ox_lane *lane, const struct ox_op_bf16_pa
 }
 
 static enum ox_status embed_forward(struct ox_lane *lane, const struct ox_op_embed_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_embed_forward, op, sizeof *op);
 }
 
 static enum ox_status embed_backward(struct ox_lane *lane, const struct ox_op_embed_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_embed_backward, op, sizeof *op);
 }
 
 static enum ox_status norm_forward(struct ox_lane *lane, const struct ox_op_norm_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_norm_forward, op, sizeof *op);
 }
 
 static enum ox_status norm_backward(struct ox_lane *lane, const struct ox_op_norm_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_norm_backward, op, sizeof *op);
 }
 
 static enum ox_status head_norm_forward(struct ox_lane *lane, const struct ox_op_head_norm_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
     return ox_cuda_lane_submit(lane, ox_cuda_head_norm_forward, op, sizeof *op);
 }
 
 static enum ox_status head_norm_backward(struct ox_lane *lane, const struct ox_op_head_norm_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
     return ox_cuda_lane_submit(lane, ox_cuda_head_norm_backward, op, sizeof *op);
 }
 
 static enum ox_status linear_forward(struct ox_lane *lane, const struct ox_op_linear_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_linear_forward, op, sizeof *op);
 }
 
 static enum ox_status linear_backward(struct ox_lane *lane, const struct ox_op_linear_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_linear_backward, op, sizeof *op);
 }
 
 static enum ox_status rope(struct ox_lane *lane, const struct ox_op_rope *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT(op->head_dim % 2 == 0);
     return ox_cuda_lane_submit(lane, ox_cuda_rope, op, sizeof *op);
 }
@@ -85,10 +94,12 @@ static enum ox_status rope_table(struct ox_lane *lane, const struct ox_op_rope_t
 }
 
 static enum ox_status act_forward(struct ox_lane *lane, const struct ox_op_act_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_act_forward, op, sizeof *op);
 }
 
 static enum ox_status act_backward(struct ox_lane *lane, const struct ox_op_act_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_act_backward, op, sizeof *op);
 }
 
@@ -97,21 +108,25 @@ static void check_attention(const struct ox_attention_shape *shape) {
 }
 
 static enum ox_status attention_forward(struct ox_lane *lane, const struct ox_op_attention_forward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     check_attention(&op->shape);
     return ox_cuda_lane_submit(lane, ox_cuda_attention_forward, op, sizeof *op);
 }
 
 static enum ox_status attention_backward(struct ox_lane *lane, const struct ox_op_attention_backward *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     check_attention(&op->shape);
     return ox_cuda_lane_submit(lane, ox_cuda_attention_backward, op, sizeof *op);
 }
 
 static enum ox_status attention_cached(struct ox_lane *lane, const struct ox_op_attention_cached *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT(op->kv_heads > 0 && op->heads % op->kv_heads == 0 && op->scale > 0.0f && op->rows > 0);
     return ox_cuda_lane_submit(lane, ox_cuda_attention_cached, op, sizeof *op);
 }
 
 static enum ox_status head(struct ox_lane *lane, const struct ox_op_head *op) {
+    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_head, op, sizeof *op);
 }
 

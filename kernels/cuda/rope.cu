@@ -25,7 +25,7 @@ template <typename T> static __global__ void rope_kernel(rope_args<T> args) {
 extern "C" ox_status ox_cuda_rope(const ox_cuda_queue *queue, const void *given) {
     const ox_op_rope *const op = (const ox_op_rope *)given;
     const uint32_t half = op->head_dim / 2;
-    const rope_args<float> args = {op->qk, op->cos_table, op->sin_table, op->positions, op->row_stride,
+    const rope_args<float> args = {(float *)op->qk, op->cos_table, op->sin_table, op->positions, op->row_stride,
                                    op->heads * half, half, op->inverse ? -1.0f : 1.0f};
     ox_launch(rope_kernel<float>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, args);
     return OX_OK;

@@ -26,7 +26,7 @@ struct lab {
     struct ox_device *device;
     struct ox_lane *lane;
     struct ox_ops ops;
-    uint32_t threads;
+    struct ox_compute compute;
     uint64_t digest; /* of the outputs of the current case */
 };
 
@@ -38,7 +38,7 @@ static inline void lab_open_simt(struct lab *lab) {
     path[len < 0 ? 0 : len] = '\0';
     char *const slash = strrchr(path, '/');
     snprintf(slash == NULL ? path : slash, 64, "/../../liboffload_simt.so");
-    *lab = (struct lab){.threads = OX_CUDA_ROW_GROUPS};
+    *lab = (struct lab){.compute = {.device = OX_DEVICE_CUDA}};
     REQUIRE_OK(ox_cuda_device_open(&(struct ox_cuda_config){.plugin_path = path}, &lab->device));
     REQUIRE_OK(ox_device_lane_open(lab->device, "compute", &lab->lane));
     ox_ops_init_cuda(lab->device, &lab->ops);
@@ -53,7 +53,7 @@ static inline void labs_open(struct lab labs[LAB_COUNT]) {
     };
     lab_open_simt(&labs[LAB_SIMT]);
     for (int i = 0; i < LAB_CPU_COUNT; i++) {
-        labs[i] = (struct lab){.threads = configs[i].thread_count};
+        labs[i] = (struct lab){.compute = {.threads = configs[i].thread_count}};
         REQUIRE_OK(ox_cpu_device_open(&configs[i], &labs[i].device));
         REQUIRE_OK(ox_device_lane_open(labs[i].device, "compute", &labs[i].lane));
         ox_ops_init_cpu(&labs[i].ops);

@@ -199,7 +199,7 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct bo
     const size_t out_len = rows * shape->heads * shape->head_dim, lse_len = rows * shape->heads;
     float *const out = floats(out_len), *const lse = floats(lse_len);
     float *const dqkv = floats(rows * row_len(shape));
-    float *const scratch = guarded(ox_ops_attention_scratch_bytes(shape, lab->threads));
+    float *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, shape));
     const struct ox_op_attention_forward forward = {
         .out = out, .lse = lse, .qkv = qkv, .positions = ref->positions, .scratch = scratch, .shape = *shape};
     const struct ox_op_attention_backward backward = {.dqkv = dqkv,
@@ -264,7 +264,7 @@ static void test_one_document(struct lab *lab, struct ox_attention_shape shape) 
     const float *const qkv = random_floats(len, 1, 1.0), *const dout = random_floats(out_len, 2, 1.0);
     float *const out[2] = {floats(out_len), floats(out_len)}, *const dqkv[2] = {floats(len), floats(len)};
     float *const lse[2] = {floats(rows * shape.heads), floats(rows * shape.heads)};
-    float *const scratch = guarded(ox_ops_attention_scratch_bytes(&shape, lab->threads));
+    float *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, &shape));
     for (int i = 0; i < 2; i++) {
         const struct ox_op_attention_forward forward = {.out = out[i], .lse = lse[i], .qkv = qkv,
                                                         .positions = i == 0 ? NULL : positions,
@@ -292,7 +292,7 @@ static void test_unseen(struct lab *lab) {
     float *const out = floats(out_len), *const lse = floats(shape.seq), *const before = floats(out_len);
     const struct ox_op_attention_forward forward = {
         .out = out, .lse = lse, .qkv = qkv, .shape = shape,
-        .scratch = guarded(ox_ops_attention_scratch_bytes(&shape, lab->threads))};
+        .scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, &shape))};
     REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
     lab_finish(lab);
     memcpy(before, out, out_len * sizeof(float));
@@ -317,7 +317,7 @@ static void test_apart(struct lab *lab) {
     float *const out[2] = {floats(out_len), floats(out_len)}, *const dqkv[2] = {floats(len), floats(len)};
     float *const lse = floats((size_t)shape.seq * shape.heads);
     const int32_t *const positions = positions_of(&shape, lengths);
-    float *const scratch = guarded(ox_ops_attention_scratch_bytes(&shape, lab->threads));
+    float *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, &shape));
     for (int i = 0; i < 2; i++) {
         const struct ox_op_attention_forward forward = {.out = out[i], .lse = lse, .qkv = qkv,
                                                         .positions = positions, .scratch = scratch,

@@ -106,10 +106,10 @@ static void call(struct lab *lab, const struct text *text, struct cache cache, f
     lab_finish(lab);
 }
 
-static uint64_t scratch_bytes(const struct shape *shape, uint32_t threads) {
+static uint64_t scratch_bytes(const struct lab *lab, const struct shape *shape) {
     const struct ox_op_attention_cached op = {
         .rows = shape->rows, .cached = shape->cached, .heads = shape->heads, .head_dim = shape->head_dim};
-    return ox_ops_attention_cached_scratch_bytes(&op, threads);
+    return ox_ops_attention_cached_scratch_bytes(&lab->compute, &op);
 }
 
 static void run_on(struct lab *lab, const struct text *text, const double *want) {
@@ -118,7 +118,7 @@ static void run_on(struct lab *lab, const struct text *text, const double *want)
     const size_t len = kv_len(shape), out_len = shape->rows * out_row_len(shape);
     const struct cache cache = {.keys = floats(text->count * len),
                                 .values = floats(text->count * len),
-                                .scratch = guarded(scratch_bytes(shape, lab->threads))};
+                                .scratch = guarded(scratch_bytes(lab, shape))};
     float *const after = floats(text->count * len), *const out = floats(out_len);
     gather(text, 0, 0, shape->cached, cache.keys);
     gather(text, 1, 0, shape->cached, cache.values);
@@ -157,7 +157,7 @@ static void test_cuts(struct lab *lab, struct shape shape) {
     const struct shape most = {
         .rows = COUNT, .cached = COUNT, .heads = shape.heads, .head_dim = shape.head_dim};
     const struct cache cache = {
-        .keys = floats(len), .values = floats(len), .scratch = guarded(scratch_bytes(&most, lab->threads))};
+        .keys = floats(len), .values = floats(len), .scratch = guarded(scratch_bytes(lab, &most))};
     float *const whole = floats(out_len), *const cut = floats(out_len);
     double *const want = doubles(out_len);
     text.shape.rows = COUNT;
@@ -166,7 +166,7 @@ static void test_cuts(struct lab *lab, struct shape shape) {
     fill(cache.values, len, NAN);
     for (int i = 0; i < CUTS; i++) {
         text.shape.rows = cuts[i];
-        CHECK(scratch_bytes(&text.shape, lab->threads) <= scratch_bytes(&most, lab->threads));
+        CHECK(scratch_bytes(lab, &text.shape) <= scratch_bytes(lab, &most));
         call(lab, &text, cache, cut + text.shape.cached * out_row_len(&shape));
         text.shape.cached += cuts[i];
     }

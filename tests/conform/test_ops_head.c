@@ -97,7 +97,7 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
     op.din = shape->loss_only ? NULL : floats(in_len);
     op.dweight = floats(weight_len);
     op.logits = shape->with_logits ? floats(logits_len) : NULL;
-    op.scratch = guarded(ox_ops_head_scratch_bytes(op.rows, op.hidden, op.vocab, lab->threads));
+    op.scratch = guarded(ox_ops_head_scratch_bytes(&lab->compute, op.rows, op.hidden, op.vocab));
     fill(op.dweight, weight_len, 0.5f);
     REQUIRE_OK(lab->ops.head(lab->lane, &op));
     lab_finish(lab);
@@ -205,7 +205,7 @@ static void test_not_finite(struct lab *lab) {
                                   .in = in,
                                   .weight_hi = hi,
                                   .targets = (const int32_t[ROWS]){1, 2, 3},
-                                  .scratch = guarded(ox_ops_head_scratch_bytes(ROWS, HIDDEN, VOCAB, 1)),
+                                  .scratch = guarded(ox_ops_head_scratch_bytes(&lab->compute, ROWS, HIDDEN, VOCAB)),
                                   .rows = ROWS,
                                   .hidden = HIDDEN,
                                   .vocab = VOCAB,

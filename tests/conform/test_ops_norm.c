@@ -152,7 +152,7 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
         .gain = data->gain,
         .mean = mean,
         .rstd = rstd,
-        .scratch = guarded(ox_ops_norm_scratch_bytes(shape->cols, lab->threads)),
+        .scratch = guarded(ox_ops_norm_scratch_bytes(&lab->compute, shape->cols)),
         .rows = shape->rows,
         .cols = shape->cols,
         .kind = shape->kind,
@@ -288,7 +288,7 @@ static void run_heads_on(struct lab *lab, const struct head_data *data, bool kee
     if (keep_input) {
         const struct ox_op_head_norm_backward backward = {
             .dinout = dinout, .dgain = dgain, .saved = saved, .rstd = rstd, .gain = data->gain,
-            .scratch = guarded(ox_ops_norm_scratch_bytes(shape->head_dim, lab->threads)), .rows = shape->rows,
+            .scratch = guarded(ox_ops_norm_scratch_bytes(&lab->compute, shape->head_dim)), .rows = shape->rows,
             .row_stride = (uint32_t)data->stride, .heads = shape->heads, .head_dim = shape->head_dim};
         REQUIRE_OK(lab->ops.head_norm_backward(lab->lane, &backward));
         lab_finish(lab);

@@ -116,6 +116,7 @@ static void draw_model(struct fuzz_case *c) {
     model->work_head_eval_bytes = 1 + draw(c, model->work_head_bytes);
     model->fp32 = once_in(c, 2);
     model->grad_bf16 = once_in(c, 2);
+    model->joins = model->fp32 || once_in(c, 2);
     model->eval_only = once_in(c, 10);
     draw_works(c, tokens);
 }

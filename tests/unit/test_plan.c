@@ -41,6 +41,7 @@ static void draw_model(struct sample *s, uint64_t seed, uint64_t *counter) {
     model->work_head_eval_bytes = 1 + draw(seed, counter, 200000);
     model->fp32 = draw(seed, counter, 2);
     model->grad_bf16 = draw(seed, counter, 2);
+    model->joins = model->fp32 || draw(seed, counter, 2);
 }
 
 /* Those of the formats there are, and some that nobody has thought of; fp32 compute needs a lo of two bytes. */

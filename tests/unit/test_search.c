@@ -85,6 +85,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     s->in.budget.device_bytes = s->in.budget.unified ? 0 : (uint64_t)(block * draw_wide(seed, &counter, 20, 300)) +
                                                                40 * model->act_bytes;
     draw_machine(&s->machine, seed, &counter);
+    model->joins = model->fp32 || s->in.budget.unified || seed % 2 == 0;
     const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (uint64_t)draw_wide(seed, &counter, 16, 1024);
     REQUIRE_OK(ox_shard_table_open(s->elems, model->unit_count, chunk, (struct ox_state_sizes){4096, 16384},
                                    &s->table));

@@ -64,6 +64,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     model->work_head_bytes = model->work_head_eval_bytes = 100000;
     model->fp32 = draw(seed, &counter, 0, 2) < 1;
     model->grad_bf16 = draw(seed, &counter, 0, 2) < 1;
+    model->joins = model->fp32 || draw(seed, &counter, 0, 2) < 1;
     s->in.budget = (struct ox_plan_budget){.unified = draw(seed, &counter, 0, 2) < 1,
                                            .host_bytes = 3000000 + (uint64_t)draw(seed, &counter, 0, 2) * total,
                                            .nvme_bytes = 200 * total};

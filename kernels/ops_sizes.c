@@ -1,0 +1,43 @@
+/* What operations need on each device, from shapes alone: plans are made where the device is not. */
+#include "base/bytes.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cuda.h"
+#include "kernels/head_walk.h"
+
+static bool on_cpu(const struct ox_compute *compute) {
+    return compute->device == OX_DEVICE_CPU;
+}
+
+/* Sums over rows: those of gain and bias, for each group of rows. */
+uint64_t ox_ops_norm_scratch_bytes(const struct ox_compute *compute, uint32_t cols) {
+    return on_cpu(compute) ? ox_cpu_norm_scratch_bytes(cols, compute->threads)
+                           : (uint64_t)OX_CUDA_ROW_GROUPS * 2 * cols * sizeof(float);
+}
+
+uint64_t ox_ops_attention_scratch_bytes(const struct ox_compute *compute, const struct ox_attention_shape *shape) {
+    if (on_cpu(compute)) {
+        return ox_cpu_attention_scratch_bytes(shape, compute->threads);
+    }
+    /* Of every query the sum of its products of gradient and output. */
+    return (uint64_t)shape->batch * shape->heads * shape->seq * sizeof(float);
+}
+
+uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_compute *compute,
+                                               const struct ox_op_attention_cached *op) {
+    return on_cpu(compute) ? ox_cpu_attention_cached_scratch_bytes(op, compute->threads) : 0;
+}
+
+uint64_t ox_ops_head_scratch_bytes(const struct ox_compute *compute, uint32_t rows, uint32_t hidden, uint32_t vocab) {
+    (void)compute;
+    return ox_head_scratch_bytes(rows, hidden, vocab);
+}
+
+uint64_t ox_ops_attention_pairs(const struct ox_compute *compute, const struct ox_attention_shape *shape) {
+    (void)compute;
+    return ox_cpu_attention_pairs(shape);
+}
+
+bool ox_ops_head_holds_logits(const struct ox_compute *compute, uint32_t rows, uint32_t vocab) {
+    (void)compute;
+    return ox_head_walk_of(rows, vocab).held;
+}
