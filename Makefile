@@ -137,6 +137,7 @@ NVCC_FLAGS := -std=c++17 -O3 -I. -lineinfo -Xcompiler -fPIC,-Wall,-Wextra,-Werro
               -gencode arch=compute_120,code=compute_120 -Werror all-warnings
 # The optimizer's bits are those of the CPU: no multiplication and addition is fused but where it says so.
 NVCC_FLAGS_adam := -fmad=false
+NVCC_FLAGS_planes := -fmad=false
 CUDA_O  := $(CUDA_C:%.c=$(OBJ)/%.o) $(CUDA_CU:%.cu=$(OBJ)/%.o)
 
 $(B)/liboffload_cuda.so: $(CUDA_O)

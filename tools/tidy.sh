@@ -154,8 +154,15 @@ check_macros() {
 }
 
 check_mathflags() {
-    xargs grep -nE -e '-ffast-math|-Ofast|-use_fast_math|-funsafe-math-optimizations|-ffinite-math-only|-fassociative-math|-freciprocal-math|-ffp-contract=(fast|on)|FP_CONTRACT[[:space:]]+ON|pragma[[:space:]]+GCC[[:space:]]+optimize' \
+    xargs grep -nE -e '-ffast-math|-Ofast|-use_fast_math|-funsafe-math-optimizations|-ffinite-math-only|-fassociative-math|-freciprocal-math|-ffp-contract=(fast|on)|-ftz=true|-prec-(div|sqrt)=false|FP_CONTRACT[[:space:]]+ON|pragma[[:space:]]+GCC[[:space:]]+optimize' \
         /dev/null <"$scratch/texts" | sed 's|^\([^:]*:[0-9]*\):.*|\1: fast-math would change the bits|'
+    # nvcc fuses multiplications and additions unless it is told not to.
+    for stem in adam planes; do
+        if [ -f "kernels/cuda/$stem.cu" ] && ! { grep -qE "^NVCC_FLAGS_${stem}[[:space:]]*:?=.*-fmad=false" Makefile &&
+            grep -qF '$(NVCC_FLAGS_$*)' Makefile; }; then
+            echo "Makefile:1: kernels/cuda/$stem.cu needs NVCC_FLAGS_$stem with -fmad=false: its bits are the CPU's"
+        fi
+    done
 }
 
 check_marks() {

@@ -12,7 +12,7 @@ planted=0
 # What is allowed at the very edge, and what is banned but stands in comments, strings and member names.
 clean_tree() {
     rm -rf "$root"
-    mkdir -p "$root/base" "$root/kernels" "$root/offload" "$root/engine" "$root/tools" "$root/tests/unit"
+    mkdir -p "$root/base" "$root/kernels/cuda" "$root/offload" "$root/engine" "$root/tools" "$root/tests/unit"
     cat >"$root/base/good.h" <<'TEXT'
 /* strcpy(a, b); getenv("X"); TO-DO; */
 #ifndef GOOD_H
@@ -47,6 +47,8 @@ TEXT
     printf '/* %0102dé */\n' 0 >>"$root/engine/good.c"
     echo '#include "kernels/device.h"' >"$root/offload/good.c"
     echo '#include "base/good.h"' >"$root/kernels/device.h"
+    echo 'int ox_same(void) { return 0; }' >"$root/kernels/cuda/adam.cu"
+    printf 'NVCC_FLAGS_adam := -fmad=false\nobject:\n\tnvcc $(NVCC_FLAGS_$*)\n' >"$root/Makefile"
     printf 'void *ox_step_open(void) {\n    return malloc(1);\n}\n' >"$root/engine/step.c"
 }
 
@@ -131,9 +133,12 @@ plant allocation engine/step_bad.c 'void *ox_step_run(void) {\n    return calloc
 plant statuses engine/bad.c 'void f(void) { (void) ox_bad(1); }\n' 'engine/bad.c:1: a dropped status'
 plant statuses tests/unit/bad.c 'void f(void) { (void)ox_folder_make("a"); }\n' 'tests/unit/bad.c:1: a dropped status'
 plant macros engine/bad.h '#define BAD(x) (x)\n' 'engine/bad.h:1: a function-like macro'
-plant mathflags Makefile 'CFLAGS += -ffast-math\n' 'Makefile:1: fast-math'
+plant mathflags Makefile 'CFLAGS += -ffast-math\n' 'Makefile:4: fast-math'
 plant mathflags engine/bad.c '#pragma GCC optimize("O3")\n' 'engine/bad.c:1: fast-math'
 plant mathflags build.mk 'NVFLAGS := --use_fast_math\n' 'build.mk:1: fast-math'
+plant mathflags Makefile 'NVCC_FLAGS += -ftz=true\n' 'Makefile:4: fast-math'
+plant mathflags build.mk 'NVCC_FLAGS := -prec-div=false\n' 'build.mk:1: fast-math'
+plant mathflags kernels/cuda/planes.cu '\n' 'Makefile:1: kernels/cuda/planes.cu needs'
 plant marks engine/bad.c '/* TO''DO: later */\n' 'engine/bad.c:1: unfinished'
 
 clean_tree
