@@ -19,6 +19,7 @@ san     ?=
 cuda    ?= auto
 nccl    ?= auto
 mpi     ?= auto
+NVCC    ?=
 tests   ?=
 V       ?= 0
 Q       := $(if $(filter 1,$(V)),,@)
@@ -45,7 +46,7 @@ $(error $(WANTED_MISSING)=1 was asked for, but the detection above did not find 
 endif
 else ifneq ($(WANTED_MISSING),)
 $(CONFIG): FORCE
-else ifneq ($(DETECTED_FOR),$(CC))
+else ifneq ($(DETECTED_FOR),$(strip $(CC) $(NVCC)))
 $(CONFIG): FORCE
 endif
 endif
@@ -55,7 +56,7 @@ $(CONFIG): | deps
 endif
 $(CONFIG): tools/detect.sh
 	@echo "  DETECT  $@"
-	$(Q)CC='$(CC)' sh tools/detect.sh $@
+	$(Q)CC='$(CC)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' sh tools/detect.sh $@
 
 ifneq ($(filter clean,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
@@ -152,7 +153,7 @@ $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.c Makefile $(CONFIG)
 $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  NVCC    $<"
-	$(Q)$(CUDA_HOME)/bin/nvcc $(NVCC_FLAGS) $(NVCC_FLAGS_$*) -MMD -MP -c -o $@ $<
+	$(Q)$(CUDA_NVCC) $(NVCC_FLAGS) $(NVCC_FLAGS_$*) -MMD -MP -c -o $@ $<
 
 # The same sources for the emulated runtime of tests/simt, by the host's compiler.
 SIMT_FLAGS := $(filter-out -std=% -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow,$(CFLAGS)) -std=c++17 -fPIC \
@@ -288,7 +289,8 @@ help:
 	@echo "make clean      removes build/"
 	@echo
 	@echo "Variables: V=1 shows commands; san=address|thread|undefined (several by comma) builds into build/san-*;"
-	@echo "cuda=1 nccl=1 mpi=1 fail when that is missing; JOBS=$(JOBS) tests at a time; CC, CXX, PREFIX, DESTDIR."
+	@echo "cuda=1 nccl=1 mpi=1 NVCC=PATH fail when that is missing, cuda=0 builds without; JOBS=$(JOBS) tests at a time;"
+	@echo "CC, CXX, PREFIX, DESTDIR."
 
 FORCE:
 

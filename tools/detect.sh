@@ -84,34 +84,65 @@ libraries() {
 }
 
 # The toolkit of the distribution, of NVIDIA's installer, or of the pip wheels: in all three nvcc stands in
-# bin/, the headers in include/ and the libraries in lib64/ or lib/ of one folder.
+# bin/, the headers in include/ and the libraries in lib64/ or lib/ of one folder. Links to nvcc alone are followed.
+cuda_home() { # nvcc
+    for nvcc in "$1" "$(readlink -f "$1")"; do
+        home=$(dirname "$(dirname "$nvcc")")
+        [ ! -f "$home/include/cuda_runtime.h" ] || break
+    done
+}
+
+cuda_missing() { # reason; an nvcc that was asked for is not optional
+    config "HAVE_CUDA := 0"
+    if [ -n "${NVCC:-}" ]; then
+        say CUDA missing "$1"
+        echo "offload: NVCC=$NVCC was asked for, but $1" >&2
+        rm -f "$output"
+        exit 1
+    fi
+    say CUDA missing "optional; $1"
+}
+
+# The probe is compiled for all that the plugin is built for: an older toolkit is told here, not by a failing build.
 cuda() {
-    for home in "${CUDA_HOME:-}" /usr/local/cuda "$(dirname "$(dirname "$(command -v nvcc || echo /nowhere/bin/nvcc)")")"; do
-        [ -n "$home" ] && [ -x "$home/bin/nvcc" ] || continue
-        lib=$home/lib64
-        [ -d "$lib" ] || lib=$home/lib
-        cat >"$scratch/probe.cu" <<'PROBE'
+    if [ -n "${NVCC:-}" ]; then
+        nvcc=$(command -v "$NVCC") || nvcc=
+        [ -n "$nvcc" ] || cuda_missing "there is no such program"
+    else
+        for nvcc in "${CUDA_HOME:-/nowhere}/bin/nvcc" /usr/local/cuda/bin/nvcc "$(command -v nvcc)"; do
+            [ ! -x "$nvcc" ] || break
+        done
+    fi
+    if [ ! -x "$nvcc" ]; then
+        cuda_missing "no nvcc in CUDA_HOME, /usr/local/cuda or PATH"
+        return
+    fi
+    cuda_home "$nvcc"
+    lib=$home/lib64
+    [ -d "$lib" ] || lib=$home/lib
+    gencode=
+    for arch in ${CUDA_ARCHS:-}; do gencode="$gencode -gencode arch=compute_$arch,code=sm_$arch"; done
+    cat >"$scratch/probe.cu" <<'PROBE'
 #include <cuda_runtime.h>
 #include <cublasLt.h>
 __global__ void probe(int *p) { *p = 1; }
 int main() { probe<<<1, 1>>>(nullptr); return cudaDeviceSynchronize() + (int)cublasLtGetVersion(); }
 PROBE
-        version=$("$home/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
-        if "$home/bin/nvcc" -I"$home/include" -L"$lib" -o "$scratch/probe" "$scratch/probe.cu" -lcublasLt \
-            >"$scratch/log" 2>&1; then
-            say CUDA found "nvcc $version in $home"
-            config "HAVE_CUDA := 1"
-            config "CUDA_HOME := $home"
-            config "CUDA_LIB := $lib"
-            cuda_flags="-I$home/include -L$lib"
-            return
-        fi
-        say CUDA missing "nvcc $version in $home links no program: $(grep -m 1 -iE 'error|not found|cannot' "$scratch/log")"
-        config "HAVE_CUDA := 0"
-        return
-    done
-    say CUDA missing "optional; no nvcc in CUDA_HOME, /usr/local/cuda or PATH"
-    config "HAVE_CUDA := 0"
+    version=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+    rm -f "$scratch/probe"
+    # shellcheck disable=SC2086 # the flags are a list
+    if "$nvcc" $gencode -I"$home/include" -L"$lib" -o "$scratch/probe" "$scratch/probe.cu" -lcublasLt \
+        >"$scratch/log" 2>&1 && [ -x "$scratch/probe" ]; then
+        say CUDA found "nvcc $version in $home"
+        config "HAVE_CUDA := 1"
+        config "CUDA_NVCC := $nvcc"
+        config "CUDA_HOME := $home"
+        config "CUDA_LIB := $lib"
+        cuda_flags="-I$home/include -L$lib"
+    else
+        cuda_missing "nvcc ${version:-of unknown version} in $home links no program: $(grep -m 1 -iE \
+            'error|fatal|not found|cannot|unsupported' "$scratch/log")"
+    fi
 }
 
 nccl() {
@@ -145,7 +176,7 @@ mpi() {
 }
 
 config "# Written by tools/detect.sh; make detect writes it anew."
-config "DETECTED_FOR := $CC"
+config "DETECTED_FOR := $CC${NVCC:+ $NVCC}"
 compiler
 case $missing in
 '') libraries ;;
