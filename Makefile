@@ -108,7 +108,10 @@ RUN_P   := $(if $(tests),$(foreach p,$(TEST_P),$(if $(strip $(foreach t,$(tests)
 
 # ---- build -----------------------------------------------------------------------------------------
 
-all: $(B)/offload $(if $(san),,$(if $(filter 1,$(HAVE_CUDA)),$(if $(filter-out 0,$(cuda)),$(B)/liboffload_cuda.so)))
+# The plugin, where this build has one.
+CUDA_SO := $(if $(san),,$(if $(filter 1,$(HAVE_CUDA)),$(if $(filter-out 0,$(cuda)),$(B)/liboffload_cuda.so)))
+
+all: $(B)/offload $(CUDA_SO)
 
 $(B)/liboffload.a: $(LIB_O)
 	@echo "  AR      $@"
@@ -131,11 +134,12 @@ $(B)/tests/%: $(OBJ)/tests/%.o $(HELP_O) $(B)/liboffload.a
 
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 
-# Machine code for what is in use, and PTX for what comes after.
+# Machine code for what is in use, and PTX for what comes after. What ptxas says of registers and spills stays beside
+# each object, for tools/check_spills.sh.
 CUDA_ARCHS := 80 90 100 120
 NVCC_FLAGS := -std=c++17 -O3 -I. -lineinfo -Xcompiler -fPIC,-Wall,-Wextra,-Werror \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
-              -gencode arch=compute_120,code=compute_120 -Werror all-warnings
+              -gencode arch=compute_120,code=compute_120 -Werror all-warnings -Xptxas -v
 # The optimizer's bits are those of the CPU: no multiplication and addition is fused but where it says so.
 NVCC_FLAGS_adam := -fmad=false
 NVCC_FLAGS_planes := -fmad=false
@@ -153,7 +157,8 @@ $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.c Makefile $(CONFIG)
 $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  NVCC    $<"
-	$(Q)$(CUDA_NVCC) $(NVCC_FLAGS) $(NVCC_FLAGS_$*) -MMD -MP -c -o $@ $<
+	$(Q)$(CUDA_NVCC) $(NVCC_FLAGS) $(NVCC_FLAGS_$*) -MMD -MP -c -o $@ $< 2>$(@:.o=.ptxas) || \
+	    { cat $(@:.o=.ptxas) >&2; exit 1; }
 
 # The same sources for the emulated runtime of tests/simt, by the host's compiler.
 SIMT_FLAGS := $(filter-out -std=% -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow,$(CFLAGS)) -std=c++17 -fPIC \
@@ -192,6 +197,7 @@ $(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/test.o $(B)/liboffload.a
 check: all $(RUN_P) $(B)/liboffload_simt.so
 	$(Q)status=0; \
 	$(if $(san),,$(MAKE) --no-print-directory tidy || status=1;) \
+	$(if $(CUDA_SO),$(MAKE) --no-print-directory check-cuda-build spills_flags=-q || status=1;) \
 	JOBS=$(JOBS) sh tests/run.sh -b $(B) $(RUN_P) || status=1; \
 	exit $$status
 
@@ -206,6 +212,12 @@ check-san:
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy_test.sh
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy.sh -l $(B)/liboffload.a
+
+# What the CUDA compiler made of the kernels: registers, shared memory, spills.
+check-cuda-build: $(CUDA_SO)
+	$(if $(CUDA_SO),,$(error check-cuda-build: this build has no CUDA plugin; the detection says why))
+	$(Q)NVCC='$(CUDA_NVCC)' sh tools/check_spills_test.sh
+	$(Q)sh tools/check_spills.sh $(spills_flags) $(CUDA_CU:%.cu=$(OBJ)/%.ptxas)
 
 # Plants known bugs in a copy of the store and shows that its tests catch them.
 negative:
@@ -281,6 +293,7 @@ help:
 	@echo "make demo       builds and shows a short training run"
 	@echo "make tests      builds the test programs        make bench    measures, and fails below a limit"
 	@echo "make tidy       the checks of the source text, and the proof that they work"
+	@echo "make check-cuda-build  registers and spills of the CUDA kernels"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make negative   shows that planted bugs in the store are caught by its tests (bugs=\"no_flush in_place\")"
 	@echo "make bench-safety  measures what checksums and the commit cost, against a build without them"
@@ -294,6 +307,6 @@ help:
 
 FORCE:
 
-.PHONY: all tests check test check-san tidy negative fuzz bench bench-safety deps detect demo man completion install clean help FORCE
+.PHONY: all tests check test check-san check-cuda-build tidy negative fuzz bench bench-safety deps detect demo man completion install clean help FORCE
 -include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d)
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)
