@@ -143,6 +143,8 @@ NVCC_FLAGS := -std=c++17 -O3 -I. -lineinfo -Xcompiler -fPIC,-Wall,-Wextra,-Werro
 # The optimizer's bits are those of the CPU: no multiplication and addition is fused but where it says so.
 NVCC_FLAGS_adam := -fmad=false
 NVCC_FLAGS_planes := -fmad=false
+# The plugin says itself what it has code for; tests/unit/test_cuda_build.c looks whether that is true.
+BUILT_FOR := $(CUDA_ARCHS:%=sm_%) compute_120
 CUDA_O  := $(CUDA_C:%.c=$(OBJ)/%.o) $(CUDA_CU:%.cu=$(OBJ)/%.o)
 
 $(B)/liboffload_cuda.so: $(CUDA_O)
@@ -152,7 +154,7 @@ $(B)/liboffload_cuda.so: $(CUDA_O)
 $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.c Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  CC      $<"
-	$(Q)$(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS) -fPIC -DOX_CUDA_BUILT_FOR='"$(BUILT_FOR)"' -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
 
 $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 	@mkdir -p $(@D)
@@ -172,7 +174,7 @@ $(B)/liboffload_simt.so: $(SIMT_O)
 $(OBJ)/simt/%.o: %.c Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  CC      $< (emulated)"
-	$(Q)$(CC) $(CFLAGS) -fPIC -Itests/simt -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS) -fPIC -DOX_CUDA_BUILT_FOR='"the emulation"' -Itests/simt -MMD -MP -c -o $@ $<
 
 $(OBJ)/simt/%.o: %.cu Makefile $(CONFIG)
 	@mkdir -p $(@D)
@@ -213,11 +215,12 @@ tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy_test.sh
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy.sh -l $(B)/liboffload.a
 
-# What the CUDA compiler made of the kernels: registers, shared memory, spills.
-check-cuda-build: $(CUDA_SO)
+# What the CUDA compiler made of the kernels: registers, shared memory, spills; then the machine code in the plugin.
+check-cuda-build: $(CUDA_SO) $(B)/tests/unit/test_cuda_build
 	$(if $(CUDA_SO),,$(error check-cuda-build: this build has no CUDA plugin; the detection says why))
 	$(Q)NVCC='$(CUDA_NVCC)' sh tools/check_spills_test.sh
 	$(Q)sh tools/check_spills.sh $(spills_flags) $(CUDA_CU:%.cu=$(OBJ)/%.ptxas)
+	$(Q)$(B)/tests/unit/test_cuda_build
 
 # Plants known bugs in a copy of the store and shows that its tests catch them.
 negative:
@@ -293,7 +296,7 @@ help:
 	@echo "make demo       builds and shows a short training run"
 	@echo "make tests      builds the test programs        make bench    measures, and fails below a limit"
 	@echo "make tidy       the checks of the source text, and the proof that they work"
-	@echo "make check-cuda-build  registers and spills of the CUDA kernels"
+	@echo "make check-cuda-build  registers and spills of the CUDA kernels, and the machine code in the plugin"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make negative   shows that planted bugs in the store are caught by its tests (bugs=\"no_flush in_place\")"
 	@echo "make bench-safety  measures what checksums and the commit cost, against a build without them"

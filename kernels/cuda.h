@@ -24,6 +24,21 @@ OX_MUST enum ox_status ox_cuda_device_open(const struct ox_cuda_config *config, 
 /* Fills every entry for lanes of that device. */
 void ox_ops_init_cuda(struct ox_device *device, struct ox_ops *ops);
 
+/* What the plugin is and what it meets here; no device is opened for it. */
+struct ox_cuda_about {
+    const char *path;         /* where the loader found it; valid until another is opened */
+    char built_for[128];      /* "sm_80 sm_90 compute_90": machine code by GPU, and PTX for GPUs that come after */
+    uint32_t driver_version;  /* 13020 stands for 13.2; 0: there is no driver */
+    uint32_t runtime_version; /* likewise */
+    uint32_t blas_version;    /* of cuBLASLt, 130200 stands for 13.2.0 */
+    uint32_t device_count;
+    char why_none[512]; /* a sentence, where device_count is 0 */
+};
+/* `plugin_path` as above. OX_E_DEVICE where no plugin opens; a machine without devices is no failure. */
+OX_MUST enum ox_status ox_cuda_plugin_about(const char *plugin_path, struct ox_cuda_about *out);
+
+enum { OX_CUDA_PCI_TEXT_BYTES = 32 };
+
 /* What a GPU is, for `doctor` and reports. */
 struct ox_cuda_facts {
     char name[256];
@@ -31,6 +46,7 @@ struct ox_cuda_facts {
     uint32_t capability; /* 90 stands for 9.0 */
     uint32_t processor_count;
     uint32_t driver_version, runtime_version; /* 13020 stands for 13.2 */
+    char pci[OX_CUDA_PCI_TEXT_BYTES];         /* "00000000:41:00.0", as NVML writes it */
 };
 OX_MUST enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_cuda_facts *out);
 
@@ -43,7 +59,7 @@ enum { OX_CUDA_WORKSPACE_BYTES = 32 << 20 };
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raised with every change of what crosses the border, device.h and ops.h included. */
-enum { OX_CUDA_PLUGIN_VERSION = 1 };
+enum { OX_CUDA_PLUGIN_VERSION = 2 };
 
 /* The plugin's one symbol of its own, "ox_cuda_plugin". It takes everything of base/ from the program. */
 struct ox_cuda_plugin {
@@ -52,6 +68,7 @@ struct ox_cuda_plugin {
     enum ox_status (*device_open)(const struct ox_cuda_config *, struct ox_device **);
     void (*ops_init)(struct ox_ops *);
     enum ox_status (*facts)(struct ox_device *, struct ox_cuda_facts *);
+    void (*about)(struct ox_cuda_about *); /* all but the path */
 };
 
 #ifdef __cplusplus

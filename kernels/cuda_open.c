@@ -56,13 +56,27 @@ static enum ox_status load(const char *path) {
     return OX_OK;
 }
 
+static enum ox_status load_once(const char *path) {
+    pthread_mutex_lock(&plugin_lock);
+    const bool loaded = plugin != NULL && (path == NULL || strcmp(path, plugin_path) == 0);
+    const enum ox_status status = loaded ? OX_OK : load(path);
+    pthread_mutex_unlock(&plugin_lock);
+    return status;
+}
+
+enum ox_status ox_cuda_plugin_about(const char *path, struct ox_cuda_about *out) {
+    memset(out, 0, sizeof *out);
+    const enum ox_status status = load_once(path);
+    if (status == OX_OK) {
+        plugin->about(out);
+        out->path = plugin_path;
+    }
+    return status;
+}
+
 enum ox_status ox_cuda_device_open(const struct ox_cuda_config *config, struct ox_device **out) {
     *out = NULL;
-    pthread_mutex_lock(&plugin_lock);
-    const bool loaded =
-        plugin != NULL && (config->plugin_path == NULL || strcmp(config->plugin_path, plugin_path) == 0);
-    const enum ox_status status = loaded ? OX_OK : load(config->plugin_path);
-    pthread_mutex_unlock(&plugin_lock);
+    const enum ox_status status = load_once(config->plugin_path);
     return status == OX_OK ? plugin->device_open(config, out) : status;
 }
 

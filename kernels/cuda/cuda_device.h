@@ -40,6 +40,7 @@ OX_MUST enum ox_status ox_cuda_lane_mark(struct ox_lane *lane, struct ox_mark *o
 
 OX_MUST enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out);
 void ox_cuda_blas_close(struct ox_cuda_blas **blas);
+uint32_t ox_cuda_blas_version(void); /* of the library that is loaded */
 
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count floats between rows. `addend`
  * has the shape and the stride of c and may be c; bias has n floats, the same for every row. */

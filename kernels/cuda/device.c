@@ -179,6 +179,24 @@ static enum ox_status device_open(const struct ox_cuda_config *config, struct ox
     return OX_OK;
 }
 
+static void about(struct ox_cuda_about *out) {
+    int driver = 0, runtime = 0, count = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess) {
+        out->driver_version = (uint32_t)driver;
+    }
+    if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) {
+        out->runtime_version = (uint32_t)runtime;
+    }
+    out->blas_version = ox_cuda_blas_version();
+    snprintf(out->built_for, sizeof out->built_for, "%s", OX_CUDA_BUILT_FOR);
+    if (find_device(&(struct ox_cuda_config){0}) != OX_OK) {
+        snprintf(out->why_none, sizeof out->why_none, "%s", ox_error_text());
+    } else if (cudaGetDeviceCount(&count) == cudaSuccess) {
+        out->device_count = (uint32_t)count;
+    }
+    (void)cudaGetLastError(); /* not left for the next call to find */
+}
+
 static enum ox_status facts(struct ox_device *device, struct ox_cuda_facts *out) {
     struct ox_cuda_device *const cuda = cuda_of(device);
     int driver = 0, runtime = 0;
@@ -202,6 +220,8 @@ static enum ox_status facts(struct ox_device *device, struct ox_cuda_facts *out)
         .runtime_version = (uint32_t)runtime,
     };
     snprintf(out->name, sizeof out->name, "%s", cuda->prop.name);
+    snprintf(out->pci, sizeof out->pci, "%08X:%02X:%02X.0", (unsigned)cuda->prop.pciDomainID,
+             (unsigned)cuda->prop.pciBusID, (unsigned)cuda->prop.pciDeviceID);
     return status;
 }
 
@@ -215,4 +235,5 @@ const struct ox_cuda_plugin ox_cuda_plugin = {
     .device_open = device_open,
     .ops_init = ox_ops_fill_cuda,
     .facts = facts,
+    .about = about,
 };

@@ -71,6 +71,10 @@ void ox_cuda_blas_close(struct ox_cuda_blas **blas) {
     }
 }
 
+uint32_t ox_cuda_blas_version(void) {
+    return (uint32_t)cublasLtGetVersion();
+}
+
 /* ---- one product ------------------------------------------------------------------------------------ */
 
 struct description {

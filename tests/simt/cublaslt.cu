@@ -83,6 +83,10 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
+size_t cublasLtGetVersion(void) {
+    return 130000;
+}
+
 const char *cublasLtGetStatusString(cublasStatus_t status) {
     return status == CUBLAS_STATUS_SUCCESS ? "success" : "not supported";
 }

@@ -31,13 +31,14 @@ struct simt_stream {
     std::thread thread;
 };
 
+enum { DEVICE_MEMORY_BYTES = 1 << 30, RUNTIME_VERSION = 13000 };
+
 static std::mutex machine_lock;
 static std::map<void *, size_t> allocations, registered;
 static size_t device_bytes;
-static int device_count = 1, driver_version = 13000;
+static int device_count = 1, driver_version = RUNTIME_VERSION;
 static uint64_t calls_to_failure;
 static thread_local cudaError_t last_error;
-enum { DEVICE_MEMORY_BYTES = 1 << 30 };
 
 static cudaError_t note(cudaError_t error) {
     if (error != cudaSuccess) {
@@ -139,13 +140,14 @@ cudaError_t cudaDriverGetVersion(int *version) {
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version) {
-    *version = 13000;
+    *version = RUNTIME_VERSION;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = device_count;
-    return device_count > 0 ? cudaSuccess : note(driver_version == 0 ? cudaErrorInsufficientDriver : cudaErrorNoDevice);
+    *count = driver_version < RUNTIME_VERSION ? 0 : device_count;
+    return *count > 0 ? cudaSuccess
+                      : note(driver_version < RUNTIME_VERSION ? cudaErrorInsufficientDriver : cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int device) {
