@@ -85,7 +85,7 @@ static enum ox_status issue_head(const struct issue *is) {
         .grads_table = lease_if(is, OX_USE_GRAD_HEAD),
         .loss_sum = (double *)lease(is, OX_USE_LOSS).ptr + is->task->mb_idx,
         .loss_scale = engine->step.loss_scale,
-        .logits = is->task->mb_idx == 0 ? engine->step.input->logits : NULL,
+        .logits = is->task->mb_idx == 0 ? engine->logits_room : NULL,
     };
     const struct ox_unit *const owner = &engine->config.model->units[tied ? 0 : is->task->unit_idx];
     const uint64_t table = owner->role_offset[tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
@@ -358,16 +358,45 @@ static enum ox_status drain_all(struct ox_engine *engine, enum ox_status status)
 }
 
 /* With chaos on, what a step has not written must not be read: NaN everywhere but in resident buffers. */
-static void poison(struct ox_engine *engine, const struct ox_plan *plan) {
+static enum ox_status poison(struct ox_engine *engine, const struct ox_plan *plan) {
     if (engine->config.chaos_seed == 0) {
-        return;
+        return OX_OK;
     }
     const struct ox_lease host = ox_tiers_scratch(&engine->tiers, plan);
     memset(host.ptr, 0xff, host.bytes);
-    const uint64_t resident = plan->resident_bytes[OX_TIER_DEVICE];
-    if (engine->tiers.device_base != NULL) {
-        memset((unsigned char *)engine->tiers.device_base + resident, 0xff, engine->tiers.device_bytes - resident);
+    struct ox_lane *const lane = engine->lanes[OX_LANE_H2D];
+    enum ox_status status = OX_OK;
+    uint64_t at = plan->resident_bytes[OX_TIER_DEVICE];
+    while (at < engine->tiers.device_bytes && host.bytes > 0 && status == OX_OK) {
+        const struct ox_copy copy = {.target = (unsigned char *)engine->tiers.device_base + at, .source = host.ptr,
+                                     .bytes = ox_min_u64(host.bytes, engine->tiers.device_bytes - at)};
+        status = ox_device_lane_copy(engine->device, lane, &copy, NULL);
+        at += copy.bytes;
     }
+    const enum ox_status drained = ox_lane_drain(lane);
+    return status == OX_OK ? drained : status;
+}
+
+/* The logits that a test asks for come by way of device memory that no plan counts. */
+static enum ox_status take_logits(struct ox_engine *engine, const struct ox_step_input *input, enum ox_status status) {
+    const uint64_t bytes = (uint64_t)engine->shape.rows * engine->config.model->config.vocab * sizeof(float);
+    if (engine->logits_room == NULL) {
+        return status;
+    }
+    if (status == OX_OK) {
+        const struct ox_copy copy = {.target = input->logits, .source = engine->logits_room, .bytes = bytes};
+        struct ox_mark done;
+        status = ox_device_lane_copy(engine->device, engine->lanes[OX_LANE_D2H], &copy, &done);
+        status = status == OX_OK ? ox_mark_join(done) : status;
+    }
+    ox_device_mem_close(engine->device, engine->logits_room, bytes);
+    engine->logits_room = NULL;
+    return status;
+}
+
+static enum ox_status make_logits_room(struct ox_engine *engine, const struct ox_step_input *input) {
+    const uint64_t bytes = (uint64_t)engine->shape.rows * engine->config.model->config.vocab * sizeof(float);
+    return input->logits == NULL ? OX_OK : ox_device_mem_open(engine->device, bytes, (void **)&engine->logits_room);
 }
 
 static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *plan,
@@ -380,7 +409,13 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
     engine->step = (struct ox_step_state){
         .input = input, .plan = plan, .loss_scale = (float)(1.0 / (double)input->target_count), .finite = true,
         .weights_step = engine->weights_step};
-    poison(engine, plan);
+    status = poison(engine, plan);
+    if (status == OX_OK) {
+        status = make_logits_room(engine, input);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
     const bool train = plan->kind == OX_PLAN_TRAIN;
     if (plan->kind != OX_PLAN_EVAL) {
         ox_overlap_begin_step(engine);
@@ -390,6 +425,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
                      train ? input->step : engine->weights_step);
     status = drain_all(engine, issue_all(engine, plan));
     status = status == OX_OK ? ox_overlap_check_counts(engine) : status;
+    status = take_logits(engine, input, status);
     ox_tracing_end(engine->tracing, status);
     return train                                   ? ox_overlap_end_step(engine, status)
            : plan->kind == OX_PLAN_EVAL_AFTER_STEP ? ox_overlap_end_settle(engine, status) : status;

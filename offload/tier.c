@@ -2,12 +2,17 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/log.h"
 
 #include <stddef.h>
 
 enum ox_status ox_tiers_open(struct ox_device *device, const uint64_t bytes[OX_TIER_COUNT], struct ox_tiers *out) {
     *out = (struct ox_tiers){.device = device, .device_bytes = bytes[OX_TIER_DEVICE]};
     enum ox_status status = ox_arena_open("host", bytes[OX_TIER_HOST], &out->host);
+    if (status == OX_OK && out->host.bytes > 0) {
+        status = ox_device_host_pin(device, out->host.base, out->host.bytes);
+        out->is_pinned = status == OX_OK;
+    }
     if (status == OX_OK && out->device_bytes > 0) {
         status = ox_device_mem_open(device, out->device_bytes, &out->device_base);
     }
@@ -20,6 +25,9 @@ enum ox_status ox_tiers_open(struct ox_device *device, const uint64_t bytes[OX_T
 void ox_tiers_close(struct ox_tiers *tiers) {
     if (tiers->device_base != NULL) {
         ox_device_mem_close(tiers->device, tiers->device_base, tiers->device_bytes);
+    }
+    if (tiers->is_pinned && ox_device_host_unpin(tiers->device, tiers->host.base, tiers->host.bytes) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s", ox_error_text()); /* the memory goes all the same */
     }
     ox_arena_close(&tiers->host);
     *tiers = (struct ox_tiers){0};

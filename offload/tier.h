@@ -16,6 +16,7 @@ extern "C" {
 struct ox_tiers {
     struct ox_device *device; /* not owned */
     struct ox_arena host;
+    bool is_pinned; /* the device knows host memory */
     void *device_base;
     uint64_t device_bytes;
 };
@@ -26,7 +27,8 @@ struct ox_lease {
     enum ox_tier tier;
 };
 
-/* Reserves and touches `bytes[DEVICE]` and `bytes[HOST]`; the arenas start as zeros. */
+/* Reserves and touches `bytes[DEVICE]` and `bytes[HOST]`, and makes host memory known to the device. Host memory starts
+ * as zeros, the device's as it happens to be. */
 OX_MUST enum ox_status ox_tiers_open(struct ox_device *device, const uint64_t bytes[OX_TIER_COUNT],
                                      struct ox_tiers *out);
 void ox_tiers_close(struct ox_tiers *tiers);

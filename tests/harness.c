@@ -265,8 +265,10 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .grad_bf16 = run->grad_bf16,
         .decay_all = run->decay_all,
         .state = run->state,
+        .device = run->cuda_plugin == NULL ? OX_DEVICE_CPU : OX_DEVICE_CUDA,
+        .cuda = {.plugin_path = run->cuda_plugin},
         .compute_threads = run->compute_threads == 0 ? 1 : run->compute_threads,
-        .budget = {.unified = place->unified,
+        .budget = {.unified = place->unified && run->cuda_plugin == NULL, /* a GPU's memory is its own */
                    .device_bytes = UINT64_C(1) << 30,
                    .host_bytes = UINT64_C(1) << 30},
         .wish = place->wish,

@@ -34,6 +34,7 @@ struct harness_run {
     uint32_t batch, seq, micro_batches;
     uint32_t compute_threads; /* 0 = 1 */
     bool fp32, grad_bf16, decay_all;
+    const char *cuda_plugin; /* NULL: on the CPU */
     struct ox_state_format state; /* zero: AdamW in fp32 */
 };
 

@@ -1,0 +1,112 @@
+/* The engine on the CUDA device against PyTorch, and its bits over placements. Without a GPU the plugin runs on the
+ * emulated runtime of tests/simt, on some of the cases and for one step; with one, on the GPU too, on all of them.
+ * Tolerances in float32 are those of the CPU (test_golden.c); the error of this run is printed beside them. */
+#include "base/clock.h"
+#include "tests/cuda_kit.h"
+#include "tests/golden.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct limits {
+    double loss, logits, grads, norms;
+};
+static const struct limits fp32_limits = {2e-6, 1e-5, 5e-6, 4e-6};
+
+static double compare_grads(const struct golden *golden, const struct ox_model *model, const char *kind,
+                            float *const *units) {
+    double worst = 0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const uint64_t stride = tensor->count > golden->sample_above ? golden->stride : 1;
+        struct harness_error error = {0};
+        uint64_t count = 0;
+        float *const expected = golden_tensor(golden, kind, tensor->name, &count);
+        harness_compare(&error, units[tensor->unit_idx] + tensor->offset, stride, expected, count);
+        free(expected);
+        CHECK(error.compared > count / 2);
+        worst = fmax(worst, error.largest / error.magnitude);
+    }
+    return worst;
+}
+
+static double compare_logits(const struct golden *golden, const char *name, const struct outcome *outcome) {
+    struct harness_error error = {0};
+    uint64_t count = 0;
+    float *const expected = golden_tensor(golden, name, "", &count);
+    CHECK(count == outcome->logits_count);
+    harness_compare(&error, outcome->logits, 1, expected, count);
+    free(expected);
+    return error.largest;
+}
+
+/* So many steps of a run in float32. */
+static void check_fp32(const struct golden *golden, const struct harness_run *run, size_t steps) {
+    struct harness harness;
+    struct outcome outcome;
+    double loss = 0, norm = 0;
+    harness_open(run, &harness_in_memory, &harness);
+    golden_steps(&harness, golden, 0, steps, &outcome);
+    for (size_t i = 0; i < steps; i++) {
+        loss = fmax(loss, fabs(outcome.losses[i] - golden_number(golden, "losses", i)));
+        norm = fmax(norm, fabs(outcome.norms[i] / golden_number(golden, "grad_norms", i) - 1));
+    }
+    golden_report("losses", loss, fp32_limits.loss);
+    golden_report("logits", compare_logits(golden, "logits", &outcome), fp32_limits.logits);
+    golden_report("gradients, of the largest", compare_grads(golden, harness.model, "grad", outcome.grads),
+                  fp32_limits.grads);
+    golden_report("gradient norms, relative", norm, fp32_limits.norms);
+    harness_close(&harness);
+    outcome_close(&outcome);
+}
+
+static void check_case(const struct cuda_kit *kit, const char *name, size_t steps) {
+    struct golden golden;
+    const uint64_t begin_ns = ox_clock_ns();
+    golden_open(name, &golden);
+    struct harness_run run = golden_run(&golden);
+    run.cuda_plugin = kit->plugin;
+    printf("%s, %s\n", kit->name, name);
+    check_fp32(&golden, &run, steps);
+    golden_close(&golden);
+    printf("  %.1f s\n", (double)(ox_clock_ns() - begin_ns) * 1e-9);
+}
+
+/* Lanes as they come, memory that holds NaN before it is written, everything on the drives or none of it. */
+static void check_places(const struct cuda_kit *kit, const char *name, size_t stride) {
+    struct golden golden;
+    golden_open(name, &golden);
+    struct harness_run run = golden_run(&golden);
+    run.cuda_plugin = kit->plugin;
+    golden_check_places(&golden, &run, "fp32", stride);
+    struct outcome expected, outcome;
+    struct harness_place place = harness_places[0];
+    place.chaos_seed = 1;
+    golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    golden_train(&golden, &run, &place, FEW_STEPS, &outcome);
+    outcome_check_same("with chaos", &expected, &outcome);
+    outcome_close(&outcome);
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
+int main(void) {
+    static const char *const cases[] = {"gpt2_b1", "llama_untied_odd", "qwen3", "mistral_window", "llama_bias",
+                                        "gpt2_small", "llama3_rope", "llama_tied_gqa", "qwen2"};
+    enum { CASES = sizeof cases / sizeof *cases, CASES_EMULATED = 4 };
+    struct cuda_kit kit;
+    cuda_kit_emulated(&kit);
+    for (size_t i = 0; i < CASES_EMULATED; i++) {
+        check_case(&kit, cases[i], 1);
+    }
+    check_places(&kit, cases[0], 6);
+    if (cuda_kit_real(&kit)) {
+        for (size_t i = 0; i < CASES; i++) {
+            check_case(&kit, cases[i], GOLDEN_STEPS);
+        }
+        check_places(&kit, "llama_tied_gqa", 1);
+    }
+    return test_end();
+}
