@@ -84,7 +84,10 @@ isa_flags = $(ISA_FLAGS_$(call isa_of,$(1)))
 # ---- files -----------------------------------------------------------------------------------------
 
 # The CUDA plugin takes base/ from the program that opens it, which therefore exports its symbols.
-CUDA_C  := $(wildcard kernels/cuda/*.c)
+# Attention by cuDNN is opened at run time; its headers are asked for here, and what has none takes another file.
+CUDNN_C := $(addprefix kernels/cuda/,cudnn.c cudnn_graph.c cudnn_library.c cudnn_plan.c)
+CUDNN_0 := kernels/cuda/cudnn_absent.c
+CUDA_C  := $(filter-out $(CUDNN_C) $(CUDNN_0),$(wildcard kernels/cuda/*.c))
 CUDA_CU := $(wildcard kernels/cuda/*.cu)
 SIMT_CU := $(wildcard tests/simt/*.cu)
 LIB_C   := $(wildcard base/*.c nvme/*.c cpu_optim/*.c kernels/*.c kernels/cpu/*.c offload/*.c engine/*.c)
@@ -145,7 +148,8 @@ NVCC_FLAGS_adam := -fmad=false
 NVCC_FLAGS_planes := -fmad=false
 # The plugin says itself what it has code for; tests/unit/test_cuda_build.c looks whether that is true.
 BUILT_FOR := $(CUDA_ARCHS:%=sm_%) compute_120
-CUDA_O  := $(CUDA_C:%.c=$(OBJ)/%.o) $(CUDA_CU:%.cu=$(OBJ)/%.o)
+CUDA_O  := $(patsubst %.c,$(OBJ)/%.o,$(CUDA_C) $(if $(filter 1,$(HAVE_CUDNN)),$(CUDNN_C),$(CUDNN_0))) \
+           $(CUDA_CU:%.cu=$(OBJ)/%.o)
 
 $(B)/liboffload_cuda.so: $(CUDA_O)
 	@echo "  LINK    $@"
@@ -165,7 +169,7 @@ $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 # The same sources for the emulated runtime of tests/simt, by the host's compiler.
 SIMT_FLAGS := $(filter-out -std=% -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow,$(CFLAGS)) -std=c++17 -fPIC \
               -Wno-unknown-pragmas -Itests/simt -x c++
-SIMT_O  := $(CUDA_C:%.c=$(OBJ)/simt/%.o) $(CUDA_CU:%.cu=$(OBJ)/simt/%.o) $(SIMT_CU:%.cu=$(OBJ)/simt/%.o)
+SIMT_O  := $(patsubst %.c,$(OBJ)/simt/%.o,$(CUDA_C) $(CUDNN_0)) $(CUDA_CU:%.cu=$(OBJ)/simt/%.o) $(SIMT_CU:%.cu=$(OBJ)/simt/%.o)
 
 $(B)/liboffload_simt.so: $(SIMT_O)
 	@echo "  LINK    $@"

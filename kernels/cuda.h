@@ -15,6 +15,7 @@ extern "C" {
 struct ox_cuda_config {
     const char *plugin_path; /* NULL: liboffload_cuda.so in the folder of the program, then where the loader looks */
     uint32_t device_idx;
+    bool own_attention; /* by our own kernels alone, also where cuDNN is here: a second opinion, and its benchmark */
 };
 
 /* OX_E_DEVICE where there is no plugin, no driver, a driver or a plugin that is too old, no such device, or one for
@@ -47,19 +48,21 @@ struct ox_cuda_facts {
     uint32_t processor_count;
     uint32_t driver_version, runtime_version; /* 13020 stands for 13.2 */
     char pci[OX_CUDA_PCI_TEXT_BYTES];         /* "00000000:41:00.0", as NVML writes it */
+    char attention[192]; /* in bfloat16: "cuDNN 9.19.0", or "own kernels: " and why not by cuDNN */
 };
 OX_MUST enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_cuda_facts *out);
 
 /* For the scratch sizes of ops.h, where they ask for threads: sums over rows are taken over so many groups of them. */
 enum { OX_CUDA_ROW_GROUPS = 256 };
 
-/* Device memory that the device itself takes when it is opened, beside what the driver needs for a process. */
+/* Device memory that the device itself takes when it is opened, beside what the driver needs for a process, and cuDNN
+ * for its code. */
 enum { OX_CUDA_WORKSPACE_BYTES = 32 << 20 };
 
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raised with every change of what crosses the border, device.h and ops.h included. */
-enum { OX_CUDA_PLUGIN_VERSION = 2 };
+enum { OX_CUDA_PLUGIN_VERSION = 3 };
 
 /* The plugin's one symbol of its own, "ox_cuda_plugin". It takes everything of base/ from the program. */
 struct ox_cuda_plugin {

@@ -1,5 +1,6 @@
 /* What operations need on each device, from shapes alone: plans are made where the device is not. */
 #include "base/bytes.h"
+#include "kernels/attention_slices.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda.h"
 #include "kernels/head_walk.h"
@@ -18,8 +19,9 @@ uint64_t ox_ops_attention_scratch_bytes(const struct ox_compute *compute, const 
     if (on_cpu(compute)) {
         return ox_cpu_attention_scratch_bytes(shape, compute->threads);
     }
-    /* Of every query the sum of its products of gradient and output. */
-    return (uint64_t)shape->batch * shape->heads * shape->seq * sizeof(float);
+    /* Of every query the sum of its products of gradient and output; or what a library wants, present or not. */
+    const uint64_t own = (uint64_t)shape->batch * shape->heads * shape->seq * sizeof(float);
+    return compute->real == OX_REAL_BF16 ? ox_max_u64(own, ox_attention_library_scratch_bytes(shape)) : own;
 }
 
 uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_compute *compute,

@@ -145,6 +145,21 @@ PROBE
     fi
 }
 
+# Its library is opened when a device is, and need not be here.
+cudnn() {
+    # shellcheck disable=SC2086 # the flags are a list
+    if printf '#include <cudnn_backend.h>\nint main(void) { return CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR; }\n' |
+        links $cuda_flags; then
+        version=$(printf '#include <cudnn_version.h>\nversion CUDNN_MAJOR.CUDNN_MINOR.CUDNN_PATCHLEVEL\n' \
+            >"$scratch/v.c" && "$CC" $cuda_flags -E -P "$scratch/v.c" 2>/dev/null | sed -n 's/^version //p' | tr -d ' ')
+        say cuDNN found "headers of $version"
+        config "HAVE_CUDNN := 1"
+    else
+        say cuDNN missing "optional; attention is by our own kernels"
+        config "HAVE_CUDNN := 0"
+    fi
+}
+
 nccl() {
     # shellcheck disable=SC2086 # the flags are a list
     if printf '#include <stdio.h>\n#include <nccl.h>\nint main(void) {
@@ -189,6 +204,7 @@ if [ "$quiet" -eq 1 ]; then
 fi
 cuda_flags=
 cuda
+cudnn
 nccl
 mpi
 if [ -n "$missing" ]; then

@@ -3,6 +3,7 @@
 #define OX_KERNELS_CUDA_CUDA_DEVICE_H
 
 #include "kernels/cuda.h"
+#include "kernels/cuda/cudnn.h"
 
 #include <cuda_runtime.h>
 
@@ -18,6 +19,8 @@ struct ox_cuda_device {
     struct cudaDeviceProp prop;
     struct ox_cuda_blas *blas;
     void *workspace; /* OX_CUDA_WORKSPACE_BYTES, of the compute lane's products */
+    struct ox_cudnn *cudnn; /* NULL: attention is by our own kernels */
+    struct ox_cudnn_words attention; /* the library and its version, or why it is not used */
 };
 
 /* What an operation is queued with. */
@@ -71,6 +74,7 @@ ox_cuda_fn ox_cuda_linear_forward, ox_cuda_linear_backward;
 ox_cuda_fn ox_cuda_rope;
 ox_cuda_fn ox_cuda_act_forward, ox_cuda_act_backward;
 ox_cuda_fn ox_cuda_attention_forward, ox_cuda_attention_backward, ox_cuda_attention_cached;
+ox_cuda_fn ox_cuda_attention_forward_pick, ox_cuda_attention_backward_pick;
 ox_cuda_fn ox_cuda_head;
 ox_cuda_fn ox_cuda_adam, ox_cuda_square_sums;
 

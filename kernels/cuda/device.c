@@ -100,6 +100,7 @@ static enum ox_status lane_copy(struct ox_lane *lane, const struct ox_copy *job,
 
 static void device_close(struct ox_device *device) {
     struct ox_cuda_device *const cuda = cuda_of(device);
+    ox_cudnn_close(&cuda->cudnn);
     ox_cuda_blas_close(&cuda->blas);
     cudaFree(cuda->workspace);
     free(cuda);
@@ -142,18 +143,34 @@ static enum ox_status find_device(const struct ox_cuda_config *config) {
     return OX_OK;
 }
 
-static enum ox_status open_device(struct ox_cuda_device *cuda) {
+static uint32_t capability_of(const struct ox_cuda_device *cuda) {
+    return (uint32_t)(cuda->prop.major * 10 + cuda->prop.minor);
+}
+
+/* What keeps cuDNN away is no failure. */
+static void open_attention(struct ox_cuda_device *cuda, const struct ox_cuda_config *config) {
+    if (config->own_attention) {
+        snprintf(cuda->attention.text, sizeof cuda->attention.text, "asked for");
+    } else {
+        ox_cudnn_open(capability_of(cuda), &cuda->cudnn, &cuda->attention);
+    }
+}
+
+static enum ox_status open_device(struct ox_cuda_device *cuda, const struct ox_cuda_config *config) {
     enum { CAPABILITY_LEAST = 80 }; /* of what is built: bfloat16 in the tensor cores begins there */
     enum ox_status status = use(cuda);
     if (status == OX_OK) {
         status = ox_cuda_check(cudaGetDeviceProperties(&cuda->prop, cuda->idx), "asking for properties");
     }
-    if (status == OX_OK && cuda->prop.major * 10 + cuda->prop.minor < CAPABILITY_LEAST) {
+    if (status == OX_OK && capability_of(cuda) < CAPABILITY_LEAST) {
         return ox_fail(OX_E_DEVICE, "GPU %d: %s has compute capability %d.%d; 8.0 (Ampere) is the least", cuda->idx,
                        cuda->prop.name, cuda->prop.major, cuda->prop.minor);
     }
     if (status == OX_OK) {
         status = ox_cuda_blas_open(&cuda->blas);
+    }
+    if (status == OX_OK) {
+        open_attention(cuda, config);
     }
     return status == OX_OK ? mem_open(&cuda->base, OX_CUDA_WORKSPACE_BYTES, &cuda->workspace) : status;
 }
@@ -170,7 +187,7 @@ static enum ox_status device_open(const struct ox_cuda_config *config, struct ox
     }
     cuda->base.ops = &cuda_device_ops;
     cuda->idx = (int)config->device_idx;
-    status = open_device(cuda);
+    status = open_device(cuda, config);
     if (status != OX_OK) {
         device_close(&cuda->base);
         return status;
@@ -214,12 +231,14 @@ static enum ox_status facts(struct ox_device *device, struct ox_cuda_facts *out)
     *out = (struct ox_cuda_facts){
         .memory_bytes = total_bytes,
         .free_bytes = free_bytes,
-        .capability = (uint32_t)(cuda->prop.major * 10 + cuda->prop.minor),
+        .capability = capability_of(cuda),
         .processor_count = (uint32_t)cuda->prop.multiProcessorCount,
         .driver_version = (uint32_t)driver,
         .runtime_version = (uint32_t)runtime,
     };
     snprintf(out->name, sizeof out->name, "%s", cuda->prop.name);
+    snprintf(out->attention, sizeof out->attention, "%s%s", cuda->cudnn == NULL ? "own kernels: " : "",
+             cuda->attention.text);
     snprintf(out->pci, sizeof out->pci, "%08X:%02X:%02X.0", (unsigned)cuda->prop.pciDomainID,
              (unsigned)cuda->prop.pciBusID, (unsigned)cuda->prop.pciDeviceID);
     return status;
