@@ -178,17 +178,25 @@ $(B)/liboffload_simt.so: $(SIMT_O)
 $(OBJ)/simt/%.o: %.c Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  CC      $< (emulated)"
-	$(Q)$(CC) $(CFLAGS) -fPIC -DOX_CUDA_BUILT_FOR='"the emulation"' -Itests/simt -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS) -fPIC -DOX_CUDA_BUILT_FOR='"sm_90"' -Itests/simt -MMD -MP -c -o $@ $<
 
 $(OBJ)/simt/%.o: %.cu Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  CXX     $< (emulated)"
 	$(Q)$(CXX) $(SIMT_FLAGS) -MMD -MP -c -o $@ $<
 
+# An NVML without a driver, for the tests of `offload doctor`.
+FAKE_NVML := $(B)/fake/libnvidia-ml.so.1
+$(FAKE_NVML): $(OBJ)/simt/tests/simt/nvml.o
+	@mkdir -p $(@D)
+	@echo "  LINK    $@"
+	$(Q)$(CC) -shared $(LDFLAGS) -o $@ $<
+$(B)/tests/unit/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor_,items.o gpu.o gpu_state.o)
+
 # The page of `offload trace report` carries its style sheet and script.
 $(OBJ)/tools/trace_page.o: tools/trace_page.css tools/trace_page.js
 
-tests: $(TEST_P) $(B)/liboffload_simt.so
+tests: $(TEST_P) $(B)/liboffload_simt.so $(FAKE_NVML)
 
 # The fuzz targets: all in one test with their seeds, and each with clang's libFuzzer, which tools/fuzz.sh asks for.
 FUZZ_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/fuzz/fuzz*.c) tests/fuzz/mutate.c)
@@ -200,7 +208,7 @@ $(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/test.o $(B)/liboffload.a
 # ---- checks ----------------------------------------------------------------------------------------
 
 # A violation in the text does not keep the tests from running; either fails the check.
-check: all $(RUN_P) $(B)/liboffload_simt.so
+check: all $(RUN_P) $(B)/liboffload_simt.so $(FAKE_NVML)
 	$(Q)status=0; \
 	$(if $(san),,$(MAKE) --no-print-directory tidy || status=1;) \
 	$(if $(CUDA_SO),$(MAKE) --no-print-directory check-cuda-build spills_flags=-q || status=1;) \
@@ -315,5 +323,5 @@ help:
 FORCE:
 
 .PHONY: all tests check test check-san check-cuda-build tidy negative fuzz bench bench-safety deps detect demo man completion install clean help FORCE
--include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d)
+-include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d) $(OBJ)/simt/tests/simt/nvml.d
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)

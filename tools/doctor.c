@@ -2,50 +2,11 @@
  * fail: the report is the result. */
 #include "tools/doctor.h"
 
-#include "base/assert.h"
 #include "tools/cmd.h"
 
 #include <jansson.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-void ox_doctor_add(struct ox_doctor *doctor, const char *name, const char *fmt, ...) {
-    OX_ASSERT(doctor->count < OX_DOCTOR_ITEMS_MAX);
-    struct ox_doctor_item *const item = &doctor->items[doctor->count++];
-    item->group = doctor->group;
-    item->name = name;
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(item->value, sizeof item->value, fmt, args);
-    va_end(args);
-}
-
-void ox_doctor_warn(struct ox_doctor *doctor, const char *remedy, const char *fmt, ...) {
-    OX_ASSERT(doctor->count > 0);
-    struct ox_doctor_item *const item = &doctor->items[doctor->count - 1];
-    if (item->warning[0] != '\0') {
-        return; /* the first is the cause */
-    }
-    snprintf(item->remedy, sizeof item->remedy, "%s", remedy);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(item->warning, sizeof item->warning, fmt, args);
-    va_end(args);
-}
-
-bool ox_doctor_read(const char *path, char *text, size_t text_bytes) {
-    FILE *const file = fopen(path, "r");
-    if (file == NULL) {
-        return false;
-    }
-    const bool read = fgets(text, (int)text_bytes, file) != NULL;
-    fclose(file);
-    if (read) {
-        text[strcspn(text, "\n")] = '\0';
-    }
-    return read;
-}
 
 static void print_text(const struct ox_doctor *doctor) {
     const char *group = "";
@@ -115,7 +76,7 @@ int ox_cmd_doctor(const struct ox_config *config) {
     }
     ox_doctor_machine(doctor);
     ox_doctor_drives(doctor, config);
-    ox_doctor_gpu(doctor);
+    ox_doctor_gpu(doctor, &(struct ox_doctor_gpu_paths){0});
     enum ox_status status = OX_OK;
     if (strcmp(config->format, "json") == 0) {
         status = print_json(doctor);

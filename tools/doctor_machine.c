@@ -81,24 +81,7 @@ static int affinity_text(char *text, size_t text_bytes) {
         snprintf(text, text_bytes, "unknown");
         return 0;
     }
-    size_t used = 0;
-    text[0] = '\0';
-    for (int first = 0; first < CPU_SETSIZE; first++) {
-        if (!CPU_ISSET(first, &set)) {
-            continue;
-        }
-        int last = first;
-        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) {
-            last++;
-        }
-        char range[32];
-        const int len = last > first ? snprintf(range, sizeof range, "%d-%d", first, last)
-                                     : snprintf(range, sizeof range, "%d", first);
-        if (used + (size_t)len + 2 < text_bytes) {
-            used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", used > 0 ? "," : "", range);
-        }
-        first = last;
-    }
+    ox_doctor_cpus_text(&set, text, text_bytes);
     return CPU_COUNT(&set);
 }
 

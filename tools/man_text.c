@@ -104,8 +104,9 @@ static const struct ox_page pages[] = {
     {.command = "doctor",
      .description =
          "Looks at this machine and says what the engine will find: processor and instruction sets, the core OpenBLAS "
-         "runs as, memory and its limits, kernel, io_uring and direct I/O on each --nvme folder, GPUs. What holds the "
-         "machine back has a warning and the remedy beside it. Nothing stays behind.",
+         "runs as, memory and its limits, kernel, io_uring and direct I/O on each --nvme folder, the NVIDIA driver, "
+         "the CUDA plugin and each GPU: its link, power, heat, memory, and who else uses it. What holds the machine "
+         "back has a warning and the remedy beside it. Nothing stays behind.",
      .examples = "offload doctor --nvme /mnt/nvme0\tThe machine, and a drive:\n"
                  "offload doctor --format json\tThe same as an array of records:\n",
      .see_also = "bench train"},

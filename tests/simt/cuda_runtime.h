@@ -78,6 +78,9 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEve
 void simt_fail_after(uint64_t calls);
 /* Devices that there are to be; 1 without this call. Driver version likewise. */
 void simt_set_machine(int device_count, int driver_version);
+/* What the device can do, 90 for 9.0, and host memory that it lets be pinned; 90 and all without these calls. */
+void simt_set_capability(int capability);
+void simt_set_pinnable(size_t bytes);
 /* The order in which fibers of a block run is drawn from it; 0 = ascending. */
 void simt_set_seed(uint64_t seed);
 /* Bytes of device memory in use. */

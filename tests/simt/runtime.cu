@@ -6,6 +6,7 @@
 #include "base/clock.h"
 
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -36,7 +37,8 @@ enum { DEVICE_MEMORY_BYTES = 1 << 30, RUNTIME_VERSION = 13000 };
 static std::mutex machine_lock;
 static std::map<void *, size_t> allocations, registered;
 static size_t device_bytes;
-static int device_count = 1, driver_version = RUNTIME_VERSION;
+static size_t registered_bytes, pinnable_bytes = SIZE_MAX;
+static int capability = 90, device_count = 1, driver_version = RUNTIME_VERSION;
 static uint64_t calls_to_failure;
 static thread_local cudaError_t last_error;
 
@@ -107,6 +109,15 @@ void simt_set_machine(int devices, int version) {
     driver_version = version;
 }
 
+void simt_set_capability(int value) {
+    capability = value;
+}
+
+void simt_set_pinnable(size_t bytes) {
+    const std::lock_guard<std::mutex> guard(machine_lock);
+    pinnable_bytes = bytes;
+}
+
 size_t simt_device_bytes(void) {
     const std::lock_guard<std::mutex> guard(machine_lock);
     return device_bytes;
@@ -166,7 +177,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "emulated");
     prop->totalGlobalMem = DEVICE_MEMORY_BYTES;
-    prop->major = 9;
+    prop->major = capability / 10;
+    prop->minor = capability % 10;
     prop->multiProcessorCount = 4;
     prop->sharedMemPerBlockOptin = 227 * 1024;
     return cudaSuccess;
@@ -209,13 +221,23 @@ cudaError_t cudaHostRegister(void *ptr, size_t bytes, unsigned flags) {
     if (registered.count(ptr) != 0) {
         return note(cudaErrorInvalidValue);
     }
+    if (registered_bytes + bytes > pinnable_bytes) {
+        return note(cudaErrorMemoryAllocation);
+    }
     registered[ptr] = bytes;
+    registered_bytes += bytes;
     return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *ptr) {
     const std::lock_guard<std::mutex> guard(machine_lock);
-    return registered.erase(ptr) == 1 ? cudaSuccess : note(cudaErrorInvalidValue);
+    const auto found = registered.find(ptr);
+    if (found == registered.end()) {
+        return note(cudaErrorInvalidValue);
+    }
+    registered_bytes -= found->second;
+    registered.erase(found);
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, enum cudaMemcpyKind kind,
