@@ -151,14 +151,18 @@ BUILT_FOR := $(CUDA_ARCHS:%=sm_%) compute_120
 CUDA_O  := $(patsubst %.c,$(OBJ)/%.o,$(CUDA_C) $(if $(filter 1,$(HAVE_CUDNN)),$(CUDNN_C),$(CUDNN_0))) \
            $(CUDA_CU:%.cu=$(OBJ)/%.o)
 
+# The name under which the library of this toolkit is opened at run time, with its version.
+CUBLASLT := $(firstword $(wildcard $(CUDA_LIB)/libcublasLt.so.[0-9]*) libcublasLt.so)
+
 $(B)/liboffload_cuda.so: $(CUDA_O)
 	@echo "  LINK    $@"
-	$(Q)$(CXX) -shared -o $@ $(CUDA_O) -L$(CUDA_LIB) -Wl,-rpath,$(CUDA_LIB) -lcudart_static -lcublasLt -lrt -ldl -pthread
+	$(Q)$(CXX) -shared -o $@ $(CUDA_O) -L$(CUDA_LIB) -Wl,-rpath,$(CUDA_LIB) -lcudart_static -lrt -ldl -pthread
 
 $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.c Makefile $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  CC      $<"
-	$(Q)$(CC) $(CFLAGS) -fPIC -DOX_CUDA_BUILT_FOR='"$(BUILT_FOR)"' -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS) -fPIC -DOX_CUDA_BUILT_FOR='"$(BUILT_FOR)"' \
+	    -DOX_CUBLASLT='"$(notdir $(CUBLASLT))"' -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
 
 $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 	@mkdir -p $(@D)
@@ -169,7 +173,8 @@ $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 # The same sources for the emulated runtime of tests/simt, by the host's compiler.
 SIMT_FLAGS := $(filter-out -std=% -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow,$(CFLAGS)) -std=c++17 -fPIC \
               -Wno-unknown-pragmas -Itests/simt -x c++
-SIMT_O  := $(patsubst %.c,$(OBJ)/simt/%.o,$(CUDA_C) $(CUDNN_0)) $(CUDA_CU:%.cu=$(OBJ)/simt/%.o) $(SIMT_CU:%.cu=$(OBJ)/simt/%.o)
+SIMT_C  := $(filter-out kernels/cuda/blas_library.c,$(CUDA_C)) $(CUDNN_0)
+SIMT_O  := $(SIMT_C:%.c=$(OBJ)/simt/%.o) $(CUDA_CU:%.cu=$(OBJ)/simt/%.o) $(SIMT_CU:%.cu=$(OBJ)/simt/%.o)
 
 $(B)/liboffload_simt.so: $(SIMT_O)
 	@echo "  LINK    $@"

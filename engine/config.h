@@ -32,6 +32,7 @@ enum ox_compute_dtype { OX_COMPUTE_FP32, OX_COMPUTE_BF16 };
 enum ox_optimizer_choice { OX_OPTIMIZER_ADAMW, OX_OPTIMIZER_LION, OX_OPTIMIZER_SGD };
 enum ox_moments_choice { OX_MOMENTS_CHOICE_F32, OX_MOMENTS_CHOICE_BF16, OX_MOMENTS_CHOICE_Q8 };
 enum ox_tier_choice { OX_TIER_CHOICE_AUTO, OX_TIER_CHOICE_DEVICE, OX_TIER_CHOICE_HOST, OX_TIER_CHOICE_NVME };
+enum ox_device_choice { OX_DEVICE_CHOICE_AUTO, OX_DEVICE_CHOICE_CPU, OX_DEVICE_CHOICE_CUDA };
 enum ox_data_format { OX_FORMAT_AUTO, OX_FORMAT_TEXT, OX_FORMAT_JSONL, OX_FORMAT_BYTES, OX_FORMAT_TOKENS };
 enum ox_auto_choice { OX_CHOICE_AUTO, OX_CHOICE_ON, OX_CHOICE_OFF };
 enum ox_packing_choice { OX_PACKING_AUTO, OX_PACKING_STREAM, OX_PACKING_PACK, OX_PACKING_PAD };
@@ -61,7 +62,8 @@ struct ox_config {
     enum ox_overlong_choice overlong;
     char data_cache[OX_CONFIG_TEXT_BYTES]; /* folder; "" = OUTPUT/cache, or nothing kept */
     /* how much memory */
-    uint64_t device_mem_bytes; /* 0 = unified: host memory is device memory (CPU device) */
+    enum ox_device_choice device;
+    uint64_t device_mem_bytes; /* 0 = of a GPU what is free; of the CPU: host memory is device memory */
     uint64_t host_mem_bytes;   /* 0 = what the machine has free, less a reserve */
     struct ox_nvme_budget nvme[OX_CONFIG_NVME_MAX]; /* --nvme PATH:SIZE, repeated */
     uint32_t nvme_count;
@@ -128,6 +130,7 @@ struct ox_config {
     double temperature, top_p;
     /* command behaviour */
     bool dry_run;
+    bool plan_only;  /* no option: the command makes a plan and no run, perhaps for another machine */
     char format[12]; /* text | json; of an exported trace chrome | perfetto */
     char action[8];  /* report | export: what to do with a trace; "" = not given */
     char run[OX_CONFIG_TEXT_BYTES]; /* the folder of a run, or a file of it */

@@ -98,9 +98,12 @@ static const struct ox_option options[] = {
      .text_bytes = sizeof none->data_cache, .group = group_data, .default_text = "", .commands = TEXTS,
      .help = "folder for the tokens of texts, used again while nothing has changed; of train: OUTPUT/cache when not "
              "given"},
+    {.name = "device", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, device), .choices = "auto|cpu|cuda",
+     .group = group_memory, .default_text = "auto", .commands = RUN | OX_CMD_EVAL,
+     .help = "what computes; auto: a GPU where there is one, of a plan by --profile the GPU that it names"},
     {.name = "device-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, device_mem_bytes),
      .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
-     .help = "device memory to use, as 20GiB; 0: host memory is device memory"},
+     .help = "device memory to use, as 20GiB; 0: of a GPU what is free; of the CPU, host memory is device memory"},
     {.name = "host-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, host_mem_bytes), .min = 0,
      .max = 0x1p62, .group = group_memory, .default_text = "0",
      .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,

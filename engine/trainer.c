@@ -136,7 +136,10 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
         .chaos_seed = config->chaos_seed,
     };
     set_budget(trainer);
-    enum ox_status status = pick_isa(config->isa, &trainer->engine_config.isa);
+    enum ox_status status = ox_trainer_pick_device(trainer);
+    if (status == OX_OK) {
+        status = pick_isa(config->isa, &trainer->engine_config.isa);
+    }
     if (status == OX_OK && config->nvme_count > 0) {
         status = pick_io(config->io_backend, &trainer->engine_config.io);
     }
@@ -209,6 +212,7 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     if (status != OX_OK) {
         return status;
     }
+    ox_trainer_fit_machine(trainer);
     engine->machine = &trainer->machine;
     engine->budget.drive_speeds =
         ox_machine_drive_speeds(&trainer->machine, trainer->drive_speeds) ? trainer->drive_speeds : NULL;
@@ -331,6 +335,10 @@ static const char *eval_memory_text(const struct ox_engine_plan *plan, char text
     return text;
 }
 
+static const char *compute_text(const struct ox_engine_config *engine) {
+    return engine->fp32 ? "fp32" : engine->device == OX_DEVICE_CPU ? "bf16 weights, fp32 sums" : "bf16, fp32 sums";
+}
+
 enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     const struct ox_model *const model = ox_trainer_model(trainer);
@@ -347,17 +355,19 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES];
     ox_size_text(ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
-    char steps[48] = "as many steps as the text gives";
+    char device[OX_DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
     if (trainer->max_steps > 0) {
         snprintf(steps, sizeof steps, "%llu steps", (unsigned long long)trainer->max_steps);
     }
     const int length = asprintf(text,
         "model: %s, %.2f M parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
+        "device: %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
         "%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s%s%s",
         model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
-        model->config.vocab, engine->fp32 ? "fp32" : "bf16 weights, fp32 sums",
+        model->config.vocab, compute_text(engine),
+        ox_trainer_device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,

@@ -45,6 +45,8 @@ struct ox_trainer {
     struct ox_schedule schedule;
     uint64_t max_steps;
     struct ox_engine_config engine_config;
+    struct ox_cuda_facts gpu; /* zero where none is used, or none was looked at */
+    char no_gpu[256];         /* why, where one was looked for; else "" */
     struct ox_engine_plan *plan; /* until the engine takes it over */
     struct ox_engine *engine;
     struct ox_machine machine;       /* that the plan is for */
@@ -110,6 +112,17 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer);
 
 /* The engine's view of a configuration; `model` outlives it. */
 OX_MUST enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct ox_model *model);
+
+/* ---- the device: trainer_device.c ---- */
+
+/* Decides what `auto` leaves open, in trainer->config too, and sets the device's budget. A GPU that is asked for and
+ * not there is OX_E_DEVICE; a plan alone for a GPU and memory that are named needs none. */
+OX_MUST enum ox_status ox_trainer_pick_device(struct ox_trainer *trainer);
+/* Makes trainer->machine one that computes on that device. */
+void ox_trainer_fit_machine(struct ox_trainer *trainer);
+enum { OX_DEVICE_LINE_BYTES = 384 };
+/* What a run computes on, in words. */
+const char *ox_trainer_device_text(const struct ox_trainer *trainer, char text[OX_DEVICE_LINE_BYTES]);
 
 /* ---- data and rows: trainer_data.c ---- */
 

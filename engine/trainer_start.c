@@ -28,7 +28,8 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         m->family, m->vocab, m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->width, e->batch, e->seq,
         e->micro_batches, e->fp32, e->grad_bf16, e->decay_embeddings, c->learning_rate, c->weight_decay, c->adam_beta1,
         c->adam_beta2, c->adam_epsilon, c->max_grad_norm, (int)c->lr_scheduler_type, c->warmup_steps, c->warmup_ratio,
-        c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order, e->compute_threads);
+        c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order,
+        e->device == OX_DEVICE_CPU ? e->compute_threads : 0);
     OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
     char rows[512];
     int used = snprintf(rows, sizeof rows, "%d %d %d %d %.17g", (int)c->packing, (int)c->document_mask,
@@ -45,6 +46,10 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = ox_hash64(shape, (size_t)more, hash);
+    if (e->device == OX_DEVICE_CUDA) { /* libraries choose by architecture */
+        const uint64_t device[] = {hash, (uint64_t)e->device, trainer->gpu.capability};
+        hash = ox_hash_seed(device, sizeof device / sizeof *device);
+    }
     /* AdamW in fp32 adds nothing: it is what checkpoints have that do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
     return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32

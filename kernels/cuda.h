@@ -55,9 +55,10 @@ OX_MUST enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_
 /* For the scratch sizes of ops.h, where they ask for threads: sums over rows are taken over so many groups of them. */
 enum { OX_CUDA_ROW_GROUPS = 256 };
 
-/* Device memory that the device itself takes when it is opened, beside what the driver needs for a process, and cuDNN
- * for its code. */
-enum { OX_CUDA_WORKSPACE_BYTES = 32 << 20 };
+/* Device memory that the device itself takes when it is opened; and with it all that a process takes beside what it
+ * asks for: the driver's context, code, libraries. The second is announced, and held against what a GPU shows by
+ * `make check-gpu`. */
+enum { OX_CUDA_WORKSPACE_BYTES = 32 << 20, OX_CUDA_PROCESS_BYTES = 768 << 20 };
 
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 

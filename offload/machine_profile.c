@@ -508,6 +508,14 @@ static const struct ox_machine_drive nominal_drive = {
     .flush_seconds = 5e-3};
 
 /* Cores with wide vectors, each with its share of two channels of memory. */
+void ox_machine_nominal_gpu(struct ox_machine *machine, const char *name, uint64_t memory_bytes) {
+    machine->has_gpu = true;
+    machine->gpu = (struct ox_machine_gpu){.memory_bytes = memory_bytes, .bf16_flops = 200e12, .fp32_flops = 30e12,
+                                           .h2d_rate = 20e9, .d2h_rate = 20e9, .duplex_rate = 30e9,
+                                           .memory_rate = 1.5e12};
+    snprintf(machine->gpu.name, sizeof machine->gpu.name, "%s", name);
+}
+
 void ox_machine_nominal(uint32_t cores, struct ox_machine *out) {
     *out = (struct ox_machine){
         .name = "nominal", .source = "no profile: nominal rates for this number of cores",

@@ -85,6 +85,8 @@ OX_MUST enum ox_status ox_machine_check(const char *where, const struct ox_machi
 /* A machine of which nothing is known but its number of cores, with one drive: nominal rates. Whoever shows what
  * follows from them says so. */
 void ox_machine_nominal(uint32_t cores, struct ox_machine *out);
+/* The same with a GPU, of whose rates nothing is known either. `name` is cut where it is too long. */
+void ox_machine_nominal_gpu(struct ox_machine *machine, const char *name, uint64_t memory_bytes);
 /* One drive for each that a run has: those of the machine in their order, the last of them again for what is more; a
  * nominal one where it has none. May be asked again with another number. */
 void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count);

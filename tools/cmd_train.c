@@ -379,7 +379,7 @@ static enum ox_status open_run(const struct ox_config *config, struct ox_trainer
  * eighth for what no budget counts, and with a GPU its memory is the device's. */
 static enum ox_status take_memory(struct ox_config *config) {
     struct ox_machine machine;
-    if (config->profile[0] == '\0' || (config->host_mem_bytes > 0 && config->device_mem_bytes > 0)) {
+    if (config->profile[0] == '\0') {
         return OX_OK;
     }
     const enum ox_status status = ox_predict_machine(config->profile, 1, &machine);
@@ -392,7 +392,10 @@ static enum ox_status take_memory(struct ox_config *config) {
         ox_log(OX_LOG_INFO, "--host-mem %s of the %s of %s", ox_size_text(config->host_mem_bytes, text[0]),
                ox_size_text(machine.host.memory_bytes, text[1]), machine.name);
     }
-    if (config->device_mem_bytes == 0 && machine.has_gpu) {
+    if (config->device == OX_DEVICE_CHOICE_AUTO) {
+        config->device = machine.has_gpu ? OX_DEVICE_CHOICE_CUDA : OX_DEVICE_CHOICE_CPU;
+    }
+    if (config->device_mem_bytes == 0 && machine.has_gpu && config->device == OX_DEVICE_CHOICE_CUDA) {
         config->device_mem_bytes = machine.gpu.memory_bytes - machine.gpu.memory_bytes / 8;
         ox_log(OX_LOG_INFO, "--device-mem %s of the %s of %s", ox_size_text(config->device_mem_bytes, text[0]),
                ox_size_text(machine.gpu.memory_bytes, text[1]), machine.gpu.name);
@@ -404,6 +407,7 @@ int ox_cmd_plan(const struct ox_config *given) {
     static struct ox_config config; /* tens of kilobytes */
     struct ox_trainer *trainer = NULL;
     config = *given;
+    config.plan_only = true;
     enum ox_status status = take_memory(&config);
     if (status == OX_OK) {
         status = open_run(&config, &trainer);

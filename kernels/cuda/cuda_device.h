@@ -41,6 +41,8 @@ OX_MUST enum ox_status ox_cuda_lane_submit(struct ox_lane *lane, ox_cuda_fn *run
 /* Done when all that was submitted so far is done. */
 OX_MUST enum ox_status ox_cuda_lane_mark(struct ox_lane *lane, struct ox_mark *out);
 
+/* Loads cuBLASLt if that has not been done. */
+OX_MUST enum ox_status ox_cuda_blas_library_open(void);
 OX_MUST enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out);
 void ox_cuda_blas_close(struct ox_cuda_blas **blas);
 uint32_t ox_cuda_blas_version(void); /* of the library that is loaded */

@@ -48,11 +48,15 @@ static enum ox_status check(cublasStatus_t status, const char *what) {
 
 enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out) {
     *out = NULL;
+    enum ox_status status = ox_cuda_blas_library_open();
+    if (status != OX_OK) {
+        return status;
+    }
     struct ox_cuda_blas *const blas = calloc(1, sizeof *blas);
     if (blas == NULL) {
         return ox_fail(OX_E_NOMEM, "GPU: no memory for %zu bytes of algorithms", sizeof *blas);
     }
-    const enum ox_status status = check(cublasLtCreate(&blas->handle), "opening");
+    status = check(cublasLtCreate(&blas->handle), "opening");
     if (status != OX_OK) {
         free(blas);
         return status;
