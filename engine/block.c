@@ -264,7 +264,7 @@ static enum ox_status attend(const struct ox_block_run *run, const struct work *
     const struct ox_block_cache *const cache = run->cache;
     if (cache == NULL) {
         return run->ops->attention_forward(run->lane, &(struct ox_op_attention_forward){
-            .out = work->att, .lse = work->lse, .qkv = work->qkv, .positions = run->positions,
+            .out = work->att, .lse = work->lse, .qkv = work->qkv, .positions = run->documents,
             .scratch = work->attention_scratch, .shape = shape, .real = run->shape->compute.real});
     }
     return run->ops->attention_cached(run->lane, &(struct ox_op_attention_cached){
@@ -421,7 +421,7 @@ static enum ox_status attention_back(const struct ox_block_run *run, struct grad
     if (status == OX_OK) {
         status = run->ops->attention_backward(run->lane, &(struct ox_op_attention_backward){
             .dqkv = work->u, .dout = work->g, .qkv = work->qkv, .out = work->att, .lse = work->lse,
-            .positions = run->positions, .scratch = work->attention_scratch, .shape = attention_of(run),
+            .positions = run->documents, .scratch = work->attention_scratch, .shape = attention_of(run),
             .real = run->shape->compute.real});
     }
     if (status == OX_OK) {

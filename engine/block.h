@@ -33,6 +33,7 @@ struct ox_block_run {
     const struct ox_shape *shape;
     const struct ox_unit *unit;
     const int32_t *ids, *positions, *targets; /* (rows); a document begins where positions are 0 */
+    const int32_t *documents; /* the positions; NULL: every sequence is one document */
     const float *cos_table, *sin_table;       /* (seq, head_dim / 2) */
     const struct ox_block_cache *cache;       /* of ox_block_forward, batch 1; or NULL */
     void *work;

@@ -50,6 +50,20 @@ static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum o
     return (struct ox_planes){.hi = hi, .lo = state != NULL ? state : hi + elems};
 }
 
+/* Whether a sequence of the micro-batch has several documents: only then is attention told of them, because not every
+ * kernel for it knows documents. */
+static bool is_packed(const struct issue *is) {
+    const struct ox_shape *const shape = &is->engine->shape;
+    const unsigned char *const all = ox_tiers_resident(&is->engine->tiers, is->plan, is->plan->batch_host_buf).ptr;
+    const int32_t *const ids = (const int32_t *)(all + is->task->mb_idx * is->engine->batch_bytes);
+    const int32_t *const positions = ids + shape->rows;
+    bool packed = false;
+    for (uint32_t i = 0; i < shape->rows && !packed; i++) {
+        packed = positions[i] != (int32_t)(i % shape->seq);
+    }
+    return packed;
+}
+
 static struct ox_block_run block_run(const struct issue *is) {
     struct ox_engine *const engine = is->engine;
     struct ox_block_run run = {
@@ -64,6 +78,7 @@ static struct ox_block_run block_run(const struct issue *is) {
         run.ids = (const int32_t *)batch;
         run.positions = run.ids + engine->shape.rows;
         run.targets = run.positions + engine->shape.rows;
+        run.documents = is_packed(is) ? run.positions : NULL;
     }
     const struct ox_model_config *const model = &engine->config.model->config;
     run.cos_table = lease_if(is, OX_USE_CONST);

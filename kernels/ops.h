@@ -202,7 +202,8 @@ struct ox_op_act_backward {
  *
  * `positions` names the documents of a sequence: each is 0, where a document begins, or one more than that of the
  * row before, and query i sees no key before i - positions[i]. The first of a sequence is 0. That is the caller's to
- * keep; it is not checked. NULL: a sequence is one document, to the bit what positions of 0..seq-1 give. */
+ * keep; it is not checked. NULL: a sequence is one document, by our own kernels to the bit what positions of 0..seq-1
+ * give; a library that stands in for them knows no documents. */
 struct ox_attention_shape {
     uint32_t batch, seq, heads, kv_heads, head_dim;
     uint32_t window; /* query i sees the keys j with i - window < j <= i; 0: all j <= i */
