@@ -32,6 +32,11 @@ static enum ox_status set_memory(struct ox_trainer *trainer) {
                        "give more, or --device cpu", ox_size_text(bytes, have),
                        ox_size_text(OX_CUDA_PROCESS_BYTES, need));
     }
+    if (trainer->gpu.memory_bytes > 0 && bytes > trainer->gpu.memory_bytes) {
+        return ox_fail(OX_E_CONFIG, "--device-mem %s: %s has %s; without the option a run takes what is free of it",
+                       ox_size_text(bytes, have), trainer->gpu.name,
+                       ox_size_text(trainer->gpu.memory_bytes, need));
+    }
     budget->unified = false;
     budget->device_bytes = bytes - OX_CUDA_PROCESS_BYTES;
     return OX_OK;

@@ -1,0 +1,163 @@
+/* The program on the CUDA device, which here is the plugin on the emulated runtime, lying beside a copy of the program
+ * as the real one does: what `--device` takes and records, the bits of budgets and of a run that goes on, and what is
+ * said where the device is not there. */
+#include "kernels/cuda.h"
+#include "tests/cuda_kit.h"
+#include "tests/sys_run.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { STEPS = 3, LINE = SYS_PATH_BYTES + 64 };
+
+static const char common_words[] =
+    "--max-steps 3 --gradient-accumulation-steps 2 --batch-size 1 --max-seq-length 12"
+    " --learning-rate 3e-3 --max-grad-norm 0.5 --eval-steps 3 --eval-windows 2 --host-mem 16MiB --compute-threads 1"
+    " --optimizer-threads 1 --chunk-elems 4096";
+
+static struct sys_args args;
+static struct sys_process process;
+static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
+static char program[SYS_PATH_BYTES], lonely_program[SYS_PATH_BYTES];
+
+/* A copy of the program in a folder of its own, with the plugin or without. */
+static void place_program(const char *name, bool plugin, char path[SYS_PATH_BYTES]) {
+    char folder[SYS_PATH_BYTES], file[PATH_MAX], beside[LINE];
+    struct cuda_kit kit;
+    sys_make_folder(sys_path(folder, "%s", name));
+    cuda_kit_path("offload", file);
+    snprintf(path, SYS_PATH_BYTES, "%.400s/offload", folder);
+    if (link(file, path) != 0) { /* another file system */
+        char words[2 * PATH_MAX];
+        snprintf(words, sizeof words, "cp '%s' '%s'", file, path);
+        CHECK(system(words) == 0);
+    }
+    cuda_kit_emulated(&kit);
+    snprintf(beside, sizeof beside, "%s/liboffload_cuda.so", folder);
+    CHECK(!plugin || symlink(kit.plugin, beside) == 0);
+}
+
+static void begin(const char *name, const char *words, bool drive) {
+    char folder[SYS_PATH_BYTES];
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_add(&args, common_words);
+    sys_args_add(&args, words);
+    if (strstr(words, "--resume") == NULL) {
+        sys_args_add(&args, "--from-scratch");
+    }
+    if (drive) {
+        sys_make_folder(sys_path(folder, "%s-drive", name));
+        sys_args_word(&args, "--nvme=%s:32MiB", folder);
+    }
+}
+
+static char *curve_of(const char *name) {
+    char folder[SYS_PATH_BYTES];
+    return sys_curve(sys_path(folder, "%s", name), "step");
+}
+
+static void check_same(const char *a, const char *b) {
+    char folder[2][SYS_PATH_BYTES], checkpoint[2][LINE];
+    char *const curves[2] = {curve_of(a), curve_of(b)};
+    const char *const names[2] = {a, b};
+    CHECK(sys_same_text(b, curves[0], curves[1]));
+    for (int i = 0; i < 2; i++) {
+        snprintf(checkpoint[i], sizeof checkpoint[i], "%s/checkpoint-%d", sys_path(folder[i], "%s", names[i]), STEPS);
+        free(curves[i]);
+    }
+    CHECK(sys_same_checkpoint(checkpoint[0], checkpoint[1]));
+}
+
+/* `auto` finds the device, says which it is and records it; the numbers are those of the CPU but for rounding. */
+static void test_auto(void) {
+    char folder[SYS_PATH_BYTES], config[LINE];
+    begin("auto", "--dtype fp32", false);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "device: emulated") != NULL);
+    snprintf(config, sizeof config, "grep -q '^device: cuda' %s/config.resolved.yaml", sys_path(folder, "auto"));
+    CHECK(system(config) == 0);
+    begin("cpu", "--dtype fp32 --device cpu", false);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "device: the CPU") != NULL);
+    char *const on_device = curve_of("auto"), *const on_cpu = curve_of("cpu");
+    for (unsigned step = 1; step <= STEPS; step++) {
+        const double a = sys_metric(on_device, step, "loss"), b = sys_metric(on_cpu, step, "loss");
+        printf("step %u: loss %.7f on the device, %.7f on the CPU\n", step, a, b);
+        CHECK(fabs(a - b) < 2e-6);
+    }
+    free(on_device);
+    free(on_cpu);
+}
+
+static void test_same_bits(void) {
+    static const struct {
+        const char *name, *words;
+        bool drive;
+    } places[] = {
+        {"device", "--state-tier device --optimizer-overlap off", false},
+        {"small", "--device-mem 769MiB --prefetch-depth 0 --tiles 2 --weights-tier host --kept-blocks 0", false},
+        {"drive", "--device-mem 770MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --activation-tier nvme "
+                  "--optimizer-overlap speculative", true},
+        {"chaos", "--chaos-seed 3 --tiles 2 --optimizer-overlap held", false},
+    };
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+        begin(places[i].name, places[i].words, places[i].drive);
+        sys_args_add(&args, "--dtype fp32");
+        sys_run_well(&args, &process);
+        check_same("auto", places[i].name);
+    }
+}
+
+/* From the checkpoint of the second step, in another budget. */
+static void test_resume(void) {
+    begin("resumed", "--dtype fp32 --save-steps 2", false);
+    sys_run_well(&args, &process);
+    begin("resumed", "--dtype fp32 --save-steps 2 --resume-from-checkpoint", false);
+    char folder[SYS_PATH_BYTES];
+    sys_args_word(&args, "%s/checkpoint-2", sys_path(folder, "resumed"));
+    sys_args_add(&args, "--device-mem 1GiB --state-tier host");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "bits") == NULL); /* no warning that the numbers may be others */
+    check_same("auto", "resumed");
+}
+
+/* One line and an exit status of its own; nothing is begun. */
+static void check_refused(const char *name, const char *words, int status, const char *said) {
+    char folder[SYS_PATH_BYTES];
+    begin(name, words, false);
+    sys_run(&args, &process);
+    const char *const newline = strchr(process.outcome.err, '\n');
+    const bool good = process.outcome.exit_status == status && strstr(process.outcome.err, said) != NULL &&
+                      newline != NULL && newline[1] == '\0' && !sys_exists(sys_path(folder, "%s", name));
+    if (!good) {
+        printf("%s: exit status %d, expected %d and \"%s\" in one line:\n%s", words, process.outcome.exit_status,
+               status, said, process.outcome.err);
+    }
+    CHECK(good);
+}
+
+int main(void) {
+    place_program("with", true, program);
+    place_program("without", false, lonely_program);
+    sys_write_model("llama", model_path);
+    sys_write_text(6000, text_path);
+    setenv("OX_BIN", program, 1);
+    test_auto();
+    test_same_bits();
+    test_resume();
+    check_refused("little", "--device cuda --device-mem 512MiB", 2, "go to the driver");
+    check_refused("much", "--device cuda --device-mem 900GiB", 2, "has 1.00 GiB");
+    setenv("OX_BIN", lonely_program, 1);
+    check_refused("lonely", "--device cuda", 1, "GPU: ");
+    begin("alone", "--dtype fp32", false);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "device: the CPU; GPU: ") != NULL);
+    check_same("cpu", "alone");
+    return test_end();
+}
