@@ -29,6 +29,7 @@ ARCH    := $(shell uname -m)
 
 # ---- what the machine offers: build/config.mk ------------------------------------------------------
 
+DETECT      = CC='$(CC)' CXX='$(CXX)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' sh tools/detect.sh
 # Goals that compile nothing do without detection; demo and test install what is missing before they ask for it;
 # fuzz builds with a compiler of its own.
 PLAIN_GOALS := clean help deps test demo fuzz
@@ -56,7 +57,7 @@ $(CONFIG): | deps
 endif
 $(CONFIG): tools/detect.sh
 	@echo "  DETECT  $@"
-	$(Q)CC='$(CC)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' sh tools/detect.sh $@
+	$(Q)$(DETECT) $@
 
 ifneq ($(filter clean,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
@@ -230,6 +231,7 @@ check-san:
 
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy_test.sh
+	$(Q)sh tools/detect_test.sh
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy.sh -l $(B)/liboffload.a
 
 # What the CUDA compiler made of the kernels: registers, shared memory, spills; then the machine code in the plugin.
@@ -260,10 +262,10 @@ bench-safety:
 # ---- the machine -----------------------------------------------------------------------------------
 
 deps:
-	$(Q)CC='$(CC)' sh tools/install-deps.sh
+	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/install-deps.sh
 
 detect:
-	$(Q)CC='$(CC)' sh tools/detect.sh $(CONFIG)
+	$(Q)$(DETECT) $(CONFIG)
 
 demo: deps
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all build/demo-bigram

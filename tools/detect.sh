@@ -3,10 +3,11 @@
 #
 #   tools/detect.sh build/config.mk   prints one line per item and writes the file that the Makefile reads;
 #                                     fails, and leaves no file, when a required item is missing
-#   tools/detect.sh --missing         prints the Debian packages of missing required items, nothing else
+#   tools/detect.sh --missing         prints the Debian packages of missing items that building and testing need
 set -u
 
 CC=${CC:-gcc}
+CXX=${CXX:-g++}
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/offload-detect-XXXXXX") || exit 2
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
@@ -19,6 +20,7 @@ case ${1:-} in
 *) output=$1 ;;
 esac
 missing=
+wanted=
 
 say() { # item, state, detail
     [ "$quiet" -eq 1 ] || printf '  %-10s %-8s %s\n' "$1" "$2" "$3"
@@ -65,6 +67,17 @@ compiler() {
     else
         say compiler missing "$CC compiles and links no program; Debian packages gcc libc6-dev"
         missing="$missing gcc libc6-dev"
+    fi
+}
+
+# The program needs none; the tests run the sources of the CUDA plugin on an emulation in C++.
+cxx() {
+    echo 'int main() { return 0; }' >"$scratch/probe.cc"
+    if "$CXX" -std=c++17 -o "$scratch/probe" "$scratch/probe.cc" >"$scratch/log" 2>&1; then
+        say C++ found "$CXX $("$CXX" -dumpfullversion 2>/dev/null || "$CXX" -dumpversion)"
+    else
+        say C++ missing "the tests need it; Debian package g++"
+        wanted=g++
     fi
 }
 
@@ -193,13 +206,14 @@ mpi() {
 config "# Written by tools/detect.sh; make detect writes it anew."
 config "DETECTED_FOR := $CC${NVCC:+ $NVCC}"
 compiler
+cxx
 case $missing in
 '') libraries ;;
 *) missing="$missing liburing-dev libnuma-dev libopenblas-dev libjansson-dev libyaml-dev libpcre2-dev \
 libutf8proc-dev libxxhash-dev" ;;
 esac
 if [ "$quiet" -eq 1 ]; then
-    for package in $missing; do echo "$package"; done
+    for package in $missing $wanted; do echo "$package"; done
     exit 0
 fi
 cuda_flags=
