@@ -297,6 +297,7 @@ $(B)/completion/%: $(B)/offload
 SHARE   := $(DESTDIR)$(PREFIX)/share
 install: all man completion
 	install -D -m 755 $(B)/offload $(DESTDIR)$(PREFIX)/bin/offload
+	$(if $(CUDA_SO),install -D -m 755 $(CUDA_SO) $(DESTDIR)$(PREFIX)/lib/offload/liboffload_cuda.so)
 	install -d $(SHARE)/man/man1
 	install -m 644 $(B)/man/*.1 $(SHARE)/man/man1
 	install -D -m 644 $(B)/completion/offload $(SHARE)/bash-completion/completions/offload

@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 struct ox_cuda_config {
-    const char *plugin_path; /* NULL: liboffload_cuda.so in the folder of the program, then where the loader looks */
+    const char *plugin_path; /* NULL: beside the program, then in ../lib/offload, then where the loader looks */
     uint32_t device_idx;
     bool own_attention; /* by our own kernels alone, also where cuDNN is here: a second opinion, and its benchmark */
 };

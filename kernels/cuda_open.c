@@ -17,24 +17,29 @@ static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct ox_cuda_plugin *plugin;
 static char plugin_path[PATH_MAX];
 
-/* False when the program's folder is not known or its path too long. */
-static bool beside_program(char out[PATH_MAX]) {
-    const ssize_t len = readlink("/proc/self/exe", out, PATH_MAX - sizeof plugin_name - 1);
-    if (len <= 0 || len >= (ssize_t)(PATH_MAX - sizeof plugin_name - 1)) {
-        return false;
-    }
-    out[len] = '\0';
-    char *const slash = strrchr(out, '/');
+/* Where it is built, beside the program; else where it is installed. False when it is in neither place. */
+static bool near_program(char out[PATH_MAX]) {
+    static const char *const places[] = {"", "../lib/offload/"};
+    char folder[PATH_MAX];
+    const ssize_t len = readlink("/proc/self/exe", folder, sizeof folder - 1);
+    folder[len > 0 ? len : 0] = '\0';
+    char *const slash = strrchr(folder, '/');
     if (slash == NULL) {
         return false;
     }
-    memcpy(slash + 1, plugin_name, sizeof plugin_name);
-    return access(out, R_OK) == 0;
+    slash[1] = '\0';
+    for (uint32_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        const int need = snprintf(out, PATH_MAX, "%s%s%s", folder, places[i], plugin_name);
+        if (need > 0 && need < PATH_MAX && access(out, R_OK) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static enum ox_status load(const char *path) {
-    char beside[PATH_MAX];
-    const char *const from = path != NULL ? path : beside_program(beside) ? beside : plugin_name;
+    char near[PATH_MAX];
+    const char *const from = path != NULL ? path : near_program(near) ? near : plugin_name;
     void *const library = dlopen(from, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         return ox_fail(OX_E_DEVICE, "GPU: the plugin does not open: %s; build it with `make cuda=1` on a machine with "

@@ -1,5 +1,5 @@
-/* `offload doctor` as a user of a GPU meets it: the program, the plugin beside it, the driver's library where the
- * loader looks. Plugin and library are those of tests/simt. The program is $OX_BIN, else build/offload. */
+/* `offload doctor` as a user of a GPU meets it: the program, the plugin beside it or installed, the driver's library
+ * where the loader looks. Plugin and library are those of tests/simt. The program is $OX_BIN, else build/offload. */
 #include "tests/test.h"
 
 #include <fcntl.h>
@@ -61,7 +61,7 @@ static bool holds(const json_t *item, const char *key, const char *text) {
 }
 
 int main(void) {
-    char build[PATH_MAX], path[PATH_MAX + 64], plugin[PATH_MAX];
+    char build[PATH_MAX], path[PATH_MAX + 64], plugin[PATH_MAX], installed[PATH_MAX];
     const ssize_t len = readlink("/proc/self/exe", build, sizeof build - 64);
     CHECK(len > 0);
     build[len < 0 ? 0 : len] = '\0';
@@ -69,8 +69,10 @@ int main(void) {
     snprintf(slash == NULL ? build : slash, 64, "/../..");
     const char *const folder = test_folder();
     snprintf(out_path, sizeof out_path, "%s/out", folder);
-    snprintf(program_path, sizeof program_path, "%s/offload", folder);
-    snprintf(plugin, sizeof plugin, "%s/liboffload_cuda.so", folder);
+    snprintf(path, sizeof path, "%s/bin", folder);
+    CHECK(mkdir(path, 0700) == 0);
+    snprintf(program_path, sizeof program_path, "%s/bin/offload", folder);
+    snprintf(plugin, sizeof plugin, "%s/bin/liboffload_cuda.so", folder);
     snprintf(path, sizeof path, "%s/liboffload_simt.so", build);
     CHECK(copy_file(getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload", program_path));
     CHECK(copy_file(path, plugin));
@@ -88,7 +90,18 @@ int main(void) {
     CHECK(record(report, "GPU", "GPU") == NULL);
     json_decref(report);
 
-    CHECK(unlink(plugin) == 0 && run("json") == 0);
+    /* As `make install` places it. */
+    snprintf(path, sizeof path, "%s/lib", folder);
+    snprintf(installed, sizeof installed, "%s/lib/offload/liboffload_cuda.so", folder);
+    CHECK(mkdir(path, 0700) == 0);
+    snprintf(path, sizeof path, "%s/lib/offload", folder);
+    CHECK(mkdir(path, 0700) == 0 && rename(plugin, installed) == 0 && run("json") == 0);
+    report = json_load_file(out_path, 0, &error);
+    CHECK(holds(record(report, "GPU", "CUDA plugin"), "value", "/lib/offload/liboffload_cuda.so"));
+    CHECK(record(report, "GPU 0", "device") != NULL);
+    json_decref(report);
+
+    CHECK(unlink(installed) == 0 && run("json") == 0);
     report = json_load_file(out_path, 0, &error);
     const json_t *const missing = record(report, "GPU", "CUDA plugin");
     CHECK(holds(missing, "value", "none") && holds(missing, "warning", "does not open"));
