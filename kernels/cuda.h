@@ -31,9 +31,10 @@ struct ox_cuda_about {
     char built_for[128];      /* "sm_80 sm_90 compute_90": machine code by GPU, and PTX for GPUs that come after */
     uint32_t driver_version;  /* 13020 stands for 13.2; 0: there is no driver */
     uint32_t runtime_version; /* likewise */
-    uint32_t blas_version;    /* of cuBLASLt, 130200 stands for 13.2.0 */
     uint32_t device_count;
-    char why_none[512]; /* a sentence, where device_count is 0 */
+    char why_none[512];    /* a sentence, where device_count is 0 */
+    uint32_t blas_version; /* of cuBLASLt where there is a device, 130200 stands for 13.2.0; 0: see why_no_blas */
+    char why_no_blas[512];
 };
 /* `plugin_path` as above. OX_E_DEVICE where no plugin opens; a machine without devices is no failure. */
 OX_MUST enum ox_status ox_cuda_plugin_about(const char *plugin_path, struct ox_cuda_about *out);
@@ -63,7 +64,7 @@ enum { OX_CUDA_WORKSPACE_BYTES = 32 << 20, OX_CUDA_PROCESS_BYTES = 768 << 20 };
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raised with every change of what crosses the border, device.h and ops.h included. */
-enum { OX_CUDA_PLUGIN_VERSION = 3 };
+enum { OX_CUDA_PLUGIN_VERSION = 4 };
 
 /* The plugin's one symbol of its own, "ox_cuda_plugin". It takes everything of base/ from the program. */
 struct ox_cuda_plugin {

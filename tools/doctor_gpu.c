@@ -90,10 +90,7 @@ static void report_plugin(struct ox_doctor *doctor, const struct survey *survey)
     const struct ox_cuda_about *const about = &survey->about;
     if (!survey->plugin_opens) {
         ox_doctor_add(doctor, "CUDA plugin", "none; the CPU is the device");
-        ox_doctor_warn(doctor,
-                       strstr(survey->plugin_error, "libcublas") != NULL
-                           ? "install the cuBLAS of the CUDA toolkit that the plugin was built with"
-                           : "build it with `make cuda=1` where the CUDA toolkit is, and put it beside the program",
+        ox_doctor_warn(doctor, "build it with `make cuda=1` where the CUDA toolkit is, and put it beside the program",
                        "%s", survey->plugin_error);
         return;
     }
@@ -105,9 +102,15 @@ static void report_plugin(struct ox_doctor *doctor, const struct survey *survey)
                  visible != NULL ? visible : "");
         ox_doctor_warn(doctor, remedy, "CUDA shows no device: %.400s", about->why_none);
     }
-    ox_doctor_add(doctor, "CUDA", "runtime %u.%u, cuBLASLt %u.%u.%u", about->runtime_version / 1000,
-                  about->runtime_version % 1000 / 10, about->blas_version / 10000, about->blas_version / 100 % 100,
-                  about->blas_version % 100);
+    ox_doctor_add(doctor, "CUDA runtime", "%u.%u", about->runtime_version / 1000, about->runtime_version % 1000 / 10);
+    if (about->blas_version > 0) {
+        ox_doctor_add(doctor, "cuBLASLt", "%u.%u.%u", about->blas_version / 10000, about->blas_version / 100 % 100,
+                      about->blas_version % 100);
+    } else if (about->device_count > 0) {
+        ox_doctor_add(doctor, "cuBLASLt", "none; no GPU can be used without it");
+        ox_doctor_warn(doctor, "install the cuBLAS of the CUDA toolkit that the plugin was built with", "%s",
+                       about->why_no_blas);
+    }
 }
 
 /* The address in a function pointer, without a cast that ISO C lacks; false when absent. */

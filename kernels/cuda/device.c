@@ -204,12 +204,16 @@ static void about(struct ox_cuda_about *out) {
     if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) {
         out->runtime_version = (uint32_t)runtime;
     }
-    out->blas_version = ox_cuda_blas_version();
     snprintf(out->built_for, sizeof out->built_for, "%s", OX_CUDA_BUILT_FOR);
     if (find_device(&(struct ox_cuda_config){0}) != OX_OK) {
         snprintf(out->why_none, sizeof out->why_none, "%s", ox_error_text());
     } else if (cudaGetDeviceCount(&count) == cudaSuccess) {
         out->device_count = (uint32_t)count;
+        if (ox_cuda_blas_library_open() == OX_OK) {
+            out->blas_version = ox_cuda_blas_version();
+        } else {
+            snprintf(out->why_no_blas, sizeof out->why_no_blas, "%s", ox_error_text());
+        }
     }
     (void)cudaGetLastError(); /* not left for the next call to find */
 }

@@ -6,6 +6,7 @@
 #ifndef OX_TESTS_SIMT_CUDA_RUNTIME_H
 #define OX_TESTS_SIMT_CUDA_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -81,6 +82,8 @@ void simt_set_machine(int device_count, int driver_version);
 /* What the device can do, 90 for 9.0, and host memory that it lets be pinned; 90 and all without these calls. */
 void simt_set_capability(int capability);
 void simt_set_pinnable(size_t bytes);
+/* Whether there is a cuBLASLt for the devices that are opened from now on; there is without this call. */
+void simt_set_blas(bool present);
 /* The order in which fibers of a block run is drawn from it; 0 = ascending. */
 void simt_set_seed(uint64_t seed);
 /* Bytes of device memory in use. */

@@ -17,6 +17,7 @@ static struct simt_nvml healthy;
 static void (*set_machine)(int device_count, int driver_version);
 static void (*set_capability)(int capability);
 static void (*set_pinnable)(size_t bytes);
+static void (*set_blas)(bool present);
 
 static struct ox_doctor doctor;
 
@@ -75,7 +76,7 @@ static void test_healthy(void) {
     run(nvml_path, plugin_path);
     CHECK(says("GPU", "NVIDIA driver", "580.65.06, for CUDA 13.0", "", ""));
     CHECK(says("GPU", "CUDA plugin", "liboffload_simt.so, for sm_90", "", ""));
-    CHECK(says("GPU", "CUDA", "runtime 13.0, cuBLASLt 13.0.0", "", ""));
+    CHECK(says("GPU", "CUDA runtime", "13.0", "", "") && says("GPU", "cuBLASLt", "13.0.0", "", ""));
     CHECK(find("GPU", "NCCL") != NULL);
     CHECK(says("GPU 0", "device", "emulated, 1.00 GiB, compute capability 9.0, 4 processors", "", ""));
     CHECK(says("GPU 0", "attention", "own kernels: ", "", ""));
@@ -240,6 +241,12 @@ static void test_halves(void) {
     unsetenv("CUDA_VISIBLE_DEVICES");
     set_machine(1, 13000);
 
+    set_blas(false);
+    run(nvml_path, plugin_path);
+    CHECK(says("GPU", "cuBLASLt", "none", "cuBLASLt does not open", "install the cuBLAS"));
+    CHECK(says("GPU 0", "device", "does not open", "cuBLASLt does not open", ""));
+    set_blas(true);
+
     run("/nonexistent/libnvidia-ml.so.1", plugin_path);
     CHECK(says("GPU", "NVIDIA driver", "for CUDA 13.0", "link, power, heat", "NVIDIA_DRIVER_CAPABILITIES"));
     CHECK(find("GPU 0", "device") != NULL && find("GPU 0", "PCIe") == NULL && warning_count() == 1);
@@ -302,7 +309,8 @@ int main(void) {
     *(void **)&set_machine = dlsym(plugin, "simt_set_machine");
     *(void **)&set_capability = dlsym(plugin, "simt_set_capability");
     *(void **)&set_pinnable = dlsym(plugin, "simt_set_pinnable");
-    CHECK(nvml != NULL && set_machine != NULL && set_capability != NULL && set_pinnable != NULL);
+    *(void **)&set_blas = dlsym(plugin, "simt_set_blas");
+    CHECK(nvml != NULL && set_machine != NULL && set_capability != NULL && set_pinnable != NULL && set_blas != NULL);
     healthy = *nvml;
     unsetenv("CUDA_VISIBLE_DEVICES");
     test_healthy();
