@@ -199,10 +199,16 @@ $(FAKE_NVML): $(OBJ)/simt/tests/simt/nvml.o
 	$(Q)$(CC) -shared $(LDFLAGS) -o $@ $<
 $(B)/tests/unit/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor_,items.o gpu.o gpu_state.o)
 
+# The program beside the emulated plugin under the real one's name: a machine with a GPU, for tests of the command.
+EMULATED := $(B)/emulated/offload
+$(EMULATED): $(B)/offload $(B)/liboffload_simt.so
+	@mkdir -p $(@D)
+	$(Q)cp -f $(B)/offload $@ && ln -sf ../liboffload_simt.so $(@D)/liboffload_cuda.so
+
 # The page of `offload trace report` carries its style sheet and script.
 $(OBJ)/tools/trace_page.o: tools/trace_page.css tools/trace_page.js
 
-tests: $(TEST_P) $(B)/liboffload_simt.so $(FAKE_NVML)
+tests: $(TEST_P) $(EMULATED) $(FAKE_NVML)
 
 # The fuzz targets: all in one test with their seeds, and each with clang's libFuzzer, which tools/fuzz.sh asks for.
 FUZZ_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/fuzz/fuzz*.c) tests/fuzz/mutate.c)
@@ -214,7 +220,7 @@ $(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/test.o $(B)/liboffload.a
 # ---- checks ----------------------------------------------------------------------------------------
 
 # A violation in the text does not keep the tests from running; either fails the check.
-check: all $(RUN_P) $(B)/liboffload_simt.so $(FAKE_NVML)
+check: all $(RUN_P) $(EMULATED) $(FAKE_NVML)
 	$(Q)status=0; \
 	$(if $(san),,$(MAKE) --no-print-directory tidy || status=1;) \
 	$(if $(CUDA_SO),$(MAKE) --no-print-directory check-cuda-build spills_flags=-q || status=1;) \

@@ -99,7 +99,7 @@ static const struct ox_option options[] = {
      .help = "folder for the tokens of texts, used again while nothing has changed; of train: OUTPUT/cache when not "
              "given"},
     {.name = "device", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, device), .choices = "auto|cpu|cuda",
-     .group = group_memory, .default_text = "auto", .commands = RUN | OX_CMD_EVAL,
+     .group = group_memory, .default_text = "auto", .commands = RUN | OX_CMD_EVAL | OX_CMD_BENCH,
      .help = "what computes; auto: a GPU where there is one, of a plan by --profile the GPU that it names"},
     {.name = "device-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, device_mem_bytes),
      .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
@@ -369,9 +369,9 @@ static const struct ox_option options[] = {
      .default_text = "false", .commands = OX_CMD_TOKENIZE,
      .help = "print sequences as training would see them: tokens, masks, document borders"},
     {.name = "what", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, what), .text_bytes = sizeof none->what,
-     .choices = "adam|nvme|gemm|copy|all", .group = group_measuring, .default_text = "", .commands = OX_CMD_BENCH,
-     .help = "the optimizer, drives, matrix products, memory; all: a probe of each, about a minute. The word "
-             "--what may be left out"},
+     .choices = "adam|nvme|gemm|copy|ops|all", .group = group_measuring, .default_text = "", .commands = OX_CMD_BENCH,
+     .help = "the optimizer, drives, matrix products, memory, operations of a step; all: a probe of all but these, "
+             "about a minute. The word --what may be left out"},
     {.name = "state-format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, state_format),
      .text_bytes = sizeof none->state_format, .choices = "all|f32|bf16|q8", .group = group_measuring,
      .default_text = "all", .commands = OX_CMD_BENCH, .help = "adam: what the optimizer's moments are kept in"},
@@ -381,7 +381,7 @@ static const struct ox_option options[] = {
              "2 or 3 for all"},
     {.name = "size", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, size_bytes), .max = 0x1p60,
      .group = group_measuring, .default_text = "0", .commands = OX_CMD_BENCH,
-     .help = "memory of adam, gemm and copy, file of nvme; 0: 1.6 GiB, 104 MiB, 1 GiB and 4 GiB, less for all"},
+     .help = "memory of adam, gemm, copy and ops, file of nvme; 0: 1.6 GiB, 104 MiB, 1 GiB, all it takes, 4 GiB"},
     {.name = "strict", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, strict), .group = group_measuring,
      .default_text = "false", .commands = OX_CMD_BENCH,
      .help = "exit with 1 when a figure is below its limit"},

@@ -53,6 +53,18 @@ struct ox_cuda_facts {
 };
 OX_MUST enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_cuda_facts *out);
 
+/* How the algorithms that a linear layer's products are given compare with all that cuBLASLt offers for them, each
+ * timed alone on the device; sums over the products. Of the two operations the other is NULL; their tensors are
+ * written to. */
+struct ox_cuda_search {
+    uint32_t rounds;  /* of each algorithm; in */
+    uint32_t offered; /* the most for one product */
+    double taken_seconds, best_seconds;
+};
+OX_MUST enum ox_status ox_cuda_linear_search(struct ox_device *device, const struct ox_op_linear_forward *forward,
+                                             const struct ox_op_linear_backward *backward,
+                                             struct ox_cuda_search *search);
+
 /* For the scratch sizes of ops.h, where they ask for threads: sums over rows are taken over so many groups of them. */
 enum { OX_CUDA_ROW_GROUPS = 256 };
 
@@ -74,6 +86,8 @@ struct ox_cuda_plugin {
     void (*ops_init)(struct ox_ops *);
     enum ox_status (*facts)(struct ox_device *, struct ox_cuda_facts *);
     void (*about)(struct ox_cuda_about *); /* all but the path */
+    enum ox_status (*linear_search)(struct ox_device *, const struct ox_op_linear_forward *,
+                                    const struct ox_op_linear_backward *, struct ox_cuda_search *);
 };
 
 #ifdef __cplusplus

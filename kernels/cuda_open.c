@@ -90,6 +90,14 @@ void ox_ops_init_cuda(struct ox_device *device, struct ox_ops *ops) {
     plugin->ops_init(ops);
 }
 
+enum ox_status ox_cuda_linear_search(struct ox_device *device, const struct ox_op_linear_forward *forward,
+                                     const struct ox_op_linear_backward *backward, struct ox_cuda_search *search) {
+    OX_ASSERT(plugin != NULL && strcmp(device->ops->name, "cuda") == 0 && (forward == NULL) != (backward == NULL));
+    search->offered = 0;
+    search->taken_seconds = search->best_seconds = 0.0;
+    return plugin->linear_search(device, forward, backward, search);
+}
+
 enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_cuda_facts *out) {
     OX_ASSERT(plugin != NULL && strcmp(device->ops->name, "cuda") == 0);
     return plugin->facts(device, out);

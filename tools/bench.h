@@ -46,6 +46,7 @@ struct ox_bench_drive {
 struct ox_bench {
     const struct ox_config *config;
     bool json;  /* records are printed at the end, as JSON; notes go to stderr */
+    struct ox_bench_device *gpu; /* bench_device.h; NULL: none is measured */
     bool brief; /* a probe of the machine: fewer rounds, and only what the profile takes */
     struct ox_bench_record records[OX_BENCH_RECORDS_MAX];
     uint32_t record_count, missed_count;
@@ -139,6 +140,7 @@ OX_MUST enum ox_status ox_bench_nvme(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_gemm(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_copy(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_lane(struct ox_bench *bench);
+OX_MUST enum ox_status ox_bench_ops(struct ox_bench *bench);
 
 /* --isa, or the widest of the machine. */
 OX_MUST enum ox_status ox_bench_isa(const struct ox_config *config, enum ox_isa *out);

@@ -6,7 +6,7 @@
  * Both of a pair are timed in turn, so that what else runs on the machine slows both, and the median of the rounds'
  * ratios counts. Bytes are counted by the formats: what a parameter's planes hold, read and written once. All stores
  * are ordinary ones. `work` is the ratio in processor time, which other processes disturb less. */
-#include "tools/bench.h"
+#include "tools/bench_device.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -381,5 +381,5 @@ enum ox_status ox_bench_adam(struct ox_bench *bench) {
     ox_arena_close(&contest->arena);
     ox_pool_close(&contest->pool);
     free(contest);
-    return status;
+    return status == OX_OK && bench->gpu != NULL ? ox_bench_gpu_adam(bench) : status;
 }

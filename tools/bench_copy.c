@@ -1,7 +1,7 @@
 /* `offload bench copy`: how fast memory is read, written and copied by plain loops on ordinary loads and stores. Bytes
  * are counted as the program moves them: a copy reads and writes, and what the caches fetch before they are written is
  * not counted. */
-#include "tools/bench.h"
+#include "tools/bench_device.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -96,5 +96,5 @@ enum ox_status ox_bench_copy(struct ox_bench *bench) {
         ox_bench_meter_end(&meter, bench, "copy");
     }
     ox_arena_close(&copying.arena);
-    return status;
+    return status == OX_OK && bench->gpu != NULL ? ox_bench_gpu_copy(bench, bytes / 4) : status;
 }

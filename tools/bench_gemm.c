@@ -1,6 +1,6 @@
 /* `offload bench gemm`: what OpenBLAS reaches here, with its own threads, at the products of a transformer block: 512
  * rows, hidden 2048, width 5632, keys of 64. */
-#include "tools/bench.h"
+#include "tools/bench_device.h"
 
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -141,5 +141,5 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
     ox_bench_meter_end(&meter, bench, "gemm");
     openblas_set_num_threads(threads_before);
     ox_arena_close(&products.arena);
-    return OX_OK;
+    return bench->gpu != NULL ? ox_bench_gpu_gemm(bench) : OX_OK;
 }

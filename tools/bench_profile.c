@@ -1,6 +1,6 @@
 /* The profile of this machine: what `offload bench all` measured, in the form of offload/machine_profile.h, and the
  * figures behind it under "measured". */
-#include "tools/bench.h"
+#include "tools/bench_device.h"
 #include "tools/doctor.h"
 
 #include "base/memory.h"
@@ -138,6 +138,17 @@ static void fill_host(const struct ox_bench *bench, struct ox_machine_host *out)
     fill_adam(bench, &out->adam);
 }
 
+static void fill_gpu(const struct ox_bench *bench, struct ox_machine_gpu *out) {
+    snprintf(out->name, sizeof out->name, "%.127s", bench->gpu->facts.name);
+    out->memory_bytes = bench->gpu->facts.memory_bytes;
+    out->fp32_flops = ox_bench_value(bench, "gemm.gpu.block.f32");
+    out->bf16_flops = fmax(ox_bench_value(bench, "gemm.gpu.block.bf16"), out->fp32_flops);
+    out->h2d_rate = ox_bench_value(bench, "copy.gpu.h2d");
+    out->d2h_rate = ox_bench_value(bench, "copy.gpu.d2h");
+    out->duplex_rate = ox_bench_value(bench, "copy.gpu.duplex");
+    out->memory_rate = ox_bench_value(bench, "copy.gpu.memory");
+}
+
 static void fill_drive(const struct ox_bench *bench, uint32_t idx, struct ox_machine_drive *out) {
     const struct ox_bench_drive *const drive = &bench->drives[idx];
     snprintf(out->name, sizeof out->name, "nvme%" PRIu32, idx);
@@ -183,6 +194,10 @@ enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *
     fill_name(machine.name, sizeof machine.name);
     snprintf(machine.source, sizeof machine.source, "measured by `offload bench all`");
     fill_host(bench, &machine.host);
+    machine.has_gpu = bench->gpu != NULL;
+    if (machine.has_gpu) {
+        fill_gpu(bench, &machine.gpu);
+    }
     machine.drive_count = bench->drive_count;
     for (uint32_t i = 0; i < bench->drive_count; i++) {
         fill_drive(bench, i, &machine.drives[i]);

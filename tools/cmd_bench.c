@@ -1,6 +1,6 @@
 /* `offload bench`: the machine against its own limits. A limit that is missed shows in the figures and decides about
  * the exit status with --strict alone, because what else runs on a machine decides about its times. */
-#include "tools/bench.h"
+#include "tools/bench_device.h"
 #include "tools/cmd.h"
 
 #include "base/file.h"
@@ -68,13 +68,14 @@ static enum ox_status run_part(struct ox_bench *bench) {
         const char *name;
         enum ox_status (*run)(struct ox_bench *);
     } parts[] = {{"adam", ox_bench_adam}, {"nvme", ox_bench_nvme}, {"gemm", ox_bench_gemm}, {"copy", ox_bench_copy},
-                 {"all", run_all}};
+                 {"ops", ox_bench_ops}, {"all", run_all}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (strcmp(bench->config->what, parts[i].name) == 0) {
-            return parts[i].run(bench);
+            const enum ox_status status = parts[i].run == ox_bench_nvme ? OX_OK : ox_bench_gpu_open(bench);
+            return status == OX_OK ? parts[i].run(bench) : status;
         }
     }
-    return ox_fail(OX_E_CONFIG, "what to measure is missing; give one of adam, nvme, gemm, copy, all");
+    return ox_fail(OX_E_CONFIG, "what to measure is missing; give one of adam, nvme, gemm, copy, ops, all");
 }
 
 static enum ox_status print_json(const struct ox_bench *bench) {
@@ -95,6 +96,7 @@ int ox_cmd_bench(const struct ox_config *config) {
     enum ox_status status = check_output(config);
     if (status == OX_OK) {
         status = run_part(&bench);
+        ox_bench_gpu_close(&bench);
     }
     if (status == OX_OK && bench.json) {
         status = print_json(&bench);

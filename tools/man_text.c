@@ -113,9 +113,11 @@ static const struct ox_page pages[] = {
     {.command = "bench",
      .description =
          "Measures this machine against its own limits: the optimizer against the speed of memory, drives against "
-         "fio, matrix products of OpenBLAS, and memory itself. Every figure is the median of some --rounds. With "
-         "--format json the figures are an array of records with name, value, unit, limit and ratio. Times depend on "
-         "what else runs, so a figure below its limit does not change the exit status unless --strict is given.\n"
+         "fio, matrix products of OpenBLAS, memory itself, and each operation of a step against its floor. Where "
+         "there is a GPU its memory, its link, its products and its optimizer are measured too. Every figure is the "
+         "median of some --rounds. With --format json the figures are an array of records with name, value, unit, "
+         "limit and ratio. Times depend on what else runs, so a figure below its limit does not change the exit status "
+         "unless --strict is given.\n"
          "nvme writes --size to each drive folder several times, which wears flash. all takes fewer rounds, and writes "
          "the profile of the machine to --output.",
      .failed = "failure; with --strict also a figure below its limit",
@@ -125,6 +127,7 @@ static const struct ox_page pages[] = {
      .signals = "HUP, INT, TERM\tthe files of the measurement are removed, and the process ends\n",
      .examples = "offload bench adam\tThe optimizer against the speed of memory:\n"
                  "offload bench nvme --nvme /mnt/nvme0 --io-backend uring\tA drive through io_uring:\n"
+                 "offload bench ops --device cuda\tEach operation of a step on the GPU against its floor:\n"
                  "offload bench all --nvme /mnt/nvme0 --output machine.json\tA probe of each, and the profile:\n",
      .see_also = "doctor"},
     {.command = "export",

@@ -27,6 +27,7 @@ struct ox_cuda_device {
 struct ox_cuda_queue {
     cudaStream_t stream;
     const struct ox_cuda_device *device;
+    struct ox_cuda_search *search; /* not NULL: products are not done, but their algorithms timed */
 };
 
 /* Puts the work of one operation on the stream, on the lane's feeding thread; `args` is the operation's struct. */
@@ -57,6 +58,11 @@ struct ox_cuda_product {
     bool a_transposed, b_transposed;
 };
 OX_MUST enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_product *product);
+
+/* Of struct ox_cuda_plugin. */
+OX_MUST enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_linear_forward *forward,
+                                           const struct ox_op_linear_backward *backward,
+                                           struct ox_cuda_search *search);
 
 /* dbias of a linear_backward. */
 OX_MUST enum ox_status ox_cuda_column_sums(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op);

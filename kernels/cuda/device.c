@@ -259,4 +259,5 @@ const struct ox_cuda_plugin ox_cuda_plugin = {
     .ops_init = ox_ops_fill_cuda,
     .facts = facts,
     .about = about,
+    .linear_search = ox_cuda_blas_search,
 };

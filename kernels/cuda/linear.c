@@ -154,11 +154,11 @@ static enum ox_status prefer(const struct product *p, cublasLtMatmulPreference_t
     return check(status, "choosing an algorithm");
 }
 
-static enum ox_status choose(struct ox_cuda_blas *blas, const struct product *p, const struct description *description,
-                             struct known *out) {
+/* What the library would take, the best by its own estimate first. */
+static enum ox_status ask(struct ox_cuda_blas *blas, const struct product *p, const struct description *description,
+                          int wanted, cublasLtMatmulHeuristicResult_t *results, int *found) {
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t result;
-    int found = 0;
+    *found = 0;
     enum ox_status status = check(cublasLtMatmulPreferenceCreate(&preference), "choosing an algorithm");
     if (status != OX_OK) {
         return status;
@@ -166,14 +166,22 @@ static enum ox_status choose(struct ox_cuda_blas *blas, const struct product *p,
     status = prefer(p, preference);
     if (status == OX_OK) {
         status = check(cublasLtMatmulAlgoGetHeuristic(blas->handle, description->desc, description->a, description->b,
-                                                      description->d, description->d, preference, 1, &result, &found),
-                       "choosing an algorithm");
+                                                      description->d, description->d, preference, wanted, results,
+                                                      found), "choosing an algorithm");
     }
     cublasLtMatmulPreferenceDestroy(preference);
-    if (status == OX_OK && found == 0) {
+    if (status == OX_OK && *found == 0) {
         return ox_fail(OX_E_DEVICE, "GPU, cuBLASLt has no algorithm for a product of %llu by %llu by %llu; please "
                        "report this", (unsigned long long)p->m, (unsigned long long)p->n, (unsigned long long)p->k);
     }
+    return status;
+}
+
+static enum ox_status choose(struct ox_cuda_blas *blas, const struct product *p, const struct description *description,
+                             struct known *out) {
+    cublasLtMatmulHeuristicResult_t result = {0};
+    int found = 0;
+    const enum ox_status status = ask(blas, p, description, 1, &result, &found);
     *out = (struct known){.product = *p, .algo = result.algo, .workspace_bytes = result.workspaceSize};
     return status;
 }
@@ -213,8 +221,88 @@ static uint32_t align_of(const struct product *p, const struct operands *at) {
     return (uint32_t)(all & -all);
 }
 
-static enum ox_status run(const struct ox_cuda_queue *queue, struct product p, const struct operands *at) {
+static cublasStatus_t multiply(const struct ox_cuda_queue *queue, const struct description *description,
+                               const struct known *known, const struct operands *at) {
     static const float one = 1.0f, zero = 0.0f;
+    return cublasLtMatmul(queue->device->blas->handle, description->desc, &one, at->a, description->a, at->b,
+                          description->b, known->product.adds ? &one : &zero, at->c, description->d, at->d,
+                          description->d, &known->algo, queue->device->workspace, known->workspace_bytes,
+                          queue->stream);
+}
+
+/* ---- all algorithms, for measuring -------------------------------------------------------------------- */
+
+enum { OFFERED_MAX = 256 };
+
+/* The best of the rounds, by events; 0 where the library refuses what it has offered. */
+static enum ox_status time_one(const struct ox_cuda_queue *queue, const struct description *description,
+                               const struct known *known, const struct operands *at, double *seconds) {
+    cudaEvent_t begin = NULL, end = NULL;
+    bool refused = false;
+    cudaError_t error = cudaEventCreateWithFlags(&begin, cudaEventBlockingSync);
+    if (error == cudaSuccess) {
+        error = cudaEventCreateWithFlags(&end, cudaEventBlockingSync);
+    }
+    *seconds = 0.0;
+    for (uint32_t i = 0; i <= queue->search->rounds && error == cudaSuccess && !refused; i++) {
+        float milliseconds = 0.0f;
+        refused = multiply(queue, description, known, at) != CUBLAS_STATUS_SUCCESS; /* warm, and ahead of the host */
+        error = cudaEventRecord(begin, queue->stream);
+        refused = refused || multiply(queue, description, known, at) != CUBLAS_STATUS_SUCCESS;
+        if (error == cudaSuccess) {
+            error = cudaEventRecord(end, queue->stream);
+        }
+        if (error == cudaSuccess) {
+            error = cudaEventSynchronize(end);
+        }
+        if (error == cudaSuccess) {
+            error = cudaEventElapsedTime(&milliseconds, begin, end);
+        }
+        if (i > 0 && (*seconds == 0.0 || (double)milliseconds * 1e-3 < *seconds)) {
+            *seconds = (double)milliseconds * 1e-3;
+        }
+    }
+    if (begin != NULL) {
+        cudaEventDestroy(begin);
+    }
+    if (end != NULL) {
+        cudaEventDestroy(end);
+    }
+    *seconds = refused ? 0.0 : *seconds;
+    return ox_cuda_check(error, "timing a product");
+}
+
+static enum ox_status search_all(const struct ox_cuda_queue *queue, const struct description *description,
+                                 const struct known *taken, const struct operands *at) {
+    struct ox_cuda_search *const search = queue->search;
+    cublasLtMatmulHeuristicResult_t *const results = calloc(OFFERED_MAX, sizeof *results);
+    double seconds = 0.0, best = 0.0;
+    int found = 0;
+    if (results == NULL) {
+        return ox_fail(OX_E_NOMEM, "GPU: no memory for %d algorithms", (int)OFFERED_MAX);
+    }
+    enum ox_status status = ask(queue->device->blas, &taken->product, description, OFFERED_MAX, results, &found);
+    if (status == OX_OK) {
+        status = time_one(queue, description, taken, at, &best);
+    }
+    search->taken_seconds += best;
+    for (int i = 0; i < found && status == OX_OK; i++) {
+        const struct known other = {.product = taken->product, .algo = results[i].algo,
+                                    .workspace_bytes = results[i].workspaceSize};
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) {
+            status = time_one(queue, description, &other, at, &seconds);
+            best = seconds > 0.0 && seconds < best ? seconds : best;
+        }
+    }
+    search->best_seconds += best;
+    search->offered = (uint32_t)found > search->offered ? (uint32_t)found : search->offered;
+    free(results);
+    return status;
+}
+
+/* ---- running it ----------------------------------------------------------------------------------------- */
+
+static enum ox_status run(const struct ox_cuda_queue *queue, struct product p, const struct operands *at) {
     struct ox_cuda_blas *const blas = queue->device->blas;
     struct description description = {0};
     struct known known;
@@ -224,9 +312,8 @@ static enum ox_status run(const struct ox_cuda_queue *queue, struct product p, c
         status = algorithm(blas, &p, &description, &known);
     }
     if (status == OX_OK) {
-        status = check(cublasLtMatmul(blas->handle, description.desc, &one, at->a, description.a, at->b, description.b,
-                                      p.adds ? &one : &zero, at->c, description.d, at->d, description.d, &known.algo,
-                                      queue->device->workspace, known.workspace_bytes, queue->stream), "a product");
+        status = queue->search != NULL ? search_all(queue, &description, &known, at)
+                                       : check(multiply(queue, &description, &known, at), "a product");
     }
     undescribe(&description);
     return status;
@@ -279,4 +366,20 @@ enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const 
         .c = op->din, .a = op->dout, .b = op->weight, .m = op->rows, .n = op->in_count, .k = op->out_count,
         .a_stride = op->out_count, .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->in_count,
         .b_transposed = !out_in});
+}
+
+enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_linear_forward *forward,
+                                   const struct ox_op_linear_backward *backward, struct ox_cuda_search *search) {
+    struct ox_cuda_queue queue = {.device = (const struct ox_cuda_device *)device, .search = search};
+    enum ox_status status = ox_cuda_check(cudaSetDevice(queue.device->idx), "choosing the device");
+    if (status == OX_OK) {
+        status = ox_cuda_check(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking), "a stream");
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    status = forward != NULL ? ox_cuda_linear_forward(&queue, forward) : ox_cuda_linear_backward(&queue, backward);
+    cudaStreamSynchronize(queue.stream);
+    cudaStreamDestroy(queue.stream);
+    return status;
 }

@@ -10,6 +10,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -129,6 +130,53 @@ static void test_threads(void) {
     json_decref(records);
 }
 
+/* ---- a GPU --------------------------------------------------------------------------------------------- */
+
+/* The program beside the plugin of the emulated runtime, which stands for the GPU's; returns the program that was run
+ * before. */
+static char *use_emulated(void) {
+    char program[SYS_PATH_BYTES];
+    char *const before = strdup(getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload");
+    const char *const slash = strrchr(before, '/');
+    snprintf(program, sizeof program, "%.*s/emulated/offload", slash == NULL ? 1 : (int)(slash - before),
+             slash == NULL ? "." : before);
+    setenv("OX_BIN", program, 1);
+    return before;
+}
+
+/* Figures of the emulation say nothing; that each is there, and what the profile takes of them, can be checked. */
+static void test_gpu(void) {
+    static const char *const expected[] = {
+        "copy.h2d.kib_16", "copy.duplex.kib_256", "copy.gpu.d2h", "gemm.gpu.head.backward.f32",
+        "gemm.gpu.up.forward.f32.of_best_of_1", "ops.copy", "ops.linear_backward.f32", "ops.rms_backward.f32.of_copy",
+        "ops.attention_backward.dim_64.f32", "ops.head.f32", "ops.adam.q8", "adam.gpu.bf16.times_cpu"};
+    static const char *const parts[] = {"copy --size 1MiB", "gemm --size 1MiB", "ops --size 2MiB", "adam --size 2MiB"};
+    char *const before = use_emulated();
+    bool found[sizeof expected / sizeof *expected] = {false};
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        begin(parts[i]);
+        sys_args_add(&args, "--device cuda --rounds 1 --format json --compute-threads 1 --optimizer-threads 1");
+        sys_run_well(&args, &process);
+        json_t *const records = parse(process.outcome.out);
+        (void)check_records(records);
+        json_decref(records);
+        for (unsigned k = 0; k < sizeof expected / sizeof *expected; k++) {
+            char name[128];
+            snprintf(name, sizeof name, "\"%s\"", expected[k]);
+            found[k] |= strstr(process.outcome.out, name) != NULL;
+        }
+        CHECK(strstr(process.outcome.err, "GPU: emulated, ") != NULL);
+    }
+    for (unsigned k = 0; k < sizeof expected / sizeof *expected; k++) {
+        if (!found[k]) {
+            printf("no record %s\n", expected[k]);
+            test_failure_count++;
+        }
+    }
+    setenv("OX_BIN", before, 1);
+    free(before);
+}
+
 /* ---- drives -------------------------------------------------------------------------------------------- */
 
 static void test_nvme(void) {
@@ -242,8 +290,8 @@ static void refused(const char *words, const char *nvme, int exit_status, const 
 
 static void test_refusals(void) {
     char path[2 * SYS_PATH_BYTES];
-    refused("", NULL, 2, "give one of adam, nvme, gemm, copy, all");
-    refused("adamw", NULL, 2, "what: 'adamw' is not one of adam, nvme, gemm, copy, all");
+    refused("", NULL, 2, "give one of adam, nvme, gemm, copy, ops, all");
+    refused("adamw", NULL, 2, "what: 'adamw' is not one of adam, nvme, gemm, copy, ops, all");
     refused("adam copy", NULL, 2, "'copy' is unexpected");
     refused("nvme", NULL, 2, "--nvme is missing; name a folder");
     refused("nvme", "/nonexistent", 2, "--nvme: /nonexistent is not a folder");
@@ -288,6 +336,7 @@ int main(void) {
     sys_make_folder(sys_path(drive, "drive"));
     test_adam();
     test_threads();
+    test_gpu();
     test_nvme();
     test_without_fio();
     test_interrupted(SIGINT);
