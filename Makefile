@@ -174,7 +174,7 @@ $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 # The same sources for the emulated runtime of tests/simt, by the host's compiler.
 SIMT_FLAGS := $(filter-out -std=% -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow,$(CFLAGS)) -std=c++17 -fPIC \
               -Wno-unknown-pragmas -Itests/simt -x c++
-SIMT_C  := $(filter-out kernels/cuda/blas_library.c,$(CUDA_C)) $(CUDNN_0)
+SIMT_C  := $(filter-out %/blas_library.c %/cudnn_library.c,$(CUDA_C) $(CUDNN_C))
 SIMT_O  := $(SIMT_C:%.c=$(OBJ)/simt/%.o) $(CUDA_CU:%.cu=$(OBJ)/simt/%.o) $(SIMT_CU:%.cu=$(OBJ)/simt/%.o)
 
 $(B)/liboffload_simt.so: $(SIMT_O)

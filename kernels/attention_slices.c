@@ -4,8 +4,7 @@
 #include "base/bytes.h"
 
 enum {
-    SLICE_USUAL = 64 << 20, /* more heads are taken at once up to here */
-    SLICE_MAX = 320 << 20,  /* one head of keys and values may want so much: 8 heads of queries over 4096 tokens */
+    SLICE_MAX = 320 << 20, /* one head of keys and values may want so much: 8 heads of queries over 4096 tokens */
     PART_ALIGN = 256,
     PLACES_ALIGN = 128, /* queries and keys are counted in whole tiles */
 };
@@ -21,25 +20,26 @@ static uint64_t sums_bytes(const struct ox_attention_shape *shape, uint64_t head
     return ox_align_up(heads * shape->seq * sizeof(float), PART_ALIGN);
 }
 
-static uint64_t slice_bytes(const struct ox_attention_shape *shape, uint32_t batch, uint32_t kv_heads) {
+static uint64_t scratch_bytes(const struct ox_attention_shape *shape, uint32_t batch, uint32_t kv_heads) {
     const uint64_t heads = (uint64_t)batch * kv_heads * (shape->heads / shape->kv_heads);
     return sums_bytes(shape, heads) + library_bytes(shape, heads);
 }
 
-bool ox_attention_slices_of(const struct ox_attention_shape *shape, struct ox_attention_slices *out) {
+bool ox_attention_slices_of(const struct ox_attention_shape *shape, uint64_t slice_bytes,
+                            struct ox_attention_slices *out) {
     OX_ASSERT(shape->batch > 0 && shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0);
     *out = (struct ox_attention_slices){.batch = 1, .kv_heads = 1};
-    if (shape->seq > UINT32_C(1) << 16 || slice_bytes(shape, 1, 1) > SLICE_MAX) {
+    if (shape->seq > UINT32_C(1) << 16 || scratch_bytes(shape, 1, 1) > SLICE_MAX) {
         return false;
     }
     for (uint32_t count = shape->kv_heads; count > 1; count--) {
-        if (shape->kv_heads % count == 0 && slice_bytes(shape, 1, count) <= SLICE_USUAL) {
+        if (shape->kv_heads % count == 0 && scratch_bytes(shape, 1, count) <= slice_bytes) {
             out->kv_heads = count;
             break;
         }
     }
     for (uint32_t count = shape->batch; out->kv_heads == shape->kv_heads && count > 1; count--) {
-        if (shape->batch % count == 0 && slice_bytes(shape, count, shape->kv_heads) <= SLICE_USUAL) {
+        if (shape->batch % count == 0 && scratch_bytes(shape, count, shape->kv_heads) <= slice_bytes) {
             out->batch = count;
             break;
         }
@@ -52,6 +52,6 @@ bool ox_attention_slices_of(const struct ox_attention_shape *shape, struct ox_at
 
 uint64_t ox_attention_library_scratch_bytes(const struct ox_attention_shape *shape) {
     struct ox_attention_slices slices;
-    return ox_attention_slices_of(shape, &slices) ? slices.sums_bytes + slices.library_bytes
+    return ox_attention_slices_of(shape, OX_ATTENTION_SLICE_BYTES, &slices) ? slices.sums_bytes + slices.library_bytes
                                                   : OX_ATTENTION_LIBRARY_BYTES;
 }

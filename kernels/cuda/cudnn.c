@@ -94,13 +94,15 @@ static enum ox_status plan_of(struct ox_cudnn *cudnn, const struct ox_cudnn_case
 }
 
 /* False where nothing needs to be asked. */
-static bool case_of(const struct ox_attention_shape *shape, bool backward, struct ox_cudnn_case *out,
-                    struct ox_attention_slices *slices) {
-    const bool is_cut = ox_attention_slices_of(shape, slices);
+static bool case_of(const struct ox_attention_shape *shape, bool backward, uint64_t slice_bytes,
+                    struct ox_cudnn_case *out) {
+    struct ox_attention_slices slices;
+    const bool is_cut = ox_attention_slices_of(shape, slice_bytes, &slices);
     *out = (struct ox_cudnn_case){.shape = *shape,
-                                  .batch = backward ? slices->batch : shape->batch,
-                                  .kv_heads = backward ? slices->kv_heads : shape->kv_heads,
-                                  .workspace_max = backward ? slices->library_bytes : OX_ATTENTION_LIBRARY_BYTES,
+                                  .batch = backward ? slices.batch : shape->batch,
+                                  .kv_heads = backward ? slices.kv_heads : shape->kv_heads,
+                                  .sums_bytes = slices.sums_bytes,
+                                  .workspace_max = backward ? slices.library_bytes : OX_ATTENTION_LIBRARY_BYTES,
                                   .backward = backward};
     return shape->seq > 1 && shape->head_dim % HEAD_DIM_GRAIN == 0 && (is_cut || !backward);
 }
@@ -137,12 +139,11 @@ enum ox_status ox_cudnn_attention_forward(const struct ox_cuda_queue *queue, con
                                           bool *took) {
     struct ox_cudnn *const cudnn = queue->device->cudnn;
     const struct ox_attention_shape *const shape = &op->shape;
-    struct ox_attention_slices slices;
     struct ox_cudnn_case of;
     struct ox_cudnn_plan *plan = NULL;
     *took = false;
     if (cudnn == NULL || op->positions != NULL || !aligned(op->out, op->lse, op->qkv, op->scratch) ||
-        !case_of(shape, false, &of, &slices)) {
+        !case_of(shape, false, cudnn->target.slice_bytes, &of)) {
         return OX_OK;
     }
     const uint64_t k_at = (uint64_t)shape->heads * shape->head_dim;
@@ -175,8 +176,6 @@ static enum ox_status run_slice(const struct ox_cudnn_plan *plan, const struct o
     const uint64_t out = (row * shape->heads + kv_head * group) * dim;
     const uint64_t q_at = in + kv_head * group * dim, k_at = in + (shape->heads + (uint64_t)kv_head) * dim;
     const uint64_t v_at = k_at + (uint64_t)shape->kv_heads * dim;
-    struct ox_attention_slices slices;
-    ox_attention_slices_of(shape, &slices);
     struct values values = values_of(shape);
     struct ox_cudnn_call call = {
         .at = {[OX_CUDNN_Q] = bf16_at(op->qkv, q_at), [OX_CUDNN_K] = bf16_at(op->qkv, k_at),
@@ -186,7 +185,7 @@ static enum ox_status run_slice(const struct ox_cudnn_plan *plan, const struct o
                [OX_CUDNN_LSE] = (float *)(uintptr_t)op->lse +
                                 ((uint64_t)sequence * shape->heads + kv_head * group) * shape->seq,
                [OX_CUDNN_SUMS] = op->scratch},
-        .workspace = (char *)op->scratch + slices.sums_bytes, .stream = queue->stream};
+        .workspace = (char *)op->scratch + plan->of.sums_bytes, .stream = queue->stream};
     bring(&call, &values, &plan->of);
     return ox_cudnn_plan_run(plan, &call);
 }
@@ -195,12 +194,11 @@ enum ox_status ox_cudnn_attention_backward(const struct ox_cuda_queue *queue,
                                            const struct ox_op_attention_backward *op, bool *took) {
     struct ox_cudnn *const cudnn = queue->device->cudnn;
     const struct ox_attention_shape *const shape = &op->shape;
-    struct ox_attention_slices slices;
     struct ox_cudnn_case of;
     struct ox_cudnn_plan *plan = NULL;
     *took = false;
     if (cudnn == NULL || op->positions != NULL || !aligned(op->dqkv, op->dout, op->qkv, op->out) ||
-        !aligned(op->scratch, NULL, NULL, NULL) || !case_of(shape, true, &of, &slices)) {
+        !aligned(op->scratch, NULL, NULL, NULL) || !case_of(shape, true, cudnn->target.slice_bytes, &of)) {
         return OX_OK;
     }
     pthread_mutex_lock(&cudnn->lock);
@@ -224,7 +222,6 @@ enum ox_status ox_cudnn_attention_backward(const struct ox_cuda_queue *queue,
 void ox_cudnn_ask(const struct ox_cudnn_question *question, struct ox_cudnn_answer *out) {
     struct ox_cudnn_library *library = NULL;
     struct ox_cudnn_target target = {0};
-    struct ox_attention_slices slices;
     struct ox_cudnn_case of;
     struct ox_cudnn_plan *plan = NULL;
     *out = (struct ox_cudnn_answer){.engine = -1};
@@ -233,7 +230,7 @@ void ox_cudnn_ask(const struct ox_cudnn_question *question, struct ox_cudnn_answ
     }
     out->has_library = true;
     out->version = ox_cudnn_library_version(library);
-    if (!case_of(&question->shape, question->backward, &of, &slices)) {
+    if (!case_of(&question->shape, question->backward, OX_ATTENTION_SLICE_BYTES, &of)) {
         snprintf(out->words.text, sizeof out->words.text, "cuDNN is not asked for this shape");
     } else if (ox_cudnn_target_describe(library, question->gpu, &target, &out->words)) {
         const enum ox_status status = ox_cudnn_plan_open(&target, &of, question->builds, &plan);

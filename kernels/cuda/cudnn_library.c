@@ -113,7 +113,8 @@ static void explain(const struct ox_cudnn_library *library, cudnnStatus_t status
 bool ox_cudnn_target_open(const struct ox_cudnn_library *library, uint32_t capability, struct ox_cudnn_target *out,
                           struct ox_cudnn_words *words) {
     cudnnHandle_t handle = NULL;
-    *out = (struct ox_cudnn_target){.library = library, .capability = capability};
+    *out = (struct ox_cudnn_target){.library = library, .slice_bytes = OX_ATTENTION_SLICE_BYTES,
+                                    .capability = capability};
     const cudnnStatus_t status = library->create(&handle);
     if (status != CUDNN_STATUS_SUCCESS) {
         explain(library, status, words);
@@ -128,7 +129,7 @@ bool ox_cudnn_target_describe(const struct ox_cudnn_library *library, const char
     static const char version[] = "\"deviceVer\":";
     static const int name_type[2] = {CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR};
     const char *const found = strstr(gpu, version);
-    *out = (struct ox_cudnn_target){.library = library};
+    *out = (struct ox_cudnn_target){.library = library, .slice_bytes = OX_ATTENTION_SLICE_BYTES};
     out->capability = found == NULL ? 0 : (uint32_t)(strtoul(found + sizeof version - 1, NULL, 10) / 10);
     struct ox_cudnn_set set = {.target = out};
     void *const properties = ox_cudnn_make(&set, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);

@@ -23,7 +23,8 @@ uint64_t ox_cudnn_library_version(const struct ox_cudnn_library *library);
 struct ox_cudnn_target {
     const struct ox_cudnn_library *library;
     void *handle, *properties;
-    uint32_t capability; /* 90 stands for 9.0 */
+    uint64_t slice_bytes; /* for ox_attention_slices_of */
+    uint32_t capability;  /* 90 stands for 9.0 */
 };
 
 /* False, with the library's words, where the GPU is none for it. */
@@ -63,7 +64,7 @@ void ox_cudnn_set_close(struct ox_cudnn_set *set);
 struct ox_cudnn_case {
     struct ox_attention_shape shape;
     uint32_t batch, kv_heads; /* of the slice */
-    uint64_t workspace_max;
+    uint64_t sums_bytes, workspace_max;
     bool backward;
 };
 

@@ -4,7 +4,7 @@
  *
  * The GPU is described, not present. cuDNN opens the driver's library all the same; where there is none, the toolkit's
  * stand-in for linking takes its place, which loads nothing. */
-#include "kernels/attention_slices.h"
+#include "kernels/cuda.h"
 #include "kernels/cuda/cudnn.h"
 #include "tests/test.h"
 
@@ -54,33 +54,49 @@ static void describe(const struct gpu *gpu, char out[JSON_BYTES]) {
              gpu->name, gpu->version, gpu->shared_bytes, gpu->version == 1200 ? 1536 : 2048, gpu->processors);
 }
 
-/* The plugin beside this program's folder; the toolkit's stand-in lies below the library that the plugin links. */
+/* The toolkit's stand-in lies below a folder that the plugin looks for libraries in. */
+static void open_stand_in(void *plugin) {
+    Dl_serinfo size, *found = NULL;
+    if (dlinfo(plugin, RTLD_DI_SERINFOSIZE, &size) == 0) {
+        found = calloc(1, size.dls_size);
+    }
+    if (found == NULL || dlinfo(plugin, RTLD_DI_SERINFOSIZE, found) != 0 ||
+        dlinfo(plugin, RTLD_DI_SERINFO, found) != 0) {
+        free(found);
+        return;
+    }
+    for (unsigned i = 0; i < found->dls_cnt; i++) {
+        char path[PATH_MAX];
+        const int len = snprintf(path, sizeof path, "%s/stubs/libcuda.so", found->dls_serpath[i].dls_name);
+        if (len > 0 && (size_t)len < sizeof path && dlopen(path, RTLD_NOW | RTLD_GLOBAL) != NULL) {
+            break;
+        }
+    }
+    free(found);
+}
+
+/* The plugin is beside this program's folder. */
 static ask_fn *open_plugin(void) {
-    static const char stand_in[] = "/stubs/libcuda.so";
     char path[PATH_MAX];
     const ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
     path[len < 0 ? 0 : len] = '\0';
-    char *slash = strrchr(path, '/');
+    char *const slash = strrchr(path, '/');
     snprintf(slash == NULL ? path : slash, 64, "/../../liboffload_cuda.so");
-    void *const plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (plugin == NULL) {
-        test_skip("no CUDA plugin was built, or it does not open");
+    if (access(path, R_OK) != 0) {
+        test_skip("this build has no CUDA plugin");
     }
-    Dl_info info;
-    void *const linked = dlsym(plugin, "cublasLtCreate");
-    if (dlopen("libcuda.so.1", RTLD_NOW) == NULL && linked != NULL && dladdr(linked, &info) != 0) {
-        snprintf(path, sizeof path, "%s", info.dli_fname);
-        slash = strrchr(path, '/');
-        if (slash != NULL && (size_t)(slash - path) + sizeof stand_in <= sizeof path) {
-            memcpy(slash, stand_in, sizeof stand_in);
-            (void)dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-        }
+    struct ox_cuda_about about;
+    REQUIRE_OK(ox_cuda_plugin_about(path, &about));
+    void *const plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    CHECK(plugin != NULL);
+    if (plugin != NULL && dlopen("libcuda.so.1", RTLD_NOW) == NULL) {
+        open_stand_in(plugin);
     }
     if (dlopen("libcuda.so.1", RTLD_NOW) == NULL) {
         test_skip("neither a driver nor the toolkit's stand-in for one is here");
     }
     ask_fn *ask;
-    void *const found = dlsym(plugin, "ox_cudnn_ask");
+    void *const found = plugin == NULL ? NULL : dlsym(plugin, "ox_cudnn_ask");
     memcpy(&ask, &found, sizeof ask);
     return ask;
 }
