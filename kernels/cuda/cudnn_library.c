@@ -75,7 +75,8 @@ bool ox_cudnn_library_open(struct ox_cudnn_library **out, struct ox_cudnn_words 
         snprintf(words->text, sizeof words->text, "no memory for the functions of cuDNN");
         return false;
     }
-    library->file = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+    /* It stays once it is there: a library of CUDA's that goes takes what the driver knows of it along. */
+    library->file = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library->file == NULL) {
         const char *const why = dlerror();
         snprintf(words->text, sizeof words->text, "%s", why == NULL ? "libcudnn.so.9 does not open" : why);
