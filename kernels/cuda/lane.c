@@ -72,8 +72,11 @@ static enum ox_status begin_span(struct cuda_lane *lane) {
     struct slot *const slot = slot_of(lane, turn);
     const struct ox_mark before = turn > MARK_COUNT && lane->mark_count < turn ? slot->done : (struct ox_mark){0};
     pthread_mutex_unlock(&lane->lock);
-    const enum ox_status status = ox_mark_join(before);
+    enum ox_status status = ox_mark_join(before);
     lane->begun = true;
+    if (status == OX_OK) { /* a thread launches on the device that it has named last, which must be the stream's */
+        status = ox_cuda_check(cudaSetDevice(lane->device->idx), lane->base.label);
+    }
     return status == OX_OK ? ox_cuda_check(cudaEventRecord(slot->begin, lane->stream), lane->base.label) : status;
 }
 
