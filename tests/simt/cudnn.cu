@@ -252,9 +252,11 @@ struct machine {
         }
     }
 
-    void run(const std::vector<void *> &operations) {
+    /* The workspace is the engine's at any time: who else has a part of it loses it. */
+    void run(const std::vector<void *> &operations, void *workspace, size_t bytes) {
         for (void *const pointer : operations) {
             const descriptor *const op = of(pointer);
+            memset(workspace, 0xff, bytes);
             switch (op->type) {
             case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: step(op); break;
             case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: product(op); break;
@@ -321,8 +323,7 @@ enum ox_status ox_cudnn_execute(const ox_cudnn_target *, void *plan, void *pack,
     const size_t bytes = (size_t)workspace_of(graph);
     __atomic_fetch_add(&simt_cudnn_run_count, 1, __ATOMIC_RELAXED);
     simt_queue((cudaStream_t)stream, [memory, single, operations, workspace, bytes] {
-        memset(workspace, 0xff, bytes);
-        machine{memory, {}}.run(operations);
+        machine{memory, {}}.run(operations, workspace, bytes);
     });
     return OX_OK;
 }
