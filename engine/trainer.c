@@ -353,7 +353,9 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
     char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES];
-    ox_size_text(ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads), overhead);
+    const bool on_cpu = engine->device == OX_DEVICE_CPU;
+    ox_size_text(ox_fixed_overhead_bytes(on_cpu ? engine->compute_threads : 0, engine->optimizer_threads) +
+                     (on_cpu ? 0 : OX_CUDA_HOST_BYTES), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
     char device[OX_DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
     if (trainer->max_steps > 0) {

@@ -73,6 +73,9 @@ enum { OX_CUDA_ROW_GROUPS = 256 };
  * `make check-gpu`. */
 enum { OX_CUDA_WORKSPACE_BYTES = 32 << 20, OX_CUDA_PROCESS_BYTES = 768 << 20 };
 
+/* Host memory that driver and libraries take in the process, announced and held against likewise. */
+enum { OX_CUDA_HOST_BYTES = 1 << 30 };
+
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raised with every change of what crosses the border, device.h and ops.h included. */
