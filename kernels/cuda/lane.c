@@ -255,6 +255,7 @@ static enum ox_status lane_drain(struct ox_lane *base) {
     ox_first_note(&first, ox_lane_drain(lane->feeder));
     ox_first_note(&first, ox_lane_drain(lane->watcher));
     ox_first_note(&first, ox_cuda_check(cudaStreamSynchronize(lane->stream), base->label));
+    lane->begun = false; /* what no mark told of is over; the next span does not begin with it */
     return ox_first_result(&first);
 }
 
