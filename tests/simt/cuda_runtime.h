@@ -92,5 +92,6 @@ size_t simt_device_bytes(void);
 #ifdef __cplusplus
 }
 #include "tests/simt/kernel.h"
+#include "tests/simt/matrix.h"
 #endif
 #endif

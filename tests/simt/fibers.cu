@@ -28,9 +28,16 @@ enum { JUMPS = 1 };
 
 thread_local const simt_here *simt_current = nullptr;
 
-enum { WARP = 32, STACK_BYTES = 128 * 1024, THREADS_MAX = 1024, SLOT_BYTES = 64 };
+enum { WARP = 32, STACK_BYTES = 128 * 1024, THREADS_MAX = 1024 };
 
 enum class stop { READY, BLOCK, WARP_MEETING, DONE };
+
+/* Of a group that is `group`-th of its thread's. */
+struct copy {
+    void *to;
+    const void *from;
+    unsigned group;
+};
 
 struct fiber {
     ucontext_t context;
@@ -39,6 +46,8 @@ struct fiber {
     bool begun;
     jmp_buf jump;
     unsigned turn; /* of exchanges, for the two sets of slots */
+    std::vector<copy> copies; /* under way, in order */
+    unsigned groups; /* committed so far */
     void *fake_stack, *tsan;
 };
 
@@ -130,6 +139,8 @@ static void prepare(fiber *f, const simt_shape &shape, simt_index block, unsigne
     f->at = stop::READY;
     f->begun = false;
     f->turn = 0;
+    f->copies.clear();
+    f->groups = 0;
     f->fake_stack = nullptr;
     getcontext(&f->context);
     f->context.uc_stack.ss_sp = stack_of(f);
@@ -191,6 +202,7 @@ static void run_block(const simt_shape &shape, simt_index block) {
     }
     for (unsigned i = 0; i < count; i++) {
         OX_ASSERT(here.fibers[i].at == stop::DONE); /* else threads wait for one another at different barriers */
+        OX_ASSERT(here.fibers[i].copies.empty());   /* else the thread left before its copies had arrived */
 #if defined(__SANITIZE_THREAD__)
         __tsan_destroy_fiber(here.fibers[i].tsan);
 #endif
@@ -205,7 +217,7 @@ void simt_run_kernel(const simt_shape &shape, const std::function<void()> &kerne
                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         OX_ASSERT(here.stacks != MAP_FAILED);
         here.fibers.resize(THREADS_MAX);
-        here.slots.resize((size_t)2 * THREADS_MAX * SLOT_BYTES);
+        here.slots.resize((size_t)2 * THREADS_MAX * SIMT_SLOT_BYTES);
     }
     here.kernel = &kernel;
     here.shared.assign(shape.shared_bytes + 16, 0xff); /* not written yet: NaN */
@@ -227,21 +239,44 @@ void simt_sync_warp() {
 }
 
 static unsigned char *slots_of(unsigned turn) {
-    return here.slots.data() + turn % 2 * (size_t)THREADS_MAX * SLOT_BYTES;
+    return here.slots.data() + turn % 2 * (size_t)THREADS_MAX * SIMT_SLOT_BYTES;
 }
 
 /* Two sets of slots in turn: who gives again has met all others, who then have looked at the set before. */
 void simt_give(const void *give, size_t bytes) {
-    OX_ASSERT(bytes <= SLOT_BYTES);
+    OX_ASSERT(bytes <= SIMT_SLOT_BYTES);
     fiber *const f = here.running;
-    memcpy(slots_of(++f->turn) + (size_t)(f - here.fibers.data()) * SLOT_BYTES, give, bytes);
+    memcpy(slots_of(++f->turn) + (size_t)(f - here.fibers.data()) * SIMT_SLOT_BYTES, give, bytes);
     leave(stop::WARP_MEETING);
 }
 
 const void *simt_given(unsigned lane) {
     const fiber *const f = here.running;
     const size_t first = (size_t)(f - here.fibers.data()) / WARP * WARP;
-    return slots_of(f->turn) + (first + lane) * SLOT_BYTES;
+    return slots_of(f->turn) + (first + lane) * SIMT_SLOT_BYTES;
+}
+
+void simt_copy_later(void *to, const void *from) {
+    OX_ASSERT((uintptr_t)to % 16 == 0 && (uintptr_t)from % 16 == 0);
+    here.running->copies.push_back(copy{to, from, here.running->groups});
+}
+
+void simt_copy_commit() {
+    here.running->groups++;
+}
+
+void simt_copy_wait(unsigned pending) {
+    std::vector<copy> &copies = here.running->copies;
+    size_t count = 0;
+    while (count < copies.size() && copies[count].group + pending < here.running->groups) {
+        const copy &done = copies[count++];
+        if (done.from == nullptr) {
+            memset(done.to, 0, 16);
+        } else {
+            memcpy(done.to, done.from, 16);
+        }
+    }
+    copies.erase(copies.begin(), copies.begin() + (ptrdiff_t)count);
 }
 
 void *simt_shared() {

@@ -35,7 +35,9 @@ extern thread_local const simt_here *simt_current;
 
 void simt_sync_block();
 void simt_sync_warp();
-/* All lanes of a warp give `bytes` (at most 64); then each may look at what any lane gave, until it gives again. */
+/* All lanes of a warp give `bytes` (at most a slot's); then each may look at what any lane gave, until it gives again.
+ * The slots of a warp lie one behind another. */
+enum { SIMT_SLOT_BYTES = 64 };
 void simt_give(const void *give, size_t bytes);
 const void *simt_given(unsigned lane);
 void *simt_shared();
@@ -64,6 +66,15 @@ template <typename T> static inline T __shfl_sync(unsigned, T value, int lane) {
 template <typename T> static inline T __shfl_down_sync(unsigned, T value, unsigned by) {
     const unsigned lane = simt_lane() + by;
     return simt_take(value, lane > 31 ? simt_lane() : lane);
+}
+
+static inline int __any_sync(unsigned, int value) {
+    simt_give(&value, sizeof value);
+    bool any = false;
+    for (unsigned lane = 0; lane < 32; lane++) {
+        any = any || *(const int *)simt_given(lane) != 0;
+    }
+    return any;
 }
 
 struct alignas(8) uint2 { unsigned x, y; };

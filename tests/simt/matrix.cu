@@ -1,0 +1,81 @@
+/* The instructions that a warp carries out together, one lane at a time. */
+#include <cuda_runtime.h>
+
+#include "base/assert.h"
+
+enum { LANES = 32 };
+
+static float widened(uint16_t bits) {
+    return __uint_as_float((uint32_t)bits << 16);
+}
+
+/* What a lane gives for a product: its registers, whose halves are elements. */
+struct operands {
+    uint16_t a[8], b[4];
+};
+
+static const operands *operands_of(const void *first, unsigned lane) {
+    return (const operands *)((const unsigned char *)first + (size_t)lane * SIMT_SLOT_BYTES);
+}
+
+/* Row `row` of A: registers 1 and 3 are of the lower rows, 2 and 3 of the right columns. */
+static void row_of_a(double out[16], const void *first, unsigned row) {
+    for (unsigned k = 0; k < 16; k++) {
+        out[k] = (double)widened(operands_of(first, row % 8 * 4 + k % 8 / 2)->a[k / 8 * 4 + row / 8 * 2 + k % 2]);
+    }
+}
+
+static void column_of_b(double out[16], const void *first, unsigned column) {
+    for (unsigned k = 0; k < 16; k++) {
+        out[k] = (double)widened(operands_of(first, column * 4 + k % 8 / 2)->b[k / 8 * 2 + k % 2]);
+    }
+}
+
+/* Products are exact in double; their sum is rounded once. The hardware's own order and rounding are not known. */
+void simt_mma_bf16_16816(float acc[4], const uint32_t a[4], const uint32_t b[2]) {
+    operands own;
+    memcpy(own.a, a, sizeof own.a);
+    memcpy(own.b, b, sizeof own.b);
+    simt_give(&own, sizeof own);
+    const void *const first = simt_given(0);
+    double rows[2][16], columns[2][16];
+    for (unsigned i = 0; i < 2; i++) {
+        row_of_a(rows[i], first, simt_lane() / 4 + 8 * i);
+        column_of_b(columns[i], first, simt_lane() % 4 * 2 + i);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        double sum = (double)acc[i];
+        for (unsigned k = 0; k < 16; k++) {
+            sum += rows[i / 2][k] * columns[i % 2][k];
+        }
+        acc[i] = (float)sum;
+    }
+}
+
+void simt_ldmatrix_x4(uint32_t out[4], const void *row, bool transposed) {
+    OX_ASSERT((uintptr_t)row % 16 == 0);
+    simt_give(&row, sizeof row);
+    for (unsigned i = 0; i < 4; i++) {
+        uint16_t half[2];
+        for (unsigned j = 0; j < 2; j++) {
+            const unsigned first = simt_lane() / 4, second = simt_lane() % 4 * 2 + j;
+            const unsigned from = 8 * i + (transposed ? second : first), at = transposed ? first : second;
+            half[j] = (*(const uint16_t *const *)simt_given(from))[at];
+        }
+        out[i] = (uint32_t)half[1] << 16 | half[0];
+    }
+}
+
+/* ---- by themselves ------------------------------------------------------------------------------- */
+
+void simt_run_kernel(const simt_shape &shape, const std::function<void()> &kernel);
+
+extern "C" void simt_try_mma(float acc[32][4], const uint32_t a[32][4], const uint32_t b[32][2]) {
+    simt_run_kernel(simt_shape{1, LANES, 0}, [=] { simt_mma_bf16_16816(acc[simt_lane()], a[simt_lane()],
+                                                                       b[simt_lane()]); });
+}
+
+extern "C" void simt_try_ldmatrix(uint32_t out[32][4], const void *const rows[32], bool transposed) {
+    simt_run_kernel(simt_shape{1, LANES, 0},
+                    [=] { simt_ldmatrix_x4(out[simt_lane()], rows[simt_lane()], transposed); });
+}

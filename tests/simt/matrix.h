@@ -1,0 +1,32 @@
+/* The tensor core's product, ldmatrix and cp.async, in the emulation: each is done from what the lanes of a warp give
+ * one another, by the layouts of the PTX ISA. C++ alone, for kernels/cuda/mma.cuh; the calls at the end run one of
+ * them by itself, for tests. */
+#ifndef OX_TESTS_SIMT_MATRIX_H
+#define OX_TESTS_SIMT_MATRIX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+void simt_ldmatrix_x4(uint32_t out[4], const void *row, bool transposed);
+void simt_mma_bf16_16816(float acc[4], const uint32_t a[4], const uint32_t b[2]);
+
+/* Copies of 16 bytes, of zeros where `from` is NULL, done no earlier than the thread waits for their group: who reads
+ * without having waited finds what was there before. */
+void simt_copy_later(void *to, const void *from);
+void simt_copy_commit();
+void simt_copy_wait(unsigned pending);
+
+extern "C" {
+#endif
+
+/* One warp, registers by lane. */
+typedef void simt_try_mma_fn(float acc[32][4], const uint32_t a[32][4], const uint32_t b[32][2]);
+typedef void simt_try_ldmatrix_fn(uint32_t out[32][4], const void *const rows[32], bool transposed);
+simt_try_mma_fn simt_try_mma;
+simt_try_ldmatrix_fn simt_try_ldmatrix;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
