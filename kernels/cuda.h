@@ -67,6 +67,8 @@ OX_MUST enum ox_status ox_cuda_linear_search(struct ox_device *device, const str
 
 /* For the scratch sizes of ops.h, where they ask for threads: sums over rows are taken over so many groups of them. */
 enum { OX_CUDA_ROW_GROUPS = 256 };
+/* Queries that a block of attention's kernels in bfloat16 has. */
+enum { OX_CUDA_ATTENTION_ROWS = 128 };
 
 /* Device memory that the device itself takes when it is opened; and with it all that a process takes beside what it
  * asks for: the driver's context, code, libraries. The second is announced, and held against what a GPU shows by

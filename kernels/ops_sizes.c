@@ -19,9 +19,14 @@ uint64_t ox_ops_attention_scratch_bytes(const struct ox_compute *compute, const 
     if (on_cpu(compute)) {
         return ox_cpu_attention_scratch_bytes(shape, compute->threads);
     }
-    /* Of every query the sum of its products of gradient and output; or what a library wants, present or not. */
-    const uint64_t own = (uint64_t)shape->batch * shape->heads * shape->seq * sizeof(float);
-    return compute->real == OX_REAL_BF16 ? ox_max_u64(own, ox_attention_library_scratch_bytes(shape)) : own;
+    if (compute->real == OX_REAL_F32) {
+        return sizeof(float); /* nothing, but a plan has no empty buffer */
+    }
+    /* Of every query the log-sum-exp and the product of output and its gradient, whole blocks of queries; or what a
+     * library wants, present or not. */
+    const uint64_t rows = ox_align_up(shape->seq, OX_CUDA_ATTENTION_ROWS);
+    const uint64_t own = (uint64_t)shape->batch * shape->heads * rows * 2 * sizeof(float);
+    return ox_max_u64(own, ox_attention_library_scratch_bytes(shape));
 }
 
 uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_compute *compute,

@@ -1,16 +1,9 @@
-/* Attention in plain arithmetic: the reference of the device, for fp32, for head sizes and shapes that the kernel of
- * the tensor cores does not take, and for generating text. Keys are walked in tiles with a running maximum and sum
- * (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135); backward computes every score again from the row's log of
- * the sum. Queries' gradients and those of keys and values come from two kernels, each with the rows that it adds to
+/* Attention in plain arithmetic: the reference of the device, for fp32, for head sizes that the kernels of the tensor
+ * cores (attention_mma.cuh) do not take, and for generating text. Keys are walked in tiles with a running maximum and
+ * sum (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135); backward computes every score again from the row's log
+ * of the sum. Queries' gradients and those of keys and values come from two kernels, each with the rows that it adds to
  * as its own, so that sums have one order. */
-#include "kernels/cuda/attention.cuh"
-
-template <typename T> struct forward_args {
-    att_shape shape;
-    head_rows<const T> q, k, v;
-    head_rows<T> out;
-    float *lse; /* (sequences, heads, queries) or NULL */
-};
+#include "kernels/cuda/attention_mma.cuh"
 
 static size_t shared_bytes(uint32_t head_dim, unsigned tiles, unsigned rows_per_warp) {
     return (tiles * ATT_TILE * (head_dim + 1) + ATT_WARPS * rows_per_warp * head_dim) * sizeof(float);
@@ -61,18 +54,7 @@ template <typename T> static __global__ void attention_forward_kernel(forward_ar
 
 /* ---- backward --------------------------------------------------------------------------------------- */
 
-template <typename T> struct backward_args {
-    att_shape shape;
-    head_rows<const T> q, k, v, out, dout;
-    head_rows<T> dq, dk, dv;
-    const float *lse;
-};
-
-/* Gradient of one score: weight * (dout . value - dout . out), times the scale. */
-struct row_facts {
-    float lse, dout_out;
-};
-
+/* The gradient of a score is weight * (dout . value - dout . out), times the scale. */
 template <typename T>
 static __device__ row_facts facts_of(const backward_args<T> &args, uint32_t sequence, uint32_t head, uint32_t query) {
     const uint32_t dim = args.shape.head_dim;
@@ -193,8 +175,8 @@ template <typename T> static __global__ void attention_dkv_kernel(backward_args<
 
 static att_shape shape_of(const ox_attention_shape &shape, const int32_t *positions) {
     OX_ASSERT(shape.head_dim <= ATT_DIM_MAX);
-    return att_shape{shape.seq, shape.seq, 0, shape.heads, shape.kv_heads, shape.head_dim, shape.window, shape.scale,
-                     positions};
+    return att_shape{shape.batch, shape.seq, shape.seq, 0, shape.heads, shape.kv_heads, shape.head_dim, shape.window,
+                     shape.scale, positions};
 }
 
 /* Queries, keys and values within rows of q | k | v: which = 0, 1, 2. */
@@ -213,41 +195,66 @@ static unsigned blocks_for(uint32_t rows) {
     return (rows + ATT_WARPS - 1) / ATT_WARPS;
 }
 
-extern "C" ox_status ox_cuda_attention_forward(const ox_cuda_queue *queue, const void *given) {
-    const ox_op_attention_forward *const op = (const ox_op_attention_forward *)given;
+template <typename T> static forward_args<T> args_of(const ox_op_attention_forward *op) {
     const ox_attention_shape &shape = op->shape;
-    const float *const qkv = (const float *)op->qkv;
-    const forward_args<float> args = {shape_of(shape, op->positions), part_of(qkv, shape, 0),
-                                      part_of(qkv, shape, 1), part_of(qkv, shape, 2),
-                                      outputs_of((float *)op->out, shape), op->lse};
-    const ox_launch_shape launch = {dim3(blocks_for(shape.seq), shape.heads, shape.batch), ATT_WARPS * OX_WARP,
-                                    shared_bytes(shape.head_dim, 2, 1)};
-    return ox_launch_large(attention_forward_kernel<float>, queue, launch, args);
+    const T *const qkv = (const T *)op->qkv;
+    return forward_args<T>{shape_of(shape, op->positions), part_of(qkv, shape, 0), part_of(qkv, shape, 1),
+                           part_of(qkv, shape, 2), outputs_of((T *)op->out, shape), op->lse};
 }
 
-extern "C" ox_status ox_cuda_attention_backward(const ox_cuda_queue *queue, const void *given) {
-    const ox_op_attention_backward *const op = (const ox_op_attention_backward *)given;
+template <typename T> static backward_args<T> args_of(const ox_op_attention_backward *op) {
     const ox_attention_shape &shape = op->shape;
-    const float *const qkv = (const float *)op->qkv;
-    float *const dqkv = (float *)op->dqkv;
-    backward_args<float> args = {};
+    const T *const qkv = (const T *)op->qkv;
+    T *const dqkv = (T *)op->dqkv;
+    backward_args<T> args = {};
     args.shape = shape_of(shape, op->positions);
     args.q = part_of(qkv, shape, 0);
     args.k = part_of(qkv, shape, 1);
     args.v = part_of(qkv, shape, 2);
-    args.out = outputs_of((const float *)op->out, shape);
-    args.dout = outputs_of((const float *)op->dout, shape);
+    args.out = outputs_of((const T *)op->out, shape);
+    args.dout = outputs_of((const T *)op->dout, shape);
     args.dq = part_of(dqkv, shape, 0);
     args.dk = part_of(dqkv, shape, 1);
     args.dv = part_of(dqkv, shape, 2);
     args.lse = op->lse;
+    args.facts = (row_facts *)op->scratch;
+    return args;
+}
+
+template <typename T> static ox_status forward(const ox_cuda_queue *queue, const forward_args<T> &args) {
+    const att_shape &shape = args.shape;
+    const ox_launch_shape launch = {dim3(blocks_for(shape.queries), shape.heads, shape.sequences), ATT_WARPS * OX_WARP,
+                                    shared_bytes(shape.head_dim, 2, 1)};
+    return ox_launch_large(attention_forward_kernel<T>, queue, launch, args);
+}
+
+template <typename T> static ox_status backward(const ox_cuda_queue *queue, const backward_args<T> &args) {
+    const att_shape &shape = args.shape;
     const size_t bytes = shared_bytes(shape.head_dim, 2, 2);
-    const ox_launch_shape by_query = {dim3(blocks_for(shape.seq), shape.heads, shape.batch), ATT_WARPS * OX_WARP,
-                                      bytes};
-    const ox_launch_shape by_key = {dim3(blocks_for(shape.seq), shape.kv_heads, shape.batch), ATT_WARPS * OX_WARP,
-                                    bytes + 2 * ATT_TILE * sizeof(float)};
-    const ox_status status = ox_launch_large(attention_dq_kernel<float>, queue, by_query, args);
-    return status == OX_OK ? ox_launch_large(attention_dkv_kernel<float>, queue, by_key, args) : status;
+    const ox_launch_shape by_query = {dim3(blocks_for(shape.queries), shape.heads, shape.sequences),
+                                      ATT_WARPS * OX_WARP, bytes};
+    const ox_launch_shape by_key = {dim3(blocks_for(shape.keys), shape.kv_heads, shape.sequences),
+                                    ATT_WARPS * OX_WARP, bytes + 2 * ATT_TILE * sizeof(float)};
+    const ox_status status = ox_launch_large(attention_dq_kernel<T>, queue, by_query, args);
+    return status == OX_OK ? ox_launch_large(attention_dkv_kernel<T>, queue, by_key, args) : status;
+}
+
+extern "C" ox_status ox_cuda_attention_forward(const ox_cuda_queue *queue, const void *given) {
+    const ox_op_attention_forward *const op = (const ox_op_attention_forward *)given;
+    if (op->real == OX_REAL_F32) {
+        return forward(queue, args_of<float>(op));
+    }
+    return ox_attention_mma_takes(op->shape.head_dim) ? ox_attention_mma_forward(queue, args_of<ox_bf16>(op))
+                                                      : forward(queue, args_of<ox_bf16>(op));
+}
+
+extern "C" ox_status ox_cuda_attention_backward(const ox_cuda_queue *queue, const void *given) {
+    const ox_op_attention_backward *const op = (const ox_op_attention_backward *)given;
+    if (op->real == OX_REAL_F32) {
+        return backward(queue, args_of<float>(op));
+    }
+    return ox_attention_mma_takes(op->shape.head_dim) ? ox_attention_mma_backward(queue, args_of<ox_bf16>(op))
+                                                      : backward(queue, args_of<ox_bf16>(op));
 }
 
 /* ---- with a cache ----------------------------------------------------------------------------------- */
@@ -268,20 +275,22 @@ template <typename T> static __global__ void append_kernel(append_args<T> args) 
     }
 }
 
-extern "C" ox_status ox_cuda_attention_cached(const ox_cuda_queue *queue, const void *given) {
-    const ox_op_attention_cached *const op = (const ox_op_attention_cached *)given;
+template <typename T> static ox_status cached(const ox_cuda_queue *queue, const ox_op_attention_cached *op) {
     const uint32_t kv_width = op->kv_heads * op->head_dim, q_width = op->heads * op->head_dim;
     OX_ASSERT(op->head_dim <= ATT_DIM_MAX);
-    const float *const qkv = (const float *)op->qkv;
-    float *const keys = (float *)op->keys, *const values = (float *)op->values;
-    const append_args<float> append = {qkv, keys, values, op->cached, op->heads, kv_width, op->head_dim};
-    ox_launch(append_kernel<float>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, append);
-    const forward_args<float> args = {
-        att_shape{op->rows, op->cached + op->rows, op->cached, op->heads, op->kv_heads, op->head_dim, op->window,
-                  op->scale, nullptr},
-        head_rows<const float>{qkv, 0, q_width + 2 * kv_width}, head_rows<const float>{keys, 0, kv_width},
-        head_rows<const float>{values, 0, kv_width}, head_rows<float>{(float *)op->out, 0, q_width}, nullptr};
-    const ox_launch_shape launch = {dim3(blocks_for(op->rows), op->heads, 1), ATT_WARPS * OX_WARP,
-                                    shared_bytes(op->head_dim, 2, 1)};
-    return ox_launch_large(attention_forward_kernel<float>, queue, launch, args);
+    const T *const qkv = (const T *)op->qkv;
+    T *const keys = (T *)op->keys, *const values = (T *)op->values;
+    const append_args<T> append = {qkv, keys, values, op->cached, op->heads, kv_width, op->head_dim};
+    ox_launch(append_kernel<T>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, append);
+    const att_shape shape = {1, op->rows, op->cached + op->rows, op->cached, op->heads, op->kv_heads, op->head_dim,
+                             op->window, op->scale, nullptr};
+    return forward(queue, forward_args<T>{shape, head_rows<const T>{qkv, 0, q_width + 2 * kv_width},
+                                          head_rows<const T>{keys, 0, kv_width},
+                                          head_rows<const T>{values, 0, kv_width},
+                                          head_rows<T>{(T *)op->out, 0, q_width}, nullptr});
+}
+
+extern "C" ox_status ox_cuda_attention_cached(const ox_cuda_queue *queue, const void *given) {
+    const ox_op_attention_cached *const op = (const ox_op_attention_cached *)given;
+    return op->real == OX_REAL_F32 ? cached<float>(queue, op) : cached<ox_bf16>(queue, op);
 }

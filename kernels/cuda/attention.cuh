@@ -21,11 +21,32 @@ static __device__ __forceinline__ T *row_at(const head_rows<T> &rows, uint32_t s
 }
 
 struct att_shape {
+    uint32_t sequences;
     uint32_t queries, keys; /* per sequence */
     uint32_t place;         /* of the first query among the keys */
     uint32_t heads, kv_heads, head_dim, window;
     float scale;
     const int32_t *positions; /* (sequences * queries) or NULL: one document */
+};
+
+/* What backward needs of a query beside its rows. */
+struct row_facts {
+    float lse, dout_out; /* the log of the sum of exponentials, and dout . out */
+};
+
+template <typename T> struct forward_args {
+    att_shape shape;
+    head_rows<const T> q, k, v;
+    head_rows<T> out;
+    float *lse; /* (sequences, heads, queries) or NULL */
+};
+
+template <typename T> struct backward_args {
+    att_shape shape;
+    head_rows<const T> q, k, v, out, dout;
+    head_rows<T> dq, dk, dv;
+    const float *lse;
+    row_facts *facts; /* scratch, of the tensor-core kernels alone */
 };
 
 /* The first key that a query sees; the last is the one at its own place. */

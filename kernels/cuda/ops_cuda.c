@@ -118,7 +118,6 @@ static enum ox_status attention_backward(struct ox_lane *lane, const struct ox_o
 }
 
 static enum ox_status attention_cached(struct ox_lane *lane, const struct ox_op_attention_cached *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT(op->kv_heads > 0 && op->heads % op->kv_heads == 0 && op->scale > 0.0f && op->rows > 0);
     return ox_cuda_lane_submit(lane, ox_cuda_attention_cached, op, sizeof *op);
 }

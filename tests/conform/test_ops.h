@@ -4,6 +4,7 @@
 #define OX_TESTS_CONFORM_TEST_OPS_H
 
 #include "base/hash.h"
+#include "base/planes.h"
 #include "base/prng.h"
 #include "kernels/cuda.h"
 #include "kernels/ops.h"
@@ -171,6 +172,52 @@ static inline void fill(float *out, size_t count, float value) {
     }
 }
 
+/* ---- tensors of either type --------------------------------------------------------------------- */
+
+/* The CPU computes in float32 alone. To be asked before a case, whose scratch sizes it settles. */
+static inline bool lab_knows(struct lab *lab, enum ox_real real) {
+    lab->compute.real = real;
+    return real == OX_REAL_F32 || lab->compute.device != OX_DEVICE_CPU;
+}
+
+/* Values for a tensor of that type: what it cannot hold is rounded, so that a reference starts from the same. */
+static inline float *random_reals(enum ox_real real, size_t count, uint64_t stream, double scale) {
+    float *const out = random_floats(count, stream, scale);
+    for (size_t i = 0; i < count && real == OX_REAL_BF16; i++) {
+        out[i] = ox_bf16_to_f32(ox_bf16_from_f32(out[i]));
+    }
+    return out;
+}
+
+static inline void *reals(enum ox_real real, size_t count) {
+    return guarded(count * ox_real_bytes(real));
+}
+
+/* A copy of floats as a tensor, and of a tensor as floats. */
+static inline void *reals_of(enum ox_real real, const float *values, size_t count) {
+    void *const out = reals(real, count);
+    if (real == OX_REAL_F32) {
+        memcpy(out, values, count * sizeof(float));
+    }
+    for (size_t i = 0; i < count && real == OX_REAL_BF16; i++) {
+        ((uint16_t *)out)[i] = ox_bf16_from_f32(values[i]);
+    }
+    return out;
+}
+
+static inline float *floats_of(enum ox_real real, const void *tensor, size_t count) {
+    float *const out = floats(count);
+    if (real == OX_REAL_F32) {
+        memcpy(out, tensor, count * sizeof(float));
+    }
+    for (size_t i = 0; i < count && real == OX_REAL_BF16; i++) {
+        out[i] = ox_bf16_to_f32(((const uint16_t *)tensor)[i]);
+    }
+    return out;
+}
+
+/* ---- errors ------------------------------------------------------------------------------------- */
+
 /* The largest difference relative to the largest reference; a NaN counts as infinite. */
 static inline double error_of(const float *got, const double *want, size_t count) {
     double largest = 1e-30, difference = 0.0;
@@ -185,28 +232,38 @@ static inline double error_of(const float *got, const double *want, size_t count
 /* The worst error of each named quantity over all cases is printed beside its tolerance at the end. */
 struct worst {
     const char *what;
+    enum ox_real real;
     double error, tolerance;
 };
-static struct worst worst_list[32];
+static struct worst worst_list[64];
 static int worst_count;
 
-static inline void check_error(const char *what, double error, double tolerance) {
+static inline void check_error_in(enum ox_real real, const char *what, double error, double tolerance) {
     int at = 0;
-    while (at < worst_count && strcmp(worst_list[at].what, what) != 0) {
+    while (at < worst_count && (strcmp(worst_list[at].what, what) != 0 || worst_list[at].real != real)) {
         at++;
     }
     if (at == worst_count) {
-        worst_list[worst_count++] = (struct worst){.what = what};
+        worst_list[worst_count++] = (struct worst){.what = what, .real = real};
     }
     worst_list[at].error = fmax(worst_list[at].error, error);
     worst_list[at].tolerance = tolerance;
     CHECK(error <= tolerance);
 }
 
+static inline void check_error(const char *what, double error, double tolerance) {
+    check_error_in(OX_REAL_F32, what, error, tolerance);
+}
+
+/* With one tolerance for each type of tensor. */
+static inline void check_real_error(enum ox_real real, const char *what, double error, double f32, double bf16) {
+    check_error_in(real, what, error, real == OX_REAL_F32 ? f32 : bf16);
+}
+
 static inline void print_errors(void) {
     for (int i = 0; i < worst_count; i++) {
-        printf("%-28s error %.2e, allowed %.2e\n", worst_list[i].what, worst_list[i].error,
-               worst_list[i].tolerance);
+        printf("%-28s %s error %.2e, allowed %.2e\n", worst_list[i].what,
+               worst_list[i].real == OX_REAL_F32 ? "    " : "bf16", worst_list[i].error, worst_list[i].tolerance);
     }
 }
 

@@ -40,6 +40,31 @@ static const struct packed packed[] = {
 };
 enum { PACKED_COUNT = sizeof packed / sizeof packed[0], PACKED_LARGE = 6 };
 
+/* For bfloat16. Heads of 16 to 128 in sixteens go to tensor cores, by blocks of 128 queries or keys, of which a warp
+ * has 16 or 32, and tiles of 64; others do not. No lengths: one document. */
+static const struct packed halves[] = {
+    {{.batch = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 64}, {0}},
+    {{.batch = 2, .seq = 7, .heads = 8, .kv_heads = 1, .head_dim = 16}, {0}},
+    {{.batch = 2, .seq = 65, .heads = 4, .kv_heads = 1, .head_dim = 64}, {0}},
+    {{.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 128}, {0}},
+    {{.batch = 1, .seq = 129, .heads = 1, .kv_heads = 1, .head_dim = 128}, {0}},
+    {{.batch = 1, .seq = 193, .heads = 2, .kv_heads = 1, .head_dim = 80}, {0}},
+    {{.batch = 1, .seq = 300, .heads = 1, .kv_heads = 1, .head_dim = 48}, {0}},
+    {{.batch = 2, .seq = 33, .heads = 3, .kv_heads = 1, .head_dim = 20}, {0}},
+    {{.batch = 1, .seq = 17, .heads = 2, .kv_heads = 1, .head_dim = 144}, {0}},
+    {{.batch = 1, .seq = 70, .heads = 2, .kv_heads = 1, .head_dim = 32, .window = 1}, {0}},
+    {{.batch = 1, .seq = 200, .heads = 1, .kv_heads = 1, .head_dim = 64, .window = 3}, {0}},
+    {{.batch = 1, .seq = 330, .heads = 1, .kv_heads = 1, .head_dim = 64, .window = 50}, {0}},
+    {{.batch = 1, .seq = 290, .heads = 1, .kv_heads = 1, .head_dim = 96, .window = 129}, {0}},
+    {{.batch = 1, .seq = 70, .heads = 2, .kv_heads = 1, .head_dim = 16}, {1}},
+    {{.batch = 2, .seq = 150, .heads = 4, .kv_heads = 1, .head_dim = 16}, {5, 1, 2, 17, 40}},
+    {{.batch = 1, .seq = 259, .heads = 1, .kv_heads = 1, .head_dim = 128}, {63, 1, 64, 65, 2}},
+    {{.batch = 1, .seq = 400, .heads = 1, .kv_heads = 1, .head_dim = 64}, {128, 200, 9}},
+    {{.batch = 1, .seq = 320, .heads = 2, .kv_heads = 1, .head_dim = 64, .window = 70}, {100, 3, 180}},
+    {{.batch = 2, .seq = 40, .heads = 3, .kv_heads = 1, .head_dim = 5, .window = 9}, {30, 2, 1}},
+};
+enum { HALVES_COUNT = sizeof halves / sizeof halves[0], HALVES_LARGE = 5 };
+
 static size_t row_len(const struct ox_attention_shape *shape) {
     return (size_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim;
 }
@@ -182,55 +207,100 @@ static double reference_loss(const void *context, const double *qkv) {
     return loss;
 }
 
-/* Tolerances; with large scores the rounding of a score alone moves a probability by 1e-5. */
+/* Tolerances; with large scores the rounding of a score alone moves a probability by 1e-5. In bfloat16 the results'
+ * own rounding is 2e-3, and that of weights and slopes as much again. */
 struct bounds {
     const char *out_name, *lse_name, *dqkv_name;
     double out, lse, dqkv;
 };
-static const struct bounds usual = {"out", "lse", "dqkv", 7e-7, 4e-7, 1.2e-6};
-static const struct bounds large = {
-    "out, large scores", "lse, large scores", "dqkv, large scores", 5e-5, 5e-7, 4e-5};
+static const struct bounds usual[2] = {{"out", "lse", "dqkv", 7e-7, 4e-7, 1.2e-6},
+                                       {"out", "lse", "dqkv", 1e-2, 3.5e-7, 1.2e-2}};
+static const struct bounds large[2] = {
+    {"out, large scores", "lse, large scores", "dqkv, large scores", 5e-5, 5e-7, 4e-5},
+    {"out, large scores", "lse, large scores", "dqkv, large scores", 1.5e-2, 6e-7, 2e-2}};
 
-static void run_on(struct lab *lab, const struct reference *ref, const struct bounds *bounds,
-                   const float *qkv, const float *dout) {
-    const int keep = guard_count;
-    const struct ox_attention_shape *const shape = &ref->shape;
+struct job {
+    const struct reference *ref;
+    const struct bounds *bounds;
+    const float *qkv, *dout;
+    enum ox_real real;
+};
+
+/* What both passes of an operation leave. */
+struct results {
+    void *out, *dqkv;
+    float *lse;
+};
+
+static struct results results_for(const struct ox_attention_shape *shape, enum ox_real real) {
     const size_t rows = (size_t)shape->batch * shape->seq;
-    const size_t out_len = rows * shape->heads * shape->head_dim, lse_len = rows * shape->heads;
-    float *const out = floats(out_len), *const lse = floats(lse_len);
-    float *const dqkv = floats(rows * row_len(shape));
-    float *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, shape));
-    const struct ox_op_attention_forward forward = {
-        .out = out, .lse = lse, .qkv = qkv, .positions = ref->positions, .scratch = scratch, .shape = *shape};
-    const struct ox_op_attention_backward backward = {.dqkv = dqkv,
+    return (struct results){.out = reals(real, rows * shape->heads * shape->head_dim),
+                            .dqkv = reals(real, rows * row_len(shape)),
+                            .lse = floats(rows * shape->heads)};
+}
+
+static void both_passes(struct lab *lab, const struct job *job, struct results to) {
+    const struct ox_attention_shape *const shape = &job->ref->shape;
+    const int keep = guard_count;
+    const size_t rows = (size_t)shape->batch * shape->seq, out_len = rows * shape->heads * shape->head_dim;
+    const void *const qkv = reals_of(job->real, job->qkv, rows * row_len(shape));
+    const void *const dout = reals_of(job->real, job->dout, out_len);
+    void *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, shape));
+    const struct ox_op_attention_forward forward = {.out = to.out,
+                                                    .lse = to.lse,
+                                                    .qkv = qkv,
+                                                    .positions = job->ref->positions,
+                                                    .scratch = scratch,
+                                                    .shape = *shape,
+                                                    .real = job->real};
+    const struct ox_op_attention_backward backward = {.dqkv = to.dqkv,
                                                       .dout = dout,
                                                       .qkv = qkv,
-                                                      .out = out,
-                                                      .lse = lse,
-                                                      .positions = ref->positions,
+                                                      .out = to.out,
+                                                      .lse = to.lse,
+                                                      .positions = job->ref->positions,
                                                       .scratch = scratch,
-                                                      .shape = *shape};
+                                                      .shape = *shape,
+                                                      .real = job->real};
     REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
     REQUIRE_OK(lab->ops.attention_backward(lab->lane, &backward));
     lab_finish(lab);
-    check_error(bounds->out_name, error_of(out, ref->out, out_len), bounds->out);
-    check_error(bounds->lse_name, error_of(lse, ref->lse, lse_len), bounds->lse);
-    check_error(bounds->dqkv_name, error_of(dqkv, ref->dqkv, rows * row_len(shape)), bounds->dqkv);
-    lab_digest(lab, out, out_len * sizeof(float));
-    lab_digest(lab, lse, lse_len * sizeof(float));
-    lab_digest(lab, dqkv, rows * row_len(shape) * sizeof(float));
     guards_end(keep);
 }
 
-static void run_shape(struct lab labs[LAB_COUNT], struct ox_attention_shape shape, const uint32_t *lengths,
-                      bool large_scores) {
+static void run_on(struct lab *lab, const struct job *job) {
+    const int keep = guard_count;
+    const struct reference *const ref = job->ref;
+    const struct bounds *const bounds = job->bounds;
+    const enum ox_real real = job->real;
+    const size_t rows = (size_t)ref->shape.batch * ref->shape.seq, lse_len = rows * ref->shape.heads;
+    const size_t len = rows * row_len(&ref->shape), out_len = lse_len * ref->shape.head_dim;
+    const struct results got = results_for(&ref->shape, real);
+    both_passes(lab, job, got);
+    check_error_in(real, bounds->out_name, error_of(floats_of(real, got.out, out_len), ref->out, out_len), bounds->out);
+    check_error_in(real, bounds->lse_name, error_of(got.lse, ref->lse, lse_len), bounds->lse);
+    check_error_in(real, bounds->dqkv_name, error_of(floats_of(real, got.dqkv, len), ref->dqkv, len), bounds->dqkv);
+    lab_digest(lab, got.out, out_len * ox_real_bytes(real));
+    lab_digest(lab, got.lse, lse_len * sizeof(float));
+    lab_digest(lab, got.dqkv, len * ox_real_bytes(real));
+    guards_end(keep);
+}
+
+/* Of all pairs of a query and a key, those of the emulation rounded up to its tiles; it is slow. */
+static double work_of(const struct ox_attention_shape *shape, enum ox_real real) {
+    const double seq = real == OX_REAL_F32 ? shape->seq : (shape->seq + 127) / 128 * 128;
+    return (double)shape->batch * shape->heads * seq * seq * shape->head_dim / (real == OX_REAL_F32 ? 1.0 : 32.0);
+}
+
+static void run_shape(struct lab labs[LAB_COUNT], const struct packed *given, enum ox_real real, bool large_scores) {
+    struct ox_attention_shape shape = given->shape;
     shape.scale = (float)(1.0 / sqrt((double)shape.head_dim));
     const size_t rows = (size_t)shape.batch * shape.seq;
     const size_t out_len = rows * shape.heads * shape.head_dim;
-    const float *const qkv = random_floats(rows * row_len(&shape), 1, large_scores ? 12.0 : 1.0);
-    const float *const dout = random_floats(out_len, 2, 1.0);
+    const float *const qkv = random_reals(real, rows * row_len(&shape), 1, large_scores ? 12.0 : 1.0);
+    const float *const dout = random_reals(real, out_len, 2, 1.0);
     struct reference ref = {.shape = shape,
-                            .positions = lengths == NULL ? NULL : positions_of(&shape, lengths),
+                            .positions = given->lengths[0] == 0 ? NULL : positions_of(&shape, given->lengths),
                             .qkv = widened(qkv, rows * row_len(&shape)),
                             .dout = widened(dout, out_len),
                             .out = doubles(out_len),
@@ -239,15 +309,19 @@ static void run_shape(struct lab labs[LAB_COUNT], struct ox_attention_shape shap
                             .prob = doubles(shape.seq)};
     reference_forward(&ref, ref.qkv);
     reference_backward(&ref);
-    if (rows < 20) {
+    if (rows < 20 && real == OX_REAL_F32) {
         check_error("the reference's gradient",
                     gradient_error(reference_loss, &ref, ref.qkv, ref.dqkv, rows * row_len(&shape)), 1e-8);
         reference_forward(&ref, ref.qkv);
     }
-    const double work = (double)shape.batch * shape.heads * shape.seq * shape.seq * shape.head_dim;
+    const struct job job = {.ref = &ref,
+                            .bounds = large_scores ? &large[real] : &usual[real],
+                            .qkv = qkv,
+                            .dout = dout,
+                            .real = real};
     for (int i = 0; i < LAB_COUNT; i++) {
-        if (lab_takes(&labs[i], work)) {
-            run_on(&labs[i], &ref, large_scores ? &large : &usual, qkv, dout);
+        if (lab_knows(&labs[i], real) && lab_takes(&labs[i], work_of(&shape, real))) {
+            run_on(&labs[i], &job);
         }
     }
     labs_same_bits(labs);
@@ -255,106 +329,98 @@ static void run_shape(struct lab labs[LAB_COUNT], struct ox_attention_shape shap
 }
 
 /* One document per sequence: the same bits whether the positions say so or are not given. */
-static void test_one_document(struct lab *lab, struct ox_attention_shape shape) {
+static void test_one_document(struct lab *lab, struct ox_attention_shape shape, enum ox_real real) {
     shape.scale = 0.3f;
     const uint32_t lengths[2] = {shape.seq, 0};
     const size_t rows = (size_t)shape.batch * shape.seq, len = rows * row_len(&shape);
     const size_t out_len = rows * shape.heads * shape.head_dim;
-    const int32_t *const positions = positions_of(&shape, lengths);
-    const float *const qkv = random_floats(len, 1, 1.0), *const dout = random_floats(out_len, 2, 1.0);
-    float *const out[2] = {floats(out_len), floats(out_len)}, *const dqkv[2] = {floats(len), floats(len)};
-    float *const lse[2] = {floats(rows * shape.heads), floats(rows * shape.heads)};
-    float *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, &shape));
+    const float *const qkv = random_reals(real, len, 1, 1.0), *const dout = random_reals(real, out_len, 2, 1.0);
+    const struct reference refs[2] = {{.shape = shape}, {.shape = shape, .positions = positions_of(&shape, lengths)}};
+    struct results results[2];
+    CHECK(lab_knows(lab, real));
     for (int i = 0; i < 2; i++) {
-        const struct ox_op_attention_forward forward = {.out = out[i], .lse = lse[i], .qkv = qkv,
-                                                        .positions = i == 0 ? NULL : positions,
-                                                        .scratch = scratch, .shape = shape};
-        const struct ox_op_attention_backward backward = {.dqkv = dqkv[i], .dout = dout, .qkv = qkv,
-                                                          .out = out[i], .lse = lse[i],
-                                                          .positions = i == 0 ? NULL : positions,
-                                                          .scratch = scratch, .shape = shape};
-        REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
-        REQUIRE_OK(lab->ops.attention_backward(lab->lane, &backward));
+        results[i] = results_for(&shape, real);
+        both_passes(lab, &(struct job){.ref = &refs[i], .qkv = qkv, .dout = dout, .real = real}, results[i]);
     }
-    lab_finish(lab);
-    CHECK(memcmp(out[0], out[1], out_len * sizeof(float)) == 0);
-    CHECK(memcmp(lse[0], lse[1], rows * shape.heads * sizeof(float)) == 0);
-    CHECK(memcmp(dqkv[0], dqkv[1], len * sizeof(float)) == 0);
+    CHECK(memcmp(results[0].out, results[1].out, out_len * ox_real_bytes(real)) == 0);
+    CHECK(memcmp(results[0].lse, results[1].lse, rows * shape.heads * sizeof(float)) == 0);
+    CHECK(memcmp(results[0].dqkv, results[1].dqkv, len * ox_real_bytes(real)) == 0);
     guards_end(0);
 }
 
 /* Keys outside the window are not read at all: they may hold anything. */
-static void test_unseen(struct lab *lab) {
+static void test_unseen(struct lab *lab, enum ox_real real) {
     const struct ox_attention_shape shape = {
-        .batch = 1, .seq = 700, .heads = 1, .kv_heads = 1, .head_dim = 4, .window = 20, .scale = 0.5f};
+        .batch = 1, .seq = 700, .heads = 1, .kv_heads = 1, .head_dim = 16, .window = 20, .scale = 0.5f};
     const size_t len = shape.seq * row_len(&shape), out_len = (size_t)shape.seq * shape.head_dim;
-    float *const qkv = random_floats(len, 1, 1.0);
-    float *const out = floats(out_len), *const lse = floats(shape.seq), *const before = floats(out_len);
-    const struct ox_op_attention_forward forward = {
-        .out = out, .lse = lse, .qkv = qkv, .shape = shape,
-        .scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, &shape))};
-    REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
-    lab_finish(lab);
-    memcpy(before, out, out_len * sizeof(float));
-    for (size_t i = 0; i < 500 * row_len(&shape); i++) {
-        qkv[i] = 1e30f;
+    const size_t row = shape.head_dim * ox_real_bytes(real), first = 500 + shape.window - 1;
+    const struct reference ref = {.shape = shape};
+    float *const qkv = random_reals(real, len, 1, 1.0);
+    const float *const dout = random_reals(real, out_len, 2, 1.0);
+    struct results results[2];
+    CHECK(lab_knows(lab, real));
+    for (int i = 0; i < 2; i++) {
+        results[i] = results_for(&shape, real);
+        both_passes(lab, &(struct job){.ref = &ref, .qkv = qkv, .dout = dout, .real = real}, results[i]);
+        for (size_t j = 0; j < 500 * row_len(&shape); j++) {
+            qkv[j] = 1e30f;
+        }
     }
-    REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
-    lab_finish(lab);
-    const size_t first = (500 + shape.window - 1) * (size_t)shape.head_dim;
-    CHECK(memcmp(out + first, before + first, (out_len - first) * sizeof(float)) == 0);
-    CHECK(memcmp(out + first - shape.head_dim, before + first - shape.head_dim, sizeof(float)) != 0);
+    const char *const before = results[0].out, *const after = results[1].out;
+    CHECK(memcmp(after + first * row, before + first * row, (shape.seq - first) * row) == 0);
+    CHECK(memcmp(after + (first - 1) * row, before + (first - 1) * row, row) != 0);
     guards_end(0);
 }
 
 /* What other documents hold does not move a bit of one. */
-static void test_apart(struct lab *lab) {
+static void test_apart(struct lab *lab, enum ox_real real) {
     const struct ox_attention_shape shape = {
-        .batch = 1, .seq = 700, .heads = 2, .kv_heads = 1, .head_dim = 4, .scale = 0.5f};
-    const uint32_t lengths[] = {300, 45, 355, 0};
+        .batch = 1, .seq = 500, .heads = 2, .kv_heads = 1, .head_dim = 16, .scale = 0.5f};
+    const uint32_t lengths[] = {300, 45, 155, 0};
     const size_t len = shape.seq * row_len(&shape), out_len = (size_t)shape.seq * shape.heads * shape.head_dim;
-    float *const qkv = random_floats(len, 1, 1.0), *const dout = random_floats(out_len, 2, 1.0);
-    float *const out[2] = {floats(out_len), floats(out_len)}, *const dqkv[2] = {floats(len), floats(len)};
-    float *const lse = floats((size_t)shape.seq * shape.heads);
-    const int32_t *const positions = positions_of(&shape, lengths);
-    float *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, &shape));
+    const size_t in_row = row_len(&shape) * ox_real_bytes(real);
+    const size_t out_row = (size_t)shape.heads * shape.head_dim * ox_real_bytes(real);
+    const struct reference ref = {.shape = shape, .positions = positions_of(&shape, lengths)};
+    float *const qkv = random_reals(real, len, 1, 1.0);
+    const float *const dout = random_reals(real, out_len, 2, 1.0);
+    struct results results[2];
+    CHECK(lab_knows(lab, real));
     for (int i = 0; i < 2; i++) {
-        const struct ox_op_attention_forward forward = {.out = out[i], .lse = lse, .qkv = qkv,
-                                                        .positions = positions, .scratch = scratch,
-                                                        .shape = shape};
-        const struct ox_op_attention_backward backward = {.dqkv = dqkv[i], .dout = dout, .qkv = qkv,
-                                                          .out = out[i], .lse = lse, .positions = positions,
-                                                          .scratch = scratch, .shape = shape};
-        REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
-        REQUIRE_OK(lab->ops.attention_backward(lab->lane, &backward));
-        lab_finish(lab);
+        results[i] = results_for(&shape, real);
+        both_passes(lab, &(struct job){.ref = &ref, .qkv = qkv, .dout = dout, .real = real}, results[i]);
         fill_normal(qkv, 300 * row_len(&shape), 3, 2.0);
-        fill_normal(qkv + 345 * row_len(&shape), 355 * row_len(&shape), 4, 2.0);
+        fill_normal(qkv + 345 * row_len(&shape), 155 * row_len(&shape), 4, 2.0);
     }
-    const size_t first = 300 * row_len(&shape), count = 45 * row_len(&shape);
-    const size_t out_row = (size_t)shape.heads * shape.head_dim;
-    CHECK(memcmp(out[0] + 300 * out_row, out[1] + 300 * out_row, 45 * out_row * sizeof(float)) == 0);
-    CHECK(memcmp(dqkv[0] + first, dqkv[1] + first, count * sizeof(float)) == 0);
-    CHECK(memcmp(out[0] + 299 * out_row, out[1] + 299 * out_row, out_row * sizeof(float)) != 0);
-    CHECK(memcmp(dqkv[0] + first + count, dqkv[1] + first + count, count * sizeof(float)) != 0);
+    const char *const out[2] = {results[0].out, results[1].out}, *const dqkv[2] = {results[0].dqkv, results[1].dqkv};
+    CHECK(memcmp(out[0] + 300 * out_row, out[1] + 300 * out_row, 45 * out_row) == 0);
+    CHECK(memcmp(dqkv[0] + 300 * in_row, dqkv[1] + 300 * in_row, 45 * in_row) == 0);
+    CHECK(memcmp(out[0] + 299 * out_row, out[1] + 299 * out_row, out_row) != 0);
+    CHECK(memcmp(dqkv[0] + 345 * in_row, dqkv[1] + 345 * in_row, 45 * in_row) != 0);
     guards_end(0);
 }
 
 int main(void) {
     struct lab labs[LAB_COUNT];
     labs_open(labs);
-    test_unseen(&labs[1]);
-    test_apart(&labs[1]);
+    test_unseen(&labs[1], OX_REAL_F32);
+    test_apart(&labs[1], OX_REAL_F32);
+    test_unseen(&labs[LAB_SIMT], OX_REAL_BF16);
+    test_apart(&labs[LAB_SIMT], OX_REAL_BF16);
+    test_one_document(&labs[LAB_SIMT], halves[HALVES_LARGE].shape, OX_REAL_BF16);
     for (int i = 0; i < WHOLE_COUNT; i++) {
-        run_shape(labs, whole[i], NULL, false);
-        test_one_document(&labs[1], whole[i]);
+        run_shape(labs, &(struct packed){.shape = whole[i]}, OX_REAL_F32, false);
+        test_one_document(&labs[1], whole[i], OX_REAL_F32);
     }
     for (int i = 0; i < PACKED_COUNT; i++) {
-        run_shape(labs, packed[i].shape, packed[i].lengths, false);
+        run_shape(labs, &packed[i], OX_REAL_F32, false);
+    }
+    for (int i = 0; i < HALVES_COUNT; i++) {
+        run_shape(labs, &halves[i], OX_REAL_BF16, false);
     }
     /* Scores of some hundreds: nearly all probabilities are exactly 0. */
-    run_shape(labs, whole[WHOLE_LARGE], NULL, true);
-    run_shape(labs, packed[PACKED_LARGE].shape, packed[PACKED_LARGE].lengths, true);
+    run_shape(labs, &(struct packed){.shape = whole[WHOLE_LARGE]}, OX_REAL_F32, true);
+    run_shape(labs, &packed[PACKED_LARGE], OX_REAL_F32, true);
+    run_shape(labs, &halves[HALVES_LARGE], OX_REAL_BF16, true);
     labs_close(labs);
     print_errors();
     return test_end();

@@ -1,0 +1,433 @@
+/* Attention's backward pass on the tensor cores, in bfloat16 with sums in fp32.
+ *
+ * Two kernels, each with 128 rows of its own in registers and the other side passing by in two stages of 64 rows: one
+ * has queries and adds up their gradient, the other has keys and values and adds up theirs, over the queries of all
+ * heads that share them, head after head. So every sum has one order, whatever the machine does when, without atomics
+ * and without partial sums in memory; and since a warp computes its own rows against a tile, weights and slopes pass
+ * from one product to the next within registers. The price is seven products where five would do, were the gradient of
+ * queries added up in memory by all blocks of keys: in turns, which waits, or in any order, which changes bits. The
+ * first kernel also computes dout . out of its queries, and leaves it with their log-sum-exp for the second.
+ *
+ * Why these sizes, for a head of 128: a warp has 16 rows, whose two operands take 64 registers and, in the kernel of
+ * keys, whose two gradients take 128; scores and slopes are taken 16 queries at a time, since little more than their 16
+ * registers is left. A tile's four products take 4 * 128 * 64 * 128 multiplications, 4096 cycles at the 1024 per cycle
+ * of sm_80, and its fragments 8 * 64 KiB of shared memory, 4096 cycles at 128 bytes; with the own operands in shared
+ * memory it would be 4608. Each byte that a block takes from the L2 cache, for which queries and output gradients have
+ * 512 per row, serves 4 * 2 * 128 * 128 / 512 = 256 operations. A head of 64 has room for 32 rows per warp, which
+ * halves the reads, but for the values, which then stay in shared memory. */
+#include "kernels/cuda/attention_mma.cuh"
+
+template <int DIM> struct backward_layout {
+    enum {
+        MT = 128 / DIM, WARP_ROWS = 16 * MT, THREADS = MMA_OWN / WARP_ROWS * OX_WARP,
+        SECOND = mma_tile<DIM>::STREAM_BYTES, FACTS = 2 * SECOND, STAGE = FACTS + MMA_STREAM * sizeof(row_facts),
+        BYTES = 2 * STAGE, VALUES = BYTES, BYTES_BY_KEY = DIM == 128 ? (int)BYTES : BYTES + mma_tile<DIM>::OWN_BYTES
+    };
+};
+
+/* A warp's rows as left operands: of queries and output gradients, or of keys and values, the second held in registers
+ * or not. */
+template <int DIM, bool HELD> struct own_rows {
+    uint32_t at[1 + HELD][128 / DIM][DIM / 16][4];
+    mma_reader second;
+};
+
+/* Two matrices' rows [begin, begin + MMA_OWN), by way of shared memory. */
+template <int DIM, bool HELD>
+static __device__ __forceinline__ void take_own(own_rows<DIM, HELD> &own, ox_shared shared, const mma_rows rows[2],
+                                                uint32_t begin) {
+    using layout = backward_layout<DIM>;
+    const uint32_t first = threadIdx.x / OX_WARP * layout::WARP_ROWS;
+    const ox_shared second = shared + (HELD ? (int)mma_tile<DIM>::OWN_BYTES : (int)layout::VALUES);
+    fetch_rows<DIM, MMA_OWN, layout::THREADS>(shared, rows[0], begin);
+    fetch_rows<DIM, MMA_OWN, layout::THREADS>(second, rows[1], begin);
+    ox_cp_async_commit();
+    ox_cp_async_wait<0>();
+    __syncthreads();
+    own.second = reader_down<DIM>(second + first * mma_tile<DIM>::ROW_BYTES);
+#pragma unroll
+    for (uint32_t i = 0; i < (1 + HELD) * layout::MT; i++) {
+        const mma_reader reader = reader_down<DIM>((i < layout::MT ? shared : second));
+#pragma unroll
+        for (uint32_t step = 0; step < DIM / 16; step++) {
+            ox_ldmatrix_x4(own.at[i / layout::MT][i % layout::MT][step],
+                           read_at<DIM>(reader, first + i % layout::MT * 16, step));
+        }
+    }
+    __syncthreads();
+}
+
+/* Own rows times rows [row, row + 8 NT) of two tiles, the first by the first and the second by the second. */
+template <int DIM, int NT, bool HELD>
+static __device__ __forceinline__ void take_products(float scores[128 / DIM][NT][4], float slopes[128 / DIM][NT][4],
+                                                     const own_rows<DIM, HELD> &own, const mma_reader tiles[2],
+                                                     uint32_t row) {
+    enum { MT = 128 / DIM };
+#pragma unroll
+    for (int i = 0; i < MT * NT * 4; i++) {
+        scores[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
+        slopes[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
+    }
+#pragma unroll
+    for (uint32_t step = 0; step < DIM / 16; step++) {
+        uint32_t second[MT][4];
+#pragma unroll
+        for (uint32_t m = 0; m < MT && !HELD; m++) {
+            ox_ldmatrix_x4(second[m], read_at<DIM>(own.second, 16 * m, step));
+        }
+#pragma unroll
+        for (int n = 0; n < NT; n += 2) {
+            uint32_t b[2][4];
+            ox_ldmatrix_x4(b[0], read_at<DIM>(tiles[0], row + 8 * n, step));
+            ox_ldmatrix_x4(b[1], read_at<DIM>(tiles[1], row + 8 * n, step));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                const uint32_t *const other = HELD ? own.at[HELD][m][step] : second[m];
+                ox_mma_bf16_16816(scores[m][n], own.at[0][m][step], b[0]);
+                ox_mma_bf16_16816(scores[m][n + 1], own.at[0][m][step], b[0] + 2);
+                ox_mma_bf16_16816(slopes[m][n], other, b[1]);
+                ox_mma_bf16_16816(slopes[m][n + 1], other, b[1] + 2);
+            }
+        }
+    }
+}
+
+template <int DIM, int NT>
+static __device__ __forceinline__ void add_products(float acc[128 / DIM][DIM / 8][4],
+                                                    const float left[128 / DIM][NT][4], const mma_reader &tile,
+                                                    uint32_t row) {
+    enum { MT = 128 / DIM };
+#pragma unroll
+    for (int n = 0; n < NT; n += 2) {
+        uint32_t a[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            left_operand(a[m], left[m][n], left[m][n + 1]);
+        }
+        add_rows<DIM, MT>(acc, a, tile, row + 8 * n);
+    }
+}
+
+template <int DIM> static __device__ __forceinline__ void clear(float acc[128 / DIM][DIM / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        acc[i / (DIM / 2)][i / 4 % (DIM / 8)][i % 4] = 0.0f;
+    }
+}
+
+template <int DIM>
+static __device__ __forceinline__ void give_scaled(const mma_target &to, uint32_t begin, unsigned char *shared,
+                                                   float acc[128 / DIM][DIM / 8][4], float scale) {
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        acc[i / (DIM / 2)][i / 4 % (DIM / 8)][i % 4] *= scale;
+    }
+    give_rows<DIM, 128 / DIM>(to, begin, shared, acc);
+}
+
+/* ---- queries ---------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float pair_dot(uint32_t a, uint32_t b) {
+    const float low = __uint_as_float(a << 16) * __uint_as_float(b << 16);
+    return __fmaf_rn(__uint_as_float(a & 0xffff0000u), __uint_as_float(b & 0xffff0000u), low);
+}
+
+/* Of rows g and g + 8 of each 16 that the warp has: what backward needs of them, also left for the other kernel. */
+template <int DIM>
+static __device__ __forceinline__ void take_facts(row_facts facts[128 / DIM][2], const backward_args<ox_bf16> &args,
+                                                  const own_rows<DIM, true> &own, ox_shared shared, uint32_t begin) {
+    using layout = backward_layout<DIM>;
+    const att_shape &shape = args.shape;
+    const uint32_t lane = threadIdx.x % OX_WARP, first = threadIdx.x / OX_WARP * layout::WARP_ROWS;
+    const uint64_t head = (uint64_t)blockIdx.z * shape.heads + blockIdx.x;
+    const uint32_t count_dim[2] = {shape.queries, shape.head_dim};
+    fetch_rows<DIM, MMA_OWN, layout::THREADS>(shared, rows_of(args.out, blockIdx.z, blockIdx.x, count_dim), begin);
+    ox_cp_async_commit();
+    ox_cp_async_wait<0>();
+    __syncthreads();
+    const mma_reader reader = reader_down<DIM>(shared);
+#pragma unroll
+    for (uint32_t m = 0; m < layout::MT; m++) {
+        float sums[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (uint32_t step = 0; step < DIM / 16; step++) {
+            uint32_t out[4];
+            ox_ldmatrix_x4(out, read_at<DIM>(reader, first + 16 * m, step));
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sums[i % 2] += pair_dot(own.at[1][m][step][i], out[i]);
+            }
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t query = begin + first + 16 * m + 8 * i + lane / 4;
+            const bool is_there = query < shape.queries;
+            facts[m][i].lse = is_there ? args.lse[head * shape.queries + query] * MMA_LOG2_E : INFINITY;
+            facts[m][i].dout_out = quad_sum(sums[i]);
+            if (lane % 4 == 0) {
+                args.facts[head * gridDim.y * MMA_OWN + query] = facts[m][i];
+            }
+        }
+    }
+    __syncthreads();
+}
+
+/* Scores become slopes: weight * (dout . value - dout . out), 0 where the query does not see the key. */
+template <int DIM, int NT>
+static __device__ __forceinline__ void query_slopes(float slopes[128 / DIM][NT][4],
+                                                    const float scores[128 / DIM][NT][4],
+                                                    const row_facts facts[128 / DIM][2], float scale_log2) {
+#pragma unroll
+    for (int i = 0; i < 128 / DIM * NT * 4; i++) {
+        const int m = i / (NT * 4), n = i / 4 % NT, at = i % 4;
+        const float weight = ox_exp2(__fmaf_rn(scores[m][n][at], scale_log2, -facts[m][at / 2].lse));
+        slopes[m][n][at] = weight * (slopes[m][n][at] - facts[m][at / 2].dout_out);
+    }
+}
+
+template <int DIM, int NT>
+static __device__ __forceinline__ void hide_keys(float slopes[128 / DIM][NT][4], const att_shape &shape,
+                                                 uint32_t query, uint32_t key) {
+    const uint32_t lane = threadIdx.x % OX_WARP;
+#pragma unroll
+    for (int i = 0; i < 128 / DIM * 2; i++) {
+        const uint32_t place = query + 8 * i + lane / 4, there = place < shape.queries ? place : shape.queries - 1;
+        const uint32_t first = first_key(shape, blockIdx.z, there);
+#pragma unroll
+        for (int n = 0; n < NT * 2; n++) {
+            const uint32_t at = key + n / 2 * 8 + lane % 4 * 2 + n % 2;
+            float *const slope = &slopes[i / 2][n / 2][i % 2 * 2 + n % 2];
+            *slope = at >= first && at <= place ? *slope : 0.0f;
+        }
+    }
+}
+
+template <int DIM>
+static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DIM)
+    attention_mma_dq_kernel(const backward_args<ox_bf16> args) {
+    using layout = backward_layout<DIM>;
+    enum { NT = DIM == 64 ? 2 : 4 };
+    const att_shape &shape = args.shape;
+    const uint32_t kv_head = blockIdx.x / (shape.heads / shape.kv_heads), sequence = blockIdx.z;
+    uint32_t head = blockIdx.x;
+    const uint32_t begin = (gridDim.y - 1 - blockIdx.y) * MMA_OWN; /* those with the most keys first */
+    const uint32_t first = begin + threadIdx.x / OX_WARP * layout::WARP_ROWS;
+    const uint32_t count_dim[2] = {shape.queries, shape.head_dim};
+    const mma_rows ours[2] = {rows_of(args.q, sequence, head, count_dim),
+                              rows_of(args.dout, sequence, head, count_dim)};
+    const mma_rows keys = rows_of(args.k, sequence, kv_head, count_dim);
+    const mma_rows values = rows_of(args.v, sequence, kv_head, count_dim);
+    const mma_bounds bounds = key_bounds(shape, first, layout::WARP_ROWS);
+    unsigned char *const bytes = (unsigned char *)ox_dynamic_shared();
+    const ox_shared shared = ox_shared_of(bytes);
+    const float scale_log2 = shape.scale * MMA_LOG2_E;
+    own_rows<DIM, true> own;
+    row_facts facts[layout::MT][2];
+    float acc[layout::MT][DIM / 8][4];
+    take_own(own, shared, ours, begin);
+    take_facts<DIM>(facts, args, own, shared, begin);
+    clear<DIM>(acc);
+    const uint32_t past = begin + MMA_OWN < shape.queries ? begin + MMA_OWN : shape.queries;
+    uint32_t tile = first_key(shape, sequence, begin) / MMA_STREAM * MMA_STREAM;
+    fetch_rows<DIM, MMA_STREAM, layout::THREADS>(shared, keys, tile);
+    fetch_rows<DIM, MMA_STREAM, layout::THREADS>(shared + layout::SECOND, values, tile);
+    ox_cp_async_commit();
+    uint32_t stage = 0;
+    for (; tile < past; tile += MMA_STREAM, stage ^= 1) {
+        const ox_shared now = shared + stage * layout::STAGE, next = shared + (stage ^ 1) * layout::STAGE;
+        if (tile + MMA_STREAM < past) {
+            fetch_rows<DIM, MMA_STREAM, layout::THREADS>(next, keys, tile + MMA_STREAM);
+            fetch_rows<DIM, MMA_STREAM, layout::THREADS>(next + layout::SECOND, values, tile + MMA_STREAM);
+        }
+        ox_cp_async_commit();
+        ox_cp_async_wait<1>();
+        __syncthreads(); /* the tile is there */
+        const mma_sight sight = sight_of(bounds, tile);
+        const mma_reader across[2] = {reader_across<DIM>(now), reader_across<DIM>(now + layout::SECOND)};
+        const mma_reader down = reader_down<DIM>(now);
+#pragma unroll 1
+        for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
+            float scores[layout::MT][NT][4], slopes[layout::MT][NT][4];
+            take_products<DIM, NT>(scores, slopes, own, across, row);
+            query_slopes<DIM, NT>(slopes, scores, facts, scale_log2);
+            if (sight == MMA_SOME) {
+                hide_keys<DIM, NT>(slopes, shape, first, tile + row);
+            }
+            add_products<DIM, NT>(acc, slopes, down, row);
+        }
+        __syncthreads(); /* nobody reads the tile any more */
+    }
+    ox_cp_async_wait<0>();
+    ox_renew(head);
+    give_scaled<DIM>(target_of(args.dq, sequence, head, count_dim), first,
+                     bytes + (first - begin) * mma_tile<DIM>::ROW_BYTES, acc, shape.scale);
+}
+
+/* ---- keys and values --------------------------------------------------------------------------------- */
+
+/* The queries that see a key end where this one stands; the first is the one at its own place. All lanes of a warp
+ * call it together. */
+static __device__ __forceinline__ uint32_t seen_past(const att_shape &shape, uint32_t key) {
+    if (shape.positions == nullptr) {
+        return shape.window == 0 || key + shape.window > shape.queries ? shape.queries : key + shape.window;
+    }
+    uint32_t sees = key, past = shape.queries; /* `sees` does, `past` and what follows do not */
+    while (past - sees > 1) {
+        const uint32_t step = (past - sees + OX_WARP - 1) / OX_WARP;
+        const uint32_t probe = sees + (threadIdx.x % OX_WARP + 1) * step;
+        uint32_t count = probe < past && first_key(shape, blockIdx.z, probe) <= key ? 1 : 0;
+#pragma unroll
+        for (int distance = OX_WARP / 2; distance > 0; distance /= 2) {
+            count += __shfl_xor_sync(0xffffffffu, count, distance);
+        }
+        sees += count * step;
+        past = past - sees > step ? sees + step : past;
+    }
+    return past;
+}
+
+/* Queries for keys [begin, begin + rows), of which some may not be there. */
+static __device__ __forceinline__ mma_bounds query_bounds(const att_shape &shape, uint32_t begin, uint32_t rows) {
+    if (begin >= shape.keys) {
+        return mma_bounds{0, 0, 0, 0};
+    }
+    const uint32_t last = (begin + rows < shape.keys ? begin + rows : shape.keys) - 1;
+    return mma_bounds{begin, seen_past(shape, last), begin + rows - 1, seen_past(shape, begin)};
+}
+
+/* Scores become weights, and slopes as above; queries are columns, and what is known of them is in shared memory. */
+template <int DIM, int NT>
+static __device__ __forceinline__ void key_slopes(float slopes[128 / DIM][NT][4], float scores[128 / DIM][NT][4],
+                                                  const row_facts *facts, float scale_log2) {
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        const float4 both = *(const float4 *)(facts + 8 * n + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < 128 / DIM * 4; i++) {
+            float *const score = &scores[i / 4][n][i % 4], *const slope = &slopes[i / 4][n][i % 4];
+            *score = ox_exp2(__fmaf_rn(*score, scale_log2, i % 2 == 0 ? -both.x : -both.z));
+            *slope = *score * (*slope - (i % 2 == 0 ? both.y : both.w));
+        }
+    }
+}
+
+template <int DIM, int NT>
+static __device__ __forceinline__ void hide_queries(float slopes[128 / DIM][NT][4], float weights[128 / DIM][NT][4],
+                                                    const att_shape &shape, uint32_t key, uint32_t query) {
+    const uint32_t lane = threadIdx.x % OX_WARP;
+#pragma unroll
+    for (int n = 0; n < NT * 2; n++) {
+        const uint32_t place = query + n / 2 * 8 + lane % 4 * 2 + n % 2;
+        const uint32_t first = first_key(shape, blockIdx.z, place < shape.queries ? place : shape.queries - 1);
+#pragma unroll
+        for (int i = 0; i < 128 / DIM * 2; i++) {
+            const uint32_t at = key + 8 * i + lane / 4;
+            const bool sees = at >= first && at <= place;
+            float *const weight = &weights[i / 2][n / 2][i % 2 * 2 + n % 2];
+            float *const slope = &slopes[i / 2][n / 2][i % 2 * 2 + n % 2];
+            *weight = sees ? *weight : 0.0f;
+            *slope = sees ? *slope : 0.0f;
+        }
+    }
+}
+
+/* A tile of queries of one of the heads that share the block's keys; head after head. */
+struct query_walk {
+    uint32_t head, tile;
+};
+
+/* Begins to copy those queries, their output gradients and what is known of them. */
+template <int DIM>
+static __device__ __forceinline__ void fetch_queries(ox_shared stage, const backward_args<ox_bf16> &args,
+                                                     query_walk at) {
+    using layout = backward_layout<DIM>;
+    const att_shape &shape = args.shape;
+    const uint32_t count_dim[2] = {shape.queries, shape.head_dim};
+    fetch_rows<DIM, MMA_STREAM, layout::THREADS>(stage, rows_of(args.q, blockIdx.z, at.head, count_dim), at.tile);
+    fetch_rows<DIM, MMA_STREAM, layout::THREADS>(stage + layout::SECOND,
+                                                 rows_of(args.dout, blockIdx.z, at.head, count_dim), at.tile);
+    if (threadIdx.x < MMA_STREAM / 2) {
+        const uint64_t row = ((uint64_t)blockIdx.z * shape.heads + at.head) * gridDim.y * MMA_OWN + at.tile;
+        ox_cp_async_16(stage + layout::FACTS + threadIdx.x * 16, args.facts + row + threadIdx.x * 2, true);
+    }
+}
+
+template <int DIM>
+static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DIM)
+    attention_mma_dkv_kernel(const backward_args<ox_bf16> args) {
+    using layout = backward_layout<DIM>;
+    enum { NT = 2 };
+    const att_shape &shape = args.shape;
+    const uint32_t sequence = blockIdx.z, begin = blockIdx.y * MMA_OWN;
+    uint32_t kv_head = blockIdx.x;
+    const uint32_t first = begin + threadIdx.x / OX_WARP * layout::WARP_ROWS;
+    const uint32_t count_dim[2] = {shape.keys, shape.head_dim};
+    const mma_rows ours[2] = {rows_of(args.k, sequence, kv_head, count_dim),
+                              rows_of(args.v, sequence, kv_head, count_dim)};
+    const mma_bounds bounds = query_bounds(shape, first, layout::WARP_ROWS);
+    const uint32_t past = query_bounds(shape, begin, MMA_OWN).any_past;
+    const uint32_t group = shape.heads / shape.kv_heads, heads_past = (kv_head + 1) * group;
+    unsigned char *const bytes = (unsigned char *)ox_dynamic_shared();
+    const ox_shared shared = ox_shared_of(bytes);
+    const float scale_log2 = shape.scale * MMA_LOG2_E;
+    own_rows<DIM, DIM == 128> own;
+    float dk[layout::MT][DIM / 8][4], dv[layout::MT][DIM / 8][4];
+    take_own(own, shared, ours, begin);
+    clear<DIM>(dk);
+    clear<DIM>(dv);
+    uint32_t stage = 0;
+    query_walk at = {kv_head * group, begin};
+    fetch_queries<DIM>(shared, args, at);
+    ox_cp_async_commit();
+    while (at.head < heads_past) {
+        const ox_shared now = shared + stage * layout::STAGE;
+        const bool is_last = at.tile + MMA_STREAM >= past; /* of its head */
+        const query_walk next = {at.head + is_last, is_last ? begin : at.tile + MMA_STREAM};
+        if (next.head < heads_past) {
+            fetch_queries<DIM>(shared + (stage ^ 1) * layout::STAGE, args, next);
+        }
+        ox_cp_async_commit();
+        ox_cp_async_wait<1>();
+        __syncthreads(); /* the tile is there */
+        const mma_sight sight = sight_of(bounds, at.tile);
+        const row_facts *const facts = (const row_facts *)(bytes + stage * layout::STAGE + layout::FACTS);
+        const mma_reader across[2] = {reader_across<DIM>(now), reader_across<DIM>(now + layout::SECOND)};
+        const mma_reader down = reader_down<DIM>(now);
+#pragma unroll 1
+        for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
+            float weights[layout::MT][NT][4], slopes[layout::MT][NT][4];
+            take_products<DIM, NT>(weights, slopes, own, across, row);
+            key_slopes<DIM, NT>(slopes, weights, facts + row, scale_log2);
+            if (sight == MMA_SOME) {
+                hide_queries<DIM, NT>(slopes, weights, shape, first, at.tile + row);
+            }
+            add_products<DIM, NT>(dv, weights, mma_reader{down.row + layout::SECOND, down.chunk_bytes}, row);
+            add_products<DIM, NT>(dk, slopes, down, row);
+        }
+        __syncthreads(); /* nobody reads the tile any more */
+        at = next;
+        stage ^= 1;
+    }
+    ox_cp_async_wait<0>();
+    ox_renew(kv_head);
+    unsigned char *const exit = bytes + (first - begin) * mma_tile<DIM>::ROW_BYTES;
+    give_scaled<DIM>(target_of(args.dk, sequence, kv_head, count_dim), first, exit, dk, shape.scale);
+    give_scaled<DIM>(target_of(args.dv, sequence, kv_head, count_dim), first, exit, dv, 1.0f);
+}
+
+template <int DIM> static ox_status launch_backward(const ox_cuda_queue *queue, const backward_args<ox_bf16> &args) {
+    using layout = backward_layout<DIM>;
+    const unsigned blocks = (args.shape.queries + MMA_OWN - 1) / MMA_OWN;
+    const ox_launch_shape by_query = {dim3(args.shape.heads, blocks, args.shape.sequences), layout::THREADS,
+                                      layout::BYTES};
+    const ox_launch_shape by_key = {dim3(args.shape.kv_heads, blocks, args.shape.sequences), layout::THREADS,
+                                    layout::BYTES_BY_KEY};
+    const ox_status status = ox_launch_large(attention_mma_dq_kernel<DIM>, queue, by_query, args);
+    return status == OX_OK ? ox_launch_large(attention_mma_dkv_kernel<DIM>, queue, by_key, args) : status;
+}
+
+ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<ox_bf16> &args) {
+    OX_ASSERT(((uintptr_t)args.q.at | (uintptr_t)args.out.at | (uintptr_t)args.dout.at | (uintptr_t)args.dq.at |
+               (uintptr_t)args.facts) % 16 == 0);
+    return args.shape.head_dim > 64 ? launch_backward<128>(queue, args) : launch_backward<64>(queue, args);
+}
