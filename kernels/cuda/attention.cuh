@@ -101,16 +101,36 @@ static __device__ __forceinline__ uint32_t tile_stride(uint32_t head_dim) {
     return head_dim + 1;
 }
 
-/* Rows [begin, begin + ATT_TILE) of a head to shared memory, by the whole block; zeros past `count`. */
-template <typename T>
-static __device__ void load_tile(float *tile, const head_rows<T> &rows, uint32_t sequence, uint32_t head,
-                                 const uint32_t begin_count_dim[3]) {
+/* Rows [begin, begin + ATT_TILE) of a head to shared memory, by the whole block, N elements at a time; zeros past
+ * `count`. */
+template <typename T, int N>
+static __device__ __forceinline__ void load_tile_by(float *tile, const head_rows<const T> &rows, uint32_t sequence,
+                                                    uint32_t head, const uint32_t begin_count_dim[3]) {
     const uint32_t begin = begin_count_dim[0], count = begin_count_dim[1], head_dim = begin_count_dim[2];
-    for (uint32_t i = threadIdx.x; i < ATT_TILE * head_dim; i += blockDim.x) {
-        const uint32_t row = i / head_dim, col = i % head_dim;
-        const bool is_there = begin + row < count;
-        tile[row * tile_stride(head_dim) + col] =
-            is_there ? ox_widen(row_at(rows, sequence, head, head_dim, begin + row)[col]) : 0.0f;
+    const uint32_t packs = head_dim / N;
+    for (uint32_t i = threadIdx.x; i < ATT_TILE * packs; i += blockDim.x) {
+        const uint32_t row = i / packs, col = i % packs * N;
+        float values[N] = {};
+        if (begin + row < count) {
+            ox_load<T, N>(values, row_at(rows, sequence, head, head_dim, begin + row) + col);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            tile[row * tile_stride(head_dim) + col + k] = values[k];
+        }
+    }
+}
+
+template <typename T>
+static __device__ void load_tile(float *tile, const head_rows<const T> &rows, uint32_t sequence, uint32_t head,
+                                 const uint32_t begin_count_dim[3]) {
+    enum { N = ox_wide<T>::COUNT };
+    const bool is_wide = (uintptr_t)rows.at % 16 == 0 && rows.sequence_stride % N == 0 && rows.stride % N == 0 &&
+                         begin_count_dim[2] % N == 0;
+    if (is_wide) {
+        load_tile_by<T, N>(tile, rows, sequence, head, begin_count_dim);
+    } else {
+        load_tile_by<T, 1>(tile, rows, sequence, head, begin_count_dim);
     }
 }
 

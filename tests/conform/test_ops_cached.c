@@ -33,6 +33,7 @@ struct text {
     struct shape shape;
     const float *qkv;
     uint32_t count;
+    enum ox_real real;
 };
 
 /* out (head_dim) of one query of the text. */
@@ -85,13 +86,16 @@ static void gather(const struct text *text, uint32_t which, uint32_t first, uint
 }
 
 struct cache {
-    float *keys, *values, *scratch;
+    void *keys, *values, *scratch;
 };
 
-static void call(struct lab *lab, const struct text *text, struct cache cache, float *out) {
+static void call(struct lab *lab, const struct text *text, struct cache cache, void *out) {
     const struct shape *const shape = &text->shape;
+    const int keep = guard_count;
+    const void *const qkv =
+        reals_of(text->real, text->qkv + shape->cached * row_len(shape), shape->rows * row_len(shape));
     const struct ox_op_attention_cached op = {.out = out,
-                                              .qkv = text->qkv + shape->cached * row_len(shape),
+                                              .qkv = qkv,
                                               .keys = cache.keys,
                                               .values = cache.values,
                                               .scratch = cache.scratch,
@@ -101,9 +105,11 @@ static void call(struct lab *lab, const struct text *text, struct cache cache, f
                                               .kv_heads = shape->kv_heads,
                                               .head_dim = shape->head_dim,
                                               .window = shape->window,
-                                              .scale = (float)(1.0 / sqrt(shape->head_dim))};
+                                              .scale = (float)(1.0 / sqrt(shape->head_dim)),
+                                              .real = text->real};
     REQUIRE_OK(lab->ops.attention_cached(lab->lane, &op));
     lab_finish(lab);
+    guards_end(keep);
 }
 
 static uint64_t scratch_bytes(const struct lab *lab, const struct shape *shape) {
@@ -112,35 +118,47 @@ static uint64_t scratch_bytes(const struct lab *lab, const struct shape *shape) 
     return ox_ops_attention_cached_scratch_bytes(&lab->compute, &op);
 }
 
+/* Keys or values of the text's first rows, in a cache that has room for all. */
+static void *cache_of(const struct text *text, uint32_t which) {
+    const size_t len = kv_len(&text->shape);
+    float *const known = floats(text->count * len);
+    gather(text, which, 0, text->shape.cached, known);
+    return reals_of(text->real, known, text->count * len);
+}
+
+/* The rows' own are there too, as they were. */
+static void check_cache(const struct text *text, uint32_t which, const void *cache) {
+    const size_t len = text->count * kv_len(&text->shape);
+    float *const after = floats(len);
+    gather(text, which, 0, text->count, after);
+    CHECK(memcmp(after, floats_of(text->real, cache, len), len * sizeof(float)) == 0);
+}
+
 static void run_on(struct lab *lab, const struct text *text, const double *want) {
     const int keep = guard_count;
     const struct shape *const shape = &text->shape;
-    const size_t len = kv_len(shape), out_len = shape->rows * out_row_len(shape);
-    const struct cache cache = {.keys = floats(text->count * len),
-                                .values = floats(text->count * len),
+    const size_t out_len = shape->rows * out_row_len(shape);
+    const struct cache cache = {.keys = cache_of(text, 0),
+                                .values = cache_of(text, 1),
                                 .scratch = guarded(scratch_bytes(lab, shape))};
-    float *const after = floats(text->count * len), *const out = floats(out_len);
-    gather(text, 0, 0, shape->cached, cache.keys);
-    gather(text, 1, 0, shape->cached, cache.values);
+    void *const out = reals(text->real, out_len);
     call(lab, text, cache, out);
     /* A mean of many values is small beside them, and so the error large beside it. */
-    check_error("out", error_of(out, want, out_len), 2.5e-6);
-    gather(text, 0, 0, text->count, after);
-    CHECK(memcmp(after, cache.keys, text->count * len * sizeof(float)) == 0);
-    gather(text, 1, 0, text->count, after);
-    CHECK(memcmp(after, cache.values, text->count * len * sizeof(float)) == 0);
-    lab_digest(lab, out, out_len * sizeof(float));
+    check_real_error(text->real, "out", error_of(floats_of(text->real, out, out_len), want, out_len), 2.5e-6, 1e-2);
+    check_cache(text, 0, cache.keys);
+    check_cache(text, 1, cache.values);
+    lab_digest(lab, out, out_len * ox_real_bytes(text->real));
     guards_end(keep);
 }
 
-static void run_shape(struct lab labs[LAB_COUNT], struct shape shape) {
+static void run_shape(struct lab labs[LAB_COUNT], struct shape shape, enum ox_real real) {
     const uint32_t count = shape.cached + shape.rows;
     const struct text text = {
-        .shape = shape, .qkv = random_floats(count * row_len(&shape), 1, 1.0), .count = count};
+        .shape = shape, .qkv = random_reals(real, count * row_len(&shape), 1, 1.0), .count = count, .real = real};
     const double *const want = references(&text, shape.cached);
     const double work = (double)shape.rows * (shape.cached + shape.rows) * shape.heads * shape.head_dim;
     for (int i = 0; i < LAB_COUNT; i++) {
-        if (lab_takes(&labs[i], work)) {
+        if (lab_knows(&labs[i], real) && lab_takes(&labs[i], work)) {
             run_on(&labs[i], &text, want);
         }
     }
@@ -187,13 +205,15 @@ int main(void) {
             for (int k = 0; k < CACHED; k++) {
                 shape.rows = row_counts[j];
                 shape.cached = cached_counts[k];
-                run_shape(labs, shape);
+                run_shape(labs, shape, OX_REAL_F32);
             }
+            run_shape(labs, shape, OX_REAL_BF16);
         }
         test_cuts(&labs[1], widths[i]);
     }
     /* One row before which more keys lie than one thread holds the scores of at a time. */
-    run_shape(labs, (struct shape){.rows = 1, .cached = 3000, .heads = 2, .kv_heads = 1, .head_dim = 8});
+    run_shape(labs, (struct shape){.rows = 1, .cached = 3000, .heads = 2, .kv_heads = 1, .head_dim = 8},
+              OX_REAL_F32);
     labs_close(labs);
     print_errors();
     return test_end();
