@@ -1,74 +1,212 @@
-/* The embedding and its gradient. Rows that name the same entry of a table are added by one block, in the order of the
- * rows, so that no two blocks add to one place and the sums are those of the CPU to the bit. */
+/* The embedding and its gradient. Backward sorts the rows by what they name, so that those of one entry of a table
+ * stand together and in their order: one thread adds an element of all of them, the sums are those of the CPU to the
+ * bit, and an entry that many rows name is divided by columns. What they move, at the least, in bytes:
+ *   forward   rows hidden (real + planes), planes once more with learned positions
+ *   backward  rows hidden real + 8 hidden entries, of the table; the same for learned positions */
 #include "kernels/cuda/kernel.cuh"
 
-static __device__ __forceinline__ float plane(const uint16_t *hi, const uint16_t *lo, uint64_t at) {
-    return ox_join(hi[at], lo == nullptr ? (uint16_t)0 : lo[at]);
+/* ---- forward ---------------------------------------------------------------------------------------- */
+
+template <int N>
+static __device__ __forceinline__ void load_planes(float out[N], const uint16_t *hi, const uint16_t *lo, uint64_t at) {
+    const ox_pack<uint16_t, N> high = *(const ox_pack<uint16_t, N> *)(hi + at);
+    ox_pack<uint16_t, N> low = {};
+    if (lo != nullptr) {
+        low = *(const ox_pack<uint16_t, N> *)(lo + at);
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        out[k] = ox_join(high.at[k], low.at[k]);
+    }
 }
 
-template <typename T> static __global__ void embed_kernel(ox_op_embed_forward op) {
+template <typename T, int N> static __global__ void embed_kernel(ox_op_embed_forward op) {
     const uint64_t row = blockIdx.x, from = (uint64_t)op.ids[row] * op.hidden;
     T *const out = (T *)op.out + row * op.hidden;
-    for (uint32_t i = threadIdx.x; i < op.hidden; i += blockDim.x) {
-        float value = plane(op.table_hi, op.table_lo, from + i);
+    for (uint32_t i = threadIdx.x * N; i < op.hidden; i += blockDim.x * N) {
+        float value[N], place[N];
+        load_planes<N>(value, op.table_hi, op.table_lo, from + i);
         if (op.pos_hi != nullptr) {
-            value += plane(op.pos_hi, op.pos_lo, (uint64_t)op.positions[row] * op.hidden + i);
+            load_planes<N>(place, op.pos_hi, op.pos_lo, (uint64_t)op.positions[row] * op.hidden + i);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                value[k] += place[k];
+            }
         }
-        ox_narrow(value, &out[i]);
+        ox_store<T, N>(out + i, value);
     }
 }
 
-/* Whether a row before `row` has its key; the same in all threads. */
-static __device__ bool came_before(const int32_t *keys, uint32_t row, float *slots) {
-    float found = 0.0f;
-    for (uint32_t i = threadIdx.x; i < row; i += blockDim.x) {
-        found = keys[i] == keys[row] ? 1.0f : found;
-    }
-    return ox_block_sum(found, slots) > 0.0f;
-}
-
-/* The block of the first row with a key adds all rows that have it. */
-template <typename T>
-static __global__ void scatter_kernel(float *table, const T *rows_in, const int32_t *keys, uint32_t rows,
-                                      uint32_t hidden) {
-    __shared__ float slots[OX_WARP];
-    __shared__ int32_t window[OX_BLOCK_THREADS];
-    const uint32_t first = blockIdx.x;
-    if (came_before(keys, first, slots)) {
-        return;
-    }
-    const int32_t key = keys[first];
-    float *const target = table + (uint64_t)key * hidden;
-    for (uint32_t begin = first; begin < rows; begin += OX_BLOCK_THREADS) {
-        __syncthreads();
-        window[threadIdx.x] = begin + threadIdx.x < rows ? keys[begin + threadIdx.x] : -1;
-        __syncthreads();
-        const uint32_t count = rows - begin < (uint32_t)OX_BLOCK_THREADS ? rows - begin : (uint32_t)OX_BLOCK_THREADS;
-        for (uint32_t i = 0; i < count; i++) {
-            if (window[i] != key) {
-                continue;
-            }
-            const T *const source = rows_in + (uint64_t)(begin + i) * hidden;
-            for (uint32_t col = threadIdx.x; col < hidden; col += OX_BLOCK_THREADS) {
-                target[col] += ox_widen(source[col]);
-            }
-        }
+template <typename T> static void embed(const ox_cuda_queue *queue, const ox_op_embed_forward *op) {
+    enum { WIDE = ox_wide<ox_bf16>::COUNT };
+    const uintptr_t addresses = (uintptr_t)op->out | (uintptr_t)op->table_hi | (uintptr_t)op->table_lo |
+                                (uintptr_t)op->pos_hi | (uintptr_t)op->pos_lo;
+    if (addresses % 16 == 0 && op->hidden % WIDE == 0) {
+        ox_launch(embed_kernel<T, WIDE>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, *op);
+    } else {
+        ox_launch(embed_kernel<T, 1>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, *op);
     }
 }
 
 extern "C" ox_status ox_cuda_embed_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_embed_forward *const op = (const ox_op_embed_forward *)given;
-    ox_launch(embed_kernel<float>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, *op);
+    if (op->real == OX_REAL_F32) {
+        embed<float>(queue, op);
+    } else {
+        embed<ox_bf16>(queue, op);
+    }
     return OX_OK;
+}
+
+/* ---- rows by key ------------------------------------------------------------------------------------ */
+
+constexpr uint32_t CHUNK = 512;
+
+/* Rows with their keys: by chunks, each sorted; and all of them sorted. */
+struct order {
+    int32_t *chunk_keys, *keys;
+    uint32_t *chunk_rows, *rows;
+    uint32_t count;
+};
+
+/* A chunk of rows, each put where its key and then its number place it: by counting those before it. */
+static __global__ void sort_chunk_kernel(order to, const int32_t *keys) {
+    __shared__ int32_t near[CHUNK];
+    const uint32_t begin = blockIdx.x * CHUNK, count = to.count - begin < CHUNK ? to.count - begin : CHUNK;
+    const uint32_t mine = threadIdx.x;
+    if (mine < count) {
+        near[mine] = keys[begin + mine];
+    }
+    __syncthreads();
+    uint32_t rank = 0;
+    for (uint32_t i = 0; mine < count && i < count; i++) {
+        rank += near[i] < near[mine] || (near[i] == near[mine] && i < mine);
+    }
+    if (mine < count) {
+        to.chunk_keys[begin + rank] = near[mine];
+        to.chunk_rows[begin + rank] = begin + mine;
+    }
+}
+
+/* How many of sorted keys are below `key`, or not above it. */
+static __device__ uint32_t count_below(const int32_t *keys, uint32_t count, int32_t key, bool equal_too) {
+    uint32_t low = 0, high = count;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (keys[middle] < key || (equal_too && keys[middle] == key)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* The place of a row among all: its place in its chunk, and those before it in each of the others. */
+static __global__ void merge_chunks_kernel(order to) {
+    const uint32_t at = blockIdx.x * blockDim.x + threadIdx.x, own = at / CHUNK * CHUNK;
+    if (at >= to.count) {
+        return;
+    }
+    const int32_t key = to.chunk_keys[at];
+    uint32_t rank = at - own;
+    for (uint32_t begin = 0; begin < to.count; begin += CHUNK) {
+        const uint32_t count = to.count - begin < CHUNK ? to.count - begin : CHUNK;
+        rank += begin == own ? 0 : count_below(to.chunk_keys + begin, count, key, begin < own);
+    }
+    to.keys[rank] = key;
+    to.rows[rank] = to.chunk_rows[at];
+}
+
+/* ---- backward --------------------------------------------------------------------------------------- */
+
+enum { ADD_THREADS = 64, BATCH = 8 };
+
+template <typename T> struct add_args {
+    float *table;
+    const T *dout;
+    order rows;
+    uint32_t hidden;
+};
+
+/* The next COUNT rows, all read before the first is added. */
+template <typename T, int N, int COUNT>
+static __device__ __forceinline__ void add_batch(float sum[N], const T *dout, const uint32_t *rows, uint32_t hidden) {
+    ox_pack<T, N> near[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        near[i] = *(const ox_pack<T, N> *)(dout + (uint64_t)rows[i] * hidden);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            sum[k] += ox_widen(near[i].at[k]);
+        }
+    }
+}
+
+/* The rows of one key, for a stretch of columns; of the blocks of these rows the first adds them. */
+template <typename T, int N> static __global__ void add_rows_kernel(add_args<T> args) {
+    const uint32_t col = (blockIdx.y * ADD_THREADS + threadIdx.x) * N, count = args.rows.count;
+    const int32_t *const keys = args.rows.keys, key = keys[blockIdx.x];
+    uint32_t at = blockIdx.x;
+    if (col >= args.hidden || (at > 0 && keys[at - 1] == key)) {
+        return;
+    }
+    float *const target = args.table + (uint64_t)key * args.hidden + col;
+    float sum[N];
+    ox_load<float, N>(sum, target);
+    while (at < count && keys[at] == key) {
+        /* Keys are sorted: where the last of a batch has this one, all have it. */
+        if (at + BATCH <= count && keys[at + BATCH - 1] == key) {
+            add_batch<T, N, BATCH>(sum, args.dout + col, args.rows.rows + at, args.hidden);
+            at += BATCH;
+        } else {
+            add_batch<T, N, 1>(sum, args.dout + col, args.rows.rows + at, args.hidden);
+            at++;
+        }
+    }
+    ox_store<float, N>(target, sum);
+}
+
+/* The order lies in the workspace of the products, which this lane alone uses, one operation after another; rows that
+ * find no room there follow in the next turn, and so are added behind. */
+template <typename T>
+static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op, float *table, const int32_t *keys) {
+    enum { WIDE = ox_wide<T>::COUNT };
+    const uint32_t most = OX_CUDA_WORKSPACE_BYTES / (4 * sizeof(uint32_t));
+    int32_t *const room = (int32_t *)queue->device->workspace;
+    for (uint32_t begin = 0; begin < op->rows; begin += most) {
+        const uint32_t count = op->rows - begin < most ? op->rows - begin : most;
+        const order rows = {room, room + most, (uint32_t *)room + 2 * most, (uint32_t *)room + 3 * most, count};
+        const add_args<T> args = {table, (const T *)op->dout + (uint64_t)begin * op->hidden, rows, op->hidden};
+        const unsigned chunks = (count + CHUNK - 1) / CHUNK;
+        ox_launch(sort_chunk_kernel, queue, ox_launch_shape{chunks, CHUNK, 0}, rows, keys + begin);
+        ox_launch(merge_chunks_kernel, queue, ox_launch_shape{chunks * (CHUNK / 128), 128, 0}, rows);
+        if (ox_all_wide<T>(op->dout, op->hidden, 0) && ox_all_wide<float>(table, op->hidden, 0)) {
+            const unsigned stretches = (op->hidden + ADD_THREADS * WIDE - 1) / (ADD_THREADS * WIDE);
+            ox_launch(add_rows_kernel<T, WIDE>, queue, ox_launch_shape{dim3(count, stretches), ADD_THREADS, 0}, args);
+        } else {
+            const unsigned stretches = (op->hidden + ADD_THREADS - 1) / ADD_THREADS;
+            ox_launch(add_rows_kernel<T, 1>, queue, ox_launch_shape{dim3(count, stretches), ADD_THREADS, 0}, args);
+        }
+    }
+}
+
+template <typename T> static void embed_backward(const ox_cuda_queue *queue, const ox_op_embed_backward *op) {
+    add_rows<T>(queue, op, op->dtable, op->ids);
+    if (op->dpos != nullptr) {
+        add_rows<T>(queue, op, op->dpos, op->positions);
+    }
 }
 
 extern "C" ox_status ox_cuda_embed_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_embed_backward *const op = (const ox_op_embed_backward *)given;
-    const ox_launch_shape shape = {op->rows, OX_BLOCK_THREADS, 0};
-    ox_launch(scatter_kernel<float>, queue, shape, op->dtable, (const float *)op->dout, op->ids, op->rows, op->hidden);
-    if (op->dpos != nullptr) {
-        ox_launch(scatter_kernel<float>, queue, shape, op->dpos, (const float *)op->dout, op->positions, op->rows,
-                  op->hidden);
+    if (op->real == OX_REAL_F32) {
+        embed_backward<float>(queue, op);
+    } else {
+        embed_backward<ox_bf16>(queue, op);
     }
     return OX_OK;
 }

@@ -106,25 +106,39 @@ template <typename T, int N> struct alignas(sizeof(T) * N) ox_pack {
 template <typename T> struct ox_wide {
     enum { COUNT = 16 / sizeof(T) };
 };
-template <typename T, int N> static __device__ __forceinline__ void ox_load(float out[N], const T *from) {
-    const ox_pack<T, N> pack = *(const ox_pack<T, N> *)from;
+template <typename T, int N> static __device__ __forceinline__ void ox_unpack(float out[N], const ox_pack<T, N> &pack) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         out[i] = ox_widen(pack.at[i]);
     }
 }
-template <typename T, int N> static __device__ __forceinline__ void ox_store(T *to, const float in[N]) {
-    ox_pack<T, N> pack;
+/* N elements; those of more than 16 bytes in several accesses of 16. */
+template <typename T, int N> static __device__ __forceinline__ void ox_load(float out[N], const T *from) {
+    enum { WIDE = ox_wide<T>::COUNT, PIECE = N < (int)WIDE ? N : (int)WIDE };
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        ox_narrow(in[i], &pack.at[i]);
+    for (int i = 0; i < N; i += PIECE) {
+        ox_unpack<T, PIECE>(out + i, *(const ox_pack<T, PIECE> *)(from + i));
     }
-    *(ox_pack<T, N> *)to = pack;
+}
+template <typename T, int N> static __device__ __forceinline__ void ox_store(T *to, const float in[N]) {
+    enum { WIDE = ox_wide<T>::COUNT, PIECE = N < (int)WIDE ? N : (int)WIDE };
+#pragma unroll
+    for (int i = 0; i < N; i += PIECE) {
+        ox_pack<T, PIECE> pack;
+#pragma unroll
+        for (int k = 0; k < PIECE; k++) {
+            ox_narrow(in[i + k], &pack.at[k]);
+        }
+        *(ox_pack<T, PIECE> *)(to + i) = pack;
+    }
 }
 
 /* Whether rows of `cols` elements at `ptr`, `stride` apart, may be walked in loads of `count`. NULL may. */
 static inline bool ox_is_wide(const void *ptr, uint64_t cols, uint64_t stride, unsigned count, size_t elem_bytes) {
     return (uintptr_t)ptr % (count * elem_bytes) == 0 && cols % count == 0 && stride % count == 0;
+}
+template <typename T> static inline bool ox_all_wide(const void *ptr, uint64_t cols, uint64_t stride) {
+    return ox_is_wide(ptr, cols, stride, ox_wide<T>::COUNT, sizeof(T));
 }
 
 /* ---- sums, in a fixed order ------------------------------------------------------------------------ */

@@ -23,12 +23,10 @@ static enum ox_status bf16_pack(struct ox_lane *lane, const struct ox_op_bf16_pa
 }
 
 static enum ox_status embed_forward(struct ox_lane *lane, const struct ox_op_embed_forward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_embed_forward, op, sizeof *op);
 }
 
 static enum ox_status embed_backward(struct ox_lane *lane, const struct ox_op_embed_backward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_embed_backward, op, sizeof *op);
 }
 
@@ -65,7 +63,6 @@ static enum ox_status linear_backward(struct ox_lane *lane, const struct ox_op_l
 }
 
 static enum ox_status rope(struct ox_lane *lane, const struct ox_op_rope *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT(op->head_dim % 2 == 0);
     return ox_cuda_lane_submit(lane, ox_cuda_rope, op, sizeof *op);
 }
@@ -94,12 +91,10 @@ static enum ox_status rope_table(struct ox_lane *lane, const struct ox_op_rope_t
 }
 
 static enum ox_status act_forward(struct ox_lane *lane, const struct ox_op_act_forward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_act_forward, op, sizeof *op);
 }
 
 static enum ox_status act_backward(struct ox_lane *lane, const struct ox_op_act_backward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_act_backward, op, sizeof *op);
 }
 

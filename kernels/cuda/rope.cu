@@ -1,32 +1,66 @@
-/* Rotary embedding, in place: a thread has pairs of one row. */
+/* Rotary embedding, in place. It moves, at the least, 2 rows heads head_dim elements, and rows head_dim floats of
+ * angles. */
 #include "kernels/cuda/kernel.cuh"
 
 template <typename T> struct rope_args {
     T *qk;
     const float *cos_table, *sin_table;
     const int32_t *positions;
-    uint32_t row_stride, pairs, half;
+    uint32_t row_stride, heads, half;
     float sign; /* of the angle: -1 rotates back */
 };
 
-template <typename T> static __global__ void rope_kernel(rope_args<T> args) {
+/* A block has a row; along x its threads have the pairs of a head, along y the heads, so that angles are read once and
+ * serve all heads of a thread. */
+template <typename T, int N> static __global__ void rope_kernel(rope_args<T> args) {
     const uint64_t row = blockIdx.x;
     const uint64_t angles = (uint64_t)args.positions[row] * args.half;
-    T *const x = args.qk + row * args.row_stride;
-    for (uint32_t i = threadIdx.x; i < args.pairs; i += blockDim.x) {
-        const uint32_t within = i % args.half, at = i / args.half * 2 * args.half + within;
-        const float c = args.cos_table[angles + within], s = args.sign * args.sin_table[angles + within];
-        const float a = ox_widen(x[at]), b = ox_widen(x[at + args.half]);
-        ox_narrow(a * c - b * s, &x[at]);
-        ox_narrow(b * c + a * s, &x[at + args.half]);
+    for (uint32_t i = threadIdx.x * N; i < args.half; i += blockDim.x * N) {
+        float c[N], s[N];
+        ox_load<float, N>(c, args.cos_table + angles + i);
+        ox_load<float, N>(s, args.sin_table + angles + i);
+        for (uint32_t head = threadIdx.y; head < args.heads; head += blockDim.y) {
+            T *const x = args.qk + row * args.row_stride + (uint64_t)head * 2 * args.half + i;
+            float a[N], b[N], low[N], high[N];
+            ox_load<T, N>(a, x);
+            ox_load<T, N>(b, x + args.half);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                low[k] = a[k] * c[k] - b[k] * (args.sign * s[k]);
+                high[k] = b[k] * c[k] + a[k] * (args.sign * s[k]);
+            }
+            ox_store<T, N>(x, low);
+            ox_store<T, N>(x + args.half, high);
+        }
+    }
+}
+
+/* As many rounds over the heads as they take, and no more threads than these need. */
+static ox_launch_shape by_heads(const ox_op_rope *op, uint32_t packs) {
+    const uint32_t x = packs < OX_BLOCK_THREADS ? packs : (uint32_t)OX_BLOCK_THREADS, most = OX_BLOCK_THREADS / x;
+    const uint32_t rounds = (op->heads + most - 1) / most;
+    return ox_launch_shape{op->rows, dim3(x, (op->heads + rounds - 1) / rounds), 0};
+}
+
+template <typename T> static void rope(const ox_cuda_queue *queue, const ox_op_rope *op) {
+    enum { WIDE = ox_wide<T>::COUNT };
+    const uint32_t half = op->head_dim / 2;
+    const rope_args<T> args = {(T *)op->qk, op->cos_table, op->sin_table, op->positions,
+                               op->row_stride, op->heads, half, op->inverse ? -1.0f : 1.0f};
+    if (ox_all_wide<T>(op->qk, half, op->row_stride) && ox_all_wide<float>(op->cos_table, half, 0) &&
+        ox_all_wide<float>(op->sin_table, half, 0)) {
+        ox_launch(rope_kernel<T, WIDE>, queue, by_heads(op, half / WIDE), args);
+    } else {
+        ox_launch(rope_kernel<T, 1>, queue, by_heads(op, half), args);
     }
 }
 
 extern "C" ox_status ox_cuda_rope(const ox_cuda_queue *queue, const void *given) {
     const ox_op_rope *const op = (const ox_op_rope *)given;
-    const uint32_t half = op->head_dim / 2;
-    const rope_args<float> args = {(float *)op->qk, op->cos_table, op->sin_table, op->positions, op->row_stride,
-                                   op->heads * half, half, op->inverse ? -1.0f : 1.0f};
-    ox_launch(rope_kernel<float>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, args);
+    if (op->real == OX_REAL_F32) {
+        rope<float>(queue, op);
+    } else {
+        rope<ox_bf16>(queue, op);
+    }
     return OX_OK;
 }

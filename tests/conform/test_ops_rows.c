@@ -1,5 +1,4 @@
 /* Activations, rotary embedding and token embedding against references in double. */
-#include "base/planes.h"
 #include "tests/conform/test_ops.h"
 
 /* ---- activations ------------------------------------------------------------------------------ */
@@ -12,7 +11,8 @@ struct act_case {
 static const struct act_case act_cases[] = {
     {1, 1, OX_ACT_SWIGLU, 2.0},   {3, 7, OX_ACT_SWIGLU, 2.0}, {17, 300, OX_ACT_SWIGLU, 2.0},
     {5, 65, OX_ACT_SWIGLU, 60.0}, {1, 1, OX_ACT_GELU_TANH, 2.0}, {3, 7, OX_ACT_GELU_TANH, 2.0},
-    {17, 300, OX_ACT_GELU_TANH, 2.0}, {5, 65, OX_ACT_GELU_TANH, 60.0},
+    {17, 300, OX_ACT_GELU_TANH, 2.0}, {5, 65, OX_ACT_GELU_TANH, 60.0}, {3, 1032, OX_ACT_SWIGLU, 2.0},
+    {3, 1032, OX_ACT_GELU_TANH, 2.0},
 };
 enum { ACT_COUNT = sizeof act_cases / sizeof act_cases[0] };
 
@@ -33,6 +33,7 @@ static double gelu_slope(double x) {
 
 struct act_data {
     const struct act_case *shape;
+    enum ox_real real;
     size_t in_len, out_len;
     const float *in, *dout;
     double *in_wide, *out, *din;
@@ -68,36 +69,40 @@ static double act_loss(const void *context, const double *in) {
 static void run_act_on(struct lab *lab, const struct act_data *data) {
     const int keep = guard_count;
     const struct act_case *const shape = data->shape;
-    float *const out = floats(data->out_len), *const din = floats(data->in_len);
-    float *const in_place = floats(data->in_len);
+    const enum ox_real real = data->real;
+    const void *const in = reals_of(real, data->in, data->in_len);
+    void *const out = reals(real, data->out_len), *const din = reals(real, data->in_len);
+    void *const in_place = reals_of(real, data->in, data->in_len);
     const struct ox_op_act_forward forward = {
-        .out = out, .in = data->in, .rows = shape->rows, .width = shape->width, .kind = shape->kind};
+        .out = out, .in = in, .rows = shape->rows, .width = shape->width, .kind = shape->kind, .real = real};
     struct ox_op_act_backward backward = {.din = din,
-                                          .dout = data->dout,
-                                          .in = data->in,
+                                          .dout = reals_of(real, data->dout, data->out_len),
+                                          .in = in,
                                           .rows = shape->rows,
                                           .width = shape->width,
-                                          .kind = shape->kind};
-    memcpy(in_place, data->in, data->in_len * sizeof(float));
+                                          .kind = shape->kind,
+                                          .real = real};
     REQUIRE_OK(lab->ops.act_forward(lab->lane, &forward));
     REQUIRE_OK(lab->ops.act_backward(lab->lane, &backward));
     backward.din = in_place;
     backward.in = in_place;
     REQUIRE_OK(lab->ops.act_backward(lab->lane, &backward));
     lab_finish(lab);
-    check_error("activation out", error_of(out, data->out, data->out_len), 3e-7);
-    check_error("activation din", error_of(din, data->din, data->in_len), 5e-7);
-    CHECK(memcmp(din, in_place, data->in_len * sizeof(float)) == 0);
-    lab_digest(lab, out, data->out_len * sizeof(float));
-    lab_digest(lab, din, data->in_len * sizeof(float));
+    check_real_error(real, "activation out", error_of(floats_of(real, out, data->out_len), data->out, data->out_len),
+                     3e-7, 4e-3);
+    check_real_error(real, "activation din", error_of(floats_of(real, din, data->in_len), data->din, data->in_len),
+                     5e-7, 4e-3);
+    CHECK(memcmp(din, in_place, data->in_len * ox_real_bytes(real)) == 0);
+    lab_digest(lab, out, data->out_len * ox_real_bytes(real));
+    lab_digest(lab, din, data->in_len * ox_real_bytes(real));
     guards_end(keep);
 }
 
-static void run_act(struct lab labs[LAB_COUNT], const struct act_case *shape) {
-    struct act_data data = {.shape = shape, .out_len = (size_t)shape->rows * shape->width};
+static void run_act(struct lab labs[LAB_COUNT], const struct act_case *shape, enum ox_real real) {
+    struct act_data data = {.shape = shape, .real = real, .out_len = (size_t)shape->rows * shape->width};
     data.in_len = data.out_len * (shape->kind == OX_ACT_SWIGLU ? 2 : 1);
-    data.in = random_floats(data.in_len, 1, shape->scale);
-    data.dout = random_floats(data.out_len, 2, 1.0);
+    data.in = random_reals(real, data.in_len, 1, shape->scale);
+    data.dout = random_reals(real, data.out_len, 2, 1.0);
     data.in_wide = widened(data.in, data.in_len);
     data.out = doubles(data.out_len);
     data.din = doubles(data.in_len);
@@ -110,7 +115,9 @@ static void run_act(struct lab labs[LAB_COUNT], const struct act_case *shape) {
         act_reference(&data, data.in_wide);
     }
     for (int i = 0; i < LAB_COUNT; i++) {
-        run_act_on(&labs[i], &data);
+        if (lab_knows(&labs[i], real)) {
+            run_act_on(&labs[i], &data);
+        }
     }
     labs_same_bits(labs);
     guards_end(0);
@@ -122,15 +129,16 @@ struct rope_case {
     uint32_t rows, heads, head_dim, extra; /* floats of a row beyond the rotated heads */
 };
 static const struct rope_case rope_cases[] = {
-    {1, 1, 2, 0}, {5, 3, 12, 7}, {33, 2, 64, 64}, {70, 5, 6, 1}, {4, 1, 128, 0}};
+    {1, 1, 2, 0}, {5, 3, 12, 7}, {33, 2, 64, 64}, {70, 5, 6, 1}, {4, 1, 128, 0}, {3, 40, 128, 256}};
 enum { ROPE_COUNT = sizeof rope_cases / sizeof rope_cases[0], CONTEXTS = 100, HALF_MAX = 64 };
 
-static void run_rope_on(struct lab *lab, const struct rope_case *shape, const int32_t *positions) {
+static void run_rope_on(struct lab *lab, const struct rope_case *shape, const int32_t *positions, enum ox_real real) {
     const int keep = guard_count;
     const uint32_t half = shape->head_dim / 2, stride = shape->heads * shape->head_dim + shape->extra;
     const size_t len = (size_t)shape->rows * stride, table_len = (size_t)CONTEXTS * half;
     float *const cos_table = floats(table_len), *const sin_table = floats(table_len);
-    float *const qk = random_floats(len, 3, 1.0), *const before = random_floats(len, 3, 1.0);
+    float *const before = random_reals(real, len, 3, 1.0);
+    void *const qk = reals_of(real, before, len);
     double *const want = widened(before, len), *const kept = widened(before, len);
     double *const cos_want = doubles(table_len), *const sin_want = doubles(table_len);
     double freq[HALF_MAX];
@@ -147,7 +155,8 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
                             .rows = shape->rows,
                             .row_stride = stride,
                             .heads = shape->heads,
-                            .head_dim = shape->head_dim};
+                            .head_dim = shape->head_dim,
+                            .real = real};
     REQUIRE_OK(lab->ops.rope(lab->lane, &op));
     lab_finish(lab);
     for (size_t i = 0; i < table_len; i++) {
@@ -165,22 +174,24 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
     }
     check_error("rope tables", fmax(error_of(cos_table, cos_want, table_len),
                                     error_of(sin_table, sin_want, table_len)), 6e-8);
-    check_error("rope", error_of(qk, want, len), 1.5e-7);
-    lab_digest(lab, qk, len * sizeof(float));
+    check_real_error(real, "rope", error_of(floats_of(real, qk, len), want, len), 1.5e-7, 4e-3);
+    lab_digest(lab, qk, len * ox_real_bytes(real));
     op.inverse = true;
     REQUIRE_OK(lab->ops.rope(lab->lane, &op));
     lab_finish(lab);
-    check_error("rope and back", error_of(qk, kept, len), 2e-7);
+    check_real_error(real, "rope and back", error_of(floats_of(real, qk, len), kept, len), 2e-7, 6e-3);
     guards_end(keep);
 }
 
-static void run_rope(struct lab labs[LAB_COUNT], const struct rope_case *shape) {
+static void run_rope(struct lab labs[LAB_COUNT], const struct rope_case *shape, enum ox_real real) {
     int32_t *const positions = guarded(shape->rows * sizeof(int32_t));
     for (uint32_t row = 0; row < shape->rows; row++) {
         positions[row] = (int32_t)(row * 37 % CONTEXTS);
     }
     for (int i = 0; i < LAB_COUNT; i++) {
-        run_rope_on(&labs[i], shape, positions);
+        if (lab_knows(&labs[i], real)) {
+            run_rope_on(&labs[i], shape, positions, real);
+        }
     }
     labs_same_bits(labs);
     guards_end(0);
@@ -193,7 +204,9 @@ struct embed_case {
     bool with_lo, with_pos;
 };
 static const struct embed_case embed_cases[] = {
-    {1, 3, true, true}, {70, 48, false, false}, {130, 700, true, true}, {200, 17, false, true}};
+    {1, 3, true, true}, {70, 48, false, false}, {130, 704, true, true}, {200, 17, false, true},
+    {1300, 16, false, true}, /* rows that are sorted in several chunks */
+};
 enum { EMBED_COUNT = sizeof embed_cases / sizeof embed_cases[0], VOCAB = 50, PLACES = 20 };
 
 struct planes {
@@ -215,54 +228,81 @@ static struct planes make_planes(size_t count, uint64_t stream, bool with_lo) {
     return out;
 }
 
+struct embed_data {
+    const struct embed_case *shape;
+    size_t len, table_len, pos_len;
+    struct planes table, pos;
+    int32_t *ids, *positions;
+    float *want, *dout, *dtable_want, *dpos_want;
+};
+
 /* Both directions are sums in a stated order, so they are compared bit by bit. */
-static void run_embed(struct lab labs[LAB_COUNT], const struct embed_case *shape) {
-    const size_t len = (size_t)shape->rows * shape->hidden;
-    const size_t table_len = (size_t)VOCAB * shape->hidden, pos_len = (size_t)PLACES * shape->hidden;
-    const struct planes table = make_planes(table_len, 4, shape->with_lo);
-    const struct planes pos = make_planes(pos_len, 5, shape->with_lo);
-    int32_t *const ids = guarded(shape->rows * 4), *const positions = guarded(shape->rows * 4);
-    float *const want = floats(len), *const dout = random_floats(len, 6, 1.0);
-    float *const dtable_want = random_floats(table_len, 7, 1.0);
-    float *const dpos_want = random_floats(pos_len, 8, 1.0);
+static void embed_reference(const struct embed_data *data, enum ox_real real) {
+    const uint32_t hidden = data->shape->hidden;
+    for (size_t at = 0; at < data->len; at++) {
+        const size_t word = (size_t)data->ids[at / hidden] * hidden + at % hidden;
+        const size_t place = (size_t)data->positions[at / hidden] * hidden + at % hidden;
+        const float sum = data->table.value[word] + (data->shape->with_pos ? data->pos.value[place] : 0.0f);
+        data->want[at] = real == OX_REAL_F32 ? sum : ox_bf16_to_f32(ox_bf16_from_f32(sum));
+        data->dtable_want[word] += data->dout[at];
+        data->dpos_want[place] += data->dout[at];
+    }
+}
+
+static void run_embed_on(struct lab *lab, const struct embed_data *data, enum ox_real real) {
+    const int keep = guard_count;
+    const struct embed_case *const shape = data->shape;
+    void *const out = reals(real, data->len);
+    float *const dtable = random_floats(data->table_len, 7, 1.0), *const dpos = random_floats(data->pos_len, 8, 1.0);
+    const struct ox_op_embed_forward forward = {.out = out,
+                                                .table_hi = data->table.hi,
+                                                .table_lo = data->table.lo,
+                                                .pos_hi = shape->with_pos ? data->pos.hi : NULL,
+                                                .pos_lo = shape->with_pos ? data->pos.lo : NULL,
+                                                .ids = data->ids,
+                                                .positions = data->positions,
+                                                .rows = shape->rows,
+                                                .hidden = shape->hidden,
+                                                .real = real};
+    const struct ox_op_embed_backward backward = {.dtable = dtable,
+                                                  .dpos = shape->with_pos ? dpos : NULL,
+                                                  .dout = reals_of(real, data->dout, data->len),
+                                                  .ids = data->ids,
+                                                  .positions = data->positions,
+                                                  .rows = shape->rows,
+                                                  .hidden = shape->hidden,
+                                                  .real = real};
+    REQUIRE_OK(lab->ops.embed_forward(lab->lane, &forward));
+    REQUIRE_OK(lab->ops.embed_backward(lab->lane, &backward));
+    lab_finish(lab);
+    CHECK(memcmp(floats_of(real, out, data->len), data->want, data->len * sizeof(float)) == 0);
+    CHECK(memcmp(dtable, data->dtable_want, data->table_len * sizeof(float)) == 0);
+    CHECK(!shape->with_pos || memcmp(dpos, data->dpos_want, data->pos_len * sizeof(float)) == 0);
+    guards_end(keep);
+}
+
+static void run_embed(struct lab labs[LAB_COUNT], const struct embed_case *shape, enum ox_real real) {
+    struct embed_data data = {.shape = shape,
+                              .len = (size_t)shape->rows * shape->hidden,
+                              .table_len = (size_t)VOCAB * shape->hidden,
+                              .pos_len = (size_t)PLACES * shape->hidden};
+    data.table = make_planes(data.table_len, 4, shape->with_lo);
+    data.pos = make_planes(data.pos_len, 5, shape->with_lo);
+    data.ids = guarded(shape->rows * sizeof(int32_t));
+    data.positions = guarded(shape->rows * sizeof(int32_t));
+    data.want = floats(data.len);
+    data.dout = random_reals(real, data.len, 6, 1.0);
+    data.dtable_want = random_floats(data.table_len, 7, 1.0);
+    data.dpos_want = random_floats(data.pos_len, 8, 1.0);
     for (uint32_t row = 0; row < shape->rows; row++) {
-        ids[row] = (int32_t)(ox_uniform(1, 9, row) * VOCAB);
-        positions[row] = (int32_t)(row % PLACES);
+        data.ids[row] = (int32_t)(ox_uniform(1, 9, row) * VOCAB);
+        data.positions[row] = (int32_t)(row % PLACES);
     }
-    for (size_t at = 0; at < len; at++) {
-        const size_t word = (size_t)ids[at / shape->hidden] * shape->hidden + at % shape->hidden;
-        const size_t place = (size_t)positions[at / shape->hidden] * shape->hidden + at % shape->hidden;
-        want[at] = table.value[word] + (shape->with_pos ? pos.value[place] : 0.0f);
-        dtable_want[word] += dout[at];
-        dpos_want[place] += dout[at];
-    }
+    embed_reference(&data, real);
     for (int i = 0; i < LAB_COUNT; i++) {
-        const int keep = guard_count;
-        float *const out = floats(len);
-        float *const dtable = random_floats(table_len, 7, 1.0), *const dpos = random_floats(pos_len, 8, 1.0);
-        const struct ox_op_embed_forward forward = {.out = out,
-                                                    .table_hi = table.hi,
-                                                    .table_lo = table.lo,
-                                                    .pos_hi = shape->with_pos ? pos.hi : NULL,
-                                                    .pos_lo = shape->with_pos ? pos.lo : NULL,
-                                                    .ids = ids,
-                                                    .positions = positions,
-                                                    .rows = shape->rows,
-                                                    .hidden = shape->hidden};
-        const struct ox_op_embed_backward backward = {.dtable = dtable,
-                                                      .dpos = shape->with_pos ? dpos : NULL,
-                                                      .dout = dout,
-                                                      .ids = ids,
-                                                      .positions = positions,
-                                                      .rows = shape->rows,
-                                                      .hidden = shape->hidden};
-        REQUIRE_OK(labs[i].ops.embed_forward(labs[i].lane, &forward));
-        REQUIRE_OK(labs[i].ops.embed_backward(labs[i].lane, &backward));
-        lab_finish(&labs[i]);
-        CHECK(memcmp(out, want, len * sizeof(float)) == 0);
-        CHECK(memcmp(dtable, dtable_want, table_len * sizeof(float)) == 0);
-        CHECK(!shape->with_pos || memcmp(dpos, dpos_want, pos_len * sizeof(float)) == 0);
-        guards_end(keep);
+        if (lab_knows(&labs[i], real)) {
+            run_embed_on(&labs[i], &data, real);
+        }
     }
     guards_end(0);
 }
@@ -270,14 +310,14 @@ static void run_embed(struct lab labs[LAB_COUNT], const struct embed_case *shape
 int main(void) {
     struct lab labs[LAB_COUNT];
     labs_open(labs);
-    for (int i = 0; i < ACT_COUNT; i++) {
-        run_act(labs, &act_cases[i]);
+    for (int i = 0; i < 2 * (int)ACT_COUNT; i++) {
+        run_act(labs, &act_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
     }
-    for (int i = 0; i < ROPE_COUNT; i++) {
-        run_rope(labs, &rope_cases[i]);
+    for (int i = 0; i < 2 * (int)ROPE_COUNT; i++) {
+        run_rope(labs, &rope_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
     }
-    for (int i = 0; i < EMBED_COUNT; i++) {
-        run_embed(labs, &embed_cases[i]);
+    for (int i = 0; i < 2 * (int)EMBED_COUNT; i++) {
+        run_embed(labs, &embed_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
     }
     labs_close(labs);
     print_errors();
