@@ -251,6 +251,10 @@ check-cuda-build: $(CUDA_SO) $(B)/tests/unit/test_cuda_build
 check-gpu:
 	$(Q)MAKE='$(MAKE)' OX_BUILD='$(B)' sh tools/check_gpu.sh $(checks)
 
+# Measures a GPU and whole steps on it (parts="offload peers" picks some), each part within ten minutes.
+bench-gpu: all
+	$(Q)OX_BUILD='$(B)' sh tools/bench_gpu.sh $(if $(nvme),--nvme '$(nvme)') $(parts)
+
 # Plants known bugs in a copy of the store and shows that its tests catch them.
 negative:
 	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tools/negative_controls.sh $(bugs)
@@ -328,6 +332,7 @@ help:
 	@echo "make tidy       the checks of the source text, and the proof that they work"
 	@echo "make check-cuda-build  registers and spills of the CUDA kernels, and the machine code in the plugin"
 	@echo "make check-gpu    on a machine with a GPU: conformance, golden tests, bits, memory, a run that learns; one table"
+	@echo "make bench-gpu    measures a GPU and whole steps on it; parts=\"offload peers\" nvme=FOLDER"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make negative   shows that planted bugs in the store are caught by its tests (bugs=\"no_flush in_place\")"
 	@echo "make bench-safety  measures what checksums and the commit cost, against a build without them"
@@ -341,6 +346,6 @@ help:
 
 FORCE:
 
-.PHONY: all tests check check-gpu test check-san check-cuda-build tidy negative fuzz bench bench-safety deps detect demo man completion install clean help FORCE
+.PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy negative fuzz bench bench-safety deps detect demo man completion install clean help FORCE
 -include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d) $(OBJ)/simt/tests/simt/nvml.d
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)

@@ -38,6 +38,7 @@ struct ox_job_times {
     uint64_t seq;                /* its number on the lane */
     uint64_t begin_ns, end_ns;   /* of ox_clock_ns */
     bool wait;                   /* it waited for another lane's mark */
+    uint64_t device_ns;          /* between the two by a clock of the device's own; 0: it has none */
 };
 
 /* Called on the lane's thread, after each job and wait and before its mark is done: it must be quick. */

@@ -24,8 +24,7 @@ static const double repeat_seconds = 4e-3;
 static void observe(void *context, const struct ox_job_times *times) {
     struct ox_bench_watch *const watch = context;
     if (!times->wait) {
-        watch->last_begin_ns = times->begin_ns;
-        watch->last_end_ns = times->end_ns;
+        watch->device_ns = times->device_ns;
         watch->busy_ns += times->end_ns - times->begin_ns;
     }
 }
@@ -198,7 +197,7 @@ static enum ox_status time_once(struct ox_bench_device *device, const struct ox_
     if (status == OX_OK) {
         status = ox_mark_join(done);
     }
-    const uint64_t ns = gpu ? device->watch.last_end_ns - device->watch.last_begin_ns : device->watch.busy_ns;
+    const uint64_t ns = gpu ? device->watch.device_ns : device->watch.busy_ns;
     *seconds = (double)ox_max_u64(ns, 1) * 1e-9 / repeats;
     return status;
 }

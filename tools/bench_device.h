@@ -13,8 +13,8 @@ extern "C" {
 
 /* What an observer of a lane was told. */
 struct ox_bench_watch {
-    uint64_t last_begin_ns, last_end_ns; /* of the last job, of a GPU the last span up to a mark */
-    uint64_t busy_ns;                    /* of all jobs since it was set to zero */
+    uint64_t device_ns; /* of a GPU: the last span up to a mark, by its own clock */
+    uint64_t busy_ns;   /* of all jobs since it was set to zero */
 };
 void ox_bench_watch_lane(struct ox_lane *lane, struct ox_bench_watch *watch);
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Proves that tools/check_gpu.sh runs, on the emulated device, and that each of its checks fails where it must.
+# Proves that tools/check_gpu.sh runs, on the emulated device, and that each of its checks fails where it must; and that
+# tools/bench_gpu.sh measures steps there and writes its records.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 root=$(mktemp -d "${TMPDIR:-/tmp}/offload-check-gpu-test-XXXXXX") || exit 2
@@ -33,4 +34,13 @@ expect 1 '^racecheck  *FAIL' --plant racecheck racecheck
 expect 1 'bits  *FAIL' --plant bits device bits
 expect 2 'there is no check speed' speed
 expect 2 'tools/check_gpu.sh \[--emulated\]' --unknown
+sh tools/bench_gpu.sh --emulated --out "$root/bench" hbm >"$root/out" 2>&1
+for name in seconds tokens of_floor of_prediction gpu_busy; do
+    grep -q "^{\"name\": \"step.hbm-05b.$name\", \"value\": [0-9.e+-]*, \"unit\": \".*\", \"limit\": .*}\$" \
+        "$root/bench/records.jsonl" && grep -q "^| .step.hbm-05b.$name. | " "$root/out" || {
+        echo "bench_gpu.sh --emulated hbm: no record step.hbm-05b.$name"
+        sed 's/^/    /' "$root/out"
+        failed=$((failed + 1))
+    }
+done
 [ "$failed" -eq 0 ] && echo "check_gpu.sh: 12 cases as expected"

@@ -157,6 +157,7 @@ static void account(struct cuda_lane *lane, const struct slot *slot, uint64_t tu
         milliseconds = 0.0f;
     }
     const uint64_t busy_ns = (uint64_t)((double)milliseconds * 1e6);
+    times.device_ns = busy_ns;
     times.begin_ns = times.end_ns - (busy_ns < times.end_ns - lane->last_ns ? busy_ns : times.end_ns - lane->last_ns);
     lane->last = slot->end;
     lane->last_ns = times.end_ns;
