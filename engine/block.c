@@ -1,17 +1,12 @@
-#include "engine/block.h"
+#include "engine/block_internal.h"
 
 #include "base/arena.h"
 #include "base/assert.h"
 
 #include <stddef.h>
 
-/* Widths in elements per row. */
-struct widths {
-    uint32_t hidden, qkv, att, mlp_in, mlp; /* mlp_in: before the activation */
-};
-
-static struct widths widths_of(const struct ox_model_config *config) {
-    return (struct widths){
+struct ox_block_widths ox_block_widths_of(const struct ox_model_config *config) {
+    return (struct ox_block_widths){
         .hidden = config->hidden,
         .qkv = (config->heads + 2 * config->kv_heads) * config->head_dim,
         .att = config->heads * config->head_dim,
@@ -32,7 +27,7 @@ static struct ox_attention_shape attention_shape(const struct ox_shape *shape) {
     };
 }
 
-static struct ox_attention_shape attention_of_unit(const struct ox_shape *shape, uint32_t unit_idx) {
+struct ox_attention_shape ox_block_attention_of(const struct ox_shape *shape, uint32_t unit_idx) {
     const struct ox_model_config *const config = &shape->model->config;
     struct ox_attention_shape attention = attention_shape(shape);
     attention.window = unit_idx - 1 >= config->window_layer ? config->window : 0;
@@ -40,7 +35,7 @@ static struct ox_attention_shape attention_of_unit(const struct ox_shape *shape,
 }
 
 static struct ox_attention_shape attention_of(const struct ox_block_run *run) {
-    return attention_of_unit(run->shape, (uint32_t)(run->unit - run->shape->model->units));
+    return ox_block_attention_of(run->shape, (uint32_t)(run->unit - run->shape->model->units));
 }
 
 /* Everything a block needs while it works on one micro-batch. Names are those of the forward pass; backward
@@ -79,7 +74,7 @@ static uint32_t max_u32(uint32_t a, uint32_t b) {
 /* The first part. Without backward only what forward itself needs, and in less room. */
 static void carve_passed(const struct ox_shape *shape, bool backward, struct ox_carve *carve, struct work *out) {
     const struct ox_model_config *const config = &shape->model->config;
-    const struct widths w = widths_of(config);
+    const struct ox_block_widths w = ox_block_widths_of(config);
     out->a = take_rows(carve, shape, w.hidden);
     out->qkv = take_rows(carve, shape, w.qkv);
     if (config->qk_norm) {
@@ -109,7 +104,7 @@ static void carve_passed(const struct ox_shape *shape, bool backward, struct ox_
 /* The second part. */
 static void carve_scratch(const struct ox_shape *shape, bool backward, struct ox_carve *carve, struct work *out) {
     const struct ox_model_config *const config = &shape->model->config;
-    const struct widths w = widths_of(config);
+    const struct ox_block_widths w = ox_block_widths_of(config);
     const struct ox_attention_shape attention = attention_shape(shape);
     if (backward) {
         const uint32_t cols = max_u32(config->hidden, config->head_dim);
@@ -222,7 +217,7 @@ static enum ox_status rope(const struct ox_block_run *run, void *qkv, bool inver
         .sin_table = run->sin_table,
         .positions = run->positions,
         .rows = run->shape->rows,
-        .row_stride = widths_of(config).qkv,
+        .row_stride = ox_block_widths_of(config).qkv,
         .heads = config->heads + config->kv_heads, /* q and k lie before v */
         .head_dim = config->head_dim,
         .inverse = inverse,
@@ -253,7 +248,7 @@ static enum ox_status qk_norm(const struct ox_block_run *run, const void *weight
         status = run->ops->head_norm_forward(run->lane, &(struct ox_op_head_norm_forward){
             .inout = element(run, work->qkv, (uint64_t)heads[i].first * config->head_dim), .saved = heads[i].raw,
             .rstd = heads[i].rstd, .gain = part(run, weights, heads[i].gain), .rows = run->shape->rows,
-            .row_stride = widths_of(config).qkv, .heads = heads[i].count, .head_dim = config->head_dim,
+            .row_stride = ox_block_widths_of(config).qkv, .heads = heads[i].count, .head_dim = config->head_dim,
             .eps = config->norm_eps, .real = run->shape->compute.real});
     }
     return status;
@@ -278,7 +273,7 @@ static enum ox_status attend(const struct ox_block_run *run, const struct work *
 static enum ox_status forward_to_act(const struct ox_block_run *run, const void *weights, const struct work *work,
                                      const void *x, void *x2) {
     const struct ox_model_config *const config = &run->shape->model->config;
-    const struct widths w = widths_of(config);
+    const struct ox_block_widths w = ox_block_widths_of(config);
     enum ox_status status = norm(run, weights, OX_ROLE_NORM1, x, work->a, work->mean1, work->rstd1);
     if (status == OX_OK) {
         status = linear(run, weights, (struct matrix){OX_ROLE_QKV, w.hidden, w.qkv}, work->a, NULL, work->qkv);
@@ -310,7 +305,7 @@ static enum ox_status forward_to_act(const struct ox_block_run *run, const void 
 }
 
 enum ox_status ox_block_forward(const struct ox_block_run *run, const void *weights, const void *x, void *y) {
-    const struct widths w = widths_of(&run->shape->model->config);
+    const struct ox_block_widths w = ox_block_widths_of(&run->shape->model->config);
     struct work work;
     carve_work(run, false, &work);
     void *const x2 = run->kept != NULL ? work.x2 : y;
@@ -377,7 +372,7 @@ static enum ox_status norm_back(const struct ox_block_run *run, struct gradients
 static enum ox_status mlp_back(const struct ox_block_run *run, struct gradients to, const struct work *work,
                                void *dx) {
     const struct ox_model_config *const config = &run->shape->model->config;
-    const struct widths w = widths_of(config);
+    const struct ox_block_widths w = ox_block_widths_of(config);
     enum ox_status status =
         linear_back(run, to, (struct matrix){OX_ROLE_MLP_OUT, w.mlp, w.hidden}, work->g, dx, work->t);
     if (status == OX_OK) {
@@ -406,7 +401,7 @@ static enum ox_status qk_norm_back(const struct ox_block_run *run, struct gradie
             .dinout = element(run, work->u, (uint64_t)heads[i].first * config->head_dim),
             .dgain = part_out(run, to.grads, heads[i].gain), .saved = heads[i].raw, .rstd = heads[i].rstd,
             .gain = part(run, to.weights, heads[i].gain), .scratch = work->norm_scratch, .rows = run->shape->rows,
-            .row_stride = widths_of(config).qkv, .heads = heads[i].count, .head_dim = config->head_dim,
+            .row_stride = ox_block_widths_of(config).qkv, .heads = heads[i].count, .head_dim = config->head_dim,
             .real = run->shape->compute.real});
     }
     return status;
@@ -415,7 +410,7 @@ static enum ox_status qk_norm_back(const struct ox_block_run *run, struct gradie
 /* Attention's half: g takes the gradient of att, u that of qkv, t that of a. */
 static enum ox_status attention_back(const struct ox_block_run *run, struct gradients to, const struct work *work,
                                      const void *x, void *dx) {
-    const struct widths w = widths_of(&run->shape->model->config);
+    const struct ox_block_widths w = ox_block_widths_of(&run->shape->model->config);
     enum ox_status status =
         linear_back(run, to, (struct matrix){OX_ROLE_OUT, w.att, w.hidden}, work->att, dx, work->g);
     if (status == OX_OK) {
@@ -576,139 +571,4 @@ enum ox_status ox_head_run(const struct ox_block_run *run, const struct ox_head_
             .rows = run->shape->rows, .cols = config->hidden, .kind = config->norm, .real = run->shape->compute.real});
     }
     return status;
-}
-
-/* ---- what they cost ------------------------------------------------------------------------------ */
-
-enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_BACKWARD_KEPT };
-
-/* Loops over so many floats of every row. */
-static void add_loop(struct ox_plan_work *work, double rows, double floats) {
-    work->bytes += rows * floats * sizeof(float);
-    work->ops++;
-}
-
-/* c (m, n) = a (m, k) b (k, n). What is multiplied is read, packed and read again; the result is written, and read
- * before where it is added to. */
-static void add_product(struct ox_plan_work *work, double m, double n, double k, bool adds) {
-    work->product_flops += 2 * m * n * k;
-    work->bytes += (3 * (m * k + k * n) + (adds ? 2 : 1) * m * n) * sizeof(float);
-}
-
-static void add_linear(struct ox_plan_work *work, double rows, double in_count, double out_count) {
-    add_product(work, rows, out_count, in_count, false);
-    work->ops++;
-}
-
-static void add_linear_back(struct ox_plan_work *work, double rows, double in_count, double out_count) {
-    add_product(work, rows, in_count, out_count, false);
-    add_product(work, out_count, in_count, rows, true);
-    work->ops++;
-}
-
-/* Two products of each pair forward, five backward. A row of a head costs as much as so many more pairs: its values are
- * gathered and packed for products that are short. */
-static const double PAIRS_OF_A_ROW = 48;
-
-static void add_attention(struct ox_plan_work *work, const struct ox_shape *shape, uint32_t unit_idx, double products) {
-    const struct ox_attention_shape attention = attention_of_unit(shape, unit_idx);
-    const double rows = (double)shape->rows * shape->model->config.heads;
-    const double pairs = (double)ox_ops_attention_pairs(&shape->compute, &attention) + PAIRS_OF_A_ROW * rows;
-    work->attention_flops += products * 2 * pairs * attention.head_dim;
-    work->ops++;
-}
-
-static uint32_t qk_width(const struct ox_model_config *config) {
-    return (config->heads + config->kv_heads) * config->head_dim;
-}
-
-static void add_forward_to_act(struct ox_plan_work *work, const struct ox_shape *shape, uint32_t unit_idx) {
-    const struct ox_model_config *const config = &shape->model->config;
-    const struct widths w = widths_of(config);
-    const double rows = shape->rows;
-    add_loop(work, rows, 2 * w.hidden);
-    add_linear(work, rows, w.hidden, w.qkv);
-    add_loop(work, rows, (config->qk_norm ? 4 : 2) * qk_width(config));
-    add_attention(work, shape, unit_idx, 2);
-    add_linear(work, rows, w.att, w.hidden);
-    add_loop(work, rows, 3 * w.hidden); /* the residual, the norm */
-    add_linear(work, rows, w.hidden, w.mlp_in);
-    add_loop(work, rows, w.mlp_in + w.mlp);
-}
-
-static void add_gradients(struct ox_plan_work *work, const struct ox_shape *shape, uint32_t unit_idx) {
-    const struct ox_model_config *const config = &shape->model->config;
-    const struct widths w = widths_of(config);
-    const double rows = shape->rows;
-    add_linear_back(work, rows, w.mlp, w.hidden);
-    add_loop(work, rows, 2 * w.mlp_in + w.mlp);
-    add_linear_back(work, rows, w.hidden, w.mlp_in);
-    add_loop(work, rows, 4 * w.hidden);
-    add_linear_back(work, rows, w.att, w.hidden);
-    add_attention(work, shape, unit_idx, 5);
-    add_loop(work, rows, (config->qk_norm ? 5 : 2) * qk_width(config));
-    add_linear_back(work, rows, w.hidden, w.qkv);
-    add_loop(work, rows, 4 * w.hidden);
-}
-
-static struct ox_plan_work block_work(const struct ox_shape *shape, uint32_t unit_idx, enum pass pass) {
-    const struct widths w = widths_of(&shape->model->config);
-    struct ox_plan_work work = {0};
-    if (pass != PASS_BACKWARD_KEPT) {
-        add_forward_to_act(&work, shape, unit_idx);
-    }
-    if (pass == PASS_FORWARD) {
-        add_linear(&work, shape->rows, w.mlp, w.hidden);
-    } else {
-        add_gradients(&work, shape, unit_idx);
-    }
-    return work;
-}
-
-/* The logits are walked once for the loss, and with gradients once more, where they may have to be made again. */
-static struct ox_plan_work head_work(const struct ox_shape *shape, bool backward) {
-    const struct ox_model_config *const config = &shape->model->config;
-    const double rows = shape->rows;
-    struct ox_plan_work work = {0};
-    add_loop(&work, rows, 2 * config->hidden);
-    add_loop(&work, config->vocab, 2 * config->hidden); /* the table's planes are joined */
-    add_linear(&work, rows, config->hidden, config->vocab);
-    add_loop(&work, rows, config->vocab);
-    if (backward) {
-        if (!ox_ops_head_holds_logits(&shape->compute, shape->rows, config->vocab)) {
-            add_linear(&work, rows, config->hidden, config->vocab);
-        }
-        add_loop(&work, rows, 2 * config->vocab);
-        add_linear_back(&work, rows, config->hidden, config->vocab);
-        add_loop(&work, rows, 4 * config->hidden);
-    }
-    return work;
-}
-
-static struct ox_plan_work unit_work(const struct ox_shape *shape, uint32_t unit_idx, enum pass pass) {
-    const struct ox_model *const model = shape->model;
-    const bool backward = pass != PASS_FORWARD;
-    switch (model->units[unit_idx].kind) {
-    case OX_UNIT_EMBED: {
-        struct ox_plan_work work = {0};
-        add_loop(&work, shape->rows, (backward ? 3 : 2) * model->config.hidden);
-        return work;
-    }
-    case OX_UNIT_BLOCK:
-        return block_work(shape, unit_idx, pass);
-    default:
-        return head_work(shape, backward);
-    }
-}
-
-struct ox_plan_work ox_unit_forward_work(const struct ox_shape *shape, uint32_t unit_idx) {
-    return unit_work(shape, unit_idx, PASS_FORWARD);
-}
-
-struct ox_plan_work ox_unit_backward_work(const struct ox_shape *shape, uint32_t unit_idx) {
-    return unit_work(shape, unit_idx, PASS_BACKWARD);
-}
-
-struct ox_plan_work ox_unit_backward_kept_work(const struct ox_shape *shape, uint32_t unit_idx) {
-    return unit_work(shape, unit_idx, PASS_BACKWARD_KEPT);
 }

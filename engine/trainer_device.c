@@ -73,8 +73,10 @@ void ox_trainer_fit_machine(struct ox_trainer *trainer) {
     const bool on_gpu = trainer->engine_config.device == OX_DEVICE_CUDA;
     if (on_gpu && !machine->has_gpu) {
         const bool known = trainer->gpu.memory_bytes > 0;
-        ox_machine_nominal_gpu(machine, known ? trainer->gpu.name : "nominal",
-                               known ? trainer->gpu.memory_bytes : trainer->config.device_mem_bytes);
+        ox_machine_nominal_gpu(machine, &(struct ox_machine_gpu_facts){
+            .name = known ? trainer->gpu.name : "nominal",
+            .memory_bytes = known ? trainer->gpu.memory_bytes : trainer->config.device_mem_bytes,
+            .capability = trainer->gpu.capability, .processor_count = trainer->gpu.processor_count});
     }
     machine->has_gpu = on_gpu;
 }

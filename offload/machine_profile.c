@@ -42,6 +42,7 @@ static const struct field gpu_fields[] = {
     {"memory_bytes", offsetof(struct ox_machine_gpu, memory_bytes), BYTES, false, 0},
     {"bf16_flops_per_second", offsetof(struct ox_machine_gpu, bf16_flops), FLOPS, false, 0},
     {"fp32_flops_per_second", offsetof(struct ox_machine_gpu, fp32_flops), FLOPS, false, 0},
+    {"attention_flops_per_second", offsetof(struct ox_machine_gpu, attention_flops), FLOPS, true, 0},
     {"h2d_bytes_per_second", offsetof(struct ox_machine_gpu, h2d_rate), RATE, false, 0},
     {"d2h_bytes_per_second", offsetof(struct ox_machine_gpu, d2h_rate), RATE, false, 0},
     {"duplex_bytes_per_second", offsetof(struct ox_machine_gpu, duplex_rate), RATE, false, 0},
@@ -507,15 +508,34 @@ static const struct ox_machine_drive nominal_drive = {
     .name = "nominal", .read_rate = 5e9, .write_rate = 3e9, .mix_rate = 4e9, .latency_seconds = 1e-4,
     .flush_seconds = 5e-3};
 
-/* Cores with wide vectors, each with its share of two channels of memory. */
-void ox_machine_nominal_gpu(struct ox_machine *machine, const char *name, uint64_t memory_bytes) {
+/* By generation: products of one multiprocessor, at the usual clock and the share of them that libraries reach; memory
+ * of its fastest usual card, bound to a PCIe of 16 lanes. Of generations between two the earlier one is taken. */
+static const struct generation {
+    uint32_t capability, processor_count; /* the second of a usual card, where it is not known */
+    double bf16_flops, fp32_flops;        /* of a multiprocessor */
+    double memory_rate, link_rate;
+} generations[] = {
+    {0, 100, 2e12, 0.3e12, 1.5e12, 20e9},   {80, 108, 2e12, 0.13e12, 1.5e12, 25e9},
+    {86, 82, 0.6e12, 0.3e12, 0.8e12, 25e9}, {89, 128, 1.05e12, 0.5e12, 0.85e12, 25e9},
+    {90, 132, 4.5e12, 0.37e12, 3e12, 50e9}, {100, 148, 10e12, 0.4e12, 6.5e12, 50e9},
+    {120, 170, 1.05e12, 0.5e12, 1.5e12, 50e9},
+};
+
+void ox_machine_nominal_gpu(struct ox_machine *machine, const struct ox_machine_gpu_facts *facts) {
+    const struct generation *of = &generations[0];
+    for (unsigned i = 1; i < sizeof generations / sizeof *generations; i++) {
+        of = facts->capability >= generations[i].capability ? &generations[i] : of;
+    }
+    const double count = facts->processor_count > 0 ? facts->processor_count : of->processor_count;
     machine->has_gpu = true;
-    machine->gpu = (struct ox_machine_gpu){.memory_bytes = memory_bytes, .bf16_flops = 200e12, .fp32_flops = 30e12,
-                                           .h2d_rate = 20e9, .d2h_rate = 20e9, .duplex_rate = 30e9,
-                                           .memory_rate = 1.5e12};
-    snprintf(machine->gpu.name, sizeof machine->gpu.name, "%s", name);
+    machine->gpu = (struct ox_machine_gpu){
+        .memory_bytes = facts->memory_bytes, .bf16_flops = count * of->bf16_flops, .fp32_flops = count * of->fp32_flops,
+        .h2d_rate = of->link_rate, .d2h_rate = of->link_rate, .duplex_rate = 1.5 * of->link_rate,
+        .memory_rate = of->memory_rate};
+    snprintf(machine->gpu.name, sizeof machine->gpu.name, "%s", facts->name);
 }
 
+/* Cores with wide vectors, each with its share of two channels of memory. */
 void ox_machine_nominal(uint32_t cores, struct ox_machine *out) {
     *out = (struct ox_machine){
         .name = "nominal", .source = "no profile: nominal rates for this number of cores",

@@ -32,6 +32,7 @@ struct ox_machine_gpu {
     char name[OX_MACHINE_NAME_BYTES];
     uint64_t memory_bytes;
     double bf16_flops, fp32_flops; /* of matrix products */
+    double attention_flops;        /* of attention's in bfloat16; 0: not known */
     double h2d_rate, d2h_rate;     /* one direction alone, from and to pinned memory */
     double duplex_rate;            /* both directions at a time, their bytes added */
     double memory_rate;            /* of its own memory, reads and writes added; 0: not known */
@@ -85,8 +86,15 @@ OX_MUST enum ox_status ox_machine_check(const char *where, const struct ox_machi
 /* A machine of which nothing is known but its number of cores, with one drive: nominal rates. Whoever shows what
  * follows from them says so. */
 void ox_machine_nominal(uint32_t cores, struct ox_machine *out);
-/* The same with a GPU, of whose rates nothing is known either. `name` is cut where it is too long. */
-void ox_machine_nominal_gpu(struct ox_machine *machine, const char *name, uint64_t memory_bytes);
+/* The same with a GPU, of which no rate is measured either: nominal ones of its generation, by what it says of itself.
+ * A `name` that is too long is cut; 0 stands for what is not known. */
+struct ox_machine_gpu_facts {
+    const char *name;
+    uint64_t memory_bytes;
+    uint32_t capability; /* 90 stands for 9.0 */
+    uint32_t processor_count;
+};
+void ox_machine_nominal_gpu(struct ox_machine *machine, const struct ox_machine_gpu_facts *facts);
 /* One drive for each that a run has: those of the machine in their order, the last of them again for what is more; a
  * nominal one where it has none. May be asked again with another number. */
 void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count);

@@ -32,6 +32,14 @@ static const double SLICE_SECONDS = 0.75e-3;
 /* To take one operation from the compute lane and share it out among threads that are awake. */
 static const double OPERATION_SECONDS = 4e-6;
 
+/* Of a GPU, nominal until one is measured: what an operation takes beside its bytes and products, from the end of the
+ * one before to when all multiprocessors are at work; attention's rate where the profile has none, as a share of the
+ * rate of products, by libraries in bfloat16 and by plain arithmetic in float32; and what a byte of its memory costs in
+ * products where not even that is known, about as much on all of the last three generations. */
+static const double LAUNCH_SECONDS = 3e-6;
+static const double GPU_ATTENTION_SHARE = 0.6, GPU_ATTENTION_SHARE_FP32 = 0.15;
+static const double GPU_FLOPS_PER_BYTE = 150;
+
 /* What is the same for all tasks of a plan. */
 struct basis {
     const struct ox_sim_setup *setup;
@@ -80,6 +88,17 @@ static double flops_of(const struct pricing *p) {
     return 1 / max(1 / flops - packing, 0.5 / flops);
 }
 
+static double gpu_memory_rate(const struct pricing *p) {
+    const struct ox_machine_gpu *const gpu = &p->machine->gpu;
+    return gpu->memory_rate > 0 ? gpu->memory_rate : gpu->bf16_flops / GPU_FLOPS_PER_BYTE;
+}
+
+static double gpu_attention_rate(const struct pricing *p) {
+    const struct ox_machine_gpu *const gpu = &p->machine->gpu;
+    const double rate = gpu->attention_flops > 0 ? gpu->attention_flops : gpu->bf16_flops * GPU_ATTENTION_SHARE;
+    return p->setup->input->model.fp32 ? gpu->fp32_flops * GPU_ATTENTION_SHARE_FP32 : rate;
+}
+
 /* ---- pieces --------------------------------------------------------------------------------------- */
 
 /* `threads` cores are busy for so long. */
@@ -109,24 +128,34 @@ static struct ox_sim_work new_work(const struct pricing *p) {
 
 /* ---- compute -------------------------------------------------------------------------------------- */
 
-static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_work *given) {
+/* A GPU moves what it multiplies meanwhile; between products it is bound by its memory. */
+static struct ox_sim_work compute_on_gpu(const struct pricing *p, const struct ox_plan_work *given) {
     struct ox_sim_work work = new_work(p);
-    const double flops = flops_of(p);
+    const double memory_rate = gpu_memory_rate(p);
+    work.latency += given->ops * LAUNCH_SECONDS;
+    work.use[OX_SIM_GPU] = max(given->product_flops / flops_of(p), given->product_bytes / memory_rate) +
+                           given->attention_flops / gpu_attention_rate(p) + given->bytes / memory_rate;
+    return finish(p, work);
+}
+
+static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_work *given) {
+    if (p->on_gpu) {
+        return compute_on_gpu(p, given);
+    }
+    struct ox_sim_work work = new_work(p);
+    const double flops = flops_of(p), threads = threads_of(p, p->setup->compute_threads);
     work.latency += given->ops * OPERATION_SECONDS;
     work.seconds = given->product_flops / flops + given->attention_flops / (flops * ATTENTION_SHARE);
-    if (p->on_gpu) { /* its own memory is not in the profile: sustained rates include it */
-        work.use[OX_SIM_GPU] = work.seconds;
-        return finish(p, work);
-    }
-    const double threads = threads_of(p, p->setup->compute_threads);
     work.seconds += given->bytes / compute_copy_rate(p);
     use_cores(p, &work, work.seconds, threads);
     use_memory(p, &work, given->bytes);
     return finish(p, work);
 }
 
+/* Passes over memory that nothing has touched for long, which a GPU's does not mind. */
 static struct ox_sim_work compute_bytes(const struct pricing *p, double bytes) {
-    return compute(p, &(struct ox_plan_work){.bytes = bytes * COPY_SHARE / COLD_SHARE, .ops = 1});
+    const double cold = p->on_gpu ? 1 : COPY_SHARE / COLD_SHARE;
+    return compute(p, &(struct ox_plan_work){.bytes = bytes * cold, .ops = 1});
 }
 
 static struct ox_sim_work pass(const struct pricing *p, const struct ox_plan_work *works) {
@@ -303,25 +332,12 @@ static struct ox_sim_work adam(const struct pricing *p) {
     return stream.read + stream.written > 0 ? add_unhidden(work) : work;
 }
 
-/* What operations of the device read and write of its memory. That of a GPU is taken to be as fast as the host's where
- * it is not known. */
-static struct ox_sim_work device_bytes(const struct pricing *p, double bytes) {
-    if (!p->on_gpu) {
-        return compute_bytes(p, bytes);
-    }
-    struct ox_sim_work work = new_work(p);
-    const double rate = p->machine->gpu.memory_rate > 0 ? p->machine->gpu.memory_rate : p->machine->host.dram_rate;
-    work.latency += OPERATION_SECONDS;
-    work.use[OX_SIM_GPU] = bytes / rate;
-    return finish(p, work);
-}
-
 /* An update where weights, state and gradient are: of the CPU device by the host's own figures. */
 static struct ox_sim_work device_adam(const struct pricing *p) {
     const struct ox_plan_input *const in = p->setup->input;
     const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
     if (p->on_gpu) {
-        return device_bytes(p, grad_elems(p) * planes);
+        return compute(p, &(struct ox_plan_work){.bytes = grad_elems(p) * planes, .ops = 1});
     }
     struct ox_sim_work work = new_work(p);
     const double threads = threads_of(p, p->setup->compute_threads);
@@ -369,9 +385,9 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_GRAD_PACK:
         return compute_bytes(p, grad_elems(p) * 6);
     case OX_TASK_GRAD_ADD:
-        return device_bytes(p, (double)model->tied_elems * 12);
+        return compute_bytes(p, (double)model->tied_elems * 12);
     case OX_TASK_DEVICE_REDUCE:
-        return device_bytes(p, grad_elems(p) * (model->grad_bf16 ? 2 : 4));
+        return compute_bytes(p, grad_elems(p) * (model->grad_bf16 ? 2 : 4));
     case OX_TASK_DEVICE_ADAM:
         return device_adam(p);
     case OX_TASK_READ:
