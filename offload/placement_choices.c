@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/hash.h"
 
 #include <string.h>
 
@@ -15,6 +16,26 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
            x->kept_units == y->kept_units && a->order == b->order && a->ranking == b->ranking &&
            a->device_weights == b->device_weights && a->credit == b->credit && a->device_units == b->device_units &&
            memcmp(a->away, b->away, sizeof a->away) == 0;
+}
+
+uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
+    const struct ox_placement *const p = &candidate->placement;
+    const uint32_t all[] = {
+        p->tiles, p->prefetch_depth, (uint32_t)p->act_tier, p->stage_slots, p->overlap, p->early_units, p->kept_units,
+        candidate->order, candidate->ranking, candidate->device_weights, candidate->credit, candidate->device_units,
+        candidate->away[OX_PLANE_WEIGHTS], candidate->away[OX_PLANE_GRAD], candidate->away[OX_PLANE_STATE]};
+    return ox_hash64(all, sizeof all, 0);
+}
+
+struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_candidate candidate) {
+    if (candidate.device_units >= s->table->unit_count) {
+        candidate.order = 0;
+        candidate.ranking = OX_RANK_FIRST;
+        candidate.device_weights = true;
+        candidate.credit = false;
+        memset(candidate.away, 0, sizeof candidate.away);
+    }
+    return candidate;
 }
 
 static void add(struct ox_choices *out, const struct ox_candidate *candidate) {
@@ -201,18 +222,22 @@ static void choose_device_weights(const struct ox_search *s, struct ox_candidate
     }
 }
 
-/* Updates where the weights are save their way there and back, but take room that others might use: by powers of two,
- * and by single units. */
+/* Updates where the weights are save their way there and back, but take room that others might use: none, all, and from
+ * where it stands more and less of them. */
 static void choose_device_units(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
-    const uint32_t unit_count = s->table->unit_count, at = from.device_units;
-    for (uint32_t units = unit_count; units > 0 && ox_choice_device_units(s); units /= 2) {
-        from.device_units = units;
+    const uint32_t most = ox_choice_device_units(s) ? s->table->unit_count : 0, at = from.device_units;
+    const uint32_t ends[] = {most, 0};
+    for (unsigned i = 0; i < 2 && most > 0; i++) {
+        from.device_units = ends[i];
         add(out, &from);
     }
-    const uint32_t others[] = {0, at - 1, at + 1};
-    for (unsigned i = 0; i < sizeof others / sizeof *others && ox_choice_device_units(s); i++) {
-        from.device_units = others[i];
-        if (others[i] <= unit_count) {
+    for (uint32_t by = most / 2; by > 0; by /= 2) {
+        if (at + by < most) {
+            from.device_units = at + by;
+            add(out, &from);
+        }
+        if (at > by) {
+            from.device_units = at - by;
             add(out, &from);
         }
     }

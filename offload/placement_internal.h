@@ -40,7 +40,7 @@ struct ox_tried {
     double seconds; /* simulated, or the least it can be where that is too long already */
 };
 
-enum { OX_TRIED_MAX = 1024, OX_STARTS_MAX = 24, OX_CUTS_MAX = 64 };
+enum { OX_TRIED_MAX = 4096, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48, OX_CUTS_MAX = 64 };
 
 /* Whether the drives hold a store with these spool extents. */
 struct ox_cut {
@@ -67,6 +67,7 @@ struct ox_search {
     uint64_t effort;             /* tasks built and simulated so far */
     struct ox_tried tried[OX_TRIED_MAX];
     uint32_t tried_count;
+    uint16_t tried_at[OX_TRIED_PLACES]; /* by hash: 1 + index; 0 = none */
     struct ox_cut cuts[OX_CUTS_MAX];
     uint32_t cut_count;
 };
@@ -132,6 +133,9 @@ typedef void ox_choice_fn(const struct ox_search *s, struct ox_candidate from, s
 extern ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT];
 
 bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *b);
+uint64_t ox_candidate_hash(const struct ox_candidate *candidate); /* of those that are the same the same */
+/* With what decides nothing in it as in a plain one: where all units live on the device, no plane comes home. */
+struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_candidate candidate);
 
 /* Whether wish and budget allow it. */
 bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier);

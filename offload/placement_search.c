@@ -23,6 +23,11 @@ static const double EQUAL = 2e-3;
 /* So many draws in a row without gain end the search. */
 enum { DRAWS_IDLE = 40 };
 
+/* What may be tried: where units may live on the device there is as much again to choose, and more of it interplays. */
+static uint32_t tried_max(const struct ox_search *s) {
+    return ox_choice_device_units(s) ? OX_TRIED_MAX : OX_TRIED_MAX / 4;
+}
+
 static uint64_t effort_max(const struct ox_search *s) {
     return s->wish->in_haste ? EFFORT_MAX / 2 : EFFORT_MAX;
 }
@@ -70,20 +75,30 @@ static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *can
     return tried;
 }
 
-/* Once for each candidate, as far as the effort allows it: a plan that fits is looked for until there is one. */
-static struct ox_tried try(struct ox_search *s, const struct ox_candidate *candidate) {
-    for (uint32_t i = 0; i < s->tried_count; i++) {
-        if (ox_candidate_same(&s->tried[i].asked, candidate)) {
-            return s->tried[i];
-        }
+/* Where a candidate is among those tried, or would be. */
+static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candidate) {
+    uint64_t at = ox_candidate_hash(candidate) % OX_TRIED_PLACES;
+    while (s->tried_at[at] != 0 && !ox_candidate_same(&s->tried[s->tried_at[at] - 1].asked, candidate)) {
+        at = (at + 1) % OX_TRIED_PLACES;
     }
-    const bool room = s->tried_count < OX_TRIED_MAX;
+    return &s->tried_at[at];
+}
+
+/* Once for each candidate, as far as the effort allows it: a plan that fits is looked for until there is one. */
+static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked) {
+    const struct ox_candidate candidate = ox_candidate_plain(s, *asked);
+    uint16_t *const place = place_of(s, &candidate);
+    if (*place != 0) {
+        return s->tried[*place - 1];
+    }
+    const bool room = s->tried_count < tried_max(s);
     if (s->best.fits && (!room || s->effort >= effort_max(s))) {
         return (struct ox_tried){.fits = false};
     }
-    const struct ox_tried tried = judge(s, candidate);
+    const struct ox_tried tried = judge(s, &candidate);
     if (room) {
         s->tried[s->tried_count++] = tried;
+        *place = (uint16_t)s->tried_count;
     }
     return tried;
 }
@@ -92,9 +107,12 @@ static struct ox_tried try(struct ox_search *s, const struct ox_candidate *candi
 
 /* What depends on each other: an early update needs its gradient only to be kept, a late one reads it, so what stays in
  * memory goes with when the optimizer runs; what travels ahead and what the optimizer holds share the room there is;
- * more tiles keep fewer activations at a time. */
-static const enum ox_choice pairs[][2] = {{OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS},
-                                          {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS}, {OX_CHOICE_TILES, OX_CHOICE_KEPT}};
+ * more tiles keep fewer activations at a time; and what is kept, or alive at a time, is in the way of states on the
+ * device. */
+static const enum ox_choice pairs[][2] = {
+    {OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS}, {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS},
+    {OX_CHOICE_TILES, OX_CHOICE_KEPT}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_KEPT},
+    {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_TILES}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_ACT_TIER}};
 
 static void try_all(struct ox_search *s, const struct ox_choices *choices, struct ox_tried *at) {
     for (uint32_t i = 0; i < choices->count; i++) {
@@ -207,6 +225,45 @@ static bool hopeless(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier)
     return s->best.fits && !ox_search_fit_train(s, &candidate);
 }
 
+/* Tries a candidate with as many of one thing as fit, which `count` is in it, and leaves them there. */
+static void try_most(struct ox_search *s, struct ox_candidate *candidate, uint32_t *count, uint32_t most) {
+    uint32_t least = 0, past = most + 1;
+    for (*count = most; least + 1 < past; *count = least + (past - least) / 2) {
+        if (try(s, candidate).fits) {
+            least = *count;
+        } else {
+            past = *count;
+        }
+    }
+    *count = least;
+}
+
+/* What a device of its own keeps of its blocks, planes can not have: what is best of either is far from the other. */
+static void begin_kept(struct ox_search *s, struct ox_candidate candidate) {
+    if (!s->in->budget.unified && s->wish->kept_units < 0) {
+        try_most(s, &candidate, &candidate.placement.kept_units, ox_choice_kept_units(s));
+    }
+}
+
+/* All units on the device, in the largest form that fits, with overlap and without: nothing of them travels, so there
+ * is room that a few units less would not find. Else as many as fit beside the form that fits without. */
+static void begin_on_device(struct ox_search *s, struct ox_candidate fits) {
+    const uint32_t unit_count = s->table->unit_count;
+    bool found[2] = {false, false};
+    for (int i = 0; i < RUNG_COUNT; i++) {
+        struct ox_candidate candidate = candidate_on(s, &rungs[i], fits.placement.tiles, fits.placement.act_tier);
+        candidate.device_units = unit_count;
+        if (rung_allowed(s, &rungs[i]) && !found[rungs[i].overlap] && try(s, &candidate).fits) {
+            found[rungs[i].overlap] = true;
+            begin_kept(s, candidate);
+        }
+    }
+    if (!found[0] && !found[1]) {
+        try_most(s, &fits, &fits.device_units, unit_count - 1);
+        begin_kept(s, fits);
+    }
+}
+
 /* The largest form that fits: transfers run ahead and steps overlap as far as there is room for that. */
 static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
     struct ox_tried outcome = {.fits = false};
@@ -224,6 +281,13 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
         candidate.device_weights = false; /* without copies for the optimizer there and back */
         if (outcome.fits && outcome.seconds < NEAR * s->best.seconds && ox_choice_device_weights(s)) {
             (void)try(s, &candidate);
+        }
+        candidate.device_weights = true;
+        if (outcome.fits) {
+            begin_kept(s, candidate);
+        }
+        if (outcome.fits && ox_choice_device_units(s)) {
+            begin_on_device(s, candidate);
         }
     }
     return outcome;
@@ -261,9 +325,15 @@ static void begin_all(struct ox_search *s) {
 
 /* ---- all of it ----------------------------------------------------------------------------------- */
 
-static bool alike(const struct ox_candidate *a, const struct ox_candidate *b) {
+/* None, some or all. */
+static uint32_t some_of(uint32_t units, uint32_t unit_count) {
+    return units == 0 ? 0 : units < unit_count ? 1 : 2;
+}
+
+static bool alike(const struct ox_candidate *a, const struct ox_candidate *b, uint32_t unit_count) {
     return a->placement.tiles == b->placement.tiles && a->placement.act_tier == b->placement.act_tier &&
-           a->device_weights == b->device_weights;
+           a->device_weights == b->device_weights &&
+           some_of(a->device_units, unit_count) == some_of(b->device_units, unit_count);
 }
 
 /* Of candidates alike the best that was tried; the best of all first. */
@@ -272,7 +342,7 @@ static uint32_t best_of_each(const struct ox_search *s, struct ox_tried *out) {
     for (uint32_t i = 0; i < s->tried_count; i++) {
         const struct ox_tried *const tried = &s->tried[i];
         uint32_t at = 0;
-        while (at < count && !alike(&out[at].made, &tried->made)) {
+        while (at < count && !alike(&out[at].made, &tried->made, s->table->unit_count)) {
             at++;
         }
         if (tried->fits && (at < count ? better(tried, &out[at]) : count < OX_STARTS_MAX)) {
