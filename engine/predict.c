@@ -43,6 +43,23 @@ static double passes_seconds(const struct ox_plan *plan, const struct ox_sim_set
     return seconds;
 }
 
+/* What this plan needs of a resource. The formulas let every checkpoint cross the link and the drives, and every weight
+ * that is updated by the host; a plan that keeps some where compute is needs less. */
+static double resource_seconds(const struct ox_sim_result *step, enum ox_floor_resource resource) {
+    switch (resource) {
+    case OX_FLOOR_H2D:
+        return step->used[OX_SIM_H2D];
+    case OX_FLOOR_D2H:
+        return step->used[OX_SIM_D2H];
+    case OX_FLOOR_DRAM:
+        return step->used[OX_SIM_MEMORY];
+    case OX_FLOOR_NVME:
+        return step->used[OX_SIM_NVME_READ] + step->used[OX_SIM_NVME_WRITE];
+    default:
+        return INFINITY;
+    }
+}
+
 static void find_floor(const struct ox_predict_input *input, const struct ox_sim_setup *setup,
                        struct ox_prediction *out) {
     const struct ox_plan_budget *const budget = &input->plan->input.budget;
@@ -64,7 +81,7 @@ static void find_floor(const struct ox_predict_input *input, const struct ox_sim
     const double passes = passes_seconds(input->plan->train, setup);
     double seconds = passes;
     for (int i = OX_FLOOR_H2D; i < OX_FLOOR_RESOURCE_COUNT; i++) {
-        seconds = fmax(seconds, least.seconds[i]);
+        seconds = fmax(seconds, fmin(least.seconds[i], resource_seconds(&out->step, (enum ox_floor_resource)i)));
     }
     out->floor_seconds = isfinite(seconds) ? seconds : NAN;
     given.box.flops = passes > 0 ? least.flop / passes : given.box.flops;
