@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/pool.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +95,21 @@ static int32_t kept_units(const struct ox_config *config) {
     return strcmp(config->kept_blocks, "auto") == 0 ? -1 : (int32_t)ox_min_u64(count, INT32_MAX);
 }
 
+/* Numbers that only a model bounds. */
+static enum ox_status check_counts(const struct ox_config *config, const struct ox_model *model) {
+    const uint32_t block_count = model->config.layers;
+    if (kept_units(config) > 0 && (uint32_t)kept_units(config) > block_count) {
+        return ox_fail(OX_E_CONFIG, "--kept-blocks %s: the model has %u blocks; give 0 to %u, or auto",
+                       config->kept_blocks, block_count, block_count);
+    }
+    if (config->device_state_units > model->unit_count) {
+        return ox_fail(OX_E_CONFIG, "--device-state-units %" PRIu64 ": the model has %u units, which are the "
+                       "embedding, its blocks and the head; give 1 to %u, or 0 to leave it to the planner",
+                       config->device_state_units, model->unit_count, model->unit_count);
+    }
+    return OX_OK;
+}
+
 /* Not where the user asks for early updates, which need every step on the drives. */
 static bool may_stay_in_memory(const struct ox_config *config) {
     return strcmp(config->persist_steps, "1") != 0 && strcmp(config->optimizer_overlap, "speculative") != 0 &&
@@ -136,7 +152,10 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
         .chaos_seed = config->chaos_seed,
     };
     set_budget(trainer);
-    enum ox_status status = ox_trainer_pick_device(trainer);
+    enum ox_status status = check_counts(config, model);
+    if (status == OX_OK) {
+        status = ox_trainer_pick_device(trainer);
+    }
     if (status == OX_OK) {
         status = pick_isa(config->isa, &trainer->engine_config.isa);
     }

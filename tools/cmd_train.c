@@ -249,7 +249,7 @@ static void print_summary(const struct ox_trainer *trainer, const struct progres
 
 /* ---- plan ------------------------------------------------------------------------------------------ */
 
-static json_t *bytes_by_tier(const uint64_t *bytes) {
+static json_t *by_tier(const uint64_t *bytes) {
     return json_pack("{s:I, s:I, s:I}", "device", (json_int_t)bytes[OX_TIER_DEVICE], "host",
                      (json_int_t)bytes[OX_TIER_HOST], "nvme", (json_int_t)bytes[OX_TIER_NVME]);
 }
@@ -295,6 +295,35 @@ static json_t *advice_json(const struct ox_advice *advice) {
     return all;
 }
 
+/* How many units have a plane where, between tasks. */
+static json_t *homes_json(const struct ox_shard_table *table) {
+    uint64_t weights[OX_TIER_COUNT] = {0}, state[OX_TIER_COUNT] = {0}, grads[OX_TIER_COUNT] = {0};
+    for (uint32_t i = 0; i < table->unit_count; i++) {
+        weights[table->shards[i].homes.weights]++;
+        state[table->shards[i].homes.state]++;
+        grads[table->shards[i].homes.grad]++;
+    }
+    return json_pack("{s:o, s:o, s:o}", "weights", by_tier(weights), "state", by_tier(state), "grads",
+                     by_tier(grads));
+}
+
+/* What was chosen. */
+static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
+    const struct ox_placement *const placement = &plan->input.placement;
+    uint32_t device_units = 0;
+    for (uint32_t i = 0; i < plan->table.unit_count; i++) {
+        device_units += ox_plan_state_on_device(&plan->input, i);
+    }
+    json_t *const more = json_pack(
+        "{s:i, s:i, s:s, s:i, s:i, s:b, s:i, s:i, s:i, s:o}", "tiles", (int)placement->tiles, "prefetch_depth",
+        (int)placement->prefetch_depth, "activation_tier", ox_tier_name(placement->act_tier), "kept_blocks",
+        (int)placement->kept_units, "stage_slots", (int)placement->stage_slots, "overlap", placement->overlap,
+        "early_units", (int)placement->early_units, "device_units", (int)device_units, "units",
+        (int)plan->table.unit_count, "homes", homes_json(&plan->table));
+    json_object_update(json, more);
+    json_decref(more);
+}
+
 static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     json_t *const traffic = json_object();
@@ -313,12 +342,10 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
         peaks[tier] = ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier);
     }
     json_t *const json = json_pack(
-        "{s:b, s:i, s:i, s:s, s:i, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "tiles",
-        (int)plan->input.placement.tiles, "prefetch_depth", (int)plan->input.placement.prefetch_depth,
-        "activation_tier", ox_tier_name(plan->input.placement.act_tier), "kept_blocks",
-        (int)plan->input.placement.kept_units, "peak_bytes", bytes_by_tier(peaks), "budget_bytes",
-        bytes_by_tier(given), "bytes_per_step", traffic,
+        "{s:b, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "peak_bytes", by_tier(peaks), "budget_bytes",
+        by_tier(given), "bytes_per_step", traffic,
         "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
+    add_placement(json, plan);
     add_prediction(json, ox_trainer_prediction(trainer));
     return json;
 }

@@ -157,6 +157,8 @@ static void test_options(void) {
         {"--nvme /tmp:1GiB --nvme /tmp:1GiB", "is given twice; give each drive once"},
         {"--state-tier nvme", "--state-tier nvme needs a drive; add --nvme PATH:SIZE"},
         {"--device-state-units 2", "host memory is device memory here, for all units alike; add --device-mem SIZE"},
+        {"--kept-blocks 99", "blocks; give 0 to "},
+        {"--device-mem 64MiB --device-state-units 99", "the embedding, its blocks and the head; give 1 to "},
         {"--device-mem 64MiB --state-tier device --weights-tier host", "where weights and gradients must live too"},
         {"--device-mem 64MiB --grads-tier device", "add --state-tier device, or use host or nvme"},
         {"--max-steps 0 --num-train-epochs 0", "are both 0; give one of them"},
