@@ -240,11 +240,11 @@ static void add_head(struct count *c, bool backward) {
     }
 }
 
-/* Rows of a table, and back into their sums. */
+/* Rows of a table, and back into their sums; a GPU sorts the rows for that, in two operations more. */
 static void add_embedding(struct count *c, bool backward) {
     if (c->on_gpu && backward) {
         c->work.bytes += c->rows * c->w.hidden * (c->real_bytes + 2 * sizeof(float));
-        c->work.ops++;
+        c->work.ops += 3;
     } else {
         add_loop(c, c->rows, c->w.hidden, (struct loop){backward ? 3 : 2, 1});
     }
