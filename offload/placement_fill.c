@@ -290,7 +290,8 @@ static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
     }
     /* Short of nothing but a good cut: the nearest of all that do not fit. */
     const uint64_t over_bytes = ox_search_over_all(s), short_bytes = over_bytes > 0 ? over_bytes : !drives_hold(s);
-    if (short_bytes > 0 && short_bytes < s->nearest_short) {
+    if (short_bytes > 0 && short_bytes < s->nearest_short &&
+        candidate->device_units == ox_search_wished_device_units(s)) {
         s->nearest_short = short_bytes;
         s->nearest = candidate->placement;
     }

@@ -215,13 +215,17 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
                       .kept_units = s->wish->kept_units < 0 ? 0 : ox_choice_kept_units(s)}};
 }
 
-/* Whether it can be left: a plan is there, and this one's smallest form does not fit. */
-static bool hopeless(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+static const struct rung *least_rung(const struct ox_search *s) {
     const struct rung *least = &rungs[RUNG_COUNT - 1];
     for (int i = 0; i < RUNG_COUNT; i++) {
         least = rung_allowed(s, &rungs[i]) ? &rungs[i] : least;
     }
-    const struct ox_candidate candidate = candidate_on(s, least, tiles, act_tier);
+    return least;
+}
+
+/* Whether it can be left: a plan is there, and this one's smallest form does not fit. */
+static bool hopeless(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+    const struct ox_candidate candidate = candidate_on(s, least_rung(s), tiles, act_tier);
     return s->best.fits && !ox_search_fit_train(s, &candidate);
 }
 
@@ -246,21 +250,65 @@ static void begin_kept(struct ox_search *s, struct ox_candidate candidate) {
 }
 
 /* All units on the device, in the largest form that fits, with overlap and without: nothing of them travels, so there
- * is room that a few units less would not find. Else as many as fit beside the form that fits without. */
-static void begin_on_device(struct ox_search *s, struct ox_candidate fits) {
-    const uint32_t unit_count = s->table->unit_count;
+ * is room that a few units less would not find. */
+static bool begin_on_device(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
     bool found[2] = {false, false};
     for (int i = 0; i < RUNG_COUNT; i++) {
-        struct ox_candidate candidate = candidate_on(s, &rungs[i], fits.placement.tiles, fits.placement.act_tier);
-        candidate.device_units = unit_count;
+        struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
+        candidate.device_units = s->table->unit_count;
         if (rung_allowed(s, &rungs[i]) && !found[rungs[i].overlap] && try(s, &candidate).fits) {
             found[rungs[i].overlap] = true;
             begin_kept(s, candidate);
         }
     }
-    if (!found[0] && !found[1]) {
-        try_most(s, &fits, &fits.device_units, unit_count - 1);
-        begin_kept(s, fits);
+    return found[0] || found[1];
+}
+
+/* So many units on the device that its memory and that of the host, neither of which holds all, do together; 0 where
+ * they do not. */
+static uint32_t units_between(struct ox_search *s, struct ox_candidate candidate) {
+    uint32_t least = 0, past = s->table->unit_count;
+    while (least + 1 < past) {
+        candidate.device_units = least + (past - least) / 2;
+        if (ox_search_fit_train(s, &candidate)) {
+            return candidate.device_units;
+        }
+        const bool host = ox_search_need(s, OX_TIER_HOST) > ox_search_budget(s, OX_TIER_HOST);
+        const bool device = ox_search_need(s, OX_TIER_DEVICE) > ox_search_budget(s, OX_TIER_DEVICE);
+        if (host == device) {
+            return 0;
+        }
+        least = host ? candidate.device_units : least;
+        past = device ? candidate.device_units : past;
+    }
+    return 0;
+}
+
+static struct ox_tried begin_between(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+    const struct ox_candidate smallest = candidate_on(s, least_rung(s), tiles, act_tier);
+    const uint32_t units = units_between(s, smallest);
+    struct ox_tried outcome = {.fits = false};
+    for (int i = 0; i < RUNG_COUNT && units > 0 && !outcome.fits; i++) {
+        struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
+        candidate.device_units = units;
+        if (rung_allowed(s, &rungs[i])) {
+            outcome = try(s, &candidate);
+        }
+    }
+    if (outcome.fits) {
+        begin_kept(s, outcome.made);
+    }
+    return outcome;
+}
+
+/* What else may be best where a candidate fits: with what the device can keep, with all units there, or with as many as
+ * fit beside it. */
+static void begin_others(struct ox_search *s, struct ox_candidate candidate) {
+    begin_kept(s, candidate);
+    if (ox_choice_device_units(s) &&
+        !begin_on_device(s, candidate.placement.tiles, candidate.placement.act_tier)) {
+        try_most(s, &candidate, &candidate.device_units, s->table->unit_count - 1);
+        begin_kept(s, candidate);
     }
 }
 
@@ -278,17 +326,19 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
             break;
         }
         failed = true;
+        if (!outcome.fits) {
+            continue;
+        }
         candidate.device_weights = false; /* without copies for the optimizer there and back */
-        if (outcome.fits && outcome.seconds < NEAR * s->best.seconds && ox_choice_device_weights(s)) {
+        if (outcome.seconds < NEAR * s->best.seconds && ox_choice_device_weights(s)) {
             (void)try(s, &candidate);
         }
         candidate.device_weights = true;
-        if (outcome.fits) {
-            begin_kept(s, candidate);
-        }
-        if (outcome.fits && ox_choice_device_units(s)) {
-            begin_on_device(s, candidate);
-        }
+        begin_others(s, candidate);
+    }
+    if (!outcome.fits && ox_choice_device_units(s)) {
+        (void)begin_on_device(s, tiles, act_tier);
+        outcome = begin_between(s, tiles, act_tier);
     }
     return outcome;
 }
