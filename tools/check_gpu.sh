@@ -66,12 +66,12 @@ trap 'exit 130' INT TERM
 if [ "$emulated" -eq 1 ]; then
     program=$build/emulated/offload dtypes=fp32 limit=60
     hidden=32 width=48 layers=2 heads=1 length=12 batch=1 micro=2
-    short=3 saved=1 steps=8 same_steps=2 fall=0.9 rate=1e-2 small=769MiB large=900MiB
+    short=2 saved=1 steps=6 same_steps=2 peak_steps=2 fall=0.9 rate=1e-2 small=769MiB large=900MiB
     conform=$(ls "$build"/tests/conform/test_ops_flat 2>/dev/null)
 else
     program=$build/offload dtypes='fp32 bf16' limit=150
     hidden=512 width=1408 layers=6 heads=8 length=256 batch=4 micro=2
-    short=6 saved=3 steps=200 same_steps=5 fall=0.8 rate=1e-3 small=1GiB large=3GiB
+    short=6 saved=3 steps=200 same_steps=5 peak_steps=20 fall=0.8 rate=1e-3 small=1GiB large=3GiB
     conform=$(ls "$build"/tests/conform/test_ops_*[a-z] "$build/tests/conform/test_device" 2>/dev/null | grep -v '\.')
 fi
 fp32_tolerance=1e-3 bf16_tolerance=5e-2
@@ -130,7 +130,7 @@ check_build() {
         return 77
     fi
     "${MAKE:-make}" -j"$jobs" all tests cuda=1 || return 1
-    say "$(sed -n 's/^CUDA_VERSION := *//p' "$build/config.mk" | head -n 1) $(ls "$build/liboffload_cuda.so")"
+    say "with $(sed -n 's/^CUDA_NVCC := *//p' "$build/config.mk")"
 }
 
 check_device() {
@@ -153,7 +153,7 @@ run_on_gpu() {
     [ "$emulated" -eq 0 ] || require=
     for path in $1; do
         printf '%s\n%s\n' "$path" "$folder/$(basename "$path").log"
-    done | OX_BIN="$program" ${require:+OX_REQUIRE_GPU=1} xargs -d '\n' -n 2 -P "$jobs" sh -c \
+    done | env OX_BIN="$program" ${require:+OX_REQUIRE_GPU=1} xargs -d '\n' -n 2 -P "$jobs" sh -c \
         'timeout -k 5 "$0" "$1" >"$2" 2>&1 </dev/null; status=$?; [ $status -eq 77 ] || [ $status -eq 0 ] || exit 1' "$limit"
     status=$?
     bad=$(grep -lE 'failed|ended by' "$folder"/*.log | wc -l)
@@ -161,7 +161,7 @@ run_on_gpu() {
     seen=$(grep -lE '^ *on [^ ]' "$folder"/*.log | wc -l)
     say "$count programs, $seen said that they ran on the GPU"
     [ "$status" -eq 0 ] || { tail -n 5 "$folder"/*.log; echo "$bad of $count told of failures"; return 1; }
-    [ "$emulated" -eq 1 ] || [ "$seen" -gt 0 ]
+    [ "$emulated" -eq 1 ] || [ "$seen" -gt 0 ] || { echo 'none of them looked for the GPU'; return 1; }
 }
 
 check_conform() {
@@ -230,7 +230,7 @@ check_memory() {
     [ "$emulated" -eq 1 ] || before=$(used_mib 0)
     planted && allowed=1
     batch=$((batch * 2)) by=exec # in the background, so that it is the process that is looked at
-    train peak --from-scratch --device cuda --dtype fp32 --max-steps "$steps" --save-steps 0 \
+    train peak --from-scratch --device cuda --dtype fp32 --max-steps "$peak_steps" --save-steps 0 \
         --device-mem "$small" &
     running=$!
     trap 'kill "$running" 2>/dev/null; exit 130' INT TERM

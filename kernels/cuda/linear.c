@@ -232,11 +232,15 @@ static cublasStatus_t multiply(const struct ox_cuda_queue *queue, const struct d
 
 /* ---- all algorithms, for measuring -------------------------------------------------------------------- */
 
-enum { OFFERED_MAX = 256 };
+enum { OFFERED_MAX = 64 };
 
-/* The best of the rounds, by events; 0 where the library refuses what it has offered. */
+/* One that takes so many times as long as the best at first sight is not looked at again. */
+static const double hopeless = 1.2;
+
+/* The best of the rounds, by events; 0 where the library refuses what it has offered. `best` is what others took; 0:
+ * none was timed yet. */
 static enum ox_status time_one(const struct ox_cuda_queue *queue, const struct description *description,
-                               const struct known *known, const struct operands *at, double *seconds) {
+                               const struct known *known, const struct operands *at, double best, double *seconds) {
     cudaEvent_t begin = NULL, end = NULL;
     bool refused = false;
     cudaError_t error = cudaEventCreateWithFlags(&begin, cudaEventBlockingSync);
@@ -244,7 +248,7 @@ static enum ox_status time_one(const struct ox_cuda_queue *queue, const struct d
         error = cudaEventCreateWithFlags(&end, cudaEventBlockingSync);
     }
     *seconds = 0.0;
-    for (uint32_t i = 0; i <= queue->search->rounds && error == cudaSuccess && !refused; i++) {
+    for (uint32_t i = 0; i < queue->search->rounds && error == cudaSuccess && !refused; i++) {
         float milliseconds = 0.0f;
         refused = multiply(queue, description, known, at) != CUBLAS_STATUS_SUCCESS; /* warm, and ahead of the host */
         error = cudaEventRecord(begin, queue->stream);
@@ -258,8 +262,11 @@ static enum ox_status time_one(const struct ox_cuda_queue *queue, const struct d
         if (error == cudaSuccess) {
             error = cudaEventElapsedTime(&milliseconds, begin, end);
         }
-        if (i > 0 && (*seconds == 0.0 || (double)milliseconds * 1e-3 < *seconds)) {
+        if (*seconds == 0.0 || (double)milliseconds * 1e-3 < *seconds) {
             *seconds = (double)milliseconds * 1e-3;
+        }
+        if (best > 0.0 && *seconds > hopeless * best) {
+            break;
         }
     }
     if (begin != NULL) {
@@ -283,14 +290,14 @@ static enum ox_status search_all(const struct ox_cuda_queue *queue, const struct
     }
     enum ox_status status = ask(queue->device->blas, &taken->product, description, OFFERED_MAX, results, &found);
     if (status == OX_OK) {
-        status = time_one(queue, description, taken, at, &best);
+        status = time_one(queue, description, taken, at, 0.0, &best);
     }
     search->taken_seconds += best;
     for (int i = 0; i < found && status == OX_OK; i++) {
         const struct known other = {.product = taken->product, .algo = results[i].algo,
                                     .workspace_bytes = results[i].workspaceSize};
         if (results[i].state == CUBLAS_STATUS_SUCCESS) {
-            status = time_one(queue, description, &other, at, &seconds);
+            status = time_one(queue, description, &other, at, best, &seconds);
             best = seconds > 0.0 && seconds < best ? seconds : best;
         }
     }
