@@ -4,10 +4,9 @@
 #include "base/assert.h"
 #include "base/planes.h"
 #include "kernels/cuda/cuda_device.h"
+#include "tests/simt/inside.h"
 
 #include <cstring>
-
-void simt_queue(cudaStream_t stream, std::function<void()> job);
 
 static bool library_present = true;
 
@@ -91,7 +90,9 @@ size_t cublasLtGetVersion(void) {
 }
 
 const char *cublasLtGetStatusString(cublasStatus_t status) {
-    return status == CUBLAS_STATUS_SUCCESS ? "success" : "not supported";
+    return status == CUBLAS_STATUS_SUCCESS            ? "success"
+           : status == CUBLAS_STATUS_EXECUTION_FAILED ? "the GPU program failed to execute"
+                                                      : "not supported";
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t, cudaDataType_t) {
@@ -158,8 +159,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     product p = {*desc, *a_layout, *b_layout, *c_layout, *d_layout, a, b, c, d, 0.0f, 0.0f};
     memcpy(&p.alpha, alpha, sizeof p.alpha);
     memcpy(&p.beta, beta, sizeof p.beta);
-    simt_queue(stream, [p] { run(p); });
-    return CUBLAS_STATUS_SUCCESS;
+    return simt_queue(stream, [p] { run(p); }) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 void simt_set_blas(bool present) {

@@ -6,9 +6,7 @@
 #ifndef OX_TESTS_SIMT_CUDA_RUNTIME_H
 #define OX_TESTS_SIMT_CUDA_RUNTIME_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/simt/simt.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,7 +19,11 @@ typedef enum cudaError {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorHostMemoryAlreadyRegistered = 712,
+    cudaErrorHostMemoryNotRegistered = 713,
     cudaErrorLaunchFailure = 719
 } cudaError_t;
 
@@ -29,11 +31,14 @@ typedef struct simt_stream *cudaStream_t;
 typedef struct simt_event *cudaEvent_t;
 
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+enum cudaDeviceAttr { cudaDevAttrCanUseHostPointerForRegisteredMem = 91 };
 enum {
     cudaStreamNonBlocking = 1,
     cudaEventBlockingSync = 1,
     cudaEventDisableTiming = 2,
     cudaHostRegisterDefault = 0,
+    cudaHostRegisterPortable = 1,
+    cudaHostRegisterMapped = 2,
     cudaDeviceScheduleBlockingSync = 4
 };
 
@@ -54,6 +59,7 @@ cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaSetDeviceFlags(unsigned flags);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 cudaError_t cudaMalloc(void **ptr, size_t bytes);
@@ -72,22 +78,6 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end);
-
-/* ---- of the emulation alone ---------------------------------------------------------------------- */
-
-/* Faults to plant: the n-th call from now on of an operation of a stream fails, as a launch would; 0 = none. */
-void simt_fail_after(uint64_t calls);
-/* Devices that there are to be; 1 without this call. Driver version likewise. */
-void simt_set_machine(int device_count, int driver_version);
-/* What the device can do, 90 for 9.0, and host memory that it lets be pinned; 90 and all without these calls. */
-void simt_set_capability(int capability);
-void simt_set_pinnable(size_t bytes);
-/* Whether there is a cuBLASLt for the devices that are opened from now on; there is without this call. */
-void simt_set_blas(bool present);
-/* The order in which fibers of a block run is drawn from it; 0 = ascending. */
-void simt_set_seed(uint64_t seed);
-/* Bytes of device memory in use. */
-size_t simt_device_bytes(void);
 
 #ifdef __cplusplus
 }

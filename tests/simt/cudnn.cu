@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "base/planes.h"
+#include "tests/simt/inside.h"
 
 #include <cudnn_backend.h>
 #include <cuda_runtime.h>
@@ -20,8 +21,6 @@
 #include <map>
 #include <memory>
 #include <vector>
-
-void simt_queue(cudaStream_t stream, std::function<void()> job);
 
 /* For tests: whether the library is there, and how often a plan of it was queued. */
 extern "C" {
@@ -322,10 +321,10 @@ enum ox_status ox_cudnn_execute(const ox_cudnn_target *, void *plan, void *pack,
     const std::vector<void *> operations = all<void *>(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     const size_t bytes = (size_t)workspace_of(graph);
     __atomic_fetch_add(&simt_cudnn_run_count, 1, __ATOMIC_RELAXED);
-    simt_queue((cudaStream_t)stream, [memory, single, operations, workspace, bytes] {
+    const cudaError_t error = simt_queue((cudaStream_t)stream, [memory, single, operations, workspace, bytes] {
         machine{memory, {}}.run(operations, workspace, bytes);
     });
-    return OX_OK;
+    return error == cudaSuccess ? OX_OK : ox_fail(OX_E_DEVICE, "GPU, cuDNN: %s", cudaGetErrorString(error));
 }
 
 /* ---- descriptors ------------------------------------------------------------------------------------ */

@@ -1,27 +1,24 @@
-/* Streams, events and memory of the emulated CUDA runtime. A stream is a thread with a queue; what is queued runs in
- * order. Device memory is host memory, poisoned when it is given out. */
-#include <cuda_runtime.h>
+/* Streams and events of the emulated CUDA runtime, and the machine it shows. A stream is a thread with a queue; what
+ * is queued runs in order. */
+#include "tests/simt/inside.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/lane.h"
 
 #include <condition_variable>
-#include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <thread>
-
-void simt_run_kernel(const simt_shape &shape, const std::function<void()> &kernel);
 
 struct simt_event {
     std::mutex lock;
     std::condition_variable reached;
     uint64_t recorded = 0, done = 0; /* how often */
     uint64_t done_ns = 0;
+    int device = 0;
 };
 
 struct simt_stream {
@@ -30,30 +27,56 @@ struct simt_stream {
     std::deque<std::function<void()>> queue;
     bool busy = false, closing = false;
     std::thread thread;
+    int device = 0;
 };
 
-enum { DEVICE_MEMORY_BYTES = 1 << 30, RUNTIME_VERSION = 13000 };
+simt_counters simt_counted;
 
-static std::mutex machine_lock;
-static std::map<void *, size_t> allocations, registered;
-static size_t device_bytes;
-static size_t registered_bytes, pinnable_bytes = SIZE_MAX;
-static int capability = 90, device_count = 1, driver_version = RUNTIME_VERSION;
-static uint64_t calls_to_failure;
+enum { RUNTIME_VERSION = 13000 };
+
+static std::atomic<int> device_count{1}, driver_version{RUNTIME_VERSION}, capability{90};
+static std::atomic<bool> same_host_pointer{true};
+static std::atomic<uint64_t> calls_to_failure{0}, pieces_to_break{0}, delay_seed{0}, delay_ns_max{0};
+static std::atomic<bool> broken{false};
 static thread_local cudaError_t last_error;
+static thread_local int current_device;
+static thread_local bool only_waits = true;
 
-static cudaError_t note(cudaError_t error) {
+/* ---- what a call does first ------------------------------------------------------------------------ */
+
+cudaError_t simt_note(cudaError_t error) {
     if (error != cudaSuccess) {
         last_error = error;
     }
     return error;
 }
 
-/* Counts a call that a test may want to fail. */
-static bool fails() {
-    const std::lock_guard<std::mutex> guard(machine_lock);
-    return calls_to_failure > 0 && --calls_to_failure == 0;
+cudaError_t simt_health() {
+    return broken.load(std::memory_order_relaxed) ? cudaErrorIllegalAddress : cudaSuccess;
 }
+
+void simt_called(bool stall) {
+    only_waits = false;
+    simt_counted.stalls.fetch_add(stall, std::memory_order_relaxed);
+}
+
+/* True for the one that brings a counter to 0. */
+static bool counts_down(std::atomic<uint64_t> &counter) {
+    uint64_t left = counter.load(std::memory_order_relaxed);
+    while (left > 0 && !counter.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) {
+    }
+    return left == 1;
+}
+
+/* Of a call that puts something on a stream. */
+static cudaError_t may_queue() {
+    simt_called(false);
+    simt_counted.queued.fetch_add(1, std::memory_order_relaxed);
+    const bool fails = counts_down(calls_to_failure);
+    return simt_note(simt_health() != cudaSuccess ? simt_health() : fails ? cudaErrorLaunchFailure : cudaSuccess);
+}
+
+/* ---- streams --------------------------------------------------------------------------------------- */
 
 static void serve(simt_stream *stream) {
     std::unique_lock<std::mutex> guard(stream->lock);
@@ -80,28 +103,52 @@ static void queue(simt_stream *stream, std::function<void()> job) {
     stream->work.notify_one();
 }
 
+static void run_piece(const std::function<void()> &job) {
+    const uint64_t turn = simt_counted.run.fetch_add(1, std::memory_order_relaxed);
+    ox_chaos_delay(delay_seed.load(std::memory_order_relaxed), "simt", turn,
+                   delay_ns_max.load(std::memory_order_relaxed));
+    if (counts_down(pieces_to_break)) {
+        broken.store(true, std::memory_order_relaxed);
+    }
+    if (simt_health() == cudaSuccess) {
+        simt_touch_begin();
+        job();
+        simt_touch_end();
+    }
+}
+
+cudaError_t simt_queue(cudaStream_t stream, std::function<void()> job) {
+    const cudaError_t error = may_queue();
+    if (error != cudaSuccess) {
+        return error;
+    }
+    if (stream->device != current_device) {
+        return simt_note(cudaErrorInvalidResourceHandle);
+    }
+    queue(stream, [job] { run_piece(job); });
+    return cudaSuccess;
+}
+
+void simt_launch(cudaStream_t stream, const simt_shape &shape, std::function<void()> kernel) {
+    (void)simt_queue(stream, [shape, kernel] { simt_run_kernel(shape, kernel); }); /* cudaGetLastError tells */
+}
+
 static void await(simt_event *event, uint64_t turn) {
     std::unique_lock<std::mutex> guard(event->lock);
     event->reached.wait(guard, [event, turn] { return event->done >= turn; });
 }
 
-void simt_queue(cudaStream_t stream, std::function<void()> job) {
-    queue(stream, std::move(job));
-}
-
-void simt_launch(cudaStream_t stream, const simt_shape &shape, std::function<void()> kernel) {
-    if (fails()) {
-        note(cudaErrorLaunchFailure);
-        return;
-    }
-    queue(stream, [shape, kernel] { simt_run_kernel(shape, kernel); });
-}
-
 extern "C" {
 
+/* ---- what tests set and ask ------------------------------------------------------------------------ */
+
 void simt_fail_after(uint64_t calls) {
-    const std::lock_guard<std::mutex> guard(machine_lock);
-    calls_to_failure = calls;
+    calls_to_failure.store(calls);
+}
+
+void simt_break_after(uint64_t pieces) {
+    pieces_to_break.store(pieces);
+    broken.store(false);
 }
 
 void simt_set_machine(int devices, int version) {
@@ -113,15 +160,21 @@ void simt_set_capability(int value) {
     capability = value;
 }
 
-void simt_set_pinnable(size_t bytes) {
-    const std::lock_guard<std::mutex> guard(machine_lock);
-    pinnable_bytes = bytes;
+void simt_set_host_pointer(bool same) {
+    same_host_pointer = same;
 }
 
-size_t simt_device_bytes(void) {
-    const std::lock_guard<std::mutex> guard(machine_lock);
-    return device_bytes;
+void simt_set_delay(uint64_t seed, uint64_t ns_max) {
+    delay_seed.store(seed);
+    delay_ns_max.store(ns_max);
 }
+
+void simt_count(struct simt_counts *out) {
+    *out = simt_counts{simt_counted.queued, simt_counted.run,      simt_counted.event_waits,
+                       simt_counted.stalls, simt_counted.pageable, simt_counted.made};
+}
+
+/* ---- the machine ----------------------------------------------------------------------------------- */
 
 const char *cudaGetErrorString(cudaError_t error) {
     switch (error) {
@@ -130,6 +183,11 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+    case cudaErrorNotReady: return "device not ready";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered: return "pointer does not correspond to a registered memory region";
     case cudaErrorLaunchFailure: return "unspecified launch failure";
     default: return "invalid argument";
     }
@@ -138,11 +196,11 @@ const char *cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError(void) {
     const cudaError_t error = last_error;
     last_error = cudaSuccess;
-    return error;
+    return simt_health() != cudaSuccess ? simt_health() : error;
 }
 
 cudaError_t cudaPeekAtLastError(void) {
-    return last_error;
+    return simt_health() != cudaSuccess ? simt_health() : last_error;
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
@@ -156,13 +214,17 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = driver_version < RUNTIME_VERSION ? 0 : device_count;
-    return *count > 0 ? cudaSuccess
-                      : note(driver_version < RUNTIME_VERSION ? cudaErrorInsufficientDriver : cudaErrorNoDevice);
+    *count = driver_version < RUNTIME_VERSION ? 0 : device_count.load();
+    return *count > 0 ? simt_note(simt_health())
+                      : simt_note(driver_version < RUNTIME_VERSION ? cudaErrorInsufficientDriver : cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int device) {
-    return device >= 0 && device < device_count ? cudaSuccess : note(cudaErrorInvalidDevice);
+    if (device < 0 || device >= device_count) {
+        return simt_note(cudaErrorInvalidDevice);
+    }
+    current_device = device;
+    return simt_note(simt_health());
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned flags) {
@@ -170,13 +232,21 @@ cudaError_t cudaSetDeviceFlags(unsigned flags) {
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    if (device < 0 || device >= device_count || attribute != cudaDevAttrCanUseHostPointerForRegisteredMem) {
+        return simt_note(cudaErrorInvalidValue);
+    }
+    *value = same_host_pointer;
+    return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
     if (device < 0 || device >= device_count) {
-        return note(cudaErrorInvalidDevice);
+        return simt_note(cudaErrorInvalidDevice);
     }
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "emulated");
-    prop->totalGlobalMem = DEVICE_MEMORY_BYTES;
+    prop->totalGlobalMem = SIMT_MEMORY_BYTES;
     prop->major = capability / 10;
     prop->minor = capability % 10;
     prop->multiProcessorCount = 4;
@@ -184,88 +254,45 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
     return cudaSuccess;
 }
 
-cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-    *total_bytes = DEVICE_MEMORY_BYTES;
-    *free_bytes = DEVICE_MEMORY_BYTES - simt_device_bytes();
-    return cudaSuccess;
-}
+/* ---- work of streams ------------------------------------------------------------------------------- */
 
-cudaError_t cudaMalloc(void **ptr, size_t bytes) {
-    const std::lock_guard<std::mutex> guard(machine_lock);
-    *ptr = nullptr;
-    if (bytes > DEVICE_MEMORY_BYTES - device_bytes || posix_memalign(ptr, 4096, bytes == 0 ? 1 : bytes) != 0) {
-        return note(cudaErrorMemoryAllocation);
-    }
-    memset(*ptr, 0xff, bytes);
-    allocations[*ptr] = bytes;
-    device_bytes += bytes;
-    return cudaSuccess;
-}
-
-cudaError_t cudaFree(void *ptr) {
-    const std::lock_guard<std::mutex> guard(machine_lock);
-    if (ptr == nullptr) {
-        return cudaSuccess;
-    }
-    const auto found = allocations.find(ptr);
-    OX_ASSERT(found != allocations.end());
-    device_bytes -= found->second;
-    allocations.erase(found);
-    free(ptr);
-    return cudaSuccess;
-}
-
-cudaError_t cudaHostRegister(void *ptr, size_t bytes, unsigned flags) {
-    (void)flags;
-    const std::lock_guard<std::mutex> guard(machine_lock);
-    if (registered.count(ptr) != 0) {
-        return note(cudaErrorInvalidValue);
-    }
-    if (registered_bytes + bytes > pinnable_bytes) {
-        return note(cudaErrorMemoryAllocation);
-    }
-    registered[ptr] = bytes;
-    registered_bytes += bytes;
-    return cudaSuccess;
-}
-
-cudaError_t cudaHostUnregister(void *ptr) {
-    const std::lock_guard<std::mutex> guard(machine_lock);
-    const auto found = registered.find(ptr);
-    if (found == registered.end()) {
-        return note(cudaErrorInvalidValue);
-    }
-    registered_bytes -= found->second;
-    registered.erase(found);
-    return cudaSuccess;
-}
-
+/* A copy may go on a stream of another device than the current one. */
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
     OX_ASSERT(kind == cudaMemcpyDefault);
-    if (fails()) {
-        return note(cudaErrorLaunchFailure);
+    const cudaError_t error = may_queue();
+    if (error == cudaSuccess) {
+        simt_check_range(target, bytes);
+        simt_check_range(source, bytes);
+        queue(stream, [=] { run_piece([=] { memcpy(target, source, bytes); }); });
     }
-    queue(stream, [=] { memcpy(target, source, bytes); });
-    return cudaSuccess;
+    return error;
 }
 
 cudaError_t cudaMemsetAsync(void *target, int value, size_t bytes, cudaStream_t stream) {
-    if (fails()) {
-        return note(cudaErrorLaunchFailure);
+    const cudaError_t error = may_queue();
+    if (error == cudaSuccess) {
+        queue(stream, [=] { run_piece([=] { memset(target, value, bytes); }); });
     }
-    queue(stream, [=] { memset(target, value, bytes); });
-    return cudaSuccess;
+    return error;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     OX_ASSERT(flags == cudaStreamNonBlocking); /* others wait for the default stream */
+    simt_called(false);
+    *stream = nullptr;
+    if (simt_health() != cudaSuccess) {
+        return simt_note(simt_health());
+    }
+    simt_counted.made.fetch_add(1, std::memory_order_relaxed);
     *stream = new simt_stream;
+    (*stream)->device = current_device;
     (*stream)->thread = std::thread(serve, *stream);
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    simt_called(true);
     {
         const std::lock_guard<std::mutex> guard(stream->lock);
         stream->closing = true;
@@ -273,29 +300,41 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     }
     stream->thread.join();
     delete stream;
-    return cudaSuccess;
+    return simt_note(simt_health());
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    simt_called(true);
     std::unique_lock<std::mutex> guard(stream->lock);
     stream->idle.wait(guard, [stream] { return stream->queue.empty() && !stream->busy; });
-    return cudaSuccess;
+    return simt_note(simt_health());
 }
+
+/* ---- events ---------------------------------------------------------------------------------------- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     (void)flags;
+    simt_called(false);
+    *event = nullptr;
+    if (simt_health() != cudaSuccess) {
+        return simt_note(simt_health());
+    }
+    simt_counted.made.fetch_add(1, std::memory_order_relaxed);
     *event = new simt_event;
+    (*event)->device = current_device;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    simt_called(false);
     delete event;
-    return cudaSuccess;
+    return simt_note(simt_health());
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    if (fails()) {
-        return note(cudaErrorLaunchFailure);
+    const cudaError_t error = may_queue();
+    if (error != cudaSuccess || event->device != stream->device) {
+        return error != cudaSuccess ? error : simt_note(cudaErrorInvalidResourceHandle);
     }
     uint64_t turn;
     {
@@ -314,8 +353,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 /* As of now: what is recorded later does not count. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
     (void)flags;
-    if (fails()) {
-        return note(cudaErrorLaunchFailure);
+    const cudaError_t error = may_queue();
+    if (error != cudaSuccess) {
+        return error;
     }
     uint64_t turn;
     {
@@ -327,22 +367,32 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    (only_waits ? simt_counted.event_waits : simt_counted.stalls).fetch_add(1, std::memory_order_relaxed);
     uint64_t turn;
     {
         const std::lock_guard<std::mutex> guard(event->lock);
         turn = event->recorded;
     }
     await(event, turn);
-    return fails() ? note(cudaErrorLaunchFailure) : cudaSuccess;
+    return simt_note(simt_health());
+}
+
+static cudaError_t time_of(cudaEvent_t event, uint64_t *out_ns) {
+    const std::lock_guard<std::mutex> guard(event->lock);
+    *out_ns = event->done_ns;
+    return event->recorded == 0             ? cudaErrorInvalidResourceHandle
+           : event->done < event->recorded ? cudaErrorNotReady
+                                           : simt_health();
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-    std::unique_lock<std::mutex> begin_guard(begin->lock);
-    const uint64_t from = begin->done_ns;
-    begin_guard.unlock();
-    const std::lock_guard<std::mutex> end_guard(end->lock);
-    *milliseconds = (float)((double)(end->done_ns - from) * 1e-6);
-    return cudaSuccess;
+    uint64_t from_ns = 0, to_ns = 0;
+    cudaError_t error = time_of(begin, &from_ns);
+    if (error == cudaSuccess) {
+        error = time_of(end, &to_ns);
+    }
+    *milliseconds = (float)((double)(int64_t)(to_ns - from_ns) * 1e-6);
+    return error;
 }
 
 } // extern "C"
