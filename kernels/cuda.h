@@ -27,7 +27,7 @@ void ox_ops_init_cuda(struct ox_device *device, struct ox_ops *ops);
 
 /* What the plugin is and what it meets here; no device is opened for it. */
 struct ox_cuda_about {
-    const char *path;         /* where the loader found it; valid until another is opened */
+    const char *path;         /* where the loader found it */
     char built_for[128];      /* "sm_80 sm_90 compute_90": machine code by GPU, and PTX for GPUs that come after */
     uint32_t driver_version;  /* 13020 stands for 13.2; 0: there is no driver */
     uint32_t runtime_version; /* likewise */
@@ -81,12 +81,13 @@ enum { OX_CUDA_HOST_BYTES = 1 << 30 };
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raised with every change of what crosses the border, device.h and ops.h included. */
-enum { OX_CUDA_PLUGIN_VERSION = 4 };
+enum { OX_CUDA_PLUGIN_VERSION = 5 };
 
 /* The plugin's one symbol of its own, "ox_cuda_plugin". It takes everything of base/ from the program. */
 struct ox_cuda_plugin {
     uint32_t version;                 /* OX_CUDA_PLUGIN_VERSION, as it was built */
     uint32_t ops_bytes, device_bytes; /* sizeof struct ox_ops, struct ox_device_ops */
+    const struct ox_device_ops *device_ops; /* of every device that it opens */
     enum ox_status (*device_open)(const struct ox_cuda_config *, struct ox_device **);
     void (*ops_init)(struct ox_ops *);
     enum ox_status (*facts)(struct ox_device *, struct ox_cuda_facts *);

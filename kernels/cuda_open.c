@@ -12,10 +12,15 @@
 
 static const char plugin_name[] = "liboffload_cuda.so";
 
-/* Opened once and never closed: the driver's threads live in it. */
+/* Opened once and never closed: the driver's threads live in it. A program has one; tests have another beside it. */
+enum { PLUGINS_MAX = 4 };
+struct loaded {
+    const struct ox_cuda_plugin *plugin;
+    char path[PATH_MAX];
+};
 static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
-static const struct ox_cuda_plugin *plugin;
-static char plugin_path[PATH_MAX];
+static struct loaded plugins[PLUGINS_MAX];
+static int plugin_count;
 
 /* Where it is built, beside the program; else where it is installed. False when it is in neither place. */
 static bool near_program(char out[PATH_MAX]) {
@@ -37,10 +42,18 @@ static bool near_program(char out[PATH_MAX]) {
     return false;
 }
 
-static enum ox_status load(const char *path) {
-    char near[PATH_MAX];
-    const char *const from = path != NULL ? path : near_program(near) ? near : plugin_name;
-    void *const library = dlopen(from, RTLD_NOW | RTLD_LOCAL);
+/* The caller holds the lock. */
+static enum ox_status load(const char *path, const struct loaded **out) {
+    for (int i = 0; i < plugin_count; i++) {
+        if (strcmp(plugins[i].path, path) == 0) {
+            *out = &plugins[i];
+            return OX_OK;
+        }
+    }
+    if (plugin_count == PLUGINS_MAX || strlen(path) >= PATH_MAX) {
+        return ox_fail(OX_E_DEVICE, "GPU: %s is one plugin too many, or its path is too long", path);
+    }
+    void *const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         return ox_fail(OX_E_DEVICE, "GPU: the plugin does not open: %s; build it with `make cuda=1` on a machine with "
                        "the CUDA toolkit, or use --device cpu", dlerror());
@@ -48,57 +61,71 @@ static enum ox_status load(const char *path) {
     const struct ox_cuda_plugin *const found = dlsym(library, "ox_cuda_plugin");
     if (found == NULL) {
         dlclose(library);
-        return ox_fail(OX_E_DEVICE, "GPU: %s is no plugin of offload", from);
+        return ox_fail(OX_E_DEVICE, "GPU: %s is no plugin of offload; build %s with `make cuda=1`, or use --device cpu",
+                       path, plugin_name);
     }
     if (found->version != OX_CUDA_PLUGIN_VERSION || found->ops_bytes != sizeof(struct ox_ops) ||
         found->device_bytes != sizeof(struct ox_device_ops)) {
         dlclose(library);
         return ox_fail(OX_E_DEVICE, "GPU: %s was built with another version of offload; build both again with `make`",
-                       from);
+                       path);
     }
-    plugin = found;
-    snprintf(plugin_path, sizeof plugin_path, "%s", from);
+    snprintf(plugins[plugin_count].path, PATH_MAX, "%s", path);
+    plugins[plugin_count].plugin = found;
+    *out = &plugins[plugin_count++];
     return OX_OK;
 }
 
-static enum ox_status load_once(const char *path) {
+static const struct ox_cuda_plugin *plugin_of(const struct ox_device *device) {
+    const struct ox_cuda_plugin *found = NULL;
     pthread_mutex_lock(&plugin_lock);
-    const bool loaded = plugin != NULL && (path == NULL || strcmp(path, plugin_path) == 0);
-    const enum ox_status status = loaded ? OX_OK : load(path);
+    for (int i = 0; i < plugin_count; i++) {
+        found = plugins[i].plugin->device_ops == device->ops ? plugins[i].plugin : found;
+    }
+    pthread_mutex_unlock(&plugin_lock);
+    OX_ASSERT(found != NULL); /* else it is no device of ox_cuda_device_open */
+    return found;
+}
+
+static enum ox_status load_once(const char *path, const struct loaded **out) {
+    char near[PATH_MAX];
+    const char *const from = path != NULL ? path : near_program(near) ? near : plugin_name;
+    pthread_mutex_lock(&plugin_lock);
+    const enum ox_status status = load(from, out);
     pthread_mutex_unlock(&plugin_lock);
     return status;
 }
 
 enum ox_status ox_cuda_plugin_about(const char *path, struct ox_cuda_about *out) {
+    const struct loaded *loaded = NULL;
     memset(out, 0, sizeof *out);
-    const enum ox_status status = load_once(path);
+    const enum ox_status status = load_once(path, &loaded);
     if (status == OX_OK) {
-        plugin->about(out);
-        out->path = plugin_path;
+        loaded->plugin->about(out);
+        out->path = loaded->path;
     }
     return status;
 }
 
 enum ox_status ox_cuda_device_open(const struct ox_cuda_config *config, struct ox_device **out) {
+    const struct loaded *loaded = NULL;
     *out = NULL;
-    const enum ox_status status = load_once(config->plugin_path);
-    return status == OX_OK ? plugin->device_open(config, out) : status;
+    const enum ox_status status = load_once(config->plugin_path, &loaded);
+    return status == OX_OK ? loaded->plugin->device_open(config, out) : status;
 }
 
 void ox_ops_init_cuda(struct ox_device *device, struct ox_ops *ops) {
-    OX_ASSERT(plugin != NULL && strcmp(device->ops->name, "cuda") == 0);
-    plugin->ops_init(ops);
+    plugin_of(device)->ops_init(ops);
 }
 
 enum ox_status ox_cuda_linear_search(struct ox_device *device, const struct ox_op_linear_forward *forward,
                                      const struct ox_op_linear_backward *backward, struct ox_cuda_search *search) {
-    OX_ASSERT(plugin != NULL && strcmp(device->ops->name, "cuda") == 0 && (forward == NULL) != (backward == NULL));
+    OX_ASSERT((forward == NULL) != (backward == NULL));
     search->offered = 0;
     search->taken_seconds = search->best_seconds = 0.0;
-    return plugin->linear_search(device, forward, backward, search);
+    return plugin_of(device)->linear_search(device, forward, backward, search);
 }
 
 enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_cuda_facts *out) {
-    OX_ASSERT(plugin != NULL && strcmp(device->ops->name, "cuda") == 0);
-    return plugin->facts(device, out);
+    return plugin_of(device)->facts(device, out);
 }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cudnn.h"
 
 #include <cuda_runtime.h>
+#include <pthread.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,6 +22,8 @@ struct ox_cuda_device {
     void *workspace; /* OX_CUDA_WORKSPACE_BYTES, of the compute lane's products */
     struct ox_cudnn *cudnn; /* NULL: attention is by our own kernels */
     struct ox_cudnn_words attention; /* the library and its version, or why it is not used */
+    pthread_mutex_t lock;
+    struct ox_cuda_moved *moved; /* under lock; device.c */
 };
 
 /* What an operation is queued with. */

@@ -11,12 +11,13 @@ enum ox_status ox_cuda_check(cudaError_t error, const char *what) {
     if (error == cudaSuccess) {
         return OX_OK;
     }
-    const enum ox_status status = error == cudaErrorMemoryAllocation ? OX_E_NOMEM : OX_E_DEVICE;
-    return ox_fail(status, "GPU, %s: %s", what, cudaGetErrorString(error));
-}
-
-static double gib(uint64_t bytes) {
-    return (double)bytes / (double)OX_GIB;
+    (void)cudaGetLastError(); /* not left for the next call to find */
+    if (error == cudaErrorMemoryAllocation) {
+        return ox_fail(OX_E_NOMEM, "GPU, %s: %s; give --device-mem less, or end what else uses the GPU", what,
+                       cudaGetErrorString(error));
+    }
+    return ox_fail(OX_E_DEVICE, "GPU, %s: %s; the kernel log may say more (dmesg, lines with Xid)", what,
+                   cudaGetErrorString(error));
 }
 
 static struct ox_cuda_device *cuda_of(struct ox_device *device) {
@@ -28,47 +29,98 @@ static enum ox_status use(struct ox_cuda_device *cuda) {
     return ox_cuda_check(cudaSetDevice(cuda->idx), "choosing the device");
 }
 
+/* A block whose address was moved up to a page: the runtime gives small ones where there is room. */
+struct ox_cuda_moved {
+    struct ox_cuda_moved *next;
+    void *ptr, *block;
+};
+
+static enum ox_status no_memory(const struct ox_cuda_device *cuda, uint64_t bytes) {
+    char wanted[OX_SIZE_TEXT_BYTES], unused[OX_SIZE_TEXT_BYTES], total[OX_SIZE_TEXT_BYTES];
+    size_t free_bytes = 0, total_bytes = 0;
+    (void)cudaGetLastError();
+    const enum ox_status status = ox_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
+    return status != OX_OK ? status
+                           : ox_fail(OX_E_NOMEM, "GPU %d: %s of device memory were asked for, %s of %s are free; give "
+                                     "--device-mem less, or end what else uses the GPU", cuda->idx,
+                                     ox_size_text(bytes, wanted), ox_size_text(free_bytes, unused),
+                                     ox_size_text(total_bytes, total));
+}
+
+static enum ox_status open_block(struct ox_cuda_device *cuda, uint64_t bytes, void **out) {
+    const cudaError_t error = bytes > cuda->prop.totalGlobalMem ? cudaErrorMemoryAllocation : cudaMalloc(out, bytes);
+    return error == cudaErrorMemoryAllocation ? no_memory(cuda, bytes) : ox_cuda_check(error, "opening device memory");
+}
+
 static enum ox_status mem_open(struct ox_device *device, uint64_t bytes, void **out) {
     struct ox_cuda_device *const cuda = cuda_of(device);
     *out = NULL;
     enum ox_status status = use(cuda);
-    if (status != OX_OK) {
+    if (status == OX_OK) {
+        status = open_block(cuda, bytes, out);
+    }
+    if (status != OX_OK || (uintptr_t)*out % OX_IO_ALIGN_BYTES == 0) {
         return status;
     }
-    if (bytes > cuda->prop.totalGlobalMem || cudaMalloc(out, bytes) != cudaSuccess) {
-        (void)cudaGetLastError(); /* not left for the next call to find */
-        size_t free_bytes = 0, total_bytes = 0;
-        status = ox_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
-        return status != OX_OK ? status
-                               : ox_fail(OX_E_NOMEM, "GPU %d: %.2f GiB asked for, %.2f of %.2f GiB are free; give "
-                                         "--device-mem less, or end what else uses the GPU", cuda->idx,
-                                         gib(bytes), gib(free_bytes), gib(total_bytes));
+    cudaFree(*out);
+    *out = NULL;
+    struct ox_cuda_moved *const moved = calloc(1, sizeof *moved);
+    if (moved == NULL) {
+        return ox_fail(OX_E_NOMEM, "GPU %d: no memory for the address of a block", cuda->idx);
     }
-    if ((uintptr_t)*out % OX_IO_ALIGN_BYTES != 0) {
-        cudaFree(*out);
-        *out = NULL;
-        return ox_fail(OX_E_DEVICE, "GPU %d: the driver gave memory that is not aligned to %d bytes; please report "
-                       "this", cuda->idx, (int)OX_IO_ALIGN_BYTES);
+    status = open_block(cuda, bytes + OX_IO_ALIGN_BYTES, &moved->block);
+    if (status != OX_OK) {
+        free(moved);
+        return status;
     }
+    *out = moved->ptr = (void *)(uintptr_t)ox_align_up((uintptr_t)moved->block, OX_IO_ALIGN_BYTES);
+    pthread_mutex_lock(&cuda->lock);
+    moved->next = cuda->moved;
+    cuda->moved = moved;
+    pthread_mutex_unlock(&cuda->lock);
     return OX_OK;
 }
 
 static void mem_close(struct ox_device *device, void *ptr, uint64_t bytes) {
-    (void)device;
+    struct ox_cuda_device *const cuda = cuda_of(device);
     (void)bytes;
-    cudaFree(ptr);
+    pthread_mutex_lock(&cuda->lock);
+    struct ox_cuda_moved **at = &cuda->moved;
+    while (*at != NULL && (*at)->ptr != ptr) {
+        at = &(*at)->next;
+    }
+    struct ox_cuda_moved *const moved = *at;
+    if (moved != NULL) {
+        *at = moved->next;
+    }
+    pthread_mutex_unlock(&cuda->lock);
+    cudaFree(moved != NULL ? moved->block : ptr);
+    free(moved);
 }
 
+/* Registered memory has one address on both sides, so that kernels may be given it, too: the conformance tests do. */
 static enum ox_status host_pin(struct ox_device *device, void *ptr, uint64_t bytes) {
-    const enum ox_status status = use(cuda_of(device));
+    struct ox_cuda_device *const cuda = cuda_of(device);
+    char size[OX_SIZE_TEXT_BYTES];
+    int same_address = 0;
+    enum ox_status status = use(cuda);
+    if (status == OX_OK) {
+        status = ox_cuda_check(cudaDeviceGetAttribute(&same_address, cudaDevAttrCanUseHostPointerForRegisteredMem,
+                                                      cuda->idx), "asking for unified addresses");
+    }
+    if (status == OX_OK && same_address == 0) {
+        return ox_fail(OX_E_DEVICE, "GPU %d: %s does not see host memory at the host's addresses, as it does under "
+                       "Linux on the machine itself; use --device cpu", cuda->idx, cuda->prop.name);
+    }
     if (status != OX_OK) {
         return status;
     }
-    const cudaError_t error = cudaHostRegister(ptr, bytes, cudaHostRegisterDefault);
+    const cudaError_t error = cudaHostRegister(ptr, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
-        return ox_fail(OX_E_NOMEM, "GPU: pinning %.2f GiB of host memory: %s; raise the limit of locked memory "
-                       "(ulimit -l unlimited) or give --host-mem less", gib(bytes), cudaGetErrorString(error));
+        return ox_fail(error == cudaErrorMemoryAllocation ? OX_E_NOMEM : OX_E_DEVICE,
+                       "GPU %d: pinning %s of host memory: %s; raise the limit of locked memory (ulimit -l unlimited) "
+                       "or give --host-mem less", cuda->idx, ox_size_text(bytes, size), cudaGetErrorString(error));
     }
     return OX_OK;
 }
@@ -102,7 +154,10 @@ static void device_close(struct ox_device *device) {
     struct ox_cuda_device *const cuda = cuda_of(device);
     ox_cudnn_close(&cuda->cudnn);
     ox_cuda_blas_close(&cuda->blas);
-    cudaFree(cuda->workspace);
+    if (cuda->workspace != NULL) {
+        mem_close(device, cuda->workspace, OX_CUDA_WORKSPACE_BYTES);
+    }
+    pthread_mutex_destroy(&cuda->lock);
     free(cuda);
 }
 
@@ -187,6 +242,7 @@ static enum ox_status device_open(const struct ox_cuda_config *config, struct ox
     }
     cuda->base.ops = &cuda_device_ops;
     cuda->idx = (int)config->device_idx;
+    pthread_mutex_init(&cuda->lock, NULL);
     status = open_device(cuda, config);
     if (status != OX_OK) {
         device_close(&cuda->base);
@@ -255,6 +311,7 @@ const struct ox_cuda_plugin ox_cuda_plugin = {
     .version = OX_CUDA_PLUGIN_VERSION,
     .ops_bytes = sizeof(struct ox_ops),
     .device_bytes = sizeof(struct ox_device_ops),
+    .device_ops = &cuda_device_ops,
     .device_open = device_open,
     .ops_init = ox_ops_fill_cuda,
     .facts = facts,
