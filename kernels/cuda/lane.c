@@ -5,7 +5,9 @@
  * makes the stream wait. The watcher waits for the events that marks are, tells when they happened, and so is the
  * lane that marks are joined on. Both are host lanes, whose order and whose rules of failure are the lane's own.
  *
- * Mark number t is job 2t of the watcher: before it comes the wait for the feeder to have recorded its event. */
+ * Mark number t is job t + 1 of the watcher, whose first job chooses the device. It waits for the feeder to have
+ * recorded the event, then for the event; where the feeder gave up, for the stream to be empty, because a failed mark,
+ * too, gives the buffers of its work back. */
 #include "kernels/cuda/cuda_device.h"
 
 #include "base/assert.h"
@@ -22,9 +24,8 @@ enum {
 
 struct slot {
     cudaEvent_t begin, end;
-    struct ox_mark fed;  /* the feeder's: `end` is recorded */
-    struct ox_mark done; /* the watcher's: `end` has happened */
-    uint64_t marked_ns;  /* when the mark was issued */
+    struct ox_mark fed; /* the feeder's: `end` is recorded */
+    uint64_t marked_ns; /* when the mark was issued */
 };
 
 struct cuda_lane {
@@ -57,6 +58,32 @@ static struct slot *slot_of(struct cuda_lane *lane, uint64_t turn) {
     return &lane->slots[turn % MARK_COUNT];
 }
 
+/* What mark `turn` is joined by. */
+static struct ox_mark watched(const struct cuda_lane *lane, uint64_t turn) {
+    return (struct ox_mark){.lane = lane->watcher, .seq = turn + 1};
+}
+
+/* The mark that had the slot of mark `turn` before; done when there was none. */
+static struct ox_mark mark_before(const struct cuda_lane *lane, uint64_t turn) {
+    return turn > MARK_COUNT ? watched(lane, turn - MARK_COUNT) : (struct ox_mark){0};
+}
+
+/* Names the lane in the text of a failure of its own. */
+static enum ox_status own(const struct cuda_lane *lane, enum ox_status status) {
+    return status == OX_OK ? OX_OK : ox_fail_in(status, "lane %s", lane->base.label);
+}
+
+static enum ox_status check(const struct cuda_lane *lane, cudaError_t error, const char *what) {
+    return own(lane, ox_cuda_check(error, what));
+}
+
+/* The first job of each of the lane's threads: the runtime has a current device per thread. */
+static enum ox_status use_device(void *owner, const void *args) {
+    const struct cuda_lane *const lane = owner;
+    (void)args;
+    return check(lane, cudaSetDevice(lane->device->idx), "choosing the device");
+}
+
 /* ---- the feeder ----------------------------------------------------------------------------------- */
 
 struct op_job {
@@ -68,26 +95,22 @@ _Static_assert(sizeof(struct op_job) == OX_JOB_ARGS_BYTES, "a job's arguments ar
 /* The span that ends with the next mark begins. Its slot may still be the watcher's when marks are many. */
 static enum ox_status begin_span(struct cuda_lane *lane) {
     const uint64_t turn = lane->fed_count + 1;
-    pthread_mutex_lock(&lane->lock);
-    struct slot *const slot = slot_of(lane, turn);
-    const struct ox_mark before = turn > MARK_COUNT && lane->mark_count < turn ? slot->done : (struct ox_mark){0};
-    pthread_mutex_unlock(&lane->lock);
-    enum ox_status status = ox_mark_join(before);
+    const enum ox_status status = ox_mark_join(mark_before(lane, turn));
     lane->begun = true;
-    if (status == OX_OK) { /* a thread launches on the device that it has named last, which must be the stream's */
-        status = ox_cuda_check(cudaSetDevice(lane->device->idx), lane->base.label);
-    }
-    return status == OX_OK ? ox_cuda_check(cudaEventRecord(slot->begin, lane->stream), lane->base.label) : status;
+    return status == OX_OK ? check(lane, cudaEventRecord(slot_of(lane, turn)->begin, lane->stream), "an event")
+                           : status;
 }
 
 static enum ox_status run_op(void *owner, const void *args) {
     struct cuda_lane *const lane = owner;
     const struct op_job *const job = args;
     enum ox_status status = lane->begun ? OX_OK : begin_span(lane);
-    if (status == OX_OK) {
-        status = job->run(&(struct ox_cuda_queue){.stream = lane->stream, .device = lane->device}, job->args);
+    if (status != OX_OK) {
+        return status;
     }
-    return status == OX_OK ? ox_cuda_check(cudaGetLastError(), lane->base.label) : status;
+    status = own(lane, job->run(&(struct ox_cuda_queue){.stream = lane->stream, .device = lane->device}, job->args));
+    const cudaError_t error = cudaGetLastError(); /* also after a failure, so that none is left for later */
+    return status == OX_OK ? check(lane, error, "an operation") : status;
 }
 
 static enum ox_status record_job(void *owner, const void *args) {
@@ -96,7 +119,7 @@ static enum ox_status record_job(void *owner, const void *args) {
     enum ox_status status = lane->begun ? OX_OK : begin_span(lane);
     if (status == OX_OK) {
         const struct slot *const slot = slot_of(lane, lane->fed_count + 1);
-        status = ox_cuda_check(cudaEventRecord(slot->end, lane->stream), lane->base.label);
+        status = check(lane, cudaEventRecord(slot->end, lane->stream), "an event");
     }
     lane->fed_count++;
     lane->begun = false;
@@ -119,7 +142,7 @@ static enum ox_status wait_job(void *owner, const void *args) {
     pthread_mutex_lock(&other->lock);
     if (status == OX_OK && other->mark_count - job->turn < MARK_COUNT) {
         const struct slot *const slot = slot_of(other, job->turn);
-        status = ox_cuda_check(cudaStreamWaitEvent(lane->stream, slot->end, 0), lane->base.label);
+        status = check(lane, cudaStreamWaitEvent(lane->stream, slot->end, 0), "waiting for another lane");
     }
     pthread_mutex_unlock(&other->lock);
     return status;
@@ -150,7 +173,7 @@ static uint64_t event_ns(struct cuda_lane *lane, cudaEvent_t event) {
 
 static void account(struct cuda_lane *lane, const struct slot *slot, uint64_t turn) {
     const uint64_t idle_from_ns = lane->last_ns > slot->marked_ns ? lane->last_ns : slot->marked_ns;
-    struct ox_job_times times = {.seq = 2 * turn};
+    struct ox_job_times times = {.seq = turn};
     float milliseconds = 0.0f;
     times.end_ns = event_ns(lane, slot->end);
     if (cudaEventElapsedTime(&milliseconds, slot->begin, slot->end) != cudaSuccess || milliseconds < 0.0f) {
@@ -175,51 +198,47 @@ static void account(struct cuda_lane *lane, const struct slot *slot, uint64_t tu
 
 static enum ox_status watch_job(void *owner, const void *args) {
     struct cuda_lane *const lane = owner;
+    struct ox_first first = {0};
     uint64_t turn;
     memcpy(&turn, args, sizeof turn);
     pthread_mutex_lock(&lane->lock);
     const struct slot slot = *slot_of(lane, turn);
     pthread_mutex_unlock(&lane->lock);
-    const enum ox_status status = ox_cuda_check(cudaEventSynchronize(slot.end), lane->base.label);
-    if (status == OX_OK) {
-        account(lane, &slot, turn);
+    ox_first_note(&first, ox_mark_join(slot.fed));
+    if (first.status == OX_OK) {
+        ox_first_note(&first, check(lane, cudaEventSynchronize(slot.end), "work on the device"));
     }
-    return status;
+    if (first.status == OX_OK) {
+        account(lane, &slot, turn);
+    } else {
+        cudaStreamSynchronize(lane->stream); /* it fails as well, or the failure is not the stream's */
+    }
+    return ox_first_result(&first);
 }
 
 enum ox_status ox_cuda_lane_mark(struct ox_lane *base, struct ox_mark *out) {
     struct cuda_lane *const lane = cuda_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
-    const uint64_t turn = lane->mark_count + 1;
+    const uint64_t turn = lane->mark_count + 1; /* one thread issues, and it alone changes the count */
     struct slot *const slot = slot_of(lane, turn);
-    const struct ox_mark before = slot->done;
-    pthread_mutex_unlock(&lane->lock);
-    bool done = false;
-    enum ox_status status = ox_mark_poll(before, &done);
-    if (!done) {
-        status = ox_mark_join(before);
-    }
+    struct ox_mark fed = {0}, end = {0};
+    enum ox_status status = ox_mark_join(mark_before(lane, turn));
     (void)status; /* a failure of the lane is told by the new mark as well */
+    /* Counted before the slot's event is recorded again: from here on no lane waits for what it was before. */
     pthread_mutex_lock(&lane->lock);
-    OX_ASSERT(lane->mark_count + 1 == turn); /* one thread issues */
+    OX_ASSERT(lane->mark_count + 1 == turn);
     lane->mark_count = turn;
     slot->marked_ns = ox_clock_ns();
     pthread_mutex_unlock(&lane->lock);
     /* Without the lock: a queue may be full until the feeder, which takes it, has gone on. */
-    struct ox_mark fed = {0}, end = {0};
     status = ox_host_lane_submit(lane->feeder, record_job, NULL, 0, &fed);
     if (status == OX_OK) {
-        status = ox_lane_wait(lane->watcher, fed);
-    }
-    if (status == OX_OK) {
+        pthread_mutex_lock(&lane->lock);
+        slot->fed = fed;
+        pthread_mutex_unlock(&lane->lock);
         status = ox_host_lane_submit(lane->watcher, watch_job, &turn, sizeof turn, &end);
     }
-    OX_ASSERT(status != OX_OK || end.seq == 2 * turn);
-    pthread_mutex_lock(&lane->lock);
-    slot->fed = fed;
-    slot->done = end;
-    pthread_mutex_unlock(&lane->lock);
-    *out = (struct ox_mark){.lane = base, .seq = end.seq};
+    OX_ASSERT(status != OX_OK || end.seq == watched(lane, turn).seq);
+    *out = (struct ox_mark){.lane = base, .seq = turn};
     return status;
 }
 
@@ -231,7 +250,7 @@ static enum ox_status lane_wait(struct ox_lane *base, struct ox_mark after) {
         return ox_lane_wait(lane->feeder, after);
     }
     struct cuda_lane *const other = cuda_lane_of(after.lane);
-    struct wait_job job = {.other = other, .turn = after.seq / 2};
+    struct wait_job job = {.other = other, .turn = after.seq};
     pthread_mutex_lock(&other->lock);
     const bool old = other->mark_count - job.turn >= MARK_COUNT;
     job.fed = slot_of(other, job.turn)->fed;
@@ -241,12 +260,11 @@ static enum ox_status lane_wait(struct ox_lane *base, struct ox_mark after) {
 }
 
 static enum ox_status lane_poll(struct ox_lane *base, uint64_t seq, bool *done) {
-    const struct ox_mark mark = {.lane = cuda_lane_of(base)->watcher, .seq = seq};
-    return ox_mark_poll(mark, done);
+    return ox_mark_poll(watched(cuda_lane_of(base), seq), done);
 }
 
 static enum ox_status lane_join(struct ox_lane *base, uint64_t seq) {
-    return ox_mark_join((struct ox_mark){.lane = cuda_lane_of(base)->watcher, .seq = seq});
+    return ox_mark_join(watched(cuda_lane_of(base), seq));
 }
 
 /* Also where the feeder or the watcher gave up, nothing may be left on the stream. */
@@ -255,7 +273,7 @@ static enum ox_status lane_drain(struct ox_lane *base) {
     struct ox_first first = {0};
     ox_first_note(&first, ox_lane_drain(lane->feeder));
     ox_first_note(&first, ox_lane_drain(lane->watcher));
-    ox_first_note(&first, ox_cuda_check(cudaStreamSynchronize(lane->stream), base->label));
+    ox_first_note(&first, check(lane, cudaStreamSynchronize(lane->stream), "work on the device"));
     lane->begun = false; /* what no mark told of is over; the next span does not begin with it */
     return ox_first_result(&first);
 }
@@ -295,10 +313,15 @@ static void free_events(struct cuda_lane *lane) {
     }
 }
 
-/* What a lane that is only half open has. */
+/* Of a lane that may be half open. The watcher looks at the feeder's marks, so the feeder, when it has nothing left to
+ * do, stays until the watcher has gone. */
 static void lane_free(struct cuda_lane *lane) {
-    ox_lane_close(&lane->feeder);
+    if (lane->feeder != NULL) {
+        const enum ox_status status = ox_lane_drain(lane->feeder);
+        (void)status; /* who wanted to know has joined a mark */
+    }
     ox_lane_close(&lane->watcher);
+    ox_lane_close(&lane->feeder);
     if (lane->stream != NULL) {
         cudaStreamSynchronize(lane->stream);
         cudaStreamDestroy(lane->stream);
@@ -340,15 +363,17 @@ static enum ox_status open_stream(struct cuda_lane *lane) {
         error = cudaStreamSynchronize(lane->stream);
     }
     lane->last_ns = ox_clock_ns();
-    return ox_cuda_check(error, lane->base.label);
+    return check(lane, error, "opening its stream");
 }
 
-static enum ox_status open_threads(struct cuda_lane *lane) {
-    const struct ox_host_lane_config feeder = {.label = lane->base.label, .owner = lane, .queue_len = QUEUE_LEN};
-    const struct ox_host_lane_config watcher = {.label = lane->base.label, .owner = lane,
-                                                .queue_len = 2 * MARK_COUNT + 2};
-    const enum ox_status status = ox_host_lane_open(&feeder, &lane->feeder);
-    return status == OX_OK ? ox_host_lane_open(&watcher, &lane->watcher) : status;
+static enum ox_status open_thread(struct cuda_lane *lane, uint32_t queue_len, struct ox_lane **out) {
+    const struct ox_host_lane_config config = {.label = lane->base.label, .owner = lane, .queue_len = queue_len};
+    struct ox_mark ready = {0};
+    enum ox_status status = ox_host_lane_open(&config, out);
+    if (status == OX_OK) {
+        status = ox_host_lane_submit(*out, use_device, NULL, 0, &ready);
+    }
+    return status == OX_OK ? ox_mark_join(ready) : status;
 }
 
 enum ox_status ox_cuda_lane_open(struct ox_cuda_device *device, const char *label, struct ox_lane **out) {
@@ -362,7 +387,10 @@ enum ox_status ox_cuda_lane_open(struct ox_cuda_device *device, const char *labe
     pthread_mutex_init(&lane->lock, NULL);
     enum ox_status status = open_stream(lane);
     if (status == OX_OK) {
-        status = open_threads(lane);
+        status = open_thread(lane, QUEUE_LEN, &lane->feeder);
+    }
+    if (status == OX_OK) {
+        status = open_thread(lane, MARK_COUNT + 1, &lane->watcher);
     }
     if (status != OX_OK) {
         lane_free(lane);
