@@ -8,44 +8,66 @@
 #include "base/prng.h"
 #include "kernels/cuda.h"
 #include "kernels/ops.h"
+#include "tests/cuda_kit.h"
 #include "tests/test.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- devices ---------------------------------------------------------------------------------- */
 
-/* The CPU with one thread, two, the same under random delays, three; and the CUDA plugin on the emulated runtime of
- * tests/simt, whose device memory is host memory. */
-enum { LAB_CPU_COUNT = 4, LAB_SIMT = LAB_CPU_COUNT, LAB_COUNT };
+/* The CPU with one thread, two, the same under random delays, three; the CUDA plugin on the emulated runtime of
+ * tests/simt, whose device memory is host memory; and the GPU of this machine, twice, so that it can be seen to give the
+ * same bits again. Without a GPU the labs end before it. */
+enum { LAB_CPU_COUNT = 4, LAB_SIMT = LAB_CPU_COUNT, LAB_CUDA, LAB_CUDA_AGAIN, LAB_MAX };
+static int lab_count = LAB_CUDA;
 
 struct lab {
     struct ox_device *device;
     struct ox_lane *lane;
     struct ox_ops ops;
     struct ox_compute compute;
+    bool emulated;
     uint64_t digest; /* of the outputs of the current case */
 };
 
-/* build/tests/conform/test_x finds build/liboffload_simt.so. */
-static inline void lab_open_simt(struct lab *lab) {
-    char path[PATH_MAX];
-    const ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
-    CHECK(len > 0);
-    path[len < 0 ? 0 : len] = '\0';
-    char *const slash = strrchr(path, '/');
-    snprintf(slash == NULL ? path : slash, 64, "/../../liboffload_simt.so");
+/* Where buffers are from when there is a GPU: host memory that it can use at the host's addresses. */
+enum { LAB_ARENA_BYTES = 256 << 20 };
+static struct {
+    unsigned char *base;
+    size_t used;
+} lab_arena;
+
+static inline void lab_open_cuda(struct lab *lab, const char *plugin) {
     *lab = (struct lab){.compute = {.device = OX_DEVICE_CUDA}};
-    REQUIRE_OK(ox_cuda_device_open(&(struct ox_cuda_config){.plugin_path = path}, &lab->device));
+    REQUIRE_OK(ox_cuda_device_open(&(struct ox_cuda_config){.plugin_path = plugin}, &lab->device));
     REQUIRE_OK(ox_device_lane_open(lab->device, "compute", &lab->lane));
     ox_ops_init_cuda(lab->device, &lab->ops);
 }
 
-static inline void labs_open(struct lab labs[LAB_COUNT]) {
+static inline void lab_open_simt(struct lab *lab) {
+    struct cuda_kit kit;
+    cuda_kit_emulated(&kit);
+    lab_open_cuda(lab, kit.plugin);
+    lab->emulated = true;
+}
+
+static inline void labs_open_gpu(struct lab labs[LAB_MAX]) {
+    struct cuda_kit kit;
+    if (!cuda_kit_real(&kit)) {
+        return;
+    }
+    lab_open_cuda(&labs[LAB_CUDA], kit.plugin);
+    lab_open_cuda(&labs[LAB_CUDA_AGAIN], kit.plugin);
+    lab_count = LAB_MAX;
+    lab_arena.base = aligned_alloc(4096, LAB_ARENA_BYTES);
+    lab_arena.used = 0;
+    REQUIRE_OK(ox_device_host_pin(labs[LAB_CUDA].device, lab_arena.base, LAB_ARENA_BYTES));
+}
+
+static inline void labs_open(struct lab labs[LAB_MAX]) {
     static const struct ox_cpu_device_config configs[LAB_CPU_COUNT] = {
         {.thread_count = 1},
         {.thread_count = 2},
@@ -53,6 +75,7 @@ static inline void labs_open(struct lab labs[LAB_COUNT]) {
         {.thread_count = 3},
     };
     lab_open_simt(&labs[LAB_SIMT]);
+    labs_open_gpu(labs);
     for (int i = 0; i < LAB_CPU_COUNT; i++) {
         labs[i] = (struct lab){.compute = {.threads = configs[i].thread_count}};
         REQUIRE_OK(ox_cpu_device_open(&configs[i], &labs[i].device));
@@ -61,8 +84,13 @@ static inline void labs_open(struct lab labs[LAB_COUNT]) {
     }
 }
 
-static inline void labs_close(struct lab labs[LAB_COUNT]) {
-    for (int i = 0; i < LAB_COUNT; i++) {
+static inline void labs_close(struct lab labs[LAB_MAX]) {
+    if (lab_arena.base != NULL) {
+        REQUIRE_OK(ox_device_host_unpin(labs[LAB_CUDA].device, lab_arena.base, LAB_ARENA_BYTES));
+        free(lab_arena.base);
+        lab_arena.base = NULL;
+    }
+    for (int i = 0; i < lab_count; i++) {
         ox_lane_close(&labs[i].lane);
         ox_device_close(&labs[i].device);
         CHECK(labs[i].device == NULL && labs[i].lane == NULL);
@@ -78,7 +106,7 @@ static const double lab_work_max = 1e6;
 #endif
 
 static inline bool lab_takes(const struct lab *lab, double work) {
-    return lab->compute.device == OX_DEVICE_CPU || work < lab_work_max;
+    return !lab->emulated || work < lab_work_max;
 }
 
 /* Waits by the mark that the operations hand out. */
@@ -92,10 +120,11 @@ static inline void lab_digest(struct lab *lab, const void *data, size_t bytes) {
     lab->digest = ox_hash64(data, bytes, lab->digest);
 }
 
-/* Two threads with and without delays give the same bits; call after a case ran on all labs. */
-static inline void labs_same_bits(struct lab labs[LAB_COUNT]) {
+/* Two threads with and without delays give the same bits, and so does a GPU twice; call after a case ran on all labs. */
+static inline void labs_same_bits(struct lab labs[LAB_MAX]) {
     CHECK(labs[1].digest == labs[2].digest);
-    for (int i = 0; i < LAB_COUNT; i++) {
+    CHECK(lab_count == LAB_CUDA || labs[LAB_CUDA].digest == labs[LAB_CUDA_AGAIN].digest);
+    for (int i = 0; i < lab_count; i++) {
         labs[i].digest = 0;
     }
 }
@@ -111,6 +140,18 @@ struct guard {
 static struct guard guards[GUARD_MAX];
 static int guard_count;
 
+static inline unsigned char *guard_memory(size_t bytes) {
+    if (lab_arena.base == NULL) {
+        return malloc(bytes);
+    }
+    const size_t rounded = (bytes + GUARD_BYTES - 1) / GUARD_BYTES * GUARD_BYTES;
+    if (rounded > LAB_ARENA_BYTES - lab_arena.used) {
+        return NULL;
+    }
+    lab_arena.used += rounded;
+    return lab_arena.base + lab_arena.used - rounded;
+}
+
 /* `bytes` filled with NaN patterns, between two canaries; lives until guards_end. The end is exact, so
  * that a write of one element too many shows. */
 static inline void *guarded(size_t bytes) {
@@ -118,7 +159,7 @@ static inline void *guarded(size_t bytes) {
         printf("too many guarded buffers\n");
         exit(1);
     }
-    unsigned char *const base = malloc(bytes + 2 * GUARD_BYTES);
+    unsigned char *const base = guard_memory(bytes + 2 * GUARD_BYTES);
     if (base == NULL) {
         printf("no memory for a buffer of %zu bytes\n", bytes);
         exit(1);
@@ -147,7 +188,11 @@ static inline void guards_end(int keep) {
             broken += guard->base[i] != 0xa5 || guard->base[GUARD_BYTES + guard->bytes + i] != 0xa5;
         }
         CHECK(broken == 0);
-        free(guard->base);
+        if (lab_arena.base == NULL) {
+            free(guard->base);
+        } else {
+            lab_arena.used = (size_t)(guard->base - lab_arena.base);
+        }
     }
 }
 

@@ -151,13 +151,13 @@ static void run_on(struct lab *lab, const struct text *text, const double *want)
     guards_end(keep);
 }
 
-static void run_shape(struct lab labs[LAB_COUNT], struct shape shape, enum ox_real real) {
+static void run_shape(struct lab labs[LAB_MAX], struct shape shape, enum ox_real real) {
     const uint32_t count = shape.cached + shape.rows;
     const struct text text = {
         .shape = shape, .qkv = random_reals(real, count * row_len(&shape), 1, 1.0), .count = count, .real = real};
     const double *const want = references(&text, shape.cached);
     const double work = (double)shape.rows * (shape.cached + shape.rows) * shape.heads * shape.head_dim;
-    for (int i = 0; i < LAB_COUNT; i++) {
+    for (int i = 0; i < lab_count; i++) {
         if (lab_knows(&labs[i], real) && lab_takes(&labs[i], work)) {
             run_on(&labs[i], &text, want);
         }
@@ -197,7 +197,7 @@ static void test_cuts(struct lab *lab, struct shape shape) {
 }
 
 int main(void) {
-    struct lab labs[LAB_COUNT];
+    struct lab labs[LAB_MAX];
     labs_open(labs);
     for (int i = 0; i < WIDTHS; i++) {
         struct shape shape = widths[i];

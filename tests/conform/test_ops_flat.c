@@ -69,9 +69,9 @@ static void test_planes(struct lab *lab, size_t count) {
 }
 
 int main(void) {
-    struct lab labs[LAB_COUNT];
+    struct lab labs[LAB_MAX];
     labs_open(labs);
-    for (int lab = 0; lab < LAB_COUNT; lab++) {
+    for (int lab = 0; lab < lab_count; lab++) {
         for (int i = 0; i < COUNT_COUNT; i++) {
             test_zero(&labs[lab], counts[i]);
             test_add(&labs[lab], counts[i]);

@@ -163,7 +163,7 @@ static void make_inputs(const struct head_case *shape, struct reference *ref, st
                               .loss_scale = loss_scale};
 }
 
-static void run_case(struct lab labs[LAB_COUNT], const struct head_case *shape) {
+static void run_case(struct lab labs[LAB_MAX], const struct head_case *shape) {
     const size_t in_len = (size_t)shape->rows * shape->hidden;
     const size_t weight_len = (size_t)shape->vocab * shape->hidden;
     struct reference ref = {.shape = shape,
@@ -183,7 +183,7 @@ static void run_case(struct lab labs[LAB_COUNT], const struct head_case *shape) 
                     gradient_error(weight_loss, &at, ref.weight, ref.dweight, weight_len), 1e-8);
         reference_run(&ref, power, false);
     }
-    for (int i = 0; i < LAB_COUNT; i++) {
+    for (int i = 0; i < lab_count; i++) {
         if (lab_takes(&labs[i], (double)shape->rows * shape->vocab)) {
             run_on(&labs[i], &ref, &op);
         }
@@ -217,7 +217,7 @@ static void test_not_finite(struct lab *lab) {
 }
 
 int main(void) {
-    struct lab labs[LAB_COUNT];
+    struct lab labs[LAB_MAX];
     labs_open(labs);
     for (int i = 0; i < CASE_COUNT; i++) {
         run_case(labs, &cases[i]);

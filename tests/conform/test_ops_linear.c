@@ -118,7 +118,7 @@ static void run_on(struct lab *lab, const struct data *data) {
     guards_end(keep);
 }
 
-static void run_case(struct lab labs[LAB_COUNT], const struct linear_case *shape) {
+static void run_case(struct lab labs[LAB_MAX], const struct linear_case *shape) {
     struct data data = {.shape = shape,
                         .in_len = (size_t)shape->rows * shape->in_count,
                         .out_len = (size_t)shape->rows * shape->out_count,
@@ -133,7 +133,7 @@ static void run_case(struct lab labs[LAB_COUNT], const struct linear_case *shape
     data.dweight_want = doubles(data.weight_len);
     data.dbias_want = doubles(shape->out_count);
     make_reference(&data);
-    for (int i = 0; i < LAB_COUNT; i++) {
+    for (int i = 0; i < lab_count; i++) {
         run_on(&labs[i], &data);
     }
     labs_same_bits(labs);
@@ -141,7 +141,7 @@ static void run_case(struct lab labs[LAB_COUNT], const struct linear_case *shape
 }
 
 int main(void) {
-    struct lab labs[LAB_COUNT];
+    struct lab labs[LAB_MAX];
     labs_open(labs);
     for (int i = 0; i < CASE_COUNT; i++) {
         run_case(labs, &cases[i]);

@@ -173,7 +173,7 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
     }
 }
 
-static void run_case(struct lab labs[LAB_COUNT], const struct norm_case *shape) {
+static void run_case(struct lab labs[LAB_MAX], const struct norm_case *shape) {
     struct data data = {.shape = shape, .len = (size_t)shape->rows * shape->cols};
     float *const in = random_floats(data.len, 1, 1.0);
     for (size_t i = 0; i < data.len; i++) {
@@ -201,7 +201,7 @@ static void run_case(struct lab labs[LAB_COUNT], const struct norm_case *shape) 
     for (size_t i = 0; i < data.len && shape->residual; i++) {
         data.din[i] += (double)data.residual[i];
     }
-    for (int i = 0; i < LAB_COUNT; i++) {
+    for (int i = 0; i < lab_count; i++) {
         const int keep = guard_count;
         float *const mean = shape->kind == OX_NORM_LAYER ? floats(shape->rows) : NULL;
         float *const rstd = floats(shape->rows);
@@ -303,7 +303,7 @@ static void run_heads_on(struct lab *lab, const struct head_data *data, bool kee
     guards_end(keep);
 }
 
-static void run_heads(struct lab labs[LAB_COUNT], const struct head_case *shape) {
+static void run_heads(struct lab labs[LAB_MAX], const struct head_case *shape) {
     const size_t width = (size_t)shape->heads * shape->head_dim, stride = width + shape->extra;
     struct head_data data = {.shape = shape, .stride = stride, .len = shape->rows * stride, .width = width};
     data.in = random_floats(data.len, 1, 1.0);
@@ -322,7 +322,7 @@ static void run_heads(struct lab labs[LAB_COUNT], const struct head_case *shape)
                     gradient_error(head_loss, &data, data.in_wide, din, data.len), 1e-8);
         head_reference(&data, data.in_wide);
     }
-    for (int i = 0; i < LAB_COUNT; i++) {
+    for (int i = 0; i < lab_count; i++) {
         run_heads_on(&labs[i], &data, true);
         run_heads_on(&labs[i], &data, false);
     }
@@ -331,7 +331,7 @@ static void run_heads(struct lab labs[LAB_COUNT], const struct head_case *shape)
 }
 
 int main(void) {
-    struct lab labs[LAB_COUNT];
+    struct lab labs[LAB_MAX];
     labs_open(labs);
     for (int i = 0; i < CASE_COUNT; i++) {
         run_case(labs, &cases[i]);

@@ -129,9 +129,9 @@ static void test_square_sums(struct lab *lab, uint64_t count, bool grad_bf16) {
 }
 
 int main(void) {
-    struct lab labs[LAB_COUNT];
+    struct lab labs[LAB_MAX];
     labs_open(labs);
-    for (int i = 0; i < LAB_COUNT; i++) {
+    for (int i = 0; i < lab_count; i++) {
         if (i < LAB_CPU_COUNT) {
             ox_ops_optim_init_cpu(&labs[i].ops);
         }

@@ -98,7 +98,7 @@ static void run_act_on(struct lab *lab, const struct act_data *data) {
     guards_end(keep);
 }
 
-static void run_act(struct lab labs[LAB_COUNT], const struct act_case *shape, enum ox_real real) {
+static void run_act(struct lab labs[LAB_MAX], const struct act_case *shape, enum ox_real real) {
     struct act_data data = {.shape = shape, .real = real, .out_len = (size_t)shape->rows * shape->width};
     data.in_len = data.out_len * (shape->kind == OX_ACT_SWIGLU ? 2 : 1);
     data.in = random_reals(real, data.in_len, 1, shape->scale);
@@ -114,7 +114,7 @@ static void run_act(struct lab labs[LAB_COUNT], const struct act_case *shape, en
                     gradient_error(act_loss, &data, data.in_wide, din, data.in_len), 1e-8);
         act_reference(&data, data.in_wide);
     }
-    for (int i = 0; i < LAB_COUNT; i++) {
+    for (int i = 0; i < lab_count; i++) {
         if (lab_knows(&labs[i], real)) {
             run_act_on(&labs[i], &data);
         }
@@ -183,12 +183,12 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
     guards_end(keep);
 }
 
-static void run_rope(struct lab labs[LAB_COUNT], const struct rope_case *shape, enum ox_real real) {
+static void run_rope(struct lab labs[LAB_MAX], const struct rope_case *shape, enum ox_real real) {
     int32_t *const positions = guarded(shape->rows * sizeof(int32_t));
     for (uint32_t row = 0; row < shape->rows; row++) {
         positions[row] = (int32_t)(row * 37 % CONTEXTS);
     }
-    for (int i = 0; i < LAB_COUNT; i++) {
+    for (int i = 0; i < lab_count; i++) {
         if (lab_knows(&labs[i], real)) {
             run_rope_on(&labs[i], shape, positions, real);
         }
@@ -281,7 +281,7 @@ static void run_embed_on(struct lab *lab, const struct embed_data *data, enum ox
     guards_end(keep);
 }
 
-static void run_embed(struct lab labs[LAB_COUNT], const struct embed_case *shape, enum ox_real real) {
+static void run_embed(struct lab labs[LAB_MAX], const struct embed_case *shape, enum ox_real real) {
     struct embed_data data = {.shape = shape,
                               .len = (size_t)shape->rows * shape->hidden,
                               .table_len = (size_t)VOCAB * shape->hidden,
@@ -299,7 +299,7 @@ static void run_embed(struct lab labs[LAB_COUNT], const struct embed_case *shape
         data.positions[row] = (int32_t)(row % PLACES);
     }
     embed_reference(&data, real);
-    for (int i = 0; i < LAB_COUNT; i++) {
+    for (int i = 0; i < lab_count; i++) {
         if (lab_knows(&labs[i], real)) {
             run_embed_on(&labs[i], &data, real);
         }
@@ -308,7 +308,7 @@ static void run_embed(struct lab labs[LAB_COUNT], const struct embed_case *shape
 }
 
 int main(void) {
-    struct lab labs[LAB_COUNT];
+    struct lab labs[LAB_MAX];
     labs_open(labs);
     for (int i = 0; i < 2 * (int)ACT_COUNT; i++) {
         run_act(labs, &act_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
