@@ -51,14 +51,16 @@ OX_MUST enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out);
 void ox_cuda_blas_close(struct ox_cuda_blas **blas);
 uint32_t ox_cuda_blas_version(void); /* of the library that is loaded */
 
-/* c (m, n) = op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count floats between rows. `addend`
- * has the shape and the stride of c and may be c; bias has n floats, the same for every row. */
+/* c (m, n) = op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count elements between rows. a and b
+ * are of one type, c of another or the same; sums are float32. `addend` has the type, the shape and the stride of c and
+ * may be c; bias has n elements of that type, the same for every row. */
 struct ox_cuda_product {
-    float *c;
-    const float *a, *b, *addend, *bias;
+    void *c;
+    const void *a, *b, *addend, *bias;
     uint32_t m, n, k;
     uint32_t a_stride, b_stride, c_stride;
     bool a_transposed, b_transposed;
+    enum ox_real in, out; /* of a and b; of c */
 };
 OX_MUST enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_product *product);
 

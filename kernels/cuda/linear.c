@@ -1,6 +1,7 @@
 /* Products of matrices, by cuBLASLt. It counts columns first, so what is row-major here is its transpose there: every
  * product is asked for with sides and factors exchanged. The library is asked once per shape which of its algorithms
- * to take; from then on a shape has one, so that its bits stay. */
+ * to take; from then on a shape has one, so that its bits stay. What a product takes at the least is 2 m n k operations
+ * and (m k + k n) elements of a and b, m n of c, once more where it is added to. */
 #include "kernels/cuda/cuda_device.h"
 
 #include "base/assert.h"
@@ -19,7 +20,7 @@ struct product {
     uint64_t a_ld, b_ld, d_ld;
     cudaDataType_t in_type, out_type;
     bool has_bias, adds;
-    uint32_t align; /* of all four addresses, in bytes */
+    uint32_t align; /* of all addresses and rows, in bytes: 16, or less */
 };
 
 struct known {
@@ -146,8 +147,15 @@ static enum ox_status prefer(const struct product *p, cublasLtMatmulPreference_t
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     const uint64_t workspace_bytes = OX_CUDA_WORKSPACE_BYTES;
+    /* Where k is divided, parts are kept in float32 and added in a step of their own: never in the type of c, and never
+     * into c as they come. */
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                      &reductions, sizeof reductions);
+    }
     for (size_t i = 0; status == CUBLAS_STATUS_SUCCESS && i < sizeof aligns / sizeof aligns[0]; i++) {
         status = cublasLtMatmulPreferenceSetAttribute(preference, aligns[i], &p->align, sizeof p->align);
     }
@@ -215,7 +223,8 @@ static enum ox_status algorithm(struct ox_cuda_blas *blas, const struct product 
 }
 
 static uint32_t align_of(const struct product *p, const struct operands *at) {
-    const uintptr_t addresses = (uintptr_t)at->a | (uintptr_t)at->b | (uintptr_t)at->c | (uintptr_t)at->d;
+    const uintptr_t addresses = (uintptr_t)at->a | (uintptr_t)at->b | (uintptr_t)at->c | (uintptr_t)at->d |
+                                (uintptr_t)at->bias;
     const uint64_t in_bytes = p->in_type == CUDA_R_32F ? 4 : 2, out_bytes = p->out_type == CUDA_R_32F ? 4 : 2;
     const uintptr_t all = addresses | (p->a_ld * in_bytes) | (p->b_ld * in_bytes) | (p->d_ld * out_bytes) | 16;
     return (uint32_t)(all & -all);
@@ -326,13 +335,17 @@ static enum ox_status run(const struct ox_cuda_queue *queue, struct product p, c
     return status;
 }
 
+static cudaDataType_t type_of(enum ox_real real) {
+    return real == OX_REAL_F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
 enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_product *given) {
     const struct product p = {
         .a_op = given->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
         .b_op = given->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
         .m = given->n, .n = given->m, .k = given->k,
         .a_ld = given->b_stride, .b_ld = given->a_stride, .d_ld = given->c_stride,
-        .in_type = CUDA_R_32F, .out_type = CUDA_R_32F,
+        .in_type = type_of(given->in), .out_type = type_of(given->out),
         .has_bias = given->bias != NULL, .adds = given->addend != NULL,
     };
     return run(queue, p, &(struct operands){.a = given->b, .b = given->a, .bias = given->bias, .d = given->c,
@@ -348,7 +361,7 @@ enum ox_status ox_cuda_linear_forward(const struct ox_cuda_queue *queue, const v
         .c = op->out, .a = op->in, .b = op->weight, .bias = op->bias, .addend = op->residual,
         .m = op->rows, .n = op->out_count, .k = op->in_count,
         .a_stride = op->in_count, .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->out_count,
-        .b_transposed = out_in});
+        .b_transposed = out_in, .in = op->real, .out = op->real});
 }
 
 static enum ox_status add_dweight(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op) {
@@ -356,7 +369,8 @@ static enum ox_status add_dweight(const struct ox_cuda_queue *queue, const struc
     const uint32_t m = out_in ? op->out_count : op->in_count, n = out_in ? op->in_count : op->out_count;
     return ox_cuda_gemm(queue, &(struct ox_cuda_product){
         .c = op->dweight, .addend = op->dweight, .a = out_in ? op->dout : op->in, .b = out_in ? op->in : op->dout,
-        .m = m, .n = n, .k = op->rows, .a_stride = m, .b_stride = n, .c_stride = n, .a_transposed = true});
+        .m = m, .n = n, .k = op->rows, .a_stride = m, .b_stride = n, .c_stride = n, .a_transposed = true,
+        .in = op->real, .out = OX_REAL_F32});
 }
 
 enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const void *args) {
@@ -372,7 +386,7 @@ enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const 
     return ox_cuda_gemm(queue, &(struct ox_cuda_product){
         .c = op->din, .a = op->dout, .b = op->weight, .m = op->rows, .n = op->in_count, .k = op->out_count,
         .a_stride = op->out_count, .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->in_count,
-        .b_transposed = !out_in});
+        .b_transposed = !out_in, .in = op->real, .out = op->real});
 }
 
 enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_linear_forward *forward,

@@ -1,6 +1,10 @@
-/* Normalisations. A row is a block's; it is read a second time for its output, from the caches. The gradients of gain
- * and bias are sums over rows: first over fixed groups of rows, then over the groups in order, so that the result
- * depends on the shape alone. */
+/* Normalisations, and sums over rows. Forward a row is a block's; it is read a second time for its output, from the
+ * caches. The gradients of gain and bias are sums over rows: first over fixed groups of rows, then over the groups in
+ * order, so that the result depends on the shape alone. Backward a block has a group of rows and its threads have
+ * columns: what is read of a row serves both its gradient and the sums. What they move, at the least, in elements:
+ *   norm       forward 2 rows cols, backward 3 rows cols, 4 with a residual
+ *   head norm  forward 2 rows heads head_dim, 3 where the input is kept, backward 3 rows heads head_dim
+ *   bias       rows cols */
 #include "kernels/cuda/kernel.cuh"
 
 /* Rows `stride` elements apart. */
@@ -72,23 +76,183 @@ template <typename T, int N> static __global__ void norm_forward_kernel(norm_for
     }
 }
 
+/* ---- sums over rows --------------------------------------------------------------------------------- */
+
+/* Heads of rows: head i is i % per_row of row i / per_row, rows are `stride` elements apart, heads `width`. */
+template <typename T> struct heads_of {
+    T *at;
+    uint32_t stride, per_row, width;
+};
+
+template <typename T> static __device__ __forceinline__ T *head_at(const heads_of<T> &heads, uint32_t idx) {
+    return heads.at + (uint64_t)(idx / heads.per_row) * heads.stride + idx % heads.per_row * heads.width;
+}
+
+/* Columns of dout (rows, cols) times those of the normed input, where there is one; and of dout itself, where that is
+ * wanted. Of every group of rows first the one, then the other, to scratch. */
+template <typename T> struct column_args {
+    heads_of<const T> dout;
+    const T *in; /* or NULL */
+    const float *mean, *rstd;
+    float *scratch;
+    uint32_t rows, cols;
+    bool plain;
+};
+
+enum { SUM_ROWS = 8, GROUP_ROWS_MIN = 4 * SUM_ROWS };
+
+/* Adds what the threads of a block along y have of their columns, in order, and writes it. */
+template <int N>
+static __device__ void fold_rows(float *to, float (*near)[OX_WARP * N], const float sum[N], bool is_there) {
+    for (int k = 0; k < N; k++) {
+        near[threadIdx.y][threadIdx.x * N + k] = sum[k];
+    }
+    __syncthreads();
+    for (int k = 0; k < N && threadIdx.y == 0 && is_there; k++) {
+        float total = 0.0f;
+        for (int y = 0; y < SUM_ROWS; y++) {
+            total += near[y][threadIdx.x * N + k];
+        }
+        to[k] = total;
+    }
+    __syncthreads();
+}
+
+/* Group blockIdx.y of the rows, a stretch of the columns. Where the gradient of the rows is written over dout, this
+ * runs before. */
+template <typename T, int N> static __global__ void sum_columns_kernel(column_args<T> args) {
+    __shared__ float near[SUM_ROWS][OX_WARP * N];
+    const uint32_t col = (blockIdx.x * OX_WARP + threadIdx.x) * N;
+    const uint32_t per_group = (args.rows + gridDim.y - 1) / gridDim.y, begin = blockIdx.y * per_group;
+    const uint32_t past = begin + per_group < args.rows ? begin + per_group : args.rows;
+    const bool is_there = col < args.cols;
+    float normed[N] = {}, plain[N] = {};
+    for (uint32_t row = begin + threadIdx.y; is_there && row < past; row += SUM_ROWS) {
+        float d[N], x[N] = {};
+        ox_load<T, N>(d, head_at(args.dout, row) + col);
+        const float mean = args.mean != nullptr ? args.mean[row] : 0.0f;
+        const float rstd = args.in != nullptr ? args.rstd[row] : 0.0f;
+        if (args.in != nullptr) {
+            ox_load<T, N>(x, args.in + (uint64_t)row * args.cols + col);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            normed[k] += d[k] * ((x[k] - mean) * rstd);
+            plain[k] += d[k];
+        }
+    }
+    const uint32_t parts = (args.in != nullptr) + args.plain;
+    float *const to = args.scratch + (uint64_t)blockIdx.y * parts * args.cols + col;
+    if (args.in != nullptr) {
+        fold_rows<N>(to, near, normed, is_there);
+    }
+    if (args.plain) {
+        fold_rows<N>(to + (parts - 1) * args.cols, near, plain, is_there);
+    }
+}
+
+enum { FOLD_Y = 16 };
+
+struct group_args {
+    float *sums[2]; /* what the parts of a group are added to */
+    const float *scratch;
+    uint32_t cols, groups;
+};
+
+/* Part blockIdx.y of gridDim.y, over all groups. */
+static __global__ void add_groups_kernel(group_args args) {
+    __shared__ float near[FOLD_Y][OX_WARP];
+    const uint32_t col = blockIdx.x * OX_WARP + threadIdx.x;
+    float sum = 0.0f;
+    for (uint32_t i = threadIdx.y; col < args.cols && i < args.groups; i += FOLD_Y) {
+        sum += args.scratch[((uint64_t)i * gridDim.y + blockIdx.y) * args.cols + col];
+    }
+    near[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && col < args.cols) {
+        sum = 0.0f;
+        for (int y = 0; y < FOLD_Y; y++) {
+            sum += near[y][threadIdx.x];
+        }
+        args.sums[blockIdx.y][col] += sum;
+    }
+}
+
+static void add_groups(const ox_cuda_queue *queue, const group_args &args) {
+    const unsigned parts = args.sums[1] == nullptr ? 1 : 2;
+    ox_launch(add_groups_kernel, queue,
+              ox_launch_shape{dim3((args.cols + OX_WARP - 1) / OX_WARP, parts), dim3(OX_WARP, FOLD_Y), 0}, args);
+}
+
+/* Groups of `rows` that are no smaller than `least` rows, but for one, and not more than `most`. */
+static unsigned groups_for(uint32_t rows, uint32_t least, uint32_t most) {
+    const uint32_t groups = (rows + least - 1) / least;
+    return groups < most ? groups : most;
+}
+
+template <typename T> static bool wide(const void *ptr, uint64_t cols) {
+    return ox_all_wide<T>(ptr, cols, 0);
+}
+
+/* Both steps; the sums of the normed go to the first. */
+template <typename T>
+static void sum_columns(const ox_cuda_queue *queue, const column_args<T> &args, unsigned groups, float *const sums[2]) {
+    enum { WIDE = ox_wide<T>::COUNT };
+    const bool is_wide = ox_all_wide<T>(args.dout.at, args.cols, args.dout.stride) && wide<T>(args.in, args.cols);
+    const unsigned per_block = OX_WARP * (is_wide ? (unsigned)WIDE : 1);
+    const ox_launch_shape shape = {dim3((args.cols + per_block - 1) / per_block, groups), dim3(OX_WARP, SUM_ROWS), 0};
+    if (is_wide) {
+        ox_launch(sum_columns_kernel<T, WIDE>, queue, shape, args);
+    } else {
+        ox_launch(sum_columns_kernel<T, 1>, queue, shape, args);
+    }
+    add_groups(queue, group_args{{sums[0], sums[1]}, args.scratch, args.cols, groups});
+}
+
+template <typename T> static void bias_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
+    const uint32_t cols = op->out_count;
+    const uint64_t room = OX_CUDA_WORKSPACE_BYTES / (cols * sizeof(float));
+    const unsigned most = room < (uint64_t)OX_CUDA_ROW_GROUPS ? (unsigned)room : (unsigned)OX_CUDA_ROW_GROUPS;
+    OX_ASSERT(most > 0);
+    column_args<T> args = {};
+    args.dout = heads_of<const T>{(const T *)op->dout, cols, 1, cols};
+    args.scratch = (float *)queue->device->workspace;
+    args.rows = op->rows;
+    args.cols = cols;
+    args.plain = true;
+    float *const sums[2] = {op->dbias, nullptr};
+    sum_columns<T>(queue, args, groups_for(op->rows, GROUP_ROWS_MIN, most), sums);
+}
+
+/* The groups' sums lie in the workspace of the products, which this lane alone uses, one operation after another. */
+extern "C" ox_status ox_cuda_column_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
+    if (op->real == OX_REAL_F32) {
+        bias_sums<float>(queue, op);
+    } else {
+        bias_sums<ox_bf16>(queue, op);
+    }
+    return OX_OK;
+}
+
+/* ---- backward --------------------------------------------------------------------------------------- */
+
 template <typename T> struct norm_backward_args {
     T *din;
     const T *residual, *dout, *in, *gain;
     const float *mean, *rstd;
-    float *dgain, *dbias, *scratch;
+    float *scratch;
     uint32_t rows, cols;
+    bool plain;
 };
 
 /* Jacobian of the norm: din = rstd (g - mean(g) - n mean(g n)), g = dout gain, n the normed row; the first mean only
- * where the norm takes one away. */
+ * where the norm takes one away. Rows of any width, one by one. */
 template <typename T, int N> static __global__ void norm_backward_kernel(norm_backward_args<T> args) {
     __shared__ float slots[OX_WARP];
     const uint64_t row = blockIdx.x, at = row * args.cols;
     const float rstd = args.rstd[row], mean = args.mean != nullptr ? args.mean[row] : 0.0f;
-    float sum = 0.0f, sum_normed = 0.0f;
+    float sum = 0.0f, sum_normed = 0.0f, x[N], d[N], gain[N];
     for (uint32_t i = threadIdx.x * N; i < args.cols; i += blockDim.x * N) {
-        float x[N], d[N], gain[N];
         ox_load<T, N>(x, args.in + at + i);
         ox_load<T, N>(d, args.dout + at + i);
         ox_load<T, N>(gain, args.gain + i);
@@ -101,7 +265,7 @@ template <typename T, int N> static __global__ void norm_backward_kernel(norm_ba
     sum_normed = ox_block_sum(sum_normed, slots) * per_col;
     sum = args.mean != nullptr ? ox_block_sum(sum, slots) * per_col : 0.0f;
     for (uint32_t i = threadIdx.x * N; i < args.cols; i += blockDim.x * N) {
-        float x[N], d[N], gain[N], residual[N] = {};
+        float residual[N] = {};
         ox_load<T, N>(x, args.in + at + i);
         ox_load<T, N>(d, args.dout + at + i);
         ox_load<T, N>(gain, args.gain + i);
@@ -115,42 +279,129 @@ template <typename T, int N> static __global__ void norm_backward_kernel(norm_ba
     }
 }
 
-/* Group blockIdx.y of the rows, column by column: its part of dgain, then of dbias. It runs before the kernel above,
- * which may write over dout. */
-template <typename T> static __global__ void norm_columns_kernel(norm_backward_args<T> args) {
-    const uint32_t col = blockIdx.x * blockDim.x + threadIdx.x;
-    const uint32_t per_group = (args.rows + gridDim.y - 1) / gridDim.y;
-    const uint32_t begin = blockIdx.y * per_group, past = begin + per_group < args.rows ? begin + per_group : args.rows;
-    if (col >= args.cols) {
-        return;
-    }
-    float dgain = 0.0f, dbias = 0.0f;
-    for (uint32_t row = begin; row < past; row++) {
+enum { GROUP_THREADS = 512 };
+
+/* What a thread has read of a row. */
+template <typename T, int N, int PACKS> struct row_part {
+    ox_pack<T, N> in[PACKS], dout[PACKS];
+    float mean, rstd;
+};
+
+/* The threads of a row, PACKS packs of columns each, apart by all threads of the row; a thread that has none there, or
+ * whose row is past the group, has zeros. */
+template <typename T, int N, int PACKS>
+static __device__ __forceinline__ void fetch(row_part<T, N, PACKS> *part, const norm_backward_args<T> &args,
+                                             uint32_t row, uint32_t past) {
+    const bool row_there = row < past;
+    part->rstd = row_there ? args.rstd[row] : 0.0f;
+    part->mean = row_there && args.mean != nullptr ? args.mean[row] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        const uint32_t col = (i * blockDim.x + threadIdx.x) * N;
         const uint64_t at = (uint64_t)row * args.cols + col;
-        const float mean = args.mean != nullptr ? args.mean[row] : 0.0f;
-        const float d = ox_widen(args.dout[at]);
-        dgain += d * ((ox_widen(args.in[at]) - mean) * args.rstd[row]);
-        dbias += d;
+        part->in[i] = part->dout[i] = ox_pack<T, N>{};
+        if (row_there && col < args.cols) {
+            part->in[i] = *(const ox_pack<T, N> *)(args.in + at);
+            part->dout[i] = *(const ox_pack<T, N> *)(args.dout + at);
+        }
     }
-    float *const part = args.scratch + (uint64_t)blockIdx.y * 2 * args.cols;
-    part[col] = dgain;
-    part[args.cols + col] = dbias;
 }
 
-static __global__ void add_groups_kernel(float *dgain, float *dbias, const float *scratch, uint32_t cols,
-                                         uint32_t groups) {
-    const uint32_t col = blockIdx.x * blockDim.x + threadIdx.x;
-    if (col >= cols) {
-        return;
+/* Both sums over the threads of a row; rows use two sets of slots in turn, so that one barrier is enough. */
+static __device__ __forceinline__ float2 row_sums(float2 value, float2 *slots) {
+    const unsigned warps = blockDim.x / OX_WARP, first = threadIdx.y * warps;
+    value.x = ox_warp_sum(value.x);
+    value.y = ox_warp_sum(value.y);
+    if (threadIdx.x % OX_WARP == 0) {
+        slots[first + threadIdx.x / OX_WARP] = value;
     }
-    float gain = 0.0f, bias = 0.0f;
-    for (uint32_t i = 0; i < groups; i++) {
-        gain += scratch[(uint64_t)i * 2 * cols + col];
-        bias += scratch[(uint64_t)i * 2 * cols + cols + col];
+    __syncthreads();
+    float2 sum = make_float2(0.0f, 0.0f);
+    for (unsigned i = 0; i < warps; i++) {
+        sum.x += slots[first + i].x;
+        sum.y += slots[first + i].y;
     }
-    dgain[col] += gain;
-    if (dbias != nullptr) {
-        dbias[col] += bias;
+    return sum;
+}
+
+/* The threads along y have had different rows of the group: their sums are added in order, in shared memory. */
+template <int COUNT, int N>
+static __device__ void write_sums(float *to, float *near, const float (&sums)[COUNT], uint32_t cols) {
+    for (unsigned y = 0; y < blockDim.y; y++) {
+        for (int i = 0; i < COUNT && threadIdx.y == y; i++) {
+            const uint32_t col = (i / N * blockDim.x + threadIdx.x) * N + i % N;
+            const bool is_last = y + 1 == blockDim.y;
+            if (col < cols) {
+                const float sum = (y == 0 ? 0.0f : near[col]) + sums[i];
+                *(is_last ? &to[col] : &near[col]) = sum;
+            }
+        }
+        if (blockDim.y > 1) {
+            __syncthreads();
+        }
+    }
+}
+
+/* A group of rows in one pass: a thread has the same columns of all of them; the next row is on its way while the sums
+ * of this one meet. PLAIN: with the sums of dout itself. */
+template <typename T, int N, int PACKS, bool PLAIN>
+static __global__ void __launch_bounds__(GROUP_THREADS, PACKS == 1 && !PLAIN ? 2 : 1)
+norm_backward_group_kernel(norm_backward_args<T> args) {
+    __shared__ float2 slots[2][OX_WARP];
+    const uint32_t per_group = (args.rows + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * per_group;
+    const uint32_t past = begin + per_group < args.rows ? begin + per_group : args.rows;
+    const float per_col = 1.0f / (float)args.cols;
+    ox_pack<T, N> gain[PACKS];
+    float dgain[PACKS * N] = {}, dbias[PACKS * N] = {};
+    row_part<T, N, PACKS> next;
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        const uint32_t col = (i * blockDim.x + threadIdx.x) * N;
+        gain[i] = col < args.cols ? *(const ox_pack<T, N> *)(args.gain + col) : ox_pack<T, N>{};
+    }
+    fetch(&next, args, begin + threadIdx.y, past);
+    for (uint32_t first = begin, turn = 0; first < past; first += blockDim.y, turn++) {
+        const row_part<T, N, PACKS> part = next;
+        const uint32_t row = first + threadIdx.y;
+        fetch(&next, args, row + blockDim.y, past);
+        float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int i = 0; i < PACKS * N; i++) {
+            const float d = ox_widen(part.dout[i / N].at[i % N]), g = d * ox_widen(gain[i / N].at[i % N]);
+            const float normed = (ox_widen(part.in[i / N].at[i % N]) - part.mean) * part.rstd;
+            sum.x += g;
+            sum.y += g * normed;
+            dgain[i] += d * normed;
+            dbias[i] += PLAIN ? d : 0.0f;
+        }
+        sum = row_sums(sum, slots[turn % 2]);
+        sum.x = args.mean != nullptr ? sum.x * per_col : 0.0f;
+        sum.y *= per_col;
+#pragma unroll
+        for (int i = 0; i < PACKS; i++) {
+            const uint32_t col = (i * blockDim.x + threadIdx.x) * N;
+            const bool is_there = row < past && col < args.cols;
+            const uint64_t at = (uint64_t)row * args.cols + col;
+            ox_pack<T, N> din = {};
+            if (is_there && args.residual != nullptr) {
+                din = *(const ox_pack<T, N> *)(args.residual + at);
+            }
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const float g = ox_widen(part.dout[i].at[k]) * ox_widen(gain[i].at[k]);
+                const float normed = (ox_widen(part.in[i].at[k]) - part.mean) * part.rstd;
+                ox_narrow(ox_widen(din.at[k]) + part.rstd * (g - sum.x - normed * sum.y), &din.at[k]);
+            }
+            if (is_there) {
+                *(ox_pack<T, N> *)(args.din + at) = din;
+            }
+        }
+    }
+    float *const to = args.scratch + (uint64_t)blockIdx.x * (PLAIN ? 2 : 1) * args.cols;
+    float *const near = (float *)ox_dynamic_shared();
+    write_sums<PACKS * N, N>(to, near, dgain, args.cols);
+    if (PLAIN) {
+        write_sums<PACKS * N, N>(to + args.cols, near, dbias, args.cols);
     }
 }
 
@@ -159,14 +410,6 @@ static unsigned threads_for(uint32_t cols, unsigned per_thread) {
     const unsigned wanted = (cols + per_thread - 1) / per_thread;
     const unsigned threads = (wanted + OX_WARP - 1) / OX_WARP * OX_WARP;
     return threads < 512 ? threads : 512;
-}
-
-static unsigned groups_for(uint32_t rows) {
-    return rows < (uint32_t)OX_CUDA_ROW_GROUPS ? rows : (uint32_t)OX_CUDA_ROW_GROUPS;
-}
-
-template <typename T> static bool wide(const void *ptr, uint64_t cols, uint64_t stride) {
-    return ox_is_wide(ptr, cols, stride, ox_wide<T>::COUNT, sizeof(T));
 }
 
 template <typename T> static void norm_forward(const ox_cuda_queue *queue, const ox_op_norm_forward *op) {
@@ -180,180 +423,277 @@ template <typename T> static void norm_forward(const ox_cuda_queue *queue, const
     args.rstd = op->rstd;
     args.cols = op->cols;
     args.eps = op->eps;
-    const bool is_wide = wide<T>(op->out, op->cols, args.out.stride) && wide<T>(op->in, op->cols, args.in.stride) &&
-                         wide<T>(op->gain, op->cols, 0) && wide<T>(op->bias, op->cols, 0);
-    if (is_wide) {
+    if (ox_all_wide<T>(op->out, op->cols, args.out.stride) && ox_all_wide<T>(op->in, op->cols, args.in.stride) &&
+        wide<T>(op->gain, op->cols) && wide<T>(op->bias, op->cols)) {
         ox_launch(norm_forward_kernel<T, WIDE>, queue, ox_launch_shape{op->rows, threads_for(op->cols, WIDE), 0}, args);
     } else {
         ox_launch(norm_forward_kernel<T, 1>, queue, ox_launch_shape{op->rows, threads_for(op->cols, 1), 0}, args);
     }
 }
 
-template <typename T> static void norm_backward(const ox_cuda_queue *queue, const ox_op_norm_backward *op) {
+template <typename T> static bool is_wide(const norm_backward_args<T> &args) {
+    return wide<T>(args.din, args.cols) && wide<T>(args.residual, args.cols) && wide<T>(args.dout, args.cols) &&
+           wide<T>(args.in, args.cols) && wide<T>(args.gain, args.cols);
+}
+
+template <typename T, int PACKS>
+static void launch_group(const ox_cuda_queue *queue, const ox_launch_shape &shape, const norm_backward_args<T> &args) {
     enum { WIDE = ox_wide<T>::COUNT };
-    const bool layer = op->kind == OX_NORM_LAYER;
-    const norm_backward_args<T> args = {
-        (T *)op->din, (const T *)op->residual, (const T *)op->dout, (const T *)op->in, (const T *)op->gain,
-        layer ? op->mean : nullptr, op->rstd, op->dgain, op->dbias, (float *)op->scratch, op->rows, op->cols};
-    const unsigned groups = groups_for(op->rows), stretches = (op->cols + OX_BLOCK_THREADS - 1) / OX_BLOCK_THREADS;
-    ox_launch(norm_columns_kernel<T>, queue, ox_launch_shape{dim3(stretches, groups), OX_BLOCK_THREADS, 0}, args);
-    ox_launch(add_groups_kernel, queue, ox_launch_shape{stretches, OX_BLOCK_THREADS, 0}, op->dgain, op->dbias,
-              (const float *)op->scratch, op->cols, groups);
-    const bool is_wide = wide<T>(op->din, op->cols, 0) && wide<T>(op->residual, op->cols, 0) &&
-                         wide<T>(op->dout, op->cols, 0) && wide<T>(op->in, op->cols, 0) &&
-                         wide<T>(op->gain, op->cols, 0);
-    if (is_wide) {
-        const ox_launch_shape shape = {op->rows, threads_for(op->cols, WIDE), 0};
-        ox_launch(norm_backward_kernel<T, WIDE>, queue, shape, args);
+    if (args.plain) {
+        ox_launch(norm_backward_group_kernel<T, WIDE, PACKS, true>, queue, shape, args);
     } else {
-        ox_launch(norm_backward_kernel<T, 1>, queue, ox_launch_shape{op->rows, threads_for(op->cols, 1), 0}, args);
+        ox_launch(norm_backward_group_kernel<T, WIDE, PACKS, false>, queue, shape, args);
     }
 }
 
-extern "C" ox_status ox_cuda_norm_forward(const ox_cuda_queue *queue, const void *args) {
-    norm_forward<float>(queue, (const ox_op_norm_forward *)args);
+/* In one pass; the number of groups. */
+template <typename T> static unsigned backward_by_group(const ox_cuda_queue *queue, const norm_backward_args<T> &args) {
+    const unsigned packs = args.cols / ox_wide<T>::COUNT, each = packs > (unsigned)GROUP_THREADS ? 2 : 1;
+    const unsigned x = (packs + each * OX_WARP - 1) / (each * OX_WARP) * OX_WARP, y = GROUP_THREADS / x;
+    const unsigned groups = groups_for(args.rows, 2 * y, OX_CUDA_ROW_GROUPS);
+    const ox_launch_shape shape = {groups, dim3(x, y), y > 1 ? args.cols * sizeof(float) : 0};
+    if (each == 1) {
+        launch_group<T, 1>(queue, shape, args);
+    } else {
+        launch_group<T, 2>(queue, shape, args);
+    }
+    return groups;
+}
+
+/* In two: columns first, then rows, which may be written over dout. */
+template <typename T>
+static void backward_by_row(const ox_cuda_queue *queue, const norm_backward_args<T> &args, float *const sums[2]) {
+    enum { WIDE = ox_wide<T>::COUNT };
+    const column_args<T> columns = {heads_of<const T>{args.dout, args.cols, 1, args.cols}, args.in, args.mean,
+                                    args.rstd, args.scratch, args.rows, args.cols, args.plain};
+    sum_columns<T>(queue, columns, groups_for(args.rows, GROUP_ROWS_MIN, OX_CUDA_ROW_GROUPS), sums);
+    if (is_wide<T>(args)) {
+        const ox_launch_shape shape = {args.rows, threads_for(args.cols, WIDE), 0};
+        ox_launch(norm_backward_kernel<T, WIDE>, queue, shape, args);
+    } else {
+        const ox_launch_shape shape = {args.rows, threads_for(args.cols, 1), 0};
+        ox_launch(norm_backward_kernel<T, 1>, queue, shape, args);
+    }
+}
+
+template <typename T> static void norm_backward(const ox_cuda_queue *queue, const ox_op_norm_backward *op) {
+    const bool layer = op->kind == OX_NORM_LAYER;
+    const norm_backward_args<T> args = {
+        (T *)op->din, (const T *)op->residual, (const T *)op->dout, (const T *)op->in, (const T *)op->gain,
+        layer ? op->mean : nullptr, op->rstd, (float *)op->scratch, op->rows, op->cols, op->dbias != nullptr};
+    float *const sums[2] = {op->dgain, op->dbias};
+    if (is_wide<T>(args) && op->cols <= 2 * GROUP_THREADS * ox_wide<T>::COUNT) {
+        const unsigned groups = backward_by_group<T>(queue, args);
+        add_groups(queue, group_args{{sums[0], sums[1]}, args.scratch, op->cols, groups});
+    } else {
+        backward_by_row<T>(queue, args, sums);
+    }
+}
+
+extern "C" ox_status ox_cuda_norm_forward(const ox_cuda_queue *queue, const void *given) {
+    const ox_op_norm_forward *const op = (const ox_op_norm_forward *)given;
+    if (op->real == OX_REAL_F32) {
+        norm_forward<float>(queue, op);
+    } else {
+        norm_forward<ox_bf16>(queue, op);
+    }
     return OX_OK;
 }
 
-extern "C" ox_status ox_cuda_norm_backward(const ox_cuda_queue *queue, const void *args) {
-    norm_backward<float>(queue, (const ox_op_norm_backward *)args);
+extern "C" ox_status ox_cuda_norm_backward(const ox_cuda_queue *queue, const void *given) {
+    const ox_op_norm_backward *const op = (const ox_op_norm_backward *)given;
+    if (op->real == OX_REAL_F32) {
+        norm_backward<float>(queue, op);
+    } else {
+        norm_backward<ox_bf16>(queue, op);
+    }
     return OX_OK;
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------ */
 
-/* A warp for a head: rows of `heads` heads, `row_stride` apart. */
+/* Some neighbouring lanes of a warp, a power of two, have a head. */
 template <typename T> struct head_args {
-    T *inout, *saved;
+    heads_of<T> inout;
+    T *saved;
     float *rstd;
     const T *gain;
     float *scratch;
-    uint32_t rows, row_stride, heads, head_dim;
+    uint32_t heads, lanes; /* of all rows; of a head */
     float eps;
 };
 
-template <typename T> static __global__ void head_norm_forward_kernel(head_args<T> args) {
-    const uint64_t head = (uint64_t)blockIdx.x * (blockDim.x / OX_WARP) + threadIdx.x / OX_WARP;
-    const uint32_t lane = threadIdx.x % OX_WARP;
-    const bool is_there = head < (uint64_t)args.rows * args.heads;
-    T *const x = args.inout + head / args.heads * args.row_stride + head % args.heads * args.head_dim;
-    float sum = 0.0f;
-    for (uint32_t i = lane; is_there && i < args.head_dim; i += OX_WARP) {
-        const float value = ox_widen(x[i]);
-        sum += value * value;
+static __device__ __forceinline__ float lanes_sum(float value, unsigned lanes) {
+    for (unsigned distance = lanes / 2; distance > 0; distance /= 2) {
+        value += __shfl_xor_sync(0xffffffffu, value, distance);
     }
-    const float rstd = 1.0f / sqrtf(ox_warp_sum(sum) / (float)args.head_dim + args.eps);
-    for (uint32_t i = lane; is_there && i < args.head_dim; i += OX_WARP) {
-        const T raw = x[i];
-        if (args.saved != nullptr) {
-            args.saved[head * args.head_dim + i] = raw;
+    return value;
+}
+
+template <typename T, int N> static __global__ void head_norm_forward_kernel(head_args<T> args) {
+    const uint32_t head = (blockIdx.x * blockDim.x + threadIdx.x) / args.lanes, width = args.inout.width;
+    const uint32_t begin = threadIdx.x % args.lanes * N, step = args.lanes * N;
+    const bool is_there = head < args.heads;
+    T *const x = head_at(args.inout, is_there ? head : 0);
+    float sum = 0.0f, raw[N], gain[N];
+    for (uint32_t i = begin; is_there && i < width; i += step) {
+        ox_load<T, N>(raw, x + i);
+        for (int k = 0; k < N; k++) {
+            sum += raw[k] * raw[k];
         }
-        ox_narrow(ox_widen(raw) * rstd * ox_widen(args.gain[i]), &x[i]);
     }
-    if (is_there && lane == 0) {
+    const float rstd = 1.0f / sqrtf(lanes_sum(sum, args.lanes) / (float)width + args.eps);
+    for (uint32_t i = begin; is_there && i < width; i += step) {
+        ox_load<T, N>(raw, x + i);
+        ox_load<T, N>(gain, args.gain + i);
+        if (args.saved != nullptr) {
+            ox_store<T, N>(args.saved + (uint64_t)head * width + i, raw);
+        }
+        for (int k = 0; k < N; k++) {
+            raw[k] *= rstd * gain[k];
+        }
+        ox_store<T, N>(x + i, raw);
+    }
+    if (is_there && begin == 0) {
         args.rstd[head] = rstd;
     }
 }
 
-/* In place, as backward of a row above; it runs after the sums of the columns, which need what it writes over. */
+/* In place, as backward of a row above; heads of any width, after the sums of the columns. */
 template <typename T> static __global__ void head_norm_backward_kernel(head_args<T> args) {
-    const uint64_t head = (uint64_t)blockIdx.x * (blockDim.x / OX_WARP) + threadIdx.x / OX_WARP;
-    const uint32_t lane = threadIdx.x % OX_WARP;
-    const bool is_there = head < (uint64_t)args.rows * args.heads;
-    T *const d = args.inout + head / args.heads * args.row_stride + head % args.heads * args.head_dim;
-    const T *const x = args.saved + head * args.head_dim;
+    const uint32_t head = (blockIdx.x * blockDim.x + threadIdx.x) / OX_WARP, width = args.inout.width;
+    const bool is_there = head < args.heads;
+    T *const d = head_at(args.inout, is_there ? head : 0);
+    const T *const x = args.saved + (uint64_t)head * width;
     const float rstd = is_there ? args.rstd[head] : 0.0f;
     float sum = 0.0f;
-    for (uint32_t i = lane; is_there && i < args.head_dim; i += OX_WARP) {
+    for (uint32_t i = threadIdx.x % OX_WARP; is_there && i < width; i += OX_WARP) {
         sum += ox_widen(d[i]) * ox_widen(args.gain[i]) * (ox_widen(x[i]) * rstd);
     }
-    sum = ox_warp_sum(sum) / (float)args.head_dim;
-    for (uint32_t i = lane; is_there && i < args.head_dim; i += OX_WARP) {
+    sum = ox_warp_sum(sum) / (float)width;
+    for (uint32_t i = threadIdx.x % OX_WARP; is_there && i < width; i += OX_WARP) {
         const float g = ox_widen(d[i]) * ox_widen(args.gain[i]);
         ox_narrow(rstd * (g - ox_widen(x[i]) * rstd * sum), &d[i]);
     }
 }
 
-/* Group blockIdx.x of the heads, one column per thread. */
-template <typename T> static __global__ void head_columns_kernel(head_args<T> args) {
-    const uint64_t count = (uint64_t)args.rows * args.heads, per_group = (count + gridDim.x - 1) / gridDim.x;
-    const uint64_t begin = blockIdx.x * per_group, past = begin + per_group < count ? begin + per_group : count;
-    for (uint32_t col = threadIdx.x; col < args.head_dim; col += blockDim.x) {
-        float dgain = 0.0f;
-        for (uint64_t head = begin; head < past; head++) {
-            const T d = args.inout[head / args.heads * args.row_stride + head % args.heads * args.head_dim + col];
-            dgain += ox_widen(d) * (ox_widen(args.saved[head * args.head_dim + col]) * args.rstd[head]);
+/* A group of heads in one pass: the lanes of a head keep the sums of their columns over all heads that they have. */
+template <typename T, int N> static __global__ void head_norm_group_kernel(head_args<T> args) {
+    __shared__ float near[OX_BLOCK_THREADS * N];
+    const uint32_t per_group = (args.heads + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * per_group;
+    const uint32_t past = begin + per_group < args.heads ? begin + per_group : args.heads;
+    const uint32_t width = args.inout.width, at = threadIdx.x % args.lanes * N, sets = OX_BLOCK_THREADS / args.lanes;
+    const bool has_cols = at < width;
+    float gain[N] = {}, dgain[N] = {};
+    if (has_cols) {
+        ox_load<T, N>(gain, args.gain + at);
+    }
+    for (uint32_t first = begin; first < past; first += sets) {
+        const uint32_t head = first + threadIdx.x / args.lanes;
+        const bool is_there = has_cols && head < past;
+        T *const d_at = head_at(args.inout, is_there ? head : 0) + at;
+        const float rstd = is_there ? args.rstd[head] : 0.0f;
+        float d[N] = {}, x[N] = {}, sum = 0.0f;
+        if (is_there) {
+            ox_load<T, N>(d, d_at);
+            ox_load<T, N>(x, args.saved + (uint64_t)head * width + at);
         }
-        args.scratch[(uint64_t)blockIdx.x * 2 * args.head_dim + col] = dgain;
-        args.scratch[(uint64_t)blockIdx.x * 2 * args.head_dim + args.head_dim + col] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            x[k] *= rstd;
+            dgain[k] += d[k] * x[k];
+            d[k] *= gain[k];
+            sum += d[k] * x[k];
+        }
+        sum = lanes_sum(sum, args.lanes) / (float)width;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            d[k] = rstd * (d[k] - x[k] * sum);
+        }
+        if (is_there) {
+            ox_store<T, N>(d_at, d);
+        }
+    }
+    for (int k = 0; k < N; k++) {
+        near[threadIdx.x * N + k] = dgain[k];
+    }
+    __syncthreads();
+    for (uint32_t col = threadIdx.x; col < width; col += OX_BLOCK_THREADS) {
+        float sum = 0.0f;
+        for (uint32_t set = 0; set < sets; set++) {
+            sum += near[set * args.lanes * N + col];
+        }
+        args.scratch[(uint64_t)blockIdx.x * width + col] = sum;
     }
 }
 
-static ox_launch_shape by_head(uint64_t heads) {
-    const unsigned per_block = OX_BLOCK_THREADS / OX_WARP;
-    return ox_launch_shape{(unsigned)((heads + per_block - 1) / per_block), OX_BLOCK_THREADS, 0};
+/* Lanes that have a head of `width` in one access each, if a warp has as many. */
+static uint32_t lanes_for(uint32_t width, uint32_t per_lane) {
+    uint32_t lanes = 1;
+    while (lanes < OX_WARP && lanes * per_lane < width) {
+        lanes *= 2;
+    }
+    return lanes;
+}
+
+static ox_launch_shape by_head(uint32_t heads, uint32_t lanes) {
+    const uint32_t per_block = OX_BLOCK_THREADS / lanes;
+    return ox_launch_shape{(heads + per_block - 1) / per_block, OX_BLOCK_THREADS, 0};
+}
+
+template <typename T> static bool heads_are_wide(const head_args<T> &args) {
+    return ox_all_wide<T>(args.inout.at, args.inout.width, args.inout.stride) &&
+           wide<T>(args.saved, args.inout.width) && wide<T>(args.gain, args.inout.width);
+}
+
+template <typename T> static void head_norm_forward(const ox_cuda_queue *queue, const ox_op_head_norm_forward *op) {
+    enum { WIDE = ox_wide<T>::COUNT };
+    head_args<T> args = {{(T *)op->inout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved, op->rstd,
+                         (const T *)op->gain, nullptr, op->rows * op->heads, 0, op->eps};
+    if (heads_are_wide<T>(args)) {
+        args.lanes = lanes_for(op->head_dim, WIDE);
+        ox_launch(head_norm_forward_kernel<T, WIDE>, queue, by_head(args.heads, args.lanes), args);
+    } else {
+        args.lanes = OX_WARP;
+        ox_launch(head_norm_forward_kernel<T, 1>, queue, by_head(args.heads, args.lanes), args);
+    }
+}
+
+template <typename T> static void head_norm_backward(const ox_cuda_queue *queue, const ox_op_head_norm_backward *op) {
+    enum { WIDE = ox_wide<T>::COUNT, GROUPS_MAX = 2 * OX_CUDA_ROW_GROUPS }; /* one part each, of scratch for two */
+    const head_args<T> args = {{(T *)op->dinout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved,
+                               (float *)op->rstd, (const T *)op->gain, (float *)op->scratch, op->rows * op->heads,
+                               lanes_for(op->head_dim, WIDE), 0.0f};
+    float *const sums[2] = {op->dgain, nullptr};
+    if (heads_are_wide<T>(args) && op->head_dim <= OX_WARP * WIDE) {
+        const unsigned groups = groups_for(args.heads, 2 * OX_BLOCK_THREADS / args.lanes, GROUPS_MAX);
+        ox_launch(head_norm_group_kernel<T, WIDE>, queue, ox_launch_shape{groups, OX_BLOCK_THREADS, 0}, args);
+        add_groups(queue, group_args{{sums[0], nullptr}, args.scratch, op->head_dim, groups});
+        return;
+    }
+    const heads_of<const T> dout = {args.inout.at, op->row_stride, op->heads, op->head_dim};
+    const column_args<T> columns = {dout, args.saved, nullptr, args.rstd, args.scratch, args.heads, op->head_dim,
+                                    false};
+    sum_columns<T>(queue, columns, groups_for(args.heads, GROUP_ROWS_MIN, GROUPS_MAX), sums);
+    ox_launch(head_norm_backward_kernel<T>, queue, by_head(args.heads, OX_WARP), args);
 }
 
 extern "C" ox_status ox_cuda_head_norm_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_head_norm_forward *const op = (const ox_op_head_norm_forward *)given;
-    const head_args<float> args = {(float *)op->inout, (float *)op->saved, op->rstd, (const float *)op->gain, nullptr,
-                                   op->rows, op->row_stride, op->heads, op->head_dim, op->eps};
-    ox_launch(head_norm_forward_kernel<float>, queue, by_head((uint64_t)op->rows * op->heads), args);
+    if (op->real == OX_REAL_F32) {
+        head_norm_forward<float>(queue, op);
+    } else {
+        head_norm_forward<ox_bf16>(queue, op);
+    }
     return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_head_norm_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_head_norm_backward *const op = (const ox_op_head_norm_backward *)given;
-    const head_args<float> args = {(float *)op->dinout, (float *)op->saved, (float *)op->rstd, (const float *)op->gain,
-                                   (float *)op->scratch, op->rows, op->row_stride, op->heads, op->head_dim, 0.0f};
-    const unsigned groups = groups_for(op->rows);
-    ox_launch(head_columns_kernel<float>, queue, ox_launch_shape{groups, OX_BLOCK_THREADS, 0}, args);
-    ox_launch(add_groups_kernel, queue,
-              ox_launch_shape{(op->head_dim + OX_BLOCK_THREADS - 1) / OX_BLOCK_THREADS, OX_BLOCK_THREADS, 0}, op->dgain,
-              (float *)nullptr, (const float *)op->scratch, op->head_dim, groups);
-    ox_launch(head_norm_backward_kernel<float>, queue, by_head((uint64_t)op->rows * op->heads), args);
-    return OX_OK;
-}
-
-/* ---- biases ----------------------------------------------------------------------------------------- */
-
-template <typename T>
-static __global__ void sum_columns_kernel(float *scratch, const T *in, uint32_t rows, uint32_t cols) {
-    const uint32_t col = blockIdx.x * blockDim.x + threadIdx.x;
-    const uint32_t per_group = (rows + gridDim.y - 1) / gridDim.y;
-    const uint32_t begin = blockIdx.y * per_group, past = begin + per_group < rows ? begin + per_group : rows;
-    if (col >= cols) {
-        return;
+    if (op->real == OX_REAL_F32) {
+        head_norm_backward<float>(queue, op);
+    } else {
+        head_norm_backward<ox_bf16>(queue, op);
     }
-    float sum = 0.0f;
-    for (uint32_t row = begin; row < past; row++) {
-        sum += ox_widen(in[(uint64_t)row * cols + col]);
-    }
-    scratch[(uint64_t)blockIdx.y * cols + col] = sum;
-}
-
-static __global__ void add_sums_kernel(float *sums, const float *scratch, uint32_t cols, uint32_t groups) {
-    const uint32_t col = blockIdx.x * blockDim.x + threadIdx.x;
-    if (col >= cols) {
-        return;
-    }
-    float sum = 0.0f;
-    for (uint32_t i = 0; i < groups; i++) {
-        sum += scratch[(uint64_t)i * cols + col];
-    }
-    sums[col] += sum;
-}
-
-/* The groups' sums lie in the workspace of the products, which this lane alone uses, one operation after another. */
-extern "C" ox_status ox_cuda_column_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
-    const uint32_t cols = op->out_count, stretches = (cols + OX_BLOCK_THREADS - 1) / OX_BLOCK_THREADS;
-    const uint64_t room = OX_CUDA_WORKSPACE_BYTES / (cols * sizeof(float));
-    const uint32_t groups = groups_for(op->rows) < room ? groups_for(op->rows) : (uint32_t)room;
-    OX_ASSERT(groups > 0);
-    float *const scratch = (float *)queue->device->workspace;
-    ox_launch(sum_columns_kernel<float>, queue, ox_launch_shape{dim3(stretches, groups), OX_BLOCK_THREADS, 0}, scratch,
-              (const float *)op->dout, op->rows, cols);
-    ox_launch(add_sums_kernel, queue, ox_launch_shape{stretches, OX_BLOCK_THREADS, 0}, op->dbias,
-              (const float *)scratch, cols, groups);
     return OX_OK;
 }

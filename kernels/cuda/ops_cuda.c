@@ -31,34 +31,28 @@ static enum ox_status embed_backward(struct ox_lane *lane, const struct ox_op_em
 }
 
 static enum ox_status norm_forward(struct ox_lane *lane, const struct ox_op_norm_forward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_norm_forward, op, sizeof *op);
 }
 
 static enum ox_status norm_backward(struct ox_lane *lane, const struct ox_op_norm_backward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_norm_backward, op, sizeof *op);
 }
 
 static enum ox_status head_norm_forward(struct ox_lane *lane, const struct ox_op_head_norm_forward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
     return ox_cuda_lane_submit(lane, ox_cuda_head_norm_forward, op, sizeof *op);
 }
 
 static enum ox_status head_norm_backward(struct ox_lane *lane, const struct ox_op_head_norm_backward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
     return ox_cuda_lane_submit(lane, ox_cuda_head_norm_backward, op, sizeof *op);
 }
 
 static enum ox_status linear_forward(struct ox_lane *lane, const struct ox_op_linear_forward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_linear_forward, op, sizeof *op);
 }
 
 static enum ox_status linear_backward(struct ox_lane *lane, const struct ox_op_linear_backward *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
     return ox_cuda_lane_submit(lane, ox_cuda_linear_backward, op, sizeof *op);
 }
 

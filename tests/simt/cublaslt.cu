@@ -53,6 +53,9 @@ static void run(const product &p) {
     OX_ASSERT((p.desc.a == CUBLAS_OP_N ? p.a_layout.rows : p.a_layout.cols) == m);
     OX_ASSERT((p.desc.b == CUBLAS_OP_N ? p.b_layout.rows : p.b_layout.cols) == k);
     OX_ASSERT((p.desc.b == CUBLAS_OP_N ? p.b_layout.cols : p.b_layout.rows) == n);
+    /* of what the reference's table of types has, all that is asked for here */
+    OX_ASSERT(p.a_layout.type == p.b_layout.type && p.c_layout.type == p.d_layout.type);
+    OX_ASSERT(p.a_layout.type == CUDA_R_16BF || p.d_layout.type == CUDA_R_32F);
     for (uint64_t col = 0; col < n; col++) {
         for (uint64_t row = 0; row < m; row++) {
             double sum = 0.0;
