@@ -175,7 +175,7 @@ struct walk {
 
 static struct walk walk_of(const struct ox_shape *shape) {
     const uint32_t vocab = shape->model->config.vocab;
-    const struct ox_head_walk walk = ox_head_walk_of(shape->rows, vocab);
+    const struct ox_head_walk walk = ox_head_walk_of(&shape->compute, shape->rows, vocab);
     struct walk out = {.vocab = vocab, .tiles = (double)ox_div_up(vocab, walk.tile_vocab), .held = walk.held};
     out.groups = (double)ox_div_up(shape->rows, walk.group_rows);
     out.pieces = out.tiles * out.groups * (double)ox_div_up(walk.group_rows, walk.tile_rows);
@@ -191,7 +191,6 @@ static void add_walk_product(struct count *c, const struct walk *walk, double by
 
 static void add_walk_loop(struct count *c, const struct walk *walk, double bytes_of_logit) {
     c->work.bytes += c->rows * walk->vocab * bytes_of_logit;
-    c->work.ops += (uint32_t)walk->pieces;
 }
 
 static void add_walk(struct count *c, bool backward) {
@@ -208,7 +207,7 @@ static void add_walk(struct count *c, bool backward) {
         add_walk_product(c, &walk, rows_read + words_read + logits * sizeof(float));
     }
     add_walk_loop(c, &walk, sizeof(float));
-    c->work.ops += 2; /* the rows' losses, and their sum */
+    c->work.ops += (uint32_t)walk.groups + 1; /* rows, losses and gradients in one; the sum of losses */
     if (backward) {
         add_walk_loop(c, &walk, sizeof(float) + c->real_bytes);
         add_walk_product(c, &walk, logits * c->real_bytes + words_read + 2 * rows_read);

@@ -12,19 +12,44 @@ enum {
     PART_GRAIN = 16, /* parts of the scratch begin at a cache line */
 };
 
+/* A GPU: sums of weights' gradients are read and written once for each group of rows, which many rows make cheap; past
+ * some thousands they make nothing cheaper. */
+enum {
+    GPU_HELD_MAX = 128 * 1024 * 1024, /* floats */
+    GPU_GROUP_ROWS_MAX = 4096,
+    GPU_VOCAB_TILE = 8192, /* of weights that have to be joined */
+};
+
 static uint32_t min_u32(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-struct ox_head_walk ox_head_walk_of(uint32_t rows, uint32_t vocab) {
+/* Groups of `most` rows or less, of the same size but for the last. */
+static uint32_t even_groups(uint32_t rows, uint32_t most) {
+    const uint32_t group_count = (uint32_t)ox_div_up(rows, most);
+    const uint32_t even = (uint32_t)ox_align_up(ox_div_up(rows, group_count), ROW_GRAIN);
+    return min_u32(min_u32(even, most), rows);
+}
+
+static struct ox_head_walk gpu_walk(enum ox_real real, uint32_t rows, uint32_t vocab) {
+    struct ox_head_walk walk = {.held = true, .logit_stride = ox_align_up(vocab, PART_GRAIN)};
+    const uint32_t fit = min_u32(GPU_GROUP_ROWS_MAX, (uint32_t)(GPU_HELD_MAX / walk.logit_stride));
+    walk.group_rows = even_groups(rows, fit == 0 ? 1 : fit);
+    walk.tile_rows = walk.group_rows;
+    walk.tile_vocab = real == OX_REAL_BF16 ? vocab : min_u32(vocab, GPU_VOCAB_TILE);
+    return walk;
+}
+
+struct ox_head_walk ox_head_walk_of(const struct ox_compute *compute, uint32_t rows, uint32_t vocab) {
     OX_ASSERT(rows > 0 && vocab > 0);
+    if (compute->device != OX_DEVICE_CPU) {
+        return gpu_walk(compute->real, rows, vocab);
+    }
     struct ox_head_walk walk = {.tile_vocab = min_u32(vocab, VOCAB_TILE)};
     const uint32_t fit = HELD_MAX / vocab;
     walk.held = fit >= min_u32(rows, HELD_ROWS_MIN);
     if (walk.held) {
-        const uint32_t group_count = (uint32_t)ox_div_up(rows, fit);
-        const uint32_t even = (uint32_t)ox_align_up(ox_div_up(rows, group_count), ROW_GRAIN);
-        walk.group_rows = min_u32(min_u32(even, fit), rows);
+        walk.group_rows = even_groups(rows, fit);
         walk.tile_rows = walk.group_rows;
         walk.logit_stride = vocab;
     } else {
@@ -35,28 +60,30 @@ struct ox_head_walk ox_head_walk_of(uint32_t rows, uint32_t vocab) {
     return walk;
 }
 
-static uint64_t weight_len(const struct ox_head_walk *walk, uint32_t hidden) {
-    return ox_align_up((uint64_t)walk->tile_vocab * hidden, PART_GRAIN);
+/* Weights in bfloat16 are used where they are. */
+static uint64_t weight_len(const struct ox_compute *compute, const struct ox_head_walk *walk, uint32_t hidden) {
+    return compute->real == OX_REAL_BF16 ? 0 : ox_align_up((uint64_t)walk->tile_vocab * hidden, PART_GRAIN);
 }
 
 static uint64_t state_len(uint32_t rows) {
     return ox_align_up(rows, PART_GRAIN);
 }
 
-uint64_t ox_head_scratch_bytes(uint32_t rows, uint32_t hidden, uint32_t vocab) {
-    const struct ox_head_walk walk = ox_head_walk_of(rows, vocab);
+uint64_t ox_head_scratch_bytes(const struct ox_compute *compute, uint32_t rows, uint32_t hidden, uint32_t vocab) {
+    const struct ox_head_walk walk = ox_head_walk_of(compute, rows, vocab);
     const uint64_t state_bytes = state_len(rows) * (sizeof(double) + 2 * sizeof(float));
     const uint64_t logits_len = walk.tile_rows * walk.logit_stride;
-    return state_bytes + (weight_len(&walk, hidden) + logits_len) * sizeof(float);
+    return state_bytes + (weight_len(compute, &walk, hidden) + logits_len) * sizeof(float);
 }
 
-struct ox_head_scratch ox_head_scratch_at(void *scratch, uint32_t rows, uint32_t hidden, uint32_t vocab) {
-    const struct ox_head_walk walk = ox_head_walk_of(rows, vocab);
+struct ox_head_scratch ox_head_scratch_at(const struct ox_compute *compute, void *scratch, uint32_t rows,
+                                          uint32_t hidden, uint32_t vocab) {
+    const struct ox_head_walk walk = ox_head_walk_of(compute, rows, vocab);
     const uint64_t len = state_len(rows);
     struct ox_head_scratch out = {.sum = scratch};
     out.max = (float *)(out.sum + len);
     out.target_logit = out.max + len;
     out.weight = out.target_logit + len;
-    out.logits = out.weight + weight_len(&walk, hidden);
+    out.logits = out.weight + weight_len(compute, &walk, hidden);
     return out;
 }

@@ -1,6 +1,8 @@
-/* How the head walks rows and vocabulary, and where its scratch lies: the same for every device. */
+/* How the head walks rows and vocabulary, and where its scratch lies, on each device. */
 #ifndef OX_KERNELS_HEAD_WALK_H
 #define OX_KERNELS_HEAD_WALK_H
+
+#include "kernels/ops.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,8 +13,8 @@ extern "C" {
 
 /* Rows are taken in groups; within a group the vocabulary is walked in tiles twice: first for the maximum and the sum
  * of exponentials of each row, then for the gradients. Where the logits of a group of useful size fit they are kept
- * between the two walks (`held`); otherwise the group is all rows and the logits are computed again. A function of
- * rows and vocab alone. */
+ * between the two walks (`held`); otherwise the group is all rows and the logits are computed again. On a GPU they are
+ * always held, and in bfloat16 the vocabulary is one tile. A function of what computes, rows and vocab alone. */
 struct ox_head_walk {
     uint32_t group_rows; /* rows per group                                    */
     uint32_t tile_rows;  /* rows whose logits of one vocabulary tile exist    */
@@ -20,17 +22,18 @@ struct ox_head_walk {
     uint64_t logit_stride; /* between rows of the logits' scratch              */
     bool held;
 };
-struct ox_head_walk ox_head_walk_of(uint32_t rows, uint32_t vocab);
+struct ox_head_walk ox_head_walk_of(const struct ox_compute *compute, uint32_t rows, uint32_t vocab);
 
 /* The parts of an operation's scratch: per row the sum of exponentials, the maximum and the target's logit; the fp32
- * weights of a tile; logits. */
+ * weights of a tile, where they have to be joined; logits. */
 struct ox_head_scratch {
     double *sum;
     float *max, *target_logit;
     float *weight, *logits;
 };
-uint64_t ox_head_scratch_bytes(uint32_t rows, uint32_t hidden, uint32_t vocab);
-struct ox_head_scratch ox_head_scratch_at(void *scratch, uint32_t rows, uint32_t hidden, uint32_t vocab);
+uint64_t ox_head_scratch_bytes(const struct ox_compute *compute, uint32_t rows, uint32_t hidden, uint32_t vocab);
+struct ox_head_scratch ox_head_scratch_at(const struct ox_compute *compute, void *scratch, uint32_t rows,
+                                          uint32_t hidden, uint32_t vocab);
 
 #ifdef __cplusplus
 }

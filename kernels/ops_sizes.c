@@ -35,8 +35,7 @@ uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_compute *compute,
 }
 
 uint64_t ox_ops_head_scratch_bytes(const struct ox_compute *compute, uint32_t rows, uint32_t hidden, uint32_t vocab) {
-    (void)compute;
-    return ox_head_scratch_bytes(rows, hidden, vocab);
+    return ox_head_scratch_bytes(compute, rows, hidden, vocab);
 }
 
 uint64_t ox_ops_attention_pairs(const struct ox_compute *compute, const struct ox_attention_shape *shape) {
@@ -45,6 +44,5 @@ uint64_t ox_ops_attention_pairs(const struct ox_compute *compute, const struct o
 }
 
 bool ox_ops_head_holds_logits(const struct ox_compute *compute, uint32_t rows, uint32_t vocab) {
-    (void)compute;
-    return ox_head_walk_of(rows, vocab).held;
+    return ox_head_walk_of(compute, rows, vocab).held;
 }

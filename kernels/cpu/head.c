@@ -179,8 +179,10 @@ static void add_losses(const struct job *job) {
 
 void ox_cpu_head(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_head *const op = args;
-    struct job job = {.op = op, .cpu = cpu, .walk = ox_head_walk_of(op->rows, op->vocab), .joined = UINT32_MAX};
-    job.scratch = ox_head_scratch_at(op->scratch, op->rows, op->hidden, op->vocab);
+    const struct ox_compute compute = {.device = OX_DEVICE_CPU, .real = op->real};
+    struct job job = {.op = op, .cpu = cpu, .walk = ox_head_walk_of(&compute, op->rows, op->vocab),
+                      .joined = UINT32_MAX};
+    job.scratch = ox_head_scratch_at(&compute, op->scratch, op->rows, op->hidden, op->vocab);
     for (uint32_t first = 0; first < op->rows; first += job.walk.group_rows) {
         const uint32_t end = min_u32(op->rows, first + job.walk.group_rows);
         walk_group(&job, first, end, false);

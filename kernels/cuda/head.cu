@@ -1,117 +1,152 @@
-/* Linear layer and cross-entropy, fused, walked as kernels/head_walk.h says. Products are cuBLASLt's; between them a
- * block has a row of a tile of logits. */
+/* Linear layer and cross-entropy, fused. Rows are taken in groups whose logits exist whole (kernels/head_walk.h): a
+ * product, a block for each row that makes its loss and turns the logits into their own gradient, two products. In
+ * bfloat16 the gradient is of that type too, and lies where its logits were. Beside its products, 2 rows hidden vocab
+ * operations each, what it moves at the least is 12 rows vocab bytes of logits and their gradient, 14 in float32, and
+ * 8 vocab hidden bytes of sums for each group of rows. */
 #include "kernels/cuda/kernel.cuh"
 
 #include "kernels/head_walk.h"
 
-struct tile_args {
-    float *logits; /* of the tile's rows and words */
+enum { STEP = 4, ROW_THREADS_MAX = 512 };
+
+struct row_args {
+    float *logits; /* of the group's rows */
     uint64_t stride;
-    uint32_t row, vocab, vocab_count; /* the first of each, and how many words */
+    uint32_t row, vocab; /* the first of the group */
     const int32_t *targets;
-    double *sum;
-    float *max, *target_logit;
-    float *kept; /* (rows, vocab_stride) copy of the logits, or NULL */
-    uint32_t kept_stride;
+    double *loss;   /* (rows) */
+    float *row_nll; /* (rows) or NULL */
+    float *kept;    /* (rows, vocab) copy of the logits, or NULL */
     float loss_scale;
+    bool backward;
 };
 
-static __device__ __forceinline__ bool in_tile(const tile_args &args, int32_t target) {
-    return target >= 0 && (uint32_t)target >= args.vocab && (uint32_t)target - args.vocab < args.vocab_count;
+/* The largest so far, and the sum of exponentials below it. A NaN makes the sum NaN. */
+struct softmax {
+    float max;
+    double sum;
+};
+
+/* The logits from `begin` on as far as there are any; behind them those that count for nothing. */
+static __device__ __forceinline__ void load_logits(float out[STEP], const float *logits, uint32_t begin,
+                                                   uint32_t vocab) {
+    ox_load<float, STEP>(out, logits + begin);
+#pragma unroll
+    for (int k = 0; k < STEP; k++) {
+        out[k] = begin + k < vocab ? out[k] : -INFINITY;
+    }
 }
 
-static __device__ float block_max(float value, float *slots) {
-    value = ox_warp_max(value);
+static __device__ __forceinline__ void take(softmax *all, const float x[STEP]) {
+    const float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    if (top > all->max) {
+        all->sum *= (double)expf(all->max - top);
+        all->max = top;
+    }
+    const float base = all->max == -INFINITY ? 0.0f : all->max;
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < STEP; k++) {
+        sum += expf(x[k] - base);
+    }
+    all->sum += (double)sum;
+}
+
+/* Over the block, in the order of its lanes and warps; the same in every thread. */
+static __device__ softmax merge(softmax mine) {
+    __shared__ float tops[OX_WARP];
+    __shared__ double sums[OX_WARP];
+    const unsigned warp = threadIdx.x / OX_WARP, warps = blockDim.x / OX_WARP;
+    const float top = ox_warp_max(mine.max);
     if (threadIdx.x % OX_WARP == 0) {
-        slots[threadIdx.x / OX_WARP] = value;
+        tops[warp] = top;
     }
     __syncthreads();
-    float max = slots[0];
-    for (unsigned i = 1; i < blockDim.x / OX_WARP; i++) {
-        max = fmaxf(max, slots[i]);
+    softmax all = {tops[0], 0.0};
+    for (unsigned i = 1; i < warps; i++) {
+        all.max = fmaxf(all.max, tops[i]);
+    }
+    double sum = mine.max == -INFINITY ? mine.sum : mine.sum * (double)expf(mine.max - all.max);
+#pragma unroll
+    for (int distance = OX_WARP / 2; distance > 0; distance /= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    }
+    if (threadIdx.x % OX_WARP == 0) {
+        sums[warp] = sum;
     }
     __syncthreads();
-    return max;
+    for (unsigned i = 0; i < warps; i++) {
+        all.sum += sums[i];
+    }
+    return all;
 }
 
-/* First walk: running maximum and sum of each row. A NaN logit makes the sum NaN. */
-static __global__ void statistics_kernel(tile_args args) {
-    __shared__ float slots[OX_WARP];
-    const uint32_t row = args.row + blockIdx.x;
-    const float *const logits = args.logits + blockIdx.x * args.stride;
-    float top = -INFINITY, sum = 0.0f;
-    for (uint32_t i = threadIdx.x; i < args.vocab_count; i += blockDim.x) {
-        top = fmaxf(top, logits[i]);
-    }
-    top = block_max(top, slots);
-    const float max = args.vocab == 0 || top > args.max[row] ? top : args.max[row];
-    for (uint32_t i = threadIdx.x; i < args.vocab_count; i += blockDim.x) {
-        sum += expf(logits[i] - max);
-        if (args.kept != nullptr) {
-            args.kept[(uint64_t)row * args.kept_stride + args.vocab + i] = logits[i];
+/* The logits become their own gradient, of a type that is not wider: what is written lies before what is not yet read,
+ * once the whole block has read its stretch. */
+template <typename T>
+static __device__ void differentiate(const row_args &args, float *logits, const softmax &all, int32_t target) {
+    const float factor = (float)((double)args.loss_scale / all.sum);
+    for (uint32_t begin = 0; begin < args.vocab; begin += blockDim.x * STEP) {
+        const uint32_t at = begin + threadIdx.x * STEP;
+        float x[STEP] = {};
+        if (at < args.vocab) {
+            load_logits(x, logits, at, args.vocab);
         }
-    }
-    sum = ox_block_sum(sum, slots);
-    if (threadIdx.x == 0) {
-        const double before = args.vocab == 0 ? 0.0 : args.sum[row] * exp((double)args.max[row] - (double)max);
-        args.sum[row] = before + (double)sum;
-        args.max[row] = max;
-        if (in_tile(args, args.targets[row])) {
-            args.target_logit[row] = logits[(uint32_t)args.targets[row] - args.vocab];
+#pragma unroll
+        for (int k = 0; k < STEP; k++) {
+            x[k] = target < 0 ? 0.0f : factor * expf(x[k] - all.max);
+            x[k] -= target >= 0 && at + k == (uint32_t)target ? args.loss_scale : 0.0f;
+        }
+        if (sizeof(T) < sizeof(float)) {
+            __syncthreads();
+        }
+        if (at < args.vocab) {
+            ox_store<T, STEP>((T *)logits + at, x);
         }
     }
 }
 
-/* Second walk: the logits become their own gradient. */
-static __global__ void gradient_kernel(tile_args args) {
+template <typename T> static __global__ void row_kernel(row_args args) {
     const uint32_t row = args.row + blockIdx.x;
     const int32_t target = args.targets[row];
     float *const logits = args.logits + blockIdx.x * args.stride;
-    const float factor = target < 0 ? 0.0f : (float)((double)args.loss_scale / args.sum[row]), max = args.max[row];
-    for (uint32_t i = threadIdx.x; i < args.vocab_count; i += blockDim.x) {
-        const float share = target < 0 ? 0.0f : factor * expf(logits[i] - max);
-        logits[i] = target >= 0 && args.vocab + i == (uint32_t)target ? share - args.loss_scale : share;
+    const float at_target = target < 0 ? 0.0f : logits[target];
+    softmax all = {-INFINITY, 0.0};
+    for (uint32_t i = threadIdx.x * STEP; i < args.vocab; i += blockDim.x * STEP) {
+        float x[STEP];
+        load_logits(x, logits, i, args.vocab);
+        take(&all, x);
+        for (uint32_t k = 0; k < STEP && args.kept != nullptr && i + k < args.vocab; k++) {
+            args.kept[(uint64_t)row * args.vocab + i + k] = x[k];
+        }
     }
-}
-
-struct loss_args {
-    double *loss_sum;
-    float *row_nll;
-    const int32_t *targets;
-    ox_head_scratch scratch;
-    uint32_t rows;
-};
-
-/* Each row's loss, in place of its sum. */
-static __global__ void row_loss_kernel(loss_args args) {
-    const uint32_t row = blockIdx.x * blockDim.x + threadIdx.x;
-    if (row >= args.rows) {
-        return;
+    all = merge(all);
+    if (threadIdx.x == 0) {
+        const double loss = target < 0 ? 0.0 : (double)all.max - (double)at_target + log(all.sum);
+        args.loss[row] = loss;
+        if (args.row_nll != nullptr) {
+            args.row_nll[row] = (float)loss;
+        }
     }
-    double loss = 0.0;
-    if (args.targets[row] >= 0) {
-        loss = (double)args.scratch.max[row] - (double)args.scratch.target_logit[row] + log(args.scratch.sum[row]);
-    }
-    args.scratch.sum[row] = loss;
-    if (args.row_nll != nullptr) {
-        args.row_nll[row] = (float)loss;
+    if (args.backward) {
+        differentiate<T>(args, logits, all, target);
     }
 }
 
 /* The rows' losses in ascending order: one thread adds, a block brings them near. */
-static __global__ void add_losses_kernel(loss_args args) {
+static __global__ void add_losses_kernel(double *loss_sum, const double *losses, uint32_t rows) {
     __shared__ double near[OX_BLOCK_THREADS];
     double total = 0.0;
-    for (uint32_t begin = 0; begin < args.rows; begin += OX_BLOCK_THREADS) {
+    for (uint32_t begin = 0; begin < rows; begin += OX_BLOCK_THREADS) {
         __syncthreads();
-        near[threadIdx.x] = begin + threadIdx.x < args.rows ? args.scratch.sum[begin + threadIdx.x] : 0.0;
+        near[threadIdx.x] = begin + threadIdx.x < rows ? losses[begin + threadIdx.x] : 0.0;
         __syncthreads();
-        for (uint32_t i = 0; threadIdx.x == 0 && i < OX_BLOCK_THREADS && begin + i < args.rows; i++) {
+        for (uint32_t i = 0; threadIdx.x == 0 && i < OX_BLOCK_THREADS && begin + i < rows; i++) {
             total += near[i];
         }
     }
     if (threadIdx.x == 0) {
-        args.loss_sum[0] += total;
+        loss_sum[0] += total;
     }
 }
 
@@ -122,18 +157,28 @@ struct head_job {
     const ox_op_head *op;
     ox_head_walk walk;
     ox_head_scratch scratch;
-    uint32_t row, row_count, vocab, vocab_count;
-    float *tile;
+    uint32_t row, row_count, vocab, vocab_count; /* of the group, of the tile */
+    const void *weight;                          /* of the tile */
     uint32_t joined; /* first word of the tile whose weights are joined; none: UINT32_MAX */
 };
 
-static ox_status join_tile(head_job *job) {
+static const void *from(const ox_op_head *op, const void *tensor, uint64_t at) {
+    return (const uint8_t *)tensor + at * ox_real_bytes(op->real);
+}
+
+/* In float32 weights are joined, in bfloat16 the plane is the weights. */
+static ox_status find_weights(head_job *job) {
     const ox_op_head *const op = job->op;
+    const uint64_t begin = (uint64_t)job->vocab * op->hidden;
+    if (op->real == OX_REAL_BF16) {
+        job->weight = op->weight_hi + begin;
+        return OX_OK;
+    }
+    job->weight = job->scratch.weight;
     if (job->joined == job->vocab) {
         return OX_OK;
     }
     job->joined = job->vocab;
-    const uint64_t begin = (uint64_t)job->vocab * op->hidden;
     const ox_op_planes_join join = {job->scratch.weight, op->weight_hi + begin,
                                     op->weight_lo == nullptr ? nullptr : op->weight_lo + begin,
                                     (uint64_t)job->vocab_count * op->hidden};
@@ -141,16 +186,18 @@ static ox_status join_tile(head_job *job) {
 }
 
 static ox_status compute_logits(const head_job *job) {
-    const uint32_t hidden = job->op->hidden;
+    const ox_op_head *const op = job->op;
     ox_cuda_product product = {};
-    product.c = job->tile;
-    product.a = (const float *)job->op->in + (uint64_t)job->row * hidden;
-    product.b = job->scratch.weight;
+    product.c = job->scratch.logits + job->vocab;
+    product.a = from(op, op->in, (uint64_t)job->row * op->hidden);
+    product.b = job->weight;
     product.m = job->row_count;
     product.n = job->vocab_count;
-    product.k = product.a_stride = product.b_stride = hidden;
+    product.k = product.a_stride = product.b_stride = op->hidden;
     product.c_stride = (uint32_t)job->walk.logit_stride;
     product.b_transposed = true;
+    product.in = op->real;
+    product.out = OX_REAL_F32;
     return ox_cuda_gemm(job->queue, &product);
 }
 
@@ -158,79 +205,85 @@ static ox_status add_gradients(const head_job *job) {
     const ox_op_head *const op = job->op;
     const uint64_t first = (uint64_t)job->row * op->hidden;
     ox_cuda_product din = {};
-    din.c = (float *)op->din + first;
+    din.c = (void *)from(op, op->din, first);
     din.addend = job->vocab == 0 ? nullptr : din.c;
-    din.a = job->tile;
-    din.b = job->scratch.weight;
+    din.a = from(op, job->scratch.logits, job->vocab);
+    din.b = job->weight;
     din.m = job->row_count;
     din.n = din.b_stride = din.c_stride = op->hidden;
     din.k = job->vocab_count;
-    din.a_stride = (uint32_t)job->walk.logit_stride;
+    din.a_stride = (uint32_t)job->walk.logit_stride * (4 / ox_real_bytes(op->real));
+    din.in = din.out = op->real;
     ox_cuda_product dweight = {};
     dweight.c = op->dweight + (uint64_t)job->vocab * op->hidden;
     dweight.addend = dweight.c;
-    dweight.a = job->tile;
-    dweight.b = (const float *)op->in + first;
+    dweight.a = din.a;
+    dweight.b = from(op, op->in, first);
     dweight.m = job->vocab_count;
     dweight.n = dweight.b_stride = dweight.c_stride = op->hidden;
     dweight.k = job->row_count;
-    dweight.a_stride = (uint32_t)job->walk.logit_stride;
+    dweight.a_stride = din.a_stride;
     dweight.a_transposed = true;
+    dweight.in = op->real;
+    dweight.out = OX_REAL_F32;
     const ox_status status = ox_cuda_gemm(job->queue, &din);
     return status == OX_OK ? ox_cuda_gemm(job->queue, &dweight) : status;
 }
 
-static ox_status walk_tile(head_job *job, bool backward) {
-    const ox_op_head *const op = job->op;
-    job->tile = job->walk.held ? job->scratch.logits + job->vocab : job->scratch.logits;
-    ox_status status = backward && job->walk.held ? OX_OK : compute_logits(job);
-    if (status != OX_OK) {
-        return status;
-    }
-    const tile_args args = {job->tile, job->walk.logit_stride, job->row, job->vocab, job->vocab_count, op->targets,
-                            job->scratch.sum, job->scratch.max, job->scratch.target_logit, op->logits, op->vocab,
-                            op->loss_scale};
-    const ox_launch_shape shape = {job->row_count, OX_BLOCK_THREADS, 0};
-    ox_launch(backward ? gradient_kernel : statistics_kernel, job->queue, shape, args);
-    return backward ? add_gradients(job) : OX_OK;
-}
-
-/* One walk over the vocabulary of the rows [first, end). */
-static ox_status walk_group(head_job *job, uint32_t first, uint32_t end, bool backward) {
-    const uint32_t vocab = job->op->vocab, tile_vocab = job->walk.tile_vocab, tile_rows = job->walk.tile_rows;
+/* Logits of the group, or what comes of their gradients, tile after tile of the vocabulary. */
+static ox_status walk_tiles(head_job *job, bool backward) {
+    const uint32_t vocab = job->op->vocab, tile_vocab = job->walk.tile_vocab;
     ox_status status = OX_OK;
-    for (job->vocab = 0; status == OX_OK && job->vocab < vocab; job->vocab += tile_vocab) {
-        job->vocab_count = tile_vocab < vocab - job->vocab ? tile_vocab : vocab - job->vocab;
-        status = join_tile(job);
-        for (job->row = first; status == OX_OK && job->row < end; job->row += tile_rows) {
-            job->row_count = tile_rows < end - job->row ? tile_rows : end - job->row;
-            status = walk_tile(job, backward);
+    job->vocab = 0;
+    for (uint32_t left = vocab; status == OX_OK && left > 0; left -= job->vocab_count) {
+        job->vocab = vocab - left;
+        job->vocab_count = tile_vocab < left ? tile_vocab : left;
+        status = find_weights(job);
+        if (status == OX_OK) {
+            status = backward ? add_gradients(job) : compute_logits(job);
         }
     }
     return status;
 }
 
+static void run_rows(const head_job *job) {
+    const ox_op_head *const op = job->op;
+    const row_args args = {job->scratch.logits, job->walk.logit_stride, job->row, op->vocab, op->targets,
+                           job->scratch.sum, op->row_nll, op->logits, op->loss_scale, op->din != nullptr};
+    const uint32_t wanted = (op->vocab + STEP * OX_WARP - 1) / (STEP * OX_WARP) * OX_WARP;
+    const unsigned threads = wanted < (uint32_t)ROW_THREADS_MAX ? wanted : (unsigned)ROW_THREADS_MAX;
+    const ox_launch_shape shape = {job->row_count, threads, 0};
+    if (op->real == OX_REAL_F32) {
+        ox_launch(row_kernel<float>, job->queue, shape, args);
+    } else {
+        ox_launch(row_kernel<ox_bf16>, job->queue, shape, args);
+    }
+}
+
 extern "C" ox_status ox_cuda_head(const ox_cuda_queue *queue, const void *given) {
     const ox_op_head *const op = (const ox_op_head *)given;
+    const ox_compute compute = {OX_DEVICE_CUDA, op->real, 0};
     head_job job = {};
     job.queue = queue;
     job.op = op;
-    job.walk = ox_head_walk_of(op->rows, op->vocab);
-    job.scratch = ox_head_scratch_at(op->scratch, op->rows, op->hidden, op->vocab);
+    job.walk = ox_head_walk_of(&compute, op->rows, op->vocab);
+    job.scratch = ox_head_scratch_at(&compute, op->scratch, op->rows, op->hidden, op->vocab);
     job.joined = UINT32_MAX;
     ox_status status = OX_OK;
-    for (uint32_t first = 0; status == OX_OK && first < op->rows; first += job.walk.group_rows) {
-        const uint32_t left = op->rows - first, end = first + (left < job.walk.group_rows ? left : job.walk.group_rows);
-        status = walk_group(&job, first, end, false);
+    for (uint32_t left = op->rows; status == OX_OK && left > 0; left -= job.row_count) {
+        job.row = op->rows - left;
+        job.row_count = job.walk.group_rows < left ? job.walk.group_rows : left;
+        status = walk_tiles(&job, false);
+        if (status == OX_OK) {
+            run_rows(&job);
+        }
         if (status == OX_OK && op->din != nullptr) {
-            status = walk_group(&job, first, end, true);
+            status = walk_tiles(&job, true);
         }
     }
-    const loss_args args = {op->loss_sum, op->row_nll, op->targets, job.scratch, op->rows};
     if (status == OX_OK) {
-        ox_launch(row_loss_kernel, queue,
-                  ox_launch_shape{(op->rows + OX_BLOCK_THREADS - 1) / OX_BLOCK_THREADS, OX_BLOCK_THREADS, 0}, args);
-        ox_launch(add_losses_kernel, queue, ox_launch_shape{1, OX_BLOCK_THREADS, 0}, args);
+        ox_launch(add_losses_kernel, queue, ox_launch_shape{1, OX_BLOCK_THREADS, 0}, op->loss_sum,
+                  (const double *)job.scratch.sum, op->rows);
     }
     return status;
 }

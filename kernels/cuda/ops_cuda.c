@@ -112,7 +112,7 @@ static enum ox_status attention_cached(struct ox_lane *lane, const struct ox_op_
 }
 
 static enum ox_status head(struct ox_lane *lane, const struct ox_op_head *op) {
-    OX_ASSERT(op->real == OX_REAL_F32);
+    OX_ASSERT(op->real == OX_REAL_F32 || op->weight_lo == NULL);
     return ox_cuda_lane_submit(lane, ox_cuda_head, op, sizeof *op);
 }
 
