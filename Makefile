@@ -233,7 +233,7 @@ test: deps
 # The whole suite under AddressSanitizer and UBSan; what has threads or drives under ThreadSanitizer.
 check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
-	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device step stream tee placement kept overlap in_memory golden corpus"
+	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device cuda_open step stream tee placement kept overlap in_memory golden corpus"
 
 tidy: $(B)/liboffload.a
 	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy_test.sh

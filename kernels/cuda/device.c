@@ -116,13 +116,13 @@ static enum ox_status host_pin(struct ox_device *device, void *ptr, uint64_t byt
         return status;
     }
     const cudaError_t error = cudaHostRegister(ptr, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-    if (error != cudaSuccess) {
+    if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
-        return ox_fail(error == cudaErrorMemoryAllocation ? OX_E_NOMEM : OX_E_DEVICE,
-                       "GPU %d: pinning %s of host memory: %s; raise the limit of locked memory (ulimit -l unlimited) "
-                       "or give --host-mem less", cuda->idx, ox_size_text(bytes, size), cudaGetErrorString(error));
+        return ox_fail(OX_E_NOMEM, "GPU %d: pinning %s of host memory: %s; raise the limit of locked memory (ulimit -l "
+                       "unlimited) or give --host-mem less", cuda->idx, ox_size_text(bytes, size),
+                       cudaGetErrorString(error));
     }
-    return OX_OK;
+    return ox_cuda_check(error, "pinning host memory");
 }
 
 static enum ox_status host_unpin(struct ox_device *device, void *ptr, uint64_t bytes) {
@@ -218,8 +218,8 @@ static enum ox_status open_device(struct ox_cuda_device *cuda, const struct ox_c
         status = ox_cuda_check(cudaGetDeviceProperties(&cuda->prop, cuda->idx), "asking for properties");
     }
     if (status == OX_OK && capability_of(cuda) < CAPABILITY_LEAST) {
-        return ox_fail(OX_E_DEVICE, "GPU %d: %s has compute capability %d.%d; 8.0 (Ampere) is the least", cuda->idx,
-                       cuda->prop.name, cuda->prop.major, cuda->prop.minor);
+        return ox_fail(OX_E_DEVICE, "GPU %d: %s has compute capability %d.%d, and 8.0 (Ampere) is the least; use "
+                       "--device cpu", cuda->idx, cuda->prop.name, cuda->prop.major, cuda->prop.minor);
     }
     if (status == OX_OK) {
         status = ox_cuda_blas_open(&cuda->blas);

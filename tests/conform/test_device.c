@@ -1,5 +1,5 @@
-/* The device, whichever it is: memory, pinned memory, copies on lanes, ordering between lanes, failures, and its tables.
- * The CPU, the CUDA plugin on the emulated runtime, and the GPU of this machine. */
+/* The device, whichever it is: memory, pinned memory, copies on lanes, ordering between lanes, and its tables. Run for
+ * the CPU, the CUDA plugin on the emulated runtime, and the GPU of this machine. */
 #include "base/clock.h"
 #include "engine/ops_optim.h"
 #include "kernels/ops.h"

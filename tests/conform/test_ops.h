@@ -19,7 +19,7 @@
 /* ---- devices ---------------------------------------------------------------------------------- */
 
 /* The CPU with one thread, two, the same under random delays, three; the CUDA plugin on the emulated runtime of
- * tests/simt, whose device memory is host memory; and the GPU of this machine, twice, so that it can be seen to give the
+ * tests/simt, whose device memory is host memory; and the GPU of this machine, twice, so that it is seen to give the
  * same bits again. Without a GPU the labs end before it. */
 enum { LAB_CPU_COUNT = 4, LAB_SIMT = LAB_CPU_COUNT, LAB_CUDA, LAB_CUDA_AGAIN, LAB_MAX };
 static int lab_count = LAB_CUDA;
@@ -120,7 +120,7 @@ static inline void lab_digest(struct lab *lab, const void *data, size_t bytes) {
     lab->digest = ox_hash64(data, bytes, lab->digest);
 }
 
-/* Two threads with and without delays give the same bits, and so does a GPU twice; call after a case ran on all labs. */
+/* Two threads with and without delays give the same bits, and so does a GPU twice. After a case ran on all labs. */
 static inline void labs_same_bits(struct lab labs[LAB_MAX]) {
     CHECK(labs[1].digest == labs[2].digest);
     CHECK(lab_count == LAB_CUDA || labs[LAB_CUDA].digest == labs[LAB_CUDA_AGAIN].digest);

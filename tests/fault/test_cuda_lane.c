@@ -382,7 +382,7 @@ static int drain_all(struct rig *rig) {
     return failed;
 }
 
-/* The n-th call that puts something on a stream fails, for every n; then the lanes are used again, or closed at once. */
+/* The n-th call that puts something on a stream fails; then the lanes are used again, or closed at once. */
 static void test_calls(bool reused) {
     struct rig rig;
     rig_open(&rig, 0);
