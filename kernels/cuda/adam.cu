@@ -1,6 +1,7 @@
 /* The optimizer, to the bit what cpu_optim/update_scalar.c defines: every operation is written with its rounding, and
  * the file is compiled without fused multiply-adds of the compiler's choice. Formats and layout are those of
- * cpu_optim/codec.h and optim.h; the tests hold the two against each other, with no tolerance. */
+ * cpu_optim/codec.h and optim.h; the tests hold the two against each other, with no tolerance. What an update moves at
+ * the least is what cpu_optim/optim.h says (ox_update_traffic_of); a sum of squares reads its gradient. */
 #include "kernels/cuda/kernel.cuh"
 
 #include "base/prng.h"
@@ -116,11 +117,59 @@ struct adam_args {
     ox_op_adam_hyper hyper;
 };
 
-static __device__ __forceinline__ void load_grad(float out[STEP], const adam_args &args, uint64_t at) {
+/* How many of a thread's elements there are: a span may end anywhere. */
+static __device__ __forceinline__ uint32_t count_at(const adam_args &args, uint64_t at) {
+    return at >= args.count ? 0 : args.count - at < STEP ? (uint32_t)(args.count - at) : (uint32_t)STEP;
+}
+
+/* Elements from `from` on, and 0 for those that are not there; of the second, those that are there. */
+template <typename T>
+static __device__ __forceinline__ ox_pack<T, STEP> get(const T *from, uint32_t there) {
+    if (there == STEP) {
+        return *(const ox_pack<T, STEP> *)from;
+    }
+    ox_pack<T, STEP> pack = {};
+#pragma unroll
+    for (uint32_t k = 0; k < STEP; k++) {
+        if (k < there) {
+            pack.at[k] = from[k];
+        }
+    }
+    return pack;
+}
+template <typename T>
+static __device__ __forceinline__ void put(T *to, const ox_pack<T, STEP> &pack, uint32_t there) {
+    if (there == STEP) {
+        *(ox_pack<T, STEP> *)to = pack;
+        return;
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < STEP; k++) {
+        if (k < there) {
+            to[k] = pack.at[k];
+        }
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ void get_floats(float out[STEP], const void *plane, uint64_t at, uint32_t there) {
+    ox_unpack<T, STEP>(out, get((const T *)plane + at, there));
+}
+template <typename T>
+static __device__ __forceinline__ void put_floats(void *plane, const float in[STEP], uint64_t at, uint32_t there) {
+    ox_pack<T, STEP> pack;
+#pragma unroll
+    for (int k = 0; k < STEP; k++) {
+        ox_narrow(in[k], &pack.at[k]);
+    }
+    put((T *)plane + at, pack, there);
+}
+
+static __device__ __forceinline__ void load_grad(float out[STEP], const adam_args &args, uint64_t at, uint32_t there) {
     if (args.grad_bf16) {
-        ox_load<ox_bf16, STEP>(out, (const ox_bf16 *)args.grad + at);
+        get_floats<ox_bf16>(out, args.grad, at, there);
     } else {
-        ox_load<float, STEP>(out, (const float *)args.grad + at);
+        get_floats<float>(out, args.grad, at, there);
     }
 }
 
@@ -134,24 +183,24 @@ static __device__ __forceinline__ void count_bad(const adam_args &args, unsigned
 template <int KIND, typename T> static __global__ void adam_kernel(adam_args args) {
     enum { NARROW = sizeof(T) == 2, MOMENTS = NARROW ? MOMENTS_BF16 : MOMENTS_F32 };
     const uint64_t at = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) * STEP;
-    if (at >= args.count) {
+    const uint32_t there = count_at(args, at);
+    if (there == 0) {
         return;
     }
-    ox_pack<uint16_t, STEP> hi = *(ox_pack<uint16_t, STEP> *)(args.hi + at);
-    ox_pack<uint16_t, STEP> lo = *(ox_pack<uint16_t, STEP> *)((uint16_t *)args.lo + at);
+    ox_pack<uint16_t, STEP> hi = get(args.hi + at, there), lo = get((uint16_t *)args.lo + at, there);
     float m[STEP], v[STEP] = {}, grad[STEP];
     unsigned bad = 0;
-    ox_load<T, STEP>(m, (const T *)args.m + at);
+    get_floats<T>(m, args.m, at, there);
     if (KIND == KIND_ADAMW) {
-        ox_load<T, STEP>(v, (const T *)args.v + at);
+        get_floats<T>(v, args.v, at, there);
     }
-    load_grad(grad, args, at);
+    load_grad(grad, args, at, there);
 #pragma unroll
     for (int k = 0; k < STEP; k++) {
         const uint32_t noise = NARROW ? noise_of(args.keys, (uint32_t)(args.first + at + k)) : 0;
         element e = {ox_join(hi.at[k], lo.at[k]), m[k], v[k]};
         advance<KIND>(args.hyper, args.decay, grad[k], &e);
-        bad += !settle<MOMENTS>(&e);
+        bad += !settle<MOMENTS>(&e) && (uint32_t)k < there;
         const uint32_t bits = __float_as_uint(e.p);
         hi.at[k] = upper(bits);
         lo.at[k] = (uint16_t)bits;
@@ -159,11 +208,11 @@ template <int KIND, typename T> static __global__ void adam_kernel(adam_args arg
         m[k] = NARROW ? __uint_as_float((__float_as_uint(e.m) + (noise & 0xffffu)) & 0xffff0000u) : e.m;
         v[k] = NARROW ? __uint_as_float((__float_as_uint(e.v) + (noise >> 16)) & 0xffff0000u) : e.v;
     }
-    *(ox_pack<uint16_t, STEP> *)(args.hi + at) = hi;
-    *(ox_pack<uint16_t, STEP> *)((uint16_t *)args.lo + at) = lo;
-    ox_store<T, STEP>((T *)args.m + at, m);
+    put(args.hi + at, hi, there);
+    put((uint16_t *)args.lo + at, lo, there);
+    put_floats<T>(args.m, m, at, there);
     if (KIND == KIND_ADAMW) {
-        ox_store<T, STEP>((T *)args.v + at, v);
+        put_floats<T>(args.v, v, at, there);
     }
     count_bad(args, bad);
 }
@@ -180,24 +229,24 @@ static __device__ __forceinline__ uint32_t lanes_max(uint32_t value) {
 
 typedef ox_pack<uint8_t, STEP> codes;
 
-/* All lanes stay to the end, because neighbours share a scale; those past it hold nothing. */
+/* All lanes stay to the end, because neighbours share a scale; elements past the span count for nothing in it. */
 template <int KIND> static __global__ void adam_q8_kernel(adam_args args) {
     const uint64_t at = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) * STEP, block = at / Q8_BLOCK;
-    const bool is_there = at < args.count;
+    const uint32_t there = count_at(args, at);
     ox_pack<uint16_t, STEP> hi = {};
     codes lo = {}, m = {}, v = {};
     float grad[STEP] = {};
     uint32_t m_exponent = Q8_OCTAVES_M + 3, v_exponent = Q8_OCTAVES_V + 3;
-    if (is_there) {
-        hi = *(ox_pack<uint16_t, STEP> *)(args.hi + at);
-        lo = *(codes *)((uint8_t *)args.lo + at);
-        m = *(codes *)((uint8_t *)args.m + at);
+    if (there > 0) {
+        hi = get(args.hi + at, there);
+        lo = get((uint8_t *)args.lo + at, there);
+        m = get((uint8_t *)args.m + at, there);
         m_exponent = scale_exponent(args.m_scale[block], Q8_OCTAVES_M);
         if (KIND == KIND_ADAMW) {
-            v = *(codes *)((uint8_t *)args.v + at);
+            v = get((uint8_t *)args.v + at, there);
             v_exponent = scale_exponent(args.v_scale[block], Q8_OCTAVES_V);
         }
-        load_grad(grad, args, at);
+        load_grad(grad, args, at, there);
     }
     element all[STEP];
     uint32_t noise[STEP], m_largest = 0, v_largest = 0;
@@ -208,18 +257,19 @@ template <int KIND> static __global__ void adam_q8_kernel(adam_args args) {
                      KIND == KIND_ADAMW ? decode(v.at[k], v_exponent) : 0.0f};
         noise[k] = noise_of(args.keys, (uint32_t)(args.first + at + k));
         advance<KIND>(args.hyper, args.decay, grad[k], &e);
-        bad += !settle<MOMENTS_Q8>(&e);
+        const bool counts = (uint32_t)k < there;
+        bad += !settle<MOMENTS_Q8>(&e) && counts;
         const uint32_t bits = __float_as_uint(e.p) + (noise[k] >> 24);
         lo.at[k] = (uint8_t)(bits >> 8);
         hi.at[k] = upper(bits);
         const uint32_t m_bits = __float_as_uint(e.m) & 0x7fffffffu, v_bits = __float_as_uint(e.v) & 0x7fffffffu;
-        m_largest = m_bits > m_largest ? m_bits : m_largest;
-        v_largest = v_bits > v_largest ? v_bits : v_largest;
+        m_largest = counts && m_bits > m_largest ? m_bits : m_largest;
+        v_largest = counts && v_bits > v_largest ? v_bits : v_largest;
         all[k] = e;
     }
     const uint8_t m_byte = (uint8_t)((lanes_max(m_largest) + Q8_SCALE_ROUND) >> 23);
     const uint8_t v_byte = (uint8_t)((lanes_max(v_largest) + Q8_SCALE_ROUND) >> 23);
-    if (!is_there) {
+    if (there == 0) {
         return;
     }
 #pragma unroll
@@ -227,11 +277,11 @@ template <int KIND> static __global__ void adam_q8_kernel(adam_args args) {
         m.at[k] = encode_m(all[k].m, scale_exponent(m_byte, Q8_OCTAVES_M), noise[k] >> 13);
         v.at[k] = encode_v(all[k].v, scale_exponent(v_byte, Q8_OCTAVES_V), noise[k] & 0x7ffffu);
     }
-    *(ox_pack<uint16_t, STEP> *)(args.hi + at) = hi;
-    *(codes *)((uint8_t *)args.lo + at) = lo;
-    *(codes *)((uint8_t *)args.m + at) = m;
+    put(args.hi + at, hi, there);
+    put((uint8_t *)args.lo + at, lo, there);
+    put((uint8_t *)args.m + at, m, there);
     if (KIND == KIND_ADAMW) {
-        *(codes *)((uint8_t *)args.v + at) = v;
+        put((uint8_t *)args.v + at, v, there);
     }
     if (threadIdx.x % Q8_LANES == 0) {
         args.m_scale[block] = m_byte;
@@ -292,8 +342,7 @@ template <int KIND> static void update(const ox_cuda_queue *queue, const ox_op_a
 
 extern "C" ox_status ox_cuda_adam(const ox_cuda_queue *queue, const void *given) {
     const ox_op_adam *const op = (const ox_op_adam *)given;
-    OX_ASSERT(op->first % Q8_BLOCK == 0 && op->count % STEP == 0 &&
-              (op->moments != MOMENTS_Q8 || op->count % Q8_BLOCK == 0));
+    OX_ASSERT(op->first % Q8_BLOCK == 0);
     if (op->count == 0) {
         return OX_OK;
     }
