@@ -126,7 +126,8 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
         check_real_error(real, extreme ? "din, extreme logits" : "din", error_of(din, ref->din, in_len),
                          extreme ? 1e-7 : 2.5e-6, 6e-3);
         check_real_error(real, extreme ? "dweight, extreme logits" : "dweight",
-                         error_of(op.dweight, ref->dweight, weight_len), extreme ? 1.5e-7 : 2e-6, extreme ? 1.5e-7 : 6e-3);
+                         error_of(op.dweight, ref->dweight, weight_len), extreme ? 1.5e-7 : 2e-6,
+                         extreme ? 1.5e-7 : 6e-3);
         lab_digest(lab, din, in_len * sizeof(float));
         lab_digest(lab, op.dweight, weight_len * sizeof(float));
     }
