@@ -66,7 +66,7 @@ OX_MUST enum ox_status ox_bench_gpu_gemm(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_gpu_adam(struct ox_bench *bench);
 
 /* Types of activations that a GPU computes with here: from OX_REAL_F32 on. */
-enum { OX_BENCH_REAL_LAST = OX_REAL_F32 };
+enum { OX_BENCH_REAL_LAST = OX_REAL_BF16 };
 const char *ox_bench_real_name(enum ox_real real); /* "f32", "bf16" */
 
 /* The products of a block and of the head, and what memory operations at the same shape take. */
