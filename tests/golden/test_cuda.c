@@ -14,6 +14,8 @@ struct limits {
     double loss, logits, grads, norms;
 };
 static const struct limits fp32_limits = {2e-6, 1e-5, 5e-6, 4e-6};
+/* Activations in bfloat16 too, which the reference keeps in float32. */
+static const struct limits bf16_limits = {5e-3, 2e-1, 1e-1, 4e-3};
 
 static double compare_grads(const struct golden *golden, const struct ox_model *model, const char *kind,
                             float *const *units) {
@@ -62,6 +64,25 @@ static void check_fp32(const struct golden *golden, const struct harness_run *ru
     outcome_close(&outcome);
 }
 
+static void check_bf16(const struct golden *golden, const struct harness_run *fp32_run) {
+    struct harness_run run = *fp32_run;
+    struct harness harness;
+    struct outcome outcome;
+    double loss = 0, norm = 0;
+    run.fp32 = false;
+    harness_open(&run, &harness_in_memory, &harness);
+    golden_steps(&harness, golden, 0, 1, &outcome);
+    REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_loss", true, &loss));
+    REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_grad_norm", true, &norm));
+    golden_report("bf16 loss", fabs(outcome.losses[0] - loss), bf16_limits.loss);
+    golden_report("bf16 logits", compare_logits(golden, "bf16_logits", &outcome), bf16_limits.logits);
+    golden_report("bf16 gradients, of the largest",
+                  compare_grads(golden, harness.model, "bf16_grad", outcome.grads), bf16_limits.grads);
+    golden_report("bf16 gradient norm, relative", fabs(outcome.norms[0] / norm - 1), bf16_limits.norms);
+    harness_close(&harness);
+    outcome_close(&outcome);
+}
+
 static void check_case(const struct cuda_kit *kit, const char *name, size_t steps) {
     struct golden golden;
     const uint64_t begin_ns = ox_clock_ns();
@@ -70,6 +91,7 @@ static void check_case(const struct cuda_kit *kit, const char *name, size_t step
     run.cuda_plugin = kit->plugin;
     printf("%s, %s\n", kit->name, name);
     check_fp32(&golden, &run, steps);
+    check_bf16(&golden, &run);
     golden_close(&golden);
     printf("  %.1f s\n", (double)(ox_clock_ns() - begin_ns) * 1e-9);
 }
@@ -81,6 +103,8 @@ static void check_places(const struct cuda_kit *kit, const char *name, size_t st
     struct harness_run run = golden_run(&golden);
     run.cuda_plugin = kit->plugin;
     golden_check_places(&golden, &run, "fp32", stride);
+    run.fp32 = false;
+    golden_check_places(&golden, &run, "bf16", stride);
     struct outcome expected, outcome;
     struct harness_place place = harness_places[0];
     place.chaos_seed = 1;
