@@ -2,13 +2,16 @@
  * emulated runtime of tests/simt, on some of the cases and for one step; with one, on the GPU too, on all of them.
  * Tolerances in float32 are those of the CPU (test_golden.c); the error of this run is printed beside them. */
 #include "base/clock.h"
-#include "tests/cuda_kit.h"
 #include "tests/golden.h"
+#include "tests/simt_kit.h"
 #include "tests/test.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Each lane of the device asks at the end of a step whether its stream is empty, when it is. */
+enum { STALLS_MAX = 3 };
 
 struct limits {
     double loss, logits, grads, norms;
@@ -116,6 +119,76 @@ static void check_places(const struct cuda_kit *kit, const char *name, size_t st
     golden_close(&golden);
 }
 
+/* The host never touches the device's memory, nobody waits for the device within a step but who does nothing else, and
+ * no order of what the device leaves open changes a bit. */
+static void check_manners(const struct simt *simt, const struct golden *golden, const struct outcome *expected) {
+    struct harness_run run = golden_run(golden);
+    struct harness harness;
+    struct outcome outcome;
+    struct simt_counts before, after;
+    run.cuda_plugin = simt->kit.plugin;
+    simt->guard(true);
+    simt->set_seed(5);
+    simt->set_delay(7, 300000);
+    harness_open(&run, &harness_places[0], &harness);
+    golden_steps(&harness, golden, 0, 1, &outcome); /* whose logits come to pageable memory */
+    simt->count(&before);
+    golden_steps(&harness, golden, 1, FEW_STEPS, &outcome);
+    simt->count(&after);
+    printf("  %llu pieces of work in a step, %llu waits for them, %llu stalls, %llu copies of memory not pinned\n",
+           (unsigned long long)(after.run - before.run), (unsigned long long)(after.event_waits - before.event_waits),
+           (unsigned long long)(after.stalls - before.stalls), (unsigned long long)(after.pageable - before.pageable));
+    CHECK(after.run > before.run && after.pageable == before.pageable);
+    CHECK(after.stalls - before.stalls <= STALLS_MAX);
+    outcome_read_weights(&harness, &outcome);
+    harness_close(&harness);
+    simt->set_delay(0, 0);
+    simt->set_seed(0);
+    simt->guard(false);
+    outcome_check_same("guarded memory, delays, another order of threads", expected, &outcome);
+    outcome_close(&outcome);
+}
+
+/* A call of the device fails in the middle of a step: the step is aborted, and taken again it gives the same bits. */
+static void check_failures(const struct simt *simt, const struct golden *golden, const struct outcome *expected) {
+    static const uint64_t calls[] = {1, 30, 77};
+    struct harness_run run = golden_run(golden);
+    run.cuda_plugin = simt->kit.plugin;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct harness harness;
+        struct outcome outcome;
+        struct ox_step_result result;
+        char what[64];
+        harness_open(&run, &harness_places[0], &harness);
+        golden_steps(&harness, golden, 0, 1, &outcome);
+        const struct ox_step_input input = golden_input(golden, 1, golden_fill(harness.engine, golden, 1));
+        simt->fail_after(calls[i]);
+        CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_DEVICE);
+        simt->fail_after(0);
+        golden_steps(&harness, golden, 1, FEW_STEPS, &outcome);
+        outcome_read_weights(&harness, &outcome);
+        harness_close(&harness);
+        snprintf(what, sizeof what, "call %llu of a step failed", (unsigned long long)calls[i]);
+        outcome_check_same(what, expected, &outcome);
+        outcome_close(&outcome);
+    }
+}
+
+static void check_emulated(const char *name) {
+    const struct simt *const simt = simt_open();
+    struct golden golden;
+    struct outcome expected;
+    golden_open(name, &golden);
+    struct harness_run run = golden_run(&golden);
+    run.cuda_plugin = simt->kit.plugin;
+    printf("%s, %s, on the emulated runtime alone\n", golden.folder, "fp32");
+    golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    check_manners(simt, &golden, &expected);
+    check_failures(simt, &golden, &expected);
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
 int main(void) {
     static const char *const cases[] = {"gpt2_b1", "llama_untied_odd", "qwen3", "mistral_window", "llama_bias",
                                         "gpt2_small", "llama3_rope", "llama_tied_gqa", "qwen2"};
@@ -126,6 +199,7 @@ int main(void) {
         check_case(&kit, cases[i], 1);
     }
     check_places(&kit, cases[0], 6);
+    check_emulated(cases[0]);
     if (cuda_kit_real(&kit)) {
         for (size_t i = 0; i < CASES; i++) {
             check_case(&kit, cases[i], GOLDEN_STEPS);
