@@ -121,7 +121,7 @@ static enum ox_status describe_layouts(const struct product *p, struct descripti
     return status;
 }
 
-static enum ox_status describe(const struct product *p, const void *bias, struct description *out) {
+static enum ox_status describe(const struct product *p, struct description *out) {
     const cublasLtEpilogue_t epilogue = p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     enum ox_status status =
         check(cublasLtMatmulDescCreate(&out->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
@@ -133,9 +133,6 @@ static enum ox_status describe(const struct product *p, const void *bias, struct
     }
     if (status == OX_OK) {
         status = set(out->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    }
-    if (status == OX_OK && p->has_bias) {
-        status = set(out->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
     }
     return status == OX_OK ? describe_layouts(p, out) : status;
 }
@@ -162,7 +159,15 @@ static enum ox_status prefer(const struct product *p, cublasLtMatmulPreference_t
     return check(status, "choosing an algorithm");
 }
 
-/* What the library would take, the best by its own estimate first. */
+/* For choosing an algorithm, too, which asks how the address is aligned. */
+static cublasStatus_t set_bias(const struct description *description, const struct product *p, const void *bias) {
+    return p->has_bias ? cublasLtMatmulDescSetAttribute(description->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                                        sizeof bias)
+                       : CUBLAS_STATUS_SUCCESS;
+}
+
+/* What the library would take, the best by its own estimate first. The bias is named by an address that is aligned as
+ * far as this one is known to be and no further, so that the answer does not depend on where the first one lies. */
 static enum ox_status ask(struct ox_cuda_blas *blas, const struct product *p, const struct description *description,
                           int wanted, cublasLtMatmulHeuristicResult_t *results, int *found) {
     cublasLtMatmulPreference_t preference = NULL;
@@ -172,6 +177,9 @@ static enum ox_status ask(struct ox_cuda_blas *blas, const struct product *p, co
         return status;
     }
     status = prefer(p, preference);
+    if (status == OX_OK) {
+        status = check(set_bias(description, p, (const void *)(uintptr_t)p->align), "choosing an algorithm");
+    }
     if (status == OX_OK) {
         status = check(cublasLtMatmulAlgoGetHeuristic(blas->handle, description->desc, description->a, description->b,
                                                       description->d, description->d, preference, wanted, results,
@@ -233,6 +241,10 @@ static uint32_t align_of(const struct product *p, const struct operands *at) {
 static cublasStatus_t multiply(const struct ox_cuda_queue *queue, const struct description *description,
                                const struct known *known, const struct operands *at) {
     static const float one = 1.0f, zero = 0.0f;
+    const cublasStatus_t status = set_bias(description, &known->product, at->bias);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        return status;
+    }
     return cublasLtMatmul(queue->device->blas->handle, description->desc, &one, at->a, description->a, at->b,
                           description->b, known->product.adds ? &one : &zero, at->c, description->d, at->d,
                           description->d, &known->algo, queue->device->workspace, known->workspace_bytes,
@@ -323,7 +335,7 @@ static enum ox_status run(const struct ox_cuda_queue *queue, struct product p, c
     struct description description = {0};
     struct known known;
     p.align = align_of(&p, at);
-    enum ox_status status = describe(&p, at->bias, &description);
+    enum ox_status status = describe(&p, &description);
     if (status == OX_OK) {
         status = algorithm(blas, &p, &description, &known);
     }

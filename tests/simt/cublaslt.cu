@@ -14,7 +14,7 @@ struct simt_blas {
     int unused;
 };
 struct simt_preference {
-    int unused;
+    uint32_t align[4]; /* of a, b, c, d, in bytes */
 };
 struct simt_desc {
     cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
@@ -37,6 +37,19 @@ static void set(void *at, cudaDataType type, uint64_t idx, double value) {
     } else {
         ((uint16_t *)at)[idx] = ox_bf16_from_f32((float)value);
     }
+}
+
+/* What an algorithm was chosen for: the alignment of a, b, c, d, and of the bias as its address was then. */
+enum { BIAS = 4 };
+
+static uint64_t align_of(const void *ptr) {
+    const uintptr_t address = (uintptr_t)ptr | 16; /* no access is wider */
+    return address & -address;
+}
+
+static bool is_aligned(const void *ptr, const simt_layout &layout, uint64_t align) {
+    const uint64_t row_bytes = (uint64_t)layout.ld * (layout.type == CUDA_R_32F ? 4 : 2);
+    return (uintptr_t)ptr % align == 0 && row_bytes % align == 0;
 }
 
 struct product {
@@ -131,7 +144,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
-    *preference = new simt_preference{0};
+    *preference = new simt_preference{{256, 256, 256, 256}};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -140,16 +153,26 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t,
-                                                    const void *, size_t) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes) {
+    const int which = (int)attribute - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+    if (which >= 0 && which < BIAS) {
+        OX_ASSERT(bytes == sizeof preference->align[which]);
+        memcpy(&preference->align[which], value, bytes);
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulPreference_t preference, int,
                                               cublasLtMatmulHeuristicResult_t results[], int *found) {
     results[0] = cublasLtMatmulHeuristicResult_t{};
+    for (int i = 0; i < BIAS; i++) {
+        results[0].algo.data[i] = preference->align[i];
+    }
+    results[0].algo.data[BIAS] = align_of(desc->bias);
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -157,8 +180,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                               const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *, void *, size_t,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *, size_t,
                               cudaStream_t stream) {
+    OX_ASSERT(is_aligned(a, *a_layout, algo->data[0]) && is_aligned(b, *b_layout, algo->data[1]));
+    OX_ASSERT(is_aligned(c, *c_layout, algo->data[2]) && is_aligned(d, *d_layout, algo->data[3]));
+    OX_ASSERT(desc->epilogue != CUBLASLT_EPILOGUE_BIAS || (uintptr_t)desc->bias % algo->data[BIAS] == 0);
     product p = {*desc, *a_layout, *b_layout, *c_layout, *d_layout, a, b, c, d, 0.0f, 0.0f};
     memcpy(&p.alpha, alpha, sizeof p.alpha);
     memcpy(&p.beta, beta, sizeof p.beta);
