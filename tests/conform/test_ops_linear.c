@@ -127,8 +127,9 @@ static void run_on(struct lab *lab, const struct data *data) {
     lab_digest(lab, out, data->out_len * sizeof(float));
     lab_digest(lab, dweight, data->weight_len * sizeof(float));
     check_real_error(real, "out", error_of(out, data->out_want, data->out_len), 1.2e-6, 4e-3);
-    /* on the emulated device products are summed in double; on a GPU they have the error of float32 */
-    check_real_error(real, "dweight", added_error(dweight, data->dweight_want, data->weight_len), 1.8e-6, 1.8e-6);
+    /* In float32 the emulated device sums in double, and a GPU has the error of float32. In bfloat16 tensor cores cut
+     * off: over thousands of rows that adds up. */
+    check_real_error(real, "dweight", added_error(dweight, data->dweight_want, data->weight_len), 1.8e-6, 2e-5);
     if (shape->with_din) {
         const float *const din_got = floats_of(real, din, data->in_len);
         lab_digest(lab, din_got, data->in_len * sizeof(float));

@@ -1,10 +1,11 @@
-/* Products of matrices for the emulated cuBLASLt: column-major, sums in double, so that they serve as a reference. */
+/* Products of matrices for the emulated cuBLASLt: column-major. */
 #include <cublasLt.h>
 
 #include "base/assert.h"
 #include "base/planes.h"
 #include "kernels/cuda/cuda_device.h"
 #include "tests/simt/inside.h"
+#include "tests/simt/matrix.h"
 
 #include <cstring>
 
@@ -60,6 +61,24 @@ struct product {
     float alpha, beta;
 };
 
+/* In bfloat16 by the tensor cores, some products at a time; in float32 in double, as a reference. */
+static double of_terms(const product &p, uint64_t k, uint64_t row, uint64_t col) {
+    enum { AT_ONCE = 16 };
+    const bool by_tensor_cores = p.a_layout.type == CUDA_R_16BF;
+    double sum = 0.0, products[AT_ONCE];
+    for (uint64_t i = 0; i < k; i++) {
+        const uint64_t a_at = p.desc.a == CUBLAS_OP_N ? row + i * p.a_layout.ld : i + row * p.a_layout.ld;
+        const uint64_t b_at = p.desc.b == CUBLAS_OP_N ? i + col * p.b_layout.ld : col + i * p.b_layout.ld;
+        products[i % AT_ONCE] = get(p.a, p.a_layout.type, a_at) * get(p.b, p.b_layout.type, b_at);
+        if (!by_tensor_cores) {
+            sum += products[i % AT_ONCE];
+        } else if (i % AT_ONCE == AT_ONCE - 1 || i + 1 == k) {
+            sum = (double)simt_tensor_sum((float)sum, products, (unsigned)(i % AT_ONCE + 1));
+        }
+    }
+    return sum;
+}
+
 static void run(const product &p) {
     const uint64_t m = p.d_layout.rows, n = p.d_layout.cols;
     const uint64_t k = p.desc.a == CUBLAS_OP_N ? p.a_layout.cols : p.a_layout.rows;
@@ -71,12 +90,7 @@ static void run(const product &p) {
     OX_ASSERT(p.a_layout.type == CUDA_R_16BF || p.d_layout.type == CUDA_R_32F);
     for (uint64_t col = 0; col < n; col++) {
         for (uint64_t row = 0; row < m; row++) {
-            double sum = 0.0;
-            for (uint64_t i = 0; i < k; i++) {
-                const uint64_t a_at = p.desc.a == CUBLAS_OP_N ? row + i * p.a_layout.ld : i + row * p.a_layout.ld;
-                const uint64_t b_at = p.desc.b == CUBLAS_OP_N ? i + col * p.b_layout.ld : col + i * p.b_layout.ld;
-                sum += get(p.a, p.a_layout.type, a_at) * get(p.b, p.b_layout.type, b_at);
-            }
+            double sum = of_terms(p, k, row, col);
             sum *= p.alpha;
             if (p.beta != 0.0f) {
                 sum += p.beta * get(p.c, p.c_layout.type, row + col * p.c_layout.ld);

@@ -10,6 +10,8 @@
 #ifdef __cplusplus
 void simt_ldmatrix_x4(uint32_t out[4], const void *row, bool transposed);
 void simt_mma_bf16_16816(float acc[4], const uint32_t a[4], const uint32_t b[2]);
+/* acc and the products, summed as the tensor cores sum them. */
+float simt_tensor_sum(float acc, const double products[], unsigned count);
 
 /* Copies of 16 bytes, of zeros where `from` is NULL, done no earlier than the thread waits for their group: who reads
  * without having waited finds what was there before. */
