@@ -54,9 +54,6 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     if (status == OX_OK) {
         status = ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder));
     }
-    if (status == OX_OK && trainer->no_gpu[0] != '\0') {
-        ox_log(OX_LOG_INFO, "computing on the CPU; %s", trainer->no_gpu);
-    }
     if (status == OX_OK) {
         status = ox_trainer_open_sources(trainer);
     }
