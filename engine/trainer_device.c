@@ -39,6 +39,7 @@ static enum ox_status set_memory(struct ox_trainer *trainer) {
     }
     budget->unified = false;
     budget->device_bytes = bytes - OX_CUDA_PROCESS_BYTES;
+    budget->device_beside_bytes = OX_CUDA_PROCESS_BYTES;
     return OX_OK;
 }
 

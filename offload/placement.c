@@ -123,7 +123,8 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
     }
     if (!s->in->budget.unified) {
         snprintf(r->device, sizeof r->device, "device %s of %s, ", r->need[OX_TIER_DEVICE], r->have[OX_TIER_DEVICE]);
-        snprintf(r->device_fix, sizeof r->device_fix, "--device-mem %lluMiB ", r->enough_mib[OX_TIER_DEVICE]);
+        snprintf(r->device_fix, sizeof r->device_fix, "--device-mem %lluMiB ",
+                 r->enough_mib[OX_TIER_DEVICE] + whole_mib(s->in->budget.device_beside_bytes) / OX_MIB);
     }
     /* A drive helps no evaluation that has none: it would have to be filled first. */
     const bool store = s->in->budget.nvme_bytes > 0, may_add = !store && !s->in->model.eval_only;

@@ -165,6 +165,7 @@ struct ox_plan_model {
 struct ox_plan_budget {
     bool unified;          /* host memory is device memory; device_bytes is unused */
     uint64_t device_bytes, host_bytes;
+    uint64_t device_beside_bytes; /* what --device-mem is more than that, by which a refusal advises it */
     uint64_t nvme_bytes;   /* 0 = no store */
     uint64_t nvme_fixed_bytes; /* of them, what the store's own tables take */
     const uint64_t *drive_bytes; /* of them, each drive's; NULL = only the sum counts */

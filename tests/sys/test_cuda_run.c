@@ -157,6 +157,7 @@ int main(void) {
     test_same_bits();
     test_resume();
     check_refused("little", "--device cuda --device-mem 512MiB", 2, "go to the driver");
+    check_refused("short", "--device cuda --device-mem 786500KiB", 2, "nearest that fits: --device-mem 769MiB ");
     check_refused("much", "--device cuda --device-mem 900GiB", 2, "has 1.00 GiB");
     setenv("OX_BIN", lonely_program, 1);
     check_refused("lonely", "--device cuda", 1, "GPU: ");
