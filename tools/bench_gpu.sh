@@ -167,7 +167,7 @@ case_records() {
     set -- $(sed -n "${middle}p" "$out/steps")
     tokens=$(awk -v t="$4" -v s="$1" 'BEGIN { print t / s }')
     record "step.$case.seconds" "$1" s
-    record "step.$case.tokens" "$tokens" tokens/s "$(awk -v t="$4" -v s="${floor:-0}" 'BEGIN { print s > 0 ? t / s : 0 }')"
+    record "step.$case.tokens" "$tokens" tokens/s "$(awk -v t="$4" -v s="${floor:-0}" 'BEGIN { print (s > 0 ? t / s : 0) }')"
     case $case in
     offload*) of_floor=0.90 busy=0.95 ;;
     *) of_floor=0 busy=0 ;;

@@ -43,4 +43,8 @@ for name in seconds tokens of_floor of_prediction gpu_busy; do
         failed=$((failed + 1))
     }
 done
+grep -q '^{"name": "step.hbm-05b.tokens", .*"limit": [0-9]' "$root/bench/records.jsonl" || {
+    echo 'bench_gpu.sh --emulated hbm: step.hbm-05b.tokens has no limit'
+    failed=$((failed + 1))
+}
 [ "$failed" -eq 0 ] && echo "check_gpu.sh: 12 cases as expected"
