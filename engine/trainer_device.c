@@ -2,8 +2,10 @@
 #include "engine/trainer_internal.h"
 
 #include "base/bytes.h"
+#include "base/hash.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Opened and closed again: the plan comes before the engine. */
 static enum ox_status look_at_gpu(struct ox_trainer *trainer) {
@@ -80,6 +82,15 @@ void ox_trainer_fit_machine(struct ox_trainer *trainer) {
             .capability = trainer->gpu.capability, .processor_count = trainer->gpu.processor_count});
     }
     machine->has_gpu = on_gpu;
+}
+
+/* Libraries choose algorithms by GPU and by their version. Why there is no cuDNN is no matter of numerics. */
+uint64_t ox_trainer_gpu_hash(const struct ox_trainer *trainer, uint64_t seed) {
+    const struct ox_cuda_facts *const gpu = &trainer->gpu;
+    const char *const attention = strncmp(gpu->attention, "cuDNN ", 6) == 0 ? gpu->attention : "";
+    const uint64_t words[] = {seed, (uint64_t)trainer->engine_config.device, gpu->capability, gpu->processor_count,
+                              gpu->blas_version, ox_hash64(attention, strlen(attention), 0)};
+    return ox_hash_seed(words, sizeof words / sizeof *words);
 }
 
 const char *ox_trainer_device_text(const struct ox_trainer *trainer, char text[OX_DEVICE_LINE_BYTES]) {

@@ -120,6 +120,8 @@ OX_MUST enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, cons
 OX_MUST enum ox_status ox_trainer_pick_device(struct ox_trainer *trainer);
 /* Makes trainer->machine one that computes on that device. */
 void ox_trainer_fit_machine(struct ox_trainer *trainer);
+/* `seed` and what of the GPU and its libraries may change bits. */
+uint64_t ox_trainer_gpu_hash(const struct ox_trainer *trainer, uint64_t seed);
 enum { OX_DEVICE_LINE_BYTES = 384 };
 /* What a run computes on, in words. */
 const char *ox_trainer_device_text(const struct ox_trainer *trainer, char text[OX_DEVICE_LINE_BYTES]);

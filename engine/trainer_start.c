@@ -46,9 +46,8 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = ox_hash64(shape, (size_t)more, hash);
-    if (e->device == OX_DEVICE_CUDA) { /* libraries choose by architecture */
-        const uint64_t device[] = {hash, (uint64_t)e->device, trainer->gpu.capability};
-        hash = ox_hash_seed(device, sizeof device / sizeof *device);
+    if (e->device == OX_DEVICE_CUDA) {
+        hash = ox_trainer_gpu_hash(trainer, hash);
     }
     /* AdamW in fp32 adds nothing: it is what checkpoints have that do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
@@ -246,8 +245,8 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
     trainer->state.optimizer = expected.optimizer;
     trainer->state.moments = expected.moments;
     if (found->numerics_hash != expected.numerics_hash) {
-        ox_log(OX_LOG_WARN, "%s: was made with other training options; from here on the run differs from one that was "
-               "never interrupted", origin);
+        ox_log(OX_LOG_WARN, "%s: was made with other training options, or on another device or with other libraries "
+               "of it; from here on the run differs from one that was never interrupted", origin);
         trainer->state.numerics_hash = expected.numerics_hash;
     }
     if (found->data_fingerprint != expected.data_fingerprint) {

@@ -48,6 +48,7 @@ struct ox_cuda_facts {
     uint32_t capability; /* 90 stands for 9.0 */
     uint32_t processor_count;
     uint32_t driver_version, runtime_version; /* 13020 stands for 13.2 */
+    uint32_t blas_version;                    /* of cuBLASLt: 130200 stands for 13.2.0 */
     char pci[OX_CUDA_PCI_TEXT_BYTES];         /* "00000000:41:00.0", as NVML writes it */
     char attention[192]; /* in bfloat16: "cuDNN 9.19.0", or "own kernels: " and why not by cuDNN */
 };
@@ -81,7 +82,7 @@ enum { OX_CUDA_HOST_BYTES = 1 << 30 };
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raised with every change of what crosses the border, device.h and ops.h included. */
-enum { OX_CUDA_PLUGIN_VERSION = 6 };
+enum { OX_CUDA_PLUGIN_VERSION = 7 };
 
 /* The plugin's one symbol of its own, "ox_cuda_plugin". It takes everything of base/ from the program. */
 struct ox_cuda_plugin {

@@ -295,6 +295,7 @@ static enum ox_status facts(struct ox_device *device, struct ox_cuda_facts *out)
         .processor_count = (uint32_t)cuda->prop.multiProcessorCount,
         .driver_version = (uint32_t)driver,
         .runtime_version = (uint32_t)runtime,
+        .blas_version = ox_cuda_blas_version(),
     };
     snprintf(out->name, sizeof out->name, "%s", cuda->prop.name);
     snprintf(out->attention, sizeof out->attention, "%s%s", cuda->cudnn == NULL ? "own kernels: " : "",
