@@ -302,7 +302,7 @@ int main(void) {
     void *const fake = dlopen(nvml_path, RTLD_NOW | RTLD_LOCAL), *const plugin = dlopen(plugin_path, RTLD_NOW);
     (void)dlopen("libnccl.so.2", RTLD_NOW); /* large; a report that finds it loaded is quick */
     if (fake == NULL || plugin == NULL) {
-        printf("%s\n", dlerror());
+        printf("%s does not open; `make check` builds it\n", fake == NULL ? nvml_path : plugin_path);
         return 1;
     }
     nvml = dlsym(fake, "simt_nvml");
