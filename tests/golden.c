@@ -265,6 +265,35 @@ void golden_check_reopened(const struct golden *golden, const struct harness_run
     outcome_close(&expected);
 }
 
+double golden_compare_tensors(const struct golden *golden, const struct ox_model *model, const char *kind,
+                              float *const *units) {
+    double worst = 0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        struct harness_error error = {0};
+        uint64_t count = 0;
+        float *const expected = golden_tensor(golden, kind, tensor->name, &count);
+        const uint64_t stride = tensor->count > golden->sample_above ? golden->stride : 1;
+        CHECK(count == (tensor->count + stride - 1) / stride);
+        harness_compare(&error, units[tensor->unit_idx] + tensor->offset, stride, expected, count);
+        free(expected);
+        CHECK(error.compared > count / 2);
+        const double value = strstr(kind, "grad") != NULL ? error.largest / error.magnitude : error.largest;
+        worst = value <= worst ? worst : value;
+    }
+    return worst;
+}
+
+double golden_compare_logits(const struct golden *golden, const char *name, const struct outcome *outcome) {
+    struct harness_error error = {0};
+    uint64_t count = 0;
+    float *const expected = golden_tensor(golden, name, "", &count);
+    CHECK(count == outcome->logits_count);
+    harness_compare(&error, outcome->logits, 1, expected, count);
+    free(expected);
+    return error.largest;
+}
+
 void golden_report(const char *what, double measured, double limit) {
     printf("  %-34s %9.2e  of %9.2e\n", what, measured, limit);
     CHECK(measured <= limit);

@@ -58,6 +58,12 @@ void golden_check_places(const struct golden *golden, const struct harness_run *
 void golden_check_reopened(const struct golden *golden, const struct harness_run *run, const char *what,
                            size_t stride);
 
+/* Largest error of all tensors "kind.name", whose units are given; of gradients relative to the tensor's largest. */
+double golden_compare_tensors(const struct golden *golden, const struct ox_model *model, const char *kind,
+                              float *const *units);
+/* Largest error of the first micro-batch's logits, against the tensor of this name. */
+double golden_compare_logits(const struct golden *golden, const char *name, const struct outcome *outcome);
+
 /* Prints the measured error beside its tolerance and checks it. */
 void golden_report(const char *what, double measured, double limit);
 

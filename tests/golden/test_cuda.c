@@ -20,33 +20,6 @@ static const struct limits fp32_limits = {2e-6, 1e-5, 5e-6, 4e-6};
 /* Activations in bfloat16 too, which the reference keeps in float32. */
 static const struct limits bf16_limits = {5e-3, 2e-1, 1e-1, 4e-3};
 
-static double compare_grads(const struct golden *golden, const struct ox_model *model, const char *kind,
-                            float *const *units) {
-    double worst = 0;
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i];
-        const uint64_t stride = tensor->count > golden->sample_above ? golden->stride : 1;
-        struct harness_error error = {0};
-        uint64_t count = 0;
-        float *const expected = golden_tensor(golden, kind, tensor->name, &count);
-        harness_compare(&error, units[tensor->unit_idx] + tensor->offset, stride, expected, count);
-        free(expected);
-        CHECK(error.compared > count / 2);
-        worst = fmax(worst, error.largest / error.magnitude);
-    }
-    return worst;
-}
-
-static double compare_logits(const struct golden *golden, const char *name, const struct outcome *outcome) {
-    struct harness_error error = {0};
-    uint64_t count = 0;
-    float *const expected = golden_tensor(golden, name, "", &count);
-    CHECK(count == outcome->logits_count);
-    harness_compare(&error, outcome->logits, 1, expected, count);
-    free(expected);
-    return error.largest;
-}
-
 /* So many steps of a run in float32. */
 static void check_fp32(const struct golden *golden, const struct harness_run *run, size_t steps) {
     struct harness harness;
@@ -59,8 +32,8 @@ static void check_fp32(const struct golden *golden, const struct harness_run *ru
         norm = fmax(norm, fabs(outcome.norms[i] / golden_number(golden, "grad_norms", i) - 1));
     }
     golden_report("losses", loss, fp32_limits.loss);
-    golden_report("logits", compare_logits(golden, "logits", &outcome), fp32_limits.logits);
-    golden_report("gradients, of the largest", compare_grads(golden, harness.model, "grad", outcome.grads),
+    golden_report("logits", golden_compare_logits(golden, "logits", &outcome), fp32_limits.logits);
+    golden_report("gradients, of the largest", golden_compare_tensors(golden, harness.model, "grad", outcome.grads),
                   fp32_limits.grads);
     golden_report("gradient norms, relative", norm, fp32_limits.norms);
     harness_close(&harness);
@@ -78,9 +51,9 @@ static void check_bf16(const struct golden *golden, const struct harness_run *fp
     REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_loss", true, &loss));
     REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_grad_norm", true, &norm));
     golden_report("bf16 loss", fabs(outcome.losses[0] - loss), bf16_limits.loss);
-    golden_report("bf16 logits", compare_logits(golden, "bf16_logits", &outcome), bf16_limits.logits);
+    golden_report("bf16 logits", golden_compare_logits(golden, "bf16_logits", &outcome), bf16_limits.logits);
     golden_report("bf16 gradients, of the largest",
-                  compare_grads(golden, harness.model, "bf16_grad", outcome.grads), bf16_limits.grads);
+                  golden_compare_tensors(golden, harness.model, "bf16_grad", outcome.grads), bf16_limits.grads);
     golden_report("bf16 gradient norm, relative", fabs(outcome.norms[0] / norm - 1), bf16_limits.norms);
     harness_close(&harness);
     outcome_close(&outcome);
