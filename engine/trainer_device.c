@@ -19,10 +19,18 @@ static enum ox_status look_at_gpu(struct ox_trainer *trainer) {
 }
 
 /* What is free, less a little that others may still take; recorded with the run, so that going on has the same. */
-static void take_free_memory(struct ox_trainer *trainer) {
-    const uint64_t spared = ox_max_u64(trainer->gpu.memory_bytes / 32, 64 * OX_MIB);
-    const uint64_t free_bytes = trainer->gpu.free_bytes + OX_CUDA_WORKSPACE_BYTES;
-    trainer->config.device_mem_bytes = free_bytes > spared ? (free_bytes - spared) / OX_MIB * OX_MIB : 0;
+static enum ox_status take_free_memory(struct ox_trainer *trainer) {
+    const struct ox_cuda_facts *const gpu = &trainer->gpu;
+    const uint64_t spared = ox_max_u64(gpu->memory_bytes / 32, 64 * OX_MIB);
+    const uint64_t free_bytes = gpu->free_bytes + OX_CUDA_WORKSPACE_BYTES;
+    if (free_bytes <= spared + OX_CUDA_PROCESS_BYTES) {
+        char have[OX_SIZE_TEXT_BYTES], all[OX_SIZE_TEXT_BYTES];
+        return ox_fail(OX_E_DEVICE, "GPU: %s has %s of %s free, which is too little for a run; end what else uses it "
+                       "(nvidia-smi shows it), or use --device cpu", gpu->name, ox_size_text(gpu->free_bytes, have),
+                       ox_size_text(gpu->memory_bytes, all));
+    }
+    trainer->config.device_mem_bytes = (free_bytes - spared) / OX_MIB * OX_MIB;
+    return OX_OK;
 }
 
 static enum ox_status set_memory(struct ox_trainer *trainer) {
@@ -53,10 +61,12 @@ enum ox_status ox_trainer_pick_device(struct ox_trainer *trainer) {
     enum ox_status status = OX_OK;
     if (config->device != OX_DEVICE_CHOICE_CPU && !planned_elsewhere) {
         status = look_at_gpu(trainer);
+        status = status == OX_OK && config->device_mem_bytes == 0 ? take_free_memory(trainer) : status;
     }
     if (config->device == OX_DEVICE_CHOICE_AUTO) {
         if (status != OX_OK) {
             snprintf(trainer->no_gpu, sizeof trainer->no_gpu, "%s", ox_error_text());
+            trainer->gpu = (struct ox_cuda_facts){0};
         }
         config->device = status == OX_OK ? OX_DEVICE_CHOICE_CUDA : OX_DEVICE_CHOICE_CPU;
         status = OX_OK;
@@ -65,9 +75,6 @@ enum ox_status ox_trainer_pick_device(struct ox_trainer *trainer) {
         return status;
     }
     engine->device = OX_DEVICE_CUDA;
-    if (config->device_mem_bytes == 0) {
-        take_free_memory(trainer);
-    }
     return set_memory(trainer);
 }
 

@@ -17,7 +17,8 @@ struct limits {
     double loss, logits, grads, norms;
 };
 static const struct limits fp32_limits = {2e-6, 1e-5, 5e-6, 4e-6};
-/* Activations in bfloat16 too, which the reference keeps in float32. */
+/* Activations in bfloat16 too, which the reference keeps in float32. The largest errors of all nine cases on the
+ * emulated runtime: 1.7e-3, 7.0e-2, 3.7e-2, 1.2e-3. */
 static const struct limits bf16_limits = {5e-3, 2e-1, 1e-1, 4e-3};
 
 /* So many steps of a run in float32. */
