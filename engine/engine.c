@@ -250,8 +250,9 @@ static enum ox_status open_memory(struct ox_engine *engine) {
     engine->marks = calloc(task_max + 1u, sizeof *engine->marks);
     engine->unit_due = calloc(2 * (size_t)train->unit_count, 1);
     engine->due_now = engine->unit_due == NULL ? NULL : engine->unit_due + train->unit_count;
+    engine->packed = calloc(engine->config.micro_batches, sizeof *engine->packed);
     engine->calm_steps = UINT32_MAX / 2; /* the first step assumes the best */
-    if (engine->marks == NULL || engine->unit_due == NULL) {
+    if (engine->marks == NULL || engine->unit_due == NULL || engine->packed == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
     return ox_tiers_open(engine->device, bytes, &engine->tiers);
@@ -331,6 +332,7 @@ void ox_engine_close(struct ox_engine **engine_ptr) {
     ox_pool_close(&engine->optim_pool);
     ox_tiers_close(&engine->tiers);
     ox_device_close(&engine->device);
+    free(engine->packed);
     free(engine->unit_due);
     free(engine->marks);
     ox_engine_plan_close(&engine->plan);

@@ -89,6 +89,7 @@ struct ox_engine {
     struct ox_tracing *tracing; /* NULL: nothing is recorded */
     bool loading;          /* between load_begin and load_commit: chunks go to the store too */
     uint64_t batch_bytes;
+    bool *packed;          /* per micro-batch of the step: sequences have several documents */
     struct ox_step_state step;
     struct ox_pending pending;
     uint8_t *unit_due, *due_now; /* per unit: whether the pending update is still to run; as the step found it */

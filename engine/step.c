@@ -50,20 +50,6 @@ static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum o
     return (struct ox_planes){.hi = hi, .lo = state != NULL ? state : hi + elems};
 }
 
-/* Whether a sequence of the micro-batch has several documents: only then is attention told of them, because not every
- * kernel for it knows documents. */
-static bool is_packed(const struct issue *is) {
-    const struct ox_shape *const shape = &is->engine->shape;
-    const unsigned char *const all = ox_tiers_resident(&is->engine->tiers, is->plan, is->plan->batch_host_buf).ptr;
-    const int32_t *const ids = (const int32_t *)(all + is->task->mb_idx * is->engine->batch_bytes);
-    const int32_t *const positions = ids + shape->rows;
-    bool packed = false;
-    for (uint32_t i = 0; i < shape->rows && !packed; i++) {
-        packed = positions[i] != (int32_t)(i % shape->seq);
-    }
-    return packed;
-}
-
 static struct ox_block_run block_run(const struct issue *is) {
     struct ox_engine *const engine = is->engine;
     struct ox_block_run run = {
@@ -78,7 +64,7 @@ static struct ox_block_run block_run(const struct issue *is) {
         run.ids = (const int32_t *)batch;
         run.positions = run.ids + engine->shape.rows;
         run.targets = run.positions + engine->shape.rows;
-        run.documents = is_packed(is) ? run.positions : NULL;
+        run.documents = engine->packed[is->task->mb_idx] ? run.positions : NULL;
     }
     const struct ox_model_config *const model = &engine->config.model->config;
     run.cos_table = lease_if(is, OX_USE_CONST);
@@ -392,9 +378,26 @@ static enum ox_status poison(struct ox_engine *engine, const struct ox_plan *pla
     return status == OX_OK ? drained : status;
 }
 
+/* Notes of which micro-batches a sequence has several documents: only then is attention told of them, because not every
+ * kernel for it knows documents. */
+static void note_packed(struct ox_engine *engine, const struct ox_plan *plan) {
+    const unsigned char *const all = ox_tiers_resident(&engine->tiers, plan, plan->batch_host_buf).ptr;
+    for (uint32_t mb_idx = 0; mb_idx < plan->micro_batches; mb_idx++) {
+        const int32_t *const positions = (const int32_t *)(all + mb_idx * engine->batch_bytes) + engine->shape.rows;
+        engine->packed[mb_idx] = false;
+        for (uint32_t i = 0; i < engine->shape.rows && !engine->packed[mb_idx]; i++) {
+            engine->packed[mb_idx] = positions[i] != (int32_t)(i % engine->shape.seq);
+        }
+    }
+}
+
+static uint64_t logits_bytes(const struct ox_engine *engine) {
+    return (uint64_t)engine->shape.rows * engine->config.model->config.vocab * sizeof(float);
+}
+
 /* The logits that a test asks for come by way of device memory that no plan counts. */
 static enum ox_status take_logits(struct ox_engine *engine, const struct ox_step_input *input, enum ox_status status) {
-    const uint64_t bytes = (uint64_t)engine->shape.rows * engine->config.model->config.vocab * sizeof(float);
+    const uint64_t bytes = logits_bytes(engine);
     if (engine->logits_room == NULL) {
         return status;
     }
@@ -410,8 +413,8 @@ static enum ox_status take_logits(struct ox_engine *engine, const struct ox_step
 }
 
 static enum ox_status make_logits_room(struct ox_engine *engine, const struct ox_step_input *input) {
-    const uint64_t bytes = (uint64_t)engine->shape.rows * engine->config.model->config.vocab * sizeof(float);
-    return input->logits == NULL ? OX_OK : ox_device_mem_open(engine->device, bytes, (void **)&engine->logits_room);
+    return input->logits == NULL ? OX_OK : ox_device_mem_open(engine->device, logits_bytes(engine),
+                                                              (void **)&engine->logits_room);
 }
 
 static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *plan,
@@ -424,6 +427,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
     engine->step = (struct ox_step_state){
         .input = input, .plan = plan, .loss_scale = (float)(1.0 / (double)input->target_count), .finite = true,
         .weights_step = engine->weights_step};
+    note_packed(engine, plan);
     status = poison(engine, plan);
     if (status == OX_OK) {
         status = make_logits_room(engine, input);
