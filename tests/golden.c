@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -297,4 +298,33 @@ double golden_compare_logits(const struct golden *golden, const char *name, cons
 void golden_report(const char *what, double measured, double limit) {
     printf("  %-34s %9.2e  of %9.2e\n", what, measured, limit);
     CHECK(measured <= limit);
+}
+
+const struct golden_limits golden_fp32_limits = {2e-6, 1e-5, 5e-6, 4e-6};
+
+void golden_report_fp32(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                        size_t steps) {
+    const struct golden_limits *const limits = &golden_fp32_limits;
+    double loss = 0, norm = 0;
+    for (size_t i = 0; i < steps; i++) {
+        loss = fmax(loss, fabs(outcome->losses[i] - golden_number(golden, "losses", i)));
+        norm = fmax(norm, fabs(outcome->norms[i] / golden_number(golden, "grad_norms", i) - 1));
+    }
+    golden_report("losses", loss, limits->loss);
+    golden_report("logits", golden_compare_logits(golden, "logits", outcome), limits->logits);
+    golden_report("gradients, of the largest", golden_compare_tensors(golden, model, "grad", outcome->grads),
+                  limits->grads);
+    golden_report("gradient norms, relative", norm, limits->norms);
+}
+
+void golden_report_bf16(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                        const struct golden_limits *limits) {
+    double loss = 0, norm = 0;
+    REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_loss", true, &loss));
+    REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_grad_norm", true, &norm));
+    golden_report("bf16 loss", fabs(outcome->losses[0] - loss), limits->loss);
+    golden_report("bf16 logits", golden_compare_logits(golden, "bf16_logits", outcome), limits->logits);
+    golden_report("bf16 gradients, of the largest", golden_compare_tensors(golden, model, "bf16_grad", outcome->grads),
+                  limits->grads);
+    golden_report("bf16 gradient norm, relative", fabs(outcome->norms[0] / norm - 1), limits->norms);
 }

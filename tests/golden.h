@@ -64,6 +64,18 @@ double golden_compare_tensors(const struct golden *golden, const struct ox_model
 /* Largest error of the first micro-batch's logits, against the tensor of this name. */
 double golden_compare_logits(const struct golden *golden, const char *name, const struct outcome *outcome);
 
+/* Errors that a device is allowed against the reference. */
+struct golden_limits {
+    double loss, logits, grads, norms;
+};
+extern const struct golden_limits golden_fp32_limits; /* of every device */
+/* Reports how far so many steps of a run in float32, which `outcome` is, lie from the reference's. */
+void golden_report_fp32(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                        size_t steps);
+/* Reports how far the first step of a run in bfloat16, which `outcome` is, lies from the reference's. */
+void golden_report_bf16(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                        const struct golden_limits *limits);
+
 /* Prints the measured error beside its tolerance and checks it. */
 void golden_report(const char *what, double measured, double limit);
 

@@ -1,42 +1,28 @@
 /* The engine on the CUDA device against PyTorch, and its bits over placements. Without a GPU the plugin runs on the
  * emulated runtime of tests/simt, on some of the cases and for one step; with one, on the GPU too, on all of them.
- * Tolerances in float32 are those of the CPU (test_golden.c); the error of this run is printed beside them. */
+ * Tolerances in float32 are those of the CPU; the error of this run is printed beside them. */
 #include "base/clock.h"
 #include "tests/golden.h"
 #include "tests/simt_kit.h"
 #include "tests/test.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* Each lane of the device asks at the end of a step whether its stream is empty, when it is. */
 enum { STALLS_MAX = 3 };
 
-struct limits {
-    double loss, logits, grads, norms;
-};
-static const struct limits fp32_limits = {2e-6, 1e-5, 5e-6, 4e-6};
 /* Activations in bfloat16 too, which the reference keeps in float32. The largest errors of all nine cases on the
  * emulated runtime: 1.7e-3, 7.0e-2, 3.7e-2, 1.2e-3. */
-static const struct limits bf16_limits = {5e-3, 2e-1, 1e-1, 4e-3};
+static const struct golden_limits bf16_limits = {5e-3, 2e-1, 1e-1, 4e-3};
 
 /* So many steps of a run in float32. */
 static void check_fp32(const struct golden *golden, const struct harness_run *run, size_t steps) {
     struct harness harness;
     struct outcome outcome;
-    double loss = 0, norm = 0;
     harness_open(run, &harness_in_memory, &harness);
     golden_steps(&harness, golden, 0, steps, &outcome);
-    for (size_t i = 0; i < steps; i++) {
-        loss = fmax(loss, fabs(outcome.losses[i] - golden_number(golden, "losses", i)));
-        norm = fmax(norm, fabs(outcome.norms[i] / golden_number(golden, "grad_norms", i) - 1));
-    }
-    golden_report("losses", loss, fp32_limits.loss);
-    golden_report("logits", golden_compare_logits(golden, "logits", &outcome), fp32_limits.logits);
-    golden_report("gradients, of the largest", golden_compare_tensors(golden, harness.model, "grad", outcome.grads),
-                  fp32_limits.grads);
-    golden_report("gradient norms, relative", norm, fp32_limits.norms);
+    golden_report_fp32(golden, harness.model, &outcome, steps);
     harness_close(&harness);
     outcome_close(&outcome);
 }
@@ -45,17 +31,10 @@ static void check_bf16(const struct golden *golden, const struct harness_run *fp
     struct harness_run run = *fp32_run;
     struct harness harness;
     struct outcome outcome;
-    double loss = 0, norm = 0;
     run.fp32 = false;
     harness_open(&run, &harness_in_memory, &harness);
     golden_steps(&harness, golden, 0, 1, &outcome);
-    REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_loss", true, &loss));
-    REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_grad_norm", true, &norm));
-    golden_report("bf16 loss", fabs(outcome.losses[0] - loss), bf16_limits.loss);
-    golden_report("bf16 logits", golden_compare_logits(golden, "bf16_logits", &outcome), bf16_limits.logits);
-    golden_report("bf16 gradients, of the largest",
-                  golden_compare_tensors(golden, harness.model, "bf16_grad", outcome.grads), bf16_limits.grads);
-    golden_report("bf16 gradient norm, relative", fabs(outcome.norms[0] / norm - 1), bf16_limits.norms);
+    golden_report_bf16(golden, harness.model, &outcome, &bf16_limits);
     harness_close(&harness);
     outcome_close(&outcome);
 }
