@@ -29,7 +29,7 @@ ARCH    := $(shell uname -m)
 
 # ---- what the machine offers: build/config.mk ------------------------------------------------------
 
-DETECT      = CC='$(CC)' CXX='$(CXX)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' sh tools/detect.sh
+DETECT      = CC='$(CC)' CXX='$(CXX)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' sh tools/dev/detect.sh
 # Goals that compile nothing do without detection; demo and test install what is missing before they ask for it;
 # fuzz builds with a compiler of its own.
 PLAIN_GOALS := clean help deps test demo fuzz
@@ -55,7 +55,7 @@ endif
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 $(CONFIG): | deps
 endif
-$(CONFIG): tools/detect.sh
+$(CONFIG): tools/dev/detect.sh
 	@echo "  DETECT  $@"
 	$(Q)$(DETECT) $@
 
@@ -91,7 +91,7 @@ CUDNN_0 := kernels/cuda/cudnn_absent.c
 CUDA_C  := $(filter-out $(CUDNN_C) $(CUDNN_0),$(wildcard kernels/cuda/*.c))
 CUDA_CU := $(wildcard kernels/cuda/*.cu)
 SIMT_CU := $(wildcard tests/simt/*.cu)
-LIB_C   := $(wildcard base/*.c nvme/*.c cpu_optim/*.c kernels/*.c kernels/cpu/*.c offload/*.c engine/*.c)
+LIB_C   := $(wildcard base/*.c base/*/*.c nvme/*.c cpu_optim/*.c kernels/*.c kernels/cpu/*.c offload/*/*.c engine/*/*.c)
 ifeq ($(ARCH),x86_64)
 LIB_C   := $(filter-out %_neon.c,$(LIB_C))
 else
@@ -100,10 +100,10 @@ endif
 # Objects have a tree of their own, because build/offload is the program and offload/ a folder of sources.
 OBJ     := $(B)/obj
 LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o)
-TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tools/*.c))
-HELP_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/*.c))
+TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command help bench))))
+KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/kit/*.c))
 # Programs of tests/<kind>/: test_* are the suite, bench_* and fuzz_* are run by hand.
-PROG_C  := $(wildcard tests/*/*.c)
+PROG_C  := $(filter-out tests/kit/%,$(wildcard tests/*/*.c tests/*/*/*.c))
 PROG_P  := $(PROG_C:%.c=$(B)/%)
 TEST_P  := $(filter $(B)/tests/%,$(foreach p,$(PROG_P),$(if $(filter test_%,$(notdir $(p))),$(p))))
 BENCH_P := $(foreach p,$(PROG_P),$(if $(filter bench_%,$(notdir $(p))),$(p)))
@@ -131,7 +131,7 @@ $(OBJ)/%.o: %.c Makefile $(CONFIG)
 	@echo "  CC      $<"
 	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$*) -MMD -MP -c -o $@ $<
 
-$(B)/tests/%: $(OBJ)/tests/%.o $(HELP_O) $(B)/liboffload.a
+$(B)/tests/%: $(OBJ)/tests/%.o $(KIT_O) $(B)/liboffload.a
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(B)/liboffload.a $(LDLIBS)
@@ -139,7 +139,7 @@ $(B)/tests/%: $(OBJ)/tests/%.o $(HELP_O) $(B)/liboffload.a
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 
 # Machine code for what is in use, and PTX for what comes after. What ptxas says of registers and spills stays beside
-# each object, for tools/check_spills.sh.
+# each object, for tools/dev/check_spills.sh.
 CUDA_ARCHS := 80 90 100 120
 NVCC_FLAGS := -std=c++17 -O3 -I. -lineinfo -Xcompiler -fPIC,-Wall,-Wextra,-Werror \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
@@ -147,7 +147,7 @@ NVCC_FLAGS := -std=c++17 -O3 -I. -lineinfo -Xcompiler -fPIC,-Wall,-Wextra,-Werro
 # The optimizer's bits are those of the CPU: no multiplication and addition is fused but where it says so.
 NVCC_FLAGS_adam := -fmad=false
 NVCC_FLAGS_planes := -fmad=false
-# The plugin says itself what it has code for; tests/unit/test_cuda_build.c looks whether that is true.
+# The plugin says itself what it has code for; tests/unit/kernels/test_cuda_build.c looks whether that is true.
 BUILT_FOR := $(CUDA_ARCHS:%=sm_%) compute_120
 CUDA_O  := $(patsubst %.c,$(OBJ)/%.o,$(CUDA_C) $(if $(filter 1,$(HAVE_CUDNN)),$(CUDNN_C),$(CUDNN_0))) \
            $(CUDA_CU:%.cu=$(OBJ)/%.o)
@@ -197,7 +197,7 @@ $(FAKE_NVML): $(OBJ)/simt/tests/simt/nvml.o
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
 	$(Q)$(CC) -shared $(LDFLAGS) -o $@ $<
-$(B)/tests/unit/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor_,items.o gpu.o gpu_state.o)
+$(B)/tests/unit/tools/test_doctor_gpu: $(addprefix $(OBJ)/tools/command/doctor_,items.o gpu.o gpu_state.o)
 
 # The program beside the emulated plugin under the real one's name: a machine with a GPU, for tests of the command.
 EMULATED := $(B)/emulated/offload
@@ -206,14 +206,14 @@ $(EMULATED): $(B)/offload $(B)/liboffload_simt.so
 	$(Q)cp -f $(B)/offload $@ && ln -sf ../liboffload_simt.so $(@D)/liboffload_cuda.so
 
 # The page of `offload trace report` carries its style sheet and script.
-$(OBJ)/tools/trace_page.o: tools/trace_page.css tools/trace_page.js
+$(OBJ)/tools/command/trace_page.o: tools/command/trace_page.css tools/command/trace_page.js
 
 tests: $(TEST_P) $(EMULATED) $(FAKE_NVML)
 
-# The fuzz targets: all in one test with their seeds, and each with clang's libFuzzer, which tools/fuzz.sh asks for.
+# The fuzz targets: all in one test with their seeds, and each with clang's libFuzzer, which tests/fuzz/fuzz.sh asks for.
 FUZZ_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/fuzz/fuzz*.c) tests/fuzz/mutate.c)
 $(B)/tests/fuzz/test_seeds: $(FUZZ_O)
-$(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/test.o $(B)/liboffload.a
+$(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/kit/test.o $(B)/liboffload.a
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(CFLAGS) -DFUZZ_TARGET=fuzz_$* $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
@@ -236,31 +236,31 @@ check-san:
 	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device cuda_open step stream tee placement kept overlap in_memory golden corpus"
 
 tidy: $(B)/liboffload.a
-	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy_test.sh
-	$(Q)sh tools/detect_test.sh
-	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/tidy.sh -l $(B)/liboffload.a
+	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/dev/tidy_test.sh
+	$(Q)sh tools/dev/detect_test.sh
+	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/dev/tidy.sh -l $(B)/liboffload.a
 
 # What the CUDA compiler made of the kernels: registers, shared memory, spills; then the machine code in the plugin.
-check-cuda-build: $(CUDA_SO) $(B)/tests/unit/test_cuda_build
+check-cuda-build: $(CUDA_SO) $(B)/tests/unit/kernels/test_cuda_build
 	$(if $(CUDA_SO),,$(error check-cuda-build: this build has no CUDA plugin; the detection says why))
-	$(Q)NVCC='$(CUDA_NVCC)' sh tools/check_spills_test.sh
-	$(Q)sh tools/check_spills.sh $(spills_flags) $(CUDA_CU:%.cu=$(OBJ)/%.ptxas)
-	$(Q)$(B)/tests/unit/test_cuda_build
+	$(Q)NVCC='$(CUDA_NVCC)' sh tools/dev/check_spills_test.sh
+	$(Q)sh tools/dev/check_spills.sh $(spills_flags) $(CUDA_CU:%.cu=$(OBJ)/%.ptxas)
+	$(Q)$(B)/tests/unit/kernels/test_cuda_build
 
 # What the CUDA device promises, shown on the GPU of this machine: one table (checks="bits memory" picks some).
 check-gpu:
-	$(Q)MAKE='$(MAKE)' OX_BUILD='$(B)' sh tools/check_gpu.sh $(checks)
+	$(Q)MAKE='$(MAKE)' OX_BUILD='$(B)' sh tools/dev/check_gpu.sh $(checks)
 
 # Measures a GPU and whole steps on it (parts="offload peers" picks some), each part within ten minutes.
 bench-gpu: all
-	$(Q)OX_BUILD='$(B)' sh tools/bench_gpu.sh $(if $(nvme),--nvme '$(nvme)') $(parts)
+	$(Q)OX_BUILD='$(B)' sh tools/dev/bench_gpu.sh $(if $(nvme),--nvme '$(nvme)') $(parts)
 
 # Plants known bugs in a copy of the store and shows that its tests catch them.
 negative:
-	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tools/negative_controls.sh $(bugs)
+	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tests/negative/negative_controls.sh $(bugs)
 
 fuzz:
-	$(Q)MAKE='$(MAKE)' RUNS='$(runs)' sh tools/fuzz.sh $(targets)
+	$(Q)MAKE='$(MAKE)' RUNS='$(runs)' sh tests/fuzz/fuzz.sh $(targets)
 
 # Fails at the first figure below its limit.
 bench: all $(BENCH_P)
@@ -271,19 +271,19 @@ bench: all $(BENCH_P)
 
 # What checksums and the commit cost, against a build without them.
 bench-safety:
-	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tools/bench_safety_cost.sh
+	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tools/dev/bench_safety_cost.sh
 
 # ---- the machine -----------------------------------------------------------------------------------
 
 deps:
-	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/install-deps.sh
+	$(Q)CC='$(CC)' CXX='$(CXX)' sh tools/dev/install-deps.sh
 
 detect:
 	$(Q)$(DETECT) $(CONFIG)
 
 demo: deps
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all build/demo-bigram
-	$(Q)sh tools/demo.sh
+	$(Q)sh tools/demo/demo.sh
 
 build/demo-bigram: $(OBJ)/tools/demo/bigram.o $(B)/liboffload.a
 	@echo "  LINK    $@"
@@ -348,4 +348,4 @@ FORCE:
 
 .PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy negative fuzz bench bench-safety deps detect demo man completion install clean help FORCE
 -include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d) $(OBJ)/simt/tests/simt/nvml.d
--include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(HELP_O:.o=.d)
+-include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(KIT_O:.o=.d)

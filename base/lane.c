@@ -2,7 +2,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/prng.h"
+#include "base/prng/prng.h"
 
 #include <pthread.h>
 #include <stdio.h>

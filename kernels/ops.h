@@ -334,7 +334,7 @@ struct ox_ops {
 };
 
 /* Fills the entries for lanes of the CPU device, but for those of the optimizer, which is cpu_optim's there: they stay
- * NULL until who knows both fills them (engine/ops_optim.h). */
+ * NULL until who knows both fills them (engine/step/ops_optim.h). */
 void ox_ops_init_cpu(struct ox_ops *ops);
 
 /* Queues an operation that this folder does not know on a lane of the CPU device: `run` is given the device's threads

@@ -4,7 +4,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/prng.h"
+#include "base/prng/prng.h"
 #include "nvme/io_drive.h"
 
 #include <pthread.h>

@@ -4,7 +4,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/hash.h"
+#include "base/hash/hash.h"
 #include "nvme/store_impl.h"
 
 #include <fcntl.h>

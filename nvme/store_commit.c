@@ -1,7 +1,7 @@
 /* Generations: roots, tables, transactions and recovery. The one place that decides which of the two slots
  * of an extent is the truth; and with one slot, whether it is. */
 #include "base/assert.h"
-#include "base/hash.h"
+#include "base/hash/hash.h"
 #include "base/log.h"
 #include "nvme/store_impl.h"
 

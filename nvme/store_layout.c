@@ -1,7 +1,7 @@
 /* Where extents lie. A pure function of the extent list and the allowances at creation, so that it need not
  * be stored; any change here is a new OX_STORE_VERSION. */
 #include "base/assert.h"
-#include "base/hash.h"
+#include "base/hash/hash.h"
 #include "nvme/store_impl.h"
 
 #include <inttypes.h>

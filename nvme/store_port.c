@@ -2,7 +2,7 @@
  * operations in flight; allocates nothing after it is opened. */
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/hash/hash.h"
 #include "nvme/store_impl.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* Checksums of spool pieces: a hash map with open addressing, kept in memory because spool data does not
  * outlive the process. The pieces of a step are those of the step before, so it stops growing after one. */
-#include "base/hash.h"
+#include "base/hash/hash.h"
 #include "nvme/store_impl.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * the least is what cpu_optim/optim.h says (ox_update_traffic_of); a sum of squares reads its gradient. */
 #include "kernels/cuda/kernel.cuh"
 
-#include "base/prng.h"
+#include "base/prng/prng.h"
 
 /* As cpu_optim/optim.h numbers them. */
 enum { KIND_ADAMW, KIND_LION, KIND_SGD };

@@ -14,8 +14,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cpu_optim/optim.h"
-#include "engine/engine.h"
-#include "tests/test.h"
+#include "engine/step/engine.h"
+#include "tests/kit/test.h"
 
 #include <stdio.h>
 #include <string.h>

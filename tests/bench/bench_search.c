@@ -3,10 +3,10 @@
  * fit are drawn of each step; `--case` keeps the steps whose name contains the text. Exits 1 when a choice takes more
  * than 5 % longer than the best of them. */
 #include "base/bytes.h"
-#include "engine/engine.h"
-#include "offload/sim.h"
-#include "tests/random_plan.h"
-#include "tests/test.h"
+#include "engine/step/engine.h"
+#include "offload/sim/sim.h"
+#include "tests/kit/random_plan.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>

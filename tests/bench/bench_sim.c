@@ -11,11 +11,11 @@
  * was used than announced. All cases together need 18 GB of memory, 29 GB of the drive and some ten minutes. */
 #include "base/bytes.h"
 #include "base/file.h"
-#include "base/prng.h"
-#include "engine/engine.h"
-#include "engine/trainer.h"
-#include "offload/sim.h"
-#include "tests/test.h"
+#include "base/prng/prng.h"
+#include "engine/step/engine.h"
+#include "engine/run/trainer.h"
+#include "offload/sim/sim.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>

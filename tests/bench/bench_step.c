@@ -11,9 +11,9 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/planes.h"
-#include "base/prng.h"
-#include "engine/engine.h"
-#include "tests/test.h"
+#include "base/prng/prng.h"
+#include "engine/step/engine.h"
+#include "tests/kit/test.h"
 
 #include <cblas.h>
 #include <math.h>

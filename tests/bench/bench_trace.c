@@ -9,10 +9,10 @@
  * time of either is beyond the limit. */
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/prng.h"
-#include "engine/tracing.h"
-#include "tests/harness.h"
-#include "tests/test.h"
+#include "base/prng/prng.h"
+#include "engine/step/tracing.h"
+#include "tests/kit/harness.h"
+#include "tests/kit/test.h"
 
 #include <inttypes.h>
 #include <math.h>

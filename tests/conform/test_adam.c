@@ -1,8 +1,8 @@
 /* Adam: every variant against the scalar one with tolerance zero, the scalar one against AdamW in double. */
 #include "base/planes.h"
-#include "base/prng.h"
+#include "base/prng/prng.h"
 #include "cpu_optim/adam.h"
-#include "tests/test.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -6,7 +6,7 @@
  * stand-in for linking takes its place, which loads nothing. */
 #include "kernels/cuda.h"
 #include "kernels/cuda/cudnn.h"
-#include "tests/test.h"
+#include "tests/kit/test.h"
 
 #include <dlfcn.h>
 #include <limits.h>

@@ -1,9 +1,9 @@
 /* The device, whichever it is: memory, pinned memory, copies on lanes, ordering between lanes, and its tables. Run for
  * the CPU, the CUDA plugin on the emulated runtime, and the GPU of this machine. */
 #include "base/clock.h"
-#include "engine/ops_optim.h"
+#include "engine/step/ops_optim.h"
 #include "kernels/ops.h"
-#include "tests/simt_kit.h"
+#include "tests/kit/simt_kit.h"
 
 #include <stdint.h>
 #include <string.h>

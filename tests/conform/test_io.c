@@ -2,7 +2,7 @@
 #include "base/bytes.h"
 #include "nvme/io_drive.h"
 #include "nvme/io_sim.h"
-#include "tests/store_kit.h"
+#include "tests/kit/store_kit.h"
 
 #include <errno.h>
 #include <fcntl.h>

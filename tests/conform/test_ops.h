@@ -3,13 +3,13 @@
 #ifndef OX_TESTS_CONFORM_TEST_OPS_H
 #define OX_TESTS_CONFORM_TEST_OPS_H
 
-#include "base/hash.h"
+#include "base/hash/hash.h"
 #include "base/planes.h"
-#include "base/prng.h"
+#include "base/prng/prng.h"
 #include "kernels/cuda.h"
 #include "kernels/ops.h"
-#include "tests/cuda_kit.h"
-#include "tests/test.h"
+#include "tests/kit/cuda_kit.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <stdbool.h>

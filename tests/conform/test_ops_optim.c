@@ -1,7 +1,7 @@
 /* The optimizer on the compute lane: the bits of cpu_optim's own calls, for every format, in any division of a unit. */
 #include "base/planes.h"
 #include "cpu_optim/optim.h"
-#include "engine/ops_optim.h"
+#include "engine/step/ops_optim.h"
 #include "tests/conform/test_ops.h"
 
 /* The last span ends within a block of Q8, and within what a thread of a GPU takes at once. */

@@ -1,9 +1,9 @@
 /* Optimizers and formats of their state: every variant against the scalar one with tolerance zero, the formats against
  * their documented bounds, and training with narrow moments against training with fp32 ones. */
 #include "base/planes.h"
-#include "base/prng.h"
+#include "base/prng/prng.h"
 #include "cpu_optim/optim.h"
-#include "tests/test.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * and nothing is left behind. */
 #include "base/clock.h"
 #include "kernels/ops.h"
-#include "tests/simt_kit.h"
-#include "tests/test.h"
+#include "tests/kit/simt_kit.h"
+#include "tests/kit/test.h"
 
 #include <pthread.h>
 #include <setjmp.h>

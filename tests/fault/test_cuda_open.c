@@ -2,7 +2,7 @@
  * sides of the plugin's border hold of each other. */
 #include "base/bytes.h"
 #include "base/file.h"
-#include "tests/simt_kit.h"
+#include "tests/kit/simt_kit.h"
 
 #include <dlfcn.h>
 #include <stdint.h>

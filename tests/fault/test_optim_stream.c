@@ -1,8 +1,8 @@
 /* The optimizer's stream over a store on a disk in memory: every chunk is updated once, in order, and from what was
  * committed; whichever transfer fails, or wherever the lane gives up, nothing stays behind and the next step works. */
-#include "engine/optim_stream.h"
+#include "engine/step/optim_stream.h"
 #include "nvme/io_sim.h"
-#include "tests/test.h"
+#include "tests/kit/test.h"
 
 #include "base/bytes.h"
 

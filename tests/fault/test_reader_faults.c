@@ -3,16 +3,16 @@
  * given back, and no temporary file stays. Reads and writes that are cut short or interrupted, and calls that a file
  * system does not know, change nothing. The calls are taken over by functions of this program with their names. */
 #include "base/file.h"
-#include "base/hash.h"
+#include "base/hash/hash.h"
 #include "base/log.h"
-#include "engine/chat.h"
-#include "engine/checkpoint_internal.h"
-#include "engine/config.h"
-#include "engine/data.h"
-#include "engine/documents.h"
-#include "engine/hf.h"
-#include "engine/token_cache.h"
-#include "tests/test.h"
+#include "engine/text/chat.h"
+#include "engine/checkpoint/checkpoint_internal.h"
+#include "engine/config/config.h"
+#include "engine/data/data.h"
+#include "engine/data/documents.h"
+#include "engine/hf/hf.h"
+#include "engine/data/token_cache.h"
+#include "tests/kit/test.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

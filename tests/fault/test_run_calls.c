@@ -8,8 +8,8 @@
  * another offset for each way, and all kills.
  *
  *     test_run_calls [STRIDE] */
-#include "tests/test.h"
-#include "tests/tiny_run.h"
+#include "tests/kit/test.h"
+#include "tests/kit/tiny_run.h"
 
 #include <errno.h>
 #include <fcntl.h>

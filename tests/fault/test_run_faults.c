@@ -5,8 +5,8 @@
  *
  *     test_run_faults [STRIDE] */
 #include "nvme/io_sim.h"
-#include "tests/test.h"
-#include "tests/tiny_run.h"
+#include "tests/kit/test.h"
+#include "tests/kit/tiny_run.h"
 
 #include <string.h>
 

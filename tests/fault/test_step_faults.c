@@ -2,8 +2,8 @@
  * from the last commit to the same bits, whatever it holds in memory. With steps that overlap the update of the step
  * before may be lost with it; and with an evaluation that comes first, which brings that update with it. */
 #include "nvme/io_sim.h"
-#include "tests/golden.h"
-#include "tests/test.h"
+#include "tests/kit/golden.h"
+#include "tests/kit/test.h"
 
 #include <stdio.h>
 #include <string.h>

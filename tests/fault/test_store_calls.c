@@ -5,7 +5,7 @@
  *
  * No fault that is over may stay: what should be repaired (a short or interrupted transfer, once) must be. A flush
  * that failed is never asked again and believed. After creation the folder itself is synced. */
-#include "tests/store_kit.h"
+#include "tests/kit/store_kit.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,9 +2,9 @@
  *
  *     test_store_damage [--count FLIPS] */
 #include "nvme/store_impl.h"
-#include "tests/store_kit.h"
+#include "tests/kit/store_kit.h"
 
-#include "base/prng.h"
+#include "base/prng/prng.h"
 
 #include <string.h>
 

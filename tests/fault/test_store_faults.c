@@ -3,7 +3,7 @@
  * that it told of, and then says that too.
  *
  *     test_store_faults [--count DRIVES]     on stores of 1 to so many drives */
-#include "tests/store_kit.h"
+#include "tests/kit/store_kit.h"
 
 #include <string.h>
 

@@ -3,8 +3,8 @@
  * may instead say at which step it was being rewritten, and is then made anew, as from a checkpoint.
  *
  *     test_store_kill [--count KILLS] */
-#include "base/prng.h"
-#include "tests/store_kit.h"
+#include "base/prng/prng.h"
+#include "tests/kit/store_kit.h"
 
 #include <signal.h>
 #include <stdatomic.h>

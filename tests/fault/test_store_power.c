@@ -5,9 +5,9 @@
  * With one generation the same, but that a store cut within a step may also refuse, by the step it was cut at.
  *
  *     test_store_power [--count CUTS] */
-#include "tests/store_kit.h"
+#include "tests/kit/store_kit.h"
 
-#include "base/prng.h"
+#include "base/prng/prng.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  *
  *     test_store_race [--count RACES] */
 #include "base/clock.h"
-#include "tests/store_kit.h"
+#include "tests/kit/store_kit.h"
 
 #include <fcntl.h>
 #include <signal.h>

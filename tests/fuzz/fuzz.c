@@ -2,7 +2,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
-#include "tests/test.h"
+#include "tests/kit/test.h"
 
 #include <fcntl.h>
 #include <stdio.h>

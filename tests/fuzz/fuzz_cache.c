@@ -3,10 +3,10 @@
  * reached. Tokens read the same in any parts, with ids below the vocabulary. */
 #include "tests/fuzz/fuzz.h"
 
-#include "base/hash.h"
-#include "engine/data.h"
-#include "engine/token_cache.h"
-#include "tests/test.h"
+#include "base/hash/hash.h"
+#include "engine/data/data.h"
+#include "engine/data/token_cache.h"
+#include "tests/kit/test.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
-#include "engine/chat.h"
-#include "tests/test.h"
+#include "engine/text/chat.h"
+#include "tests/kit/test.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
-#include "engine/windows.h"
+#include "engine/data/windows.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
  * of pieces. */
 #include "tests/fuzz/fuzz.h"
 
-#include "base/hash.h"
-#include "engine/documents_internal.h"
+#include "base/hash/hash.h"
+#include "engine/data/documents_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
-#include "engine/hf.h"
-#include "tests/test.h"
+#include "engine/hf/hf.h"
+#include "tests/kit/test.h"
 
 #include <stdlib.h>
 #include <string.h>

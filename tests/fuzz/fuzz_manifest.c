@@ -3,7 +3,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
-#include "engine/checkpoint_internal.h"
+#include "engine/checkpoint/checkpoint_internal.h"
 
 #include <string.h>
 

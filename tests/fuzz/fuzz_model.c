@@ -3,7 +3,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/json.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 #include <math.h>
 #include <stdlib.h>

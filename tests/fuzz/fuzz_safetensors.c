@@ -1,8 +1,8 @@
 /* One safetensors file. What opens covers its bytes without hole or overlap, and reads as what stands in it. */
 #include "tests/fuzz/fuzz.h"
 
-#include "engine/safetensors.h"
-#include "tests/test.h"
+#include "engine/hf/safetensors.h"
+#include "tests/kit/test.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,9 +3,9 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
-#include "engine/chat.h"
-#include "engine/tokenizer_internal.h"
-#include "tests/test.h"
+#include "engine/text/chat.h"
+#include "engine/text/tokenizer_internal.h"
+#include "tests/kit/test.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * is refused with a reason. */
 #include "tests/fuzz/fuzz.h"
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 
 #include <stdlib.h>
 #include <string.h>

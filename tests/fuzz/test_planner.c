@@ -9,11 +9,11 @@
  * each case, to compare two builds by. --larger plans those in which nothing is wished with more of one tier as well,
  * and counts where that made the step slower, which the planner does not promise never to do. */
 #include "base/bytes.h"
-#include "base/hash.h"
-#include "base/prng.h"
-#include "offload/plan.h"
-#include "offload/sim.h"
-#include "tests/test.h"
+#include "base/hash/hash.h"
+#include "base/prng/prng.h"
+#include "offload/plan/plan.h"
+#include "offload/sim/sim.h"
+#include "tests/kit/test.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/file.h"
-#include "tests/test.h"
+#include "tests/kit/test.h"
 
 #include <dirent.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* Conversations through Qwen3's own tokenizer (which is no part of the project): ids and masks as transformers makes
- * them, by the hash in tests/golden/chat/qwen3_real.json that tools/golden_chat.py --real wrote. */
+ * them, by the hash in tests/golden/chat/qwen3_real.json that tests/golden/make/golden_chat.py --real wrote. */
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/chat.h"
-#include "tests/test.h"
+#include "engine/text/chat.h"
+#include "tests/kit/test.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* The optimizer on the device: whichever units live there, with every format of their state, the bits are those of the
  * host's, and nothing of them crosses the link but what tells their norm and their counts. */
 #include "base/assert.h"
-#include "tests/golden.h"
-#include "tests/test.h"
+#include "tests/kit/golden.h"
+#include "tests/kit/test.h"
 
 #include <signal.h>
 #include <stdio.h>

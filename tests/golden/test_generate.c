@@ -1,10 +1,10 @@
 /* Generation against PyTorch: the logits of tests/golden/ token by token through the cache of keys and values, in
  * chunks and at once, from weights in memory and from files; and the command with a real model, where there is one. */
 #include "base/file.h"
-#include "engine/generate.h"
-#include "tests/golden.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/generate/generate.h"
+#include "tests/kit/golden.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>

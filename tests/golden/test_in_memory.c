@@ -1,8 +1,8 @@
 /* Steps that stay in memory: the same bits whichever are committed, every byte foreseen, and whatever comes between.
  * What is not committed is lost with the process, or when a drive fails, and is done again from the last commit. */
 #include "nvme/io_sim.h"
-#include "tests/golden.h"
-#include "tests/test.h"
+#include "tests/kit/golden.h"
+#include "tests/kit/test.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Steps that overlap: whatever the norms ask for, and wherever such a run is interrupted, the bits are those of steps
  * that wait for each other. Clipping makes what was updated early be updated again; a step that is not finite takes it
  * back; stops, evaluations and a new engine on the same store come between. */
-#include "tests/golden.h"
-#include "tests/test.h"
+#include "tests/kit/golden.h"
+#include "tests/kit/test.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* Packed documents equal the same documents alone: rows of several documents, whose positions begin again at 0,
  * against an engine for each document by itself. Logits and losses of every token, and the gradients summed over the
  * documents. Tolerances are at most four times what was measured when they were set. */
-#include "base/prng.h"
-#include "tests/golden.h"
-#include "tests/test.h"
+#include "base/prng/prng.h"
+#include "tests/kit/golden.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <stdio.h>

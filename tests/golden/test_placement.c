@@ -2,8 +2,8 @@
  * tests/golden/ at every placement, compared with the run in memory. */
 #include "base/assert.h"
 #include "base/file.h"
-#include "tests/golden.h"
-#include "tests/test.h"
+#include "tests/kit/golden.h"
+#include "tests/kit/test.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* A trained model of 260 thousand parameters against PyTorch: logits, the first gradient, and thirty steps of
  * fine-tuning. The model is not part of the project; the tokens of the fine-tuning are
- * (tools/golden_stories.py). */
+ * (tests/golden/make/golden_stories.py). */
 #include "base/file.h"
 #include "base/json.h"
-#include "tests/harness.h"
-#include "tests/test.h"
+#include "tests/kit/harness.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <stdio.h>

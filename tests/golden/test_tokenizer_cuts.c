@@ -1,9 +1,9 @@
 /* Real texts in pieces: with real tokenizers (which are no part of the project) the ids of pieces are those of the
  * whole. */
 #include "base/file.h"
-#include "engine/documents.h"
-#include "engine/tokenizer.h"
-#include "tests/test.h"
+#include "engine/data/documents.h"
+#include "engine/text/tokenizer.h"
+#include "tests/kit/test.h"
 
 #include <string.h>
 

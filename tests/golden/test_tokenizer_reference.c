@@ -3,8 +3,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/tokenizer.h"
-#include "tests/test.h"
+#include "engine/text/tokenizer.h"
+#include "tests/kit/test.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "tests/simt/inside.h"
 
 #include "base/assert.h"
-#include "base/prng.h"
+#include "base/prng/prng.h"
 
 #include <csetjmp>
 #include <cstdio>

@@ -1,4 +1,4 @@
-/* What a test tells the emulated runtime and asks it; tests/simt_kit.h finds these in the plugin. */
+/* What a test tells the emulated runtime and asks it; tests/kit/simt_kit.h finds these in the plugin. */
 #ifndef OX_TESTS_SIMT_SIMT_H
 #define OX_TESTS_SIMT_SIMT_H
 

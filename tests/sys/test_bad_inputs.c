@@ -5,8 +5,8 @@
  *
  *     test_bad_inputs --list    prints what each row says, the source of the list in docs/bad-inputs.md */
 #include "base/file.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <dirent.h>
 #include <errno.h>

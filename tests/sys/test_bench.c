@@ -1,9 +1,9 @@
 /* `offload bench` at sizes too small to say anything about a machine: the records and the profile have their fields,
  * nothing stays on the drive however it ends, and what cannot be met is refused before anything is written. */
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
-#include "offload/machine_profile.h"
+#include "offload/sim/machine_profile.h"
 
 #include <dirent.h>
 #include <fcntl.h>

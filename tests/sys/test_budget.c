@@ -3,10 +3,10 @@
  * model's state is more than ten times the smallest budget. What does not fit is refused, with a budget that does. */
 #include "base/bytes.h"
 #include "base/file.h"
-#include "engine/checkpoint.h"
-#include "engine/trainer.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/run/trainer.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <jansson.h>
 #include <string.h>

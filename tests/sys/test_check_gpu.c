@@ -1,5 +1,5 @@
 /* `make check-gpu` itself, on the emulated device: all of its checks pass there, and each fails where it must. */
-#include "tests/test.h"
+#include "tests/kit/test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ int main(void) {
         test_skip("it runs the program some thirty times; without sanitizers that is enough");
     }
     setenv("OX_BUILD", build, 1);
-    execlp("sh", "sh", "tools/check_gpu_test.sh", (char *)NULL);
+    execlp("sh", "sh", "tools/dev/check_gpu_test.sh", (char *)NULL);
     printf("sh cannot be run\n");
     return 1;
 }

@@ -1,10 +1,10 @@
 /* The command as its users meet it: exit statuses, one-line errors, help, and what goes to which stream. The
  * program is $OX_BIN, else build/offload. */
 #include "base/file.h"
-#include "engine/config.h"
-#include "engine/data.h"
-#include "engine/tokenizer.h"
-#include "tests/test.h"
+#include "engine/config/config.h"
+#include "engine/data/data.h"
+#include "engine/text/tokenizer.h"
+#include "tests/kit/test.h"
 
 #include <errno.h>
 #include <fcntl.h>

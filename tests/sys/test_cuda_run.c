@@ -2,9 +2,9 @@
  * as the real one does: what `--device` takes and records, the bits of budgets and of a run that goes on, and what is
  * said where the device is not there. */
 #include "base/file.h"
-#include "tests/cuda_kit.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/cuda_kit.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,9 +3,9 @@
  *
  * The disks are small file systems in memory, mounted where only this process and its children see them. */
 #include "base/file.h"
-#include "engine/checkpoint.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <errno.h>
 #include <fcntl.h>

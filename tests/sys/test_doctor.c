@@ -1,6 +1,6 @@
 /* `offload doctor` as a user of a GPU meets it: the program, the plugin beside it or installed, the driver's library
  * where the loader looks. Plugin and library are those of tests/simt. The program is $OX_BIN, else build/offload. */
-#include "tests/test.h"
+#include "tests/kit/test.h"
 
 #include <fcntl.h>
 #include <jansson.h>

@@ -1,9 +1,9 @@
 /* What users get wrong, and what they are told: the exit status (2 for what they can mend, else 1), exactly one line
  * "offload: ..." on stderr that names the thing, the place and the remedy, and nothing half-written left behind. */
 #include "base/file.h"
-#include "engine/checkpoint.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -2,10 +2,10 @@
  * budgets, and what is said when something is wrong. The model is made here and has learned nothing. */
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/chat.h"
-#include "engine/hf.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/text/chat.h"
+#include "engine/hf/hf.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <string.h>
 

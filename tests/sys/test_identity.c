@@ -1,9 +1,9 @@
 /* Who a run is: a named checkpoint begins a branch that no crash leads back from, a fork is a run of its own, and
  * nobody's store, model or folder is deleted or shared unasked. And what a fault in the data leaves. */
 #include "base/file.h"
-#include "engine/checkpoint.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -4,11 +4,11 @@
  * and trigger files.
  *
  *     test_kill [--count KILLS] */
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include "base/file.h"
-#include "base/prng.h"
+#include "base/prng/prng.h"
 
 #include <signal.h>
 #include <string.h>

@@ -9,8 +9,8 @@
  *
  *     test_kill_every_op [STRIDE IN MEMORY] [STRIDE ON A DRIVE] */
 #include "base/assert.h"
-#include "tests/test.h"
-#include "tests/tiny_run.h"
+#include "tests/kit/test.h"
+#include "tests/kit/tiny_run.h"
 
 #include <pthread.h>
 #include <signal.h>

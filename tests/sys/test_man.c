@@ -1,9 +1,9 @@
 /* Manual pages and completions against the table of options: every option of a command stands in its page and is
  * offered, nothing stands there that the program does not take, and roff and the shells find no fault. */
 #include "base/file.h"
-#include "engine/config.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/config/config.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -143,7 +143,7 @@ static void check_section(const char *command, const char *heading, long bytes_m
     const char *end = NULL;
     const char *const begin = section(heading, &end);
     if (end - begin < bytes_min) {
-        printf("the page of offload %s has no %s worth reading; write it in tools/man_text.c\n", command, heading);
+        printf("the page of offload %s has no %s worth reading; write it in tools/help/man_text.c\n", command, heading);
         test_failure_count++;
     }
 }

@@ -4,9 +4,9 @@
  * The model is a GPT-2 whose vector for one byte is so large and negative that its logit is minus infinity: harmless
  * wherever another byte comes next, an infinite loss where this one does. The text decides when that happens. */
 #include "base/file.h"
-#include "engine/checkpoint.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

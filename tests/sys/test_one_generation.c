@@ -1,10 +1,10 @@
 /* A store of one generation: half the room and the same bits; a run that is killed goes on from the last commit where
  * the store is whole, and from the last checkpoint where it was cut short, and ends with the bytes of the undisturbed
  * run. */
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
-#include "base/prng.h"
+#include "base/prng/prng.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Predicted step times as a user meets them: in the plan, for another machine, and beside each step of a run. */
 #include "kernels/cuda.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* A run that stops and goes on is the run that never stopped: at every step, by checkpoint and by store, under another
  * placement too. And what refuses, warns and is kept. */
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <signal.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* Checkpoints that training does not wait for: with a drive they have the bytes of those without one, at every step
  * too; a process that is killed while one is on its way goes on to the same end, and one that is stopped completes it.
  */
-#include "engine/checkpoint.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <signal.h>
 #include <stdio.h>

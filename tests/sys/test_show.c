@@ -1,7 +1,7 @@
 /* `offload tokenize --show`: what a person reads and what a program reads is what training takes, and the tokens that
  * it keeps are used by the run. */
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <jansson.h>
 #include <string.h>

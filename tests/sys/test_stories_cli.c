@@ -2,9 +2,9 @@
  * fine-tuning from the text to the saved weights. Neither is part of the project. */
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/safetensors.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/hf/safetensors.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* Text through the program under placements, interruptions and caches of every sort: the same bits each time, a cache
  * that is used when it may be and made again when it may not, and nothing left behind. */
 #include "base/file.h"
-#include "base/prng.h"
-#include "engine/files.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "base/prng/prng.h"
+#include "engine/data/files.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <signal.h>
 #include <string.h>

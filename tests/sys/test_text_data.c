@@ -1,9 +1,9 @@
 /* Texts and rows of every form through the program: what counts as a target is what a hand counts, packing and what is
  * too long are as they were asked for, evaluations add up, and a plan needs no tokens. */
 #include "base/file.h"
-#include "engine/files.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "engine/data/files.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,9 +2,9 @@
  * without, and `offload trace` and `offload top` tell of it, on paper and on a terminal. */
 #include "base/file.h"
 #include "base/json.h"
-#include "offload/trace_stats.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "offload/trace/trace_stats.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -2,8 +2,8 @@
  * where there is no Chromium. A copy of the page gets a script of the test's behind its own, which presses keys and
  * writes what it found into the document; the browser prints that. */
 #include "base/file.h"
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <fcntl.h>
 #include <signal.h>

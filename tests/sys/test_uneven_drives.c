@@ -1,7 +1,7 @@
 /* Drives of different speed: each gets its share of the state, by the profile that the run began with; it goes on with
  * another profile, and the bits are those of drives that are alike. */
-#include "tests/sys_run.h"
-#include "tests/test.h"
+#include "tests/kit/sys_run.h"
+#include "tests/kit/test.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The yardstick of the demo: perplexity per byte of a bigram model, counted on the training part of a text and
  * measured on its held-out end, split as `offload train` splits it. Usage: bigram FILE HELD_OUT_FRACTION */
-#include "engine/data.h"
+#include "engine/data/data.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,0 +1,45 @@
+#include "base/hash/hash.h"
+
+#include "base/hash/hash_isa.h"
+
+/* Inlined, because the shared library's build lacks the widest vectors. */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+typedef uint64_t hash64(const void *data, size_t bytes, uint64_t seed);
+
+static uint64_t hash64_plain(const void *data, size_t bytes, uint64_t seed) {
+    return XXH3_64bits_withSeed(data, bytes, seed);
+}
+
+static hash64 *widest(void) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        return ox_hash64_avx512;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+        return ox_hash64_avx2;
+    }
+#endif
+    return hash64_plain;
+}
+
+uint64_t ox_hash64(const void *data, size_t bytes, uint64_t seed) {
+    static hash64 *chosen; /* the same for every thread that looks */
+    hash64 *hash = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
+    if (hash == NULL) {
+        hash = widest();
+        __atomic_store_n(&chosen, hash, __ATOMIC_RELAXED);
+    }
+    return hash(data, bytes, seed);
+}
+
+struct ox_hash128 ox_hash128(const void *data, size_t bytes, uint64_t seed) {
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(data, bytes, seed);
+    return (struct ox_hash128){.low = hash.low64, .high = hash.high64};
+}
+
+uint64_t ox_hash_seed(const uint64_t *words, size_t count) {
+    return XXH3_64bits_withSeed(words, count * sizeof *words, UINT64_C(0x6f66666c6f6164));
+}

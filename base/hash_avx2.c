@@ -1,8 +1,0 @@
-#include "base/hash_isa.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-uint64_t ox_hash64_avx2(const void *data, size_t bytes, uint64_t seed) {
-    return XXH3_64bits_withSeed(data, bytes, seed);
-}

@@ -1,0 +1,28 @@
+/* Many normal numbers at a time, in the wider vectors of some processors; base/prng/prng.c chooses. */
+#ifndef OX_BASE_PRNG_ISA_H
+#define OX_BASE_PRNG_ISA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OX_NORMALS_BLOCK = 64 };
+
+/* The numbers of ox_normals from `first` on. Where not_sure[i] is not 0 the last bit of out[i] may be wrong. */
+struct ox_normals_block {
+    float out[OX_NORMALS_BLOCK];
+    uint32_t not_sure[OX_NORMALS_BLOCK];
+};
+
+/* Returns whether there is one that is not sure. */
+typedef bool ox_normals_fn(uint64_t seed, uint64_t stream, uint64_t first, double deviation,
+                           struct ox_normals_block *block);
+ox_normals_fn ox_normals_plain, ox_normals_avx2, ox_normals_avx512;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

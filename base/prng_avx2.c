@@ -1,2 +1,0 @@
-#define OX_NORMALS ox_normals_avx2
-#include "base/prng_body.inc"

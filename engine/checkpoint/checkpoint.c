@@ -1,0 +1,398 @@
+/* The folders of checkpoints: each under a temporary name until every byte is on the drive; finds the newest again;
+ * deletes old ones. */
+#include "engine/checkpoint/checkpoint.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "engine/checkpoint/checkpoint_internal.h"
+#include "engine/step/engine_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FOLDER_PREFIX "checkpoint-"
+#define LATEST_NAME   "latest"
+#define TMP_SUFFIX    ".tmp"
+
+enum { STEP_DIGITS_MAX = 18, NAME_BYTES = 64, LATEST_BYTES_MAX = 4096, ASIDE_MAX = 1000 };
+
+/* ---- names -------------------------------------------------------------------------------------- */
+
+/* Whether `name` is checkpoint-<step><suffix>, written as this program writes it. */
+static bool parse_name(const char *name, const char *suffix, uint64_t *step) {
+    const size_t prefix_bytes = strlen(FOLDER_PREFIX);
+    if (strncmp(name, FOLDER_PREFIX, prefix_bytes) != 0) {
+        return false;
+    }
+    const char *const digits = name + prefix_bytes;
+    const size_t count = strspn(digits, "0123456789");
+    if (count == 0 || count > STEP_DIGITS_MAX || (digits[0] == '0' && count > 1) ||
+        strcmp(digits + count, suffix) != 0) {
+        return false;
+    }
+    *step = strtoull(digits, NULL, 10);
+    return true;
+}
+
+static enum ox_status make_path(const char *output_dir, uint64_t step, const char *suffix, char *path) {
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, FOLDER_PREFIX "%" PRIu64 "%s", step, suffix);
+    return ox_path_join(output_dir, name, path);
+}
+
+static int compare_steps(const void *a, const void *b) {
+    const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    return left > right ? -1 : left < right;
+}
+
+/* Steps of the folders checkpoint-<step><suffix> here, the highest first; free() them. */
+static enum ox_status list_steps(const char *output_dir, const char *suffix, uint64_t **steps,
+                                 uint32_t *count) {
+    *steps = NULL;
+    *count = 0;
+    DIR *const folder = opendir(output_dir);
+    if (folder == NULL) {
+        return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", output_dir);
+    }
+    enum ox_status status = OX_OK;
+    for (const char *name = "";;) {
+        uint64_t step = 0;
+        status = ox_folder_next(folder, output_dir, &name);
+        if (status != OX_OK || name == NULL) {
+            break;
+        }
+        if (!parse_name(name, suffix, &step)) {
+            continue;
+        }
+        uint64_t *const longer = realloc(*steps, (*count + (size_t)1) * sizeof **steps);
+        if (longer == NULL) {
+            status = ox_fail(OX_E_NOMEM, "%s: no memory to list its checkpoints", output_dir);
+            break;
+        }
+        *steps = longer;
+        longer[(*count)++] = step;
+    }
+    closedir(folder);
+    if (*count > 0) {
+        qsort(*steps, *count, sizeof **steps, compare_steps);
+    }
+    return status;
+}
+
+/* ---- the folder --------------------------------------------------------------------------------- */
+
+static enum ox_status set_latest(const char *output_dir, uint64_t step) {
+    char path[OX_PATH_BYTES], text[NAME_BYTES];
+    const int bytes = snprintf(text, sizeof text, FOLDER_PREFIX "%" PRIu64 "\n", step);
+    const enum ox_status status = ox_path_join(output_dir, LATEST_NAME, path);
+    return status == OX_OK ? ox_file_replace(path, text, (size_t)bytes) : status;
+}
+
+/* Removes what a failed save has left and keeps its error text. */
+static enum ox_status undo(const char *folder, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    memcpy(text, ox_error_text(), sizeof text);
+    if (ox_folder_remove(folder) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s: could not be removed: %s", folder, ox_error_text());
+    }
+    return ox_fail(failure, "%s", text);
+}
+
+/* What crashes have left; the room may be needed. */
+static enum ox_status sweep(const char *output_dir) {
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    enum ox_status status = list_steps(output_dir, TMP_SUFFIX, &steps, &count);
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+        char path[OX_PATH_BYTES];
+        struct stat info;
+        status = make_path(output_dir, steps[i], TMP_SUFFIX, path);
+        if (status == OX_OK && lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && unlink(path) == 0) {
+            ox_log(OX_LOG_WARN, "%s: was a link, through which nothing is written; the link is removed", path);
+        } else if (status == OX_OK) {
+            status = ox_folder_remove(path);
+        }
+    }
+    free(steps);
+    return status;
+}
+
+static bool is_same_branch(const struct ox_run_state *a, const struct ox_run_state *b) {
+    return memcmp(a->run_id, b->run_id, sizeof a->run_id) == 0 && a->branch == b->branch;
+}
+
+static bool is_same_moment(const struct ox_run_state *a, const struct ox_run_state *b) {
+    return is_same_branch(a, b) && a->step == b->step &&
+           a->optimizer_steps == b->optimizer_steps && a->cursor == b->cursor && a->seed == b->seed &&
+           a->data_fingerprint == b->data_fingerprint && a->tokens_seen == b->tokens_seen &&
+           a->numerics_hash == b->numerics_hash && a->optimizer == b->optimizer && a->moments == b->moments;
+}
+
+/* Reads the manifest and looks at the sizes. */
+static enum ox_status check_complete(const char *path, struct ox_run_state *state) {
+    struct ox_manifest manifest;
+    enum ox_status status = ox_manifest_read(path, &manifest);
+    if (status != OX_OK) {
+        return status;
+    }
+    *state = manifest.state;
+    status = ox_manifest_check_sizes(path, &manifest);
+    ox_manifest_close(&manifest);
+    return status;
+}
+
+/* What stands in the way and is not this checkpoint is renamed, never deleted: it may be all that is left of
+ * another run. */
+static enum ox_status set_aside(const char *path) {
+    for (int i = 1; i <= ASIDE_MAX; i++) {
+        char to[OX_PATH_BYTES], suffix[NAME_BYTES];
+        struct stat info;
+        snprintf(suffix, sizeof suffix, ".old-%d", i);
+        if (strlen(path) + strlen(suffix) >= sizeof to) {
+            break;
+        }
+        memcpy(to, path, strlen(path));
+        memcpy(to + strlen(path), suffix, strlen(suffix) + 1);
+        if (lstat(to, &info) != 0 && errno == ENOENT) {
+            ox_log(OX_LOG_WARN, "%s: is not the checkpoint of this run and step; it becomes %s", path, to);
+            return ox_folder_commit(path, to);
+        }
+    }
+    return ox_fail(OX_E_CONFIG, "%s: is not the checkpoint of this run and step; move it away", path);
+}
+
+/* Older complete checkpoints of the same branch beyond the limit. A name that the next sweep takes comes first,
+ * so that a crash leaves no half checkpoint. The new one is safe, so what goes wrong here is only told. */
+static void prune(const struct ox_run_state *state, const struct ox_checkpoint_save *save) {
+    uint64_t *steps = NULL;
+    uint32_t count = 0, kept = 1;
+    enum ox_status status = save->total_limit > 0 ? list_steps(save->output_dir, "", &steps, &count) : OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+        char path[OX_PATH_BYTES], tmp[OX_PATH_BYTES];
+        struct ox_run_state other;
+        struct stat info;
+        status = make_path(save->output_dir, steps[i], "", path);
+        /* A link leads to what someone has moved elsewhere: not ours to delete. */
+        if (status != OX_OK || steps[i] >= state->step || lstat(path, &info) != 0 || !S_ISDIR(info.st_mode) ||
+            check_complete(path, &other) != OX_OK || !is_same_branch(&other, state) || kept++ < save->total_limit) {
+            continue;
+        }
+        status = make_path(save->output_dir, steps[i], TMP_SUFFIX, tmp);
+        if (status == OX_OK) {
+            status = ox_folder_commit(path, tmp);
+        }
+        if (status == OX_OK) {
+            status = ox_folder_remove(tmp);
+        }
+    }
+    if (status != OX_OK) {
+        ox_log(OX_LOG_WARN, "old checkpoints could not be deleted: %s", ox_error_text());
+    }
+    free(steps);
+}
+
+/* Gives the filled folder its name. */
+static enum ox_status commit(const struct ox_checkpoint_job *job) {
+    struct stat info;
+    enum ox_status status = OX_OK;
+    if (lstat(job->path, &info) == 0) {
+        status = set_aside(job->path);
+    }
+    if (status == OX_OK) {
+        status = ox_folder_commit(job->tmp, job->path);
+        if (status != OX_OK && !ox_path_is_folder(job->tmp)) { /* renamed, but perhaps not for good */
+            return undo(job->path, status);
+        }
+    }
+    return status == OX_OK ? OX_OK : undo(job->tmp, status);
+}
+
+/* ---- in three parts: checkpoint_internal.h --------------------------------------------------------- */
+
+enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run_state *state,
+                                   const struct ox_checkpoint_save *save, struct ox_checkpoint_job *job) {
+    OX_ASSERT(save->weights_dtype == OX_DTYPE_F32 || save->weights_dtype == OX_DTYPE_BF16);
+    const struct ox_state_format format = engine->config.state;
+    OX_ASSERT(state->version == OX_RUN_STATE_VERSION && state->optimizer == (uint16_t)format.kind &&
+              state->moments == (uint16_t)format.moments);
+    struct ox_run_state there;
+    *job = (struct ox_checkpoint_job){.state = *state, .save = *save};
+    enum ox_status status = ox_folder_make(save->output_dir);
+    if (status == OX_OK) {
+        status = make_path(save->output_dir, state->step, "", job->path);
+    }
+    if (status == OX_OK) {
+        status = make_path(save->output_dir, state->step, TMP_SUFFIX, job->tmp);
+    }
+    if (status == OX_OK) {
+        status = sweep(save->output_dir);
+    }
+    if (status != OX_OK || (check_complete(job->path, &there) == OX_OK && is_same_moment(state, &there))) {
+        return status;
+    }
+    status = ox_checkpoint_files_open(engine, save, job->tmp, &job->files);
+    return status == OX_OK ? OX_OK : undo(job->tmp, status);
+}
+
+enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job) {
+    if (job->files != NULL) {
+        enum ox_status status = ox_checkpoint_files_finish(&job->files, &job->state);
+        status = status == OX_OK ? commit(job) : undo(job->tmp, status);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    if (set_latest(job->save.output_dir, job->state.step) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s: is complete, but `latest` does not name it: %s", job->path, ox_error_text());
+    }
+    prune(&job->state, &job->save);
+    return OX_OK;
+}
+
+enum ox_status ox_checkpoint_drop(struct ox_checkpoint_job *job, enum ox_status failure) {
+    if (job->files == NULL) {
+        return failure;
+    }
+    ox_checkpoint_files_discard(&job->files);
+    return undo(job->tmp, failure);
+}
+
+/* ---- public ------------------------------------------------------------------------------------ */
+
+enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t bytes) {
+    uint64_t available = 0;
+    const enum ox_status status = ox_folder_free_bytes(folder, &available);
+    if (status != OX_OK || available >= bytes) {
+        return status;
+    }
+    char needed_text[OX_SIZE_TEXT_BYTES], available_text[OX_SIZE_TEXT_BYTES];
+    return ox_fail(OX_E_IO,
+                   "%s: needs %s (%" PRIu64 " bytes) for the files to be written where %s (%" PRIu64
+                   " bytes) are free; make room or choose another folder",
+                   folder, ox_size_text(bytes, needed_text), bytes, ox_size_text(available, available_text),
+                   available);
+}
+
+enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
+                                   const struct ox_checkpoint_save *save) {
+    struct ox_checkpoint_job job;
+    enum ox_status status = ox_engine_settle(engine);
+    if (status == OX_OK) {
+        status = ox_checkpoint_begin(engine, state, save, &job);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    if (job.files != NULL) {
+        status = ox_checkpoint_files_fill(job.files, engine);
+    }
+    return status == OX_OK ? ox_checkpoint_end(&job) : ox_checkpoint_drop(&job, status);
+}
+
+/* The folder that `latest` names, if it is one of this folder's checkpoints. */
+static bool read_latest(const char *output_dir, char *path) {
+    char *text = NULL;
+    size_t bytes = 0;
+    uint64_t step = 0;
+    bool good = ox_path_join(output_dir, LATEST_NAME, path) == OX_OK && ox_path_is_file(path) &&
+                ox_file_read(path, LATEST_BYTES_MAX, &text, &bytes) == OX_OK;
+    if (good) {
+        text[strcspn(text, "\r\n")] = '\0';
+        good = parse_name(text, "", &step) && make_path(output_dir, step, "", path) == OX_OK;
+    }
+    free(text);
+    return good;
+}
+
+static bool is_usable(const char *path) {
+    struct ox_run_state state;
+    if (check_complete(path, &state) == OX_OK) {
+        return true;
+    }
+    ox_log(OX_LOG_WARN, "%s: is not a complete checkpoint and is passed over: %s", path, ox_error_text());
+    return false;
+}
+
+enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path) {
+    char named[OX_PATH_BYTES] = "";
+    const bool has_hint = read_latest(output_dir, named);
+    if (has_hint && is_usable(named)) {
+        memcpy(path, named, sizeof named);
+        return OX_OK;
+    }
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    bool found = false;
+    enum ox_status status = list_steps(output_dir, "", &steps, &count);
+    for (uint32_t i = 0; status == OX_OK && !found && i < count; i++) {
+        status = make_path(output_dir, steps[i], "", path);
+        found = status == OX_OK && (!has_hint || strcmp(path, named) != 0) && is_usable(path);
+    }
+    free(steps);
+    if (status == OX_OK && !found) {
+        status = ox_fail(OX_E_CONFIG, "%s: holds no complete checkpoint", output_dir);
+    }
+    return status;
+}
+
+enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t run_id[2], uint64_t branch,
+                                         char *path) {
+    const struct ox_run_state wanted = {.run_id = {run_id[0], run_id[1]}, .branch = branch};
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    bool found = false;
+    enum ox_status status = list_steps(output_dir, "", &steps, &count);
+    for (uint32_t i = 0; status == OX_OK && !found && i < count; i++) {
+        struct ox_run_state state;
+        status = make_path(output_dir, steps[i], "", path);
+        if (status == OX_OK && ox_checkpoint_read_state(path, &state) == OX_OK && !is_same_branch(&state, &wanted)) {
+            continue;
+        }
+        found = status == OX_OK && is_usable(path);
+    }
+    free(steps);
+    if (status == OX_OK && !found) {
+        status = ox_fail(OX_E_CONFIG, "%s: holds no complete checkpoint of this run", output_dir);
+    }
+    return status;
+}
+
+bool ox_checkpoint_is_in(const char *output_dir, const char *path) {
+    char *const folder = realpath(output_dir, NULL), *const inner = realpath(path, NULL);
+    bool is_in = false;
+    if (folder != NULL && inner != NULL) {
+        char *const slash = strrchr(inner, '/');
+        *slash = '\0';
+        is_in = strcmp(folder, inner) == 0;
+    }
+    free(inner);
+    free(folder);
+    return is_in;
+}
+
+enum ox_status ox_checkpoint_make_latest(const char *output_dir, const char *path) {
+    char *const real = realpath(path, NULL);
+    uint64_t step = 0;
+    const bool named = real != NULL && parse_name(strrchr(real, '/') + 1, "", &step);
+    free(real);
+    return named ? set_latest(output_dir, step) : OX_OK;
+}
+
+bool ox_checkpoint_is_ours(const char *output_dir, const char *name) {
+    char path[OX_PATH_BYTES];
+    uint64_t step = 0;
+    struct stat info;
+    struct ox_run_state state;
+    if (ox_path_join(output_dir, name, path) != OX_OK || lstat(path, &info) != 0 || !S_ISDIR(info.st_mode)) {
+        return false;
+    }
+    return parse_name(name, TMP_SUFFIX, &step) ||
+           (parse_name(name, "", &step) && ox_checkpoint_read_state(path, &state) != OX_E_CONFIG);
+}

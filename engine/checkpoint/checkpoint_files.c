@@ -1,0 +1,301 @@
+/* The files of one checkpoint while they are filled: created with all their room, written chunk by chunk in any order,
+ * read back. */
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "engine/checkpoint/checkpoint_internal.h"
+#include "engine/step/engine_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* For what no formula gives: tokenizer files, headers of many shards, the folder itself. */
+static const uint64_t overhead_bytes = 16 << 20;
+
+struct ox_checkpoint_files {
+    const struct ox_model *model;
+    char folder[OX_PATH_BYTES];
+    enum ox_dtype dtype;
+    struct ox_plane_list planes; /* of the optimizer file, per tensor */
+    struct ox_hf_writer *hf;
+    struct ox_st_writer *optim;
+    struct ox_piece_sums sums;
+    uint32_t *chunk_first; /* by unit: number of its first chunk */
+    bool *has;             /* by chunk */
+    uint64_t missing;      /* chunks */
+};
+
+/* ---- the parts of a chunk ---------------------------------------------------------------------- */
+
+bool ox_piece_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
+                   struct ox_piece *piece) {
+    const struct ox_unit *const unit = &model->units[unit_idx];
+    const uint64_t end = view->first + view->count;
+    uint32_t idx = piece->count == 0 ? unit->tensor_first : piece->tensor_idx + 1;
+    for (; idx < unit->tensor_first + unit->tensor_count; idx++) {
+        const struct ox_tensor *const tensor = &model->tensors[idx];
+        const uint64_t from = ox_max_u64(tensor->offset, view->first);
+        const uint64_t to = ox_min_u64(tensor->offset + tensor->count, end);
+        if (from < to) {
+            *piece = (struct ox_piece){.tensor_idx = idx,
+                                       .first = from - tensor->offset,
+                                       .count = to - from,
+                                       .at = from - view->first};
+            return true;
+        }
+    }
+    return false;
+}
+
+void ox_optim_name(const struct ox_tensor *tensor, enum ox_plane plane, char *name) {
+    static const char *const suffixes[OX_PLANE_COUNT] = {
+        [OX_PLANE_MASTER] = "master", [OX_PLANE_M] = "exp_avg", [OX_PLANE_V] = "exp_avg_sq"};
+    snprintf(name, OX_OPTIM_NAME_BYTES, "%s.%s", tensor->name, suffixes[plane]);
+}
+
+struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weights_dtype) {
+    struct ox_plane_list list = {.planes = {OX_PLANE_M}, .count = 1};
+    if (ox_plane_exists(kind, OX_PLANE_V)) {
+        list.planes[list.count++] = OX_PLANE_V;
+    }
+    if (weights_dtype == OX_DTYPE_BF16) {
+        list.planes[list.count++] = OX_PLANE_MASTER;
+    }
+    return list;
+}
+
+/* ---- creating the files ---------------------------------------------------------------------------- */
+
+/* Tensors of the optimizer file: plane p of the list, of tensor t, is number t * planes.count + p. */
+struct optim_specs {
+    struct ox_st_spec *specs;
+    char *names;
+    uint32_t count;
+};
+
+static void optim_specs_close(struct optim_specs *specs) {
+    free(specs->specs);
+    free(specs->names);
+    memset(specs, 0, sizeof *specs);
+}
+
+static enum ox_status optim_specs_open(const struct ox_model *model, const struct ox_plane_list *planes,
+                                       struct optim_specs *out) {
+    out->count = model->tensor_count * planes->count;
+    out->specs = calloc(out->count, sizeof *out->specs);
+    out->names = calloc(out->count, OX_OPTIM_NAME_BYTES);
+    if (out->specs == NULL || out->names == NULL) {
+        optim_specs_close(out);
+        return ox_fail(OX_E_NOMEM, "checkpoint: no memory to describe the optimizer's state");
+    }
+    for (uint32_t i = 0; i < out->count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i / planes->count];
+        char *const name = out->names + (size_t)i * OX_OPTIM_NAME_BYTES;
+        ox_optim_name(tensor, planes->planes[i % planes->count], name);
+        out->specs[i] = (struct ox_st_spec){.name = name, .dtype = OX_DTYPE_F32, .rank = tensor->rank};
+        memcpy(out->specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_room(const struct ox_checkpoint_files *files, const struct ox_checkpoint_save *save,
+                                 const struct optim_specs *specs) {
+    uint64_t needed = overhead_bytes;
+    if (!ox_add_u64(needed, ox_hf_bytes(files->model, files->dtype), &needed) ||
+        !ox_add_u64(needed, ox_st_file_bytes(specs->specs, specs->count), &needed)) {
+        needed = UINT64_MAX;
+    }
+    return ox_checkpoint_check_space(save->output_dir, needed);
+}
+
+/* The source may be a config.json alone, or gone since the run began; neither is worth losing a checkpoint
+ * for. */
+static enum ox_status copy_companions(const char *source, const char *folder) {
+    char path[OX_PATH_BYTES];
+    if (source == NULL || source[0] == '\0') {
+        return OX_OK;
+    }
+    const enum ox_status status = ox_path_join(source, "", path);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (ox_path_is_file(source)) {
+        path[strlen(source)] = '\0';
+        char *const slash = strrchr(path, '/');
+        memcpy(slash != NULL ? slash + 1 : path, slash != NULL ? "" : ".", slash != NULL ? 1 : 2);
+    }
+    if (!ox_path_is_folder(path)) {
+        ox_log(OX_LOG_WARN, "%s: is gone, so the checkpoint gets no tokenizer files", source);
+        return OX_OK;
+    }
+    return ox_hf_copy_companions(path, folder);
+}
+
+static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_checkpoint_save *save) {
+    struct optim_specs specs = {0};
+    char path[OX_PATH_BYTES];
+    enum ox_status status = optim_specs_open(files->model, &files->planes, &specs);
+    if (status == OX_OK) {
+        status = check_room(files, save, &specs);
+    }
+    if (status == OX_OK) {
+        status = ox_folder_make(files->folder);
+    }
+    if (status == OX_OK) {
+        status = ox_hf_create(files->folder, files->model, save->original_config, files->dtype, save->shard_bytes_max,
+                              &files->hf);
+    }
+    if (status == OX_OK) {
+        status = ox_path_join(files->folder, OX_OPTIM_FILE, path);
+    }
+    if (status == OX_OK) {
+        status = ox_st_create(path, specs.specs, specs.count, &files->optim);
+    }
+    if (status == OX_OK) {
+        status = copy_companions(save->source_model, files->folder);
+    }
+    optim_specs_close(&specs);
+    return status;
+}
+
+static enum ox_status number_chunks(struct ox_checkpoint_files *files, const struct ox_engine *engine) {
+    const uint32_t unit_count = files->model->unit_count;
+    files->chunk_first = calloc(unit_count + (size_t)1, sizeof *files->chunk_first);
+    for (uint32_t i = 0; files->chunk_first != NULL && i < unit_count; i++) {
+        files->chunk_first[i + 1] = files->chunk_first[i] + ox_engine_chunk_count(engine, i);
+        files->missing = files->chunk_first[i + 1];
+    }
+    files->has = files->chunk_first != NULL ? calloc(files->missing + 1, sizeof *files->has) : NULL;
+    return files->has != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "checkpoint: no memory to count its chunks");
+}
+
+/* ---- writing the planes -------------------------------------------------------------------------- */
+
+static enum ox_status write_weights(struct ox_checkpoint_files *files, const struct ox_chunk_view *view,
+                                    const struct ox_piece *piece) {
+    const bool bf16 = files->dtype == OX_DTYPE_BF16;
+    const void *const weights = bf16 ? (const void *)(view->hi + piece->at) : view->values + piece->at;
+    ox_piece_sums_add(&files->sums, 0, piece, weights, piece->count * ox_dtype_bytes(files->dtype));
+    return ox_hf_write(files->hf, piece->tensor_idx, piece->first, piece->count, weights);
+}
+
+/* Plane number `nth` of the list. */
+static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nth, const struct ox_chunk_view *view,
+                                  const struct ox_piece *piece) {
+    const uint64_t bytes = piece->count * sizeof *view->values;
+    ox_piece_sums_add(&files->sums, nth + 1, piece, view->values + piece->at, bytes);
+    return ox_st_write(files->optim, piece->tensor_idx * files->planes.count + nth,
+                       piece->first * sizeof *view->values, view->values + piece->at, bytes);
+}
+
+/* ---- public ---------------------------------------------------------------------------------------- */
+
+enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct ox_checkpoint_save *save,
+                                        const char *folder, struct ox_checkpoint_files **out) {
+    const struct ox_model *const model = engine->config.model;
+    struct ox_checkpoint_files *files = calloc(1, sizeof *files);
+    *out = NULL;
+    if (files == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to write it", folder);
+    }
+    files->model = model;
+    files->dtype = save->weights_dtype;
+    files->planes = ox_optim_planes(engine->config.state.kind, save->weights_dtype);
+    enum ox_status status = ox_path_join(folder, "", files->folder);
+    if (status == OX_OK) {
+        status = number_chunks(files, engine);
+    }
+    if (status == OX_OK) {
+        status = ox_piece_sums_open(model, files->planes, engine->plan->table.chunk_elems, &files->sums);
+    }
+    if (status == OX_OK) {
+        status = create(files, save);
+    }
+    if (status != OX_OK) {
+        ox_checkpoint_files_discard(&files);
+    }
+    *out = files;
+    return status;
+}
+
+void ox_checkpoint_files_discard(struct ox_checkpoint_files **files_ptr) {
+    struct ox_checkpoint_files *const files = *files_ptr;
+    if (files == NULL) {
+        return;
+    }
+    ox_st_discard(&files->optim);
+    ox_hf_discard(&files->hf);
+    ox_piece_sums_close(&files->sums);
+    free(files->chunk_first);
+    free(files->has);
+    free(files);
+    *files_ptr = NULL;
+}
+
+uint64_t ox_checkpoint_files_missing(const struct ox_checkpoint_files *files) {
+    return files->missing;
+}
+
+enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *files, uint32_t unit_idx, uint32_t chunk_idx,
+                                         const struct ox_chunk_view *view) {
+    OX_ASSERT(unit_idx < files->model->unit_count);
+    const uint32_t idx = files->chunk_first[unit_idx] + chunk_idx;
+    OX_ASSERT(idx < files->chunk_first[unit_idx + 1]);
+    if (files->has[idx]) {
+        return OX_OK;
+    }
+    enum ox_status status = OX_OK;
+    struct ox_piece piece = {0};
+    ox_chunk_values_get(view, OX_PLANE_MASTER);
+    while (status == OX_OK && ox_piece_next(files->model, unit_idx, view, &piece)) {
+        status = write_weights(files, view, &piece);
+    }
+    for (uint32_t i = 0; i < files->planes.count && status == OX_OK; i++) {
+        ox_chunk_values_get(view, files->planes.planes[i]);
+        piece = (struct ox_piece){0};
+        while (status == OX_OK && ox_piece_next(files->model, unit_idx, view, &piece)) {
+            status = write_plane(files, i, view, &piece);
+        }
+    }
+    if (status == OX_OK) {
+        files->has[idx] = true;
+        files->missing--;
+    }
+    return status;
+}
+
+enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struct ox_engine *engine) {
+    for (uint32_t unit_idx = 0; unit_idx < files->model->unit_count; unit_idx++) {
+        const uint32_t first = files->chunk_first[unit_idx], count = files->chunk_first[unit_idx + 1] - first;
+        for (uint32_t i = 0; i < count; i++) {
+            struct ox_chunk_view view;
+            enum ox_status status = files->has[first + i] ? OX_OK : ox_engine_chunk_get(engine, unit_idx, i, &view);
+            if (status == OX_OK && !files->has[first + i]) {
+                status = ox_checkpoint_files_chunk(files, unit_idx, i, &view);
+            }
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr, const struct ox_run_state *state) {
+    struct ox_checkpoint_files *const files = *files_ptr;
+    struct ox_manifest manifest = {.state = *state, .weights_dtype = files->dtype};
+    OX_ASSERT(files->missing == 0);
+    enum ox_status status = ox_st_finish(&files->optim);
+    if (status == OX_OK) {
+        status = ox_hf_finish(&files->hf);
+    }
+    if (status == OX_OK) {
+        status = ox_piece_sums_collect(&files->sums, files->folder, &manifest);
+    }
+    if (status == OX_OK) {
+        status = ox_manifest_write(files->folder, &manifest);
+    }
+    ox_manifest_close(&manifest);
+    ox_checkpoint_files_discard(files_ptr);
+    return status;
+}

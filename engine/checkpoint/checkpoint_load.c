@@ -1,0 +1,283 @@
+/* Fills the engine's planes: from a checkpoint, from a Hugging Face folder, or with fresh values. */
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/planes.h"
+#include "base/pool.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_internal.h"
+#include "engine/step/engine_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { INIT_GRAIN = 64 };
+
+/* What is filled in: part of a plane of a tensor. */
+struct target {
+    enum ox_plane plane;
+    struct ox_piece piece;
+    float *values; /* piece.count of them */
+};
+
+/* Where values come from: `fill` sets those of a target. Planes that a source does not have are zero. */
+struct source {
+    enum ox_status (*fill)(const struct source *, const struct target *);
+    const char *path; /* for messages */
+    bool has[OX_PLANE_COUNT];
+    const struct ox_model *model;
+    const struct ox_hf_folder *folder;
+    const struct ox_st_file *optim;
+    const struct ox_st_entry **entries; /* of the optimizer file, by tensor and plane; NULL without master */
+    struct ox_pool *pool;
+    uint64_t seed;
+};
+
+static enum ox_status fill_plane(const struct ox_model *model, uint32_t unit_idx, const struct source *source,
+                                 const struct ox_chunk_view *view, enum ox_plane plane) {
+    struct target target = {.plane = plane};
+    memset(view->values, 0, view->count * sizeof *view->values);
+    while (ox_piece_next(model, unit_idx, view, &target.piece)) {
+        target.values = view->values + target.piece.at;
+        const enum ox_status status = source->fill(source, &target);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    const uint64_t bad_count = ox_chunk_values_set(view, plane);
+    static const char *const names[OX_PLANE_COUNT] = {"weights", "first moments", "second moments"};
+    return bad_count == 0 ? OX_OK
+                          : ox_fail(OX_E_CORRUPT, "%s: %" PRIu64 " of the %s of unit %" PRIu32 " (elements %" PRIu64
+                                    " to %" PRIu64 ") are no numbers that a state with %s moments can hold; use "
+                                    "another checkpoint", source->path, bad_count, names[plane], unit_idx, view->first,
+                                    view->first + view->count - 1, ox_moments_name(view->format.moments));
+}
+
+/* Gaps between tensors are zero in every plane and stay so, because nothing else writes them. */
+static enum ox_status fill_planes(struct ox_engine *engine, const struct source *source) {
+    const struct ox_model *const model = engine->config.model;
+    for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
+        const uint32_t chunk_count = ox_engine_chunk_count(engine, unit_idx);
+        for (uint32_t i = 0; i < chunk_count; i++) {
+            struct ox_chunk_view view;
+            if (engine->config.stop != NULL && *engine->config.stop != 0) {
+                return ox_fail(OX_E_ABORTED, "stopped while the weights were loaded");
+            }
+            ox_engine_chunk_view(engine, unit_idx, i, &view);
+            ox_chunk_clear(&view);
+            enum ox_status status = OX_OK;
+            for (int plane = 0; plane < OX_PLANE_COUNT && status == OX_OK; plane++) {
+                if (source->has[plane]) {
+                    status = fill_plane(model, unit_idx, source, &view, (enum ox_plane)plane);
+                }
+            }
+            if (status == OX_OK) {
+                status = ox_engine_chunk_put(engine, unit_idx, i, &view);
+            }
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+    }
+    return OX_OK;
+}
+
+/* ---- from a checkpoint --------------------------------------------------------------------------- */
+
+const struct ox_st_entry *ox_optim_find(const struct ox_st_file *file, const struct ox_tensor *tensor,
+                                        enum ox_plane plane) {
+    char name[OX_OPTIM_NAME_BYTES];
+    ox_optim_name(tensor, plane, name);
+    for (uint32_t i = 0; i < ox_st_count(file); i++) {
+        if (strcmp(ox_st_entry(file, i)->name, name) == 0) {
+            return ox_st_entry(file, i);
+        }
+    }
+    return NULL;
+}
+
+static enum ox_status fill_from_checkpoint(const struct source *source, const struct target *target) {
+    const struct ox_piece *const piece = &target->piece;
+    const struct ox_st_entry *const entry =
+        source->entries[(size_t)piece->tensor_idx * OX_PLANE_COUNT + target->plane];
+    return entry != NULL ? ox_st_read_f32(source->optim, entry, piece->first, piece->count, target->values)
+                         : ox_hf_read(source->folder, piece->tensor_idx, piece->first, piece->count, target->values);
+}
+
+/* Every plane of every tensor once, in F32 and in the tensor's shape, and nothing else. */
+static enum ox_status find_entries(const struct ox_model *model, const struct ox_plane_list *planes,
+                                   const struct ox_st_file *optim, const struct ox_st_entry **entries) {
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        for (uint32_t k = 0; k < planes->count; k++) {
+            const struct ox_tensor *const tensor = &model->tensors[i];
+            const enum ox_plane plane = planes->planes[k];
+            const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, plane);
+            if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->rank != tensor->rank ||
+                memcmp(entry->shape, tensor->shape, tensor->rank * sizeof *tensor->shape) != 0) {
+                char name[OX_OPTIM_NAME_BYTES];
+                ox_optim_name(tensor, plane, name);
+                return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is %s; use another checkpoint",
+                               ox_st_path(optim), name,
+                               entry == NULL ? "missing" : "not F32 of the shape that config.json asks for");
+            }
+            entries[(size_t)i * OX_PLANE_COUNT + plane] = entry;
+        }
+    }
+    if (ox_st_count(optim) != model->tensor_count * planes->count) {
+        return ox_fail(OX_E_CORRUPT, "%s: holds %" PRIu32 " tensors instead of %" PRIu32, ox_st_path(optim),
+                       ox_st_count(optim), model->tensor_count * planes->count);
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_same_model(const struct ox_model *ours, const struct ox_model *other,
+                                       const char *where) {
+    bool same =
+        strcmp(ours->config.family, other->config.family) == 0 && ours->tensor_count == other->tensor_count;
+    for (uint32_t i = 0; same && i < ours->tensor_count; i++) {
+        const struct ox_tensor *const a = &ours->tensors[i], *const b = &other->tensors[i];
+        same = strcmp(a->name, b->name) == 0 && a->rank == b->rank && a->shape[0] == b->shape[0] &&
+               a->shape[1] == b->shape[1];
+    }
+    return same ? OX_OK
+                : ox_fail(OX_E_CONFIG,
+                          "%s: holds another model than the one in training; give a folder of "
+                          "the same model",
+                          where);
+}
+
+/* What a state goes through on its way from one format to another. */
+static void announce_format(const char *path, struct ox_state_format from, struct ox_state_format to) {
+    if (from.kind == to.kind && from.moments == to.moments) {
+        return;
+    }
+    const bool rounds = from.moments != to.moments && to.moments != OX_MOMENTS_F32;
+    const bool lacks_v = ox_optim_has_v(to.kind) && !ox_optim_has_v(from.kind);
+    ox_log(OX_LOG_WARN, "%s: holds the state of %s with %s moments, and the run goes on with %s and %s moments%s%s",
+           path, ox_optim_kind_name(from.kind), ox_moments_name(from.moments), ox_optim_kind_name(to.kind),
+           ox_moments_name(to.moments), rounds ? "; its numbers are rounded to them" : "",
+           lacks_v ? "; the second moments begin at zero" : "");
+}
+
+enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
+    char optim_path[OX_PATH_BYTES];
+    struct ox_manifest manifest = {0};
+    struct ox_hf_folder *folder = NULL;
+    struct ox_st_file *optim = NULL;
+    const struct ox_model *const model = engine->config.model;
+    const struct ox_st_entry **const entries =
+        calloc((size_t)model->tensor_count * OX_PLANE_COUNT, sizeof *entries);
+    enum ox_status status = entries != NULL ? ox_path_join(path, OX_OPTIM_FILE, optim_path)
+                                            : ox_fail(OX_E_NOMEM, "%s: no memory to load it", path);
+    if (status == OX_OK) {
+        status = ox_manifest_read(path, &manifest);
+    }
+    if (status == OX_OK) {
+        status = ox_hf_open(path, true, &folder);
+    }
+    if (status == OX_OK) {
+        status = check_same_model(model, ox_hf_model(folder), path);
+    }
+    if (status == OX_OK) {
+        status = ox_st_open(optim_path, &optim);
+    }
+    const struct ox_state_format to = engine->config.state;
+    const struct ox_state_format from = {.kind = (enum ox_optim_kind)manifest.state.optimizer,
+                                         .moments = (enum ox_moments)manifest.state.moments};
+    if (status == OX_OK) {
+        const struct ox_plane_list planes = ox_optim_planes(from.kind, manifest.weights_dtype);
+        status = find_entries(model, &planes, optim, entries);
+    }
+    if (status == OX_OK) {
+        const bool moments = !engine->config.eval_only;
+        const bool has_v = ox_plane_exists(from.kind, OX_PLANE_V) && ox_plane_exists(to.kind, OX_PLANE_V);
+        if (moments) {
+            announce_format(path, from, to);
+        }
+        status = fill_planes(engine, &(struct source){.fill = fill_from_checkpoint,
+                                                      .path = path,
+                                                      .has = {true, moments, moments && has_v},
+                                                      .model = model,
+                                                      .folder = folder,
+                                                      .optim = optim,
+                                                      .entries = entries});
+    }
+    ox_st_close(&optim);
+    ox_hf_close(&folder);
+    ox_manifest_close(&manifest);
+    free(entries);
+    return status;
+}
+
+/* ---- from a Hugging Face folder ------------------------------------------------------------------- */
+
+enum ox_status ox_check_finite(const char *path, const char *name, uint64_t first, uint64_t count,
+                               const float *values) {
+    enum { EXPONENT = 0x7f80 };
+    for (uint64_t i = 0; i < count; i++) {
+        const uint32_t bits = ox_f32_bits(values[i]);
+        if ((ox_plane_hi(values[i]) & EXPONENT) == EXPONENT || (bits >> 16 & EXPONENT) == EXPONENT) {
+            return ox_fail(OX_E_CORRUPT,
+                           "%s: element %" PRIu64
+                           " of tensor \"%s\" is %g, which no weight can be; the file is "
+                           "damaged or comes from a run that diverged",
+                           path, first + i, name, (double)values[i]);
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_hf_read_finite(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
+                                 uint64_t count, float *out) {
+    const enum ox_status status = ox_hf_read(folder, tensor_idx, first, count, out);
+    return status == OX_OK ? ox_check_finite(ox_hf_tensor_path(folder, tensor_idx),
+                                             ox_hf_model(folder)->tensors[tensor_idx].name, first, count, out)
+                           : status;
+}
+
+static enum ox_status fill_from_folder(const struct source *source, const struct target *target) {
+    const struct ox_piece *const piece = &target->piece;
+    return ox_hf_read_finite(source->folder, piece->tensor_idx, piece->first, piece->count, target->values);
+}
+
+enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_hf_folder *folder) {
+    OX_ASSERT(ox_hf_has_weights(folder));
+    const enum ox_status status =
+        check_same_model(engine->config.model, ox_hf_model(folder), "the model folder");
+    return status == OX_OK ? fill_planes(engine, &(struct source){.fill = fill_from_folder,
+                                                                  .path = "the model folder",
+                                                                  .has = {[OX_PLANE_MASTER] = true},
+                                                                  .folder = folder})
+                           : status;
+}
+
+/* ---- fresh -------------------------------------------------------------------------------------- */
+
+struct fresh {
+    const struct source *source;
+    const struct target *target;
+};
+
+static void fill_share(void *context, uint32_t idx, uint32_t count) {
+    const struct fresh *const fresh = context;
+    const struct ox_model *const model = fresh->source->model;
+    const struct ox_piece *const piece = &fresh->target->piece;
+    const struct ox_range range = ox_pool_range(piece->count, INIT_GRAIN, idx, count);
+    ox_model_init_values(model, &model->tensors[piece->tensor_idx], fresh->source->seed, piece->first + range.begin,
+                         range.end - range.begin, fresh->target->values + range.begin);
+}
+
+static enum ox_status fill_fresh(const struct source *source, const struct target *target) {
+    struct fresh fresh = {.source = source, .target = target};
+    ox_pool_run(source->pool, fill_share, &fresh);
+    return OX_OK;
+}
+
+enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t seed) {
+    return fill_planes(engine, &(struct source){.fill = fill_fresh,
+                                                .path = "fresh weights",
+                                                .has = {[OX_PLANE_MASTER] = true},
+                                                .model = engine->config.model,
+                                                .pool = engine->optim_pool,
+                                                .seed = seed});
+}

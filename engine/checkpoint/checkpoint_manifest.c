@@ -1,0 +1,485 @@
+/* trainer_state.json: where a run stands, and the size and hash of every other file of its checkpoint. It is
+ * written last, so a folder that has a valid one is complete. */
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/json.h"
+#include "engine/checkpoint/checkpoint_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { MANIFEST_BYTES_MAX = 16 << 20, HASH_BYTES = 1 << 20, HEX_DIGITS = 16, HASH_TEXT_BYTES = 33 };
+
+static enum ox_status fail_memory(const char *path) {
+    return ox_fail(OX_E_NOMEM, "%s: no memory to describe the checkpoint", path);
+}
+
+/* ---- hashing ----------------------------------------------------------------------------------- */
+
+/* `look` may be NULL. */
+static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, const struct ox_look_back *look,
+                                     struct ox_hash128 *hash) {
+    void *buffer = NULL;
+    if (posix_memalign(&buffer, OX_IO_ALIGN_BYTES, HASH_BYTES) != 0) {
+        return fail_memory(path);
+    }
+    XXH3_state_t state;
+    XXH3_128bits_reset(&state);
+    enum ox_status status = OX_OK;
+    for (uint64_t offset = 0; status == OX_OK && offset < bytes; offset += HASH_BYTES) {
+        const size_t part = (size_t)ox_min_u64(HASH_BYTES, bytes - offset);
+        status = ox_file_read_drive(fd, path, buffer, part, offset);
+        if (status == OX_OK) {
+            XXH3_128bits_update(&state, buffer, part);
+        }
+        if (status == OX_OK && look != NULL) {
+            look->bytes(look->context, buffer, part);
+        }
+    }
+    const XXH128_hash_t result = XXH3_128bits_digest(&state);
+    *hash = (struct ox_hash128){.low = result.low64, .high = result.high64};
+    free(buffer);
+    return status;
+}
+
+static enum ox_status hash_file(const char *folder, struct ox_manifest_file *file) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(folder, file->name, path);
+    if (status != OX_OK) {
+        return status;
+    }
+    int fd = -1;
+    status = ox_file_open_input(path, &fd, &file->bytes);
+    if (status != OX_OK) { /* a file that the list names is missed, not asked for */
+        return status == OX_E_CONFIG ? ox_fail(OX_E_CORRUPT, "%s", ox_error_text()) : status;
+    }
+    status = hash_open_file(fd, path, file->bytes, NULL, &file->hash);
+    close(fd);
+    return status;
+}
+
+static bool is_same_hash(struct ox_hash128 a, struct ox_hash128 b) {
+    return a.low == b.low && a.high == b.high;
+}
+
+/* A file that was just written, from the drive: against what the one who wrote it knows, or what memory still has. */
+static enum ox_status hash_back(const char *folder, const struct ox_look_back *look, struct ox_manifest_file *file) {
+    char path[OX_PATH_BYTES];
+    int fd = -1;
+    bool known = false;
+    struct ox_manifest_file in_memory = {.name = file->name};
+    enum ox_status status = ox_path_join(folder, file->name, path);
+    if (status == OX_OK && look != NULL) {
+        status = look->begin(look->context, path, &known);
+    }
+    if (status == OX_OK && !known) {
+        status = hash_file(folder, &in_memory);
+    }
+    if (status == OX_OK) {
+        status = ox_file_open_drive(path, &fd, &file->bytes);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    status = hash_open_file(fd, path, file->bytes, known ? look : NULL, &file->hash);
+    close(fd);
+    if (status == OX_OK && known) {
+        return look->end(look->context, path);
+    }
+    return status != OX_OK || is_same_hash(in_memory.hash, file->hash)
+               ? status
+               : ox_fail(OX_E_CORRUPT, "%s: the drive gives back other bytes than were written; do not trust this "
+                         "drive", path);
+}
+
+/* ---- JSON --------------------------------------------------------------------------------------- */
+
+static bool parse_hex(const char *text, uint64_t *value) {
+    *value = 0;
+    for (int i = 0; i < HEX_DIGITS; i++) {
+        const char *const digits = "0123456789abcdef";
+        const char *const at = text[i] != '\0' ? strchr(digits, text[i]) : NULL;
+        if (at == NULL) {
+            return false;
+        }
+        *value = *value << 4 | (uint64_t)(at - digits);
+    }
+    return true;
+}
+
+/* `count` words of 16 digits each, and nothing more. */
+static enum ox_status get_hex(const char *where, const json_t *object, const char *key, uint32_t count,
+                              uint64_t *words) {
+    const char *text = NULL;
+    enum ox_status status = ox_json_get_string(where, object, key, true, &text);
+    if (status != OX_OK) {
+        return status;
+    }
+    bool good = strlen(text) == (size_t)count * HEX_DIGITS;
+    for (uint32_t i = 0; good && i < count; i++) {
+        good = parse_hex(text + (size_t)i * HEX_DIGITS, &words[i]);
+    }
+    return good ? OX_OK
+                : ox_fail(OX_E_CORRUPT, "%s: \"%s\" is not a number of %" PRIu32 " hexadecimal digits", where,
+                          key, count * HEX_DIGITS);
+}
+
+static const struct {
+    const char *key;
+    size_t offset;
+} counts[] = {
+    {"step", offsetof(struct ox_run_state, step)},
+    {"optimizer_steps", offsetof(struct ox_run_state, optimizer_steps)},
+    {"cursor", offsetof(struct ox_run_state, cursor)},
+    {"tokens_seen", offsetof(struct ox_run_state, tokens_seen)},
+    {"nonfinite_steps", offsetof(struct ox_run_state, nonfinite_steps)},
+    {"nonfinite_in_row", offsetof(struct ox_run_state, nonfinite_in_row)},
+};
+
+/* These may use all 64 bits, which JSON numbers do not hold. */
+static const struct {
+    const char *key;
+    size_t offset;
+    uint32_t words;
+} codes[] = {
+    {"run_id", offsetof(struct ox_run_state, run_id), 2},
+    {"branch", offsetof(struct ox_run_state, branch), 1},
+    {"seed", offsetof(struct ox_run_state, seed), 1},
+    {"data_fingerprint", offsetof(struct ox_run_state, data_fingerprint), 1},
+    {"numerics_hash", offsetof(struct ox_run_state, numerics_hash), 1},
+};
+
+enum { COUNT_COUNT = sizeof counts / sizeof *counts, CODE_COUNT = sizeof codes / sizeof *codes };
+
+/* Number of `text` among the names that `name` gives; OX_E_CORRUPT. */
+static enum ox_status get_choice(const char *path, const json_t *object, const char *key,
+                                 const char *(*name)(uint32_t), uint32_t count, uint16_t *value) {
+    const char *text = NULL;
+    const enum ox_status status = ox_json_get_string(path, object, key, true, &text);
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
+        if (strcmp(name(i), text) == 0) {
+            *value = (uint16_t)i;
+            return OX_OK;
+        }
+    }
+    return status != OX_OK ? status
+                           : ox_fail(OX_E_CORRUPT, "%s: \"%s\" is \"%.40s\", which this program does not know", path,
+                                     key, text);
+}
+
+static const char *kind_name(uint32_t value) {
+    return ox_optim_kind_name((enum ox_optim_kind)value);
+}
+
+static const char *moments_name(uint32_t value) {
+    return ox_moments_name((enum ox_moments)value);
+}
+
+/* Version 2 knew one optimizer and one format, those of value 0. */
+static enum ox_status get_format(const char *path, const json_t *object, uint64_t version,
+                                 struct ox_run_state *state) {
+    if (version < OX_RUN_STATE_VERSION) {
+        return OX_OK;
+    }
+    const enum ox_status status =
+        get_choice(path, object, "optimizer", kind_name, OX_OPTIM_KIND_COUNT, &state->optimizer);
+    return status == OX_OK ? get_choice(path, object, "moments", moments_name, OX_MOMENTS_COUNT, &state->moments)
+                           : status;
+}
+
+static bool put_state(json_t *object, const struct ox_run_state *state) {
+    int failed = json_object_set_new(object, "global_step", json_integer((json_int_t)state->step));
+    failed |= json_object_set_new(object, "format_version", json_integer(state->version));
+    failed |= json_object_set_new(object, "optimizer", json_string(kind_name(state->optimizer)));
+    failed |= json_object_set_new(object, "moments", json_string(moments_name(state->moments)));
+    for (uint32_t i = 0; i < COUNT_COUNT; i++) {
+        uint64_t value;
+        memcpy(&value, (const char *)state + counts[i].offset, sizeof value);
+        OX_ASSERT(value <= INT64_MAX);
+        failed |= json_object_set_new(object, counts[i].key, json_integer((json_int_t)value));
+    }
+    for (uint32_t i = 0; i < CODE_COUNT; i++) {
+        uint64_t words[2];
+        char text[2 * HEX_DIGITS + 1];
+        memcpy(words, (const char *)state + codes[i].offset, codes[i].words * sizeof *words);
+        for (uint32_t j = 0; j < codes[i].words; j++) {
+            snprintf(text + (size_t)j * HEX_DIGITS, HEX_DIGITS + 1, "%016" PRIx64, words[j]);
+        }
+        failed |= json_object_set_new(object, codes[i].key, json_string(text));
+    }
+    /* JSON has no infinity; null stands for it. */
+    failed |=
+        json_object_set_new(object, "best_eval_loss",
+                            isfinite(state->best_eval_loss) ? json_real(state->best_eval_loss) : json_null());
+    return failed == 0;
+}
+
+static enum ox_status get_state(const char *path, const json_t *object, struct ox_run_state *state) {
+    uint64_t version = 0;
+    enum ox_status status = ox_json_get_u64(path, object, "format_version", true, &version);
+    if (status == OX_OK && (version < OX_RUN_STATE_OLDEST || version > OX_RUN_STATE_VERSION)) {
+        return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", this program reads %d to %d; go on "
+                       "with the program that saved it", path, version, OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
+    }
+    *state = (struct ox_run_state){.version = OX_RUN_STATE_VERSION, .best_eval_loss = (double)INFINITY};
+    status = status == OX_OK ? get_format(path, object, version, state) : status;
+    for (uint32_t i = 0; status == OX_OK && i < COUNT_COUNT; i++) {
+        uint64_t value = 0;
+        status = ox_json_get_u64(path, object, counts[i].key, true, &value);
+        memcpy((char *)state + counts[i].offset, &value, sizeof value);
+    }
+    for (uint32_t i = 0; status == OX_OK && i < CODE_COUNT; i++) {
+        uint64_t words[2] = {0, 0};
+        status = get_hex(path, object, codes[i].key, codes[i].words, words);
+        memcpy((char *)state + codes[i].offset, words, codes[i].words * sizeof *words);
+    }
+    return status == OX_OK ? ox_json_get_double(path, object, "best_eval_loss", false, &state->best_eval_loss)
+                           : status;
+}
+
+static bool put_files(json_t *object, const struct ox_manifest *manifest) {
+    json_t *const files = json_object();
+    int failed = files == NULL;
+    for (uint32_t i = 0; i < manifest->file_count; i++) {
+        const struct ox_manifest_file *const file = &manifest->files[i];
+        char text[HASH_TEXT_BYTES];
+        snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, file->hash.high, file->hash.low);
+        failed |= json_object_set_new(
+            files, file->name, json_pack("{s:I, s:s}", "bytes", (json_int_t)file->bytes, "xxh3_128", text));
+    }
+    failed |= json_object_set_new(object, "files", files);
+    return failed == 0;
+}
+
+static enum ox_status add_file(const char *path, const char *name, struct ox_manifest *manifest) {
+    struct ox_manifest_file *const longer =
+        realloc(manifest->files, (manifest->file_count + (size_t)1) * sizeof *manifest->files);
+    char *const copy = strdup(name);
+    manifest->files = longer != NULL ? longer : manifest->files;
+    if (longer == NULL || copy == NULL) {
+        free(copy);
+        return fail_memory(path);
+    }
+    longer[manifest->file_count++] = (struct ox_manifest_file){.name = copy};
+    return OX_OK;
+}
+
+static enum ox_status get_files(const char *path, const json_t *object, struct ox_manifest *manifest) {
+    json_t *const files = json_object_get(object, "files");
+    const char *name;
+    json_t *value;
+    if (!json_is_object(files)) {
+        return ox_fail(OX_E_CORRUPT, "%s: has no list of \"files\"", path);
+    }
+    json_object_foreach(files, name, value) {
+        if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || !json_is_object(value)) {
+            return ox_fail(OX_E_CORRUPT, "%s: \"%.200s\" in its \"files\" is not a file of this folder; use another "
+                           "checkpoint", path, name);
+        }
+        enum ox_status status = add_file(path, name, manifest);
+        uint64_t words[2];
+        if (status == OX_OK) {
+            status = get_hex(path, value, "xxh3_128", 2, words);
+        }
+        if (status == OX_OK) {
+            struct ox_manifest_file *const file = &manifest->files[manifest->file_count - 1];
+            file->hash = (struct ox_hash128){.high = words[0], .low = words[1]};
+            status = ox_json_get_u64(path, value, "bytes", true, &file->bytes);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    return OX_OK;
+}
+
+static enum ox_status get_dtype(const char *path, const json_t *object, enum ox_dtype *dtype) {
+    const char *text = NULL;
+    const enum ox_status status = ox_json_get_string(path, object, "weights_dtype", true, &text);
+    if (status != OX_OK) {
+        return status;
+    }
+    *dtype = strcmp(text, ox_dtype_name(OX_DTYPE_BF16)) == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32;
+    return strcmp(text, ox_dtype_name(*dtype)) == 0
+               ? OX_OK
+               : ox_fail(OX_E_CORRUPT, "%s: \"weights_dtype\" is neither F32 nor BF16", path);
+}
+
+static int compare_names(const void *a, const void *b) {
+    const struct ox_manifest_file *const left = a, *const right = b;
+    return strcmp(left->name, right->name);
+}
+
+/* ---- the whole ---------------------------------------------------------------------------------- */
+
+enum ox_status ox_manifest_collect(const char *folder, struct ox_manifest *manifest) {
+    DIR *const list = opendir(folder);
+    if (list == NULL) {
+        return ox_fail_errno(OX_E_IO, errno, "%s: cannot list the folder", folder);
+    }
+    enum ox_status status = OX_OK;
+    for (const char *name = ""; status == OX_OK && name != NULL;) {
+        status = ox_folder_next(list, folder, &name);
+        if (status == OX_OK && name != NULL && name[0] != '.') {
+            status = add_file(folder, name, manifest);
+        }
+    }
+    closedir(list);
+    if (manifest->file_count > 0) {
+        qsort(manifest->files, manifest->file_count, sizeof *manifest->files, compare_names);
+    }
+    for (uint32_t i = 0; status == OX_OK && i < manifest->file_count; i++) {
+        status = hash_back(folder, manifest->look, &manifest->files[i]);
+    }
+    return status;
+}
+
+enum ox_status ox_manifest_write(const char *folder, const struct ox_manifest *manifest) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(folder, OX_MANIFEST_NAME, path);
+    if (status != OX_OK) {
+        return status;
+    }
+    json_t *const object = json_object();
+    const bool done = object != NULL && put_state(object, &manifest->state) &&
+                      json_object_set_new(object, "weights_dtype",
+                                          json_string(ox_dtype_name(manifest->weights_dtype))) == 0 &&
+                      put_files(object, manifest);
+    char *const text = done ? json_dumps(object, JSON_INDENT(2)) : NULL;
+    json_decref(object);
+    if (text == NULL) {
+        return fail_memory(path);
+    }
+    const size_t bytes = strlen(text);
+    text[bytes] = '\n'; /* in the place of the NUL */
+    status = ox_file_replace(path, text, bytes + 1);
+    free(text);
+    return status;
+}
+
+enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest) {
+    char path[OX_PATH_BYTES];
+    json_t *object = NULL;
+    memset(manifest, 0, sizeof *manifest);
+    enum ox_status status = ox_path_join(folder, OX_MANIFEST_NAME, path);
+    if (status == OX_OK && ox_path_is_folder(folder) && !ox_path_exists(path)) {
+        status = ox_fail(OX_E_CONFIG, "%s: there is no such file, so the folder is no checkpoint; give a checkpoint-N "
+                         "folder of a run", path);
+    }
+    if (status == OX_OK) {
+        status = ox_json_load(path, MANIFEST_BYTES_MAX, &object);
+    }
+    if (status == OX_OK && json_object_get(object, "run_id") == NULL) {
+        status = ox_fail(OX_E_CONFIG, "%s: has no \"run_id\", so it is not one of this program", path);
+        json_decref(object);
+        return status;
+    }
+    if (status == OX_OK) {
+        status = get_state(path, object, &manifest->state);
+        if (status == OX_OK) {
+            status = get_dtype(path, object, &manifest->weights_dtype);
+        }
+        if (status == OX_OK) {
+            status = get_files(path, object, manifest);
+        }
+        if (status == OX_E_CONFIG && manifest->state.version == OX_RUN_STATE_VERSION) {
+            status = ox_fail_in(OX_E_CORRUPT, "the checkpoint is damaged");
+        }
+    }
+    json_decref(object);
+    if (status != OX_OK) {
+        ox_manifest_close(manifest);
+    }
+    return status;
+}
+
+enum ox_status ox_manifest_check_sizes(const char *folder, const struct ox_manifest *manifest) {
+    for (uint32_t i = 0; i < manifest->file_count; i++) {
+        const struct ox_manifest_file *const file = &manifest->files[i];
+        char path[OX_PATH_BYTES];
+        struct stat info;
+        const enum ox_status status = ox_path_join(folder, file->name, path);
+        if (status != OX_OK) {
+            return status;
+        }
+        if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
+            return ox_fail(OX_E_CORRUPT, "%s: is missing", path);
+        }
+        if ((uint64_t)info.st_size != file->bytes) {
+            return ox_fail(OX_E_CORRUPT, "%s: has %" PRIu64 " bytes instead of %" PRIu64, path,
+                           (uint64_t)info.st_size, file->bytes);
+        }
+    }
+    return OX_OK;
+}
+
+void ox_manifest_close(struct ox_manifest *manifest) {
+    for (uint32_t i = 0; i < manifest->file_count; i++) {
+        free(manifest->files[i].name);
+    }
+    free(manifest->files);
+    memset(manifest, 0, sizeof *manifest);
+}
+
+/* ---- what the header promises of it ---------------------------------------------------------------- */
+
+enum ox_status ox_checkpoint_read_state(const char *path, struct ox_run_state *state) {
+    struct ox_manifest manifest;
+    const enum ox_status status = ox_manifest_read(path, &manifest);
+    if (status == OX_OK) {
+        *state = manifest.state;
+        ox_manifest_close(&manifest);
+    }
+    return status;
+}
+
+static enum ox_status verify_file(const char *path, const struct ox_manifest_file *file) {
+    struct ox_manifest_file found = {.name = file->name};
+    const enum ox_status status = hash_file(path, &found);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (found.bytes != file->bytes) {
+        return ox_fail(OX_E_CORRUPT,
+                       "%s/%s: has %" PRIu64 " bytes instead of %" PRIu64 "; use another checkpoint", path,
+                       file->name, found.bytes, file->bytes);
+    }
+    if (!is_same_hash(found.hash, file->hash)) {
+        return ox_fail(OX_E_CORRUPT,
+                       "%s/%s: its content has changed since it was saved; use another checkpoint", path,
+                       file->name);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_checkpoint_verify_each(const char *path, ox_checkpoint_seen *seen, void *context) {
+    struct ox_manifest manifest;
+    const enum ox_status status = ox_manifest_read(path, &manifest);
+    if (status != OX_OK) {
+        return status;
+    }
+    struct ox_first first = {0};
+    for (uint32_t i = 0; i < manifest.file_count && (first.status == OX_OK || seen != NULL); i++) {
+        const enum ox_status file_status = verify_file(path, &manifest.files[i]);
+        ox_first_note(&first, file_status);
+        if (seen != NULL) {
+            seen(context, manifest.files[i].name, manifest.files[i].bytes, file_status);
+        }
+    }
+    ox_manifest_close(&manifest);
+    return ox_first_result(&first);
+}
+
+enum ox_status ox_checkpoint_verify(const char *path) {
+    return ox_checkpoint_verify_each(path, NULL, NULL);
+}

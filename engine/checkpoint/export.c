@@ -1,0 +1,185 @@
+/* Weights alone as a Hugging Face folder: from a model folder, or from a checkpoint, whose exact masters are
+ * used where fp32 is asked for. */
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/planes.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { BUFFER_ELEMS = 1 << 18 };
+
+static const uint64_t overhead_bytes = 16 << 20;
+
+struct export_job {
+    const struct ox_hf_folder *folder;
+    const struct ox_st_file *optim; /* with masters, or NULL */
+    struct ox_hf_writer *writer;
+    enum ox_dtype dtype;
+    float *values; /* BUFFER_ELEMS */
+};
+
+static enum ox_status read_part(const struct export_job *job, uint32_t tensor_idx, uint64_t first,
+                                uint64_t count) {
+    const struct ox_tensor *const tensor = &ox_hf_model(job->folder)->tensors[tensor_idx];
+    if (job->optim == NULL) {
+        return ox_hf_read_finite(job->folder, tensor_idx, first, count, job->values);
+    }
+    const struct ox_st_entry *const entry = ox_optim_find(job->optim, tensor, OX_PLANE_MASTER);
+    if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->count != tensor->count) {
+        return ox_fail(OX_E_CORRUPT,
+                       "%s: the exact values of tensor \"%s\" are missing; export with --save-dtype "
+                       "bf16 or use another checkpoint",
+                       ox_st_path(job->optim), tensor->name);
+    }
+    const enum ox_status status = ox_st_read_f32(job->optim, entry, first, count, job->values);
+    return status == OX_OK ? ox_check_finite(ox_st_path(job->optim), entry->name, first, count, job->values)
+                           : status;
+}
+
+/* In place: value i is written at or before the place of value i. The rounding is that of the compute weight,
+ * so a checkpoint gives the same bits whichever dtype it was saved in. */
+static const void *convert(const struct export_job *job, uint64_t count) {
+    if (job->dtype == OX_DTYPE_F32) {
+        return job->values;
+    }
+    unsigned char *const out = (unsigned char *)job->values;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint16_t hi = ox_plane_hi(job->values[i]);
+        memcpy(out + i * sizeof hi, &hi, sizeof hi);
+    }
+    return out;
+}
+
+static enum ox_status write_tensors(const struct export_job *job) {
+    const struct ox_model *const model = ox_hf_model(job->folder);
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        for (uint64_t first = 0; first < model->tensors[i].count; first += BUFFER_ELEMS) {
+            const uint64_t count = ox_min_u64(BUFFER_ELEMS, model->tensors[i].count - first);
+            enum ox_status status = read_part(job, i, first, count);
+            if (status == OX_OK) {
+                status = ox_hf_write(job->writer, i, first, count, convert(job, count));
+            }
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+    }
+    return OX_OK;
+}
+
+/* The optimizer file of a checkpoint when it holds masters: then the weights beside it are rounded. */
+static enum ox_status open_masters(const char *source, const struct ox_model *model,
+                                   struct ox_st_file **out) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(source, OX_OPTIM_FILE, path);
+    if (status != OX_OK || !ox_path_is_file(path)) {
+        return status;
+    }
+    status = ox_st_open(path, out);
+    if (status == OX_OK && ox_optim_find(*out, &model->tensors[0], OX_PLANE_MASTER) == NULL) {
+        ox_st_close(out);
+    }
+    return status;
+}
+
+/* The folder that will be renamed to `path`. One that exists may be another export at work, so it is not
+ * taken. */
+static enum ox_status make_tmp(const char *path, char *tmp) {
+    struct stat info;
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/') {
+        bytes--;
+    }
+    if (bytes == 0 || bytes + 5 > OX_PATH_BYTES) {
+        return ox_fail(OX_E_CONFIG, "a path of %zu bytes cannot be used; give one of 1 to %d", bytes,
+                       OX_PATH_BYTES - 5);
+    }
+    memcpy(tmp, path, bytes);
+    tmp[bytes] = '\0';
+    if (lstat(tmp, &info) == 0) {
+        return ox_fail(OX_E_CONFIG, "%s: exists already; name a folder that does not", tmp);
+    }
+    memcpy(tmp + bytes, ".tmp", 5);
+    if (lstat(tmp, &info) == 0) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: is left from an export that was stopped, or another one is at work; "
+                       "remove it",
+                       tmp);
+    }
+    return ox_folder_make(tmp);
+}
+
+static enum ox_status fill_folder(struct export_job *job, const char *source, const char *tmp,
+                                  uint64_t shard_bytes_max) {
+    const struct ox_model *const model = ox_hf_model(job->folder);
+    const uint64_t bytes = ox_hf_bytes(model, job->dtype);
+    enum ox_status status =
+        ox_checkpoint_check_space(tmp, bytes > UINT64_MAX - overhead_bytes ? bytes : bytes + overhead_bytes);
+    if (status == OX_OK) {
+        status =
+            ox_hf_create(tmp, model, ox_hf_config(job->folder), job->dtype, shard_bytes_max, &job->writer);
+    }
+    if (status == OX_OK) {
+        status = write_tensors(job);
+    }
+    if (status == OX_OK) {
+        status = ox_hf_copy_companions(source, tmp);
+    }
+    if (status == OX_OK) {
+        status = ox_hf_finish(&job->writer);
+    }
+    ox_hf_discard(&job->writer);
+    return status;
+}
+
+/* Fills a temporary folder and gives it its name. */
+static enum ox_status write_folder(struct export_job *job, const char *source, const char *path,
+                                   uint64_t shard_bytes_max) {
+    char tmp[OX_PATH_BYTES], text[OX_ERROR_TEXT_BYTES];
+    enum ox_status status = make_tmp(path, tmp);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = fill_folder(job, source, tmp, shard_bytes_max);
+    if (status == OX_OK) {
+        status = ox_folder_commit(tmp, path);
+    }
+    if (status == OX_OK) {
+        return OX_OK;
+    }
+    memcpy(text, ox_error_text(), sizeof text);
+    return ox_folder_remove(tmp) == OX_OK ? ox_fail(status, "%s", text)
+                                          : ox_fail(status, "%.700s; and %.200s is left", text, tmp);
+}
+
+enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,
+                                uint64_t shard_bytes_max) {
+    OX_ASSERT(dtype == OX_DTYPE_F32 || dtype == OX_DTYPE_BF16);
+    struct ox_hf_folder *folder = NULL;
+    struct ox_st_file *optim = NULL;
+    struct export_job job = {.dtype = dtype};
+    enum ox_status status = ox_hf_open(source, true, &folder);
+    if (status == OX_OK && !ox_hf_has_weights(folder)) {
+        status = ox_fail(OX_E_CONFIG, "%s: holds no weights; give a model folder or a checkpoint", source);
+    }
+    if (status == OX_OK && dtype == OX_DTYPE_F32) {
+        status = open_masters(source, ox_hf_model(folder), &optim);
+    }
+    if (status == OX_OK) {
+        job.folder = folder;
+        job.optim = optim;
+        job.values = malloc(BUFFER_ELEMS * sizeof *job.values);
+        status = job.values != NULL ? write_folder(&job, source, path, shard_bytes_max)
+                                    : ox_fail(OX_E_NOMEM, "%s: no memory to export it", source);
+    }
+    free(job.values);
+    ox_st_close(&optim);
+    ox_hf_close(&folder);
+    return status;
+}

@@ -1,0 +1,543 @@
+/* Values of a run: read from text by the option table, and checked against each other. */
+#include "engine/config/config.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utf8proc.h>
+
+enum { CHUNK_STEP = 2048 }; /* chunks end where units may end and where drives can address */
+
+static void *member(struct ox_config *config, const struct ox_option *option) {
+    return (unsigned char *)config + option->offset;
+}
+
+static const void *member_of(const struct ox_config *config, const struct ox_option *option) {
+    return (const unsigned char *)config + option->offset;
+}
+
+/* Position of `text` in "a|b|c", or -1. */
+static int choice_idx(const char *choices, const char *text) {
+    const size_t text_len = strlen(text);
+    int idx = 0;
+    for (const char *at = choices;; idx++) {
+        const size_t len = strcspn(at, "|");
+        if (len == text_len && strncmp(at, text, len) == 0) {
+            return idx;
+        }
+        if (at[len] == '\0') {
+            return -1;
+        }
+        at += len + 1;
+    }
+}
+
+static enum ox_status fail_choice(const struct ox_option *option, const char *text, const char *where) {
+    char list[256];
+    size_t used = 0;
+    for (const char *at = option->choices; *at != '\0' && used + 3 < sizeof list; at++) {
+        list[used++] = *at == '|' ? ',' : *at;
+        if (*at == '|') {
+            list[used++] = ' ';
+        }
+    }
+    list[used] = '\0';
+    return ox_fail(OX_E_CONFIG, "%s: '%s' is not one of %s", where, text, list);
+}
+
+/* UTF-8; with `plain` without control characters, as names that go to the YAML record of the run. */
+static bool is_text(const char *text, bool plain) {
+    const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text;
+    utf8proc_ssize_t left = (utf8proc_ssize_t)strlen(text);
+    while (left > 0) {
+        utf8proc_int32_t code = 0;
+        const utf8proc_ssize_t bytes = utf8proc_iterate(at, left, &code);
+        if (bytes <= 0 || (plain && (code < 0x20 || (code >= 0x7f && code < 0xa0)))) {
+            return false;
+        }
+        at += bytes;
+        left -= bytes;
+    }
+    return true;
+}
+
+static enum ox_status set_text(char *out, const struct ox_option *option, const char *text,
+                               const char *where) {
+    if (option->choices != NULL && choice_idx(option->choices, text) < 0) {
+        return fail_choice(option, text, where);
+    }
+    const size_t bytes = strlen(text) + 1;
+    if (bytes > option->text_bytes) {
+        return ox_fail(OX_E_CONFIG, "%s: a text of %zu bytes is too long; at most %zu fit", where, bytes - 1,
+                       option->text_bytes - 1);
+    }
+    if (!is_text(text, true)) {
+        return ox_fail(OX_E_CONFIG, "%s: the text is not UTF-8 or holds control characters; use another name",
+                       where);
+    }
+    memcpy(out, text, bytes);
+    return OX_OK;
+}
+
+static enum ox_status fail_range(const struct ox_option *option, const char *text, const char *where) {
+    return ox_fail(OX_E_CONFIG, "%s: %s is out of range; give %.15g to %.15g", where, text, option->min,
+                   option->max);
+}
+
+static enum ox_status set_u64(uint64_t *out, const struct ox_option *option, const char *text,
+                              const char *where) {
+    const char *const digits = text[0] == '-' ? text + 1 : text;
+    if (digits[0] == '\0' || digits[strspn(digits, "0123456789")] != '\0') {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a whole number", where, text);
+    }
+    errno = 0;
+    const unsigned long long value = strtoull(digits, NULL, 10);
+    if (digits != text || errno == ERANGE || (double)value < option->min || (double)value > option->max) {
+        return fail_range(option, text, where);
+    }
+    *out = value;
+    return OX_OK;
+}
+
+static enum ox_status set_i64(int64_t *out, const struct ox_option *option, const char *text,
+                              const char *where) {
+    const char *const digits = text[0] == '-' ? text + 1 : text;
+    if (digits[0] == '\0' || digits[strspn(digits, "0123456789")] != '\0') {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a whole number", where, text);
+    }
+    errno = 0;
+    const long long value = strtoll(text, NULL, 10);
+    if (errno == ERANGE || (double)value < option->min || (double)value > option->max) {
+        return fail_range(option, text, where);
+    }
+    *out = value;
+    return OX_OK;
+}
+
+static enum ox_status set_double(double *out, const struct ox_option *option, const char *text,
+                                 const char *where) {
+    char *end = NULL;
+    const double value = strtod(text, &end);
+    /* strtod also reads hexadecimal, "nan" and leading blanks, which nobody means here. */
+    if (end == text || *end != '\0' || text[strspn(text, "+-.0123456789eE")] != '\0') {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a number", where, text);
+    }
+    if (!(value >= option->min && value <= option->max)) {
+        return fail_range(option, text, where);
+    }
+    *out = value;
+    return OX_OK;
+}
+
+static enum ox_status set_bool(bool *out, const char *text, const char *where) {
+    static const char *const words[2][3] = {{"false", "no", "off"}, {"true", "yes", "on"}};
+    for (unsigned value = 0; value < 2; value++) {
+        for (unsigned i = 0; i < 3; i++) {
+            if (strcmp(text, words[value][i]) == 0) {
+                *out = value == 1;
+                return OX_OK;
+            }
+        }
+    }
+    return ox_fail(OX_E_CONFIG, "%s: '%s' is neither true nor false", where, text);
+}
+
+static enum ox_status set_size(uint64_t *out, const struct ox_option *option, const char *text,
+                               const char *where) {
+    uint64_t bytes = 0;
+    if (!ox_size_parse(text, &bytes)) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' is not a size; write it as 20GiB or 1.5TB", where, text);
+    }
+    if ((double)bytes > option->max) {
+        return fail_range(option, text, where);
+    }
+    *out = bytes;
+    return OX_OK;
+}
+
+/* PATH:SIZE, or PATH alone (0 bytes) for commands that only look at the drive; validation asks for the size
+ * where one is needed. */
+static enum ox_status add_nvme(struct ox_config *config, const char *text, const char *where) {
+    if (config->nvme_count == OX_CONFIG_NVME_MAX) {
+        return ox_fail(OX_E_CONFIG, "%s: more than %d drives are given", where, OX_CONFIG_NVME_MAX);
+    }
+    const char *const colon = strrchr(text, ':');
+    const size_t path_len = colon != NULL ? (size_t)(colon - text) : strlen(text);
+    struct ox_nvme_budget drive = {.bytes = 0};
+    if (colon != NULL && (!ox_size_parse(colon + 1, &drive.bytes) || drive.bytes == 0)) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' does not end in a size; write it as /mnt/nvme0:400GiB", where,
+                       text);
+    }
+    if (path_len == 0) {
+        return ox_fail(OX_E_CONFIG, "%s: '%s' names no folder; write it as /mnt/nvme0:400GiB", where, text);
+    }
+    if (path_len >= sizeof drive.path || !is_text(text, true)) {
+        return ox_fail(OX_E_CONFIG, "%s: the folder is not UTF-8 text of at most %zu bytes; use another name",
+                       where, sizeof drive.path - 1);
+    }
+    memcpy(drive.path, text, path_len);
+    config->nvme[config->nvme_count++] = drive;
+    return OX_OK;
+}
+
+/* Any UTF-8: line ends too. */
+static enum ox_status set_prose(char *out, const struct ox_option *option, const char *text, const char *where) {
+    const size_t bytes = strlen(text) + 1;
+    if (bytes > option->text_bytes) {
+        return ox_fail(OX_E_CONFIG, "%s: a text of %zu bytes is too long; at most %zu fit", where, bytes - 1,
+                       option->text_bytes - 1);
+    }
+    if (!is_text(text, false)) {
+        return ox_fail(OX_E_CONFIG, "%s: the text is not UTF-8", where);
+    }
+    memcpy(out, text, bytes);
+    return OX_OK;
+}
+
+/* PATH, or PATH:WEIGHT where no file is named so as a whole. */
+static enum ox_status add_data(struct ox_config *config, const char *text, const char *where) {
+    if (config->data_count == OX_CONFIG_DATA_MAX) {
+        return ox_fail(OX_E_CONFIG, "%s: more than %d sources are given; put files into one folder", where,
+                       OX_CONFIG_DATA_MAX);
+    }
+    struct ox_data_choice choice = {.weight = 1};
+    const char *const colon = strrchr(text, ':');
+    size_t path_len = strlen(text);
+    char *end = NULL;
+    const bool weighted = colon != NULL && colon > text && colon[1] != '\0' &&
+                          colon[1 + strspn(colon + 1, "0123456789.")] == '\0' && access(text, F_OK) != 0;
+    if (weighted) {
+        choice.weight = strtod(colon + 1, &end);
+        path_len = (size_t)(colon - text);
+        if (*end != '\0' || !(choice.weight <= 1e6) || (choice.weight > 0 && choice.weight < OX_CONFIG_WEIGHT_MIN)) {
+            return ox_fail(OX_E_CONFIG, "%s: '%s' is not a weight; give 0, or 0.000001 to 1000000", where, colon + 1);
+        }
+    }
+    if (path_len == 0 || path_len >= sizeof choice.path || !is_text(text, true)) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: the path is not UTF-8 text of 1 to %zu bytes without control characters", where,
+                       sizeof choice.path - 1);
+    }
+    memcpy(choice.path, text, path_len);
+    config->data[config->data_count++] = choice;
+    return OX_OK;
+}
+
+/* The largest unit that divides the size, so that it reads back exactly. */
+static void size_text(uint64_t bytes, char *text) {
+    static const struct {
+        uint64_t unit;
+        const char *name;
+    } units[] = {{UINT64_C(1) << 40, "TiB"}, {OX_GIB, "GiB"}, {OX_MIB, "MiB"}, {OX_KIB, "KiB"}};
+    for (unsigned i = 0; i < sizeof units / sizeof *units; i++) {
+        if (bytes != 0 && bytes % units[i].unit == 0) {
+            snprintf(text, OX_SIZE_TEXT_BYTES, "%" PRIu64 "%s", bytes / units[i].unit, units[i].name);
+            return;
+        }
+    }
+    snprintf(text, OX_SIZE_TEXT_BYTES, "%" PRIu64, bytes);
+}
+
+/* The shortest text that reads back to the same bits. */
+static void double_text(double value, char *text) {
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, OX_CONFIG_TEXT_BYTES, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) {
+            return;
+        }
+    }
+}
+
+static void choice_text(const char *choices, int value, char *text) {
+    const char *at = choices;
+    for (int idx = 0; idx < value; idx++) {
+        at += strcspn(at, "|") + 1;
+    }
+    snprintf(text, OX_CONFIG_TEXT_BYTES, "%.*s", (int)strcspn(at, "|"), at);
+}
+
+/* ---- cross-checks ----------------------------------------------------------------------------------- */
+
+/* Whether `path`, which may not exist yet, is the folder or lies in it, links followed. */
+static bool leads_into(const char *folder, const char *path) {
+    char *const outer = realpath(folder, NULL);
+    char *inner = realpath(path, NULL);
+    char part[OX_CONFIG_TEXT_BYTES];
+    bool inside = false;
+    snprintf(part, sizeof part, "%s", path);
+    while (inner == NULL && part[0] != '\0') { /* what is not there yet lies where its parent is */
+        char *const slash = strrchr(part, '/');
+        *(slash != NULL ? slash : part) = '\0';
+        inner = realpath(part[0] != '\0' ? part : slash != NULL ? "/" : ".", NULL);
+    }
+    if (inner != NULL && outer != NULL) {
+        const size_t bytes = strlen(outer);
+        inside = strncmp(outer, inner, bytes) == 0 && (inner[bytes] == '\0' || inner[bytes] == '/');
+    }
+    free(inner);
+    free(outer);
+    return inside;
+}
+
+static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
+    const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT;
+    const unsigned needs_model = train | eval | export_ | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE |
+                                 OX_CMD_GENERATE;
+    if (c->model[0] == '\0' && (command & needs_model) != 0) {
+        return ox_fail(OX_E_CONFIG, "--model is missing; give a folder of Hugging Face files");
+    }
+    if (c->data_count == 0 && (command & (train | eval)) != 0) {
+        return ox_fail(OX_E_CONFIG, "--data is missing; give a text or token file, or a folder of them");
+    }
+    if (c->output_dir[0] == '\0' && (command & (train | export_)) != 0) {
+        return ox_fail(OX_E_CONFIG, "--output is missing; name the folder that receives the results");
+    }
+    if ((command & (train | export_)) != 0 &&
+        (strcmp(c->output_dir, c->model) == 0 || leads_into(c->model, c->output_dir))) {
+        return ox_fail(OX_E_CONFIG, "--output: %s is the --model folder or lies in it; name a folder outside of it",
+                       c->output_dir);
+    }
+    if (c->from_scratch && c->resume_from_checkpoint[0] != '\0') {
+        return ox_fail(OX_E_CONFIG,
+                       "--from-scratch and --resume-from-checkpoint contradict each other; give one");
+    }
+    if (c->overwrite_output_dir && strcmp(c->resume_from_checkpoint, "latest") == 0 && (command & train) != 0) {
+        return ox_fail(OX_E_CONFIG, "--overwrite-output-dir would delete the run that --resume-from-checkpoint latest "
+                                    "goes on with; add --no-overwrite-output-dir");
+    }
+    return OX_OK;
+}
+
+/* Two names of one folder count as the same, where it exists. */
+static bool same_folder(const char *a, const char *b) {
+    struct stat first, second;
+    return strcmp(a, b) == 0 || (stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+                                 first.st_ino == second.st_ino);
+}
+
+static enum ox_status check_memory(const struct ox_config *c, unsigned command) {
+    const bool sized = (command & (OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL)) != 0;
+    for (uint32_t i = 0; i < c->nvme_count; i++) {
+        if (sized && c->nvme[i].bytes == 0) {
+            return ox_fail(OX_E_CONFIG, "--nvme: %s has no size; write it as %s:400GiB", c->nvme[i].path,
+                           c->nvme[i].path);
+        }
+        for (uint32_t k = 0; k < i; k++) {
+            if (same_folder(c->nvme[i].path, c->nvme[k].path)) {
+                return ox_fail(OX_E_CONFIG, "--nvme: %s is given twice; give each drive once",
+                               c->nvme[i].path);
+            }
+        }
+    }
+    const struct {
+        const char *flag;
+        enum ox_tier_choice choice;
+    } homes[] = {{"--weights-tier", c->weights_tier},
+                 {"--state-tier", c->state_tier},
+                 {"--grads-tier", c->grads_tier},
+                 {"--activation-tier", c->activation_tier}};
+    for (unsigned i = 0; i < sizeof homes / sizeof *homes; i++) {
+        if (sized && homes[i].choice == OX_TIER_CHOICE_NVME && c->nvme_count == 0) {
+            return command == OX_CMD_EVAL
+                       ? ox_fail(OX_E_CONFIG, "%s nvme: evaluation uses memory alone; use device or host",
+                                 homes[i].flag)
+                       : ox_fail(OX_E_CONFIG, "%s nvme needs a drive; add --nvme PATH:SIZE", homes[i].flag);
+        }
+    }
+    if (c->chunk_elems % CHUNK_STEP != 0) {
+        return ox_fail(OX_E_CONFIG, "--chunk-elems: %" PRIu64 " is not a multiple of %d", c->chunk_elems,
+                       CHUNK_STEP);
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_optimizer(const struct ox_config *c, unsigned command) {
+    const bool optimizes = (command & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0;
+    if (optimizes && c->moments == OX_MOMENTS_CHOICE_Q8 && c->dtype == OX_COMPUTE_FP32) {
+        return ox_fail(OX_E_CONFIG, "--moments q8 keeps 24 bits of a weight, and --dtype fp32 computes with all 32; "
+                       "use --moments bf16, or --dtype bf16");
+    }
+    const struct {
+        const char *flag;
+        double beta;
+    } betas[] = {{"--adam-beta1", c->adam_beta1}, {"--adam-beta2", c->adam_beta2}};
+    for (unsigned i = 0; i < 2; i++) {
+        /* The optimizer holds them in fp32, where a beta of 1 would never learn. */
+        if ((float)betas[i].beta >= 1.0f) {
+            return ox_fail(OX_E_CONFIG, "%s: %.17g must be less than 1", betas[i].flag, betas[i].beta);
+        }
+    }
+    if ((float)c->adam_epsilon <= 0.0f) {
+        return ox_fail(OX_E_CONFIG, "--adam-epsilon: %.17g must be more than 0 in single precision",
+                       c->adam_epsilon);
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_schedule(const struct ox_config *c) {
+    if (c->max_steps == 0 && c->num_train_epochs == 0.0) {
+        return ox_fail(OX_E_CONFIG, "--max-steps and --num-train-epochs are both 0; give one of them");
+    }
+    if (c->warmup_steps > 0 && c->warmup_ratio > 0.0) {
+        return ox_fail(OX_E_CONFIG, "--warmup-steps and --warmup-ratio are both given; give one of them");
+    }
+    if (c->decay_steps > 0 && c->lr_scheduler_type != OX_LR_WSD) {
+        return ox_fail(OX_E_CONFIG,
+                       "--decay-steps has a meaning with --lr-scheduler-type wsd alone; remove it");
+    }
+    if (c->min_lr_ratio > 0.0 && c->lr_scheduler_type == OX_LR_CONSTANT) {
+        return ox_fail(OX_E_CONFIG,
+                       "--min-lr-ratio has no meaning with --lr-scheduler-type constant; remove it");
+    }
+    if (c->max_steps > 0 && c->warmup_steps + c->decay_steps > c->max_steps) {
+        return ox_fail(OX_E_CONFIG,
+                       "--warmup-steps %" PRIu64 " and --decay-steps %" PRIu64
+                       " together exceed --max-steps %" PRIu64,
+                       c->warmup_steps, c->decay_steps, c->max_steps);
+    }
+    if (c->tiles > c->gradient_accumulation_steps) {
+        return ox_fail(OX_E_CONFIG,
+                       "--tiles: %" PRIu64 " exceeds --gradient-accumulation-steps %" PRIu64
+                       ", the micro-batches there are",
+                       c->tiles, c->gradient_accumulation_steps);
+    }
+    return OX_OK;
+}
+
+static bool is_count(const char *text) {
+    return text[0] != '\0' && text[0] != '0' && strlen(text) < 16 && text[strspn(text, "0123456789")] == '\0';
+}
+
+static enum ox_status check_kept(const struct ox_config *c) {
+    if (!is_count(c->kept_blocks) && strcmp(c->kept_blocks, "0") != 0 && strcmp(c->kept_blocks, "auto") != 0) {
+        return ox_fail(OX_E_CONFIG, "--kept-blocks: '%s' is not auto or a number of blocks", c->kept_blocks);
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_persist(const struct ox_config *c) {
+    const bool early = strcmp(c->optimizer_overlap, "speculative") == 0 || c->speculative_units > 0;
+    if (!is_count(c->persist_steps) && strcmp(c->persist_steps, "auto") != 0) {
+        return ox_fail(OX_E_CONFIG, "--persist-steps: '%s' is not auto or a number of steps", c->persist_steps);
+    }
+    if (early && strcmp(c->persist_steps, "auto") != 0 && strcmp(c->persist_steps, "1") != 0) {
+        return ox_fail(OX_E_CONFIG, "--persist-steps %s: speculative updates begin with the step before on the drives; "
+                       "use --optimizer-overlap held without --speculative-units, or --persist-steps 1",
+                       c->persist_steps);
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_reports(const struct ox_config *c, unsigned command) {
+    const bool text = strcmp(c->format, "text") == 0, json = strcmp(c->format, "json") == 0;
+    if (!text && !json && command != OX_CMD_TRACE) {
+        return ox_fail(OX_E_CONFIG, "--format %s: is for `offload trace export`; use text or json", c->format);
+    }
+    if (!is_count(c->trace) && strcmp(c->trace, "on") != 0 && strcmp(c->trace, "off") != 0) {
+        return ox_fail(OX_E_CONFIG, "--trace: '%s' is not off, on or a number of steps", c->trace);
+    }
+    return OX_OK;
+}
+
+/* ---- public ----------------------------------------------------------------------------------------- */
+
+void ox_config_text(const struct ox_config *config, const struct ox_option *option, char *text) {
+    const void *const value = member_of(config, option);
+    text[0] = '\0';
+    switch (option->type) {
+    case OX_OPT_TEXT:
+        snprintf(text, OX_CONFIG_TEXT_BYTES, "%s", (const char *)value);
+        break;
+    case OX_OPT_U64:
+        snprintf(text, OX_CONFIG_TEXT_BYTES, "%" PRIu64, *(const uint64_t *)value);
+        break;
+    case OX_OPT_I64:
+        snprintf(text, OX_CONFIG_TEXT_BYTES, "%" PRId64, *(const int64_t *)value);
+        break;
+    case OX_OPT_DOUBLE:
+        double_text(*(const double *)value, text);
+        break;
+    case OX_OPT_BOOL:
+        snprintf(text, OX_CONFIG_TEXT_BYTES, "%s", *(const bool *)value ? "true" : "false");
+        break;
+    case OX_OPT_SIZE:
+        size_text(*(const uint64_t *)value, text);
+        break;
+    case OX_OPT_CHOICE:
+        choice_text(option->choices, *(const int *)value, text);
+        break;
+    case OX_OPT_NVME:
+    case OX_OPT_DATA:
+    case OX_OPT_PROSE:
+        break;
+    }
+}
+
+enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *option, const char *text,
+                             const char *where) {
+    void *const value = member(config, option);
+    if (text[0] == '\0' && option->type != OX_OPT_TEXT && option->type != OX_OPT_PROSE) {
+        return ox_fail(OX_E_CONFIG, "%s has no value", where);
+    }
+    switch (option->type) {
+    case OX_OPT_TEXT:
+        return set_text(value, option, text, where);
+    case OX_OPT_U64:
+        return set_u64(value, option, text, where);
+    case OX_OPT_I64:
+        return set_i64(value, option, text, where);
+    case OX_OPT_DOUBLE:
+        return set_double(value, option, text, where);
+    case OX_OPT_BOOL:
+        return set_bool(value, text, where);
+    case OX_OPT_SIZE:
+        return set_size(value, option, text, where);
+    case OX_OPT_CHOICE: {
+        const int idx = choice_idx(option->choices, text);
+        if (idx < 0) {
+            return fail_choice(option, text, where);
+        }
+        *(int *)value = idx; /* gcc and clang give an enum without negative values the size of int */
+        return OX_OK;
+    }
+    case OX_OPT_NVME:
+        return add_nvme(config, text, where);
+    case OX_OPT_DATA:
+        return add_data(config, text, where);
+    case OX_OPT_PROSE:
+        return set_prose(value, option, text, where);
+    }
+    OX_ASSERT(!"option type");
+    return OX_E_CONFIG;
+}
+
+enum ox_status ox_config_validate(const struct ox_config *config, unsigned command) {
+    enum ox_status status = check_paths(config, command);
+    if (status == OX_OK) {
+        status = check_memory(config, command);
+    }
+    if (status == OX_OK) {
+        status = check_optimizer(config, command);
+    }
+    if (status == OX_OK) {
+        status = check_schedule(config);
+    }
+    if (status == OX_OK) {
+        status = check_persist(config);
+    }
+    if (status == OX_OK) {
+        status = check_kept(config);
+    }
+    if (status == OX_OK) {
+        status = check_reports(config, command);
+    }
+    return status;
+}

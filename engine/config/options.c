@@ -1,0 +1,516 @@
+/* The one table behind flags, YAML keys, defaults and help. */
+#include "engine/config/config.h"
+
+#include "base/assert.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RUN = OX_CMD_TRAIN | OX_CMD_PLAN, TEXTS = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE, NAME_BYTES_MAX = 64 };
+
+static const char group_files[] = "Files";
+static const char group_data[] = "Data";
+static const char group_memory[] = "Memory";
+static const char group_training[] = "Training";
+static const char group_rate[] = "Learning rate";
+static const char group_numbers[] = "Numbers";
+static const char group_reports[] = "Reports and checkpoints";
+static const char group_placement[] = "Placement: changes speed and traffic, never results";
+static const char group_generation[] = "Generation";
+static const char group_command[] = "Command";
+static const char group_measuring[] = "Measuring";
+static const char group_help[] = "Help";
+
+/* Stands for a member in sizeof alone. */
+__attribute__((unused)) static const struct ox_config *const none;
+
+static const struct ox_option options[] = {
+    {.name = "model", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, model),
+     .text_bytes = sizeof none->model, .group = group_files, .default_text = "",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
+     .help = "model folder of Hugging Face files, or a config.json for a fresh start"},
+    {.name = "data", .type = OX_OPT_DATA, .offset = offsetof(struct ox_config, data), .group = group_files,
+     .default_text = "", .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE,
+     .help = "text, JSON lines, token file, or a folder of them; may be repeated, as PATH:WEIGHT to take WEIGHT passes "
+             "over it in an epoch"},
+    {.name = "eval-data", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, eval_data),
+     .text_bytes = sizeof none->eval_data, .group = group_files, .default_text = "", .commands = RUN,
+     .help = "text to evaluate on; the held-out end of --data when not given"},
+    {.name = "tokenizer", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, tokenizer),
+     .text_bytes = sizeof none->tokenizer, .group = group_files, .default_text = "",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
+     .help = "folder with tokenizer.json, or the file; the model's own when not given"},
+    {.name = "output", .alias = "output-dir", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, output_dir), .text_bytes = sizeof none->output_dir,
+     .group = group_files, .default_text = "",
+     .commands = RUN | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_BENCH | OX_CMD_TRACE,
+     .help = "folder that receives the results; of tokenize, bench and trace: the file to write"},
+    {.name = "from-scratch", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, from_scratch),
+     .group = group_files, .default_text = "false", .commands = RUN,
+     .help = "start from fresh weights even where the model folder has some"},
+    {.name = "eval-fraction", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, eval_fraction),
+     .min = 0, .max = 0.5, .group = group_files, .default_text = "0.02", .commands = RUN,
+     .help = "share of --data held out at its end for evaluation"},
+    {.name = "resume-from-checkpoint", .alias = "resume", .placeholder = "latest|PATH", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, resume_from_checkpoint),
+     .text_bytes = sizeof none->resume_from_checkpoint, .group = group_files, .default_text = "",
+     .commands = RUN, .help = "latest, or a checkpoint folder, to go on from"},
+    {.name = "overwrite-output-dir", .type = OX_OPT_BOOL,
+     .offset = offsetof(struct ox_config, overwrite_output_dir), .group = group_files, .default_text = "false",
+     .commands = RUN, .help = "start over where a run already is: its checkpoints and its store are deleted"},
+    {.name = "data-format", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, data_format),
+     .choices = "auto|text|jsonl|bytes|tokens", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "what --data holds; auto tells token files by their first bytes, rows by the ending .jsonl, .ndjson or "
+             ".json, else takes text where the model has a tokenizer and bytes where it has none"},
+    {.name = "document-separator", .placeholder = "TEXT", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, document_separator),
+     .text_bytes = sizeof none->document_separator, .group = group_data, .default_text = "", .commands = TEXTS,
+     .help = "what parts the documents of a text file, as '<|endoftext|>' or '\\n\\n'; without it a file is one "
+             "document"},
+    {.name = "add-bos", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, add_bos),
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "BOS before every document; auto: as the tokenizer does, and not where eval reads plain text"},
+    {.name = "add-eos", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, add_eos),
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "EOS behind every document; auto: where there is one, and not where eval reads plain text"},
+    {.name = "chat-template", .placeholder = "NAME", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, chat_template),
+     .text_bytes = sizeof none->chat_template, .group = group_data, .default_text = "",
+     .commands = TEXTS | OX_CMD_GENERATE,
+     .help = "of conversations: chatml, llama2, llama3, mistral-v1, -v3, -v3-tekken, -v7, -v7-tekken, qwen2.5, qwen3; "
+             "told by the model's own template when not given"},
+    {.name = "parse-special", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, parse_special),
+     .group = group_data, .default_text = "false", .commands = TEXTS,
+     .help = "special-token strings inside the texts of conversations become those tokens"},
+    {.name = "packing", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, packing),
+     .choices = "auto|stream|pack|pad", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "stream: documents one after another, cut every --max-seq-length tokens; pack: whole documents side by "
+             "side; pad: one document in a sequence; auto: pack for conversations, else stream"},
+    {.name = "document-mask", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, document_mask),
+     .choices = "auto|on|off", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "attention and positions end with a document; off: a stream is one text; auto: on"},
+    {.name = "overlong", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, overlong),
+     .choices = "auto|split|truncate|drop", .group = group_data, .default_text = "auto", .commands = TEXTS,
+     .help = "documents beyond --max-seq-length when packed or padded; auto: conversations are truncated, texts split"},
+    {.name = "data-cache", .placeholder = "FOLDER", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, data_cache),
+     .text_bytes = sizeof none->data_cache, .group = group_data, .default_text = "", .commands = TEXTS,
+     .help = "folder for the tokens of texts, used again while nothing has changed; of train: OUTPUT/cache when not "
+             "given"},
+    {.name = "device", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, device), .choices = "auto|cpu|cuda",
+     .group = group_memory, .default_text = "auto", .commands = RUN | OX_CMD_EVAL | OX_CMD_BENCH,
+     .help = "what computes; auto: a GPU where there is one, of a plan by --profile the GPU that it names"},
+    {.name = "device-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, device_mem_bytes),
+     .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .help = "device memory to use, as 20GiB; 0: of a GPU what is free; of the CPU, host memory is device memory"},
+    {.name = "host-mem", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, host_mem_bytes), .min = 0,
+     .max = 0x1p62, .group = group_memory, .default_text = "0",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
+     .help = "host memory to use; 0: what is free, less a reserve"},
+    {.name = "nvme", .type = OX_OPT_NVME, .offset = offsetof(struct ox_config, nvme), .group = group_memory,
+     .default_text = "", .commands = RUN | OX_CMD_DOCTOR | OX_CMD_BENCH,
+     .help = "drive folder and how much of it to use, as /mnt/nvme0:400GiB; may be repeated"},
+    {.name = "store-generations", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, store_generations), .min = 1,
+     .max = 2, .group = group_memory, .default_text = "2", .commands = RUN,
+     .help = "1: half the room on drives, but a crash goes back to the last checkpoint; 2: to the last step"},
+    {.name = "persist-steps", .placeholder = "auto|N", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, persist_steps), .text_bytes = sizeof none->persist_steps,
+     .group = group_memory, .default_text = "auto", .commands = RUN,
+     .help = "a state that fits in memory is written to the drives every N steps, and a crash loses at most N; auto: "
+             "as often as costs 2 % of the time"},
+    {.name = "drive-endurance", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, drive_endurance_bytes),
+     .min = 0, .max = 0x1p62, .group = group_memory, .default_text = "0", .commands = RUN,
+     .help = "what its maker rates each drive for, as 600TB written: the plan then tells what share the run uses"},
+    {.name = "accept-wear", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, accept_wear),
+     .group = group_memory, .default_text = "false", .commands = RUN,
+     .help = "run even where that is more than a tenth"},
+    {.name = "max-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_steps), .min = 0,
+     .max = 1e+12, .group = group_training, .default_text = "0", .commands = RUN,
+     .help = "optimizer steps; 0: as many as --num-train-epochs takes"},
+    {.name = "num-train-epochs", .alias = "epochs", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, num_train_epochs), .min = 0, .max = 1000000,
+     .group = group_training, .default_text = "1", .commands = RUN,
+     .help = "passes over the data when --max-steps is 0"},
+    {.name = "per-device-train-batch-size", .alias = "batch-size", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, per_device_train_batch_size), .min = 1, .max = 65536,
+     .group = group_training, .default_text = "1", .commands = RUN | OX_CMD_EVAL,
+     .help = "sequences in a micro-batch"},
+    {.name = "gradient-accumulation-steps", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, gradient_accumulation_steps), .min = 1, .max = 1048576,
+     .group = group_training, .default_text = "1", .commands = RUN, .help = "micro-batches in a step"},
+    {.name = "max-seq-length", .alias = "seq-len", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, max_seq_length), .min = 1, .max = 16777216, .group = group_training,
+     .default_text = "1024", .commands = TEXTS, .help = "tokens in a sequence, at most what the model can attend to"},
+    {.name = "stride", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, stride), .min = 0, .max = 16777216,
+     .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL,
+     .help = "windows begin every N tokens and count what no window before did; 0: they share no token"},
+    {.name = "max-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_windows), .min = 0,
+     .max = 1e+12, .group = group_training, .default_text = "0", .commands = OX_CMD_EVAL | OX_CMD_TOKENIZE,
+     .help = "the first windows of every file alone; 0: all; with tokenize --show: how many, 0: 1"},
+    {.name = "bos-per-window", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, bos_per_window),
+     .group = group_training, .default_text = "false", .commands = TEXTS,
+     .help = "every window is BOS and the next --max-seq-length tokens"},
+    {.name = "max-grad-norm", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, max_grad_norm),
+     .min = 0, .max = 1e+30, .group = group_training, .default_text = "1", .commands = RUN,
+     .help = "gradients are scaled down to this global norm; 0: never"},
+    {.name = "weight-decay", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, weight_decay),
+     .min = 0, .max = 1000, .group = group_training, .default_text = "0.1", .commands = RUN,
+     .help = "decoupled weight decay of matrices"},
+    {.name = "decay-embeddings", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_embeddings),
+     .group = group_training, .default_text = "false", .commands = RUN,
+     .help = "weight decay applies to embeddings too"},
+    {.name = "decay-all", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, decay_all),
+     .group = group_training, .default_text = "false", .commands = RUN,
+     .help = "weight decay applies to every parameter, norms and biases too"},
+    {.name = "adam-beta1", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, adam_beta1), .min = 0,
+     .max = 1, .group = group_training, .default_text = "0.9", .commands = RUN,
+     .help = "decay rate of the first moment; the momentum of sgd"},
+    {.name = "adam-beta2", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, adam_beta2), .min = 0,
+     .max = 1, .group = group_training, .default_text = "0.95", .commands = RUN,
+     .help = "decay rate of the second moment; of lion: of its one moment"},
+    {.name = "adam-epsilon", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, adam_epsilon),
+     .min = 0, .max = 1, .group = group_training, .default_text = "1e-8", .commands = RUN,
+     .help = "added to the root of the second moment"},
+    {.name = "seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, seed), .min = 0, .max = 0x1p64,
+     .group = group_training, .default_text = "42", .commands = RUN | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
+     .help = "of fresh weights, of the data order, of sampling"},
+    {.name = "data-order", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, data_order),
+     .text_bytes = sizeof none->data_order, .choices = "shuffle|sequential", .group = group_training,
+     .default_text = "shuffle", .commands = RUN | OX_CMD_TOKENIZE, .help = "order in which the data is walked"},
+    {.name = "max-nonfinite-steps", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, max_nonfinite_steps), .min = 1, .max = 1000000,
+     .group = group_training, .default_text = "10", .commands = RUN,
+     .help = "steps in a row that may be dropped for NaN or Inf before the run stops"},
+    {.name = "learning-rate", .alias = "lr", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, learning_rate), .min = 0, .max = 100, .group = group_rate,
+     .default_text = "1e-4", .commands = RUN, .help = "peak learning rate"},
+    {.name = "lr-scheduler-type", .alias = "lr-schedule", .type = OX_OPT_CHOICE,
+     .offset = offsetof(struct ox_config, lr_scheduler_type), .choices = "constant|linear|cosine|wsd",
+     .group = group_rate, .default_text = "linear", .commands = RUN,
+     .help = "course of the learning rate after the warmup"},
+    {.name = "warmup-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, warmup_steps),
+     .min = 0, .max = 1e+12, .group = group_rate, .default_text = "0", .commands = RUN,
+     .help = "steps over which the learning rate rises from 0"},
+    {.name = "warmup-ratio", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, warmup_ratio),
+     .min = 0, .max = 1, .group = group_rate, .default_text = "0", .commands = RUN,
+     .help = "the same as a share of all steps"},
+    {.name = "min-lr-ratio", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, min_lr_ratio),
+     .min = 0, .max = 1, .group = group_rate, .default_text = "0", .commands = RUN,
+     .help = "where linear, cosine and wsd end, as a share of --learning-rate"},
+    {.name = "decay-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, decay_steps), .min = 0,
+     .max = 1e+12, .group = group_rate, .default_text = "0", .commands = RUN,
+     .help = "wsd: steps of the final decay; 0: a tenth of all"},
+    {.name = "dtype", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, dtype),
+     .choices = "fp32|bf16", .group = group_numbers, .default_text = "fp32",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE,
+     .help = "what forward and backward compute in"},
+    {.name = "grad-dtype", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, grad_dtype),
+     .choices = "fp32|bf16", .group = group_numbers, .default_text = "fp32", .commands = RUN,
+     .help = "what a finished gradient leaves the device in"},
+    {.name = "optimizer", .alias = "optim", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, optimizer),
+     .choices = "adamw|lion|sgd", .group = group_numbers, .default_text = "adamw", .commands = RUN,
+     .help = "what updates the weights; lion and sgd (with momentum) keep one moment, adamw two"},
+    {.name = "moments", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, moments),
+     .choices = "f32|bf16|q8", .group = group_numbers, .default_text = "f32", .commands = RUN,
+     .help = "what they are kept in; a parameter takes 12, 8 or 5 bytes with adamw; q8 asks for --dtype bf16"},
+    {.name = "compute-threads", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, compute_threads),
+     .min = 0, .max = 4096, .group = group_numbers, .default_text = "0",
+     .commands = RUN | OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_BENCH,
+     .help = "threads of the CPU device; 0: all cores"},
+    {.name = "logging-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, logging_steps),
+     .min = 1, .max = 1e+12, .group = group_reports, .default_text = "1", .commands = RUN,
+     .help = "steps between two log lines"},
+    {.name = "eval-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, eval_steps), .min = 0,
+     .max = 1e+12, .group = group_reports, .default_text = "500", .commands = RUN,
+     .help = "steps between two evaluations; 0: only at the end"},
+    {.name = "eval-windows", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, eval_windows),
+     .min = 0, .max = 1e+12, .group = group_reports, .default_text = "32", .commands = RUN,
+     .help = "sequences of one evaluation; 0: all there are"},
+    {.name = "save-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, save_steps), .min = 0,
+     .max = 1e+12, .group = group_reports, .default_text = "500", .commands = RUN,
+     .help = "steps between two checkpoints; 0: only at the end"},
+    {.name = "save-total-limit", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, save_total_limit),
+     .min = 0, .max = 1000000, .group = group_reports, .default_text = "0", .commands = RUN,
+     .help = "newest checkpoints to keep; 0: all"},
+    {.name = "save-dtype", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, save_dtype),
+     .text_bytes = sizeof none->save_dtype, .choices = "fp32|bf16", .group = group_reports,
+     .default_text = "fp32", .commands = RUN | OX_CMD_EXPORT,
+     .help = "of the weights in saved model folders"},
+    {.name = "trace", .placeholder = "off|on|N", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, trace),
+     .text_bytes = sizeof none->trace, .group = group_reports, .default_text = "off", .commands = RUN,
+     .help = "record every task into OUTPUT/trace.bin, for `offload trace`; N: of the first N steps"},
+    {.name = "trace-bytes", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, trace_bytes), .min = 0,
+     .max = 0x1p40, .group = group_reports, .default_text = "64MiB", .commands = RUN,
+     .help = "what the recording may take on disk; the oldest records give way"},
+    {.name = "report-to", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, report_to),
+     .choices = "none|tensorboard|prometheus|all", .group = group_reports, .default_text = "none", .commands = RUN,
+     .help = "beside metrics.jsonl: an events file for TensorBoard, a metrics.prom for Prometheus"},
+    {.name = "stop-grace-seconds", .type = OX_OPT_DOUBLE,
+     .offset = offsetof(struct ox_config, stop_grace_seconds), .min = 0, .max = 86400,
+     .group = group_reports, .default_text = "30", .commands = RUN,
+     .help = "time a step may still take after the first INT or TERM"},
+    {.name = "prompt", .type = OX_OPT_PROSE, .offset = offsetof(struct ox_config, prompt),
+     .text_bytes = sizeof none->prompt, .group = group_generation, .default_text = "",
+     .commands = OX_CMD_GENERATE, .help = "what the model goes on from"},
+    {.name = "prompt-file", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, prompt_file),
+     .text_bytes = sizeof none->prompt_file, .group = group_generation, .default_text = "",
+     .commands = OX_CMD_GENERATE, .help = "the same from a file"},
+    {.name = "chat", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, chat), .group = group_generation,
+     .default_text = "false", .commands = OX_CMD_GENERATE,
+     .help = "the prompt is a user's message, put into the chat template"},
+    {.name = "system-prompt", .type = OX_OPT_PROSE, .offset = offsetof(struct ox_config, system_prompt),
+     .text_bytes = sizeof none->system_prompt, .group = group_generation, .default_text = "",
+     .commands = OX_CMD_GENERATE, .help = "with --chat: the system's message before it"},
+    {.name = "thinking", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, thinking),
+     .group = group_generation, .default_text = "true", .commands = OX_CMD_GENERATE,
+     .help = "with --chat and qwen3: the answer may begin with reasoning"},
+    {.name = "max-new-tokens", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, max_new_tokens), .min = 0,
+     .max = 16777216, .group = group_generation, .default_text = "128", .commands = OX_CMD_GENERATE,
+     .help = "tokens to generate at most"},
+    {.name = "temperature", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, temperature), .min = 0,
+     .max = 100, .group = group_generation, .default_text = "1", .commands = OX_CMD_GENERATE,
+     .help = "what the logits are divided by; 0: always the most likely token"},
+    {.name = "top-k", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, top_k), .min = 0, .max = 1e+9,
+     .group = group_generation, .default_text = "0", .commands = OX_CMD_GENERATE,
+     .help = "sample among the K most likely tokens; 0: all"},
+    {.name = "top-p", .type = OX_OPT_DOUBLE, .offset = offsetof(struct ox_config, top_p), .min = 0, .max = 1,
+     .group = group_generation, .default_text = "1", .commands = OX_CMD_GENERATE,
+     .help = "sample among the fewest tokens that reach this probability together"},
+    {.name = "ignore-eos", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, ignore_eos),
+     .group = group_generation, .default_text = "false", .commands = OX_CMD_GENERATE,
+     .help = "go on behind an end of text"},
+    {.name = "top-logits", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, top_logits), .min = 0,
+     .max = 1e+6, .group = group_generation, .default_text = "0", .commands = OX_CMD_GENERATE,
+     .help = "report the largest N logits behind the prompt, with --format json"},
+    {.name = "tiles", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, tiles), .min = 0,
+     .max = 65536, .group = group_placement, .default_text = "0", .commands = RUN,
+     .help = "groups that the micro-batches of a step are walked in; 0: planned"},
+    {.name = "prefetch-depth", .type = OX_OPT_I64, .offset = offsetof(struct ox_config, prefetch_depth),
+     .min = -1, .max = 1024, .group = group_placement, .default_text = "-1", .commands = RUN | OX_CMD_EVAL,
+     .help = "units fetched ahead; -1: planned"},
+    {.name = "optimizer-overlap", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, optimizer_overlap),
+     .text_bytes = sizeof none->optimizer_overlap, .choices = "auto|off|held|speculative", .group = group_placement,
+     .default_text = "auto", .commands = RUN,
+     .help = "held: a step's update runs within the forward of the next; speculative: that of the last units already "
+             "in its own backward, and again if the norm is clipped; off: after the norm"},
+    {.name = "speculative-units", .type = OX_OPT_I64, .offset = offsetof(struct ox_config, speculative_units),
+     .min = -1, .max = 1e+6, .group = group_placement, .default_text = "-1", .commands = RUN,
+     .help = "units, counted from the last, that are updated in backward; -1: planned"},
+    {.name = "device-state-units", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, device_state_units),
+     .min = 0, .max = 1e+6, .group = group_placement, .default_text = "0", .commands = RUN,
+     .help = "units, counted from the last, that live on the device with their state and are updated there; 0: "
+             "planned"},
+    {.name = "chunk-elems", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chunk_elems),
+     .min = 2048, .max = 0x1p30, .group = group_placement, .default_text = "262144",
+     .commands = RUN | OX_CMD_EVAL, .help = "parameters in a chunk, a multiple of 2048"},
+    {.name = "weights-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, weights_tier),
+     .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto",
+     .commands = RUN | OX_CMD_EVAL, .help = "home of the compute weights"},
+    {.name = "state-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, state_tier),
+     .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto", .commands = RUN,
+     .help = "home of the optimizer state; device: the optimizer runs there"},
+    {.name = "grads-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, grads_tier),
+     .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto", .commands = RUN,
+     .help = "home of finished gradients"},
+    {.name = "activation-tier", .type = OX_OPT_CHOICE, .offset = offsetof(struct ox_config, activation_tier),
+     .choices = "auto|device|host|nvme", .group = group_placement, .default_text = "auto", .commands = RUN,
+     .help = "home of activation checkpoints"},
+    {.name = "kept-blocks", .placeholder = "auto|N", .type = OX_OPT_TEXT,
+     .offset = offsetof(struct ox_config, kept_blocks), .text_bytes = sizeof none->kept_blocks,
+     .group = group_placement, .default_text = "auto", .commands = RUN,
+     .help = "of so many blocks, counted from the last, activations are kept for backward instead of recomputed; auto: "
+             "as many as pay"},
+    {.name = "io-backend", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, io_backend),
+     .text_bytes = sizeof none->io_backend, .choices = "auto|uring|threads", .group = group_placement,
+     .default_text = "auto", .commands = RUN | OX_CMD_DOCTOR | OX_CMD_BENCH,
+     .help = "how drives are driven; auto takes io_uring where it is allowed"},
+    {.name = "queue-depth", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, queue_depth), .min = 1,
+     .max = 1024, .group = group_placement, .default_text = "16", .commands = RUN | OX_CMD_BENCH,
+     .help = "requests in flight per drive queue"},
+    {.name = "optimizer-threads", .type = OX_OPT_U64,
+     .offset = offsetof(struct ox_config, optimizer_threads), .min = 0, .max = 4096,
+     .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_BENCH,
+     .help = "threads of the optimizer; 0: all cores"},
+    {.name = "isa", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, isa),
+     .text_bytes = sizeof none->isa, .choices = "auto|scalar|avx2|avx512|neon", .group = group_placement,
+     .default_text = "auto", .commands = RUN | OX_CMD_BENCH,
+     .help = "instruction set of the optimizer; all give the same bits"},
+    {.name = "profile", .placeholder = "FILE", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, profile),
+     .text_bytes = sizeof none->profile, .group = group_placement, .default_text = "", .commands = RUN,
+     .help = "how fast the machine is, as `offload bench all --output FILE` wrote it: what a step is predicted by; "
+             "without it ~/.config/offload/machine.json where it is there, else nominal rates"},
+    {.name = "chaos-seed", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, chaos_seed), .min = 0,
+     .max = 0x1p64, .group = group_placement, .default_text = "0", .commands = RUN | OX_CMD_EVAL,
+     .help = "not 0: delays every lane at random, to test ordering"},
+    {.name = "action", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, action),
+     .text_bytes = sizeof none->action, .choices = "report|export", .group = group_command, .default_text = "",
+     .commands = OX_CMD_TRACE,
+     .help = "report: a summary, and with --output a page; export: a file for another viewer. The word --action may "
+             "be left out"},
+    {.name = "run", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, run), .text_bytes = sizeof none->run,
+     .group = group_command, .default_text = "", .commands = OX_CMD_TRACE | OX_CMD_TOP,
+     .help = "folder of a run, or for trace the file. The word --run may be left out"},
+    {.name = "once", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, once), .group = group_command,
+     .default_text = "false", .commands = OX_CMD_TOP, .help = "tell how the run stands and end"},
+    {.name = "dry-run", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, dry_run),
+     .group = group_command, .default_text = "false", .commands = OX_CMD_TRAIN,
+     .help = "stop after the plan"},
+    {.name = "format", .placeholder = "text|json", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, format),
+     .text_bytes = sizeof none->format, .choices = "text|json|chrome|perfetto", .group = group_command,
+     .default_text = "text",
+     .commands = OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_DOCTOR | OX_CMD_TOKENIZE |
+                 OX_CMD_GENERATE | OX_CMD_BENCH | OX_CMD_TRACE,
+     .help = "of the report; trace export takes chrome or perfetto instead"},
+    {.name = "jsonl", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, jsonl), .group = group_command,
+     .default_text = "false", .commands = OX_CMD_TOKENIZE,
+     .help = "read lines of {\"text\"} from --data or stdin, write lines of {\"ids\"}"},
+    {.name = "show", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, show), .group = group_command,
+     .default_text = "false", .commands = OX_CMD_TOKENIZE,
+     .help = "print sequences as training would see them: tokens, masks, document borders"},
+    {.name = "what", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, what), .text_bytes = sizeof none->what,
+     .choices = "adam|nvme|gemm|copy|ops|all", .group = group_measuring, .default_text = "", .commands = OX_CMD_BENCH,
+     .help = "the optimizer, drives, matrix products, memory, operations of a step; all: a probe of all but these, "
+             "about a minute. The word --what may be left out"},
+    {.name = "state-format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, state_format),
+     .text_bytes = sizeof none->state_format, .choices = "all|f32|bf16|q8", .group = group_measuring,
+     .default_text = "all", .commands = OX_CMD_BENCH, .help = "adam: what the optimizer's moments are kept in"},
+    {.name = "rounds", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, rounds), .min = 0, .max = 99,
+     .group = group_measuring, .default_text = "0", .commands = OX_CMD_BENCH,
+     .help = "how often each figure is taken; the median counts; 0: 9 for adam and copy, 5 for gemm, 3 for nvme, and "
+             "2 or 3 for all"},
+    {.name = "size", .type = OX_OPT_SIZE, .offset = offsetof(struct ox_config, size_bytes), .max = 0x1p60,
+     .group = group_measuring, .default_text = "0", .commands = OX_CMD_BENCH,
+     .help = "memory of adam, gemm, copy and ops, file of nvme; 0: 1.6 GiB, 104 MiB, 1 GiB, all it takes, 4 GiB"},
+    {.name = "strict", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, strict), .group = group_measuring,
+     .default_text = "false", .commands = OX_CMD_BENCH,
+     .help = "exit with 1 when a figure is below its limit"},
+    {.name = "command", .placeholder = "COMMAND", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, topic),
+     .text_bytes = sizeof none->topic, .group = group_help, .default_text = "", .commands = OX_CMD_HELP,
+     .help = "the command that is explained; all of them when not given. The word --command may be left out"},
+    {.name = "as", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, as), .text_bytes = sizeof none->as,
+     .choices = "text|man|bash|zsh|fish|names", .group = group_help, .default_text = "text", .commands = OX_CMD_HELP,
+     .help = "man: a manual page; bash, zsh, fish: what the shell completes a line with; names: of the commands, one "
+             "on a line"},
+};
+
+enum { OPTION_COUNT = sizeof options / sizeof *options };
+
+static char folded(char letter) {
+    return letter == '_' ? '-' : (char)tolower((unsigned char)letter);
+}
+
+static bool same_name(const char *a, const char *b) {
+    while (*a != '\0' && (*a == '_' ? '-' : *a) == *b) {
+        a++;
+        b++;
+    }
+    return *a == *b;
+}
+
+const struct ox_option *ox_options(uint32_t *count) {
+    *count = OPTION_COUNT;
+    return options;
+}
+
+const struct ox_option *ox_option_find(const char *name) {
+    for (unsigned i = 0; i < OPTION_COUNT; i++) {
+        if (same_name(name, options[i].name) ||
+            (options[i].alias != NULL && same_name(name, options[i].alias))) {
+            return &options[i];
+        }
+    }
+    return NULL;
+}
+
+bool ox_option_is_list(const struct ox_option *option) {
+    return option->type == OX_OPT_NVME || option->type == OX_OPT_DATA;
+}
+
+const char *ox_command_name(unsigned command) {
+    static const struct {
+        unsigned command;
+        const char *name;
+    } commands[] = {{OX_CMD_TRAIN, "train"},   {OX_CMD_PLAN, "plan"},     {OX_CMD_EVAL, "eval"},
+                    {OX_CMD_INSPECT, "inspect"}, {OX_CMD_EXPORT, "export"}, {OX_CMD_DOCTOR, "doctor"},
+                    {OX_CMD_BENCH, "bench"},     {OX_CMD_TOKENIZE, "tokenize"},
+                    {OX_CMD_GENERATE, "generate"},  {OX_CMD_HELP, "help"},
+                    {OX_CMD_TRACE, "trace"},     {OX_CMD_TOP, "top"}};
+    for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (commands[i].command == command) {
+            return commands[i].name;
+        }
+    }
+    return "";
+}
+
+unsigned ox_name_distance(const char *a, const char *b) {
+    unsigned rows[3][NAME_BYTES_MAX + 1];
+    const size_t a_len = strlen(a), b_len = strlen(b);
+    if (a_len > NAME_BYTES_MAX || b_len > NAME_BYTES_MAX) {
+        return NAME_BYTES_MAX;
+    }
+    for (size_t j = 0; j <= b_len; j++) {
+        rows[0][j] = (unsigned)j;
+    }
+    for (size_t i = 1; i <= a_len; i++) {
+        unsigned *const row = rows[i % 3];
+        const unsigned *const above = rows[(i + 2) % 3], *const above2 = rows[(i + 1) % 3];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= b_len; j++) {
+            const bool equal = folded(a[i - 1]) == folded(b[j - 1]);
+            unsigned best = above[j - 1] + (equal ? 0 : 1);
+            best = above[j] + 1 < best ? above[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            const bool swapped = i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
+                                 folded(a[i - 2]) == folded(b[j - 1]);
+            if (swapped && above2[j - 2] + 1 < best) {
+                best = above2[j - 2] + 1;
+            }
+            row[j] = best;
+        }
+    }
+    return rows[a_len % 3][b_len];
+}
+
+const char *ox_option_suggest(const char *name, unsigned commands) {
+    const char *nearest = NULL;
+    /* A third of the letters may be wrong; beyond that a suggestion is a guess. */
+    unsigned nearest_distance = (unsigned)strlen(name) / 3 + 1;
+    for (unsigned i = 0; i < OPTION_COUNT; i++) {
+        if ((options[i].commands & commands) == 0) {
+            continue;
+        }
+        const char *const names[2] = {options[i].name, options[i].alias};
+        for (unsigned k = 0; k < 2 && names[k] != NULL; k++) {
+            const unsigned distance = ox_name_distance(name, names[k]);
+            if (distance < nearest_distance) {
+                nearest_distance = distance;
+                nearest = names[k];
+            }
+        }
+    }
+    const size_t name_len = strlen(name);
+    for (unsigned i = 0; nearest == NULL && name_len >= 4 && i < OPTION_COUNT; i++) {
+        size_t same = 0;
+        while (same < name_len && folded(name[same]) == options[i].name[same]) {
+            same++;
+        }
+        if (same == name_len && (options[i].commands & commands) != 0) {
+            nearest = options[i].name; /* the beginning of a longer name */
+        }
+    }
+    return nearest;
+}
+
+void ox_config_init(struct ox_config *config) {
+    memset(config, 0, sizeof *config);
+    for (unsigned i = 0; i < OPTION_COUNT; i++) {
+        if (options[i].default_text[0] == '\0') {
+            continue;
+        }
+        const enum ox_status status =
+            ox_config_set(config, &options[i], options[i].default_text, options[i].name);
+        OX_ASSERT(status == OX_OK);
+    }
+}

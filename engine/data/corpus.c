@@ -1,0 +1,505 @@
+/* Owns the caches of tokenized text: which file belongs to a text, when it may be used again, and how it is made.
+ *
+ * A cache lies under a name made of what decides ids (tokenizer, options) and the text's path. Its header has the same
+ * hash as its first key and the hash of the text's contents as its second. So that contents need not be read to be
+ * compared, a small file beside it tells which contents belong to which times of change. */
+#include "engine/data/corpus.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash/hash.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "engine/data/corpus_internal.h"
+#include "engine/data/files.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    RULES_VERSION = 1, /* to be raised when documents or rows become other ids than before */
+    STAMP_BYTES_MAX = 64 << 10,
+};
+/* Times of change are as coarse as this at worst. */
+static const uint64_t settled_ns = UINT64_C(2000000000);
+static const char unnamed_folder[] = "/var/tmp";
+
+/* A text on its way to its cache. */
+struct source {
+    const struct ox_corpus_config *config;
+    struct ox_documents_config documents_config;
+    char *separator;
+    struct ox_tokenizer *tokenizer;
+    struct ox_documents *documents;
+    struct ox_corpus_rules rules;
+    uint64_t key;
+    uint64_t examined_ns; /* when the files were last seen unchanged, since 1970 */
+    bool is_named;        /* there is a folder for caches */
+    char cache_path[OX_PATH_BYTES], stamp_path[OX_PATH_BYTES];
+};
+
+/* ---- what the data is ---------------------------------------------------------------------------------------- */
+
+/* Whether the file, or those in the folder, are of tokens; they must not be mixed with others. */
+static enum ox_status find_tokens(const char *path, bool *are_tokens) {
+    struct ox_files files;
+    *are_tokens = false;
+    enum ox_status status = ox_files_list(path, false, &files);
+    for (uint32_t i = 0; i < files.count && status == OX_OK; i++) {
+        enum ox_data_kind kind = OX_DATA_BYTES;
+        status = ox_data_kind_of_file(files.paths[i], &kind);
+        if (status == OX_OK && i > 0 && (kind != OX_DATA_BYTES) != *are_tokens) {
+            status = ox_fail(OX_E_CONFIG,
+                             "%s: is of another format than %s; keep token files and other files in folders of "
+                             "their own",
+                             files.paths[i], files.paths[0]);
+        }
+        *are_tokens = kind != OX_DATA_BYTES;
+    }
+    ox_files_free(&files);
+    return status;
+}
+
+static enum ox_status find_format(const struct ox_corpus_config *config, enum ox_corpus_format *format) {
+    bool are_tokens = false;
+    *format = config->format;
+    if (config->format != OX_CORPUS_AUTO) {
+        return OX_OK;
+    }
+    bool rows = false;
+    enum ox_status status = find_tokens(config->path, &are_tokens);
+    if (status == OX_OK && !are_tokens) {
+        status = ox_documents_are_rows(config->path, &rows);
+    }
+    *format = are_tokens                       ? OX_CORPUS_TOKENS
+              : rows                           ? OX_CORPUS_ROWS
+              : config->tokenizer[0] != '\0' ? OX_CORPUS_TEXT
+                                               : OX_CORPUS_BYTES;
+    return status;
+}
+
+static enum ox_status open_plain(const struct ox_corpus_config *config, enum ox_corpus_format format,
+                                 struct ox_data **out) {
+    if (format == OX_CORPUS_BYTES) {
+        return ox_data_open(config->path, OX_DATA_BYTES, out);
+    }
+    bool are_tokens = false;
+    const enum ox_status status = find_tokens(config->path, &are_tokens);
+    if (status == OX_OK && !are_tokens) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: holds no tokens in a known format (llm.c, llmq, this program's); make them by offload "
+                       "tokenize, or read it as text",
+                       config->path);
+    }
+    return status == OX_OK ? ox_data_open(config->path, OX_DATA_AUTO, out) : status;
+}
+
+/* ---- rules --------------------------------------------------------------------------------------------------- */
+
+static int hex_digit(char digit) {
+    const char *const digits = "0123456789abcdef";
+    const char lower = digit >= 'A' && digit <= 'F' ? (char)(digit + 'a' - 'A') : digit;
+    const char *const found = lower != '\0' ? strchr(digits, lower) : NULL;
+    return found != NULL ? (int)(found - digits) : -1;
+}
+
+/* The bytes that the separator is written for. */
+static enum ox_status read_separator(struct source *source, const char *text) {
+    static const char names[] = "ntr\\", values[] = "\n\t\r\\";
+    char *const out = malloc(strlen(text) + 1);
+    size_t count = 0;
+    source->separator = out;
+    if (out == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the separator of documents");
+    }
+    for (const char *at = text; *at != '\0'; at++) {
+        if (*at != '\\') {
+            out[count++] = *at;
+            continue;
+        }
+        const char *const name = at[1] != '\0' ? strchr(names, at[1]) : NULL;
+        const int high = at[1] == 'x' ? hex_digit(at[2]) : -1;
+        const int low = high >= 0 ? hex_digit(at[3]) : -1;
+        if (name == NULL && low < 0) {
+            return ox_fail(OX_E_CONFIG,
+                           "the separator of documents is \"%s\", where \"%.2s\" is not known; write \\n, \\t, \\r, "
+                           "\\\\, or \\xHH with two digits",
+                           text, at);
+        }
+        out[count++] = name != NULL ? values[name - names] : (char)(16 * high + low);
+        at += name != NULL ? 1 : 3;
+    }
+    source->documents_config.separator = out;
+    source->documents_config.separator_bytes = count;
+    return OX_OK;
+}
+
+/* BOS and EOS beside texts and prompts. */
+static enum ox_status choose_ends(const struct ox_corpus_config *config, struct ox_corpus_rules *rules) {
+    const int64_t bos = ox_tokenizer_bos(rules->tokenizer), eos = ox_tokenizer_eos(rules->tokenizer);
+    const bool adds_bos = ox_tokenizer_adds_bos(rules->tokenizer);
+    if ((config->add_bos == OX_ADD_ON && bos < 0) || (config->add_eos == OX_ADD_ON && eos < 0)) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: the tokenizer has no %s token, which is to be added to every document; name it in the "
+                       "tokenizer_config.json, or do not ask for it",
+                       config->tokenizer, config->add_bos == OX_ADD_ON && bos < 0 ? "BOS" : "EOS");
+    }
+    const bool auto_bos = config->add_bos == OX_ADD_AUTO && adds_bos, auto_eos = config->add_eos == OX_ADD_AUTO;
+    rules->prompt_bos = config->add_bos == OX_ADD_ON || auto_bos ? bos : -1;
+    rules->prompt_eos = config->add_eos == OX_ADD_ON || auto_eos ? eos : -1;
+    rules->text_bos = auto_bos && config->plain ? -1 : rules->prompt_bos;
+    rules->text_eos = auto_eos && config->plain ? -1 : rules->prompt_eos;
+    return OX_OK;
+}
+
+static uint64_t hash_text(const char *text) {
+    return text != NULL ? ox_hash64(text, strlen(text), 1) : 0;
+}
+
+/* Everything but the text that decides which ids come out. */
+static uint64_t key_of(const struct source *source) {
+    const struct ox_corpus_rules *const rules = &source->rules;
+    const struct ox_documents_config *const documents = &source->documents_config;
+    const uint64_t words[] = {
+        RULES_VERSION,
+        OX_CACHE_VERSION,
+        ox_tokenizer_fingerprint(rules->tokenizer),
+        (uint64_t)rules->text_bos,
+        (uint64_t)rules->text_eos,
+        rules->rows,
+        ox_hash64(documents->separator, documents->separator_bytes, 0),
+    };
+    /* Those of rows: AUTO finds BOS and EOS of a template, and its name, in the tokenizer. */
+    const uint64_t more[] = {
+        (uint64_t)rules->prompt_bos,
+        (uint64_t)rules->prompt_eos,
+        (uint64_t)ox_tokenizer_bos(rules->tokenizer),
+        (uint64_t)ox_tokenizer_eos(rules->tokenizer),
+        ox_tokenizer_adds_bos(rules->tokenizer),
+        rules->parse_special,
+        hash_text(rules->family),
+        rules->family == NULL ? hash_text(ox_tokenizer_chat_template(rules->tokenizer)) : 0,
+    };
+    const uint64_t both[] = {ox_hash_seed(words, sizeof words / sizeof *words),
+                             rules->rows ? ox_hash_seed(more, sizeof more / sizeof *more) : 0};
+    return ox_hash_seed(both, 2);
+}
+
+/* ---- opening a source ---------------------------------------------------------------------------------------- */
+
+static void close_source(struct source *source) {
+    ox_documents_close(&source->documents);
+    ox_tokenizer_close(&source->tokenizer);
+    free(source->separator);
+}
+
+static enum ox_status name_cache(struct source *source) {
+    const struct ox_corpus_config *const config = source->config;
+    char name[64];
+    source->is_named = config->cache_dir[0] != '\0';
+    if (!source->is_named) {
+        snprintf(source->cache_path, sizeof source->cache_path, "the tokens of %.4000s", config->path);
+        return OX_OK;
+    }
+    char *const canonical = realpath(config->path, NULL);
+    if (canonical == NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: cannot be found", config->path);
+    }
+    const uint64_t words[] = {source->key, ox_hash64(canonical, strlen(canonical), 0)};
+    free(canonical);
+    const uint64_t hash = ox_hash_seed(words, 2);
+    snprintf(name, sizeof name, "%016" PRIx64 ".tokens", hash);
+    enum ox_status status = ox_path_join(config->cache_dir, name, source->cache_path);
+    if (status == OX_OK) {
+        snprintf(name, sizeof name, "%016" PRIx64 ".source.json", hash);
+        status = ox_path_join(config->cache_dir, name, source->stamp_path);
+    }
+    return status;
+}
+
+static enum ox_status open_source(const struct ox_corpus_config *config, enum ox_corpus_format format,
+                                  struct source *out) {
+    memset(out, 0, sizeof *out);
+    out->config = config;
+    out->rules.rows = format == OX_CORPUS_ROWS;
+    if (config->tokenizer[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "%s: holds %s, for which a tokenizer is needed; name one by --tokenizer",
+                       config->path, out->rules.rows ? "rows" : "text");
+    }
+    out->documents_config.format = out->rules.rows ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
+    enum ox_status status = read_separator(out, out->rules.rows ? "" : config->separator);
+    if (status == OX_OK) {
+        status = ox_tokenizer_open(config->tokenizer, &out->tokenizer);
+    }
+    if (status != OX_OK) {
+        goto fail;
+    }
+    out->rules.tokenizer = out->tokenizer;
+    out->rules.family = config->chat_template[0] != '\0' ? config->chat_template : NULL;
+    out->rules.parse_special = config->parse_special;
+    const enum ox_cuts cuts = ox_tokenizer_cuts(out->tokenizer);
+    out->documents_config.piece_bytes = cuts != OX_CUTS_NONE ? OX_CORPUS_PIECE_BYTES : 0;
+    out->documents_config.cut_before = cuts == OX_CUTS_BEFORE;
+    status = choose_ends(config, &out->rules);
+    if (status == OX_OK) {
+        status = ox_documents_open(config->path, &out->documents_config, &out->documents);
+    }
+    if (status == OX_OK) {
+        out->key = key_of(out);
+        status = name_cache(out);
+    }
+    if (status != OX_OK) {
+        goto fail;
+    }
+    return OX_OK;
+fail:
+    close_source(out);
+    return status;
+}
+
+/* ---- which contents belong to which times -------------------------------------------------------------------- */
+
+static bool read_hex(const json_t *object, const char *key, uint64_t *value) {
+    const char *const text = json_string_value(json_object_get(object, key));
+    char *end = NULL;
+    if (text == NULL || strlen(text) != 16) {
+        return false;
+    }
+    *value = strtoull(text, &end, 16);
+    return *end == '\0';
+}
+
+/* The contents' hash as it was noted when the files had these times; false when nothing is known. */
+static bool read_stamp(const struct source *source, uint64_t stamp, uint64_t *contents) {
+    json_t *json = NULL;
+    uint64_t noted = 0;
+    if (!ox_path_is_file(source->stamp_path) || ox_json_load(source->stamp_path, STAMP_BYTES_MAX, &json) != OX_OK) {
+        return false;
+    }
+    const bool known = read_hex(json, "stamp", &noted) && read_hex(json, "contents", contents) && noted == stamp;
+    json_decref(json);
+    return known;
+}
+
+/* Notes it, where the files were seen so long after their last change that a later one must show. It only saves time,
+ * so that a failure is none of the caller's business. */
+static void write_stamp(const struct source *source, uint64_t contents) {
+    uint64_t newest = 0;
+    const uint64_t stamp = ox_documents_stamp(source->documents, &newest);
+    if (newest + settled_ns >= source->examined_ns) {
+        return;
+    }
+    char text[160];
+    const int bytes = snprintf(text, sizeof text, "{\"stamp\": \"%016" PRIx64 "\", \"contents\": \"%016" PRIx64 "\"}\n",
+                               stamp, contents);
+    if (ox_file_replace(source->stamp_path, text, (size_t)bytes) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s", ox_error_text());
+    }
+}
+
+/* Whether files were written, added or removed since the source was opened. */
+static enum ox_status has_changed(struct source *source, bool *changed) {
+    struct ox_documents *again = NULL;
+    uint64_t newest = 0;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    source->examined_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+    enum ox_status status = ox_documents_open(source->config->path, &source->documents_config, &again);
+    if (status == OX_OK) {
+        *changed = ox_documents_stamp(again, &newest) != ox_documents_stamp(source->documents, &newest);
+        ox_documents_close(&again);
+    }
+    return status;
+}
+
+/* ---- using a cache ------------------------------------------------------------------------------------------- */
+
+/* The cache if there is one and it is of this text; else *out is NULL. */
+static enum ox_status open_cache(struct source *source, struct ox_data **out) {
+    struct ox_cache_header header;
+    uint64_t newest = 0, contents = 0;
+    *out = NULL;
+    if (!source->is_named || !ox_path_is_file(source->cache_path)) {
+        return OX_OK;
+    }
+    enum ox_status status = ox_data_open(source->cache_path, OX_DATA_CACHE, out);
+    if (status == OX_E_CORRUPT) {
+        ox_log(OX_LOG_WARN, "the token cache is damaged and made again: %s", ox_error_text());
+        return OX_OK;
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    ox_data_cache_header(*out, &header);
+    bool same = header.key[0] == source->key;
+    const uint64_t stamp = ox_documents_stamp(source->documents, &newest);
+    if (same && read_stamp(source, stamp, &contents)) {
+        same = contents == header.key[1];
+    } else if (same) {
+        status = ox_documents_hash(source->documents, &contents);
+        same = contents == header.key[1];
+        bool changed = true;
+        if (status == OX_OK && same) {
+            status = has_changed(source, &changed);
+        }
+        if (status == OX_OK && !changed) {
+            write_stamp(source, contents);
+        }
+    }
+    if (status != OX_OK || !same) {
+        ox_data_close(out);
+    }
+    return status;
+}
+
+/* ---- making a cache ------------------------------------------------------------------------------------------ */
+
+static enum ox_status tokenize(struct source *source, struct ox_cache_writer *writer, struct ox_cache_header *header) {
+    struct ox_corpus_work work = {.rules = source->rules,
+                                  .path = source->config->path,
+                                  .documents = source->documents,
+                                  .writer = writer,
+                                  .threads = source->config->threads,
+                                  .stop = source->config->stop};
+    bool changed = false;
+    enum ox_status status = ox_corpus_tokenize(&work);
+    if (status == OX_OK) {
+        status = has_changed(source, &changed);
+    }
+    if (status == OX_OK && changed) {
+        status = ox_fail(OX_E_CONFIG, "%s: was changed while it was read; start again when it is complete",
+                         source->config->path);
+    }
+    if (status == OX_OK && ox_cache_token_count(writer) == 0) {
+        status = ox_fail(OX_E_CONFIG, "%s: the tokenizer makes no tokens of it", source->config->path);
+    }
+    if (status == OX_OK) {
+        *header = (struct ox_cache_header){.key = {source->key, ox_documents_hash_read(source->documents)},
+                                           .source_bytes = ox_documents_bytes(source->documents),
+                                           .vocab = ox_cache_id_limit(writer),
+                                           .is_chat = work.is_chat};
+    }
+    return status;
+}
+
+/* Another process may have put its own there meanwhile, of the same text as a rule. */
+static enum ox_status open_made(const struct source *source, const struct ox_cache_header *made, struct ox_data **out) {
+    struct ox_cache_header header;
+    const enum ox_status status = ox_data_open(source->cache_path, OX_DATA_CACHE, out);
+    if (status != OX_OK) {
+        return status;
+    }
+    ox_data_cache_header(*out, &header);
+    if (header.key[0] != made->key[0] || header.key[1] != made->key[1]) {
+        ox_data_close(out);
+        return ox_fail(OX_E_BUSY, "%s: another process has made it anew from a text that changed; start again",
+                       source->cache_path);
+    }
+    return OX_OK;
+}
+
+static enum ox_status make_cache(struct source *source, struct ox_data **out) {
+    struct ox_cache_writer *writer = NULL;
+    struct ox_cache_header header;
+    int fd = -1;
+    size_t existing = 0;
+    const char *const folder = source->config->cache_dir;
+    enum ox_status status = source->is_named ? ox_folder_make_anew(folder, &existing) : OX_OK;
+    if (status == OX_OK) {
+        status = ox_cache_create(source->is_named ? source->cache_path : NULL, unnamed_folder, &writer);
+    }
+    if (status == OX_OK) {
+        status = tokenize(source, writer, &header);
+    }
+    if (status == OX_OK) {
+        status = ox_cache_commit(&writer, &header, source->is_named ? NULL : &fd);
+    }
+    ox_cache_discard(&writer);
+    if (status != OX_OK && source->is_named) {
+        ox_folder_unmake(folder, existing);
+    }
+    if (status != OX_OK || !source->is_named) {
+        return status == OX_OK ? ox_data_open_fd(fd, source->cache_path, out) : status;
+    }
+    write_stamp(source, header.key[1]);
+    return open_made(source, &header, out);
+}
+
+static enum ox_status open_tokenized(const struct ox_corpus_config *config, enum ox_corpus_format format,
+                                     struct ox_data **out, struct ox_corpus_report *report) {
+    struct source *const source = malloc(sizeof *source); /* it has paths */
+    if (source == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to open it", config->path);
+    }
+    enum ox_status status = open_source(config, format, source);
+    if (status != OX_OK) {
+        free(source);
+        return status;
+    }
+    status = open_cache(source, out);
+    report->reused = status == OX_OK && *out != NULL;
+    if (status == OX_OK && *out == NULL) {
+        status = make_cache(source, out);
+        report->tokenized = status == OX_OK;
+    }
+    if (status == OX_OK) {
+        struct ox_cache_header header;
+        ox_data_cache_header(*out, &header);
+        report->trained = header.trained_count;
+        report->bytes = header.source_bytes;
+    }
+    close_source(source);
+    free(source);
+    return status;
+}
+
+/* ---- public -------------------------------------------------------------------------------------------------- */
+
+enum ox_status ox_corpus_open(const struct ox_corpus_config *config, struct ox_data **out,
+                              struct ox_corpus_report *report) {
+    const uint64_t begin_ns = ox_clock_ns();
+    enum ox_corpus_format format;
+    struct ox_data *data = NULL;
+    OX_ASSERT(config->threads > 0);
+    memset(report, 0, sizeof *report);
+    enum ox_status status = find_format(config, &format);
+    if (status == OX_OK) {
+        status = format == OX_CORPUS_TEXT || format == OX_CORPUS_ROWS ? open_tokenized(config, format, &data, report)
+                                                                      : open_plain(config, format, &data);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    report->documents = ox_data_document_count(data);
+    report->tokens = ox_data_token_count(data);
+    report->seconds = (double)(ox_clock_ns() - begin_ns) / 1e9;
+    *out = data;
+    return OX_OK;
+}
+
+enum ox_status ox_corpus_is_ready(const struct ox_corpus_config *config, bool *ready) {
+    enum ox_corpus_format format;
+    struct ox_data *data = NULL;
+    *ready = true;
+    enum ox_status status = find_format(config, &format);
+    if (status != OX_OK || (format != OX_CORPUS_TEXT && format != OX_CORPUS_ROWS)) {
+        return status;
+    }
+    struct source *const source = malloc(sizeof *source);
+    if (source == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to open it", config->path);
+    }
+    status = open_source(config, format, source);
+    if (status == OX_OK) {
+        status = open_cache(source, &data);
+        close_source(source);
+    }
+    free(source);
+    *ready = data != NULL;
+    ox_data_close(&data);
+    return status;
+}

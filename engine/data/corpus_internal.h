@@ -1,0 +1,42 @@
+/* What opening a corpus and tokenizing it share: the rules that turn documents into ids. */
+#ifndef OX_ENGINE_CORPUS_INTERNAL_H
+#define OX_ENGINE_CORPUS_INTERNAL_H
+
+#include "engine/data/documents.h"
+#include "engine/data/token_cache.h"
+#include "engine/text/tokenizer.h"
+
+#include <signal.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OX_CORPUS_PIECE_BYTES = 256 << 10 };
+
+struct ox_corpus_rules {
+    const struct ox_tokenizer *tokenizer;
+    int64_t text_bos, text_eos; /* beside texts; -1: none                                   */
+    bool rows;
+    int64_t prompt_bos, prompt_eos; /* beside a prompt with its completion; -1: none        */
+    const char *family;             /* of the chat template; NULL: detected                 */
+    bool parse_special;             /* in rows of chats                                     */
+};
+
+struct ox_corpus_work {
+    struct ox_corpus_rules rules;
+    const char *path; /* for the log */
+    struct ox_documents *documents;
+    struct ox_cache_writer *writer;
+    uint32_t threads;
+    const volatile sig_atomic_t *stop;
+    bool is_chat; /* out: there were chats, or prompts with completions */
+};
+
+/* All documents into the writer, in order; the ids do not depend on the number of threads. */
+OX_MUST enum ox_status ox_corpus_tokenize(struct ox_corpus_work *work);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,356 @@
+/* Documents to ids on all cores. Two batches take turns: while the threads encode one, the first of them writes what
+ * became of the other and reads the next documents into it. Documents are written in the order in which they were read,
+ * and of several errors the one of the earliest document is reported. */
+#include "engine/data/corpus_internal.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/pool.h"
+#include "engine/text/chat.h"
+#include "engine/text/tokenizer_internal.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    JOB_BYTES = OX_CORPUS_PIECE_BYTES,
+    JOBS_PER_THREAD = 4,
+    KEPT_BYTES = 4 << 20, /* a job that had to grow beyond this gives its memory back */
+};
+static const uint64_t log_pause_ns = UINT64_C(5000000000);
+
+struct piece {
+    const char *path;
+    uint64_t line, offset;
+    size_t text_end, id_end; /* it begins where the one before ends */
+    bool begins, ends;
+};
+
+/* Pieces that one thread encodes, one after another. */
+struct job {
+    struct ox_text text;
+    struct piece *pieces;
+    size_t count, capacity;
+    struct ox_ids ids;
+    struct ox_marks trained;
+    bool is_chat;
+    struct ox_first failure;
+};
+
+struct worker {
+    struct ox_encoder *encoder;
+    struct ox_chat_renderer *renderer;
+    struct ox_chat chat;
+};
+
+struct run {
+    struct ox_corpus_work *work;
+    struct ox_pool *pool;
+    struct worker *workers; /* one per thread */
+    struct job *batches[2]; /* job_room each  */
+    uint32_t job_room;
+    uint32_t job_count[2];
+    unsigned turn; /* the batch that is encoded */
+    atomic_uint next_job, failed_job;
+    struct ox_first written, read;
+    bool is_read; /* all documents */
+    uint64_t bytes, begin_ns, logged_ns;
+};
+
+/* ---- one piece ----------------------------------------------------------------------------------------------- */
+
+static enum ox_status add_id(struct job *job, int64_t id, bool trained) {
+    const int32_t narrow = (int32_t)id;
+    const enum ox_status status = id >= 0 ? ox_ids_append(&job->ids, &narrow, 1) : OX_OK;
+    return status == OX_OK && id >= 0 ? ox_marks_append(&job->trained, trained, 1) : status;
+}
+
+static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
+                                  const struct piece *piece, const char *text, size_t bytes) {
+    enum ox_status status = piece->begins ? add_id(job, rules->text_bos, true) : OX_OK;
+    const size_t first = job->ids.count;
+    if (status == OX_OK) {
+        status = piece->begins ? ox_encode(worker->encoder, text, bytes, true, false, &job->ids)
+                               : ox_encode_more(worker->encoder, text, bytes, true, &job->ids);
+    }
+    if (status == OX_OK) {
+        status = ox_marks_append(&job->trained, true, job->ids.count - first);
+    }
+    return status == OX_OK && piece->ends ? add_id(job, rules->text_eos, true) : status;
+}
+
+/* A prompt and its completion get BOS and EOS from the renderer where the tokenizer has it so; the rules may differ. */
+static enum ox_status render_prompt(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
+                                    const char *where) {
+    const bool has_bos = ox_tokenizer_bos(rules->tokenizer) >= 0 && ox_tokenizer_adds_bos(rules->tokenizer);
+    const bool has_eos = ox_tokenizer_eos(rules->tokenizer) >= 0;
+    const size_t first = job->ids.count;
+    enum ox_status status = has_bos ? OX_OK : add_id(job, rules->prompt_bos, false);
+    if (status == OX_OK) {
+        status = ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
+    }
+    if (status == OX_OK && has_bos && rules->prompt_bos < 0) {
+        const size_t behind = job->ids.count - first - 1;
+        memmove(job->ids.ids + first, job->ids.ids + first + 1, behind * sizeof *job->ids.ids);
+        memmove(job->trained.marks + first, job->trained.marks + first + 1, behind);
+        job->ids.count--;
+        job->trained.count--;
+    }
+    if (status == OX_OK && has_eos && rules->prompt_eos < 0) {
+        job->ids.count--;
+        job->trained.count--;
+    }
+    return status;
+}
+
+static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
+                                 const struct piece *piece, const char *text, size_t bytes) {
+    char where[OX_PATH_BYTES + 32];
+    snprintf(where, sizeof where, "%s:%" PRIu64, piece->path, piece->line);
+    enum ox_status status = ox_chat_read_line(where, text, bytes, &worker->chat);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (worker->chat.kind == OX_CHAT_TEXT) {
+        const char *const content = worker->chat.messages[0].text;
+        status = encode_text(rules, worker, job, piece, content, strlen(content));
+        return status == OX_OK ? OX_OK : ox_fail_in(status, "%s", where);
+    }
+    job->is_chat = true;
+    return worker->chat.kind == OX_CHAT_COMPLETION
+               ? render_prompt(rules, worker, job, where)
+               : ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
+}
+
+/* Names the place of bytes that are no text. */
+static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
+                                   const struct piece *piece, const char *text, size_t bytes) {
+    if (rules->rows) {
+        return encode_row(rules, worker, job, piece, text, bytes);
+    }
+    const enum ox_status status = encode_text(rules, worker, job, piece, text, bytes);
+    const size_t valid = status == OX_E_CORRUPT ? ox_utf8_valid(text, bytes) : bytes;
+    if (valid < bytes) {
+        return ox_fail(OX_E_CORRUPT,
+                       "%s: is not UTF-8 text at byte %" PRIu64 " (0x%02x); convert it, or keep other files elsewhere",
+                       piece->path, piece->offset + valid, (unsigned char)text[valid]);
+    }
+    return status == OX_OK ? OX_OK : ox_fail_in(status, "%s", piece->path);
+}
+
+static enum ox_status encode_job(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job) {
+    size_t begin = 0;
+    for (size_t i = 0; i < job->count; i++) {
+        struct piece *const piece = &job->pieces[i];
+        const enum ox_status status =
+            encode_piece(rules, worker, job, piece, job->text.data + begin, piece->text_end - begin);
+        if (status != OX_OK) {
+            return status;
+        }
+        begin = piece->text_end;
+        piece->id_end = job->ids.count;
+    }
+    return OX_OK;
+}
+
+/* ---- batches ------------------------------------------------------------------------------------------------- */
+
+static void free_job(struct job *job) {
+    ox_text_free(&job->text);
+    free(job->pieces);
+    ox_ids_free(&job->ids);
+    ox_marks_free(&job->trained);
+    memset(job, 0, sizeof *job);
+}
+
+static void empty_job(struct job *job) {
+    if (job->text.capacity > KEPT_BYTES || job->ids.capacity > KEPT_BYTES / sizeof *job->ids.ids) {
+        free_job(job);
+    }
+    job->text.bytes = job->count = job->ids.count = job->trained.count = 0;
+    job->is_chat = false;
+}
+
+static enum ox_status write_batch(struct run *run, unsigned which) {
+    for (uint32_t i = 0; i < run->job_count[which]; i++) {
+        const struct job *const job = &run->batches[which][i];
+        size_t from = 0;
+        for (size_t k = 0; k < job->count; k++) {
+            const struct piece *const piece = &job->pieces[k];
+            const enum ox_status status = ox_cache_add(run->work->writer, piece->begins, job->ids.ids + from,
+                                                       job->trained.marks + from, piece->id_end - from);
+            if (status != OX_OK) {
+                return status;
+            }
+            from = piece->id_end;
+        }
+        run->work->is_chat = run->work->is_chat || job->is_chat;
+    }
+    return OX_OK;
+}
+
+static enum ox_status add_piece(struct job *job, const struct ox_document *document) {
+    enum ox_status status = ox_text_append(&job->text, document->text, document->bytes);
+    if (status == OX_OK) {
+        status = ox_tok_reserve((void **)&job->pieces, &job->capacity, job->count + 1, sizeof *job->pieces);
+    }
+    if (status == OX_OK) {
+        job->pieces[job->count++] = (struct piece){.path = document->path,
+                                                   .line = document->line,
+                                                   .offset = document->offset,
+                                                   .text_end = job->text.bytes,
+                                                   .begins = document->begins,
+                                                   .ends = document->ends};
+    }
+    return status;
+}
+
+static enum ox_status fill_job(struct run *run, struct job *job) {
+    struct ox_document document;
+    empty_job(job);
+    while (job->text.bytes < JOB_BYTES && !run->is_read) {
+        bool found = false;
+        enum ox_status status = ox_documents_next(run->work->documents, &document, &found);
+        if (status == OX_OK && found) {
+            status = add_piece(job, &document);
+            run->bytes += document.bytes;
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        run->is_read = !found;
+    }
+    return OX_OK;
+}
+
+/* An error waits until what was read before it is encoded. */
+static void fill_batch(struct run *run, unsigned which) {
+    run->job_count[which] = 0;
+    while (!run->is_read && run->job_count[which] < run->job_room) {
+        struct job *const job = &run->batches[which][run->job_count[which]];
+        ox_first_note(&run->read, fill_job(run, job));
+        run->is_read = run->is_read || run->read.status != OX_OK;
+        run->job_count[which] += job->count > 0;
+    }
+}
+
+/* A thread's share of a turn. */
+static void take_turn(void *context, uint32_t idx, uint32_t count) {
+    struct run *const run = context;
+    const struct ox_corpus_rules *const rules = &run->work->rules;
+    (void)count;
+    if (idx == 0) {
+        ox_first_note(&run->written, write_batch(run, 1 - run->turn));
+        if (run->written.status == OX_OK) {
+            fill_batch(run, 1 - run->turn);
+        }
+    }
+    for (;;) {
+        const uint32_t at = atomic_fetch_add(&run->next_job, 1);
+        /* Jobs before a failed one go on: one of them may fail too, and then counts. */
+        if (at >= run->job_count[run->turn] || at > atomic_load(&run->failed_job)) {
+            return;
+        }
+        struct job *const job = &run->batches[run->turn][at];
+        ox_first_note(&job->failure, encode_job(rules, &run->workers[idx], job));
+        if (job->failure.status != OX_OK) {
+            unsigned known = atomic_load(&run->failed_job);
+            while (at < known && !atomic_compare_exchange_weak(&run->failed_job, &known, at)) {
+            }
+        }
+    }
+}
+
+/* What happened first in the order of the documents. */
+static enum ox_status turn_result(const struct run *run) {
+    const uint32_t failed = atomic_load(&run->failed_job);
+    if (run->written.status != OX_OK || failed == UINT32_MAX) {
+        return ox_first_result(&run->written);
+    }
+    return ox_first_result(&run->batches[run->turn][failed].failure);
+}
+
+/* ---- the whole ----------------------------------------------------------------------------------------------- */
+
+static void log_progress(struct run *run) {
+    const uint64_t now = ox_clock_ns(), total = ox_documents_bytes(run->work->documents);
+    if (now - run->logged_ns < log_pause_ns) {
+        return;
+    }
+    run->logged_ns = now;
+    ox_log(OX_LOG_INFO, "tokenizing %s: %.0f %%, %.1f MB/s", run->work->path,
+           total > 0 ? 100.0 * (double)run->bytes / (double)total : 100.0,
+           (double)run->bytes * 1e3 / (double)(now - run->begin_ns));
+}
+
+static enum ox_status run_all(struct run *run) {
+    const volatile sig_atomic_t *const stop = run->work->stop;
+    enum ox_status status = OX_OK;
+    fill_batch(run, run->turn);
+    while (status == OX_OK && run->job_count[run->turn] > 0) {
+        if (stop != NULL && *stop != 0) {
+            return ox_fail(OX_E_ABORTED, "%s: was not tokenized, because the run was stopped", run->work->path);
+        }
+        atomic_store(&run->next_job, 0);
+        atomic_store(&run->failed_job, UINT32_MAX);
+        ox_pool_run(run->pool, take_turn, run);
+        status = turn_result(run);
+        run->turn = 1 - run->turn;
+        log_progress(run);
+    }
+    if (status == OX_OK) {
+        status = ox_first_result(&run->read);
+    }
+    return status == OX_OK ? write_batch(run, 1 - run->turn) : status;
+}
+
+static void close_run(struct run *run) {
+    for (uint32_t i = 0; run->workers != NULL && i < run->work->threads; i++) {
+        ox_encoder_close(&run->workers[i].encoder);
+        ox_chat_close(&run->workers[i].renderer);
+        ox_chat_free(&run->workers[i].chat);
+    }
+    for (unsigned which = 0; which < 2; which++) {
+        for (uint32_t i = 0; run->batches[which] != NULL && i < run->job_room; i++) {
+            free_job(&run->batches[which][i]);
+        }
+        free(run->batches[which]);
+    }
+    free(run->workers);
+    ox_pool_close(&run->pool);
+}
+
+static enum ox_status open_run(struct run *run) {
+    const struct ox_corpus_rules *const rules = &run->work->rules;
+    const struct ox_chat_options options = {.family = rules->family, .parse_special = rules->parse_special};
+    run->job_room = JOBS_PER_THREAD * run->work->threads;
+    run->workers = calloc(run->work->threads, sizeof *run->workers);
+    run->batches[0] = calloc(run->job_room, sizeof *run->batches[0]);
+    run->batches[1] = calloc(run->job_room, sizeof *run->batches[1]);
+    if (run->workers == NULL || run->batches[0] == NULL || run->batches[1] == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to tokenize it", run->work->path);
+    }
+    enum ox_status status = ox_pool_open(run->work->threads, &run->pool);
+    for (uint32_t i = 0; status == OX_OK && i < run->work->threads; i++) {
+        status = ox_encoder_open(rules->tokenizer, &run->workers[i].encoder);
+        if (status == OX_OK && rules->rows) {
+            status = ox_chat_open(rules->tokenizer, &options, &run->workers[i].renderer);
+        }
+    }
+    return status;
+}
+
+enum ox_status ox_corpus_tokenize(struct ox_corpus_work *work) {
+    struct run run = {.work = work, .begin_ns = ox_clock_ns()};
+    run.logged_ns = run.begin_ns;
+    enum ox_status status = open_run(&run);
+    if (status == OX_OK) {
+        status = run_all(&run);
+    }
+    close_run(&run);
+    return status;
+}

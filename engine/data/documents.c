@@ -1,0 +1,353 @@
+/* Owns the files that documents come from: which there are, whether they have changed, and reading them through. */
+#include "engine/data/documents_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/hash/hash.h"
+#include "base/log.h"
+#include "engine/data/files.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char byte_order_mark[3] = {'\xef', '\xbb', '\xbf'};
+
+/* ---- files --------------------------------------------------------------------------------------------------- */
+
+static bool ends_like_rows(const char *path) {
+    static const char *const endings[] = {".jsonl", ".ndjson", ".json"};
+    const size_t bytes = strlen(path);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        const size_t length = strlen(endings[i]);
+        if (bytes > length && strcmp(path + bytes - length, endings[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint64_t ns_of(struct timespec time) {
+    return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+}
+
+static enum ox_status open_file(const char *path, int *fd, struct stat *info) {
+    uint64_t bytes = 0;
+    const enum ox_status status = ox_file_open_input(path, fd, &bytes);
+    if (status == OX_OK && fstat(*fd, info) != 0) {
+        const int err = errno;
+        close(*fd);
+        *fd = -1;
+        return ox_fail_errno(OX_E_IO, err, "%s: cannot examine", path);
+    }
+    return status;
+}
+
+/* Takes the path over, also on failure. */
+static enum ox_status add_file(struct ox_documents *documents, char *path) {
+    struct ox_documents_file *const file = &documents->files[documents->file_count++];
+    struct stat info;
+    int fd = -1;
+    file->path = path;
+    const enum ox_status status = open_file(path, &fd, &info);
+    if (status != OX_OK) {
+        return status;
+    }
+    close(fd);
+    file->bytes = (uint64_t)info.st_size;
+    file->inode = (uint64_t)info.st_ino;
+    file->modified_ns = ns_of(info.st_mtim);
+    file->changed_ns = ns_of(info.st_ctim);
+    documents->bytes += file->bytes;
+    return OX_OK;
+}
+
+static enum ox_status list_files(struct ox_documents *documents, const char *path) {
+    const bool is_folder = ox_path_is_folder(path);
+    struct ox_files files;
+    enum ox_status status = ox_files_list(path, true, &files);
+    if (status != OX_OK) {
+        return status;
+    }
+    documents->root_bytes = strlen(path);
+    documents->files = calloc((size_t)files.count + 1, sizeof *documents->files);
+    if (documents->files == NULL) {
+        status = ox_fail(OX_E_NOMEM, "%s: no memory to list the files", path);
+    }
+    for (uint32_t i = 0; status == OX_OK && i < files.count; i++) {
+        if (!is_folder || documents->config.format != OX_DOCUMENTS_ROWS || ends_like_rows(files.paths[i])) {
+            status = add_file(documents, files.paths[i]);
+            files.paths[i] = NULL;
+        }
+    }
+    if (status == OX_OK && documents->bytes == 0) {
+        status = is_folder && documents->config.format == OX_DOCUMENTS_ROWS
+                     ? ox_fail(OX_E_CONFIG, "%s: has no files that end in .jsonl, .ndjson or .json and hold rows", path)
+                     : ox_fail(OX_E_CONFIG, "%s: is empty", path);
+    }
+    if (status == OX_OK && files.link_count > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu32 " symbolic links in the folder are left out", path, files.link_count);
+    }
+    ox_files_free(&files);
+    return status;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------- */
+
+/* As many bytes as there are, up to `bytes`. */
+static enum ox_status read_some(int fd, const char *path, char *data, size_t bytes, uint64_t offset, size_t *got) {
+    *got = 0;
+    while (*got < bytes) {
+        const ssize_t part = pread(fd, data + *got, bytes - *got, (off_t)(offset + *got));
+        if (part < 0 && errno == EINTR) {
+            continue;
+        }
+        if (part < 0) {
+            return ox_fail_errno(OX_E_IO, errno, "%s: cannot read at byte %" PRIu64, path, offset + *got);
+        }
+        if (part == 0) {
+            break;
+        }
+        *got += (size_t)part;
+    }
+    return OX_OK;
+}
+
+/* Contents are hashed block by block, a file's length behind its blocks. */
+static uint64_t hash_file(uint64_t hash, uint64_t file_hash, uint64_t bytes) {
+    return ox_hash_seed((const uint64_t[]){hash, file_hash, bytes}, 3);
+}
+
+static enum ox_status make_room(struct ox_documents *documents) {
+    const size_t held = documents->end - documents->begin;
+    if (documents->capacity - documents->end >= OX_DOCUMENTS_READ_BYTES) {
+        return OX_OK;
+    }
+    if (held > 0) {
+        memmove(documents->buffer, documents->buffer + documents->begin, held);
+    }
+    documents->begin = 0;
+    documents->end = held;
+    if (documents->capacity - held < OX_DOCUMENTS_READ_BYTES) {
+        const size_t capacity = held + held / 2 + 2 * OX_DOCUMENTS_READ_BYTES;
+        char *const larger = realloc(documents->buffer, capacity);
+        if (larger == NULL) {
+            return ox_fail(OX_E_NOMEM, "%s: no memory for %zu bytes of it", documents->files[documents->file_idx].path,
+                           capacity);
+        }
+        documents->buffer = larger;
+        documents->capacity = capacity;
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_documents_fill(struct ox_documents *documents, size_t wanted) {
+    const char *const path = documents->files[documents->file_idx].path;
+    while (documents->end - documents->begin < wanted && !documents->is_at_end) {
+        size_t got = 0;
+        enum ox_status status = make_room(documents);
+        char *const target = documents->buffer + documents->end;
+        if (status == OX_OK) {
+            status = read_some(documents->fd, path, target, OX_DOCUMENTS_READ_BYTES, documents->file_read_bytes, &got);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        documents->file_hash = got > 0 ? ox_hash64(target, got, documents->file_hash) : documents->file_hash;
+        documents->file_read_bytes += got;
+        documents->end += got;
+        documents->is_at_end = got < OX_DOCUMENTS_READ_BYTES;
+    }
+    return OX_OK;
+}
+
+void ox_documents_skip(struct ox_documents *documents, size_t bytes) {
+    OX_ASSERT(bytes <= documents->end - documents->begin);
+    documents->begin += bytes;
+    documents->offset += bytes;
+}
+
+static enum ox_status start_file(struct ox_documents *documents) {
+    struct stat info;
+    enum ox_status status = open_file(documents->files[documents->file_idx].path, &documents->fd, &info);
+    if (status != OX_OK) {
+        return status;
+    }
+    documents->is_at_end = false;
+    documents->file_hash = documents->file_read_bytes = documents->offset = 0;
+    documents->begin = documents->end = 0;
+    documents->in_document = false;
+    documents->place = OX_ROWS_START;
+    documents->line = 1;
+    status = ox_documents_fill(documents, sizeof byte_order_mark);
+    if (status == OX_OK && documents->end >= sizeof byte_order_mark &&
+        memcmp(documents->buffer, byte_order_mark, sizeof byte_order_mark) == 0) {
+        ox_documents_skip(documents, sizeof byte_order_mark);
+    }
+    return status;
+}
+
+static void end_file(struct ox_documents *documents) {
+    OX_ASSERT(documents->is_at_end && documents->begin == documents->end);
+    documents->hash = hash_file(documents->hash, documents->file_hash, documents->file_read_bytes);
+    close(documents->fd);
+    documents->fd = -1;
+    documents->file_idx++;
+}
+
+static enum ox_status hash_one(const struct ox_documents_file *file, char *block, uint64_t *hash) {
+    struct stat info;
+    uint64_t file_hash = 0, done = 0;
+    size_t got = 0;
+    int fd = -1;
+    enum ox_status status = open_file(file->path, &fd, &info);
+    if (status != OX_OK) {
+        return status;
+    }
+    do {
+        status = read_some(fd, file->path, block, OX_DOCUMENTS_READ_BYTES, done, &got);
+        if (status == OX_OK && got > 0) {
+            file_hash = ox_hash64(block, got, file_hash);
+            done += got;
+        }
+    } while (status == OX_OK && got == OX_DOCUMENTS_READ_BYTES);
+    close(fd);
+    *hash = hash_file(*hash, file_hash, done);
+    return status;
+}
+
+/* ---- public -------------------------------------------------------------------------------------------------- */
+
+enum ox_status ox_documents_open(const char *path, const struct ox_documents_config *config,
+                                 struct ox_documents **out) {
+    struct ox_documents *documents = calloc(1, sizeof *documents);
+    if (documents == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to read documents", path);
+    }
+    documents->config = *config;
+    documents->fd = -1;
+    documents->separator = malloc(config->separator_bytes + 1);
+    enum ox_status status = OX_OK;
+    if (documents->separator == NULL) {
+        status = ox_fail(OX_E_NOMEM, "%s: no memory to read documents", path);
+    } else if (config->separator_bytes > 0) {
+        memcpy(documents->separator, config->separator, config->separator_bytes);
+    }
+    documents->config.separator = documents->separator;
+    if (status == OX_OK) {
+        ox_path_announce_shared(path);
+        status = list_files(documents, path);
+    }
+    if (status != OX_OK) {
+        ox_documents_close(&documents);
+        return status;
+    }
+    *out = documents;
+    return OX_OK;
+}
+
+void ox_documents_close(struct ox_documents **documents) {
+    struct ox_documents *const d = *documents;
+    if (d == NULL) {
+        return;
+    }
+    if (d->fd >= 0) {
+        close(d->fd);
+    }
+    for (uint32_t i = 0; i < d->file_count; i++) {
+        free(d->files[i].path);
+    }
+    free(d->files);
+    free(d->separator);
+    free(d->buffer);
+    free(d);
+    *documents = NULL;
+}
+
+enum ox_status ox_documents_next(struct ox_documents *documents, struct ox_document *out, bool *found) {
+    *found = false;
+    while (documents->file_idx < documents->file_count) {
+        enum ox_status status = documents->fd < 0 ? start_file(documents) : OX_OK;
+        if (status == OX_OK) {
+            status = documents->config.format == OX_DOCUMENTS_ROWS ? ox_documents_next_row(documents, out, found)
+                                                                   : ox_documents_next_text(documents, out, found);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        if (*found) {
+            out->path = documents->files[documents->file_idx].path;
+            documents->any = true;
+            return OX_OK;
+        }
+        end_file(documents);
+    }
+    return documents->any
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%.*s: holds no documents, only white space or separators",
+                         (int)documents->root_bytes, documents->file_count > 0 ? documents->files[0].path : "");
+}
+
+uint64_t ox_documents_bytes(const struct ox_documents *documents) {
+    return documents->bytes;
+}
+
+uint64_t ox_documents_stamp(const struct ox_documents *documents, uint64_t *newest) {
+    uint64_t hash = documents->file_count;
+    *newest = 0;
+    for (uint32_t i = 0; i < documents->file_count; i++) {
+        const struct ox_documents_file *const file = &documents->files[i];
+        const char *const name = file->path + documents->root_bytes;
+        const uint64_t words[] = {hash, file->bytes, file->inode, file->modified_ns, file->changed_ns};
+        hash = ox_hash64(name, strlen(name), ox_hash_seed(words, sizeof words / sizeof *words));
+        *newest = ox_max_u64(*newest, file->changed_ns);
+    }
+    return hash;
+}
+
+enum ox_status ox_documents_hash(const struct ox_documents *documents, uint64_t *hash) {
+    char *const block = malloc(OX_DOCUMENTS_READ_BYTES);
+    enum ox_status status = block == NULL ? ox_fail(OX_E_NOMEM, "no memory to read documents") : OX_OK;
+    *hash = 0;
+    for (uint32_t i = 0; status == OX_OK && i < documents->file_count; i++) {
+        status = hash_one(&documents->files[i], block, hash);
+    }
+    free(block);
+    return status;
+}
+
+uint64_t ox_documents_hash_read(const struct ox_documents *documents) {
+    OX_ASSERT(documents->file_idx == documents->file_count);
+    return documents->hash;
+}
+
+enum ox_status ox_documents_are_rows(const char *path, bool *rows) {
+    struct ox_files files;
+    const char *first = NULL;
+    *rows = false;
+    if (!ox_path_is_folder(path)) {
+        *rows = ends_like_rows(path);
+        return OX_OK;
+    }
+    enum ox_status status = ox_files_list(path, true, &files);
+    for (uint32_t i = 0; i < files.count && status == OX_OK; i++) {
+        const char *const name = strrchr(files.paths[i], '/') + 1;
+        if (name[0] == '.' || strncmp(name, "README", 6) == 0 || strncmp(name, "LICENSE", 7) == 0) {
+            continue;
+        }
+        if (first != NULL && ends_like_rows(name) != *rows) {
+            status = ox_fail(OX_E_CONFIG,
+                             "%s: is of another format than %s; keep rows and texts in folders of their own, or say "
+                             "by --data-format which are meant",
+                             files.paths[i], first);
+        }
+        *rows = ends_like_rows(name);
+        first = first == NULL ? files.paths[i] : first;
+    }
+    ox_files_free(&files);
+    return status;
+}

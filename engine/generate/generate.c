@@ -1,0 +1,641 @@
+/* The generator: where its weights live, its memory, and one pass of tokens through the model. */
+#include "engine/generate/generate.h"
+
+#include "base/arena.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/planes.h"
+#include "engine/model/block.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Weights are read PIECE elements at a time where they are changed on the way. The head's table is walked in tiles of
+ * TABLE_ROWS tokens wherever it lives, so that its bits do not depend on that; of a prompt that is judged, NLL_ROWS
+ * rows at a time. */
+enum { PIECE = 1 << 18, TABLE_ROWS = 4096, NLL_ROWS = 64, SLOT_COUNT = 2 };
+
+/* Fixed parts of the arena. */
+struct memory {
+    float *keys, *values;         /* (layers, contexts, kv_heads * head_dim) */
+    float *cos_table, *sin_table; /* (contexts, head_dim / 2)                */
+    float *gain, *bias;           /* (hidden): of the final norm             */
+    int32_t *positions;           /* (chunk)                                 */
+    float *x, *n;                 /* (chunk, hidden): activations, normed    */
+    float *learned;               /* (chunk, hidden): learned positions      */
+    float *mean, *rstd;           /* (chunk)                                 */
+    float *logits;                /* (vocab)                                 */
+    float *tile;                  /* (NLL_ROWS, TABLE_ROWS)                  */
+    float *attention_scratch;
+    void *work;
+};
+
+struct ox_generator {
+    struct ox_generator_config config;
+    const struct ox_model *model;
+    struct ox_device *device;
+    struct ox_lane *lane;
+    struct ox_ops ops;
+    void *arena;
+    uint64_t arena_bytes;
+    struct memory memory;
+    enum ox_weights_home home;
+    uint64_t need[OX_WEIGHTS_HOME_COUNT];
+    uint64_t *unit_first;     /* where each unit begins in the weights, in elements */
+    float *joined;            /* the weights, or NULL */
+    uint16_t *planes;         /* the weights, or NULL */
+    float *slots[SLOT_COUNT]; /* (slot_elems): weights of the moment, unless they are joined */
+    struct ox_mark marks[SLOT_COUNT]; /* the last use of each */
+    uint64_t slot_elems;
+    unsigned slot_idx;
+    uint32_t count;
+};
+
+/* ---- memory ---------------------------------------------------------------------------------------- */
+
+static float *take_floats(struct ox_carve *carve, uint64_t count) {
+    return ox_carve_take(carve, count * sizeof(float));
+}
+
+static struct ox_compute compute_of(const struct ox_generator *generator) {
+    return (struct ox_compute){.threads = generator->config.threads};
+}
+
+static struct ox_shape shape_of(const struct ox_generator *generator, uint32_t rows) {
+    return (struct ox_shape){.model = generator->model, .batch = 1, .seq = rows, .rows = rows,
+                             .compute = compute_of(generator)};
+}
+
+/* Floats of one layer's keys; its values are as many. */
+static uint64_t cache_stride(const struct ox_generator *generator) {
+    const struct ox_model_config *const model = &generator->model->config;
+    return ox_align_up((uint64_t)generator->config.contexts * model->kv_heads * model->head_dim, 16);
+}
+
+static uint64_t cache_bytes(const struct ox_generator *generator) {
+    return 2 * generator->model->config.layers * cache_stride(generator) * sizeof(float);
+}
+
+static struct ox_op_attention_cached attention_of(const struct ox_generator *generator) {
+    const struct ox_model_config *const model = &generator->model->config;
+    return (struct ox_op_attention_cached){.rows = generator->config.chunk_rows,
+                                           .cached = generator->config.contexts,
+                                           .heads = model->heads,
+                                           .kv_heads = model->kv_heads,
+                                           .head_dim = model->head_dim};
+}
+
+static uint64_t carve_memory(const struct ox_generator *generator, void *base, struct memory *out) {
+    const struct ox_generator_config *const config = &generator->config;
+    const struct ox_model_config *const model = &generator->model->config;
+    const struct ox_shape shape = shape_of(generator, config->chunk_rows);
+    const struct ox_compute compute = compute_of(generator);
+    const struct ox_op_attention_cached attention = attention_of(generator);
+    const uint64_t wide = (uint64_t)config->chunk_rows * model->hidden;
+    const uint64_t angles = model->rope ? (uint64_t)config->contexts * (model->head_dim / 2) : 0;
+    const bool learned = generator->model->units[0].role_offset[OX_ROLE_POSITION] != UINT64_MAX;
+    struct ox_carve carve = {.base = base};
+    out->keys = take_floats(&carve, model->layers * cache_stride(generator));
+    out->values = take_floats(&carve, model->layers * cache_stride(generator));
+    out->cos_table = take_floats(&carve, angles);
+    out->sin_table = take_floats(&carve, angles);
+    out->gain = take_floats(&carve, model->hidden);
+    out->bias = take_floats(&carve, model->hidden);
+    out->positions = ox_carve_take(&carve, config->chunk_rows * sizeof *out->positions);
+    out->x = take_floats(&carve, wide);
+    out->n = take_floats(&carve, wide);
+    out->learned = take_floats(&carve, learned ? wide : 0);
+    out->mean = take_floats(&carve, config->chunk_rows);
+    out->rstd = take_floats(&carve, config->chunk_rows);
+    out->logits = take_floats(&carve, model->vocab);
+    out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, config->chunk_rows) * ox_min_u64(TABLE_ROWS, model->vocab));
+    out->attention_scratch = ox_carve_take(&carve, ox_ops_attention_cached_scratch_bytes(&compute, &attention));
+    out->work = ox_carve_take(&carve, ox_block_forward_bytes(&shape, false));
+    return carve.bytes;
+}
+
+/* Where the head's table lies. */
+struct table {
+    uint32_t unit_idx;
+    uint64_t offset;
+};
+
+static struct table table_of(const struct ox_generator *generator) {
+    const struct ox_model *const model = generator->model;
+    const uint32_t unit_idx = model->config.tied ? 0 : model->unit_count - 1;
+    const enum ox_role role = model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD;
+    return (struct table){unit_idx, model->units[unit_idx].role_offset[role]};
+}
+
+/* Places units one behind the other, and measures what each home needs. */
+static enum ox_status measure(struct ox_generator *generator) {
+    const struct ox_model *const model = generator->model;
+    struct memory memory;
+    uint64_t elems = 0, largest = ox_min_u64(TABLE_ROWS, model->config.vocab) * model->config.hidden;
+    generator->unit_first = calloc(model->unit_count, sizeof *generator->unit_first);
+    if (generator->unit_first == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to open the model", generator->config.where);
+    }
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        generator->unit_first[i] = elems;
+        elems += model->units[i].elem_count;
+        largest = model->units[i].kind == OX_UNIT_BLOCK ? ox_max_u64(largest, model->units[i].elem_count) : largest;
+    }
+    generator->slot_elems = ox_align_up(largest, 16);
+    const uint64_t fixed = carve_memory(generator, NULL, &memory), slot = generator->slot_elems * sizeof(float);
+    generator->need[OX_WEIGHTS_JOINED] = fixed + elems * sizeof(float);
+    /* Two planes are as large as what they join to. */
+    generator->need[OX_WEIGHTS_PLANES] =
+        generator->config.fp32 ? UINT64_MAX : fixed + elems * sizeof(uint16_t) + slot;
+    generator->need[OX_WEIGHTS_FILES] = fixed + SLOT_COUNT * slot;
+    return OX_OK;
+}
+
+static enum ox_status pick_home(struct ox_generator *generator) {
+    const uint64_t budget = generator->config.host_bytes;
+    char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES], cache[OX_SIZE_TEXT_BYTES];
+    for (int home = 0; home < OX_WEIGHTS_HOME_COUNT; home++) {
+        if (generator->need[home] <= budget) {
+            generator->home = (enum ox_weights_home)home;
+            if (home == OX_WEIGHTS_FILES) {
+                const uint64_t resident = ox_min_u64(generator->need[0], generator->need[1]);
+                ox_log(OX_LOG_WARN,
+                       "the weights do not fit %s, so they are read from %s anew for every token; --host-mem %" PRIu64
+                       "MiB would hold them",
+                       ox_size_text(budget, have), generator->config.where, ox_div_up(resident, OX_MIB));
+            }
+            return OX_OK;
+        }
+    }
+    uint64_t least = UINT64_MAX;
+    for (int home = 0; home < OX_WEIGHTS_HOME_COUNT; home++) {
+        least = ox_min_u64(least, generator->need[home]);
+    }
+    return ox_fail(OX_E_CONFIG,
+                   "%s: generating needs %s (%s of it for the keys and values of %u tokens), but the host memory to "
+                   "use is %s; give --host-mem %" PRIu64 "MiB, or fewer tokens by --max-new-tokens or a shorter prompt",
+                   generator->config.where, ox_size_text(least, need), ox_size_text(cache_bytes(generator), cache),
+                   generator->config.contexts, ox_size_text(budget, have), ox_div_up(least, OX_MIB));
+}
+
+static enum ox_status reserve(struct ox_generator *generator) {
+    const uint64_t fixed = carve_memory(generator, NULL, &generator->memory);
+    generator->arena_bytes = generator->need[generator->home];
+    const enum ox_status status = ox_device_mem_open(generator->device, generator->arena_bytes, &generator->arena);
+    if (status != OX_OK) {
+        return status;
+    }
+    carve_memory(generator, generator->arena, &generator->memory);
+    unsigned char *const rest = (unsigned char *)generator->arena + fixed;
+    const struct ox_unit *const last = &generator->model->units[generator->model->unit_count - 1];
+    const uint64_t elems = generator->unit_first[generator->model->unit_count - 1] + last->elem_count;
+    switch (generator->home) {
+    case OX_WEIGHTS_JOINED:
+        generator->joined = (float *)rest;
+        break;
+    case OX_WEIGHTS_PLANES:
+        generator->planes = (uint16_t *)rest;
+        generator->slots[0] = (float *)(rest + elems * sizeof(uint16_t));
+        break;
+    default:
+        generator->slots[0] = (float *)rest;
+        generator->slots[1] = generator->slots[0] + generator->slot_elems;
+        break;
+    }
+    return OX_OK;
+}
+
+/* ---- weights --------------------------------------------------------------------------------------- */
+
+/* Elements of a unit's flat vector, as fp32. */
+struct range {
+    uint32_t unit_idx;
+    uint64_t first, count;
+};
+
+static void round_all(float *values, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        values[i] = ox_bf16_to_f32(ox_plane_hi(values[i]));
+    }
+}
+
+/* From the files; what lies between tensors is left as it is. */
+static enum ox_status read_range(const struct ox_generator *generator, struct range range, float *out) {
+    const struct ox_unit *const unit = &generator->model->units[range.unit_idx];
+    const uint64_t range_end = range.first + range.count;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &generator->model->tensors[i];
+        uint64_t at = ox_max_u64(range.first, tensor->offset);
+        const uint64_t end = ox_min_u64(range_end, tensor->offset + tensor->count);
+        while (status == OX_OK && at < end) {
+            const uint64_t count = ox_min_u64(end - at, PIECE);
+            float *const to = out + (at - range.first);
+            status = ox_hf_read(generator->config.folder, i, at - tensor->offset, count, to);
+            if (status == OX_OK && !generator->config.fp32) {
+                round_all(to, count);
+            }
+            at += count;
+        }
+    }
+    return status;
+}
+
+static enum ox_status load_planes(struct ox_generator *generator, uint32_t unit_idx) {
+    const uint64_t elems = generator->model->units[unit_idx].elem_count;
+    uint16_t *const planes = generator->planes + generator->unit_first[unit_idx];
+    float *const piece = generator->slots[0];
+    const uint64_t step = ox_min_u64(generator->slot_elems, PIECE);
+    enum ox_status status = OX_OK;
+    for (uint64_t at = 0; status == OX_OK && at < elems; at += step) {
+        const struct range range = {unit_idx, at, ox_min_u64(elems - at, step)};
+        memset(piece, 0, range.count * sizeof *piece);
+        status = read_range(generator, range, piece);
+        for (uint64_t i = 0; status == OX_OK && i < range.count; i++) {
+            planes[at + i] = ox_plane_hi(piece[i]);
+        }
+    }
+    return status;
+}
+
+static enum ox_status load(struct ox_generator *generator) {
+    const struct ox_model *const model = generator->model;
+    const uint32_t head = model->unit_count - 1;
+    const uint64_t gain = model->units[head].role_offset[OX_ROLE_FINAL_NORM];
+    const uint64_t bias = model->units[head].role_offset[OX_ROLE_FINAL_NORM_BIAS];
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < model->unit_count; i++) {
+        const struct range whole = {i, 0, model->units[i].elem_count};
+        if (generator->joined != NULL) {
+            status = read_range(generator, whole, generator->joined + generator->unit_first[i]);
+        } else if (generator->planes != NULL) {
+            status = load_planes(generator, i);
+        }
+    }
+    if (status == OX_OK) {
+        status = read_range(generator, (struct range){head, gain, model->config.hidden}, generator->memory.gain);
+    }
+    if (status == OX_OK && bias != UINT64_MAX) {
+        status = read_range(generator, (struct range){head, bias, model->config.hidden}, generator->memory.bias);
+    }
+    return status;
+}
+
+/* Weights for the operations queued next, until weights_done. From files they are read here, while the lane computes
+ * with those before. */
+static enum ox_status weights_get(struct ox_generator *generator, struct range range, const float **out) {
+    const uint64_t first = generator->unit_first[range.unit_idx] + range.first;
+    if (generator->joined != NULL) {
+        *out = generator->joined + first;
+        return OX_OK;
+    }
+    OX_ASSERT(range.count <= generator->slot_elems);
+    float *const slot = generator->slots[generator->slot_idx];
+    *out = slot;
+    if (generator->planes != NULL) {
+        return generator->ops.planes_join(generator->lane, &(struct ox_op_planes_join){
+            .out = slot, .hi = generator->planes + first, .count = range.count});
+    }
+    const enum ox_status status = ox_mark_join(generator->marks[generator->slot_idx]);
+    return status == OX_OK ? read_range(generator, range, slot) : status;
+}
+
+static enum ox_status weights_done(struct ox_generator *generator) {
+    if (generator->home != OX_WEIGHTS_FILES) {
+        return OX_OK; /* nothing is overwritten but by the lane itself */
+    }
+    struct ox_mark *const mark = &generator->marks[generator->slot_idx];
+    generator->slot_idx = (generator->slot_idx + 1) % SLOT_COUNT;
+    return generator->ops.mark(generator->lane, mark);
+}
+
+/* One row of a table of the embedding's unit, for the host. */
+static enum ox_status row_get(const struct ox_generator *generator, enum ox_role role, uint64_t idx, float *out) {
+    const uint32_t hidden = generator->model->config.hidden;
+    const uint64_t first = generator->model->units[0].role_offset[role] + idx * hidden;
+    if (generator->joined != NULL) {
+        memcpy(out, generator->joined + first, hidden * sizeof *out);
+    } else if (generator->planes != NULL) {
+        for (uint32_t i = 0; i < hidden; i++) {
+            out[i] = ox_bf16_to_f32(generator->planes[first + i]);
+        }
+    } else {
+        return read_range(generator, (struct range){0, first, hidden}, out);
+    }
+    return OX_OK;
+}
+
+/* ---- one pass --------------------------------------------------------------------------------------- */
+
+/* Rows of a chunk, which the lane has not begun to use: their embeddings and positions. */
+static enum ox_status embed(struct ox_generator *generator, const int32_t *ids, uint32_t rows) {
+    const struct memory *const memory = &generator->memory;
+    const uint32_t hidden = generator->model->config.hidden;
+    const bool learned = generator->model->units[0].role_offset[OX_ROLE_POSITION] != UINT64_MAX;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < rows; i++) {
+        memory->positions[i] = (int32_t)(generator->count + i);
+        status = row_get(generator, OX_ROLE_EMBED, (uint64_t)ids[i], memory->x + (size_t)i * hidden);
+        if (status == OX_OK && learned) {
+            status = row_get(generator, OX_ROLE_POSITION, generator->count + i, memory->learned + (size_t)i * hidden);
+        }
+    }
+    if (status == OX_OK && learned) {
+        status = generator->ops.add(generator->lane, &(struct ox_op_add){
+            .target = memory->x, .a = memory->x, .b = memory->learned, .count = (uint64_t)rows * hidden});
+    }
+    return status;
+}
+
+static enum ox_status run_blocks(struct ox_generator *generator, uint32_t rows) {
+    const struct memory *const memory = &generator->memory;
+    const struct ox_shape shape = shape_of(generator, rows);
+    const uint64_t stride = cache_stride(generator);
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < generator->model->config.layers; i++) {
+        const struct ox_unit *const unit = &generator->model->units[i + 1];
+        const struct ox_block_cache cache = {.keys = memory->keys + i * stride,
+                                             .values = memory->values + i * stride,
+                                             .scratch = memory->attention_scratch,
+                                             .count = generator->count};
+        const struct ox_block_run run = {.ops = &generator->ops, .lane = generator->lane, .shape = &shape,
+                                         .unit = unit, .positions = memory->positions,
+                                         .cos_table = memory->cos_table, .sin_table = memory->sin_table,
+                                         .cache = &cache, .work = memory->work};
+        const float *weights = NULL;
+        status = weights_get(generator, (struct range){i + 1, 0, unit->elem_count}, &weights);
+        if (status == OX_OK) {
+            status = ox_block_forward(&run, weights, memory->x, memory->x);
+        }
+        if (status == OX_OK) {
+            status = weights_done(generator);
+        }
+    }
+    return status;
+}
+
+static enum ox_status final_norm(struct ox_generator *generator, uint32_t first, uint32_t rows) {
+    const struct memory *const memory = &generator->memory;
+    const struct ox_model_config *const model = &generator->model->config;
+    const struct ox_unit *const head = &generator->model->units[generator->model->unit_count - 1];
+    const size_t skipped = (size_t)first * model->hidden;
+    return generator->ops.norm_forward(generator->lane, &(struct ox_op_norm_forward){
+        .out = memory->n + skipped, .mean = model->norm == OX_NORM_LAYER ? memory->mean : NULL, .rstd = memory->rstd,
+        .in = memory->x + skipped, .gain = memory->gain,
+        .bias = head->role_offset[OX_ROLE_FINAL_NORM_BIAS] != UINT64_MAX ? memory->bias : NULL, .rows = rows,
+        .cols = model->hidden, .eps = model->norm_eps, .kind = model->norm});
+}
+
+/* One tile of the head's table. */
+struct tile {
+    const float *weights;
+    uint32_t first, count; /* tokens */
+};
+
+static enum ox_status tile_logits(struct ox_generator *generator, const struct tile *tile, const float *in,
+                                  uint32_t rows, float *out) {
+    return generator->ops.linear_forward(generator->lane, &(struct ox_op_linear_forward){
+        .out = out, .in = in, .weight = tile->weights, .rows = rows, .in_count = generator->model->config.hidden,
+        .out_count = tile->count, .layout = OX_WEIGHT_OUT_IN});
+}
+
+/* The rows of a chunk that are judged, by the ids that follow them. */
+struct judged {
+    const int32_t *targets;
+    uint32_t rows;
+    double *max, *sum, *target; /* (rows): running maximum, sum of exponentials, the target's logit */
+};
+
+static void judge_rows(const struct ox_generator *generator, const struct tile *tile, struct judged *judged,
+                       uint32_t first, uint32_t rows) {
+    for (uint32_t i = 0; i < rows; i++) {
+        const float *const logits = generator->memory.tile + (size_t)i * tile->count;
+        const uint32_t row = first + i, target = (uint32_t)judged->targets[row];
+        double top = tile->first == 0 ? -INFINITY : judged->max[row];
+        const double before = top;
+        for (uint32_t k = 0; k < tile->count; k++) {
+            top = logits[k] > top ? logits[k] : top;
+        }
+        double sum = tile->first == 0 ? 0 : judged->sum[row] * exp(before - top);
+        for (uint32_t k = 0; k < tile->count; k++) {
+            sum += exp(logits[k] - top);
+        }
+        judged->max[row] = top;
+        judged->sum[row] = sum;
+        if (target >= tile->first && target - tile->first < tile->count) {
+            judged->target[row] = logits[target - tile->first];
+        }
+    }
+}
+
+static enum ox_status judge_tile(struct ox_generator *generator, const struct tile *tile, struct judged *judged) {
+    const uint32_t hidden = generator->model->config.hidden;
+    enum ox_status status = OX_OK;
+    for (uint32_t first = 0; status == OX_OK && first < judged->rows; first += NLL_ROWS) {
+        const uint32_t rows = (uint32_t)ox_min_u64(NLL_ROWS, judged->rows - first);
+        status = tile_logits(generator, tile, generator->memory.n + (size_t)first * hidden, rows,
+                             generator->memory.tile);
+        if (status == OX_OK) {
+            status = ox_lane_drain(generator->lane);
+        }
+        if (status == OX_OK) {
+            judge_rows(generator, tile, judged, first, rows);
+        }
+    }
+    return status;
+}
+
+/* Of the last of `rows` rows the logits, when `last`; of the judged ones the statistics. */
+static enum ox_status run_head(struct ox_generator *generator, uint32_t rows, bool last, struct judged *judged) {
+    const struct memory *const memory = &generator->memory;
+    const struct ox_model_config *const model = &generator->model->config;
+    const struct table table = table_of(generator);
+    const float *const last_row = memory->n + (size_t)(rows - 1) * model->hidden;
+    const uint32_t skipped = judged->rows > 0 ? 0 : rows - 1;
+    enum ox_status status = final_norm(generator, skipped, rows - skipped);
+    struct tile tile = {0};
+    for (; status == OX_OK && tile.first < model->vocab; tile.first += tile.count) {
+        tile.count = (uint32_t)ox_min_u64(TABLE_ROWS, model->vocab - tile.first);
+        const struct range range = {table.unit_idx, table.offset + (uint64_t)tile.first * model->hidden,
+                                    (uint64_t)tile.count * model->hidden};
+        status = weights_get(generator, range, &tile.weights);
+        if (status == OX_OK && last) {
+            status = tile_logits(generator, &tile, last_row, 1, memory->logits + tile.first);
+        }
+        if (status == OX_OK) {
+            status = judge_tile(generator, &tile, judged);
+        }
+        if (status == OX_OK) {
+            status = weights_done(generator);
+        }
+    }
+    return status;
+}
+
+/* A chunk of the tokens to read. */
+struct chunk {
+    const int32_t *ids;
+    uint32_t rows;
+    bool last;        /* of this call */
+    double *nll_sum;  /* or NULL */
+    double *state;    /* (3 * chunk_rows) with it */
+};
+
+static enum ox_status queue_chunk(struct ox_generator *generator, const struct chunk *chunk, struct judged *judged) {
+    enum ox_status status = embed(generator, chunk->ids, chunk->rows);
+    if (status == OX_OK) {
+        status = run_blocks(generator, chunk->rows);
+    }
+    if (status == OX_OK && (chunk->last || judged->rows > 0)) {
+        status = run_head(generator, chunk->rows, chunk->last, judged);
+    }
+    return status;
+}
+
+static enum ox_status read_chunk(struct ox_generator *generator, const struct chunk *chunk) {
+    const uint32_t stride = generator->config.chunk_rows;
+    struct judged judged = {.targets = chunk->ids + 1};
+    struct ox_first first = {0};
+    if (chunk->nll_sum != NULL) {
+        judged.rows = chunk->rows - (chunk->last ? 1 : 0); /* nothing follows the last one */
+        judged.max = chunk->state;
+        judged.sum = chunk->state + stride;
+        judged.target = chunk->state + 2 * (size_t)stride;
+    }
+    ox_first_note(&first, queue_chunk(generator, chunk, &judged));
+    ox_first_note(&first, ox_lane_drain(generator->lane));
+    for (uint32_t i = 0; first.status == OX_OK && i < judged.rows; i++) {
+        *chunk->nll_sum += judged.max[i] + log(judged.sum[i]) - judged.target[i];
+    }
+    generator->count += chunk->rows;
+    return ox_first_result(&first);
+}
+
+static enum ox_status check_ids(const struct ox_generator *generator, const int32_t *ids, uint32_t count) {
+    const uint32_t vocab = generator->model->config.vocab;
+    for (uint32_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab) {
+            return ox_fail(OX_E_CONFIG,
+                           "token %u of the text is %d, but the vocabulary of %s has %u tokens; use the tokenizer that "
+                           "the model was made for", i, ids[i], generator->config.where, vocab);
+        }
+    }
+    return OX_OK;
+}
+
+/* ---- public ----------------------------------------------------------------------------------------- */
+
+enum ox_status ox_generator_read(struct ox_generator *generator, const int32_t *ids, uint32_t count, double *nll_sum,
+                                 const float **logits) {
+    const uint32_t chunk_rows = generator->config.chunk_rows;
+    double *state = NULL;
+    OX_ASSERT(count > 0 && count <= generator->config.contexts - generator->count);
+    enum ox_status status = check_ids(generator, ids, count);
+    if (status == OX_OK && nll_sum != NULL) {
+        *nll_sum = 0;
+        state = malloc(3 * chunk_rows * sizeof *state);
+        status = state == NULL ? ox_fail(OX_E_NOMEM, "no memory to judge a prompt") : OX_OK;
+    }
+    for (uint32_t at = 0; status == OX_OK && at < count; at += chunk_rows) {
+        const uint32_t rows = (uint32_t)ox_min_u64(chunk_rows, count - at);
+        const struct chunk chunk = {.ids = ids + at, .rows = rows, .last = at + rows == count, .nll_sum = nll_sum,
+                                    .state = state};
+        status = read_chunk(generator, &chunk);
+    }
+    free(state);
+    *logits = generator->memory.logits;
+    return status;
+}
+
+static enum ox_status open_device(struct ox_generator *generator) {
+    const struct ox_cpu_device_config config = {.thread_count = generator->config.threads};
+    ox_ops_init_cpu(&generator->ops);
+    const enum ox_status status = ox_cpu_device_open(&config, &generator->device);
+    return status == OX_OK ? ox_device_lane_open(generator->device, "compute", &generator->lane) : status;
+}
+
+static enum ox_status make_angles(struct ox_generator *generator) {
+    const struct ox_model_config *const model = &generator->model->config;
+    if (!model->rope) {
+        return OX_OK;
+    }
+    double *const inv_freq = malloc(model->head_dim / 2 * sizeof *inv_freq);
+    if (inv_freq == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the rotary angles");
+    }
+    ox_model_rope_inv_freq(model, inv_freq);
+    enum ox_status status = generator->ops.rope_table(generator->lane, &(struct ox_op_rope_table){
+        .cos_table = generator->memory.cos_table, .sin_table = generator->memory.sin_table, .inv_freq = inv_freq,
+        .contexts = generator->config.contexts, .half_dim = model->head_dim / 2});
+    if (status == OX_OK) {
+        status = ox_lane_drain(generator->lane);
+    }
+    free(inv_freq);
+    return status;
+}
+
+enum ox_status ox_generator_open(const struct ox_generator_config *config, struct ox_generator **out) {
+    const struct ox_model *const model = ox_hf_model(config->folder);
+    OX_ASSERT(ox_hf_has_weights(config->folder) && config->threads > 0 && config->chunk_rows > 0 &&
+              config->contexts > 0 && config->contexts <= model->config.contexts);
+    struct ox_generator *generator = calloc(1, sizeof *generator);
+    if (generator == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to open the model", config->where);
+    }
+    generator->config = *config;
+    generator->config.chunk_rows = (uint32_t)ox_min_u64(config->chunk_rows, config->contexts);
+    generator->model = model;
+    enum ox_status status = measure(generator);
+    if (status == OX_OK) {
+        status = pick_home(generator);
+    }
+    if (status == OX_OK) {
+        status = open_device(generator);
+    }
+    if (status == OX_OK) {
+        status = reserve(generator);
+    }
+    if (status == OX_OK) {
+        status = make_angles(generator);
+    }
+    if (status == OX_OK) {
+        status = load(generator);
+    }
+    if (status != OX_OK) {
+        ox_generator_close(&generator);
+        return status;
+    }
+    *out = generator;
+    return OX_OK;
+}
+
+void ox_generator_close(struct ox_generator **generator) {
+    struct ox_generator *const closing = *generator;
+    if (closing == NULL) {
+        return;
+    }
+    ox_lane_close(&closing->lane);
+    if (closing->arena != NULL) {
+        ox_device_mem_close(closing->device, closing->arena, closing->arena_bytes);
+    }
+    ox_device_close(&closing->device);
+    free(closing->unit_first);
+    free(closing);
+    *generator = NULL;
+}
+
+enum ox_weights_home ox_generator_home(const struct ox_generator *generator) {
+    return generator->home;
+}
+
+uint64_t ox_generator_need(const struct ox_generator *generator, enum ox_weights_home home) {
+    OX_ASSERT((unsigned)home < OX_WEIGHTS_HOME_COUNT);
+    return generator->need[home];
+}
+
+uint32_t ox_generator_count(const struct ox_generator *generator) {
+    return generator->count;
+}

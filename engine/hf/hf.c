@@ -1,0 +1,351 @@
+/* Reads a Hugging Face model folder: which tensor lies in which file, checked before any is read. */
+#include "engine/hf/hf.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CONFIG_BYTES_MAX = 16 << 20,
+    INDEX_BYTES_MAX = 100 << 20,
+    FILES_MAX = 4096,
+    SAMPLE_ELEMS = 1024,
+    SAMPLE_COUNT = 64,
+};
+
+/* Where a tensor of the model lies. */
+struct place {
+    const struct ox_st_file *file;
+    const struct ox_st_entry *entry;
+};
+
+struct ox_hf_folder {
+    char *path;
+    json_t *config;
+    struct ox_model *model;
+    struct ox_st_file **files;
+    uint32_t file_count;
+    struct place *places; /* by tensor, NULL without weights */
+    struct place head;    /* a copy of a tied head, if a file has one */
+};
+
+static enum ox_status fail_memory(const char *path) {
+    return ox_fail(OX_E_NOMEM, "%s: no memory to open the model folder", path);
+}
+
+static const char *shape_text(uint32_t rank, const uint64_t *shape, char *text, size_t bytes) {
+    size_t filled = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < rank && filled < bytes; i++) {
+        filled += (size_t)snprintf(text + filled, bytes - filled, "%s%" PRIu64, i > 0 ? ", " : "", shape[i]);
+    }
+    return text;
+}
+
+static enum ox_status check_shape(const struct place *place, uint32_t rank, const uint64_t *shape) {
+    const struct ox_st_entry *const entry = place->entry;
+    bool same = entry->rank == rank;
+    for (uint32_t i = 0; same && i < rank; i++) {
+        same = entry->shape[i] == shape[i];
+    }
+    if (!same) {
+        char have[200], want[64];
+        return ox_fail(OX_E_CONFIG,
+                       "%s: tensor \"%s\" has the shape [%s], but config.json asks for [%s]; use the config.json that "
+                       "came with the weights",
+                       ox_st_path(place->file), entry->name,
+                       shape_text(entry->rank, entry->shape, have, sizeof have),
+                       shape_text(rank, shape, want, sizeof want));
+    }
+    if (ox_dtype_bytes(entry->dtype) == 0) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: tensor \"%s\" is stored as %s; only F32, F16 and BF16 weights can be read",
+                       ox_st_path(place->file), entry->name, entry->dtype_text);
+    }
+    return OX_OK;
+}
+
+/* A name in an index is a plain file name: no folder, nothing hidden. */
+static bool is_plain_name(const char *name) {
+    return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL && strlen(name) <= 255;
+}
+
+static const char *file_name_of(const struct ox_st_file *file) {
+    const char *const slash = strrchr(ox_st_path(file), '/');
+    return slash != NULL ? slash + 1 : ox_st_path(file);
+}
+
+static enum ox_status open_file(struct ox_hf_folder *folder, const char *name) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(folder->path, name, path);
+    if (status == OX_OK && folder->file_count >= FILES_MAX) {
+        status = ox_fail(OX_E_CONFIG, "%s: the index names more than %d files", folder->path, FILES_MAX);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    struct ox_st_file **const longer =
+        realloc(folder->files, (folder->file_count + (size_t)1) * sizeof *folder->files);
+    if (longer == NULL) {
+        return fail_memory(folder->path);
+    }
+    folder->files = longer;
+    status = ox_st_open(path, &folder->files[folder->file_count]);
+    folder->file_count += status == OX_OK;
+    return status;
+}
+
+static bool is_open(const struct ox_hf_folder *folder, const char *name) {
+    for (uint32_t i = 0; i < folder->file_count; i++) {
+        if (strcmp(file_name_of(folder->files[i]), name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char *path, const json_t *index) {
+    const json_t *const map = json_object_get(index, "weight_map");
+    const char *tensor;
+    json_t *file;
+    if (!json_is_object(map) || json_object_size(map) == 0) {
+        return ox_fail(OX_E_CORRUPT, "%s: has no \"weight_map\" of tensors; fetch or save it again", path);
+    }
+    json_object_foreach((json_t *)map, tensor, file) {
+        const char *const name = json_string_value(file);
+        if (name == NULL || !is_plain_name(name)) {
+            char text[OX_JSON_EXCERPT_BYTES];
+            return ox_fail(OX_E_CORRUPT,
+                           "%s: tensor \"%.200s\" lies in %s, which is not the name of a file in the "
+                           "same folder; nothing outside the folder is read",
+                           path, tensor, ox_json_excerpt(file, text));
+        }
+        if (!is_open(folder, name)) {
+            const enum ox_status status = open_file(folder, name);
+            if (status != OX_OK) {
+                return ox_fail_in(status, "%s", path);
+            }
+        }
+    }
+    /* Both must say the same: a tensor elsewhere than the index says may be an old one. */
+    size_t found = 0;
+    for (uint32_t i = 0; i < folder->file_count; i++) {
+        const struct ox_st_file *const file_open = folder->files[i];
+        for (uint32_t j = 0; j < ox_st_count(file_open); j++) {
+            const char *const name = ox_st_entry(file_open, j)->name;
+            const char *const said = json_string_value(json_object_get(map, name));
+            if (said == NULL || strcmp(said, file_name_of(file_open)) != 0) {
+                return ox_fail(OX_E_CORRUPT,
+                               "%s: holds tensor \"%s\", which the index %s; fetch or save the folder again",
+                               ox_st_path(file_open), name,
+                               said == NULL ? "does not list" : "places in another file");
+            }
+            found++;
+        }
+    }
+    return found == json_object_size(map)
+               ? OX_OK
+               : ox_fail(OX_E_CORRUPT,
+                         "%s: lists %zu tensors, but its files hold %zu of them; fetch what is missing", path,
+                         json_object_size(map), found);
+}
+
+static enum ox_status open_files(struct ox_hf_folder *folder) {
+    char path[OX_PATH_BYTES];
+    json_t *index = NULL;
+    enum ox_status status = ox_path_join(folder->path, "model.safetensors", path);
+    if (status == OX_OK && ox_path_exists(path)) {
+        return open_file(folder, "model.safetensors");
+    }
+    if (status == OX_OK) {
+        status = ox_path_join(folder->path, "model.safetensors.index.json", path);
+    }
+    if (status == OX_OK && !ox_path_exists(path)) {
+        status = ox_fail(OX_E_CONFIG,
+                         "%s: holds neither model.safetensors nor model.safetensors.index.json; convert "
+                         "other formats with save_pretrained of transformers, or start fresh with --from-scratch",
+                         folder->path);
+    }
+    if (status == OX_OK) {
+        status = ox_json_load(path, INDEX_BYTES_MAX, &index);
+    }
+    if (status == OX_OK) {
+        status = open_indexed_files(folder, path, index);
+    }
+    json_decref(index);
+    return status;
+}
+
+static enum ox_status place_entry(struct ox_hf_folder *folder, const struct place *place) {
+    const int64_t idx = ox_model_find_tensor(folder->model, place->entry->name);
+    if (idx == -1) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: tensor \"%s\" does not belong to the %s that config.json describes; use the config.json "
+                       "that came with the weights",
+                       ox_st_path(place->file), place->entry->name, folder->model->config.family);
+    }
+    if (idx == -2) {
+        if (strcmp(place->entry->name, "lm_head.weight") == 0) {
+            folder->head = *place;
+        }
+        return OX_OK;
+    }
+    if (folder->places[idx].entry != NULL) {
+        return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is there twice, also in %s", ox_st_path(place->file),
+                       place->entry->name, ox_st_path(folder->places[idx].file));
+    }
+    folder->places[idx] = *place;
+    return check_shape(place, folder->model->tensors[idx].rank, folder->model->tensors[idx].shape);
+}
+
+static enum ox_status check_complete(const struct ox_hf_folder *folder) {
+    const struct ox_model *const model = folder->model;
+    uint32_t missing_count = 0;
+    const char *missing = "";
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        if (folder->places[i].entry == NULL) {
+            missing = missing_count == 0 ? model->tensors[i].name : missing;
+            missing_count++;
+        }
+    }
+    if (missing_count == 0) {
+        return OX_OK;
+    }
+    const bool head_alone = missing_count == 1 && strcmp(missing, "lm_head.weight") == 0;
+    return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" is missing (%" PRIu32 " in all)%s", folder->path, missing,
+                   missing_count,
+                   head_alone ? "; if the head is the embedding, set \"tie_word_embeddings\" to true "
+                                "in config.json"
+                              : "; fetch what is missing, or use the config.json that came with the weights");
+}
+
+/* A tied head that is stored as well must be the embedding. Samples, because the pair may be gigabytes. */
+static enum ox_status check_tied_head(const struct ox_hf_folder *folder) {
+    const struct ox_tensor *const embed = &folder->model->tensors[0];
+    OX_ASSERT(embed->role == OX_ROLE_EMBED);
+    if (folder->head.entry == NULL) {
+        return OX_OK;
+    }
+    enum ox_status status = check_shape(&folder->head, embed->rank, embed->shape);
+    const uint64_t part = ox_min_u64(embed->count, SAMPLE_ELEMS);
+    for (uint64_t i = 0; status == OX_OK && i < SAMPLE_COUNT; i++) {
+        float head[SAMPLE_ELEMS], other[SAMPLE_ELEMS];
+        const uint64_t first = (embed->count - part) / (SAMPLE_COUNT - 1) * i;
+        status = ox_st_read_f32(folder->head.file, folder->head.entry, first, part, head);
+        if (status == OX_OK) {
+            status = ox_st_read_f32(folder->places[0].file, folder->places[0].entry, first, part, other);
+        }
+        if (status == OX_OK && memcmp(head, other, part * sizeof *head) != 0) {
+            status = ox_fail(OX_E_CONFIG,
+                             "%s: \"lm_head.weight\" differs from the embedding although they are tied; "
+                             "set \"tie_word_embeddings\" to false in config.json to train both",
+                             folder->path);
+        }
+    }
+    return status;
+}
+
+static enum ox_status open_weights(struct ox_hf_folder *folder) {
+    enum ox_status status = open_files(folder);
+    if (status != OX_OK) {
+        return status;
+    }
+    folder->places = calloc(folder->model->tensor_count, sizeof *folder->places);
+    if (folder->places == NULL) {
+        return fail_memory(folder->path);
+    }
+    for (uint32_t i = 0; i < folder->file_count; i++) {
+        for (uint32_t j = 0; status == OX_OK && j < ox_st_count(folder->files[i]); j++) {
+            const struct place place = {folder->files[i], ox_st_entry(folder->files[i], j)};
+            status = place_entry(folder, &place);
+        }
+    }
+    if (status == OX_OK) {
+        status = check_complete(folder);
+    }
+    return status == OX_OK ? check_tied_head(folder) : status;
+}
+
+enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **out) {
+    char config_path[OX_PATH_BYTES];
+    struct ox_model_config config;
+    const bool is_folder = ox_path_is_folder(path);
+    enum ox_status status =
+        ox_path_join(is_folder ? path : "", is_folder ? "config.json" : path, config_path);
+    if (status != OX_OK) {
+        return status;
+    }
+    struct ox_hf_folder *folder = calloc(1, sizeof *folder);
+    if (folder == NULL || (folder->path = strdup(path)) == NULL) {
+        status = fail_memory(path);
+        goto fail;
+    }
+    ox_path_announce_shared(path);
+    status = ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config);
+    if (status == OX_OK) {
+        status = ox_model_config_parse(config_path, folder->config, &config);
+    }
+    if (status == OX_OK) {
+        status = ox_model_build(&config, &folder->model);
+        if (status != OX_OK) {
+            status = ox_fail_in(status, "%s", config_path);
+        }
+    }
+    if (status == OX_OK && weights && is_folder) {
+        status = open_weights(folder);
+    }
+    if (status != OX_OK) {
+        goto fail;
+    }
+    *out = folder;
+    return OX_OK;
+fail:
+    ox_hf_close(&folder);
+    return status;
+}
+
+void ox_hf_close(struct ox_hf_folder **folder) {
+    if (*folder == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < (*folder)->file_count; i++) {
+        ox_st_close(&(*folder)->files[i]);
+    }
+    ox_model_close(&(*folder)->model);
+    json_decref((*folder)->config);
+    free((*folder)->files);
+    free((*folder)->places);
+    free((*folder)->path);
+    free(*folder);
+    *folder = NULL;
+}
+
+const struct ox_model *ox_hf_model(const struct ox_hf_folder *folder) {
+    return folder->model;
+}
+
+const json_t *ox_hf_config(const struct ox_hf_folder *folder) {
+    return folder->config;
+}
+
+bool ox_hf_has_weights(const struct ox_hf_folder *folder) {
+    return folder->places != NULL;
+}
+
+enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
+                          uint64_t count, float *out) {
+    OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
+    const struct place *const place = &folder->places[tensor_idx];
+    return ox_st_read_f32(place->file, place->entry, first, count, out);
+}
+
+const char *ox_hf_tensor_path(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
+    OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
+    return ox_st_path(folder->places[tensor_idx].file);
+}

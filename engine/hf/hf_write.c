@@ -1,0 +1,330 @@
+/* Writes a Hugging Face model folder: shards, index, config.json. */
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "engine/hf/hf.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SHARDS_MAX = 512, SHARD_NAME_BYTES = 64 };
+
+struct shard {
+    uint32_t tensor_first, tensor_count;
+    struct ox_st_writer *writer;
+    bool finished;
+};
+
+struct ox_hf_writer {
+    char path[OX_PATH_BYTES];
+    const struct ox_model *model;
+    json_t *config;
+    enum ox_dtype dtype;
+    struct shard *shards;
+    uint32_t shard_count;
+};
+
+static const char *dtype_in_config(enum ox_dtype dtype) {
+    switch (dtype) {
+    case OX_DTYPE_F32:
+        return "float32";
+    case OX_DTYPE_F16:
+        return "float16";
+    case OX_DTYPE_BF16:
+        return "bfloat16";
+    case OX_DTYPE_OTHER:
+        break;
+    }
+    OX_ASSERT(false);
+    return "";
+}
+
+static void shard_name(const struct ox_hf_writer *writer, uint32_t idx, char *out) {
+    if (writer->shard_count == 1) {
+        snprintf(out, SHARD_NAME_BYTES, "model.safetensors");
+    } else {
+        snprintf(out, SHARD_NAME_BYTES, "model-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", idx + 1,
+                 writer->shard_count);
+    }
+}
+
+static struct ox_st_spec *make_specs(const struct ox_model *model, enum ox_dtype dtype) {
+    struct ox_st_spec *const specs = calloc(model->tensor_count, sizeof *specs);
+    for (uint32_t i = 0; specs != NULL && i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        specs[i].name = tensor->name;
+        specs[i].dtype = dtype;
+        specs[i].rank = tensor->rank;
+        memcpy(specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
+    }
+    return specs;
+}
+
+/* Divides the tensors among shards: one is closed when the next tensor would pass the limit, and a tensor
+ * above it has one of its own. Fills `shards` unless NULL; returns their number. */
+static uint32_t divide(const struct ox_model *model, uint64_t elem_bytes, uint64_t limit,
+                       struct shard *shards) {
+    uint32_t count = 0;
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const uint64_t bytes = model->tensors[i].count * elem_bytes;
+        if (count == 0 || (used > 0 && (used > limit || bytes > limit - used))) {
+            if (shards != NULL) {
+                shards[count].tensor_first = i;
+            }
+            count++;
+            used = 0;
+        }
+        used += bytes;
+        if (shards != NULL) {
+            shards[count - 1].tensor_count++;
+        }
+    }
+    return count;
+}
+
+/* Weights of another model in the same folder would be loaded with these. */
+static enum ox_status check_empty(const char *path) {
+    DIR *const folder = opendir(path);
+    if (folder == NULL) {
+        return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", path);
+    }
+    enum ox_status status = OX_OK;
+    for (const char *name = ""; status == OX_OK && name != NULL;) {
+        status = ox_folder_next(folder, path, &name);
+        if (status == OX_OK && name != NULL && strncmp(name, "model", 5) == 0 && strstr(name, ".safetensors") != NULL) {
+            status = ox_fail(OX_E_CONFIG, "%s: already holds %s; write to an empty folder", path, name);
+        }
+    }
+    closedir(folder);
+    return status;
+}
+
+/* As transformers writes it: indented, sorted as it came, reals with as few digits as give the same value. */
+static enum ox_status write_json(const char *folder, const char *name, const json_t *json) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(folder, name, path);
+    char *text = NULL;
+    for (size_t digits = 15; status == OX_OK && digits <= 17; digits++) {
+        json_t *again = NULL;
+        free(text);
+        text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(digits));
+        status = text == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory to write it", path)
+                              : ox_json_parse(path, text, strlen(text), &again);
+        const bool same = json_equal(json, again) != 0;
+        json_decref(again);
+        if (same) {
+            break;
+        }
+    }
+    if (status == OX_OK) {
+        const size_t bytes = strlen(text);
+        text[bytes] = '\n'; /* in the place of the NUL */
+        status = ox_file_replace(path, text, bytes + 1);
+    }
+    free(text);
+    return status;
+}
+
+static enum ox_status write_index(const struct ox_hf_writer *writer) {
+    const struct ox_model *const model = writer->model;
+    json_t *const map = json_object();
+    bool done = map != NULL;
+    for (uint32_t i = 0; i < writer->shard_count; i++) {
+        const struct shard *const shard = &writer->shards[i];
+        char name[SHARD_NAME_BYTES];
+        shard_name(writer, i, name);
+        for (uint32_t j = 0; done && j < shard->tensor_count; j++) {
+            done = json_object_set_new(map, model->tensors[shard->tensor_first + j].name,
+                                       json_string(name)) == 0;
+        }
+    }
+    json_t *const index = json_pack(
+        "{s:{s:I, s:I}, s:o}", "metadata", "total_parameters", (json_int_t)model->param_count, "total_size",
+        (json_int_t)(model->param_count * ox_dtype_bytes(writer->dtype)), "weight_map", map);
+    const enum ox_status status = done && index != NULL
+                                      ? write_json(writer->path, "model.safetensors.index.json", index)
+                                      : ox_fail(OX_E_NOMEM, "%s: no memory for the index", writer->path);
+    json_decref(index);
+    return status;
+}
+
+static enum ox_status open_shards(struct ox_hf_writer *writer, const struct ox_st_spec *specs) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < writer->shard_count; i++) {
+        struct shard *const shard = &writer->shards[i];
+        char name[SHARD_NAME_BYTES], path[OX_PATH_BYTES];
+        shard_name(writer, i, name);
+        status = ox_path_join(writer->path, name, path);
+        if (status == OX_OK) {
+            status = ox_st_create(path, specs + shard->tensor_first, shard->tensor_count, &shard->writer);
+        }
+    }
+    return status;
+}
+
+static bool is_companion(const char *name) {
+    static const char *const names[] = {
+        "tokenizer.model",       "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json",
+        "generation_config.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return true;
+        }
+    }
+    const size_t bytes = strlen(name);
+    return strncmp(name, "chat_template.", 14) == 0 ||
+           (strncmp(name, "tokenizer", 9) == 0 && bytes >= 14 && strcmp(name + bytes - 5, ".json") == 0);
+}
+
+enum ox_status ox_hf_create(const char *path, const struct ox_model *model, const json_t *original_config,
+                            enum ox_dtype dtype, uint64_t shard_bytes_max, struct ox_hf_writer **out) {
+    struct ox_st_spec *specs = NULL;
+    struct ox_hf_writer *writer = calloc(1, sizeof *writer);
+    enum ox_status status = OX_OK;
+    const uint32_t elem_bytes = ox_dtype_bytes(dtype);
+    const uint32_t shard_count = divide(model, elem_bytes, shard_bytes_max, NULL);
+    if (writer != NULL) {
+        writer->shards = calloc(shard_count, sizeof *writer->shards);
+        specs = make_specs(model, dtype);
+    }
+    if (writer == NULL || writer->shards == NULL || specs == NULL) {
+        status = ox_fail(OX_E_NOMEM, "%s: no memory to write the model", path);
+        goto fail;
+    }
+    writer->model = model;
+    writer->dtype = dtype;
+    writer->shard_count = shard_count;
+    divide(model, elem_bytes, shard_bytes_max, writer->shards);
+    if (shard_count > SHARDS_MAX) {
+        status = ox_fail(OX_E_CONFIG,
+                         "%s: the model would be written to %" PRIu32 " files of at most %" PRIu64
+                         " bytes; allow larger ones (at most %d files)",
+                         path, shard_count, shard_bytes_max, SHARDS_MAX);
+        goto fail;
+    }
+    status = ox_path_join(path, "", writer->path);
+    if (status == OX_OK) {
+        status = check_empty(path);
+    }
+    if (status == OX_OK) {
+        status =
+            ox_model_config_json(&model->config, original_config, dtype_in_config(dtype), &writer->config);
+    }
+    if (status == OX_OK) {
+        status = open_shards(writer, specs);
+    }
+    if (status != OX_OK) {
+        goto fail;
+    }
+    free(specs);
+    *out = writer;
+    return OX_OK;
+fail:
+    free(specs);
+    ox_hf_discard(&writer);
+    return status;
+}
+
+enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uint64_t first, uint64_t count,
+                           const void *data) {
+    OX_ASSERT(tensor_idx < writer->model->tensor_count);
+    const uint64_t elem_bytes = ox_dtype_bytes(writer->dtype);
+    uint32_t low = 0, high = writer->shard_count;
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (writer->shards[middle].tensor_first <= tensor_idx) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const struct shard *const shard = &writer->shards[low];
+    return ox_st_write(shard->writer, tensor_idx - shard->tensor_first, first * elem_bytes, data,
+                       count * elem_bytes);
+}
+
+enum ox_status ox_hf_finish(struct ox_hf_writer **writer) {
+    struct ox_hf_writer *const hf = *writer;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; status == OX_OK && i < hf->shard_count; i++) {
+        status = ox_st_finish(&hf->shards[i].writer);
+        hf->shards[i].finished = status == OX_OK;
+    }
+    if (status == OX_OK && hf->shard_count > 1) {
+        status = write_index(hf);
+    }
+    if (status == OX_OK) {
+        status = write_json(hf->path, "config.json", hf->config);
+    }
+    if (status == OX_OK) {
+        status = ox_folder_sync(hf->path);
+    }
+    for (uint32_t i = 0; status == OX_OK && i < hf->shard_count; i++) {
+        hf->shards[i].finished = false; /* they stay */
+    }
+    ox_hf_discard(writer);
+    return status;
+}
+
+void ox_hf_discard(struct ox_hf_writer **writer) {
+    struct ox_hf_writer *const hf = *writer;
+    if (hf == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; hf->shards != NULL && i < hf->shard_count; i++) {
+        char name[SHARD_NAME_BYTES], path[OX_PATH_BYTES];
+        ox_st_discard(&hf->shards[i].writer);
+        shard_name(hf, i, name);
+        if (hf->shards[i].finished && ox_path_join(hf->path, name, path) == OX_OK) {
+            unlink(path);
+        }
+    }
+    json_decref(hf->config);
+    free(hf->shards);
+    free(hf);
+    *writer = NULL;
+}
+
+uint64_t ox_hf_bytes(const struct ox_model *model, enum ox_dtype dtype) {
+    struct ox_st_spec *const specs = make_specs(model, dtype);
+    const uint64_t bytes = specs != NULL ? ox_st_file_bytes(specs, model->tensor_count) : UINT64_MAX;
+    free(specs);
+    return bytes;
+}
+
+enum ox_status ox_hf_copy_companions(const char *from, const char *to) {
+    DIR *const folder = opendir(from);
+    if (folder == NULL) {
+        return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot open the folder", from);
+    }
+    enum ox_status status = OX_OK;
+    for (const char *name = "";;) {
+        char source[OX_PATH_BYTES], target[OX_PATH_BYTES];
+        status = ox_folder_next(folder, from, &name);
+        if (status != OX_OK || name == NULL) {
+            break;
+        }
+        if (!is_companion(name)) {
+            continue;
+        }
+        status = ox_path_join(from, name, source);
+        if (status == OX_OK) {
+            status = ox_path_join(to, name, target);
+        }
+        if (status == OX_OK && ox_path_is_file(source)) {
+            status = ox_file_copy(source, target);
+        }
+        if (status != OX_OK) {
+            break;
+        }
+    }
+    closedir(folder);
+    return status;
+}

@@ -1,0 +1,567 @@
+/* The table of model families. */
+#include "engine/model/families.h"
+
+#include "base/json.h"
+#include "base/log.h"
+
+#include <string.h>
+
+static bool set(json_t *object, const char *key, json_t *value) {
+    return json_object_set_new(object, key, value) == 0;
+}
+
+/* ---- conditions of tensors ------------------------------------------------------------------- */
+
+static bool when_untied(const struct ox_model_config *config) {
+    return !config->tied;
+}
+
+static bool when_attention_bias(const struct ox_model_config *config) {
+    return config->attention_bias;
+}
+
+static bool when_out_bias(const struct ox_model_config *config) {
+    return config->out_bias;
+}
+
+static bool when_qk_norm(const struct ox_model_config *config) {
+    return config->qk_norm;
+}
+
+static bool when_mlp_bias(const struct ox_model_config *config) {
+    return config->mlp_bias;
+}
+
+/* ---- llama and the families whose tensors have its names ------------------------------------------ */
+
+/* clang-format off */
+static const struct ox_family_row llama_rows[] = {
+    {.unit = OX_UNIT_EMBED, .role = OX_ROLE_EMBED, .name = "embed_tokens.weight",
+     .shape = {OX_EXTENT_VOCAB, OX_EXTENT_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_NORM1, .name = "layers.%u.input_layernorm.weight",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_QKV, .name = "layers.%u.self_attn.q_proj.weight",
+     .shape = {OX_EXTENT_Q, OX_EXTENT_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_QKV, .name = "layers.%u.self_attn.k_proj.weight",
+     .shape = {OX_EXTENT_KV, OX_EXTENT_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_QKV, .name = "layers.%u.self_attn.v_proj.weight",
+     .shape = {OX_EXTENT_KV, OX_EXTENT_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_QKV_BIAS, .name = "layers.%u.self_attn.q_proj.bias",
+     .shape = {OX_EXTENT_Q}, .when = when_attention_bias, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_QKV_BIAS, .name = "layers.%u.self_attn.k_proj.bias",
+     .shape = {OX_EXTENT_KV}, .when = when_attention_bias, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_QKV_BIAS, .name = "layers.%u.self_attn.v_proj.bias",
+     .shape = {OX_EXTENT_KV}, .when = when_attention_bias, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_Q_NORM, .name = "layers.%u.self_attn.q_norm.weight",
+     .shape = {OX_EXTENT_HEAD}, .when = when_qk_norm, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_K_NORM, .name = "layers.%u.self_attn.k_norm.weight",
+     .shape = {OX_EXTENT_HEAD}, .when = when_qk_norm, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_OUT, .name = "layers.%u.self_attn.o_proj.weight",
+     .shape = {OX_EXTENT_HIDDEN, OX_EXTENT_Q}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_OUT_BIAS, .name = "layers.%u.self_attn.o_proj.bias",
+     .shape = {OX_EXTENT_HIDDEN}, .when = when_out_bias, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_NORM2, .name = "layers.%u.post_attention_layernorm.weight",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_IN, .name = "layers.%u.mlp.gate_proj.weight",
+     .shape = {OX_EXTENT_WIDTH, OX_EXTENT_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_IN, .name = "layers.%u.mlp.up_proj.weight",
+     .shape = {OX_EXTENT_WIDTH, OX_EXTENT_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_IN_BIAS, .name = "layers.%u.mlp.gate_proj.bias",
+     .shape = {OX_EXTENT_WIDTH}, .when = when_mlp_bias, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_IN_BIAS, .name = "layers.%u.mlp.up_proj.bias",
+     .shape = {OX_EXTENT_WIDTH}, .when = when_mlp_bias, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_OUT, .name = "layers.%u.mlp.down_proj.weight",
+     .shape = {OX_EXTENT_HIDDEN, OX_EXTENT_WIDTH}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_OUT_BIAS, .name = "layers.%u.mlp.down_proj.bias",
+     .shape = {OX_EXTENT_HIDDEN}, .when = when_mlp_bias, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_HEAD, .role = OX_ROLE_FINAL_NORM, .name = "norm.weight",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_HEAD, .role = OX_ROLE_HEAD, .name = "lm_head.weight", .bare = true,
+     .shape = {OX_EXTENT_VOCAB, OX_EXTENT_HIDDEN}, .when = when_untied},
+};
+/* clang-format on */
+
+/* Frequencies that older files carry; they follow from rope_theta. */
+static const char *const llama_ignored[] = {"layers.%u.self_attn.rotary_emb.inv_freq", NULL};
+
+static const struct ox_pin llama_pins[] = {
+    {.key = "sliding_window", .kind = OX_PIN_MISSING},
+    {.key = "use_sliding_window", .kind = OX_PIN_FALSE},
+    {.key = "layer_types", .kind = OX_PIN_MISSING},
+    {.key = "hidden_act", .kind = OX_PIN_TEXT, .texts = {"silu", "swish"}},
+    {.key = "attention_dropout", .kind = OX_PIN_NUMBER, .number = 0.0},
+    {.key = "pretraining_tp", .kind = OX_PIN_NUMBER, .number = 1.0},
+    {.key = "partial_rotary_factor", .kind = OX_PIN_NUMBER, .number = 1.0},
+    {.key = "original_max_position_embeddings", .kind = OX_PIN_MISSING},
+};
+
+static const struct ox_pin mistral_pins[] = {
+    {.key = "use_sliding_window", .kind = OX_PIN_MISSING},
+    {.key = "layer_types", .kind = OX_PIN_MISSING},
+    {.key = "attention_bias", .kind = OX_PIN_FALSE},
+    {.key = "mlp_bias", .kind = OX_PIN_FALSE},
+    {.key = "hidden_act", .kind = OX_PIN_TEXT, .texts = {"silu", "swish"}},
+    {.key = "attention_dropout", .kind = OX_PIN_NUMBER, .number = 0.0},
+    {.key = "partial_rotary_factor", .kind = OX_PIN_NUMBER, .number = 1.0},
+    {.key = "original_max_position_embeddings", .kind = OX_PIN_MISSING},
+};
+
+static const struct ox_pin qwen2_pins[] = {
+    {.key = "attention_bias", .kind = OX_PIN_TRUE},
+    {.key = "mlp_bias", .kind = OX_PIN_FALSE},
+    {.key = "hidden_act", .kind = OX_PIN_TEXT, .texts = {"silu", "swish"}},
+    {.key = "attention_dropout", .kind = OX_PIN_NUMBER, .number = 0.0},
+    {.key = "partial_rotary_factor", .kind = OX_PIN_NUMBER, .number = 1.0},
+    {.key = "original_max_position_embeddings", .kind = OX_PIN_MISSING},
+};
+
+static const char *const llama_keys[] = {"hidden_size",
+                                         "num_hidden_layers",
+                                         "num_attention_heads",
+                                         "num_key_value_heads",
+                                         "head_dim",
+                                         "intermediate_size",
+                                         "max_position_embeddings",
+                                         "rms_norm_eps",
+                                         "attention_bias",
+                                         "mlp_bias",
+                                         "rope_theta",
+                                         "rope_scaling",
+                                         "rope_parameters",
+                                         "sliding_window",
+                                         "use_sliding_window",
+                                         "max_window_layers",
+                                         "layer_types",
+                                         NULL};
+
+enum { LLAMA_SIZES = 6 };
+
+static void llama_size_keys(struct ox_model_config *config, struct ox_size_key keys[LLAMA_SIZES]) {
+    keys[0] = (struct ox_size_key){"hidden_size", true, &config->hidden};
+    keys[1] = (struct ox_size_key){"num_hidden_layers", true, &config->layers};
+    keys[2] = (struct ox_size_key){"num_attention_heads", true, &config->heads};
+    keys[3] = (struct ox_size_key){"num_key_value_heads", false, &config->kv_heads};
+    keys[4] = (struct ox_size_key){"intermediate_size", true, &config->width};
+    keys[5] = (struct ox_size_key){"max_position_embeddings", false, &config->contexts};
+}
+
+/* What transformers takes for a size that is not there; null, given as 0, stands for a derived size. */
+static uint32_t when_missing(const json_t *json, const char *key, uint32_t value) {
+    return json_object_get(json, key) == NULL ? value : 0;
+}
+
+/* What the llama-like families share. The caller sets before what a missing size means. */
+static enum ox_status parse_shared(const char *where, const json_t *json, struct ox_model_config *out) {
+    struct ox_size_key sizes[LLAMA_SIZES];
+    const struct ox_size_key head_dim = {"head_dim", false, &out->head_dim};
+    llama_size_keys(out, sizes);
+    out->norm_eps = 1e-6f;
+    out->rope_theta = 10000.0;
+    enum ox_status status = ox_config_read_sizes(where, json, sizes, LLAMA_SIZES);
+    if (status == OX_OK) {
+        status = ox_config_read_sizes(where, json, &head_dim, 1);
+    }
+    if (status == OX_OK) {
+        status = ox_config_read_float(where, json, "rms_norm_eps", &out->norm_eps);
+    }
+    if (status == OX_OK) {
+        status = ox_config_read_rope(where, json, out);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    if (out->head_dim == 0 && (out->heads == 0 || out->hidden % out->heads != 0)) {
+        return ox_fail(OX_E_CONFIG, "%s: \"hidden_size\" %u is not a multiple of \"num_attention_heads\" %u",
+                       where, out->hidden, out->heads);
+    }
+    out->kv_heads = out->kv_heads != 0 ? out->kv_heads : out->heads;
+    out->head_dim = out->head_dim != 0 ? out->head_dim : out->hidden / out->heads;
+    out->norm = OX_NORM_RMS;
+    out->act = OX_ACT_SWIGLU;
+    out->layout = OX_WEIGHT_OUT_IN;
+    out->rope = true;
+    return OX_OK;
+}
+
+static bool write_shared(const struct ox_model_config *config, json_t *out) {
+    struct ox_model_config copy = *config;
+    struct ox_size_key sizes[LLAMA_SIZES];
+    llama_size_keys(&copy, sizes);
+    /* Where it follows from the others, qwen2 does not know the key. */
+    const bool derived =
+        strcmp(config->family, "qwen2") == 0 && (uint64_t)config->heads * config->head_dim == config->hidden;
+    return ox_config_write_sizes(out, sizes, LLAMA_SIZES) &&
+           (derived || set(out, "head_dim", json_integer(config->head_dim))) &&
+           set(out, "hidden_act", json_string("silu")) &&
+           set(out, "rms_norm_eps", json_real(ox_shortest_double(config->norm_eps))) &&
+           set(out, "attention_dropout", json_real(0.0)) && ox_config_write_rope(out, config);
+}
+
+static enum ox_status llama_parse(const char *where, const json_t *json, struct ox_model_config *out) {
+    out->contexts = 2048;
+    enum ox_status status = ox_json_get_bool(where, json, "attention_bias", false, &out->attention_bias);
+    if (status == OX_OK) {
+        status = ox_json_get_bool(where, json, "mlp_bias", false, &out->mlp_bias);
+    }
+    out->out_bias = out->attention_bias;
+    return status == OX_OK ? parse_shared(where, json, out) : status;
+}
+
+static bool llama_write(const struct ox_model_config *config, bool has_original, json_t *out) {
+    (void)has_original;
+    return write_shared(config, out) && set(out, "attention_bias", json_boolean(config->attention_bias)) &&
+           set(out, "mlp_bias", json_boolean(config->mlp_bias));
+}
+
+/* ---- attention within a window ------------------------------------------------------------------ */
+
+/* sliding_window; missing it is 4096 in transformers, and null stands for none. */
+static enum ox_status read_window(const char *where, const json_t *json, uint32_t *window) {
+    const json_t *const value = json_object_get(json, "sliding_window");
+    const struct ox_size_key key = {"sliding_window", false, window};
+    *window = when_missing(json, "sliding_window", 4096);
+    const enum ox_status status = ox_config_read_sizes(where, json, &key, 1);
+    if (status == OX_OK && *window == 0 && !json_is_null(value)) {
+        return ox_fail(OX_E_CONFIG, "%s: \"sliding_window\" is 0, so that no token would see any; null means none",
+                       where);
+    }
+    return status;
+}
+
+/* layer_types: which layers have the window. A model is described by the first of them, so that those with
+ * whole attention come before. */
+static enum ox_status read_layer_types(const char *where, const json_t *types, struct ox_model_config *out) {
+    char text[OX_JSON_EXCERPT_BYTES];
+    uint32_t first = out->layers;
+    bool known = json_is_array(types) && json_array_size(types) == out->layers;
+    for (uint32_t i = 0; known && i < out->layers; i++) {
+        const char *const type = json_string_value(json_array_get(types, i));
+        const bool sliding = type != NULL && strcmp(type, "sliding_attention") == 0;
+        first = sliding && first == out->layers ? i : first;
+        known = sliding || (type != NULL && strcmp(type, "full_attention") == 0 && first == out->layers);
+    }
+    if (!known) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: \"layer_types\" is %s, which is not supported; it must be left out or name, for each "
+                       "of the %u layers, \"full_attention\" and after those \"sliding_attention\"",
+                       where, ox_json_excerpt(types, text), out->layers);
+    }
+    if (first < out->layers && out->window == 0) {
+        return ox_fail(OX_E_CONFIG, "%s: \"layer_types\" has \"sliding_attention\", but there is no window: set "
+                       "\"use_sliding_window\" and \"sliding_window\"", where);
+    }
+    out->window_layer = first;
+    return OX_OK;
+}
+
+/* The keys of the qwen families. */
+static enum ox_status read_layer_windows(const char *where, const json_t *json, struct ox_model_config *out) {
+    const struct ox_size_key first = {"max_window_layers", false, &out->window_layer};
+    const json_t *const types = json_object_get(json, "layer_types");
+    bool wanted = false;
+    enum ox_status status = ox_json_get_bool(where, json, "use_sliding_window", false, &wanted);
+    if (status == OX_OK && wanted) {
+        status = read_window(where, json, &out->window);
+    }
+    if (status == OX_OK) {
+        out->window_layer = when_missing(json, first.key, 28);
+        status = ox_config_read_sizes(where, json, &first, 1);
+    }
+    if (status == OX_OK && types != NULL && !json_is_null(types)) {
+        status = read_layer_types(where, types, out);
+    }
+    if (status == OX_OK && (out->window == 0 || out->window_layer >= out->layers)) {
+        out->window = out->window_layer = 0;
+    }
+    return status;
+}
+
+/* Without a window the other keys, which `out` may have from a file, mean nothing. */
+static bool write_layer_windows(const struct ox_model_config *config, json_t *out) {
+    if (config->window == 0) {
+        return set(out, "use_sliding_window", json_false());
+    }
+    return set(out, "use_sliding_window", json_true()) &&
+           set(out, "sliding_window", json_integer(config->window)) &&
+           set(out, "max_window_layers", json_integer(config->window_layer));
+}
+
+/* ---- mistral, qwen2, qwen3 ---------------------------------------------------------------------- */
+
+static enum ox_status mistral_parse(const char *where, const json_t *json, struct ox_model_config *out) {
+    out->contexts = 4096 * 32;
+    out->kv_heads = when_missing(json, "num_key_value_heads", 8);
+    const enum ox_status status = parse_shared(where, json, out);
+    return status == OX_OK ? read_window(where, json, &out->window) : status;
+}
+
+static bool mistral_write(const struct ox_model_config *config, bool has_original, json_t *out) {
+    (void)has_original;
+    return write_shared(config, out) &&
+           set(out, "sliding_window", config->window != 0 ? json_integer(config->window) : json_null());
+}
+
+static enum ox_status qwen2_parse(const char *where, const json_t *json, struct ox_model_config *out) {
+    out->contexts = 32768;
+    out->kv_heads = when_missing(json, "num_key_value_heads", 32);
+    out->attention_bias = true;
+    const enum ox_status status = parse_shared(where, json, out);
+    return status == OX_OK ? read_layer_windows(where, json, out) : status;
+}
+
+static bool qwen2_write(const struct ox_model_config *config, bool has_original, json_t *out) {
+    (void)has_original;
+    return write_shared(config, out) && write_layer_windows(config, out);
+}
+
+static enum ox_status qwen3_parse(const char *where, const json_t *json, struct ox_model_config *out) {
+    out->contexts = 32768;
+    out->kv_heads = when_missing(json, "num_key_value_heads", 32);
+    out->head_dim = when_missing(json, "head_dim", 128);
+    out->qk_norm = true;
+    enum ox_status status = ox_json_get_bool(where, json, "attention_bias", false, &out->attention_bias);
+    out->out_bias = out->attention_bias;
+    if (status == OX_OK) {
+        status = parse_shared(where, json, out);
+    }
+    return status == OX_OK ? read_layer_windows(where, json, out) : status;
+}
+
+static bool qwen3_write(const struct ox_model_config *config, bool has_original, json_t *out) {
+    return qwen2_write(config, has_original, out) &&
+           set(out, "attention_bias", json_boolean(config->attention_bias));
+}
+
+/* ---- gpt2 ------------------------------------------------------------------------------------- */
+
+/* clang-format off */
+static const struct ox_family_row gpt2_rows[] = {
+    {.unit = OX_UNIT_EMBED, .role = OX_ROLE_EMBED, .name = "wte.weight",
+     .shape = {OX_EXTENT_VOCAB, OX_EXTENT_HIDDEN}},
+    {.unit = OX_UNIT_EMBED, .role = OX_ROLE_POSITION, .name = "wpe.weight",
+     .shape = {OX_EXTENT_CONTEXTS, OX_EXTENT_HIDDEN}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_NORM1, .name = "h.%u.ln_1.weight",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_NORM1_BIAS, .name = "h.%u.ln_1.bias",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_QKV, .name = "h.%u.attn.c_attn.weight",
+     .shape = {OX_EXTENT_HIDDEN, OX_EXTENT_QKV}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_QKV_BIAS, .name = "h.%u.attn.c_attn.bias",
+     .shape = {OX_EXTENT_QKV}, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_OUT, .name = "h.%u.attn.c_proj.weight",
+     .shape = {OX_EXTENT_Q, OX_EXTENT_HIDDEN}, .init = OX_INIT_NORMAL_RESIDUAL},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_OUT_BIAS, .name = "h.%u.attn.c_proj.bias",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_NORM2, .name = "h.%u.ln_2.weight",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_NORM2_BIAS, .name = "h.%u.ln_2.bias",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_IN, .name = "h.%u.mlp.c_fc.weight",
+     .shape = {OX_EXTENT_HIDDEN, OX_EXTENT_WIDTH}},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_IN_BIAS, .name = "h.%u.mlp.c_fc.bias",
+     .shape = {OX_EXTENT_WIDTH}, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_OUT, .name = "h.%u.mlp.c_proj.weight",
+     .shape = {OX_EXTENT_WIDTH, OX_EXTENT_HIDDEN}, .init = OX_INIT_NORMAL_RESIDUAL},
+    {.unit = OX_UNIT_BLOCK, .role = OX_ROLE_MLP_OUT_BIAS, .name = "h.%u.mlp.c_proj.bias",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_HEAD, .role = OX_ROLE_FINAL_NORM, .name = "ln_f.weight",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ONE},
+    {.unit = OX_UNIT_HEAD, .role = OX_ROLE_FINAL_NORM_BIAS, .name = "ln_f.bias",
+     .shape = {OX_EXTENT_HIDDEN}, .init = OX_INIT_ZERO},
+    {.unit = OX_UNIT_HEAD, .role = OX_ROLE_HEAD, .name = "lm_head.weight", .bare = true,
+     .shape = {OX_EXTENT_VOCAB, OX_EXTENT_HIDDEN}, .when = when_untied},
+};
+/* clang-format on */
+
+/* Causal masks that older files carry. */
+static const char *const gpt2_ignored[] = {"h.%u.attn.bias", "h.%u.attn.masked_bias", NULL};
+
+static const char *const gpt2_dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
+
+static const struct ox_pin gpt2_pins[] = {
+    {.key = "use_sliding_window", .kind = OX_PIN_FALSE},
+    {.key = "activation_function", .kind = OX_PIN_TEXT, .texts = {"gelu_new", "gelu_pytorch_tanh"}},
+    {.key = "scale_attn_weights", .kind = OX_PIN_TRUE},
+    {.key = "scale_attn_by_inverse_layer_idx", .kind = OX_PIN_FALSE},
+    {.key = "reorder_and_upcast_attn", .kind = OX_PIN_FALSE},
+};
+
+static const char *const gpt2_keys[] = {"n_embd",
+                                        "n_layer",
+                                        "n_head",
+                                        "n_inner",
+                                        "n_positions",
+                                        "n_ctx",
+                                        "layer_norm_epsilon",
+                                        "attn_pdrop",
+                                        "embd_pdrop",
+                                        "resid_pdrop",
+                                        "summary_type",
+                                        "summary_use_proj",
+                                        "summary_activation",
+                                        "summary_proj_to_labels",
+                                        "summary_first_dropout",
+                                        NULL};
+
+/* The published GPT-2 folders ask for dropout, so a refusal would refuse them all. */
+static enum ox_status gpt2_check_dropout(const char *where, const json_t *json) {
+    for (size_t i = 0; i < sizeof gpt2_dropouts / sizeof *gpt2_dropouts; i++) {
+        double share = 0.0;
+        const enum ox_status status = ox_json_get_double(where, json, gpt2_dropouts[i], false, &share);
+        if (status != OX_OK) {
+            return status;
+        }
+        if (share != 0.0) {
+            ox_log(OX_LOG_WARN, "%s: \"%s\" is %g, but training runs without dropout", where,
+                   gpt2_dropouts[i], share);
+        }
+    }
+    return OX_OK;
+}
+
+enum { GPT2_SIZES = 4 };
+
+static void gpt2_size_keys(struct ox_model_config *config, struct ox_size_key keys[GPT2_SIZES]) {
+    keys[0] = (struct ox_size_key){"n_embd", true, &config->hidden};
+    keys[1] = (struct ox_size_key){"n_layer", true, &config->layers};
+    keys[2] = (struct ox_size_key){"n_head", true, &config->heads};
+    keys[3] = (struct ox_size_key){"n_positions", true, &config->contexts};
+}
+
+static enum ox_status gpt2_parse(const char *where, const json_t *json, struct ox_model_config *out) {
+    struct ox_size_key sizes[GPT2_SIZES];
+    const struct ox_size_key inner = {"n_inner", false, &out->width};
+    gpt2_size_keys(out, sizes);
+    out->norm_eps = 1e-5f;
+    enum ox_status status = gpt2_check_dropout(where, json);
+    if (status == OX_OK) {
+        status = ox_config_read_sizes(where, json, sizes, GPT2_SIZES);
+    }
+    if (status == OX_OK) {
+        status = ox_config_read_sizes(where, json, &inner, 1);
+    }
+    if (status == OX_OK) {
+        status = ox_config_read_float(where, json, "layer_norm_epsilon", &out->norm_eps);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    if (out->heads == 0 || out->hidden % out->heads != 0) {
+        return ox_fail(OX_E_CONFIG, "%s: \"n_embd\" %u is not a multiple of \"n_head\" %u", where,
+                       out->hidden, out->heads);
+    }
+    if (out->width == 0) {
+        out->width = out->hidden <= UINT32_MAX / 4 ? 4 * out->hidden : UINT32_MAX;
+    }
+    out->kv_heads = out->heads;
+    out->head_dim = out->hidden / out->heads;
+    out->attention_bias = out->mlp_bias = out->norm_bias = out->out_bias = true;
+    out->norm = OX_NORM_LAYER;
+    out->act = OX_ACT_GELU_TANH;
+    out->layout = OX_WEIGHT_IN_OUT;
+    return OX_OK;
+}
+
+static bool gpt2_write(const struct ox_model_config *config, bool has_original, json_t *out) {
+    struct ox_model_config copy = *config;
+    struct ox_size_key sizes[GPT2_SIZES];
+    gpt2_size_keys(&copy, sizes);
+    json_t *const inner = config->width == 4 * config->hidden ? json_null() : json_integer(config->width);
+    bool done = ox_config_write_sizes(out, sizes, GPT2_SIZES) && set(out, "n_inner", inner) &&
+                set(out, "activation_function", json_string("gelu_new")) &&
+                set(out, "layer_norm_epsilon", json_real(ox_shortest_double(config->norm_eps)));
+    for (size_t i = 0; !has_original && i < sizeof gpt2_dropouts / sizeof *gpt2_dropouts; i++) {
+        done = done && set(out, gpt2_dropouts[i], json_real(0.0)); /* left out, it would mean 0.1 */
+    }
+    return done;
+}
+
+/* ---- the table -------------------------------------------------------------------------------- */
+
+static const struct ox_family families[] = {
+    {
+        .model_type = "gpt2",
+        .architecture = "GPT2LMHeadModel",
+        .base_model = "GPT2Model",
+        .prefix = "transformer.",
+        .rows = gpt2_rows,
+        .row_count = sizeof gpt2_rows / sizeof *gpt2_rows,
+        .ignored = gpt2_ignored,
+        .tied_by_default = true,
+        .pins = gpt2_pins,
+        .pin_count = sizeof gpt2_pins / sizeof *gpt2_pins,
+        .keys = gpt2_keys,
+        .parse = gpt2_parse,
+        .write = gpt2_write,
+    },
+    {
+        .model_type = "llama",
+        .architecture = "LlamaForCausalLM",
+        .base_model = "LlamaModel",
+        .prefix = "model.",
+        .rows = llama_rows,
+        .row_count = sizeof llama_rows / sizeof *llama_rows,
+        .ignored = llama_ignored,
+        .tied_by_default = false,
+        .pins = llama_pins,
+        .pin_count = sizeof llama_pins / sizeof *llama_pins,
+        .keys = llama_keys,
+        .parse = llama_parse,
+        .write = llama_write,
+    },
+    {
+        .model_type = "mistral",
+        .architecture = "MistralForCausalLM",
+        .base_model = "MistralModel",
+        .prefix = "model.",
+        .rows = llama_rows,
+        .row_count = sizeof llama_rows / sizeof *llama_rows,
+        .ignored = llama_ignored,
+        .pins = mistral_pins,
+        .pin_count = sizeof mistral_pins / sizeof *mistral_pins,
+        .keys = llama_keys,
+        .parse = mistral_parse,
+        .write = mistral_write,
+    },
+    {
+        .model_type = "qwen2",
+        .architecture = "Qwen2ForCausalLM",
+        .base_model = "Qwen2Model",
+        .prefix = "model.",
+        .rows = llama_rows,
+        .row_count = sizeof llama_rows / sizeof *llama_rows,
+        .ignored = llama_ignored,
+        .pins = qwen2_pins,
+        .pin_count = sizeof qwen2_pins / sizeof *qwen2_pins,
+        .keys = llama_keys,
+        .parse = qwen2_parse,
+        .write = qwen2_write,
+    },
+    {
+        .model_type = "qwen3",
+        .architecture = "Qwen3ForCausalLM",
+        .base_model = "Qwen3Model",
+        .prefix = "model.",
+        .rows = llama_rows,
+        .row_count = sizeof llama_rows / sizeof *llama_rows,
+        .ignored = llama_ignored,
+        .pins = qwen2_pins + 1, /* attention_bias, the first, is a choice here */
+        .pin_count = sizeof qwen2_pins / sizeof *qwen2_pins - 1,
+        .keys = llama_keys,
+        .parse = qwen3_parse,
+        .write = qwen3_write,
+    },
+};
+
+const struct ox_family *ox_family_find(const char *model_type) {
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        if (strcmp(families[i].model_type, model_type) == 0) {
+            return &families[i];
+        }
+    }
+    return NULL;
+}
+
+const char *ox_family_names(void) {
+    return "gpt2, llama, mistral, qwen2, qwen3";
+}

@@ -1,0 +1,91 @@
+/* What the engine knows about a model family: how its config.json is read and written and which tensors
+ * its files hold. A new family is one entry of the table in engine/model/families.c. */
+#ifndef OX_ENGINE_FAMILIES_H
+#define OX_ENGINE_FAMILIES_H
+
+#include "engine/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A dimension of a tensor, as a function of the configuration. */
+enum ox_extent {
+    OX_EXTENT_NONE, /* second dimension of a vector */
+    OX_EXTENT_VOCAB,
+    OX_EXTENT_CONTEXTS,
+    OX_EXTENT_HIDDEN,
+    OX_EXTENT_WIDTH,
+    OX_EXTENT_HEAD, /* head_dim */
+    OX_EXTENT_Q,   /* heads * head_dim */
+    OX_EXTENT_KV,  /* kv_heads * head_dim */
+    OX_EXTENT_QKV, /* Q + 2 KV */
+};
+
+/* One tensor of the files, in the order of its unit's flat vector. Neighbours of one role lie together
+ * without padding, so that they are one matrix. */
+struct ox_family_row {
+    enum ox_unit_kind unit;
+    enum ox_role role;
+    const char *name; /* after the family's prefix; %u is the layer */
+    bool bare;        /* written without the prefix */
+    enum ox_extent shape[2];
+    bool (*when)(const struct ox_model_config *); /* NULL: always there */
+    enum ox_init_kind init;
+};
+
+/* A key of config.json whose every value but one would change what the model computes. Missing and null
+ * always stand for that one. */
+enum ox_pin_kind { OX_PIN_MISSING, OX_PIN_FALSE, OX_PIN_TRUE, OX_PIN_NUMBER, OX_PIN_TEXT };
+struct ox_pin {
+    const char *key;
+    enum ox_pin_kind kind;
+    double number;
+    const char *texts[2];
+};
+
+struct ox_family {
+    const char *model_type;
+    const char *architecture; /* of the model with its head */
+    const char *base_model;   /* of the model without */
+    const char *prefix;       /* of tensor names as written; files may leave it out */
+    const struct ox_family_row *rows;
+    uint32_t row_count;
+    const char *const *ignored; /* names in files that carry no weight, after the prefix; ends with NULL */
+    bool tied_by_default;       /* what a missing tie_word_embeddings means */
+    const struct ox_pin *pins;
+    uint32_t pin_count;
+    const char *const *keys; /* the other keys that `parse` reads or that do not matter; ends with NULL */
+    /* The keys that are the family's own. `out` holds what all families share. */
+    enum ox_status (*parse)(const char *where, const json_t *json, struct ox_model_config *out);
+    /* Sets the same keys; false when memory is short. */
+    bool (*write)(const struct ox_model_config *config, bool has_original, json_t *out);
+};
+
+/* NULL when unknown. */
+const struct ox_family *ox_family_find(const char *model_type);
+/* "gpt2, llama ...", for errors. */
+const char *ox_family_names(void);
+
+/* Helpers of the parse and write functions. */
+struct ox_size_key {
+    const char *key;
+    bool required;
+    uint32_t *value;
+};
+OX_MUST enum ox_status ox_config_read_sizes(const char *where, const json_t *json,
+                                            const struct ox_size_key *keys, uint32_t count);
+bool ox_config_write_sizes(json_t *object, const struct ox_size_key *keys, uint32_t count);
+OX_MUST enum ox_status ox_config_read_float(const char *where, const json_t *json, const char *key,
+                                            float *value);
+/* rope_theta and rope_scaling of transformers v4, or rope_parameters of v5; a rope_type that is not computed
+ * is refused. */
+OX_MUST enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out);
+bool ox_config_write_rope(json_t *object, const struct ox_model_config *config);
+/* The double of the shortest decimal fraction that is this float: 1e-5f is written as 1e-5. */
+double ox_shortest_double(float value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

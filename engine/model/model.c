@@ -1,0 +1,329 @@
+/* From a configuration to units and tensors. */
+#include "engine/model/model.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/hash/hash.h"
+#include "base/prng/prng.h"
+#include "engine/model/families.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Far above every model there is, and low enough that no product of shapes can overflow. */
+enum {
+    VOCAB_MAX = 1 << 24,
+    HIDDEN_MAX = 1 << 20,
+    WIDTH_MAX = 1 << 22,
+    LAYERS_MAX = 1 << 14,
+    HEADS_MAX = 1 << 14,
+    HEAD_DIM_MAX = 1 << 12,
+    CONTEXTS_MAX = 1 << 28,
+};
+static const uint64_t param_count_max = UINT64_C(1) << 44;
+
+static enum ox_status check_size(const char *where, const char *what, uint32_t value, uint32_t limit) {
+    if (value >= 1 && value <= limit) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_CONFIG, "%s: the model's %s is %" PRIu32 "; it must lie in 1 to %" PRIu32, where,
+                   what, value, limit);
+}
+
+static uint64_t extent_of(const struct ox_model_config *config, enum ox_extent extent) {
+    switch (extent) {
+    case OX_EXTENT_NONE:
+        return 1;
+    case OX_EXTENT_VOCAB:
+        return config->vocab;
+    case OX_EXTENT_CONTEXTS:
+        return config->contexts;
+    case OX_EXTENT_HIDDEN:
+        return config->hidden;
+    case OX_EXTENT_WIDTH:
+        return config->width;
+    case OX_EXTENT_Q:
+        return (uint64_t)config->heads * config->head_dim;
+    case OX_EXTENT_HEAD:
+        return config->head_dim;
+    case OX_EXTENT_KV:
+        return (uint64_t)config->kv_heads * config->head_dim;
+    case OX_EXTENT_QKV:
+        return ((uint64_t)config->heads + 2 * (uint64_t)config->kv_heads) * config->head_dim;
+    }
+    return 1;
+}
+
+static uint32_t count_rows(const struct ox_family *family, const struct ox_model_config *config,
+                           enum ox_unit_kind kind) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < family->row_count; i++) {
+        const struct ox_family_row *const row = &family->rows[i];
+        count += row->unit == kind && (row->when == NULL || row->when(config));
+    }
+    return count;
+}
+
+/* Writes the file name of `row` in `layer`. The pattern holds at most one %u. */
+static void format_name(const struct ox_family *family, const struct ox_family_row *row, uint32_t layer,
+                        char *out) {
+    const char *const mark = strstr(row->name, "%u");
+    const char *const prefix = row->bare ? "" : family->prefix;
+    int bytes;
+    if (mark == NULL) {
+        bytes = snprintf(out, OX_TENSOR_NAME_BYTES, "%s%s", prefix, row->name);
+    } else {
+        bytes = snprintf(out, OX_TENSOR_NAME_BYTES, "%s%.*s%" PRIu32 "%s", prefix, (int)(mark - row->name),
+                         row->name, layer, mark + 2);
+    }
+    OX_ASSERT(bytes > 0 && bytes < OX_TENSOR_NAME_BYTES);
+}
+
+static void add_unit(struct ox_model *model, const struct ox_family *family, uint32_t unit_idx) {
+    const struct ox_model_config *const config = &model->config;
+    struct ox_unit *const unit = &model->units[unit_idx];
+    unit->kind = unit_idx == 0 ? OX_UNIT_EMBED : unit_idx <= config->layers ? OX_UNIT_BLOCK : OX_UNIT_HEAD;
+    unit->tensor_first = model->tensor_count;
+    for (int i = 0; i < OX_ROLE_COUNT; i++) {
+        unit->role_offset[i] = UINT64_MAX;
+    }
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < family->row_count; i++) {
+        const struct ox_family_row *const row = &family->rows[i];
+        if (row->unit != unit->kind || (row->when != NULL && !row->when(config))) {
+            continue;
+        }
+        struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
+        format_name(family, row, unit_idx - 1, tensor->name);
+        tensor->unit_idx = unit_idx;
+        tensor->role = row->role;
+        tensor->rank = row->shape[1] == OX_EXTENT_NONE ? 1 : 2;
+        tensor->shape[0] = extent_of(config, row->shape[0]);
+        tensor->shape[1] = extent_of(config, row->shape[1]);
+        tensor->count = tensor->shape[0] * tensor->shape[1];
+        tensor->decay = tensor->rank == 2;
+        tensor->init = row->init;
+        if (unit->role_offset[row->role] == UINT64_MAX) {
+            end = ox_align_up(end, OX_TENSOR_ALIGN_ELEMS);
+            unit->role_offset[row->role] = end;
+        } else {
+            OX_ASSERT(tensor[-1].role == row->role); /* tensors of one role are neighbours */
+        }
+        tensor->offset = end;
+        end += tensor->count;
+        unit->param_count += tensor->count;
+        unit->tensor_count++;
+    }
+    unit->elem_count = ox_align_up(end, OX_UNIT_ALIGN_ELEMS);
+    model->param_count += unit->param_count;
+}
+
+/* Whether `name` is `pattern`, in which %u stands for digits. */
+static bool matches(const char *pattern, const char *name) {
+    const char *const mark = strstr(pattern, "%u");
+    if (mark == NULL) {
+        return strcmp(pattern, name) == 0;
+    }
+    const size_t head = (size_t)(mark - pattern);
+    if (strncmp(pattern, name, head) != 0) {
+        return false;
+    }
+    const size_t digits = strspn(name + head, "0123456789");
+    return digits > 0 && strcmp(mark + 2, name + head + digits) == 0;
+}
+
+static int64_t find_exact(const struct ox_model *model, const char *name) {
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        if (strcmp(model->tensors[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+enum ox_status ox_model_config_check(const char *where, const struct ox_model_config *config) {
+    const struct {
+        const char *what;
+        uint32_t value, limit;
+    } sizes[] = {
+        {"vocabulary", config->vocab, VOCAB_MAX},
+        {"hidden size", config->hidden, HIDDEN_MAX},
+        {"number of layers", config->layers, LAYERS_MAX},
+        {"number of attention heads", config->heads, HEADS_MAX},
+        {"number of key/value heads", config->kv_heads, HEADS_MAX},
+        {"head dimension", config->head_dim, HEAD_DIM_MAX},
+        {"MLP width", config->width, WIDTH_MAX},
+        {"number of positions", config->contexts, CONTEXTS_MAX},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const enum ox_status status = check_size(where, sizes[i].what, sizes[i].value, sizes[i].limit);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    if (config->heads % config->kv_heads != 0) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: %" PRIu32 " attention heads cannot share %" PRIu32 " key/value heads evenly",
+                       where, config->heads, config->kv_heads);
+    }
+    if (config->rope && config->head_dim % 2 != 0) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: the head dimension %" PRIu32 " is odd; rotary embedding needs an even one", where,
+                       config->head_dim);
+    }
+    if (config->rope && !(config->rope_theta > 0.0 && isfinite(config->rope_theta))) {
+        return ox_fail(OX_E_CONFIG, "%s: rope_theta is %g; it must be positive", where, config->rope_theta);
+    }
+    const struct ox_rope_scaling *const scaling = &config->rope_scaling;
+    if (scaling->factor != 0.0 &&
+        !(scaling->factor >= 1.0 && scaling->low_factor > 0.0 && scaling->high_factor > scaling->low_factor &&
+          isfinite(scaling->factor) && isfinite(scaling->high_factor) && scaling->original > 0)) {
+        return ox_fail(OX_E_CONFIG,
+                       "%s: the rope scaling has factor %g, low_freq_factor %g, high_freq_factor %g and "
+                       "original_max_position_embeddings %" PRIu32 "; the factor must be at least 1, 0 < low < high "
+                       "and the positions at least 1",
+                       where, scaling->factor, scaling->low_factor, scaling->high_factor, scaling->original);
+    }
+    if (!(config->norm_eps > 0.0f && config->norm_eps < 1.0f)) {
+        return ox_fail(OX_E_CONFIG, "%s: the epsilon of the norms is %g; it must lie between 0 and 1", where,
+                       (double)config->norm_eps);
+    }
+    if (!(config->init_range >= 0.0 && config->init_range <= 1.0)) {
+        return ox_fail(OX_E_CONFIG, "%s: initializer_range is %g; it must lie in 0 to 1", where,
+                       config->init_range);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out) {
+    const struct ox_family *const family = ox_family_find(config->family);
+    if (family == NULL) {
+        return ox_fail(OX_E_CONFIG, "the model_type \"%s\" is not supported; supported are %s",
+                       config->family, ox_family_names());
+    }
+    enum ox_status status = ox_model_config_check(config->family, config);
+    if (status != OX_OK) {
+        return status;
+    }
+    const uint64_t tensor_count = (uint64_t)count_rows(family, config, OX_UNIT_EMBED) +
+                                  (uint64_t)count_rows(family, config, OX_UNIT_BLOCK) * config->layers +
+                                  count_rows(family, config, OX_UNIT_HEAD);
+    struct ox_model *model = calloc(1, sizeof *model);
+    if (model != NULL) {
+        model->config = *config;
+        model->unit_count = config->layers + 2;
+        model->units = calloc(model->unit_count, sizeof *model->units);
+        model->tensors = calloc(tensor_count, sizeof *model->tensors);
+    }
+    if (model == NULL || model->units == NULL || model->tensors == NULL) {
+        ox_model_close(&model);
+        return ox_fail(OX_E_NOMEM, "no memory for the table of %" PRIu64 " tensors", tensor_count);
+    }
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        add_unit(model, family, i);
+        if (model->param_count > param_count_max) {
+            ox_model_close(&model);
+            return ox_fail(OX_E_CONFIG, "the model has more than %" PRIu64 " parameters; its sizes are wrong",
+                           param_count_max);
+        }
+    }
+    OX_ASSERT(model->tensor_count == tensor_count);
+    *out = model;
+    return OX_OK;
+}
+
+void ox_model_close(struct ox_model **model) {
+    if (*model != NULL) {
+        free((*model)->tensors);
+        free((*model)->units);
+        free(*model);
+        *model = NULL;
+    }
+}
+
+int64_t ox_model_find_tensor(const struct ox_model *model, const char *name) {
+    const struct ox_family *const family = ox_family_find(model->config.family);
+    OX_ASSERT(family != NULL);
+    int64_t found = find_exact(model, name);
+    const size_t prefix_bytes = strlen(family->prefix);
+    const bool prefixed = strncmp(name, family->prefix, prefix_bytes) == 0;
+    if (found < 0 && !prefixed) {
+        char longer[2 * OX_TENSOR_NAME_BYTES];
+        const int bytes = snprintf(longer, sizeof longer, "%s%s", family->prefix, name);
+        found = bytes < (int)sizeof longer ? find_exact(model, longer) : -1;
+    }
+    if (found >= 0) {
+        return found;
+    }
+    const char *const bare = prefixed ? name + prefix_bytes : name;
+    for (const char *const *ignored = family->ignored; *ignored != NULL; ignored++) {
+        if (matches(*ignored, bare)) {
+            return -2;
+        }
+    }
+    for (uint32_t i = 0; i < family->row_count; i++) {
+        const struct ox_family_row *const row = &family->rows[i];
+        if (row->role == OX_ROLE_HEAD && strcmp(row->name, name) == 0) {
+            return -2; /* not among the tensors, so it is tied */
+        }
+    }
+    return -1;
+}
+
+/* Of a normal tensor. */
+static double init_deviation(const struct ox_model *model, const struct ox_tensor *tensor) {
+    const double range = model->config.init_range;
+    return tensor->init == OX_INIT_NORMAL_RESIDUAL ? range / sqrt(2.0 * model->config.layers) : range;
+}
+
+static uint64_t init_stream(const struct ox_tensor *tensor) {
+    return ox_hash64(tensor->name, strlen(tensor->name), 0);
+}
+
+static bool is_constant(const struct ox_tensor *tensor) {
+    return tensor->init == OX_INIT_ZERO || tensor->init == OX_INIT_ONE;
+}
+
+float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
+                          uint64_t idx) {
+    OX_ASSERT(idx < tensor->count);
+    if (is_constant(tensor)) {
+        return tensor->init == OX_INIT_ONE ? 1.0f : 0.0f;
+    }
+    return (float)(init_deviation(model, tensor) * ox_normal(seed, init_stream(tensor), idx));
+}
+
+void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed, uint64_t first,
+                          uint64_t count, float *out) {
+    OX_ASSERT(first <= tensor->count && count <= tensor->count - first);
+    if (!is_constant(tensor)) {
+        ox_normals(seed, init_stream(tensor), first, count, init_deviation(model, tensor), out);
+        return;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        out[i] = tensor->init == OX_INIT_ONE ? 1.0f : 0.0f;
+    }
+}
+
+static double scale_freq(const struct ox_rope_scaling *scaling, double freq) {
+    const double wave = 2.0 * M_PI / freq;
+    if (scaling->factor == 0.0 || wave < scaling->original / scaling->high_factor) {
+        return freq;
+    }
+    if (wave > scaling->original / scaling->low_factor) {
+        return freq / scaling->factor;
+    }
+    const double kept =
+        (scaling->original / wave - scaling->low_factor) / (scaling->high_factor - scaling->low_factor);
+    return (1.0 - kept) * freq / scaling->factor + kept * freq;
+}
+
+void ox_model_rope_inv_freq(const struct ox_model_config *config, double *inv_freq) {
+    for (uint32_t i = 0; i < config->head_dim / 2; i++) {
+        const double freq = 1.0 / pow(config->rope_theta, 2.0 * i / config->head_dim);
+        inv_freq[i] = scale_freq(&config->rope_scaling, freq);
+    }
+}

@@ -1,0 +1,141 @@
+/* A model is a description: from a config.json follow units, tensors, shapes and the block's forward and
+ * backward. A family is one entry of the table in engine/model/families.c; nothing else knows its name. */
+#ifndef OX_ENGINE_MODEL_H
+#define OX_ENGINE_MODEL_H
+
+#include "base/status.h"
+#include "kernels/ops.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OX_UNIT_ALIGN_ELEMS = 2048, OX_TENSOR_ALIGN_ELEMS = 64, OX_TENSOR_NAME_BYTES = 96 };
+
+/* What a tensor does; the block's forward and backward ask for tensors by role. A role that a family does
+ * not have has no tensor. Roles made of several file tensors (Q, K, V; GATE, UP) lie one after the other
+ * without padding, so that they are one matrix. */
+enum ox_role {
+    OX_ROLE_EMBED,      /* (vocab, hidden) */
+    OX_ROLE_POSITION,   /* (contexts, hidden) */
+    OX_ROLE_NORM1, OX_ROLE_NORM1_BIAS, /* before attention (hidden) */
+    OX_ROLE_QKV, OX_ROLE_QKV_BIAS,     /* ((heads + 2 kv_heads) * head_dim, hidden) or its transpose */
+    OX_ROLE_Q_NORM, OX_ROLE_K_NORM,    /* (head_dim): of each head before it is rotated */
+    OX_ROLE_OUT, OX_ROLE_OUT_BIAS,     /* (hidden, heads * head_dim) */
+    OX_ROLE_NORM2, OX_ROLE_NORM2_BIAS, /* before the MLP */
+    OX_ROLE_MLP_IN, OX_ROLE_MLP_IN_BIAS,   /* (2 width, hidden) as [gate; up], or (width, hidden) */
+    OX_ROLE_MLP_OUT, OX_ROLE_MLP_OUT_BIAS, /* (hidden, width) */
+    OX_ROLE_FINAL_NORM, OX_ROLE_FINAL_NORM_BIAS,
+    OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: OX_ROLE_EMBED serves */
+    OX_ROLE_COUNT
+};
+
+enum ox_init_kind { OX_INIT_NORMAL, OX_INIT_NORMAL_RESIDUAL, OX_INIT_ZERO, OX_INIT_ONE };
+
+/* Llama 3's change of the rotary frequencies, for more positions than a model was first trained on: waves
+ * longer than original / low_factor are stretched by `factor`, those shorter than original / high_factor are
+ * kept, and between the two both are mixed. */
+struct ox_rope_scaling {
+    double factor; /* 0: no scaling, and the rest means nothing */
+    double low_factor, high_factor;
+    uint32_t original; /* positions */
+};
+
+struct ox_model_config {
+    char family[32]; /* model_type: "llama", "gpt2" ... */
+    uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, width /* of the MLP */, contexts;
+    enum ox_norm_kind norm;
+    enum ox_act_kind act;
+    enum ox_weight_layout layout; /* of the block's matrices */
+    float norm_eps;
+    bool rope;          /* else learned positions */
+    double rope_theta;
+    struct ox_rope_scaling rope_scaling;
+    uint32_t window;      /* of attention in the layers from window_layer on; 0: none */
+    uint32_t window_layer;
+    bool qk_norm;         /* OX_ROLE_Q_NORM and OX_ROLE_K_NORM are there */
+    bool tied;
+    bool attention_bias, mlp_bias, norm_bias, out_bias;
+    double init_range;  /* standard deviation of a fresh normal tensor */
+    int64_t bos_id, eos_id; /* -1: none */
+};
+
+/* One tensor as it stands in files. */
+struct ox_tensor {
+    char name[OX_TENSOR_NAME_BYTES]; /* as written to files */
+    uint32_t unit_idx;
+    enum ox_role role;
+    uint32_t rank; /* 1 or 2 */
+    uint64_t shape[2];
+    uint64_t count;  /* elements */
+    uint64_t offset; /* first element within its unit's flat vector */
+    bool decay;      /* weight decay applies: matrices, not norms, not biases; embeddings are marked
+                        by role so that the trainer can decide */
+    enum ox_init_kind init;
+};
+
+enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD };
+
+/* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_UNIT_ALIGN_ELEMS); gaps
+ * between tensors and at the end hold zeros and stay zero. */
+struct ox_unit {
+    enum ox_unit_kind kind;
+    uint32_t tensor_first, tensor_count; /* into ox_model.tensors */
+    uint64_t elem_count;
+    uint64_t param_count; /* elem_count without gaps */
+    uint64_t role_offset[OX_ROLE_COUNT]; /* element offset of the role's first tensor; UINT64_MAX: none */
+};
+
+/* Units: 0 = embedding, 1..layers = blocks, layers + 1 = final norm (+ head when untied). */
+struct ox_model {
+    struct ox_model_config config;
+    struct ox_tensor *tensors; /* ordered by unit, then offset */
+    uint32_t tensor_count;
+    struct ox_unit *units;
+    uint32_t unit_count;
+    uint64_t param_count;
+};
+
+/* Reads a config.json of transformers v4 or v5. What it asks and the engine does not do (an unknown
+ * model_type or rope_type, another activation, dropout of attention, quantised weights) is OX_E_CONFIG naming
+ * key and value; gpt2's dropout, which all published folders ask for, and unknown keys are logged as
+ * warnings.
+ * `where` names the source in errors. */
+OX_MUST enum ox_status ox_model_config_parse(const char *where, const json_t *json,
+                                             struct ox_model_config *out);
+
+/* Whether the sizes are those of a model: none zero, none absurd, heads shared evenly. */
+OX_MUST enum ox_status ox_model_config_check(const char *where, const struct ox_model_config *config);
+
+/* Refuses sizes that overflow or exceed sane limits. */
+OX_MUST enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out);
+void ox_model_close(struct ox_model **model);
+
+/* A config.json that transformers loads (both dtype and torch_dtype, architectures, every size), from ours;
+ * keys of `original` (may be NULL) that we do not know are carried over. Caller owns the result. */
+OX_MUST enum ox_status ox_model_config_json(const struct ox_model_config *config, const json_t *original,
+                                            const char *dtype, json_t **out);
+
+/* Finds a tensor by file name, accepting the family's alternative spellings ("transformer." prefix of gpt2,
+ * "model." missing...). Returns its index, -1 when unknown, -2 when it is known and to be ignored
+ * (gpt2's attention masks, a tied lm_head.weight). */
+int64_t ox_model_find_tensor(const struct ox_model *model, const char *name);
+
+/* Fresh value of element `idx` of a tensor: a pure function of seed, tensor name and index. */
+float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
+                          uint64_t idx);
+/* Those of `count` elements from `first` on, the same bits at a fraction of the time. */
+void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed, uint64_t first,
+                          uint64_t count, float *out);
+
+/* Inverse frequencies of rotary embedding, scaled as the configuration asks, head_dim / 2 doubles. */
+void ox_model_rope_inv_freq(const struct ox_model_config *config, double *inv_freq);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

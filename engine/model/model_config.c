@@ -1,0 +1,435 @@
+/* config.json: what all families share of reading and writing it. */
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "engine/model/families.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct ox_pin common_pins[] = {
+    {.key = "quantization_config", .kind = OX_PIN_MISSING},
+    {.key = "auto_map", .kind = OX_PIN_MISSING}, /* the model is Python code of its own */
+    {.key = "add_cross_attention", .kind = OX_PIN_FALSE},
+    {.key = "is_encoder_decoder", .kind = OX_PIN_FALSE},
+    {.key = "tie_encoder_decoder", .kind = OX_PIN_FALSE},
+};
+
+/* Keys without influence on training, most of them written by older versions for every model. */
+static const char *const common_keys[] = {"model_type",
+                                          "vocab_size",
+                                          "initializer_range",
+                                          "tie_word_embeddings",
+                                          "bos_token_id",
+                                          "eos_token_id",
+                                          "pad_token_id",
+                                          "unk_token_id",
+                                          "sep_token_id",
+                                          "cls_token_id",
+                                          "mask_token_id",
+                                          "decoder_start_token_id",
+                                          "architectures",
+                                          "torch_dtype",
+                                          "dtype",
+                                          "transformers_version",
+                                          "use_cache",
+                                          "_name_or_path",
+                                          "_commit_hash",
+                                          "_attn_implementation_autoset",
+                                          "name_or_path",
+                                          "id2label",
+                                          "label2id",
+                                          "num_labels",
+                                          "problem_type",
+                                          "finetuning_task",
+                                          "task_specific_params",
+                                          "tokenizer_class",
+                                          "prefix",
+                                          "is_decoder",
+                                          "return_dict",
+                                          "output_attentions",
+                                          "output_hidden_states",
+                                          "output_past",
+                                          "return_dict_in_generate",
+                                          "output_scores",
+                                          "torchscript",
+                                          "use_bfloat16",
+                                          "tf_legacy_loss",
+                                          "chunk_size_feed_forward",
+                                          "cross_attention_hidden_size",
+                                          "max_length",
+                                          "min_length",
+                                          "do_sample",
+                                          "early_stopping",
+                                          "num_beams",
+                                          "num_beam_groups",
+                                          "temperature",
+                                          "top_k",
+                                          "top_p",
+                                          "typical_p",
+                                          "repetition_penalty",
+                                          "diversity_penalty",
+                                          "length_penalty",
+                                          "no_repeat_ngram_size",
+                                          "encoder_no_repeat_ngram_size",
+                                          "bad_words_ids",
+                                          "num_return_sequences",
+                                          "forced_bos_token_id",
+                                          "forced_eos_token_id",
+                                          "remove_invalid_values",
+                                          "exponential_decay_length_penalty",
+                                          "suppress_tokens",
+                                          "begin_suppress_tokens",
+                                          "gradient_checkpointing",
+                                          NULL};
+
+static enum ox_status check_pin(const char *where, const json_t *json, const struct ox_pin *pin) {
+    const json_t *const value = json_object_get(json, pin->key);
+    char text[OX_JSON_EXCERPT_BYTES], wanted[64] = "";
+    bool fits = value == NULL || json_is_null(value);
+    switch (pin->kind) {
+    case OX_PIN_MISSING:
+        break;
+    case OX_PIN_FALSE:
+        fits = fits || json_is_false(value);
+        snprintf(wanted, sizeof wanted, "false or ");
+        break;
+    case OX_PIN_TRUE:
+        fits = fits || json_is_true(value);
+        snprintf(wanted, sizeof wanted, "true or ");
+        break;
+    case OX_PIN_NUMBER:
+        fits = fits || (json_is_number(value) && json_number_value(value) == pin->number);
+        snprintf(wanted, sizeof wanted, "%g or ", pin->number);
+        break;
+    case OX_PIN_TEXT:
+        for (int i = 0; i < 2; i++) {
+            fits = fits || (json_is_string(value) && strcmp(json_string_value(value), pin->texts[i]) == 0);
+        }
+        snprintf(wanted, sizeof wanted, "\"%s\" or ", pin->texts[0]);
+        break;
+    }
+    return fits ? OX_OK
+                : ox_fail(OX_E_CONFIG, "%s: \"%s\" is %s, which is not supported; it must be %sleft out",
+                          where, pin->key, ox_json_excerpt(value, text), wanted);
+}
+
+static enum ox_status check_pins(const char *where, const json_t *json, const struct ox_pin *pins,
+                                 size_t count) {
+    enum ox_status status = OX_OK;
+    for (size_t i = 0; status == OX_OK && i < count; i++) {
+        status = check_pin(where, json, &pins[i]);
+    }
+    return status;
+}
+
+static bool is_pinned(const struct ox_pin *pins, size_t count, const char *key) {
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(pins[i].key, key) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_listed(const char *const *keys, const char *key) {
+    while (*keys != NULL && strcmp(*keys, key) != 0) {
+        keys++;
+    }
+    return *keys != NULL;
+}
+
+/* An unknown key may or may not change the model, so it is named rather than refused. */
+static void warn_unknown_keys(const char *where, const json_t *json, const struct ox_family *family) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)json, key, value) {
+        if (!json_is_null(value) && !is_listed(common_keys, key) && !is_listed(family->keys, key) &&
+            !is_pinned(common_pins, sizeof common_pins / sizeof *common_pins, key) &&
+            !is_pinned(family->pins, family->pin_count, key)) {
+            char text[OX_JSON_EXCERPT_BYTES];
+            ox_log(OX_LOG_WARN, "%s: the key \"%s\" (%s) is not known and has no effect", where, key,
+                   ox_json_excerpt(value, text));
+        }
+    }
+}
+
+static enum ox_status check_architecture(const char *where, const json_t *json,
+                                         const struct ox_family *family) {
+    const json_t *const name = json_array_get(json_object_get(json, "architectures"), 0);
+    if (!json_is_string(name) || strcmp(json_string_value(name), family->architecture) == 0 ||
+        strcmp(json_string_value(name), family->base_model) == 0) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_CONFIG,
+                   "%s: \"architectures\" names %s, but of the model_type \"%s\" only %s can be trained",
+                   where, json_string_value(name), family->model_type, family->architecture);
+}
+
+/* An id or, as Llama 3 has it, a list of which the first counts. */
+static enum ox_status read_token_id(const char *where, const json_t *json, const char *key, int64_t *id) {
+    const json_t *value = json_object_get(json, key);
+    value = json_is_array(value) ? json_array_get(value, 0) : value;
+    *id = -1;
+    if (value == NULL || json_is_null(value)) {
+        return OX_OK;
+    }
+    if (!json_is_integer(value) || json_integer_value(value) < -1) {
+        char text[OX_JSON_EXCERPT_BYTES];
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" must be a token id, but is %s", where, key,
+                       ox_json_excerpt(value, text));
+    }
+    *id = json_integer_value(value);
+    return OX_OK;
+}
+
+enum rope_kind { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_UNKNOWN };
+
+/* The kind of rotary embedding that an object describes. Keys that its kind does not have, and what is not an
+ * object, make it unknown. */
+static enum rope_kind rope_kind_of(const json_t *rope) {
+    static const char *const scaling_keys[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                               "original_max_position_embeddings"};
+    const json_t *type = json_object_get(rope, "rope_type");
+    type = type != NULL ? type : json_object_get(rope, "type");
+    const bool llama3 = json_is_string(type) && strcmp(json_string_value(type), "llama3") == 0;
+    bool known = json_is_object(rope) && (type == NULL || llama3 ||
+                                          (json_is_string(type) && strcmp(json_string_value(type), "default") == 0));
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)rope, name, value) {
+        bool fits = strcmp(name, "rope_theta") == 0;
+        if (strcmp(name, "rope_type") == 0 || strcmp(name, "type") == 0) {
+            fits = json_equal(value, type);
+        } else if (strcmp(name, "partial_rotary_factor") == 0) {
+            fits = json_is_number(value) && json_number_value(value) == 1.0;
+        }
+        for (size_t i = 0; llama3 && i < sizeof scaling_keys / sizeof *scaling_keys; i++) {
+            fits = fits || strcmp(name, scaling_keys[i]) == 0;
+        }
+        known = known && fits;
+    }
+    return !known ? ROPE_UNKNOWN : llama3 ? ROPE_LLAMA3 : ROPE_DEFAULT;
+}
+
+static enum ox_status read_rope_scaling(const char *where, const json_t *rope, struct ox_rope_scaling *out) {
+    char text[OX_JSON_EXCERPT_BYTES];
+    uint64_t original = 0;
+    struct ox_rope_scaling read = {0};
+    enum ox_status status = ox_json_get_double(where, rope, "factor", true, &read.factor);
+    if (status == OX_OK) {
+        status = ox_json_get_double(where, rope, "low_freq_factor", true, &read.low_factor);
+    }
+    if (status == OX_OK) {
+        status = ox_json_get_double(where, rope, "high_freq_factor", true, &read.high_factor);
+    }
+    if (status == OX_OK) {
+        status = ox_json_get_u64(where, rope, "original_max_position_embeddings", true, &original);
+    }
+    if (status == OX_OK && (read.factor == 0.0 || original == 0 || original > UINT32_MAX)) {
+        status = ox_fail(OX_E_CONFIG, "%s: the rope scaling %s has a size that no model has", where,
+                         ox_json_excerpt(rope, text));
+    }
+    if (status == OX_OK) {
+        read.original = (uint32_t)original;
+        *out = read;
+    }
+    return status;
+}
+
+/* rope_parameters (v5) and rope_scaling (v4) share their keys. */
+static enum ox_status read_rope_object(const char *where, const json_t *json, const char *key,
+                                       struct ox_model_config *out) {
+    const json_t *const rope = json_object_get(json, key);
+    if (rope == NULL || json_is_null(rope)) {
+        return OX_OK;
+    }
+    const enum rope_kind kind = rope_kind_of(rope);
+    char inside[OX_PATH_BYTES];
+    snprintf(inside, sizeof inside, "%s: in \"%s\"", where, key);
+    if (kind == ROPE_UNKNOWN) {
+        char text[OX_JSON_EXCERPT_BYTES];
+        return ox_fail(OX_E_CONFIG,
+                       "%s: \"%s\" is %s, which is not supported; only the \"rope_type\" \"default\" "
+                       "with a \"rope_theta\", and \"llama3\", are",
+                       where, key, ox_json_excerpt(rope, text));
+    }
+    double inner = 0.0, outer = 0.0;
+    enum ox_status status = ox_json_get_double(inside, rope, "rope_theta", false, &inner);
+    if (status == OX_OK && kind == ROPE_LLAMA3) {
+        status = read_rope_scaling(inside, rope, &out->rope_scaling);
+    }
+    if (status == OX_OK) {
+        status = ox_json_get_double(where, json, "rope_theta", false, &outer);
+    }
+    if (status == OX_OK && inner != 0.0 && outer != 0.0 && inner != outer) {
+        status = ox_fail(OX_E_CONFIG, "%s: \"rope_theta\" is %g, but %g inside \"%s\"; remove the wrong one",
+                         where, outer, inner, key);
+    }
+    if (status == OX_OK && inner != 0.0) {
+        out->rope_theta = inner;
+    }
+    return status;
+}
+
+static bool set(json_t *object, const char *key, json_t *value) {
+    return json_object_set_new(object, key, value) == 0;
+}
+
+static bool set_token_id(json_t *object, const char *key, int64_t id) {
+    if (json_object_get(object, key) != NULL) {
+        return true; /* the original may have a list */
+    }
+    return set(object, key, id >= 0 ? json_integer(id) : json_null());
+}
+
+enum ox_status ox_config_read_sizes(const char *where, const json_t *json, const struct ox_size_key *keys,
+                                    uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t value = *keys[i].value;
+        const enum ox_status status = ox_json_get_u64(where, json, keys[i].key, keys[i].required, &value);
+        if (status != OX_OK) {
+            return status;
+        }
+        if (value > UINT32_MAX) {
+            return ox_fail(OX_E_CONFIG, "%s: \"%s\" is %llu, more than any model has", where, keys[i].key,
+                           (unsigned long long)value);
+        }
+        *keys[i].value = (uint32_t)value;
+    }
+    return OX_OK;
+}
+
+bool ox_config_write_sizes(json_t *object, const struct ox_size_key *keys, uint32_t count) {
+    bool done = true;
+    for (uint32_t i = 0; i < count; i++) {
+        done = done && set(object, keys[i].key, json_integer(*keys[i].value));
+    }
+    return done;
+}
+
+enum ox_status ox_config_read_float(const char *where, const json_t *json, const char *key, float *value) {
+    double real = *value;
+    const enum ox_status status = ox_json_get_double(where, json, key, false, &real);
+    *value = (float)real;
+    return status;
+}
+
+enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out) {
+    enum ox_status status = ox_json_get_double(where, json, "rope_theta", false, &out->rope_theta);
+    if (status == OX_OK) {
+        status = read_rope_object(where, json, "rope_parameters", out);
+    }
+    /* Where a file has both, transformers takes the scaling of this one. */
+    if (status == OX_OK && json_object_size(json_object_get(json, "rope_scaling")) > 0) {
+        out->rope_scaling = (struct ox_rope_scaling){0};
+    }
+    return status == OX_OK ? read_rope_object(where, json, "rope_scaling", out) : status;
+}
+
+static json_t *pack_scaling(const struct ox_rope_scaling *scaling) {
+    return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", scaling->factor,
+                     "low_freq_factor", scaling->low_factor, "high_freq_factor", scaling->high_factor,
+                     "original_max_position_embeddings", (json_int_t)scaling->original);
+}
+
+bool ox_config_write_rope(json_t *object, const struct ox_model_config *config) {
+    const bool scaled = config->rope_scaling.factor != 0.0;
+    const double theta = config->rope_theta;
+    json_t *const parameters =
+        scaled ? pack_scaling(&config->rope_scaling) : json_pack("{s:s}", "rope_type", "default");
+    const bool complete = set(parameters, "rope_theta", json_real(theta));
+    /* Version 5 reads the first, or the last where it is not null; version 4 the last two. */
+    return set(object, "rope_parameters", parameters) && complete && set(object, "rope_theta", json_real(theta)) &&
+           set(object, "rope_scaling", scaled ? pack_scaling(&config->rope_scaling) : json_null());
+}
+
+double ox_shortest_double(float value) {
+    char text[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) {
+            return strtod(text, NULL);
+        }
+    }
+    return value;
+}
+
+enum ox_status ox_model_config_parse(const char *where, const json_t *json, struct ox_model_config *out) {
+    const char *model_type = NULL;
+    memset(out, 0, sizeof *out);
+    if (!json_is_object(json)) {
+        return ox_fail(OX_E_CONFIG, "%s: is not a JSON object, so it is no config.json of a model", where);
+    }
+    enum ox_status status = ox_json_get_string(where, json, "model_type", true, &model_type);
+    if (status != OX_OK) {
+        return status;
+    }
+    const struct ox_family *const family = ox_family_find(model_type);
+    if (family == NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: the \"model_type\" \"%.40s\" is not supported; supported are %s",
+                       where, model_type, ox_family_names());
+    }
+    snprintf(out->family, sizeof out->family, "%s", family->model_type);
+    out->init_range = 0.02;
+    out->tied = family->tied_by_default;
+    const struct ox_size_key vocab = {"vocab_size", true, &out->vocab};
+    status = check_pins(where, json, common_pins, sizeof common_pins / sizeof *common_pins);
+    if (status == OX_OK) {
+        status = check_pins(where, json, family->pins, family->pin_count);
+    }
+    if (status == OX_OK) {
+        status = check_architecture(where, json, family);
+    }
+    if (status == OX_OK) {
+        status = ox_config_read_sizes(where, json, &vocab, 1);
+    }
+    if (status == OX_OK) {
+        status = ox_json_get_bool(where, json, "tie_word_embeddings", false, &out->tied);
+    }
+    if (status == OX_OK) {
+        status = ox_json_get_double(where, json, "initializer_range", false, &out->init_range);
+    }
+    if (status == OX_OK) {
+        status = read_token_id(where, json, "bos_token_id", &out->bos_id);
+    }
+    if (status == OX_OK) {
+        status = read_token_id(where, json, "eos_token_id", &out->eos_id);
+    }
+    if (status == OX_OK) {
+        status = family->parse(where, json, out);
+    }
+    if (status == OX_OK) {
+        status = ox_model_config_check(where, out);
+    }
+    if (status == OX_OK) {
+        warn_unknown_keys(where, json, family);
+    }
+    return status;
+}
+
+enum ox_status ox_model_config_json(const struct ox_model_config *config, const json_t *original,
+                                    const char *dtype, json_t **out) {
+    const struct ox_family *const family = ox_family_find(config->family);
+    if (family == NULL) {
+        return ox_fail(OX_E_CONFIG, "the model_type \"%s\" is not supported; supported are %s",
+                       config->family, ox_family_names());
+    }
+    json_t *const json = original != NULL ? json_deep_copy(original) : json_object();
+    if (json == NULL || !set(json, "architectures", json_pack("[s]", family->architecture)) ||
+        !set(json, "model_type", json_string(family->model_type)) ||
+        !set(json, "vocab_size", json_integer(config->vocab)) ||
+        !family->write(config, original != NULL, json) ||
+        !set(json, "tie_word_embeddings", json_boolean(config->tied)) ||
+        !set(json, "initializer_range", json_real(config->init_range)) ||
+        !set_token_id(json, "bos_token_id", config->bos_id) ||
+        !set_token_id(json, "eos_token_id", config->eos_id) || !set(json, "dtype", json_string(dtype)) ||
+        !set(json, "torch_dtype", json_string(dtype))) {
+        json_decref(json);
+        return ox_fail(OX_E_NOMEM, "no memory for a config.json");
+    }
+    *out = json;
+    return OX_OK;
+}

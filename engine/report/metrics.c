@@ -1,0 +1,294 @@
+#include "engine/report/metrics.h"
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { WINDOW_BYTES = 1 << 18 }; /* a line of ours is a hundredth of it */
+
+struct ox_metrics {
+    int fd;
+    bool torn;       /* half a line stands after `length` */
+    uint64_t length; /* of the whole lines */
+    uint64_t dropped;
+    char path[OX_PATH_BYTES];
+    struct ox_metrics_last last;
+};
+
+double ox_step_stall_share(const struct ox_step_report *report) {
+    if (report->wall_seconds <= 0) {
+        return 0;
+    }
+    const double share = 1 - report->result.lane_busy_seconds[OX_LANE_COMPUTE] / report->wall_seconds;
+    return share < 0 ? 0 : share;
+}
+
+/* Non-finite numbers have no form in JSON; null stands for them. */
+static json_t *number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static void drop_line(struct ox_metrics *metrics, const char *why) {
+    if (metrics->dropped++ == 0) {
+        ox_log(OX_LOG_WARN, "%s: a line could not be written: %s; the run goes on without it", metrics->path, why);
+    }
+}
+
+/* Takes back what a failed write left, so that the next line does not continue half a one. */
+static bool mend(struct ox_metrics *metrics) {
+    metrics->torn = metrics->torn && ftruncate(metrics->fd, (off_t)metrics->length) != 0;
+    return !metrics->torn;
+}
+
+/* One write call per line where the disk has room, so that a crash leaves at most the last line unfinished. */
+static bool append(struct ox_metrics *metrics, const char *text, size_t bytes) {
+    if (!mend(metrics)) {
+        return false;
+    }
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t written = write(metrics->fd, text + done, bytes - done);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            const int err = written < 0 ? errno : ENOSPC;
+            metrics->torn = done > 0;
+            mend(metrics);
+            errno = err;
+            return false;
+        }
+        done += (size_t)written;
+    }
+    metrics->length += bytes;
+    return true;
+}
+
+static void write_line(struct ox_metrics *metrics, json_t *object) {
+    char *const text = object == NULL ? NULL : json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(object);
+    if (text == NULL) {
+        drop_line(metrics, "no memory");
+        return;
+    }
+    const size_t bytes = strlen(text);
+    text[bytes] = '\n'; /* in place of the terminator */
+    if (!append(metrics, text, bytes + 1)) {
+        drop_line(metrics, strerror(errno));
+    }
+    free(text);
+}
+
+static json_t *traffic_json(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    json_t *const links = json_object();
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        json_t *const kinds = json_object();
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            if (traffic[link][kind] > 0) {
+                json_object_set_new(kinds, ox_traffic_name((enum ox_traffic_kind)kind),
+                                    json_integer((json_int_t)traffic[link][kind]));
+            }
+        }
+        json_object_set_new(links, ox_link_name((enum ox_link)link), kinds);
+    }
+    return links;
+}
+
+static json_t *lanes_json(const double seconds[OX_LANE_COUNT]) {
+    json_t *const lanes = json_object();
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        json_object_set_new(lanes, ox_lane_name((enum ox_lane_id)i), number(seconds[i]));
+    }
+    return lanes;
+}
+
+void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report) {
+    const struct ox_step_result *const result = &report->result;
+    const double rate = report->wall_seconds > 0 ? (double)report->tokens / report->wall_seconds : 0;
+    metrics->last.step = report->step;
+    write_line(metrics, json_pack(
+        "{s:s, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "type", "step", "step",
+        (json_int_t)report->step, "loss", number(result->loss), "grad_norm", number(result->grad_norm), "grad_scale",
+        number(result->grad_scale), "learning_rate", number(report->learning_rate), "skipped", !result->finite,
+        "tokens", (json_int_t)report->tokens, "tokens_seen", (json_int_t)report->tokens_seen, "seconds",
+        number(report->wall_seconds), "predicted_seconds", number(report->predicted_seconds), "tokens_per_second",
+        number(rate), "busy_seconds",
+        lanes_json(result->lane_busy_seconds), "stall_seconds", lanes_json(result->lane_wait_seconds), "bytes",
+        traffic_json(result->traffic)));
+}
+
+void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *report) {
+    metrics->last.eval_step = report->step;
+    metrics->last.eval_loss = report->loss;
+    write_line(metrics, json_pack(
+        "{s:s, s:I, s:o, s:o, s:I, s:o, s:o, s:b, s:o}", "type", "eval", "step", (json_int_t)report->step, "eval_loss",
+        number(report->loss), "perplexity", number(report->perplexity), "tokens", (json_int_t)report->tokens,
+        "seconds", number(report->seconds), "predicted_seconds", number(report->predicted_seconds), "with_update",
+        report->with_update, "bytes", traffic_json(report->traffic)));
+}
+
+void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *report) {
+    write_line(metrics, json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "type", "end", "step", (json_int_t)report->step, "retries",
+        (json_int_t)report->retry_count, "store_rereads", (json_int_t)report->store_reread_count, "store_read_bytes",
+        (json_int_t)report->store_read_bytes, "store_write_bytes", (json_int_t)report->store_write_bytes,
+        "settled_bytes", traffic_json(report->traffic)));
+}
+
+void ox_metrics_last(const struct ox_metrics *metrics, struct ox_metrics_last *out) {
+    *out = metrics->last;
+}
+
+uint64_t ox_metrics_dropped(const struct ox_metrics *metrics) {
+    return metrics->dropped;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+/* True for a complete line of ours that speaks of a step up to `step_max`; `last` then takes it in, unless it holds
+ * one from further down. */
+static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct ox_metrics_last *last) {
+    static const char name[] = "metrics.jsonl";
+    json_t *object = NULL;
+    uint64_t step = 0;
+    const char *type = NULL;
+    if (ox_json_parse(name, line, bytes, &object) != OX_OK) {
+        return false;
+    }
+    const bool taken = ox_json_get_u64(name, object, "step", true, &step) == OX_OK && step <= step_max &&
+                       ox_json_get_string(name, object, "type", true, &type) == OX_OK;
+    if (taken && strcmp(type, "step") == 0) {
+        last->step = step;
+    } else if (taken && strcmp(type, "eval") == 0 && last->eval_step == 0) {
+        const json_t *const loss = json_object_get(object, "eval_loss");
+        last->eval_step = step;
+        last->eval_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
+    }
+    json_decref(object);
+    return taken;
+}
+
+/* Part of the file, moved towards its beginning. */
+struct window {
+    int fd;
+    const char *path;
+    char *data;
+    uint64_t first;
+    size_t bytes;
+};
+
+/* Where the line begins that ends before `past`; that far from `past` only when no line of ours is so long. */
+static enum ox_status line_start(struct window *window, uint64_t past, uint64_t *start) {
+    for (;;) {
+        const size_t left = past > window->first ? (size_t)(past - window->first) : 0;
+        const char *const newline = left > 1 ? memrchr(window->data, '\n', left - 1) : NULL;
+        if (newline != NULL || (left > 0 && (window->first == 0 || left == WINDOW_BYTES))) {
+            *start = newline != NULL ? window->first + (uint64_t)(newline - window->data) + 1 : window->first;
+            return OX_OK;
+        }
+        window->bytes = (size_t)ox_min_u64(WINDOW_BYTES, past);
+        window->first = past - window->bytes;
+        const enum ox_status status =
+            ox_file_read_at(window->fd, window->path, window->data, window->bytes, window->first);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+}
+
+/* Goes back from the end, line by line, to the last one of a step up to `step`: lines stand in the order of their
+ * steps. `*kept` is what remains of the file; `last` is known when the line of a step is met. */
+static enum ox_status find_cut(struct window *window, uint64_t bytes, uint64_t step, uint64_t *kept,
+                               struct ox_metrics_last *last) {
+    *kept = 0;
+    for (uint64_t past = bytes; past > 0 && last->step == 0;) {
+        uint64_t start = 0;
+        const enum ox_status status = line_start(window, past, &start);
+        if (status != OX_OK) {
+            return status;
+        }
+        const char *const line = window->data + (start - window->first);
+        const size_t length = (size_t)(past - start);
+        const bool whole = line[length - 1] == '\n' && (start == 0 || start > window->first);
+        if (whole && take_line(line, length - 1, step, last) && *kept == 0) {
+            *kept = past;
+        }
+        past = start;
+    }
+    return OX_OK;
+}
+
+/* Cuts off the lines of steps after `step` and an unfinished one. The cut is made in the file itself: it only takes
+ * from the end of a log, and one that a crash prevented is made by the next start. */
+static enum ox_status trim(struct ox_metrics *metrics, uint64_t step) {
+    struct stat info;
+    if (fstat(metrics->fd, &info) != 0) {
+        return ox_fail_errno(OX_E_IO, errno, "%s: cannot be examined", metrics->path);
+    }
+    if (!S_ISREG(info.st_mode)) {
+        return ox_fail(OX_E_CONFIG, "%s: is not a regular file; remove it", metrics->path);
+    }
+    struct window window = {.fd = metrics->fd, .path = metrics->path, .data = malloc(WINDOW_BYTES),
+                            .first = UINT64_MAX};
+    if (window.data == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to read it", metrics->path);
+    }
+    enum ox_status status = find_cut(&window, (uint64_t)info.st_size, step, &metrics->length, &metrics->last);
+    free(window.data);
+    if (status == OX_OK && metrics->length < (uint64_t)info.st_size &&
+        (ftruncate(metrics->fd, (off_t)metrics->length) != 0 || fsync(metrics->fd) != 0)) {
+        status = ox_fail_errno(OX_E_IO, errno, "%s: lines after step %" PRIu64 " cannot be cut off", metrics->path,
+                               step);
+    }
+    return status;
+}
+
+enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metrics **out) {
+    *out = NULL;
+    struct ox_metrics *metrics = calloc(1, sizeof *metrics);
+    if (metrics == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for its metrics.jsonl", folder);
+    }
+    metrics->fd = -1;
+    enum ox_status status = ox_path_join(folder, "metrics.jsonl", metrics->path);
+    if (status == OX_OK) {
+        /* O_NONBLOCK, because a FIFO of that name would wait for its other end. */
+        metrics->fd = open(metrics->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+        status = metrics->fd >= 0 ? trim(metrics, step)
+                 : errno == ELOOP ? ox_fail(OX_E_CONFIG, "%s: is a link, and nothing is written through one; remove it",
+                                            metrics->path)
+                                  : ox_fail_errno(OX_E_IO, errno, "%s: cannot open it for appending", metrics->path);
+    }
+    if (status != OX_OK) {
+        ox_metrics_close(&metrics);
+        return status;
+    }
+    *out = metrics;
+    return OX_OK;
+}
+
+void ox_metrics_close(struct ox_metrics **metrics_ptr) {
+    struct ox_metrics *const metrics = *metrics_ptr;
+    if (metrics == NULL) {
+        return;
+    }
+    const uint64_t dropped = ox_metrics_dropped(metrics);
+    if (dropped > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " line%s could not be written", metrics->path, dropped,
+               dropped == 1 ? "" : "s");
+    }
+    if (metrics->fd >= 0) {
+        close(metrics->fd);
+    }
+    free(metrics);
+    *metrics_ptr = NULL;
+}

@@ -1,0 +1,155 @@
+/* The text form of Prometheus, replaced by renaming at each step so that a collector never sees half of it. */
+#include "engine/report/scalars.h"
+
+#include "base/file.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ox_prometheus {
+    char path[OX_PATH_BYTES];
+    uint64_t steps_skipped;
+    double busy_seconds[OX_LANE_COUNT], stall_seconds[OX_LANE_COUNT]; /* of this process */
+    uint64_t bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    struct ox_step_report last;
+    struct ox_eval_report eval; /* tokens 0: none yet */
+    bool broken;
+};
+
+static void heading(FILE *out, const char *name, const char *type, const char *help) {
+    fprintf(out, "# HELP offload_%s %s\n# TYPE offload_%s %s\n", name, help, name, type);
+}
+
+static void print_number(FILE *out, double value) {
+    if (isnan(value)) {
+        fprintf(out, "NaN\n");
+    } else if (isinf(value)) {
+        fprintf(out, "%cInf\n", value > 0 ? '+' : '-');
+    } else {
+        fprintf(out, "%.17g\n", value);
+    }
+}
+
+static void gauge(FILE *out, const char *name, double value, const char *help) {
+    heading(out, name, "gauge", help);
+    fprintf(out, "offload_%s ", name);
+    print_number(out, value);
+}
+
+static void counter(FILE *out, const char *name, uint64_t value, const char *help) {
+    heading(out, name, "counter", help);
+    fprintf(out, "offload_%s %" PRIu64 "\n", name, value);
+}
+
+static void by_lane(FILE *out, const char *name, const double seconds[OX_LANE_COUNT], const char *help) {
+    heading(out, name, "counter", help);
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        fprintf(out, "offload_%s{lane=\"%s\"} ", name, ox_lane_name((enum ox_lane_id)i));
+        print_number(out, seconds[i]);
+    }
+}
+
+static void print_all(FILE *out, const struct ox_prometheus *p) {
+    const struct ox_step_report *const last = &p->last;
+    const double wall = last->wall_seconds;
+    counter(out, "steps_total", last->step, "Steps of the run.");
+    counter(out, "tokens_total", last->tokens_seen, "Tokens trained on in the run.");
+    counter(out, "steps_skipped_total", p->steps_skipped, "Steps of this process without effect: not finite, or "
+            "nothing to learn.");
+    gauge(out, "max_steps", (double)last->max_steps, "Steps at which the run ends.");
+    gauge(out, "loss", last->result.loss, "Mean loss per token of the last step.");
+    gauge(out, "grad_norm", last->result.grad_norm, "Gradient norm of the last step, before clipping.");
+    gauge(out, "learning_rate", last->learning_rate, "Learning rate of the last step.");
+    gauge(out, "step_seconds", wall, "Time of the last step.");
+    gauge(out, "tokens_per_second", wall > 0 ? (double)last->tokens / wall : NAN, "Speed of the last step.");
+    by_lane(out, "lane_busy_seconds_total", p->busy_seconds, "Time in which a lane worked, in this process.");
+    by_lane(out, "lane_stall_seconds_total", p->stall_seconds, "Time in which a lane waited for others.");
+    heading(out, "link_bytes_total", "counter", "Bytes that crossed a link, in this process.");
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            fprintf(out, "offload_link_bytes_total{link=\"%s\",kind=\"%s\"} %" PRIu64 "\n",
+                    ox_link_name((enum ox_link)link), ox_traffic_name((enum ox_traffic_kind)kind),
+                    p->bytes[link][kind]);
+        }
+    }
+    if (p->eval.tokens > 0) {
+        gauge(out, "eval_loss", p->eval.loss, "Mean loss per token of the last evaluation.");
+        gauge(out, "eval_step", (double)p->eval.step, "The step after which it was made.");
+    }
+}
+
+static void replace(struct ox_prometheus *p) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *const out = open_memstream(&text, &bytes);
+    enum ox_status status = OX_OK;
+    if (out == NULL) {
+        status = ox_fail(OX_E_NOMEM, "%s: no memory for its text", p->path);
+    } else {
+        print_all(out, p);
+        status = fclose(out) == 0 ? ox_file_show(p->path, text, bytes)
+                                  : ox_fail(OX_E_NOMEM, "%s: no memory for its text", p->path);
+    }
+    free(text);
+    if (status != OX_OK) {
+        p->broken = true;
+        ox_log(OX_LOG_WARN, "%s; the run goes on without it", ox_error_text());
+    }
+}
+
+static void add_bytes(struct ox_prometheus *p, const uint64_t bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            p->bytes[link][kind] += bytes[link][kind];
+        }
+    }
+}
+
+void ox_prometheus_step(struct ox_prometheus *p, const struct ox_step_report *report) {
+    if (p == NULL || p->broken) {
+        return;
+    }
+    p->last = *report;
+    p->steps_skipped += !report->result.finite;
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        p->busy_seconds[i] += report->result.lane_busy_seconds[i];
+        p->stall_seconds[i] += report->result.lane_wait_seconds[i];
+    }
+    add_bytes(p, report->result.traffic);
+    replace(p);
+}
+
+void ox_prometheus_eval(struct ox_prometheus *p, const struct ox_eval_report *report) {
+    if (p == NULL || p->broken) {
+        return;
+    }
+    p->eval = *report;
+    add_bytes(p, report->traffic);
+    if (p->last.step > 0) {
+        replace(p);
+    }
+}
+
+enum ox_status ox_prometheus_open(const char *folder, struct ox_prometheus **out) {
+    *out = NULL;
+    struct ox_prometheus *const p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for its metrics.prom", folder);
+    }
+    const enum ox_status status = ox_path_join(folder, "metrics.prom", p->path);
+    if (status != OX_OK) {
+        free(p);
+        return status;
+    }
+    *out = p;
+    return OX_OK;
+}
+
+void ox_prometheus_close(struct ox_prometheus **p) {
+    free(*p);
+    *p = NULL;
+}

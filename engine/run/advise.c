@@ -1,0 +1,118 @@
+#include "engine/run/advise.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MORE_HOST_BYTES (32 * OX_GIB)
+#define MORE_DEVICE_BYTES (8 * OX_GIB)
+/* Of a run that has none yet. */
+#define FIRST_DRIVE_BYTES (UINT64_C(4) << 40)
+/* A change of less than this share is not worth a line. */
+static const double NOTABLE = 0.02;
+
+/* A configuration like that of the run but for one thing, and what that points to. */
+struct variant {
+    struct ox_engine_config config;
+    struct ox_machine machine;
+    uint64_t drive_bytes[OX_STORE_DRIVES_MAX], drive_speeds[OX_MACHINE_DRIVES_MAX];
+};
+
+const char *ox_advice_name(enum ox_advice_kind kind) {
+    static const char *const names[OX_ADVICE_COUNT] = {"drive", "host_memory", "device_memory", "tokens"};
+    OX_ASSERT((unsigned)kind < OX_ADVICE_COUNT);
+    return names[kind];
+}
+
+static bool add_drive(struct variant *v) {
+    struct ox_plan_budget *const budget = &v->config.budget;
+    const uint32_t count = v->config.nvme_count;
+    if (count >= OX_STORE_DRIVES_MAX || (count > 0 && v->config.nvme_bytes == NULL)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        v->drive_bytes[i] = v->config.nvme_bytes[i];
+    }
+    v->drive_bytes[count] = count > 0 ? v->drive_bytes[count - 1] : FIRST_DRIVE_BYTES;
+    v->config.nvme_bytes = budget->drive_bytes = v->drive_bytes;
+    v->config.nvme_count = budget->drive_count = count + 1;
+    budget->nvme_bytes += v->drive_bytes[count];
+    ox_machine_fit_drives(&v->machine, count + 1);
+    budget->drive_speeds = ox_machine_drive_speeds(&v->machine, v->drive_speeds) ? v->drive_speeds : NULL;
+    return true;
+}
+
+/* False where there is no such thing. */
+static bool vary(struct variant *v, enum ox_advice_kind kind) {
+    struct ox_plan_budget *const budget = &v->config.budget;
+    switch (kind) {
+    case OX_ADVICE_DRIVE:
+        return add_drive(v);
+    case OX_ADVICE_HOST:
+        return ox_add_u64(budget->host_bytes, MORE_HOST_BYTES, &budget->host_bytes);
+    case OX_ADVICE_DEVICE:
+        return !budget->unified && ox_add_u64(budget->device_bytes, MORE_DEVICE_BYTES, &budget->device_bytes);
+    default:
+        v->config.micro_batches *= 2;
+        return v->config.micro_batches <= UINT32_MAX / 4;
+    }
+}
+
+static enum ox_status ask(const struct ox_predict_input *input, const struct ox_prediction *now,
+                          enum ox_advice_kind kind, struct ox_advice *out) {
+    struct variant v = {.config = *input->config, .machine = *input->config->machine};
+    v.config.machine = &v.machine;
+    v.config.wish.in_haste = kind != OX_ADVICE_TOKENS; /* these have the plan of now to fall back on */
+    if (!vary(&v, kind)) {
+        return OX_OK;
+    }
+    struct ox_engine_plan *plan = NULL;
+    struct ox_prediction then;
+    enum ox_status status = ox_engine_plan_open(&v.config, &plan);
+    const bool none = status == OX_E_CONFIG; /* more micro-batches than a plan can hold */
+    if (status == OX_OK) {
+        struct ox_predict_input varied = *input;
+        varied.config = &v.config;
+        varied.plan = plan;
+        status = ox_predict(&varied, &then);
+    }
+    if (status == OX_OK) {
+        const double tokens = (double)v.config.micro_batches / input->config->micro_batches;
+        /* With more memory the plan of now fits too, should the search have missed it. */
+        const bool as_now = kind != OX_ADVICE_TOKENS && now->mean_seconds < then.mean_seconds;
+        const double seconds = as_now ? now->mean_seconds : then.mean_seconds;
+        *out = (struct ox_advice){.known = true, .seconds = seconds, .speedup = tokens * now->mean_seconds / seconds};
+    }
+    ox_engine_plan_close(&plan);
+    return none ? OX_OK : status;
+}
+
+enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_prediction *now,
+                         struct ox_advice out[OX_ADVICE_COUNT]) {
+    enum ox_status status = OX_OK;
+    for (int kind = 0; kind < OX_ADVICE_COUNT && status == OX_OK; kind++) {
+        out[kind] = (struct ox_advice){.known = false};
+        status = ask(input, now, (enum ox_advice_kind)kind, &out[kind]);
+    }
+    return status;
+}
+
+void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text) {
+    static const char *const with[OX_ADVICE_COUNT] = {"one more drive", "32 GiB more host memory",
+                                                      "8 GiB more device memory", "twice the tokens a step"};
+    size_t used = 0;
+    text[0] = '\0';
+    for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
+        const struct ox_advice *const a = &advice[kind];
+        if (a->known && fabs(1 / a->speedup - 1) > NOTABLE && used < OX_ADVICE_TEXT_BYTES) {
+            char change[64];
+            snprintf(change, sizeof change, kind == OX_ADVICE_TOKENS ? "%.2f times the tokens/s" : "%.2f of it",
+                     kind == OX_ADVICE_TOKENS ? a->speedup : 1 / a->speedup);
+            used += (size_t)snprintf(text + used, OX_ADVICE_TEXT_BYTES - used, "with %s: %.4g s a step (%s)\n",
+                                     with[kind], a->seconds, change);
+        }
+    }
+}

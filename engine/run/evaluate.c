@@ -1,0 +1,150 @@
+/* Evaluation of a model folder alone. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* Weights alone, and memory holds them: what a run's file says of drives and of training is for that run. */
+static void take_config(struct ox_trainer *trainer, const struct ox_config *config) {
+    trainer->config = *config;
+    trainer->lock_fd = -1;
+    trainer->eval_alone = true;
+    if (config->nvme_count > 0) {
+        ox_log(OX_LOG_INFO, "evaluation uses memory alone; the drives of the configuration are not touched");
+    }
+    trainer->config.nvme_count = 0;
+    trainer->config.weights_tier = config->weights_tier == OX_TIER_CHOICE_NVME ? OX_TIER_CHOICE_AUTO
+                                                                               : config->weights_tier;
+    trainer->config.state_tier = trainer->config.grads_tier = trainer->config.activation_tier = OX_TIER_CHOICE_AUTO;
+    trainer->config.tiles = 0;
+    trainer->config.eval_data[0] = '\0';
+    trainer->config.output_dir[0] = '\0';
+}
+
+static enum ox_status open_engine(struct ox_trainer *trainer) {
+    trainer->engine_config.eval_only = true;
+    trainer->engine_config.state = (struct ox_state_format){0}; /* there is none: any --dtype goes with it */
+    enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
+    if (status == OX_OK) {
+        status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
+    }
+    if (status == OX_OK) {
+        status = ox_engine_load_begin(trainer->engine, 0);
+    }
+    if (status == OX_OK) {
+        status = ox_engine_load_weights(trainer->engine, trainer->folder);
+    }
+    return status == OX_OK ? ox_engine_load_commit(trainer->engine, NULL, 0) : status;
+}
+
+static enum ox_status open_parts(struct ox_trainer *trainer) {
+    enum ox_status status = ox_trainer_open_model(trainer, true);
+    if (status == OX_OK && !ox_hf_has_weights(trainer->folder)) {
+        status = ox_fail(OX_E_CONFIG, "%s: has no weights to evaluate", trainer->config.model);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    ox_trainer_cap_sequence(trainer);
+    status = ox_trainer_check_data(trainer);
+    if (status == OX_OK) {
+        status = ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder));
+    }
+    if (status == OX_OK) {
+        status = ox_trainer_open_sources(trainer);
+    }
+    return status == OX_OK ? open_engine(trainer) : status;
+}
+
+static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, struct ox_windows **out) {
+    const struct ox_config *const config = &trainer->config;
+    const struct ox_window_source source = {
+        .data = trainer->data[idx], .weight = 1, .token_count = ox_data_token_count(trainer->data[idx])};
+    struct ox_windows_config windows;
+    /* A file has the figures that it has alone, whatever else is evaluated with it. */
+    const enum ox_status status = ox_trainer_windows_config(trainer, ox_data_is_chat(trainer->data[idx]), &windows);
+    if (status != OX_OK) {
+        return status;
+    }
+    windows.sources = &source;
+    windows.source_count = 1;
+    /* Windows share no token unless the user says how far apart they begin. */
+    windows.stride = (uint32_t)(config->stride > 0 ? config->stride : config->max_seq_length + (windows.bos < 0));
+    windows.tail = true;
+    windows.order = OX_WINDOWS_SEQUENTIAL;
+    if (windows.packing != OX_PACK_STREAM && config->stride > 0) {
+        return ox_fail(OX_E_CONFIG, "%s: --stride works on a stream of tokens; add --packing stream",
+                       config->data[idx].path);
+    }
+    if (config->stride > config->max_seq_length) {
+        return ox_fail(OX_E_CONFIG, "--stride %" PRIu64 ": exceeds --max-seq-length %" PRIu64 ", tokens between "
+                       "windows would not be counted", config->stride, config->max_seq_length);
+    }
+    return ox_windows_open(&windows, out);
+}
+
+static void finish(struct ox_eval_report *report, double sum, uint64_t begin_ns) {
+    report->loss = report->tokens > 0 ? sum / (double)report->tokens : NAN;
+    report->perplexity = exp(report->loss);
+    report->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+}
+
+static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, struct ox_eval_sum *sum,
+                                      struct ox_eval_source *out) {
+    const uint64_t begin_ns = ox_clock_ns();
+    const uint64_t limit = trainer->config.max_windows;
+    struct ox_windows_counts counts;
+    *out = (struct ox_eval_source){.path = trainer->config.data[idx].path};
+    enum ox_status status = open_windows(trainer, idx, &trainer->eval);
+    if (status == OX_OK) {
+        ox_windows_counts(trainer->eval, &counts);
+        out->windows = limit > 0 && limit < counts.rows ? limit : counts.rows;
+        ox_trainer_tell_rows(trainer->eval, out->path, (uint32_t)trainer->config.max_seq_length);
+        status = ox_trainer_eval_rows(trainer, trainer->eval, limit, sum);
+    }
+    out->report.tokens = sum->targets;
+    finish(&out->report, sum->loss, begin_ns);
+    ox_windows_close(&trainer->eval);
+    return status;
+}
+
+static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, void *context,
+                               struct ox_eval_source *out) {
+    const uint64_t begin_ns = ox_clock_ns();
+    double total = 0;
+    *out = (struct ox_eval_source){.path = "total"};
+    enum ox_status status = open_parts(trainer);
+    for (uint32_t i = 0; i < trainer->data_count && status == OX_OK; i++) {
+        struct ox_eval_source source;
+        struct ox_eval_sum sum = {0};
+        status = evaluate_source(trainer, i, &sum, &source);
+        if (status == OX_OK && source.report.tokens == 0) {
+            status = ox_fail(OX_E_CONFIG, "%s: no token to be predicted; give text of two tokens or more, or rows "
+                             "with something to train on", source.path);
+        }
+        if (status == OX_OK && seen != NULL) {
+            seen(context, &source);
+        }
+        total += sum.loss;
+        out->windows += source.windows;
+        out->report.tokens += source.report.tokens;
+    }
+    finish(&out->report, total, begin_ns);
+    return status;
+}
+
+enum ox_status ox_evaluate(const struct ox_config *config, ox_eval_seen *seen, void *context,
+                           struct ox_eval_source *out) {
+    struct ox_trainer *trainer = calloc(1, sizeof *trainer);
+    if (trainer == NULL) {
+        return ox_fail(OX_E_NOMEM, "evaluation: no memory");
+    }
+    take_config(trainer, config);
+    const enum ox_status status = evaluate(trainer, seen, context, out);
+    ox_trainer_close(&trainer);
+    return status;
+}

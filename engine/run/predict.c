@@ -1,0 +1,232 @@
+#include "engine/run/predict.h"
+
+#include "base/pool.h"
+#include "engine/step/engine_internal.h"
+#include "engine/run/persist.h"
+#include "offload/sim/floor.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- machines ------------------------------------------------------------------------------------- */
+
+enum ox_status ox_predict_machine(const char *profile, uint32_t drive_count, struct ox_machine *out) {
+    if (profile[0] != '\0' && access(profile, R_OK) != 0) {
+        return ox_fail_errno(OX_E_CONFIG, errno, "--profile %s: cannot be read; `offload bench all --output FILE` "
+                             "writes one", profile);
+    }
+    if (profile[0] == '\0') {
+        ox_machine_nominal(ox_processor_count(), out);
+    }
+    const enum ox_status status = profile[0] != '\0' ? ox_machine_load(profile, out) : OX_OK;
+    if (status == OX_OK) {
+        ox_machine_fit_drives(out, drive_count);
+    }
+    return status;
+}
+
+/* ---- the floor ------------------------------------------------------------------------------------- */
+
+/* Compute alone: the passes of the plan, which no order changes. The formulas' own count is of any model. */
+static double passes_seconds(const struct ox_plan *plan, const struct ox_sim_setup *setup) {
+    double seconds = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const uint8_t kind = plan->tasks[i].kind;
+        if (kind == OX_TASK_FORWARD || kind == OX_TASK_HEAD || kind == OX_TASK_BACKWARD) {
+            seconds += ox_sim_task_work(setup, plan, i).seconds;
+        }
+    }
+    return seconds;
+}
+
+/* What this plan needs of a resource. The formulas let every checkpoint cross the link and the drives, and every weight
+ * that is updated by the host; a plan that keeps some where compute is needs less. */
+static double resource_seconds(const struct ox_sim_result *step, enum ox_floor_resource resource) {
+    switch (resource) {
+    case OX_FLOOR_H2D:
+        return step->used[OX_SIM_H2D];
+    case OX_FLOOR_D2H:
+        return step->used[OX_SIM_D2H];
+    case OX_FLOOR_DRAM:
+        return step->used[OX_SIM_MEMORY];
+    case OX_FLOOR_NVME:
+        return step->used[OX_SIM_NVME_READ] + step->used[OX_SIM_NVME_WRITE];
+    default:
+        return INFINITY;
+    }
+}
+
+static void find_floor(const struct ox_predict_input *input, const struct ox_sim_setup *setup,
+                       struct ox_prediction *out) {
+    const struct ox_plan_budget *const budget = &input->plan->input.budget;
+    const struct ox_model *const model = input->config->model;
+    const double rows = (double)input->config->batch * input->config->seq;
+    struct ox_floor_case given = {
+        .box = ox_floor_box_of(setup->machine),
+        .model = {.params = (double)model->param_count, .layers = model->config.layers,
+                  .hidden = model->config.hidden, .seq = input->config->seq, .micro_tokens = rows},
+        .run = {.schedule = OX_FLOOR_F, .state_bytes = ox_shard_bytes_per_elem(&input->plan->table),
+                .tokens = rows * input->config->micro_batches,
+                .recompute = 1 - (double)input->plan->input.placement.kept_units / model->config.layers},
+    };
+    given.box.gpu_bytes = (double)budget->device_bytes;
+    given.box.host_bytes = (double)budget->host_bytes;
+    given.box.gpu_reserved_bytes = given.box.host_reserved_bytes = 0; /* budgets are the run's alone */
+    given.box.unified = budget->unified;
+    const struct ox_floor least = ox_floor_of(&given);
+    const double passes = passes_seconds(input->plan->train, setup);
+    double seconds = passes;
+    for (int i = OX_FLOOR_H2D; i < OX_FLOOR_RESOURCE_COUNT; i++) {
+        seconds = fmax(seconds, fmin(least.seconds[i], resource_seconds(&out->step, (enum ox_floor_resource)i)));
+    }
+    out->floor_seconds = isfinite(seconds) ? seconds : NAN;
+    given.box.flops = passes > 0 ? least.flop / passes : given.box.flops;
+    out->hidden_tokens = ox_floor_hidden_tokens(&given);
+}
+
+/* ---- both ------------------------------------------------------------------------------------------- */
+
+static struct ox_sim_setup setup_of(const struct ox_predict_input *input) {
+    struct ox_sim_setup setup;
+    ox_engine_sim_setup(input->config, &input->plan->input, &setup);
+    return setup;
+}
+
+/* A step that commits; and where some may stay in memory one that does, and what they take on average. */
+static void simulate(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
+                     struct ox_prediction *out) {
+    ox_sim_run(sim, input->plan->train, &setup, &out->step);
+    out->persist_seconds = out->mean_seconds = out->step.seconds;
+    if (input->persist_steps == 1 || !ox_plan_may_stay_in_memory(&input->plan->input)) {
+        return;
+    }
+    struct ox_sim_result in_memory;
+    setup.in_memory = true;
+    ox_sim_run(sim, input->plan->train, &setup, &in_memory);
+    out->persist_steps = input->persist_steps > 0
+                             ? input->persist_steps
+                             : ox_persist_interval(out->persist_seconds - in_memory.seconds, in_memory.seconds);
+    out->step = out->persist_steps > 1 ? in_memory : out->step;
+    out->mean_seconds =
+        out->step.seconds + (out->persist_seconds - out->step.seconds) / (double)out->persist_steps;
+}
+
+enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out) {
+    struct ox_prediction prediction = {.persist_steps = 1};
+    const enum ox_status status = ox_sim_open(input->plan->train->task_count, out);
+    if (status == OX_OK) {
+        struct ox_sim_setup setup = setup_of(input);
+        simulate(input, *out, setup, &prediction);
+        setup.in_memory = prediction.persist_steps > 1;
+        ox_sim_run(*out, input->plan->train, &setup, &prediction.step);
+    }
+    return status;
+}
+
+/* The one that brings an update with it does what most steps leave. */
+static void simulate_eval(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
+                          struct ox_prediction *out) {
+    const struct ox_engine_plan *const plan = input->plan;
+    struct ox_sim_result result;
+    if (plan->eval == NULL) {
+        return;
+    }
+    ox_sim_run(sim, plan->eval, &setup, &result);
+    out->eval_seconds = out->eval_after_step_seconds = result.seconds;
+    if (plan->eval_after_step != NULL) {
+        setup.in_memory = out->persist_steps > 1;
+        ox_sim_run(sim, plan->eval_after_step, &setup, &result);
+        out->eval_after_step_seconds = result.seconds;
+    }
+}
+
+static uint32_t most_tasks(const struct ox_engine_plan *plan) {
+    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
+    uint32_t count = 0;
+    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+        count = plans[i] != NULL && plans[i]->task_count > count ? plans[i]->task_count : count;
+    }
+    return count;
+}
+
+enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
+    *out = (struct ox_prediction){.profiled = input->profiled, .machine = input->config->machine,
+                                  .persist_steps = 1, .eval_seconds = NAN, .eval_after_step_seconds = NAN,
+                                  .floor_seconds = NAN, .hidden_tokens = INFINITY};
+    struct ox_sim *sim = NULL;
+    const enum ox_status status = ox_sim_open(most_tasks(input->plan), &sim);
+    if (status == OX_OK) {
+        const struct ox_sim_setup setup = setup_of(input);
+        simulate(input, sim, setup, out);
+        simulate_eval(input, sim, setup, out);
+        find_floor(input, &setup, out);
+    }
+    ox_sim_close(&sim);
+    return status;
+}
+
+/* What holds compute up for more than a hundredth of the step. */
+static void waits_text(const struct ox_sim_result *step, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        const double seconds = step->lanes[OX_LANE_COMPUTE].waited_for[i];
+        if (seconds >= 0.01 * step->seconds && used < bytes) {
+            used += (size_t)snprintf(text + used, bytes - used, "%s %.3g s for %s", used > 0 ? "," : "; compute waits",
+                                     seconds, ox_lane_name((enum ox_lane_id)i));
+        }
+    }
+}
+
+/* How near the step is to what no order of work goes below, and from where on that is compute alone. */
+static void floor_line(const struct ox_prediction *prediction, char *text, size_t bytes) {
+    char hidden[96] = "never hidden behind compute";
+    if (isnan(prediction->floor_seconds)) {
+        return;
+    }
+    if (isfinite(prediction->hidden_tokens)) {
+        snprintf(hidden, sizeof hidden, "hidden behind compute from %.2gk tokens a step",
+                 ceil(prediction->hidden_tokens / 1000));
+    }
+    snprintf(text, bytes, "  %.0f %% of the floor, %.4g s; bound by %s; transfers %s\n",
+             100 * prediction->floor_seconds / prediction->step.seconds, prediction->floor_seconds,
+             ox_sim_resource_name(prediction->step.binding), hidden);
+}
+
+/* What an evaluation takes, and what the first one after a step, where that leaves its update to it. */
+static void eval_line(const struct ox_prediction *prediction, char *text, size_t bytes) {
+    const double seconds = prediction->eval_seconds, after_step = prediction->eval_after_step_seconds;
+    char update[96] = "";
+    if (after_step > seconds) {
+        snprintf(update, sizeof update, "; %.4g s right after a step, with the update of that step", after_step);
+    }
+    if (!isnan(seconds)) {
+        snprintf(text, bytes, "  evaluation: %.4g s for as many tokens%s\n", seconds, update);
+    }
+}
+
+void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text) {
+    const struct ox_sim_result *const step = &prediction->step;
+    char floor_text[192] = "", waits[320], source[192], persist[160] = "", eval[160] = "";
+    floor_line(prediction, floor_text, sizeof floor_text);
+    eval_line(prediction, eval, sizeof eval);
+    if (prediction->persist_steps > 1) {
+        snprintf(persist, sizeof persist,
+                 "  every %" PRIu64 " steps %.4g s: the state is persisted; %.4g s on average\n",
+                 prediction->persist_steps, prediction->persist_seconds, prediction->mean_seconds);
+    }
+    waits_text(step, waits, sizeof waits);
+    snprintf(source, sizeof source, "the profile of %s", prediction->machine->name);
+    snprintf(text, OX_PREDICTION_TEXT_BYTES,
+             "predicted: %.4g s a step, %.4g tokens/s\n%s"
+             "%s  binding: %s, at its limit %.0f %% of the step%s\n%s"
+             "  by %s\n", step->seconds, (double)tokens / prediction->mean_seconds, floor_text, persist,
+             ox_sim_resource_name(step->binding), 100 * step->binding_share, waits, eval,
+             prediction->profiled ? source
+                                  : "nominal rates, not this machine's: measure it with `offload bench all --output "
+                                    "FILE`, then give --profile FILE");
+}

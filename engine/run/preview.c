@@ -1,0 +1,123 @@
+#include "engine/run/preview.h"
+
+#include "base/pool.h"
+#include "engine/data/token_cache.h"
+#include "engine/run/trainer_internal.h"
+
+#include <stdlib.h>
+
+struct preview {
+    struct ox_trainer *trainer;
+    struct ox_tokenizer *tokenizer;
+    struct ox_preview_row row;
+};
+
+static enum ox_status open_tokenizer(struct preview *preview) {
+    struct ox_trainer *const trainer = preview->trainer;
+    enum ox_status status = ox_trainer_check_data(trainer);
+    if (status == OX_OK && trainer->tokenizer_path[0] == '\0') {
+        status = ox_fail(OX_E_CONFIG, "%s: holds no tokenizer.json; name one by --tokenizer", trainer->config.model);
+    }
+    if (status == OX_OK) {
+        status = ox_tokenizer_open(trainer->tokenizer_path, &preview->tokenizer);
+    }
+    trainer->vocab = status == OX_OK ? ox_tokenizer_vocab_count(preview->tokenizer) : 0;
+    return status;
+}
+
+/* Where there is a model, sequences are at most what it can attend to, as in training. */
+static enum ox_status open_model(struct ox_trainer *trainer) {
+    const char *const model = trainer->config.model;
+    char path[OX_PATH_BYTES];
+    enum ox_status status = OX_OK;
+    if (model[0] == '\0') {
+        return OX_OK;
+    }
+    if (ox_path_is_folder(model)) {
+        status = ox_path_join(model, "config.json", path);
+        if (status != OX_OK || !ox_path_is_file(path)) {
+            return status;
+        }
+    }
+    status = ox_trainer_open_model(trainer, false);
+    if (status == OX_OK) {
+        ox_trainer_cap_sequence(trainer);
+    }
+    return status;
+}
+
+static enum ox_status open_row(struct preview *preview) {
+    const uint64_t seq = preview->trainer->config.max_seq_length;
+    int32_t *const words = calloc(3 * (size_t)seq, sizeof *words);
+    if (words == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for a sequence of %llu tokens", (unsigned long long)seq);
+    }
+    preview->row.seq = (uint32_t)seq;
+    preview->row.row = (struct ox_window_row){.ids = words, .positions = words + seq, .targets = words + 2 * seq};
+    return OX_OK;
+}
+
+static void count_data(const struct ox_trainer *trainer, struct ox_preview *out) {
+    for (uint32_t i = 0; i < trainer->data_count; i++) {
+        out->documents += ox_data_document_count(trainer->data[i]);
+        out->tokens += ox_data_token_count(trainer->data[i]);
+        if (ox_data_kind_of(trainer->data[i]) == OX_DATA_CACHE) {
+            struct ox_cache_header header;
+            ox_data_cache_header(trainer->data[i], &header);
+            out->trained += header.trained_count;
+        } else {
+            out->trained += ox_data_token_count(trainer->data[i]);
+        }
+    }
+    ox_windows_counts(trainer->train, &out->counts);
+    out->seq = (uint32_t)trainer->config.max_seq_length;
+}
+
+static enum ox_status walk(struct preview *preview, uint64_t row_max, ox_preview_fn *fn, void *context) {
+    struct ox_windows_counts counts;
+    ox_windows_counts(preview->trainer->train, &counts);
+    enum ox_status status = OX_OK;
+    for (uint64_t i = 0; i < row_max && i < counts.rows && status == OX_OK; i++) {
+        preview->row.idx = i;
+        preview->row.target_count = 0;
+        status = ox_windows_fill(preview->trainer->train, i, preview->row.row, &preview->row.target_count);
+        if (status == OX_OK) {
+            status = fn(context, preview->tokenizer, &preview->row);
+        }
+    }
+    return status;
+}
+
+enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max, ox_preview_fn *fn, void *context,
+                               struct ox_preview *out) {
+    struct preview preview = {.trainer = calloc(1, sizeof *preview.trainer)};
+    *out = (struct ox_preview){0};
+    if (preview.trainer == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to look at the data");
+    }
+    preview.trainer->config = *config;
+    preview.trainer->config.output_dir[0] = '\0';
+    preview.trainer->config.eval_fraction = 0;
+    preview.trainer->lock_fd = -1;
+    preview.trainer->engine_config.compute_threads = ox_processor_count();
+    enum ox_status status = open_model(preview.trainer);
+    if (status == OX_OK) {
+        status = open_tokenizer(&preview);
+    }
+    if (status == OX_OK) {
+        status = open_row(&preview);
+    }
+    if (status == OX_OK) {
+        status = ox_trainer_open_data(preview.trainer);
+    }
+    if (status == OX_OK) {
+        count_data(preview.trainer, out);
+    }
+    if (status == OX_OK && fn != NULL) {
+        status = walk(&preview, row_max, fn, context);
+    }
+    free(preview.row.row.ids);
+    ox_tokenizer_close(&preview.tokenizer);
+    ox_trainer_close(&preview.trainer);
+    return status;
+}

@@ -1,0 +1,405 @@
+/* What a run reads: its sources as tokens, and the rows of training and of held-out text. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/hash/hash.h"
+#include "base/log.h"
+#include "engine/data/corpus.h"
+#include "engine/data/token_cache.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- from options to settings ----------------------------------------------------------------------- */
+
+static enum ox_corpus_add add_of(enum ox_auto_choice choice) {
+    return choice == OX_CHOICE_ON ? OX_ADD_ON : choice == OX_CHOICE_OFF ? OX_ADD_OFF : OX_ADD_AUTO;
+}
+
+static enum ox_corpus_format format_of(enum ox_data_format format) {
+    static const enum ox_corpus_format formats[] = {[OX_FORMAT_AUTO] = OX_CORPUS_AUTO,
+                                                    [OX_FORMAT_TEXT] = OX_CORPUS_TEXT,
+                                                    [OX_FORMAT_JSONL] = OX_CORPUS_ROWS,
+                                                    [OX_FORMAT_BYTES] = OX_CORPUS_BYTES,
+                                                    [OX_FORMAT_TOKENS] = OX_CORPUS_TOKENS};
+    return formats[format];
+}
+
+enum ox_status ox_config_tokenizer(const struct ox_config *config, char *path) {
+    path[0] = '\0';
+    if (config->tokenizer[0] != '\0') {
+        snprintf(path, OX_PATH_BYTES, "%s", config->tokenizer);
+        return OX_OK;
+    }
+    char file[OX_PATH_BYTES];
+    if (!ox_path_is_folder(config->model)) {
+        return OX_OK;
+    }
+    const enum ox_status status = ox_path_join(config->model, "tokenizer.json", file);
+    if (status == OX_OK && access(file, F_OK) == 0) {
+        snprintf(path, OX_PATH_BYTES, "%s", config->model);
+    }
+    return status;
+}
+
+/* Where tokens are kept: beside the run, unless the user names a place. */
+static enum ox_status set_cache_dir(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    trainer->cache_dir[0] = '\0';
+    if (config->data_cache[0] != '\0') {
+        snprintf(trainer->cache_dir, sizeof trainer->cache_dir, "%s", config->data_cache);
+        return OX_OK;
+    }
+    return config->output_dir[0] != '\0' ? ox_path_join(config->output_dir, "cache", trainer->cache_dir) : OX_OK;
+}
+
+static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, const char *path) {
+    const struct ox_config *const config = &trainer->config;
+    return (struct ox_corpus_config){
+        .path = path,
+        .format = format_of(config->data_format),
+        .tokenizer = trainer->tokenizer_path,
+        .cache_dir = trainer->cache_dir,
+        .separator = config->document_separator,
+        .chat_template = config->chat_template,
+        .add_bos = config->bos_per_window && config->add_bos == OX_CHOICE_AUTO ? OX_ADD_OFF : add_of(config->add_bos),
+        .add_eos = add_of(config->add_eos),
+        .plain = trainer->eval_alone,
+        .parse_special = config->parse_special,
+        .threads = trainer->engine_config.compute_threads,
+        .stop = trainer->events != NULL ? &trainer->events->stop : NULL,
+    };
+}
+
+static enum ox_status check_input(const char *flag, const char *path) {
+    if (access(path, F_OK) != 0) {
+        return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give text, JSON lines, a token file, or a "
+                       "folder of them", flag, path);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    bool any = trainer->eval_alone || config->data_count == 0; /* weights are of training; a plan needs no data */
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
+        status = check_input("--data", config->data[i].path);
+        any = any || config->data[i].weight > 0;
+    }
+    if (status == OX_OK && !any) {
+        status = ox_fail(OX_E_CONFIG, "--data %s: every weight is 0, so there is nothing to train on; give at least "
+                         "one above 0", config->data[0].path);
+    }
+    if (status == OX_OK && config->eval_data[0] != '\0') {
+        status = check_input("--eval-data", config->eval_data);
+    }
+    if (status == OX_OK && config->tokenizer[0] != '\0') {
+        status = access(config->tokenizer, F_OK) == 0
+                     ? OX_OK
+                     : ox_fail(OX_E_CONFIG, "--tokenizer %s: there is no such file or folder; give a folder with "
+                               "tokenizer.json", config->tokenizer);
+    }
+    return status == OX_OK ? ox_config_tokenizer(config, trainer->tokenizer_path) : status;
+}
+
+enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
+    const struct ox_config *const config = &trainer->config;
+    enum ox_status status = set_cache_dir(trainer);
+    *ready = true;
+    for (uint32_t i = 0; i <= config->data_count && status == OX_OK && *ready; i++) {
+        const char *const path = i < config->data_count ? config->data[i].path : config->eval_data;
+        if (path[0] != '\0') {
+            const struct ox_corpus_config corpus = corpus_config(trainer, path);
+            status = ox_corpus_is_ready(&corpus, ready);
+        }
+    }
+    return status;
+}
+
+/* ---- sources ---------------------------------------------------------------------------------------- */
+
+static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, struct ox_data **out) {
+    const struct ox_corpus_config config = corpus_config(trainer, path);
+    struct ox_corpus_report report;
+    struct ox_cache_header header;
+    const enum ox_status status = ox_corpus_open(&config, out, &report);
+    if (status != OX_OK || !(report.tokenized || report.reused)) {
+        return status;
+    }
+    const double rate = report.seconds > 0 ? (double)report.bytes * 1e-6 / report.seconds : 0;
+    char how[64] = "from the cache";
+    if (report.tokenized) {
+        snprintf(how, sizeof how, "tokenized in %.1f s, %.0f MB/s", report.seconds, rate);
+    }
+    ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " tokens, %" PRIu64 " of them trained; %s", path,
+           report.documents, report.documents == 1 ? "" : "s", report.tokens, report.trained, how);
+    /* Found here, and not in the step that meets the first such token. */
+    ox_data_cache_header(*out, &header);
+    if (header.vocab > trainer->vocab) {
+        ox_data_close(out);
+        return ox_fail(OX_E_CONFIG,
+                       "%s: the tokenizer %s makes the token %" PRIu32 " of it, but the model knows %" PRIu32
+                       " tokens; use the tokenizer that the model was made for", path, trainer->tokenizer_path,
+                       header.vocab - 1, trainer->vocab);
+    }
+    return OX_OK;
+}
+
+static enum ox_status open_sources(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
+        status = open_corpus(trainer, config->data[i].path, &trainer->data[i]);
+        trainer->data_count += status == OX_OK;
+    }
+    if (status == OX_OK && config->eval_data[0] != '\0') {
+        status = open_corpus(trainer, config->eval_data, &trainer->eval_data);
+    }
+    return status;
+}
+
+void ox_trainer_close_data(struct ox_trainer *trainer) {
+    ox_windows_close(&trainer->train);
+    ox_windows_close(&trainer->eval);
+    ox_data_close(&trainer->eval_data);
+    for (uint32_t i = 0; i < trainer->data_count; i++) {
+        ox_data_close(&trainer->data[i]);
+    }
+    trainer->data_count = 0;
+}
+
+uint64_t ox_trainer_data_fingerprint(const struct ox_trainer *trainer) {
+    uint64_t hash = ox_data_fingerprint(trainer->data[0]);
+    for (uint32_t i = 1; i < trainer->data_count; i++) {
+        const uint64_t words[] = {hash, ox_data_fingerprint(trainer->data[i])};
+        hash = ox_hash_seed(words, 2);
+    }
+    return hash;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------- */
+
+static bool has_chat(const struct ox_trainer *trainer) {
+    bool chat = trainer->eval_data != NULL && ox_data_is_chat(trainer->eval_data);
+    for (uint32_t i = 0; i < trainer->data_count; i++) {
+        chat = chat || ox_data_is_chat(trainer->data[i]);
+    }
+    return chat;
+}
+
+/* The tokenizer's BOS, or the model's. */
+static enum ox_status find_bos(const struct ox_trainer *trainer, int64_t *bos) {
+    *bos = trainer->folder != NULL ? ox_hf_model(trainer->folder)->config.bos_id : -1;
+    if (trainer->tokenizer_path[0] != '\0') {
+        struct ox_tokenizer *tokenizer = NULL;
+        const enum ox_status status = ox_tokenizer_open(trainer->tokenizer_path, &tokenizer);
+        if (status != OX_OK) {
+            return status;
+        }
+        const int64_t own = ox_tokenizer_bos(tokenizer);
+        *bos = own >= 0 ? own : *bos;
+        ox_tokenizer_close(&tokenizer);
+    }
+    return *bos >= 0 ? OX_OK
+                     : ox_fail(OX_E_CONFIG, "--bos-per-window: neither the tokenizer nor config.json of %s names a BOS "
+                               "token", trainer->config.model);
+}
+
+enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool chat, struct ox_windows_config *out) {
+    const struct ox_config *const config = &trainer->config;
+    static const enum ox_packing packings[] = {[OX_PACKING_STREAM] = OX_PACK_STREAM,
+                                               [OX_PACKING_PACK] = OX_PACK_BINS,
+                                               [OX_PACKING_PAD] = OX_PACK_PAD};
+    static const enum ox_overlong overlongs[] = {[OX_LONG_SPLIT] = OX_OVERLONG_SPLIT,
+                                                 [OX_LONG_TRUNCATE] = OX_OVERLONG_TRUNCATE,
+                                                 [OX_LONG_DROP] = OX_OVERLONG_DROP};
+    *out = (struct ox_windows_config){
+        .seq = (uint32_t)config->max_seq_length,
+        .vocab = trainer->vocab,
+        .packing = config->packing != OX_PACKING_AUTO ? packings[config->packing]
+                   : chat                             ? OX_PACK_BINS
+                                                      : OX_PACK_STREAM,
+        .overlong = config->overlong != OX_LONG_AUTO ? overlongs[config->overlong]
+                    : chat                           ? OX_OVERLONG_TRUNCATE
+                                                     : OX_OVERLONG_SPLIT,
+        .document_mask = config->document_mask != OX_CHOICE_OFF,
+        .bos = -1,
+        .order = strcmp(config->data_order, "sequential") == 0 ? OX_WINDOWS_SEQUENTIAL : OX_WINDOWS_SHUFFLE,
+        .seed = config->seed,
+    };
+    if (!config->bos_per_window) {
+        return OX_OK;
+    }
+    if (out->packing != OX_PACK_STREAM) {
+        return ox_fail(OX_E_CONFIG, "--bos-per-window works on a stream of tokens; add --packing stream");
+    }
+    return find_bos(trainer, &out->bos);
+}
+
+static uint64_t rows_of(const struct ox_windows *windows) {
+    struct ox_windows_counts counts;
+    ox_windows_counts(windows, &counts);
+    return counts.rows;
+}
+
+void ox_trainer_tell_rows(const struct ox_windows *windows, const char *what, uint32_t seq) {
+    struct ox_windows_counts counts;
+    ox_windows_counts(windows, &counts);
+    if (counts.documents > 0) {
+        ox_log(OX_LOG_INFO, "%s: %" PRIu64 " documents in %" PRIu64 " sequences of %" PRIu32 " tokens, %.1f %% of the "
+               "places used", what, counts.documents, counts.rows, seq, 100 * counts.fill);
+    }
+    if (counts.dropped_tokens > 0) {
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " documents are longer than --max-seq-length %" PRIu32 "; %" PRIu64
+               " tokens of them are not trained on (--overlong split would)", what, counts.overlong, seq,
+               counts.dropped_tokens);
+    }
+}
+
+/* Rows of the sources, each with the tokens before its border, or those behind. */
+static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *borders, bool held,
+                                struct ox_windows **out) {
+    struct ox_window_source sources[OX_CONFIG_DATA_MAX];
+    struct ox_windows_config config;
+    const enum ox_status status = ox_trainer_windows_config(trainer, has_chat(trainer), &config);
+    if (status != OX_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < trainer->data_count; i++) {
+        const uint64_t count = ox_data_token_count(trainer->data[i]);
+        const double weight = trainer->config.data[i].weight;
+        sources[i] = (struct ox_window_source){
+            .data = trainer->data[i],
+            .weight = held && weight > 0 ? 1 : weight,
+            .token_first = held ? borders[i] : 0,
+            .token_count = held ? count - borders[i] : borders[i],
+        };
+    }
+    config.sources = sources;
+    config.source_count = trainer->data_count;
+    config.order = held ? OX_WINDOWS_SEQUENTIAL : config.order;
+    return ox_windows_open(&config, out);
+}
+
+/* Held out of --data: nothing, where that is less than a row. */
+static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *borders) {
+    const double share = trainer->config.eval_data[0] != '\0' ? 0 : trainer->config.eval_fraction;
+    for (uint32_t i = 0; i < trainer->data_count; i++) {
+        borders[i] = ox_data_token_count(trainer->data[i]);
+        const enum ox_status status = share > 0 ? ox_windows_split(trainer->data[i], share, &borders[i]) : OX_OK;
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    if (share == 0) {
+        return OX_OK;
+    }
+    const enum ox_status status = open_part(trainer, borders, true, &trainer->eval);
+    if (status != OX_OK || rows_of(trainer->eval) > 0) {
+        return status;
+    }
+    ox_windows_close(&trainer->eval);
+    for (uint32_t i = 0; i < trainer->data_count; i++) {
+        borders[i] = ox_data_token_count(trainer->data[i]);
+    }
+    ox_log(OX_LOG_WARN, "nothing is evaluated: --eval-fraction %g of %s is less than one window of --max-seq-length "
+           "%" PRIu64 " + 1 tokens; all of it is trained on", share, trainer->config.data[0].path,
+           trainer->config.max_seq_length);
+    return OX_OK;
+}
+
+static enum ox_status open_eval_data(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const struct ox_window_source source = {
+        .data = trainer->eval_data, .weight = 1, .token_count = ox_data_token_count(trainer->eval_data)};
+    struct ox_windows_config windows;
+    enum ox_status status = ox_trainer_windows_config(trainer, has_chat(trainer), &windows);
+    if (status != OX_OK) {
+        return status;
+    }
+    windows.sources = &source;
+    windows.source_count = 1;
+    windows.order = OX_WINDOWS_SEQUENTIAL;
+    status = ox_windows_open(&windows, &trainer->eval);
+    if (status == OX_OK && rows_of(trainer->eval) == 0) {
+        return ox_fail(OX_E_CONFIG, "--eval-data %s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64
+                       " + 1; give more text, or leave it away", config->eval_data, source.token_count,
+                       config->max_seq_length);
+    }
+    return status;
+}
+
+enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer) {
+    enum ox_status status = set_cache_dir(trainer);
+    if (status == OX_OK) {
+        status = open_sources(trainer);
+    }
+    if (status != OX_OK) {
+        ox_trainer_close_data(trainer);
+    }
+    return status;
+}
+
+enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    uint64_t borders[OX_CONFIG_DATA_MAX];
+    enum ox_status status = ox_trainer_open_sources(trainer);
+    if (status == OX_OK) {
+        status = trainer->eval_data != NULL ? open_eval_data(trainer) : OX_OK;
+    }
+    if (status == OX_OK) {
+        status = open_held_out(trainer, borders);
+    }
+    if (status == OX_OK) {
+        status = open_part(trainer, borders, false, &trainer->train);
+    }
+    if (status == OX_OK && rows_of(trainer->train) == 0) {
+        uint64_t tokens = 0;
+        for (uint32_t i = 0; i < trainer->data_count; i++) {
+            tokens += ox_data_token_count(trainer->data[i]);
+        }
+        status = ox_fail(OX_E_CONFIG, "%s%s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64
+                         " + 1; use a shorter length or more text", config->data[0].path,
+                         trainer->data_count > 1 ? " and the others" : "", tokens, config->max_seq_length);
+    }
+    if (status == OX_OK) {
+        ox_trainer_tell_rows(trainer->train, "training", (uint32_t)config->max_seq_length);
+    }
+    return status;
+}
+
+/* ---- batches ---------------------------------------------------------------------------------------- */
+
+static void clear_row(struct ox_window_row row, uint32_t seq) {
+    for (uint32_t i = 0; i < seq; i++) {
+        row.ids[i] = 0;
+        row.positions[i] = (int32_t)i;
+        row.targets[i] = -1;
+    }
+}
+
+enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
+                               uint64_t window_max, uint64_t *target_count) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    uint64_t filled = 0;
+    *target_count = 0;
+    for (uint32_t mb_idx = 0; mb_idx < engine->micro_batches; mb_idx++) {
+        const struct ox_batch batch = ox_engine_batch(trainer->engine, mb_idx);
+        for (uint32_t i = 0; i < engine->batch; i++, filled++) {
+            const size_t first = (size_t)i * engine->seq;
+            const struct ox_window_row row = {
+                .ids = batch.ids + first, .positions = batch.positions + first, .targets = batch.targets + first};
+            if (filled >= window_max) {
+                clear_row(row, engine->seq);
+                continue;
+            }
+            const enum ox_status status = ox_windows_fill(windows, cursor + filled, row, target_count);
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+    }
+    return OX_OK;
+}

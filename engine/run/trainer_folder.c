@@ -1,0 +1,313 @@
+/* The run's folder: its lock, its identity (run.json), its drives, and what a fresh start may delete of it.
+ *
+ * The lock is on the folder itself, so it leaves nothing behind and ends with the process. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/json.h"
+#include "base/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { IDENTITY_BYTES_MAX = 1 << 18 };
+
+static const char *const run_files[] = {"run.json", "metrics.jsonl", "plan.txt",    "config.resolved.yaml",
+                                        "latest",   "trace.bin",     "metrics.prom"};
+enum { RUN_FILE_COUNT = sizeof run_files / sizeof *run_files };
+
+/* ---- lock ------------------------------------------------------------------------------------------- */
+
+enum ox_status ox_run_lock(struct ox_trainer *trainer) {
+    const char *const folder = trainer->config.output_dir;
+    trainer->lock_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (trainer->lock_fd < 0) {
+        return ox_fail_errno(OX_E_IO, errno, "%s: cannot open the folder", folder);
+    }
+    if (flock(trainer->lock_fd, LOCK_EX | LOCK_NB) == 0) {
+        return OX_OK;
+    }
+    if (errno == EWOULDBLOCK) {
+        return ox_fail(OX_E_BUSY, "%s: another process is training there; wait for its end, or give another --output",
+                       folder);
+    }
+    ox_log(OX_LOG_WARN, "%s: its file system has no locks for folders; let no two processes train there at once",
+           folder);
+    return OX_OK;
+}
+
+void ox_run_clear_triggers(const char *output_dir) {
+    static const char *const names[] = {"offload.stop", "offload.save"};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[OX_PATH_BYTES];
+        if (ox_path_join(output_dir, names[i], path) == OX_OK && unlink(path) == 0) {
+            ox_log(OX_LOG_WARN, "%s: lay there before the run began and is removed", path);
+        }
+    }
+}
+
+/* ---- identity ---------------------------------------------------------------------------------------- */
+
+bool ox_run_exists(const char *output_dir) {
+    char path[OX_PATH_BYTES];
+    return ox_path_join(output_dir, "run.json", path) == OX_OK && ox_path_is_file(path);
+}
+
+enum ox_status ox_run_draw(uint64_t *words, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (getrandom(&words[i], sizeof words[i], 0) != (ssize_t)sizeof words[i]) {
+            return ox_fail(OX_E_IO, "the kernel gave no random numbers for the run's identity");
+        }
+        words[i] |= words[i] == 0;
+    }
+    return OX_OK;
+}
+
+static enum ox_status get_hex(const char *path, const json_t *json, const char *key, uint64_t *words,
+                              uint32_t count) {
+    const char *text = NULL;
+    const enum ox_status status = ox_json_get_string(path, json, key, true, &text);
+    if (status != OX_OK) {
+        return status;
+    }
+    bool good = strlen(text) == 16 * (size_t)count && strspn(text, "0123456789abcdef") == strlen(text);
+    for (uint32_t i = 0; good && i < count; i++) {
+        good = sscanf(text + 16 * (size_t)i, "%16" SCNx64, &words[i]) == 1;
+    }
+    return good ? OX_OK : ox_fail(OX_E_CORRUPT, "%s: %s is not %u hexadecimal digits", path, key, 16 * count);
+}
+
+static enum ox_status get_drives(const char *path, const json_t *json, struct ox_run_identity *identity) {
+    const json_t *const drives = json_object_get(json, "nvme");
+    if (!json_is_array(drives) || json_array_size(drives) > OX_CONFIG_NVME_MAX) {
+        return ox_fail(OX_E_CORRUPT, "%s: nvme is not a list of at most %d folders", path, OX_CONFIG_NVME_MAX);
+    }
+    for (size_t i = 0; i < json_array_size(drives); i++) {
+        const char *const text = json_string_value(json_array_get(drives, i));
+        if (text == NULL || strlen(text) >= OX_CONFIG_TEXT_BYTES) {
+            return ox_fail(OX_E_CORRUPT, "%s: nvme is not a list of folders", path);
+        }
+        snprintf(identity->nvme[identity->nvme_count++], OX_CONFIG_TEXT_BYTES, "%s", text);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identity *identity) {
+    char path[OX_PATH_BYTES];
+    json_t *json = NULL;
+    const char *from = "";
+    memset(identity, 0, sizeof *identity);
+    enum ox_status status = ox_path_join(output_dir, "run.json", path);
+    if (status == OX_OK) {
+        status = ox_json_load(path, IDENTITY_BYTES_MAX, &json);
+    }
+    if (status == OX_OK) {
+        status = get_hex(path, json, "run_id", identity->run_id, 2);
+    }
+    if (status == OX_OK) {
+        status = get_hex(path, json, "branch", &identity->branch, 1);
+    }
+    if (status == OX_OK) {
+        status = get_hex(path, json, "parent", identity->parent, 2);
+    }
+    if (status == OX_OK) {
+        status = ox_json_get_string(path, json, "from", true, &from);
+    }
+    if (status == OX_OK) {
+        snprintf(identity->from, sizeof identity->from, "%s", from);
+        status = get_drives(path, json, identity);
+    }
+    json_decref(json);
+    return status;
+}
+
+enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run_identity *identity) {
+    char path[OX_PATH_BYTES], run_id[33], branch[17], parent[33];
+    snprintf(run_id, sizeof run_id, "%016" PRIx64 "%016" PRIx64, identity->run_id[0], identity->run_id[1]);
+    snprintf(branch, sizeof branch, "%016" PRIx64, identity->branch);
+    snprintf(parent, sizeof parent, "%016" PRIx64 "%016" PRIx64, identity->parent[0], identity->parent[1]);
+    json_t *const drives = json_array();
+    int failed = drives == NULL;
+    for (uint32_t i = 0; i < identity->nvme_count; i++) {
+        failed |= json_array_append_new(drives, json_string(identity->nvme[i]));
+    }
+    json_t *const json = json_pack("{s:i, s:s, s:s, s:s, s:s, s:o}", "version", 2, "run_id", run_id, "branch", branch,
+                                   "parent", parent, "from", identity->from, "nvme", drives);
+    char *const text = json != NULL && failed == 0 ? json_dumps(json, JSON_INDENT(1)) : NULL;
+    json_decref(json);
+    if (text == NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: run.json cannot be written: is every path of --nvme and "
+                       "--resume-from-checkpoint UTF-8?", output_dir);
+    }
+    enum ox_status status = ox_path_join(output_dir, "run.json", path);
+    if (status == OX_OK) {
+        status = ox_file_replace(path, text, strlen(text));
+    }
+    free(text);
+    return status;
+}
+
+void ox_run_forget_identity(const char *output_dir) {
+    char path[OX_PATH_BYTES];
+    if (ox_path_join(output_dir, "run.json", path) == OX_OK && unlink(path) != 0 && errno != ENOENT) {
+        ox_log(OX_LOG_WARN, "%s: cannot be removed: %s; without it the folder holds no run", path, strerror(errno));
+    }
+}
+
+/* ---- drives ------------------------------------------------------------------------------------------ */
+
+static void real_drive(const char *folder, char *out) {
+    char *const real = realpath(folder, NULL);
+    snprintf(out, OX_CONFIG_TEXT_BYTES, "%s", real != NULL && strlen(real) < OX_CONFIG_TEXT_BYTES ? real : folder);
+    free(real);
+}
+
+bool ox_run_record_drives(struct ox_run_identity *identity, const struct ox_trainer *trainer) {
+    bool changed = identity->nvme_count != trainer->config.nvme_count;
+    identity->nvme_count = trainer->config.nvme_count;
+    for (uint32_t i = 0; i < identity->nvme_count; i++) {
+        char folder[OX_CONFIG_TEXT_BYTES];
+        real_drive(trainer->nvme_folders[i], folder);
+        changed = changed || strcmp(folder, identity->nvme[i]) != 0;
+        memcpy(identity->nvme[i], folder, sizeof folder);
+    }
+    return changed;
+}
+
+bool ox_run_has_store(const struct ox_trainer *trainer) {
+    for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
+        if (ox_store_exists(trainer->nvme_folders[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_recorded(const struct ox_run_identity *identity, const char *folder) {
+    char real[OX_CONFIG_TEXT_BYTES];
+    real_drive(folder, real);
+    for (uint32_t i = 0; i < identity->nvme_count; i++) {
+        if (strcmp(identity->nvme[i], real) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
+    for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
+        const char *const folder = trainer->nvme_folders[i];
+        const enum ox_store_owner owner = ox_store_owner(folder, trainer->identity.run_id);
+        if (owner == OX_STORE_OWNER_OTHER) {
+            return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
+                           "--overwrite-output-dir to delete it", folder);
+        }
+        /* A damaged header tells nothing; where the run says that its store lies, it is the run's. */
+        if (owner == OX_STORE_OWNER_UNKNOWN && !is_recorded(&trainer->identity, folder)) {
+            return ox_fail(OX_E_CONFIG, "--nvme %s: holds a store whose header cannot be read, and the run has no "
+                           "record of this folder; remove its offload-store files, or use another folder", folder);
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
+    const struct ox_run_identity *const identity = &trainer->identity;
+    if (identity->nvme_count == 0 || ox_run_has_store(trainer)) {
+        return OX_OK;
+    }
+    char list[600] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < identity->nvme_count && used < sizeof list; i++) {
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", identity->nvme[i]);
+    }
+    return ox_fail(OX_E_CONFIG, "the run's last commit is on its drives (%s), but %s; give them with --nvme, or name "
+                   "a checkpoint to go on from: --resume-from-checkpoint %.300s/checkpoint-N", list,
+                   trainer->config.nvme_count == 0 ? "no --nvme is given" : "the given ones hold no store",
+                   trainer->config.output_dir);
+}
+
+/* ---- deletion ---------------------------------------------------------------------------------------- */
+
+static bool is_run_file(const char *name) {
+    for (unsigned i = 0; i < RUN_FILE_COUNT; i++) {
+        if (strcmp(name, run_files[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the path leads into what ox_run_clear removes. */
+static bool is_doomed(const char *output_dir, const char *path) {
+    char *const folder = realpath(output_dir, NULL), *const inner = realpath(path, NULL);
+    const size_t length = folder != NULL ? strlen(folder) : 0;
+    bool doomed = false;
+    if (folder != NULL && inner != NULL && strncmp(inner, folder, length) == 0 && inner[length] == '/') {
+        char *const name = inner + length + 1;
+        char *const slash = strchr(name, '/');
+        if (slash != NULL) {
+            *slash = '\0';
+        }
+        doomed = (slash == NULL && (is_run_file(name) || ox_tensorboard_is_ours(name))) ||
+                 ox_checkpoint_is_ours(output_dir, name);
+    }
+    free(inner);
+    free(folder);
+    return doomed;
+}
+
+static enum ox_status check_input(const struct ox_config *config, const char *flag, const char *path) {
+    if (path[0] != '\0' && is_doomed(config->output_dir, path)) {
+        return ox_fail(OX_E_CONFIG, "%s %s: lies in what --overwrite-output-dir would delete of %s; give another "
+                       "--output", flag, path, config->output_dir);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    enum ox_status status = check_input(config, "--model", config->model);
+    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
+        status = check_input(config, "--data", config->data[i].path);
+    }
+    if (status == OX_OK) {
+        status = check_input(config, "--tokenizer", config->tokenizer);
+    }
+    return status == OX_OK ? check_input(config, "--eval-data", config->eval_data) : status;
+}
+
+enum ox_status ox_run_clear(const char *output_dir) {
+    char path[OX_PATH_BYTES];
+    for (unsigned i = 0; i < RUN_FILE_COUNT; i++) {
+        if (ox_path_join(output_dir, run_files[i], path) == OX_OK && unlink(path) == 0) {
+            continue; /* a file that is not there needs no removal */
+        }
+    }
+    DIR *const folder = opendir(output_dir);
+    if (folder == NULL) {
+        return ox_fail(OX_E_IO, "%s: cannot list the folder", output_dir);
+    }
+    enum ox_status status = OX_OK;
+    for (const char *name = ""; status == OX_OK && name != NULL;) {
+        status = ox_folder_next(folder, output_dir, &name);
+        const bool board = status == OX_OK && name != NULL && ox_tensorboard_is_ours(name);
+        if (status == OX_OK && name != NULL && (board || ox_checkpoint_is_ours(output_dir, name))) {
+            status = ox_path_join(output_dir, name, path);
+            if (status == OX_OK && board) {
+                unlink(path);
+            } else if (status == OX_OK) {
+                status = ox_folder_remove(path);
+            }
+        }
+    }
+    closedir(folder);
+    return status;
+}

@@ -1,0 +1,97 @@
+/* How often a state that lives in memory is persisted: as the user says, or as the measured times do. A run that ends
+ * loses nothing by it. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* 0: auto. */
+static uint64_t wished(const struct ox_trainer *trainer) {
+    return strtoull(trainer->config.persist_steps, NULL, 10);
+}
+
+static bool may_stay(const struct ox_trainer *trainer) {
+    return wished(trainer) != 1 && ox_plan_may_stay_in_memory(&ox_trainer_plan(trainer)->input);
+}
+
+const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text) {
+    const uint64_t wish = wished(trainer);
+    text[0] = '\0';
+    if (may_stay(trainer)) {
+        snprintf(text, OX_PERSIST_LINE_BYTES, "persist: the state lives in memory and is written to the drives every "
+                 "%" PRIu64 " step%s%s: a crash loses at most as many\n", trainer->prediction.persist_steps,
+                 trainer->prediction.persist_steps == 1 ? "" : "s",
+                 wish > 0 ? "" : ", by prediction, then as often as costs 2 % of the measured time");
+    } else if (wish > 1) {
+        snprintf(text, OX_PERSIST_LINE_BYTES, "persist: --persist-steps %" PRIu64 " has no effect: %s\n", wish,
+                 trainer->config.nvme_count == 0 ? "there is no store without --nvme"
+                                                 : "part of the state lives on the drives, where every step is "
+                                                   "committed whole");
+    }
+    return text;
+}
+
+static void tell(struct ox_trainer *trainer) {
+    trainer->told_persist_steps = trainer->persist_steps;
+    ox_log(OX_LOG_INFO, "the state is persisted every %" PRIu64 " step%s: a crash loses at most %" PRIu64,
+           trainer->persist_steps, trainer->persist_steps == 1 ? "" : "s", trainer->persist_steps);
+}
+
+void ox_trainer_persist_start(struct ox_trainer *trainer) {
+    const uint64_t wish = wished(trainer);
+    trainer->persisted_step = trainer->state.step;
+    if (may_stay(trainer)) {
+        trainer->persist_steps = wish > 0 ? wish : ox_persist_auto(&trainer->persist_times);
+        if (wish > 0) {
+            tell(trainer);
+        }
+        return;
+    }
+    char text[OX_PERSIST_LINE_BYTES];
+    trainer->persist_steps = 1;
+    ox_trainer_persist_text(trainer, text);
+    text[strcspn(text, "\n")] = '\0';
+    if (text[0] != '\0') {
+        ox_log(OX_LOG_WARN, "%s", text + strlen("persist: "));
+    }
+}
+
+bool ox_trainer_stays(const struct ox_trainer *trainer, uint64_t step) {
+    const uint64_t save_steps = trainer->config.save_steps;
+    const bool saved = save_steps > 0 && step % save_steps == 0; /* the store does not fall behind its checkpoints */
+    return step < trainer->persisted_step + trainer->persist_steps && !saved;
+}
+
+void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_result *result, double seconds) {
+    if (wished(trainer) > 0 || !may_stay(trainer)) {
+        return;
+    }
+    ox_persist_note(&trainer->persist_times, result->committed, seconds);
+    if (!result->committed || trainer->persist_times.extra_count < OX_PERSIST_TIMES_LEAST) {
+        return;
+    }
+    trainer->persist_steps = ox_persist_auto(&trainer->persist_times);
+    const uint64_t now = trainer->persist_steps, told = trainer->told_persist_steps;
+    if (now >= 2 * told || told >= 2 * now) {
+        tell(trainer);
+    }
+}
+
+void ox_trainer_persist(struct ox_trainer *trainer) {
+    if (trainer->is_torn || ox_engine_store(trainer->engine) == NULL || ox_trainer_settle(trainer) != OX_OK) {
+        return; /* what is to be saved then says why not */
+    }
+    struct ox_commit_note note = {.state = trainer->state};
+    const struct ox_commit_note *const last = &trainer->note;
+    if (last->state.step == note.state.step && last->state.optimizer_steps == note.state.optimizer_steps) {
+        note = *last; /* with what its line in metrics.jsonl says */
+        note.state = trainer->state;
+    }
+    if (ox_engine_persist(trainer->engine, &note, sizeof note) != OX_OK) {
+        ox_log(OX_LOG_WARN, "step %" PRIu64 " is not in the store: %s", trainer->state.step, ox_error_text());
+    }
+}

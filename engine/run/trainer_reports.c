@@ -1,0 +1,122 @@
+/* What a run tells besides its log: metrics.jsonl always, a trace and files for other programs where they are asked
+ * for. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/log.h"
+#include "engine/step/tracing.h"
+#include "offload/trace/trace.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool wants(const struct ox_config *config, enum ox_report_choice choice) {
+    return config->report_to == choice || config->report_to == OX_REPORT_ALL;
+}
+
+static bool traces(const struct ox_config *config) {
+    return strcmp(config->trace, "off") != 0;
+}
+
+enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    struct ox_trace_head *head = NULL;
+    if (!traces(&trainer->config)) {
+        return OX_OK;
+    }
+    enum ox_status status = ox_trace_head_open(
+        &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
+    if (status == OX_OK) {
+        status = ox_trace_check_room(head, trainer->config.trace_bytes);
+    }
+    ox_trace_head_close(&head);
+    return status;
+}
+
+/* Nominal rates are of no machine: what they predict is not recorded beside what was measured. */
+static enum ox_status predict_tasks(struct ox_trainer *trainer, struct ox_sim **sim) {
+    const struct ox_predict_input input = ox_trainer_predict_input(trainer);
+    return trainer->prediction.profiled ? ox_predict_tasks(&input, sim) : OX_OK;
+}
+
+static enum ox_status open_trace(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const struct ox_model *const model = ox_trainer_model(trainer);
+    char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES];
+    struct ox_sim *sim = NULL;
+    enum ox_status status = ox_path_join(config->output_dir, "trace.bin", path);
+    if (status == OX_OK) {
+        status = predict_tasks(trainer, &sim);
+    }
+    snprintf(title, sizeof title, "%s, %.4g M parameters, %s; %u x %u tokens, %u micro-batch%s", model->config.family,
+             (double)model->param_count * 1e-6, engine->fp32 ? "fp32" : "bf16", engine->batch, engine->seq,
+             engine->micro_batches, engine->micro_batches == 1 ? "" : "es");
+    if (status == OX_OK) {
+        status = ox_engine_trace(trainer->engine, &(struct ox_tracing_config){
+            .path = path, .title = title, .bytes_max = config->trace_bytes,
+            .steps_max = strtoull(config->trace, NULL, 10), /* 0 for "on" */
+            .max_steps = trainer->max_steps, .rated_bytes = config->drive_endurance_bytes, .predicted = sim});
+    }
+    ox_sim_close(&sim);
+    return status;
+}
+
+enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    enum ox_status status = ox_metrics_open(config->output_dir, trainer->state.step, &trainer->metrics);
+    if (status == OX_OK && wants(config, OX_REPORT_TENSORBOARD)) {
+        status = ox_tensorboard_open(config->output_dir, trainer->state.step, &trainer->tensorboard);
+    }
+    if (status == OX_OK && wants(config, OX_REPORT_PROMETHEUS)) {
+        status = ox_prometheus_open(config->output_dir, &trainer->prometheus);
+    }
+    return status == OX_OK && traces(config) ? open_trace(trainer) : status;
+}
+
+enum ox_status ox_trainer_take_back_reports(struct ox_trainer *trainer) {
+    const char *const folder = trainer->config.output_dir;
+    const bool has_board = trainer->tensorboard != NULL;
+    ox_metrics_close(&trainer->metrics);
+    ox_tensorboard_close(&trainer->tensorboard);
+    if (has_board && ox_tensorboard_open(folder, trainer->state.step, &trainer->tensorboard) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s; the run goes on without it", ox_error_text());
+    }
+    return ox_metrics_open(folder, trainer->state.step, &trainer->metrics);
+}
+
+void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
+    ox_metrics_step(trainer->metrics, report);
+    ox_tensorboard_step(trainer->tensorboard, report);
+    ox_prometheus_step(trainer->prometheus, report);
+}
+
+void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_report *report) {
+    ox_metrics_eval(trainer->metrics, report);
+    ox_tensorboard_eval(trainer->tensorboard, report);
+    ox_prometheus_eval(trainer->prometheus, report);
+}
+
+static void report_end(struct ox_trainer *trainer) {
+    struct ox_end_report report = {.step = trainer->state.step, .retry_count = trainer->retry_count};
+    const struct ox_store *const store = ox_engine_store(trainer->engine);
+    if (store != NULL) {
+        struct ox_store_info info;
+        ox_store_info(store, &info);
+        report.store_read_bytes = info.read_bytes;
+        report.store_write_bytes = info.write_bytes;
+        report.store_reread_count = info.retry_count;
+    }
+    ox_engine_settled_traffic(trainer->engine, report.traffic);
+    ox_metrics_end(trainer->metrics, &report);
+}
+
+void ox_trainer_close_reports(struct ox_trainer *trainer) {
+    if (trainer->metrics != NULL && trainer->engine != NULL && trainer->stepped) {
+        report_end(trainer);
+    }
+    ox_metrics_close(&trainer->metrics);
+    ox_tensorboard_close(&trainer->tensorboard);
+    ox_prometheus_close(&trainer->prometheus);
+}

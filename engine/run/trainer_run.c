@@ -1,0 +1,370 @@
+/* The loop: data, step, metrics, evaluation, when to save, signals. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- asked from outside -------------------------------------------------------------------------- */
+
+/* True when the file was there; it is removed, so that it acts once. */
+static bool take_trigger(const struct ox_trainer *trainer, const char *name) {
+    char path[OX_PATH_BYTES];
+    return ox_path_join(trainer->config.output_dir, name, path) == OX_OK && unlink(path) == 0;
+}
+
+struct asked {
+    bool save, finish;
+    int stop; /* signal number */
+};
+
+static struct asked look_outside(struct ox_trainer *trainer, sig_atomic_t *saves_seen) {
+    const struct ox_trainer_events *const events = trainer->events;
+    struct asked asked = {.stop = events->stop, .finish = events->finish != 0};
+    asked.save = take_trigger(trainer, "offload.save");
+    if (events->save != *saves_seen) {
+        *saves_seen = events->save;
+        asked.save = true;
+    }
+    asked.finish = take_trigger(trainer, "offload.stop") || asked.finish;
+    return asked;
+}
+
+/* ---- one step -------------------------------------------------------------------------------------- */
+
+/* The commit that follows carries what its line in metrics.jsonl will say. */
+static void on_decided(void *context, const struct ox_step_result *result) {
+    struct ox_commit_note *const note = context;
+    note->loss = result->loss;
+    note->grad_norm = result->grad_norm;
+    note->grad_scale = result->grad_scale;
+}
+
+static struct ox_step_input step_input(struct ox_trainer *trainer, const struct ox_run_state *next) {
+    const struct ox_config *const config = &trainer->config;
+    return (struct ox_step_input){
+        .step = next->step,
+        .target_count = next->tokens_seen - trainer->state.tokens_seen,
+        .adam = {.learning_rate = ox_schedule_rate(&trainer->schedule, trainer->state.step),
+                 .beta1 = config->adam_beta1,
+                 .beta2 = config->adam_beta2,
+                 .eps = config->adam_epsilon,
+                 .weight_decay = config->weight_decay,
+                 .grad_scale = 1,
+                 .step = trainer->state.optimizer_steps + 1,
+                 .seed = config->seed},
+        .max_grad_norm = config->max_grad_norm,
+        .meta = &trainer->note,
+        .meta_bytes = sizeof trainer->note,
+        .in_memory = ox_trainer_stays(trainer, next->step),
+        .decided = on_decided,
+        .context = &trainer->note,
+        /* A step that will end within the grace time is let end; how long the first one takes is not known. */
+        .stop = config->stop_grace_seconds == 0 || trainer->step_seconds > config->stop_grace_seconds
+                    ? &trainer->events->stop : NULL,
+    };
+}
+
+static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct ox_step_result *result) {
+    struct ox_run_state *const state = &trainer->state;
+    state->nonfinite_steps++;
+    state->nonfinite_in_row++;
+    ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: loss %g, gradient norm %g; nothing was changed", state->step,
+           result->loss, result->grad_norm);
+    if (state->nonfinite_in_row >= trainer->config.max_nonfinite_steps) {
+        /* What is in memory is good: no skipped step has touched it. */
+        const bool saved = ox_trainer_save(trainer) == OX_OK;
+        if (!saved) {
+            ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", state->step, ox_error_text());
+        }
+        return ox_fail(OX_E_CORRUPT, "%" PRIu64 " steps in a row had a loss or gradient that is not finite "
+                       "(--max-nonfinite-steps); what was before them is in %s; lower --learning-rate or check the "
+                       "data", state->nonfinite_in_row, saved ? trainer->result : "the last checkpoint and the store");
+    }
+    return OX_OK;
+}
+
+static void tell_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
+    trainer->stepped = true;
+    ox_trainer_report_step(trainer, report);
+    if (trainer->hooks->step != NULL) {
+        trainer->hooks->step(trainer->hooks->context, report);
+    }
+}
+
+/* Windows whose targets are all masked teach nothing: they are passed over, and the schedule goes on. */
+static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t begin_ns) {
+    struct ox_run_state *const state = &trainer->state;
+    state->step++;
+    state->cursor += windows;
+    ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: its windows of %s have no token to be trained on", state->step,
+           trainer->config.data[0].path);
+    tell_step(trainer, &(struct ox_step_report){.step = state->step, .max_steps = trainer->max_steps,
+                                                .tokens_seen = state->tokens_seen,
+                                                .wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9,
+                                                .predicted_seconds = NAN,
+                                                .result = {.loss = NAN, .grad_norm = NAN, .grad_scale = NAN}});
+}
+
+static enum ox_status take_step(struct ox_trainer *trainer) {
+    const uint64_t begin_ns = ox_clock_ns();
+    const uint64_t windows = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
+    uint64_t targets = 0;
+    enum ox_status status = ox_trainer_fill(trainer, trainer->train, trainer->state.cursor, windows, &targets);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (targets == 0) {
+        pass_over(trainer, windows, begin_ns);
+        return OX_OK;
+    }
+    struct ox_run_state next = trainer->state;
+    next.step++;
+    next.optimizer_steps++;
+    next.cursor += windows;
+    next.tokens_seen += targets;
+    next.nonfinite_in_row = 0;
+    const struct ox_step_input input = step_input(trainer, &next);
+    const bool usual = trainer->stepped && trainer->tee == NULL; /* the first one and a checkpoint take longer */
+    struct ox_step_report report = {.step = next.step, .max_steps = trainer->max_steps, .tokens = targets,
+                                    .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
+    trainer->note = (struct ox_commit_note){
+        .state = next, .tokens = targets, .learning_rate = input.adam.learning_rate};
+    status = ox_engine_step(trainer->engine, &input, &report.result);
+    if (status != OX_OK) {
+        trainer->is_torn = status != OX_E_ABORTED;
+        return status;
+    }
+    if (!report.result.finite) {
+        next.optimizer_steps--;
+        next.nonfinite_in_row = trainer->state.nonfinite_in_row;
+    }
+    trainer->state = next;
+    if (report.result.finite && !input.in_memory) {
+        trainer->persisted_step = next.step;
+    }
+    report.predicted_seconds =
+        report.result.committed ? trainer->prediction.persist_seconds : trainer->prediction.step.seconds;
+    report.wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    if (usual && report.result.finite) {
+        ox_trainer_persist_note(trainer, &report.result, report.wall_seconds);
+    }
+    trainer->step_seconds = report.wall_seconds;
+    tell_step(trainer, &report);
+    return report.result.finite ? OX_OK : count_nonfinite(trainer, &report.result);
+}
+
+static enum ox_status evaluate(struct ox_trainer *trainer) {
+    if (trainer->eval == NULL) {
+        return OX_OK;
+    }
+    struct ox_eval_report report;
+    const enum ox_status status = ox_trainer_eval(trainer, &report);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (report.loss < trainer->state.best_eval_loss) {
+        trainer->state.best_eval_loss = report.loss;
+    }
+    struct ox_metrics_last last;
+    ox_metrics_last(trainer->metrics, &last);
+    if (last.eval_step != report.step) { /* a finished run that is resumed has it already */
+        ox_trainer_report_eval(trainer, &report);
+    }
+    if (trainer->hooks->eval != NULL) {
+        trainer->hooks->eval(trainer->hooks->context, &report);
+    }
+    return OX_OK;
+}
+
+/* ---- the loop -------------------------------------------------------------------------------------- */
+
+static bool due(uint64_t step, uint64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+/* What a process that ended right after a step still owed for it: the evaluation, the checkpoint. */
+static enum ox_status catch_up(struct ox_trainer *trainer) {
+    const uint64_t step = trainer->state.step;
+    struct ox_metrics_last last;
+    ox_metrics_last(trainer->metrics, &last);
+    if (step == 0 || step == trainer->max_steps || last.step != step) {
+        return OX_OK; /* into a new folder nothing is owed */
+    }
+    if (due(step, trainer->config.eval_steps) && last.eval_step != step) {
+        const enum ox_status status = evaluate(trainer);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    char name[64], path[OX_PATH_BYTES];
+    snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
+    const enum ox_status status = ox_path_join(trainer->config.output_dir, name, path);
+    if (status == OX_OK && due(step, trainer->config.save_steps) && !ox_path_is_folder(path)) {
+        ox_trainer_save_on_the_way(trainer);
+    }
+    return status;
+}
+
+/* A drive that fails once may do better the next time: the run goes back to the last commit, which may lie two steps
+ * before where steps overlap, or as many as stay in memory, and takes the steps again, once. */
+static bool may_retry(const struct ox_trainer *trainer) {
+    const struct ox_store *const store = ox_engine_store(trainer->engine);
+    if (store == NULL || trainer->retried_step > trainer->state.step) {
+        return false;
+    }
+    struct ox_store_info info;
+    ox_store_info(store, &info);
+    return info.committed && info.generations > 1 && info.meta_bytes == sizeof trainer->note;
+}
+
+/* `failed`: of which step the engine said what went wrong. */
+static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
+    struct ox_store_info info;
+    ox_store_info(ox_engine_store(trainer->engine), &info);
+    trainer->retried_step = trainer->state.step + 1;
+    trainer->retry_count++;
+    memcpy(&trainer->note, info.meta, sizeof trainer->note);
+    trainer->state = trainer->note.state;
+    trainer->persisted_step = trainer->state.step;
+    trainer->is_torn = false;
+    ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
+           "(retry %" PRIu64 " of this run)", failed, ox_error_text(), trainer->state.step, trainer->retry_count);
+    const enum ox_status status = ox_trainer_take_back_reports(trainer);
+    return status == OX_OK ? ox_engine_go_back(trainer->engine) : status;
+}
+
+/* What is pending is committed, so that planes can be read. Where a drive fails once, the run may stand at an earlier
+ * step afterwards. */
+static enum ox_status settle(struct ox_trainer *trainer) {
+    const enum ox_status status = ox_trainer_settle(trainer);
+    return status == OX_E_IO && may_retry(trainer) ? go_back(trainer, trainer->state.step) : status;
+}
+
+/* An evaluation brings the update that is pending with it. Where a drive fails once, it is done again if the run still
+ * stands where it did; else the steps that are taken again will owe it. */
+static enum ox_status evaluate_or_go_back(struct ox_trainer *trainer) {
+    const uint64_t step = trainer->state.step;
+    enum ox_status status = evaluate(trainer);
+    if (status != OX_E_IO || !may_retry(trainer)) {
+        return status;
+    }
+    status = go_back(trainer, step);
+    return status == OX_OK && trainer->state.step == step ? evaluate(trainer) : status;
+}
+
+/* What is to be done after a step besides the next one. */
+struct owed {
+    struct asked asked;
+    bool last, evaluates, saves_now, saves_behind;
+};
+
+static struct owed look_at_step(struct ox_trainer *trainer, sig_atomic_t *saves_seen) {
+    const struct ox_config *const config = &trainer->config;
+    const uint64_t step = trainer->state.step;
+    struct owed owed = {.asked = look_outside(trainer, saves_seen), .last = step == trainer->max_steps};
+    owed.evaluates = due(step, config->eval_steps) && !owed.last && trainer->eval != NULL;
+    owed.saves_now = owed.asked.save && !owed.last;
+    owed.saves_behind = due(step, config->save_steps) && !owed.last && !owed.saves_now;
+    return owed;
+}
+
+static bool reads_planes(const struct ox_trainer *trainer, const struct owed *owed) {
+    return owed->last || owed->asked.stop != 0 || owed->asked.finish || owed->saves_now ||
+           (owed->saves_behind && ox_trainer_save_waits(trainer));
+}
+
+/* After a step: `*ends` when the run is to end with it. */
+static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *owed, bool *ends) {
+    const uint64_t step = trainer->state.step;
+    enum ox_status status = reads_planes(trainer, owed) ? settle(trainer) : OX_OK;
+    *ends = owed->asked.stop != 0 || owed->asked.finish;
+    if (status != OX_OK || *ends) {
+        return status;
+    }
+    if (owed->evaluates && trainer->state.step == step) {
+        status = evaluate_or_go_back(trainer);
+    }
+    const bool went_back = trainer->state.step != step; /* the step will owe the same once more */
+    if (status == OX_OK && owed->saves_now) {
+        ox_trainer_save_on_the_way(trainer);
+    } else if (status == OX_OK && owed->saves_behind && !went_back) {
+        ox_trainer_save_behind(trainer);
+    }
+    return status;
+}
+
+/* `stop` is looked at before every step; a step or an evaluation that it cuts short is OX_E_ABORTED. */
+static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
+    sig_atomic_t saves_seen = trainer->events->save;
+    while (trainer->state.step < trainer->max_steps) {
+        if (trainer->events->stop != 0) {
+            return ox_fail(OX_E_ABORTED, "stopped between two steps");
+        }
+        enum ox_status status = take_step(trainer);
+        if (status == OX_E_IO && trainer->is_torn && may_retry(trainer)) {
+            status = go_back(trainer, trainer->state.step + 1);
+            if (status == OX_OK) {
+                continue;
+            }
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        ox_trainer_save_look(trainer);
+        const struct owed owed = look_at_step(trainer, &saves_seen);
+        bool ends = false;
+        *ended_by = owed.asked.stop;
+        status = after_step(trainer, &owed, &ends);
+        if (status != OX_OK || ends) {
+            return status;
+        }
+    }
+    return OX_OK;
+}
+
+/* A process that was stopped before its first step has nothing to add to what it found. */
+static bool is_kept(const struct ox_trainer *trainer) {
+    return !trainer->stepped && (ox_engine_store(trainer->engine) != NULL || trainer->result[0] != '\0');
+}
+
+static enum ox_status run_on(struct ox_trainer *trainer, int *ended_by) {
+    enum ox_status status = catch_up(trainer);
+    if (status == OX_OK) {
+        status = loop(trainer, ended_by);
+    }
+    const bool complete = status == OX_OK && *ended_by == 0 && trainer->state.step == trainer->max_steps;
+    if (complete) {
+        status = ox_trainer_save(trainer); /* before the evaluation, which may fail or be stopped */
+    }
+    return complete && status == OX_OK ? evaluate(trainer) : status;
+}
+
+enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_trainer_events *events,
+                              const struct ox_trainer_hooks *hooks, int *ended_by) {
+    trainer->events = events;
+    trainer->hooks = hooks;
+    *ended_by = 0;
+    enum ox_status status = ox_trainer_start(trainer);
+    if (status == OX_E_ABORTED && events->stop != 0) {
+        *ended_by = events->stop;
+        return OX_OK; /* while the weights were loaded: there is nothing to save */
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    status = run_on(trainer, ended_by);
+    if (status == OX_E_ABORTED && events->stop != 0) {
+        *ended_by = events->stop;
+        status = is_kept(trainer) ? OX_OK : settle(trainer);
+    }
+    if (status != OX_OK) {
+        return ox_trainer_save_and_fail(trainer, status);
+    }
+    return *ended_by != 0 && is_kept(trainer) ? OX_OK : ox_trainer_save(trainer);
+}

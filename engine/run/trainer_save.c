@@ -1,0 +1,156 @@
+/* When a run saves, and what a failed save means for it. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/step/tracing.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const uint64_t SHARD_BYTES_MAX = UINT64_C(5000000000); /* as huggingface_hub writes them */
+
+static struct ox_checkpoint_save how_to_save(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    return (struct ox_checkpoint_save){
+        .output_dir = config->output_dir,
+        /* A model is saved with the tokenizer that it was trained with. */
+        .source_model = config->tokenizer[0] != '\0' ? config->tokenizer
+                        : ox_path_is_folder(config->model) ? config->model : "",
+        .original_config = ox_hf_config(trainer->folder),
+        .weights_dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32,
+        .shard_bytes_max = SHARD_BYTES_MAX,
+        .total_limit = config->save_total_limit,
+    };
+}
+
+static double seconds_since(uint64_t begin_ns) {
+    return (double)(ox_clock_ns() - begin_ns) * 1e-9;
+}
+
+static bool is_saved(const struct ox_trainer *trainer) {
+    return trainer->saved_step == trainer->state.step + 1;
+}
+
+static void tell_saved(struct ox_trainer *trainer, uint64_t step, double seconds) {
+    char name[64];
+    trainer->saved_step = step + 1;
+    snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
+    if (ox_path_join(trainer->config.output_dir, name, trainer->result) != OX_OK) {
+        trainer->result[0] = '\0';
+    }
+    if (trainer->hooks->saved != NULL) {
+        trainer->hooks->saved(trainer->hooks->context, trainer->result, seconds);
+    }
+}
+
+static void tell_not_saved(uint64_t step) {
+    ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", step, ox_error_text());
+}
+
+static void close_tee(struct ox_trainer *trainer, uint64_t begin_ns) {
+    double written = 0;
+    const enum ox_status status = ox_checkpoint_tee_close(&trainer->tee, &written);
+    ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->tee_state.step, trainer->tee_begin_ns);
+    if (status == OX_OK) {
+        tell_saved(trainer, trainer->tee_state.step, trainer->tee_seconds + written + seconds_since(begin_ns));
+    } else {
+        tell_not_saved(trainer->tee_state.step);
+    }
+}
+
+void ox_trainer_save_look(struct ox_trainer *trainer) {
+    if (trainer->tee != NULL && ox_checkpoint_tee_ready(trainer->tee)) {
+        close_tee(trainer, ox_clock_ns());
+    }
+}
+
+enum ox_status ox_trainer_settle(struct ox_trainer *trainer) {
+    const enum ox_status status = ox_engine_settle(trainer->engine);
+    trainer->is_torn = trainer->is_torn || status != OX_OK;
+    return status;
+}
+
+bool ox_trainer_save_waits(const struct ox_trainer *trainer) {
+    return trainer->tee != NULL || ox_engine_store(trainer->engine) == NULL ||
+           trainer->config.store_generations == 1;
+}
+
+void ox_trainer_save_settle(struct ox_trainer *trainer) {
+    if (trainer->tee == NULL) {
+        return;
+    }
+    const uint64_t begin_ns = ox_clock_ns();
+    /* Where steps overlap the update that shows the planes may be pending. */
+    const bool settled = !trainer->is_torn && ox_trainer_settle(trainer) == OX_OK;
+    if (settled && trainer->state.optimizer_steps == trainer->tee_state.optimizer_steps) {
+        ox_checkpoint_tee_fill(trainer->tee); /* no step has changed the state since */
+    }
+    close_tee(trainer, begin_ns);
+}
+
+static enum ox_status save(struct ox_trainer *trainer) {
+    const uint64_t begin_ns = ox_clock_ns();
+    enum ox_status status = ox_trainer_settle(trainer); /* else the engine is not where the run believes it to be */
+    if (status != OX_OK) {
+        return status;
+    }
+    ox_trainer_save_settle(trainer);
+    if (is_saved(trainer)) {
+        return OX_OK;
+    }
+    const struct ox_checkpoint_save how = how_to_save(trainer);
+    status = ox_checkpoint_write(trainer->engine, &trainer->state, &how);
+    trainer->save_failed = status != OX_OK;
+    ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->state.step, begin_ns);
+    if (status == OX_OK) {
+        tell_saved(trainer, trainer->state.step, seconds_since(begin_ns));
+    }
+    return status;
+}
+
+enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
+    ox_trainer_persist(trainer);
+    return save(trainer);
+}
+
+void ox_trainer_save_on_the_way(struct ox_trainer *trainer) {
+    if (save(trainer) != OX_OK) {
+        tell_not_saved(trainer->state.step);
+        trainer->save_failed = false; /* the end tries again */
+    }
+}
+
+void ox_trainer_save_behind(struct ox_trainer *trainer) {
+    /* A store of one generation is lost with a step that is cut short: the checkpoint before it must be complete. */
+    if (ox_engine_store(trainer->engine) == NULL || trainer->config.store_generations == 1) {
+        ox_trainer_save_on_the_way(trainer);
+        return;
+    }
+    ox_trainer_save_settle(trainer);
+    if (is_saved(trainer)) {
+        return;
+    }
+    const uint64_t begin_ns = ox_clock_ns();
+    const struct ox_checkpoint_save how = how_to_save(trainer);
+    trainer->tee_state = trainer->state;
+    trainer->tee_begin_ns = begin_ns;
+    if (ox_checkpoint_tee_open(trainer->engine, &trainer->state, &how, &trainer->tee) != OX_OK) {
+        tell_not_saved(trainer->state.step);
+    }
+    trainer->tee_seconds = seconds_since(begin_ns);
+}
+
+enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    if (trainer->stepped) {
+        ox_trainer_persist(trainer);
+    }
+    ox_trainer_save_settle(trainer);
+    if (trainer->stepped && !trainer->is_torn && !trainer->save_failed) {
+        ox_trainer_save_on_the_way(trainer);
+    }
+    return ox_fail(failure, "%s", text);
+}

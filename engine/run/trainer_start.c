@@ -1,0 +1,596 @@
+/* The start of a run: its folder and identity, then fresh weights, a checkpoint, or the store's last commit.
+ *
+ * run.json names the run (its id seeds the store's checksums) and its branch: whoever names a checkpoint to go on from
+ * begins a branch, and `latest` never leads back to one that was left. Nothing of an earlier run is deleted unless the
+ * user asked for it, and then only after the plan is known to fit. */
+#include "engine/run/trainer_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/hash/hash.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
+    const struct ox_config *const c = &trainer->config;
+    const struct ox_engine_config *const e = &trainer->engine_config;
+    const struct ox_model_config *const m = &e->model->config;
+    char text[1024];
+    const int bytes = snprintf(text, sizeof text,
+        "%s %u %u %u %u %u %u %u|%u %u %u %d %d %d|%.17g %.17g %.17g %.17g %.17g %.17g|%d %" PRIu64
+        " %.17g %.17g %" PRIu64 " %" PRIu64 "|%" PRIu64 " %s %u",
+        m->family, m->vocab, m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->width, e->batch, e->seq,
+        e->micro_batches, e->fp32, e->grad_bf16, e->decay_embeddings, c->learning_rate, c->weight_decay, c->adam_beta1,
+        c->adam_beta2, c->adam_epsilon, c->max_grad_norm, (int)c->lr_scheduler_type, c->warmup_steps, c->warmup_ratio,
+        c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order,
+        e->device == OX_DEVICE_CPU ? e->compute_threads : 0);
+    OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
+    char rows[512];
+    int used = snprintf(rows, sizeof rows, "%d %d %d %d %.17g", (int)c->packing, (int)c->document_mask,
+                        (int)c->overlong, c->bos_per_window, c->eval_data[0] != '\0' ? 0 : c->eval_fraction);
+    for (uint32_t i = 0; i < c->data_count; i++) {
+        used += snprintf(rows + used, sizeof rows - (size_t)used, " %.9g", c->data[i].weight);
+    }
+    OX_ASSERT(used > 0 && (size_t)used < sizeof rows);
+    char shape[512]; /* what a config.json may change without changing a size */
+    const int more = snprintf(shape, sizeof shape, "%d %d %.9g %d %.17g|%.17g %.17g %.17g %u|%u %u %d %d",
+                              (int)m->norm, (int)m->act, (double)m->norm_eps, m->rope, m->rope_theta,
+                              m->rope_scaling.factor, m->rope_scaling.low_factor, m->rope_scaling.high_factor,
+                              m->rope_scaling.original, m->window, m->window_layer, m->qk_norm, e->decay_all);
+    OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
+    uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
+    hash = ox_hash64(shape, (size_t)more, hash);
+    if (e->device == OX_DEVICE_CUDA) {
+        hash = ox_trainer_gpu_hash(trainer, hash);
+    }
+    /* AdamW in fp32 adds nothing: it is what checkpoints have that do not name their format. */
+    const uint64_t format[] = {hash, e->state.kind, e->state.moments};
+    return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32
+               ? hash : ox_hash_seed(format, sizeof format / sizeof *format);
+}
+
+/* ---- before anything is touched --------------------------------------------------------------------- */
+
+static enum ox_status check_drives(const struct ox_trainer *trainer) {
+    for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
+        if (!ox_path_is_folder(trainer->nvme_folders[i])) {
+            return ox_fail(OX_E_CONFIG, "--nvme %s: is not a folder; create it, or mount the drive",
+                           trainer->nvme_folders[i]);
+        }
+        if (access(trainer->nvme_folders[i], W_OK | X_OK) != 0) {
+            return ox_fail(OX_E_CONFIG, "--nvme %s: this user may not write there; change its owner or give another "
+                           "folder", trainer->nvme_folders[i]);
+        }
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_output(const struct ox_trainer *trainer) {
+    const char *const folder = trainer->config.output_dir;
+    if (access(folder, F_OK) == 0 && !ox_path_is_folder(folder)) {
+        return ox_fail(OX_E_CONFIG, "--output %s: is a file, not a folder; give another name", folder);
+    }
+    if (ox_path_is_folder(folder) && access(folder, W_OK | X_OK) != 0) {
+        return ox_fail(OX_E_CONFIG, "--output %s: nothing can be written there (read-only, or of another user); give "
+                       "another folder", folder);
+    }
+    return OX_OK;
+}
+
+/* Drives without direct I/O work, but through the page cache: slower, and outside every budget. */
+static void announce_drives(const struct ox_trainer *trainer) {
+    const struct ox_store *const store = ox_engine_store(trainer->engine);
+    if (store != NULL && trainer->config.store_generations == 1) {
+        ox_log(OX_LOG_WARN, "--store-generations 1: the store is rewritten in place; after a crash within a step the "
+               "run goes back to its last checkpoint (--save-steps %" PRIu64 ")", trainer->config.save_steps);
+    }
+    for (uint32_t i = 0; store != NULL && i < trainer->config.nvme_count; i++) {
+        struct ox_drive_info info;
+        if (ox_store_drive_info(store, i, &info) == OX_OK && !info.direct) {
+            ox_log(OX_LOG_WARN, "%s: degraded: goes through the page cache, which no budget counts (%s)", info.path,
+                   info.note);
+        }
+    }
+}
+
+/* ---- fresh ------------------------------------------------------------------------------------------ */
+
+static enum ox_status load_all(struct ox_trainer *trainer, const char *checkpoint) {
+    enum ox_status status = ox_engine_load_begin(trainer->engine, trainer->state.step);
+    if (status == OX_OK && checkpoint != NULL) {
+        status = ox_checkpoint_load(trainer->engine, checkpoint);
+    } else if (status == OX_OK && ox_hf_has_weights(trainer->folder)) {
+        status = ox_engine_load_weights(trainer->engine, trainer->folder);
+    } else if (status == OX_OK) {
+        status = ox_engine_init_weights(trainer->engine, trainer->config.seed);
+    }
+    trainer->note = (struct ox_commit_note){.state = trainer->state};
+    return status == OX_OK ? ox_engine_load_commit(trainer->engine, &trainer->note, sizeof trainer->note) : status;
+}
+
+static enum ox_status create_store(struct ox_trainer *trainer) {
+    if (trainer->config.nvme_count == 0) {
+        return OX_OK;
+    }
+    return ox_engine_store_create(trainer->engine, trainer->state.run_id);
+}
+
+static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
+    const char *const folder = trainer->config.output_dir;
+    if (ox_run_exists(folder)) {
+        return ox_fail(OX_E_CONFIG, "%s: already holds a run; add --resume-from-checkpoint latest to go on with it, or "
+                       "--overwrite-output-dir to start over", folder);
+    }
+    if (ox_run_has_store(trainer)) {
+        return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
+                       "--overwrite-output-dir to delete it", trainer->nvme_folders[0]);
+    }
+    return OX_OK;
+}
+
+/* The store first: when another process has it, nothing is deleted. */
+static enum ox_status clear_run(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    enum ox_status status = ox_run_check_inputs(trainer);
+    if (status == OX_OK && ox_run_has_store(trainer)) {
+        status = ox_store_remove(trainer->nvme_folders, config->nvme_count);
+    }
+    return status == OX_OK ? ox_run_clear(config->output_dir) : status;
+}
+
+/* Makes the folder where there is none, and locks it. */
+static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
+    *made = !ox_path_is_folder(trainer->config.output_dir);
+    enum ox_status status = ox_folder_make(trainer->config.output_dir);
+    if (status == OX_OK) {
+        status = ox_run_lock(trainer);
+    }
+    if (status == OX_OK) {
+        ox_run_clear_triggers(trainer->config.output_dir);
+        ox_folder_sweep(trainer->config.output_dir);
+    }
+    return status;
+}
+
+/* After a start that failed before the run had an identity: without this its store would stand in the way of the next
+ * attempt. Keeps the text of the first failure. */
+static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, enum ox_status failure) {
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    const bool made_store = trainer->engine != NULL && ox_engine_store(trainer->engine) != NULL;
+    ox_engine_close(&trainer->engine);
+    if (made_store && ox_store_remove(trainer->nvme_folders, trainer->config.nvme_count) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s", ox_error_text());
+    }
+    if (made_folder && rmdir(trainer->config.output_dir) != 0) {
+        ox_log(OX_LOG_WARN, "%s: the new folder stays behind", trainer->config.output_dir);
+    }
+    return ox_fail(failure, "%s", text);
+}
+
+static enum ox_status draw_run(struct ox_trainer *trainer) {
+    struct ox_run_identity *const identity = &trainer->identity;
+    enum ox_status status = ox_run_draw(identity->run_id, 2);
+    if (status == OX_OK) {
+        status = ox_run_draw(&identity->branch, 1);
+    }
+    return status;
+}
+
+static void take_identity(struct ox_trainer *trainer) {
+    memcpy(trainer->state.run_id, trainer->identity.run_id, sizeof trainer->state.run_id);
+    trainer->state.branch = trainer->identity.branch;
+}
+
+static enum ox_status write_identity(struct ox_trainer *trainer) {
+    ox_run_record_drives(&trainer->identity, trainer);
+    return ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
+}
+
+/* The first of a run, after which there is one. It may fail with the file in place, its folder not being synced; a
+ * start that is undone must not leave a run without a store. */
+static enum ox_status write_first_identity(struct ox_trainer *trainer) {
+    const enum ox_status status = write_identity(trainer);
+    if (status != OX_OK) {
+        ox_run_forget_identity(trainer->config.output_dir);
+    }
+    return status;
+}
+
+static enum ox_status start_fresh(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    bool made = false;
+    enum ox_status status = config->overwrite_output_dir ? OX_OK : refuse_existing(trainer);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = claim_folder(trainer, &made);
+    if (status != OX_OK) {
+        return status;
+    }
+    /* Again, now that nobody else can begin a run there. */
+    status = config->overwrite_output_dir ? clear_run(trainer) : refuse_existing(trainer);
+    if (status == OX_OK) {
+        status = draw_run(trainer);
+    }
+    if (status == OX_OK) {
+        take_identity(trainer);
+        status = create_store(trainer);
+    }
+    if (status == OX_OK) {
+        status = load_all(trainer, NULL);
+    }
+    if (status == OX_OK) {
+        status = write_first_identity(trainer);
+    }
+    return status == OX_OK ? OX_OK : undo_start(trainer, made, status);
+}
+
+/* ---- resumed ---------------------------------------------------------------------------------------- */
+
+static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run_state *found, const char *origin) {
+    if (found->version < OX_RUN_STATE_OLDEST || found->version > OX_RUN_STATE_VERSION) {
+        return ox_fail(OX_E_CORRUPT, "%s: state of version %u, this program reads %d to %d", origin, found->version,
+                       OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
+    }
+    const struct ox_run_state expected = trainer->state;
+    trainer->state = *found;
+    trainer->state.version = expected.version;
+    trainer->state.optimizer = expected.optimizer;
+    trainer->state.moments = expected.moments;
+    if (found->numerics_hash != expected.numerics_hash) {
+        ox_log(OX_LOG_WARN, "%s: was made with other training options, or on another device or with other libraries "
+               "of it; from here on the run differs from one that was never interrupted", origin);
+        trainer->state.numerics_hash = expected.numerics_hash;
+    }
+    if (found->data_fingerprint != expected.data_fingerprint) {
+        ox_log(OX_LOG_WARN, "%s: the data has changed since; the run goes on at window %" PRIu64 " of the new data",
+               origin, found->cursor);
+        trainer->state.data_fingerprint = expected.data_fingerprint;
+    }
+    return OX_OK;
+}
+
+/* The store, when it is of this branch of the run and not behind the branch's newest checkpoint. *resumed stays false
+ * when it is of no use. */
+static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min, bool *resumed) {
+    if (!ox_run_has_store(trainer)) {
+        return OX_OK;
+    }
+    const struct ox_run_identity *const identity = &trainer->identity;
+    const enum ox_status status = ox_engine_store_open(trainer->engine, identity->run_id);
+    if (status == OX_E_CORRUPT) {
+        ox_log(OX_LOG_WARN, "the store is not used: %s", ox_error_text());
+        return OX_OK;
+    }
+    if (status != OX_OK) {
+        return status; /* a store that is whole is never given up for a passing fault or another setting */
+    }
+    struct ox_store_info info;
+    struct ox_commit_note note;
+    ox_store_info(ox_engine_store(trainer->engine), &info);
+    if (!info.committed || info.meta_bytes != sizeof note) {
+        ox_log(OX_LOG_WARN, "the store holds no commit and is written anew");
+        return OX_OK;
+    }
+    memcpy(&note, info.meta, sizeof note);
+    if (note.state.branch != identity->branch) {
+        ox_log(OX_LOG_WARN, "the store is of a branch that the run has left and is written anew");
+        return OX_OK;
+    }
+    if (info.step < step_min) {
+        /* As it is where the last steps before a save had stayed in memory. */
+        ox_log(OX_LOG_INFO, "the store is behind the newest checkpoint and is written anew");
+        return OX_OK;
+    }
+    trainer->note = note;
+    *resumed = true;
+    return take_state(trainer, &note.state, "the store");
+}
+
+/* The engine cannot change stores once one is open: a second engine with the same plan is cheap at start. */
+static enum ox_status reopen_engine(struct ox_trainer *trainer) {
+    ox_engine_close(&trainer->engine);
+    enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
+    if (status == OX_OK) {
+        status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
+    }
+    return status;
+}
+
+static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *path) {
+    struct ox_run_state found = {0};
+    enum ox_status status = ox_checkpoint_verify(path);
+    if (status == OX_OK) {
+        status = ox_checkpoint_read_state(path, &found);
+    }
+    return status == OX_OK ? take_state(trainer, &found, path) : status;
+}
+
+/* After read_checkpoint: the store anew, and everything into it. */
+static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *path) {
+    enum ox_status status = OX_OK;
+    take_identity(trainer);
+    if (ox_run_has_store(trainer)) {
+        ox_log(OX_LOG_INFO, "the store is rebuilt from %s", path);
+        status = reopen_engine(trainer);
+        if (status == OX_OK) {
+            status = ox_store_remove(trainer->nvme_folders, trainer->config.nvme_count);
+        }
+    }
+    if (status == OX_OK) {
+        status = create_store(trainer);
+    }
+    if (status == OX_OK) {
+        status = load_all(trainer, path);
+    }
+    if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
+        trainer->saved_step = trainer->state.step + 1;
+        snprintf(trainer->result, sizeof trainer->result, "%s", path);
+    }
+    return status;
+}
+
+/* The newest checkpoint of the branch, or what the branch began with; "" when there is neither. */
+static uint64_t find_checkpoint(const struct ox_trainer *trainer, char *path) {
+    const char *const folder = trainer->config.output_dir;
+    const struct ox_run_identity *const identity = &trainer->identity;
+    struct ox_run_state state;
+    if (ox_checkpoint_find_branch(folder, identity->run_id, identity->branch, path) == OX_OK &&
+        ox_checkpoint_read_state(path, &state) == OX_OK) {
+        return state.step;
+    }
+    const bool inside = identity->from[0] != '/';
+    snprintf(path, OX_PATH_BYTES, "%s", identity->from);
+    const bool good = identity->from[0] != '\0' && (!inside || ox_path_join(folder, identity->from, path) == OX_OK) &&
+                      ox_checkpoint_read_state(path, &state) == OX_OK;
+    path[0] = good ? path[0] : '\0';
+    return good ? state.step : 0;
+}
+
+static enum ox_status open_run(struct ox_trainer *trainer) {
+    const char *const folder = trainer->config.output_dir;
+    bool made = false;
+    if (!ox_run_exists(folder)) {
+        return ox_fail(OX_E_CONFIG, "%s: holds no run to go on with; leave --resume-from-checkpoint away to start one",
+                       folder);
+    }
+    const enum ox_status status = claim_folder(trainer, &made);
+    return status == OX_OK ? ox_run_read_identity(folder, &trainer->identity) : status;
+}
+
+static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
+    char path[OX_PATH_BYTES] = "";
+    bool resumed = false;
+    enum ox_status status = open_run(trainer);
+    if (status == OX_OK) {
+        status = ox_run_check_drives_given(trainer);
+    }
+    const uint64_t newest_step = status == OX_OK ? find_checkpoint(trainer, path) : 0;
+    if (status == OX_OK) {
+        status = resume_store(trainer, newest_step, &resumed);
+    }
+    snprintf(origin, OX_PATH_BYTES, "%s", resumed ? "the store's last commit" : path);
+    if (status == OX_OK && !resumed && path[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "%s: has neither a complete checkpoint nor a usable store%s",
+                       trainer->config.output_dir,
+                       trainer->config.nvme_count == 0 ? " (was the run started with --nvme? give the same folders)"
+                                                       : "");
+    }
+    if (status == OX_OK && !resumed) {
+        status = ox_run_check_stores(trainer);
+        if (status == OX_OK) {
+            status = read_checkpoint(trainer, path);
+        }
+        if (status == OX_OK) {
+            status = load_checkpoint(trainer, path);
+        }
+    }
+    if (status == OX_OK && ox_run_record_drives(&trainer->identity, trainer)) {
+        status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
+    }
+    return status;
+}
+
+/* Where the branch begins, so that a crash before its first checkpoint does not lead back to another one. */
+static enum ox_status set_origin(struct ox_trainer *trainer, const char *path, const uint64_t source_id[2]) {
+    struct ox_run_identity *const identity = &trainer->identity;
+    char *const real = realpath(path, NULL);
+    if (real == NULL || strlen(real) >= sizeof identity->from) {
+        free(real);
+        return ox_fail(OX_E_CONFIG, "%s: is too long a path", path);
+    }
+    const bool inside = ox_checkpoint_is_in(trainer->config.output_dir, path);
+    snprintf(identity->from, sizeof identity->from, "%s", inside ? strrchr(real, '/') + 1 : real);
+    free(real);
+    if (memcmp(source_id, identity->run_id, sizeof identity->run_id) != 0) {
+        memcpy(identity->parent, source_id, sizeof identity->parent);
+    }
+    return OX_OK;
+}
+
+/* A run that exists turns to the new branch before anything of the old one is given up. */
+static enum ox_status turn_to(struct ox_trainer *trainer, const char *path) {
+    enum ox_status status = write_identity(trainer);
+    if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
+        status = ox_checkpoint_make_latest(trainer->config.output_dir, path);
+    }
+    return status;
+}
+
+static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path, bool fresh) {
+    struct ox_run_identity *const identity = &trainer->identity;
+    enum ox_status status = fresh ? draw_run(trainer) : ox_run_read_identity(trainer->config.output_dir, identity);
+    if (status == OX_OK) {
+        status = ox_run_draw(&identity->branch, 1);
+    }
+    if (status == OX_OK && !trainer->config.overwrite_output_dir) {
+        status = ox_run_check_stores(trainer);
+    }
+    if (status == OX_OK) {
+        status = read_checkpoint(trainer, path);
+    }
+    if (status == OX_OK) {
+        status = set_origin(trainer, path, trainer->state.run_id);
+    }
+    if (status == OX_OK && !fresh) {
+        status = turn_to(trainer, path);
+    }
+    if (status == OX_OK) {
+        status = load_checkpoint(trainer, path);
+    }
+    return status == OX_OK && fresh ? write_first_identity(trainer) : status;
+}
+
+/* From a folder the user names, on a branch of its own; into this output folder, as the run that is there or as a new
+ * one. */
+static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
+    const char *const path = trainer->config.resume_from_checkpoint;
+    bool made = false;
+    snprintf(origin, OX_PATH_BYTES, "%s", path);
+    if (!ox_path_is_folder(path)) {
+        return ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %s: there is no such folder; give latest, or a "
+                       "checkpoint-N folder", path);
+    }
+    enum ox_status status = claim_folder(trainer, &made);
+    if (status != OX_OK) {
+        return status;
+    }
+    const bool fresh = !ox_run_exists(trainer->config.output_dir);
+    status = begin_branch(trainer, path, fresh);
+    return status == OX_OK || !fresh ? status : undo_start(trainer, made, status);
+}
+
+/* ---- both ------------------------------------------------------------------------------------------- */
+
+/* The configuration is recorded to be used again: without what deletes, and without how this process began. */
+static enum ox_status config_text(const struct ox_trainer *trainer, char **yaml) {
+    struct ox_config *const config = malloc(sizeof *config);
+    if (config == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to write the configuration");
+    }
+    *config = trainer->config;
+    config->overwrite_output_dir = config->from_scratch = config->dry_run = false;
+    config->resume_from_checkpoint[0] = config->profile[0] = '\0'; /* the profile is the machine's, not the run's */
+    const enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, yaml);
+    free(config);
+    return status;
+}
+
+static enum ox_status write_descriptions(struct ox_trainer *trainer) {
+    char path[OX_PATH_BYTES];
+    char *yaml = NULL, *plan = NULL;
+    enum ox_status status = config_text(trainer, &yaml);
+    if (status == OX_OK) {
+        status = ox_path_join(trainer->config.output_dir, "config.resolved.yaml", path);
+    }
+    if (status == OX_OK) {
+        status = ox_file_replace(path, yaml, strlen(yaml));
+    }
+    if (status == OX_OK) {
+        status = ox_trainer_plan_text(trainer, true, &plan);
+    }
+    if (status == OX_OK) {
+        status = ox_path_join(trainer->config.output_dir, "plan.txt", path);
+    }
+    if (status == OX_OK) {
+        status = ox_file_replace(path, plan, strlen(plan));
+    }
+    free(plan);
+    free(yaml);
+    return status;
+}
+
+/* A process that ended between a commit and its line in metrics.jsonl owes that line; its timings are lost. */
+static void restore_line(struct ox_trainer *trainer) {
+    const struct ox_commit_note *const note = &trainer->note;
+    struct ox_metrics_last last;
+    ox_metrics_last(trainer->metrics, &last);
+    if (note->tokens > 0 && note->state.step == trainer->state.step && last.step < note->state.step) {
+        const struct ox_step_report report = {
+            .step = note->state.step, .max_steps = trainer->max_steps, .learning_rate = note->learning_rate,
+            .tokens = note->tokens, .tokens_seen = note->state.tokens_seen, .wall_seconds = NAN,
+            .result = {.loss = note->loss, .grad_norm = note->grad_norm, .grad_scale = note->grad_scale,
+                       .finite = true}};
+        ox_metrics_step(trainer->metrics, &report);
+    }
+    if (last.eval_step == trainer->state.step && last.eval_loss < trainer->state.best_eval_loss) {
+        trainer->state.best_eval_loss = last.eval_loss; /* measured after the commit */
+    }
+}
+
+/* Texts become tokens before memory is reserved, and after everything that could be refused without them. */
+static enum ox_status prepare_data(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    enum ox_status status = OX_OK;
+    if (trainer->data_count == 0) {
+        if (config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir) {
+            status = refuse_existing(trainer);
+        }
+        if (status == OX_OK) {
+            status = ox_trainer_open_data(trainer);
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+        ox_trainer_set_steps(trainer);
+    }
+    trainer->state = (struct ox_run_state){
+        .version = OX_RUN_STATE_VERSION,
+        .optimizer = (uint16_t)trainer->engine_config.state.kind,
+        .moments = (uint16_t)trainer->engine_config.state.moments,
+        .seed = config->seed,
+        .data_fingerprint = ox_trainer_data_fingerprint(trainer),
+        .numerics_hash = ox_trainer_numerics_hash(trainer),
+        .best_eval_loss = INFINITY,
+    };
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
+    char origin[OX_PATH_BYTES];
+    snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
+    const char *const resume = trainer->config.resume_from_checkpoint;
+    enum ox_status status = check_drives(trainer);
+    if (status == OX_OK) {
+        status = check_output(trainer);
+    }
+    if (status == OX_OK) {
+        status = prepare_data(trainer);
+    }
+    if (status == OX_OK) {
+        status = ox_trainer_check_wear(trainer);
+    }
+    if (status == OX_OK) {
+        status = ox_trainer_check_trace(trainer);
+    }
+    if (status == OX_OK) {
+        trainer->engine_config.stop = &trainer->events->stop;
+        status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
+    }
+    if (status == OX_OK) {
+        status = resume[0] == '\0'                ? start_fresh(trainer)
+                 : strcmp(resume, "latest") == 0 ? resume_latest(trainer, origin) : resume_named(trainer, origin);
+    }
+    if (status == OX_OK) {
+        announce_drives(trainer);
+        ox_trainer_persist_start(trainer);
+        status = write_descriptions(trainer);
+    }
+    if (status == OX_OK) {
+        status = ox_trainer_open_reports(trainer);
+    }
+    if (status == OX_OK && trainer->state.step > 0) {
+        restore_line(trainer);
+    }
+    if (status == OX_OK && trainer->hooks->start != NULL) {
+        trainer->hooks->start(trainer->hooks->context, &trainer->state, trainer->max_steps, origin);
+    }
+    return status;
+}

@@ -1,0 +1,427 @@
+/* Planes of a unit between steps: read from and written to wherever the plan has them. */
+#include "engine/step/engine_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/planes.h"
+
+#include <string.h>
+
+static unsigned char *resident_ptr(const struct ox_engine *engine, uint32_t buf_idx) {
+    return buf_idx == OX_NONE ? NULL : ox_tiers_resident(&engine->tiers, engine->plan->train, buf_idx).ptr;
+}
+
+struct ox_resident ox_engine_resident(const struct ox_engine *engine, uint32_t unit_idx) {
+    const struct ox_plan *const plan = engine->plan->train;
+    const struct ox_shard *const shard = &engine->plan->table.shards[unit_idx];
+    const uint64_t elems = shard->elem_count;
+    struct ox_resident out = {0};
+    if (shard->homes.weights == OX_TIER_HOST) {
+        unsigned char *const base = resident_ptr(engine, ox_plan_home_weights(plan, unit_idx));
+        out.hi = (uint16_t *)base;
+        if (engine->config.fp32 && !ox_plan_lo_in_state(&engine->plan->input, unit_idx)) {
+            out.weights_lo = (uint16_t *)(base + elems * OX_HI_BYTES);
+        }
+    }
+    if (shard->homes.state == OX_TIER_HOST && ox_plan_home_state(plan, unit_idx) != OX_NONE) {
+        unsigned char *const base = resident_ptr(engine, ox_plan_home_state(plan, unit_idx));
+        out.state = base;
+    }
+    return out;
+}
+
+/* A chunk's part of each plane of a unit's state, there and in a state of the chunk alone. */
+enum { STATE_PIECES = 5 };
+struct state_piece {
+    void *unit, *alone; /* NULL: the format has no such plane */
+    uint64_t bytes;
+};
+
+static void state_pieces(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk,
+                         void *const states[2], struct state_piece out[STATE_PIECES]) {
+    const struct ox_state_format format = engine->config.state;
+    const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
+    const uint64_t elems = engine->plan->table.shards[unit_idx].elem_count;
+    const struct ox_state_planes unit = ox_state_planes_at(format, states[0], elems, chunk->first);
+    const struct ox_state_planes alone = ox_state_planes_at(format, states[1], chunk->count, 0);
+    const uint64_t moment = layout.m_scale_offset - layout.m_offset, scales = layout.v_offset - layout.m_scale_offset;
+    out[0] = (struct state_piece){unit.lo, alone.lo, chunk->count * ox_state_lo_width(format)};
+    out[1] = (struct state_piece){unit.m, alone.m, moment};
+    out[2] = (struct state_piece){unit.v, alone.v, moment};
+    out[3] = (struct state_piece){unit.m_scale, alone.m_scale, scales};
+    out[4] = (struct state_piece){unit.v_scale, alone.v_scale, scales};
+}
+
+/* The padding goes to the drive: it is not what was there before. */
+static void clear_padding(const struct ox_engine *engine, const struct ox_chunk *chunk, void *chunk_state) {
+    const struct ox_state_format format = engine->config.state;
+    const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
+    const uint64_t lo_bytes = chunk->count * ox_state_lo_width(format), end = ox_state_end(format, &layout);
+    memset((unsigned char *)chunk_state + lo_bytes, 0, layout.lo_bytes - lo_bytes);
+    memset((unsigned char *)chunk_state + end, 0, layout.bytes - end);
+}
+
+void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
+                   enum ox_state_way way) {
+    struct state_piece pieces[STATE_PIECES];
+    void *const states[2] = {ox_engine_resident(engine, unit_idx).state, chunk_state};
+    state_pieces(engine, unit_idx, chunk, states, pieces);
+    for (int i = 0; i < STATE_PIECES; i++) {
+        if (pieces[i].alone != NULL) {
+            const bool to_unit = way == OX_STATE_TO_UNIT;
+            memcpy(to_unit ? pieces[i].unit : pieces[i].alone, to_unit ? pieces[i].alone : pieces[i].unit,
+                   pieces[i].bytes);
+        }
+    }
+    if (way == OX_STATE_TO_CHUNK) {
+        clear_padding(engine, chunk, chunk_state);
+    }
+}
+
+uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx) {
+    OX_ASSERT(unit_idx < engine->plan->table.unit_count);
+    return engine->plan->table.shards[unit_idx].chunk_count;
+}
+
+/* ---- slots: chunks on their way to and from the drives ------------------------------------------- */
+
+static uint32_t slot_count(const struct ox_engine *engine) {
+    const uint64_t bytes = ox_tiers_scratch(&engine->tiers, engine->plan->train).bytes;
+    return (uint32_t)ox_min_u64(OX_PLANE_SLOTS, bytes / ox_plan_scratch_bytes(&engine->plan->input));
+}
+
+static enum ox_status slot_submit(struct ox_engine *engine, uint32_t slot, struct ox_store_op *ops, uint32_t op_count) {
+    struct ox_plane_slots *const slots = &engine->plane_slots;
+    for (uint32_t i = 0; i < op_count && slots->failure.status == OX_OK; i++) {
+        ops[i].tag = slot;
+        const enum ox_status status = ox_store_submit(engine->plane_port, &ops[i]);
+        ox_first_note(&slots->failure, status);
+        slots->in_flight[slot] += status == OX_OK;
+    }
+    return ox_first_result(&slots->failure);
+}
+
+/* Until nothing of the slot is in flight. */
+static void slot_wait(struct ox_engine *engine, uint32_t slot) {
+    struct ox_plane_slots *const slots = &engine->plane_slots;
+    while (slots->in_flight[slot] > 0) {
+        uint64_t done = 0;
+        ox_first_note(&slots->failure, ox_store_reap(engine->plane_port, &done));
+        OX_ASSERT(done < OX_PLANE_SLOTS && slots->in_flight[done] > 0);
+        slots->in_flight[done]--;
+    }
+}
+
+/* Until nothing is in flight; tells what failed, and forgets it. */
+static enum ox_status slots_wait_all(struct ox_engine *engine) {
+    for (uint32_t slot = 0; slot < OX_PLANE_SLOTS; slot++) {
+        slot_wait(engine, slot);
+    }
+    const enum ox_status status = ox_first_result(&engine->plane_slots.failure);
+    engine->plane_slots.failure = (struct ox_first){0};
+    return status;
+}
+
+static bool is_written(const struct ox_engine *engine) {
+    return engine->loading && engine->store != NULL;
+}
+
+static void view_in_slot(struct ox_engine *engine, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx,
+                         struct ox_chunk_view *out) {
+    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+    const struct ox_lease scratch = ox_tiers_scratch(&engine->tiers, engine->plan->train);
+    const uint64_t slot_bytes = ox_plan_scratch_bytes(&engine->plan->input);
+    const struct ox_state_format format = engine->config.state;
+    const uint64_t state_bytes = ox_state_layout_of(format, chunk.count).bytes;
+    OX_ASSERT(slot_bytes >= chunk.count * (OX_HI_BYTES + sizeof *out->values) + state_bytes);
+    OX_ASSERT(scratch.bytes >= (slot + 1) * slot_bytes);
+    unsigned char *const base = (unsigned char *)scratch.ptr + slot * slot_bytes;
+    unsigned char *const state = base + chunk.count * OX_HI_BYTES; /* hi | state | values */
+    *out = (struct ox_chunk_view){
+        .first = chunk.first,
+        .count = chunk.count,
+        .format = format,
+        .hi = (uint16_t *)base,
+        .state = ox_state_planes_at(format, state, chunk.count, 0),
+        .state_bytes = state_bytes,
+        .values = (float *)(state + state_bytes),
+    };
+}
+
+void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                          struct ox_chunk_view *out) {
+    struct ox_plane_slots *const slots = &engine->plane_slots;
+    slots->at = is_written(engine) ? (slots->at + 1) % slot_count(engine) : 0;
+    slot_wait(engine, slots->at); /* should a transfer have failed, the next call that has a status says so */
+    view_in_slot(engine, slots->at, unit_idx, chunk_idx, out);
+}
+
+bool ox_plane_exists(enum ox_optim_kind kind, enum ox_plane plane) {
+    return plane != OX_PLANE_V || ox_optim_has_v(kind);
+}
+
+void ox_chunk_clear(const struct ox_chunk_view *view) {
+    memset(view->hi, 0, view->count * OX_HI_BYTES);
+    memset(view->state.lo, 0, view->state_bytes);
+}
+
+void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane) {
+    OX_ASSERT(ox_plane_exists(view->format.kind, plane));
+    if (plane == OX_PLANE_MASTER) {
+        ox_state_master_get(view->format.moments, view->hi, view->state.lo, view->count, view->values);
+        return;
+    }
+    ox_state_moment_get(view->format.moments, plane == OX_PLANE_M ? OX_MOMENT_M : OX_MOMENT_V, &view->state,
+                        view->count, view->values);
+}
+
+uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane) {
+    OX_ASSERT(ox_plane_exists(view->format.kind, plane));
+    if (plane == OX_PLANE_MASTER) {
+        return ox_state_master_set(view->format.moments, view->hi, view->state.lo, view->count, view->values);
+    }
+    return ox_state_moment_set(view->format.moments, plane == OX_PLANE_M ? OX_MOMENT_M : OX_MOMENT_V, &view->state,
+                               view->count, view->values);
+}
+
+/* One copy between device and host; lanes are drained between steps. */
+static enum ox_status copy_piece(struct ox_engine *engine, const struct state_piece *piece, bool to_device) {
+    struct ox_lane *const lane = engine->lanes[to_device ? OX_LANE_H2D : OX_LANE_D2H];
+    const struct ox_copy copy = {.target = to_device ? piece->unit : piece->alone,
+                                 .source = to_device ? piece->alone : piece->unit,
+                                 .bytes = piece->bytes};
+    struct ox_mark done;
+    const enum ox_status status = ox_device_lane_copy(engine->device, lane, &copy, &done);
+    return status == OX_OK ? ox_mark_join(done) : status;
+}
+
+/* What a chunk has on the device: hi, for fp32 the lo behind it, or the state. */
+static enum ox_status copy_device(struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk_view *view,
+                                  bool to_device) {
+    const struct ox_plan *const plan = engine->plan->train;
+    const struct ox_shard *const shard = &engine->plan->table.shards[unit_idx];
+    struct state_piece pieces[STATE_PIECES + 1] = {{0}};
+    if (shard->homes.weights == OX_TIER_DEVICE) {
+        unsigned char *const unit = resident_ptr(engine, ox_plan_home_weights(plan, unit_idx));
+        unsigned char *const hi = unit + view->first * OX_HI_BYTES;
+        pieces[0] = (struct state_piece){hi, view->hi, view->count * OX_HI_BYTES};
+        if (engine->config.fp32 && !ox_plan_lo_in_state(&engine->plan->input, unit_idx)) {
+            pieces[1] = (struct state_piece){hi + shard->elem_count * OX_HI_BYTES, view->state.lo,
+                                             view->count * OX_LO_BYTES};
+        }
+    }
+    if (ox_plan_state_on_device(&engine->plan->input, unit_idx)) {
+        const struct ox_chunk chunk = {.first = view->first, .count = view->count};
+        void *const states[2] = {resident_ptr(engine, ox_plan_home_state(plan, unit_idx)), view->state.lo};
+        state_pieces(engine, unit_idx, &chunk, states, pieces + 1);
+        if (!to_device) {
+            clear_padding(engine, &chunk, view->state.lo);
+        }
+    }
+    enum ox_status status = OX_OK;
+    for (int i = 0; i <= STATE_PIECES && status == OX_OK; i++) {
+        status = pieces[i].alone == NULL ? OX_OK : copy_piece(engine, &pieces[i], to_device);
+    }
+    return status;
+}
+
+static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                                     const struct ox_chunk_view *view) {
+    const struct ox_homes *const homes = &engine->plan->table.shards[unit_idx].homes;
+    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+    struct ox_store_op ops[2];
+    uint32_t op_count = 0;
+    if (homes->weights == OX_TIER_NVME) {
+        ops[op_count++] = (struct ox_store_op){.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx,
+                                               .buffer = view->hi};
+    }
+    if (homes->state == OX_TIER_NVME) {
+        ops[op_count++] = (struct ox_store_op){.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx,
+                                               .buffer = view->state.lo};
+    }
+    if (op_count == 0) {
+        return OX_OK;
+    }
+    const uint32_t slot = engine->plane_slots.at;
+    if (slot_submit(engine, slot, ops, op_count) == OX_OK) {
+        slot_wait(engine, slot);
+    }
+    return engine->plane_slots.failure.status == OX_OK ? OX_OK : slots_wait_all(engine);
+}
+
+enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                                   struct ox_chunk_view *out) {
+    OX_ASSERT(!engine->pending.exists && !engine->must_restore);
+    ox_engine_chunk_view(engine, unit_idx, chunk_idx, out);
+    enum ox_status status = get_from_store(engine, unit_idx, chunk_idx, out);
+    if (status == OX_OK) {
+        status = copy_device(engine, unit_idx, out, false);
+    }
+    const struct ox_resident resident = ox_engine_resident(engine, unit_idx);
+    if (resident.hi != NULL) {
+        memcpy(out->hi, resident.hi + out->first, out->count * OX_HI_BYTES);
+    }
+    if (resident.state != NULL) {
+        const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+        ox_state_copy(engine, unit_idx, &chunk, out->state.lo, OX_STATE_TO_CHUNK);
+    }
+    return status;
+}
+
+enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
+                                   const struct ox_chunk_view *view) {
+    const struct ox_resident resident = ox_engine_resident(engine, unit_idx);
+    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+    if (resident.hi != NULL) {
+        memcpy(resident.hi + view->first, view->hi, view->count * OX_HI_BYTES);
+    }
+    if (resident.weights_lo != NULL) {
+        memcpy(resident.weights_lo + view->first, view->state.lo, view->count * OX_LO_BYTES);
+    }
+    if (resident.state != NULL) {
+        ox_state_copy(engine, unit_idx, &chunk, view->state.lo, OX_STATE_TO_UNIT);
+    }
+    const enum ox_status status = copy_device(engine, unit_idx, view, true);
+    if (status != OX_OK || !is_written(engine)) {
+        return status;
+    }
+    struct ox_store_op ops[] = {
+        {.kind = OX_STORE_WRITE, .extent_idx = chunk.hi_extent_idx, .buffer = view->hi},
+        {.kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->state.lo},
+    };
+    return slot_submit(engine, engine->plane_slots.at, ops, 2) == OX_OK ? OX_OK : slots_wait_all(engine);
+}
+
+enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
+    OX_ASSERT(!engine->loading && !engine->pending.exists);
+    engine->loading = true;
+    engine->must_restore = engine->counts_due = false;
+    engine->lost_step = 0;
+    engine->weights_step = step;
+    return engine->store == NULL ? OX_OK : ox_store_begin(engine->store, step);
+}
+
+enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
+    OX_ASSERT(engine->loading);
+    engine->loading = false;
+    if (engine->store == NULL) {
+        return OX_OK;
+    }
+    const enum ox_status status = slots_wait_all(engine);
+    if (status != OX_OK) {
+        ox_store_abort(engine->store);
+        return status;
+    }
+    return ox_store_commit(engine->store, meta, meta_bytes);
+}
+
+/* Reads the unit's chunk into the slot; does not wait. */
+static enum ox_status fetch_chunk(struct ox_engine *engine, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx) {
+    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
+    struct ox_chunk_view view;
+    view_in_slot(engine, slot, unit_idx, chunk_idx, &view);
+    struct ox_store_op ops[] = {
+        {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
+        {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
+    };
+    return slot_submit(engine, slot, ops, 2);
+}
+
+enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, const volatile sig_atomic_t *stop) {
+    const uint32_t chunk_count = ox_engine_chunk_count(engine, unit_idx), ahead = slot_count(engine);
+    enum ox_status status = OX_OK;
+    OX_ASSERT(!engine->loading);
+    for (uint32_t i = 0; i < ahead && i < chunk_count && status == OX_OK; i++) {
+        status = fetch_chunk(engine, i, unit_idx, i);
+    }
+    for (uint32_t i = 0; i < chunk_count && status == OX_OK; i++) {
+        struct ox_chunk_view view;
+        const uint32_t slot = i % ahead;
+        slot_wait(engine, slot);
+        status = ox_first_result(&engine->plane_slots.failure);
+        if (status == OX_OK && stop != NULL && *stop != 0) {
+            status = ox_fail(OX_E_ABORTED, "stopped while the store was read");
+        }
+        if (status == OX_OK) {
+            view_in_slot(engine, slot, unit_idx, i, &view);
+            status = ox_engine_chunk_put(engine, unit_idx, i, &view);
+        }
+        if (status == OX_OK && i + ahead < chunk_count) {
+            status = fetch_chunk(engine, slot, unit_idx, i + ahead);
+        }
+    }
+    struct ox_first first = {0};
+    ox_first_note(&first, status);
+    ox_first_note(&first, slots_wait_all(engine));
+    return ox_first_result(&first);
+}
+
+/* Every chunk from memory to the store. */
+static enum ox_status put_all(struct ox_engine *engine) {
+    enum ox_status status = OX_OK;
+    for (uint32_t unit_idx = 0; unit_idx < engine->plan->table.unit_count && status == OX_OK; unit_idx++) {
+        for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx) && status == OX_OK; i++) {
+            struct ox_chunk_view view;
+            status = ox_engine_chunk_get(engine, unit_idx, i, &view);
+            status = status == OX_OK ? ox_engine_chunk_put(engine, unit_idx, i, &view) : status;
+        }
+    }
+    return status;
+}
+
+enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
+    enum ox_status status = ox_engine_settle(engine);
+    if (status != OX_OK || engine->store == NULL) {
+        return status;
+    }
+    struct ox_store_info info;
+    ox_store_info(engine->store, &info);
+    if (info.step == engine->weights_step) {
+        return OX_OK;
+    }
+    const uint64_t begin_ns = ox_clock_ns();
+    status = ox_engine_load_begin(engine, engine->weights_step);
+    status = status == OX_OK ? put_all(engine) : status;
+    if (status == OX_OK) {
+        status = ox_engine_load_commit(engine, meta, meta_bytes);
+        ox_engine_trace_span(engine, OX_TRACE_SPAN_PERSIST, engine->weights_step, begin_ns);
+        return status;
+    }
+    struct ox_first first = {0};
+    ox_first_note(&first, status);
+    ox_first_note(&first, slots_wait_all(engine));
+    engine->loading = false;
+    ox_store_abort(engine->store);
+    return ox_first_result(&first);
+}
+
+/* ---- gradients ---------------------------------------------------------------------------------- */
+
+uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t unit_idx) {
+    const struct ox_plan_model *const model = &engine->plan->input.model;
+    return unit_idx == model->unit_count ? model->tied_elems : model->unit_elems[unit_idx];
+}
+
+uint32_t ox_grad_piece_count(const struct ox_engine *engine, uint32_t unit_idx) {
+    return (uint32_t)ox_div_up(ox_grad_elems(engine, unit_idx), engine->plan->table.chunk_elems);
+}
+
+struct ox_grad_piece ox_grad_piece(const struct ox_engine *engine, uint32_t unit_idx, uint32_t piece_idx) {
+    const uint64_t first = piece_idx * engine->plan->table.chunk_elems;
+    return (struct ox_grad_piece){
+        .first = first,
+        .count = ox_min_u64(engine->plan->table.chunk_elems, ox_grad_elems(engine, unit_idx) - first)};
+}
+
+void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
+                         float *out) {
+    const unsigned char *const base =
+        resident_ptr(engine, ox_plan_home_grad(engine->plan->train, unit_idx));
+    OX_ASSERT(engine->plan->table.shards[unit_idx].homes.grad == OX_TIER_HOST && base != NULL);
+    OX_ASSERT(first + count <= ox_grad_elems(engine, unit_idx));
+    for (uint64_t i = 0; i < count; i++) {
+        out[i] = engine->config.grad_bf16 ? ox_bf16_to_f32(((const uint16_t *)base)[first + i])
+                                          : ((const float *)base)[first + i];
+    }
+}

@@ -1,0 +1,220 @@
+/* Tasks of the host lanes: drive reads and writes, reductions, the norm, the optimizer, the commit. Each runs on its
+ * lane's thread; the plan has ordered everything it touches. */
+#include "engine/step/engine_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+
+#include <math.h>
+
+struct task_run {
+    struct ox_engine *engine;
+    const struct ox_plan *plan;
+    const struct ox_task *task;
+};
+
+static struct ox_lease lease(const struct task_run *run, enum ox_role_of_use role) {
+    return ox_tiers_lease(&run->engine->tiers, run->plan, run->task, role);
+}
+
+/* Keeps the queue of a port full; a unit may have more pieces than the port takes at a time. */
+static enum ox_status submit(struct ox_store_port *port, const struct ox_store_op *op) {
+    if (ox_store_in_flight(port) == OX_STORE_OPS_MAX) {
+        uint64_t tag = 0;
+        const enum ox_status status = ox_store_reap(port, &tag);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    return ox_store_submit(port, op);
+}
+
+/* Waits for all that a task has submitted, also after a failure. */
+static enum ox_status finish_port(struct ox_store_port *port, enum ox_status status) {
+    struct ox_first first = {0};
+    ox_first_note(&first, status);
+    while (ox_store_in_flight(port) > 0) {
+        uint64_t tag = 0;
+        ox_first_note(&first, ox_store_reap(port, &tag));
+    }
+    return ox_first_result(&first);
+}
+
+/* ---- drives --------------------------------------------------------------------------------------- */
+
+enum ox_status ox_engine_read_planes(struct ox_engine *engine, struct ox_store_port *port, uint32_t unit_idx,
+                                     unsigned char *target) {
+    const struct ox_shard *const shard = &engine->plan->table.shards[unit_idx];
+    const uint64_t step = engine->step.weights_step;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < shard->chunk_count && status == OX_OK; i++) {
+        const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, i);
+        status = submit(port, &(struct ox_store_op){
+            .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
+            .step = step});
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
+        if (status == OX_OK && engine->config.fp32) {
+            unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
+            status = submit(port, &(struct ox_store_op){
+                .kind = OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx, .buffer = lo, .step = step});
+            ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_LO_BYTES);
+        }
+    }
+    return finish_port(port, status);
+}
+
+static enum ox_status read_weights(const struct task_run *run) {
+    return ox_engine_read_planes(run->engine, run->engine->read_port, run->task->unit_idx,
+                                 lease(run, OX_USE_TARGET).ptr);
+}
+
+static enum ox_status move_act(const struct task_run *run, bool write) {
+    struct ox_engine *const engine = run->engine;
+    const uint64_t bytes = ox_align_up(engine->plan->input.model.act_bytes, OX_IO_ALIGN_BYTES);
+    const struct ox_store_op op = {
+        .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
+        .extent_idx = ox_plan_spool_act(run->plan, run->task->unit_idx, run->task->mb_idx),
+        .buffer = lease(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr,
+        .spool_len = bytes,
+    };
+    ox_engine_count(engine, write ? OX_LINK_NVME_WRITE : OX_LINK_NVME_READ, OX_TRAFFIC_ACTIVATIONS, bytes);
+    return ox_store_run(write ? engine->write_port : engine->read_port, &op, 1);
+}
+
+static enum ox_status move_grad(const struct task_run *run, bool write) {
+    struct ox_engine *const engine = run->engine;
+    const uint32_t unit_idx = run->task->unit_idx;
+    struct ox_store_port *const port = write ? engine->write_port : engine->read_port;
+    unsigned char *const buffer = lease(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
+    /* A finished gradient may be in 16 bits; partial sums and the head's share of a tied table never are. */
+    const bool narrow = write && run->task->last && engine->config.grad_bf16 &&
+                        unit_idx != engine->plan->input.model.unit_count;
+    const uint64_t width = narrow ? 2 : 4;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < ox_grad_piece_count(engine, unit_idx) && status == OX_OK; i++) {
+        const struct ox_grad_piece piece = ox_grad_piece(engine, unit_idx, i);
+        status = submit(port, &(struct ox_store_op){
+            .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
+            .extent_idx = ox_plan_spool_grad(run->plan, unit_idx),
+            .buffer = buffer + piece.first * width,
+            .spool_from = piece.first * width,
+            .spool_len = piece.count * width,
+        });
+        ox_engine_count(engine, write ? OX_LINK_NVME_WRITE : OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
+                        piece.count * width);
+    }
+    return finish_port(port, status);
+}
+
+/* ---- reductions ------------------------------------------------------------------------------------ */
+
+_Static_assert((int)OX_NORM_BLOCK == (int)OX_SHARD_ALIGN_ELEMS, "the plan counts partial sums by the same blocks");
+
+uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_idx) {
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < unit_idx; i++) {
+        first += ox_div_up(ox_grad_elems(engine, i), OX_NORM_BLOCK);
+    }
+    return first;
+}
+
+static void reduce(const struct task_run *run) {
+    struct ox_engine *const engine = run->engine;
+    const uint32_t unit_idx = run->task->unit_idx;
+    const uint64_t elems = ox_grad_elems(engine, unit_idx);
+    void *const grad = lease(run, OX_USE_GRAD).ptr;
+    double *const partials = lease(run, OX_USE_NORM).ptr;
+    const bool tied_table = ox_task_find_use(run->task, OX_USE_GRAD_HEAD) >= 0;
+    if (tied_table) {
+        ox_grad_add(engine->reduce_pool, grad, lease(run, OX_USE_GRAD_HEAD).ptr,
+                    engine->plan->input.model.tied_elems);
+        if (engine->config.grad_bf16) {
+            ox_grad_to_bf16(engine->reduce_pool, grad, grad, elems);
+        }
+    }
+    ox_sumsq_partials(engine->reduce_pool, grad, engine->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, elems,
+                      partials + ox_norm_partials_first(engine, unit_idx));
+}
+
+/* A norm beyond this would overflow the squares of Adam's second moment in fp32. */
+static const double NORM_MAX = 1e18;
+
+/* Global norm over all units in order, clipping as torch.nn.utils.clip_grad_norm_ has it. */
+static void decide(const struct task_run *run) {
+    struct ox_engine *const engine = run->engine;
+    struct ox_step_state *const step = &engine->step;
+    const double *const partials = lease(run, OX_USE_NORM).ptr;
+    const double *const losses = lease(run, OX_USE_LOSS).ptr;
+    const uint32_t unit_count = engine->plan->input.model.unit_count;
+    double loss = 0;
+    for (uint32_t i = 0; i < run->plan->micro_batches; i++) {
+        loss += losses[i];
+    }
+    const double norm = sqrt(ox_sumsq_total(partials, ox_norm_partials_first(engine, unit_count)));
+    double scale = 1.0;
+    if (step->input->max_grad_norm > 0 && norm > 0) {
+        const double wanted = step->input->max_grad_norm / (norm + 1e-6);
+        scale = wanted < 1.0 ? wanted : 1.0;
+    }
+    step->loss = loss / (double)step->input->target_count;
+    step->grad_norm = norm;
+    step->grad_scale = scale;
+    step->finite = isfinite(step->loss) && isfinite(norm) && norm * scale < NORM_MAX;
+    struct ox_adam_settings settings = step->input->adam;
+    settings.grad_scale = scale;
+    ox_adam_hyper_init(&settings, &step->hyper);
+}
+
+/* Waits until all that the optimizer wrote has reached the drives. */
+static enum ox_status drain_writes(const struct task_run *run) {
+    const uint64_t begin_ns = ox_clock_ns();
+    const enum ox_status status = ox_optim_drain(run->engine);
+    const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {[OX_TRACE_PART_WRITES] = ox_clock_ns() - begin_ns};
+    ox_tracing_parts(run->engine->tracing, (uint32_t)(run->task - run->plan->tasks), parts_ns);
+    return status;
+}
+
+static enum ox_status commit(const struct task_run *run) {
+    struct ox_engine *const engine = run->engine;
+    const enum ox_status status = drain_writes(run);
+    return status == OX_OK ? ox_overlap_commit(engine, run->task) : status;
+}
+
+enum ox_status ox_host_task_run(void *engine, const void *host_task) {
+    const struct ox_host_task *const given = host_task;
+    const struct task_run run = {
+        .engine = engine, .plan = given->plan, .task = &given->plan->tasks[given->task_idx]};
+    if (given->idle) {
+        return OX_OK;
+    }
+    switch ((enum ox_task_kind)run.task->kind) {
+    case OX_TASK_READ:
+        return read_weights(&run);
+    case OX_TASK_ACT_WRITE:
+        return move_act(&run, true);
+    case OX_TASK_ACT_READ:
+        return move_act(&run, false);
+    case OX_TASK_GRAD_WRITE:
+        return move_grad(&run, true);
+    case OX_TASK_GRAD_READ:
+        return move_grad(&run, false);
+    case OX_TASK_REDUCE:
+        reduce(&run);
+        return OX_OK;
+    case OX_TASK_NORM:
+        decide(&run);
+        return OX_OK;
+    case OX_TASK_BEGIN:
+        return ox_overlap_begin_transaction(run.engine, run.task);
+    case OX_TASK_ADAM:
+        return ox_optim_run(run.engine, run.plan, run.task);
+    case OX_TASK_WRITTEN:
+        return drain_writes(&run);
+    case OX_TASK_COMMIT:
+        return commit(&run);
+    default:
+        OX_ASSERT(!"a task of this kind has no host lane");
+        return OX_E_CONFIG;
+    }
+}

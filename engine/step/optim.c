@@ -1,0 +1,450 @@
+/* What a unit's update is: where each plane comes from and goes to, which elements decay, what is counted. The stream
+ * (engine/step/optim_stream.h) moves the chunks; without a store everything is in memory and updated where it lies.
+ *
+ * What lives in memory is updated there; the slot then only carries the copy that goes to the store, so that memory may
+ * change again while the write is in flight. Writes outlive the unit's task and are waited for by the commit. A step
+ * that stays in memory passes the stream all the same, which then brings gradients from the drives, if that is where
+ * they are, and shows chunks to the tee, but copies and writes nothing. */
+#include "engine/step/engine_internal.h"
+#include "engine/step/ops_optim.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+
+#include <string.h>
+
+/* A chunk and its part of a slot; pointers are NULL without a slot. */
+struct chunk_run {
+    struct ox_engine *engine;
+    const struct ox_unit_run *unit;
+    struct ox_chunk chunk;
+    uint16_t *hi;
+    unsigned char *state, *grad;
+};
+
+static struct chunk_run chunk_run(struct ox_engine *engine, const struct ox_unit_run *unit, uint32_t chunk_idx,
+                                  unsigned char *slot) {
+    const struct ox_shard_table *const table = &engine->plan->table;
+    struct chunk_run run = {
+        .engine = engine, .unit = unit, .chunk = ox_shard_chunk(table, unit->unit_idx, chunk_idx)};
+    if (slot != NULL) {
+        run.hi = (uint16_t *)slot;
+        run.state = slot + run.chunk.count * OX_HI_BYTES;
+        run.grad = run.state + ox_shard_state_bytes(table, run.chunk.count);
+    }
+    return run;
+}
+
+static struct chunk_run run_of(void *engine, const struct ox_stream_chunk *chunk) {
+    return chunk_run(engine, &chunk->run, chunk->chunk_idx, chunk->slot);
+}
+
+static uint64_t grad_width(const struct ox_engine *engine) {
+    return engine->config.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+
+/* The state of a chunk from element `begin` of the unit on, wherever it is updated. */
+static struct ox_state_planes state_at(const struct chunk_run *run, uint64_t begin) {
+    const struct ox_state_format format = run->engine->config.state;
+    const uint64_t elems = run->engine->plan->table.shards[run->unit->unit_idx].elem_count;
+    return run->unit->source.state != NULL
+               ? ox_state_planes_at(format, run->unit->source.state, elems, begin)
+               : ox_state_planes_at(format, run->state, run->chunk.count, begin - run->chunk.first);
+}
+
+/* ---- what the stream asks: reader's thread ------------------------------------------------------------ */
+
+static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struct ox_store_op *ops) {
+    const struct chunk_run run = run_of(owner, at);
+    struct ox_engine *const engine = owner;
+    uint32_t count = 0;
+    if (run.unit->source.state == NULL) {
+        ops[count++] = (struct ox_store_op){
+            .kind = OX_STORE_READ, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_STATE,
+                        ox_shard_state_bytes(&engine->plan->table, run.chunk.count));
+    }
+    if (run.unit->source.hi == NULL) {
+        ops[count++] = (struct ox_store_op){
+            .kind = OX_STORE_READ, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, run.chunk.count * OX_HI_BYTES);
+    }
+    if (run.unit->source.grad == NULL) {
+        const uint64_t width = grad_width(engine);
+        ops[count++] = (struct ox_store_op){
+            .kind = OX_STORE_SPOOL_READ,
+            .extent_idx = ox_plan_spool_grad(engine->plan->train, run.unit->unit_idx),
+            .buffer = run.grad,
+            .spool_from = run.chunk.first * width,
+            .spool_len = run.chunk.count * width,
+        };
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, run.chunk.count * width);
+    }
+    return count;
+}
+
+uint64_t ox_optim_transfer_bytes(const struct ox_engine *engine, const struct ox_stream_chunk *at, bool write) {
+    const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, at->run.unit_idx, at->chunk_idx);
+    const uint64_t state_bytes = ox_shard_state_bytes(&engine->plan->table, chunk.count);
+    const uint64_t hi_bytes = chunk.count * OX_HI_BYTES;
+    if (write) {
+        return state_bytes + hi_bytes;
+    }
+    return (at->run.source.state == NULL ? state_bytes : 0) + (at->run.source.hi == NULL ? hi_bytes : 0) +
+           (at->run.source.grad == NULL ? chunk.count * grad_width(engine) : 0);
+}
+
+/* What lives in memory, as it is now, into the slot. */
+static void gather(const struct chunk_run *run) {
+    if (run->unit->source.state != NULL) {
+        ox_state_copy(run->engine, run->unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_CHUNK);
+    }
+    if (run->unit->source.hi != NULL) {
+        memcpy(run->hi, run->unit->source.hi + run->chunk.first, run->chunk.count * OX_HI_BYTES);
+    }
+}
+
+/* Called before the update: the tee sees the planes of the last commit. */
+static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
+    const struct ox_engine *const engine = owner;
+    if (engine->tee.chunk == NULL || at->run.base_step != engine->tee_step) {
+        return;
+    }
+    const struct chunk_run run = run_of(owner, at);
+    gather(&run);
+    const struct ox_chunk_view view = {
+        .first = run.chunk.first,
+        .count = run.chunk.count,
+        .format = engine->config.state,
+        .hi = run.hi,
+        .state = ox_state_planes_at(engine->config.state, run.state, run.chunk.count, 0),
+        .state_bytes = ox_shard_state_bytes(&engine->plan->table, run.chunk.count),
+        .values = engine->tee_values,
+    };
+    engine->tee.chunk(engine->tee.context, run.unit->unit_idx, at->chunk_idx, &view);
+}
+
+/* ---- writer's thread ------------------------------------------------------------------------------------ */
+
+/* Copies of the new planes that memory keeps besides. */
+static void scatter(const struct chunk_run *run) {
+    const struct ox_unit_run *const unit = run->unit;
+    const uint64_t first = run->chunk.first, hi_bytes = run->chunk.count * OX_HI_BYTES;
+    const uint64_t lo_bytes = run->chunk.count * OX_LO_BYTES;
+    if (unit->target.hi != NULL) {
+        memcpy(unit->target.hi + first, run->hi, hi_bytes);
+    }
+    if (unit->target.state != NULL) {
+        ox_state_copy(run->engine, unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_UNIT);
+    }
+    if (unit->target.lo != NULL) {
+        memcpy(unit->target.lo + first, state_at(run, first).lo, lo_bytes);
+    }
+    if (unit->target.planes != NULL) {
+        const uint64_t elems = run->engine->plan->table.shards[unit->unit_idx].elem_count;
+        memcpy(unit->target.planes + first * OX_HI_BYTES, run->hi, hi_bytes);
+        if (run->engine->config.fp32) {
+            unsigned char *const lo = unit->target.planes + elems * OX_HI_BYTES;
+            memcpy(lo + first * OX_LO_BYTES, state_at(run, first).lo, lo_bytes);
+        }
+    }
+}
+
+static void chunk_leaves(void *owner, const struct ox_stream_chunk *at) {
+    const struct chunk_run run = run_of(owner, at);
+    if (!at->run.in_memory) {
+        gather(&run);
+    }
+    scatter(&run);
+}
+
+static uint32_t chunk_writes(void *owner, const struct ox_stream_chunk *at, struct ox_store_op *ops) {
+    const struct chunk_run run = run_of(owner, at);
+    struct ox_engine *const engine = owner;
+    if (at->run.in_memory) {
+        return 0;
+    }
+    ops[0] = (struct ox_store_op){
+        .kind = OX_STORE_WRITE, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
+    ops[1] = (struct ox_store_op){.kind = OX_STORE_WRITE, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
+    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE,
+                    ox_shard_state_bytes(&engine->plan->table, run.chunk.count));
+    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, run.chunk.count * OX_HI_BYTES);
+    return 2;
+}
+
+/* ---- the update: the lane's thread -------------------------------------------------------------------- */
+
+static bool decays(const struct ox_engine *engine, const struct ox_tensor *tensor) {
+    const bool embedding = tensor->role == OX_ROLE_EMBED || tensor->role == OX_ROLE_POSITION;
+    return engine->config.decay_all || (embedding ? engine->config.decay_embeddings : tensor->decay);
+}
+
+static uint64_t update_span(const struct chunk_run *run, struct ox_range range, bool decay) {
+    struct ox_engine *const engine = run->engine;
+    const struct ox_unit_run *const unit = run->unit;
+    const uint64_t in_slot = range.begin - run->chunk.first, width = grad_width(engine);
+    uint16_t *const hi = unit->source.hi != NULL ? unit->source.hi + range.begin : run->hi + in_slot;
+    const struct ox_update_span span = {
+        .hi = hi,
+        .hi_out = hi,
+        .state = state_at(run, range.begin),
+        .grad = unit->source.grad != NULL ? unit->source.grad + range.begin * width : run->grad + in_slot * width,
+        .grad_dtype = engine->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32,
+        .decay = decay,
+        .stream = unit->unit_idx,
+        .first = range.begin,
+        .count = range.end - range.begin,
+    };
+    return ox_update_run_pool(engine->optim_pool, engine->config.isa, engine->config.state, &span, unit->hyper);
+}
+
+_Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_SHARD_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0,
+               "a span of q8 state begins with a block");
+
+/* Where a walk over the roles of a unit stands. */
+struct role_walk {
+    const struct ox_tensor *next; /* NULL: at the beginning */
+    struct ox_range range;
+    bool decay;
+};
+
+/* Role by role, because decay differs; the gaps between them stay zero. Tensors of one role are neighbours without a
+ * gap, and one may begin within a block of eight-bit moments, so they are one span. */
+static bool next_role(const struct ox_engine *engine, uint32_t unit_idx, struct ox_range within,
+                      struct role_walk *walk) {
+    const struct ox_model *const model = engine->config.model;
+    const struct ox_unit *const unit = &model->units[unit_idx];
+    const struct ox_tensor *const past = &model->tensors[unit->tensor_first + unit->tensor_count];
+    const struct ox_tensor *tensor = walk->next == NULL ? &model->tensors[unit->tensor_first] : walk->next;
+    bool found = false;
+    while (tensor < past && !found) {
+        const enum ox_role role = tensor->role;
+        walk->decay = decays(engine, tensor);
+        walk->range = (struct ox_range){.begin = ox_max_u64(tensor->offset, within.begin)};
+        for (; tensor < past && tensor->role == role; tensor++) {
+            OX_ASSERT(decays(engine, tensor) == walk->decay);
+            walk->range.end = ox_min_u64(tensor->offset + tensor->count, within.end);
+        }
+        found = walk->range.begin < walk->range.end;
+    }
+    walk->next = tensor;
+    return found;
+}
+
+/* Returns how many parameters are not finite any more. */
+static uint64_t update_chunk(const struct chunk_run *run) {
+    const struct ox_range within = {.begin = run->chunk.first, .end = run->chunk.first + run->chunk.count};
+    struct role_walk walk = {.next = NULL};
+    uint64_t nonfinite_count = 0;
+    while (next_role(run->engine, run->unit->unit_idx, within, &walk)) {
+        nonfinite_count += update_span(run, walk.range, walk.decay);
+    }
+    return nonfinite_count;
+}
+
+/* ---- units ------------------------------------------------------------------------------------------------ */
+
+/* A device-resident unit comes to the host as [hi | lo], goes through the update, and returns. */
+static void use_staging(const struct ox_engine *engine, unsigned char *staging, struct ox_unit_run *run) {
+    const uint64_t elems = engine->plan->table.shards[run->unit_idx].elem_count;
+    run->source.hi = (uint16_t *)staging;
+    if (engine->config.fp32) {
+        run->target.lo = (uint16_t *)(staging + elems * OX_HI_BYTES);
+    }
+}
+
+static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct ox_plan *plan,
+                                   const struct ox_task *task) {
+    const struct ox_shard *const shard = &engine->plan->table.shards[task->unit_idx];
+    const struct ox_resident at = ox_engine_resident(engine, task->unit_idx);
+    const struct ox_adam_order order = ox_overlap_order(engine, task);
+    struct ox_unit_run run = {
+        .unit_idx = task->unit_idx,
+        .chunk_count = shard->chunk_count,
+        .hyper = order.hyper,
+        .base_step = order.base_step,
+        .in_memory = order.in_memory,
+        .source = {.hi = at.hi,
+                   .state = at.state,
+                   .grad = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_GRAD).ptr},
+        .target = {.lo = at.weights_lo,
+                   .planes = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_TARGET).ptr},
+    };
+    if (shard->homes.weights == OX_TIER_DEVICE) {
+        use_staging(engine, ox_tiers_lease(&engine->tiers, plan, task, OX_USE_WEIGHTS).ptr, &run);
+    }
+    if (order.from_store) {
+        run.target.hi = run.source.hi;
+        run.target.state = run.source.state;
+        run.source.hi = NULL;
+        run.source.state = NULL;
+    }
+    OX_ASSERT(!run.in_memory || (run.source.hi != NULL && run.source.state != NULL && run.target.planes == NULL));
+    return run;
+}
+
+/* The optimizer's task after this one, when all that its reads need is there by now: state and weights of the last
+ * commit are, unless there is a commit in between, and its gradient if no later write of the spool has to end for
+ * it. */
+static const struct ox_task *task_ahead(const struct ox_engine *engine, const struct ox_plan *plan,
+                                        const struct ox_task *task) {
+    const struct ox_task *const past = &plan->tasks[plan->task_count];
+    for (const struct ox_task *next = task + 1; next < past && next->kind != OX_TASK_WRITTEN; next++) {
+        if (next->kind == OX_TASK_ADAM && !ox_overlap_is_idle(engine, next)) {
+            const bool there = next->deps[OX_LANE_NVME_WRITE] <= task->deps[OX_LANE_NVME_WRITE];
+            return there && ox_overlap_order(engine, next).hyper != NULL ? next : NULL;
+        }
+    }
+    return NULL;
+}
+
+static enum ox_status stream_unit(struct ox_engine *engine, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < run->chunk_count && status == OX_OK; i++) {
+        struct ox_stream_chunk at;
+        status = ox_stream_take(engine->stream, &at);
+        if (status == OX_OK) {
+            OX_ASSERT(at.run.unit_idx == run->unit_idx && at.chunk_idx == i);
+            const struct chunk_run chunk = run_of(engine, &at);
+            *nonfinite_count += update_chunk(&chunk);
+            ox_stream_put(engine->stream);
+        }
+    }
+    const bool in_memory = run->source.hi != NULL || run->source.state != NULL || run->target.hi != NULL ||
+                           run->target.state != NULL || run->target.lo != NULL || run->target.planes != NULL;
+    return status == OX_OK && in_memory ? ox_stream_settle(engine->stream) : status;
+}
+
+static void update_in_place(struct ox_engine *engine, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
+    for (uint32_t i = 0; i < run->chunk_count; i++) {
+        const struct chunk_run chunk = chunk_run(engine, run, i, NULL);
+        *nonfinite_count += update_chunk(&chunk);
+        scatter(&chunk);
+    }
+}
+
+static enum ox_status run_unit(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
+                               const struct ox_unit_run *run) {
+    uint64_t nonfinite_count = 0;
+    if (engine->stream != NULL) {
+        const struct ox_task *const next = task_ahead(engine, plan, task);
+        ox_stream_begin(engine->stream, run);
+        if (next != NULL) {
+            const struct ox_unit_run ahead = unit_run(engine, plan, next);
+            ox_stream_order_ahead(engine->stream, &ahead);
+        }
+        const enum ox_status status = stream_unit(engine, run, &nonfinite_count);
+        if (status != OX_OK) {
+            return status;
+        }
+    } else {
+        update_in_place(engine, run, &nonfinite_count);
+    }
+    return ox_overlap_updated(engine, task, nonfinite_count);
+}
+
+/* There is no update, but forward wants the planes. */
+static enum ox_status read_unit(struct ox_engine *engine, const struct ox_unit_run *run, uint32_t task_idx) {
+    const uint64_t begin_ns = ox_clock_ns();
+    const enum ox_status status =
+        ox_engine_read_planes(engine, engine->plane_port, run->unit_idx, run->target.planes);
+    const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {[OX_TRACE_PART_READS] = ox_clock_ns() - begin_ns};
+    const uint64_t bytes = engine->plan->table.shards[run->unit_idx].elem_count *
+                           (OX_HI_BYTES + (engine->config.fp32 ? OX_LO_BYTES : 0));
+    ox_tracing_parts(engine->tracing, task_idx, parts_ns);
+    ox_tracing_read(engine->tracing, run->unit_idx, begin_ns, bytes);
+    return status;
+}
+
+/* ---- public ----------------------------------------------------------------------------------------------- */
+
+enum ox_status ox_optim_open(struct ox_engine *engine) {
+    static const struct ox_stream_calls calls = {
+        .reads = chunk_reads, .arrived = chunk_arrived, .leaves = chunk_leaves, .writes = chunk_writes};
+    const struct ox_stream_config config = {
+        .store = engine->store,
+        .calls = &calls,
+        .owner = engine,
+        .chaos_seed = engine->config.chaos_seed,
+        .chaos_ns_max = OX_CHAOS_NS_MAX,
+    };
+    return ox_stream_open(&config, &engine->stream);
+}
+
+enum ox_status ox_optim_drain(struct ox_engine *engine) {
+    return engine->stream == NULL ? OX_OK : ox_stream_drain(engine->stream);
+}
+
+void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
+    unsigned char *const base = ox_tiers_lease(&engine->tiers, plan, task, OX_USE_STAGE).ptr;
+    const uint64_t slot_bytes = ox_plan_slot_bytes(&engine->plan->input);
+    const uint32_t slot_count = engine->plan->input.placement.stage_slots;
+    ox_stream_set_slots(engine->stream, base, slot_bytes, slot_count);
+    engine->tee_values = (float *)(base + slot_count * slot_bytes);
+}
+
+void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
+    engine->tee = tee == NULL ? (struct ox_tee){0} : *tee;
+    engine->tee_step = engine->weights_step;
+}
+
+/* All operations of a lane come one after the other, so its counts say nothing of them before they come to the host. */
+enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
+                              struct ox_lane *lane) {
+    const struct ox_tiers *const tiers = &engine->tiers;
+    const struct ox_adam_order order = ox_overlap_order(engine, task);
+    const struct ox_engine_config *const config = &engine->config;
+    struct ox_op_adam op = {
+        .hi = ox_tiers_lease(tiers, plan, task, OX_USE_WEIGHTS).ptr,
+        .state = ox_tiers_lease(tiers, plan, task, OX_USE_STATE).ptr,
+        .grad = ox_tiers_lease(tiers, plan, task, OX_USE_GRAD).ptr,
+        .nonfinite = (uint64_t *)ox_tiers_lease(tiers, plan, task, OX_USE_COUNTS).ptr + task->unit_idx,
+        .elem_count = ox_grad_elems(engine, task->unit_idx),
+        .kind = config->state.kind,
+        .moments = config->state.moments,
+        .isa = config->isa,
+        .stream = task->unit_idx,
+        .grad_bf16 = config->grad_bf16,
+        .hyper = ox_ops_hyper(order.hyper),
+    };
+    const struct ox_range within = {.begin = 0, .end = op.elem_count};
+    struct role_walk walk = {.next = NULL};
+    enum ox_status status =
+        engine->ops.zero(lane, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
+    while (status == OX_OK && next_role(engine, task->unit_idx, within, &walk)) {
+        op.first = walk.range.begin;
+        op.count = walk.range.end - walk.range.begin;
+        op.decay = walk.decay;
+        status = engine->ops.adam(lane, &op);
+    }
+    engine->counts_due = true;
+    if (task->before) { /* what is queued is done, or the lane has failed and with it the step */
+        engine->unit_due[task->unit_idx] = false;
+    }
+    return status;
+}
+
+/* What the lane waited for within is told to the trace. */
+enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
+    struct ox_stream_waits before = {0}, after = {0};
+    const struct ox_unit_run run = unit_run(engine, plan, task);
+    const uint32_t task_idx = (uint32_t)(task - plan->tasks);
+    if (run.hyper == NULL) {
+        return read_unit(engine, &run, task_idx);
+    }
+    if (engine->stream != NULL) {
+        ox_stream_waits(engine->stream, &before);
+    }
+    const enum ox_status status = run_unit(engine, plan, task, &run);
+    if (engine->stream != NULL) {
+        ox_stream_waits(engine->stream, &after);
+        const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {
+            [OX_TRACE_PART_READS] = after.read_ns - before.read_ns,
+            [OX_TRACE_PART_WRITES] = after.write_ns - before.write_ns,
+            [OX_TRACE_PART_COPIES] = after.settle_ns - before.settle_ns};
+        ox_tracing_parts(engine->tracing, task_idx, parts_ns);
+    }
+    return status;
+}

@@ -1,0 +1,568 @@
+/* Runs a plan. Tasks are issued in list order; every lane waits for what its next task depends on, so the issuing
+ * thread never blocks on work, only to bound how far it runs ahead. The first failure stops the issue, all
+ * lanes drain, and the transaction is aborted. */
+#include "engine/step/engine_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+
+#include <string.h>
+
+struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx) {
+    OX_ASSERT(mb_idx < engine->config.micro_batches);
+    const struct ox_lease all = ox_tiers_resident(&engine->tiers, engine->plan->train,
+                                                  engine->plan->train->batch_host_buf);
+    int32_t *const ids = (int32_t *)((unsigned char *)all.ptr + mb_idx * engine->batch_bytes);
+    int32_t *const positions = ids + engine->shape.rows; /* ids | positions | targets */
+    for (uint32_t i = 0; i < engine->shape.rows; i++) {
+        positions[i] = (int32_t)(i % engine->shape.seq);
+    }
+    return (struct ox_batch){.ids = ids, .targets = positions + engine->shape.rows, .positions = positions};
+}
+
+/* ---- compute -------------------------------------------------------------------------------------- */
+
+struct issue {
+    struct ox_engine *engine;
+    const struct ox_plan *plan;
+    const struct ox_task *task;
+    struct ox_lane *lane;
+};
+
+static struct ox_lease lease(const struct issue *is, enum ox_role_of_use role) {
+    return ox_tiers_lease(&is->engine->tiers, is->plan, is->task, role);
+}
+
+static void *lease_if(const struct issue *is, enum ox_role_of_use role) {
+    return ox_tiers_lease_if(&is->engine->tiers, is->plan, is->task, role).ptr;
+}
+
+/* Planes of `unit_idx` as leased under `role`; lo lies behind hi, or begins the state. */
+static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum ox_role_of_use role,
+                               enum ox_role_of_use state_role) {
+    const uint16_t *const hi = lease(is, role).ptr;
+    if (!is->engine->config.fp32) {
+        return (struct ox_planes){.hi = hi};
+    }
+    const uint16_t *const state = lease_if(is, state_role);
+    const uint64_t elems = is->plan->unit_count > unit_idx ? is->engine->plan->input.model.unit_elems[unit_idx] : 0;
+    return (struct ox_planes){.hi = hi, .lo = state != NULL ? state : hi + elems};
+}
+
+static struct ox_block_run block_run(const struct issue *is) {
+    struct ox_engine *const engine = is->engine;
+    struct ox_block_run run = {
+        .ops = &engine->ops, .lane = is->lane, .shape = &engine->shape,
+        .unit = &engine->config.model->units[is->task->unit_idx],
+        .work = lease_if(is, OX_USE_WORK),
+        .kept = lease_if(is, OX_USE_KEPT),
+    };
+    const unsigned char *batch = lease_if(is, OX_USE_BATCH);
+    if (batch != NULL) { /* unified: one buffer holds all micro-batches */
+        batch += engine->config.budget.unified ? is->task->mb_idx * engine->batch_bytes : 0;
+        run.ids = (const int32_t *)batch;
+        run.positions = run.ids + engine->shape.rows;
+        run.targets = run.positions + engine->shape.rows;
+        run.documents = engine->packed[is->task->mb_idx] ? run.positions : NULL;
+    }
+    const struct ox_model_config *const model = &engine->config.model->config;
+    run.cos_table = lease_if(is, OX_USE_CONST);
+    if (run.cos_table != NULL) {
+        run.sin_table = run.cos_table + (uint64_t)engine->config.seq * (model->head_dim / 2);
+    }
+    return run;
+}
+
+static enum ox_status issue_head(const struct issue *is) {
+    struct ox_engine *const engine = is->engine;
+    const struct ox_block_run run = block_run(is);
+    const bool tied = engine->config.model->config.tied;
+    struct ox_head_args args = {
+        .planes = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
+        .x = lease(is, OX_USE_X).ptr,
+        .dx = lease_if(is, OX_USE_DX),
+        .grads = lease_if(is, OX_USE_GRAD),
+        .grads_table = lease_if(is, OX_USE_GRAD_HEAD),
+        .loss_sum = (double *)lease(is, OX_USE_LOSS).ptr + is->task->mb_idx,
+        .loss_scale = engine->step.loss_scale,
+        .logits = is->task->mb_idx == 0 ? engine->logits_room : NULL,
+    };
+    const struct ox_unit *const owner = &engine->config.model->units[tied ? 0 : is->task->unit_idx];
+    const uint64_t table = owner->role_offset[tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+    args.table = tied ? planes(is, 0, OX_USE_TABLE, OX_USE_TABLE_STATE) : args.planes;
+    args.table.hi += table;
+    args.table.lo += args.table.lo == NULL ? 0 : table;
+    if (!tied && args.grads != NULL) {
+        args.grads_table = args.grads + table;
+    }
+    return ox_head_run(&run, &args);
+}
+
+static enum ox_status issue_join(const struct issue *is) {
+    const struct ox_planes source = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE);
+    return is->engine->ops.planes_join(is->lane, &(struct ox_op_planes_join){
+        .out = lease(is, OX_USE_JOINED).ptr, .hi = source.hi, .lo = source.lo,
+        .count = is->engine->plan->input.model.unit_elems[is->task->unit_idx]});
+}
+
+/* A block's weights as its passes read them. */
+static const void *weights(const struct issue *is) {
+    return is->engine->plan->input.model.joins ? lease(is, OX_USE_JOINED).ptr : lease(is, OX_USE_WEIGHTS).ptr;
+}
+
+static enum ox_status issue_forward(const struct issue *is) {
+    const struct ox_block_run run = block_run(is);
+    void *const y = lease(is, OX_USE_Y).ptr;
+    if (is->task->unit_idx == 0) {
+        return ox_embed_forward(&run, planes(is, 0, OX_USE_WEIGHTS, OX_USE_STATE), y);
+    }
+    return ox_block_forward(&run, weights(is), lease(is, OX_USE_X).ptr, y);
+}
+
+static enum ox_status issue_backward(const struct issue *is) {
+    const struct ox_block_run run = block_run(is);
+    void *const dx = lease(is, OX_USE_DX).ptr;
+    float *const grads = lease(is, OX_USE_GRAD).ptr;
+    if (is->task->unit_idx == 0) {
+        return ox_embed_backward(&run, grads, dx);
+    }
+    return ox_block_backward(&run, weights(is), grads, lease(is, OX_USE_X).ptr, dx);
+}
+
+static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done) {
+    struct ox_engine *const engine = is->engine;
+    enum ox_status status = OX_OK;
+    switch ((enum ox_task_kind)is->task->kind) {
+    case OX_TASK_JOIN:
+        status = issue_join(is);
+        break;
+    case OX_TASK_FORWARD:
+        status = issue_forward(is);
+        break;
+    case OX_TASK_HEAD:
+        status = issue_head(is);
+        break;
+    case OX_TASK_BACKWARD:
+        status = issue_backward(is);
+        break;
+    case OX_TASK_GRAD_ZERO:
+        status = engine->ops.zero(is->lane, &(struct ox_op_zero){
+            .target = lease(is, OX_USE_GRAD).ptr, .bytes = ox_grad_elems(engine, is->task->unit_idx) * 4});
+        break;
+    case OX_TASK_GRAD_ADD:
+        status = engine->ops.add(is->lane, &(struct ox_op_add){
+            .target = lease(is, OX_USE_GRAD).ptr, .a = lease(is, OX_USE_GRAD).ptr,
+            .b = lease(is, OX_USE_GRAD_HEAD).ptr, .count = engine->plan->input.model.tied_elems});
+        break;
+    case OX_TASK_DEVICE_REDUCE:
+        status = engine->ops.square_sums(is->lane, &(struct ox_op_square_sums){
+            .partials = lease(is, OX_USE_TARGET).ptr, .grad = lease(is, OX_USE_GRAD).ptr,
+            .count = ox_grad_elems(engine, is->task->unit_idx), .grad_bf16 = engine->config.grad_bf16});
+        break;
+    case OX_TASK_DEVICE_ADAM:
+        status = ox_optim_issue(engine, is->plan, is->task, is->lane);
+        break;
+    case OX_TASK_GRAD_PACK:
+        status = engine->ops.bf16_pack(is->lane, &(struct ox_op_bf16_pack){
+            .out = lease(is, OX_USE_TARGET).ptr, .in = lease(is, OX_USE_SOURCE).ptr,
+            .count = ox_grad_elems(engine, is->task->unit_idx)});
+        break;
+    default:
+        OX_ASSERT(!"not a task of the compute lane");
+    }
+    return status == OX_OK ? engine->ops.mark(is->lane, done) : status;
+}
+
+/* ---- copies --------------------------------------------------------------------------------------- */
+
+static enum ox_traffic_kind traffic_of(enum ox_task_kind kind) {
+    switch (kind) {
+    case OX_TASK_UPLOAD:
+    case OX_TASK_DOWNLOAD:
+    case OX_TASK_REFRESH:
+        return OX_TRAFFIC_WEIGHTS;
+    case OX_TASK_ACT_SAVE:
+    case OX_TASK_ACT_LOAD:
+        return OX_TRAFFIC_ACTIVATIONS;
+    case OX_TASK_GRAD_SAVE:
+    case OX_TASK_GRAD_LOAD:
+        return OX_TRAFFIC_GRADS;
+    default:
+        return OX_TRAFFIC_OTHER;
+    }
+}
+
+static enum ox_status copy(const struct issue *is, void *target, const void *source, uint64_t bytes,
+                           struct ox_mark *done) {
+    const enum ox_link link = is->task->lane == OX_LANE_H2D ? OX_LINK_H2D : OX_LINK_D2H;
+    ox_engine_count(is->engine, link, traffic_of((enum ox_task_kind)is->task->kind), bytes);
+    const struct ox_copy pair = {.target = target, .source = source, .bytes = bytes};
+    return ox_device_lane_copy(is->engine->device, is->lane, &pair, done);
+}
+
+/* What a copy task moves, in bytes, apart from the split planes of an upload. */
+static uint64_t copy_bytes(const struct issue *is) {
+    const struct ox_plan_input *const input = &is->engine->plan->input;
+    const struct ox_task *const task = is->task;
+    const bool narrow = task->last && input->model.grad_bf16 && task->unit_idx != input->model.unit_count &&
+                        !(task->unit_idx == 0 && input->model.tied_elems > 0);
+    switch ((enum ox_task_kind)task->kind) {
+    case OX_TASK_BATCH:
+        return is->engine->batch_bytes;
+    case OX_TASK_UPLOAD:
+    case OX_TASK_DOWNLOAD:
+    case OX_TASK_REFRESH:
+        return ox_plan_weight_bytes(input, task->unit_idx);
+    case OX_TASK_ACT_SAVE:
+    case OX_TASK_ACT_LOAD:
+        return input->model.act_bytes;
+    case OX_TASK_GRAD_SAVE:
+    case OX_TASK_GRAD_LOAD:
+        return ox_grad_elems(is->engine, task->unit_idx) * (narrow ? 2 : 4);
+    case OX_TASK_LOSS:
+        return is->plan->micro_batches * sizeof(double);
+    case OX_TASK_NORM_SAVE:
+        return ox_plan_partials_bytes(input, task->unit_idx);
+    case OX_TASK_UPDATED:
+        return is->plan->unit_count * sizeof(uint64_t);
+    default:
+        OX_ASSERT(!"not a copy");
+        return 0;
+    }
+}
+
+static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
+    unsigned char *target = lease(is, OX_USE_TARGET).ptr;
+    const unsigned char *source = lease(is, OX_USE_SOURCE).ptr;
+    const unsigned char *const state = lease_if(is, OX_USE_STATE);
+    const uint64_t bytes = copy_bytes(is);
+    if (is->task->kind == OX_TASK_BATCH) {
+        source += is->task->mb_idx * is->engine->batch_bytes;
+    } else if (is->task->kind == OX_TASK_NORM_SAVE) {
+        target += ox_norm_partials_first(is->engine, is->task->unit_idx) * sizeof(double);
+    }
+    if (state == NULL) {
+        return copy(is, target, source, bytes, done);
+    }
+    /* hi from its home, lo from the front of the state */
+    const enum ox_status status = copy(is, target, source, bytes / 2, done);
+    return status == OX_OK ? copy(is, target + bytes / 2, state, bytes / 2, done) : status;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------- */
+
+static enum ox_status issue_task(struct ox_engine *engine, const struct ox_plan *plan, uint32_t idx) {
+    const struct ox_task *const task = &plan->tasks[idx];
+    const bool idle = ox_overlap_is_idle(engine, task);
+    const struct issue is = {.engine = engine, .plan = plan, .task = task, .lane = engine->lanes[task->lane]};
+    ox_tracing_issue(engine->tracing, idx, idle, &engine->marks[idx]);
+    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+        if (task->deps[lane] == 0) {
+            continue;
+        }
+        const enum ox_status status = ox_lane_wait(is.lane, engine->marks[task->deps[lane] - 1]);
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    const bool copies = task->lane == OX_LANE_H2D || task->lane == OX_LANE_D2H;
+    if (idle && (copies || task->lane == OX_LANE_COMPUTE)) {
+        return engine->ops.mark(is.lane, &engine->marks[idx]);
+    }
+    engine->step.counts_come |= task->kind == OX_TASK_UPDATED;
+    if (task->lane == OX_LANE_COMPUTE) {
+        return issue_compute(&is, &engine->marks[idx]);
+    }
+    if (copies) {
+        return issue_copy(&is, &engine->marks[idx]);
+    }
+    const struct ox_host_task host = {.plan = plan, .task_idx = idx, .idle = idle};
+    return ox_host_lane_submit(is.lane, ox_host_task_run, &host, sizeof host, &engine->marks[idx]);
+}
+
+static bool stop_asked(const struct ox_step_input *input) {
+    return input->stop != NULL && *input->stop != 0;
+}
+
+/* The norm is known: whether the step is worth taking. Without overlap the optimizer follows. */
+static enum ox_status decide(struct ox_engine *engine, uint32_t norm_idx, bool *skip) {
+    const enum ox_status status = ox_mark_join(engine->marks[norm_idx]);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (stop_asked(engine->step.input)) {
+        return ox_fail(OX_E_ABORTED, "stopped before the optimizer began");
+    }
+    *skip = !engine->step.finite;
+    if (engine->step.input->decided != NULL) {
+        const struct ox_step_result result = {.loss = engine->step.loss,
+                                              .grad_norm = engine->step.grad_norm,
+                                              .grad_scale = engine->step.grad_scale,
+                                              .finite = engine->step.finite};
+        engine->step.input->decided(engine->step.input->context, &result);
+    }
+    return OX_OK;
+}
+
+/* The slots of the optimizer's stream lie where the plan says. */
+static void set_slots(struct ox_engine *engine, const struct ox_plan *plan) {
+    for (uint32_t i = 0; i < plan->task_count && engine->store != NULL; i++) {
+        if (plan->tasks[i].kind == OX_TASK_ADAM) {
+            ox_optim_set_slots(engine, plan, &plan->tasks[i]);
+            return;
+        }
+    }
+}
+
+static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *plan) {
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        enum ox_status status = i < OX_RUN_AHEAD_TASKS ? OX_OK
+                                                       : ox_mark_join(engine->marks[i - OX_RUN_AHEAD_TASKS]);
+        const bool looks = (plan->kind != OX_PLAN_TRAIN || i >= OX_RUN_AHEAD_TASKS) &&
+                           plan->tasks[i].lane == OX_LANE_COMPUTE && plan->tasks[i].kind != OX_TASK_DEVICE_ADAM;
+        if (status == OX_OK && looks && stop_asked(engine->step.input)) {
+            status = ox_fail(OX_E_ABORTED, plan->kind == OX_PLAN_TRAIN ? "stopped before the optimizer began"
+                                                                       : "stopped within an evaluation");
+        }
+        if (status == OX_OK) {
+            status = issue_task(engine, plan, i);
+        }
+        bool skip = false;
+        if (status == OX_OK && plan->tasks[i].kind == OX_TASK_NORM) {
+            status = decide(engine, i, &skip);
+        }
+        if (status != OX_OK || skip) {
+            return status;
+        }
+    }
+    return OX_OK;
+}
+
+/* What was only given up, because of a stop or of another failure, comes behind what failed. */
+static void note_status(struct ox_first notes[2], enum ox_status status) {
+    ox_first_note(&notes[status == OX_E_ABORTED], status);
+}
+
+/* Waits for every lane; the first failure of all is the step's. Whatever failed, nothing is in flight after. */
+static enum ox_status drain_all(struct ox_engine *engine, enum ox_status status) {
+    struct ox_first notes[2] = {{0}};
+    note_status(notes, status);
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        note_status(notes, ox_lane_drain(engine->lanes[i]));
+    }
+    note_status(notes, ox_optim_drain(engine));
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        ox_lane_reset(engine->lanes[i]);
+    }
+    return ox_first_result(&notes[notes[0].status == OX_OK]);
+}
+
+/* With chaos on, what a step has not written must not be read: NaN everywhere but in resident buffers. */
+static enum ox_status poison(struct ox_engine *engine, const struct ox_plan *plan) {
+    if (engine->config.chaos_seed == 0) {
+        return OX_OK;
+    }
+    const struct ox_lease host = ox_tiers_scratch(&engine->tiers, plan);
+    memset(host.ptr, 0xff, host.bytes);
+    struct ox_lane *const lane = engine->lanes[OX_LANE_H2D];
+    enum ox_status status = OX_OK;
+    uint64_t at = plan->resident_bytes[OX_TIER_DEVICE];
+    while (at < engine->tiers.device_bytes && host.bytes > 0 && status == OX_OK) {
+        const struct ox_copy copy = {.target = (unsigned char *)engine->tiers.device_base + at, .source = host.ptr,
+                                     .bytes = ox_min_u64(host.bytes, engine->tiers.device_bytes - at)};
+        status = ox_device_lane_copy(engine->device, lane, &copy, NULL);
+        at += copy.bytes;
+    }
+    const enum ox_status drained = ox_lane_drain(lane);
+    return status == OX_OK ? drained : status;
+}
+
+/* Notes of which micro-batches a sequence has several documents: only then is attention told of them, because not every
+ * kernel for it knows documents. */
+static void note_packed(struct ox_engine *engine, const struct ox_plan *plan) {
+    const unsigned char *const all = ox_tiers_resident(&engine->tiers, plan, plan->batch_host_buf).ptr;
+    for (uint32_t mb_idx = 0; mb_idx < plan->micro_batches; mb_idx++) {
+        const int32_t *const positions = (const int32_t *)(all + mb_idx * engine->batch_bytes) + engine->shape.rows;
+        engine->packed[mb_idx] = false;
+        for (uint32_t i = 0; i < engine->shape.rows && !engine->packed[mb_idx]; i++) {
+            engine->packed[mb_idx] = positions[i] != (int32_t)(i % engine->shape.seq);
+        }
+    }
+}
+
+static uint64_t logits_bytes(const struct ox_engine *engine) {
+    return (uint64_t)engine->shape.rows * engine->config.model->config.vocab * sizeof(float);
+}
+
+/* The logits that a test asks for come by way of device memory that no plan counts. */
+static enum ox_status take_logits(struct ox_engine *engine, const struct ox_step_input *input, enum ox_status status) {
+    const uint64_t bytes = logits_bytes(engine);
+    if (engine->logits_room == NULL) {
+        return status;
+    }
+    if (status == OX_OK) {
+        const struct ox_copy copy = {.target = input->logits, .source = engine->logits_room, .bytes = bytes};
+        struct ox_mark done;
+        status = ox_device_lane_copy(engine->device, engine->lanes[OX_LANE_D2H], &copy, &done);
+        status = status == OX_OK ? ox_mark_join(done) : status;
+    }
+    ox_device_mem_close(engine->device, engine->logits_room, bytes);
+    engine->logits_room = NULL;
+    return status;
+}
+
+static enum ox_status make_logits_room(struct ox_engine *engine, const struct ox_step_input *input) {
+    return input->logits == NULL ? OX_OK : ox_device_mem_open(engine->device, logits_bytes(engine),
+                                                              (void **)&engine->logits_room);
+}
+
+static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *plan,
+                               const struct ox_step_input *input) {
+    OX_ASSERT(input->target_count > 0 && input->meta_bytes <= OX_STORE_META_BYTES_MAX);
+    enum ox_status status = ox_overlap_make_ready(engine);
+    if (status != OX_OK) {
+        return status;
+    }
+    engine->step = (struct ox_step_state){
+        .input = input, .plan = plan, .loss_scale = (float)(1.0 / (double)input->target_count), .finite = true,
+        .weights_step = engine->weights_step};
+    note_packed(engine, plan);
+    status = poison(engine, plan);
+    if (status == OX_OK) {
+        status = make_logits_room(engine, input);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    const bool train = plan->kind == OX_PLAN_TRAIN;
+    if (plan->kind != OX_PLAN_EVAL) {
+        ox_overlap_begin_step(engine);
+        set_slots(engine, plan);
+    }
+    ox_tracing_begin(engine->tracing, plan, train ? OX_TRACE_SPAN_STEP : OX_TRACE_SPAN_EVAL,
+                     train ? input->step : engine->weights_step);
+    status = drain_all(engine, issue_all(engine, plan));
+    status = status == OX_OK ? ox_overlap_check_counts(engine) : status;
+    status = take_logits(engine, input, status);
+    ox_tracing_end(engine->tracing, status);
+    return train                                   ? ox_overlap_end_step(engine, status)
+           : plan->kind == OX_PLAN_EVAL_AFTER_STEP ? ox_overlap_end_settle(engine, status) : status;
+}
+
+static void read_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            out[link][kind] = __atomic_load_n(&engine->traffic[link][kind], __ATOMIC_SEQ_CST);
+        }
+    }
+}
+
+/* Adds what has crossed since `before`. */
+static void add_traffic(const struct ox_engine *engine, uint64_t before[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT],
+                        uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    uint64_t now[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    read_traffic(engine, now);
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            out[link][kind] += now[link][kind] - before[link][kind];
+        }
+    }
+}
+
+enum ox_status ox_engine_settle(struct ox_engine *engine) {
+    const struct ox_plan *const plan = engine->plan->train;
+    enum ox_status status = ox_overlap_make_ready(engine);
+    if (status != OX_OK || !engine->pending.exists) {
+        return status;
+    }
+    static const struct ox_step_input nothing = {0};
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    read_traffic(engine, traffic);
+    engine->step = (struct ox_step_state){.input = &nothing, .plan = plan, .settles = true};
+    ox_overlap_begin_step(engine);
+    set_slots(engine, plan);
+    memset(engine->marks, 0, plan->task_count * sizeof *engine->marks);
+    ox_tracing_begin(engine->tracing, plan, OX_TRACE_SPAN_UPDATE, engine->pending.step);
+    /* One after the other: that two of them do not share space may rest on tasks between them, which are left out. */
+    for (uint32_t i = 0; i < plan->task_count && status == OX_OK; i++) {
+        if (plan->tasks[i].before) {
+            status = issue_task(engine, plan, i);
+            status = status == OX_OK ? ox_mark_join(engine->marks[i]) : status;
+        }
+    }
+    status = drain_all(engine, status);
+    status = status == OX_OK ? ox_overlap_check_counts(engine) : status;
+    ox_tracing_end(engine->tracing, status);
+    status = ox_overlap_end_settle(engine, status);
+    if (status == OX_OK) {
+        add_traffic(engine, traffic, engine->settled);
+        ox_overlap_plan_settle(engine, engine->settled_planned);
+    }
+    return status;
+}
+
+void ox_engine_settled_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    memcpy(out, engine->settled, sizeof engine->settled);
+}
+
+static void read_clocks(struct ox_engine *engine, struct ox_lane_stats out[OX_LANE_COUNT]) {
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        ox_lane_stats(engine->lanes[i], &out[i]);
+    }
+}
+
+enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
+                              struct ox_step_result *out) {
+    *out = (struct ox_step_result){0};
+    struct ox_lane_stats before[OX_LANE_COUNT], after[OX_LANE_COUNT];
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    read_traffic(engine, traffic);
+    read_clocks(engine, before);
+    const uint64_t begin_ns = ox_clock_ns();
+    const enum ox_status status = run_plan(engine, engine->plan->train, input);
+    if (status != OX_OK) {
+        return status;
+    }
+    out->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    read_clocks(engine, after);
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        out->lane_busy_seconds[i] = (double)(after[i].busy_ns - before[i].busy_ns) * 1e-9;
+        out->lane_wait_seconds[i] = (double)(after[i].wait_ns - before[i].wait_ns) * 1e-9;
+    }
+    ox_overlap_planned(engine, out->planned);
+    memcpy(out->traffic, engine->settled, sizeof out->traffic);
+    add_traffic(engine, traffic, out->traffic);
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            out->planned[link][kind] += engine->settled_planned[link][kind];
+        }
+    }
+    memset(engine->settled, 0, sizeof engine->settled);
+    memset(engine->settled_planned, 0, sizeof engine->settled_planned);
+    out->loss = engine->step.loss;
+    out->grad_norm = engine->step.grad_norm;
+    out->grad_scale = engine->step.grad_scale;
+    out->finite = engine->step.finite;
+    out->committed = engine->step.committed;
+    return OX_OK;
+}
+
+enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_input *input,
+                              struct ox_eval_result *out) {
+    *out = (struct ox_eval_result){.with_update = engine->pending.exists};
+    const struct ox_plan *const plan = out->with_update ? engine->plan->eval_after_step : engine->plan->eval;
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    read_traffic(engine, traffic);
+    const enum ox_status status = run_plan(engine, plan, input);
+    if (status != OX_OK) {
+        return status;
+    }
+    add_traffic(engine, traffic, out->traffic);
+    ox_overlap_planned(engine, out->planned);
+    const double *const losses = ox_tiers_resident(&engine->tiers, plan, plan->loss_host_buf).ptr;
+    for (uint32_t i = 0; i < plan->micro_batches; i++) {
+        out->loss_sum += losses[i];
+    }
+    return OX_OK;
+}

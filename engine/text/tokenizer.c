@@ -1,0 +1,470 @@
+/* Tokenizers: opening the files of one, and what there is to ask of it. */
+#include "engine/text/tokenizer_internal.h"
+
+#include "base/file.h"
+#include "base/hash/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    FILE_BYTES_MAX = 256 << 20,
+    CONFIG_BYTES_MAX = 16 << 20,
+    ADDED_BYTES_MAX = 4096,
+    RULES_VERSION = 1, /* to be raised when the ids of some text change */
+};
+
+/* ---- added tokens -------------------------------------------------------------------------------------------- */
+
+/* Slot of the text, or the empty slot where it belongs. */
+static uint64_t added_slot(const struct ox_tokenizer *tokenizer, const char *text, size_t bytes) {
+    uint64_t slot = ox_hash64(text, bytes, 0) & tokenizer->added_mask;
+    while (tokenizer->added_slots[slot] != 0) {
+        const struct ox_added_token *const token = &tokenizer->added[tokenizer->added_slots[slot] - 1];
+        if (token->bytes == bytes && memcmp(token->text, text, bytes) == 0) {
+            break;
+        }
+        slot = (slot + 1) & tokenizer->added_mask;
+    }
+    return slot;
+}
+
+static enum ox_status read_added(const char *where, const json_t *json, struct ox_added_token *token, uint64_t *id) {
+    const struct {
+        const char *key;
+        bool *value;
+    } flags[] = {
+        {"single_word", &token->single_word}, {"lstrip", &token->lstrip},   {"rstrip", &token->rstrip},
+        {"normalized", &token->normalized},   {"special", &token->special},
+    };
+    const char *text = NULL;
+    enum ox_status status = ox_json_get_string(where, json, "content", true, &text);
+    if (status == OX_OK) {
+        status = ox_json_get_u64(where, json, "id", true, id);
+    }
+    for (size_t i = 0; i < sizeof flags / sizeof *flags && status == OX_OK; i++) {
+        status = ox_json_get_bool(where, json, flags[i].key, true, flags[i].value);
+    }
+    if (status != OX_OK) {
+        return ox_fail_in(status, "added_tokens");
+    }
+    token->bytes = strlen(text);
+    if (token->bytes > ADDED_BYTES_MAX) {
+        return ox_fail(OX_E_CONFIG, "%s: an added token has %zu bytes; %d are the limit", where, token->bytes,
+                       ADDED_BYTES_MAX);
+    }
+    token->text = strdup(text);
+    return token->text == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory for the added tokens", where) : OX_OK;
+}
+
+static bool same_flags(const struct ox_added_token *a, const struct ox_added_token *b) {
+    return a->single_word == b->single_word && a->lstrip == b->lstrip && a->rstrip == b->rstrip &&
+           a->normalized == b->normalized && a->special == b->special;
+}
+
+/* Takes the token at index added_count in, or drops it where it says nothing new. The original gives a token that is
+ * not in the vocabulary the next free id, whatever the file says; a file that says otherwise has two meanings. */
+static enum ox_status take_added(const char *where, struct ox_tokenizer *tokenizer, uint64_t id, int64_t *id_max) {
+    struct ox_added_token *const token = &tokenizer->added[tokenizer->added_count];
+    const uint64_t slot = added_slot(tokenizer, token->text, token->bytes);
+    const uint32_t known = tokenizer->added_slots[slot];
+    if (known != 0 && !same_flags(token, &tokenizer->added[known - 1])) {
+        return ox_fail(OX_E_CONFIG, "%s: the added token \"%.80s\" stands there twice, with different flags", where,
+                       token->text);
+    }
+    if (known != 0 || token->bytes == 0) {
+        free(token->text);
+        memset(token, 0, sizeof *token);
+        return OX_OK;
+    }
+    int64_t expected = ox_bpe_find(&tokenizer->bpe, token->text, token->bytes);
+    if (expected < 0) {
+        expected = *id_max >= (int64_t)tokenizer->bpe.token_count ? *id_max + 1 : (int64_t)tokenizer->bpe.token_count;
+    }
+    if (id != (uint64_t)expected || expected >= OX_TOK_ID_LIMIT) {
+        return ox_fail(
+            OX_E_CONFIG,
+            "%s: the added token \"%.80s\" has the id %llu, but its place gives it %lld; number the added tokens "
+            "in their order, behind the vocabulary",
+            where, token->text, (unsigned long long)id, (long long)expected);
+    }
+    token->id = (uint32_t)id;
+    *id_max = expected > *id_max ? expected : *id_max;
+    tokenizer->added_slots[slot] = ++tokenizer->added_count;
+    return OX_OK;
+}
+
+static enum ox_status load_added(const char *where, const json_t *list, struct ox_tokenizer *tokenizer) {
+    const size_t count = json_array_size(list);
+    if (list != NULL && !json_is_array(list)) {
+        return ox_fail(OX_E_CONFIG, "%s: \"added_tokens\" must be a list", where);
+    }
+    size_t slots = 16;
+    while (slots < 2 * count + 2) {
+        slots *= 2;
+    }
+    tokenizer->added_mask = slots - 1;
+    tokenizer->added = calloc(count + 1, sizeof *tokenizer->added);
+    tokenizer->added_slots = calloc(slots, sizeof *tokenizer->added_slots);
+    if (tokenizer->added == NULL || tokenizer->added_slots == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for the added tokens", where);
+    }
+    int64_t id_max = -1;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t id = 0;
+        enum ox_status status =
+            read_added(where, json_array_get(list, i), &tokenizer->added[tokenizer->added_count], &id);
+        if (status == OX_OK) {
+            status = take_added(where, tokenizer, id, &id_max);
+        }
+        if (status != OX_OK) {
+            free(tokenizer->added[tokenizer->added_count].text);
+            return status;
+        }
+    }
+    const uint32_t above = (uint32_t)(id_max + 1);
+    tokenizer->vocab_count = above > tokenizer->bpe.id_count ? above : tokenizer->bpe.id_count;
+    tokenizer->added_by_id = calloc(tokenizer->vocab_count, sizeof *tokenizer->added_by_id);
+    if (tokenizer->added_by_id == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for the added tokens", where);
+    }
+    for (uint32_t i = 0; i < tokenizer->added_count; i++) {
+        tokenizer->added_by_id[tokenizer->added[i].id] = i + 1;
+    }
+    return OX_OK;
+}
+
+/* Fills the two tries; of two tokens with one text a special one goes first. */
+static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokenizer) {
+    struct ox_normal_work work = {0};
+    enum ox_status status = ox_matcher_open(&work.matcher);
+    for (uint32_t i = 0; i < 2 * tokenizer->added_count && status == OX_OK; i++) {
+        const uint32_t index = i % tokenizer->added_count;
+        const struct ox_added_token *const token = &tokenizer->added[index];
+        if (token->special != (i < tokenizer->added_count)) {
+            continue;
+        }
+        if (!token->normalized) {
+            status = ox_trie_add(&tokenizer->raw, token->text, token->bytes, index);
+            continue;
+        }
+        const char *text = NULL;
+        size_t bytes = 0;
+        status = ox_tok_normalize(&tokenizer->normalizer, &work, token->text, token->bytes, &text, &bytes);
+        if (status == OX_OK && bytes == 0) {
+            status = ox_fail(OX_E_CONFIG, "%s: the normalizer leaves nothing of the added token \"%.80s\"", where,
+                             token->text);
+        }
+        if (status == OX_OK) {
+            status = ox_trie_add(&tokenizer->normalized, text, bytes, index);
+        }
+    }
+    ox_normal_work_close(&work);
+    return status;
+}
+
+/* ---- the files ----------------------------------------------------------------------------------------------- */
+
+static enum ox_status load_tokenizer(const char *path, struct ox_tokenizer *tokenizer) {
+    char *text = NULL;
+    size_t bytes = 0;
+    json_t *json = NULL;
+    bool byte_level = false;
+    enum ox_status status = ox_file_read(path, FILE_BYTES_MAX, &text, &bytes);
+    if (status != OX_OK) {
+        return status;
+    }
+    tokenizer->fingerprint = ox_hash64(text, bytes, RULES_VERSION);
+    status = ox_json_parse(path, text, bytes, &json);
+    free(text);
+    if (status == OX_OK && !json_is_object(json)) {
+        status = ox_fail(OX_E_CONFIG, "%s: is not a JSON object, so it is no tokenizer", path);
+    }
+    if (status == OX_OK) {
+        status = ox_tok_normalizer_open(path, json_object_get(json, "normalizer"), &tokenizer->normalizer);
+    }
+    if (status == OX_OK) {
+        status = ox_tok_pre_open(path, json_object_get(json, "pre_tokenizer"), &tokenizer->pre, &byte_level);
+    }
+    if (status == OX_OK) {
+        const json_t *const decoder = json_object_get(json, "decoder");
+        tokenizer->has_decoder = decoder != NULL && !json_is_null(decoder);
+        status = ox_tok_decoder_open(path, decoder, &tokenizer->decoder);
+    }
+    if (status == OX_OK) {
+        status = ox_tok_post_open(path, json_object_get(json, "post_processor"), &tokenizer->post);
+    }
+    if (status == OX_OK) {
+        status = ox_bpe_open(path, json_object_get(json, "model"), byte_level, &tokenizer->bpe);
+    }
+    if (status == OX_OK) {
+        status = load_added(path, json_object_get(json, "added_tokens"), tokenizer);
+    }
+    if (status == OX_OK) {
+        status = build_tries(path, tokenizer);
+    }
+    json_decref(json);
+    return status;
+}
+
+/* The id of a token that is named by its text or by an object with "content"; -1 without one. */
+static enum ox_status named_token(const char *where, const struct ox_tokenizer *tokenizer, const json_t *config,
+                                  const char *key, int64_t *id) {
+    const json_t *value = json_object_get(config, key);
+    if (json_is_object(value)) {
+        value = json_object_get(value, "content");
+    }
+    const char *const text = json_string_value(value);
+    if (text == NULL) {
+        return OX_OK;
+    }
+    *id = ox_tokenizer_find(tokenizer, text, strlen(text));
+    return *id >= 0 ? OX_OK
+                    : ox_fail(OX_E_CONFIG, "%s: %s is \"%.80s\", which is no token of the tokenizer.json beside it",
+                              where, key, text);
+}
+
+/* An id of config.json, which older folders name the tokens by alone: a number, or a list whose first counts. */
+static void numbered_token(const struct ox_tokenizer *tokenizer, const json_t *config, const char *key, int64_t *id) {
+    const json_t *value = json_object_get(config, key);
+    value = json_is_array(value) ? json_array_get(value, 0) : value;
+    if (*id < 0 && json_is_integer(value) && json_integer_value(value) >= 0 &&
+        json_integer_value(value) < (json_int_t)tokenizer->vocab_count) {
+        *id = json_integer_value(value);
+    }
+}
+
+static enum ox_status copy_template(const char *where, const json_t *config, char **out) {
+    const json_t *value = json_object_get(config, "chat_template");
+    if (json_is_array(value)) { /* {name, template}; the one named default, else the first */
+        const json_t *chosen = json_array_get(value, 0);
+        for (size_t i = 0; i < json_array_size(value); i++) {
+            const json_t *const entry = json_array_get(value, i);
+            const char *const name = json_string_value(json_object_get(entry, "name"));
+            chosen = name != NULL && strcmp(name, "default") == 0 ? entry : chosen;
+        }
+        value = json_object_get(chosen, "template");
+    }
+    if (json_is_string(value)) {
+        *out = strdup(json_string_value(value));
+        return *out == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory for the chat template", where) : OX_OK;
+    }
+    return OX_OK;
+}
+
+static enum ox_status set_ids(struct ox_ids *ids, bool one, int64_t id) {
+    const int32_t narrow = (int32_t)id;
+    ids->count = 0;
+    return one && id >= 0 ? ox_ids_append(ids, &narrow, 1) : OX_OK;
+}
+
+/* add_bos_token and add_eos_token, where one of them stands there, replace what the post-processor adds. */
+static enum ox_status load_flags(const char *where, const json_t *config, struct ox_tokenizer *tokenizer) {
+    bool bos = false;
+    bool eos = false;
+    enum ox_status status = ox_json_get_bool(where, config, "add_bos_token", false, &bos);
+    if (status == OX_OK) {
+        status = ox_json_get_bool(where, config, "add_eos_token", false, &eos);
+    }
+    if (json_is_boolean(json_object_get(config, "add_bos_token")) ||
+        json_is_boolean(json_object_get(config, "add_eos_token"))) {
+        if (status == OX_OK) {
+            status = set_ids(&tokenizer->post.before, bos, tokenizer->bos);
+        }
+        if (status == OX_OK) {
+            status = set_ids(&tokenizer->post.after, eos, tokenizer->eos);
+        }
+    }
+    return status;
+}
+
+static enum ox_status load_tokenizer_config(const char *path, struct ox_tokenizer *tokenizer) {
+    json_t *config = NULL;
+    enum ox_status status = ox_json_load(path, CONFIG_BYTES_MAX, &config);
+    if (status != OX_OK) {
+        return status;
+    }
+    status = named_token(path, tokenizer, config, "bos_token", &tokenizer->bos);
+    if (status == OX_OK) {
+        status = named_token(path, tokenizer, config, "eos_token", &tokenizer->eos);
+    }
+    if (status == OX_OK) {
+        status = load_flags(path, config, tokenizer);
+    }
+    if (status == OX_OK) {
+        status = copy_template(path, config, &tokenizer->chat_template);
+    }
+    json_decref(config);
+    return status;
+}
+
+static enum ox_status load_beside(const char *folder, struct ox_tokenizer *tokenizer) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(folder, "tokenizer_config.json", path);
+    if (status == OX_OK && ox_path_exists(path)) {
+        status = load_tokenizer_config(path, tokenizer);
+    }
+    if (status == OX_OK) {
+        status = ox_path_join(folder, "config.json", path);
+    }
+    if (status == OX_OK && ox_path_exists(path) && (tokenizer->bos < 0 || tokenizer->eos < 0)) {
+        json_t *config = NULL;
+        status = ox_json_load(path, CONFIG_BYTES_MAX, &config);
+        numbered_token(tokenizer, config, "bos_token_id", &tokenizer->bos);
+        numbered_token(tokenizer, config, "eos_token_id", &tokenizer->eos);
+        json_decref(config);
+    }
+    if (status == OX_OK) {
+        status = ox_path_join(folder, "chat_template.jinja", path);
+    }
+    if (status == OX_OK && ox_path_exists(path)) {
+        size_t bytes = 0;
+        free(tokenizer->chat_template);
+        tokenizer->chat_template = NULL;
+        status = ox_file_read(path, CONFIG_BYTES_MAX, &tokenizer->chat_template, &bytes);
+    }
+    return status;
+}
+
+/* Every id that the post-processor adds must name a token. */
+static enum ox_status check_post(const char *path, const struct ox_tokenizer *tokenizer) {
+    const struct ox_ids *const lists[] = {&tokenizer->post.before, &tokenizer->post.after};
+    for (int i = 0; i < 2; i++) {
+        for (size_t j = 0; j < lists[i]->count; j++) {
+            if (ox_tokenizer_token(tokenizer, (uint32_t)lists[i]->ids[j]) == NULL) {
+                return ox_fail(OX_E_CONFIG, "%s: the post_processor adds the id %d, which names no token", path,
+                               (int)lists[i]->ids[j]);
+            }
+        }
+    }
+    return OX_OK;
+}
+
+/* The file itself and the folder it lies in. */
+static enum ox_status find_files(const char *path, char *file, char *folder) {
+    if (ox_path_is_folder(path)) {
+        memcpy(folder, path, strlen(path) + 1); /* it exists, so it is not too long */
+        const enum ox_status status = ox_path_join(path, "tokenizer.json", file);
+        return status != OX_OK || ox_path_exists(file)
+                   ? status
+                   : ox_fail(OX_E_CONFIG, "%s: has no tokenizer.json; give a folder with one, or the file, by "
+                             "--tokenizer", path);
+    }
+    const char *const slash = strrchr(path, '/');
+    const size_t bytes = slash == NULL ? 0 : (size_t)(slash - path) + 1;
+    if (strlen(path) >= OX_PATH_BYTES) {
+        return ox_fail(OX_E_CONFIG, "the path of the tokenizer is too long");
+    }
+    memcpy(file, path, strlen(path) + 1);
+    memcpy(folder, bytes > 0 ? path : ".", bytes > 0 ? bytes : 1);
+    folder[bytes > 0 ? bytes : 1] = '\0';
+    return OX_OK;
+}
+
+/* ---- public -------------------------------------------------------------------------------------------------- */
+
+enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
+    char file[OX_PATH_BYTES], folder[OX_PATH_BYTES];
+    struct ox_tokenizer *tokenizer = NULL;
+    enum ox_status status = find_files(path, file, folder);
+    if (status != OX_OK) {
+        return status;
+    }
+    tokenizer = calloc(1, sizeof *tokenizer);
+    if (tokenizer == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for the tokenizer", path);
+    }
+    ox_path_announce_shared(path);
+    tokenizer->bos = tokenizer->eos = -1;
+    status = load_tokenizer(file, tokenizer);
+    if (status == OX_OK) {
+        status = load_beside(folder, tokenizer);
+    }
+    if (status == OX_OK) {
+        status = check_post(file, tokenizer);
+    }
+    if (status != OX_OK) {
+        ox_tokenizer_close(&tokenizer);
+        return status;
+    }
+    const struct ox_ids *const before = &tokenizer->post.before;
+    const struct ox_ids *const after = &tokenizer->post.after;
+    if (tokenizer->bos < 0 && before->count == 1) {
+        tokenizer->bos = before->ids[0];
+    }
+    tokenizer->adds_bos = before->count > 0 && before->ids[0] == tokenizer->bos;
+    const uint64_t words[] = {tokenizer->fingerprint, ox_hash64(before->ids, before->count * sizeof *before->ids, 0),
+                              ox_hash64(after->ids, after->count * sizeof *after->ids, 0)};
+    tokenizer->fingerprint = ox_hash_seed(words, sizeof words / sizeof *words);
+    *out = tokenizer;
+    return OX_OK;
+}
+
+void ox_tokenizer_close(struct ox_tokenizer **tokenizer) {
+    struct ox_tokenizer *const t = *tokenizer;
+    if (t == NULL) {
+        return;
+    }
+    ox_bpe_close(&t->bpe);
+    ox_tok_steps_close(&t->normalizer);
+    ox_tok_steps_close(&t->pre);
+    ox_tok_steps_close(&t->decoder);
+    ox_ids_free(&t->post.before);
+    ox_ids_free(&t->post.after);
+    for (uint32_t i = 0; i < t->added_count; i++) {
+        free(t->added[i].text);
+    }
+    free(t->added);
+    free(t->added_by_id);
+    free(t->added_slots);
+    ox_trie_free(&t->raw);
+    ox_trie_free(&t->normalized);
+    free(t->chat_template);
+    free(t);
+    *tokenizer = NULL;
+}
+
+uint32_t ox_tokenizer_vocab_count(const struct ox_tokenizer *tokenizer) {
+    return tokenizer->vocab_count;
+}
+
+int64_t ox_tokenizer_bos(const struct ox_tokenizer *tokenizer) {
+    return tokenizer->bos;
+}
+
+int64_t ox_tokenizer_eos(const struct ox_tokenizer *tokenizer) {
+    return tokenizer->eos;
+}
+
+bool ox_tokenizer_adds_bos(const struct ox_tokenizer *tokenizer) {
+    return tokenizer->adds_bos;
+}
+
+int64_t ox_tokenizer_find(const struct ox_tokenizer *tokenizer, const char *text, size_t bytes) {
+    const uint32_t index = tokenizer->added_slots[added_slot(tokenizer, text, bytes)];
+    return index != 0 ? (int64_t)tokenizer->added[index - 1].id : ox_bpe_find(&tokenizer->bpe, text, bytes);
+}
+
+const char *ox_tokenizer_token(const struct ox_tokenizer *tokenizer, uint32_t id) {
+    if (id >= tokenizer->vocab_count) {
+        return NULL;
+    }
+    if (tokenizer->added_by_id[id] != 0) {
+        return tokenizer->added[tokenizer->added_by_id[id] - 1].text;
+    }
+    const struct ox_bpe *const bpe = &tokenizer->bpe;
+    return id < bpe->id_count && bpe->text_begin[id] != UINT32_MAX ? bpe->texts.data + bpe->text_begin[id] : NULL;
+}
+
+bool ox_tokenizer_is_special(const struct ox_tokenizer *tokenizer, uint32_t id) {
+    return id < tokenizer->vocab_count && tokenizer->added_by_id[id] != 0 &&
+           tokenizer->added[tokenizer->added_by_id[id] - 1].special;
+}
+
+const char *ox_tokenizer_chat_template(const struct ox_tokenizer *tokenizer) {
+    return tokenizer->chat_template;
+}
+
+uint64_t ox_tokenizer_fingerprint(const struct ox_tokenizer *tokenizer) {
+    return tokenizer->fingerprint;
+}

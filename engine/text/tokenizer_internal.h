@@ -1,0 +1,274 @@
+/* What the files of the tokenizer share: the parts of a tokenizer.json as data, and the working memory of an encoder.
+ * Terms are those of the format: a normalizer rewrites text, a pre-tokenizer cuts it into pieces, the model turns a
+ * piece into ids, the decoder turns the texts of ids back. */
+#ifndef OX_ENGINE_TOKENIZER_INTERNAL_H
+#define OX_ENGINE_TOKENIZER_INTERNAL_H
+
+#include "base/json.h"
+#include "engine/text/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- growing arrays ------------------------------------------------------------------------------------------ */
+
+struct ox_text {
+    char *data;
+    size_t bytes, capacity;
+};
+OX_MUST enum ox_status ox_text_append(struct ox_text *text, const char *data, size_t bytes);
+void ox_text_free(struct ox_text *text);
+OX_MUST enum ox_status ox_marks_append(struct ox_marks *marks, bool mark, size_t count);
+OX_MUST enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t count);
+/* Makes room for `count` elements of `each` bytes in *data; contents stay. */
+OX_MUST enum ox_status ox_tok_reserve(void **data, size_t *capacity, size_t count, size_t each);
+
+/* ---- Unicode (tokenizer_unicode.c) --------------------------------------------------------------------------- */
+
+/* Offset of the first byte that is not UTF-8, or `bytes`. */
+size_t ox_utf8_valid(const char *text, size_t bytes);
+/* The code point at *pos of valid text, and *pos moved behind it. */
+uint32_t ox_utf8_next(const char *text, size_t *pos);
+/* Offset of the character that ends at `end` > 0. */
+size_t ox_utf8_back(const char *text, size_t end);
+/* Writes at most 4 bytes and returns how many. */
+unsigned ox_utf8_put(uint32_t cp, char *out);
+bool ox_unicode_is_space(uint32_t cp); /* White_Space */
+bool ox_unicode_is_word(uint32_t cp);  /* alphabetic, mark, decimal digit, connector, joiner */
+bool ox_unicode_is_letter(uint32_t cp);
+/* Appends `text` with every part that is not UTF-8 replaced by U+FFFD. */
+OX_MUST enum ox_status ox_utf8_lossy(struct ox_text *out, const char *text, size_t bytes);
+/* The byte that ByteLevel writes as this character, or -1; and the character of a byte. */
+int ox_byte_level_byte(uint32_t cp);
+uint32_t ox_byte_level_char(uint8_t byte);
+
+/* One of the normalization forms NFC, NFD, NFKC, NFKD. */
+struct ox_form;
+struct ox_form_work {
+    int32_t *cps, *sorted;
+    size_t cps_capacity, sorted_capacity;
+};
+OX_MUST enum ox_status ox_form_open(bool compose, bool compat, struct ox_form **out);
+void ox_form_close(struct ox_form **form);
+/* Appends the form of `text`. */
+OX_MUST enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_work *work, const char *text,
+                                     size_t bytes, struct ox_text *out);
+void ox_form_work_free(struct ox_form_work *work);
+
+/* ---- patterns (tokenizer_regex.c) ---------------------------------------------------------------------------- */
+
+/* What a pattern does where a newline stands before a letter (tokenizer_cut.c). */
+enum ox_cut {
+    OX_CUT_UNKNOWN,
+    OX_CUT_PASSES, /* nothing: its matches neither begin nor end there, and do not look there */
+    OX_CUT_BEFORE, /* a match ends before the newline, with or without the letter behind it   */
+    OX_CUT_BEHIND,
+};
+enum ox_cut ox_cut_of_pattern(const char *text, bool is_regex);
+
+/* A regular expression in Oniguruma's syntax, or a literal. */
+struct ox_regex;
+struct ox_pattern {
+    struct ox_regex *regex;
+    char *literal; /* when there is no regex */
+    size_t literal_bytes;
+    enum ox_cut cut;
+};
+OX_MUST enum ox_status ox_pattern_open(const char *where, const char *text, bool is_regex, struct ox_pattern *out);
+void ox_pattern_close(struct ox_pattern *pattern);
+
+/* Match memory of one thread. */
+struct ox_matcher;
+OX_MUST enum ox_status ox_matcher_open(struct ox_matcher **out);
+void ox_matcher_close(struct ox_matcher **matcher);
+
+/* A walk over the matches in a text; begin zeroed. Empty matches do not follow a match at its end. */
+struct ox_walk {
+    const struct ox_pattern *pattern;
+    const char *text;
+    size_t bytes;
+    size_t from, last_end;
+    bool matched_before;
+    size_t begin, end; /* of the match found */
+};
+OX_MUST enum ox_status ox_walk_next(struct ox_matcher *matcher, struct ox_walk *walk, bool *found);
+
+/* ---- added tokens (tokenizer_added.c) ------------------------------------------------------------------------ */
+
+struct ox_added_token {
+    char *text;
+    size_t bytes;
+    uint32_t id;
+    bool single_word, lstrip, rstrip, normalized, special;
+};
+
+struct ox_trie_node {
+    uint32_t child, sibling; /* 0: none; node 0 is the root */
+    uint32_t token;          /* index + 1, or 0 */
+    uint8_t byte;
+};
+struct ox_trie {
+    struct ox_trie_node *nodes;
+    size_t count, capacity;
+    uint32_t first[256]; /* children of the root */
+};
+OX_MUST enum ox_status ox_trie_add(struct ox_trie *trie, const char *text, size_t bytes, uint32_t token);
+void ox_trie_free(struct ox_trie *trie);
+
+/* A walk over the added tokens in a text; begin with text, bytes, trie and tokens set, the rest zero. */
+struct ox_added_scan {
+    const struct ox_trie *trie;
+    const struct ox_added_token *tokens;
+    const char *text;
+    size_t bytes;
+    bool skip_special;                /* special tokens are text */
+    const struct ox_text_part *parts; /* if not NULL, special tokens are tokens in control parts alone */
+    size_t part;                      /* begin with 0 */
+    size_t pos, covered, space_begin, space_end;
+    bool done;
+    size_t gap_begin, gap_end;          /* ordinary text before the token, may be empty */
+    const struct ox_added_token *token; /* NULL: the text ends with the gap */
+};
+/* False when nothing is left. */
+bool ox_added_next(struct ox_added_scan *scan);
+
+/* ---- the model (tokenizer_bpe.c, tokenizer_merge.c) ---------------------------------------------------------- */
+
+enum { OX_TOK_ID_LIMIT = 1 << 24 };
+
+struct ox_merge_slot {
+    uint32_t left, right; /* left = UINT32_MAX: empty */
+    uint32_t rank, id;
+};
+
+struct ox_bpe {
+    /* vocabulary */
+    struct ox_text texts; /* all tokens, each NUL-terminated */
+    uint32_t *text_begin; /* by id; UINT32_MAX: the id names none */
+    uint32_t *text_bytes;
+    uint32_t id_count, token_count, token_bytes_max;
+    uint32_t *slots; /* id + 1 by hash of the text */
+    uint64_t slot_mask;
+    /* merges */
+    struct ox_merge_slot *merges;
+    uint64_t merge_mask;
+    unsigned merge_shift;
+    /* characters */
+    int32_t byte_ids[256];     /* ids of ByteLevel's characters, or -1 */
+    int32_t fallback_ids[256]; /* ids of <0xXX>, or -1 */
+    uint16_t *char_pages;      /* by code point / 256; 0: none of the page is a token */
+    int32_t *char_ids;         /* pages of 256, or -1 */
+    uint32_t char_page_count;
+    /* pairs of characters that some merge joins, as a filter without false negatives */
+    uint64_t *joins;
+    unsigned join_shift;
+    bool byte_level, byte_fallback, fuse_unk, ignore_merges;
+    int64_t unk_id; /* -1: none; -2: named, but not in the vocabulary */
+    char *unk_text;
+};
+/* `model` is the object of the file; byte_level tells whether pieces are bytes. */
+OX_MUST enum ox_status ox_bpe_open(const char *where, const json_t *model, bool byte_level, struct ox_bpe *out);
+void ox_bpe_close(struct ox_bpe *bpe);
+int64_t ox_bpe_find(const struct ox_bpe *bpe, const char *text, size_t bytes);
+const struct ox_merge_slot *ox_bpe_merge(const struct ox_bpe *bpe, uint32_t left, uint32_t right);
+int32_t ox_bpe_char_id(const struct ox_bpe *bpe, uint32_t cp);
+bool ox_bpe_may_join(const struct ox_bpe *bpe, uint32_t left, uint32_t right);
+void ox_bpe_add_join(struct ox_bpe *bpe, uint32_t left, uint32_t right);
+
+struct ox_bpe_work;
+OX_MUST enum ox_status ox_bpe_work_open(struct ox_bpe_work **out);
+void ox_bpe_work_close(struct ox_bpe_work **work);
+/* Appends the ids of one piece. */
+OX_MUST enum ox_status ox_bpe_encode(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *piece,
+                                     size_t bytes, struct ox_ids *out);
+
+/* ---- steps (tokenizer_steps.c) ------------------------------------------------------------------------------- */
+
+enum ox_tok_step_kind {
+    /* normalizers */
+    OX_TOK_FORM,
+    OX_TOK_PREPEND, /* content */
+    OX_TOK_REPLACE, /* pattern by content; also a decoder */
+    /* pre-tokenizers */
+    OX_TOK_PREFIX_SPACE,
+    OX_TOK_SPLIT,
+    OX_TOK_METASPACE, /* content is the replacement; also a decoder */
+    /* decoders */
+    OX_TOK_BYTE_LEVEL,
+    OX_TOK_BYTE_FALLBACK,
+    OX_TOK_FUSE,
+    OX_TOK_STRIP, /* the character in content */
+};
+enum ox_split_behavior {
+    OX_SPLIT_ISOLATED,
+    OX_SPLIT_REMOVED,
+    OX_SPLIT_WITH_PREVIOUS,
+    OX_SPLIT_WITH_NEXT,
+    OX_SPLIT_CONTIGUOUS,
+};
+enum ox_prepend_scheme { OX_PREPEND_ALWAYS, OX_PREPEND_FIRST, OX_PREPEND_NEVER };
+
+struct ox_tok_step {
+    enum ox_tok_step_kind kind;
+    struct ox_form *form;
+    bool compat; /* of the form */
+    struct ox_pattern pattern;
+    char *content;
+    size_t content_bytes;
+    enum ox_split_behavior behavior;
+    bool invert;
+    enum ox_prepend_scheme prepend;
+    bool split;           /* Metaspace */
+    uint64_t start, stop; /* Strip: characters at most */
+};
+enum { OX_TOK_STEPS_MAX = 16 };
+struct ox_tok_steps {
+    struct ox_tok_step step[OX_TOK_STEPS_MAX];
+    uint32_t count;
+};
+struct ox_tok_post {
+    struct ox_ids before, after;
+    bool is_template;
+};
+OX_MUST enum ox_status ox_tok_normalizer_open(const char *where, const json_t *json, struct ox_tok_steps *out);
+OX_MUST enum ox_status ox_tok_pre_open(const char *where, const json_t *json, struct ox_tok_steps *out,
+                                       bool *byte_level);
+OX_MUST enum ox_status ox_tok_decoder_open(const char *where, const json_t *json, struct ox_tok_steps *out);
+OX_MUST enum ox_status ox_tok_post_open(const char *where, const json_t *json, struct ox_tok_post *out);
+void ox_tok_steps_close(struct ox_tok_steps *steps);
+
+/* ---- the whole ----------------------------------------------------------------------------------------------- */
+
+struct ox_tokenizer {
+    struct ox_bpe bpe;
+    struct ox_tok_steps normalizer, pre, decoder;
+    bool has_decoder;
+    struct ox_tok_post post;
+    struct ox_added_token *added;
+    uint32_t added_count;
+    uint32_t *added_by_id; /* index + 1 by id, vocab_count of them */
+    uint32_t *added_slots; /* index + 1 by hash of the text */
+    uint64_t added_mask;
+    struct ox_trie raw, normalized; /* added tokens by where they are looked for */
+    uint32_t vocab_count;
+    int64_t bos, eos;
+    bool adds_bos;
+    char *chat_template;
+    uint64_t fingerprint;
+};
+/* Normalizes `text` into *out, which points into `work` or is `text`. */
+struct ox_normal_work {
+    struct ox_matcher *matcher;
+    struct ox_form_work form;
+    struct ox_text a, b;
+    bool goes_on; /* the text is not the beginning of one: Prepend has nothing to do */
+};
+OX_MUST enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_work *work, const char *text,
+                                        size_t bytes, const char **out, size_t *out_bytes);
+void ox_normal_work_close(struct ox_normal_work *work);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,372 @@
+/* Patterns of pre-tokenizers. The format's expressions are written for Oniguruma (Ruby syntax); PCRE2 runs them. What
+ * the two read differently is written out here, or refused by name: a split that is almost right would go unseen. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "engine/text/tokenizer_internal.h"
+
+#include <ctype.h>
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ox_regex {
+    pcre2_code *code;
+    bool jit;
+};
+
+enum { JIT_STACK_START_BYTES = 64 << 10, JIT_STACK_MAX_BYTES = 64 << 20, HEAP_MAX_KIB = 256 << 10 };
+
+struct ox_matcher {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+};
+
+/* White_Space: PCRE2's own \s has U+180E besides. */
+static const char space_items[] = "\\t-\\r\\x{85}\\p{Z}";
+
+struct translation {
+    const char *where, *pattern;
+    size_t at;
+    bool in_class;
+    struct ox_text out;
+};
+
+static enum ox_status refuse(const struct translation *t, const char *what, size_t length) {
+    const size_t left = strlen(t->pattern + t->at);
+    return ox_fail(OX_E_CONFIG, "%s: %s (\"%.*s\") is not supported in the expression \"%.200s\"", t->where, what,
+                   (int)(length < left ? length : left), t->pattern + t->at, t->pattern);
+}
+
+static enum ox_status put(struct translation *t, const char *text) {
+    return ox_text_append(&t->out, text, strlen(text));
+}
+
+/* Copies `length` characters of the pattern. */
+static enum ox_status copy(struct translation *t, size_t length) {
+    const enum ox_status status = ox_text_append(&t->out, t->pattern + t->at, length);
+    t->at += length;
+    return status;
+}
+
+static enum ox_status put_space(struct translation *t, bool negated) {
+    if (t->in_class && negated) {
+        return refuse(t, "\\S inside brackets", 2);
+    }
+    t->at += 2;
+    enum ox_status status = OX_OK;
+    if (!t->in_class) {
+        status = put(t, negated ? "[^" : "[");
+    }
+    if (status == OX_OK) {
+        status = put(t, space_items);
+    }
+    return status == OX_OK && !t->in_class ? put(t, "]") : status;
+}
+
+/* \x{H...}, \xHH below 0x80 (above it is a bare byte), \uHHHH. */
+static enum ox_status translate_code(struct translation *t) {
+    const char *const text = t->pattern + t->at;
+    if (text[1] == 'x' && text[2] == '{') {
+        const char *const end = strchr(text, '}');
+        return end == NULL ? refuse(t, "an open \\x{", 3) : copy(t, (size_t)(end - text) + 1);
+    }
+    const unsigned digits = text[1] == 'x' ? 2 : 4;
+    for (unsigned i = 0; i < digits; i++) {
+        if (!isxdigit((unsigned char)text[2 + i])) {
+            return refuse(t, "a short character code", 2);
+        }
+    }
+    if (digits == 2 && text[2] > '7') {
+        return refuse(t, "a byte above 0x7f", 4);
+    }
+    enum ox_status status = put(t, "\\x{");
+    t->at += 2;
+    if (status == OX_OK) {
+        status = copy(t, digits);
+    }
+    return status == OX_OK ? put(t, "}") : status;
+}
+
+static enum ox_status translate_escape(struct translation *t) {
+    const char *const text = t->pattern + t->at;
+    switch (text[1]) {
+    case '\0':
+        return refuse(t, "a backslash at the end", 1);
+    case 's':
+    case 'S':
+        return put_space(t, text[1] == 'S');
+    case 'd':
+    case 'D':
+        t->at += 2;
+        return put(t, text[1] == 'd' ? "\\p{Nd}" : "\\P{Nd}");
+    case 'p':
+    case 'P': {
+        const char *const end = strchr(text, '}');
+        return text[2] != '{' || end == NULL ? refuse(t, "a property without braces", 3)
+                                             : copy(t, (size_t)(end - text) + 1);
+    }
+    case 'x':
+    case 'u':
+        return translate_code(t);
+    case 'n':
+    case 'r':
+    case 't':
+    case 'f':
+    case 'a':
+    case 'e':
+        return copy(t, 2);
+    default:
+        if (isalnum((unsigned char)text[1]) || (unsigned char)text[1] >= 0x80) {
+            return refuse(t, "this escape", 2);
+        }
+        return copy(t, 2);
+    }
+}
+
+static enum ox_status translate_in_class(struct translation *t) {
+    const char *const text = t->pattern + t->at;
+    if (text[0] == '[') {
+        return refuse(t, "a bracket inside brackets", 2);
+    }
+    if (text[0] == '&' && text[1] == '&') {
+        return refuse(t, "an intersection of sets", 2);
+    }
+    t->in_class = text[0] != ']';
+    return copy(t, 1);
+}
+
+static enum ox_status translate_group(struct translation *t) {
+    static const char *const known[] = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:"};
+    const char *const text = t->pattern + t->at;
+    if (text[1] == '*') {
+        return refuse(t, "this group", 3);
+    }
+    if (text[1] != '?') {
+        return copy(t, 1);
+    }
+    if (t->at == 0 && strncmp(text, "(?i)", 4) == 0) {
+        return copy(t, 4);
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strncmp(text, known[i], strlen(known[i])) == 0) {
+            return copy(t, strlen(known[i]));
+        }
+    }
+    return refuse(t, "this group", 4);
+}
+
+/* Copies {n}, {n,} or {n,m}. A sign behind it means different things to the two. */
+static enum ox_status translate_interval(struct translation *t) {
+    const char *const text = t->pattern + t->at;
+    size_t length = 1 + strspn(text + 1, "0123456789");
+    const bool counted = length > 1;
+    if (text[length] == ',') {
+        length += 1 + strspn(text + length + 1, "0123456789");
+    }
+    if (!counted || text[length] != '}') {
+        return refuse(t, "this repetition", length + 1);
+    }
+    const char next = text[length + 1];
+    if (next == '+' || next == '?' || next == '*') {
+        return refuse(t, "this repetition", length + 2);
+    }
+    return copy(t, length + 1);
+}
+
+static enum ox_status translate_step(struct translation *t) {
+    const char *const text = t->pattern + t->at;
+    if (text[0] == '\\') {
+        return translate_escape(t);
+    }
+    if (t->in_class) {
+        return translate_in_class(t);
+    }
+    switch (text[0]) {
+    case '[': {
+        const size_t length = text[1] == '^' ? 2 : 1;
+        if (text[length] == ']') {
+            return refuse(t, "an empty set", length + 1);
+        }
+        t->in_class = true;
+        return copy(t, length);
+    }
+    case '(':
+        return translate_group(t);
+    case '{':
+        return translate_interval(t);
+    case '^':
+    case '$':
+        return refuse(t, "an anchor", 1);
+    default:
+        return copy(t, 1);
+    }
+}
+
+static enum ox_status compile(const char *where, const char *pattern, const struct ox_text *translated,
+                              struct ox_regex *regex) {
+    pcre2_compile_context *const context = pcre2_compile_context_create(NULL);
+    if (context == NULL || pcre2_set_newline(context, PCRE2_NEWLINE_LF) != 0) {
+        pcre2_compile_context_free(context);
+        return ox_fail(OX_E_NOMEM, "%s: no memory to compile an expression", where);
+    }
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    regex->code = pcre2_compile((PCRE2_SPTR)(translated->data != NULL ? translated->data : ""), translated->bytes,
+                                PCRE2_UTF | PCRE2_UCP, &error, &offset, context);
+    pcre2_compile_context_free(context);
+    if (regex->code == NULL) {
+        PCRE2_UCHAR text[160] = "";
+        pcre2_get_error_message(error, text, sizeof text);
+        return ox_fail(OX_E_CONFIG, "%s: the expression \"%.200s\" is not supported: %s", where, pattern,
+                       (const char *)text);
+    }
+    /* Where memory cannot be made executable the interpreter does it, more slowly. */
+    regex->jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
+    return OX_OK;
+}
+
+static void close_regex(struct ox_regex **regex) {
+    if (*regex != NULL) {
+        pcre2_code_free((*regex)->code);
+        free(*regex);
+        *regex = NULL;
+    }
+}
+
+static enum ox_status open_regex(const char *where, const char *pattern, struct ox_regex **out) {
+    struct translation t = {.where = where, .pattern = pattern};
+    struct ox_regex *const regex = calloc(1, sizeof *regex);
+    enum ox_status status = regex == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory for an expression", where) : OX_OK;
+    while (status == OX_OK && pattern[t.at] != '\0') {
+        status = translate_step(&t);
+    }
+    if (status == OX_OK) {
+        status = compile(where, pattern, &t.out, regex);
+    }
+    ox_text_free(&t.out);
+    *out = regex;
+    if (status != OX_OK) {
+        close_regex(out);
+    }
+    return status;
+}
+
+/* The next match at or after `from`. */
+static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_walk *walk, bool *found) {
+    const struct ox_regex *const regex = walk->pattern->regex;
+    const PCRE2_SPTR text = (PCRE2_SPTR)walk->text;
+    const int rc = regex->jit ? pcre2_jit_match(regex->code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK,
+                                                matcher->data, matcher->context)
+                              : pcre2_match(regex->code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK,
+                                            matcher->data, matcher->context);
+    *found = rc >= 0;
+    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
+        PCRE2_UCHAR reason[160] = "";
+        pcre2_get_error_message(rc, reason, sizeof reason);
+        return ox_fail(OX_E_CONFIG, "the tokenizer's expression fails at byte %zu of a text of %zu bytes: %s",
+                       walk->from, walk->bytes, (const char *)reason);
+    }
+    if (*found) {
+        const PCRE2_SIZE *const pair = pcre2_get_ovector_pointer(matcher->data);
+        walk->begin = pair[0];
+        walk->end = pair[1];
+    }
+    return OX_OK;
+}
+
+static void find_literal(struct ox_walk *walk, bool *found) {
+    const struct ox_pattern *const pattern = walk->pattern;
+    const char *const at =
+        memmem(walk->text + walk->from, walk->bytes - walk->from, pattern->literal, pattern->literal_bytes);
+    *found = at != NULL;
+    if (at != NULL) {
+        walk->begin = (size_t)(at - walk->text);
+        walk->end = walk->begin + pattern->literal_bytes;
+    }
+}
+
+enum ox_status ox_pattern_open(const char *where, const char *text, bool is_regex, struct ox_pattern *out) {
+    memset(out, 0, sizeof *out);
+    out->cut = ox_cut_of_pattern(text, is_regex);
+    if (is_regex) {
+        return open_regex(where, text, &out->regex);
+    }
+    if (text[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "%s: an empty pattern is not supported", where);
+    }
+    out->literal = strdup(text);
+    out->literal_bytes = strlen(text);
+    return out->literal == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory for a pattern", where) : OX_OK;
+}
+
+void ox_pattern_close(struct ox_pattern *pattern) {
+    close_regex(&pattern->regex);
+    free(pattern->literal);
+    pattern->literal = NULL;
+}
+
+enum ox_status ox_matcher_open(struct ox_matcher **out) {
+    struct ox_matcher *const matcher = calloc(1, sizeof *matcher);
+    if (matcher != NULL) {
+        matcher->data = pcre2_match_data_create(1, NULL);
+        matcher->context = pcre2_match_context_create(NULL);
+        matcher->stack = pcre2_jit_stack_create(JIT_STACK_START_BYTES, JIT_STACK_MAX_BYTES, NULL);
+    }
+    /* Without JIT in the library there is no stack either. */
+    uint32_t has_jit = 0;
+    pcre2_config(PCRE2_CONFIG_JIT, &has_jit);
+    if (matcher == NULL || matcher->data == NULL || matcher->context == NULL ||
+        (has_jit != 0 && matcher->stack == NULL)) {
+        struct ox_matcher *broken = matcher;
+        ox_matcher_close(&broken);
+        return ox_fail(OX_E_NOMEM, "no memory to match expressions");
+    }
+    pcre2_set_match_limit(matcher->context, UINT32_MAX);
+    pcre2_set_depth_limit(matcher->context, UINT32_MAX);
+    pcre2_set_heap_limit(matcher->context, HEAP_MAX_KIB);
+    if (matcher->stack != NULL) {
+        pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
+    }
+    *out = matcher;
+    return OX_OK;
+}
+
+void ox_matcher_close(struct ox_matcher **matcher) {
+    if (*matcher != NULL) {
+        pcre2_match_data_free((*matcher)->data);
+        pcre2_match_context_free((*matcher)->context);
+        pcre2_jit_stack_free((*matcher)->stack);
+        free(*matcher);
+        *matcher = NULL;
+    }
+}
+
+enum ox_status ox_walk_next(struct ox_matcher *matcher, struct ox_walk *walk, bool *found) {
+    *found = false;
+    while (walk->from <= walk->bytes) {
+        if (walk->pattern->regex == NULL) {
+            find_literal(walk, found);
+        } else {
+            const enum ox_status status = find_regex(matcher, walk, found);
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+        if (!*found) {
+            walk->from = walk->bytes + 1;
+            return OX_OK;
+        }
+        if (walk->end > walk->begin || !walk->matched_before || walk->last_end != walk->end) {
+            walk->from = walk->last_end = walk->end;
+            walk->matched_before = true;
+            return OX_OK;
+        }
+        if (walk->from == walk->bytes) {
+            walk->from++;
+        } else {
+            ox_utf8_next(walk->text, &walk->from);
+        }
+    }
+    *found = false;
+    return OX_OK;
+}

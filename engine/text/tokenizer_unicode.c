@@ -1,0 +1,406 @@
+/* UTF-8, the character classes of the tokenizer format, and normalization forms. */
+#include "engine/text/tokenizer_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+enum { CODE_POINTS = 0x110000, DECOMPOSED_MAX = 32, INSERTION_MAX = 16, CLASSES = 256 };
+
+/* A character is loose when it may change or move in this form, or join what stands before it; text without loose
+ * characters is its own form, and a character that is not loose begins a part that can be treated alone. */
+struct ox_form {
+    bool compose, compat;
+    uint8_t loose[CODE_POINTS / 8];
+};
+
+/* Characters, or whole blocks, that came after Unicode 9 and that newer tables decompose, compose or reorder. The
+ * original's tables end there, and with them its normalization: to it these are plain symbols. */
+static const struct {
+    uint32_t first, last;
+} younger[] = {
+    {0x7fd, 0x7fd},     {0x897, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},     {0xc3c, 0xc3c},
+    {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},   {0x1abf, 0x1aff},   {0x1df6, 0x1dfa},
+    {0x32ff, 0x32ff},   {0xa7f1, 0xa7f4},   {0xa82c, 0xa82c},   {0xab69, 0xab69},   {0x105c0, 0x105ff},
+    {0x10780, 0x107bf}, {0x10d00, 0x10d8f}, {0x10ea0, 0x10eff}, {0x10f30, 0x10f8f}, {0x11070, 0x11070},
+    {0x1133b, 0x1133b}, {0x11380, 0x113ff}, {0x1145e, 0x1145e}, {0x11800, 0x1184f}, {0x11900, 0x1195f},
+    {0x119a0, 0x119ff}, {0x11a00, 0x11aaf}, {0x11d00, 0x11daf}, {0x11f00, 0x11f5f}, {0x16100, 0x1613f},
+    {0x16d40, 0x16d7f}, {0x16ff0, 0x16ff1}, {0x1cc00, 0x1cebf}, {0x1e030, 0x1e08f}, {0x1e100, 0x1e14f},
+    {0x1e290, 0x1e2ff}, {0x1e4d0, 0x1e5ff}, {0x1f16c, 0x1f16c}, {0x1fb00, 0x1fbff},
+};
+
+static bool is_younger(uint32_t cp) {
+    size_t low = 0;
+    size_t high = sizeof younger / sizeof *younger;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (younger[middle].last < cp) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < sizeof younger / sizeof *younger && younger[low].first <= cp;
+}
+
+static bool is_tail(unsigned char byte) {
+    return (byte & 0xc0) == 0x80;
+}
+
+/* Bytes of the character at text[0..bytes), or 0 when it is not UTF-8; then *bad is the length of its longest part
+ * that could have begun one, at least 1. */
+static unsigned valid_length(const unsigned char *text, size_t bytes, unsigned *bad) {
+    const unsigned char lead = text[0];
+    *bad = 1;
+    if (lead < 0x80) {
+        return 1;
+    }
+    const unsigned length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    if (lead < 0xc2 || lead > 0xf4 || bytes < 2) {
+        return 0;
+    }
+    const unsigned char low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    const unsigned char high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    if (text[1] < low || text[1] > high) {
+        return 0;
+    }
+    for (unsigned i = 2; i < length; i++) {
+        *bad = i;
+        if (i >= bytes || !is_tail(text[i])) {
+            return 0;
+        }
+    }
+    return length;
+}
+
+static bool is_loose(const struct ox_form *form, uint32_t cp) {
+    return (form->loose[cp >> 3] >> (cp & 7) & 1) != 0;
+}
+
+static void set_loose(struct ox_form *form, uint32_t cp) {
+    form->loose[cp >> 3] |= (uint8_t)(1u << (cp & 7));
+}
+
+static int decompose(uint32_t cp, bool compat, int32_t *out) {
+    int boundclass = UTF8PROC_BOUNDCLASS_START;
+    const utf8proc_option_t options = compat ? UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT : UTF8PROC_DECOMPOSE;
+    return (int)utf8proc_decompose_char((utf8proc_int32_t)cp, out, DECOMPOSED_MAX, options, &boundclass);
+}
+
+static unsigned combining_class(int32_t cp) {
+    return (unsigned)utf8proc_get_property(cp)->combining_class & (CLASSES - 1);
+}
+
+/* Stable, by combining class; runs are short but for hostile text. */
+static enum ox_status sort_run(struct ox_form_work *work, int32_t *cps, size_t count) {
+    if (count <= INSERTION_MAX) {
+        for (size_t i = 1; i < count; i++) {
+            const int32_t cp = cps[i];
+            size_t at = i;
+            for (; at > 0 && combining_class(cps[at - 1]) > combining_class(cp); at--) {
+                cps[at] = cps[at - 1];
+            }
+            cps[at] = cp;
+        }
+        return OX_OK;
+    }
+    const enum ox_status status =
+        ox_tok_reserve((void **)&work->sorted, &work->sorted_capacity, count, sizeof *work->sorted);
+    if (status != OX_OK) {
+        return status;
+    }
+    size_t begin[CLASSES + 1] = {0};
+    for (size_t i = 0; i < count; i++) {
+        begin[combining_class(cps[i]) + 1]++;
+    }
+    for (unsigned i = 0; i < CLASSES; i++) {
+        begin[i + 1] += begin[i];
+    }
+    for (size_t i = 0; i < count; i++) {
+        work->sorted[begin[combining_class(cps[i])]++] = cps[i];
+    }
+    memcpy(cps, work->sorted, count * sizeof *cps);
+    return OX_OK;
+}
+
+static enum ox_status sort_marks(struct ox_form_work *work, size_t count) {
+    for (size_t i = 0; i < count;) {
+        size_t end = i;
+        while (end < count && combining_class(work->cps[end]) != 0) {
+            end++;
+        }
+        if (end > i + 1) {
+            const enum ox_status status = sort_run(work, work->cps + i, end - i);
+            if (status != OX_OK) {
+                return status;
+            }
+        }
+        i = end + 1;
+    }
+    return OX_OK;
+}
+
+/* The form of one part, whole. */
+static enum ox_status apply_part(const struct ox_form *form, struct ox_form_work *work, const char *text, size_t bytes,
+                                 struct ox_text *out) {
+    size_t count = 0;
+    for (size_t pos = 0; pos < bytes;) {
+        const enum ox_status status =
+            ox_tok_reserve((void **)&work->cps, &work->cps_capacity, count + DECOMPOSED_MAX, sizeof *work->cps);
+        if (status != OX_OK) {
+            return status;
+        }
+        const uint32_t cp = ox_utf8_next(text, &pos);
+        const int added = decompose(cp, form->compat, work->cps + count);
+        if (added < 0 || added > DECOMPOSED_MAX) {
+            return ox_fail(OX_E_CORRUPT, "U+%04X cannot be normalized", (unsigned)cp);
+        }
+        count += (size_t)added;
+    }
+    enum ox_status status = sort_marks(work, count);
+    if (status == OX_OK && form->compose) {
+        const utf8proc_ssize_t left =
+            utf8proc_normalize_utf32(work->cps, (utf8proc_ssize_t)count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        count = left < 0 ? 0 : (size_t)left;
+    }
+    for (size_t i = 0; i < count && status == OX_OK; i++) {
+        char encoded[4];
+        const unsigned length = ox_utf8_put((uint32_t)work->cps[i], encoded);
+        status = ox_text_append(out, encoded, length);
+    }
+    return status;
+}
+
+/* Marks what is loose because of `cp`: the character itself, and the later characters of what it is composed of. */
+static void mark_loose(struct ox_form *form, uint32_t cp) {
+    int32_t cps[DECOMPOSED_MAX];
+    int count = decompose(cp, false, cps);
+    for (int i = 1; i < count && form->compose; i++) {
+        set_loose(form, (uint32_t)cps[i]);
+    }
+    if (form->compat) {
+        count = decompose(cp, true, cps);
+    }
+    if (form->compose && count > 1) {
+        count = (int)utf8proc_normalize_utf32(cps, count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    }
+    if (count != 1 || cps[0] != (int32_t)cp || combining_class((int32_t)cp) != 0) {
+        set_loose(form, cp);
+    }
+}
+
+size_t ox_utf8_valid(const char *text, size_t bytes) {
+    size_t pos = 0;
+    while (pos < bytes) {
+        uint64_t word;
+        if (bytes - pos >= sizeof word) {
+            memcpy(&word, text + pos, sizeof word);
+            if ((word & UINT64_C(0x8080808080808080)) == 0) {
+                pos += sizeof word;
+                continue;
+            }
+        }
+        unsigned bad;
+        const unsigned length = valid_length((const unsigned char *)text + pos, bytes - pos, &bad);
+        if (length == 0) {
+            return pos;
+        }
+        pos += length;
+    }
+    return bytes;
+}
+
+uint32_t ox_utf8_next(const char *text, size_t *pos) {
+    const unsigned char *const at = (const unsigned char *)text + *pos;
+    if (at[0] < 0x80) {
+        *pos += 1;
+        return at[0];
+    }
+    if (at[0] < 0xe0) {
+        *pos += 2;
+        return (uint32_t)(at[0] & 0x1f) << 6 | (at[1] & 0x3f);
+    }
+    if (at[0] < 0xf0) {
+        *pos += 3;
+        return (uint32_t)(at[0] & 0x0f) << 12 | (uint32_t)(at[1] & 0x3f) << 6 | (at[2] & 0x3f);
+    }
+    *pos += 4;
+    return (uint32_t)(at[0] & 0x07) << 18 | (uint32_t)(at[1] & 0x3f) << 12 | (uint32_t)(at[2] & 0x3f) << 6 |
+           (at[3] & 0x3f);
+}
+
+size_t ox_utf8_back(const char *text, size_t end) {
+    size_t pos = end - 1;
+    while (pos > 0 && is_tail((unsigned char)text[pos])) {
+        pos--;
+    }
+    return pos;
+}
+
+unsigned ox_utf8_put(uint32_t cp, char *out) {
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    if (cp < 0x800) {
+        out[0] = (char)(0xc0 | cp >> 6);
+        out[1] = (char)(0x80 | (cp & 0x3f));
+        return 2;
+    }
+    if (cp < 0x10000) {
+        out[0] = (char)(0xe0 | cp >> 12);
+        out[1] = (char)(0x80 | (cp >> 6 & 0x3f));
+        out[2] = (char)(0x80 | (cp & 0x3f));
+        return 3;
+    }
+    out[0] = (char)(0xf0 | cp >> 18);
+    out[1] = (char)(0x80 | (cp >> 12 & 0x3f));
+    out[2] = (char)(0x80 | (cp >> 6 & 0x3f));
+    out[3] = (char)(0x80 | (cp & 0x3f));
+    return 4;
+}
+
+bool ox_unicode_is_space(uint32_t cp) {
+    if (cp < 0x80) {
+        return cp == ' ' || (cp >= '\t' && cp <= '\r');
+    }
+    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0x202f || cp == 0x205f || cp == 0x3000;
+}
+
+bool ox_unicode_is_letter(uint32_t cp) {
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool ox_unicode_is_word(uint32_t cp) {
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        /* Joiners, and the circled and squared letters that are alphabetic though they are symbols. */
+        return cp == 0x200c || cp == 0x200d || (cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
+               (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189);
+    }
+}
+
+enum ox_status ox_utf8_lossy(struct ox_text *out, const char *text, size_t bytes) {
+    size_t pos = 0;
+    while (pos < bytes) {
+        const size_t valid = ox_utf8_valid(text + pos, bytes - pos);
+        enum ox_status status = ox_text_append(out, text + pos, valid);
+        pos += valid;
+        if (status == OX_OK && pos < bytes) {
+            unsigned bad = 1;
+            valid_length((const unsigned char *)text + pos, bytes - pos, &bad);
+            status = ox_text_append(out, "\xef\xbf\xbd", 3);
+            pos += bad;
+        }
+        if (status != OX_OK) {
+            return status;
+        }
+    }
+    return OX_OK;
+}
+
+/* The bytes that ByteLevel writes as U+0100 and on: 0x00-0x20, 0x7f-0xa0 and 0xad, in this order. */
+uint32_t ox_byte_level_char(uint8_t byte) {
+    if (byte <= 0x20) {
+        return 0x100u + byte;
+    }
+    if (byte >= 0x7f && byte <= 0xa0) {
+        return 0x100u + 0x21 + (byte - 0x7fu);
+    }
+    return byte == 0xad ? 0x143 : byte;
+}
+
+int ox_byte_level_byte(uint32_t cp) {
+    if (cp <= 0xff) {
+        return ox_byte_level_char((uint8_t)cp) == cp ? (int)cp : -1;
+    }
+    if (cp > 0x143) {
+        return -1;
+    }
+    const int order = (int)cp - 0x100;
+    return order <= 0x20 ? order : order < 0x43 ? order - 0x21 + 0x7f : 0xad;
+}
+
+enum ox_status ox_form_open(bool compose, bool compat, struct ox_form **out) {
+    struct ox_form *const form = calloc(1, sizeof *form);
+    if (form == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the tables of a normalization form");
+    }
+    form->compose = compose;
+    form->compat = compat;
+    for (uint32_t cp = 0; cp < CODE_POINTS; cp++) {
+        const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)cp);
+        if (category != UTF8PROC_CATEGORY_CN && category != UTF8PROC_CATEGORY_CS && category != UTF8PROC_CATEGORY_CO &&
+            !is_younger(cp)) {
+            mark_loose(form, cp);
+        }
+    }
+    *out = form;
+    return OX_OK;
+}
+
+void ox_form_close(struct ox_form **form) {
+    free(*form);
+    *form = NULL;
+}
+
+enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_work *work, const char *text, size_t bytes,
+                             struct ox_text *out) {
+    size_t copied = 0; /* text before it is in `out` */
+    size_t firm = 0;   /* the last character that is not loose */
+    size_t pos = 0;
+    enum ox_status status = OX_OK;
+    while (pos < bytes && status == OX_OK) {
+        const size_t at = pos;
+        if ((unsigned char)text[pos] < 0x80) { /* never loose */
+            firm = pos++;
+            continue;
+        }
+        if (!is_loose(form, ox_utf8_next(text, &pos))) {
+            firm = at;
+            continue;
+        }
+        size_t end = pos;
+        size_t behind = firm;
+        if (firm < at && is_younger(ox_utf8_next(text, &behind))) {
+            firm = behind; /* nothing joins it */
+        }
+        while (pos < bytes && is_loose(form, ox_utf8_next(text, &pos))) {
+            end = pos;
+        }
+        status = ox_text_append(out, text + copied, firm - copied);
+        if (status == OX_OK) {
+            status = apply_part(form, work, text + firm, end - firm, out);
+        }
+        copied = firm = pos = end;
+    }
+    return status == OX_OK ? ox_text_append(out, text + copied, bytes - copied) : status;
+}
+
+void ox_form_work_free(struct ox_form_work *work) {
+    free(work->cps);
+    free(work->sorted);
+    memset(work, 0, sizeof *work);
+}

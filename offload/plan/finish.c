@@ -1,0 +1,267 @@
+/* From uses to dependencies and offsets.
+ *
+ * A read waits for the last write of its buffer; a write waits for the last write and for every read since. A
+ * buffer takes the lowest gap whose former owners are all past their last use in list order; its first
+ * task then waits for those last uses, lane by lane, so that the space is really free when it runs. */
+#include "offload/plan/internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <string.h>
+
+/* `dep` is 1 + index of a task of that lane, 0 = none. Work on the same lane needs no entry: lanes are FIFO. */
+static void add_dep(struct ox_task *task, uint8_t lane, uint32_t dep) {
+    if (lane != task->lane && task->deps[lane] < dep) {
+        task->deps[lane] = dep;
+    }
+}
+
+static void derive_use(struct ox_plan_full *full, uint32_t task_idx, const struct ox_use *use) {
+    struct ox_task *const task = &full->plan.tasks[task_idx];
+    struct ox_buf_track *const track = &full->scratch.tracks[use->buf_idx];
+    add_dep(task, track->written_lane, track->written_by);
+    if (use->write) {
+        for (uint8_t lane = 0; lane < OX_LANE_COUNT; lane++) {
+            add_dep(task, lane, track->read_by[lane]);
+            track->read_by[lane] = 0;
+        }
+        track->written_by = task_idx + 1;
+        track->written_lane = task->lane;
+    } else {
+        track->read_by[task->lane] = task_idx + 1;
+    }
+    track->used_by[task->lane] = task_idx + 1;
+}
+
+static void derive_deps(struct ox_plan_full *full) {
+    struct ox_plan *const plan = &full->plan;
+    memset(full->scratch.tracks, 0, plan->buf_count * sizeof *full->scratch.tracks);
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        memset(plan->tasks[i].deps, 0, sizeof plan->tasks[i].deps);
+        for (int j = 0; j < plan->tasks[i].use_count; j++) {
+            derive_use(full, i, &plan->tasks[i].uses[j]);
+        }
+    }
+}
+
+/* When each buffer begins to be used and when that ends. */
+static void derive_lives(struct ox_plan *plan) {
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        plan->bufs[i].first_task_idx = OX_NONE;
+        plan->bufs[i].last_task_idx = 0;
+    }
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        for (int j = 0; j < task->use_count; j++) {
+            struct ox_buf *const buf = &plan->bufs[task->uses[j].buf_idx];
+            buf->first_task_idx = buf->first_task_idx == OX_NONE ? i : buf->first_task_idx;
+            buf->last_task_idx = i;
+        }
+    }
+}
+
+/* ---- offsets -------------------------------------------------------------------------------- */
+
+/* One arena behind its resident part: its segments by address, without gaps, and the runs of free ones. */
+struct space {
+    struct ox_segment *segments; /* shared by the arenas */
+    uint32_t tail, first_run;
+    uint64_t resident, end;
+    uint64_t live, live_most; /* bytes of buffers in use */
+};
+
+struct spaces {
+    struct ox_plan_full *full;
+    bool measuring; /* nobody asks for dependencies */
+    struct space space[OX_TIER_NVME];
+    uint32_t segment_count, recycled; /* of all arenas; the second begins a list by `next` */
+};
+
+static uint32_t new_segment(struct spaces *s) {
+    const struct ox_segment *const segments = s->full->scratch.segments;
+    uint32_t idx = s->recycled;
+    if (idx != OX_NONE) {
+        s->recycled = segments[idx].next;
+    } else {
+        OX_ASSERT(s->segment_count < s->full->plan.buf_cap + 2);
+        idx = s->segment_count++;
+    }
+    return idx;
+}
+
+/* The ends of a run that lies between two other runs. */
+static void set_run(struct space *space, uint32_t first, uint32_t last, uint32_t run_prev, uint32_t run_next) {
+    struct ox_segment *const segments = space->segments;
+    segments[first].run_other = last;
+    segments[last].run_other = first;
+    segments[first].run_prev = run_prev;
+    segments[first].run_next = run_next;
+    *(run_prev == OX_NONE ? &space->first_run : &segments[run_prev].run_next) = first;
+    if (run_next != OX_NONE) {
+        segments[run_next].run_prev = first;
+    }
+}
+
+static void drop_run(struct space *space, uint32_t first) {
+    struct ox_segment *const segments = space->segments;
+    const uint32_t run_prev = segments[first].run_prev, run_next = segments[first].run_next;
+    *(run_prev == OX_NONE ? &space->first_run : &segments[run_prev].run_next) = run_next;
+    if (run_next != OX_NONE) {
+        segments[run_next].run_prev = run_prev;
+    }
+}
+
+/* The segment's buffer is past its last use: it begins a run, or joins those beside it. */
+static void release(struct space *space, uint32_t idx) {
+    struct ox_segment *const segments = space->segments;
+    const uint32_t prev = segments[idx].prev, next = segments[idx].next;
+    uint32_t first = idx, last = idx, run_prev = OX_NONE, run_next = OX_NONE;
+    if (next != OX_NONE && segments[next].run_other != OX_NONE) {
+        last = segments[next].run_other;
+        run_prev = segments[next].run_prev;
+        run_next = segments[next].run_next;
+        drop_run(space, next);
+    }
+    if (prev != OX_NONE && segments[prev].run_other != OX_NONE) {
+        first = segments[prev].run_other;
+        run_prev = segments[first].run_prev;
+        run_next = segments[first].run_next;
+        drop_run(space, first);
+    } else if (last == idx) {
+        for (run_next = space->first_run; run_next != OX_NONE && segments[run_next].begin < segments[idx].begin;) {
+            run_prev = run_next;
+            run_next = segments[run_next].run_next;
+        }
+    }
+    set_run(space, first, last, run_prev, run_next);
+}
+
+/* The lowest run that holds `bytes`; else the one at the arena's end, which may grow; OX_NONE when there is none. */
+static uint32_t find_run(const struct space *space, uint64_t bytes) {
+    const struct ox_segment *const segments = space->segments;
+    for (uint32_t i = space->first_run; i != OX_NONE; i = segments[i].run_next) {
+        const uint32_t last = segments[i].run_other;
+        if (segments[last].end - segments[i].begin >= bytes || last == space->tail) {
+            return i;
+        }
+    }
+    return OX_NONE;
+}
+
+/* The first task of a buffer waits for every use of the buffer that had the space before. */
+static void inherit(struct ox_plan_full *full, uint32_t task_idx, uint32_t former_idx) {
+    struct ox_task *const task = &full->plan.tasks[task_idx];
+    const uint32_t *const used_by = full->scratch.tracks[former_idx].used_by;
+    for (uint8_t lane = 0; lane < OX_LANE_COUNT; lane++) {
+        add_dep(task, lane, used_by[lane]);
+    }
+}
+
+/* Takes [begin, end) from the front of a run; what is left of it stays one. Returns the first segment behind. */
+static uint32_t cut_run(struct spaces *s, struct space *space, uint32_t run, uint64_t end, uint32_t task_idx) {
+    struct ox_segment *const segments = space->segments;
+    const uint32_t last = segments[run].run_other, past = segments[last].next;
+    const uint32_t run_prev = segments[run].run_prev, run_next = segments[run].run_next;
+    drop_run(space, run);
+    uint32_t at = run;
+    while (at != past && segments[at].begin < end) {
+        if (!s->measuring) {
+            inherit(s->full, task_idx, segments[at].buf_idx);
+        }
+        if (segments[at].end > end) {
+            segments[at].begin = end;
+            break;
+        }
+        const uint32_t next = segments[at].next;
+        segments[at].next = s->recycled;
+        s->recycled = at;
+        at = next;
+    }
+    if (at != past) {
+        segments[at].run_other = segments[last].run_other = OX_NONE;
+        set_run(space, at, last, run_prev, run_next);
+    }
+    return at;
+}
+
+static void place(struct spaces *s, uint32_t buf_idx, uint32_t task_idx) {
+    struct ox_buf *const buf = &s->full->plan.bufs[buf_idx];
+    struct space *const space = &s->space[buf->tier];
+    struct ox_segment *const segments = space->segments;
+    const uint32_t run = find_run(space, buf->bytes);
+    const uint64_t begin = run == OX_NONE ? space->end : segments[run].begin;
+    const uint32_t prev = run == OX_NONE ? space->tail : segments[run].prev;
+    const uint32_t next = run == OX_NONE ? OX_NONE : cut_run(s, space, run, begin + buf->bytes, task_idx);
+    const uint32_t idx = new_segment(s);
+    segments[idx].begin = begin;
+    segments[idx].end = begin + buf->bytes;
+    segments[idx].buf_idx = buf_idx;
+    segments[idx].prev = prev;
+    segments[idx].next = next;
+    segments[idx].run_other = OX_NONE;
+    if (prev != OX_NONE) {
+        segments[prev].next = idx;
+    }
+    *(next == OX_NONE ? &space->tail : &segments[next].prev) = idx;
+    space->end = ox_max_u64(space->end, begin + buf->bytes);
+    s->full->scratch.segment_of[buf_idx] = idx;
+    buf->offset = space->resident + begin;
+    space->live += buf->bytes;
+    if (space->live > space->live_most) {
+        space->live_most = space->live;
+        s->full->plan.fullest_task[buf->tier] = task_idx;
+    }
+}
+
+/* Buffers get their space in the order of their first use and give it back after their last. */
+static void place_all(struct spaces *s) {
+    struct ox_plan *const plan = &s->full->plan;
+    uint32_t *const segment_of = s->full->scratch.segment_of;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        for (int j = 0; j < task->use_count; j++) {
+            const uint32_t buf_idx = task->uses[j].buf_idx;
+            const struct ox_buf *const buf = &plan->bufs[buf_idx];
+            if (!buf->resident && buf->tier != OX_TIER_NVME && buf->first_task_idx == i &&
+                segment_of[buf_idx] == OX_NONE) {
+                place(s, buf_idx, i);
+            }
+        }
+        for (int j = 0; j < task->use_count; j++) {
+            const uint32_t buf_idx = task->uses[j].buf_idx;
+            const struct ox_buf *const buf = &plan->bufs[buf_idx];
+            if (buf->last_task_idx == i && segment_of[buf_idx] != OX_NONE) {
+                release(&s->space[buf->tier], segment_of[buf_idx]);
+                s->space[buf->tier].live -= buf->bytes;
+                segment_of[buf_idx] = OX_NONE;
+            }
+        }
+    }
+}
+
+void ox_plan_finish(struct ox_plan_full *full, bool measuring) {
+    struct ox_plan *const plan = &full->plan;
+    derive_lives(plan);
+    if (!measuring) {
+        derive_deps(full);
+    }
+    struct spaces s = {.full = full, .measuring = measuring, .recycled = OX_NONE};
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        s.space[tier] = (struct space){.segments = full->scratch.segments, .tail = OX_NONE, .first_run = OX_NONE};
+        plan->fullest_task[tier] = 0;
+    }
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        struct ox_buf *const buf = &plan->bufs[i];
+        full->scratch.segment_of[i] = OX_NONE;
+        if (buf->resident && buf->tier != OX_TIER_NVME) {
+            buf->offset = s.space[buf->tier].resident;
+            s.space[buf->tier].resident += buf->bytes;
+        }
+    }
+    place_all(&s);
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        plan->resident_bytes[tier] = s.space[tier].resident;
+        plan->peak_bytes[tier] = s.space[tier].resident + s.space[tier].end;
+    }
+}

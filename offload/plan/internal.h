@@ -1,0 +1,70 @@
+/* Shared by the files that build a plan; not for others. */
+#ifndef OX_OFFLOAD_PLAN_INTERNAL_H
+#define OX_OFFLOAD_PLAN_INTERNAL_H
+
+#include "offload/plan/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Per buffer while building: who used it last, for the dependencies of the next use. */
+struct ox_buf_track {
+    uint32_t written_by;                 /* 1 + task index; 0 = nobody yet                    */
+    uint32_t read_by[OX_LANE_COUNT];     /* 1 + task index, since that write                  */
+    uint32_t used_by[OX_LANE_COUNT];     /* 1 + task index of the last use of any sort        */
+    uint8_t written_lane;                /* of written_by                                     */
+};
+
+/* A stretch of an arena and the buffer that has it, or had it last; neighbours are linked. Free neighbours are a
+ * run: its first and last segment know each other, and the runs are linked by their first segments. */
+struct ox_segment {
+    uint64_t begin, end;
+    uint32_t buf_idx;
+    uint32_t prev, next;
+    uint32_t run_other; /* the other end of the run, on its ends; OX_NONE = in use */
+    uint32_t run_prev, run_next;
+};
+
+/* Working memory of the builder, reserved with the plan. All arrays of units have unit_count + 1 entries; the
+ * last stands for the head's use of tied weights. */
+struct ox_plan_scratch {
+    struct ox_buf_track *tracks; /* buf_cap */
+    struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
+    uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
+    uint32_t *weights_home, *state_home, *grad_home, *grad_spool;
+    uint32_t *grad_live;  /* accumulator in use                       */
+    uint32_t *grad_early; /* finished, for an optimizer in backward or on the device */
+    uint32_t *partials;   /* square sums of a gradient, on the device */
+    uint32_t *weights_at; /* per stage: planes where compute reads    */
+    uint32_t *table_at;   /* per stage: planes of the tied table       */
+    uint32_t *act;        /* (unit_count, micro_batches): checkpoints */
+    uint32_t *act_spool;  /* likewise, on NVMe                         */
+    uint32_t *kept;       /* likewise, of blocks that keep more        */
+    uint32_t *x, *dx, *batch; /* per micro-batch                       */
+    uint32_t stage_cap;
+};
+
+struct ox_plan_full {
+    struct ox_plan plan; /* first: the public part */
+    struct ox_plan_scratch scratch; /* of a shrunk plan only the homes of weights, state and gradients */
+    uint64_t memory_bytes;
+};
+
+/* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
+ * needs. Fills peak_bytes. `measuring`: offsets and peaks alone. */
+void ox_plan_finish(struct ox_plan_full *full, bool measuring);
+
+/* A plan without dependencies: its tasks, offsets and peaks are those it has when it is built. Most of a search's plans
+ * are asked for no more; the others are completed, with the same input. */
+void ox_plan_measure(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
+void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input);
+
+/* The checker's second half, and its way to name a task. */
+OX_MUST enum ox_status ox_plan_check_meaning(const struct ox_plan *plan, const struct ox_plan_input *input);
+OX_MUST enum ox_status ox_plan_fault(const struct ox_plan *plan, uint32_t task_idx, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,256 @@
+/* The optimizer's part of a plan. Without overlap it follows the norm. With overlap the optimizer of the step before
+ * runs within the forward, each unit right before it is needed there, and hands new planes to it without a detour over
+ * the drive; of the last `early_units` it runs in the backward of its own step instead, on the assumption that the norm
+ * will not ask for clipping. Those of its tasks in the forward then only fetch the planes, or do all of it once more
+ * where the assumption was wrong. What is to be done is known when the step begins; the plan holds for each case.
+ *
+ * A unit whose state lives on the device is updated there, as an operation of the compute lane at the same places. */
+#include "offload/plan/builder.h"
+
+struct adam {
+    uint32_t unit_idx;
+    enum when when;
+    uint32_t grad;   /* finished gradient */
+    uint32_t target; /* where new planes are wanted besides their home, or OX_NONE */
+};
+
+static bool has_store(const struct ox_builder *b) {
+    return b->in->budget.nvme_bytes > 0;
+}
+
+/* Whether it does its work in a step as most are: no clipping of what was done early. */
+static bool works(const struct ox_builder *b, const struct adam *adam) {
+    return adam->when != WHEN_BEFORE || !is_early(b, adam->unit_idx);
+}
+
+void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
+                          uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
+    const uint64_t elems = input->model.unit_elems[unit_idx];
+    const uint64_t state = ox_shard_stored_bytes(input->table, unit_idx), hi = elems * OX_HI_BYTES;
+    uint64_t *const reads = traffic[OX_LINK_NVME_READ], *const writes = traffic[OX_LINK_NVME_WRITE];
+    if (!work.updates) {
+        reads[OX_TRAFFIC_WEIGHTS] += homes->weights == OX_TIER_NVME ? ox_plan_weight_bytes(input, unit_idx) : 0;
+        return;
+    }
+    if (homes->grad == OX_TIER_NVME && work.grad_at_rest) {
+        reads[OX_TRAFFIC_GRADS] += elems * (input->model.grad_bf16 ? 2 : 4);
+    }
+    if (input->budget.nvme_bytes == 0 || work.in_memory) {
+        return;
+    }
+    reads[OX_TRAFFIC_STATE] += homes->state == OX_TIER_NVME || work.from_store ? state : 0;
+    reads[OX_TRAFFIC_WEIGHTS] += homes->weights == OX_TIER_NVME || work.from_store ? hi : 0;
+    writes[OX_TRAFFIC_STATE] += state;
+    writes[OX_TRAFFIC_WEIGHTS] += hi;
+}
+
+bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input) {
+    bool may = input->budget.nvme_bytes > 0 && !input->model.eval_only && input->placement.early_units == 0;
+    for (uint32_t i = 0; i < input->table->unit_count && may; i++) {
+        const struct ox_homes *const homes = &input->table->shards[i].homes;
+        may = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
+    }
+    return may;
+}
+
+static void count_adam(struct ox_builder *b, struct ox_task *task, const struct adam *adam) {
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
+    const struct ox_adam_work work = {.updates = works(b, adam), .grad_at_rest = adam->when != WHEN_EARLY};
+    ox_plan_adam_traffic(b->in, adam->unit_idx, work, traffic);
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            count(b, task, (enum ox_link)link, (enum ox_traffic_kind)kind, traffic[link][kind]);
+        }
+    }
+}
+
+/* The copies of a unit that lives on the device, to the optimizer and back. */
+static void copy_planes(struct ox_builder *b, enum ox_task_kind kind, const struct adam *adam, uint32_t staging) {
+    const uint32_t home = b->scratch->weights_home[adam->unit_idx];
+    const bool down = kind == OX_TASK_DOWNLOAD;
+    struct ox_task *const task =
+        ox_build_transfer(b, kind, adam->unit_idx, down ? home : staging, down ? staging : home);
+    task->before = adam->when == WHEN_BEFORE;
+    if (works(b, adam)) {
+        count(b, task, down ? OX_LINK_D2H : OX_LINK_H2D, OX_TRAFFIC_WEIGHTS,
+              ox_plan_weight_bytes(b->in, adam->unit_idx));
+    }
+}
+
+/* ---- on the device ------------------------------------------------------------------------------ */
+
+/* One more than the last unit that is updated there; 0 = none. */
+static uint32_t device_units_past(const struct ox_builder *b) {
+    uint32_t past = b->plan->unit_count;
+    while (past > 0 && !on_device(b, past - 1)) {
+        past--;
+    }
+    return past;
+}
+
+void ox_build_device_counts(struct ox_builder *b) {
+    const uint64_t bytes = 8 * (uint64_t)b->plan->unit_count;
+    if (device_units_past(b) > 0) {
+        b->plan->counts_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, OX_NONE);
+        b->plan->updated_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_HOST, bytes, OX_NONE);
+    }
+}
+
+void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
+    const uint64_t bytes = ox_plan_partials_bytes(b->in, unit_idx);
+    b->scratch->partials[unit_idx] = new_buf(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, unit_idx);
+    struct ox_task *const task = new_task(b, OX_TASK_DEVICE_REDUCE, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+    task->last = true;
+    reads(task, grad, OX_USE_GRAD);
+    writes(task, b->scratch->partials[unit_idx], OX_USE_TARGET);
+}
+
+/* The sums come to the host when all are there, so that no gradient's copy waits for them. */
+static void save_partials(struct ox_builder *b) {
+    for (uint32_t i = 0; i < b->plan->unit_count; i++) {
+        if (on_device(b, i)) {
+            count(b, ox_build_transfer(b, OX_TASK_NORM_SAVE, i, b->scratch->partials[i], b->plan->norm_buf),
+                  OX_LINK_D2H, OX_TRAFFIC_OTHER, ox_plan_partials_bytes(b->in, i));
+        }
+    }
+}
+
+/* What the counts of the units say is known behind the last of them. */
+static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
+    struct ox_plan *const plan = b->plan;
+    const uint32_t unit_idx = adam->unit_idx;
+    struct ox_task *const task = new_task(b, OX_TASK_DEVICE_ADAM, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+    task->before = adam->when == WHEN_BEFORE;
+    if (adam->when == WHEN_AFTER) {
+        reads(task, plan->norm_buf, OX_USE_NORM);
+    }
+    reads(task, adam->grad, OX_USE_GRAD);
+    updates(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
+    updates(task, b->scratch->weights_home[unit_idx], OX_USE_WEIGHTS);
+    writes(task, plan->counts_buf, OX_USE_COUNTS);
+    if (unit_idx + 1 == device_units_past(b)) {
+        struct ox_task *const updated =
+            ox_build_transfer(b, OX_TASK_UPDATED, OX_NONE, plan->counts_buf, plan->updated_buf);
+        updated->before = task->before;
+        count(b, updated, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->unit_count);
+    }
+}
+
+/* ---- on the host ---------------------------------------------------------------------------------- */
+
+static void run_adam(struct ox_builder *b, const struct adam *adam) {
+    if (on_device(b, adam->unit_idx)) {
+        run_device_adam(b, adam);
+        return;
+    }
+    const struct ox_plan_scratch *const s = b->scratch;
+    const uint32_t unit_idx = adam->unit_idx;
+    const bool weights_on_device = b->in->table->shards[unit_idx].homes.weights == OX_TIER_DEVICE;
+    uint32_t weights = s->weights_home[unit_idx];
+    if (weights_on_device) {
+        weights = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, ox_plan_weight_bytes(b->in, unit_idx), unit_idx);
+        copy_planes(b, OX_TASK_DOWNLOAD, adam, weights);
+    }
+    struct ox_task *const task = new_task(b, OX_TASK_ADAM, OX_LANE_ADAM, unit_idx, OX_NONE);
+    task->before = adam->when == WHEN_BEFORE;
+    if (adam->when == WHEN_AFTER) {
+        reads(task, b->plan->norm_buf, OX_USE_NORM);
+    }
+    reads(task, adam->grad, OX_USE_GRAD);
+    if (s->state_home[unit_idx] != OX_NONE) {
+        updates(task, s->state_home[unit_idx], OX_USE_STATE);
+    }
+    if (weights != OX_NONE) {
+        updates(task, weights, OX_USE_WEIGHTS);
+    }
+    if (adam->target != OX_NONE) {
+        writes(task, adam->target, OX_USE_TARGET);
+    }
+    if (has_store(b)) {
+        writes(task, b->plan->stage_buf, OX_USE_STAGE);
+    }
+    count_adam(b, task, adam);
+    if (weights_on_device) {
+        copy_planes(b, OX_TASK_REFRESH, adam, weights);
+    }
+}
+
+/* Without a store the optimizer works in place and needs neither slots nor a transaction. */
+static void begin_transaction(struct ox_builder *b, bool before) {
+    if (!has_store(b)) {
+        return;
+    }
+    struct ox_plan *const plan = b->plan;
+    if (plan->stage_buf == OX_NONE) {
+        plan->stage_buf = new_buf(b, OX_BUF_STAGE, OX_TIER_HOST, ox_plan_stage_bytes(b->in), OX_NONE);
+        /* Writes outlive their task until the commit, which for early units is in the next step. */
+        plan->bufs[plan->stage_buf].resident = b->in->placement.early_units > 0;
+    }
+    struct ox_task *const begin = new_task(b, OX_TASK_BEGIN, OX_LANE_ADAM, OX_NONE, OX_NONE);
+    begin->before = before;
+    writes(begin, plan->stage_buf, OX_USE_STAGE);
+    if (!b->in->placement.overlap) {
+        reads(begin, plan->norm_buf, OX_USE_NORM);
+    }
+}
+
+static struct ox_task *end_transaction(struct ox_builder *b, enum ox_task_kind kind, bool before) {
+    struct ox_task *const task = new_task(b, kind, OX_LANE_ADAM, OX_NONE, OX_NONE);
+    task->before = before;
+    writes(task, b->plan->stage_buf, OX_USE_STAGE);
+    return task;
+}
+
+/* Backward may read what was written while the drives are being flushed. */
+static void commit(struct ox_builder *b, bool before) {
+    if (!has_store(b)) {
+        return;
+    }
+    if (before) {
+        writes(end_transaction(b, OX_TASK_WRITTEN, true), b->plan->written_buf, OX_USE_WRITTEN);
+    }
+    end_transaction(b, OX_TASK_COMMIT, before);
+}
+
+static uint32_t grad_at_rest(const struct ox_builder *b, uint32_t unit_idx) {
+    const struct ox_plan_scratch *const s = b->scratch;
+    if (s->grad_home[unit_idx] != OX_NONE) {
+        return s->grad_home[unit_idx];
+    }
+    return on_device(b, unit_idx) ? s->grad_early[unit_idx] : s->grad_spool[unit_idx];
+}
+
+void ox_build_adam_before(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
+    if (unit_idx == 0) {
+        begin_transaction(b, true);
+    }
+    run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_BEFORE, .grad = grad_at_rest(b, unit_idx),
+                               .target = target});
+    if (unit_idx == b->head_unit) {
+        commit(b, true);
+    }
+}
+
+void ox_build_adam_early(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
+    if (unit_idx == b->head_unit) {
+        begin_transaction(b, false);
+    }
+    run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_EARLY, .grad = grad, .target = OX_NONE});
+}
+
+void ox_build_optimizer(struct ox_builder *b) {
+    struct ox_plan *const plan = b->plan;
+    save_partials(b);
+    struct ox_task *const norm = new_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
+    updates(norm, plan->norm_buf, OX_USE_NORM);
+    reads(norm, plan->loss_host_buf, OX_USE_LOSS);
+    if (b->in->placement.overlap) {
+        return;
+    }
+    begin_transaction(b, false);
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        run_adam(b, &(struct adam){.unit_idx = i, .when = WHEN_AFTER, .grad = grad_at_rest(b, i), .target = OX_NONE});
+    }
+    commit(b, false);
+}

@@ -1,0 +1,257 @@
+/* Names, memory and small questions of a plan. */
+#include "offload/plan/internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t ox_plan_generations(const struct ox_plan_budget *budget) {
+    OX_ASSERT(budget->generations <= 2);
+    return budget->generations == 0 ? 2 : budget->generations;
+}
+
+const char *ox_lane_name(enum ox_lane_id lane) {
+    static const char *const names[OX_LANE_COUNT] = {"compute",    "h2d",    "d2h", "nvme.read",
+                                                     "nvme.write", "reduce", "adam"};
+    OX_ASSERT((unsigned)lane < OX_LANE_COUNT);
+    return names[lane];
+}
+
+const char *ox_task_name(enum ox_task_kind kind) {
+    static const char *const names[OX_TASK_KIND_COUNT] = {
+        "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
+        "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
+        "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
+        "download",  "adam",      "refresh",    "dev-adam",  "updated",   "loss",      "written",  "commit"};
+    OX_ASSERT((unsigned)kind < OX_TASK_KIND_COUNT);
+    return names[kind];
+}
+
+const char *ox_buf_name(enum ox_buf_kind kind) {
+    static const char *const names[OX_BUF_KIND_COUNT] = {"weights",     "optimizer state",  "gradients",
+                                                         "activations", "kept activations", "fp32 weights",
+                                                         "workspace",   "tokens",           "optimizer stream",
+                                                         "small"};
+    OX_ASSERT((unsigned)kind < OX_BUF_KIND_COUNT);
+    return names[kind];
+}
+
+const char *ox_link_name(enum ox_link link) {
+    static const char *const names[OX_LINK_COUNT] = {"nvme_read", "nvme_write", "h2d", "d2h"};
+    OX_ASSERT((unsigned)link < OX_LINK_COUNT);
+    return names[link];
+}
+
+const char *ox_traffic_name(enum ox_traffic_kind kind) {
+    static const char *const names[OX_TRAFFIC_KIND_COUNT] = {"weights", "state", "grads", "activations",
+                                                             "other"};
+    OX_ASSERT((unsigned)kind < OX_TRAFFIC_KIND_COUNT);
+    return names[kind];
+}
+
+int ox_task_find_use(const struct ox_task *task, enum ox_role_of_use role) {
+    for (int i = 0; i < task->use_count; i++) {
+        if (task->uses[i].role == role) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t unit_idx) {
+    OX_ASSERT(unit_idx <= plan->unit_count);
+    return unit_idx;
+}
+
+uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx) {
+    OX_ASSERT(unit_idx < plan->unit_count && mb_idx < plan->micro_batches);
+    return plan->unit_count + 1 + unit_idx * plan->micro_batches + mb_idx;
+}
+
+uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->model.unit_elems[unit_idx] * (OX_HI_BYTES + (input->model.fp32 ? OX_LO_BYTES : 0));
+}
+
+bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
+    return input->model.fp32 && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
+           homes->state == homes->weights;
+}
+
+bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->table->shards[unit_idx].homes.state == OX_TIER_DEVICE && !input->model.eval_only;
+}
+
+uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_div_up(input->model.unit_elems[unit_idx], OX_SHARD_ALIGN_ELEMS) * sizeof(double);
+}
+
+static uint32_t home(const uint32_t *homes, const struct ox_plan *plan, uint32_t unit_idx) {
+    OX_ASSERT(unit_idx <= plan->unit_count);
+    return homes[unit_idx];
+}
+
+uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx) {
+    return home(((const struct ox_plan_full *)plan)->scratch.weights_home, plan, unit_idx);
+}
+
+uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx) {
+    return home(((const struct ox_plan_full *)plan)->scratch.state_home, plan, unit_idx);
+}
+
+uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t unit_idx) {
+    return home(((const struct ox_plan_full *)plan)->scratch.grad_home, plan, unit_idx);
+}
+
+static uint64_t chunk_elems_max(const struct ox_plan_input *input) {
+    uint64_t elems_max = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        elems_max = ox_max_u64(elems_max, input->model.unit_elems[i]);
+    }
+    return ox_min_u64(input->table->chunk_elems, elems_max);
+}
+
+uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input) {
+    const uint64_t elems = chunk_elems_max(input);
+    return elems * (OX_HI_BYTES + 4) + ox_shard_state_bytes(input->table, elems);
+}
+
+uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input) {
+    const uint64_t elems = chunk_elems_max(input), grad_bytes = input->model.grad_bf16 ? 2 : 4;
+    return elems * (OX_HI_BYTES + grad_bytes) + ox_shard_state_bytes(input->table, elems);
+}
+
+uint64_t ox_plan_stage_bytes(const struct ox_plan_input *input) {
+    return ox_plan_slot_bytes(input) * input->placement.stage_slots + chunk_elems_max(input) * sizeof(float);
+}
+
+/* All arrays of a plan in one allocation, so that building needs none. */
+struct carve {
+    unsigned char *base; /* NULL while only measuring */
+    uint64_t used;
+};
+
+static void *carve(struct carve *memory, uint64_t count, uint64_t size) {
+    memory->used = ox_align_up(memory->used, 16);
+    void *const at = memory->base == NULL ? NULL : memory->base + memory->used;
+    memory->used += count * size;
+    return at;
+}
+
+/* What a plan keeps for its executor; the rest is the builder's. */
+static void carve_kept(struct carve *memory, struct ox_plan_full *full) {
+    struct ox_plan *const plan = &full->plan;
+    struct ox_plan_scratch *const scratch = &full->scratch;
+    plan->tasks = carve(memory, plan->task_cap, sizeof *plan->tasks);
+    plan->bufs = carve(memory, plan->buf_cap, sizeof *plan->bufs);
+    plan->spool_bytes = carve(memory, plan->spool_count, sizeof *plan->spool_bytes);
+    uint32_t **const homes[] = {&scratch->weights_home, &scratch->state_home, &scratch->grad_home};
+    for (unsigned i = 0; i < sizeof homes / sizeof *homes; i++) {
+        *homes[i] = carve(memory, plan->unit_count + 1u, sizeof(uint32_t));
+    }
+}
+
+static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
+    const struct ox_plan *const plan = &full->plan;
+    struct ox_plan_scratch *const scratch = &full->scratch;
+    const uint64_t units = plan->unit_count + 1u, micro_batches = plan->micro_batches;
+    carve_kept(memory, full);
+    scratch->tracks = carve(memory, plan->buf_cap, sizeof *scratch->tracks);
+    scratch->segments = carve(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
+    scratch->segment_of = carve(memory, plan->buf_cap, sizeof(uint32_t));
+    scratch->grad_spool = carve(memory, units, sizeof(uint32_t));
+    scratch->grad_live = carve(memory, units, sizeof(uint32_t));
+    scratch->grad_early = carve(memory, units, sizeof(uint32_t));
+    scratch->partials = carve(memory, units, sizeof(uint32_t));
+    scratch->weights_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
+    scratch->table_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
+    scratch->act = carve(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->act_spool = carve(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->kept = carve(memory, units * micro_batches, sizeof(uint32_t));
+    scratch->x = carve(memory, micro_batches, sizeof(uint32_t));
+    scratch->dx = carve(memory, micro_batches, sizeof(uint32_t));
+    scratch->batch = carve(memory, micro_batches, sizeof(uint32_t));
+}
+
+enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **out) {
+    *out = NULL;
+    const uint64_t units = input->model.unit_count, micro_batches = input->model.micro_batches;
+    OX_ASSERT(units >= 2 && micro_batches >= 1);
+    /* Of a unit, a micro-batch has six tasks at most (forward, save, write; read, load, backward) and no more buffers
+     * than these (what is kept beside that input needs none to travel), and a tile
+     * twelve (three forward; three for weights and six for gradients backward). As many tiles as micro-batches are
+     * the most. Beside them a tile has twelve for tied weights, a step eight per unit: transfers of planes, the update
+     * and what goes with it. */
+    const uint64_t stages = micro_batches * 2 * (units + 1);
+    const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + 12) + units * 8 + 64;
+    if (tasks > UINT32_MAX / 16) {
+        return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
+                       "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);
+    }
+    struct ox_plan_full shape = {0};
+    shape.plan.unit_count = (uint32_t)units;
+    shape.plan.micro_batches = (uint32_t)micro_batches;
+    shape.plan.task_cap = (uint32_t)tasks;
+    shape.plan.buf_cap = (uint32_t)(tasks + 5 * units + 16);
+    shape.plan.spool_count = (uint32_t)(units + 1 + units * micro_batches);
+    shape.scratch.stage_cap = (uint32_t)stages;
+    struct carve memory = {.base = NULL, .used = sizeof shape};
+    carve_plan(&memory, &shape);
+    memory.base = calloc(1, memory.used);
+    if (memory.base == NULL) {
+        char text[OX_SIZE_TEXT_BYTES];
+        return ox_fail(OX_E_NOMEM, "plan: no memory for its %s of tasks", ox_size_text(memory.used, text));
+    }
+    struct ox_plan_full *const full = (struct ox_plan_full *)memory.base;
+    *full = shape;
+    memory.used = sizeof shape;
+    carve_plan(&memory, full);
+    full->memory_bytes = memory.used;
+    *out = &full->plan;
+    return OX_OK;
+}
+
+void ox_plan_shrink(struct ox_plan **plan_ptr) {
+    const struct ox_plan_full *const old = (const struct ox_plan_full *)*plan_ptr;
+    const struct ox_plan *const plan = &old->plan;
+    struct ox_plan_full shape = {.plan = *plan};
+    shape.plan.task_cap = plan->task_count;
+    shape.plan.buf_cap = plan->buf_count;
+    struct carve memory = {.base = NULL, .used = sizeof shape};
+    carve_kept(&memory, &shape);
+    memory.base = malloc(memory.used);
+    if (memory.base == NULL) {
+        return;
+    }
+    struct ox_plan_full *const full = (struct ox_plan_full *)memory.base;
+    *full = shape;
+    memory.used = sizeof shape;
+    carve_kept(&memory, full);
+    full->memory_bytes = memory.used;
+    memcpy(full->plan.tasks, plan->tasks, plan->task_count * sizeof *plan->tasks);
+    memcpy(full->plan.bufs, plan->bufs, plan->buf_count * sizeof *plan->bufs);
+    memcpy(full->plan.spool_bytes, plan->spool_bytes, plan->spool_count * sizeof *plan->spool_bytes);
+    const size_t homes_bytes = (plan->unit_count + 1u) * sizeof(uint32_t);
+    memcpy(full->scratch.weights_home, old->scratch.weights_home, homes_bytes);
+    memcpy(full->scratch.state_home, old->scratch.state_home, homes_bytes);
+    memcpy(full->scratch.grad_home, old->scratch.grad_home, homes_bytes);
+    ox_plan_close(plan_ptr);
+    *plan_ptr = &full->plan;
+}
+
+uint64_t ox_plan_memory_bytes(const struct ox_plan *plan) {
+    return ((const struct ox_plan_full *)plan)->memory_bytes;
+}
+
+void ox_plan_close(struct ox_plan **plan) {
+    free(*plan);
+    *plan = NULL;
+}
+
+void ox_plans_close(struct ox_plans *plans) {
+    ox_plan_close(&plans->eval_after_step);
+    ox_plan_close(&plans->eval);
+    ox_plan_close(&plans->train);
+}

@@ -1,0 +1,202 @@
+/* A plan as text for people: where the bytes live, what travels, who works. */
+#include "offload/plan/plan.h"
+
+#include "base/bytes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool lives_at(const struct ox_buf *buf, uint32_t task_idx) {
+    return buf->resident || (buf->first_task_idx != OX_NONE && buf->first_task_idx <= task_idx &&
+                             task_idx <= buf->last_task_idx);
+}
+
+void ox_plan_ledger(const struct ox_plan *plan, struct ox_ledger *out) {
+    *out = (struct ox_ledger){0};
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        const uint32_t at = plan->fullest_task[tier];
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < plan->buf_count; i++) {
+            const struct ox_buf *const buf = &plan->bufs[i];
+            if (buf->tier == tier && lives_at(buf, at)) {
+                out->bytes[tier][buf->kind] += buf->bytes;
+                sum += buf->bytes;
+            }
+        }
+        out->unused[tier] = plan->peak_bytes[tier] - sum;
+    }
+    const uint64_t generations = plan->resident_bytes[OX_TIER_NVME];
+    out->bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] = plan->stored_weight_bytes;
+    out->bytes[OX_TIER_NVME][OX_BUF_STATE] = generations - out->bytes[OX_TIER_NVME][OX_BUF_WEIGHTS];
+    out->unused[OX_TIER_NVME] = plan->peak_bytes[OX_TIER_NVME] - generations;
+    for (uint32_t i = 0; i < plan->spool_count; i++) {
+        const enum ox_buf_kind kind = i <= plan->unit_count ? OX_BUF_GRAD : OX_BUF_ACT;
+        out->bytes[OX_TIER_NVME][kind] += plan->spool_bytes[i];
+        out->unused[OX_TIER_NVME] -= plan->spool_bytes[i];
+    }
+}
+
+static void print_size(FILE *out, uint64_t bytes) {
+    char text[OX_SIZE_TEXT_BYTES];
+    fprintf(out, "%12s", bytes == 0 ? "-" : ox_size_text(bytes, text));
+}
+
+static void print_row(FILE *out, const char *name, const uint64_t *bytes, bool unified) {
+    fprintf(out, "  %-18s", name);
+    for (int tier = unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
+        print_size(out, bytes[tier]);
+    }
+    fprintf(out, "\n");
+}
+
+static void print_ledger(FILE *out, const struct ox_plan *plan, const struct ox_plan_input *in) {
+    const bool unified = in->budget.unified;
+    struct ox_ledger ledger;
+    ox_plan_ledger(plan, &ledger);
+    fprintf(out, "memory at its fullest%s%12s%12s\n", unified ? "" : "      device", "host", "nvme");
+    for (int kind = 0; kind < OX_BUF_KIND_COUNT; kind++) {
+        const uint64_t row[OX_TIER_COUNT] = {ledger.bytes[0][kind], ledger.bytes[1][kind], ledger.bytes[2][kind]};
+        if (row[0] + row[1] + row[2] > 0) {
+            print_row(out, ox_buf_name((enum ox_buf_kind)kind), row, unified);
+        }
+    }
+    print_row(out, "gaps", ledger.unused, unified);
+    print_row(out, "total", plan->peak_bytes, unified);
+    const uint64_t budget[OX_TIER_COUNT] = {in->budget.device_bytes, in->budget.host_bytes, in->budget.nvme_bytes};
+    print_row(out, "budget", budget, unified);
+}
+
+static void print_homes(FILE *out, const struct ox_plan_input *in) {
+    uint32_t counts[3][OX_TIER_COUNT] = {{0}};
+    for (uint32_t i = 0; i < in->table->unit_count; i++) {
+        const struct ox_homes *const homes = &in->table->shards[i].homes;
+        counts[0][homes->weights]++;
+        counts[1][homes->state]++;
+        counts[2][homes->grad]++;
+    }
+    static const char *const names[] = {"weights", "optimizer state", "gradients"};
+    fprintf(out, "\nhomes between tasks (units)");
+    for (int tier = in->budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
+        fprintf(out, "%8s", ox_tier_name((enum ox_tier)tier));
+    }
+    fprintf(out, "\n");
+    for (int i = 0; i < 3; i++) {
+        fprintf(out, "  %-25s", names[i]);
+        for (int tier = in->budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
+            fprintf(out, "%8u", counts[i][tier]);
+        }
+        fprintf(out, "\n");
+    }
+}
+
+static void print_traffic(FILE *out, const struct ox_plan *plan) {
+    fprintf(out, "\ntraffic per step    ");
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        fprintf(out, "%12s", ox_link_name((enum ox_link)link));
+    }
+    fprintf(out, "\n");
+    uint64_t totals[OX_LINK_COUNT] = {0};
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        uint64_t sum = 0;
+        for (int link = 0; link < OX_LINK_COUNT; link++) {
+            sum += plan->traffic[link][kind];
+            totals[link] += plan->traffic[link][kind];
+        }
+        if (sum == 0) {
+            continue;
+        }
+        fprintf(out, "  %-18s", ox_traffic_name((enum ox_traffic_kind)kind));
+        for (int link = 0; link < OX_LINK_COUNT; link++) {
+            print_size(out, plan->traffic[link][kind]);
+        }
+        fprintf(out, "\n");
+    }
+    fprintf(out, "  %-18s", "total");
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        print_size(out, totals[link]);
+    }
+    fprintf(out, "\n");
+}
+
+static void print_lanes(FILE *out, const struct ox_plan *plan) {
+    uint32_t counts[OX_LANE_COUNT] = {0};
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        counts[plan->tasks[i].lane]++;
+    }
+    fprintf(out, "\ntasks per lane (%u in all):", plan->task_count);
+    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+        if (counts[lane] > 0) {
+            fprintf(out, " %s %u,", ox_lane_name((enum ox_lane_id)lane), counts[lane]);
+        }
+    }
+    fprintf(out, " from %u buffers\n", plan->buf_count);
+}
+
+static void print_tasks(FILE *out, const struct ox_plan *plan) {
+    fprintf(out, "\n  task lane        what        unit   mb        bytes  after\n");
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        fprintf(out, "%6u %-11s %-10s%s", i, ox_lane_name((enum ox_lane_id)task->lane),
+                ox_task_name((enum ox_task_kind)task->kind), task->before ? "'" : " ");
+        fprintf(out, task->unit_idx == OX_NONE ? "    -" : "%5d", (int)task->unit_idx);
+        fprintf(out, task->mb_idx == OX_NONE ? "    -" : "%5d", (int)task->mb_idx);
+        print_size(out, task->bytes);
+        fprintf(out, " ");
+        for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+            if (task->deps[lane] != 0) {
+                fprintf(out, " %u", task->deps[lane] - 1);
+            }
+        }
+        fprintf(out, "\n");
+    }
+}
+
+static void print_kept(FILE *out, const struct ox_plan *plan, const struct ox_placement *placement) {
+    if (placement->kept_units > 0) {
+        fprintf(out, "\nactivations kept: of the last %u of %u blocks, whose backward recomputes nothing",
+                placement->kept_units, plan->unit_count - 2);
+    }
+}
+
+enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_input *input, bool tasks, char **text) {
+    size_t bytes = 0;
+    *text = NULL;
+    FILE *const out = open_memstream(text, &bytes);
+    if (out == NULL) {
+        return ox_fail(OX_E_NOMEM, "plan: no memory for its text");
+    }
+    const struct ox_placement *const placement = &input->placement;
+    const enum ox_tier act_tier = input->budget.unified && placement->act_tier == OX_TIER_DEVICE
+                                      ? OX_TIER_HOST : placement->act_tier;
+    fprintf(out, "step: %u micro-batch%s in %u tile%s, prefetch %u, activation checkpoints on %s\n",
+            plan->micro_batches, plan->micro_batches == 1 ? "" : "es", placement->tiles,
+            placement->tiles == 1 ? "" : "s", placement->prefetch_depth, ox_tier_name(act_tier));
+    fprintf(out, "update: %s", placement->overlap ? "within the next step's forward" : "after the norm");
+    if (placement->early_units > 0) {
+        fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped",
+                placement->early_units, plan->unit_count);
+    }
+    uint32_t device_units = 0;
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        device_units += ox_plan_state_on_device(input, i);
+    }
+    if (device_units > 0) {
+        fprintf(out, "; of the last %u of %u units on the device", device_units, plan->unit_count);
+    }
+    print_kept(out, plan, placement);
+    fprintf(out, "\n\n");
+    print_ledger(out, plan, input);
+    print_homes(out, input);
+    print_traffic(out, plan);
+    print_lanes(out, plan);
+    if (tasks) {
+        print_tasks(out, plan);
+    }
+    if (fclose(out) != 0) {
+        free(*text);
+        *text = NULL;
+        return ox_fail(OX_E_NOMEM, "plan: no memory for its text");
+    }
+    return OX_OK;
+}

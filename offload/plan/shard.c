@@ -1,0 +1,108 @@
+#include "offload/plan/shard.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <stdlib.h>
+
+const char *ox_tier_name(enum ox_tier tier) {
+    static const char *const names[OX_TIER_COUNT] = {"device", "host", "nvme"};
+    OX_ASSERT((unsigned)tier < OX_TIER_COUNT);
+    return names[tier];
+}
+
+enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_count, uint64_t chunk_elems,
+                                   struct ox_state_sizes sizes, struct ox_shard_table *out) {
+    *out = (struct ox_shard_table){0};
+    if (chunk_elems == 0 || chunk_elems % OX_SHARD_ALIGN_ELEMS != 0) {
+        return ox_fail(OX_E_CONFIG, "--chunk-elems %llu: must be a positive multiple of %d",
+                       (unsigned long long)chunk_elems, OX_SHARD_ALIGN_ELEMS);
+    }
+    struct ox_shard *const shards = calloc(unit_count, sizeof *shards);
+    if (shards == NULL) {
+        return ox_fail(OX_E_NOMEM, "shard table: no memory for %u units", unit_count);
+    }
+    uint64_t chunk_count = 0;
+    for (uint32_t i = 0; i < unit_count; i++) {
+        OX_ASSERT(unit_elems[i] > 0 && unit_elems[i] % OX_SHARD_ALIGN_ELEMS == 0);
+        shards[i].elem_count = unit_elems[i];
+        shards[i].chunk_first = (uint32_t)chunk_count;
+        shards[i].chunk_count = (uint32_t)ox_div_up(unit_elems[i], chunk_elems);
+        shards[i].homes = (struct ox_homes){OX_TIER_NVME, OX_TIER_NVME, OX_TIER_NVME};
+        chunk_count += shards[i].chunk_count;
+    }
+    if (chunk_count > UINT32_MAX / 2) {
+        free(shards);
+        return ox_fail(OX_E_CONFIG, "--chunk-elems %llu: makes more chunks than the store can number; raise it",
+                       (unsigned long long)chunk_elems);
+    }
+    *out = (struct ox_shard_table){.shards = shards,
+                                   .unit_count = unit_count,
+                                   .chunk_count = (uint32_t)chunk_count,
+                                   .chunk_elems = chunk_elems,
+                                   .sizes = sizes};
+    return OX_OK;
+}
+
+void ox_shard_table_close(struct ox_shard_table *table) {
+    free(table->shards);
+    *table = (struct ox_shard_table){0};
+}
+
+uint64_t ox_shard_lo_bytes(const struct ox_shard_table *table, uint64_t count) {
+    OX_ASSERT(count % OX_SHARD_ALIGN_ELEMS == 0);
+    return ox_align_up(count / OX_SHARD_ALIGN_ELEMS * table->sizes.lo_per_group, OX_IO_ALIGN_BYTES);
+}
+
+uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count) {
+    const uint64_t rest = count / OX_SHARD_ALIGN_ELEMS * table->sizes.rest_per_group;
+    return ox_shard_lo_bytes(table, count) + ox_align_up(rest, OX_IO_ALIGN_BYTES);
+}
+
+uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit_idx) {
+    OX_ASSERT(unit_idx < table->unit_count);
+    const uint64_t elems = table->shards[unit_idx].elem_count, last = elems % table->chunk_elems;
+    return elems / table->chunk_elems * ox_shard_state_bytes(table, table->chunk_elems) +
+           ox_shard_state_bytes(table, last);
+}
+
+double ox_shard_bytes_per_elem(const struct ox_shard_table *table) {
+    return OX_HI_BYTES + (double)(table->sizes.lo_per_group + table->sizes.rest_per_group) / OX_SHARD_ALIGN_ELEMS;
+}
+
+struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit_idx, uint32_t chunk_idx) {
+    OX_ASSERT(unit_idx < table->unit_count);
+    const struct ox_shard *const shard = &table->shards[unit_idx];
+    OX_ASSERT(chunk_idx < shard->chunk_count);
+    const uint64_t first = chunk_idx * table->chunk_elems;
+    const uint32_t number = shard->chunk_first + chunk_idx;
+    return (struct ox_chunk){
+        .first = first,
+        .count = ox_min_u64(table->chunk_elems, shard->elem_count - first),
+        .hi_extent_idx = 2 * number,
+        .state_extent_idx = 2 * number + 1,
+    };
+}
+
+void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec *out) {
+    for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
+        for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {
+            const struct ox_chunk chunk = ox_shard_chunk(table, unit_idx, i);
+            out[chunk.hi_extent_idx] = (struct ox_extent_spec){.bytes = chunk.count * OX_HI_BYTES};
+            out[chunk.state_extent_idx] =
+                (struct ox_extent_spec){.bytes = ox_shard_state_bytes(table, chunk.count),
+                                        .head_bytes = ox_shard_lo_bytes(table, chunk.count)};
+        }
+    }
+}
+
+struct ox_store_sums ox_shard_extent_sums(const struct ox_shard_table *table) {
+    struct ox_store_sums sums = {.extent_count = 2 * table->chunk_count};
+    for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
+        const uint64_t elems = table->shards[unit_idx].elem_count, largest = ox_min_u64(elems, table->chunk_elems);
+        sums.bytes += elems * OX_HI_BYTES + ox_shard_stored_bytes(table, unit_idx);
+        sums.extent_bytes_max = ox_max_u64(sums.extent_bytes_max, ox_max_u64(largest * OX_HI_BYTES,
+                                                                             ox_shard_state_bytes(table, largest)));
+    }
+    return sums;
+}

@@ -1,0 +1,70 @@
+#include "offload/plan/tier.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/log.h"
+
+#include <stddef.h>
+
+enum ox_status ox_tiers_open(struct ox_device *device, const uint64_t bytes[OX_TIER_COUNT], struct ox_tiers *out) {
+    *out = (struct ox_tiers){.device = device, .device_bytes = bytes[OX_TIER_DEVICE]};
+    enum ox_status status = ox_arena_open("host", bytes[OX_TIER_HOST], &out->host);
+    if (status == OX_OK && out->host.bytes > 0) {
+        status = ox_device_host_pin(device, out->host.base, out->host.bytes);
+        out->is_pinned = status == OX_OK;
+    }
+    if (status == OX_OK && out->device_bytes > 0) {
+        status = ox_device_mem_open(device, out->device_bytes, &out->device_base);
+    }
+    if (status != OX_OK) {
+        ox_tiers_close(out);
+    }
+    return status;
+}
+
+void ox_tiers_close(struct ox_tiers *tiers) {
+    if (tiers->device_base != NULL) {
+        ox_device_mem_close(tiers->device, tiers->device_base, tiers->device_bytes);
+    }
+    if (tiers->is_pinned && ox_device_host_unpin(tiers->device, tiers->host.base, tiers->host.bytes) != OX_OK) {
+        ox_log(OX_LOG_WARN, "%s", ox_error_text()); /* the memory goes all the same */
+    }
+    ox_arena_close(&tiers->host);
+    *tiers = (struct ox_tiers){0};
+}
+
+static struct ox_lease lease_buf(const struct ox_tiers *tiers, const struct ox_buf *buf) {
+    const bool on_device = buf->tier == OX_TIER_DEVICE;
+    OX_ASSERT(buf->tier != OX_TIER_NVME);
+    OX_ASSERT(buf->offset + buf->bytes <= (on_device ? tiers->device_bytes : tiers->host.bytes));
+    unsigned char *const base = on_device ? tiers->device_base : tiers->host.base;
+    return (struct ox_lease){.ptr = base + buf->offset, .bytes = buf->bytes, .tier = (enum ox_tier)buf->tier};
+}
+
+struct ox_lease ox_tiers_lease_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
+                                  const struct ox_task *task, enum ox_role_of_use role) {
+    const int use = ox_task_find_use(task, role);
+    if (use < 0 || plan->bufs[task->uses[use].buf_idx].tier == OX_TIER_NVME) {
+        return (struct ox_lease){.tier = OX_TIER_NVME};
+    }
+    return lease_buf(tiers, &plan->bufs[task->uses[use].buf_idx]);
+}
+
+struct ox_lease ox_tiers_lease(const struct ox_tiers *tiers, const struct ox_plan *plan, const struct ox_task *task,
+                               enum ox_role_of_use role) {
+    const struct ox_lease lease = ox_tiers_lease_if(tiers, plan, task, role);
+    OX_ASSERT(lease.ptr != NULL);
+    return lease;
+}
+
+struct ox_lease ox_tiers_resident(const struct ox_tiers *tiers, const struct ox_plan *plan, uint32_t buf_idx) {
+    OX_ASSERT(buf_idx < plan->buf_count && plan->bufs[buf_idx].resident);
+    return lease_buf(tiers, &plan->bufs[buf_idx]);
+}
+
+struct ox_lease ox_tiers_scratch(const struct ox_tiers *tiers, const struct ox_plan *plan) {
+    const uint64_t begin = plan->resident_bytes[OX_TIER_HOST];
+    OX_ASSERT(begin <= tiers->host.bytes);
+    return (struct ox_lease){
+        .ptr = tiers->host.base + begin, .bytes = tiers->host.bytes - begin, .tier = OX_TIER_HOST};
+}

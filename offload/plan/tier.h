@@ -1,0 +1,53 @@
+/* The memory tiers of a run: one arena each, reserved at open with the exact size that the plans need, and given
+ * out as leases. A lease is the right to touch a buffer's bytes for the length of a task: the plan says when, the
+ * tier where. Nobody else turns an offset into a pointer. */
+#ifndef OX_OFFLOAD_TIER_H
+#define OX_OFFLOAD_TIER_H
+
+#include "base/arena.h"
+#include "base/lane.h"
+#include "kernels/device.h"
+#include "offload/plan/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ox_tiers {
+    struct ox_device *device; /* not owned */
+    struct ox_arena host;
+    bool is_pinned; /* the device knows host memory */
+    void *device_base;
+    uint64_t device_bytes;
+};
+
+struct ox_lease {
+    void *ptr;
+    uint64_t bytes;
+    enum ox_tier tier;
+};
+
+/* Reserves and touches `bytes[DEVICE]` and `bytes[HOST]`, and makes host memory known to the device. Host memory starts
+ * as zeros, the device's as it happens to be. */
+OX_MUST enum ox_status ox_tiers_open(struct ox_device *device, const uint64_t bytes[OX_TIER_COUNT],
+                                     struct ox_tiers *out);
+void ox_tiers_close(struct ox_tiers *tiers);
+
+/* The lease of a task's use. Asserts that the task has that use and that the buffer lies inside its arena. */
+struct ox_lease ox_tiers_lease(const struct ox_tiers *tiers, const struct ox_plan *plan,
+                               const struct ox_task *task, enum ox_role_of_use role);
+
+/* As above, with ptr = NULL when the task has no such use, or when it is a spool extent. */
+struct ox_lease ox_tiers_lease_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
+                                  const struct ox_task *task, enum ox_role_of_use role);
+
+/* A resident buffer, between steps. */
+struct ox_lease ox_tiers_resident(const struct ox_tiers *tiers, const struct ox_plan *plan, uint32_t buf_idx);
+
+/* The host arena behind the plan's resident part: free for other use between steps. */
+struct ox_lease ox_tiers_scratch(const struct ox_tiers *tiers, const struct ox_plan *plan);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,294 @@
+/* Chooses tiles, prefetch depth, the home of checkpoints, how the optimizer overlaps, and the homes of every unit's
+ * planes: what fits is placement_fill.c's question, what is fastest placement_search.c's. Here is the answer: the plans
+ * of the choice, proven, or a refusal with the nearest budget that does. */
+#include "offload/search/placement_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- refusals ----------------------------------------------------------------------------------- */
+
+enum { FIX_TEXT_BYTES = 192 };
+
+/* Allowances of the drives that hold what is refused. */
+struct enough_drives {
+    uint64_t bytes[OX_STORE_DRIVES_MAX];
+    uint32_t count, largest;
+    bool each; /* all are changed, and alike */
+};
+
+static uint64_t whole_mib(uint64_t bytes) {
+    return ox_align_up(bytes, OX_MIB);
+}
+
+/* Whether the plan fits with them; the budget stays as it is. */
+static enum ox_status hold_with(struct ox_search *s, const struct enough_drives *drives) {
+    struct ox_plan_budget *const budget = &s->in->budget;
+    const uint64_t *const given = budget->drive_bytes;
+    budget->drive_bytes = drives->bytes;
+    const enum ox_status status = ox_search_check_drives(s);
+    budget->drive_bytes = given;
+    return status;
+}
+
+static void begin_drives(const struct ox_search *s, struct enough_drives *drives) {
+    const struct ox_plan_budget *const budget = &s->in->budget;
+    const uint64_t fixed = ox_store_fixed_bytes(2 * s->table->chunk_count);
+    uint32_t small_count = 0;
+    *drives = (struct enough_drives){.count = budget->drive_count};
+    for (uint32_t i = 0; i < drives->count; i++) {
+        const bool small = budget->drive_bytes[i] < fixed;
+        drives->bytes[i] = small ? whole_mib(fixed) : budget->drive_bytes[i];
+        drives->largest = drives->bytes[i] > drives->bytes[drives->largest] ? i : drives->largest;
+        small_count += small;
+    }
+    drives->each = small_count > 1;
+}
+
+/* The largest drive takes what is missing, as little as whole extents allow; or all do, where several of them do not
+ * even hold the store's tables. */
+static enum ox_status enlarge_drives(struct ox_search *s, struct enough_drives *drives) {
+    begin_drives(s, drives);
+    const uint64_t need = ox_search_need(s, OX_TIER_NVME);
+    uint64_t have = 0;
+    for (uint32_t i = 0; i < drives->count; i++) {
+        drives->bytes[i] = drives->each ? whole_mib(drives->bytes[drives->largest]) : drives->bytes[i];
+        have += drives->bytes[i];
+    }
+    uint64_t more = need > have ? need - have : 0;
+    enum ox_status status = more > 0 ? OX_E_CONFIG : hold_with(s, drives);
+    for (uint64_t step = OX_MIB; status == OX_E_CONFIG; step *= 2) {
+        for (uint32_t i = 0; i < drives->count; i++) {
+            if (drives->each || i == drives->largest) {
+                drives->bytes[i] = whole_mib(drives->bytes[i] + more);
+            }
+        }
+        status = hold_with(s, drives);
+        more = step;
+    }
+    return status;
+}
+
+static void name_drives(const struct ox_search *s, const struct enough_drives *drives, char *text) {
+    const uint64_t *const given = s->in->budget.drive_bytes;
+    size_t used = 0;
+    text[0] = '\0';
+    if (drives->each) {
+        snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%lluMiB (each of %u drives)",
+                 (unsigned long long)(drives->bytes[0] / OX_MIB), drives->count);
+        return;
+    }
+    for (uint32_t i = 0; i < drives->count && used < FIX_TEXT_BYTES; i++) {
+        if (drives->bytes[i] != given[i]) {
+            used += (size_t)snprintf(text + used, FIX_TEXT_BYTES - used, " --nvme PATH:%lluMiB (drive %u of %u)",
+                                     (unsigned long long)(drives->bytes[i] / OX_MIB), i + 1, drives->count);
+        }
+    }
+}
+
+/* What the drives must be allowed; nothing where they do. */
+static enum ox_status fix_drives(struct ox_search *s, char *text) {
+    text[0] = '\0';
+    const struct ox_plan_budget *const budget = &s->in->budget;
+    if (budget->nvme_bytes == 0) {
+        return OX_OK;
+    }
+    if (budget->drive_bytes == NULL) {
+        const uint64_t bytes = ox_max_u64(ox_search_need(s, OX_TIER_NVME), budget->nvme_bytes);
+        snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%lluMiB (all drives together)",
+                 (unsigned long long)(whole_mib(bytes) / OX_MIB));
+        return OX_OK;
+    }
+    struct enough_drives drives;
+    const enum ox_status status = enlarge_drives(s, &drives);
+    name_drives(s, &drives, text);
+    return status;
+}
+
+struct refusal {
+    char need[OX_TIER_COUNT][OX_SIZE_TEXT_BYTES], have[OX_TIER_COUNT][OX_SIZE_TEXT_BYTES];
+    unsigned long long enough_mib[OX_TIER_COUNT];
+    char device[80], device_fix[64], nvme[160], nvme_fix[FIX_TEXT_BYTES];
+};
+
+static enum ox_status tell(struct ox_search *s, struct refusal *r) {
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        const uint64_t need = ox_search_need(s, (enum ox_tier)tier), have = ox_search_budget(s, (enum ox_tier)tier);
+        ox_size_text(need, r->need[tier]);
+        ox_size_text(have, r->have[tier]);
+        r->enough_mib[tier] = whole_mib(ox_max_u64(need, have)) / OX_MIB;
+    }
+    if (!s->in->budget.unified) {
+        snprintf(r->device, sizeof r->device, "device %s of %s, ", r->need[OX_TIER_DEVICE], r->have[OX_TIER_DEVICE]);
+        snprintf(r->device_fix, sizeof r->device_fix, "--device-mem %lluMiB ",
+                 r->enough_mib[OX_TIER_DEVICE] + whole_mib(s->in->budget.device_beside_bytes) / OX_MIB);
+    }
+    /* A drive helps no evaluation that has none: it would have to be filled first. */
+    const bool store = s->in->budget.nvme_bytes > 0, may_add = !store && !s->in->model.eval_only;
+    if (store) {
+        const bool parts = ox_search_over_all(s) == 0;
+        snprintf(r->nvme, sizeof r->nvme, ", nvme %s of %s%s", r->need[OX_TIER_NVME], r->have[OX_TIER_NVME],
+                 parts ? ", which in whole parts the drives do not hold" : "");
+    }
+    const enum ox_status status = fix_drives(s, r->nvme_fix);
+    return status != OX_OK ? status
+                           : ox_fail(OX_E_CONFIG, "does not fit: the smallest plan needs %shost %s of %s%s; nearest "
+                                     "that fits: %s--host-mem %lluMiB%s%s", r->device, r->need[OX_TIER_HOST],
+                                     r->have[OX_TIER_HOST], r->nvme, r->device_fix, r->enough_mib[OX_TIER_HOST],
+                                     r->nvme_fix, may_add ? ", or give a drive with --nvme PATH:SIZE" : "");
+}
+
+static enum ox_status refuse(struct ox_search *s) {
+    s->in->placement = s->nearest;
+    s->with_eval = true;
+    ox_search_farthest_homes(s, ox_search_wished_device_units(s));
+    ox_search_build(s);
+    /* It is handed out for its ledger. */
+    OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train);
+    struct refusal refusal = {.device = ""};
+    return tell(s, &refusal);
+}
+
+/* ---- choosing ----------------------------------------------------------------------------------- */
+
+/* Where a state lives on the device, so does all that its update needs. */
+static enum ox_status check_device_wish(const struct ox_search *s) {
+    const struct ox_placement_wish *const wish = s->wish;
+    const char *const asked = wish->device_units > 0 ? "--device-state-units" : "--state-tier device";
+    if (wish->state_tier != OX_TIER_DEVICE && wish->grad_tier == OX_TIER_DEVICE) {
+        return ox_fail(OX_E_CONFIG, "--grads-tier device: a finished gradient stays on the device only for an "
+                       "optimizer that runs there; add --state-tier device, or use host or nvme");
+    }
+    if (wish->state_tier != OX_TIER_DEVICE && wish->device_units == 0) {
+        return OX_OK;
+    }
+    if (s->in->budget.nvme_bytes > 0) {
+        return ox_fail(OX_E_CONFIG, "%s: with a store the state lives on the host or on the drives; leave out one of "
+                       "the two", asked);
+    }
+    if (wish->state_tier != OX_TIER_DEVICE) {
+        return OX_OK;
+    }
+    if ((wish->weights_tier != OX_TIER_COUNT && wish->weights_tier != OX_TIER_DEVICE) ||
+        (wish->grad_tier != OX_TIER_COUNT && wish->grad_tier != OX_TIER_DEVICE)) {
+        return ox_fail(OX_E_CONFIG, "--state-tier device: the optimizer then runs on the device, where weights and "
+                       "gradients must live too; leave out --weights-tier and --grads-tier, or give device");
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_wish(const struct ox_search *s) {
+    const struct ox_placement_wish *const wish = s->wish;
+    if (wish->tiles > s->in->model.micro_batches) {
+        return ox_fail(OX_E_CONFIG, "--tiles %u: there are only %u micro-batches per step "
+                       "(--gradient-accumulation-steps)", wish->tiles, s->in->model.micro_batches);
+    }
+    const bool asks_nvme = wish->act_tier == OX_TIER_NVME || wish->weights_tier == OX_TIER_NVME ||
+                           wish->state_tier == OX_TIER_NVME || wish->grad_tier == OX_TIER_NVME;
+    if (asks_nvme && s->in->budget.nvme_bytes == 0) {
+        return ox_fail(OX_E_CONFIG, "a tier option asks for nvme, but no drive is given; add --nvme PATH:SIZE");
+    }
+    if (s->in->budget.unified && wish->device_units > 0 && !s->in->model.eval_only) {
+        return ox_fail(OX_E_CONFIG, "--device-state-units %u: host memory is device memory here, for all units alike; "
+                       "add --device-mem SIZE, or leave it out", wish->device_units);
+    }
+    return s->in->budget.unified ? OX_OK : check_device_wish(s);
+}
+
+/* Each by itself, and that what one leaves is what the others find. */
+static enum ox_status check_plans(struct ox_search *s) {
+    static const enum ox_plan_kind evals[] = {OX_PLAN_EVAL, OX_PLAN_EVAL_AFTER_STEP};
+    const struct ox_plan *const train = ox_search_plan(s, OX_PLAN_TRAIN);
+    enum ox_status status = ox_plan_check(train, s->in);
+    for (uint32_t i = 0; i < (ox_search_overlaps(s) ? 2 : 1) && status == OX_OK; i++) {
+        const struct ox_plan *const eval = ox_search_plan(s, evals[i]);
+        status = ox_plan_check(eval, s->in);
+        status = status == OX_OK ? ox_plan_check_pair(train, eval) : status;
+    }
+    return status;
+}
+
+static enum ox_status choose(struct ox_search *s) {
+    enum ox_status status = check_wish(s);
+    if (status != OX_OK) {
+        return status;
+    }
+    ox_search_run(s);
+    if (!s->best.fits) {
+        return refuse(s);
+    }
+    s->in->placement = s->best.made.placement;
+    s->with_eval = true;
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        s->table->shards[i].homes = s->best_homes[i];
+    }
+    ox_search_build(s);
+    return check_plans(s);
+}
+
+static enum ox_status open_search(struct ox_search *s) {
+    const struct ox_shard_table *const table = s->table;
+    s->homes = calloc(2 * (size_t)table->unit_count, sizeof *s->homes);
+    s->extents = calloc(2 * (size_t)table->chunk_count, sizeof *s->extents);
+    if (s->homes == NULL || s->extents == NULL) {
+        return ox_fail(OX_E_NOMEM, "planner: no memory for %u units", table->unit_count);
+    }
+    s->best_homes = s->homes + table->unit_count;
+    enum ox_status status = ox_plan_open(s->in, &s->plans.train);
+    if (status == OX_OK) {
+        status = ox_plan_open(s->in, &s->plans.eval);
+    }
+    if (status == OX_OK && !s->in->model.eval_only) {
+        status = ox_plan_open(s->in, &s->plans.eval_after_step);
+    }
+    if (status == OX_OK) {
+        status = ox_built_open(table->unit_count, &s->built);
+    }
+    return status == OX_OK ? ox_sim_open(s->plans.train->task_cap, &s->sim) : status;
+}
+
+static void hand_out(struct ox_search *s, bool fits, struct ox_plans *out) {
+    struct ox_plans *const plans = &s->plans;
+    ox_plan_shrink(&plans->train);
+    out->train = plans->train;
+    plans->train = NULL;
+    if (!fits) {
+        return;
+    }
+    ox_plan_shrink(&plans->eval);
+    out->eval = plans->eval;
+    plans->eval = NULL;
+    if (ox_search_overlaps(s)) {
+        ox_plan_shrink(&plans->eval_after_step);
+        out->eval_after_step = plans->eval_after_step;
+        plans->eval_after_step = NULL;
+    }
+}
+
+enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
+                                   const struct ox_placement_wish *wish, const struct ox_sim_setup *setup,
+                                   struct ox_plans *out) {
+    *out = (struct ox_plans){0};
+    struct ox_search *const s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return ox_fail(OX_E_NOMEM, "planner: no memory");
+    }
+    *s = (struct ox_search){.in = input, .table = table, .wish = wish, .setup = *setup, .nearest_short = UINT64_MAX};
+    s->setup.input = input;
+    input->table = table;
+    enum ox_status status = open_search(s);
+    if (status == OX_OK) {
+        status = choose(s);
+        hand_out(s, status == OX_OK, out);
+    }
+    ox_sim_close(&s->sim);
+    ox_built_close(&s->built);
+    ox_plans_close(&s->plans);
+    free(s->extents);
+    free(s->homes);
+    free(s);
+    return status;
+}

@@ -1,0 +1,201 @@
+/* What is known of the plans of one search. Candidates that differ often come to the same plan: where nothing more
+ * fits, or all does, and before anything has come home. What a plan needs and takes follows from placement and homes,
+ * so it is built and simulated once, and asked for by them afterwards. The effort counts as if it were done each time,
+ * so that what is known changes no choice. */
+#include "offload/search/placement_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/hash/hash.h"
+#include "offload/plan/internal.h"
+
+#include <stdlib.h>
+
+/* A task simulated costs as much as so many built. */
+enum { SIMULATED_COST = 8 };
+/* Plans that are kept in mind, and places for them by key. */
+enum { BUILT_MAX = 8192, PLACE_COUNT = 4 * BUILT_MAX };
+
+struct ox_built {
+    uint64_t key;
+    uint64_t need[OX_TIER_COUNT];
+    uint64_t spool_key;
+    uint32_t task_count;
+    double least, seconds; /* negative: not asked for yet */
+};
+
+enum { KIND_COUNT = OX_PLAN_EVAL_AFTER_STEP + 1 };
+
+/* What a plan of the search holds. */
+struct held {
+    uint64_t key;
+    bool complete; /* with its dependencies */
+};
+
+struct ox_built_table {
+    struct ox_built *built;
+    struct ox_homes *homes; /* per unit, side by side */
+    uint32_t count;
+    uint16_t places[PLACE_COUNT]; /* 1 + index; 0 = none */
+    /* of each kind */
+    struct ox_built beyond[KIND_COUNT]; /* where the table is full */
+    struct ox_built *now[KIND_COUNT];   /* with placement and homes as they were when it was asked for */
+    struct held held[KIND_COUNT];
+};
+
+enum ox_status ox_built_open(uint32_t unit_count, struct ox_built_table **out) {
+    struct ox_built_table *const table = *out = calloc(1, sizeof *table);
+    if (table != NULL) {
+        table->built = calloc(BUILT_MAX, sizeof *table->built);
+        table->homes = calloc(unit_count, sizeof *table->homes);
+    }
+    if (table == NULL || table->built == NULL || table->homes == NULL) {
+        ox_built_close(out);
+        return ox_fail(OX_E_NOMEM, "planner: no memory for its candidates");
+    }
+    return OX_OK;
+}
+
+void ox_built_close(struct ox_built_table **table) {
+    if (*table != NULL) {
+        free((*table)->homes);
+        free((*table)->built);
+        free(*table);
+    }
+    *table = NULL;
+}
+
+/* All that a plan follows from and that changes in a search. */
+static uint64_t key_of(const struct ox_search *s, enum ox_plan_kind kind) {
+    struct ox_homes *const homes = s->built->homes;
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        homes[i] = s->table->shards[i].homes;
+    }
+    const uint64_t key = ox_hash64(&s->in->placement, sizeof s->in->placement, kind);
+    return ox_hash64(homes, s->table->unit_count * sizeof *homes, key);
+}
+
+static struct ox_plan *plan_of_kind(const struct ox_search *s, enum ox_plan_kind kind) {
+    struct ox_plan *const plans[] = {s->plans.train, s->plans.eval, s->plans.eval_after_step};
+    return plans[kind];
+}
+
+/* The plan itself, without dependencies; it may have been built and built over since. Placement and homes must be those
+ * it was for. */
+static const struct ox_plan *measured(struct ox_search *s, enum ox_plan_kind kind, uint64_t key) {
+    struct ox_plan *const plan = plan_of_kind(s, kind);
+    struct held *const held = &s->built->held[kind];
+    if (held->key != key || plan->task_count == 0) {
+        OX_ASSERT(key_of(s, kind) == key);
+        ox_plan_measure(plan, s->in, s->in->model.eval_only ? OX_PLAN_EVAL : kind);
+        *held = (struct held){.key = key, .complete = false};
+    }
+    return plan;
+}
+
+static void learn(struct ox_search *s, enum ox_plan_kind kind, struct ox_built *built) {
+    const struct ox_plan *const plan = measured(s, kind, built->key);
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        built->need[tier] = plan->peak_bytes[tier];
+    }
+    built->spool_key = ox_hash64(plan->spool_bytes, plan->spool_count * sizeof *plan->spool_bytes, 0);
+    built->task_count = plan->task_count;
+    built->least = built->seconds = -1;
+}
+
+static struct ox_built *find(struct ox_search *s, enum ox_plan_kind kind) {
+    struct ox_built_table *const table = s->built;
+    const uint64_t key = key_of(s, kind);
+    uint32_t place = (uint32_t)(key % PLACE_COUNT);
+    for (; table->places[place] != 0; place = (place + 1) % PLACE_COUNT) {
+        struct ox_built *const built = &table->built[table->places[place] - 1];
+        if (built->key == key) {
+            return built;
+        }
+    }
+    struct ox_built *built = &table->beyond[kind];
+    if (table->count < BUILT_MAX) {
+        built = &table->built[table->count++];
+        table->places[place] = (uint16_t)table->count;
+    }
+    built->key = key;
+    learn(s, kind, built);
+    return built;
+}
+
+static void ask(struct ox_search *s, enum ox_plan_kind kind) {
+    struct ox_built *const built = find(s, kind);
+    s->built->now[kind] = built;
+    s->effort += built->task_count;
+}
+
+bool ox_search_overlaps(const struct ox_search *s) {
+    return s->in->placement.overlap && !s->in->model.eval_only;
+}
+
+void ox_search_build_eval(struct ox_search *s) {
+    s->with_eval = true;
+    ask(s, OX_PLAN_EVAL);
+    if (ox_search_overlaps(s)) {
+        ask(s, OX_PLAN_EVAL_AFTER_STEP);
+    }
+}
+
+void ox_search_build(struct ox_search *s) {
+    ask(s, OX_PLAN_TRAIN);
+    if (s->with_eval) {
+        ox_search_build_eval(s);
+    }
+}
+
+uint64_t ox_search_need(const struct ox_search *s, enum ox_tier tier) {
+    struct ox_built *const *const now = s->built->now;
+    uint64_t bytes = now[OX_PLAN_TRAIN]->need[tier];
+    if (s->with_eval) {
+        bytes = ox_max_u64(bytes, now[OX_PLAN_EVAL]->need[tier]);
+    }
+    if (s->with_eval && ox_search_overlaps(s)) {
+        bytes = ox_max_u64(bytes, now[OX_PLAN_EVAL_AFTER_STEP]->need[tier]);
+    }
+    return bytes;
+}
+
+uint64_t ox_search_spool_key(const struct ox_search *s) {
+    return s->built->now[OX_PLAN_TRAIN]->spool_key;
+}
+
+const struct ox_plan *ox_search_plan(struct ox_search *s, enum ox_plan_kind kind) {
+    const struct ox_plan *const plan = measured(s, kind, s->built->now[kind]->key);
+    struct held *const held = &s->built->held[kind];
+    if (!held->complete) {
+        ox_plan_complete(plan_of_kind(s, kind), s->in);
+        held->complete = true;
+    }
+    return plan;
+}
+
+double ox_search_least_seconds(struct ox_search *s) {
+    struct ox_built *const built = s->built->now[OX_PLAN_TRAIN];
+    if (built->least < 0) {
+        built->least = ox_sim_least_seconds(&s->setup, measured(s, OX_PLAN_TRAIN, built->key));
+    }
+    s->effort += built->task_count;
+    return built->least;
+}
+
+double ox_search_seconds(struct ox_search *s) {
+    struct ox_built *const built = s->built->now[OX_PLAN_TRAIN];
+    if (built->seconds < 0) {
+        struct ox_sim_result result;
+        ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &s->setup, &result);
+        built->seconds = result.seconds;
+        if (s->setup.in_memory && s->wish->persist_steps > 0) { /* the mean of all steps */
+            struct ox_sim_setup written = s->setup;
+            written.in_memory = false;
+            ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &written, &result);
+            built->seconds += (result.seconds - built->seconds) / (double)s->wish->persist_steps;
+        }
+    }
+    s->effort += (uint64_t)built->task_count * SIMULATED_COST;
+    return built->seconds;
+}

@@ -1,0 +1,286 @@
+/* What may be chosen: one function for each thing that a placement decides, which names its other values. The search
+ * changes them one or two at a time and knows nothing else of them, so what is new to placements becomes a field of
+ * the candidate, a line of ox_candidate_same() and a function in the table at the end. */
+#include "offload/search/placement_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/hash/hash.h"
+
+#include <string.h>
+
+bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *b) {
+    const struct ox_placement *const x = &a->placement, *const y = &b->placement;
+    return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
+           x->stage_slots == y->stage_slots && x->overlap == y->overlap && x->early_units == y->early_units &&
+           x->kept_units == y->kept_units && a->order == b->order && a->ranking == b->ranking &&
+           a->device_weights == b->device_weights && a->credit == b->credit && a->device_units == b->device_units &&
+           memcmp(a->away, b->away, sizeof a->away) == 0;
+}
+
+uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
+    const struct ox_placement *const p = &candidate->placement;
+    const uint32_t all[] = {
+        p->tiles, p->prefetch_depth, (uint32_t)p->act_tier, p->stage_slots, p->overlap, p->early_units, p->kept_units,
+        candidate->order, candidate->ranking, candidate->device_weights, candidate->credit, candidate->device_units,
+        candidate->away[OX_PLANE_WEIGHTS], candidate->away[OX_PLANE_GRAD], candidate->away[OX_PLANE_STATE]};
+    return ox_hash64(all, sizeof all, 0);
+}
+
+struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_candidate candidate) {
+    if (candidate.device_units >= s->table->unit_count) {
+        candidate.order = 0;
+        candidate.ranking = OX_RANK_FIRST;
+        candidate.device_weights = true;
+        candidate.credit = false;
+        memset(candidate.away, 0, sizeof candidate.away);
+    }
+    return candidate;
+}
+
+static void add(struct ox_choices *out, const struct ox_candidate *candidate) {
+    OX_ASSERT(out->count < OX_CHOICES_MAX);
+    out->at[out->count++] = *candidate;
+}
+
+/* ---- what the wish and the budget allow ---------------------------------------------------------- */
+
+bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier) {
+    const bool unified = s->in->budget.unified;
+    if (s->wish->act_tier < OX_TIER_COUNT) {
+        return ox_search_wished(s->wish->act_tier, unified) == ox_search_wished(tier, unified) &&
+               !(unified && tier == OX_TIER_DEVICE);
+    }
+    return tier == OX_TIER_NVME ? s->in->budget.nvme_bytes > 0 : tier == OX_TIER_HOST || !unified;
+}
+
+bool ox_choice_overlap(const struct ox_search *s, bool overlap) {
+    if (s->in->model.eval_only) { /* there is no optimizer, whatever is asked of it */
+        return !overlap;
+    }
+    return s->wish->overlap < 0 || overlap == (s->wish->overlap == 1);
+}
+
+uint32_t ox_choice_early_units(const struct ox_search *s, uint32_t quarters) {
+    const uint32_t unit_count = s->table->unit_count;
+    if (s->in->budget.nvme_bytes == 0 || ox_plan_generations(&s->in->budget) < 2) {
+        return 0;
+    }
+    if (s->wish->early_units >= 0) {
+        return (uint32_t)ox_min_u64((uint64_t)s->wish->early_units, unit_count);
+    }
+    /* Who asks for overlap and not for none of it means some. */
+    const uint32_t least = s->wish->overlap == 1;
+    return (uint32_t)ox_max_u64((uint64_t)unit_count * quarters / OX_CHOICE_QUARTERS, least);
+}
+
+uint32_t ox_choice_kept_units(const struct ox_search *s) {
+    const uint32_t block_count = s->table->unit_count - 2;
+    const bool may = s->in->model.kept_bytes > 0 && !s->in->model.eval_only;
+    const uint64_t wish = s->wish->kept_units < 0 ? block_count : (uint64_t)s->wish->kept_units;
+    return may ? (uint32_t)ox_min_u64(wish, block_count) : 0;
+}
+
+bool ox_choice_device_weights(const struct ox_search *s) {
+    return !s->in->budget.unified && s->wish->weights_tier == OX_TIER_COUNT;
+}
+
+/* All that a unit has goes with its state, and there is no store. */
+bool ox_choice_device_units(const struct ox_search *s) {
+    const struct ox_placement_wish *const wish = s->wish;
+    return ox_choice_device_weights(s) && wish->state_tier == OX_TIER_COUNT && wish->grad_tier == OX_TIER_COUNT &&
+           wish->device_units == 0 && s->in->budget.nvme_bytes == 0 && !s->in->model.eval_only;
+}
+
+static bool order_allowed(const struct ox_search *s, const char *order) {
+    return !(strchr(order, 'w') != NULL && s->wish->weights_tier < OX_TIER_COUNT) &&
+           !(strchr(order, 'g') != NULL && (s->wish->grad_tier < OX_TIER_COUNT || s->in->model.eval_only)) &&
+           !(strchr(order, 's') != NULL && (s->wish->state_tier < OX_TIER_COUNT || s->in->model.eval_only));
+}
+
+/* ---- the choices --------------------------------------------------------------------------------- */
+
+static void choose_tiles(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t micro_batches = s->in->model.micro_batches, at = from.placement.tiles;
+    const uint32_t others[] = {at - 1, at + 1, at / 2, at * 2};
+    for (unsigned i = 0; i < sizeof others / sizeof *others && s->wish->tiles == 0; i++) {
+        from.placement.tiles = others[i];
+        if (others[i] >= 1 && others[i] <= micro_batches) {
+            add(out, &from);
+        }
+    }
+}
+
+static void choose_act_tier(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    for (int tier = OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
+        from.placement.act_tier = (enum ox_tier)tier;
+        if (ox_choice_act_tier(s, (enum ox_tier)tier)) {
+            add(out, &from);
+        }
+    }
+}
+
+/* A wished depth comes with the slots it began with. */
+static void choose_depth(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    for (uint32_t depth = 0; depth < 4 && s->wish->prefetch_depth < 0; depth++) {
+        from.placement.prefetch_depth = depth;
+        add(out, &from);
+    }
+}
+
+static void choose_slots(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    static const uint8_t slots[] = {1, 2, OX_SLOTS_SHALLOW, OX_SLOTS_MIDDLE, OX_SLOTS_DEEP};
+    for (unsigned i = 0; i < sizeof slots && s->wish->prefetch_depth < 0; i++) {
+        from.placement.stage_slots = slots[i];
+        add(out, &from);
+    }
+}
+
+static void choose_slots_fine(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t at = from.placement.stage_slots;
+    for (uint32_t by = at / 2; by > 0 && s->wish->prefetch_depth < 0; by /= 2) {
+        from.placement.stage_slots = at - by;
+        add(out, &from);
+        from.placement.stage_slots = at + by;
+        if (at + by <= OX_SLOTS_DEEP) {
+            add(out, &from);
+        }
+    }
+}
+
+/* Every way in which the optimizer may overlap. */
+static void choose_overlap(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    for (uint32_t quarters = 0; quarters <= OX_CHOICE_QUARTERS && ox_choice_overlap(s, true); quarters++) {
+        from.placement.overlap = true;
+        from.placement.early_units = ox_choice_early_units(s, quarters);
+        add(out, &from);
+    }
+    if (ox_choice_overlap(s, false)) {
+        from.placement.overlap = false;
+        from.placement.early_units = 0;
+        add(out, &from);
+    }
+}
+
+/* The number of early units more finely: how long the optimizer of a step takes beside its own backward, and how long
+ * beside the next forward, is balanced by single units. */
+static void choose_early(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t unit_count = s->table->unit_count, at = from.placement.early_units;
+    for (uint32_t by = unit_count / 8; by > 0 && at > 0 && s->wish->early_units < 0; by /= 2) {
+        if (at > by) {
+            from.placement.early_units = at - by;
+            add(out, &from);
+        }
+        if (at + by <= unit_count) {
+            from.placement.early_units = at + by;
+            add(out, &from);
+        }
+    }
+}
+
+/* None, all, and from where it stands more and less of them: by half of all blocks, by a quarter, and so on. */
+static void choose_kept(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t most = s->wish->kept_units < 0 ? ox_choice_kept_units(s) : 0, at = from.placement.kept_units;
+    const uint32_t ends[] = {most, 0};
+    for (unsigned i = 0; i < 2 && most > 0; i++) {
+        from.placement.kept_units = ends[i];
+        add(out, &from);
+    }
+    for (uint32_t by = most / 2; by > 0; by /= 2) {
+        if (at + by < most) {
+            from.placement.kept_units = at + by;
+            add(out, &from);
+        }
+        if (at > by) {
+            from.placement.kept_units = at - by;
+            add(out, &from);
+        }
+    }
+}
+
+static void choose_order(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    for (uint8_t order = 0; order < OX_CANDIDATE_ORDERS; order++) {
+        from.order = order;
+        if (order_allowed(s, ox_candidate_orders[order])) {
+            add(out, &from);
+        }
+    }
+}
+
+static void choose_ranking(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    (void)s;
+    for (uint8_t ranking = 0; ranking < OX_RANKING_COUNT; ranking++) {
+        from.ranking = ranking;
+        add(out, &from);
+    }
+}
+
+static void choose_device_weights(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    from.device_weights = !from.device_weights;
+    if (ox_choice_device_weights(s)) {
+        add(out, &from);
+    }
+}
+
+/* Updates where the weights are save their way there and back, but take room that others might use: none, all, and from
+ * where it stands more and less of them. */
+static void choose_device_units(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t most = ox_choice_device_units(s) ? s->table->unit_count : 0, at = from.device_units;
+    const uint32_t ends[] = {most, 0};
+    for (unsigned i = 0; i < 2 && most > 0; i++) {
+        from.device_units = ends[i];
+        add(out, &from);
+    }
+    for (uint32_t by = most / 2; by > 0; by /= 2) {
+        if (at + by < most) {
+            from.device_units = at + by;
+            add(out, &from);
+        }
+        if (at > by) {
+            from.device_units = at - by;
+            add(out, &from);
+        }
+    }
+}
+
+/* Fewer planes of a sort near, which leaves room for the next sort of the order, or transfers where they are free. */
+static void choose_away(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t unit_count = s->table->unit_count;
+    for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
+        const uint32_t at = from.away[plane];
+        for (uint32_t by = unit_count / 2; by > 0; by /= 2) {
+            from.away[plane] = at - by;
+            if (at >= by) {
+                add(out, &from);
+            }
+            from.away[plane] = at + by;
+            if (at + by < unit_count) {
+                add(out, &from);
+            }
+        }
+        from.away[plane] = at;
+    }
+}
+
+static void choose_credit(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    (void)s;
+    from.credit = !from.credit;
+    add(out, &from);
+}
+
+ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
+    [OX_CHOICE_OVERLAP] = choose_overlap,
+    [OX_CHOICE_ORDER] = choose_order,
+    [OX_CHOICE_RANKING] = choose_ranking,
+    [OX_CHOICE_DEVICE_WEIGHTS] = choose_device_weights,
+    [OX_CHOICE_CREDIT] = choose_credit,
+    [OX_CHOICE_KEPT] = choose_kept,
+    [OX_CHOICE_EARLY] = choose_early,
+    [OX_CHOICE_DEPTH] = choose_depth,
+    [OX_CHOICE_SLOTS] = choose_slots,
+    [OX_CHOICE_SLOTS_FINE] = choose_slots_fine,
+    [OX_CHOICE_TILES] = choose_tiles,
+    [OX_CHOICE_ACT_TIER] = choose_act_tier,
+    [OX_CHOICE_AWAY] = choose_away,
+    [OX_CHOICE_DEVICE_UNITS] = choose_device_units,
+};

@@ -1,0 +1,309 @@
+/* A candidate made whole: first built with every plane in its farthest home; what remains of a budget is then given to
+ * planes in the candidate's order. Whether it fits is decided by the plans alone, never by rates. */
+#include "offload/search/placement_internal.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <string.h>
+
+const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS] = {"wgs", "swg", "gws", "wsg", "sgw", "gsw", "wg", "sw",
+                                                              "ws",  "gw",  "sg",  "gs",  "w",   "g",   "s",  ""};
+
+enum { FILL_ROUNDS = 8, CREDITS = 3 };
+
+enum ox_tier ox_search_wished(enum ox_tier tier, bool unified) {
+    return unified && tier == OX_TIER_DEVICE ? OX_TIER_HOST : tier;
+}
+
+uint32_t ox_search_wished_device_units(const struct ox_search *s) {
+    const uint32_t unit_count = s->table->unit_count;
+    if (s->in->budget.unified || s->in->model.eval_only) {
+        return 0;
+    }
+    return s->wish->state_tier == OX_TIER_DEVICE ? unit_count
+                                                 : (uint32_t)ox_min_u64(s->wish->device_units, unit_count);
+}
+
+void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units) {
+    const bool unified = s->in->budget.unified;
+    const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
+    const struct ox_placement_wish *const wish = s->wish;
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        struct ox_homes *const homes = &s->table->shards[i].homes;
+        homes->weights = wish->weights_tier < OX_TIER_COUNT ? ox_search_wished(wish->weights_tier, unified) : far;
+        homes->state = wish->state_tier < OX_TIER_COUNT ? ox_search_wished(wish->state_tier, unified) : far;
+        homes->grad = wish->grad_tier < OX_TIER_COUNT ? ox_search_wished(wish->grad_tier, unified) : far;
+        if (i + device_units >= s->table->unit_count) {
+            homes->weights = homes->state = homes->grad = OX_TIER_DEVICE;
+        }
+    }
+}
+
+uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier) {
+    const struct ox_plan_budget *const given = &s->in->budget;
+    return tier == OX_TIER_DEVICE ? (given->unified ? 0 : given->device_bytes)
+           : tier == OX_TIER_HOST ? given->host_bytes : given->nvme_bytes;
+}
+
+static uint64_t over(const struct ox_search *s, enum ox_tier tier) {
+    const uint64_t need = ox_search_need(s, tier), budget = ox_search_budget(s, tier);
+    return need > budget ? need - budget : 0;
+}
+
+uint64_t ox_search_over_all(const struct ox_search *s) {
+    return over(s, OX_TIER_DEVICE) + over(s, OX_TIER_HOST) + over(s, OX_TIER_NVME);
+}
+
+/* ---- filling what remains --------------------------------------------------------------------- */
+
+static enum ox_tier *home_of(struct ox_shard *shard, enum ox_plane_of_unit plane) {
+    return plane == OX_PLANE_WEIGHTS ? &shard->homes.weights
+           : plane == OX_PLANE_GRAD  ? &shard->homes.grad : &shard->homes.state;
+}
+
+static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum ox_plane_of_unit plane) {
+    const uint64_t elems = s->in->model.unit_elems[unit_idx];
+    if (plane == OX_PLANE_GRAD) { /* a tied table holds two */
+        return elems * 4 + (unit_idx == 0 ? s->in->model.tied_elems * 4 : 0);
+    }
+    return plane == OX_PLANE_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
+}
+
+static bool is_wished(const struct ox_search *s, enum ox_plane_of_unit plane) {
+    const enum ox_tier wish = plane == OX_PLANE_WEIGHTS ? s->wish->weights_tier
+                              : plane == OX_PLANE_GRAD  ? s->wish->grad_tier : s->wish->state_tier;
+    return wish < OX_TIER_COUNT;
+}
+
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
+    while (b != 0) {
+        const uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* The unit that is at this place of the ranking. Spread, any number of them lie evenly: steps of the golden section. */
+static uint32_t ranked(enum ox_ranking ranking, uint32_t unit_count, uint32_t place) {
+    const uint32_t last = unit_count - 1;
+    switch (ranking) {
+    case OX_RANK_FIRST:
+        return place;
+    case OX_RANK_ENDS:
+        return place == 0 ? last : place == 1 ? 0 : last + 1 - place;
+    case OX_RANK_SPREAD: {
+        uint32_t step = (uint32_t)((uint64_t)unit_count * 618 / 1000) + 1;
+        while (common_divisor(step, unit_count) != 1) {
+            step++;
+        }
+        return (uint32_t)((last + (uint64_t)place * step) % unit_count);
+    }
+    default:
+        return last - place;
+    }
+}
+
+/* How many units may still have a plane of theirs brought nearer. */
+static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *candidate, enum ox_plane_of_unit plane) {
+    const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        count += *home_of(&s->table->shards[i], plane) == far;
+    }
+    return is_wished(s, plane) || count < candidate->away[plane] ? 0 : count - candidate->away[plane];
+}
+
+/* Moves planes of one sort to `tier` while `left` lasts; returns how many moved. */
+static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candidate, enum ox_plane_of_unit plane,
+                           enum ox_tier tier, uint64_t *left) {
+    const uint32_t unit_count = s->table->unit_count;
+    const uint32_t most = may_move(s, candidate, plane);
+    uint32_t moved = 0;
+    for (uint32_t i = 0; i < unit_count && moved < most; i++) {
+        const uint32_t at = ranked((enum ox_ranking)candidate->ranking, unit_count, i);
+        enum ox_tier *const home = home_of(&s->table->shards[at], plane);
+        const uint64_t bytes = ox_align_up(plane_bytes(s, at, plane), OX_IO_ALIGN_BYTES) + OX_IO_ALIGN_BYTES;
+        if (*home > tier && bytes <= *left) { /* tiers are ordered near to far */
+            *home = tier;
+            *left -= bytes;
+            moved++;
+        }
+    }
+    return moved;
+}
+
+static uint32_t fill_planes(struct ox_search *s, const struct ox_candidate *candidate, enum ox_tier tier,
+                            uint64_t left) {
+    const char *const order = tier == OX_TIER_HOST ? ox_candidate_orders[candidate->order] : "w";
+    uint32_t moved = 0;
+    for (const char *at = order; *at != '\0'; at++) {
+        const enum ox_plane_of_unit plane = *at == 'w' ? OX_PLANE_WEIGHTS : *at == 'g' ? OX_PLANE_GRAD : OX_PLANE_STATE;
+        moved += fill_plane(s, candidate, plane, tier, &left);
+    }
+    return moved;
+}
+
+static void save_homes(struct ox_search *s, struct ox_homes *homes) {
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        homes[i] = s->table->shards[i].homes;
+    }
+}
+
+static void load_homes(struct ox_search *s, const struct ox_homes *homes) {
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        s->table->shards[i].homes = homes[i];
+    }
+}
+
+/* More than there is, for planes whose own transfer buffers go as they come home: two of the largest unit in fp32. */
+static uint64_t most_credit(const struct ox_search *s) {
+    uint64_t elems_max = 0;
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        elems_max = ox_max_u64(elems_max, s->in->model.unit_elems[i]);
+    }
+    return 2 * elems_max * sizeof(float);
+}
+
+/* Gives the rest of a tier to planes. Moving a plane home also removes its transfer buffers, so the rest is measured
+ * anew a few times; a packing that comes out worse than counted, or asks for more of another tier than there is, is
+ * taken back and tried with less. In the end, where the candidate says so, with more than the rest. */
+static void fill_tier(struct ox_search *s, const struct ox_candidate *candidate, enum ox_tier tier) {
+    uint64_t share = 1, credit = 0;
+    uint32_t credits = 0;
+    for (int round = 0; round < FILL_ROUNDS; round++) {
+        const uint64_t need = ox_search_need(s, tier), budget = ox_search_budget(s, tier);
+        if (need > budget) {
+            return;
+        }
+        const uint64_t over_before = ox_search_over_all(s);
+        save_homes(s, s->homes);
+        const uint32_t moved = fill_planes(s, candidate, tier, (budget - need) / share + credit);
+        if (moved > 0) {
+            ox_search_build(s);
+        }
+        const bool worse = moved > 0 && ox_search_over_all(s) > over_before;
+        if (worse) {
+            load_homes(s, s->homes);
+            ox_search_build(s);
+        }
+        if (credit == 0 && worse) {
+            share *= 2;
+        } else if (worse || moved == 0) {
+            if (credits == (candidate->credit ? CREDITS : 0)) {
+                return;
+            }
+            share = 1;
+            credit = most_credit(s) >> credits++;
+        }
+    }
+}
+
+/* Extents are whole on one drive: what fits in the sum of allowances may not fit in each. */
+enum ox_status ox_search_check_drives(struct ox_search *s) {
+    const struct ox_plan_budget *const given = &s->in->budget;
+    if (given->drive_bytes == NULL || given->nvme_bytes == 0) {
+        return OX_OK;
+    }
+    const struct ox_plan *const train = ox_search_plan(s, OX_PLAN_TRAIN);
+    struct ox_store_config config = {
+        .bytes_max = given->drive_bytes,
+        .speeds = given->drive_speeds,
+        .drive_count = given->drive_count,
+        .extents = s->extents,
+        .extent_count = 2 * s->table->chunk_count,
+        .spool_bytes = train->spool_bytes,
+        .spool_count = train->spool_count,
+        .generations = ox_plan_generations(given),
+    };
+    const struct ox_store_sums sums = ox_shard_extent_sums(s->table);
+    if (ox_store_surely_fits(&config, &sums)) {
+        return OX_OK;
+    }
+    if (!s->extents_listed) { /* which takes long for a large model */
+        ox_shard_extents(s->table, s->extents);
+        s->extents_listed = true;
+    }
+    return ox_store_fits(&config);
+}
+
+/* The same for what is spooled as before, which most candidates share with others: cutting a large store takes long. */
+static bool drives_hold(struct ox_search *s) {
+    const uint64_t hash = ox_search_spool_key(s);
+    for (uint32_t i = 0; i < s->cut_count; i++) {
+        if (s->cuts[i].hash == hash) {
+            return s->cuts[i].fits;
+        }
+    }
+    const bool fits = ox_search_check_drives(s) == OX_OK;
+    if (s->cut_count < OX_CUTS_MAX) {
+        s->cuts[s->cut_count++] = (struct ox_cut){.hash = hash, .fits = fits};
+    }
+    return fits;
+}
+
+/* Where everything has come home, steps that write nothing save more than early updates do; should they find the room
+ * that a late update needs. */
+static void stay_in_memory(struct ox_search *s) {
+    const uint32_t early_units = s->in->placement.early_units;
+    const bool fits = ox_search_over_all(s) == 0;
+    s->crowded = false;
+    if (!s->wish->may_stay_in_memory) {
+        return;
+    }
+    s->in->placement.early_units = 0;
+    s->setup.in_memory = ox_plan_may_stay_in_memory(s->in);
+    if (s->setup.in_memory && early_units > 0) {
+        ox_search_build(s);
+        s->setup.in_memory = !fits || ox_search_over_all(s) == 0;
+        s->crowded = !s->setup.in_memory;
+    }
+    if (!s->setup.in_memory && early_units > 0) {
+        s->in->placement.early_units = early_units;
+        ox_search_build(s);
+    }
+}
+
+static void fill(struct ox_search *s, const struct ox_candidate *candidate) {
+    if (!s->in->budget.unified && candidate->device_weights) {
+        fill_tier(s, candidate, OX_TIER_DEVICE);
+    }
+    fill_tier(s, candidate, OX_TIER_HOST);
+}
+
+static void begin_fit(struct ox_search *s, const struct ox_candidate *candidate) {
+    s->in->placement = candidate->placement;
+    ox_search_farthest_homes(s, candidate->device_units);
+    ox_search_build(s);
+}
+
+/* Whether it fits is asked of all that is spooled too: a gradient that has come home may leave others that are harder
+ * to cut. */
+static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
+    begin_fit(s, candidate);
+    fill(s, candidate);
+    stay_in_memory(s);
+    if (ox_search_over_all(s) == 0 && !drives_hold(s)) {
+        begin_fit(s, candidate);
+        stay_in_memory(s);
+    }
+    /* Short of nothing but a good cut: the nearest of all that do not fit. */
+    const uint64_t over_bytes = ox_search_over_all(s), short_bytes = over_bytes > 0 ? over_bytes : !drives_hold(s);
+    if (short_bytes > 0 && short_bytes < s->nearest_short &&
+        candidate->device_units == ox_search_wished_device_units(s)) {
+        s->nearest_short = short_bytes;
+        s->nearest = candidate->placement;
+    }
+    return short_bytes == 0;
+}
+
+bool ox_search_fit_train(struct ox_search *s, const struct ox_candidate *candidate) {
+    s->with_eval = false;
+    return fit(s, candidate);
+}
+
+bool ox_search_fit_eval(struct ox_search *s, const struct ox_candidate *candidate) {
+    ox_search_build_eval(s);
+    return ox_search_over_all(s) == 0 || fit(s, candidate);
+}

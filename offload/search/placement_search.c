@@ -1,0 +1,422 @@
+/* Which candidate is fastest: its plan is simulated on the machine. Most need not be, because the busiest lane or
+ * resource of their plan alone takes longer than the best so far.
+ *
+ * The search begins with every number of tiles and home of checkpoints, each in the largest form that fits: these
+ * decide what travels. From the best of them it changes one or two things at a time as long as that pays, then from the
+ * best of every other beginning. What effort is left goes to a few changes at once, drawn at random, with a climb from
+ * each that is not far behind. Effort is counted in tasks, not seconds, and the draws are fixed, so that the same input
+ * always has the same answer. */
+#include "offload/search/placement_internal.h"
+
+#include "base/bytes.h"
+#include "base/prng/prng.h"
+
+/* What the search may take, in tasks built: a fraction of a second. */
+static const uint64_t EFFORT_MAX = 8000000;
+/* Up to here every number of tiles is tried. Beyond, a series of ever more tiles ends where doubling them, with all it
+ * lets come home and all it repeats, has twice not paid. */
+static const uint64_t EFFORT_ALL_TRIED = 300000;
+/* What may take this much longer than the best is still looked at in another form. */
+static const double NEAR = 1.3;
+/* What is better by less than this share is not better. */
+static const double EQUAL = 2e-3;
+/* So many draws in a row without gain end the search. */
+enum { DRAWS_IDLE = 40 };
+
+/* What may be tried: where units may live on the device there is as much again to choose, and more of it interplays. */
+static uint32_t tried_max(const struct ox_search *s) {
+    return ox_choice_device_units(s) ? OX_TRIED_MAX : OX_TRIED_MAX / 4;
+}
+
+static uint64_t effort_max(const struct ox_search *s) {
+    return s->wish->in_haste ? EFFORT_MAX / 2 : EFFORT_MAX;
+}
+
+/* ---- judging ------------------------------------------------------------------------------------ */
+
+static bool better(const struct ox_tried *a, const struct ox_tried *b) {
+    if (!a->fits || !b->fits || a->heeds != b->heeds) {
+        return a->fits && (!b->fits || a->heeds);
+    }
+    return a->seconds < b->seconds * (1 - EQUAL);
+}
+
+static bool heeds(const struct ox_search *s) {
+    return s->setup.in_memory || (s->wish->persist_steps <= 1 && !s->crowded);
+}
+
+static void simulate(struct ox_search *s, struct ox_tried *tried) {
+    tried->seconds = ox_search_seconds(s);
+    tried->made.placement = s->in->placement;
+    if (better(tried, &s->best)) {
+        s->best = *tried;
+        for (uint32_t i = 0; i < s->table->unit_count; i++) {
+            s->best_homes[i] = s->table->shards[i].homes;
+        }
+    }
+}
+
+static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *candidate) {
+    struct ox_tried tried = {.asked = *candidate, .made = *candidate};
+    tried.fits = ox_search_fit_train(s, candidate);
+    if (!tried.fits) {
+        return tried;
+    }
+    tried.heeds = heeds(s);
+    tried.seconds = ox_search_least_seconds(s);
+    tried.made.placement = s->in->placement;
+    if (better(&tried, &s->best)) {
+        tried.fits = ox_search_fit_eval(s, candidate);
+        tried.heeds = heeds(s);
+        if (tried.fits) {
+            simulate(s, &tried);
+        }
+    }
+    return tried;
+}
+
+/* Where a candidate is among those tried, or would be. */
+static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candidate) {
+    uint64_t at = ox_candidate_hash(candidate) % OX_TRIED_PLACES;
+    while (s->tried_at[at] != 0 && !ox_candidate_same(&s->tried[s->tried_at[at] - 1].asked, candidate)) {
+        at = (at + 1) % OX_TRIED_PLACES;
+    }
+    return &s->tried_at[at];
+}
+
+/* Once for each candidate, as far as the effort allows it: a plan that fits is looked for until there is one. */
+static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked) {
+    const struct ox_candidate candidate = ox_candidate_plain(s, *asked);
+    uint16_t *const place = place_of(s, &candidate);
+    if (*place != 0) {
+        return s->tried[*place - 1];
+    }
+    const bool room = s->tried_count < tried_max(s);
+    if (s->best.fits && (!room || s->effort >= effort_max(s))) {
+        return (struct ox_tried){.fits = false};
+    }
+    const struct ox_tried tried = judge(s, &candidate);
+    if (room) {
+        s->tried[s->tried_count++] = tried;
+        *place = (uint16_t)s->tried_count;
+    }
+    return tried;
+}
+
+/* ---- one or two things at a time ----------------------------------------------------------------- */
+
+/* What depends on each other: an early update needs its gradient only to be kept, a late one reads it, so what stays in
+ * memory goes with when the optimizer runs; what travels ahead and what the optimizer holds share the room there is;
+ * more tiles keep fewer activations at a time; and what is kept, or alive at a time, is in the way of states on the
+ * device. */
+static const enum ox_choice pairs[][2] = {
+    {OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS}, {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS},
+    {OX_CHOICE_TILES, OX_CHOICE_KEPT}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_KEPT},
+    {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_TILES}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_ACT_TIER}};
+
+static void try_all(struct ox_search *s, const struct ox_choices *choices, struct ox_tried *at) {
+    for (uint32_t i = 0; i < choices->count; i++) {
+        const struct ox_tried tried = try(s, &choices->at[i]);
+        if (better(&tried, at)) {
+            *at = tried;
+        }
+    }
+}
+
+static void change_one(struct ox_search *s, enum ox_choice choice, const struct ox_candidate *from,
+                       struct ox_tried *at) {
+    struct ox_choices choices = {.count = 0};
+    ox_choice_fns[choice](s, *from, &choices);
+    try_all(s, &choices, at);
+}
+
+static void change_two(struct ox_search *s, const enum ox_choice pair[2], struct ox_tried *at) {
+    struct ox_choices choices = {.count = 0};
+    ox_choice_fns[pair[0]](s, at->made, &choices);
+    for (uint32_t i = 0; i < choices.count; i++) {
+        change_one(s, pair[1], &choices.at[i], at);
+    }
+}
+
+/* One thing at a time, until nothing helps. */
+static void climb(struct ox_search *s, struct ox_tried *at) {
+    for (double before = 0; before != at->seconds;) {
+        before = at->seconds;
+        for (int choice = 0; choice < OX_CHOICE_COUNT; choice++) {
+            const struct ox_candidate from = at->made;
+            change_one(s, (enum ox_choice)choice, &from, at);
+        }
+    }
+}
+
+/* From the best, two things as well. */
+static void climb_best(struct ox_search *s) {
+    struct ox_tried at = s->best;
+    for (double before = 0; before != at.seconds;) {
+        climb(s, &at);
+        before = at.seconds;
+        for (unsigned i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+            change_two(s, pairs[i], &at);
+        }
+    }
+}
+
+static uint32_t draw(uint64_t *counter, uint32_t below) {
+    return (uint32_t)(ox_uniform(1, 0, (*counter)++) * below);
+}
+
+/* Changes a few things at random and climbs from there; returns when that has not paid for a while. */
+static void climb_from_draws(struct ox_search *s) {
+    const uint32_t sorts = ox_choice_device_units(s) ? OX_CHOICE_COUNT : OX_CHOICE_DEVICE_UNITS;
+    uint64_t counter = 0;
+    for (uint32_t idle = 0; idle < DRAWS_IDLE && s->effort < effort_max(s); idle++) {
+        const double before = s->best.seconds;
+        struct ox_candidate drawn = s->best.made;
+        for (uint32_t i = 2 + draw(&counter, 3); i > 0; i--) {
+            struct ox_choices choices = {.count = 0};
+            ox_choice_fns[draw(&counter, sorts)](s, drawn, &choices);
+            drawn = choices.count > 0 ? choices.at[draw(&counter, choices.count)] : drawn;
+        }
+        struct ox_tried at = try(s, &drawn);
+        if (at.fits && at.seconds < NEAR * before) {
+            climb(s, &at);
+        }
+        idle = s->best.seconds < before ? 0 : idle;
+    }
+}
+
+/* ---- where to begin ------------------------------------------------------------------------------ */
+
+static const struct rung {
+    uint8_t depth, slots;
+    bool overlap;
+} rungs[] = {{2, OX_SLOTS_DEEP, true},    {2, OX_SLOTS_MIDDLE, true},  {2, OX_SLOTS_SHALLOW, true},
+             {1, 2, true},             {2, OX_SLOTS_DEEP, false},   {2, OX_SLOTS_MIDDLE, false},
+             {2, OX_SLOTS_SHALLOW, false}, {1, 2, false},           {0, 1, true},
+             {0, 1, false}};
+enum { RUNG_COUNT = sizeof rungs / sizeof *rungs };
+
+/* A wished depth is on one size of rungs alone. */
+static bool rung_allowed(const struct ox_search *s, const struct rung *rung) {
+    const int32_t wish = s->wish->prefetch_depth;
+    return ox_choice_overlap(s, rung->overlap) && (wish < 0 || ox_min_u64((uint64_t)wish, 2) == rung->depth);
+}
+
+/* Backward is about three quarters of a step's compute, so it takes as much of the optimizer. */
+static struct ox_candidate candidate_on(const struct ox_search *s, const struct rung *rung, uint32_t tiles,
+                                        enum ox_tier act_tier) {
+    const int32_t wish = s->wish->prefetch_depth;
+    return (struct ox_candidate){
+        .device_weights = true,
+        .device_units = ox_search_wished_device_units(s),
+        .placement = {.tiles = tiles, .prefetch_depth = wish >= 0 ? (uint32_t)wish : rung->depth,
+                      .act_tier = act_tier, .stage_slots = rung->slots, .overlap = rung->overlap,
+                      .early_units = rung->overlap ? ox_choice_early_units(s, 3) : 0,
+                      .kept_units = s->wish->kept_units < 0 ? 0 : ox_choice_kept_units(s)}};
+}
+
+static const struct rung *least_rung(const struct ox_search *s) {
+    const struct rung *least = &rungs[RUNG_COUNT - 1];
+    for (int i = 0; i < RUNG_COUNT; i++) {
+        least = rung_allowed(s, &rungs[i]) ? &rungs[i] : least;
+    }
+    return least;
+}
+
+/* Whether it can be left: a plan is there, and this one's smallest form does not fit. */
+static bool hopeless(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+    const struct ox_candidate candidate = candidate_on(s, least_rung(s), tiles, act_tier);
+    return s->best.fits && !ox_search_fit_train(s, &candidate);
+}
+
+/* Tries a candidate with as many of one thing as fit, which `count` is in it, and leaves them there. */
+static void try_most(struct ox_search *s, struct ox_candidate *candidate, uint32_t *count, uint32_t most) {
+    uint32_t least = 0, past = most + 1;
+    for (*count = most; least + 1 < past; *count = least + (past - least) / 2) {
+        if (try(s, candidate).fits) {
+            least = *count;
+        } else {
+            past = *count;
+        }
+    }
+    *count = least;
+}
+
+/* What a device of its own keeps of its blocks, planes can not have: what is best of either is far from the other. */
+static void begin_kept(struct ox_search *s, struct ox_candidate candidate) {
+    if (!s->in->budget.unified && s->wish->kept_units < 0) {
+        try_most(s, &candidate, &candidate.placement.kept_units, ox_choice_kept_units(s));
+    }
+}
+
+/* All units on the device, in the largest form that fits, with overlap and without: nothing of them travels, so there
+ * is room that a few units less would not find. */
+static bool begin_on_device(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+    bool found[2] = {false, false};
+    for (int i = 0; i < RUNG_COUNT; i++) {
+        struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
+        candidate.device_units = s->table->unit_count;
+        if (rung_allowed(s, &rungs[i]) && !found[rungs[i].overlap] && try(s, &candidate).fits) {
+            found[rungs[i].overlap] = true;
+            begin_kept(s, candidate);
+        }
+    }
+    return found[0] || found[1];
+}
+
+/* So many units on the device that its memory and that of the host, neither of which holds all, do together; 0 where
+ * they do not. */
+static uint32_t units_between(struct ox_search *s, struct ox_candidate candidate) {
+    uint32_t least = 0, past = s->table->unit_count;
+    while (least + 1 < past) {
+        candidate.device_units = least + (past - least) / 2;
+        if (ox_search_fit_train(s, &candidate)) {
+            return candidate.device_units;
+        }
+        const bool host = ox_search_need(s, OX_TIER_HOST) > ox_search_budget(s, OX_TIER_HOST);
+        const bool device = ox_search_need(s, OX_TIER_DEVICE) > ox_search_budget(s, OX_TIER_DEVICE);
+        if (host == device) {
+            return 0;
+        }
+        least = host ? candidate.device_units : least;
+        past = device ? candidate.device_units : past;
+    }
+    return 0;
+}
+
+static struct ox_tried begin_between(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+    const struct ox_candidate smallest = candidate_on(s, least_rung(s), tiles, act_tier);
+    const uint32_t units = units_between(s, smallest);
+    struct ox_tried outcome = {.fits = false};
+    for (int i = 0; i < RUNG_COUNT && units > 0 && !outcome.fits; i++) {
+        struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
+        candidate.device_units = units;
+        if (rung_allowed(s, &rungs[i])) {
+            outcome = try(s, &candidate);
+        }
+    }
+    if (outcome.fits) {
+        begin_kept(s, outcome.made);
+    }
+    return outcome;
+}
+
+/* What else may be best where a candidate fits: with what the device can keep, with all units there, or with as many as
+ * fit beside it. */
+static void begin_others(struct ox_search *s, struct ox_candidate candidate) {
+    begin_kept(s, candidate);
+    if (ox_choice_device_units(s) &&
+        !begin_on_device(s, candidate.placement.tiles, candidate.placement.act_tier)) {
+        try_most(s, &candidate, &candidate.device_units, s->table->unit_count - 1);
+        begin_kept(s, candidate);
+    }
+}
+
+/* The largest form that fits: transfers run ahead and steps overlap as far as there is room for that. */
+static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+    struct ox_tried outcome = {.fits = false};
+    bool failed = false;
+    for (int i = 0; i < RUNG_COUNT && !outcome.fits; i++) {
+        if (!rung_allowed(s, &rungs[i])) {
+            continue;
+        }
+        struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
+        outcome = try(s, &candidate);
+        if (!outcome.fits && !failed && hopeless(s, tiles, act_tier)) {
+            break;
+        }
+        failed = true;
+        if (!outcome.fits) {
+            continue;
+        }
+        candidate.device_weights = false; /* without copies for the optimizer there and back */
+        if (outcome.seconds < NEAR * s->best.seconds && ox_choice_device_weights(s)) {
+            (void)try(s, &candidate);
+        }
+        candidate.device_weights = true;
+        begin_others(s, candidate);
+    }
+    if (!outcome.fits && ox_choice_device_units(s)) {
+        (void)begin_on_device(s, tiles, act_tier);
+        outcome = begin_between(s, tiles, act_tier);
+    }
+    return outcome;
+}
+
+static void begin_series(struct ox_search *s, enum ox_tier act_tier) {
+    const uint32_t micro_batches = s->in->model.micro_batches;
+    double best = 0;
+    uint32_t worse_count = 0;
+    for (uint32_t tiles = 1; worse_count < 2 || s->effort < EFFORT_ALL_TRIED; tiles *= 2) {
+        const struct ox_tried outcome = begin(s, (uint32_t)ox_min_u64(tiles, micro_batches), act_tier);
+        if (outcome.fits) {
+            worse_count = best > 0 && outcome.seconds >= best ? worse_count + 1 : 0;
+            best = worse_count == 0 ? outcome.seconds : best;
+        }
+        if (tiles >= micro_batches) {
+            return;
+        }
+    }
+}
+
+static void begin_all(struct ox_search *s) {
+    static const enum ox_tier tiers[] = {OX_TIER_HOST, OX_TIER_DEVICE, OX_TIER_NVME};
+    for (int i = 0; i < OX_TIER_COUNT; i++) {
+        if (!ox_choice_act_tier(s, tiers[i])) {
+            continue;
+        }
+        if (s->wish->tiles > 0) {
+            (void)begin(s, s->wish->tiles, tiers[i]);
+        } else {
+            begin_series(s, tiers[i]);
+        }
+    }
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------- */
+
+/* None, some or all. */
+static uint32_t some_of(uint32_t units, uint32_t unit_count) {
+    return units == 0 ? 0 : units < unit_count ? 1 : 2;
+}
+
+static bool alike(const struct ox_candidate *a, const struct ox_candidate *b, uint32_t unit_count) {
+    return a->placement.tiles == b->placement.tiles && a->placement.act_tier == b->placement.act_tier &&
+           a->device_weights == b->device_weights &&
+           some_of(a->device_units, unit_count) == some_of(b->device_units, unit_count);
+}
+
+/* Of candidates alike the best that was tried; the best of all first. */
+static uint32_t best_of_each(const struct ox_search *s, struct ox_tried *out) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->tried_count; i++) {
+        const struct ox_tried *const tried = &s->tried[i];
+        uint32_t at = 0;
+        while (at < count && !alike(&out[at].made, &tried->made, s->table->unit_count)) {
+            at++;
+        }
+        if (tried->fits && (at < count ? better(tried, &out[at]) : count < OX_STARTS_MAX)) {
+            count += at == count;
+            for (; at > 0 && better(tried, &out[at - 1]); at--) {
+                out[at] = out[at - 1];
+            }
+            out[at] = *tried;
+        }
+    }
+    return count;
+}
+
+void ox_search_run(struct ox_search *s) {
+    begin_all(s);
+    if (!s->best.fits) {
+        return;
+    }
+    climb_best(s);
+    struct ox_tried starts[OX_STARTS_MAX];
+    const uint32_t count = best_of_each(s, starts);
+    for (uint32_t i = 0; i < count && starts[i].seconds < NEAR * s->best.seconds; i++) {
+        climb(s, &starts[i]);
+    }
+    climb_best(s);
+    climb_from_draws(s);
+}

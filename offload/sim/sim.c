@@ -1,0 +1,423 @@
+#include "offload/sim/sim.h"
+
+#include "base/assert.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What runs on a lane; the last place is that of writes which outlived their task. */
+enum { TAIL = OX_LANE_COUNT, ACTIVE_COUNT = OX_LANE_COUNT + 1 };
+/* What may be used, with the sum of what is asked for: the resources, then the two pairs. */
+enum { PAIR_NVME = OX_SIM_RESOURCE_COUNT, PAIR_LINK, LIMIT_COUNT };
+
+struct active {
+    bool runs;
+    uint32_t task_idx;
+    struct ox_sim_work work;
+    double asks[LIMIT_COUNT]; /* of each, at full speed */
+    double latency; /* still to pass */
+    double left;    /* of the work, from 1 to 0 */
+    double speed;   /* of that which it has alone */
+};
+
+/* A task that is done has its end; `end` is negative before. */
+struct times {
+    double begin, end;
+};
+
+struct ox_sim {
+    uint32_t task_max;
+    struct times *times;
+    uint32_t *next_in_lane; /* 1 + task index; 0 = the lane's last */
+    /* of the plan that is played */
+    const struct ox_plan *plan;
+    struct ox_sim_limits limits;
+    ox_sim_work_fn *work;
+    const void *context;
+    struct ox_sim_result *result;
+    double now;
+    uint32_t issued;  /* tasks before this one are */
+    uint32_t head[OX_LANE_COUNT]; /* 1 + the lane's next task */
+    double free_since[OX_LANE_COUNT], issued_at[OX_LANE_COUNT]; /* of the next task */
+    struct active active[ACTIVE_COUNT];
+    double bound[OX_SIM_RESOURCE_COUNT]; /* seconds at the limit, as a part of it */
+};
+
+const char *ox_sim_resource_name(enum ox_sim_resource resource) {
+    static const char *const names[OX_SIM_RESOURCE_COUNT] = {"gpu", "cores", "memory", "nvme_read", "nvme_write",
+                                                             "h2d", "d2h"};
+    OX_ASSERT((unsigned)resource < OX_SIM_RESOURCE_COUNT);
+    return names[resource];
+}
+
+double ox_sim_stalled(const struct ox_sim_lane *lane) {
+    double seconds = 0;
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        seconds += lane->waited_for[i];
+    }
+    return seconds;
+}
+
+/* ---- two directions ----------------------------------------------------------------------------- */
+
+static double min(double a, double b) {
+    return a < b ? a : b;
+}
+
+static double max(double a, double b) {
+    return a > b ? a : b;
+}
+
+struct ox_sim_duplex ox_sim_duplex_of(double read_rate, double write_rate, double mix_rate) {
+    if (read_rate <= 0 || write_rate <= 0 || mix_rate <= 0) {
+        return (struct ox_sim_duplex){.together = 1, .balance = 1};
+    }
+    const double read = min(mix_rate / 2 / read_rate, 1), write = min(mix_rate / 2 / write_rate, 1);
+    return (struct ox_sim_duplex){.together = read + write, .balance = min(read, write) / max(read, write)};
+}
+
+/* The limit of both, for work that asks for so much of each: that of one alone where the other is small. */
+static double limit_of(const struct ox_sim_duplex *duplex, double read, double write) {
+    const double more = max(read, write);
+    const double balance = more > 0 ? min(read, write) / more : 0;
+    return 1 + (duplex->together - 1) * min(balance / duplex->balance, 1);
+}
+
+double ox_sim_duplex_seconds(const struct ox_sim_duplex *duplex, double read_seconds, double write_seconds) {
+    const double both = (read_seconds + write_seconds) / limit_of(duplex, read_seconds, write_seconds);
+    return max(max(read_seconds, write_seconds), both);
+}
+
+/* ---- speeds --------------------------------------------------------------------------------------- */
+
+static void set_asks(struct active *active) {
+    const double *const use = active->work.use;
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        active->asks[r] = use[r] / active->work.seconds;
+    }
+    active->asks[PAIR_NVME] = (use[OX_SIM_NVME_READ] + use[OX_SIM_NVME_WRITE]) / active->work.seconds;
+    active->asks[PAIR_LINK] = (use[OX_SIM_H2D] + use[OX_SIM_D2H]) / active->work.seconds;
+}
+
+/* What works at this moment, in order of lanes. */
+struct crowd {
+    struct active *members[ACTIVE_COUNT];
+    int count;
+    double limits[LIMIT_COUNT];
+};
+
+static void gather(struct ox_sim *sim, struct crowd *crowd) {
+    double asked[LIMIT_COUNT] = {0};
+    crowd->count = 0;
+    for (int i = 0; i < ACTIVE_COUNT; i++) {
+        struct active *const active = &sim->active[i];
+        if (active->runs && active->latency == 0 && active->left > 0) {
+            crowd->members[crowd->count++] = active;
+            for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+                asked[r] += active->asks[r];
+            }
+        }
+    }
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        crowd->limits[r] = 1;
+    }
+    crowd->limits[PAIR_NVME] = limit_of(&sim->limits.nvme, asked[OX_SIM_NVME_READ], asked[OX_SIM_NVME_WRITE]);
+    crowd->limits[PAIR_LINK] = limit_of(&sim->limits.link, asked[OX_SIM_H2D], asked[OX_SIM_D2H]);
+}
+
+/* The speed at which all that is not settled yet reaches a limit, at most 1; *tightest is that limit. */
+static double common_speed(const struct crowd *crowd, const bool settled[ACTIVE_COUNT], int *tightest) {
+    double speed = 1, asked[LIMIT_COUNT] = {0}, given[LIMIT_COUNT] = {0};
+    *tightest = -1;
+    for (int i = 0; i < crowd->count; i++) {
+        const struct active *const active = crowd->members[i];
+        double *const sums = settled[i] ? given : asked;
+        const double at = settled[i] ? active->speed : 1;
+        for (int limit = 0; limit < LIMIT_COUNT; limit++) {
+            sums[limit] += active->asks[limit] * at;
+        }
+    }
+    for (int limit = 0; limit < LIMIT_COUNT; limit++) {
+        const double left = crowd->limits[limit] - given[limit];
+        if (asked[limit] > 0 && asked[limit] * speed > left && left / asked[limit] < speed) {
+            speed = max(left / asked[limit], 0);
+            *tightest = limit;
+        }
+    }
+    return speed;
+}
+
+/* All are slowed down alike until a limit is kept; those that do not need it may then be faster. */
+static void set_speeds(struct crowd *crowd) {
+    bool settled[ACTIVE_COUNT] = {false};
+    for (int round = 0; round < ACTIVE_COUNT; round++) {
+        int tightest = -1;
+        const double speed = common_speed(crowd, settled, &tightest);
+        for (int i = 0; i < crowd->count; i++) {
+            if (!settled[i]) {
+                crowd->members[i]->speed = speed;
+                settled[i] = tightest < 0 || crowd->members[i]->asks[tightest] > 0;
+            }
+        }
+        if (tightest < 0) {
+            return;
+        }
+    }
+}
+
+/* ---- tasks ---------------------------------------------------------------------------------------- */
+
+static bool is_done(const struct ox_sim *sim, uint32_t task_idx) {
+    return sim->times[task_idx].end >= 0;
+}
+
+/* The issuing thread waits for the task that many before, and for the norm, which decides what follows. */
+static void issue(struct ox_sim *sim) {
+    const struct ox_plan *const plan = sim->plan;
+    const uint32_t ahead = sim->limits.run_ahead_tasks;
+    while (sim->issued < plan->task_count) {
+        const uint32_t idx = sim->issued;
+        if ((ahead > 0 && idx >= ahead && !is_done(sim, idx - ahead)) ||
+            (idx > 0 && plan->tasks[idx - 1].kind == OX_TASK_NORM && !is_done(sim, idx - 1))) {
+            return;
+        }
+        if (sim->head[plan->tasks[idx].lane] == idx + 1) {
+            sim->issued_at[plan->tasks[idx].lane] = sim->now;
+        }
+        sim->issued++;
+    }
+}
+
+/* Takes over what the lane's last task left in flight, and stops counting it apart. */
+static void take_tail(struct ox_sim *sim, struct ox_sim_work *work) {
+    struct active *const tail = &sim->active[TAIL];
+    if (!tail->runs) {
+        return;
+    }
+    work->use[OX_SIM_NVME_WRITE] += tail->work.use[OX_SIM_NVME_WRITE] * tail->left;
+    const double seconds = ox_sim_duplex_seconds(&sim->limits.nvme, work->use[OX_SIM_NVME_READ],
+                                                 work->use[OX_SIM_NVME_WRITE]);
+    work->seconds = max(work->seconds, seconds + work->unhidden);
+    tail->runs = false;
+}
+
+static void note_wait(struct ox_sim *sim, int lane, const struct ox_task *task) {
+    struct ox_sim_lane *const out = &sim->result->lanes[lane];
+    const double from = max(sim->free_since[lane], sim->issued_at[lane]);
+    out->unissued += from - sim->free_since[lane];
+    double last = from;
+    int last_lane = -1;
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        if (task->deps[i] != 0 && sim->times[task->deps[i] - 1].end > last) {
+            last = sim->times[task->deps[i] - 1].end;
+            last_lane = i;
+        }
+    }
+    if (last_lane >= 0) {
+        out->waited_for[last_lane] += last - from;
+    }
+}
+
+static bool start(struct ox_sim *sim, int lane) {
+    const uint32_t head = sim->head[lane];
+    if (head == 0 || head > sim->issued || sim->active[lane].runs) {
+        return false;
+    }
+    const struct ox_task *const task = &sim->plan->tasks[head - 1];
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        if (task->deps[i] != 0 && !is_done(sim, task->deps[i] - 1)) {
+            return false;
+        }
+    }
+    note_wait(sim, lane, task);
+    struct ox_sim_work work = sim->work(sim->context, sim->plan, head - 1);
+    if (lane == OX_LANE_ADAM) {
+        take_tail(sim, &work);
+    }
+    sim->active[lane] = (struct active){
+        .runs = true, .task_idx = head - 1, .work = work, .latency = work.latency, .left = work.seconds > 0 ? 1 : 0};
+    if (work.seconds > 0) {
+        set_asks(&sim->active[lane]);
+    }
+    sim->times[head - 1].begin = sim->now;
+    sim->head[lane] = sim->next_in_lane[head - 1];
+    if (sim->head[lane] != 0 && sim->head[lane] <= sim->issued) {
+        sim->issued_at[lane] = sim->now; /* already; it has not held up the lane */
+    }
+    return true;
+}
+
+static void leave_tail(struct ox_sim *sim, double seconds) {
+    if (seconds <= 0) {
+        return;
+    }
+    struct active *const tail = &sim->active[TAIL];
+    OX_ASSERT(!tail->runs);
+    *tail = (struct active){.runs = true, .left = 1, .work = {.seconds = seconds}};
+    tail->work.use[OX_SIM_NVME_WRITE] = seconds;
+    set_asks(tail);
+}
+
+static void end(struct ox_sim *sim, int place) {
+    struct active *const active = &sim->active[place];
+    active->runs = false;
+    if (place == TAIL) {
+        return;
+    }
+    struct times *const times = &sim->times[active->task_idx];
+    times->end = sim->now;
+    sim->free_since[place] = sim->now;
+    sim->result->lanes[place].busy += times->end - times->begin;
+    leave_tail(sim, active->work.tail);
+}
+
+/* ---- time ----------------------------------------------------------------------------------------- */
+
+static double time_left(const struct active *active) {
+    if (active->latency > 0 || active->left == 0) {
+        return active->latency;
+    }
+    return active->left * active->work.seconds / active->speed;
+}
+
+/* To the next end of anything. */
+static double next_event(const struct ox_sim *sim) {
+    double least = -1;
+    for (int i = 0; i < ACTIVE_COUNT; i++) {
+        const struct active *const active = &sim->active[i];
+        if (active->runs && (least < 0 || time_left(active) < least)) {
+            least = time_left(active);
+        }
+    }
+    return least;
+}
+
+static void count_use(struct ox_sim *sim, const struct crowd *crowd, double seconds) {
+    double used[LIMIT_COUNT] = {0};
+    for (int i = 0; i < crowd->count; i++) {
+        const struct active *const active = crowd->members[i];
+        for (int limit = 0; limit < LIMIT_COUNT; limit++) {
+            used[limit] += active->asks[limit] * active->speed;
+        }
+    }
+    used[PAIR_NVME] /= crowd->limits[PAIR_NVME];
+    used[PAIR_LINK] /= crowd->limits[PAIR_LINK];
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        const bool nvme = r == OX_SIM_NVME_READ || r == OX_SIM_NVME_WRITE, link = r == OX_SIM_H2D || r == OX_SIM_D2H;
+        const int pair = nvme ? PAIR_NVME : link ? PAIR_LINK : r;
+        sim->result->used[r] += used[r] * seconds;
+        sim->bound[r] += max(used[r], used[pair]) * seconds;
+    }
+}
+
+static void pass(struct ox_sim *sim, double seconds) {
+    sim->now += seconds;
+    for (int i = TAIL; i >= 0; i--) { /* a task that ends may leave a tail, which begins now */
+        struct active *const active = &sim->active[i];
+        if (!active->runs) {
+            continue;
+        }
+        const bool over = time_left(active) <= seconds;
+        if (active->latency > 0) {
+            active->latency = over ? 0 : active->latency - seconds;
+            if (over && active->left == 0) {
+                end(sim, i);
+            }
+        } else if (over) {
+            end(sim, i);
+        } else {
+            active->left = max(active->left - seconds * active->speed / active->work.seconds, 0);
+        }
+    }
+}
+
+static void bind(struct ox_sim *sim) {
+    struct ox_sim_result *const out = sim->result;
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        const double more = sim->bound[r] - sim->bound[out->binding];
+        if (more > 0 || (more == 0 && out->used[r] > out->used[out->binding])) {
+            out->binding = (enum ox_sim_resource)r;
+        }
+    }
+    out->binding_share = out->seconds > 0 ? sim->bound[out->binding] / out->seconds : 0;
+}
+
+static void begin_plan(struct ox_sim *sim) {
+    const struct ox_plan *const plan = sim->plan;
+    uint32_t last[OX_LANE_COUNT] = {0};
+    sim->now = 0;
+    sim->issued = 0;
+    memset(sim->head, 0, sizeof sim->head);
+    memset(sim->free_since, 0, sizeof sim->free_since);
+    memset(sim->issued_at, 0, sizeof sim->issued_at);
+    memset(sim->active, 0, sizeof sim->active);
+    memset(sim->bound, 0, sizeof sim->bound);
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const uint8_t lane = plan->tasks[i].lane;
+        sim->times[i] = (struct times){.begin = -1, .end = -1};
+        sim->next_in_lane[i] = 0;
+        *(last[lane] == 0 ? &sim->head[lane] : &sim->next_in_lane[last[lane] - 1]) = i + 1;
+        last[lane] = i + 1;
+    }
+}
+
+void ox_sim_play(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_limits *limits,
+                 ox_sim_work_fn *work, const void *context, struct ox_sim_result *out) {
+    OX_ASSERT(plan->task_count <= sim->task_max);
+    *out = (struct ox_sim_result){0};
+    sim->plan = plan;
+    sim->limits = *limits;
+    sim->work = work;
+    sim->context = context;
+    sim->result = out;
+    begin_plan(sim);
+    for (;;) {
+        issue(sim);
+        for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+            start(sim, lane);
+        }
+        struct crowd crowd;
+        gather(sim, &crowd);
+        set_speeds(&crowd);
+        const double seconds = next_event(sim);
+        if (seconds < 0) {
+            break;
+        }
+        count_use(sim, &crowd, seconds);
+        pass(sim, seconds);
+    }
+    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+        OX_ASSERT(sim->head[lane] == 0); /* a plan's dependencies go back alone, so every task is reached */
+    }
+    out->seconds = sim->now;
+    bind(sim);
+}
+
+double ox_sim_begin(const struct ox_sim *sim, uint32_t task_idx) {
+    return sim->times[task_idx].begin;
+}
+
+double ox_sim_end(const struct ox_sim *sim, uint32_t task_idx) {
+    return sim->times[task_idx].end;
+}
+
+/* ---- opening -------------------------------------------------------------------------------------- */
+
+enum ox_status ox_sim_open(uint32_t task_max, struct ox_sim **out) {
+    *out = NULL;
+    const size_t bytes = sizeof **out + (size_t)task_max * (sizeof(struct times) + sizeof(uint32_t));
+    struct ox_sim *const sim = calloc(1, bytes);
+    if (sim == NULL) {
+        return ox_fail(OX_E_NOMEM, "simulator: no memory for %u tasks", task_max);
+    }
+    sim->task_max = task_max;
+    sim->times = (struct times *)(sim + 1);
+    sim->next_in_lane = (uint32_t *)(sim->times + task_max);
+    *out = sim;
+    return OX_OK;
+}
+
+void ox_sim_close(struct ox_sim **sim) {
+    free(*sim);
+    *sim = NULL;
+}

@@ -1,0 +1,484 @@
+/* What each task of a plan needs of a machine: bytes and operations over the rates of its profile. The kinds of task
+ * are those that engine/step/step.c, host_tasks.c and optim.c run, and each is described as it is done there. */
+#include "offload/sim/sim.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+/* One core's share of memory: what it has of all of it, but not less than this, which one core of a machine with many
+ * still reaches. Checksums, copies and sums of one thread run at this rate, because they are bound by memory. */
+static const double CORE_RATE_LEAST = 12e9;
+/* A plain copy makes memory read the lines that it overwrites: what loops and packing have of its rate. Joining planes
+ * and clearing gradients pass over memory that nothing has touched for long. */
+static const double COPY_SHARE = 0.72, COLD_SHARE = 0.48;
+/* Products within a step, with other work between them, of the rate that they have alone: docs/benchmarks.md. */
+static const double PRODUCT_SHARE = 0.98;
+/* Attention's products of single heads are short and have exponentials between them: of the rate of large products. */
+static const double ATTENTION_SHARE = 0.82;
+/* A profile's rate of products includes the packing of what is multiplied, which the works of a plan count apart. Per
+ * operation that is, in bytes, at the shape that `offload bench gemm` takes most of its time for: 512 rows, 2048 by
+ * 5632. */
+static const double PACKED_BYTES_PER_FLOP = 6.0 / 512 + 6.0 / 5632 + 2.0 / 2048;
+/* What the kernel takes of a core for a byte where the profile does not say: in between what was measured for io_uring
+ * on a virtual NVMe drive. Then what the engine's own threads take besides hashing, waking each other and looking for
+ * what has ended, from steps on that drive against the same ones in memory. */
+static const double KERNEL_SECONDS_PER_BYTE = 1e-11, ENGINE_SECONDS_PER_BYTE = 1.6e-10;
+/* A drive now and then waits for a thread that has no core yet: so much of what its transfers ask of all cores is not
+ * hidden behind them. */
+static const double UNHIDDEN_SHARE = 0.5;
+/* Where compute leaves no core free, a thread that wakes up waits for the time slice of another one: the lane of reads
+ * once a task, that of writes, which hashes first, twice. */
+static const double SLICE_SECONDS = 0.75e-3;
+/* To take one operation from the compute lane and share it out among threads that are awake. */
+static const double OPERATION_SECONDS = 4e-6;
+
+/* Of a GPU, nominal until one is measured: what an operation takes beside its bytes and products, from the end of the
+ * one before to when all multiprocessors are at work; attention's rate where the profile has none, as a share of the
+ * rate of products, by libraries in bfloat16 and by plain arithmetic in float32; and what a byte of its memory costs in
+ * products where not even that is known, about as much on all of the last three generations. */
+static const double LAUNCH_SECONDS = 3e-6;
+static const double GPU_ATTENTION_SHARE = 0.6, GPU_ATTENTION_SHARE_FP32 = 0.15;
+static const double GPU_FLOPS_PER_BYTE = 150;
+
+/* What is the same for all tasks of a plan. */
+struct basis {
+    const struct ox_sim_setup *setup;
+    struct ox_machine_drive drive; /* all drives together */
+    struct ox_sim_limits limits;
+};
+
+struct pricing {
+    const struct ox_sim_setup *setup;
+    const struct ox_machine *machine;
+    const struct ox_plan *plan;
+    const struct ox_task *task;
+    const struct ox_machine_drive *drive;
+    const struct ox_sim_limits *limits;
+    double cores, core_rate;
+    bool on_gpu; /* compute; else the CPU is the device, also when it has memory of its own */
+};
+
+static double min(double a, double b) {
+    return a < b ? a : b;
+}
+
+static double max(double a, double b) {
+    return a > b ? a : b;
+}
+
+static double threads_of(const struct pricing *p, uint32_t wished) {
+    return wished == 0 ? p->cores : min(wished, p->cores);
+}
+
+/* What the threads of compute have of memory when they copy. */
+static double compute_copy_rate(const struct pricing *p) {
+    return COPY_SHARE * min(p->machine->host.dram_rate, threads_of(p, p->setup->compute_threads) * p->core_rate);
+}
+
+/* Products per second of the device; of the CPU without packing. */
+static double flops_of(const struct pricing *p) {
+    if (p->on_gpu) {
+        return p->setup->input->model.fp32 ? p->machine->gpu.fp32_flops : p->machine->gpu.bf16_flops;
+    }
+    const struct ox_machine_host *const host = &p->machine->host;
+    const double threads = threads_of(p, p->setup->compute_threads);
+    const double flops =
+        PRODUCT_SHARE * (threads >= p->cores ? host->flops : min(host->core_flops * threads, host->flops));
+    const double packing = PACKED_BYTES_PER_FLOP / compute_copy_rate(p);
+    return 1 / max(1 / flops - packing, 0.5 / flops);
+}
+
+static double gpu_memory_rate(const struct pricing *p) {
+    const struct ox_machine_gpu *const gpu = &p->machine->gpu;
+    return gpu->memory_rate > 0 ? gpu->memory_rate : gpu->bf16_flops / GPU_FLOPS_PER_BYTE;
+}
+
+static double gpu_attention_rate(const struct pricing *p) {
+    const struct ox_machine_gpu *const gpu = &p->machine->gpu;
+    const double rate = gpu->attention_flops > 0 ? gpu->attention_flops : gpu->bf16_flops * GPU_ATTENTION_SHARE;
+    return p->setup->input->model.fp32 ? gpu->fp32_flops * GPU_ATTENTION_SHARE_FP32 : rate;
+}
+
+/* ---- pieces --------------------------------------------------------------------------------------- */
+
+/* `threads` cores are busy for so long. */
+static void use_cores(const struct pricing *p, struct ox_sim_work *work, double seconds, double threads) {
+    work->use[OX_SIM_CORES] += seconds * threads / p->cores;
+}
+
+static void use_memory(const struct pricing *p, struct ox_sim_work *work, double bytes) {
+    work->use[OX_SIM_MEMORY] += bytes / p->machine->host.dram_rate;
+}
+
+/* At least what its resources need alone. */
+static struct ox_sim_work finish(const struct pricing *p, struct ox_sim_work work) {
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        work.seconds = max(work.seconds, work.use[r]);
+    }
+    work.seconds = max(work.seconds, ox_sim_duplex_seconds(&p->limits->nvme, work.use[OX_SIM_NVME_READ],
+                                                           work.use[OX_SIM_NVME_WRITE]));
+    work.seconds = max(work.seconds,
+                       ox_sim_duplex_seconds(&p->limits->link, work.use[OX_SIM_H2D], work.use[OX_SIM_D2H]));
+    return work;
+}
+
+static struct ox_sim_work new_work(const struct pricing *p) {
+    return (struct ox_sim_work){.latency = p->machine->task_seconds};
+}
+
+/* ---- compute -------------------------------------------------------------------------------------- */
+
+/* A GPU moves what it multiplies meanwhile; between products it is bound by its memory. */
+static struct ox_sim_work compute_on_gpu(const struct pricing *p, const struct ox_plan_work *given) {
+    struct ox_sim_work work = new_work(p);
+    const double memory_rate = gpu_memory_rate(p);
+    work.latency += given->ops * LAUNCH_SECONDS;
+    work.use[OX_SIM_GPU] = max(given->product_flops / flops_of(p), given->product_bytes / memory_rate) +
+                           given->attention_flops / gpu_attention_rate(p) + given->bytes / memory_rate;
+    return finish(p, work);
+}
+
+static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_work *given) {
+    if (p->on_gpu) {
+        return compute_on_gpu(p, given);
+    }
+    struct ox_sim_work work = new_work(p);
+    const double flops = flops_of(p), threads = threads_of(p, p->setup->compute_threads);
+    work.latency += given->ops * OPERATION_SECONDS;
+    work.seconds = given->product_flops / flops + given->attention_flops / (flops * ATTENTION_SHARE);
+    work.seconds += given->bytes / compute_copy_rate(p);
+    use_cores(p, &work, work.seconds, threads);
+    use_memory(p, &work, given->bytes);
+    return finish(p, work);
+}
+
+/* Passes over memory that nothing has touched for long, which a GPU's does not mind. */
+static struct ox_sim_work compute_bytes(const struct pricing *p, double bytes) {
+    const double cold = p->on_gpu ? 1 : COPY_SHARE / COLD_SHARE;
+    return compute(p, &(struct ox_plan_work){.bytes = bytes * cold, .ops = 1});
+}
+
+static struct ox_sim_work pass(const struct pricing *p, const struct ox_plan_work *works) {
+    return works == NULL ? new_work(p) : compute(p, &works[p->task->unit_idx]);
+}
+
+/* Elements of a gradient unit. */
+static double grad_elems(const struct pricing *p) {
+    const struct ox_plan_model *const model = &p->setup->input->model;
+    return (double)(p->task->unit_idx == model->unit_count ? model->tied_elems
+                                                           : model->unit_elems[p->task->unit_idx]);
+}
+
+/* ---- copies --------------------------------------------------------------------------------------- */
+
+/* A copy within unified memory is no traffic; its bytes are those of its target. Between two memories one that is not
+ * counted is left out in most steps. */
+static double moved_bytes(const struct pricing *p) {
+    const int target = ox_task_find_use(p->task, OX_USE_TARGET);
+    const bool counted = !p->setup->input->budget.unified || p->task->bytes > 0 || target < 0;
+    return (double)(counted ? p->task->bytes : p->plan->bufs[p->task->uses[target].buf_idx].bytes);
+}
+
+static struct ox_sim_work copy(const struct pricing *p) {
+    struct ox_sim_work work = new_work(p);
+    const double bytes = moved_bytes(p);
+    if (!p->on_gpu) { /* one thread reads and writes */
+        work.seconds = 2 * bytes / p->core_rate;
+        use_cores(p, &work, work.seconds, 1);
+        use_memory(p, &work, 2 * bytes);
+        return finish(p, work);
+    }
+    const bool up = p->task->lane == OX_LANE_H2D;
+    work.use[up ? OX_SIM_H2D : OX_SIM_D2H] = bytes / (up ? p->machine->gpu.h2d_rate : p->machine->gpu.d2h_rate);
+    use_memory(p, &work, bytes);
+    return finish(p, work);
+}
+
+/* ---- drives --------------------------------------------------------------------------------------- */
+
+/* What bytes take of cores on their way to the drives and back, hashing apart. */
+static void use_cores_to_move(const struct pricing *p, struct ox_sim_work *work, double read, double written) {
+    const double reading = p->drive->read_core_seconds, writing = p->drive->write_core_seconds;
+    use_cores(p, work, (read + written) * ENGINE_SECONDS_PER_BYTE, 1);
+    use_cores(p, work, read * (reading > 0 ? reading : KERNEL_SECONDS_PER_BYTE), 1);
+    use_cores(p, work, written * (writing > 0 ? writing : KERNEL_SECONDS_PER_BYTE), 1);
+}
+
+static struct ox_sim_work add_unhidden(struct ox_sim_work work) {
+    work.unhidden = UNHIDDEN_SHARE * work.use[OX_SIM_CORES];
+    work.seconds += work.unhidden;
+    return work;
+}
+
+/* The lane's thread verifies or hashes one request while the next ones are in flight. */
+static struct ox_sim_work transfer(const struct pricing *p, bool write) {
+    struct ox_sim_work work = new_work(p);
+    const double bytes = (double)p->task->bytes;
+    const bool crowded = !p->on_gpu && threads_of(p, p->setup->compute_threads) >= p->cores;
+    work.latency += p->drive->latency_seconds + (crowded ? (write ? 2 : 1) * SLICE_SECONDS : 0);
+    work.seconds = bytes / p->core_rate;
+    work.use[write ? OX_SIM_NVME_WRITE : OX_SIM_NVME_READ] =
+        bytes / (write ? p->drive->write_rate : p->drive->read_rate);
+    use_cores(p, &work, work.seconds, 1);
+    use_cores_to_move(p, &work, write ? 0 : bytes, write ? bytes : 0);
+    use_memory(p, &work, 2 * bytes);
+    return add_unhidden(finish(p, work));
+}
+
+/* ---- the optimizer -------------------------------------------------------------------------------- */
+
+/* Seconds of the update of one parameter on the run's threads: the known format whose planes are nearest in bytes, by
+ * bytes. */
+static double update_seconds(const struct pricing *p, double bytes, double threads) {
+    static const double known_bytes[OX_MACHINE_MOMENTS_COUNT] = {28, 20, 14.06};
+    const struct ox_machine_adam *const adam = &p->machine->host.adam;
+    double seconds = 0, nearest = 0;
+    for (int i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
+        const double off = bytes > known_bytes[i] ? bytes - known_bytes[i] : known_bytes[i] - bytes;
+        if (adam->seconds[i] > 0 && (seconds == 0 || off < nearest)) {
+            nearest = off;
+            seconds = adam->seconds[i] * bytes / known_bytes[i];
+        }
+    }
+    if (seconds > 0 && adam->threads > threads) {
+        seconds *= adam->threads / threads;
+    }
+    return max(seconds, bytes / p->machine->host.dram_rate);
+}
+
+/* What a unit's update reads from drives and writes to them, in bytes. */
+struct stream {
+    double read, written, copied; /* copied: from homes in memory to slots */
+    double chunks;
+};
+
+static struct stream stream_of(const struct pricing *p) {
+    const struct ox_plan_input *const in = p->setup->input;
+    const struct ox_shard *const shard = &in->table->shards[p->task->unit_idx];
+    const double state = (double)ox_shard_stored_bytes(in->table, p->task->unit_idx);
+    const double hi = (double)shard->elem_count * OX_HI_BYTES;
+    const bool early = in->placement.overlap && !p->task->before;
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
+    const struct ox_adam_work work = {
+        .updates = true, .grad_at_rest = !early, .in_memory = p->setup->in_memory};
+    ox_plan_adam_traffic(in, p->task->unit_idx, work, traffic);
+    struct stream stream = {.chunks = shard->chunk_count};
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        stream.read += (double)traffic[OX_LINK_NVME_READ][kind];
+        stream.written += (double)traffic[OX_LINK_NVME_WRITE][kind];
+    }
+    if (in->budget.nvme_bytes > 0 && !p->setup->in_memory) {
+        stream.copied += (shard->homes.state == OX_TIER_NVME ? 0 : state) +
+                         (shard->homes.weights == OX_TIER_NVME ? 0 : hi);
+    }
+    if (ox_task_find_use(p->task, OX_USE_TARGET) >= 0) { /* handed to the forward */
+        stream.copied += (double)ox_plan_weight_bytes(in, p->task->unit_idx);
+    }
+    return stream;
+}
+
+/* In a step as most are, what ran early in the step before is only fetched. */
+static bool updates(const struct pricing *p) {
+    return !p->task->before || !ox_plan_is_early(p->setup->input, p->task->unit_idx);
+}
+
+/* A drive gives its rates to many requests at a time; each then takes longer than it would alone. Measured on a virtual
+ * NVMe: with slots for 8 chunks the optimizer's mix is a tenth slower than with 32, with one it takes as long as read,
+ * update and write one after the other. */
+static const double BESIDE_OTHERS = 6;
+
+/* A chunk has its slot from its read to the end of its write, so the unit takes what all chunks take, by the slots. */
+static double held_seconds(const struct pricing *p, const struct stream *stream, double working) {
+    const double slots = p->setup->input->placement.stage_slots;
+    const double moving = stream->read / p->drive->read_rate + stream->written / p->drive->write_rate;
+    return slots <= 0 ? 0 : (working + moving * min(slots, BESIDE_OTHERS)) / slots;
+}
+
+/* Reads and writes of some chunks are in flight while one thread verifies, the lane (with others) updates, and a third
+ * gathers and hashes, chunk after chunk. The update of the last chunk has nothing beside it; the reads of the next unit
+ * follow without a gap. */
+static struct ox_sim_work adam(const struct pricing *p) {
+    const struct ox_plan_input *const in = p->setup->input;
+    const struct stream stream = stream_of(p);
+    const double elems = (double)in->table->shards[p->task->unit_idx].elem_count;
+    const double threads = threads_of(p, p->setup->optimizer_threads);
+    const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
+    const double lo_copy = in->model.fp32 && in->table->shards[p->task->unit_idx].homes.state == OX_TIER_NVME &&
+                           in->table->shards[p->task->unit_idx].homes.weights != OX_TIER_NVME
+                               ? elems * OX_LO_BYTES : 0;
+    const double updating = elems * update_seconds(p, planes, threads);
+    const double verifying = stream.read / p->core_rate;
+    const double hashing = (stream.written + 2 * (stream.copied + lo_copy)) / p->core_rate;
+    struct ox_sim_work work = new_work(p);
+    use_cores(p, &work, updating, threads);
+    use_cores(p, &work, verifying + hashing, 1);
+    use_cores_to_move(p, &work, stream.read, stream.written);
+    use_memory(p, &work, elems * planes + 2 * (stream.read + stream.written + stream.copied + lo_copy));
+    if (stream.read > 0) {
+        work.use[OX_SIM_NVME_READ] = stream.read / p->drive->read_rate;
+        work.latency += p->drive->latency_seconds;
+    }
+    if (stream.written > 0) {
+        const double slots = min(in->placement.stage_slots, stream.chunks) / stream.chunks;
+        work.tail = slots * stream.written / p->drive->write_rate;
+        work.use[OX_SIM_NVME_WRITE] = (1 - slots) * stream.written / p->drive->write_rate;
+    }
+    work.seconds = max(updating, max(verifying, hashing));
+    if (stream.read + stream.written > 0) {
+        work.seconds = max(work.seconds, held_seconds(p, &stream, updating + verifying + hashing));
+    }
+    work = finish(p, work);
+    work.seconds += stream.read > 0 ? updating / stream.chunks : 0;
+    return stream.read + stream.written > 0 ? add_unhidden(work) : work;
+}
+
+/* An update where weights, state and gradient are: of the CPU device by the host's own figures. */
+static struct ox_sim_work device_adam(const struct pricing *p) {
+    const struct ox_plan_input *const in = p->setup->input;
+    const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
+    if (p->on_gpu) {
+        return compute(p, &(struct ox_plan_work){.bytes = grad_elems(p) * planes, .ops = 1});
+    }
+    struct ox_sim_work work = new_work(p);
+    const double threads = threads_of(p, p->setup->compute_threads);
+    work.seconds = grad_elems(p) * update_seconds(p, planes, threads);
+    use_cores(p, &work, work.seconds, threads);
+    use_memory(p, &work, grad_elems(p) * planes);
+    return finish(p, work);
+}
+
+/* One flush for the data and the tables, one for the root. */
+static struct ox_sim_work commit(const struct pricing *p) {
+    struct ox_sim_work work = new_work(p);
+    work.latency += p->setup->in_memory ? 0 : 2 * (p->drive->flush_seconds + p->drive->latency_seconds);
+    return work;
+}
+
+/* Sums on one thread; the table of tied weights takes in its second use first. */
+static struct ox_sim_work reduce(const struct pricing *p) {
+    struct ox_sim_work work = new_work(p);
+    const struct ox_plan_model *const model = &p->setup->input->model;
+    const bool tied = ox_task_find_use(p->task, OX_USE_GRAD_HEAD) >= 0;
+    const double width = model->grad_bf16 ? 2 : 4;
+    const double bytes = grad_elems(p) * width + (tied ? (double)model->tied_elems * (12 + (6 - width)) : 0);
+    work.seconds = bytes / p->core_rate;
+    use_cores(p, &work, work.seconds, 1);
+    use_memory(p, &work, bytes);
+    return finish(p, work);
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------- */
+
+static struct ox_sim_work price(const struct pricing *p) {
+    const struct ox_plan_model *const model = &p->setup->input->model;
+    switch ((enum ox_task_kind)p->task->kind) {
+    case OX_TASK_FORWARD:
+        return pass(p, model->forward);
+    case OX_TASK_BACKWARD:
+        return pass(p, ox_task_find_use(p->task, OX_USE_KEPT) >= 0 ? model->backward_kept : model->backward);
+    case OX_TASK_HEAD:
+        return pass(p, p->plan->kind == OX_PLAN_TRAIN ? model->backward : model->forward);
+    case OX_TASK_JOIN:
+        return compute_bytes(p, grad_elems(p) * (model->fp32 ? 8 : 6));
+    case OX_TASK_GRAD_ZERO:
+        return compute_bytes(p, grad_elems(p) * 4);
+    case OX_TASK_GRAD_PACK:
+        return compute_bytes(p, grad_elems(p) * 6);
+    case OX_TASK_GRAD_ADD:
+        return compute_bytes(p, (double)model->tied_elems * 12);
+    case OX_TASK_DEVICE_REDUCE:
+        return compute_bytes(p, grad_elems(p) * (model->grad_bf16 ? 2 : 4));
+    case OX_TASK_DEVICE_ADAM:
+        return device_adam(p);
+    case OX_TASK_READ:
+    case OX_TASK_ACT_READ:
+    case OX_TASK_GRAD_READ:
+        return transfer(p, false);
+    case OX_TASK_ACT_WRITE:
+    case OX_TASK_GRAD_WRITE:
+        return transfer(p, true);
+    case OX_TASK_BATCH:
+    case OX_TASK_UPLOAD:
+    case OX_TASK_ACT_SAVE:
+    case OX_TASK_ACT_LOAD:
+    case OX_TASK_GRAD_SAVE:
+    case OX_TASK_GRAD_LOAD:
+    case OX_TASK_DOWNLOAD:
+    case OX_TASK_REFRESH:
+    case OX_TASK_NORM_SAVE:
+    case OX_TASK_UPDATED:
+    case OX_TASK_LOSS:
+        return copy(p);
+    case OX_TASK_REDUCE:
+        return reduce(p);
+    case OX_TASK_ADAM:
+        return updates(p) ? adam(p) : transfer(p, false);
+    case OX_TASK_COMMIT:
+        return commit(p);
+    default:
+        return new_work(p);
+    }
+}
+
+struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup) {
+    const struct ox_machine_drive drive = ox_machine_drives(setup->machine);
+    const struct ox_machine_gpu *const gpu = &setup->machine->gpu;
+    return (struct ox_sim_limits){
+        .nvme = ox_sim_duplex_of(drive.read_rate, drive.write_rate, drive.mix_rate),
+        .link = ox_sim_duplex_of(gpu->h2d_rate, gpu->d2h_rate, gpu->duplex_rate),
+        .run_ahead_tasks = setup->run_ahead_tasks,
+    };
+}
+
+static struct basis basis_of(const struct ox_sim_setup *setup) {
+    return (struct basis){.setup = setup, .drive = ox_machine_drives(setup->machine),
+                          .limits = ox_sim_limits_of(setup)};
+}
+
+static struct ox_sim_work work_of(const void *context, const struct ox_plan *plan, uint32_t task_idx) {
+    const struct basis *const basis = context;
+    const struct ox_sim_setup *const setup = basis->setup;
+    const struct ox_machine_host *const host = &setup->machine->host;
+    struct pricing p = {.setup = setup, .machine = setup->machine, .plan = plan, .task = &plan->tasks[task_idx],
+                        .drive = &basis->drive, .limits = &basis->limits, .cores = host->cores,
+                        .on_gpu = setup->machine->has_gpu && !setup->input->budget.unified};
+    p.core_rate = max(host->dram_rate / p.cores, min(host->dram_rate, CORE_RATE_LEAST));
+    return price(&p);
+}
+
+struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx) {
+    const struct basis basis = basis_of(setup);
+    return work_of(&basis, plan, task_idx);
+}
+
+/* Both directions of a pair at their best. */
+static double pair_seconds(const struct ox_sim_duplex *duplex, double a, double b) {
+    return max(max(a, b), (a + b) / max(duplex->together, 1));
+}
+
+double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan) {
+    const struct basis basis = basis_of(setup);
+    double lanes[OX_LANE_COUNT] = {0}, used[OX_SIM_RESOURCE_COUNT] = {0}, least = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_sim_work work = work_of(&basis, plan, i);
+        lanes[plan->tasks[i].lane] += work.latency + work.seconds;
+        for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+            used[r] += work.use[r];
+        }
+        used[OX_SIM_NVME_WRITE] += work.tail;
+    }
+    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+        least = max(least, lanes[lane]);
+    }
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        least = max(least, used[r]);
+    }
+    least = max(least, pair_seconds(&basis.limits.nvme, used[OX_SIM_NVME_READ], used[OX_SIM_NVME_WRITE]));
+    return max(least, pair_seconds(&basis.limits.link, used[OX_SIM_H2D], used[OX_SIM_D2H]));
+}
+
+void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
+                struct ox_sim_result *out) {
+    const struct basis basis = basis_of(setup);
+    ox_sim_play(sim, plan, &basis.limits, work_of, &basis, out);
+}

@@ -1,0 +1,26 @@
+/* A trace as other viewers read it: Chrome's JSON (chrome://tracing, speedscope) and Perfetto's protocol buffers
+ * (ui.perfetto.dev). Lanes are threads, tasks slices; memory and steps are tracks of their own. */
+#ifndef OX_OFFLOAD_TRACE_EXPORT_H
+#define OX_OFFLOAD_TRACE_EXPORT_H
+
+#include "offload/trace/trace_stats.h"
+
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* "forward unit 3, batch 1"; `text` has OX_TRACE_LABEL_BYTES. */
+enum { OX_TRACE_LABEL_BYTES = 80 };
+const char *ox_trace_label(const struct ox_trace_head *head, const struct ox_trace_record *record, char *text);
+
+OX_MUST enum ox_status ox_trace_write_chrome(const struct ox_trace *trace, const struct ox_trace_steps *steps,
+                                             FILE *out);
+OX_MUST enum ox_status ox_trace_write_perfetto(const struct ox_trace *trace, const struct ox_trace_steps *steps,
+                                               FILE *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,434 @@
+#include "offload/trace/trace_stats.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *ox_trace_cause_name(const struct ox_trace_head *head, uint32_t cause) {
+    static const char *const names[] = {"issue", "start", "done"};
+    OX_ASSERT(cause < OX_TRACE_CAUSE_COUNT);
+    if (cause >= OX_TRACE_CAUSE_ISSUE) {
+        return names[cause - OX_TRACE_CAUSE_ISSUE];
+    }
+    const bool part = cause >= OX_TRACE_CAUSE_PART;
+    const struct ox_trace_names *const table = &head->names[part ? OX_TRACE_PART_NAMES : OX_TRACE_LANES];
+    const uint32_t idx = part ? cause - OX_TRACE_CAUSE_PART : cause;
+    return idx < table->count ? table->text[idx] : "";
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------- */
+
+static void add_task(struct ox_trace_step *step, const struct ox_trace_record *record) {
+    step->task_count += step->tasks[record->task_idx] == NULL;
+    step->tasks[record->task_idx] = record;
+}
+
+static void add_record(struct ox_trace_step *step, const struct ox_trace_record *record) {
+    switch ((enum ox_trace_type)record->type) {
+    case OX_TRACE_TASK:
+        add_task(step, record);
+        break;
+    case OX_TRACE_PARTS:
+        step->parts[record->task_idx] = record;
+        break;
+    case OX_TRACE_FLOW:
+        step->flows[step->flow_count++] = record;
+        break;
+    case OX_TRACE_BYTES:
+        step->bytes[record->link][record->traffic] = record->bytes;
+        break;
+    case OX_TRACE_PLANNED:
+        step->planned[record->link][record->traffic] = record->bytes;
+        break;
+    case OX_TRACE_END:
+        break;
+    }
+}
+
+/* What belongs to a span lies before its end; where that was lost, it belongs to none. */
+static void fill_steps(const struct ox_trace *trace, struct ox_trace_steps *steps) {
+    uint32_t ended = 0;
+    for (uint64_t i = 0; i < trace->count && ended < steps->count; i++) {
+        const struct ox_trace_record *const record = &trace->records[i];
+        struct ox_trace_step *const next = &steps->steps[ended];
+        if (record->type == OX_TRACE_END) {
+            ended++;
+        } else if (record->span == next->span && record->plan == next->plan && record->step == next->step) {
+            add_record(next, record);
+        }
+    }
+}
+
+/* A step and an evaluation are whole plans; what else is recorded was to move what its records say. */
+static bool is_plan(const struct ox_trace_step *step) {
+    return step->span == OX_TRACE_SPAN_STEP || step->span == OX_TRACE_SPAN_EVAL;
+}
+
+/* `flow_count`: so many may belong to it. */
+static enum ox_status make_step(const struct ox_trace *trace, const struct ox_trace_record *record,
+                                uint32_t flow_count, struct ox_trace_step *out) {
+    const uint32_t task_count = trace->head->plans[record->plan].task_count;
+    *out = (struct ox_trace_step){.step = record->step, .begin_ns = record->started_ns, .end_ns = record->ended_ns,
+                                  .plan = record->plan, .span = record->span, .failed = record->failed,
+                                  .dropped = record->bytes};
+    if (is_plan(out)) {
+        memcpy(out->planned, trace->head->plans[record->plan].traffic, sizeof out->planned);
+    }
+    out->tasks = calloc(task_count + 1u, sizeof *out->tasks);
+    out->parts = calloc(task_count + 1u, sizeof *out->parts);
+    out->flows = calloc(flow_count + 1u, sizeof *out->flows);
+    return out->tasks != NULL && out->parts != NULL && out->flows != NULL
+               ? OX_OK : ox_fail(OX_E_NOMEM, "trace: no memory for its steps");
+}
+
+/* How many tasks it has: all of the plan, or those of the update of the step before. */
+static uint32_t task_count_of(const struct ox_trace *trace, const struct ox_trace_step *step) {
+    const struct ox_trace_plan *const plan = &trace->head->plans[step->plan];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        count += is_plan(step) || (step->span == OX_TRACE_SPAN_UPDATE && plan->tasks[i].before);
+    }
+    return count;
+}
+
+static uint64_t wall(const struct ox_trace_step *step) {
+    return step->end_ns - step->begin_ns;
+}
+
+struct length {
+    uint64_t ns;
+    uint32_t idx;
+};
+
+static int by_length(const void *a, const void *b) {
+    const struct length *const left = a, *const right = b;
+    if (left->ns != right->ns) {
+        return left->ns < right->ns ? -1 : 1;
+    }
+    return left->idx < right->idx ? -1 : left->idx > right->idx;
+}
+
+static enum ox_status find_typical(const struct ox_trace *trace, struct ox_trace_steps *steps) {
+    struct length *const lengths = calloc(steps->count + 1u, sizeof *lengths);
+    if (lengths == NULL) {
+        return ox_fail(OX_E_NOMEM, "trace: no memory for %u steps", steps->count);
+    }
+    for (uint32_t i = 0; i < steps->count; i++) {
+        struct ox_trace_step *const step = &steps->steps[i];
+        const uint32_t task_count = task_count_of(trace, step);
+        step->whole = !step->failed && task_count > 0 && step->task_count == task_count;
+        if (step->whole && step->span == OX_TRACE_SPAN_STEP) {
+            lengths[steps->whole_count++] = (struct length){.ns = wall(step), .idx = i};
+        }
+    }
+    qsort(lengths, steps->whole_count, sizeof *lengths, by_length);
+    steps->typical_idx = steps->whole_count > 0 ? lengths[(steps->whole_count - 1) / 2].idx : UINT32_MAX;
+    free(lengths);
+    return OX_OK;
+}
+
+enum ox_status ox_trace_steps_open(const struct ox_trace *trace, struct ox_trace_steps **out) {
+    *out = NULL;
+    uint32_t count = 0;
+    for (uint64_t i = 0; i < trace->count; i++) {
+        count += trace->records[i].type == OX_TRACE_END;
+    }
+    struct ox_trace_steps *steps = calloc(1, sizeof *steps);
+    enum ox_status status = OX_OK;
+    if (steps != NULL) {
+        steps->steps = calloc(count + 1u, sizeof *steps->steps);
+    }
+    if (steps == NULL || steps->steps == NULL) {
+        status = ox_fail(OX_E_NOMEM, "trace: no memory for %u steps", count);
+    }
+    uint32_t flow_count = 0;
+    for (uint64_t i = 0; status == OX_OK && i < trace->count; i++) {
+        const struct ox_trace_record *const record = &trace->records[i];
+        flow_count += record->type == OX_TRACE_FLOW;
+        if (record->type == OX_TRACE_END) {
+            status = make_step(trace, record, flow_count, &steps->steps[steps->count++]);
+            flow_count = 0;
+        }
+    }
+    if (status == OX_OK) {
+        fill_steps(trace, steps);
+        status = find_typical(trace, steps);
+    }
+    if (status != OX_OK) {
+        ox_trace_steps_close(&steps);
+        return status;
+    }
+    *out = steps;
+    return OX_OK;
+}
+
+void ox_trace_steps_close(struct ox_trace_steps **steps_ptr) {
+    struct ox_trace_steps *const steps = *steps_ptr;
+    if (steps == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < steps->count; i++) {
+        free(steps->steps[i].tasks);
+        free(steps->steps[i].parts);
+        free(steps->steps[i].flows);
+    }
+    free(steps->steps);
+    free(steps);
+    *steps_ptr = NULL;
+}
+
+/* ---- who waited for whom ------------------------------------------------------------------------------ */
+
+enum { NO_TASK = UINT32_MAX };
+
+struct chain {
+    const struct ox_trace_head *head;
+    const struct ox_trace_step *step;
+    uint32_t *previous; /* of each task: the one before it on its lane, or NO_TASK */
+    uint32_t norm_idx;  /* behind which nothing is issued before it is known */
+};
+
+static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+static void consider(const struct chain *chain, uint32_t candidate, uint64_t until_ns, uint32_t *best) {
+    const struct ox_trace_record *const *const tasks = chain->step->tasks;
+    if (candidate == NO_TASK || tasks[candidate] == NULL || tasks[candidate]->ended_ns > until_ns) {
+        return;
+    }
+    if (*best == NO_TASK || tasks[candidate]->ended_ns > tasks[*best]->ended_ns) {
+        *best = candidate;
+    }
+}
+
+/* What a task waited for last: a dependency, its lane, or what the issue waits for. */
+static uint32_t held_by(const struct chain *chain, uint32_t idx) {
+    const struct ox_trace_plan *const plan = &chain->head->plans[chain->step->plan];
+    const uint64_t started_ns = chain->step->tasks[idx]->started_ns;
+    uint32_t best = NO_TASK;
+    for (uint32_t lane = 0; lane < chain->head->names[OX_TRACE_LANES].count; lane++) {
+        if (plan->tasks[idx].deps[lane] > 0) {
+            consider(chain, plan->tasks[idx].deps[lane] - 1, started_ns, &best);
+        }
+    }
+    consider(chain, chain->previous[idx], started_ns, &best);
+    if (chain->norm_idx < idx) {
+        consider(chain, chain->norm_idx, started_ns, &best);
+    }
+    if (chain->head->run_ahead > 0 && idx >= chain->head->run_ahead) {
+        consider(chain, idx - chain->head->run_ahead, started_ns, &best);
+    }
+    return best;
+}
+
+/* Adds `ns` of a task to its lane and, in proportion, to what it waited for within; returns what the lane gets. */
+static uint64_t add_time(const struct chain *chain, uint32_t idx, uint64_t ns,
+                         uint64_t causes[OX_TRACE_CAUSE_COUNT]) {
+    const struct ox_trace_record *const parts = chain->step->parts[idx];
+    const uint8_t lane = chain->step->tasks[idx]->lane;
+    uint64_t all_ns = 0, left_ns = ns;
+    for (int i = 0; i < OX_TRACE_PARTS_MAX && parts != NULL; i++) {
+        all_ns += parts->parts_ns[i];
+    }
+    for (int i = 0; i < OX_TRACE_PARTS_MAX && all_ns > 0; i++) {
+        const double share = (double)ox_min_u64(parts->parts_ns[i], all_ns) / (double)all_ns;
+        const uint64_t part_ns = ox_min_u64((uint64_t)(share * (double)ns), left_ns);
+        if (i != OX_TRACE_PART_WORK) {
+            causes[OX_TRACE_CAUSE_PART + i] += part_ns;
+            left_ns -= part_ns;
+        }
+    }
+    causes[lane] += left_ns;
+    return left_ns;
+}
+
+/* Shares out [from_ns, until_ns], at the end of which `idx` started, among what held it up: `causes` gets the time by
+ * lane and cause, `kinds` (may be NULL) that of tasks by kind. */
+static void share_out(const struct chain *chain, uint32_t idx, uint64_t from_ns, uint64_t until_ns,
+                      uint64_t causes[OX_TRACE_CAUSE_COUNT], uint64_t *kinds) {
+    const struct ox_trace_record *const *const tasks = chain->step->tasks;
+    while (until_ns > from_ns) {
+        const uint32_t cause = held_by(chain, idx);
+        const uint64_t ended_ns = cause == NO_TASK ? from_ns : clamp(tasks[cause]->ended_ns, from_ns, until_ns);
+        const uint64_t queued_ns = clamp(tasks[idx]->queued_ns, ended_ns, until_ns);
+        causes[OX_TRACE_CAUSE_ISSUE] += queued_ns - ended_ns;
+        causes[OX_TRACE_CAUSE_START] += until_ns - queued_ns;
+        if (cause == NO_TASK) {
+            return;
+        }
+        const uint64_t started_ns = clamp(tasks[cause]->started_ns, from_ns, ended_ns);
+        const uint64_t work_ns = add_time(chain, cause, ended_ns - started_ns, causes);
+        if (kinds != NULL) {
+            kinds[tasks[cause]->kind] += work_ns;
+        }
+        until_ns = started_ns;
+        idx = cause;
+    }
+}
+
+static void analyze_lanes(const struct chain *chain, struct ox_trace_analysis *out) {
+    const struct ox_trace_step *const step = chain->step;
+    const uint32_t lane_count = chain->head->names[OX_TRACE_LANES].count;
+    uint64_t past_ns[OX_TRACE_LANES_MAX]; /* the end of each lane's last task */
+    for (uint32_t lane = 0; lane < lane_count; lane++) {
+        past_ns[lane] = step->begin_ns;
+    }
+    for (uint32_t i = 0; i < chain->head->plans[step->plan].task_count; i++) {
+        const struct ox_trace_record *const task = step->tasks[i];
+        if (task == NULL) {
+            continue;
+        }
+        uint64_t *const past = &past_ns[task->lane];
+        const uint64_t started_ns = clamp(task->started_ns, *past, step->end_ns);
+        const uint64_t ended_ns = clamp(task->ended_ns, started_ns, step->end_ns);
+        share_out(chain, i, *past, started_ns, out->held_ns[task->lane], NULL);
+        uint64_t *const held = out->held_ns[task->lane];
+        const uint64_t work_ns = add_time(chain, i, ended_ns - started_ns, held);
+        held[task->lane] -= work_ns;
+        out->busy_ns[task->lane] += work_ns;
+        *past = ended_ns;
+    }
+    for (uint32_t lane = 0; lane < lane_count; lane++) {
+        out->held_ns[lane][OX_TRACE_CAUSE_DONE] += step->end_ns - past_ns[lane];
+    }
+}
+
+static void analyze_chain(const struct chain *chain, struct ox_trace_analysis *out) {
+    const struct ox_trace_step *const step = chain->step;
+    uint32_t last = NO_TASK;
+    for (uint32_t i = 0; i < chain->head->plans[step->plan].task_count; i++) {
+        consider(chain, step->tasks[i] != NULL ? i : NO_TASK, step->end_ns, &last);
+    }
+    if (last == NO_TASK) {
+        out->chain_ns[OX_TRACE_CAUSE_DONE] = out->wall_ns;
+        return;
+    }
+    const struct ox_trace_record *const task = step->tasks[last];
+    const uint64_t started_ns = clamp(task->started_ns, step->begin_ns, task->ended_ns);
+    out->chain_ns[OX_TRACE_CAUSE_DONE] = step->end_ns - task->ended_ns;
+    out->chain_kind_ns[task->kind] += add_time(chain, last, task->ended_ns - started_ns, out->chain_ns);
+    share_out(chain, last, step->begin_ns, started_ns, out->chain_ns, out->chain_kind_ns);
+}
+
+static void analyze_kinds(const struct chain *chain, struct ox_trace_analysis *out) {
+    const struct ox_trace_plan *const plan = &chain->head->plans[chain->step->plan];
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_trace_record *const task = chain->step->tasks[i];
+        const double end = plan->tasks[i].predicted_begin + plan->tasks[i].predicted_seconds;
+        out->predicted_seconds = end > out->predicted_seconds ? end : out->predicted_seconds;
+        if (task != NULL) {
+            out->kind_ns[task->kind] += task->ended_ns - task->started_ns;
+            out->kind_bytes[task->kind] += task->bytes;
+            out->kind_count[task->kind]++;
+            out->kind_predicted[task->kind] += task->predicted_seconds;
+            for (int part = 0; part < OX_TRACE_PARTS_MAX && chain->step->parts[i] != NULL; part++) {
+                out->kind_part_ns[task->kind][part] += chain->step->parts[i]->parts_ns[part];
+            }
+        }
+    }
+}
+
+/* The norm decides whether and how the optimizer runs: the issue waits for it. */
+static uint32_t find_norm(const struct ox_trace_head *head, const struct ox_trace_plan *plan) {
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        if (strcmp(head->names[OX_TRACE_TASKS].text[plan->tasks[i].kind], "norm") == 0) {
+            return i;
+        }
+    }
+    return NO_TASK;
+}
+
+enum ox_status ox_trace_analyze(const struct ox_trace_head *head, const struct ox_trace_step *step,
+                                struct ox_trace_analysis *out) {
+    const struct ox_trace_plan *const plan = &head->plans[step->plan];
+    *out = (struct ox_trace_analysis){.wall_ns = wall(step)};
+    uint32_t *const previous = malloc((plan->task_count + 1u) * sizeof *previous);
+    if (previous == NULL) {
+        return ox_fail(OX_E_NOMEM, "trace: no memory to analyze step %llu", (unsigned long long)step->step);
+    }
+    uint32_t last[OX_TRACE_LANES_MAX];
+    for (int i = 0; i < OX_TRACE_LANES_MAX; i++) {
+        last[i] = NO_TASK;
+    }
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        previous[i] = last[plan->tasks[i].lane];
+        last[plan->tasks[i].lane] = i;
+    }
+    const struct chain chain = {.head = head, .step = step, .previous = previous, .norm_idx = find_norm(head, plan)};
+    analyze_lanes(&chain, out);
+    analyze_chain(&chain, out);
+    analyze_kinds(&chain, out);
+    free(previous);
+    return OX_OK;
+}
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+struct change {
+    uint64_t ns;
+    uint32_t buf_idx;
+    bool begins;
+};
+
+/* At the same time what ends goes first, because its room may be taken over. */
+static int by_time(const void *a, const void *b) {
+    const struct change *const left = a, *const right = b;
+    if (left->ns != right->ns) {
+        return left->ns < right->ns ? -1 : 1;
+    }
+    return (int)left->begins - (int)right->begins;
+}
+
+static uint32_t list_changes(const struct ox_trace_plan *plan, const struct ox_trace_step *step, uint32_t tier,
+                             struct change *changes) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        const struct ox_trace_buf *const buf = &plan->bufs[i];
+        const struct ox_trace_record *const first = step->tasks[buf->first_task_idx];
+        const struct ox_trace_record *const last = step->tasks[buf->last_task_idx];
+        if (buf->tier != tier || buf->resident || first == NULL || last == NULL) {
+            continue;
+        }
+        const uint64_t begin_ns = clamp(first->started_ns, step->begin_ns, step->end_ns);
+        const uint64_t end_ns = clamp(last->ended_ns, begin_ns, step->end_ns);
+        changes[count++] = (struct change){.ns = begin_ns, .buf_idx = i, .begins = true};
+        changes[count++] = (struct change){.ns = end_ns, .buf_idx = i};
+    }
+    qsort(changes, count, sizeof *changes, by_time);
+    return count;
+}
+
+enum ox_status ox_trace_memory(const struct ox_trace_head *head, const struct ox_trace_step *step,
+                               uint32_t tier, struct ox_trace_moment **moments, uint32_t *count) {
+    const struct ox_trace_plan *const plan = &head->plans[step->plan];
+    struct change *const changes = calloc(2 * (size_t)plan->buf_count + 1, sizeof *changes);
+    *moments = calloc(2 * (size_t)plan->buf_count + 1, sizeof **moments);
+    *count = 0;
+    if (changes == NULL || *moments == NULL) {
+        free(changes);
+        free(*moments);
+        *moments = NULL;
+        return ox_fail(OX_E_NOMEM, "trace: no memory for what the arenas held");
+    }
+    struct ox_trace_moment now = {0};
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        if (plan->bufs[i].tier == tier && plan->bufs[i].resident) {
+            now.bytes[plan->bufs[i].kind] += plan->bufs[i].bytes;
+        }
+    }
+    (*moments)[(*count)++] = now;
+    const uint32_t change_count = list_changes(plan, step, tier, changes);
+    for (uint32_t i = 0; i < change_count; i++) {
+        const struct ox_trace_buf *const buf = &plan->bufs[changes[i].buf_idx];
+        now.ns = changes[i].ns - step->begin_ns;
+        now.bytes[buf->kind] += changes[i].begins ? buf->bytes : (uint64_t)0 - buf->bytes;
+        const bool same = (*moments)[*count - 1].ns == now.ns;
+        *count += !same;
+        (*moments)[*count - 1] = now;
+    }
+    free(changes);
+    return OX_OK;
+}

@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+"""Makes the reference results in tests/golden/ with PyTorch and transformers.
+
+    python3 tests/golden/make/golden.py [--output tests/golden] [CASE...]
+
+Needs torch, transformers and safetensors; the build and the tests need none of them. Each case is a small
+model with random weights, trained for ten steps. The reference runs in float64, so it has no rounding error
+worth naming; transformers itself computes norms, rotary angles and softmax in float32 whatever the model's
+dtype, so these three are replaced for that run. The same ten steps in float32 by the untouched library check
+the replacement, and what they differ by is recorded as a yardstick for tolerances.
+"""
+
+import argparse
+import contextlib
+import copy
+import json
+import math
+import os
+import shutil
+
+import safetensors.torch
+import torch
+import transformers
+from transformers.models.gpt2 import modeling_gpt2
+from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
+from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
+
+STEPS = 10
+WARMUP_STEPS = 3
+LEARNING_RATE = 1e-3
+MIN_LR_RATIO = 0.1
+BETAS = (0.9, 0.95)
+EPS = 1e-8
+WEIGHT_DECAY = 0.1
+IGNORED = -1
+# Of tensors above SAMPLE_ABOVE elements every SAMPLE_STRIDE-th is stored; it is prime to all row lengths.
+SAMPLE_STRIDE = 7
+SAMPLE_ABOVE = 2048
+
+
+def llama(kind=transformers.LlamaConfig, **sizes):
+    defaults = {"max_position_embeddings": 64, "attention_dropout": 0.0, "rms_norm_eps": 1e-5,
+                "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, "rope_parameters": rope(10000.0)}
+    return kind(**{**defaults, **sizes})
+
+
+def rope(theta):
+    return {"rope_type": "default", "rope_theta": theta}
+
+
+def llama3_rope(theta, factor, low, high, original):
+    return {"rope_type": "llama3", "rope_theta": theta, "factor": factor, "low_freq_factor": low,
+            "high_freq_factor": high, "original_max_position_embeddings": original}
+
+
+def gpt2(**sizes):
+    return transformers.GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1,
+                                   eos_token_id=2, **sizes)
+
+
+CASES = {
+    "llama_tied_gqa": {
+        "config": lambda: llama(vocab_size=67, hidden_size=48, num_hidden_layers=3, num_attention_heads=6,
+                                num_key_value_heads=2, head_dim=8, intermediate_size=88,
+                                tie_word_embeddings=True),
+        "seed": 1, "seq": 29, "batch": 2, "micro_batches": 3, "max_grad_norm": 0.5},
+    "llama_untied_odd": {
+        "config": lambda: llama(vocab_size=131, hidden_size=40, num_hidden_layers=2, num_attention_heads=5,
+                                num_key_value_heads=5, head_dim=12, intermediate_size=52,
+                                tie_word_embeddings=False, rms_norm_eps=1e-6, rope_parameters=rope(5000.0)),
+        "seed": 2, "seq": 33, "batch": 1, "micro_batches": 2, "max_grad_norm": 1000.0},
+    "llama_bias": {
+        "config": lambda: llama(vocab_size=59, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                                num_key_value_heads=2, head_dim=8, intermediate_size=48,
+                                tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
+        "seed": 3, "seq": 24, "batch": 2, "micro_batches": 2, "max_grad_norm": 2.8, "ignored_share": 0.2},
+    "gpt2_small": {
+        "config": lambda: gpt2(n_embd=36, n_layer=3, n_head=3, n_positions=64, vocab_size=89),
+        "seed": 4, "seq": 31, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "gpt2_b1": {
+        "config": lambda: gpt2(n_embd=24, n_layer=2, n_head=2, n_positions=32, vocab_size=71),
+        "seed": 5, "seq": 32, "batch": 1, "micro_batches": 1, "max_grad_norm": 1000.0},
+    "mistral_window": {
+        "config": lambda: llama(transformers.MistralConfig, vocab_size=83, hidden_size=48, num_hidden_layers=2,
+                                num_attention_heads=6, num_key_value_heads=2, head_dim=8, intermediate_size=56,
+                                tie_word_embeddings=False, sliding_window=7),
+        "seed": 6, "seq": 30, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "qwen2": {  # the last 30 ids of the vocabulary never occur; the first layer sees all, the others a window
+        "config": lambda: llama(transformers.Qwen2Config, vocab_size=127, hidden_size=48, num_hidden_layers=3,
+                                num_attention_heads=6, num_key_value_heads=2, intermediate_size=64,
+                                tie_word_embeddings=True, rms_norm_eps=1e-6, use_sliding_window=True,
+                                sliding_window=9, max_window_layers=1, rope_parameters=rope(100.0)),
+        "seed": 7, "used_vocab": 97, "seq": 28, "batch": 2, "micro_batches": 2, "max_grad_norm": 1000.0},
+    "qwen3": {
+        "config": lambda: llama(transformers.Qwen3Config, vocab_size=101, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=60,
+                                tie_word_embeddings=False, rms_norm_eps=1e-6),
+        "seed": 8, "seq": 27, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "llama3_rope": {  # of the eight frequencies one is kept, two are mixed and five stretched
+        "config": lambda: llama(vocab_size=79, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                num_key_value_heads=1, head_dim=16, intermediate_size=48,
+                                max_position_embeddings=512, tie_word_embeddings=True,
+                                rope_parameters=llama3_rope(10000.0, 8.0, 1.0, 4.0, 64)),
+        "seed": 9, "seq": 62, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+}
+
+
+# ---- float64 in the three places where transformers insists on float32 --------------------------------
+
+
+def norm_forward(self, hidden):
+    scale = torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+    return self.weight * (hidden * scale)
+
+
+def rotary_frequency(parameters, exponent):
+    frequency = parameters["rope_theta"] ** -exponent
+    if parameters["rope_type"] != "llama3":
+        return frequency
+    waves = parameters["original_max_position_embeddings"] * frequency / (2 * math.pi)  # that fit into it
+    low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+    kept = min(1.0, max(0.0, (waves - low) / (high - low)))
+    return kept * frequency + (1 - kept) * frequency / parameters["factor"]
+
+
+def rotary_forward(self, x, position_ids):
+    config = self.config
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    frequencies = [rotary_frequency(config.rope_parameters, i / dim) for i in range(0, dim, 2)]
+    angles = position_ids[..., None].double() * torch.tensor(frequencies, dtype=torch.float64)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **unused):
+    key = modeling_llama.repeat_kv(key, module.num_key_value_groups)
+    value = modeling_llama.repeat_kv(value, module.num_key_value_groups)
+    scores = query @ key.transpose(2, 3) * scaling + attention_mask[..., : key.shape[-2]]
+    weights = scores.softmax(dim=-1)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+@contextlib.contextmanager
+def in_float64():
+    replaced = []
+    for module, name in ((modeling_llama, "Llama"), (modeling_mistral, "Mistral"), (modeling_qwen2, "Qwen2"),
+                         (modeling_qwen3, "Qwen3")):
+        replaced += [(getattr(module, name + "RMSNorm"), "forward", norm_forward),
+                     (getattr(module, name + "RotaryEmbedding"), "forward", rotary_forward),
+                     (module, "eager_attention_forward", attention_forward)]
+    kept = [getattr(place, name) for place, name, _ in replaced]
+    for place, name, new in replaced:
+        setattr(place, name, new)
+    try:
+        yield
+    finally:
+        for (place, name, _), old in zip(replaced, kept):
+            setattr(place, name, old)
+
+
+# ---- model and data -----------------------------------------------------------------------------------
+
+
+def make_model(case):
+    config = case["config"]()
+    config._attn_implementation = "eager"
+    torch.manual_seed(case["seed"])
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
+                                                          dtype=torch.float32)
+    random = torch.Generator().manual_seed(case["seed"] + 1000)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=random)
+        if parameter.dim() == 2:
+            embeds = is_embedding(name) or name.startswith("lm_head")
+            parameter.data = noise * (0.2 if embeds else 0.8 / math.sqrt(min(parameter.shape)))
+        else:
+            parameter.data = 0.1 * noise + (0.0 if name.endswith("bias") else 1.0)
+    model.tie_weights()
+    return model.eval()
+
+
+def is_embedding(name):
+    return any(part in name for part in ("embed_tokens", "wte", "wpe"))
+
+
+def make_tokens(case, vocab):
+    """One stream, where a token often follows from the one before; window w is [w * seq, w * seq + seq]."""
+    windows = STEPS * case["micro_batches"] * case["batch"]
+    random = torch.Generator().manual_seed(case["seed"] + 2000)
+    count = windows * case["seq"] + 1
+    free = torch.randint(0, vocab, (count,), generator=random).tolist()
+    jumps = torch.rand(count, generator=random).tolist()
+    tokens = [free[0]]
+    for i in range(1, count):
+        tokens.append(free[i] if jumps[i] < 0.4 else (3 * tokens[-1] + 1) % vocab)
+    return tokens
+
+
+def make_batches(case, tokens):
+    """[step][micro-batch] of (inputs, targets), each (batch, seq)."""
+    seq, batch = case["seq"], case["batch"]
+    random = torch.Generator().manual_seed(case["seed"] + 3000)
+    steps, window = [], 0
+    for _ in range(STEPS):
+        step = []
+        for _ in range(case["micro_batches"]):
+            rows = [tokens[(window + b) * seq : (window + b + 1) * seq + 1] for b in range(batch)]
+            window += batch
+            inputs = torch.tensor([row[:-1] for row in rows])
+            targets = torch.tensor([row[1:] for row in rows])
+            ignored = torch.rand(targets.shape, generator=random) < case.get("ignored_share", 0.0)
+            step.append((inputs, targets.masked_fill(ignored, IGNORED)))
+        steps.append(step)
+    return steps
+
+
+# ---- training -----------------------------------------------------------------------------------------
+
+
+def learning_rate_at(step):
+    if step < WARMUP_STEPS:
+        return LEARNING_RATE * (step + 1) / WARMUP_STEPS
+    progress = (step - WARMUP_STEPS) / (STEPS - WARMUP_STEPS)
+    return LEARNING_RATE * (MIN_LR_RATIO + (1 - MIN_LR_RATIO) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def decays(name, parameter):
+    return parameter.dim() == 2 and not is_embedding(name)
+
+
+def step_loss(model, micro_batches):
+    """The mean over all counted targets of all micro-batches; gradients add up in the parameters."""
+    counted = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
+    total = 0.0
+    for inputs, targets in micro_batches:
+        logits = model(input_ids=inputs, use_cache=False).logits
+        nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(),
+                                                ignore_index=IGNORED, reduction="sum")
+        (nll / counted).backward()
+        total += float(nll.detach())
+    return total / counted
+
+
+def train(model, batches, max_grad_norm):
+    named = list(model.named_parameters())
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for n, p in named if decays(n, p)], "weight_decay": WEIGHT_DECAY},
+         {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0}],
+        lr=LEARNING_RATE, betas=BETAS, eps=EPS, foreach=False)
+    result = {"losses": [], "grad_norms": [], "lrs": []}
+    with torch.no_grad():
+        result["logits"] = model(input_ids=batches[0][0][0], use_cache=False).logits.clone()
+    for step, micro_batches in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate_at(step)
+        optimizer.zero_grad()
+        result["losses"].append(step_loss(model, micro_batches))
+        if step == 0:
+            result["grads"] = {name: parameter.grad.clone() for name, parameter in named}
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm, foreach=False)
+        result["grad_norms"].append(float(norm))
+        result["lrs"].append(learning_rate_at(step))
+        optimizer.step()
+    result["final"] = {name: parameter.detach().clone() for name, parameter in named}
+    return result
+
+
+def round_hi(tensor):
+    """float32 to bfloat16, nearest, ties away from zero, as the engine's `hi` plane, and back."""
+    bits = tensor.contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    bits = (bits + 0x8000) & 0xFFFF0000
+    return torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32).view(torch.float32)
+
+
+def mark_undetermined(model, final):
+    """NaN where the arithmetic does not determine the weight: without rotary angles a bias of the keys moves
+    all scores of a row alike, so its gradient is zero but for rounding, and Adam makes steps of any noise."""
+    if model.config.model_type == "gpt2":
+        width = model.config.n_embd
+        for name, tensor in final.items():
+            if name.endswith("attn.c_attn.bias"):
+                tensor[width : 2 * width] = math.nan
+
+
+def run_bf16(model, batches):
+    """Step 0 up to its gradients with all weights rounded to bfloat16 and everything else exact."""
+    rounded = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in rounded.parameters():
+            parameter.copy_(round_hi(parameter))
+        rounded.double()
+        logits = rounded(input_ids=batches[0][0][0], use_cache=False).logits.clone()
+    loss = step_loss(rounded, batches[0])
+    grads = {name: parameter.grad for name, parameter in rounded.named_parameters()}
+    norm = math.sqrt(sum(float(grad.pow(2).sum()) for grad in grads.values()))
+    return {"logits": logits, "loss": loss, "grads": grads, "grad_norm": norm}
+
+
+# ---- output -------------------------------------------------------------------------------------------
+
+
+def sample(tensor):
+    flat = tensor.flatten()
+    return (flat[::SAMPLE_STRIDE] if flat.numel() > SAMPLE_ABOVE else flat).float().contiguous()
+
+
+def compare(exact, single):
+    """How far the float32 run of transformers is from the reference."""
+    def worst(a, b, relative):
+        error = float((a - b.double()).nan_to_num(0.0).abs().max())
+        return error / float(a.abs().max()) if relative else error
+
+    return {
+        "losses": max(abs(a - b) for a, b in zip(exact["losses"], single["losses"])),
+        "grad_norms_relative": max(abs(a - b) / a for a, b in zip(exact["grad_norms"], single["grad_norms"])),
+        "logits": worst(exact["logits"], single["logits"], False),
+        "grads_relative": {n: worst(g, single["grads"][n], True) for n, g in exact["grads"].items()},
+        "final": {n: worst(w, single["final"][n], False) for n, w in exact["final"].items()},
+    }
+
+
+def check(name, errors):
+    grads, final = max(errors["grads_relative"].values()), max(errors["final"].values())
+    print(f"{name}: float32 differs by: losses {errors['losses']:.1e}, logits {errors['logits']:.1e}, "
+          f"grads {grads:.1e} of their largest, grad norms {errors['grad_norms_relative']:.1e}, "
+          f"final weights {final:.1e}")
+    if errors["losses"] > 1e-5 or errors["logits"] > 2e-5 or grads > 1e-4 or final > 1e-4:
+        raise SystemExit(f"{name}: the float64 reference and transformers in float32 disagree")
+
+
+def write_json(path, content):
+    """One key per line, so that a difference can be read."""
+    compact = json.JSONEncoder(separators=(",", ":"))
+    lines = [f"{json.dumps(key)}: {compact.encode(value)}" for key, value in content.items()]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def make_case(name, folder):
+    case = CASES[name]
+    model = make_model(case)
+    tokens = make_tokens(case, case.get("used_vocab", model.config.vocab_size))
+    batches = make_batches(case, tokens)
+
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    model.save_pretrained(folder)
+
+    single = train(copy.deepcopy(model), batches, case["max_grad_norm"])
+    with in_float64():
+        exact = train(copy.deepcopy(model).double(), batches, case["max_grad_norm"])
+        bf16 = run_bf16(model, batches)
+    mark_undetermined(model, exact["final"])
+    errors = compare(exact, single)
+    check(name, errors)
+
+    tensors = {"logits": exact["logits"].float(), "bf16_logits": bf16["logits"].float()}
+    tensors.update({f"grad.{n}": sample(g) for n, g in exact["grads"].items()})
+    tensors.update({f"bf16_grad.{n}": sample(g) for n, g in bf16["grads"].items()})
+    tensors.update({f"final.{n}": sample(w) for n, w in exact["final"].items()})
+    safetensors.torch.save_file(tensors, os.path.join(folder, "golden.safetensors"))
+    parameters = dict(model.named_parameters())
+    write_json(os.path.join(folder, "golden.json"), {
+        "versions": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
+        "reference": "float64 throughout; stored as float32",
+        "seq": case["seq"], "batch": case["batch"], "micro_batches": case["micro_batches"],
+        "steps": STEPS,
+        "learning_rate": LEARNING_RATE, "warmup_steps": WARMUP_STEPS, "min_lr_ratio": MIN_LR_RATIO,
+        "lr_scheduler_type": "cosine",
+        "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "adam_epsilon": EPS,
+        "weight_decay": WEIGHT_DECAY, "max_grad_norm": case["max_grad_norm"],
+        "decayed": [n for n, p in parameters.items() if decays(n, p)],
+        "sample_stride": SAMPLE_STRIDE, "sample_above": SAMPLE_ABOVE,
+        "lrs": exact["lrs"], "losses": exact["losses"], "grad_norms": exact["grad_norms"],
+        "bf16_loss": bf16["loss"], "bf16_grad_norm": bf16["grad_norm"],
+        "grad_sumsq": {n: float(g.pow(2).sum()) for n, g in exact["grads"].items()},
+        "float32_error": errors,
+        "inputs": [[inputs.flatten().tolist() for inputs, _ in step] for step in batches],
+        "targets": [[targets.flatten().tolist() for _, targets in step] for step in batches],
+    })
+    if case.get("ignored_share", 0.0) == 0.0:  # bytes cannot say which targets do not count
+        with open(os.path.join(folder, "tokens.bytes"), "wb") as file:
+            file.write(bytes(tokens))
+    for entry in os.listdir(folder):
+        os.chmod(os.path.join(folder, entry), 0o644)
+    size = sum(os.path.getsize(os.path.join(folder, entry)) for entry in os.listdir(folder))
+    print(f"{name}: {sum(p.numel() for p in parameters.values())} parameters, {size / 1000:.0f} kB; "
+          f"loss {exact['losses'][0]:.4f} to {exact['losses'][-1]:.4f}, "
+          f"grad norm {exact['grad_norms'][0]:.3f} to {exact['grad_norms'][-1]:.3f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser.add_argument("--output", default=os.path.join(here, ".."))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    args = parser.parse_args()
+    for name in args.cases:
+        if name not in CASES:
+            parser.error(f"no case {name}; there are {', '.join(CASES)}")
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    for name in args.cases or CASES:
+        make_case(name, os.path.join(args.output, name))
+
+
+if __name__ == "__main__":
+    main()

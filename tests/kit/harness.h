@@ -1,0 +1,75 @@
+/* What tests of the whole engine share: an engine opened at a placement of the test's choice, weights from a
+ * model folder, and everything that a few steps leave behind, so that two runs can be compared bit by bit. */
+#ifndef OX_TESTS_HARNESS_H
+#define OX_TESTS_HARNESS_H
+
+#include "engine/step/engine.h"
+#include "engine/hf/hf.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Where things live. No bit may depend on it. */
+struct harness_place {
+    const char *name;
+    bool unified;
+    bool store;
+    struct ox_placement_wish wish; /* tiles beyond the micro-batches are brought down to them */
+    uint64_t chunk_elems;
+    uint32_t drives; /* with a store */
+    uint32_t optimizer_threads;
+    bool tight;                     /* budgets a quarter above the least that any plan needs */
+    bool uring;                     /* the backend the machine offers first, else threads */
+    const struct ox_io_backend *io; /* not NULL: this one */
+    uint64_t chaos_seed;
+};
+
+/* All in memory, one tile, no store: what other placements are compared with. */
+extern const struct harness_place harness_in_memory;
+/* Placements of every sort; ends with a name of NULL. */
+extern const struct harness_place harness_places[];
+
+struct harness_run {
+    const char *model_folder; /* or a config.json alone: fresh weights */
+    uint32_t batch, seq, micro_batches;
+    uint32_t compute_threads; /* 0 = 1 */
+    bool fp32, grad_bf16, decay_all;
+    const char *cuda_plugin; /* NULL: on the CPU */
+    struct ox_state_format state; /* zero: AdamW in fp32 */
+};
+
+struct harness {
+    struct ox_hf_folder *folder;
+    struct ox_engine *engine;
+    const struct ox_model *model;
+    char store_paths[4][256];
+    const char *folders[4];
+    uint64_t bytes[4];
+    uint32_t persist_steps; /* golden_steps commits every so many, the others stay in memory; 0: all */
+};
+
+/* Opens the folder and an engine with its weights, moments zero, as step 0 of a store. Ends the program on
+ * failure. The result must not move. */
+void harness_open(const struct harness_run *run, const struct harness_place *place, struct harness *out);
+void harness_close(struct harness *harness);
+
+/* Exchanges the first weight of a unit in memory with *hi. */
+void harness_exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi);
+/* Closes the engine and opens another on the same store; `place` cuts and counts drives as the one before. */
+void harness_reopen(const struct harness_run *run, const struct harness_place *place,
+                    struct harness *harness);
+
+/* A plane of a unit as fp32 (the master: its weights), elem_count of them; free() it. NULL where the optimizer does not
+ * have it. */
+float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_plane plane);
+
+/* How far measured values are from expected ones; expected ones that are NaN are not compared. */
+struct harness_error {
+    double largest;   /* difference */
+    double magnitude; /* of the expected values */
+    uint64_t compared;
+};
+void harness_compare(struct harness_error *error, const float *measured, uint64_t stride,
+                     const float *expected, uint64_t count);
+
+#endif

@@ -1,0 +1,48 @@
+#include "tests/kit/test.h"
+
+#include "base/file.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int test_failure_count;
+
+int test_end(void) {
+    if (test_failure_count > 0) {
+        printf("%d checks failed\n", test_failure_count);
+    }
+    return test_failure_count > 0 ? 1 : 0;
+}
+
+void test_skip(const char *why) {
+    printf("skipped: %s\n", why);
+    exit(77);
+}
+
+static char folder[256];
+
+static void remove_folder(void) {
+    if (ox_folder_remove(folder) != OX_OK) {
+        printf("%s: left behind: %s\n", folder, ox_error_text());
+    }
+}
+
+const char *test_folder(void) {
+    if (folder[0] == '\0') {
+        const char *const root = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+        snprintf(folder, sizeof folder, "%s/offload-test-XXXXXX", root);
+        if (mkdtemp(folder) == NULL) {
+            printf("cannot make a folder in %s\n", root);
+            exit(1);
+        }
+        atexit(remove_folder);
+    }
+    return folder;
+}
+
+const char *test_data_folder(void) {
+    const char *const path = getenv("OX_TEST_DATA") != NULL ? getenv("OX_TEST_DATA") : "../shared/data";
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? path : NULL;
+}

@@ -1,0 +1,73 @@
+/* A whole training run of a few steps on a tiny model, in a process of its own: what crash tests and fault tests cut
+ * short. It goes through ox_trainer as `offload train` does, with every plane on the drive, and ends with the bits of
+ * a run that nobody disturbed. */
+#ifndef OX_TESTS_TINY_RUN_H
+#define OX_TESTS_TINY_RUN_H
+
+#include "base/status.h"
+#include "engine/run/trainer.h"
+#include "nvme/io.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { TINY_STEPS = 3, TINY_SAVED_STEP = 2 };
+
+enum tiny_start { TINY_FRESH, TINY_OVERWRITE, TINY_RESUME };
+enum tiny_end { TINY_DONE, TINY_FAILED, TINY_KILLED };
+
+/* What a process told of itself; it lies in memory that outlives the process. */
+struct tiny_told {
+    _Atomic uint64_t began;      /* 1 when the run has begun or goes on   */
+    _Atomic uint64_t begin_step; /* where it stood then                   */
+    _Atomic uint64_t step;       /* the last step that was told           */
+    _Atomic uint64_t saved_step; /* of the last checkpoint that was told  */
+    _Atomic uint64_t warnings;   /* but for what the test itself has asked for */
+    char warning[OX_ERROR_TEXT_BYTES]; /* the first one */
+    enum ox_status status;
+    char text[OX_ERROR_TEXT_BYTES];
+};
+
+/* What a test puts between the run and the kernel; called in the new process. */
+struct tiny_seam {
+    const struct ox_io_backend *(*begin)(const struct ox_io_backend *inner); /* the trainer is open, nothing written */
+    void (*end)(void); /* when the run has ended by itself; or NULL */
+    struct ox_trainer_events *events; /* what is asked of the run from outside; or NULL */
+    void (*step)(uint64_t step);      /* each step that is told; or NULL */
+};
+
+/* First of all: starts the program anew where the matrix library would have threads of its own, which spin while they
+ * wait, in every one of many short processes. */
+void tiny_single_thread(char **argv);
+
+/* Where runs lie from here on: in memory where the machine has /dev/shm, which is fast and enough for what a killed
+ * process leaves, or below the test's folder, on a drive that has requests under way. Makes the run that others are
+ * compared with. */
+enum tiny_place { TINY_IN_MEMORY, TINY_ON_DRIVE };
+void tiny_begin(enum tiny_place place);
+/* Options of all runs from here on, in place of the usual ones or beside them; ends with a name of NULL. Before
+ * tiny_begin, which can be called again. */
+void tiny_set_options(const char *const (*more)[2]);
+/* Writes the text that is trained on, as tiny_begin does, and gives its path. */
+const char *tiny_write_text(void);
+/* Memory that forked processes share, zeroed; never given back. */
+void *tiny_shared(size_t bytes);
+/* Where the run's folder is: what lies below it begins with this and a slash. */
+const char *tiny_folder(void);
+/* Runs to the end, or to where it is cut short. */
+enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
+                       struct tiny_told *told);
+/* Undisturbed, from what the run `before` has left: goes on, or starts over where it had not begun. Checks that at most
+ * one of the steps that were told of is lost, and no checkpoint, and that the end is that of the undisturbed run. What
+ * `before` warned of may be missing: a checkpoint on the way, a line of metrics.jsonl. So may a checkpoint on the way
+ * that had not been told of when the next step was committed. Then removes the run. False when a check failed; `what`
+ * is printed then. */
+bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const char *what);
+/* What tiny_end_well has seen. */
+struct tiny_counts {
+    uint64_t resumed, started_over, steps_lost, commits_untold;
+};
+extern struct tiny_counts tiny_counts;
+
+#endif

@@ -1,0 +1,86 @@
+/* The plane split is a bijection, and `hi` is the master rounded to nearest with ties away from zero. */
+#include "base/planes.h"
+#include "base/prng/prng.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+
+static uint64_t split_failures, round_failures;
+
+static void check_split(uint32_t bits) {
+    const float master = ox_f32_from_bits(bits);
+    const uint16_t hi = ox_plane_hi(master), lo = ox_plane_lo(master);
+    split_failures += ox_f32_bits(ox_plane_join(hi, lo)) != bits;
+    if ((bits & 0x7f800000u) == 0x7f800000u) {
+        return;
+    }
+    /* Both neighbours in bfloat16; the upper one of the largest finite is taken as 2^128, exact in double. */
+    const double value = fabs((double)master);
+    const uint32_t down = bits & 0x7fff0000u, up = down + 0x10000u;
+    const double below = ox_f32_from_bits(down);
+    const double above = up == 0x7f800000u ? 0x1p128 : (double)ox_f32_from_bits(up);
+    const uint32_t nearest = value - below < above - value ? down : up;
+    round_failures += (uint32_t)hi << 16 != (nearest | (bits & 0x80000000u));
+}
+
+static void test_split(void) {
+    for (uint32_t top = 0; top < 512; top++) { /* sign and exponent, with every edge and random mantissas */
+        static const uint32_t edges[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
+        for (uint32_t i = 0; i < 128; i++) { /* every tie of every exponent */
+            for (unsigned edge = 0; edge < 6; edge++) {
+                check_split(top << 23 | i << 16 | edges[edge]);
+            }
+        }
+        for (uint64_t block = 0; block < 64; block++) {
+            uint32_t words[4];
+            ox_philox(1, top, block, words);
+            for (unsigned i = 0; i < 4; i++) {
+                check_split(top << 23 | words[i] >> 9);
+            }
+        }
+    }
+    for (uint32_t lo = 0; lo < 0x10000u; lo++) {
+        check_split(0x3f800000u | lo);
+        check_split(0xffff0000u | lo); /* the carry leaves the top here */
+        check_split(lo);
+        check_split(0xbf7f0000u | lo);
+    }
+    CHECK(split_failures == 0);
+    CHECK(round_failures == 0);
+}
+
+/* Also the other way: any two halves are some master, and splitting gives them back. */
+static void test_join(void) {
+    uint64_t failures = 0;
+    for (uint64_t block = 0; block < 100000; block++) {
+        uint32_t words[4];
+        ox_philox(2, 0, block, words);
+        const uint16_t hi = (uint16_t)words[0], lo = (uint16_t)words[1];
+        const float master = ox_plane_join(hi, lo);
+        failures += ox_plane_hi(master) != hi || ox_plane_lo(master) != lo;
+    }
+    CHECK(failures == 0);
+}
+
+static void test_bf16(void) {
+    CHECK(ox_bf16_from_f32(1.0f) == 0x3f80 && ox_bf16_to_f32(0x3f80) == 1.0f);
+    CHECK(ox_bf16_from_f32(ox_f32_from_bits(0x3f808000u)) == 0x3f80); /* ties go to even */
+    CHECK(ox_bf16_from_f32(ox_f32_from_bits(0x3f818000u)) == 0x3f82);
+    CHECK(ox_plane_hi(ox_f32_from_bits(0x3f808000u)) == 0x3f81); /* ties go away from zero */
+    CHECK(ox_bf16_from_f32(-INFINITY) == 0xff80);
+    CHECK(isnan(ox_bf16_to_f32(ox_bf16_from_f32(ox_f32_from_bits(0x7f800001u)))));
+    CHECK(isnan(ox_bf16_to_f32(ox_bf16_from_f32(ox_f32_from_bits(0xffffffffu)))));
+    uint64_t failures = 0;
+    for (uint32_t bf16 = 0; bf16 < 0x10000u; bf16++) {
+        const float value = ox_bf16_to_f32((uint16_t)bf16);
+        failures += !isnan(value) && (ox_bf16_from_f32(value) != bf16 || ox_plane_hi(value) != bf16);
+    }
+    CHECK(failures == 0);
+}
+
+int main(void) {
+    test_split();
+    test_join();
+    test_bf16();
+    return test_end();
+}

@@ -1,0 +1,140 @@
+#include "base/file.h"
+#include "base/json.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+static enum ox_status parse(const char *text, json_t **out) {
+    return ox_json_parse("test", text, strlen(text), out);
+}
+
+static void test_refusals(void) {
+    static const char *const bad[] = {
+        "",
+        "{",
+        "[1,]",
+        "{\"a\":1,\"a\":2}",
+        "{\"a\":{\"b\":1,\"b\":1}}",
+        "NaN",
+        "{\"a\":NaN}",
+        "{\"a\":01}",
+        "7",
+        "{} x",
+        "\xef\xbb\xbf{}",
+        "{\"a\":\"\\ud800\"}",
+        "{\"a\":\"\xff\"}",
+        "{\"a\":1e400}",
+        "{\"a\":\"\\u0000\"}",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        json_t *value = NULL;
+        CHECK(parse(bad[i], &value) == OX_E_CORRUPT && value == NULL);
+        CHECK(strncmp(ox_error_text(), "test:", 5) == 0);
+    }
+    json_t *value = NULL;
+    CHECK(ox_json_parse("test", "{}\0", 3, &value) == OX_E_CORRUPT);
+}
+
+static enum ox_status parse_line(const char *text, json_t **out) {
+    return ox_json_parse_line("rows:7", text, strlen(text), out);
+}
+
+static void test_lines(void) {
+    json_t *value = NULL;
+    REQUIRE_OK(parse_line("7", &value)); /* any value */
+    CHECK(json_integer_value(value) == 7);
+    json_decref(value);
+    value = NULL;
+    CHECK(parse_line("{\"a\" 1}", &value) == OX_E_CORRUPT && value == NULL);
+    CHECK(strncmp(ox_error_text(), "rows:7:6: not valid JSON: ", 26) == 0);
+    CHECK(parse_line("{\"a\":\n1,\n]}", &value) == OX_E_CORRUPT && value == NULL);
+    CHECK(strncmp(ox_error_text(), "rows:7: not valid JSON in its line 3: ", 38) == 0);
+    CHECK(parse("\xef\xbb\xbf{}", &value) == OX_E_CORRUPT && value == NULL);
+    CHECK(strcmp(ox_error_text(), "test:1:1: not valid JSON: a byte-order mark; save it as UTF-8 without one") == 0);
+}
+
+static void test_getters(void) {
+    json_t *object = NULL;
+    REQUIRE_OK(
+        parse("{\"n\":12,\"neg\":-1,\"real\":1.5,\"whole\":3.0,\"yes\":true,\"s\":\"text\",\"none\":null,"
+              "\"max\":9223372036854775807,\"list\":[1,2,3]}",
+              &object));
+    uint64_t number = 99;
+    double real = 99.0;
+    bool flag = false;
+    const char *text = "default";
+    REQUIRE_OK(ox_json_get_u64("w", object, "n", true, &number));
+    CHECK(number == 12);
+    REQUIRE_OK(ox_json_get_u64("w", object, "max", true, &number));
+    CHECK(number == INT64_MAX);
+    REQUIRE_OK(ox_json_get_u64("w", object, "whole", true, &number));
+    CHECK(number == 3);
+    REQUIRE_OK(ox_json_get_u64("w", object, "absent", false, &number));
+    REQUIRE_OK(ox_json_get_u64("w", object, "none", false, &number));
+    CHECK(number == 3);
+    CHECK(ox_json_get_u64("w", object, "none", true, &number) == OX_E_CONFIG);
+    CHECK(ox_json_get_u64("w", object, "absent", true, &number) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "\"absent\"") != NULL);
+    CHECK(ox_json_get_u64("w", object, "neg", false, &number) == OX_E_CONFIG);
+    CHECK(ox_json_get_u64("w", object, "real", false, &number) == OX_E_CONFIG);
+    CHECK(ox_json_get_u64("file.json", object, "s", false, &number) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "file.json") != NULL && strstr(ox_error_text(), "\"text\"") != NULL);
+    REQUIRE_OK(ox_json_get_double("w", object, "n", true, &real));
+    CHECK(real == 12.0);
+    REQUIRE_OK(ox_json_get_double("w", object, "real", true, &real));
+    CHECK(real == 1.5);
+    CHECK(ox_json_get_double("w", object, "yes", true, &real) == OX_E_CONFIG);
+    REQUIRE_OK(ox_json_get_bool("w", object, "yes", true, &flag));
+    CHECK(flag);
+    CHECK(ox_json_get_bool("w", object, "n", true, &flag) == OX_E_CONFIG);
+    REQUIRE_OK(ox_json_get_string("w", object, "s", true, &text));
+    CHECK(strcmp(text, "text") == 0);
+    CHECK(ox_json_get_string("w", object, "list", true, &text) == OX_E_CONFIG);
+    json_decref(object);
+}
+
+static void test_large_integer(void) {
+    json_t *object = NULL;
+    uint64_t number = 0;
+    REQUIRE_OK(parse("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 7}", &object));
+    REQUIRE_OK(ox_json_get_u64("w", object, "n", true, &number));
+    CHECK(number == 7);
+    CHECK(ox_json_get_u64("w", object, "model_max_length", true, &number) == OX_E_CONFIG);
+    json_decref(object);
+}
+
+static void test_excerpt(void) {
+    char text[OX_JSON_EXCERPT_BYTES];
+    json_t *object = NULL;
+    REQUIRE_OK(parse("{\"a\":[1,0.1,\"x\"]}", &object));
+    CHECK(strcmp(ox_json_excerpt(object, text), "{\"a\":[1,0.1,\"x\"]}") == 0);
+    json_decref(object);
+    char long_text[400];
+    memset(long_text, 'y', sizeof long_text);
+    json_t *const string = json_stringn(long_text, sizeof long_text);
+    CHECK(strlen(ox_json_excerpt(string, text)) == OX_JSON_EXCERPT_BYTES - 1);
+    CHECK(strcmp(text + OX_JSON_EXCERPT_BYTES - 4, "...") == 0);
+    json_decref(string);
+}
+
+static void test_load(void) {
+    char path[OX_PATH_BYTES];
+    json_t *object = NULL;
+    REQUIRE_OK(ox_path_join(test_folder(), "a.json", path));
+    CHECK(ox_json_load(path, 100, &object) == OX_E_CONFIG);
+    REQUIRE_OK(ox_file_replace(path, "{\"k\":1}\n", 8));
+    CHECK(ox_json_load(path, 7, &object) == OX_E_CONFIG);
+    REQUIRE_OK(ox_json_load(path, 8, &object));
+    CHECK(json_object_size(object) == 1);
+    json_decref(object);
+}
+
+int main(void) {
+    test_lines();
+    test_refusals();
+    test_getters();
+    test_large_integer();
+    test_excerpt();
+    test_load();
+    return test_end();
+}

@@ -1,0 +1,92 @@
+/* Memory figures are read from files laid out as the kernel lays them out. */
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+static char root[OX_PATH_BYTES];
+
+static void begin(const char *name) {
+    REQUIRE_OK(ox_path_join(test_folder(), name, root));
+}
+
+static void put(const char *folder, const char *name, const char *text) {
+    char path[2 * OX_PATH_BYTES], file[3 * OX_PATH_BYTES];
+    snprintf(path, sizeof path, "%s%s", root, folder);
+    snprintf(file, sizeof file, "%s/%s", path, name);
+    REQUIRE_OK(ox_folder_make(path));
+    REQUIRE_OK(ox_file_replace(file, text, strlen(text)));
+}
+
+static void put_machine(const char *groups) {
+    put("/proc", "meminfo", "MemTotal:       16777216 kB\nMemFree:          102400 kB\n"
+                            "MemAvailable:    8388608 kB\nHugePages_Total:       0\n");
+    put("/proc/self", "cgroup", groups);
+}
+
+static void expect(uint64_t limit, uint64_t usable) {
+    struct ox_memory memory;
+    ox_memory_read(root, &memory);
+    CHECK(memory.total == 16 * OX_GIB && memory.available == 8 * OX_GIB);
+    CHECK(memory.limit == limit);
+    CHECK(memory.usable == usable);
+}
+
+static void test_without_limits(void) {
+    begin("plain");
+    put_machine("0::/user.slice\n");
+    expect(UINT64_MAX, 8 * OX_GIB);
+    put("/sys/fs/cgroup/user.slice", "memory.max", "max\n");
+    put("/sys/fs/cgroup/user.slice", "memory.current", "1073741824\n");
+    expect(UINT64_MAX, 8 * OX_GIB);
+}
+
+/* The least that any group on the way leaves counts; cached files are no use that stays. */
+static void test_version_2(void) {
+    begin("second");
+    put_machine("0::/outer/inner\n");
+    put("/sys/fs/cgroup/outer/inner", "memory.max", "6442450944\n");
+    expect(6 * OX_GIB, 8 * OX_GIB);
+    put("/sys/fs/cgroup/outer/inner", "memory.current", "3221225472\n");
+    expect(6 * OX_GIB, 3 * OX_GIB);
+    put("/sys/fs/cgroup/outer/inner", "memory.stat",
+        "anon 1073741824\nfile 2147483648\nworkingset_refault_inactive_file 7\ninactive_file 1073741824\n"
+        "active_file 536870912\n");
+    expect(6 * OX_GIB, 4 * OX_GIB + OX_GIB / 2);
+    put("/sys/fs/cgroup/outer", "memory.max", "4294967296\n");
+    put("/sys/fs/cgroup/outer", "memory.current", "3221225472\n");
+    expect(4 * OX_GIB, OX_GIB);
+    put("/sys/fs/cgroup/outer", "memory.current", "5368709120\n"); /* a limit that was lowered meanwhile */
+    expect(4 * OX_GIB, 0);
+}
+
+/* A container sees the host's path, which is not there, and its own group as the root. */
+static void test_version_1(void) {
+    begin("first");
+    put_machine("12:cpuset:/docker/abc\n5:memory:/docker/abc\n1:name=systemd:/docker/abc\n");
+    put("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "9223372036854771712\n");
+    put("/sys/fs/cgroup/memory", "memory.usage_in_bytes", "1073741824\n");
+    expect(UINT64_C(9223372036854771712), 8 * OX_GIB);
+    put("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "2147483648\n");
+    put("/sys/fs/cgroup/memory", "memory.stat", "inactive_file 1\ntotal_inactive_file 536870912\n");
+    expect(2 * OX_GIB, OX_GIB + OX_GIB / 2);
+}
+
+static void test_this_machine(void) {
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    CHECK(memory.available > 0 && memory.usable <= memory.available);
+    begin("nothing");
+    ox_memory_read(root, &memory); /* where nothing can be read, what the C library says */
+    CHECK(memory.total == 0 && memory.available > 0 && memory.usable == memory.available);
+}
+
+int main(void) {
+    test_without_limits();
+    test_version_2();
+    test_version_1();
+    test_this_machine();
+    return test_end();
+}

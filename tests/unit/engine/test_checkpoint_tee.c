@@ -1,0 +1,389 @@
+/* Checkpoints that the optimizer of the next step fills: the same bytes as those that are read from the engine, from
+ * steps and from chunks in any order, in every format; with a fault at every call on files, and with a drive that gives
+ * back other bytes; given up, and filled where no step came. The calls are taken over by functions of this program. */
+#include "base/file.h"
+#include "base/log.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/step/engine_internal.h"
+#include "engine/data/files.h"
+#include "tests/kit/golden.h"
+#include "tests/kit/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- the calls ----------------------------------------------------------------------------------------- */
+
+enum point { ON_OPEN, ON_READ, ON_WRITE, ON_SYNC, ON_RENAME, ON_ALLOCATE, ON_MAKE, POINT_COUNT };
+static const char *const point_names[POINT_COUNT] = {"open", "read", "write", "fsync", "rename", "fallocate", "mkdir"};
+
+static struct {
+    enum point point;
+    atomic_uint idx, calls, hits;
+} rule;
+static atomic_bool armed;
+static atomic_int flipped_byte = -1; /* of the block that a read begins with, as the drive gives it; -1: none */
+static atomic_uint direct_reads;
+static atomic_bool past_memory;
+
+static bool hit(enum point point) {
+    const bool now = armed && point == rule.point && atomic_fetch_add(&rule.calls, 1) == rule.idx;
+    rule.hits += now;
+    return now;
+}
+
+static int failed(void) {
+    errno = EIO;
+    return -1;
+}
+
+int open(const char *path, int flags, ...) {
+    va_list args;
+    va_start(args, flags);
+    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    return hit(ON_OPEN) ? failed() : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+/* Without a way past memory, unless a test wants one: it waits for the disk. */
+int fcntl(int fd, int command, ...) {
+    va_list args;
+    va_start(args, command);
+    const long value = va_arg(args, long);
+    va_end(args);
+    if (command == F_SETFL && (value & O_DIRECT) != 0 && !past_memory) {
+        errno = EINVAL;
+        return -1;
+    }
+    return (int)syscall(SYS_fcntl, fd, command, value);
+}
+
+ssize_t pread(int fd, void *data, size_t bytes, off_t offset) {
+    const ssize_t got = hit(ON_READ) ? failed() : syscall(SYS_pread64, fd, data, bytes, offset);
+    const bool direct = (fcntl(fd, F_GETFL) & O_DIRECT) != 0;
+    direct_reads += direct;
+    if (direct && got > flipped_byte && flipped_byte >= 0) {
+        ((unsigned char *)data)[flipped_byte] ^= 1;
+    }
+    return got;
+}
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset) {
+    return hit(ON_WRITE) ? failed() : syscall(SYS_pwrite64, fd, data, bytes, offset);
+}
+
+/* Nothing here outlives the machine, and a disk would take most of the time. */
+int fsync(int fd) {
+    (void)fd;
+    return hit(ON_SYNC) ? failed() : 0;
+}
+
+int rename(const char *from, const char *to) {
+    return hit(ON_RENAME) ? failed() : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
+    return hit(ON_RENAME) ? failed() : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+    return hit(ON_ALLOCATE) ? failed() : (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    return hit(ON_MAKE) ? failed() : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+/* ---- a checkpoint, both ways --------------------------------------------------------------------------- */
+
+static struct golden golden;
+static struct harness harness;
+static struct outcome outcome;
+static struct harness_place in_memory; /* in many chunks */
+static atomic_int warning_count;
+
+static void count_warnings(void *context, enum ox_log_level level, const char *line) {
+    (void)context;
+    (void)line;
+    warning_count += level == OX_LOG_WARN;
+}
+
+/* An engine that has taken one step. */
+static void open_engine(struct ox_state_format format, const struct harness_place *place) {
+    struct harness_run run = golden_run(&golden);
+    run.state = format;
+    run.fp32 = format.moments != OX_MOMENTS_Q8;
+    outcome = (struct outcome){0};
+    harness_open(&run, place, &harness);
+    golden_steps(&harness, &golden, 0, 1, &outcome);
+}
+
+static void close_engine(void) {
+    outcome_close(&outcome);
+    harness_close(&harness);
+}
+
+static const char *in_folder(const char *folder, const char *name) {
+    static char paths[32][OX_PATH_BYTES];
+    static int next;
+    char *const path = paths[next++ % 32];
+    REQUIRE_OK(ox_path_join(folder, name, path));
+    return path;
+}
+
+static struct ox_run_state make_state(uint64_t step) {
+    const struct ox_state_format format = harness.engine->config.state;
+    return (struct ox_run_state){.version = OX_RUN_STATE_VERSION, .optimizer = (uint16_t)format.kind,
+                                 .moments = (uint16_t)format.moments, .run_id = {5, 6}, .branch = 7, .step = step,
+                                 .optimizer_steps = step, .cursor = 11, .seed = 3, .tokens_seen = 99,
+                                 .best_eval_loss = 2.5};
+}
+
+static struct ox_checkpoint_save make_save(const char *output, enum ox_dtype dtype) {
+    return (struct ox_checkpoint_save){.output_dir = output, .source_model = "", .weights_dtype = dtype,
+                                       .original_config = ox_hf_config(harness.folder),
+                                       .shard_bytes_max = dtype == OX_DTYPE_F32 ? UINT64_MAX : 12000,
+                                       .total_limit = 1};
+}
+
+static void write_directly(const char *output, uint64_t step, enum ox_dtype dtype) {
+    const struct ox_run_state state = make_state(step);
+    const struct ox_checkpoint_save save = make_save(output, dtype);
+    REQUIRE_OK(ox_checkpoint_write(harness.engine, &state, &save));
+}
+
+static struct ox_checkpoint_tee *open_tee(const char *output, uint64_t step, enum ox_dtype dtype) {
+    const struct ox_run_state state = make_state(step);
+    const struct ox_checkpoint_save save = make_save(output, dtype);
+    struct ox_checkpoint_tee *tee = NULL;
+    const enum ox_status status = ox_checkpoint_tee_open(harness.engine, &state, &save, &tee);
+    CHECK((status == OX_OK) == (tee != NULL) && (tee != NULL) == (harness.engine->tee.chunk != NULL));
+    return tee;
+}
+
+static enum ox_status close_tee(struct ox_checkpoint_tee *tee) {
+    double seconds = -1;
+    const enum ox_status status = ox_checkpoint_tee_close(&tee, &seconds);
+    CHECK(tee == NULL && seconds >= 0 && harness.engine->tee.chunk == NULL);
+    return status;
+}
+
+/* Shows `part` of all chunks out of order, some of them twice. */
+static void show(double part) {
+    uint32_t units[512], chunks[512], count = 0;
+    for (uint32_t unit_idx = 0; unit_idx < harness.model->unit_count; unit_idx++) {
+        for (uint32_t i = 0; i < ox_engine_chunk_count(harness.engine, unit_idx) && count < 512; i++) {
+            units[count] = unit_idx;
+            chunks[count++] = i;
+        }
+    }
+    CHECK(count > 3 && count < 512);
+    const struct ox_tee tee = harness.engine->tee;
+    uint32_t stride = count / 3 + 1;
+    while (count % stride == 0 || (count % 2 == 0 && stride % 2 == 0) || (count % 3 == 0 && stride % 3 == 0) ||
+           (count % 5 == 0 && stride % 5 == 0) || (count % 7 == 0 && stride % 7 == 0)) {
+        stride++;
+    }
+    for (uint32_t i = 0; i < (uint32_t)(part * count); i++) {
+        const uint32_t at = i * stride % count;
+        for (int again = 0; again < (i % 4 == 0 ? 2 : 1); again++) {
+            struct ox_chunk_view view;
+            REQUIRE_OK(ox_engine_chunk_get(harness.engine, units[at], chunks[at], &view));
+            tee.chunk(tee.context, units[at], chunks[at], &view);
+        }
+    }
+}
+
+static bool is_same_folder(const char *a, const char *b) {
+    struct ox_files left, right;
+    REQUIRE_OK(ox_files_list(a, true, &left));
+    REQUIRE_OK(ox_files_list(b, true, &right));
+    bool same = left.count == right.count && left.count > 3;
+    if (!same) {
+        printf("%s: %u files, %s: %u\n", a, left.count, b, right.count);
+    }
+    for (uint32_t i = 0; same && i < left.count; i++) {
+        char *texts[2];
+        size_t bytes[2];
+        same = strcmp(left.paths[i] + strlen(a), right.paths[i] + strlen(b)) == 0;
+        REQUIRE_OK(ox_file_read(left.paths[i], 1 << 26, &texts[0], &bytes[0]));
+        REQUIRE_OK(ox_file_read(right.paths[i], 1 << 26, &texts[1], &bytes[1]));
+        same = same && bytes[0] == bytes[1] && memcmp(texts[0], texts[1], bytes[0]) == 0;
+        if (!same) {
+            printf("%s is not %s\n", left.paths[i], right.paths[i]);
+        }
+        free(texts[0]);
+        free(texts[1]);
+    }
+    ox_files_free(&left);
+    ox_files_free(&right);
+    return same;
+}
+
+/* ---- the tests ----------------------------------------------------------------------------------------- */
+
+/* From chunks in any order, and from the next step, where the engine streams. */
+static void test_same(const char *name, struct ox_state_format format, enum ox_dtype dtype,
+                      const struct harness_place *place) {
+    char text[64];
+    open_engine(format, place);
+    snprintf(text, sizeof text, "direct-%s-%d%d%d", name, format.kind, format.moments, dtype);
+    const char *const direct = in_folder(test_folder(), text);
+    snprintf(text, sizeof text, "teed-%s-%d%d%d", name, format.kind, format.moments, dtype);
+    const char *const teed = in_folder(test_folder(), text);
+    char path[OX_PATH_BYTES];
+    for (uint64_t step = 1; step <= (place->store ? 2 : 1); step++) {
+        write_directly(direct, step, dtype);
+        struct ox_checkpoint_tee *const tee = open_tee(teed, step, dtype);
+        CHECK(!ox_checkpoint_tee_ready(tee));
+        if (step == 1) {
+            show(1);
+        } else {
+            golden_steps(&harness, &golden, 1, 2, &outcome);
+            REQUIRE_OK(ox_engine_settle(harness.engine));
+        }
+        REQUIRE_OK(close_tee(tee));
+        const char *const folder = step == 1 ? "checkpoint-1" : "checkpoint-2";
+        CHECK(is_same_folder(in_folder(direct, folder), in_folder(teed, folder)));
+        REQUIRE_OK(ox_checkpoint_verify(in_folder(teed, folder)));
+        REQUIRE_OK(ox_checkpoint_find_latest(teed, path));
+        CHECK(strcmp(path, in_folder(teed, folder)) == 0);
+    }
+    CHECK(!place->store || !ox_path_exists(in_folder(teed, "checkpoint-1"))); /* beyond the limit */
+    close_engine();
+}
+
+static bool is_clean(const char *output, const char *folder) {
+    char tmp[64];
+    snprintf(tmp, sizeof tmp, "%s.tmp", folder);
+    return !ox_path_exists(in_folder(output, folder)) && !ox_path_exists(in_folder(output, tmp));
+}
+
+/* One call fails: the checkpoint is whole, or there is none of it and the one before is. False when none was left. */
+static bool check_fault(enum point point, uint32_t idx, const char *expected) {
+    const char *const output = in_folder(test_folder(), "faulty");
+    REQUIRE_OK(ox_folder_remove(output));
+    write_directly(output, 1, OX_DTYPE_F32);
+    rule.point = point;
+    rule.idx = idx;
+    rule.calls = rule.hits = 0;
+    armed = true;
+    struct ox_checkpoint_tee *const tee = open_tee(output, 2, OX_DTYPE_F32);
+    bool good = tee != NULL;
+    if (good) {
+        show(1);
+        good = close_tee(tee) == OX_OK;
+    }
+    armed = false;
+    if (good) {
+        CHECK(is_same_folder(expected, in_folder(output, "checkpoint-2")));
+    } else {
+        CHECK(strlen(ox_error_text()) > 20 && rule.hits == 1 && is_clean(output, "checkpoint-2"));
+        REQUIRE_OK(ox_checkpoint_verify(in_folder(output, "checkpoint-1")));
+    }
+    return rule.hits > 0;
+}
+
+static void test_faults(void) {
+    open_engine((struct ox_state_format){0}, &in_memory);
+    const char *const output = in_folder(test_folder(), "expected");
+    write_directly(output, 2, OX_DTYPE_F32);
+    char expected[OX_PATH_BYTES];
+    REQUIRE_OK(ox_path_join(output, "checkpoint-2", expected));
+    for (int point = 0; point < POINT_COUNT; point++) {
+        uint32_t idx = 0, step = 1;
+        for (; check_fault((enum point)point, idx, expected); idx += step) {
+            step = idx < 8 ? 1 : 37; /* most writes are of chunks */
+        }
+        printf("%s: up to %u calls\n", point_names[point], idx);
+        CHECK(idx > 0);
+    }
+    close_engine();
+}
+
+/* A bit that the drive has lost is found in every file, and said with its name. */
+static void test_lies(void) {
+    const char *const output = in_folder(test_folder(), "lies");
+    open_engine((struct ox_state_format){0}, &in_memory);
+    for (int i = 0; i < 3; i++) {
+        struct ox_checkpoint_tee *const tee = open_tee(output, 1, OX_DTYPE_F32);
+        direct_reads = 0;
+        past_memory = true;
+        flipped_byte = i == 0 ? 20 : i == 1 ? 4096 : 70000; /* all files, or where tensors begin, or within them */
+        show(1);
+        const enum ox_status status = close_tee(tee);
+        flipped_byte = -1;
+        past_memory = false;
+        if (direct_reads == 0) {
+            printf("this file system cannot be read past memory: not tested\n");
+            CHECK(status == OX_OK);
+            break;
+        }
+        CHECK(status == OX_E_CORRUPT && strstr(ox_error_text(), "drive") != NULL && is_clean(output, "checkpoint-1"));
+        CHECK(i == 0 || strstr(ox_error_text(), "safetensors") != NULL);
+    }
+    close_engine();
+}
+
+static void test_given_up(void) {
+    const char *const output = in_folder(test_folder(), "given-up");
+    open_engine((struct ox_state_format){0}, &in_memory);
+    struct ox_checkpoint_tee *tee = open_tee(output, 1, OX_DTYPE_BF16);
+    CHECK(ox_path_is_folder(in_folder(output, "checkpoint-1.tmp")));
+    show(0.7);
+    CHECK(!ox_checkpoint_tee_ready(tee) && close_tee(tee) == OX_E_ABORTED && is_clean(output, "checkpoint-1"));
+    /* No step came in between: what is missing is still there. */
+    write_directly(in_folder(test_folder(), "not-given-up"), 1, OX_DTYPE_BF16);
+    tee = open_tee(output, 1, OX_DTYPE_BF16);
+    show(0.4);
+    ox_checkpoint_tee_fill(tee);
+    REQUIRE_OK(close_tee(tee));
+    CHECK(is_same_folder(in_folder(test_folder(), "not-given-up/checkpoint-1"), in_folder(output, "checkpoint-1")));
+    /* The same moment once more is there already; what a crash has left is not in the way. */
+    REQUIRE_OK(ox_folder_make(in_folder(output, "checkpoint-2.tmp/inner")));
+    struct stat before, after;
+    CHECK(stat(in_folder(output, "checkpoint-1/config.json"), &before) == 0);
+    tee = open_tee(output, 1, OX_DTYPE_BF16);
+    show(1);
+    REQUIRE_OK(close_tee(tee));
+    CHECK(stat(in_folder(output, "checkpoint-1/config.json"), &after) == 0 && before.st_ino == after.st_ino);
+    CHECK(!ox_path_exists(in_folder(output, "checkpoint-2.tmp")));
+    close_engine();
+}
+
+enum { FORMATS = OX_OPTIM_KIND_COUNT * OX_MOMENTS_COUNT };
+
+static struct ox_state_format format_at(int idx) {
+    return (struct ox_state_format){(enum ox_optim_kind)(idx / OX_MOMENTS_COUNT % OX_OPTIM_KIND_COUNT),
+                                    (enum ox_moments)(idx % OX_MOMENTS_COUNT)};
+}
+
+int main(void) {
+    ox_log_set_sink(count_warnings, NULL);
+    golden_open("llama_bias", &golden);
+    in_memory = harness_in_memory;
+    in_memory.chunk_elems = 2048;
+    for (int i = 0; i < FORMATS; i++) {
+        test_same("memory", format_at(i), i % 2 == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32, &in_memory);
+    }
+    for (int i = 0; harness_places[i].name != NULL; i++) {
+        if (harness_places[i].store && !harness_places[i].tight && harness_places[i].chaos_seed == 0) {
+            char name[32];
+            snprintf(name, sizeof name, "place-%d", i);
+            test_same(name, format_at(i), i % 2 == 0 ? OX_DTYPE_F32 : OX_DTYPE_BF16, &harness_places[i]);
+        }
+    }
+    test_given_up();
+    test_lies();
+    CHECK(warning_count == 0);
+    test_faults();
+    golden_close(&golden);
+    return test_end();
+}

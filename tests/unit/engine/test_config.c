@@ -1,0 +1,363 @@
+/* The option table, its setters, the cross-checks and the YAML face. */
+#include "engine/config/config.h"
+
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <string.h>
+
+static char path[512];
+
+static const char *write_yaml(const char *text) {
+    snprintf(path, sizeof path, "%s/run.yaml", test_folder());
+    FILE *const file = fopen(path, "w");
+    if (file == NULL || fputs(text, file) < 0 || fclose(file) != 0) {
+        printf("cannot write %s\n", path);
+        exit(1);
+    }
+    return path;
+}
+
+static enum ox_status set(struct ox_config *config, const char *name, const char *text) {
+    const struct ox_option *const option = ox_option_find(name);
+    if (option == NULL) {
+        printf("no option %s\n", name);
+        exit(1);
+    }
+    char where[80];
+    snprintf(where, sizeof where, "--%s", name);
+    return ox_config_set(config, option, text, where);
+}
+
+static void set_refused(const char *name, const char *text, const char *words) {
+    struct ox_config before, config;
+    ox_config_init(&before);
+    ox_config_init(&config);
+    const enum ox_status status = set(&config, name, text);
+    if (status != OX_E_CONFIG || strstr(ox_error_text(), words) == NULL ||
+        strstr(ox_error_text(), name) == NULL || memcmp(&before, &config, sizeof config) != 0) {
+        printf("--%s '%s': expected a refusal with '%s', got %s: %s\n", name, text, words,
+               ox_status_name(status), ox_error_text());
+        test_failure_count++;
+    }
+}
+
+static void yaml_refused(const char *text, const char *words) {
+    struct ox_config config;
+    ox_config_init(&config);
+    const enum ox_status status = ox_config_load_yaml(&config, write_yaml(text), OX_CMD_TRAIN);
+    if (status != OX_E_CONFIG || strstr(ox_error_text(), words) == NULL) {
+        printf("yaml '%s': expected a refusal with '%s', got %s: %s\n", text, words, ox_status_name(status),
+               ox_error_text());
+        test_failure_count++;
+    }
+}
+
+static void test_table(void) {
+    uint32_t count = 0;
+    const struct ox_option *const options = ox_options(&count);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(ox_option_find(options[i].name) == &options[i]);
+        CHECK(options[i].alias == NULL || ox_option_find(options[i].alias) == &options[i]);
+        CHECK(strchr(options[i].name, '_') == NULL);
+        CHECK(options[i].help[0] != '\0' && strlen(options[i].help) <= 240 && options[i].commands != 0);
+        const bool is_text = options[i].type == OX_OPT_TEXT || options[i].type == OX_OPT_PROSE;
+        CHECK(is_text ? options[i].text_bytes > 1 : options[i].text_bytes == 0);
+        CHECK((options[i].type != OX_OPT_CHOICE) || options[i].choices != NULL);
+        for (uint32_t k = 0; k < i; k++) {
+            CHECK(options[k].offset != options[i].offset);
+        }
+    }
+    CHECK(ox_option_find("learning_rate") == ox_option_find("learning-rate"));
+    CHECK(ox_option_find("learning") == NULL);
+    CHECK(ox_option_find("") == NULL);
+    CHECK(strcmp(ox_option_suggest("learning_rat", OX_CMD_TRAIN), "learning-rate") == 0);
+    CHECK(strcmp(ox_option_suggest("laerning-rate", OX_CMD_TRAIN), "learning-rate") == 0);
+    CHECK(strcmp(ox_option_suggest("warmup", OX_CMD_TRAIN), "warmup-steps") == 0);
+    CHECK(ox_option_suggest("learning_rat", OX_CMD_DOCTOR) == NULL);
+    CHECK(ox_option_suggest("zzzzzz", OX_CMD_TRAIN) == NULL);
+    CHECK(strcmp(ox_command_name(OX_CMD_EVAL), "eval") == 0);
+}
+
+static void test_defaults(void) {
+    struct ox_config c;
+    ox_config_init(&c);
+    CHECK(c.learning_rate == 1e-4 && c.adam_beta1 == 0.9 && c.adam_beta2 == 0.95 && c.adam_epsilon == 1e-8);
+    CHECK(c.weight_decay == 0.1 && c.max_grad_norm == 1.0 && !c.decay_embeddings);
+    CHECK(c.per_device_train_batch_size == 1 && c.gradient_accumulation_steps == 1 &&
+          c.max_seq_length == 1024);
+    CHECK(c.chunk_elems == 262144 && c.queue_depth == 16 && c.eval_windows == 32 && c.seed == 42);
+    CHECK(c.lr_scheduler_type == OX_LR_LINEAR && c.dtype == OX_COMPUTE_FP32 && c.prefetch_depth == -1);
+    CHECK(strcmp(c.save_dtype, "fp32") == 0 && c.data_format == OX_FORMAT_AUTO && c.nvme_count == 0);
+    CHECK(c.eval_fraction == 0.02 && c.stop_grace_seconds == 30.0 && c.max_nonfinite_steps == 10);
+}
+
+static void test_set(void) {
+    struct ox_config c;
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "learning-rate", "1e-5"));
+    REQUIRE_OK(set(&c, "seed", "18446744073709551615"));
+    REQUIRE_OK(set(&c, "prefetch-depth", "-1"));
+    REQUIRE_OK(set(&c, "device-mem", "1.5GiB"));
+    REQUIRE_OK(set(&c, "lr-scheduler-type", "wsd"));
+    REQUIRE_OK(set(&c, "dtype", "bf16"));
+    REQUIRE_OK(set(&c, "dry-run", "yes"));
+    REQUIRE_OK(set(&c, "nvme", "/mnt/a:b:4GiB"));
+    REQUIRE_OK(set(&c, "nvme", "/mnt/c"));
+    REQUIRE_OK(set(&c, "model", ""));
+    CHECK(c.learning_rate == 1e-5 && c.seed == UINT64_MAX && c.prefetch_depth == -1);
+    CHECK(c.device_mem_bytes == UINT64_C(3) << 29 && c.lr_scheduler_type == OX_LR_WSD && c.dry_run);
+    CHECK(c.dtype == OX_COMPUTE_BF16 && c.nvme_count == 2 && c.nvme[0].bytes == UINT64_C(4) << 30);
+    CHECK(strcmp(c.nvme[0].path, "/mnt/a:b") == 0 && strcmp(c.nvme[1].path, "/mnt/c") == 0);
+    CHECK(c.nvme[1].bytes == 0);
+
+    set_refused("max-steps", "ten", "not a whole number");
+    set_refused("max-steps", "-1", "out of range");
+    set_refused("max-steps", "1.5", "not a whole number");
+    set_refused("max-steps", " 1", "not a whole number");
+    set_refused("max-steps", "", "no value");
+    set_refused("seed", "18446744073709551616", "out of range");
+    set_refused("per-device-train-batch-size", "0", "out of range");
+    set_refused("eval-fraction", "0.6", "out of range");
+    set_refused("learning-rate", "nan", "not a number");
+    set_refused("learning-rate", "1e-5x", "not a number");
+    set_refused("learning-rate", "0x1p-3", "not a number");
+    set_refused("learning-rate", "1e999", "out of range");
+    set_refused("prefetch-depth", "-2", "out of range");
+    set_refused("from-scratch", "maybe", "neither true nor false");
+    set_refused("device-mem", "20 bananas", "not a size");
+    set_refused("lr-scheduler-type", "linea", "constant, linear, cosine, wsd");
+    set_refused("isa", "sse", "auto, scalar, avx2, avx512, neon");
+    set_refused("isa", "auto|scalar", "not one of");
+    set_refused("nvme", "/mnt/a:40Gx", "does not end in a size");
+    set_refused("nvme", "/mnt/a:0", "does not end in a size");
+    set_refused("nvme", ":4GiB", "names no folder");
+    set_refused("model", "a\nb", "control characters");
+    set_refused("data", "", "no value");
+    set_refused("data", "a\nb", "not UTF-8 text");
+    set_refused("data", "a:2000000", "not a weight");
+    set_refused("data", "a:1.2.3", "not a weight");
+    set_refused("optimizer", "adam", "adamw, lion, sgd");
+    set_refused("moments", "fp32", "f32, bf16, q8");
+    set_refused("packing", "both", "auto, stream, pack, pad");
+    set_refused("prompt", "a\xff", "UTF-8");
+    set_refused("model", "a\xff", "UTF-8");
+    char longer[OX_CONFIG_TEXT_BYTES + 1];
+    memset(longer, 'a', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    set_refused("model", longer, "too long");
+    longer[sizeof longer - 2] = '\0';
+    REQUIRE_OK(set(&c, "model", longer));
+    CHECK(strcmp(c.model, longer) == 0);
+    for (uint32_t i = c.nvme_count; i < OX_CONFIG_NVME_MAX; i++) {
+        REQUIRE_OK(set(&c, "nvme", "/mnt/d:1GiB"));
+    }
+    c.data_count = 0;
+    REQUIRE_OK(set(&c, "data", "a:2.5"));
+    REQUIRE_OK(set(&c, "data", "b:c"));
+    REQUIRE_OK(set(&c, "data", "/"));
+    CHECK(c.data_count == 3 && strcmp(c.data[0].path, "a") == 0 && c.data[0].weight == 2.5);
+    CHECK(strcmp(c.data[1].path, "b:c") == 0 && c.data[1].weight == 1 && strcmp(c.data[2].path, "/") == 0);
+    REQUIRE_OK(set(&c, "prompt", "two\nlines"));
+    CHECK(strcmp(c.prompt, "two\nlines") == 0);
+    CHECK(set(&c, "nvme", "/mnt/d:1GiB") == OX_E_CONFIG && strstr(ox_error_text(), "more than 16") != NULL);
+}
+
+/* A valid training configuration with one thing changed by name and text. */
+static void check_refused(unsigned command, const char *name, const char *text, const char *words) {
+    struct ox_config c;
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "model", "m"));
+    REQUIRE_OK(set(&c, "data", "d"));
+    REQUIRE_OK(set(&c, "output", "o"));
+    REQUIRE_OK(set(&c, "max-steps", "100"));
+    REQUIRE_OK(ox_config_validate(&c, command));
+    REQUIRE_OK(set(&c, name, text));
+    if (ox_config_validate(&c, command) != OX_E_CONFIG || strstr(ox_error_text(), words) == NULL) {
+        printf("--%s '%s': expected '%s', got %s\n", name, text, words, ox_error_text());
+        test_failure_count++;
+    }
+}
+
+static void test_validate(void) {
+    check_refused(OX_CMD_TRAIN, "model", "", "--model is missing");
+    check_refused(OX_CMD_TRAIN, "output", "", "--output is missing");
+    check_refused(OX_CMD_TRAIN, "output", "m", "is the --model folder or lies in it");
+    check_refused(OX_CMD_EXPORT, "output", "", "--output is missing");
+    check_refused(OX_CMD_INSPECT, "model", "", "--model is missing");
+    check_refused(OX_CMD_TRAIN, "adam-beta1", "1", "less than 1");
+    check_refused(OX_CMD_TRAIN, "adam-beta2", "0.99999999999", "less than 1");
+    check_refused(OX_CMD_TRAIN, "adam-epsilon", "0", "more than 0");
+    check_refused(OX_CMD_TRAIN, "chunk-elems", "4097", "multiple of 2048");
+    check_refused(OX_CMD_TRAIN, "state-tier", "nvme", "--state-tier nvme needs a drive");
+    check_refused(OX_CMD_TRAIN, "nvme", "/mnt/a", "has no size");
+    check_refused(OX_CMD_TRAIN, "decay-steps", "5", "wsd");
+    check_refused(OX_CMD_TRAIN, "warmup-steps", "101", "exceed --max-steps");
+    check_refused(OX_CMD_TRAIN, "tiles", "2", "--gradient-accumulation-steps");
+    check_refused(OX_CMD_TRAIN, "moments", "q8", "use --moments bf16, or --dtype bf16");
+    check_refused(OX_CMD_PLAN, "moments", "q8", "--dtype fp32");
+
+    struct ox_config c;
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "model", "m"));
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_INSPECT));
+    REQUIRE_OK(set(&c, "moments", "q8"));
+    CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG);
+    REQUIRE_OK(set(&c, "data", "d"));
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_EVAL)); /* the configuration of a run, with another --dtype: no state */
+    REQUIRE_OK(set(&c, "dtype", "bf16"));
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
+    REQUIRE_OK(set(&c, "warmup-steps", "1"));
+    REQUIRE_OK(set(&c, "warmup-ratio", "0.1"));
+    CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "--warmup-ratio") != NULL);
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "model", "m"));
+    REQUIRE_OK(set(&c, "from-scratch", "true"));
+    REQUIRE_OK(set(&c, "resume", "latest"));
+    CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG &&
+          strstr(ox_error_text(), "contradict") != NULL);
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "model", "m"));
+    REQUIRE_OK(set(&c, "nvme", "/mnt/a:1GiB"));
+    REQUIRE_OK(set(&c, "nvme", "/mnt/a:2GiB"));
+    CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG && strstr(ox_error_text(), "twice") != NULL);
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "model", "m"));
+    REQUIRE_OK(set(&c, "nvme", "/proc:1GiB"));
+    REQUIRE_OK(set(&c, "nvme", "/:1GiB"));
+    REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
+    REQUIRE_OK(set(&c, "nvme", "/proc/../proc/:1GiB"));
+    CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG && strstr(ox_error_text(), "twice") != NULL);
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "model", "m"));
+    REQUIRE_OK(set(&c, "num-train-epochs", "0"));
+    CHECK(ox_config_validate(&c, OX_CMD_PLAN) == OX_E_CONFIG && strstr(ox_error_text(), "both 0") != NULL);
+}
+
+static void test_yaml(void) {
+    struct ox_config c;
+    ox_config_init(&c);
+    REQUIRE_OK(set(&c, "nvme", "/old:1GiB"));
+    REQUIRE_OK(ox_config_load_yaml(&c,
+                                   write_yaml("# a comment\nmodel: ./m\nlearning_rate: 1e-5\nmax-steps: 7\n"
+                                              "decay_embeddings: no\ndevice_mem: 2GiB\ndata: 'a # b'\n"
+                                              "nvme:\n  - /mnt/a:1GiB\n  - \"/mnt/b:2GiB\"\n"),
+                                   OX_CMD_TRAIN));
+    CHECK(strcmp(c.model, "./m") == 0 && c.learning_rate == 1e-5 && c.max_steps == 7 && !c.decay_embeddings);
+    CHECK(c.device_mem_bytes == UINT64_C(2) << 30 && strcmp(c.data[0].path, "a # b") == 0);
+    CHECK(c.nvme_count == 2 && strcmp(c.nvme[0].path, "/mnt/a") == 0 && c.nvme[1].bytes == UINT64_C(2) << 30);
+    REQUIRE_OK(ox_config_load_yaml(&c, write_yaml(""), OX_CMD_TRAIN));
+    REQUIRE_OK(ox_config_load_yaml(&c, write_yaml("nvme: /mnt/c:1GiB\n"), OX_CMD_TRAIN));
+    CHECK(c.nvme_count == 1);
+
+    yaml_refused("model: m\nlearning_rat: 1\n",
+                 "run.yaml:2: 'learning_rat' is not an option; did you mean 'learning_rate'?");
+    yaml_refused("zzzz: 1\n", "offload help train");
+    yaml_refused("seed: 1\nmodel: m\nseed: 2\n", "run.yaml:3: 'seed' was set already in line 1");
+    yaml_refused("lr: 1\nlearning_rate: 2\n", "already in line 1");
+    yaml_refused("model: 'm\n", "not YAML");
+    yaml_refused("- model\n", "'option: value'");
+    yaml_refused("model: &x m\n", "anchors");
+    yaml_refused("model: *x\n", "aliases");
+    yaml_refused("model: !!str m\n", "tags");
+    yaml_refused("model: {a: b}\n", "single value");
+    yaml_refused("model: [a]\n", "single value");
+    yaml_refused("nvme: [[a]]\n", "single value");
+    yaml_refused("? [a]\n: b\n", "name of an option");
+    yaml_refused("model:\n", "run.yaml:1: model has no value");
+    yaml_refused("max_steps: null\n", "no value");
+    yaml_refused("model: m\n---\nmodel: n\n", "second document");
+    yaml_refused("\n\nmax_steps: soon\n", "run.yaml:3: max_steps: 'soon' is not a whole number");
+    yaml_refused("model: \"a\\0b\"\n", "NUL");
+    ox_config_init(&c);
+    CHECK(ox_config_load_yaml(&c, write_yaml("max_steps: 1\n"), OX_CMD_DOCTOR) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "`offload doctor` does not take 'max_steps'") != NULL);
+    CHECK(ox_config_load_yaml(&c, "/nonexistent/run.yaml", OX_CMD_TRAIN) != OX_OK);
+    CHECK(strstr(ox_error_text(), "/nonexistent/run.yaml") != NULL);
+}
+
+/* What is written reads back to the same bytes of the struct, whatever the values. */
+/* Values that YAML would take for something else when they are written as they are. */
+static void test_odd_values(void) {
+    static struct ox_config first, second;
+    static const char prose[] =
+        "a\xc2\x85\xc2\x80 b\xe2\x80\xa8\n \xe2\x80\xa9 \xef\xbb\xbf \xef\xbf\xbe \x7f\t\xc3\xa9\xe4\xb8\xad";
+    char *text = NULL;
+    ox_config_init(&first);
+    REQUIRE_OK(set(&first, "prompt", prose));
+    REQUIRE_OK(ox_config_to_yaml(&first, OX_CMD_GENERATE, &text));
+    ox_config_init(&second);
+    REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_GENERATE));
+    CHECK(strcmp(second.prompt, prose) == 0);
+    free(text);
+    ox_config_init(&first);
+    REQUIRE_OK(set(&first, "data", "/a:0.00001"));
+    REQUIRE_OK(set(&first, "data", "/b:0.1"));
+    CHECK(set(&first, "data", "/c:0.0000001") == OX_E_CONFIG && first.data_count == 2);
+    REQUIRE_OK(ox_config_to_yaml(&first, OX_CMD_TRAIN, &text));
+    ox_config_init(&second);
+    REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_TRAIN));
+    CHECK(second.data_count == 2 && strcmp(second.data[0].path, "/a") == 0 && second.data[0].weight == 0.00001);
+    CHECK(strcmp(second.data[1].path, "/b") == 0 && second.data[1].weight == 0.1);
+    free(text);
+}
+
+static void test_round_trip(void) {
+    static const char *const values[][2] = {
+        {"model", "path with 'quotes' and \"more\" \\ # : \xc3\xa9"},
+        {"data", "a b.txt"},
+        {"data", "c.jsonl:0.30000000000000004"},
+        {"packing", "pad"},
+        {"document-separator", "\\n\\n"},
+        {"learning-rate", "0.1"},
+        {"weight-decay", "0.30000000000000004"},
+        {"adam-epsilon", "4.9406564584124654e-324"},
+        {"adam-beta2", "0.99999999999999989"},
+        {"seed", "18446744073709551615"},
+        {"prefetch-depth", "-1"},
+        {"device-mem", "1234567891"},
+        {"host-mem", "48GiB"},
+        {"nvme", "/mnt/x:y:3MiB"},
+        {"nvme", "/mnt/z:1KiB"},
+        {"lr-scheduler-type", "cosine"},
+        {"dtype", "bf16"},
+        {"optim", "lion"},
+        {"moments", "q8"},
+        {"state-tier", "nvme"},
+        {"isa", "avx512"},
+        {"max-grad-norm", "1e22"},
+        {"eval-fraction", "0.12345678901234568"},
+        {"decay-embeddings", "false"},
+    };
+    struct ox_config first, second;
+    ox_config_init(&first);
+    for (unsigned i = 0; i < sizeof values / sizeof *values; i++) {
+        REQUIRE_OK(set(&first, values[i][0], values[i][1]));
+    }
+    char *text = NULL, *again = NULL;
+    REQUIRE_OK(ox_config_to_yaml(&first, OX_CMD_TRAIN, &text));
+    ox_config_init(&second);
+    REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_TRAIN));
+    REQUIRE_OK(ox_config_to_yaml(&second, OX_CMD_TRAIN, &again));
+    CHECK(strcmp(text, again) == 0);
+    CHECK(memcmp(&first.adam_beta2, &second.adam_beta2, sizeof first.adam_beta2) == 0);
+    CHECK(memcmp(&first, &second, sizeof first) == 0);
+    CHECK(strstr(text, "weight_decay: 0.30000000000000004\n") != NULL);
+    CHECK(strstr(text, "learning_rate: 0.1\n") != NULL);
+    CHECK(strstr(text, "host_mem: 48GiB\n") != NULL);
+    free(text);
+    free(again);
+}
+
+int main(void) {
+    test_table();
+    test_defaults();
+    test_set();
+    test_validate();
+    test_yaml();
+    test_odd_values();
+    test_round_trip();
+    return test_end();
+}

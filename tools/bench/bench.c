@@ -1,0 +1,192 @@
+/* The frame of `offload bench`: records and how they are printed, medians, and who else used the machine. */
+#include "tools/bench/bench.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/pool.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* ---- records ------------------------------------------------------------------------------------------- */
+
+static bool is_missed(const struct ox_bench_figure *figure) {
+    return figure->limit > 0.0 && strcmp(figure->unit, OX_BENCH_SHARE) == 0 && figure->ratio < 1.0;
+}
+
+/* Rates are in thousands of millions, seconds in millionths. */
+static void print_record(const struct ox_bench_record *record) {
+    const struct ox_bench_figure *const figure = &record->figure;
+    const bool rate = strstr(figure->unit, "/s") != NULL, time = strcmp(figure->unit, "s") == 0;
+    const double by = rate ? 1e-9 : time ? 1e6 : 1.0;
+    const int width = figure->limit > 0.0 ? 8 : 0;
+    printf("%-42s %9.3f %s%-*s", record->name, figure->value * by, rate ? "G" : time ? "u" : " ", width, figure->unit);
+    if (figure->limit > 0.0) {
+        printf(" limit %8.3f  ratio %.3f%s", figure->limit * by, figure->ratio, is_missed(figure) ? "  BELOW" : "");
+    }
+    printf("\n");
+    fflush(stdout); /* a measurement takes a while; the next figure may be a minute away */
+}
+
+void ox_bench_add(struct ox_bench *bench, const struct ox_bench_figure *figure, const char *fmt, ...) {
+    OX_ASSERT(bench->record_count < OX_BENCH_RECORDS_MAX);
+    struct ox_bench_record *const record = &bench->records[bench->record_count++];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(record->name, sizeof record->name, fmt, args);
+    va_end(args);
+    record->figure = *figure;
+    bench->missed_count += is_missed(figure);
+    if (!bench->json) {
+        print_record(record);
+    }
+}
+
+double ox_bench_value(const struct ox_bench *bench, const char *fmt, ...) {
+    char name[OX_BENCH_NAME_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(name, sizeof name, fmt, args);
+    va_end(args);
+    for (uint32_t i = 0; i < bench->record_count; i++) {
+        if (strcmp(bench->records[i].name, name) == 0) {
+            return bench->records[i].figure.value;
+        }
+    }
+    return 0.0;
+}
+
+void ox_bench_note(const struct ox_bench *bench, const char *fmt, ...) {
+    FILE *const out = bench->json ? stderr : stdout;
+    va_list args;
+    va_start(args, fmt);
+    vfprintf(out, fmt, args);
+    va_end(args);
+    fputc('\n', out);
+    fflush(out);
+}
+
+json_t *ox_bench_records_json(const struct ox_bench *bench) {
+    json_t *const list = json_array();
+    int failed = list == NULL;
+    for (uint32_t i = 0; i < bench->record_count; i++) {
+        const struct ox_bench_figure *const figure = &bench->records[i].figure;
+        json_t *const object = json_object();
+        const bool limited = figure->limit > 0.0;
+        failed |= json_object_set_new(object, "name", json_string(bench->records[i].name));
+        failed |= json_object_set_new(object, "value", json_real(figure->value));
+        failed |= json_object_set_new(object, "unit", json_string(figure->unit));
+        failed |= json_object_set_new(object, "limit", limited ? json_real(figure->limit) : json_null());
+        failed |= json_object_set_new(object, "ratio", limited ? json_real(figure->ratio) : json_null());
+        failed |= json_array_append_new(list, object);
+    }
+    if (failed) {
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+/* ---- medians ------------------------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double ox_bench_median(const double *values, uint32_t count) {
+    double sorted[OX_BENCH_ROUNDS_MAX];
+    OX_ASSERT(count > 0 && count <= OX_BENCH_ROUNDS_MAX);
+    memcpy(sorted, values, count * sizeof *values);
+    qsort(sorted, count, sizeof *sorted, by_value);
+    return 0.5 * (sorted[(count - 1) / 2] + sorted[count / 2]);
+}
+
+double ox_bench_median_ratio(const double *a, const double *b, uint32_t count) {
+    double ratios[OX_BENCH_ROUNDS_MAX];
+    OX_ASSERT(count > 0 && count <= OX_BENCH_ROUNDS_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        ratios[i] = b[i] > 0.0 ? a[i] / b[i] : 0.0;
+    }
+    return ox_bench_median(ratios, count);
+}
+
+/* ---- rounds, threads, memory ----------------------------------------------------------------------------- */
+
+uint32_t ox_bench_rounds(const struct ox_bench *bench, uint32_t full, uint32_t brief) {
+    return bench->config->rounds != 0 ? (uint32_t)bench->config->rounds : bench->brief ? brief : full;
+}
+
+uint32_t ox_bench_threads(uint64_t wish) {
+    return wish != 0 ? (uint32_t)wish : ox_processor_count();
+}
+
+uint32_t ox_bench_thread_counts(uint32_t all, uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX]) {
+    uint32_t count = 0;
+    for (uint32_t threads = 1; threads < all && count < OX_BENCH_THREAD_COUNTS_MAX - 1; threads *= 2) {
+        counts[count++] = threads;
+    }
+    counts[count++] = all;
+    return count;
+}
+
+enum ox_status ox_bench_arena_open(const char *label, uint64_t bytes, struct ox_arena *out) {
+    char wanted[OX_SIZE_TEXT_BYTES], given[OX_SIZE_TEXT_BYTES];
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    if (memory.usable != 0 && bytes > memory.usable) {
+        return ox_fail(OX_E_NOMEM, "%s: the measurement needs %s of memory and %s can be had; give a smaller --size",
+                       label, ox_size_text(bytes, wanted), ox_size_text(memory.usable, given));
+    }
+    return ox_arena_open(label, bytes, out);
+}
+
+/* ---- who else was there --------------------------------------------------------------------------------- */
+
+/* Processor seconds of this process and of the programs it has run. */
+static double own_seconds(void) {
+    double seconds = 0.0;
+    for (int i = 0; i < 2; i++) {
+        struct rusage usage;
+        getrusage(i == 0 ? RUSAGE_SELF : RUSAGE_CHILDREN, &usage);
+        seconds += (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                   1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    }
+    return seconds;
+}
+
+/* Busy processor seconds of the machine, without what interrupts took; 0 when the kernel does not tell. */
+static double machine_seconds(void) {
+    unsigned long long user = 0, nice_time = 0, system_time = 0;
+    FILE *const stat = fopen("/proc/stat", "re");
+    if (stat == NULL || fscanf(stat, "cpu %llu %llu %llu", &user, &nice_time, &system_time) != 3) {
+        user = nice_time = system_time = 0;
+    }
+    if (stat != NULL) {
+        fclose(stat);
+    }
+    return (double)(user + nice_time + system_time) / (double)sysconf(_SC_CLK_TCK);
+}
+
+void ox_bench_meter_begin(struct ox_bench_meter *meter) {
+    meter->own_seconds = own_seconds();
+    meter->machine_seconds = machine_seconds();
+    meter->begin_ns = ox_clock_ns();
+}
+
+void ox_bench_meter_end(const struct ox_bench_meter *meter, struct ox_bench *bench, const char *part) {
+    const double seconds = (double)(ox_clock_ns() - meter->begin_ns) * 1e-9;
+    const double busy = machine_seconds() - meter->machine_seconds, own = own_seconds() - meter->own_seconds;
+    const double others = (busy - own) / (seconds * (double)sysconf(_SC_NPROCESSORS_ONLN));
+    /* The kernel counts in ticks, so that short measurements may seem to have had more than all. */
+    ox_bench_add(bench, &(struct ox_bench_figure){.value = fmin(fmax(others, 0.0), 1.0), .unit = OX_BENCH_SHARE},
+                 "%s.other_processes", part);
+}

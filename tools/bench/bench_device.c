@@ -1,0 +1,313 @@
+/* A device to measure: opening it, filling its memory, timing its work. */
+#include "tools/bench/bench_device.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/prng/prng.h"
+#include "engine/step/ops_optim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LEAD_BYTES = 512 << 20, LEAD_PASSES = 8, /* a millisecond or two of any GPU */
+    REPEATS_MAX = 100,
+    HIDDEN_MIN = 256, DIM_MIN = 32,
+};
+
+/* One piece of work repeated for so long is timed well by events whose clock has half a microsecond. */
+static const double repeat_seconds = 4e-3;
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+static void observe(void *context, const struct ox_job_times *times) {
+    struct ox_bench_watch *const watch = context;
+    if (!times->wait) {
+        watch->device_ns = times->device_ns;
+        watch->busy_ns += times->end_ns - times->begin_ns;
+    }
+}
+
+void ox_bench_watch_lane(struct ox_lane *lane, struct ox_bench_watch *watch) {
+    *watch = (struct ox_bench_watch){0};
+    ox_lane_observe(lane, observe, watch);
+}
+
+void ox_bench_device_close(struct ox_bench_device **device) {
+    struct ox_bench_device *const closing = *device;
+    if (closing == NULL) {
+        return;
+    }
+    if (closing->lane != NULL) {
+        ox_lane_close(&closing->lane);
+    }
+    if (closing->lead != NULL) {
+        ox_device_mem_close(closing->device, closing->lead, closing->lead_bytes);
+    }
+    ox_device_close(&closing->device);
+    free(closing);
+    *device = NULL;
+}
+
+static enum ox_status allocate(struct ox_bench_device **out) {
+    *out = calloc(1, sizeof **out);
+    return *out != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory to measure with");
+}
+
+static enum ox_status open_lane(struct ox_bench_device *device) {
+    const enum ox_status status = ox_device_lane_open(device->device, "compute", &device->lane);
+    if (status == OX_OK) {
+        ox_bench_watch_lane(device->lane, &device->watch);
+    }
+    return status;
+}
+
+static enum ox_status open_gpu(uint64_t lead_bytes, bool own_attention, struct ox_bench_device *gpu) {
+    const struct ox_cuda_config config = {.own_attention = own_attention};
+    enum ox_status status = ox_cuda_device_open(&config, &gpu->device);
+    if (status == OX_OK) {
+        status = ox_cuda_device_facts(gpu->device, &gpu->facts);
+    }
+    if (status == OX_OK) {
+        ox_ops_init_cuda(gpu->device, &gpu->ops);
+        gpu->compute = (struct ox_compute){.device = OX_DEVICE_CUDA};
+        gpu->lead_bytes = lead_bytes;
+        status = ox_device_mem_open(gpu->device, gpu->lead_bytes, &gpu->lead);
+    }
+    return status == OX_OK ? open_lane(gpu) : status;
+}
+
+enum ox_status ox_bench_gpu_open(struct ox_bench *bench) {
+    if (bench->config->device == OX_DEVICE_CHOICE_CPU || bench->gpu != NULL) {
+        return OX_OK;
+    }
+    enum ox_status status = allocate(&bench->gpu);
+    if (status == OX_OK) {
+        const uint64_t size = bench->config->size_bytes;
+        status = open_gpu(ox_align_up(size > 0 ? ox_min_u64(LEAD_BYTES, size / 4) : (uint64_t)LEAD_BYTES, 4096), false,
+                          bench->gpu);
+    }
+    if (status == OX_OK) {
+        char memory[OX_SIZE_TEXT_BYTES];
+        ox_bench_note(bench, "GPU: %s, %s; attention in bfloat16: %s", bench->gpu->facts.name,
+                      ox_size_text(bench->gpu->facts.memory_bytes, memory), bench->gpu->facts.attention);
+        return OX_OK;
+    }
+    ox_bench_device_close(&bench->gpu);
+    return status == OX_E_DEVICE && bench->config->device == OX_DEVICE_CHOICE_AUTO ? OX_OK : status;
+}
+
+enum ox_status ox_bench_gpu_open_own(const struct ox_bench_device *gpu, struct ox_bench_device **out) {
+    enum ox_status status = allocate(out);
+    if (status == OX_OK) {
+        status = open_gpu(gpu->lead_bytes, true, *out);
+    }
+    if (status != OX_OK) {
+        ox_bench_device_close(out);
+    }
+    return status;
+}
+
+void ox_bench_gpu_close(struct ox_bench *bench) {
+    ox_bench_device_close(&bench->gpu);
+}
+
+enum ox_status ox_bench_cpu_open(uint32_t threads, struct ox_bench_device **out) {
+    const struct ox_cpu_device_config config = {.thread_count = threads};
+    enum ox_status status = allocate(out);
+    if (status == OX_OK) {
+        status = ox_cpu_device_open(&config, &(*out)->device);
+    }
+    if (status == OX_OK) {
+        ox_ops_init_cpu(&(*out)->ops);
+        ox_ops_optim_init_cpu(&(*out)->ops);
+        (*out)->compute = (struct ox_compute){.device = OX_DEVICE_CPU, .threads = threads};
+        status = open_lane(*out);
+    }
+    if (status != OX_OK) {
+        ox_bench_device_close(out);
+    }
+    return status;
+}
+
+/* ---- memory -------------------------------------------------------------------------------------------- */
+
+enum ox_status ox_bench_device_put(struct ox_bench_device *device, void *target, const void *source,
+                                   uint64_t bytes) {
+    struct ox_mark done;
+    const struct ox_copy copy = {.target = target, .source = source, .bytes = bytes};
+    const enum ox_status status = ox_device_lane_copy(device->device, device->lane, &copy, &done);
+    return status == OX_OK ? ox_mark_join(done) : status;
+}
+
+/* The upper half of a float32 is a bfloat16, and the lower half of it may be anything. Numbers that are drawn, because
+ * a GPU takes less power, and is faster, with zeros. */
+enum ox_status ox_bench_device_numbers(struct ox_bench_device *device, uint64_t bytes, void **out) {
+    enum { PATTERN_BYTES = 4 << 20 };
+    uint16_t *const pattern = malloc(PATTERN_BYTES);
+    if (pattern == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for numbers to measure with");
+    }
+    for (uint64_t i = 0; i < PATTERN_BYTES / sizeof *pattern; i += 4) {
+        uint32_t words[4];
+        ox_philox(1, 0, i / 4, words);
+        for (unsigned k = 0; k < 4; k++) { /* sign and fraction as drawn, exponents of 1/2 to 1/16 */
+            pattern[i + k] = (uint16_t)((words[k] & 0x807fu) | (126u - (words[k] >> 8 & 3u)) << 7);
+        }
+    }
+    enum ox_status status = ox_device_mem_open(device->device, bytes, out);
+    for (uint64_t at = 0; at < bytes && status == OX_OK; at += PATTERN_BYTES) {
+        status = ox_bench_device_put(device, (unsigned char *)*out + at, pattern,
+                                     ox_min_u64(bytes - at, PATTERN_BYTES));
+    }
+    if (status != OX_OK && *out != NULL) {
+        ox_device_mem_close(device->device, *out, bytes);
+        *out = NULL;
+    }
+    free(pattern);
+    return status;
+}
+
+/* ---- timing -------------------------------------------------------------------------------------------- */
+
+/* While the device is busy with this, the host queues what is measured: its span begins when this ends. */
+static enum ox_status queue_lead(struct ox_bench_device *device) {
+    struct ox_mark ignored;
+    enum ox_status status = OX_OK;
+    const struct ox_op_zero zero = {.target = device->lead, .bytes = device->lead_bytes};
+    for (unsigned i = 0; i < LEAD_PASSES && status == OX_OK; i++) {
+        status = device->ops.zero(device->lane, &zero);
+    }
+    return status == OX_OK ? device->ops.mark(device->lane, &ignored) : status;
+}
+
+static enum ox_status time_once(struct ox_bench_device *device, const struct ox_bench_work *work, uint32_t repeats,
+                                double *seconds) {
+    const bool gpu = device->compute.device == OX_DEVICE_CUDA;
+    struct ox_mark done;
+    enum ox_status status = gpu ? queue_lead(device) : OX_OK;
+    device->watch.busy_ns = gpu ? device->watch.busy_ns : 0; /* of the CPU: the lane is empty, nobody else writes */
+    for (uint32_t i = 0; i < repeats && status == OX_OK; i++) {
+        status = work->queue(work->context);
+    }
+    if (status == OX_OK) {
+        status = device->ops.mark(device->lane, &done);
+    }
+    if (status == OX_OK) {
+        status = ox_mark_join(done);
+    }
+    const uint64_t ns = gpu ? device->watch.device_ns : device->watch.busy_ns;
+    *seconds = (double)ox_max_u64(ns, 1) * 1e-9 / repeats;
+    return status;
+}
+
+enum ox_status ox_bench_device_time(struct ox_bench_device *device, const struct ox_bench_work *work, uint32_t rounds,
+                                    double *seconds) {
+    double all[OX_BENCH_ROUNDS_MAX];
+    enum ox_status status = time_once(device, work, 1, seconds); /* chooses algorithms, loads code */
+    if (status == OX_OK) {
+        status = time_once(device, work, 1, seconds);
+    }
+    const double wished = repeat_seconds / *seconds;
+    const uint32_t repeats = wished < 1.0 ? 1 : wished > REPEATS_MAX ? REPEATS_MAX : (uint32_t)wished;
+    for (uint32_t i = 0; i < rounds && status == OX_OK; i++) {
+        status = time_once(device, work, repeats, &all[i]);
+    }
+    *seconds = status == OX_OK ? ox_bench_median(all, rounds) : 0.0;
+    return status;
+}
+
+/* ---- the speed of memory ------------------------------------------------------------------------------- */
+
+struct copying {
+    struct ox_bench_device *device;
+    struct ox_copy copy;
+    struct ox_bench_loop loop;
+    uint64_t sum; /* so that no read is left out */
+};
+
+static enum ox_status queue_copy(void *context) {
+    const struct copying *const copying = context;
+    return ox_device_lane_copy(copying->device->device, copying->device->lane, &copying->copy, NULL);
+}
+
+static void loop_share(void *context, uint32_t idx, uint32_t count) {
+    enum { LINE = 64, GRAIN = 64 };
+    struct copying *const copying = context;
+    const uint64_t sum =
+        ox_bench_loop_run(&copying->loop, ox_pool_range(copying->copy.bytes / LINE, GRAIN, idx, count));
+    if (idx == 0) {
+        copying->sum = sum;
+    }
+}
+
+static enum ox_status time_loop(struct copying *copying, uint32_t rounds, double *seconds) {
+    double all[OX_BENCH_ROUNDS_MAX];
+    struct ox_pool *pool = NULL;
+    const enum ox_status status = ox_pool_open(copying->device->compute.threads, &pool);
+    if (status != OX_OK) {
+        return status;
+    }
+    copying->loop = (struct ox_bench_loop){.kind = OX_BENCH_LOOP_COPY, .to = copying->copy.target,
+                                           .from = copying->copy.source};
+    ox_pool_run(pool, loop_share, copying);
+    for (uint32_t i = 0; i < rounds; i++) {
+        const uint64_t begin_ns = ox_clock_ns();
+        ox_pool_run(pool, loop_share, copying);
+        all[i] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    }
+    *seconds = ox_bench_median(all, rounds);
+    ox_pool_close(&pool);
+    return OX_OK;
+}
+
+enum ox_status ox_bench_device_copy_rate(struct ox_bench_device *device, uint64_t bytes, uint32_t rounds,
+                                         double *rate) {
+    void *memory = NULL;
+    double seconds = 0.0;
+    bytes = ox_align_up(bytes, 4096);
+    enum ox_status status = ox_bench_device_numbers(device, 2 * bytes, &memory);
+    if (status != OX_OK) {
+        return status;
+    }
+    struct copying copying = {.device = device, .copy = {.target = (unsigned char *)memory + bytes, .source = memory,
+                                                         .bytes = bytes}};
+    const struct ox_bench_work work = {.queue = queue_copy, .context = &copying};
+    status = device->compute.device == OX_DEVICE_CUDA ? ox_bench_device_time(device, &work, rounds, &seconds)
+                                                      : time_loop(&copying, rounds, &seconds);
+    *rate = status == OX_OK ? 2.0 * (double)bytes / seconds : 0.0;
+    ox_device_mem_close(device->device, memory, 2 * bytes);
+    return status;
+}
+
+/* ---- shapes -------------------------------------------------------------------------------------------- */
+
+const char *ox_bench_real_name(enum ox_real real) {
+    return real == OX_REAL_F32 ? "f32" : "bf16";
+}
+
+static uint32_t half(uint32_t dim, uint32_t least) {
+    return dim / 2 > least ? dim / 2 : least;
+}
+
+bool ox_bench_shape_choose(const struct ox_bench_device *device, const struct ox_bench_room *room,
+                           struct ox_bench_shape *out) {
+    const bool gpu = device->compute.device == OX_DEVICE_CUDA;
+    *out = gpu ? (struct ox_bench_shape){.rows = 8192, .seq = 4096, .hidden = 4096, .width = 11008, .vocab = 32000}
+               : (struct ox_bench_shape){.rows = 512, .seq = 512, .hidden = 2048, .width = 5632, .vocab = 8000};
+    uint64_t bytes = room->bytes(room->context, out), before = UINT64_MAX;
+    while (room->most != 0 && bytes > room->most) {
+        if (bytes == before) {
+            return false;
+        }
+        before = bytes;
+        out->rows = half(out->rows, DIM_MIN);
+        out->seq = out->seq < out->rows ? out->seq : out->rows;
+        out->hidden = half(out->hidden, HIDDEN_MIN);
+        out->width = half(out->width, DIM_MIN);
+        out->vocab = half(out->vocab, DIM_MIN);
+        bytes = room->bytes(room->context, out);
+    }
+    return true;
+}

@@ -1,0 +1,155 @@
+/* fio, the measure for drives: run as a program, its report read from a pipe. */
+#include "tools/bench/bench_nvme.h"
+
+#include "base/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { REPORT_BYTES_MAX = 1 << 20 };
+
+/* Becomes fio; it ends with this process, however that ends. */
+static _Noreturn void become_fio(const char *const *args, int out_fd, pid_t parent) {
+    const int null = open("/dev/null", O_RDWR);
+    dup2(null, STDIN_FILENO);
+    dup2(out_fd, STDOUT_FILENO);
+    dup2(null, STDERR_FILENO);
+    setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1); /* huge pages, as the engine has */
+    signal(SIGPIPE, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() == parent) {
+        execvp("fio", (char *const *)args);
+    }
+    _exit(127);
+}
+
+/* Up to `bytes_max` of what comes from `fd`; the rest is thrown away, so that nobody waits. */
+static size_t read_all(int fd, char *text, size_t bytes_max) {
+    size_t bytes = 0;
+    char rest[4096];
+    for (;;) {
+        const bool full = bytes == bytes_max;
+        const ssize_t got = read(fd, full ? rest : text + bytes, full ? sizeof rest : bytes_max - bytes);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            return bytes;
+        }
+        bytes += full ? 0 : (size_t)got;
+    }
+}
+
+/* *text becomes what fio printed, free() it. */
+static enum ox_status run_program(const char *const *args, char **text) {
+    int pipe_fds[2] = {-1, -1};
+    char *const report = calloc(1, REPORT_BYTES_MAX + 1);
+    if (report == NULL || pipe2(pipe_fds, O_CLOEXEC) != 0) {
+        free(report);
+        return ox_fail(OX_E_NOMEM, "fio cannot be started: no memory or no file descriptor is left");
+    }
+    fflush(NULL); /* what is buffered belongs to this process alone */
+    const pid_t parent = getpid(), child = fork();
+    if (child == 0) {
+        become_fio(args, pipe_fds[1], parent);
+    }
+    close(pipe_fds[1]);
+    if (child > 0) {
+        (void)read_all(pipe_fds[0], report, REPORT_BYTES_MAX);
+    }
+    close(pipe_fds[0]);
+    int wait_status = 0;
+    while (child > 0 && waitpid(child, &wait_status, 0) < 0 && errno == EINTR) {
+    }
+    if (child < 0 || !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0) {
+        const int number = child < 0 ? -1 : WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : WTERMSIG(wait_status);
+        report[strcspn(report, "\n")] = '\0';
+        const enum ox_status status = ox_fail(OX_E_IO, "fio %s %d: %.200s", child < 0 ? "could not be started:" :
+                                              WIFEXITED(wait_status) ? "ended with status" : "was ended by signal",
+                                              number, report);
+        free(report);
+        return status;
+    }
+    *text = report;
+    return OX_OK;
+}
+
+bool ox_bench_fio_present(void) {
+    char *text = NULL;
+    const bool present = run_program((const char *const[]){"fio", "--version", NULL}, &text) == OX_OK;
+    free(text);
+    return present;
+}
+
+/* fio takes ':' between the names of files. */
+static void escape(const char *path, char *out, size_t out_bytes) {
+    size_t used = 0;
+    for (; *path != '\0' && used + 2 < out_bytes; path++) {
+        if (*path == ':' || *path == '\\') {
+            out[used++] = '\\';
+        }
+        out[used++] = *path;
+    }
+    out[used] = '\0';
+}
+
+static double sum_of_ways(const json_t *job, const char *key) {
+    double sum = 0.0;
+    for (int i = 0; i < 2; i++) {
+        sum += json_number_value(json_object_get(json_object_get(job, i == 0 ? "read" : "write"), key));
+    }
+    return sum;
+}
+
+/* Notes may stand before the report. */
+static enum ox_status read_report(const char *text, double *rate) {
+    const char *const begin = strchr(text, '{');
+    json_t *root = NULL;
+    const enum ox_status status = begin == NULL ? ox_fail(OX_E_CORRUPT, "fio gave no report in JSON")
+                                                : ox_json_parse("the report of fio", begin, strlen(begin), &root);
+    if (status != OX_OK) {
+        return status;
+    }
+    const json_t *const job = json_array_get(json_object_get(root, "jobs"), 0);
+    const double bytes = sum_of_ways(job, "io_bytes"), ms = json_number_value(json_object_get(job, "job_runtime"));
+    json_decref(root);
+    if (!(bytes > 0.0)) {
+        return ox_fail(OX_E_CORRUPT, "the report of fio names no bytes");
+    }
+    *rate = bytes / ((ms > 0.0 ? ms : 1.0) * 1e-3); /* it counts in whole milliseconds */
+    return OX_OK;
+}
+
+enum ox_status ox_bench_fio_run(const struct ox_bench_target *target, enum ox_bench_work work, bool uring,
+                                double *rate) {
+    char path[2 * OX_PATH_BYTES + 16] = "--filename=", size[48], depth[48], block[96];
+    escape(target->path, path + strlen(path), sizeof path - strlen(path));
+    snprintf(size, sizeof size, "--size=%" PRIu64, target->bytes);
+    snprintf(depth, sizeof depth, "--iodepth=%" PRIu32, target->depth);
+    snprintf(block, sizeof block, "--bs=%d", OX_BENCH_HI_BYTES);
+    if (work == OX_BENCH_WORK_MIX) {
+        snprintf(block, sizeof block, "--bssplit=%dk/50:%dk/50", OX_BENCH_STATE_BYTES >> 10, OX_BENCH_HI_BYTES >> 10);
+    }
+    const char *const way = work == OX_BENCH_WORK_READ ? "--rw=read" : work == OX_BENCH_WORK_WRITE ? "--rw=write"
+                                                                                                   : "--rw=rw";
+    /* The last two are known with io_uring alone. */
+    const char *const args[] = {"fio", "--name=bench", path, size, depth, block, way, "--output-format=json",
+                                "--direct=1", "--scramble_buffers=0", "--fallocate=none", "--allow_file_create=0",
+                                uring ? "--ioengine=io_uring" : "--ioengine=libaio",
+                                uring ? "--fixedbufs=1" : NULL, "--registerfiles=1", NULL};
+    char *text = NULL;
+    enum ox_status status = run_program(args, &text);
+    if (status == OX_OK) {
+        status = read_report(text, rate);
+    }
+    free(text);
+    return status;
+}

@@ -1,0 +1,227 @@
+/* `offload bench ops`: each operation of a training step against its floor. What moves memory is held against a copy
+ * within that memory, what multiplies against the fastest product of the same numbers. All of it is measured in one
+ * run, on the GPU where there is one. */
+#include "tools/bench/bench_ops.h"
+
+#include "base/bytes.h"
+#include "cpu_optim/optim.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+enum { COPY_BYTES = 512 << 20, COPY_BYTES_CPU = 128 << 20 };
+
+/* Of a copy's speed, for what moves the memory of a GPU. */
+#define COPY_LIMIT 0.85
+
+/* Of cuDNN's, for our own attention: no more than 15 % longer. */
+#define CUDNN_LIMIT (1.0 / 1.15)
+
+struct measuring {
+    struct ox_bench *bench;
+    struct ox_bench_device *device;
+    struct ox_bench_tensors tensors;
+    const struct ox_bench_op *op;
+    struct ox_bench_cost cost;
+    double copy_rate, flop_rate; /* the floors of the type of numbers that is measured */
+    uint32_t rounds;
+};
+
+/* In float32, the wider type. */
+static uint64_t bytes_of(const void *context, const struct ox_bench_shape *shape) {
+    const struct measuring *const m = context;
+    struct ox_bench_tensors tensors = {.device = m->device, .shape = *shape};
+    return ox_bench_tensors_carve(&tensors, NULL);
+}
+
+static enum ox_status queue(void *context) {
+    struct measuring *const m = context;
+    m->cost = (struct ox_bench_cost){0};
+    return m->op->queue(&m->tensors, &m->cost);
+}
+
+/* Moments are zero before each, in whatever format they are. */
+static enum ox_status clear_state(struct measuring *m) {
+    const struct ox_bench_tensors *const t = &m->tensors;
+    const struct ox_state_layout layout =
+        ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, t->params);
+    const struct ox_op_zero state = {.target = t->state, .bytes = layout.bytes};
+    const struct ox_op_zero count = {.target = t->nonfinite, .bytes = sizeof *t->nonfinite};
+    const struct ox_op_zero loss = {.target = t->loss, .bytes = sizeof *t->loss};
+    enum ox_status status = m->device->ops.zero(m->device->lane, &state);
+    if (status == OX_OK) {
+        status = m->device->ops.zero(m->device->lane, &count);
+    }
+    return status == OX_OK ? m->device->ops.zero(m->device->lane, &loss) : status;
+}
+
+static void set_heads(struct ox_bench_tensors *t, uint32_t head_dim) {
+    enum { GROUP = 4 };
+    t->head_dim = head_dim != 0 ? head_dim : 128;
+    t->heads = t->shape.hidden / t->head_dim;
+    t->kv_heads = t->heads / GROUP > 0 ? t->heads / GROUP : 1;
+}
+
+static enum ox_status measure(struct measuring *m) {
+    const struct ox_bench_work work = {.queue = queue, .context = m};
+    const char *const real = m->op->f32_alone ? "" : m->device->compute.real == OX_REAL_F32 ? ".f32" : ".bf16";
+    double seconds = 0.0;
+    set_heads(&m->tensors, m->op->head_dim);
+    enum ox_status status = clear_state(m);
+    if (status == OX_OK) {
+        status = ox_bench_device_time(m->device, &work, m->rounds, &seconds);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    const bool multiplies = m->cost.flops > 0.0;
+    const double rate = (multiplies ? m->cost.flops : m->cost.bytes) / seconds;
+    const double limit = multiplies ? m->flop_rate : m->copy_rate;
+    if (strncmp(m->op->name, "linear_", 7) == 0) {
+        m->flop_rate = fmax(m->flop_rate, rate);
+    }
+    ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = multiplies ? "FLOP/s" : "B/s",
+                                                     .limit = limit, .ratio = limit > 0.0 ? rate / limit : 0.0},
+                 "ops.%s%s", m->op->name, real);
+    if (!multiplies && strcmp(m->op->name, "attention_cached") != 0) {
+        const double share = rate / limit, wanted = m->bench->gpu != NULL ? COPY_LIMIT : 0.0;
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE, .limit = wanted,
+                                                         .ratio = wanted > 0.0 ? share / wanted : 0.0},
+                     "ops.%s%s.of_copy", m->op->name, real);
+    }
+    return OX_OK;
+}
+
+/* The fastest that `bench gemm` found; 0 where it was not asked. */
+static double product_rate(const struct ox_bench *bench, enum ox_real real) {
+    static const char *const layers[] = {"projection", "up", "down", "head"}, *const ways[] = {"forward", "backward"};
+    double most = 0.0;
+    for (unsigned i = 0; i < 8; i++) {
+        most = fmax(most, ox_bench_value(bench, "gemm.gpu.%s.%s.%s", layers[i / 2], ways[i % 2],
+                                         ox_bench_real_name(real)));
+    }
+    return most;
+}
+
+/* The linear layers come first: what else multiplies is held against the faster of them and of `bench gemm`. */
+static enum ox_status measure_type(struct measuring *m, enum ox_real real, unsigned char *memory) {
+    uint32_t count = 0;
+    const struct ox_bench_op *const all = ox_bench_ops_all(&count);
+    m->device->compute.real = real;
+    ox_bench_tensors_carve(&m->tensors, memory);
+    m->flop_rate = product_rate(m->bench, real);
+    enum ox_status status = ox_bench_tensors_fill(&m->tensors);
+    for (int linear = 1; linear >= 0; linear--) {
+        for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+            m->op = &all[i];
+            if ((strncmp(all[i].name, "linear_", 7) == 0) == linear && (real == OX_REAL_F32 || !all[i].f32_alone)) {
+                status = measure(m);
+            }
+        }
+    }
+    return status;
+}
+
+/* ---- our own attention beside cuDNN's ------------------------------------------------------------------- */
+
+static enum ox_status compare_one(struct measuring *m, struct ox_bench_device *own) {
+    const struct ox_bench_work work = {.queue = queue, .context = m};
+    const double theirs = ox_bench_value(m->bench, "ops.%s.bf16", m->op->name);
+    double seconds = 0.0;
+    set_heads(&m->tensors, m->op->head_dim);
+    const enum ox_status status = ox_bench_device_time(own, &work, m->rounds, &seconds);
+    if (status == OX_OK) {
+        const double rate = m->cost.flops / seconds, share = rate / theirs;
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = "FLOP/s", .limit = theirs,
+                                                         .ratio = share}, "ops.%s.bf16.own", m->op->name);
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE,
+                                                         .limit = CUDNN_LIMIT, .ratio = share / CUDNN_LIMIT},
+                     "ops.%s.bf16.own.of_cudnn", m->op->name);
+    }
+    return status;
+}
+
+/* Another opening of the same GPU, which shares its memory. */
+static enum ox_status compare_attention(struct measuring *m) {
+    struct ox_bench_device *own = NULL;
+    uint32_t count = 0;
+    const struct ox_bench_op *const all = ox_bench_ops_all(&count);
+    enum ox_status status = ox_bench_gpu_open_own(m->device, &own);
+    if (status != OX_OK) {
+        return status;
+    }
+    own->compute.real = OX_REAL_BF16;
+    m->tensors.device = own;
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        m->op = &all[i];
+        if (all[i].head_dim != 0) {
+            status = compare_one(m, own);
+        }
+    }
+    m->tensors.device = m->device;
+    ox_bench_device_close(&own);
+    return status;
+}
+
+/* ---- the part -------------------------------------------------------------------------------------------- */
+
+static enum ox_status measure_all(struct measuring *m) {
+    const uint64_t wished = m->bench->config->size_bytes;
+    const bool gpu = m->device->compute.device == OX_DEVICE_CUDA;
+    const uint64_t copy_bytes = gpu ? COPY_BYTES : COPY_BYTES_CPU;
+    const struct ox_bench_room room = {
+        .bytes = bytes_of, .context = m, .most = wished != 0 ? wished : gpu ? m->device->facts.free_bytes / 2 : 0};
+    void *memory = NULL;
+    if (!ox_bench_shape_choose(m->device, &room, &m->tensors.shape)) {
+        return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64,
+                       room.most, bytes_of(m, &m->tensors.shape));
+    }
+    const uint64_t bytes = bytes_of(m, &m->tensors.shape);
+    enum ox_status status = ox_bench_device_copy_rate(m->device, wished != 0 ? ox_min_u64(wished / 4, copy_bytes)
+                                                                             : copy_bytes, m->rounds, &m->copy_rate);
+    if (status == OX_OK) {
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = m->copy_rate, .unit = "B/s"}, "ops.copy");
+        status = ox_bench_device_numbers(m->device, bytes, &memory);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    ox_bench_note(m->bench, "ops: %" PRIu32 " rows in sequences of %" PRIu32 ", hidden %" PRIu32 ", width %" PRIu32
+                  ", vocabulary %" PRIu32 ", median of %" PRIu32 " rounds", m->tensors.shape.rows, m->tensors.shape.seq,
+                  m->tensors.shape.hidden, m->tensors.shape.width, m->tensors.shape.vocab, m->rounds);
+    for (unsigned real = OX_REAL_F32; real <= (gpu ? (unsigned)OX_BENCH_REAL_LAST : 0u) && status == OX_OK; real++) {
+        status = measure_type(m, real, memory);
+    }
+    if (status == OX_OK && m->device->compute.real == OX_REAL_BF16 &&
+        strncmp(m->device->facts.attention, "cuDNN", 5) == 0) {
+        status = compare_attention(m);
+    }
+    m->device->compute.real = OX_REAL_F32;
+    ox_device_mem_close(m->device->device, memory, bytes);
+    return status;
+}
+
+enum ox_status ox_bench_ops(struct ox_bench *bench) {
+    struct measuring m = {.bench = bench, .device = bench->gpu, .rounds = ox_bench_rounds(bench, 9, 3)};
+    struct ox_bench_device *cpu = NULL;
+    enum ox_status status = ox_bench_isa(bench->config, &m.tensors.isa);
+    if (status == OX_OK && bench->gpu == NULL) {
+        status = ox_bench_cpu_open(ox_bench_threads(bench->config->compute_threads), &cpu);
+        m.device = cpu;
+    }
+    if (status == OX_OK && bench->gpu != NULL) {
+        status = ox_bench_gpu_gemm(bench);
+    }
+    if (status == OX_OK) {
+        struct ox_bench_meter meter;
+        m.tensors.device = m.device;
+        ox_bench_meter_begin(&meter);
+        status = measure_all(&m);
+        if (status == OX_OK) {
+            ox_bench_meter_end(&meter, bench, "ops");
+        }
+    }
+    ox_bench_device_close(&cpu);
+    return status;
+}

@@ -1,0 +1,392 @@
+/* Each operation of kernels/ops.h once, with its cost. Bytes are those of tensors that do not fit a cache: each is read
+ * and written once, rows of statistics and gains left out. Operations that do products are counted by these. */
+#include "tools/bench/bench_ops.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "cpu_optim/optim.h"
+#include "engine/step/ops_optim.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { HEAD_DIM = 128, GROUP = 4 /* query heads that share a key head */, CACHED_ROWS_MAX = 4096 };
+
+static double real_bytes(const struct ox_bench_tensors *t) {
+    return ox_real_bytes(t->device->compute.real);
+}
+
+static double elems_of(const struct ox_bench_tensors *t) {
+    return (double)t->shape.rows * t->shape.hidden;
+}
+
+static struct ox_lane *lane_of(const struct ox_bench_tensors *t) {
+    return t->device->lane;
+}
+
+/* ---- planes and gradients -------------------------------------------------------------------------------- */
+
+static enum ox_status zero(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 4.0 * (double)t->params;
+    return t->device->ops.zero(lane_of(t), &(struct ox_op_zero){.target = t->wide[0], .bytes = t->params * 4});
+}
+
+static enum ox_status planes_join(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 8.0 * (double)t->params;
+    return t->device->ops.planes_join(lane_of(t), &(struct ox_op_planes_join){
+        .out = t->wide[0], .hi = t->hi, .lo = t->lo, .count = t->params});
+}
+
+static enum ox_status add(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 12.0 * (double)t->params;
+    return t->device->ops.add(lane_of(t), &(struct ox_op_add){
+        .target = t->wide[0], .a = t->wide[1], .b = t->wide[2], .count = t->params});
+}
+
+static enum ox_status bf16_pack(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 6.0 * (double)t->params;
+    return t->device->ops.bf16_pack(lane_of(t), &(struct ox_op_bf16_pack){
+        .out = (uint16_t *)t->wide[0], .in = t->wide[1], .count = t->params});
+}
+
+static enum ox_status adam_of(const struct ox_bench_tensors *t, enum ox_moments moments, struct ox_bench_cost *out) {
+    const struct ox_state_format format = {OX_OPTIM_ADAMW, moments};
+    const struct ox_update_traffic traffic = ox_update_traffic_of(format, OX_GRAD_F32);
+    out->bytes = (traffic.read + traffic.written) * (double)t->params;
+    return t->device->ops.adam(lane_of(t), &(struct ox_op_adam){
+        .hi = t->hi, .state = t->state, .grad = t->wide[1], .nonfinite = t->nonfinite, .elem_count = t->params,
+        .count = t->params, .kind = format.kind, .moments = format.moments, .isa = t->isa, .decay = true,
+        .hyper = ox_ops_hyper(&t->hyper)});
+}
+
+static enum ox_status adam_f32(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return adam_of(t, OX_MOMENTS_F32, out);
+}
+
+static enum ox_status adam_bf16(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return adam_of(t, OX_MOMENTS_BF16, out);
+}
+
+static enum ox_status adam_q8(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return adam_of(t, OX_MOMENTS_Q8, out);
+}
+
+static enum ox_status square_sums(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 4.0 * (double)t->params;
+    return t->device->ops.square_sums(lane_of(t), &(struct ox_op_square_sums){
+        .partials = t->partials, .grad = t->wide[1], .count = t->params});
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------ */
+
+static enum ox_status embed_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const bool exact = t->device->compute.real == OX_REAL_F32;
+    out->bytes = elems_of(t) * (real_bytes(t) + (exact ? 4.0 : 2.0));
+    return t->device->ops.embed_forward(lane_of(t), &(struct ox_op_embed_forward){
+        .out = t->x, .table_hi = t->hi, .table_lo = exact ? t->lo : NULL, .ids = t->ids, .positions = t->positions,
+        .rows = t->shape.rows, .hidden = t->shape.hidden, .real = t->device->compute.real});
+}
+
+static enum ox_status embed_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = elems_of(t) * (real_bytes(t) + 8.0);
+    return t->device->ops.embed_backward(lane_of(t), &(struct ox_op_embed_backward){
+        .dtable = t->dweight, .dout = t->x, .ids = t->ids, .positions = t->positions, .rows = t->shape.rows,
+        .hidden = t->shape.hidden, .real = t->device->compute.real});
+}
+
+static enum ox_status norm_forward_of(const struct ox_bench_tensors *t, enum ox_norm_kind kind,
+                                      struct ox_bench_cost *out) {
+    out->bytes = elems_of(t) * 2.0 * real_bytes(t);
+    return t->device->ops.norm_forward(lane_of(t), &(struct ox_op_norm_forward){
+        .out = t->y, .mean = kind == OX_NORM_LAYER ? t->mean : NULL, .rstd = t->rstd, .in = t->x, .gain = t->weight,
+        .bias = kind == OX_NORM_LAYER ? t->weight : NULL, .rows = t->shape.rows, .cols = t->shape.hidden,
+        .eps = 1e-5f, .kind = kind, .real = t->device->compute.real});
+}
+
+static enum ox_status norm_backward_of(const struct ox_bench_tensors *t, enum ox_norm_kind kind,
+                                       struct ox_bench_cost *out) {
+    out->bytes = elems_of(t) * 4.0 * real_bytes(t);
+    return t->device->ops.norm_backward(lane_of(t), &(struct ox_op_norm_backward){
+        .din = t->z, .residual = t->z, .dgain = t->sums, .dbias = kind == OX_NORM_LAYER ? t->dweight : NULL,
+        .dout = t->y, .in = t->x, .gain = t->weight, .mean = t->mean, .rstd = t->rstd, .scratch = t->scratch,
+        .rows = t->shape.rows, .cols = t->shape.hidden, .kind = kind, .real = t->device->compute.real});
+}
+
+static enum ox_status rms_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return norm_forward_of(t, OX_NORM_RMS, out);
+}
+
+static enum ox_status rms_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return norm_backward_of(t, OX_NORM_RMS, out);
+}
+
+static enum ox_status layer_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return norm_forward_of(t, OX_NORM_LAYER, out);
+}
+
+static enum ox_status layer_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return norm_backward_of(t, OX_NORM_LAYER, out);
+}
+
+static uint32_t qkv_cols(const struct ox_bench_tensors *t) {
+    return (t->heads + 2 * t->kv_heads) * t->head_dim;
+}
+
+static enum ox_status head_norm_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = elems_of(t) * 3.0 * real_bytes(t);
+    return t->device->ops.head_norm_forward(lane_of(t), &(struct ox_op_head_norm_forward){
+        .inout = t->qkv, .saved = t->y, .rstd = t->sums, .gain = t->weight, .rows = t->shape.rows,
+        .row_stride = qkv_cols(t), .heads = t->heads, .head_dim = t->head_dim, .eps = 1e-6f,
+        .real = t->device->compute.real});
+}
+
+static enum ox_status head_norm_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = elems_of(t) * 3.0 * real_bytes(t);
+    return t->device->ops.head_norm_backward(lane_of(t), &(struct ox_op_head_norm_backward){
+        .dinout = t->dqkv, .dgain = t->dweight, .saved = t->y, .gain = t->weight, .rstd = t->sums,
+        .scratch = t->scratch, .rows = t->shape.rows, .row_stride = qkv_cols(t), .heads = t->heads,
+        .head_dim = t->head_dim, .real = t->device->compute.real});
+}
+
+static enum ox_status rope(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const uint32_t heads = t->heads + t->kv_heads;
+    out->bytes = (double)t->shape.rows * heads * t->head_dim * 2.0 * real_bytes(t);
+    return t->device->ops.rope(lane_of(t), &(struct ox_op_rope){
+        .qk = t->qkv, .cos_table = t->cosines, .sin_table = t->sines, .positions = t->positions,
+        .rows = t->shape.rows, .row_stride = qkv_cols(t), .heads = heads, .head_dim = t->head_dim,
+        .real = t->device->compute.real});
+}
+
+static enum ox_status act_forward_of(const struct ox_bench_tensors *t, enum ox_act_kind kind,
+                                     struct ox_bench_cost *out) {
+    out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACT_SWIGLU ? 3.0 : 2.0) * real_bytes(t);
+    return t->device->ops.act_forward(lane_of(t), &(struct ox_op_act_forward){
+        .out = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
+        .real = t->device->compute.real});
+}
+
+static enum ox_status act_backward_of(const struct ox_bench_tensors *t, enum ox_act_kind kind,
+                                      struct ox_bench_cost *out) {
+    out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACT_SWIGLU ? 5.0 : 3.0) * real_bytes(t);
+    return t->device->ops.act_backward(lane_of(t), &(struct ox_op_act_backward){
+        .din = t->dpair, .dout = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
+        .real = t->device->compute.real});
+}
+
+static enum ox_status swiglu_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return act_forward_of(t, OX_ACT_SWIGLU, out);
+}
+
+static enum ox_status swiglu_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return act_backward_of(t, OX_ACT_SWIGLU, out);
+}
+
+static enum ox_status gelu_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return act_forward_of(t, OX_ACT_GELU_TANH, out);
+}
+
+static enum ox_status gelu_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    return act_backward_of(t, OX_ACT_GELU_TANH, out);
+}
+
+/* ---- products -------------------------------------------------------------------------------------------- */
+
+static enum ox_status linear_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->flops = 2.0 * elems_of(t) * 2.0 * t->shape.width;
+    return t->device->ops.linear_forward(lane_of(t), &(struct ox_op_linear_forward){
+        .out = t->pair, .in = t->x, .weight = t->weight, .rows = t->shape.rows, .in_count = t->shape.hidden,
+        .out_count = 2 * t->shape.width, .layout = OX_WEIGHT_OUT_IN, .real = t->device->compute.real});
+}
+
+static enum ox_status linear_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->flops = 4.0 * elems_of(t) * 2.0 * t->shape.width;
+    return t->device->ops.linear_backward(lane_of(t), &(struct ox_op_linear_backward){
+        .din = t->y, .dweight = t->dweight, .dout = t->dpair, .in = t->x, .weight = t->weight, .rows = t->shape.rows,
+        .in_count = t->shape.hidden, .out_count = 2 * t->shape.width, .layout = OX_WEIGHT_OUT_IN,
+        .real = t->device->compute.real});
+}
+
+static struct ox_attention_shape attention_shape(const struct ox_bench_tensors *t) {
+    return (struct ox_attention_shape){
+        .batch = t->shape.rows / t->shape.seq, .seq = t->shape.seq, .heads = t->heads, .kv_heads = t->kv_heads,
+        .head_dim = t->head_dim, .scale = 1.0f / sqrtf((float)t->head_dim)};
+}
+
+/* Pairs of a query and a key that it sees. */
+static double pairs_of(const struct ox_bench_tensors *t) {
+    return (double)t->shape.rows * (t->shape.seq + 1.0) / 2.0 * t->heads;
+}
+
+static enum ox_status attention_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->flops = 4.0 * pairs_of(t) * t->head_dim;
+    return t->device->ops.attention_forward(lane_of(t), &(struct ox_op_attention_forward){
+        .out = t->z, .lse = t->lse, .qkv = t->qkv, .scratch = t->scratch, .shape = attention_shape(t),
+        .real = t->device->compute.real});
+}
+
+static enum ox_status attention_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->flops = 10.0 * pairs_of(t) * t->head_dim;
+    return t->device->ops.attention_backward(lane_of(t), &(struct ox_op_attention_backward){
+        .dqkv = t->dqkv, .dout = t->y, .qkv = t->qkv, .out = t->z, .lse = t->lse, .scratch = t->scratch,
+        .shape = attention_shape(t), .real = t->device->compute.real});
+}
+
+/* One row of a text that is being generated: it reads all keys and values before it. */
+static struct ox_op_attention_cached cached_op(const struct ox_bench_tensors *t) {
+    return (struct ox_op_attention_cached){
+        .out = t->z, .qkv = t->qkv, .keys = t->pair, .values = t->dpair, .scratch = t->scratch, .rows = 1,
+        .cached = t->shape.rows / 2 < CACHED_ROWS_MAX ? t->shape.rows / 2 : CACHED_ROWS_MAX, .heads = t->heads,
+        .kv_heads = t->kv_heads, .head_dim = t->head_dim, .scale = 1.0f / sqrtf((float)t->head_dim),
+        .real = t->device->compute.real};
+}
+
+static enum ox_status attention_cached(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const struct ox_op_attention_cached op = cached_op(t);
+    out->bytes = 2.0 * op.cached * op.kv_heads * op.head_dim * real_bytes(t);
+    return t->device->ops.attention_cached(lane_of(t), &op);
+}
+
+static enum ox_status head(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const bool held = ox_ops_head_holds_logits(&t->device->compute, t->shape.rows, t->shape.vocab);
+    const bool exact = t->device->compute.real == OX_REAL_F32;
+    out->flops = (held ? 6.0 : 8.0) * elems_of(t) * t->shape.vocab;
+    return t->device->ops.head(lane_of(t), &(struct ox_op_head){
+        .loss_sum = t->loss, .din = t->y, .dweight = t->dweight, .in = t->x, .weight_hi = t->hi,
+        .weight_lo = exact ? t->lo : NULL, .targets = t->targets, .scratch = t->scratch, .rows = t->shape.rows,
+        .hidden = t->shape.hidden, .vocab = t->shape.vocab, .loss_scale = 1e-3f, .real = t->device->compute.real});
+}
+
+const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
+    static const struct ox_bench_op all[] = {
+        {"zero", zero, true, 0},
+        {"planes_join", planes_join, true, 0},
+        {"add", add, true, 0},
+        {"bf16_pack", bf16_pack, true, 0},
+        {"embed_forward", embed_forward, false, 0},
+        {"embed_backward", embed_backward, false, 0},
+        {"rms_forward", rms_forward, false, 0},
+        {"rms_backward", rms_backward, false, 0},
+        {"layer_forward", layer_forward, false, 0},
+        {"layer_backward", layer_backward, false, 0},
+        {"head_norm_forward", head_norm_forward, false, 0},
+        {"head_norm_backward", head_norm_backward, false, 0},
+        {"rope", rope, false, 0},
+        {"swiglu_forward", swiglu_forward, false, 0},
+        {"swiglu_backward", swiglu_backward, false, 0},
+        {"gelu_forward", gelu_forward, false, 0},
+        {"gelu_backward", gelu_backward, false, 0},
+        {"linear_forward", linear_forward, false, 0},
+        {"linear_backward", linear_backward, false, 0},
+        {"attention_forward.dim_64", attention_forward, false, 64},
+        {"attention_backward.dim_64", attention_backward, false, 64},
+        {"attention_forward.dim_128", attention_forward, false, 128},
+        {"attention_backward.dim_128", attention_backward, false, 128},
+        {"attention_cached", attention_cached, false, 0},
+        {"head", head, false, 0},
+        {"square_sums", square_sums, true, 0},
+        {"adam.f32", adam_f32, true, 0},
+        {"adam.bf16", adam_bf16, true, 0},
+        {"adam.q8", adam_q8, true, 0},
+    };
+    *count = sizeof all / sizeof *all;
+    return all;
+}
+
+/* ---- the tensors ----------------------------------------------------------------------------------------- */
+
+static uint64_t scratch_bytes(struct ox_bench_tensors *t) {
+    const struct ox_compute *const compute = &t->device->compute;
+    const struct ox_bench_shape *const shape = &t->shape;
+    uint64_t most = ox_max_u64(ox_ops_norm_scratch_bytes(compute, shape->hidden),
+                               ox_ops_head_scratch_bytes(compute, shape->rows, shape->hidden, shape->vocab));
+    const uint32_t heads = t->heads, kv_heads = t->kv_heads, head_dim = t->head_dim;
+    for (t->head_dim = HEAD_DIM / 2; t->head_dim <= HEAD_DIM; t->head_dim *= 2) {
+        t->heads = shape->hidden / t->head_dim;
+        t->kv_heads = t->heads / GROUP > 0 ? t->heads / GROUP : 1;
+        const struct ox_attention_shape attention = attention_shape(t);
+        const struct ox_op_attention_cached cached = cached_op(t);
+        most = ox_max_u64(most, ox_ops_attention_scratch_bytes(compute, &attention));
+        most = ox_max_u64(most, ox_ops_attention_cached_scratch_bytes(compute, &cached));
+    }
+    t->heads = heads;
+    t->kv_heads = kv_heads;
+    t->head_dim = head_dim;
+    return most;
+}
+
+uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base) {
+    struct ox_carve room = {.base = base};
+    const uint64_t rows = t->shape.rows, hidden = t->shape.hidden, real = ox_real_bytes(t->device->compute.real);
+    const uint64_t outs = ox_max_u64(2 * t->shape.width, t->shape.vocab);
+    t->head_dim = HEAD_DIM;
+    t->heads = t->shape.hidden / HEAD_DIM;
+    t->kv_heads = t->heads / GROUP > 0 ? t->heads / GROUP : 1;
+    t->params = ox_align_up(t->shape.vocab * hidden, 2048);
+    void **const rows_of[] = {&t->x, &t->y, &t->z};
+    for (unsigned i = 0; i < 3; i++) {
+        *rows_of[i] = ox_carve_take(&room, rows * hidden * real);
+        t->wide[i] = ox_carve_take(&room, t->params * sizeof(float));
+    }
+    t->qkv = ox_carve_take(&room, rows * 3 * hidden * real); /* with fewer key heads it is less */
+    t->dqkv = ox_carve_take(&room, rows * 3 * hidden * real);
+    t->pair = ox_carve_take(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);
+    t->dpair = ox_carve_take(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);
+    t->act = ox_carve_take(&room, rows * t->shape.width * real);
+    t->weight = ox_carve_take(&room, outs * hidden * real);
+    t->dweight = ox_carve_take(&room, outs * hidden * sizeof(float));
+    t->sums = ox_carve_take(&room, ox_max_u64(rows * (hidden / 64), hidden) * sizeof(float));
+    t->lse = ox_carve_take(&room, rows * (hidden / 64) * sizeof(float));
+    t->mean = ox_carve_take(&room, rows * sizeof(float));
+    t->rstd = ox_carve_take(&room, rows * sizeof(float));
+    t->cosines = ox_carve_take(&room, (uint64_t)t->shape.seq * HEAD_DIM / 2 * sizeof(float));
+    t->sines = ox_carve_take(&room, (uint64_t)t->shape.seq * HEAD_DIM / 2 * sizeof(float));
+    t->hi = ox_carve_take(&room, t->params * sizeof(uint16_t));
+    t->lo = ox_carve_take(&room, t->params * sizeof(uint16_t));
+    t->state = ox_carve_take(&room, ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32},
+                                                       t->params).bytes);
+    t->partials = ox_carve_take(&room, t->params / 2048 * sizeof(double));
+    t->loss = ox_carve_take(&room, sizeof(double));
+    t->nonfinite = ox_carve_take(&room, sizeof(uint64_t));
+    t->ids = ox_carve_take(&room, rows * sizeof(int32_t));
+    t->positions = ox_carve_take(&room, rows * sizeof(int32_t));
+    t->targets = ox_carve_take(&room, rows * sizeof(int32_t));
+    t->scratch = ox_carve_take(&room, scratch_bytes(t));
+    return room.bytes;
+}
+
+static enum ox_status put_rows(struct ox_bench_tensors *t) {
+    const uint32_t rows = t->shape.rows;
+    int32_t *const values = malloc(3 * (size_t)rows * sizeof *values);
+    if (values == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the rows to measure with");
+    }
+    for (uint32_t i = 0; i < rows; i++) {
+        values[i] = (int32_t)(i * UINT64_C(2654435761) % t->shape.vocab);
+        values[rows + i] = (int32_t)(i % t->shape.seq);
+        values[2 * rows + i] = (int32_t)(i * UINT64_C(40503) % t->shape.vocab);
+    }
+    int32_t *const targets[] = {t->ids, t->positions, t->targets};
+    enum ox_status status = OX_OK;
+    for (unsigned i = 0; i < 3 && status == OX_OK; i++) {
+        status = ox_bench_device_put(t->device, targets[i], values + (size_t)i * rows, rows * sizeof *values);
+    }
+    free(values);
+    return status;
+}
+
+enum ox_status ox_bench_tensors_fill(struct ox_bench_tensors *t) {
+    double angles[HEAD_DIM / 2];
+    const struct ox_adam_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+                                              .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
+    ox_adam_hyper_init(&settings, &t->hyper);
+    for (unsigned i = 0; i < HEAD_DIM / 2; i++) {
+        angles[i] = pow(10000.0, -(double)i / (HEAD_DIM / 2));
+    }
+    enum ox_status status = put_rows(t);
+    if (status == OX_OK) {
+        status = t->device->ops.rope_table(lane_of(t), &(struct ox_op_rope_table){
+            .cos_table = t->cosines, .sin_table = t->sines, .inv_freq = angles, .contexts = t->shape.seq,
+            .half_dim = HEAD_DIM / 2});
+    }
+    return status;
+}

@@ -1,0 +1,211 @@
+/* The profile of this machine: what `offload bench all` measured, in the form of offload/sim/machine_profile.h, and the
+ * figures behind it under "measured". */
+#include "tools/bench/bench_device.h"
+#include "tools/command/doctor.h"
+
+#include "base/memory.h"
+#include "cpu_optim/optim.h"
+#include "offload/sim/machine_profile.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const double OTHERS_MOST = 0.1;
+
+/* What `offload doctor` says of the machine. */
+static const char *item(const struct ox_doctor *doctor, const char *name) {
+    for (uint32_t i = 0; i < doctor->count; i++) {
+        if (strcmp(doctor->items[i].name, name) == 0) {
+            return doctor->items[i].value;
+        }
+    }
+    return "unknown";
+}
+
+static json_t *machine_json(void) {
+    struct ox_doctor *const doctor = calloc(1, sizeof *doctor);
+    if (doctor == NULL) {
+        return NULL;
+    }
+    ox_doctor_machine(doctor);
+    json_t *const machine = json_pack("{s:s?, s:s?, s:s?, s:s?, s:s?}", "cpu", item(doctor, "CPU"), "cpus",
+                                      item(doctor, "CPUs"), "memory", item(doctor, "RAM"), "openblas",
+                                      item(doctor, "OpenBLAS core"), "kernel", item(doctor, "kernel"));
+    free(doctor);
+    return machine;
+}
+
+static json_t *date_json(void) {
+    const time_t now = time(NULL);
+    struct tm parts;
+    char text[32] = "";
+    if (gmtime_r(&now, &parts) != NULL) {
+        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+    }
+    return json_string(text);
+}
+
+static json_t *drives_json(const struct ox_bench *bench) {
+    json_t *const list = json_array();
+    for (uint32_t i = 0; i < bench->drive_count && list != NULL; i++) {
+        const struct ox_bench_drive *const drive = &bench->drives[i];
+        json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:I}", "path", drive->path, "backend", drive->backend,
+                                              "direct", drive->direct, "bytes", (json_int_t)drive->bytes));
+    }
+    return list;
+}
+
+/* One object for each number of threads that has figures of its own: "<part>.<key>.threads_<n>". */
+static json_t *threads_json(const struct ox_bench *bench, const char *part, const char *const *keys, unsigned count) {
+    json_t *const list = json_array();
+    uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
+    const uint32_t lines = ox_bench_thread_counts(ox_bench_threads(bench->config->compute_threads), counts);
+    for (uint32_t i = 0; i < lines && list != NULL; i++) {
+        if (ox_bench_value(bench, "%s.%s.threads_%" PRIu32, part, keys[0], counts[i]) == 0.0) {
+            continue;
+        }
+        json_t *const line = json_pack("{s:I}", "threads", (json_int_t)counts[i]);
+        for (unsigned k = 0; k < count; k++) {
+            const double rate = ox_bench_value(bench, "%s.%s.threads_%" PRIu32, part, keys[k], counts[i]);
+            json_object_set_new(line, keys[k], json_real(rate));
+        }
+        json_array_append_new(list, line);
+    }
+    return list;
+}
+
+/* What stands behind the values of the profile; the caller owns it. NULL without memory. */
+static json_t *measured_json(const struct ox_bench *bench, enum ox_isa isa) {
+    static const char *const copies[] = {"read", "write", "copy"};
+    static const char *const products[] = {"all", "projection", "up", "down", "input_grad", "weight_grad", "scores"};
+    json_t *const measured = json_object();
+    int failed = json_object_set_new(measured, "date", date_json());
+    failed |= json_object_set_new(measured, "machine", machine_json());
+    failed |= json_object_set_new(measured, "isa", json_string(ox_isa_name(isa)));
+    failed |= json_object_set_new(measured, "drives", drives_json(bench));
+    failed |= json_object_set_new(measured, "copy", threads_json(bench, "copy", copies, 3));
+    failed |= json_object_set_new(measured, "gemm", threads_json(bench, "gemm", products, 7));
+    failed |= json_object_set_new(measured, "records", ox_bench_records_json(bench));
+    if (failed) {
+        json_decref(measured);
+        return NULL;
+    }
+    return measured;
+}
+
+/* ---- the values ------------------------------------------------------------------------------------------ */
+
+/* Some values are of all threads, and of fewer where OpenBLAS does not take so many. */
+static double of_most_threads(const struct ox_bench *bench, const char *what) {
+    uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
+    double value = 0.0;
+    for (uint32_t i = ox_bench_thread_counts(ox_bench_threads(bench->config->compute_threads), counts); i > 0; i--) {
+        value = value > 0.0 ? value : ox_bench_value(bench, "%s.threads_%" PRIu32, what, counts[i - 1]);
+    }
+    return value;
+}
+
+static void fill_adam(const struct ox_bench *bench, struct ox_machine_adam *out) {
+    out->threads = ox_bench_threads(bench->config->optimizer_threads);
+    for (unsigned i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
+        out->seconds[i] =
+            1e-9 * ox_bench_value(bench, "adam.adamw.%s.grad_f32.time", ox_machine_moments_name(i));
+    }
+}
+
+/* The most bytes a second that any loop moved: the optimizer writes the lines that it has read, a plain copy makes the
+ * memory read what it overwrites. */
+static double dram_rate(const struct ox_bench *bench) {
+    double most = fmax(of_most_threads(bench, "copy.read"), of_most_threads(bench, "copy.copy"));
+    for (unsigned i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
+        most = fmax(most, ox_bench_value(bench, "adam.adamw.%s.grad_f32.rate", ox_machine_moments_name(i)));
+    }
+    return most;
+}
+
+static void fill_host(const struct ox_bench *bench, struct ox_machine_host *out) {
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    out->memory_bytes = memory.limit < memory.total ? memory.limit : memory.total;
+    out->cores = ox_bench_threads(bench->config->compute_threads);
+    out->dram_rate = dram_rate(bench);
+    out->core_flops = ox_bench_value(bench, "gemm.all.threads_1");
+    out->flops = of_most_threads(bench, "gemm.all");
+    fill_adam(bench, &out->adam);
+}
+
+static void fill_gpu(const struct ox_bench *bench, struct ox_machine_gpu *out) {
+    snprintf(out->name, sizeof out->name, "%.127s", bench->gpu->facts.name);
+    out->memory_bytes = bench->gpu->facts.memory_bytes;
+    out->fp32_flops = ox_bench_value(bench, "gemm.gpu.block.f32");
+    out->bf16_flops = fmax(ox_bench_value(bench, "gemm.gpu.block.bf16"), out->fp32_flops);
+    out->h2d_rate = ox_bench_value(bench, "copy.gpu.h2d");
+    out->d2h_rate = ox_bench_value(bench, "copy.gpu.d2h");
+    out->duplex_rate = ox_bench_value(bench, "copy.gpu.duplex");
+    out->memory_rate = ox_bench_value(bench, "copy.gpu.memory");
+}
+
+static void fill_drive(const struct ox_bench *bench, uint32_t idx, struct ox_machine_drive *out) {
+    const struct ox_bench_drive *const drive = &bench->drives[idx];
+    snprintf(out->name, sizeof out->name, "nvme%" PRIu32, idx);
+    out->read_rate = ox_bench_value(bench, "nvme%" PRIu32 ".read.%s", idx, drive->backend);
+    out->write_rate = ox_bench_value(bench, "nvme%" PRIu32 ".write.%s", idx, drive->backend);
+    out->mix_rate = ox_bench_value(bench, "nvme%" PRIu32 ".mix.%s", idx, drive->backend);
+    out->read_core_seconds = 1e-9 * ox_bench_value(bench, "nvme%" PRIu32 ".read.%s.core", idx, drive->backend);
+    out->write_core_seconds = 1e-9 * ox_bench_value(bench, "nvme%" PRIu32 ".write.%s.core", idx, drive->backend);
+    out->latency_seconds = ox_bench_value(bench, "nvme%" PRIu32 ".latency.%s", idx, drive->backend);
+    out->flush_seconds = ox_bench_value(bench, "nvme%" PRIu32 ".flush.%s", idx, drive->backend);
+}
+
+/* A profile is as good as the quiet in which it was measured; of drives the kernel's own threads count as others. */
+static void warn_of_others(const struct ox_bench *bench, const char *path) {
+    static const char *const parts[] = {"nvme0", "adam", "copy", "gemm"};
+    double most = 0.0;
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        most = fmax(most, ox_bench_value(bench, "%s.other_processes", parts[i]));
+    }
+    if (most > OTHERS_MOST) {
+        ox_bench_note(bench, "%s: other processes took %.0f %% of the processors in a part of this, so predictions "
+                      "from it will be too slow; measure again when the machine is quiet", path, 100.0 * most);
+    }
+}
+
+static void fill_name(char *out, size_t room) {
+    struct ox_doctor *const doctor = calloc(1, sizeof *doctor);
+    if (doctor != NULL) {
+        ox_doctor_machine(doctor);
+    }
+    snprintf(out, room, "%s", doctor != NULL ? item(doctor, "CPU") : "unknown");
+    free(doctor);
+}
+
+enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *path) {
+    static struct ox_machine machine; /* tens of kilobytes */
+    enum ox_isa isa = OX_ISA_SCALAR;
+    const enum ox_status status = ox_bench_isa(bench->config, &isa);
+    if (status != OX_OK) {
+        return status;
+    }
+    memset(&machine, 0, sizeof machine);
+    fill_name(machine.name, sizeof machine.name);
+    snprintf(machine.source, sizeof machine.source, "measured by `offload bench all`");
+    fill_host(bench, &machine.host);
+    machine.has_gpu = bench->gpu != NULL;
+    if (machine.has_gpu) {
+        fill_gpu(bench, &machine.gpu);
+    }
+    machine.drive_count = bench->drive_count;
+    for (uint32_t i = 0; i < bench->drive_count; i++) {
+        fill_drive(bench, i, &machine.drives[i]);
+    }
+    machine.task_seconds = ox_bench_value(bench, "lane.task");
+    warn_of_others(bench, path);
+    json_t *const measured = measured_json(bench, isa);
+    return measured == NULL ? ox_fail(OX_E_NOMEM, "%s: the profile could not be put together: no memory, or a name in "
+                                      "it is not UTF-8", path)
+                            : ox_machine_save(path, &machine, measured);
+}

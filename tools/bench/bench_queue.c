@@ -1,0 +1,371 @@
+/* How the engine drives a drive: requests of a queue as fast as they end, and whole steps of the store. */
+#include "tools/bench/bench.h"
+#include "tools/bench/bench_nvme.h"
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/prng/prng.h"
+#include "nvme/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { STAGES = 8, CHUNK_BYTES = OX_BENCH_STATE_BYTES + OX_BENCH_HI_BYTES, SMALL_READS = 64, FLUSHES = 16 };
+
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
+/* What the n-th request of a work is. */
+struct sequence {
+    enum ox_bench_work work;
+    uint64_t bytes;
+    uint64_t at[2]; /* where reads and writes have come to; they have a half each in the mix */
+    uint64_t count, sent_bytes;
+};
+
+static bool sequence_next(struct sequence *sequence, struct ox_io_req *req) {
+    const bool mix = sequence->work == OX_BENCH_WORK_MIX;
+    if (sequence->sent_bytes >= sequence->bytes) {
+        return false;
+    }
+    uint64_t bytes = OX_BENCH_HI_BYTES, end = sequence->bytes;
+    req->kind = sequence->work == OX_BENCH_WORK_READ ? OX_IO_READ : OX_IO_WRITE;
+    if (mix) {
+        req->kind = sequence->count % 4 < 2 ? OX_IO_READ : OX_IO_WRITE;
+        bytes = sequence->count % 2 == 0 ? OX_BENCH_STATE_BYTES : OX_BENCH_HI_BYTES;
+        end = sequence->bytes / 2;
+    }
+    uint64_t *const at = &sequence->at[req->kind];
+    *at = *at + bytes <= end ? *at : 0;
+    req->offset = *at + (mix && req->kind == OX_IO_WRITE ? end : 0);
+    req->bytes = (uint32_t)bytes;
+    *at += bytes;
+    sequence->sent_bytes += bytes;
+    sequence->count++;
+    return true;
+}
+
+struct rig {
+    const struct ox_io_backend *backend;
+    struct ox_drive *drive;
+    struct ox_io_queue *queue;
+    struct ox_arena arena; /* memory as the engine's: depth buffers */
+    uint64_t buffer_bytes;
+    uint32_t depth, in_flight, free_count;
+    uint32_t free_buffers[OX_BENCH_DEPTH_MAX];
+};
+
+static void rig_close(struct rig *rig) {
+    if (rig->queue != NULL) {
+        rig->backend->queue_close(rig->queue);
+    }
+    if (rig->drive != NULL) {
+        rig->backend->drive_close(rig->drive);
+    }
+    ox_arena_close(&rig->arena);
+}
+
+static enum ox_status rig_open(const struct ox_io_backend *backend, const struct ox_bench_target *target,
+                               enum ox_bench_work work, enum ox_drive_mode mode, struct rig *rig) {
+    memset(rig, 0, sizeof *rig);
+    rig->backend = backend;
+    rig->depth = rig->free_count = target->depth;
+    rig->buffer_bytes = work == OX_BENCH_WORK_MIX ? OX_BENCH_STATE_BYTES : OX_BENCH_HI_BYTES;
+    for (uint32_t i = 0; i < rig->depth; i++) {
+        rig->free_buffers[i] = i;
+    }
+    enum ox_status status = ox_bench_arena_open("nvme", rig->depth * rig->buffer_bytes, &rig->arena);
+    if (status != OX_OK) {
+        return status;
+    }
+    memset(rig->arena.base, 0x5a, rig->arena.bytes);
+    status = backend->drive_open(backend, target->path, mode, &rig->drive);
+    if (status == OX_OK && mode == OX_DRIVE_CREATE) {
+        status = backend->drive_allocate(rig->drive, target->bytes);
+    }
+    if (status == OX_OK) {
+        status = backend->queue_open(backend, &rig->drive, 1, rig->depth, &rig->queue);
+    }
+    if (status != OX_OK) {
+        rig_close(rig);
+        return status;
+    }
+    backend->queue_register(rig->queue, &(struct ox_io_region){rig->arena.base, rig->arena.bytes}, 1);
+    return OX_OK;
+}
+
+static enum ox_status reap_one(struct rig *rig) {
+    struct ox_io_done done;
+    const enum ox_status status = rig->backend->queue_reap(rig->queue, &done);
+    if (status != OX_OK) {
+        rig->in_flight = 0; /* the queue broke and gives nothing back */
+        return status;
+    }
+    rig->in_flight--;
+    rig->free_buffers[rig->free_count++] = (uint32_t)done.tag;
+    return done.status == OX_OK ? OX_OK : ox_fail(done.status, "%s", done.text);
+}
+
+/* All that have ended, so that as many go out together. */
+static enum ox_status reap_ready(struct rig *rig) {
+    enum ox_status status = OX_OK;
+    for (bool ready = true; ready && rig->in_flight > 0 && status == OX_OK;) {
+        status = reap_one(rig);
+        if (status == OX_OK && rig->in_flight > 0) {
+            status = rig->backend->queue_wait(rig->queue, 0, &ready);
+        }
+    }
+    return status;
+}
+
+static double own_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static enum ox_status rig_run(struct rig *rig, enum ox_bench_work work, uint64_t bytes, struct ox_bench_speed *out) {
+    struct sequence sequence = {.work = work, .bytes = bytes};
+    struct ox_first first = {.status = OX_OK};
+    const double own = own_seconds();
+    const uint64_t begin_ns = ox_clock_ns();
+    for (bool more = true; (more || rig->in_flight > 0) && first.status == OX_OK;) {
+        struct ox_io_req req;
+        while (rig->free_count > 0 && first.status == OX_OK && (more = sequence_next(&sequence, &req))) {
+            req.tag = rig->free_buffers[rig->free_count - 1];
+            req.buffer = rig->arena.base + req.tag * rig->buffer_bytes;
+            const enum ox_status status = rig->backend->queue_submit(rig->queue, 0, &req);
+            ox_first_note(&first, status);
+            rig->free_count -= status == OX_OK;
+            rig->in_flight += status == OX_OK;
+        }
+        ox_first_note(&first, reap_ready(rig));
+    }
+    while (rig->in_flight > 0) { /* after a failure: buffers belong to the queue until they are given back */
+        ox_first_note(&first, reap_one(rig));
+    }
+    const double bytes_sent = (double)sequence.sent_bytes;
+    *out = (struct ox_bench_speed){.rate = bytes_sent / ((double)(ox_clock_ns() - begin_ns) * 1e-9),
+                                   .core_seconds = (own_seconds() - own) / bytes_sent};
+    return ox_first_result(&first);
+}
+
+enum ox_status ox_bench_file_make(const struct ox_io_backend *backend, const struct ox_bench_target *target,
+                                  struct ox_drive_info *drive, struct ox_io_queue_info *queue) {
+    struct rig rig;
+    struct ox_bench_speed speed;
+    enum ox_status status = rig_open(backend, target, OX_BENCH_WORK_WRITE, OX_DRIVE_CREATE, &rig);
+    if (status == OX_OK) {
+        backend->drive_info(rig.drive, drive);
+        backend->queue_info(rig.queue, queue);
+        status = rig_run(&rig, OX_BENCH_WORK_WRITE, target->bytes, &speed);
+        rig_close(&rig);
+    }
+    return status;
+}
+
+enum ox_status ox_bench_file_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
+                                 enum ox_bench_work work, struct ox_bench_speed *out) {
+    struct rig rig;
+    enum ox_status status = rig_open(backend, target, work, OX_DRIVE_OPEN, &rig);
+    if (status == OX_OK) {
+        status = rig_run(&rig, work, target->bytes, out);
+        rig_close(&rig);
+    }
+    return status;
+}
+
+/* One request by itself. */
+static enum ox_status rig_one(struct rig *rig, enum ox_io_kind kind, uint64_t offset, uint32_t bytes) {
+    const enum ox_status status = rig->backend->queue_submit(rig->queue, 0, &(struct ox_io_req){
+        .kind = kind, .buffer = rig->arena.base, .offset = offset, .bytes = bytes, .tag = 0});
+    if (status != OX_OK) {
+        return status;
+    }
+    rig->in_flight++;
+    rig->free_count--;
+    return reap_one(rig);
+}
+
+static enum ox_status time_reads(struct rig *rig, uint64_t bytes, double *median) {
+    double seconds[SMALL_READS];
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < SMALL_READS && status == OX_OK; i++) {
+        const uint64_t offset = ox_permute(1, 0, bytes / OX_IO_ALIGN_BYTES, i) * OX_IO_ALIGN_BYTES;
+        const uint64_t begin_ns = ox_clock_ns();
+        status = rig_one(rig, OX_IO_READ, offset, OX_IO_ALIGN_BYTES);
+        seconds[i] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    }
+    *median = status == OX_OK ? ox_bench_median(seconds, SMALL_READS) : 0.0;
+    return status;
+}
+
+static enum ox_status time_flushes(struct rig *rig, double *median) {
+    double seconds[FLUSHES];
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < FLUSHES && status == OX_OK; i++) {
+        status = rig_one(rig, OX_IO_WRITE, (uint64_t)(i % 4) * OX_BENCH_HI_BYTES, OX_BENCH_HI_BYTES);
+        const uint64_t begin_ns = ox_clock_ns();
+        if (status == OX_OK) {
+            status = rig->backend->drive_flush(rig->drive);
+        }
+        seconds[i] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+    }
+    *median = status == OX_OK ? ox_bench_median(seconds, FLUSHES) : 0.0;
+    return status;
+}
+
+enum ox_status ox_bench_file_delays(const struct ox_io_backend *backend, const struct ox_bench_target *target,
+                                    struct ox_bench_delays *out) {
+    struct rig rig;
+    enum ox_status status = rig_open(backend, target, OX_BENCH_WORK_READ, OX_DRIVE_OPEN, &rig);
+    if (status == OX_OK) {
+        status = time_reads(&rig, target->bytes, &out->read);
+        if (status == OX_OK) {
+            status = time_flushes(&rig, &out->flush);
+        }
+        rig_close(&rig);
+    }
+    return status;
+}
+
+/* ---- steps of the store ------------------------------------------------------------------------------------ */
+
+struct step {
+    struct ox_store *store;
+    struct ox_store_port *port;
+    struct ox_arena stages;
+    uint32_t chunk_count;
+    uint64_t number;
+    uint32_t chunk_of[STAGES], left[STAGES];
+};
+
+static void step_close(struct step *step) {
+    ox_store_port_close(&step->port);
+    ox_store_close(&step->store);
+    ox_arena_close(&step->stages);
+}
+
+static enum ox_status store_open(const struct ox_io_backend *backend, const struct ox_bench_target *target, bool create,
+                                 struct step *step) {
+    const char *const folder = target->folder;
+    const uint64_t bytes_max = target->bytes + 16 * OX_MIB;
+    const uint32_t extent_count = 2 * step->chunk_count;
+    struct ox_extent_spec *const extents = calloc(extent_count, sizeof *extents);
+    if (extents == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the list of extents");
+    }
+    for (uint32_t i = 0; i < extent_count; i++) {
+        extents[i].bytes = i % 2 == 0 ? OX_BENCH_STATE_BYTES : OX_BENCH_HI_BYTES;
+    }
+    const struct ox_store_config config = {.backend = backend, .folders = &folder, .bytes_max = &bytes_max,
+                                           .drive_count = 1, .extents = extents, .extent_count = extent_count,
+                                           .run_id = {1, 2}, .queue_depth = target->depth};
+    const enum ox_status status =
+        create ? ox_store_create(&config, &step->store) : ox_store_open(&config, &step->store);
+    free(extents);
+    return status;
+}
+
+static enum ox_status step_open(const struct ox_io_backend *backend, const struct ox_bench_target *target, bool create,
+                                struct step *step) {
+    memset(step, 0, sizeof *step);
+    step->chunk_count = (uint32_t)(target->bytes / 2 / CHUNK_BYTES);
+    enum ox_status status = store_open(backend, target, create, step);
+    if (status == OX_OK) {
+        status = ox_store_port_open(step->store, &step->port);
+    }
+    if (status == OX_OK) {
+        status = ox_bench_arena_open("nvme", (uint64_t)STAGES * CHUNK_BYTES, &step->stages);
+    }
+    if (status != OX_OK) {
+        step_close(step);
+        return status;
+    }
+    memset(step->stages.base, 0x5a, step->stages.bytes);
+    ox_store_port_register(step->port, &(struct ox_io_region){step->stages.base, step->stages.bytes}, 1);
+    struct ox_store_info info;
+    ox_store_info(step->store, &info);
+    step->number = info.step;
+    return OX_OK;
+}
+
+static enum ox_status stage_submit(struct step *step, uint32_t stage, uint32_t chunk, bool write) {
+    unsigned char *const base = step->stages.base + (uint64_t)stage * CHUNK_BYTES;
+    step->chunk_of[stage] = chunk;
+    step->left[stage] = 2;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < 2 && status == OX_OK; i++) {
+        status = ox_store_submit(step->port, &(struct ox_store_op){
+            .kind = write ? OX_STORE_WRITE : OX_STORE_READ, .extent_idx = 2 * chunk + i,
+            .buffer = base + (i == 1 ? OX_BENCH_STATE_BYTES : 0), .tag = stage * 2 + write});
+    }
+    return status;
+}
+
+/* Chunks stream through the stages as in the optimizer, without its arithmetic. */
+static enum ox_status step_stream(struct step *step) {
+    uint32_t begun = 0, ended = 0;
+    enum ox_status status = OX_OK;
+    for (; begun < STAGES && begun < step->chunk_count && status == OX_OK; begun++) {
+        status = stage_submit(step, begun, begun, false);
+    }
+    while (ended < step->chunk_count && status == OX_OK) {
+        uint64_t tag = 0;
+        status = ox_store_reap(step->port, &tag);
+        const uint32_t stage = (uint32_t)tag / 2;
+        if (status != OX_OK || --step->left[stage] > 0) {
+            continue;
+        }
+        if (tag % 2 == 0) {
+            status = stage_submit(step, stage, step->chunk_of[stage], true);
+            continue;
+        }
+        ended++;
+        if (begun < step->chunk_count) {
+            status = stage_submit(step, stage, begun++, false);
+        }
+    }
+    return status;
+}
+
+/* Closing the port waits for what a failure left in flight. */
+enum ox_status ox_bench_store_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
+                                  double *rate) {
+    struct step step;
+    enum ox_status status = step_open(backend, target, false, &step);
+    if (status != OX_OK) {
+        return status;
+    }
+    const uint64_t begin_ns = ox_clock_ns();
+    status = ox_store_begin(step.store, step.number + 1);
+    if (status == OX_OK) {
+        status = step_stream(&step);
+    }
+    if (status == OX_OK) {
+        status = ox_store_commit(step.store, NULL, 0);
+    }
+    *rate = 2.0 * step.chunk_count * CHUNK_BYTES / ((double)(ox_clock_ns() - begin_ns) * 1e-9);
+    step_close(&step);
+    return status;
+}
+
+enum ox_status ox_bench_store_make(const struct ox_io_backend *backend, const struct ox_bench_target *target) {
+    struct step step;
+    enum ox_status status = step_open(backend, target, true, &step);
+    if (status != OX_OK) {
+        return status;
+    }
+    for (uint32_t pass = 0; pass < 2 && status == OX_OK; pass++) {
+        status = ox_store_begin(step.store, ++step.number);
+        for (uint32_t i = 0; i < 2 * step.chunk_count && status == OX_OK; i++) {
+            const struct ox_store_op op = {.kind = OX_STORE_WRITE, .extent_idx = i, .buffer = step.stages.base};
+            status = ox_store_run(step.port, &op, 1);
+        }
+        if (status == OX_OK) {
+            status = ox_store_commit(step.store, NULL, 0);
+        }
+    }
+    step_close(&step);
+    return status;
+}

@@ -1,0 +1,72 @@
+/* `offload export`: the weights of a checkpoint or model folder as a Hugging Face folder. */
+#include "tools/command/cmd.h"
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "engine/checkpoint/checkpoint.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* As transformers splits them. */
+static const uint64_t shard_bytes_max = UINT64_C(5000000000);
+
+/* A run folder stands for its newest checkpoint. */
+static enum ox_status find_source(const char *model, char *source) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(model, "config.json", path);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (!ox_path_is_file(path) && ox_path_is_folder(model) &&
+        ox_checkpoint_find_latest(model, source) == OX_OK) {
+        return OX_OK;
+    }
+    if (!ox_path_is_folder(model)) {
+        return ox_fail(OX_E_CONFIG, "--model: %s is not a folder; give a model folder or a checkpoint",
+                       model);
+    }
+    memcpy(source, model, strlen(model) + 1);
+    return OX_OK;
+}
+
+static enum ox_status report(const struct ox_config *config, const char *source, enum ox_dtype dtype) {
+    struct ox_hf_folder *folder = NULL;
+    const enum ox_status status = ox_hf_open(config->output_dir, true, &folder);
+    if (status != OX_OK) {
+        return status;
+    }
+    const struct ox_model *const model = ox_hf_model(folder);
+    const uint64_t bytes = ox_hf_bytes(model, dtype);
+    if (strcmp(config->format, "json") == 0) {
+        json_t *const object =
+            json_pack("{s:s, s:s, s:s, s:s, s:I, s:I}", "source", source, "path", config->output_dir,
+                      "family", model->config.family, "dtype", ox_dtype_name(dtype), "parameters",
+                      (json_int_t)model->param_count, "bytes", (json_int_t)bytes);
+        char *const text = object != NULL ? json_dumps(object, JSON_INDENT(2)) : NULL;
+        puts(text != NULL ? text : "{}");
+        free(text);
+        json_decref(object);
+    } else {
+        char text[OX_SIZE_TEXT_BYTES];
+        printf("%s: %s, %" PRIu64 " parameters as %s, %s, from %s\n", config->output_dir,
+               model->config.family, model->param_count, ox_dtype_name(dtype), ox_size_text(bytes, text),
+               source);
+    }
+    ox_hf_close(&folder);
+    return OX_OK;
+}
+
+int ox_cmd_export(const struct ox_config *config) {
+    char source[OX_PATH_BYTES];
+    const enum ox_dtype dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32;
+    enum ox_status status = find_source(config->model, source);
+    if (status == OX_OK) {
+        status = ox_export_folder(source, config->output_dir, dtype, shard_bytes_max);
+    }
+    if (status == OX_OK) {
+        status = report(config, source, dtype);
+    }
+    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+}

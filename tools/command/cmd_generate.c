@@ -1,0 +1,483 @@
+/* `offload generate`: a model goes on from a prompt, or answers it. */
+#include "tools/command/cmd.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/pool.h"
+#include "engine/text/chat.h"
+#include "engine/generate/generate.h"
+#include "engine/generate/sample.h"
+#include "engine/run/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROMPT_FILE_BYTES_MAX = 64 << 20, JSON_BYTES_MAX = 16 << 20, CHUNK_ROWS = 512 /* of a prompt at once */ };
+
+/* Text as it comes: what the tokens from `shown` on add to that of [from, shown). The decoder treats the first piece
+ * otherwise, so one piece that was shown goes before. */
+struct stream {
+    size_t from, shown;
+    bool line_open;
+};
+
+struct generating {
+    const struct ox_config *config;
+    struct ox_hf_folder *folder;
+    struct ox_tokenizer *tokenizer;
+    struct ox_generator *generator;
+    struct ox_sampler *sampler;
+    struct ox_ids ids, stops;
+    size_t prompt_count, text_begin, text_end; /* ids */
+    struct stream stream;
+    bool streams;
+    const char *finish;
+    double seconds, step_seconds; /* of all, and of the passes behind the prompt */
+    size_t steps;
+    struct ox_logit *top; /* (top_logits), behind the prompt */
+    size_t top_count;
+    double nll_sum, logit_sum, logsumexp;
+};
+
+/* ---- prompt ------------------------------------------------------------------------------------------ */
+
+static enum ox_status check_options(const struct ox_config *config) {
+    if (config->prompt[0] != '\0' && config->prompt_file[0] != '\0') {
+        return ox_fail(OX_E_CONFIG, "--prompt and --prompt-file are both given; give one of them");
+    }
+    if (config->chat && config->prompt[0] == '\0' && config->prompt_file[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "--chat has no message to answer; give one by --prompt or --prompt-file");
+    }
+    const char *const name = config->system_prompt[0] != '\0' ? "system-prompt"
+                             : config->chat_template[0] != '\0' ? "chat-template"
+                             : !config->thinking ? "no-thinking" : NULL;
+    if (!config->chat && name != NULL) {
+        return ox_fail(OX_E_CONFIG, "--%s is for conversations; add --chat, or remove it", name);
+    }
+    if (config->top_logits > 0 && strcmp(config->format, "json") != 0) {
+        return ox_fail(OX_E_CONFIG, "--top-logits is part of the JSON report; add --format json");
+    }
+    return OX_OK;
+}
+
+static enum ox_status open_model(struct generating *g) {
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    const char *const model = g->config->model;
+    char path[OX_PATH_BYTES];
+    bool found = false;
+    enum ox_status status = OX_OK;
+    for (int i = 0; status == OX_OK && i < 2; i++) {
+        status = ox_path_join(model, names[i], path);
+        found = found || (status == OX_OK && ox_path_is_file(path));
+    }
+    if (status == OX_OK && !found) {
+        status = ox_fail(OX_E_CONFIG,
+                         "--model %s: is no folder with %s or %s, so there are no weights to generate with", model,
+                         names[0], names[1]);
+    }
+    if (status == OX_OK) {
+        status = ox_hf_open(model, true, &g->folder);
+    }
+    if (status != OX_OK) {
+        return status;
+    }
+    const bool own = g->config->tokenizer[0] == '\0';
+    status = ox_tokenizer_open(own ? model : g->config->tokenizer, &g->tokenizer);
+    return status != OX_OK && own ? ox_fail_in(status, "no tokenizer of the model (--tokenizer names another)")
+                                  : status;
+}
+
+static enum ox_status encode_plain(struct generating *g, const char *where, const char *text, size_t bytes) {
+    struct ox_encoder *encoder = NULL;
+    enum ox_status status = ox_encoder_open(g->tokenizer, &encoder);
+    if (status == OX_OK) {
+        status = ox_encode(encoder, text, bytes, true, true, &g->ids);
+        status = status == OX_OK ? status : ox_fail_in(status, "%s", where);
+    }
+    ox_encoder_close(&encoder);
+    if (status == OX_OK && g->ids.count == 0) {
+        status = ox_fail(OX_E_CONFIG, "%s: the text is empty and the tokenizer puts no token in front, so there is "
+                         "nothing to go on from; give a text", where);
+    }
+    return status;
+}
+
+/* The text of a file is one message, and no NUL can be in it. */
+static enum ox_status encode_chat(struct generating *g, const char *where, char *text, size_t bytes) {
+    const struct ox_config *const config = g->config;
+    const struct ox_chat_options options = {
+        .family = config->chat_template[0] != '\0' ? config->chat_template : NULL,
+        .generation_prompt = true,
+        .no_thinking = !config->thinking};
+    char system[OX_CONFIG_PROSE_BYTES];
+    struct ox_chat_message messages[2] = {{.role = OX_CHAT_SYSTEM, .text = system},
+                                          {.role = OX_CHAT_USER, .text = text}};
+    const bool leads = config->system_prompt[0] != '\0';
+    const struct ox_chat chat = {
+        .kind = OX_CHAT_MESSAGES, .messages = leads ? messages : messages + 1, .count = leads ? 2 : 1};
+    struct ox_chat_renderer *renderer = NULL;
+    struct ox_marks marks = {0};
+    memcpy(system, config->system_prompt, sizeof system);
+    if (memchr(text, '\0', bytes) != NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: the message holds a NUL character; remove it", where);
+    }
+    enum ox_status status = ox_chat_open(g->tokenizer, &options, &renderer);
+    if (status == OX_OK) {
+        status = ox_chat_render(renderer, where, &chat, &g->ids, &marks);
+    }
+    ox_marks_free(&marks);
+    ox_chat_close(&renderer);
+    return status;
+}
+
+static enum ox_status read_prompt(struct generating *g) {
+    const struct ox_config *const config = g->config;
+    const bool is_file = config->prompt_file[0] != '\0';
+    const char *const where = is_file ? config->prompt_file : "--prompt";
+    char *text = NULL;
+    size_t bytes = strlen(config->prompt);
+    enum ox_status status = OX_OK;
+    if (is_file) {
+        status = ox_file_read(config->prompt_file, PROMPT_FILE_BYTES_MAX, &text, &bytes);
+        if (status == OX_OK && bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte-order mark */
+            bytes -= 3;
+            memmove(text, text + 3, bytes + 1);
+        }
+    } else if ((text = strdup(config->prompt)) == NULL) {
+        status = ox_fail(OX_E_NOMEM, "no memory for the prompt");
+    }
+    if (status == OX_OK) {
+        status = config->chat ? encode_chat(g, where, text, bytes) : encode_plain(g, where, text, bytes);
+    }
+    free(text);
+    g->prompt_count = g->ids.count;
+    g->text_begin = config->chat ? g->prompt_count : 0;
+    return status;
+}
+
+/* ---- where it ends ----------------------------------------------------------------------------------- */
+
+static enum ox_status append_id(struct ox_ids *ids, int64_t id) {
+    if (ids->count == ids->capacity) {
+        const size_t capacity = 2 * ids->capacity + 16;
+        int32_t *const longer = realloc(ids->ids, capacity * sizeof *longer);
+        if (longer == NULL) {
+            return ox_fail(OX_E_NOMEM, "no memory for %zu tokens", capacity);
+        }
+        ids->ids = longer;
+        ids->capacity = capacity;
+    }
+    ids->ids[ids->count++] = (int32_t)id;
+    return OX_OK;
+}
+
+/* "eos_token_id": an id, or a list of them. */
+static enum ox_status read_stops(struct ox_ids *stops, const char *where, const json_t *json) {
+    const json_t *const value = json_object_get(json, "eos_token_id");
+    const size_t count = json_is_array(value) ? json_array_size(value) : value == NULL || json_is_null(value) ? 0 : 1;
+    enum ox_status status = OX_OK;
+    for (size_t i = 0; status == OX_OK && i < count; i++) {
+        const json_t *const id = json_is_array(value) ? json_array_get(value, i) : value;
+        if (!json_is_integer(id) || json_integer_value(id) < -1 || json_integer_value(id) > INT32_MAX) {
+            char text[OX_JSON_EXCERPT_BYTES];
+            return ox_fail(OX_E_CONFIG, "%s: \"eos_token_id\" is %s, but must be a token id or a list of them", where,
+                           ox_json_excerpt(value, text));
+        }
+        status = append_id(stops, json_integer_value(id));
+    }
+    return status;
+}
+
+/* The token that ends a turn in the template of the chat, or -1. */
+static enum ox_status end_of_turn(const struct generating *g, int64_t *id) {
+    const char *const name = g->config->chat_template[0] != '\0' ? g->config->chat_template : NULL;
+    enum ox_chat_family family;
+    *id = -1;
+    const enum ox_status status = ox_chat_family_pick(g->tokenizer, name, &family);
+    if (status != OX_OK) {
+        return status;
+    }
+    const bool chatml = family == OX_CHAT_CHATML || family == OX_CHAT_QWEN25 || family == OX_CHAT_QWEN3;
+    const char *const text = chatml ? "<|im_end|>" : family == OX_CHAT_LLAMA3 ? "<|eot_id|>" : NULL;
+    if (text != NULL) {
+        *id = ox_tokenizer_find(g->tokenizer, text, strlen(text));
+    }
+    return OX_OK;
+}
+
+static enum ox_status find_stops(struct generating *g) {
+    char path[OX_PATH_BYTES];
+    json_t *json = NULL;
+    int64_t turn = -1;
+    if (g->config->ignore_eos) {
+        return OX_OK;
+    }
+    enum ox_status status = read_stops(&g->stops, g->config->model, ox_hf_config(g->folder));
+    if (status == OX_OK) {
+        status = ox_path_join(g->config->model, "generation_config.json", path);
+    }
+    if (status == OX_OK && ox_path_is_file(path)) {
+        status = ox_json_load(path, JSON_BYTES_MAX, &json);
+        if (status == OX_OK) {
+            status = read_stops(&g->stops, path, json);
+        }
+        json_decref(json);
+    }
+    if (status == OX_OK) {
+        status = append_id(&g->stops, ox_tokenizer_eos(g->tokenizer));
+    }
+    if (status == OX_OK && g->config->chat) {
+        status = end_of_turn(g, &turn);
+    }
+    return status == OX_OK ? append_id(&g->stops, turn) : status;
+}
+
+static bool is_stop(const struct generating *g, int32_t id) {
+    for (size_t i = 0; i < g->stops.count; i++) {
+        if (g->stops.ids[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- text as it comes -------------------------------------------------------------------------------- */
+
+static bool ends_open(const char *text, size_t bytes) {
+    return bytes >= 3 && memcmp(text + bytes - 3, "\xef\xbf\xbd", 3) == 0;
+}
+
+/* Writes what the tokens up to `count` add. A character whose last bytes are still to come waits, unless `last`. */
+static enum ox_status stream_to(struct generating *g, size_t count, bool last) {
+    struct stream *const stream = &g->stream;
+    const int32_t *const ids = g->ids.ids + stream->from;
+    char *before = NULL, *text = NULL;
+    size_t before_bytes = 0, bytes = 0;
+    if (!g->streams) {
+        return OX_OK;
+    }
+    enum ox_status status = ox_decode(g->tokenizer, ids, stream->shown - stream->from, true, &before, &before_bytes);
+    if (status == OX_OK) {
+        status = ox_decode(g->tokenizer, ids, count - stream->from, true, &text, &bytes);
+    }
+    if (status == OX_OK && bytes > before_bytes && (last || !ends_open(text, bytes))) {
+        const size_t added = bytes - before_bytes;
+        if (fwrite(text + before_bytes, 1, added, stdout) != added || fflush(stdout) != 0) {
+            status = ox_fail(OX_E_IO, "the text could not be written to stdout");
+        }
+        stream->from = stream->shown;
+        stream->shown = count;
+        stream->line_open = text[bytes - 1] != '\n';
+    }
+    free(before);
+    free(text);
+    return status;
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------------ */
+
+static double seconds_since(uint64_t start_ns) {
+    return (double)(ox_clock_ns() - start_ns) / 1e9;
+}
+
+static enum ox_status open_generator(struct generating *g) {
+    const struct ox_config *const config = g->config;
+    const struct ox_model_config *const model = &ox_hf_model(g->folder)->config;
+    const uint64_t room = g->prompt_count < model->contexts ? model->contexts - g->prompt_count : 0;
+    if (g->prompt_count + (config->max_new_tokens > 0) > model->contexts) {
+        return ox_fail(OX_E_CONFIG, "the prompt has %zu tokens, but the model attends to %" PRIu32 " in all, new ones "
+                       "included; shorten it", g->prompt_count, model->contexts);
+    }
+    const struct ox_generator_config generator = {
+        .folder = g->folder,
+        .where = config->model,
+        .fp32 = config->dtype == OX_COMPUTE_FP32,
+        .threads = config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count(),
+        .host_bytes = config->host_mem_bytes > 0 ? config->host_mem_bytes : ox_default_host_bytes(),
+        .contexts = (uint32_t)(g->prompt_count + (config->max_new_tokens < room ? config->max_new_tokens : room)),
+        .chunk_rows = g->prompt_count < CHUNK_ROWS ? (uint32_t)g->prompt_count : CHUNK_ROWS};
+    const struct ox_sampling sampling = {.temperature = config->temperature, .top_k = config->top_k,
+                                         .top_p = config->top_p, .seed = config->seed};
+    const enum ox_status status = ox_sampler_open(&sampling, model->vocab, &g->sampler);
+    return status == OX_OK ? ox_generator_open(&generator, &g->generator) : status;
+}
+
+/* The report on the logits behind the prompt. */
+static enum ox_status look_at(struct generating *g, const float *logits) {
+    const uint32_t vocab = ox_hf_model(g->folder)->config.vocab;
+    g->top_count = g->config->top_logits < vocab ? (size_t)g->config->top_logits : vocab;
+    g->top = malloc(g->top_count * sizeof *g->top);
+    if (g->top == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for %zu logits", g->top_count);
+    }
+    ox_sampler_top(g->sampler, logits, g->top_count, g->top);
+    double sum = 0;
+    for (uint32_t i = 0; i < vocab; i++) {
+        sum += exp((double)logits[i] - g->top[0].value);
+        g->logit_sum += logits[i];
+    }
+    g->logsumexp = g->top[0].value + log(sum);
+    return OX_OK;
+}
+
+static enum ox_status generate_all(struct generating *g, const float *logits) {
+    const uint64_t start_ns = ox_clock_ns();
+    const uint64_t wanted = g->config->max_new_tokens;
+    const uint32_t contexts = ox_hf_model(g->folder)->config.contexts;
+    enum ox_status status = OX_OK;
+    while (status == OX_OK && g->finish == NULL) {
+        if (g->ids.count - g->prompt_count == wanted) {
+            g->finish = "length";
+            break;
+        }
+        if (g->ids.count == contexts) {
+            g->finish = "context";
+            break;
+        }
+        if (g->ids.count > g->prompt_count) {
+            status = ox_generator_read(g->generator, &g->ids.ids[g->ids.count - 1], 1, NULL, &logits);
+            g->steps++;
+        }
+        int32_t id = 0;
+        if (status == OX_OK) {
+            status = ox_sampler_next(g->sampler, logits, g->ids.count - 1, &id);
+        }
+        if (status == OX_OK) {
+            status = append_id(&g->ids, id);
+        }
+        if (status == OX_OK && is_stop(g, id)) {
+            g->finish = "stop";
+        } else if (status == OX_OK) {
+            g->text_end = g->ids.count;
+            status = stream_to(g, g->text_end, false);
+        }
+    }
+    g->step_seconds = seconds_since(start_ns);
+    return status;
+}
+
+static enum ox_status generate(struct generating *g) {
+    const uint64_t start_ns = ox_clock_ns();
+    const bool reports = g->config->top_logits > 0;
+    const float *logits = NULL;
+    g->text_end = g->prompt_count;
+    g->stream = (struct stream){.from = g->text_begin, .shown = g->text_begin};
+    g->streams = strcmp(g->config->format, "json") != 0;
+    enum ox_status status = ox_generator_read(g->generator, g->ids.ids, (uint32_t)g->prompt_count,
+                                              reports ? &g->nll_sum : NULL, &logits);
+    if (status == OX_OK) {
+        status = stream_to(g, g->prompt_count, false);
+    }
+    if (status == OX_OK && reports) {
+        status = look_at(g, logits);
+    }
+    if (status == OX_OK) {
+        status = generate_all(g, logits);
+    }
+    if (status == OX_OK) {
+        status = stream_to(g, g->text_end, true);
+    }
+    if (g->streams && g->stream.line_open) {
+        putchar('\n');
+    }
+    g->seconds = seconds_since(start_ns);
+    return status;
+}
+
+/* ---- report ------------------------------------------------------------------------------------------ */
+
+static double steps_per_second(const struct generating *g) {
+    return g->steps > 0 && g->step_seconds > 0 ? (double)g->steps / g->step_seconds : 0;
+}
+
+static json_t *ids_json(const struct generating *g) {
+    json_t *const out = json_array();
+    for (size_t i = 0; out != NULL && i < g->ids.count; i++) {
+        json_array_append_new(out, json_integer(g->ids.ids[i]));
+    }
+    return out;
+}
+
+static json_t *logits_json(const struct generating *g) {
+    json_t *const top = json_array();
+    for (size_t i = 0; top != NULL && i < g->top_count; i++) {
+        json_array_append_new(top, json_pack("[i, f]", (int)g->top[i].id, (double)g->top[i].value));
+    }
+    return json_pack("{s:o, s:f, s:f}", "top", top, "sum", g->logit_sum, "logsumexp", g->logsumexp);
+}
+
+static enum ox_status print_json(const struct generating *g) {
+    char *text = NULL;
+    size_t bytes = 0;
+    const enum ox_status status = ox_decode(g->tokenizer, g->ids.ids + g->text_begin, g->text_end - g->text_begin, true,
+                                            &text, &bytes);
+    if (status != OX_OK) {
+        return status;
+    }
+    json_t *const json = json_pack(
+        "{s:o, s:o, s:I, s:I, s:s, s:f, s:f}", "ids", ids_json(g), "text", json_stringn(text, bytes), "prompt_tokens",
+        (json_int_t)g->prompt_count, "new_tokens", (json_int_t)(g->ids.count - g->prompt_count), "finish", g->finish,
+        "seconds", g->seconds, "tokens_per_second", steps_per_second(g));
+    free(text);
+    if (json != NULL && g->config->top_logits > 0) {
+        const size_t judged = g->prompt_count - 1;
+        json_object_set_new(json, "prompt_logits", logits_json(g));
+        json_object_set_new(json, "prompt_mean_nll",
+                            judged > 0 ? json_real(g->nll_sum / (double)judged) : json_null());
+    }
+    const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(json);
+    putchar('\n');
+    return written < 0 ? ox_fail(OX_E_IO, "the result could not be written to stdout") : OX_OK;
+}
+
+static void say_summary(const struct generating *g) {
+    static const struct {
+        const char *finish, *words;
+    } endings[] = {{"length", "--max-new-tokens are reached"},
+                   {"stop", "the model ended it"},
+                   {"context", "the model attends to no more tokens"}};
+    const char *words = "";
+    for (int i = 0; i < 3; i++) {
+        words = strcmp(endings[i].finish, g->finish) == 0 ? endings[i].words : words;
+    }
+    ox_log(OX_LOG_INFO, "%zu tokens read, %zu new | %.1f s, %.1f tokens per second behind the prompt | %s",
+           g->prompt_count, g->ids.count - g->prompt_count, g->seconds, steps_per_second(g), words);
+}
+
+int ox_cmd_generate(const struct ox_config *config) {
+    struct generating g = {.config = config};
+    enum ox_status status = check_options(config);
+    if (status == OX_OK) {
+        status = open_model(&g);
+    }
+    if (status == OX_OK) {
+        status = read_prompt(&g);
+    }
+    if (status == OX_OK) {
+        status = find_stops(&g);
+    }
+    if (status == OX_OK) {
+        status = open_generator(&g);
+    }
+    if (status == OX_OK) {
+        status = generate(&g);
+    }
+    if (status == OX_OK && !g.streams) {
+        status = print_json(&g);
+    } else if (status == OX_OK) {
+        say_summary(&g);
+    }
+    free(g.top);
+    ox_sampler_close(&g.sampler);
+    ox_generator_close(&g.generator);
+    ox_ids_free(&g.stops);
+    ox_ids_free(&g.ids);
+    ox_tokenizer_close(&g.tokenizer);
+    ox_hf_close(&g.folder);
+    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+}

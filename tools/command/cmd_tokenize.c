@@ -1,0 +1,161 @@
+/* `offload tokenize`: ids of texts, as lines for another program, as a token file to train on, or a count with the
+ * speed. Nothing is put in front of a text or behind it. */
+#include "tools/command/cmd.h"
+#include "tools/command/show.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "engine/text/tokenizer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DATA_BYTES_MAX ((size_t)16 << 30)
+
+struct tokenizing {
+    struct ox_tokenizer *tokenizer;
+    struct ox_encoder *encoder;
+    struct ox_ids ids;
+};
+
+static void print_ids(const struct ox_ids *ids) {
+    fputs("{\"ids\":[", stdout);
+    for (size_t i = 0; i < ids->count; i++) {
+        printf(i > 0 ? ",%" PRId32 : "%" PRId32, ids->ids[i]);
+    }
+    puts("]}");
+}
+
+static enum ox_status tokenize_line(struct tokenizing *t, const char *where, size_t number, const char *line,
+                                    size_t bytes) {
+    json_error_t error;
+    json_t *const row = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    const json_t *const text = json_object_get(row, "text");
+    enum ox_status status = OX_OK;
+    if (row == NULL) {
+        status = ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", where, number, error.text);
+    } else if (!json_is_string(text)) {
+        status = ox_fail(OX_E_CONFIG, "%s:%zu: the line needs a \"text\" that is a string", where, number);
+    } else {
+        t->ids.count = 0;
+        status = ox_encode(t->encoder, json_string_value(text), json_string_length(text), true, false, &t->ids);
+        if (status != OX_OK) {
+            status = ox_fail_in(status, "%s:%zu", where, number);
+        }
+    }
+    json_decref(row);
+    if (status == OX_OK) {
+        print_ids(&t->ids);
+    }
+    return status;
+}
+
+/* Lines of {"text"} from --data, or from stdin; empty lines are skipped. */
+static enum ox_status tokenize_lines(struct tokenizing *t, const char *path) {
+    const bool is_file = path[0] != '\0';
+    const char *const where = is_file ? path : "stdin";
+    FILE *const file = is_file ? fopen(path, "r") : stdin;
+    char *line = NULL;
+    size_t capacity = 0;
+    size_t number = 0;
+    enum ox_status status = OX_OK;
+    if (file == NULL) {
+        return ox_fail_errno(OX_E_CONFIG, errno, "%s cannot be opened", path);
+    }
+    for (ssize_t bytes = 0; status == OX_OK && (bytes = getline(&line, &capacity, file)) >= 0;) {
+        number++;
+        if (strspn(line, " \t\r\n") < (size_t)bytes) {
+            status = tokenize_line(t, where, number, line, (size_t)bytes);
+        }
+    }
+    if (status == OX_OK && ferror(file)) {
+        status = ox_fail(OX_E_IO, "%s: reading failed after line %zu", where, number);
+    }
+    free(line);
+    if (is_file) {
+        fclose(file);
+    }
+    return status;
+}
+
+/* A token file of llmq (version 2, no masks): what `train --data` and `eval --data` read; its header has 1024 bytes. */
+enum { TOKEN_FILE_HEADER_BYTES = 1024 };
+
+static enum ox_status write_token_file(const struct tokenizing *t, const char *path) {
+    const size_t bytes = TOKEN_FILE_HEADER_BYTES + t->ids.count * sizeof(int32_t);
+    if (t->ids.count > INT32_MAX) {
+        return ox_fail(OX_E_CONFIG, "%s: %zu tokens are more than a token file can name; tokenize the text in parts",
+                       path, t->ids.count);
+    }
+    unsigned char *const data = malloc(bytes);
+    if (data == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for %zu tokens", path, t->ids.count);
+    }
+    const int32_t fields[] = {2, (int32_t)sizeof(int32_t), (int32_t)t->ids.count,
+                              (int32_t)ox_tokenizer_vocab_count(t->tokenizer), 0};
+    memset(data, '*', TOKEN_FILE_HEADER_BYTES);
+    memcpy(data, "BIN.TOK\n", 8);
+    memcpy(data + 8, fields, sizeof fields);
+    data[TOKEN_FILE_HEADER_BYTES - 1] = '\n';
+    if (t->ids.count > 0) {
+        memcpy(data + TOKEN_FILE_HEADER_BYTES, t->ids.ids, t->ids.count * sizeof(int32_t));
+    }
+    const enum ox_status status = ox_file_replace(path, data, bytes);
+    free(data);
+    return status;
+}
+
+static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config *config) {
+    char *text = NULL;
+    size_t bytes = 0;
+    if (config->data_count == 0) {
+        return ox_fail(OX_E_CONFIG, "--data is missing; give a text file, or --jsonl to read lines from stdin");
+    }
+    enum ox_status status = ox_file_read(config->data[0].path, DATA_BYTES_MAX, &text, &bytes);
+    if (status != OX_OK) {
+        return status;
+    }
+    const uint64_t start = ox_clock_ns();
+    status = ox_encode(t->encoder, text, bytes, true, false, &t->ids);
+    const double seconds = (double)(ox_clock_ns() - start) / 1e9;
+    free(text);
+    if (status != OX_OK) {
+        return ox_fail_in(status, "%s", config->data[0].path);
+    }
+    status = config->output_dir[0] == '\0' ? OX_OK : write_token_file(t, config->output_dir);
+    if (status != OX_OK) {
+        return status;
+    }
+    const double rate = seconds > 0 ? (double)bytes / 1e6 / seconds : 0;
+    if (strcmp(config->format, "json") == 0) {
+        printf("{\"tokens\":%zu,\"bytes\":%zu,\"seconds\":%.6f,\"vocab\":%" PRIu32 "}\n", t->ids.count, bytes, seconds,
+               ox_tokenizer_vocab_count(t->tokenizer));
+    } else {
+        printf("%zu tokens | %zu bytes | %.2f bytes per token | %.1f MB/s\n", t->ids.count, bytes,
+               t->ids.count > 0 ? (double)bytes / (double)t->ids.count : 0, rate);
+    }
+    return OX_OK;
+}
+
+int ox_cmd_tokenize(const struct ox_config *config) {
+    struct tokenizing t = {0};
+    if (config->show || config->data_cache[0] != '\0') {
+        const enum ox_status shown = ox_show(config);
+        return shown == OX_OK ? OX_EXIT_OK : ox_cmd_fail(shown);
+    }
+    const char *const path = config->tokenizer[0] != '\0' ? config->tokenizer : config->model;
+    enum ox_status status = ox_tokenizer_open(path, &t.tokenizer);
+    if (status == OX_OK) {
+        status = ox_encoder_open(t.tokenizer, &t.encoder);
+    }
+    if (status == OX_OK) {
+        status = config->jsonl ? tokenize_lines(&t, config->data[0].path) : count_tokens(&t, config);
+    }
+    ox_ids_free(&t.ids);
+    ox_encoder_close(&t.encoder);
+    ox_tokenizer_close(&t.tokenizer);
+    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+}

@@ -1,0 +1,430 @@
+/* `offload top`: how a run stands, from what it writes into its folder; nothing is asked of the process itself. On a
+ * terminal the picture is redrawn until q; elsewhere it is printed whenever a step has ended. */
+#include "tools/command/cmd.h"
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "offload/trace/trace_stats.h"
+#include "tools/command/trace_report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WINDOW_BYTES = 1 << 18, LOSSES_MAX = 60, BAR_CELLS = 24, REFRESH_MS = 1000, RECORDS_MAX = 1 << 15 };
+
+/* ---- what the folder tells --------------------------------------------------------------------------- */
+
+struct standing {
+    const char *folder;
+    uint64_t step, max_steps; /* 0: none yet; not known */
+    double age_seconds;       /* of the last line */
+    double loss, grad_norm, learning_rate, seconds, tokens_per_second;
+    double losses[LOSSES_MAX]; /* of the last steps, oldest first */
+    uint32_t loss_count;
+    double step_seconds_sum;
+    uint32_t step_seconds_count;
+    json_t *last, *eval; /* the last line of each type, or NULL */
+    bool traced;         /* the analysis is of the last whole step that was recorded */
+    uint64_t traced_step;
+    struct ox_trace_analysis analysis;
+    struct ox_trace *trace;
+};
+
+static double number(const json_t *line, const char *key) {
+    const json_t *const value = json_object_get(line, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static void take_line(struct standing *s, json_t *line) {
+    const char *const type = json_string_value(json_object_get(line, "type"));
+    const bool step = type != NULL && strcmp(type, "step") == 0;
+    json_t **const place = step ? &s->last : &s->eval;
+    json_decref(*place);
+    *place = line;
+    if (!step) {
+        return;
+    }
+    s->step = (uint64_t)json_integer_value(json_object_get(line, "step"));
+    s->loss = number(line, "loss");
+    s->grad_norm = number(line, "grad_norm");
+    s->learning_rate = number(line, "learning_rate");
+    s->seconds = number(line, "seconds");
+    s->tokens_per_second = number(line, "tokens_per_second");
+    if (s->loss_count == LOSSES_MAX) {
+        memmove(s->losses, s->losses + 1, (LOSSES_MAX - 1) * sizeof *s->losses);
+        s->loss_count--;
+    }
+    s->losses[s->loss_count++] = s->loss;
+    if (isfinite(s->seconds)) {
+        s->step_seconds_sum += s->seconds;
+        s->step_seconds_count++;
+    }
+}
+
+/* Whole lines in the last part of the file; one that is being written is left out. */
+static void take_lines(struct standing *s, char *text, bool from_start) {
+    char *at = text;
+    if (!from_start) {
+        at = strchr(text, '\n');
+        at = at != NULL ? at + 1 : text + strlen(text);
+    }
+    for (char *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
+        json_t *line = NULL;
+        if (ox_json_parse_line("metrics.jsonl", at, (size_t)(end - at), &line) == OX_OK && json_is_object(line)) {
+            take_line(s, line);
+        } else {
+            json_decref(line);
+        }
+    }
+}
+
+static enum ox_status read_metrics(struct standing *s) {
+    char path[OX_PATH_BYTES];
+    enum ox_status status = ox_path_join(s->folder, "metrics.jsonl", path);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (!ox_path_is_file(path)) {
+        return ox_fail(OX_E_CONFIG, "%s: holds no metrics.jsonl; name the folder of a run (--output of train)",
+                       s->folder);
+    }
+    uint64_t bytes = 0;
+    int fd = -1;
+    struct stat info;
+    char *const text = malloc(WINDOW_BYTES + 1);
+    if (text == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to read it", path);
+    }
+    status = ox_file_open_input(path, &fd, &bytes);
+    const uint64_t from = bytes > WINDOW_BYTES ? bytes - WINDOW_BYTES : 0;
+    if (status == OX_OK) {
+        status = ox_file_read_at(fd, path, text, bytes - from, from);
+    }
+    if (status == OX_OK) {
+        text[bytes - from] = '\0';
+        take_lines(s, text, from == 0);
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        s->age_seconds = fstat(fd, &info) == 0 ? (double)(now.tv_sec - info.st_mtim.tv_sec) +
+                                                     1e-9 * (double)(now.tv_nsec - info.st_mtim.tv_nsec) : 0;
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    free(text);
+    return status;
+}
+
+/* The last whole step of the trace, where there is one; a trace that cannot be read is as none. */
+static void read_trace(struct standing *s) {
+    char path[OX_PATH_BYTES];
+    struct ox_trace_steps *steps = NULL;
+    if (ox_path_join(s->folder, "trace.bin", path) != OX_OK || !ox_path_is_file(path) ||
+        ox_trace_open(path, RECORDS_MAX, &s->trace) != OX_OK) {
+        return;
+    }
+    s->max_steps = s->trace->head->max_steps;
+    if (ox_trace_steps_open(s->trace, &steps) != OX_OK) {
+        return;
+    }
+    for (uint32_t i = steps->count; i-- > 0 && !s->traced;) {
+        const struct ox_trace_step *const step = &steps->steps[i];
+        if (step->whole && step->span == OX_TRACE_SPAN_STEP &&
+            ox_trace_analyze(s->trace->head, step, &s->analysis) == OX_OK) {
+            s->traced = true;
+            s->traced_step = step->step;
+        }
+    }
+    ox_trace_steps_close(&steps);
+}
+
+/* Where no trace tells it, the recorded configuration may. */
+static void read_max_steps(struct standing *s) {
+    char path[OX_PATH_BYTES];
+    struct ox_config *const config = calloc(1, sizeof *config);
+    if (config == NULL) {
+        return;
+    }
+    ox_config_init(config);
+    if (ox_path_join(s->folder, "config.resolved.yaml", path) == OX_OK && ox_path_is_file(path) &&
+        ox_config_load_yaml(config, path, OX_CMD_TRAIN) == OX_OK) {
+        s->max_steps = config->max_steps;
+    }
+    free(config);
+}
+
+static void forget(struct standing *s) {
+    json_decref(s->last);
+    json_decref(s->eval);
+    ox_trace_close(&s->trace);
+}
+
+static enum ox_status look(const char *folder, struct standing *s) {
+    *s = (struct standing){.folder = folder};
+    const enum ox_status status = read_metrics(s);
+    if (status == OX_OK) {
+        read_trace(s);
+        if (s->max_steps == 0) {
+            read_max_steps(s);
+        }
+    }
+    return status;
+}
+
+/* ---- the picture ------------------------------------------------------------------------------------ */
+
+struct screen {
+    FILE *out;
+    bool blocks;     /* the terminal shows UTF-8 */
+    const char *end; /* of a line: on a terminal what stood behind it goes */
+};
+
+static void put_bar(const struct screen *screen, double share) {
+    const double cells = (share < 0 ? 0 : share > 1 ? 1 : share) * BAR_CELLS;
+    for (int i = 0; i < BAR_CELLS; i++) {
+        const bool full = cells >= i + 0.5;
+        fputs(screen->blocks ? (full ? "█" : "░") : full ? "#" : ".", screen->out);
+    }
+}
+
+/* The course of the loss: one cell a step. */
+static void put_losses(const struct screen *screen, const struct standing *s) {
+    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    static const char letters[] = "_.,-~=*#";
+    double low = INFINITY, high = -INFINITY;
+    for (uint32_t i = 0; i < s->loss_count; i++) {
+        if (isfinite(s->losses[i])) {
+            low = fmin(low, s->losses[i]);
+            high = fmax(high, s->losses[i]);
+        }
+    }
+    for (uint32_t i = 0; i < s->loss_count; i++) {
+        const double height = high > low ? (s->losses[i] - low) / (high - low) : 0;
+        const int level = isfinite(height) ? (int)(height * 7.999) : 7;
+        if (screen->blocks) {
+            fputs(blocks[level], screen->out);
+        } else {
+            fputc(letters[level], screen->out);
+        }
+    }
+}
+
+static void duration_text(double seconds, char *text, size_t bytes) {
+    const uint64_t whole = seconds > 0 ? (uint64_t)(seconds + 0.5) : 0;
+    if (whole >= 3600) {
+        snprintf(text, bytes, "%" PRIu64 "h%02" PRIu64 "m", whole / 3600, whole / 60 % 60);
+    } else if (whole >= 60) {
+        snprintf(text, bytes, "%" PRIu64 "m%02" PRIu64 "s", whole / 60, whole % 60);
+    } else {
+        snprintf(text, bytes, "%" PRIu64 "s", whole);
+    }
+}
+
+static void put_top(const struct screen *screen, const struct standing *s) {
+    char eta[32], age[32], time[OX_TRACE_TIME_BYTES];
+    fprintf(screen->out, "%s  step %" PRIu64, s->folder, s->step);
+    if (s->max_steps > 0) {
+        const double mean = s->step_seconds_count > 0 ? s->step_seconds_sum / s->step_seconds_count : 0;
+        const uint64_t left = s->max_steps > s->step ? s->max_steps - s->step : 0;
+        duration_text(mean * (double)left, eta, sizeof eta);
+        fprintf(screen->out, "/%" PRIu64 "  %.0f%%  eta %s", s->max_steps,
+                100.0 * (double)s->step / (double)s->max_steps, eta);
+    }
+    duration_text(s->age_seconds, age, sizeof age);
+    fprintf(screen->out, "  last line %s ago%s%s", age, screen->end, screen->end);
+    fprintf(screen->out, "loss %.4f  norm %.3g  lr %.2e  %s a step  %.0f tokens/s%s", s->loss, s->grad_norm,
+            s->learning_rate, isfinite(s->seconds) ? ox_trace_time_text(s->seconds, time) : "?",
+            s->tokens_per_second, screen->end);
+    put_losses(screen, s);
+    fputs(screen->end, screen->out);
+    if (s->eval != NULL) {
+        fprintf(screen->out, "eval at step %.0f: loss %.4f, perplexity %.3f%s", number(s->eval, "step"),
+                number(s->eval, "eval_loss"), number(s->eval, "perplexity"), screen->end);
+    }
+}
+
+static void put_lanes(const struct screen *screen, const struct standing *s) {
+    const char *lane = NULL;
+    json_t *value = NULL;
+    json_t *const busy = json_object_get(s->last, "busy_seconds");
+    const json_t *const stall = json_object_get(s->last, "stall_seconds");
+    if (!(s->seconds > 0)) {
+        return;
+    }
+    fprintf(screen->out, "%slane         works%*swaits%s", screen->end, BAR_CELLS + 4, "", screen->end);
+    json_object_foreach(busy, lane, value) {
+        const double works = json_number_value(value) / s->seconds, waits = number(stall, lane) / s->seconds;
+        if (works > 0) {
+            fprintf(screen->out, "%-11s ", lane);
+            put_bar(screen, works);
+            fprintf(screen->out, " %5.1f%%   %5.1f%%%s", 100 * works, 100 * waits, screen->end);
+        }
+    }
+}
+
+static void put_links(const struct screen *screen, const struct standing *s) {
+    const char *link = NULL, *kind = NULL;
+    json_t *kinds = NULL, *value = NULL;
+    bool first = true;
+    json_object_foreach(json_object_get(s->last, "bytes"), link, kinds) {
+        double bytes = 0;
+        json_object_foreach(kinds, kind, value) {
+            bytes += json_number_value(value);
+        }
+        if (bytes > 0 && s->seconds > 0) {
+            char size[OX_SIZE_TEXT_BYTES];
+            fprintf(screen->out, "%s%-11s %7.3f GB/s  %10s a step%s", first ? screen->end : "", link,
+                    bytes / s->seconds * 1e-9, ox_size_text((uint64_t)bytes, size), screen->end);
+            first = false;
+        }
+    }
+}
+
+static void put_chain(const struct screen *screen, const struct standing *s) {
+    const struct ox_trace_head *const head = s->trace->head;
+    fprintf(screen->out, "%slongest chain of step %" PRIu64 ":", screen->end, s->traced_step);
+    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
+        const double part = 100.0 * (double)s->analysis.chain_ns[cause] / (double)s->analysis.wall_ns;
+        if (part >= 0.5) {
+            fprintf(screen->out, " %s %.0f%%", ox_trace_cause_name(head, cause), part);
+        }
+    }
+    fprintf(screen->out, "%scompute is held up by:", screen->end);
+    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
+        const double part = 100.0 * (double)s->analysis.held_ns[0][cause] / (double)s->analysis.wall_ns;
+        if (part >= 0.5) {
+            fprintf(screen->out, " %s %.0f%%", ox_trace_cause_name(head, cause), part);
+        }
+    }
+    fputs(screen->end, screen->out);
+}
+
+static void put_all(const struct screen *screen, const struct standing *s) {
+    if (s->last == NULL) {
+        fprintf(screen->out, "%s  no step yet%s", s->folder, screen->end);
+        return;
+    }
+    put_top(screen, s);
+    put_lanes(screen, s);
+    put_links(screen, s);
+    if (s->traced && s->analysis.wall_ns > 0) {
+        put_chain(screen, s);
+    }
+    fflush(screen->out);
+}
+
+/* ---- the terminal ----------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t ended;
+
+static void on_end(int signal_number) {
+    ended = signal_number;
+}
+
+static void install(int signal_number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler};
+    sigemptyset(&action.sa_mask);
+    sigaction(signal_number, &action, NULL);
+}
+
+static void on_size(int signal_number) {
+    (void)signal_number; /* it wakes poll up, and the picture is drawn anew */
+}
+
+/* True when q was pressed. A terminal that is gone ends it too. */
+static bool wait_for_key(bool keys, int milliseconds) {
+    struct pollfd input = {.fd = keys ? STDIN_FILENO : -1, .events = POLLIN};
+    if (poll(&input, 1, milliseconds) <= 0 || !keys) {
+        return false;
+    }
+    char letter = 0;
+    const ssize_t got = read(STDIN_FILENO, &letter, 1);
+    return got == 0 || (got < 0 && errno != EINTR) || letter == 'q' || letter == 'Q';
+}
+
+/* Draws until q or a signal; the terminal is left as it was found. */
+static enum ox_status run_terminal(const char *folder) {
+    struct termios before;
+    const bool keys = isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &before) == 0;
+    const bool utf8 = setlocale(LC_CTYPE, "") != NULL && strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    const struct screen screen = {.out = stdout, .blocks = utf8, .end = "\033[K\n"};
+    enum ox_status status = OX_OK;
+    if (keys) {
+        struct termios raw = before;
+        raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+        tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    }
+    printf("\033[?1049h\033[?25l"); /* another screen, no cursor */
+    for (bool quit = false; status == OX_OK && ended == 0 && !quit;) {
+        struct standing standing;
+        status = look(folder, &standing);
+        if (status == OX_OK) {
+            printf("\033[H");
+            put_all(&screen, &standing);
+            printf("\033[K\nq ends\033[K\033[J");
+            fflush(stdout);
+        }
+        forget(&standing);
+        quit = status == OX_OK && wait_for_key(keys, REFRESH_MS);
+    }
+    printf("\033[?25h\033[?1049l");
+    fflush(stdout);
+    if (keys) {
+        tcsetattr(STDIN_FILENO, TCSANOW, &before);
+    }
+    return status;
+}
+
+/* Prints whenever a step has ended, until the run has. */
+static enum ox_status run_plain(const char *folder, bool once) {
+    const struct screen screen = {.out = stdout, .end = "\n"};
+    uint64_t printed = UINT64_MAX;
+    for (bool more = true; more && ended == 0;) {
+        struct standing standing;
+        const enum ox_status status = look(folder, &standing);
+        if (status != OX_OK) {
+            forget(&standing);
+            return status;
+        }
+        if (standing.step != printed) {
+            fputs(printed == UINT64_MAX ? "" : "\n", stdout);
+            printed = standing.step;
+            put_all(&screen, &standing);
+        }
+        more = !once && !ferror(stdout) && (standing.max_steps == 0 || standing.step < standing.max_steps);
+        forget(&standing);
+        if (more) {
+            wait_for_key(false, REFRESH_MS);
+        }
+    }
+    return OX_OK;
+}
+
+int ox_cmd_top(const struct ox_config *config) {
+    if (config->run[0] == '\0') {
+        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run"));
+    }
+    if (config->once) {
+        const enum ox_status status = run_plain(config->run, true);
+        return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    }
+    install(SIGINT, on_end);
+    install(SIGTERM, on_end);
+    install(SIGHUP, on_end);
+    install(SIGWINCH, on_size);
+    const enum ox_status status = isatty(STDOUT_FILENO) == 1 ? run_terminal(config->run)
+                                                             : run_plain(config->run, false);
+    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+}

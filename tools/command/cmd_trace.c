@@ -1,0 +1,111 @@
+/* `offload trace`: a recorded run as a summary, as a page, and as files of other viewers. */
+#include "tools/command/cmd.h"
+
+#include "base/file.h"
+#include "offload/trace/trace_export.h"
+#include "tools/command/trace_report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum ox_status write_fn(const void *what, FILE *out);
+
+/* What `write` prints appears as a whole file, or not at all. */
+static enum ox_status write_file(const char *path, write_fn *write, const void *what) {
+    char *data = NULL;
+    size_t bytes = 0;
+    FILE *const out = open_memstream(&data, &bytes);
+    if (out == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
+    }
+    enum ox_status status = write(what, out);
+    if (fclose(out) != 0 && status == OX_OK) {
+        status = ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
+    }
+    if (status == OX_OK) {
+        status = ox_file_replace(path, data, bytes);
+    }
+    free(data);
+    return status;
+}
+
+static enum ox_status write_page(const void *report, FILE *out) {
+    return ox_trace_report_page(report, out);
+}
+
+static enum ox_status run_report(const struct ox_config *config) {
+    struct ox_trace_report report;
+    const bool json = strcmp(config->format, "json") == 0;
+    if (!json && strcmp(config->format, "text") != 0) {
+        return ox_fail(OX_E_CONFIG, "--format %s: is for `offload trace export`; use text or json", config->format);
+    }
+    enum ox_status status = ox_trace_report_open(config->run, &report);
+    if (status != OX_OK) {
+        return status;
+    }
+    if (config->output_dir[0] != '\0') {
+        status = write_file(config->output_dir, write_page, &report);
+    }
+    if (status == OX_OK) {
+        status = json ? ox_trace_report_json(&report, stdout) : ox_trace_report_text(&report, stdout);
+    }
+    if (status == OX_OK && config->output_dir[0] != '\0') {
+        fprintf(stderr, "the page is %s\n", config->output_dir);
+    }
+    ox_trace_report_close(&report);
+    return status;
+}
+
+struct recording {
+    struct ox_trace *trace;
+    struct ox_trace_steps *steps;
+};
+
+static enum ox_status write_chrome(const void *recording, FILE *out) {
+    const struct recording *const r = recording;
+    return ox_trace_write_chrome(r->trace, r->steps, out);
+}
+
+static enum ox_status write_perfetto(const void *recording, FILE *out) {
+    const struct recording *const r = recording;
+    return ox_trace_write_perfetto(r->trace, r->steps, out);
+}
+
+static enum ox_status run_export(const struct ox_config *config) {
+    const bool chrome = strcmp(config->format, "chrome") == 0;
+    if (strcmp(config->format, "json") == 0) {
+        return ox_fail(OX_E_CONFIG, "--format json: a trace is exported as chrome or perfetto");
+    }
+    if (config->output_dir[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "--output is missing; name the file to write");
+    }
+    struct recording recording = {0};
+    enum ox_status status = ox_trace_open(config->run, 0, &recording.trace);
+    if (status == OX_OK) {
+        status = ox_trace_steps_open(recording.trace, &recording.steps);
+    }
+    if (status == OX_OK) {
+        status = write_file(config->output_dir, chrome ? write_chrome : write_perfetto, &recording);
+    }
+    if (status == OX_OK) {
+        fprintf(stderr, "%llu records as %s; open %s in %s\n", (unsigned long long)recording.trace->count,
+                config->output_dir, config->output_dir,
+                chrome ? "chrome://tracing or a viewer of that format" : "ui.perfetto.dev");
+    }
+    ox_trace_steps_close(&recording.steps);
+    ox_trace_close(&recording.trace);
+    return status;
+}
+
+int ox_cmd_trace(const struct ox_config *config) {
+    enum ox_status status = OX_OK;
+    if (config->action[0] == '\0') {
+        status = ox_fail(OX_E_CONFIG, "--action is missing: say `offload trace report RUN` or `offload trace export "
+                         "RUN --output FILE`");
+    } else if (config->run[0] == '\0') {
+        status = ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run, or its trace.bin");
+    } else {
+        status = strcmp(config->action, "report") == 0 ? run_report(config) : run_export(config);
+    }
+    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+}

@@ -1,0 +1,497 @@
+/* `offload train` and `offload plan`. */
+#include "tools/command/cmd.h"
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/run/trainer.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct ox_trainer_events events;
+static pthread_t main_thread;
+
+/* The kernel picks any thread for a signal, those of the matrix library included; the flags are the main thread's
+ * alone. True when the signal is on its way there. */
+static bool forwarded(int signal_number) {
+    if (pthread_equal(pthread_self(), main_thread)) {
+        return false;
+    }
+    pthread_kill(main_thread, signal_number);
+    return true;
+}
+
+/* The first INT or TERM asks, the second ends the process at once; the last commit is intact either way. */
+static void on_stop(int signal_number) {
+    if (forwarded(signal_number)) {
+        return;
+    }
+    if (events.stop != 0) {
+        _exit(128 + signal_number);
+    }
+    events.stop = signal_number;
+}
+
+static void on_save(int signal_number) {
+    if (!forwarded(signal_number)) {
+        events.save = (sig_atomic_t)(events.save + 1);
+    }
+}
+
+static void on_finish(int signal_number) {
+    if (!forwarded(signal_number)) {
+        events.finish = 1;
+    }
+}
+
+static void install(int signal_number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(signal_number, &action, NULL);
+}
+
+/* A parent may have blocked them; what it sent meanwhile arrives now. */
+static void unblock(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    sigset_t set;
+    sigemptyset(&set);
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        sigaddset(&set, numbers[i]);
+    }
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
+static void install_handlers(void) {
+    main_thread = pthread_self();
+    install(SIGINT, on_stop);
+    install(SIGTERM, on_stop);
+    install(SIGUSR1, on_save);
+    install(SIGUSR2, on_finish);
+    install(SIGPIPE, SIG_IGN); /* a closed pipe shows as a write error */
+    unblock();
+}
+
+/* ---- the progress line ---------------------------------------------------------------------------- */
+
+struct progress {
+    uint64_t begin_ns, begin_step, logging_steps;
+    bool terminal, open_line;
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* of all steps of this process, wherever they ended */
+    uint64_t steps, tokens, skipped, empty;
+    uint64_t eval_updates; /* steps whose update an evaluation took along */
+    double seconds, busy_seconds;
+    struct ox_eval_report last_eval;
+};
+
+static void end_line(struct progress *progress) {
+    if (progress->open_line) {
+        fprintf(stderr, "\n");
+        progress->open_line = false;
+    }
+}
+
+static void duration_text(double seconds, char *text, size_t bytes) {
+    const uint64_t whole = (uint64_t)(seconds + 0.5);
+    if (whole >= 3600) {
+        snprintf(text, bytes, "%" PRIu64 "h%02" PRIu64 "m", whole / 3600, whole / 60 % 60);
+    } else if (whole >= 60) {
+        snprintf(text, bytes, "%" PRIu64 "m%02" PRIu64 "s", whole / 60, whole % 60);
+    } else {
+        snprintf(text, bytes, "%" PRIu64 "s", whole);
+    }
+}
+
+static uint64_t link_bytes(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], int link) {
+    uint64_t bytes = 0;
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        bytes += traffic[link][kind];
+    }
+    return bytes;
+}
+
+static void on_start(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin) {
+    struct progress *const progress = context;
+    progress->begin_ns = ox_clock_ns();
+    progress->begin_step = state->step;
+    if (state->step > 0) {
+        fprintf(stderr, "resumed at step %" PRIu64 " of %" PRIu64 " from %s\n", state->step, max_steps, origin);
+    } else {
+        fprintf(stderr, "starting from %s: %" PRIu64 " steps\n", origin, max_steps);
+    }
+}
+
+static void add_step(struct progress *progress, const struct ox_step_report *report) {
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            progress->traffic[link][kind] += report->result.traffic[link][kind];
+        }
+    }
+    progress->steps++;
+    progress->tokens += report->tokens;
+    progress->skipped += report->tokens > 0 && !report->result.finite;
+    progress->empty += report->tokens == 0;
+    progress->seconds += report->wall_seconds;
+    progress->busy_seconds += report->result.lane_busy_seconds[OX_LANE_COMPUTE];
+}
+
+static void on_step(void *context, const struct ox_step_report *report) {
+    struct progress *const progress = context;
+    add_step(progress, report);
+    if (report->tokens == 0) {
+        return; /* the warning has told it */
+    }
+    if (report->step % progress->logging_steps != 0 && report->step != report->max_steps) {
+        return;
+    }
+    char eta[32], links[128] = "";
+    const double elapsed = (double)(ox_clock_ns() - progress->begin_ns) * 1e-9;
+    const double per_step = elapsed / (double)(report->step - progress->begin_step);
+    duration_text(per_step * (double)(report->max_steps - report->step), eta, sizeof eta);
+    const double wall = report->wall_seconds > 0 ? report->wall_seconds : 1;
+    size_t used = 0;
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        const uint64_t bytes = link_bytes(report->result.traffic, link);
+        if (bytes > 0 && used < sizeof links) {
+            used += (size_t)snprintf(links + used, sizeof links - used, " %s %.2f",
+                                     ox_link_name((enum ox_link)link), (double)bytes / wall * 1e-9);
+        }
+    }
+    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 " | loss %.4f | norm %.3g | lr %.2e | %.0f ms | %.0f tok/s |%s%s "
+            "stall %.0f%% | eta %s", progress->terminal ? "\r\033[K" : "", report->step, report->max_steps,
+            report->result.loss, report->result.grad_norm, report->learning_rate, report->wall_seconds * 1e3,
+            (double)report->tokens / wall, links, used > 0 ? " GB/s |" : "", 100 * ox_step_stall_share(report), eta);
+    progress->open_line = progress->terminal;
+    if (!progress->terminal) {
+        fprintf(stderr, "\n");
+    }
+}
+
+static void on_eval(void *context, const struct ox_eval_report *report) {
+    struct progress *const progress = context;
+    end_line(progress);
+    progress->last_eval = *report;
+    progress->eval_updates += report->with_update;
+    for (int link = 0; link < OX_LINK_COUNT && report->with_update; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            progress->traffic[link][kind] += report->traffic[link][kind];
+        }
+    }
+    fprintf(stderr, "eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " tokens\n", report->step,
+            report->loss, report->perplexity, report->tokens);
+}
+
+static void on_saved(void *context, const char *path, double seconds) {
+    struct progress *const progress = context;
+    end_line(progress);
+    fprintf(stderr, "saved %s in %.1f s\n", path, seconds);
+}
+
+/* ---- results -------------------------------------------------------------------------------------- */
+
+static void print_traffic(const struct progress *progress) {
+    printf("traffic per step, measured (MiB)\n  %-12s", "");
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        printf("%12s", ox_link_name((enum ox_link)link));
+    }
+    printf("\n");
+    const double steps = progress->steps > 0 ? (double)progress->steps : 1;
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        uint64_t sum = 0;
+        for (int link = 0; link < OX_LINK_COUNT; link++) {
+            sum += progress->traffic[link][kind];
+        }
+        if (sum == 0) {
+            continue;
+        }
+        printf("  %-12s", ox_traffic_name((enum ox_traffic_kind)kind));
+        for (int link = 0; link < OX_LINK_COUNT; link++) {
+            printf("%12.2f", (double)progress->traffic[link][kind] / steps / (double)OX_MIB);
+        }
+        printf("\n");
+    }
+}
+
+static void print_summary(const struct ox_trainer *trainer, const struct progress *progress) {
+    if (progress->steps > 0) {
+        printf("%" PRIu64 " steps, %" PRIu64 " tokens in %.1f s: %.0f tokens/s; compute busy %.0f%% of the time\n",
+               progress->steps, progress->tokens, progress->seconds, (double)progress->tokens / progress->seconds,
+               100 * progress->busy_seconds / progress->seconds);
+        if (progress->eval_updates > 0) {
+            printf("%" PRIu64 " of the updates ran within evaluations: their time is not in these seconds, their bytes "
+                   "are in the table\n", progress->eval_updates);
+        }
+        if (progress->skipped > 0) {
+            printf("%" PRIu64 " step%s not finite and had no effect\n", progress->skipped,
+                   progress->skipped == 1 ? " was" : "s were");
+        }
+        if (progress->empty > 0) {
+            printf("%" PRIu64 " step%s no token to be trained on\n", progress->empty,
+                   progress->empty == 1 ? " had" : "s had");
+        }
+        print_traffic(progress);
+    }
+    if (progress->last_eval.tokens > 0) {
+        printf("held-out loss %.4f, perplexity %.3f per token\n", progress->last_eval.loss,
+               progress->last_eval.perplexity);
+    }
+    if (ox_trainer_result(trainer)[0] != '\0') {
+        printf("model folder: %s\n", ox_trainer_result(trainer));
+    } else {
+        printf("stopped before the first step: nothing was saved\n");
+    }
+}
+
+/* ---- plan ------------------------------------------------------------------------------------------ */
+
+static json_t *by_tier(const uint64_t *bytes) {
+    return json_pack("{s:I, s:I, s:I}", "device", (json_int_t)bytes[OX_TIER_DEVICE], "host",
+                     (json_int_t)bytes[OX_TIER_HOST], "nvme", (json_int_t)bytes[OX_TIER_NVME]);
+}
+
+/* Non-finite numbers have no form in JSON. */
+static json_t *number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *lanes_json(const struct ox_sim_result *step, bool busy) {
+    json_t *const lanes = json_object();
+    for (int i = 0; i < OX_LANE_COUNT; i++) {
+        const struct ox_sim_lane *const lane = &step->lanes[i];
+        json_object_set_new(lanes, ox_lane_name((enum ox_lane_id)i),
+                            json_real(busy ? lane->busy : ox_sim_stalled(lane)));
+    }
+    return lanes;
+}
+
+/* Adds what the steps of the plan are predicted to take. */
+static void add_prediction(json_t *json, const struct ox_prediction *prediction) {
+    const struct ox_sim_result *const step = &prediction->step;
+    json_t *const more = json_pack(
+        "{s:f, s:f, s:o, s:o, s:o, s:o, s:s, s:f, s:o, s:o, s:s, s:b}", "predicted_seconds", step->seconds,
+        "predicted_mean_seconds", prediction->mean_seconds, "eval_seconds", number(prediction->eval_seconds),
+        "eval_after_step_seconds", number(prediction->eval_after_step_seconds), "floor_seconds",
+        number(prediction->floor_seconds), "hidden_tokens", number(prediction->hidden_tokens), "binding_resource",
+        ox_sim_resource_name(step->binding), "binding_share", step->binding_share,
+        "predicted_busy_seconds", lanes_json(step, true), "predicted_stall_seconds", lanes_json(step, false),
+        "machine", prediction->machine->name, "profiled", prediction->profiled);
+    json_object_update(json, more);
+    json_decref(more);
+}
+
+static json_t *advice_json(const struct ox_advice *advice) {
+    json_t *const all = json_object();
+    for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
+        const struct ox_advice *const a = &advice[kind];
+        json_object_set_new(all, ox_advice_name((enum ox_advice_kind)kind),
+                            a->known ? json_pack("{s:f, s:f}", "seconds", a->seconds, "speedup", a->speedup)
+                                     : json_null());
+    }
+    return all;
+}
+
+/* How many units have a plane where, between tasks. */
+static json_t *homes_json(const struct ox_shard_table *table) {
+    uint64_t weights[OX_TIER_COUNT] = {0}, state[OX_TIER_COUNT] = {0}, grads[OX_TIER_COUNT] = {0};
+    for (uint32_t i = 0; i < table->unit_count; i++) {
+        weights[table->shards[i].homes.weights]++;
+        state[table->shards[i].homes.state]++;
+        grads[table->shards[i].homes.grad]++;
+    }
+    return json_pack("{s:o, s:o, s:o}", "weights", by_tier(weights), "state", by_tier(state), "grads",
+                     by_tier(grads));
+}
+
+/* What was chosen. */
+static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
+    const struct ox_placement *const placement = &plan->input.placement;
+    uint32_t device_units = 0;
+    for (uint32_t i = 0; i < plan->table.unit_count; i++) {
+        device_units += ox_plan_state_on_device(&plan->input, i);
+    }
+    json_t *const more = json_pack(
+        "{s:i, s:i, s:s, s:i, s:i, s:b, s:i, s:i, s:i, s:o}", "tiles", (int)placement->tiles, "prefetch_depth",
+        (int)placement->prefetch_depth, "activation_tier", ox_tier_name(placement->act_tier), "kept_blocks",
+        (int)placement->kept_units, "stage_slots", (int)placement->stage_slots, "overlap", placement->overlap,
+        "early_units", (int)placement->early_units, "device_units", (int)device_units, "units",
+        (int)plan->table.unit_count, "homes", homes_json(&plan->table));
+    json_object_update(json, more);
+    json_decref(more);
+}
+
+static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    json_t *const traffic = json_object();
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        json_t *const kinds = json_object();
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            json_object_set_new(kinds, ox_traffic_name((enum ox_traffic_kind)kind),
+                                json_integer((json_int_t)plan->train->traffic[link][kind]));
+        }
+        json_object_set_new(traffic, ox_link_name((enum ox_link)link), kinds);
+    }
+    const struct ox_plan_budget *const budget = &plan->input.budget;
+    const uint64_t given[OX_TIER_COUNT] = {budget->device_bytes, budget->host_bytes, budget->nvme_bytes};
+    uint64_t peaks[OX_TIER_COUNT];
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        peaks[tier] = ox_engine_plan_peak_bytes(plan, (enum ox_tier)tier);
+    }
+    json_t *const json = json_pack(
+        "{s:b, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "peak_bytes", by_tier(peaks), "budget_bytes",
+        by_tier(given), "bytes_per_step", traffic,
+        "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
+    add_placement(json, plan);
+    add_prediction(json, ox_trainer_prediction(trainer));
+    return json;
+}
+
+/* `advice` may be NULL. */
+static enum ox_status print_plan(const struct ox_trainer *trainer, const struct ox_config *config, bool feasible,
+                                 const struct ox_advice *advice) {
+    if (strcmp(config->format, "json") == 0) {
+        json_t *const json = plan_json(trainer, feasible);
+        if (json != NULL && advice != NULL) {
+            json_object_set_new(json, "with_more", advice_json(advice));
+        }
+        const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_INDENT(2));
+        printf("\n");
+        json_decref(json);
+        return written < 0 ? ox_fail(OX_E_IO, "the plan could not be written to stdout") : OX_OK;
+    }
+    char *text = NULL, more[OX_ADVICE_TEXT_BYTES] = "";
+    const enum ox_status status = ox_trainer_plan_text(trainer, false, &text);
+    if (status == OX_OK && advice != NULL) {
+        ox_advice_text(advice, more);
+    }
+    if (status == OX_OK) {
+        printf("%s%s%s", feasible ? "" : "the nearest plan that exists, over the budget:\n", text, more);
+        free(text);
+    }
+    return status;
+}
+
+/* Without --profile, the one that the user keeps for this machine. */
+static const struct ox_config *with_profile(const struct ox_config *config) {
+    static struct ox_config own; /* tens of kilobytes */
+    const char *const folder = getenv("XDG_CONFIG_HOME"), *const home = getenv("HOME");
+    const bool given = folder != NULL && folder[0] == '/';
+    own = *config;
+    if (own.profile[0] != '\0' || (!given && home == NULL)) {
+        return config;
+    }
+    const int length = snprintf(own.profile, sizeof own.profile, "%s%s/offload/machine.json", given ? folder : home,
+                                given ? "" : "/.config");
+    return length < (int)sizeof own.profile && access(own.profile, R_OK) == 0 ? &own : config;
+}
+
+/* Opens the run; when the budget is too small the nearest plan is shown before the error. */
+static enum ox_status open_run(const struct ox_config *config, struct ox_trainer **trainer) {
+    const enum ox_status status = ox_trainer_open(with_profile(config), trainer);
+    if (status == OX_OK || *trainer == NULL) {
+        return status;
+    }
+    char text[OX_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    const enum ox_status printed = print_plan(*trainer, config, false, NULL);
+    fflush(stdout);
+    return printed == OX_OK ? ox_fail(status, "%s", text) : printed;
+}
+
+/* A profile that is named for a plan may be of another machine: what memory is not given is that machine's, less an
+ * eighth for what no budget counts, and with a GPU its memory is the device's. */
+static enum ox_status take_memory(struct ox_config *config) {
+    struct ox_machine machine;
+    if (config->profile[0] == '\0') {
+        return OX_OK;
+    }
+    const enum ox_status status = ox_predict_machine(config->profile, 1, &machine);
+    if (status != OX_OK) {
+        return status;
+    }
+    char text[2][OX_SIZE_TEXT_BYTES];
+    if (config->host_mem_bytes == 0) {
+        config->host_mem_bytes = machine.host.memory_bytes - machine.host.memory_bytes / 8;
+        ox_log(OX_LOG_INFO, "--host-mem %s of the %s of %s", ox_size_text(config->host_mem_bytes, text[0]),
+               ox_size_text(machine.host.memory_bytes, text[1]), machine.name);
+    }
+    if (config->device == OX_DEVICE_CHOICE_AUTO) {
+        config->device = machine.has_gpu ? OX_DEVICE_CHOICE_CUDA : OX_DEVICE_CHOICE_CPU;
+    }
+    if (config->device_mem_bytes == 0 && machine.has_gpu && config->device == OX_DEVICE_CHOICE_CUDA) {
+        config->device_mem_bytes = machine.gpu.memory_bytes - machine.gpu.memory_bytes / 8;
+        ox_log(OX_LOG_INFO, "--device-mem %s of the %s of %s", ox_size_text(config->device_mem_bytes, text[0]),
+               ox_size_text(machine.gpu.memory_bytes, text[1]), machine.gpu.name);
+    }
+    return OX_OK;
+}
+
+int ox_cmd_plan(const struct ox_config *given) {
+    static struct ox_config config; /* tens of kilobytes */
+    struct ox_trainer *trainer = NULL;
+    config = *given;
+    config.plan_only = true;
+    enum ox_status status = take_memory(&config);
+    if (status == OX_OK) {
+        status = open_run(&config, &trainer);
+    }
+    struct ox_advice advice[OX_ADVICE_COUNT];
+    if (status == OX_OK) {
+        status = ox_trainer_advise(trainer, advice);
+    }
+    if (status == OX_OK) {
+        status = print_plan(trainer, &config, true, advice);
+    }
+    ox_trainer_close(&trainer);
+    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+}
+
+static enum ox_status dry_run(const struct ox_trainer *trainer, const struct ox_config *config) {
+    if (strcmp(config->format, "json") != 0) {
+        char *yaml = NULL;
+        const enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, &yaml);
+        if (status != OX_OK) {
+            return status;
+        }
+        printf("%s\n", yaml);
+        free(yaml);
+    }
+    return print_plan(trainer, config, true, NULL);
+}
+
+int ox_cmd_train(const struct ox_config *config) {
+    struct ox_trainer *trainer = NULL;
+    struct progress progress = {.terminal = isatty(STDERR_FILENO) == 1, .logging_steps = config->logging_steps};
+    const struct ox_trainer_hooks hooks = {
+        .context = &progress, .start = on_start, .step = on_step, .eval = on_eval, .saved = on_saved};
+    int ended_by = 0;
+    install_handlers();
+    enum ox_status status = open_run(config, &trainer);
+    if (status == OX_OK && config->dry_run) {
+        status = dry_run(trainer, config);
+        ox_trainer_close(&trainer);
+        return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    }
+    if (status == OX_OK) {
+        char *text = NULL;
+        status = ox_trainer_plan_text(trainer, false, &text);
+        if (status == OX_OK) {
+            fprintf(stderr, "%s\n", text);
+            free(text);
+        }
+    }
+    if (status == OX_OK) {
+        status = ox_trainer_run(trainer, &events, &hooks, &ended_by);
+    }
+    end_line(&progress);
+    if (status == OX_OK) {
+        print_summary(trainer, &progress);
+    }
+    const int exit_status = status != OX_OK ? ox_cmd_fail(status) : ended_by != 0 ? 128 + ended_by : OX_EXIT_OK;
+    ox_trainer_close(&trainer);
+    return exit_status;
+}

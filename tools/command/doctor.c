@@ -1,0 +1,88 @@
+/* `offload doctor`: collects what this machine offers, prints it as text or JSON. A warning never makes it
+ * fail: the report is the result. */
+#include "tools/command/doctor.h"
+
+#include "tools/command/cmd.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_text(const struct ox_doctor *doctor) {
+    const char *group = "";
+    uint32_t warning_count = 0;
+    for (uint32_t i = 0; i < doctor->count; i++) {
+        const struct ox_doctor_item *const item = &doctor->items[i];
+        if (strcmp(group, item->group) != 0) {
+            printf("%s%s\n", i == 0 ? "" : "\n", item->group);
+            group = item->group;
+        }
+        printf("  %-18s %s\n", item->name, item->value);
+        warning_count += item->warning[0] != '\0';
+    }
+    printf("\n%s\n", warning_count == 0 ? "No warnings" : "Warnings");
+    for (uint32_t i = 0; i < doctor->count; i++) {
+        const struct ox_doctor_item *const item = &doctor->items[i];
+        if (item->warning[0] != '\0') {
+            printf("  %s: %s\n      remedy: %s\n", item->name, item->warning, item->remedy);
+        }
+    }
+}
+
+/* Texts of the system may hold bytes that are no UTF-8; JSON takes those with '?' in their place. */
+static json_t *json_text(const char *text) {
+    json_t *const value = json_string(text);
+    if (value != NULL) {
+        return value;
+    }
+    char plain[OX_DOCTOR_TEXT_BYTES];
+    size_t used = 0;
+    for (; *text != '\0' && used + 1 < sizeof plain; text++) {
+        plain[used++] = (unsigned char)*text < 0x80 ? *text : '?';
+    }
+    plain[used] = '\0';
+    return json_string(plain);
+}
+
+static enum ox_status print_json(const struct ox_doctor *doctor) {
+    json_t *const list = json_array();
+    int failed = list == NULL;
+    for (uint32_t i = 0; i < doctor->count; i++) {
+        const struct ox_doctor_item *const item = &doctor->items[i];
+        json_t *const object = json_object();
+        failed |= json_object_set_new(object, "group", json_text(item->group));
+        failed |= json_object_set_new(object, "name", json_text(item->name));
+        failed |= json_object_set_new(object, "value", json_text(item->value));
+        if (item->warning[0] != '\0') {
+            failed |= json_object_set_new(object, "warning", json_text(item->warning));
+            failed |= json_object_set_new(object, "remedy", json_text(item->remedy));
+        }
+        failed |= json_array_append_new(list, object);
+    }
+    char *const text = failed ? NULL : json_dumps(list, JSON_INDENT(2));
+    json_decref(list);
+    if (text == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to write the report");
+    }
+    puts(text);
+    free(text);
+    return OX_OK;
+}
+
+int ox_cmd_doctor(const struct ox_config *config) {
+    struct ox_doctor *const doctor = calloc(1, sizeof *doctor);
+    if (doctor == NULL) {
+        return ox_cmd_fail(ox_fail(OX_E_NOMEM, "no memory for the report"));
+    }
+    ox_doctor_machine(doctor);
+    ox_doctor_drives(doctor, config);
+    ox_doctor_gpu(doctor, &(struct ox_doctor_gpu_paths){0});
+    enum ox_status status = OX_OK;
+    if (strcmp(config->format, "json") == 0) {
+        status = print_json(doctor);
+    } else {
+        print_text(doctor);
+    }
+    free(doctor);
+    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+}

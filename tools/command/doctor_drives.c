@@ -1,0 +1,143 @@
+/* How drives can be driven here: io_uring, direct I/O and its alignment, per folder. */
+#include "tools/command/doctor.h"
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "nvme/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+static void report_uring(struct ox_doctor *doctor) {
+    char why[160] = "", disabled[16] = "absent";
+    const struct ox_io_backend *const backend = ox_io_probe(why);
+    const bool has_switch = ox_doctor_read("/proc/sys/kernel/io_uring_disabled", disabled, sizeof disabled);
+    ox_doctor_add(doctor, "I/O backend", "%s%s%s", backend->name, why[0] != '\0' ? ": " : "", why);
+    if (strcmp(backend->name, "uring") != 0) {
+        ox_doctor_warn(doctor,
+                       has_switch && strcmp(disabled, "0") != 0
+                           ? "sysctl kernel.io_uring_disabled=0"
+                           : "allow io_uring in the container's seccomp profile",
+                       "io_uring is not to be had here; threads are used, at more CPU time per byte");
+    }
+    ox_doctor_add(doctor, "io_uring_disabled", "%s", disabled);
+}
+
+static const char *file_system_name(const char *folder) {
+    static const struct {
+        unsigned long magic;
+        const char *name;
+    } known[] = {{0xEF53, "ext4"},        {0x58465342, "xfs"},     {0x9123683E, "btrfs"},
+                 {0x01021994, "tmpfs"},   {0x794C7630, "overlay"}, {0x6969, "nfs"},
+                 {0xF2F52010, "f2fs"},    {0x2FC12FC1, "zfs"},     {0x65735546, "fuse"},
+                 {0xCA451A4E, "bcachefs"}};
+    struct statfs info;
+    if (statfs(folder, &info) == 0) {
+        for (unsigned i = 0; i < sizeof known / sizeof *known; i++) {
+            if ((unsigned long)info.f_type == known[i].magic) {
+                return known[i].name;
+            }
+        }
+    }
+    return "other file system";
+}
+
+/* An unnamed file, or on file systems without them one whose name is removed at once. -1 with errno. */
+static int open_scratch(const char *folder, int flags) {
+    const int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) {
+        return fd;
+    }
+    char path[OX_PATH_BYTES];
+    if (snprintf(path, sizeof path, "%s/.offload-doctor-%ld", folder, (long)getpid()) >= (int)sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    const int named = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+    if (named >= 0) {
+        unlink(path);
+    }
+    return named;
+}
+
+/* What the kernel says about direct I/O, 0 when it does not say. */
+static unsigned direct_align(int fd) {
+#ifdef STATX_DIOALIGN
+    struct statx info;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {
+        return info.stx_dio_offset_align;
+    }
+#else
+    (void)fd;
+#endif
+    return 0;
+}
+
+/* Whether one aligned block goes through without the page cache. */
+static bool direct_write_works(int fd) {
+    void *block = NULL;
+    if (posix_memalign(&block, OX_IO_ALIGN_BYTES, OX_IO_ALIGN_BYTES) != 0) {
+        return false;
+    }
+    memset(block, 0, OX_IO_ALIGN_BYTES);
+    const bool works = pwrite(fd, block, OX_IO_ALIGN_BYTES, 0) == OX_IO_ALIGN_BYTES;
+    free(block);
+    return works;
+}
+
+static void report_folder(struct ox_doctor *doctor, const char *name, const char *folder) {
+    const char *const system = file_system_name(folder);
+    char free_text[OX_SIZE_TEXT_BYTES] = "unknown";
+    uint64_t free_bytes = 0;
+    if (ox_folder_free_bytes(folder, &free_bytes) == OX_OK) {
+        ox_size_text(free_bytes, free_text);
+    }
+    const int plain = open_scratch(folder, 0);
+    if (plain < 0) {
+        ox_doctor_add(doctor, name, "%s: unusable", folder);
+        ox_doctor_warn(doctor, "name an existing folder that you may write to", "%s: %s", folder,
+                       strerror(errno));
+        return;
+    }
+    close(plain);
+    const int fd = open_scratch(folder, O_DIRECT);
+    const bool direct = fd >= 0 && direct_write_works(fd);
+    const unsigned align = fd >= 0 ? direct_align(fd) : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    char direct_text[64] = "no direct I/O";
+    if (direct && align > 0) {
+        snprintf(direct_text, sizeof direct_text, "direct I/O, alignment %u", align);
+    } else if (direct) {
+        snprintf(direct_text, sizeof direct_text, "direct I/O, alignment 4096 assumed");
+    }
+    ox_doctor_add(doctor, name, "%s: %s, %s free, %s", folder, system, free_text, direct_text);
+    if (strcmp(system, "tmpfs") == 0) {
+        ox_doctor_warn(doctor, "name a folder on an NVMe drive", "tmpfs is memory, not a drive");
+    } else if (!direct) {
+        ox_doctor_warn(doctor, "use a folder on ext4 or xfs of a local NVMe drive",
+                       "%s denies O_DIRECT; the page cache will take memory outside the budget", system);
+    } else if (align > OX_IO_ALIGN_BYTES) {
+        ox_doctor_warn(doctor, "make the file system with 4096-byte blocks",
+                       "%s wants alignment %u, more than the %d in use", system, align, OX_IO_ALIGN_BYTES);
+    }
+}
+
+void ox_doctor_drives(struct ox_doctor *doctor, const struct ox_config *config) {
+    doctor->group = "Drives";
+    report_uring(doctor);
+    for (uint32_t i = 0; i < config->nvme_count; i++) {
+        report_folder(doctor, "drive", config->nvme[i].path);
+    }
+    if (config->nvme_count == 0) {
+        report_folder(doctor, "this folder", ".");
+    }
+}

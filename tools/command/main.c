@@ -1,0 +1,136 @@
+/* The `offload` command: one table of subcommands, one way to fail. Results go to stdout, everything else to
+ * stderr, without colour. */
+#include "tools/command/cmd.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+static int run_version(const struct ox_config *config) {
+    (void)config;
+    printf("offload %s\n", OX_VERSION);
+    return OX_EXIT_OK;
+}
+
+static const struct ox_command commands[] = {
+    {.name = "train", .mask = OX_CMD_TRAIN, .required = "model data output", .run = ox_cmd_train,
+     .summary = "train or fine-tune a model"},
+    {.name = "plan", .mask = OX_CMD_PLAN, .required = "model", .run = ox_cmd_plan,
+     .summary = "what fits the budget, where it lives, what travels; exit 2 when nothing fits"},
+    {.name = "eval", .mask = OX_CMD_EVAL, .required = "model data", .run = ox_cmd_eval,
+     .summary = "perplexity of a model on a text"},
+    {.name = "doctor", .mask = OX_CMD_DOCTOR, .run = ox_cmd_doctor,
+     .summary = "what this machine offers, and what holds it back"},
+    {.name = "bench", .mask = OX_CMD_BENCH, .positional = {"what"}, .required = "what", .run = ox_cmd_bench,
+     .summary = "how fast this machine is: optimizer, drives, matrix products, memory"},
+    {.name = "export", .mask = OX_CMD_EXPORT, .positional = {"model"}, .required = "model output",
+     .run = ox_cmd_export,
+     .summary = "the weights of a checkpoint or model folder as a Hugging Face folder"},
+    {.name = "inspect", .mask = OX_CMD_INSPECT, .positional = {"model"}, .required = "model",
+     .run = ox_cmd_inspect,
+     .summary = "what a model, checkpoint or store holds, with every checksum verified"},
+    {.name = "tokenize", .mask = OX_CMD_TOKENIZE, .required = "model", .run = ox_cmd_tokenize,
+     .summary = "the token ids of a text"},
+    {.name = "generate", .mask = OX_CMD_GENERATE, .required = "model", .run = ox_cmd_generate,
+     .summary = "text from a model, greedy or sampled"},
+    {.name = "trace", .mask = OX_CMD_TRACE, .positional = {"action", "run"}, .required = "action run",
+     .run = ox_cmd_trace, .summary = "where the time and the bytes of a recorded run went"},
+    {.name = "top", .mask = OX_CMD_TOP, .positional = {"run"}, .required = "run", .run = ox_cmd_top,
+     .summary = "a run that is at work, live"},
+    {.name = "version", .run = run_version, .summary = "the version of this program"},
+    {.name = "help", .mask = OX_CMD_HELP, .positional = {"command"}, .run = ox_cmd_help,
+     .summary = "what the commands are; `offload help COMMAND` lists its flags"},
+};
+
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+/* One line without control characters, whatever a file name or a library put into the text. */
+static void print_line(const char *prefix, const char *text) {
+    char line[OX_ERROR_TEXT_BYTES];
+    size_t used = 0;
+    for (; *text != '\0' && used + 1 < sizeof line; text++) {
+        line[used++] = (unsigned char)*text < 0x20 ? ' ' : *text;
+    }
+    line[used] = '\0';
+    fprintf(stderr, "%s%s\n", prefix, line);
+}
+
+static void log_to_stderr(void *context, enum ox_log_level level, const char *line) {
+    (void)context;
+    print_line(level == OX_LOG_WARN ? "warning: " : "", line);
+}
+
+static const char *nearest_command(const char *name) {
+    const char *nearest = NULL;
+    unsigned best = (unsigned)strlen(name) / 3 + 2;
+    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
+        const unsigned distance = ox_name_distance(name, commands[i].name);
+        if (distance < best) {
+            best = distance;
+            nearest = commands[i].name;
+        }
+    }
+    return nearest;
+}
+
+static int run_command(const struct ox_command *command, int argc, char **argv) {
+    if (ox_args_want_help(argc, argv)) {
+        ox_help_print_command(stdout, command);
+        return OX_EXIT_OK;
+    }
+    static struct ox_config config; /* tens of kilobytes */
+    enum ox_status status = ox_args_parse(command, argc, argv, &config);
+    if (status == OX_OK && command->mask != 0) {
+        status = ox_config_validate(&config, command->mask);
+    }
+    return status == OX_OK ? command->run(&config) : ox_cmd_fail(status);
+}
+
+static int dispatch(int argc, char **argv) {
+    if (argc < 2) {
+        ox_help_print(stderr);
+        return OX_EXIT_USAGE;
+    }
+    const char *const name = argv[1];
+    const bool help = strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
+    const bool version = strcmp(name, "--version") == 0;
+    const struct ox_command *const command = ox_command_find(help ? "help" : version ? "version" : name);
+    return command != NULL ? run_command(command, argc - 2, argv + 2) : ox_cmd_fail(ox_fail_command(name));
+}
+
+const struct ox_command *ox_commands(uint32_t *count) {
+    *count = COMMAND_COUNT;
+    return commands;
+}
+
+const struct ox_command *ox_command_find(const char *name) {
+    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(name, commands[i].name) == 0) {
+            return &commands[i];
+        }
+    }
+    return NULL;
+}
+
+enum ox_status ox_fail_command(const char *name) {
+    const char *const nearest = nearest_command(name);
+    if (nearest != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s' is not a command; did you mean `offload %s`?", name, nearest);
+    }
+    return ox_fail(OX_E_CONFIG, "'%s' is not a command; `offload help` lists them", name);
+}
+
+int ox_cmd_fail(enum ox_status status) {
+    print_line("offload: ", ox_error_text());
+    return status == OX_E_CONFIG ? OX_EXIT_USAGE : OX_EXIT_FAILED;
+}
+
+int main(int argc, char **argv) {
+    ox_log_set_sink(log_to_stderr, NULL);
+    const int exit_status = dispatch(argc, argv);
+    /* A full disk or a closed pipe shows here at the latest. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && exit_status == OX_EXIT_OK) {
+        return ox_cmd_fail(ox_fail(OX_E_IO, "the results could not be written to stdout"));
+    }
+    return exit_status;
+}

@@ -1,0 +1,146 @@
+/* `offload tokenize --show`: sequences as training would see them, so that a person can check documents and masks. */
+#include "tools/command/show.h"
+
+#include "engine/run/preview.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One text on one line: line ends and other control characters are written out. */
+static void print_text(const char *text, size_t bytes) {
+    putchar('"');
+    for (size_t i = 0; i < bytes; i++) {
+        const unsigned char byte = (unsigned char)text[i];
+        if (byte == '\n') {
+            fputs("\\n", stdout);
+        } else if (byte == '\t') {
+            fputs("\\t", stdout);
+        } else if (byte < 0x20 || byte == 0x7f) {
+            printf("\\x%02x", byte);
+        } else {
+            putchar(byte);
+        }
+    }
+    putchar('"');
+}
+
+/* Tokens of one document in a row; the last one may be no input any more, only a target. */
+struct span {
+    int32_t *ids;
+    bool *trained;
+    size_t count;
+};
+
+static enum ox_status print_part(const struct ox_tokenizer *tokenizer, const struct span *span, size_t begin,
+                                 size_t end) {
+    char *text = NULL;
+    size_t bytes = 0;
+    const enum ox_status status = ox_decode(tokenizer, span->ids + begin, end - begin, false, &text, &bytes);
+    if (status != OX_OK) {
+        return status;
+    }
+    printf("    %-8s ", span->trained[begin] ? "trained" : "masked");
+    print_text(text, bytes);
+    free(text);
+    printf("\n             ");
+    for (size_t i = begin; i < end; i++) {
+        printf(" %" PRId32, span->ids[i]);
+    }
+    putchar('\n');
+    return OX_OK;
+}
+
+/* Parts of one document: runs of trained and of masked tokens. */
+static enum ox_status print_document(const struct ox_tokenizer *tokenizer, const struct span *span, size_t number) {
+    enum ox_status status = OX_OK;
+    size_t trained = 0;
+    for (size_t i = 0; i < span->count; i++) {
+        trained += span->trained[i];
+    }
+    printf("  document %zu: %zu tokens, %zu trained\n", number, span->count, trained);
+    for (size_t begin = 0, end; begin < span->count && status == OX_OK; begin = end) {
+        for (end = begin + 1; end < span->count && span->trained[end] == span->trained[begin];) {
+            end++;
+        }
+        status = print_part(tokenizer, span, begin, end);
+    }
+    return status;
+}
+
+/* The document whose first input stands at `first`; returns where the next one begins. What a row has behind its last
+ * document is left away: neither a target nor an id. */
+static size_t take_document(const struct ox_preview_row *row, size_t first, struct span *out) {
+    const struct ox_window_row *const r = &row->row;
+    size_t past = first + 1;
+    while (past < row->seq && r->positions[past] != 0) {
+        past++;
+    }
+    size_t last = past;
+    while (past == row->seq && last > first + 1 && r->targets[last - 1] < 0 && r->ids[last - 1] == 0) {
+        last--;
+    }
+    out->count = 0;
+    for (size_t i = first; i < last; i++) {
+        out->ids[out->count] = r->ids[i];
+        out->trained[out->count++] = i > first && r->targets[i - 1] >= 0;
+    }
+    if (r->targets[last - 1] >= 0) {
+        out->ids[out->count] = r->targets[last - 1];
+        out->trained[out->count++] = true;
+    }
+    return past;
+}
+
+static enum ox_status print_row(void *context, const struct ox_tokenizer *tokenizer, const struct ox_preview_row *row) {
+    (void)context;
+    struct span span = {.ids = malloc((row->seq + 1) * sizeof *span.ids),
+                        .trained = malloc((row->seq + 1) * sizeof *span.trained)};
+    enum ox_status status = span.ids != NULL && span.trained != NULL
+                                ? OX_OK
+                                : ox_fail(OX_E_NOMEM, "no memory to show a sequence");
+    printf("sequence %" PRIu64 ": %" PRIu32 " places, %" PRIu64 " targets\n", row->idx, row->seq, row->target_count);
+    size_t number = 0;
+    for (size_t first = 0; first < row->seq && status == OX_OK;) {
+        first = take_document(row, first, &span);
+        status = print_document(tokenizer, &span, ++number);
+    }
+    free(span.trained);
+    free(span.ids);
+    return status;
+}
+
+static json_t *numbers(const int32_t *values, uint32_t count) {
+    json_t *const array = json_array();
+    for (uint32_t i = 0; i < count; i++) {
+        json_array_append_new(array, json_integer(values[i]));
+    }
+    return array;
+}
+
+static enum ox_status print_row_json(void *context, const struct ox_tokenizer *tokenizer,
+                                     const struct ox_preview_row *row) {
+    (void)context;
+    (void)tokenizer;
+    json_t *const json = json_pack("{s:I, s:o, s:o, s:o}", "sequence", (json_int_t)row->idx, "ids",
+                                   numbers(row->row.ids, row->seq), "positions", numbers(row->row.positions, row->seq),
+                                   "targets", numbers(row->row.targets, row->seq));
+    const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_COMPACT);
+    json_decref(json);
+    putchar('\n');
+    return written < 0 ? ox_fail(OX_E_IO, "the sequences could not be written to stdout") : OX_OK;
+}
+
+enum ox_status ox_show(const struct ox_config *config) {
+    const bool json = strcmp(config->format, "json") == 0;
+    const uint64_t rows = !config->show ? 0 : config->max_windows > 0 ? config->max_windows : 1;
+    struct ox_preview preview;
+    const enum ox_status status = ox_preview_rows(config, rows, json ? print_row_json : print_row, NULL, &preview);
+    if (status == OX_OK && !json) {
+        printf("%" PRIu64 " documents | %" PRIu64 " tokens | %" PRIu64 " may be trained | %" PRIu64 " sequences of %"
+               PRIu32 ", %.1f %% of the places used\n", preview.documents, preview.tokens, preview.trained,
+               preview.counts.rows, preview.seq, 100 * preview.counts.fill);
+    }
+    return status;
+}

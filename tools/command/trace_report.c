@@ -1,0 +1,306 @@
+/* The numbers behind a report, and the report as text and as JSON. */
+#include "tools/command/trace_report.h"
+
+#include "base/bytes.h"
+#include "base/json.h"
+#include "nvme/wear.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- numbers --------------------------------------------------------------------------------------- */
+
+static enum ox_status analyze_all(struct ox_trace_report *report) {
+    const struct ox_trace_steps *const steps = report->steps;
+    report->shown = calloc(steps->whole_count + 1u, sizeof *report->shown);
+    report->analyses = calloc(steps->whole_count + 1u, sizeof *report->analyses);
+    if (report->shown == NULL || report->analyses == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for its %u steps", report->path, steps->whole_count);
+    }
+    for (uint32_t i = 0; i < steps->count; i++) {
+        if (!steps->steps[i].whole || steps->steps[i].span != OX_TRACE_SPAN_STEP) {
+            continue;
+        }
+        const enum ox_status status =
+            ox_trace_analyze(report->head, &steps->steps[i], &report->analyses[report->shown_count]);
+        if (status != OX_OK) {
+            return status;
+        }
+        report->typical = i == steps->typical_idx ? report->shown_count : report->typical;
+        report->shown[report->shown_count++] = i;
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *out) {
+    *out = (struct ox_trace_report){.path = path};
+    enum ox_status status = ox_trace_open(path, 0, &out->trace);
+    if (status == OX_OK) {
+        out->head = out->trace->head;
+        status = ox_trace_steps_open(out->trace, &out->steps);
+    }
+    if (status == OX_OK && out->steps->whole_count == 0) {
+        status = ox_fail(OX_E_CONFIG, "%s: holds no whole step yet; let the run go on, or record it with more "
+                         "--trace-bytes", path);
+    }
+    if (status == OX_OK) {
+        status = analyze_all(out);
+    }
+    if (status != OX_OK) {
+        ox_trace_report_close(out);
+    }
+    return status;
+}
+
+void ox_trace_report_close(struct ox_trace_report *report) {
+    free(report->shown);
+    free(report->analyses);
+    ox_trace_steps_close(&report->steps);
+    ox_trace_close(&report->trace);
+    *report = (struct ox_trace_report){0};
+}
+
+const struct ox_trace_step *ox_trace_report_step(const struct ox_trace_report *report, uint32_t idx) {
+    return &report->steps->steps[report->shown[idx]];
+}
+
+static const struct ox_trace_step *typical_step(const struct ox_trace_report *report) {
+    return ox_trace_report_step(report, report->typical);
+}
+
+uint64_t ox_trace_report_bytes(const struct ox_trace_report *report, uint32_t link, uint64_t *planned) {
+    uint64_t bytes = 0;
+    *planned = 0;
+    for (uint32_t kind = 0; kind < report->head->names[OX_TRACE_TRAFFIC].count; kind++) {
+        bytes += typical_step(report)->bytes[link][kind];
+        *planned += typical_step(report)->planned[link][kind];
+    }
+    return bytes;
+}
+
+enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32_t tier, uint64_t *bytes) {
+    struct ox_trace_moment *moments = NULL;
+    uint32_t count = 0;
+    const enum ox_status status = ox_trace_memory(report->head, typical_step(report), tier, &moments, &count);
+    *bytes = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t sum = 0;
+        for (uint32_t kind = 0; kind < report->head->names[OX_TRACE_BUFS].count; kind++) {
+            sum += moments[i].bytes[kind];
+        }
+        *bytes = ox_max_u64(*bytes, sum);
+    }
+    free(moments);
+    return status;
+}
+
+double ox_trace_report_span(const struct ox_trace_report *report, uint32_t span, uint32_t *count) {
+    uint64_t ns = 0;
+    *count = 0;
+    for (uint32_t i = 0; i < report->steps->count; i++) {
+        const struct ox_trace_step *const step = &report->steps->steps[i];
+        if (step->span == span) {
+            ns += step->end_ns - step->begin_ns;
+            (*count)++;
+        }
+    }
+    return (double)ns * 1e-9;
+}
+
+/* The link whose name ends the way of writes to drives. */
+static uint64_t drive_bytes_written(const struct ox_trace_report *report) {
+    for (uint32_t link = 0; link < report->head->names[OX_TRACE_LINKS].count; link++) {
+        if (strcmp(report->head->names[OX_TRACE_LINKS].text[link], "nvme_write") == 0) {
+            uint64_t planned = 0;
+            return ox_trace_report_bytes(report, link, &planned);
+        }
+    }
+    return 0;
+}
+
+const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text) {
+    const struct ox_trace_head *const head = report->head;
+    text[0] = '\0';
+    if (head->drive_count == 0) {
+        return text;
+    }
+    const struct ox_wear wear = {
+        .step_bytes = drive_bytes_written(report) / head->drive_count,
+        .step_count = head->max_steps,
+        .step_seconds = (double)report->analyses[report->typical].wall_ns * 1e-9,
+        .rated_bytes = head->rated_bytes,
+    };
+    return ox_wear_text(&wear, text);
+}
+
+const char *ox_trace_time_text(double seconds, char *text) {
+    const double magnitude = seconds < 0 ? -seconds : seconds;
+    if (magnitude >= 100) {
+        snprintf(text, OX_TRACE_TIME_BYTES, "%.0f s", seconds);
+    } else if (magnitude >= 1) {
+        snprintf(text, OX_TRACE_TIME_BYTES, "%.2f s", seconds);
+    } else if (magnitude >= 1e-3) {
+        snprintf(text, OX_TRACE_TIME_BYTES, magnitude < 0.0995 ? "%.1f ms" : "%.0f ms", seconds * 1e3);
+    } else {
+        snprintf(text, OX_TRACE_TIME_BYTES, "%.0f us", seconds * 1e6);
+    }
+    return text;
+}
+
+/* ---- text ------------------------------------------------------------------------------------------ */
+
+static double share(uint64_t part, uint64_t whole) {
+    return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
+}
+
+static void text_lanes(const struct ox_trace_report *report, FILE *out) {
+    const struct ox_trace_analysis *const a = &report->analyses[report->typical];
+    const struct ox_trace_names *const lanes = &report->head->names[OX_TRACE_LANES];
+    fprintf(out, "\nlanes, %% of the step     busy   held up by\n");
+    for (uint32_t lane = 0; lane < lanes->count; lane++) {
+        if (a->busy_ns[lane] == 0) {
+            continue;
+        }
+        fprintf(out, "  %-20s %6.1f  ", lanes->text[lane], share(a->busy_ns[lane], a->wall_ns));
+        for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
+            const double part = share(a->held_ns[lane][cause], a->wall_ns);
+            if (part >= 0.1) {
+                fprintf(out, " %s %.1f", ox_trace_cause_name(report->head, cause), part);
+            }
+        }
+        fprintf(out, "\n");
+    }
+}
+
+static void text_chain(const struct ox_trace_report *report, FILE *out) {
+    const struct ox_trace_analysis *const a = &report->analyses[report->typical];
+    fprintf(out, "\nlongest chain, %% of the step:");
+    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
+        if (share(a->chain_ns[cause], a->wall_ns) >= 0.1) {
+            fprintf(out, " %s %.1f", ox_trace_cause_name(report->head, cause), share(a->chain_ns[cause], a->wall_ns));
+        }
+    }
+    fprintf(out, "\n");
+}
+
+static void text_bytes(const struct ox_trace_report *report, FILE *out) {
+    fprintf(out, "\nbytes of the step        measured     planned\n");
+    for (uint32_t link = 0; link < report->head->names[OX_TRACE_LINKS].count; link++) {
+        uint64_t planned = 0;
+        char a[OX_SIZE_TEXT_BYTES], b[OX_SIZE_TEXT_BYTES];
+        const uint64_t bytes = ox_trace_report_bytes(report, link, &planned);
+        if (bytes + planned > 0) {
+            fprintf(out, "  %-18s %12s%12s%s\n", report->head->names[OX_TRACE_LINKS].text[link],
+                    ox_size_text(bytes, a), ox_size_text(planned, b), bytes == planned ? "" : "  differs");
+        }
+    }
+}
+
+static void text_spans(const struct ox_trace_report *report, FILE *out) {
+    const struct ox_trace_names *const spans = &report->head->names[OX_TRACE_SPANS];
+    char all[OX_TRACE_TIME_BYTES], each[OX_TRACE_TIME_BYTES];
+    fprintf(out, "\nrecorded             times    together        each\n");
+    for (uint32_t span = 0; span < spans->count; span++) {
+        uint32_t count = 0;
+        const double seconds = ox_trace_report_span(report, span, &count);
+        if (count > 0) {
+            fprintf(out, "  %-18s %5u  %10s  %10s\n", spans->text[span], count, ox_trace_time_text(seconds, all),
+                    ox_trace_time_text(seconds / count, each));
+        }
+    }
+}
+
+enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out) {
+    const struct ox_trace_analysis *const a = &report->analyses[report->typical];
+    char time[OX_TRACE_TIME_BYTES], wear[OX_WEAR_TEXT_BYTES];
+    uint32_t step_count = 0;
+    ox_trace_report_span(report, OX_TRACE_SPAN_STEP, &step_count);
+    fprintf(out, "%s\n%u whole steps of %u recorded; %" PRIu64 " records dropped, %" PRIu64 " torn\n",
+            report->head->title, report->shown_count, step_count,
+            report->steps->steps[report->steps->count - 1].dropped, report->trace->torn);
+    fprintf(out, "step %" PRIu64 " is of median length: %s", typical_step(report)->step,
+            ox_trace_time_text((double)a->wall_ns * 1e-9, time));
+    if (a->predicted_seconds > 0) {
+        fprintf(out, ", predicted %s", ox_trace_time_text(a->predicted_seconds, time));
+    }
+    fprintf(out, "\n");
+    text_chain(report, out);
+    text_lanes(report, out);
+    text_bytes(report, out);
+    text_spans(report, out);
+    ox_trace_report_wear(report, wear);
+    if (wear[0] != '\0') {
+        fprintf(out, "\n%s %s\n", report->head->drive_count == 1 ? "the drive" : "each drive", wear);
+    }
+    return ferror(out) ? ox_fail(OX_E_IO, "the report could not be written") : OX_OK;
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------ */
+
+static json_t *seconds_json(uint64_t ns) {
+    return json_real((double)ns * 1e-9);
+}
+
+static json_t *causes_json(const struct ox_trace_head *head, const uint64_t ns[OX_TRACE_CAUSE_COUNT]) {
+    json_t *const object = json_object();
+    for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
+        if (ns[cause] > 0) {
+            json_object_set_new(object, ox_trace_cause_name(head, cause), seconds_json(ns[cause]));
+        }
+    }
+    return object;
+}
+
+static json_t *step_json(const struct ox_trace_report *report, uint32_t idx) {
+    const struct ox_trace_head *const head = report->head;
+    const struct ox_trace_analysis *const a = &report->analyses[idx];
+    json_t *const lanes = json_object();
+    json_t *const links = json_object();
+    for (uint32_t lane = 0; lane < head->names[OX_TRACE_LANES].count; lane++) {
+        json_object_set_new(lanes, head->names[OX_TRACE_LANES].text[lane],
+                            json_pack("{s:o, s:o}", "busy_seconds", seconds_json(a->busy_ns[lane]), "held_seconds",
+                                      causes_json(head, a->held_ns[lane])));
+    }
+    for (uint32_t link = 0; link < head->names[OX_TRACE_LINKS].count; link++) {
+        json_t *const kinds = json_object();
+        for (uint32_t kind = 0; kind < head->names[OX_TRACE_TRAFFIC].count; kind++) {
+            json_object_set_new(kinds, head->names[OX_TRACE_TRAFFIC].text[kind],
+                                json_integer((json_int_t)ox_trace_report_step(report, idx)->bytes[link][kind]));
+        }
+        json_object_set_new(links, head->names[OX_TRACE_LINKS].text[link], kinds);
+    }
+    return json_pack("{s:I, s:o, s:f, s:o, s:o, s:o}", "step", (json_int_t)ox_trace_report_step(report, idx)->step,
+                     "seconds", seconds_json(a->wall_ns), "predicted_seconds", a->predicted_seconds, "chain_seconds",
+                     causes_json(head, a->chain_ns), "lanes", lanes, "bytes", links);
+}
+
+static json_t *spans_json(const struct ox_trace_report *report) {
+    const struct ox_trace_names *const spans = &report->head->names[OX_TRACE_SPANS];
+    json_t *const object = json_object();
+    for (uint32_t span = 0; span < spans->count; span++) {
+        uint32_t count = 0;
+        const double seconds = ox_trace_report_span(report, span, &count);
+        if (count > 0) {
+            json_object_set_new(object, spans->text[span],
+                                json_pack("{s:I, s:f}", "count", (json_int_t)count, "seconds", seconds));
+        }
+    }
+    return object;
+}
+
+enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *out) {
+    json_t *const steps = json_array();
+    for (uint32_t i = 0; i < report->shown_count; i++) {
+        json_array_append_new(steps, step_json(report, i));
+    }
+    json_t *const json = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "title", report->head->title, "typical_step",
+        (json_int_t)typical_step(report)->step, "records", (json_int_t)report->trace->count, "dropped",
+        (json_int_t)report->steps->steps[report->steps->count - 1].dropped, "torn", (json_int_t)report->trace->torn,
+        "spans", spans_json(report), "steps", steps);
+    const int written = json == NULL ? -1 : json_dumpf(json, out, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_decref(json);
+    fprintf(out, "\n");
+    return written < 0 || ferror(out) ? ox_fail(OX_E_IO, "the report could not be written") : OX_OK;
+}

@@ -1,0 +1,50 @@
+#!/bin/sh
+# Proves that tools/dev/check_gpu.sh runs, on the emulated device, and that each of its checks fails where it must; and that
+# tools/dev/bench_gpu.sh measures steps there and writes its records.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+root=$(mktemp -d "${TMPDIR:-/tmp}/offload-check-gpu-test-XXXXXX") || exit 2
+trap 'rm -rf "$root"' EXIT
+trap 'exit 130' INT TERM
+failed=0
+
+# What is expected: an exit status, and words in the line of the check.
+expect() { # status, words, then the arguments
+    status=$1 words=$2
+    shift 2
+    rm -rf "$root/work"
+    sh tools/dev/check_gpu.sh --emulated --jobs 1 --keep "$root/work" "$@" >"$root/out" 2>&1
+    found=$?
+    if [ "$found" -ne "$status" ] || ! grep -q -- "$words" "$root/out"; then
+        echo "check_gpu.sh --emulated $*: exit status $found, expected $status and \"$words\":"
+        sed 's/^/    /' "$root/out"
+        failed=$((failed + 1))
+    fi
+}
+
+expect 0 '^learn  *pass .*fp32: '
+expect 1 '^device  *FAIL .*the CPU' --plant device device
+expect 1 '^bits  *FAIL' --plant bits bits
+expect 1 '^resume  *FAIL' --plant resume resume
+expect 1 '^memory  *FAIL .* of 1 MiB at most' --plant memory memory
+expect 1 '^learn  *FAIL .*fp32: ' --plant learn learn
+expect 1 '^conform  *FAIL' --plant conform conform
+expect 1 '^golden  *FAIL' --plant golden golden
+expect 1 '^racecheck  *FAIL' --plant racecheck racecheck
+expect 1 'bits  *FAIL' --plant bits device bits
+expect 2 'there is no check speed' speed
+expect 2 'tools/dev/check_gpu.sh \[--emulated\]' --unknown
+sh tools/dev/bench_gpu.sh --emulated --out "$root/bench" hbm >"$root/out" 2>&1
+for name in seconds tokens of_floor of_prediction gpu_busy; do
+    grep -q "^{\"name\": \"step.hbm-05b.$name\", \"value\": [0-9.e+-]*, \"unit\": \".*\", \"limit\": .*}\$" \
+        "$root/bench/records.jsonl" && grep -q "^| .step.hbm-05b.$name. | " "$root/out" || {
+        echo "bench_gpu.sh --emulated hbm: no record step.hbm-05b.$name"
+        sed 's/^/    /' "$root/out"
+        failed=$((failed + 1))
+    }
+done
+grep -q '^{"name": "step.hbm-05b.tokens", .*"limit": [0-9]' "$root/bench/records.jsonl" || {
+    echo 'bench_gpu.sh --emulated hbm: step.hbm-05b.tokens has no limit'
+    failed=$((failed + 1))
+}
+[ "$failed" -eq 0 ] && echo "check_gpu.sh: 12 cases as expected"

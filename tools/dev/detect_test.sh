@@ -1,0 +1,71 @@
+#!/bin/sh
+# Proves what tools/dev/detect.sh says of the CUDA toolkit and of compilers, with compilers that only pretend: what was asked
+# for and is missing is an error and leaves no file, what is optional is told, what is there is written down.
+set -u
+tools=$(cd "$(dirname "$0")" && pwd) || exit 2
+root=$(mktemp -d "${TMPDIR:-/tmp}/offload-detected-XXXXXX") || exit 2
+trap 'rm -rf "$root"' EXIT
+trap 'exit 130' INT TERM
+failed=0
+cases=0
+
+# A compiler that succeeds and leaves an output; one that fails; and a toolkit of the first and of the second kind.
+mkdir -p "$root/good/bin" "$root/good/include" "$root/good/lib64" "$root/old/bin" "$root/old/include"
+cat >"$root/cc" <<'TEXT'
+#!/bin/sh
+[ "${1:-}" != -dumpfullversion ] || echo 1.2.3
+[ "${1:-}" != --version ] || echo "release 99.1, V99.1.2"
+while [ $# -gt 0 ]; do
+    [ "$1" != -o ] || { : >"$2" && chmod +x "$2"; }
+    shift
+done
+TEXT
+cat >"$root/bad" <<'TEXT'
+#!/bin/sh
+[ "${1:-}" != --version ] || echo "release 11.4, V11.4.1"
+[ "${1:-}" = --version ] || { echo "nvcc fatal: Unsupported gpu architecture 'compute_120'" >&2; exit 1; }
+TEXT
+cp "$root/cc" "$root/good/bin/nvcc"
+cp "$root/bad" "$root/old/bin/nvcc"
+chmod +x "$root/cc" "$root/bad" "$root/good/bin/nvcc" "$root/old/bin/nvcc"
+: >"$root/good/include/cuda_runtime.h"
+: >"$root/old/include/cuda_runtime.h"
+
+detect() { # exit status, text in the output, line of the file or "", assignments
+    cases=$((cases + 1))
+    expected=$1 text=$2 line=$3
+    shift 3
+    : >"$root/config.mk"
+    output=$(env -u NVCC -u CUDA_HOME CC="$root/cc" CXX="$root/cc" CUDA_ARCHS="80 120" "$@" \
+        sh "$tools/detect.sh" "$root/config.mk" 2>&1)
+    status=$?
+    case $status:$output in
+    "$expected":*"$text"*) right=1 ;;
+    *) right=0 ;;
+    esac
+    if [ -n "$line" ]; then
+        grep -qxF "$line" "$root/config.mk" || right=0
+    elif [ -e "$root/config.mk" ]; then
+        right=0
+    fi
+    if [ "$right" -eq 0 ]; then
+        echo "detect_test: $*: status $status; expected $expected, \"$text\" and the line \"$line\":"
+        echo "$output" | sed 's/^/  /'
+        failed=$((failed + 1))
+    fi
+}
+
+detect 1 'NVCC=/nonexistent/nvcc was asked for, but there is no such program' '' NVCC=/nonexistent/nvcc
+detect 1 "links no program: nvcc fatal: Unsupported gpu architecture 'compute_120'" '' NVCC="$root/old/bin/nvcc"
+detect 0 "optional; nvcc 11.4 in $root/old links no program" 'HAVE_CUDA := 0' CUDA_HOME="$root/old"
+detect 0 "found    nvcc 99.1 in $root/good" "CUDA_HOME := $root/good" NVCC="$root/good/bin/nvcc"
+detect 0 "found    nvcc 99.1 in $root/good" "CUDA_NVCC := $root/good/bin/nvcc" CUDA_HOME="$root/good"
+detect 0 'the tests need it; Debian package g++' "DETECTED_FOR := $root/cc" CXX="$root/bad" CUDA_HOME="$root/good"
+detect 1 'on Debian or Ubuntu `make deps` installs:' '' CC="$root/bad" CUDA_HOME="$root/good"
+cases=$((cases + 1))
+[ "$(CC="$root/cc" CXX="$root/bad" sh "$tools/detect.sh" --missing)" = g++ ] || {
+    echo "detect_test: --missing does not name g++"
+    failed=$((failed + 1))
+}
+echo "detect_test: $cases cases, $failed wrong"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,114 @@
+#!/bin/sh
+# Full optimizer steps of a model that is far larger than the memory it gets, on a small box: fresh weights of the shape
+# of a Llama model, all parameters trained, inside a memory limit that the kernel enforces (a memory control group, no
+# swap; needs root). Prints, step by step, what was predicted, what was measured, and what the drive did; at the end
+# the most memory the kernel saw.
+#
+#     tools/dev/scale.sh [-f FOLDER] [-n STEPS] [-t TOKENS] [-p PROFILE] [-m MODE] [-c NORM] CASE
+#
+#     3b-bf16   3.43 billion parameters, moments in bf16, two generations, in 4 GiB: 55 GB on the drive
+#     3b-f32    the same with fp32 moments and one generation, in 4 GiB: 48 GB
+#     7b-q8     6.74 billion parameters, eight-bit moments, one generation, in 6 GiB: 48 GB
+#
+# PROFILE is what `offload bench all --output PROFILE` writes; without it predictions are by nominal rates. MODE is a
+# value of --optimizer-overlap. NORM is --max-grad-norm; its default here is 0, no clipping: the first steps of fresh
+# weights, with norms about 100, would all be clipped, which few steps of a long run are. The run is ended by kill -9
+# after its last step, because a checkpoint of it would not fit beside the store; the store holds its last commit.
+set -eu
+folder=build/scale steps=4 tokens=256 profile= mode=auto clip=0 offload=${OX_BIN:-build/offload}
+while getopts f:n:t:p:m:c: option; do
+    case $option in
+    f) folder=$OPTARG ;;
+    n) steps=$OPTARG ;;
+    t) tokens=$OPTARG ;;
+    p) profile=$OPTARG ;;
+    m) mode=$OPTARG ;;
+    c) clip=$OPTARG ;;
+    *) sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+here=$(dirname "$0")
+case ${1:-} in
+3b-bf16) model=3b moments=bf16 generations=2 limit=4096 host=3840 drive=60 ;;
+3b-f32) model=3b moments=f32 generations=1 limit=4096 host=3840 drive=60 ;;
+7b-q8) model=7b moments=q8 generations=1 limit=6144 host=5888 drive=60 ;;
+*) sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
+
+# A group of its own, of whichever version the machine has; prints its folder.
+make_group() {
+    if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+        group=/sys/fs/cgroup/offload-scale
+        echo +memory > /sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true
+        limit_file=memory.max peak_file=memory.peak
+    else
+        group=/sys/fs/cgroup/memory/offload-scale
+        limit_file=memory.limit_in_bytes peak_file=memory.max_usage_in_bytes
+    fi
+    rmdir "$group" 2>/dev/null || true
+    mkdir "$group" && echo $((limit * 1048576)) > "$group/$limit_file" || {
+        echo "scale: no memory control group can be made at $group: run as root" >&2
+        exit 1
+    }
+}
+
+[ "$(awk '/^SwapTotal/ { print $2 }' /proc/meminfo)" = 0 ] || echo "scale: this machine has swap; the limit is of memory alone" >&2
+make_group
+mkdir -p "$folder/drive"
+find . -name '*.[ch]' -type f -size +20k -exec cat {} + > "$folder/text.txt"
+rm -f "$folder/drive"/offload-store-*.ox
+rm -rf "$folder/run"
+pid=
+finish() {
+    [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
+    [ -z "$pid" ] || wait "$pid" 2>/dev/null || true
+    rm -f "$folder/drive"/offload-store-*.ox
+    rmdir "$group" 2>/dev/null || true
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+sh -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' sh "$group" \
+    "$offload" train --model "$here/scale/$model.json" --from-scratch --data "$folder/text.txt" --data-format bytes \
+    --output "$folder/run" --dtype bf16 --grad-dtype bf16 --moments "$moments" --store-generations "$generations" \
+    --host-mem "${host}MiB" --nvme "$folder/drive:${drive}GiB" --max-seq-length "$tokens" \
+    --per-device-train-batch-size 1 --gradient-accumulation-steps 1 --max-steps $((steps + 1)) --eval-fraction 0 \
+    --eval-steps 0 --save-steps 0 --max-grad-norm "$clip" --optimizer-overlap "$mode" ${profile:+--profile "$profile"} > "$folder/log.txt" 2>&1 &
+pid=$!
+metrics=$folder/run/metrics.jsonl
+while kill -0 "$pid" 2>/dev/null && [ "$(grep -c '"type":"step"' "$metrics" 2>/dev/null || true)" != "$steps" ]; do
+    sleep 1
+done
+if ! kill -0 "$pid" 2>/dev/null; then
+    tail -5 "$folder/log.txt" >&2
+    echo "scale: the run ended before its $steps steps" >&2
+    exit 1
+fi
+resident=$(awk '/^VmHWM/ { print $2 }' "/proc/$pid/status")
+peak=$(cat "$group/$peak_file")
+
+# The lines about shape, ledger and prediction, then the steps.
+sed -n '/^model:/p; /^optimizer:/p; /^step:/p; /^update:/p; /^  total/p; /^  budget/p; /^predicted:/p; /^  binding:/p' \
+    "$folder/log.txt"
+awk -v gigabyte=1000000000 '
+function number(key,   text) {
+    if (!match($0, "\"" key "\":[-+0-9.e]+")) return 0
+    text = substr($0, RSTART, RLENGTH); sub(/.*:/, "", text); return text + 0
+}
+function sum(key,   text, parts, n, i, total) {
+    if (!match($0, "\"" key "\":[{][^}]*}")) return 0
+    text = substr($0, RSTART, RLENGTH); n = split(text, parts, ":")
+    for (i = 2; i <= n; i++) total += parts[i] + 0
+    return total
+}
+/"type":"step"/ {
+    if (++count == 1) printf "%5s %9s %10s %9s %9s %9s %7s %9s\n", "step", "seconds", "predicted", "read GB", "wrote GB",
+                             "GB/s", "compute", "loss"
+    seconds = number("seconds"); read = sum("nvme_read") / gigabyte; wrote = sum("nvme_write") / gigabyte
+    printf "%5d %9.1f %10.1f %9.2f %9.2f %9.2f %6.0f%% %9.4f\n", number("step"), seconds, number("predicted_seconds"),
+           read, wrote, (read + wrote) / seconds, 100 * number("compute") / seconds, number("loss")
+}' "$metrics"
+awk -v resident="$resident" -v peak="$peak" -v limit="$limit" 'BEGIN {
+    printf "resident at most %.0f MiB; the group, page cache included, %.0f MiB of %d MiB\n", resident / 1024,
+           peak / 1048576, limit }'

@@ -1,0 +1,186 @@
+#!/bin/sh
+# Checks of the source text. Prints each violation as file:line: reason, and exits 1 when there is one.
+#
+#   tools/dev/tidy.sh [-l LIBRARY] [-c CHECK] [ROOT]
+#
+# -l names the built library, whose symbols are checked too; -c runs one check alone.
+set -u
+LC_ALL=C
+export LC_ALL
+
+tools=$(cd "$(dirname "$0")" && pwd) || exit 2
+library=
+only=
+while getopts l:c: flag; do
+    case $flag in
+    l) library=$OPTARG ;;
+    c) only=$OPTARG ;;
+    *) exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+case $library in
+'' | /*) ;;
+*) library=$(pwd)/$library ;;
+esac
+cd "${1:-$tools/../..}" || exit 2
+
+CC=${CC:-gcc}
+CXX=${CXX:-g++}
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/offload-tidy-XXXXXX") || exit 2
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+
+# Tracked files; all files where there is no repository (an unpacked archive, the planted trees of tidy_test.sh).
+if ! { [ -e .git ] && git ls-files >"$scratch/all" 2>/dev/null; }; then
+    find . -type f ! -path './build/*' ! -path './.git/*' | sed 's|^\./||' | sort >"$scratch/all"
+fi
+while read -r file; do
+    [ ! -f "$file" ] || printf '%s\n' "$file"
+done <"$scratch/all" >"$scratch/present"
+grep -E '\.(c|h|cu|cuh)$' "$scratch/present" >"$scratch/sources"
+grep -E '\.h$' "$scratch/present" >"$scratch/headers"
+grep -E '(\.(c|h|cu|cuh|sh|awk|mk|py)|(^|/)Makefile|^\.ci/run)$' "$scratch/present" |
+    grep -vE '^tools/dev/tidy' >"$scratch/texts"
+sed 's|/[^/]*$||' "$scratch/sources" | sort -u | while read -r folder; do
+    [ -f "$folder" ] || mkdir -p "$scratch/code/$folder"
+done
+mkdir -p "$scratch/code"
+xargs awk -v out="$scratch/code" -f "$tools/tidy_strip.awk" <"$scratch/sources"
+sed "s|^|$scratch/code/|" "$scratch/sources" >"$scratch/stripped"
+
+# Lines of stripped sources that match $1, among files that match $2 and not $3, with the reason $4.
+code_lines() {
+    grep -E "$2" "$scratch/sources" | grep -vE "$3" | while read -r file; do
+        grep -nE "$1" "$scratch/code/$file" | sed "s|^\([0-9]*\):.*|$file:\1: $4|"
+    done
+}
+
+# A call of one of the names in $1; a member of that name is none.
+calls() {
+    printf '(^|[^A-Za-z0-9_.>])(%s)[[:space:]]*\\(' "$1"
+}
+
+check_layers() {
+    xargs awk -f "$tools/tidy_layers.awk" <"$scratch/sources"
+}
+
+check_headers() {
+    have_cxx=1
+    echo 'int main() { return 0; }' >"$scratch/probe.cc"
+    "$CXX" -std=c++17 -fsyntax-only "$scratch/probe.cc" 2>/dev/null || have_cxx=0
+    [ "$have_cxx" -eq 1 ] || echo "  (no C++ compiler $CXX: headers are checked as C11 alone)" >&2
+    while read -r header; do
+        echo "#include \"$header\"" >"$scratch/unit.c"
+        "$CC" -std=c11 -D_GNU_SOURCE -I. -Itests/simt -Wall -Wextra -Werror -fsyntax-only "$scratch/unit.c" 2>"$scratch/log" ||
+            echo "$header:1: does not compile alone as C11: $(grep -m 1 error "$scratch/log")"
+        case $have_cxx$header in
+        0* | 1tests/*) continue ;; # the C++ side includes no header of the tests
+        esac
+        cp "$scratch/unit.c" "$scratch/unit.cc"
+        "$CXX" -std=c++17 -D_GNU_SOURCE -I. -Itests/simt -Wall -Werror -fsyntax-only "$scratch/unit.cc" 2>"$scratch/log" ||
+            echo "$header:1: does not compile alone as C++17: $(grep -m 1 error "$scratch/log")"
+    done <"$scratch/headers"
+}
+
+check_functions() {
+    xargs awk -v check=length -v prefix="$scratch/code/" -f "$tools/tidy_shape.awk" <"$scratch/stripped"
+}
+
+check_files() {
+    while read -r file; do
+        lines=$(wc -l <"$file")
+        [ "$lines" -le 800 ] || echo "$file:801: the file has $((lines)) lines; 800 are allowed"
+    done <"$scratch/sources"
+}
+
+# Columns are characters: continuation bytes of UTF-8 do not count.
+check_columns() {
+    xargs awk '{
+        gsub(/[\200-\277]/, "")
+        if (length($0) > 120)
+            print FILENAME ":" FNR ": the line has " length($0) " columns; 120 are allowed"
+        if ($0 ~ /\t/ && FILENAME !~ /Makefile$/)
+            print FILENAME ":" FNR ": a tab; four spaces are used"
+    }' <"$scratch/sources"
+}
+
+check_params() {
+    xargs awk -v check=params -v prefix="$scratch/code/" -f "$tools/tidy_shape.awk" <"$scratch/stripped"
+}
+
+check_symbols() {
+    [ -n "$library" ] || return 0
+    "${NM:-nm}" -g --defined-only "$library" | awk '
+        /:$/ { object = $0; next }
+        NF >= 3 && $3 !~ /^ox_/ { print object " exports " $3 "; make it static or name it ox_" $3 }'
+}
+
+check_calls() {
+    code_lines "$(calls 'strcpy|strcat|sprintf|vsprintf|gets|system|popen|atoi|atol|atof|alloca|rand|strtok_r')" \
+        . '^tests/|^$' 'a banned call (strcpy strcat sprintf gets system atoi alloca rand and kin)'
+    code_lines "$(calls 'strcpy|strcat|sprintf|vsprintf|gets|system|popen|atoi|alloca|rand')" \
+        '^tests/' '^$' 'a banned call (strcpy strcat sprintf gets system atoi alloca rand and kin)'
+    code_lines "$(calls 'assert')|#[[:space:]]*include[[:space:]]*<assert\\.h>" \
+        . '^$' 'assert vanishes in some builds; OX_ASSERT stays'
+}
+
+check_environment() {
+    code_lines "$(calls 'getenv|secure_getenv|setenv|putenv')" . '^(tools|tests)/' \
+        'the environment is read in tools/ alone; a run follows from its configuration'
+}
+
+check_printing() {
+    code_lines "$(calls 'exit|_exit|quick_exit|abort|printf|vprintf|puts|putchar|perror')|(^|[^A-Za-z0-9_])(stdout|stderr)([^A-Za-z0-9_]|\$)" \
+        . '^(tools|tests)/|^base/status\.c$' 'only tools/ prints and exits; return a status instead'
+}
+
+check_allocation() {
+    grep -E '^(offload|engine)/(step|exec|run|forward|backward|tier|lease|stream)[a-z_]*\.c$' "$scratch/sources" |
+        sed "s|^|$scratch/code/|" |
+        xargs -r awk -v check=alloc -v prefix="$scratch/code/" -f "$tools/tidy_shape.awk"
+}
+
+check_statuses() {
+    code_lines '\(void\)[[:space:]]*ox_[a-z0-9_]+[[:space:]]*\(' . '^tests/' 'a dropped status; handle it'
+    # Tests may record an error text on purpose.
+    code_lines '\(void\)[[:space:]]*ox_([a-eg-z0-9_][a-z0-9_]*|f[b-z0-9_][a-z0-9_]*)[[:space:]]*\(' '^tests/' '^$' \
+        'a dropped status; handle it'
+}
+
+check_macros() {
+    code_lines '^[[:space:]]*#[[:space:]]*define[[:space:]]+[A-Za-z_0-9]+\(' . '^(base|tests)/' \
+        'a function-like macro outside base/; write a function'
+}
+
+check_mathflags() {
+    xargs grep -nE -e '-ffast-math|-Ofast|-use_fast_math|-funsafe-math-optimizations|-ffinite-math-only|-fassociative-math|-freciprocal-math|-ffp-contract=(fast|on)|-ftz=true|-prec-(div|sqrt)=false|FP_CONTRACT[[:space:]]+ON|pragma[[:space:]]+GCC[[:space:]]+optimize' \
+        /dev/null <"$scratch/texts" | sed 's|^\([^:]*:[0-9]*\):.*|\1: fast-math would change the bits|'
+    # nvcc fuses multiplications and additions unless it is told not to.
+    for stem in adam planes; do
+        if [ -f "kernels/cuda/$stem.cu" ] && ! { grep -qE "^NVCC_FLAGS_${stem}[[:space:]]*:?=.*-fmad=false" Makefile &&
+            grep -qF '$(NVCC_FLAGS_$*)' Makefile; }; then
+            echo "Makefile:1: kernels/cuda/$stem.cu needs NVCC_FLAGS_$stem with -fmad=false: its bits are the CPU's"
+        fi
+    done
+}
+
+check_marks() {
+    xargs grep -nwE 'TODO|FIXME|XXX|HACK' /dev/null <"$scratch/texts" |
+        sed 's|^\([^:]*:[0-9]*\):.*|\1: unfinished work is not committed; finish it or write it into the plans|'
+}
+
+checks="layers headers functions files columns params symbols calls environment printing allocation statuses macros \
+mathflags marks"
+sum=0
+for check in ${only:-$checks}; do
+    "check_$check" >"$scratch/found"
+    count=$(wc -l <"$scratch/found")
+    if [ "$count" -gt 0 ]; then
+        sed 's/^/  /' "$scratch/found"
+        echo "tidy $check: $((count))"
+    fi
+    sum=$((sum + count))
+done
+echo "tidy: $sum violations in $(wc -l <"$scratch/sources" | tr -d ' ') files"
+[ "$sum" -eq 0 ]

@@ -1,0 +1,79 @@
+/* The tables as help, manual pages and completions walk them. */
+#include "tools/help/help.h"
+
+#include <string.h>
+
+/* What the parser of arguments reads itself (tools/command/args.c). */
+static const struct ox_option common[] = {
+    {.name = "config", .placeholder = "FILE", .type = OX_OPT_TEXT, .group = "Common", .default_text = "",
+     .commands = ~0u,
+     .help = "YAML file of the same names; flags override it. train, plan and eval also take each other's keys, as in "
+             "a run's config.resolved.yaml, and use those listed here"},
+    {.name = "help", .type = OX_OPT_BOOL, .group = "Common", .default_text = "", .help = "what stands here; also -h"},
+};
+
+enum { COMMON_COUNT = sizeof common / sizeof *common };
+
+const struct ox_option *ox_help_option(const struct ox_command *command, uint32_t *idx) {
+    uint32_t count = 0;
+    const struct ox_option *const options = ox_options(&count);
+    while (*idx < count + COMMON_COUNT) {
+        const uint32_t at = (*idx)++;
+        const struct ox_option *const option = at < count ? &options[at] : &common[at - count];
+        if (command == NULL || (option->commands & command->mask) != 0 || option->commands == 0) {
+            return option;
+        }
+    }
+    return NULL;
+}
+
+bool ox_help_negatable(const struct ox_option *option) {
+    return option->type == OX_OPT_BOOL && option->default_text[0] != '\0';
+}
+
+const struct ox_option *ox_help_positional(const struct ox_command *command, int idx) {
+    const char *const name = idx < OX_POSITIONALS_MAX ? command->positional[idx] : NULL;
+    return name != NULL ? ox_option_find(name) : NULL;
+}
+
+bool ox_help_is_positional(const struct ox_command *command, const struct ox_option *option) {
+    for (int i = 0; i < OX_POSITIONALS_MAX; i++) {
+        if (ox_help_positional(command, i) == option) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ox_help_listed(const char *list, const char *name) {
+    const size_t bytes = strlen(name);
+    for (const char *at = list; at != NULL && *at != '\0'; at += strcspn(at, " "), at += strspn(at, " ")) {
+        if (strncmp(at, name, bytes) == 0 && (at[bytes] == ' ' || at[bytes] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *ox_help_placeholder(const struct ox_option *option) {
+    if (option->placeholder != NULL || option->choices != NULL) {
+        return option->placeholder != NULL ? option->placeholder : option->choices;
+    }
+    switch (option->type) {
+    case OX_OPT_U64:
+    case OX_OPT_I64:
+        return "N";
+    case OX_OPT_DOUBLE:
+        return "X";
+    case OX_OPT_SIZE:
+        return "SIZE";
+    case OX_OPT_NVME:
+        return "PATH:SIZE";
+    case OX_OPT_DATA:
+        return "PATH[:WEIGHT]";
+    case OX_OPT_PROSE:
+        return "TEXT";
+    default:
+        return "PATH";
+    }
+}
