@@ -11,9 +11,9 @@
 extern "C" {
 #endif
 
-/* AUTO tells by the magic number: llm.c (20240520, 20240801), llmq ("BIN.TOK\n") and our cache (engine/data/token_cache.h),
- * else bytes as tokens. A folder is all its regular files in name order (recursively for BYTES), one after the other;
- * links in it are left out, which is logged. A cache is a single file. */
+/* AUTO tells by the magic number: llm.c (20240520, 20240801), llmq ("BIN.TOK\n") and our cache
+ * (engine/data/token_cache.h), else bytes as tokens. A folder is all its regular files in name order (recursively for
+ * BYTES), one after the other; links in it are left out, which is logged. A cache is a single file. */
 enum ox_data_kind { OX_DATA_AUTO, OX_DATA_BYTES, OX_DATA_LLMC, OX_DATA_LLMQ, OX_DATA_CACHE };
 
 /* Read window by window, not mapped: the page cache counts on no budget, and a file that shrinks under a run is an

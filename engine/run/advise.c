@@ -65,7 +65,7 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
                           enum ox_advice_kind kind, struct ox_advice *out) {
     struct variant v = {.config = *input->config, .machine = *input->config->machine};
     v.config.machine = &v.machine;
-    v.config.wish.in_haste = kind != OX_ADVICE_TOKENS; /* these have the plan of now to fall back on */
+    v.config.request.quick = kind != OX_ADVICE_TOKENS; /* these have the plan of now to fall back on */
     if (!vary(&v, kind)) {
         return OX_OK;
     }

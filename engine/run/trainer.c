@@ -30,11 +30,11 @@ uint64_t ox_default_host_bytes(void) {
 /* ---- configuration -------------------------------------------------------------------------------- */
 
 /* 0: all there are. */
-static uint32_t threads_of(uint64_t wish) {
-    return wish > 0 ? (uint32_t)wish : ox_processor_count();
+static uint32_t threads_of(uint64_t request) {
+    return request > 0 ? (uint32_t)request : ox_processor_count();
 }
 
-static enum ox_tier tier_wish(enum ox_tier_choice choice) {
+static enum ox_tier tier_request(enum ox_tier_choice choice) {
     static const enum ox_tier tiers[] = {[OX_TIER_CHOICE_AUTO] = OX_TIER_COUNT,
                                          [OX_TIER_CHOICE_DEVICE] = OX_TIER_DEVICE,
                                          [OX_TIER_CHOICE_HOST] = OX_TIER_HOST,
@@ -130,15 +130,15 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
         .decay_all = config->decay_all,
         .compute_threads = threads_of(config->compute_threads),
         .optimizer_threads = threads_of(config->optimizer_threads),
-        .wish = {.tiles = (uint32_t)config->tiles,
+        .request = {.tiles = (uint32_t)config->tiles,
                  .prefetch_depth = (int32_t)config->prefetch_depth,
-                 .act_tier = tier_wish(config->activation_tier),
-                 .weights_tier = tier_wish(config->weights_tier),
-                 .state_tier = tier_wish(config->state_tier),
-                 .grad_tier = tier_wish(config->grads_tier),
+                 .act_tier = tier_request(config->activation_tier),
+                 .weights_tier = tier_request(config->weights_tier),
+                 .state_tier = tier_request(config->state_tier),
+                 .grad_tier = tier_request(config->grads_tier),
                  .overlap = strcmp(config->optimizer_overlap, "auto") == 0 ? -1
                             : strcmp(config->optimizer_overlap, "off") == 0 ? 0 : 1,
-                 .early_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
+                 .speculative_units = strcmp(config->optimizer_overlap, "held") == 0 ? 0
                                                                                : (int32_t)config->speculative_units,
                  .kept_units = kept_units(config),
                  .may_stay_in_memory = may_stay_in_memory(config),

@@ -10,24 +10,24 @@
 #include <string.h>
 
 /* 0: auto. */
-static uint64_t wished(const struct ox_trainer *trainer) {
+static uint64_t requested(const struct ox_trainer *trainer) {
     return strtoull(trainer->config.persist_steps, NULL, 10);
 }
 
 static bool may_stay(const struct ox_trainer *trainer) {
-    return wished(trainer) != 1 && ox_plan_may_stay_in_memory(&ox_trainer_plan(trainer)->input);
+    return requested(trainer) != 1 && ox_plan_may_stay_in_memory(&ox_trainer_plan(trainer)->input);
 }
 
 const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text) {
-    const uint64_t wish = wished(trainer);
+    const uint64_t request = requested(trainer);
     text[0] = '\0';
     if (may_stay(trainer)) {
         snprintf(text, OX_PERSIST_LINE_BYTES, "persist: the state lives in memory and is written to the drives every "
                  "%" PRIu64 " step%s%s: a crash loses at most as many\n", trainer->prediction.persist_steps,
                  trainer->prediction.persist_steps == 1 ? "" : "s",
-                 wish > 0 ? "" : ", by prediction, then as often as costs 2 % of the measured time");
-    } else if (wish > 1) {
-        snprintf(text, OX_PERSIST_LINE_BYTES, "persist: --persist-steps %" PRIu64 " has no effect: %s\n", wish,
+                 request > 0 ? "" : ", by prediction, then as often as costs 2 % of the measured time");
+    } else if (request > 1) {
+        snprintf(text, OX_PERSIST_LINE_BYTES, "persist: --persist-steps %" PRIu64 " has no effect: %s\n", request,
                  trainer->config.nvme_count == 0 ? "there is no store without --nvme"
                                                  : "part of the state lives on the drives, where every step is "
                                                    "committed whole");
@@ -42,11 +42,11 @@ static void tell(struct ox_trainer *trainer) {
 }
 
 void ox_trainer_persist_start(struct ox_trainer *trainer) {
-    const uint64_t wish = wished(trainer);
+    const uint64_t request = requested(trainer);
     trainer->persisted_step = trainer->state.step;
     if (may_stay(trainer)) {
-        trainer->persist_steps = wish > 0 ? wish : ox_persist_auto(&trainer->persist_times);
-        if (wish > 0) {
+        trainer->persist_steps = request > 0 ? request : ox_persist_auto(&trainer->persist_times);
+        if (request > 0) {
             tell(trainer);
         }
         return;
@@ -67,7 +67,7 @@ bool ox_trainer_stays(const struct ox_trainer *trainer, uint64_t step) {
 }
 
 void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_result *result, double seconds) {
-    if (wished(trainer) > 0 || !may_stay(trainer)) {
+    if (requested(trainer) > 0 || !may_stay(trainer)) {
         return;
     }
     ox_persist_note(&trainer->persist_times, result->committed, seconds);

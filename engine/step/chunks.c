@@ -130,7 +130,7 @@ static bool is_written(const struct ox_engine *engine) {
 static void view_in_slot(struct ox_engine *engine, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx,
                          struct ox_chunk_view *out) {
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
-    const struct ox_lease scratch = ox_tiers_scratch(&engine->tiers, engine->plan->train);
+    const struct ox_view scratch = ox_tiers_scratch(&engine->tiers, engine->plan->train);
     const uint64_t slot_bytes = ox_plan_scratch_bytes(&engine->plan->input);
     const struct ox_state_format format = engine->config.state;
     const uint64_t state_bytes = ox_state_layout_of(format, chunk.count).bytes;

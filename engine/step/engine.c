@@ -126,7 +126,7 @@ static enum ox_status choose(const struct ox_engine_config *config, struct ox_en
         setup.machine = &nominal;
     }
     struct ox_plans plans;
-    const enum ox_status status = ox_placement_choose(&plan->input, &plan->table, &config->wish, &setup, &plans);
+    const enum ox_status status = ox_placement_choose(&plan->input, &plan->table, &config->request, &setup, &plans);
     plan->train = plans.train;
     plan->eval = plans.eval;
     plan->eval_after_step = plans.eval_after_step;
@@ -251,7 +251,7 @@ static enum ox_status open_memory(struct ox_engine *engine) {
     engine->unit_due = calloc(2 * (size_t)train->unit_count, 1);
     engine->due_now = engine->unit_due == NULL ? NULL : engine->unit_due + train->unit_count;
     engine->packed = calloc(engine->config.micro_batches, sizeof *engine->packed);
-    engine->calm_steps = UINT32_MAX / 2; /* the first step assumes the best */
+    engine->unclipped_steps = UINT32_MAX / 2; /* the first step assumes the best */
     if (engine->marks == NULL || engine->unit_due == NULL || engine->packed == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
@@ -386,7 +386,7 @@ static void register_slots(struct ox_engine *engine) {
     const struct ox_plan *const plan = engine->plan->train;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         if (plan->tasks[i].kind == OX_TASK_ADAM) {
-            const struct ox_lease slots = ox_tiers_lease_if(&engine->tiers, plan, &plan->tasks[i], OX_USE_STAGE);
+            const struct ox_view slots = ox_tiers_view_if(&engine->tiers, plan, &plan->tasks[i], OX_USE_STREAM);
             if (slots.ptr != NULL) {
                 ox_stream_register(engine->stream, &(struct ox_io_region){slots.ptr, slots.bytes});
             }

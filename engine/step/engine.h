@@ -37,7 +37,7 @@ struct ox_engine_config {
     uint32_t compute_threads; /* of the CPU device; a GPU has its own */
     /* placement: no bit depends on it */
     struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below; drive_speeds outlive the engine */
-    struct ox_placement_wish wish;
+    struct ox_placement_request request;
     const struct ox_machine *machine; /* that the plan is to be fast on; NULL: a nominal one. Outlives the opening */
     uint32_t machine_compute_threads, machine_optimizer_threads; /* there; 0: as many as it has cores */
     uint64_t chunk_elems;

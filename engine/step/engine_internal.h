@@ -39,8 +39,8 @@ struct ox_step_state {
     bool counts_due;         /* units are updated on the device, or were and their counts have not come */
     bool counts_come;        /* the counts of such units were asked for */
     uint64_t weights_step;   /* of the planes that compute uses, last commit or not; 0: last commit */
-    struct ox_adam_hyper early_hyper;
-    uint64_t early_nonfinite_count;
+    struct ox_adam_hyper speculative_hyper;
+    uint64_t speculative_nonfinite_count;
 };
 
 /* The update of a step that has been decided on and waits for the next step, or has got part of the way. */
@@ -94,7 +94,7 @@ struct ox_engine {
     struct ox_pending pending;
     uint8_t *unit_due, *due_now; /* per unit: whether the pending update is still to run; as the step found it */
     uint64_t weights_step;       /* of the last update, pending or committed */
-    uint32_t calm_steps;         /* since the norm was clipped or not finite */
+    uint32_t unclipped_steps;         /* since the norm was clipped or not finite */
     bool counts_due;             /* units were updated on the device whose counts have not come */
     bool must_restore;           /* planes in memory may not be those of the last commit */
     uint64_t lost_step;          /* that was pending when a drive failed; 0 = none */

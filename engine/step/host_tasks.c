@@ -14,8 +14,8 @@ struct task_run {
     const struct ox_task *task;
 };
 
-static struct ox_lease lease(const struct task_run *run, enum ox_role_of_use role) {
-    return ox_tiers_lease(&run->engine->tiers, run->plan, run->task, role);
+static struct ox_view view(const struct task_run *run, enum ox_role_of_use role) {
+    return ox_tiers_view(&run->engine->tiers, run->plan, run->task, role);
 }
 
 /* Keeps the queue of a port full; a unit may have more pieces than the port takes at a time. */
@@ -66,7 +66,7 @@ enum ox_status ox_engine_read_planes(struct ox_engine *engine, struct ox_store_p
 
 static enum ox_status read_weights(const struct task_run *run) {
     return ox_engine_read_planes(run->engine, run->engine->read_port, run->task->unit_idx,
-                                 lease(run, OX_USE_TARGET).ptr);
+                                 view(run, OX_USE_TARGET).ptr);
 }
 
 static enum ox_status move_act(const struct task_run *run, bool write) {
@@ -75,7 +75,7 @@ static enum ox_status move_act(const struct task_run *run, bool write) {
     const struct ox_store_op op = {
         .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
         .extent_idx = ox_plan_spool_act(run->plan, run->task->unit_idx, run->task->mb_idx),
-        .buffer = lease(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr,
+        .buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr,
         .spool_len = bytes,
     };
     ox_engine_count(engine, write ? OX_LINK_NVME_WRITE : OX_LINK_NVME_READ, OX_TRAFFIC_ACTIVATIONS, bytes);
@@ -86,7 +86,7 @@ static enum ox_status move_grad(const struct task_run *run, bool write) {
     struct ox_engine *const engine = run->engine;
     const uint32_t unit_idx = run->task->unit_idx;
     struct ox_store_port *const port = write ? engine->write_port : engine->read_port;
-    unsigned char *const buffer = lease(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
+    unsigned char *const buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
     /* A finished gradient may be in 16 bits; partial sums and the head's share of a tied table never are. */
     const bool narrow = write && run->task->last && engine->config.grad_bf16 &&
                         unit_idx != engine->plan->input.model.unit_count;
@@ -123,11 +123,11 @@ static void reduce(const struct task_run *run) {
     struct ox_engine *const engine = run->engine;
     const uint32_t unit_idx = run->task->unit_idx;
     const uint64_t elems = ox_grad_elems(engine, unit_idx);
-    void *const grad = lease(run, OX_USE_GRAD).ptr;
-    double *const partials = lease(run, OX_USE_NORM).ptr;
+    void *const grad = view(run, OX_USE_GRAD).ptr;
+    double *const partials = view(run, OX_USE_NORM).ptr;
     const bool tied_table = ox_task_find_use(run->task, OX_USE_GRAD_HEAD) >= 0;
     if (tied_table) {
-        ox_grad_add(engine->reduce_pool, grad, lease(run, OX_USE_GRAD_HEAD).ptr,
+        ox_grad_add(engine->reduce_pool, grad, view(run, OX_USE_GRAD_HEAD).ptr,
                     engine->plan->input.model.tied_elems);
         if (engine->config.grad_bf16) {
             ox_grad_to_bf16(engine->reduce_pool, grad, grad, elems);
@@ -144,8 +144,8 @@ static const double NORM_MAX = 1e18;
 static void decide(const struct task_run *run) {
     struct ox_engine *const engine = run->engine;
     struct ox_step_state *const step = &engine->step;
-    const double *const partials = lease(run, OX_USE_NORM).ptr;
-    const double *const losses = lease(run, OX_USE_LOSS).ptr;
+    const double *const partials = view(run, OX_USE_NORM).ptr;
+    const double *const losses = view(run, OX_USE_LOSS).ptr;
     const uint32_t unit_count = engine->plan->input.model.unit_count;
     double loss = 0;
     for (uint32_t i = 0; i < run->plan->micro_batches; i++) {

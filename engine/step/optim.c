@@ -268,12 +268,12 @@ static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct 
         .in_memory = order.in_memory,
         .source = {.hi = at.hi,
                    .state = at.state,
-                   .grad = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_GRAD).ptr},
+                   .grad = ox_tiers_view_if(&engine->tiers, plan, task, OX_USE_GRAD).ptr},
         .target = {.lo = at.weights_lo,
-                   .planes = ox_tiers_lease_if(&engine->tiers, plan, task, OX_USE_TARGET).ptr},
+                   .planes = ox_tiers_view_if(&engine->tiers, plan, task, OX_USE_TARGET).ptr},
     };
     if (shard->homes.weights == OX_TIER_DEVICE) {
-        use_staging(engine, ox_tiers_lease(&engine->tiers, plan, task, OX_USE_WEIGHTS).ptr, &run);
+        use_staging(engine, ox_tiers_view(&engine->tiers, plan, task, OX_USE_WEIGHTS).ptr, &run);
     }
     if (order.from_store) {
         run.target.hi = run.source.hi;
@@ -378,9 +378,9 @@ enum ox_status ox_optim_drain(struct ox_engine *engine) {
 }
 
 void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
-    unsigned char *const base = ox_tiers_lease(&engine->tiers, plan, task, OX_USE_STAGE).ptr;
-    const uint64_t slot_bytes = ox_plan_slot_bytes(&engine->plan->input);
-    const uint32_t slot_count = engine->plan->input.placement.stage_slots;
+    unsigned char *const base = ox_tiers_view(&engine->tiers, plan, task, OX_USE_STREAM).ptr;
+    const uint64_t slot_bytes = ox_plan_stream_slot_bytes(&engine->plan->input);
+    const uint32_t slot_count = engine->plan->input.placement.stream_slots;
     ox_stream_set_slots(engine->stream, base, slot_bytes, slot_count);
     engine->tee_values = (float *)(base + slot_count * slot_bytes);
 }
@@ -397,10 +397,10 @@ enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *pl
     const struct ox_adam_order order = ox_overlap_order(engine, task);
     const struct ox_engine_config *const config = &engine->config;
     struct ox_op_adam op = {
-        .hi = ox_tiers_lease(tiers, plan, task, OX_USE_WEIGHTS).ptr,
-        .state = ox_tiers_lease(tiers, plan, task, OX_USE_STATE).ptr,
-        .grad = ox_tiers_lease(tiers, plan, task, OX_USE_GRAD).ptr,
-        .nonfinite = (uint64_t *)ox_tiers_lease(tiers, plan, task, OX_USE_COUNTS).ptr + task->unit_idx,
+        .hi = ox_tiers_view(tiers, plan, task, OX_USE_WEIGHTS).ptr,
+        .state = ox_tiers_view(tiers, plan, task, OX_USE_STATE).ptr,
+        .grad = ox_tiers_view(tiers, plan, task, OX_USE_GRAD).ptr,
+        .nonfinite = (uint64_t *)ox_tiers_view(tiers, plan, task, OX_USE_COUNTS).ptr + task->unit_idx,
         .elem_count = ox_grad_elems(engine, task->unit_idx),
         .kind = config->state.kind,
         .moments = config->state.moments,
@@ -420,7 +420,7 @@ enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *pl
         status = engine->ops.adam(lane, &op);
     }
     engine->counts_due = true;
-    if (task->before) { /* what is queued is done, or the lane has failed and with it the step */
+    if (task->carried) { /* what is queued is done, or the lane has failed and with it the step */
         engine->unit_due[task->unit_idx] = false;
     }
     return status;

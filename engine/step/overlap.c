@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* So many steps without clipping let the next one assume that it is not clipped either. */
-enum { CALM_STEPS = 8 };
+enum { UNCLIPPED_STEPS = 8 };
 
 static bool overlaps(const struct ox_engine *engine) {
     return engine->plan->input.placement.overlap && !engine->config.eval_only;
@@ -36,13 +36,13 @@ void ox_overlap_begin_step(struct ox_engine *engine) {
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         step->counts_due |= engine->due_now[i] && ox_plan_state_on_device(&engine->plan->input, i);
     }
-    step->speculates = overlaps(engine) && engine->plan->input.placement.early_units > 0 && !step->settles &&
+    step->speculates = overlaps(engine) && engine->plan->input.placement.speculative_units > 0 && !step->settles &&
                        step->plan->kind == OX_PLAN_TRAIN &&
-                       (step->input->max_grad_norm == 0 || engine->calm_steps >= CALM_STEPS);
+                       (step->input->max_grad_norm == 0 || engine->unclipped_steps >= UNCLIPPED_STEPS);
     if (step->speculates) {
         struct ox_adam_settings settings = step->input->adam;
         settings.grad_scale = 1;
-        ox_adam_hyper_init(&settings, &step->early_hyper);
+        ox_adam_hyper_init(&settings, &step->speculative_hyper);
     }
 }
 
@@ -50,7 +50,7 @@ bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *ta
     const struct ox_step_state *const step = &engine->step;
     const bool of_unit = task->unit_idx < unit_count(engine);
     const bool due = of_unit && engine->due_now[task->unit_idx];
-    if (!task->before) {
+    if (!task->carried) {
         const bool early = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
                            task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH;
         const bool of_store = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_COMMIT;
@@ -66,7 +66,7 @@ bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *ta
         return !due || step->from_store;
     case OX_TASK_REFRESH:
         return !due;
-    case OX_TASK_UPDATED:
+    case OX_TASK_NONFINITE:
         return !step->counts_due;
     default: /* without an update the planes are still brought where forward wants them, unless there is none */
         return !due && (step->settles || ox_task_find_use(task, OX_USE_TARGET) < 0);
@@ -75,8 +75,8 @@ bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *ta
 
 struct ox_adam_order ox_overlap_order(const struct ox_engine *engine, const struct ox_task *task) {
     const struct ox_step_state *const step = &engine->step;
-    if (!task->before) {
-        return (struct ox_adam_order){.hyper = overlaps(engine) ? &step->early_hyper : &step->hyper,
+    if (!task->carried) {
+        return (struct ox_adam_order){.hyper = overlaps(engine) ? &step->speculative_hyper : &step->hyper,
                                       .in_memory = step->input->in_memory, .base_step = step->weights_step};
     }
     if (!engine->due_now[task->unit_idx]) {
@@ -97,7 +97,7 @@ enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
     if (!engine->step.counts_come) {
         return OX_OK;
     }
-    const uint64_t *const counts = ox_tiers_resident(&engine->tiers, plan, plan->updated_buf).ptr;
+    const uint64_t *const counts = ox_tiers_resident(&engine->tiers, plan, plan->nonfinite_buf).ptr;
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         if (ox_plan_state_on_device(&engine->plan->input, i) && counts[i] > 0) {
             return nonfinite(i, counts[i]); /* and stays due: whoever settles before a save must fail as well */
@@ -108,15 +108,15 @@ enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
 }
 
 enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task *task, uint64_t nonfinite_count) {
-    const bool early = overlaps(engine) && !task->before;
+    const bool early = overlaps(engine) && !task->carried;
     if (early) { /* the norm may yet say that this was to be expected */
-        engine->step.early_nonfinite_count += nonfinite_count;
+        engine->step.speculative_nonfinite_count += nonfinite_count;
         return OX_OK;
     }
     if (nonfinite_count > 0) {
         return nonfinite(task->unit_idx, nonfinite_count);
     }
-    if (task->before) {
+    if (task->carried) {
         engine->unit_due[task->unit_idx] = false;
     }
     return OX_OK;
@@ -124,8 +124,8 @@ enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task
 
 enum ox_status ox_overlap_begin_transaction(struct ox_engine *engine, const struct ox_task *task) {
     const enum ox_status status =
-        ox_store_begin(engine->store, task->before ? engine->pending.step : engine->step.input->step);
-    if (status == OX_OK && task->before) {
+        ox_store_begin(engine->store, task->carried ? engine->pending.step : engine->step.input->step);
+    if (status == OX_OK && task->carried) {
         engine->pending.begun = true;
     }
     return status;
@@ -134,10 +134,10 @@ enum ox_status ox_overlap_begin_transaction(struct ox_engine *engine, const stru
 enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task *task) {
     struct ox_pending *const pending = &engine->pending;
     const struct ox_step_input *const input = engine->step.input;
-    const enum ox_status status = task->before ? ox_store_commit(engine->store, pending->meta, pending->meta_bytes)
+    const enum ox_status status = task->carried ? ox_store_commit(engine->store, pending->meta, pending->meta_bytes)
                                                : ox_store_commit(engine->store, input->meta, input->meta_bytes);
     engine->step.committed = status == OX_OK;
-    if (task->before && status == OX_OK) {
+    if (task->carried && status == OX_OK) {
         pending->exists = false;
     }
     return status;
@@ -174,7 +174,7 @@ void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COU
     const bool in_memory = after ? step->input->in_memory : step->pending_in_memory;
     memcpy(out, step->plan->traffic, sizeof step->plan->traffic);
     for (uint32_t i = 0; i < unit_count(engine) && step->plan->kind != OX_PLAN_EVAL; i++) {
-        const bool early = !after && ox_plan_is_early(&engine->plan->input, i), due = after || engine->due_now[i];
+        const bool early = !after && ox_plan_is_speculative(&engine->plan->input, i), due = after || engine->due_now[i];
         add_work(engine, i, (struct ox_adam_work){.updates = !early, .grad_at_rest = true}, false, out);
         add_work(engine, i, (struct ox_adam_work){.updates = due, .grad_at_rest = true, .in_memory = in_memory,
                                                   .from_store = step->from_store}, true, out);
@@ -242,7 +242,7 @@ static void leave_pending(struct ox_engine *engine) {
         memcpy(pending->meta, step->input->meta, pending->meta_bytes);
     }
     for (uint32_t i = 0; i < unit_count(engine); i++) {
-        engine->unit_due[i] = again || !step->speculates || !ox_plan_is_early(&engine->plan->input, i);
+        engine->unit_due[i] = again || !step->speculates || !ox_plan_is_speculative(&engine->plan->input, i);
     }
     engine->weights_step = pending->step;
 }
@@ -251,12 +251,12 @@ static enum ox_status end_decided(struct ox_engine *engine) {
     const struct ox_step_state *const step = &engine->step;
     OX_ASSERT(engine->store == NULL || !engine->pending.exists || engine->pending.in_memory);
     forget_pending(engine); /* where nothing is committed this is left to do */
-    engine->calm_steps = step->finite && step->grad_scale == 1.0 ? engine->calm_steps + 1 : 0;
-    if (step->finite && step->grad_scale == 1.0 && step->early_nonfinite_count > 0) {
+    engine->unclipped_steps = step->finite && step->grad_scale == 1.0 ? engine->unclipped_steps + 1 : 0;
+    if (step->finite && step->grad_scale == 1.0 && step->speculative_nonfinite_count > 0) {
         fall_back(engine);
         return ox_fail(OX_E_CORRUPT, "%llu parameters became infinite or NaN in the optimizer although the gradient "
                        "was finite; the step is not committed; lower the learning rate or resume earlier",
-                       (unsigned long long)step->early_nonfinite_count);
+                       (unsigned long long)step->speculative_nonfinite_count);
     }
     if (step->finite) {
         leave_pending(engine);

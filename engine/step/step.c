@@ -11,7 +11,7 @@
 
 struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx) {
     OX_ASSERT(mb_idx < engine->config.micro_batches);
-    const struct ox_lease all = ox_tiers_resident(&engine->tiers, engine->plan->train,
+    const struct ox_view all = ox_tiers_resident(&engine->tiers, engine->plan->train,
                                                   engine->plan->train->batch_host_buf);
     int32_t *const ids = (int32_t *)((unsigned char *)all.ptr + mb_idx * engine->batch_bytes);
     int32_t *const positions = ids + engine->shape.rows; /* ids | positions | targets */
@@ -30,22 +30,22 @@ struct issue {
     struct ox_lane *lane;
 };
 
-static struct ox_lease lease(const struct issue *is, enum ox_role_of_use role) {
-    return ox_tiers_lease(&is->engine->tiers, is->plan, is->task, role);
+static struct ox_view view(const struct issue *is, enum ox_role_of_use role) {
+    return ox_tiers_view(&is->engine->tiers, is->plan, is->task, role);
 }
 
-static void *lease_if(const struct issue *is, enum ox_role_of_use role) {
-    return ox_tiers_lease_if(&is->engine->tiers, is->plan, is->task, role).ptr;
+static void *view_if(const struct issue *is, enum ox_role_of_use role) {
+    return ox_tiers_view_if(&is->engine->tiers, is->plan, is->task, role).ptr;
 }
 
-/* Planes of `unit_idx` as leased under `role`; lo lies behind hi, or begins the state. */
+/* Planes of `unit_idx` as viewed under `role`; lo lies behind hi, or begins the state. */
 static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum ox_role_of_use role,
                                enum ox_role_of_use state_role) {
-    const uint16_t *const hi = lease(is, role).ptr;
+    const uint16_t *const hi = view(is, role).ptr;
     if (!is->engine->config.fp32) {
         return (struct ox_planes){.hi = hi};
     }
-    const uint16_t *const state = lease_if(is, state_role);
+    const uint16_t *const state = view_if(is, state_role);
     const uint64_t elems = is->plan->unit_count > unit_idx ? is->engine->plan->input.model.unit_elems[unit_idx] : 0;
     return (struct ox_planes){.hi = hi, .lo = state != NULL ? state : hi + elems};
 }
@@ -55,10 +55,10 @@ static struct ox_block_run block_run(const struct issue *is) {
     struct ox_block_run run = {
         .ops = &engine->ops, .lane = is->lane, .shape = &engine->shape,
         .unit = &engine->config.model->units[is->task->unit_idx],
-        .work = lease_if(is, OX_USE_WORK),
-        .kept = lease_if(is, OX_USE_KEPT),
+        .work = view_if(is, OX_USE_WORK),
+        .kept = view_if(is, OX_USE_KEPT),
     };
-    const unsigned char *batch = lease_if(is, OX_USE_BATCH);
+    const unsigned char *batch = view_if(is, OX_USE_BATCH);
     if (batch != NULL) { /* unified: one buffer holds all micro-batches */
         batch += engine->config.budget.unified ? is->task->mb_idx * engine->batch_bytes : 0;
         run.ids = (const int32_t *)batch;
@@ -67,7 +67,7 @@ static struct ox_block_run block_run(const struct issue *is) {
         run.documents = engine->packed[is->task->mb_idx] ? run.positions : NULL;
     }
     const struct ox_model_config *const model = &engine->config.model->config;
-    run.cos_table = lease_if(is, OX_USE_CONST);
+    run.cos_table = view_if(is, OX_USE_CONST);
     if (run.cos_table != NULL) {
         run.sin_table = run.cos_table + (uint64_t)engine->config.seq * (model->head_dim / 2);
     }
@@ -80,11 +80,11 @@ static enum ox_status issue_head(const struct issue *is) {
     const bool tied = engine->config.model->config.tied;
     struct ox_head_args args = {
         .planes = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
-        .x = lease(is, OX_USE_X).ptr,
-        .dx = lease_if(is, OX_USE_DX),
-        .grads = lease_if(is, OX_USE_GRAD),
-        .grads_table = lease_if(is, OX_USE_GRAD_HEAD),
-        .loss_sum = (double *)lease(is, OX_USE_LOSS).ptr + is->task->mb_idx,
+        .x = view(is, OX_USE_X).ptr,
+        .dx = view_if(is, OX_USE_DX),
+        .grads = view_if(is, OX_USE_GRAD),
+        .grads_table = view_if(is, OX_USE_GRAD_HEAD),
+        .loss_sum = (double *)view(is, OX_USE_LOSS).ptr + is->task->mb_idx,
         .loss_scale = engine->step.loss_scale,
         .logits = is->task->mb_idx == 0 ? engine->logits_room : NULL,
     };
@@ -102,32 +102,32 @@ static enum ox_status issue_head(const struct issue *is) {
 static enum ox_status issue_join(const struct issue *is) {
     const struct ox_planes source = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE);
     return is->engine->ops.planes_join(is->lane, &(struct ox_op_planes_join){
-        .out = lease(is, OX_USE_JOINED).ptr, .hi = source.hi, .lo = source.lo,
+        .out = view(is, OX_USE_JOINED).ptr, .hi = source.hi, .lo = source.lo,
         .count = is->engine->plan->input.model.unit_elems[is->task->unit_idx]});
 }
 
 /* A block's weights as its passes read them. */
 static const void *weights(const struct issue *is) {
-    return is->engine->plan->input.model.joins ? lease(is, OX_USE_JOINED).ptr : lease(is, OX_USE_WEIGHTS).ptr;
+    return is->engine->plan->input.model.joins ? view(is, OX_USE_JOINED).ptr : view(is, OX_USE_WEIGHTS).ptr;
 }
 
 static enum ox_status issue_forward(const struct issue *is) {
     const struct ox_block_run run = block_run(is);
-    void *const y = lease(is, OX_USE_Y).ptr;
+    void *const y = view(is, OX_USE_Y).ptr;
     if (is->task->unit_idx == 0) {
         return ox_embed_forward(&run, planes(is, 0, OX_USE_WEIGHTS, OX_USE_STATE), y);
     }
-    return ox_block_forward(&run, weights(is), lease(is, OX_USE_X).ptr, y);
+    return ox_block_forward(&run, weights(is), view(is, OX_USE_X).ptr, y);
 }
 
 static enum ox_status issue_backward(const struct issue *is) {
     const struct ox_block_run run = block_run(is);
-    void *const dx = lease(is, OX_USE_DX).ptr;
-    float *const grads = lease(is, OX_USE_GRAD).ptr;
+    void *const dx = view(is, OX_USE_DX).ptr;
+    float *const grads = view(is, OX_USE_GRAD).ptr;
     if (is->task->unit_idx == 0) {
         return ox_embed_backward(&run, grads, dx);
     }
-    return ox_block_backward(&run, weights(is), grads, lease(is, OX_USE_X).ptr, dx);
+    return ox_block_backward(&run, weights(is), grads, view(is, OX_USE_X).ptr, dx);
 }
 
 static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done) {
@@ -148,16 +148,16 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         break;
     case OX_TASK_GRAD_ZERO:
         status = engine->ops.zero(is->lane, &(struct ox_op_zero){
-            .target = lease(is, OX_USE_GRAD).ptr, .bytes = ox_grad_elems(engine, is->task->unit_idx) * 4});
+            .target = view(is, OX_USE_GRAD).ptr, .bytes = ox_grad_elems(engine, is->task->unit_idx) * 4});
         break;
     case OX_TASK_GRAD_ADD:
         status = engine->ops.add(is->lane, &(struct ox_op_add){
-            .target = lease(is, OX_USE_GRAD).ptr, .a = lease(is, OX_USE_GRAD).ptr,
-            .b = lease(is, OX_USE_GRAD_HEAD).ptr, .count = engine->plan->input.model.tied_elems});
+            .target = view(is, OX_USE_GRAD).ptr, .a = view(is, OX_USE_GRAD).ptr,
+            .b = view(is, OX_USE_GRAD_HEAD).ptr, .count = engine->plan->input.model.tied_elems});
         break;
     case OX_TASK_DEVICE_REDUCE:
         status = engine->ops.square_sums(is->lane, &(struct ox_op_square_sums){
-            .partials = lease(is, OX_USE_TARGET).ptr, .grad = lease(is, OX_USE_GRAD).ptr,
+            .partials = view(is, OX_USE_TARGET).ptr, .grad = view(is, OX_USE_GRAD).ptr,
             .count = ox_grad_elems(engine, is->task->unit_idx), .grad_bf16 = engine->config.grad_bf16});
         break;
     case OX_TASK_DEVICE_ADAM:
@@ -165,7 +165,7 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         break;
     case OX_TASK_GRAD_PACK:
         status = engine->ops.bf16_pack(is->lane, &(struct ox_op_bf16_pack){
-            .out = lease(is, OX_USE_TARGET).ptr, .in = lease(is, OX_USE_SOURCE).ptr,
+            .out = view(is, OX_USE_TARGET).ptr, .in = view(is, OX_USE_SOURCE).ptr,
             .count = ox_grad_elems(engine, is->task->unit_idx)});
         break;
     default:
@@ -224,7 +224,7 @@ static uint64_t copy_bytes(const struct issue *is) {
         return is->plan->micro_batches * sizeof(double);
     case OX_TASK_NORM_SAVE:
         return ox_plan_partials_bytes(input, task->unit_idx);
-    case OX_TASK_UPDATED:
+    case OX_TASK_NONFINITE:
         return is->plan->unit_count * sizeof(uint64_t);
     default:
         OX_ASSERT(!"not a copy");
@@ -233,9 +233,9 @@ static uint64_t copy_bytes(const struct issue *is) {
 }
 
 static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
-    unsigned char *target = lease(is, OX_USE_TARGET).ptr;
-    const unsigned char *source = lease(is, OX_USE_SOURCE).ptr;
-    const unsigned char *const state = lease_if(is, OX_USE_STATE);
+    unsigned char *target = view(is, OX_USE_TARGET).ptr;
+    const unsigned char *source = view(is, OX_USE_SOURCE).ptr;
+    const unsigned char *const state = view_if(is, OX_USE_STATE);
     const uint64_t bytes = copy_bytes(is);
     if (is->task->kind == OX_TASK_BATCH) {
         source += is->task->mb_idx * is->engine->batch_bytes;
@@ -270,7 +270,7 @@ static enum ox_status issue_task(struct ox_engine *engine, const struct ox_plan 
     if (idle && (copies || task->lane == OX_LANE_COMPUTE)) {
         return engine->ops.mark(is.lane, &engine->marks[idx]);
     }
-    engine->step.counts_come |= task->kind == OX_TASK_UPDATED;
+    engine->step.counts_come |= task->kind == OX_TASK_NONFINITE;
     if (task->lane == OX_LANE_COMPUTE) {
         return issue_compute(&is, &engine->marks[idx]);
     }
@@ -363,7 +363,7 @@ static enum ox_status poison(struct ox_engine *engine, const struct ox_plan *pla
     if (engine->config.chaos_seed == 0) {
         return OX_OK;
     }
-    const struct ox_lease host = ox_tiers_scratch(&engine->tiers, plan);
+    const struct ox_view host = ox_tiers_scratch(&engine->tiers, plan);
     memset(host.ptr, 0xff, host.bytes);
     struct ox_lane *const lane = engine->lanes[OX_LANE_H2D];
     enum ox_status status = OX_OK;
@@ -486,7 +486,7 @@ enum ox_status ox_engine_settle(struct ox_engine *engine) {
     ox_tracing_begin(engine->tracing, plan, OX_TRACE_SPAN_UPDATE, engine->pending.step);
     /* One after the other: that two of them do not share space may rest on tasks between them, which are left out. */
     for (uint32_t i = 0; i < plan->task_count && status == OX_OK; i++) {
-        if (plan->tasks[i].before) {
+        if (plan->tasks[i].carried) {
             status = issue_task(engine, plan, i);
             status = status == OX_OK ? ox_mark_join(engine->marks[i]) : status;
         }

@@ -1,6 +1,6 @@
 /* The instructions of the tensor cores and of asynchronous copies to shared memory, from sm_80 on, each behind one
- * function. The emulation has its own (tests/simt/matrix.h), which tests/unit/kernels/test_simt_matrix.c holds to the layouts
- * that the PTX ISA gives.
+ * function. The emulation has its own (tests/simt/matrix.h), which tests/unit/kernels/test_simt_matrix.c holds to the
+ * layouts that the PTX ISA gives.
  *
  * What lane l = 4 g + t (g = 0..7, t = 0..3) holds of ox_mma_bf16_16816, D (16x8) = A (16x16) * B (16x8) + C:
  *

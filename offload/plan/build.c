@@ -27,7 +27,7 @@ struct ox_task *ox_build_transfer(struct ox_builder *b, enum ox_task_kind kind, 
         [OX_TASK_GRAD_PACK] = OX_LANE_COMPUTE,    [OX_TASK_DOWNLOAD] = OX_LANE_D2H,
         [OX_TASK_REFRESH] = OX_LANE_H2D,          [OX_TASK_LOSS] = OX_LANE_D2H,
         [OX_TASK_BATCH] = OX_LANE_H2D,            [OX_TASK_NORM_SAVE] = OX_LANE_D2H,
-        [OX_TASK_UPDATED] = OX_LANE_D2H,
+        [OX_TASK_NONFINITE] = OX_LANE_D2H,
     };
     struct ox_task *const task = new_task(b, kind, lanes[kind], unit_idx, OX_NONE);
     if (source != OX_NONE) {
@@ -88,10 +88,10 @@ static void place_gradient(struct ox_builder *b, uint32_t unit_idx) {
         }
     } else if (grad_tier(b, unit_idx) == OX_TIER_HOST) {
         s->grad_home[unit_idx] = new_resident(b, OX_BUF_GRAD, OX_TIER_HOST, bytes, unit_idx);
-    } else if (b->train || b->before) {
+    } else if (b->train || b->carries) {
         plan->spool_bytes[ox_plan_spool_grad(plan, unit_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
         s->grad_spool[unit_idx] = new_buf(b, OX_BUF_GRAD, OX_TIER_NVME, bytes, unit_idx);
-        plan->bufs[s->grad_spool[unit_idx]].resident = b->before;
+        plan->bufs[s->grad_spool[unit_idx]].resident = b->carries;
     }
 }
 
@@ -111,7 +111,7 @@ static void place_homes(struct ox_builder *b) {
         }
     }
     ox_build_device_counts(b);
-    if (b->before) {
+    if (b->carries) {
         plan->written_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_NVME, OX_IO_ALIGN_BYTES, OX_NONE);
     }
     plan->const_buf = new_resident(b, OX_BUF_SMALL, b->compute, ox_max_u64(model->const_bytes, 1), OX_NONE);
@@ -144,8 +144,8 @@ static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool firs
     if (home == OX_TIER_NVME) {
         at = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, bytes, unit_idx);
     }
-    if (first && b->before) {
-        ox_build_adam_before(b, unit_idx, home == OX_TIER_NVME ? at : OX_NONE);
+    if (first && b->carries) {
+        ox_build_adam_carried(b, unit_idx, home == OX_TIER_NVME ? at : OX_NONE);
     } else if (home == OX_TIER_NVME) {
         read_weights(b, unit_idx, at);
     }
@@ -333,7 +333,7 @@ static void finish_on_device(struct ox_builder *b, uint32_t unit_idx) {
         ox_build_transfer(b, OX_TASK_GRAD_PACK, unit_idx, at, packed)->last = true;
         at = packed;
     }
-    s->grad_early[unit_idx] = at;
+    s->grad_speculative[unit_idx] = at;
     ox_build_device_reduce(b, unit_idx, at);
 }
 
@@ -376,7 +376,7 @@ static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t u
         write->last = last;
         count(b, write, OX_LINK_NVME_WRITE, OX_TRAFFIC_GRADS, bytes);
     }
-    s->grad_early[unit_idx] = at;
+    s->grad_speculative[unit_idx] = at;
 }
 
 /* ---- stages ----------------------------------------------------------------------------------- */
@@ -557,7 +557,7 @@ static void sum_nvme(struct ox_builder *b) {
 
 /* The optimizers that run in backward. They follow their gradient by as many stages as transfers run ahead, so that
  * backward need not wait for them before it gives the next gradient away. */
-static void run_early(struct ox_builder *b, uint32_t stage_idx, uint32_t depth) {
+static void run_speculative(struct ox_builder *b, uint32_t stage_idx, uint32_t depth) {
     const uint32_t stage_count = stages_per_tile(b) * b->in->placement.tiles;
     const uint32_t head_stage = stage_count - 1 - b->head_unit; /* in the last tile */
     const bool end = stage_idx + 1 == stage_count;
@@ -565,8 +565,8 @@ static void run_early(struct ox_builder *b, uint32_t stage_idx, uint32_t depth) 
     uint32_t i = stage_idx < depth ? 0 : stage_idx - depth;
     for (i = i < head_stage ? head_stage : i; b->train && i < past; i++) {
         const uint32_t unit_idx = stage_at(b, i).unit_idx;
-        if (is_early(b, unit_idx)) {
-            ox_build_adam_early(b, unit_idx, b->scratch->grad_early[unit_idx]);
+        if (is_speculative(b, unit_idx)) {
+            ox_build_adam_speculative(b, unit_idx, b->scratch->grad_speculative[unit_idx]);
         }
     }
 }
@@ -590,7 +590,7 @@ static void emit_stages(struct ox_builder *b) {
         } else {
             run_backward(b, &stage);
         }
-        run_early(b, i, depth);
+        run_speculative(b, i, depth);
     }
 }
 
@@ -606,7 +606,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS);
     plan->kind = kind;
     plan->task_count = plan->buf_count = 0;
-    plan->stage_buf = plan->written_buf = plan->counts_buf = plan->updated_buf = OX_NONE;
+    plan->stream_buf = plan->written_buf = plan->counts_buf = plan->nonfinite_buf = OX_NONE;
     memset(plan->traffic, 0, sizeof plan->traffic);
     memset(plan->peak_bytes, 0, sizeof plan->peak_bytes);
     memset(plan->resident_bytes, 0, sizeof plan->resident_bytes);
@@ -617,7 +617,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
         .in = input,
         .compute = input->budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE,
         .train = kind == OX_PLAN_TRAIN,
-        .before = kind != OX_PLAN_EVAL && input->placement.overlap,
+        .carries = kind != OX_PLAN_EVAL && input->placement.overlap,
         .head_unit = plan->unit_count - 1,
         .tied_unit = plan->unit_count,
     };

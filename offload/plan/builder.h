@@ -14,14 +14,14 @@ struct ox_builder {
     const struct ox_plan_input *in;
     enum ox_tier compute; /* where kernels read and write: DEVICE, or HOST when unified */
     bool train;
-    bool before; /* the update of the step before is part of the forward */
+    bool carries; /* forward carries the update of the previous step */
     uint32_t head_unit; /* the last one; its index + 1 stands for the head's use of tied weights */
     uint32_t tied_unit;
 };
 
 /* When a unit's optimizer runs: after the norm of its own step is known; within the forward of the next step; in the
  * backward of its own, before the norm is known. */
-enum when { WHEN_AFTER, WHEN_BEFORE, WHEN_EARLY };
+enum when { WHEN_AFTER, WHEN_CARRIED, WHEN_SPECULATIVE };
 
 static inline bool unified(const struct ox_builder *b) {
     return b->compute == OX_TIER_HOST;
@@ -113,8 +113,8 @@ static inline bool sums_on_host(const struct ox_builder *b, uint32_t unit_idx) {
 /* The optimizer of one unit. BEFORE: `target` is where the unit's planes are wanted, or OX_NONE when memory is their
  * home; the first unit's begins the transaction, the last one's is followed by the commit. EARLY: `grad` is the
  * finished gradient in host memory. */
-void ox_build_adam_before(struct ox_builder *b, uint32_t unit_idx, uint32_t target);
-void ox_build_adam_early(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
+void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t target);
+void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
 /* Where memory of the device is some unit's home of state: room for what its update counts. */
 void ox_build_device_counts(struct ox_builder *b);
 /* Square sums of a finished gradient that stays on the device. */
@@ -129,8 +129,8 @@ static inline bool is_kept(const struct ox_builder *b, uint32_t unit_idx) {
 }
 
 /* True for the units whose optimizer runs in the backward of its own step. */
-static inline bool is_early(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->before && unit_idx < b->plan->unit_count && ox_plan_is_early(b->in, unit_idx);
+static inline bool is_speculative(const struct ox_builder *b, uint32_t unit_idx) {
+    return b->carries && unit_idx < b->plan->unit_count && ox_plan_is_speculative(b->in, unit_idx);
 }
 
 #endif

@@ -34,7 +34,7 @@ struct ox_plan_scratch {
     uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
     uint32_t *weights_home, *state_home, *grad_home, *grad_spool;
     uint32_t *grad_live;  /* accumulator in use                       */
-    uint32_t *grad_early; /* finished, for an optimizer in backward or on the device */
+    uint32_t *grad_speculative; /* finished, for an optimizer in backward or on the device */
     uint32_t *partials;   /* square sums of a gradient, on the device */
     uint32_t *weights_at; /* per stage: planes where compute reads    */
     uint32_t *table_at;   /* per stage: planes of the tied table       */

@@ -1,8 +1,9 @@
 /* The optimizer's part of a plan. Without overlap it follows the norm. With overlap the optimizer of the step before
  * runs within the forward, each unit right before it is needed there, and hands new planes to it without a detour over
- * the drive; of the last `early_units` it runs in the backward of its own step instead, on the assumption that the norm
- * will not ask for clipping. Those of its tasks in the forward then only fetch the planes, or do all of it once more
- * where the assumption was wrong. What is to be done is known when the step begins; the plan holds for each case.
+ * the drive; of the last `speculative_units` it runs in the backward of its own step instead, on the assumption that
+ * the norm will not ask for clipping. Those of its tasks in the forward then only fetch the planes, or do all of it
+ * once more where the assumption was wrong. What is to be done is known when the step begins; the plan holds for each
+ * case.
  *
  * A unit whose state lives on the device is updated there, as an operation of the compute lane at the same places. */
 #include "offload/plan/builder.h"
@@ -20,7 +21,7 @@ static bool has_store(const struct ox_builder *b) {
 
 /* Whether it does its work in a step as most are: no clipping of what was done early. */
 static bool works(const struct ox_builder *b, const struct adam *adam) {
-    return adam->when != WHEN_BEFORE || !is_early(b, adam->unit_idx);
+    return adam->when != WHEN_CARRIED || !is_speculative(b, adam->unit_idx);
 }
 
 void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
@@ -46,7 +47,7 @@ void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, 
 }
 
 bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input) {
-    bool may = input->budget.nvme_bytes > 0 && !input->model.eval_only && input->placement.early_units == 0;
+    bool may = input->budget.nvme_bytes > 0 && !input->model.eval_only && input->placement.speculative_units == 0;
     for (uint32_t i = 0; i < input->table->unit_count && may; i++) {
         const struct ox_homes *const homes = &input->table->shards[i].homes;
         may = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
@@ -56,7 +57,7 @@ bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input) {
 
 static void count_adam(struct ox_builder *b, struct ox_task *task, const struct adam *adam) {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
-    const struct ox_adam_work work = {.updates = works(b, adam), .grad_at_rest = adam->when != WHEN_EARLY};
+    const struct ox_adam_work work = {.updates = works(b, adam), .grad_at_rest = adam->when != WHEN_SPECULATIVE};
     ox_plan_adam_traffic(b->in, adam->unit_idx, work, traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -71,7 +72,7 @@ static void copy_planes(struct ox_builder *b, enum ox_task_kind kind, const stru
     const bool down = kind == OX_TASK_DOWNLOAD;
     struct ox_task *const task =
         ox_build_transfer(b, kind, adam->unit_idx, down ? home : staging, down ? staging : home);
-    task->before = adam->when == WHEN_BEFORE;
+    task->carried = adam->when == WHEN_CARRIED;
     if (works(b, adam)) {
         count(b, task, down ? OX_LINK_D2H : OX_LINK_H2D, OX_TRAFFIC_WEIGHTS,
               ox_plan_weight_bytes(b->in, adam->unit_idx));
@@ -93,7 +94,7 @@ void ox_build_device_counts(struct ox_builder *b) {
     const uint64_t bytes = 8 * (uint64_t)b->plan->unit_count;
     if (device_units_past(b) > 0) {
         b->plan->counts_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, OX_NONE);
-        b->plan->updated_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_HOST, bytes, OX_NONE);
+        b->plan->nonfinite_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_HOST, bytes, OX_NONE);
     }
 }
 
@@ -121,7 +122,7 @@ static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
     struct ox_plan *const plan = b->plan;
     const uint32_t unit_idx = adam->unit_idx;
     struct ox_task *const task = new_task(b, OX_TASK_DEVICE_ADAM, OX_LANE_COMPUTE, unit_idx, OX_NONE);
-    task->before = adam->when == WHEN_BEFORE;
+    task->carried = adam->when == WHEN_CARRIED;
     if (adam->when == WHEN_AFTER) {
         reads(task, plan->norm_buf, OX_USE_NORM);
     }
@@ -130,10 +131,10 @@ static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
     updates(task, b->scratch->weights_home[unit_idx], OX_USE_WEIGHTS);
     writes(task, plan->counts_buf, OX_USE_COUNTS);
     if (unit_idx + 1 == device_units_past(b)) {
-        struct ox_task *const updated =
-            ox_build_transfer(b, OX_TASK_UPDATED, OX_NONE, plan->counts_buf, plan->updated_buf);
-        updated->before = task->before;
-        count(b, updated, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->unit_count);
+        struct ox_task *const nonfinite =
+            ox_build_transfer(b, OX_TASK_NONFINITE, OX_NONE, plan->counts_buf, plan->nonfinite_buf);
+        nonfinite->carried = task->carried;
+        count(b, nonfinite, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->unit_count);
     }
 }
 
@@ -153,7 +154,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
         copy_planes(b, OX_TASK_DOWNLOAD, adam, weights);
     }
     struct ox_task *const task = new_task(b, OX_TASK_ADAM, OX_LANE_ADAM, unit_idx, OX_NONE);
-    task->before = adam->when == WHEN_BEFORE;
+    task->carried = adam->when == WHEN_CARRIED;
     if (adam->when == WHEN_AFTER) {
         reads(task, b->plan->norm_buf, OX_USE_NORM);
     }
@@ -168,7 +169,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
         writes(task, adam->target, OX_USE_TARGET);
     }
     if (has_store(b)) {
-        writes(task, b->plan->stage_buf, OX_USE_STAGE);
+        writes(task, b->plan->stream_buf, OX_USE_STREAM);
     }
     count_adam(b, task, adam);
     if (weights_on_device) {
@@ -177,40 +178,40 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
 }
 
 /* Without a store the optimizer works in place and needs neither slots nor a transaction. */
-static void begin_transaction(struct ox_builder *b, bool before) {
+static void begin_transaction(struct ox_builder *b, bool carried) {
     if (!has_store(b)) {
         return;
     }
     struct ox_plan *const plan = b->plan;
-    if (plan->stage_buf == OX_NONE) {
-        plan->stage_buf = new_buf(b, OX_BUF_STAGE, OX_TIER_HOST, ox_plan_stage_bytes(b->in), OX_NONE);
+    if (plan->stream_buf == OX_NONE) {
+        plan->stream_buf = new_buf(b, OX_BUF_STREAM, OX_TIER_HOST, ox_plan_stream_bytes(b->in), OX_NONE);
         /* Writes outlive their task until the commit, which for early units is in the next step. */
-        plan->bufs[plan->stage_buf].resident = b->in->placement.early_units > 0;
+        plan->bufs[plan->stream_buf].resident = b->in->placement.speculative_units > 0;
     }
     struct ox_task *const begin = new_task(b, OX_TASK_BEGIN, OX_LANE_ADAM, OX_NONE, OX_NONE);
-    begin->before = before;
-    writes(begin, plan->stage_buf, OX_USE_STAGE);
+    begin->carried = carried;
+    writes(begin, plan->stream_buf, OX_USE_STREAM);
     if (!b->in->placement.overlap) {
         reads(begin, plan->norm_buf, OX_USE_NORM);
     }
 }
 
-static struct ox_task *end_transaction(struct ox_builder *b, enum ox_task_kind kind, bool before) {
+static struct ox_task *end_transaction(struct ox_builder *b, enum ox_task_kind kind, bool carried) {
     struct ox_task *const task = new_task(b, kind, OX_LANE_ADAM, OX_NONE, OX_NONE);
-    task->before = before;
-    writes(task, b->plan->stage_buf, OX_USE_STAGE);
+    task->carried = carried;
+    writes(task, b->plan->stream_buf, OX_USE_STREAM);
     return task;
 }
 
 /* Backward may read what was written while the drives are being flushed. */
-static void commit(struct ox_builder *b, bool before) {
+static void commit(struct ox_builder *b, bool carried) {
     if (!has_store(b)) {
         return;
     }
-    if (before) {
+    if (carried) {
         writes(end_transaction(b, OX_TASK_WRITTEN, true), b->plan->written_buf, OX_USE_WRITTEN);
     }
-    end_transaction(b, OX_TASK_COMMIT, before);
+    end_transaction(b, OX_TASK_COMMIT, carried);
 }
 
 static uint32_t grad_at_rest(const struct ox_builder *b, uint32_t unit_idx) {
@@ -218,25 +219,25 @@ static uint32_t grad_at_rest(const struct ox_builder *b, uint32_t unit_idx) {
     if (s->grad_home[unit_idx] != OX_NONE) {
         return s->grad_home[unit_idx];
     }
-    return on_device(b, unit_idx) ? s->grad_early[unit_idx] : s->grad_spool[unit_idx];
+    return on_device(b, unit_idx) ? s->grad_speculative[unit_idx] : s->grad_spool[unit_idx];
 }
 
-void ox_build_adam_before(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
+void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
     if (unit_idx == 0) {
         begin_transaction(b, true);
     }
-    run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_BEFORE, .grad = grad_at_rest(b, unit_idx),
+    run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_CARRIED, .grad = grad_at_rest(b, unit_idx),
                                .target = target});
     if (unit_idx == b->head_unit) {
         commit(b, true);
     }
 }
 
-void ox_build_adam_early(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
+void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
     if (unit_idx == b->head_unit) {
         begin_transaction(b, false);
     }
-    run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_EARLY, .grad = grad, .target = OX_NONE});
+    run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_SPECULATIVE, .grad = grad, .target = OX_NONE});
 }
 
 void ox_build_optimizer(struct ox_builder *b) {

@@ -24,7 +24,7 @@ const char *ox_task_name(enum ox_task_kind kind) {
         "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
         "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
-        "download",  "adam",      "refresh",    "dev-adam",  "updated",   "loss",      "written",  "commit"};
+        "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit"};
     OX_ASSERT((unsigned)kind < OX_TASK_KIND_COUNT);
     return names[kind];
 }
@@ -118,13 +118,13 @@ uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input) {
     return elems * (OX_HI_BYTES + 4) + ox_shard_state_bytes(input->table, elems);
 }
 
-uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input) {
+uint64_t ox_plan_stream_slot_bytes(const struct ox_plan_input *input) {
     const uint64_t elems = chunk_elems_max(input), grad_bytes = input->model.grad_bf16 ? 2 : 4;
     return elems * (OX_HI_BYTES + grad_bytes) + ox_shard_state_bytes(input->table, elems);
 }
 
-uint64_t ox_plan_stage_bytes(const struct ox_plan_input *input) {
-    return ox_plan_slot_bytes(input) * input->placement.stage_slots + chunk_elems_max(input) * sizeof(float);
+uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input) {
+    return ox_plan_stream_slot_bytes(input) * input->placement.stream_slots + chunk_elems_max(input) * sizeof(float);
 }
 
 /* All arrays of a plan in one allocation, so that building needs none. */
@@ -163,7 +163,7 @@ static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
     scratch->segment_of = carve(memory, plan->buf_cap, sizeof(uint32_t));
     scratch->grad_spool = carve(memory, units, sizeof(uint32_t));
     scratch->grad_live = carve(memory, units, sizeof(uint32_t));
-    scratch->grad_early = carve(memory, units, sizeof(uint32_t));
+    scratch->grad_speculative = carve(memory, units, sizeof(uint32_t));
     scratch->partials = carve(memory, units, sizeof(uint32_t));
     scratch->weights_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->table_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));

@@ -58,7 +58,7 @@ enum ox_task_kind {
     OX_TASK_ADAM,         /* adam: a unit, chunk by chunk, from its homes to its homes   */
     OX_TASK_REFRESH,      /* h2d: new planes of a unit to its home on the device         */
     OX_TASK_DEVICE_ADAM,  /* compute: a unit whose state lives on the device             */
-    OX_TASK_UPDATED,      /* d2h: how many parameters of such units are not finite any more */
+    OX_TASK_NONFINITE,      /* d2h: how many parameters of such units are not finite any more */
     OX_TASK_LOSS,         /* d2h: losses of the micro-batches                            */
     OX_TASK_WRITTEN,      /* adam: waits until all that it wrote has reached the drives  */
     OX_TASK_COMMIT,       /* adam: the store's transaction ends                          */
@@ -76,14 +76,14 @@ enum ox_role_of_use {
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
     OX_USE_KEPT,                  /* what forward leaves to backward, which uses it up       */
     OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is that of tied weights' use in the head */
-    OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STAGE,
+    OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STREAM,
     OX_USE_COUNTS,                /* parameters that are not finite, per unit              */
     OX_USE_WRITTEN                /* the drives hold all planes that the step computes with */
 };
 
 enum ox_buf_kind {
     OX_BUF_WEIGHTS, OX_BUF_STATE, OX_BUF_GRAD, OX_BUF_ACT, OX_BUF_KEPT, OX_BUF_JOINED, OX_BUF_WORK, OX_BUF_BATCH,
-    OX_BUF_STAGE, /* slots of the optimizer's stream */
+    OX_BUF_STREAM, /* slots of the optimizer's stream */
     OX_BUF_SMALL, /* losses, partial norms, constant tables */
     OX_BUF_KIND_COUNT
 };
@@ -113,7 +113,7 @@ enum { OX_TASK_USES_MAX = 12 };
 struct ox_task {
     uint8_t kind, lane;
     bool last;         /* GRAD_*, REDUCE: the finished sum, not a partial one */
-    bool before;       /* BEGIN, ADAM, DOWNLOAD, REFRESH, DEVICE_ADAM, UPDATED, WRITTEN, COMMIT: of the step before,
+    bool carried;      /* BEGIN, ADAM, DOWNLOAD, REFRESH, DEVICE_ADAM, NONFINITE, WRITTEN, COMMIT: of the step before,
                           which overlaps */
     uint8_t use_count;
     uint32_t unit_idx; /* gradients: unit_count stands for the head's use of tied weights     */
@@ -181,13 +181,13 @@ struct ox_placement {
     uint32_t tiles;          /* k: groups of micro-batches that pass the units together */
     uint32_t prefetch_depth; /* units whose planes travel ahead of the one in work; 0 = none */
     enum ox_tier act_tier;   /* home of activation checkpoints */
-    uint32_t stage_slots;    /* chunks in flight in the optimizer's stream */
+    uint32_t stream_slots;    /* chunks in flight in the optimizer's stream */
     /* The optimizer of a step runs within the forward that follows, of the next step or of an evaluation: a unit's
-     * forward waits for its own optimizer alone. Of the last `early_units` it runs in the step's own backward, before
-     * the norm is known (speculative): what it replaces must still be on the drives, so there they ask for two
+     * forward waits for its own optimizer alone. Of the last `speculative_units` it runs in the step's own backward,
+     * before the norm is known (speculative): what it replaces must still be on the drives, so there they ask for two
      * generations. */
     bool overlap;
-    uint32_t early_units;
+    uint32_t speculative_units;
     /* The last `kept_units` blocks, whose backward comes first, do not recompute: of every micro-batch their input and
      * what backward needs of their forward stays in compute memory until backward has used it up. */
     uint32_t kept_units;
@@ -205,8 +205,8 @@ struct ox_plan_input {
 };
 
 /* Whether, where steps overlap, a unit's optimizer runs in the backward of its own step. */
-static inline bool ox_plan_is_early(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return unit_idx + input->placement.early_units >= input->model.unit_count;
+static inline bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return unit_idx + input->placement.speculative_units >= input->model.unit_count;
 }
 
 struct ox_plan {
@@ -221,8 +221,8 @@ struct ox_plan {
     uint32_t fullest_task[OX_TIER_COUNT];   /* at which the buffers of an arena together are largest */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
     /* Indexes of buffers the executor asks for by name; OX_NONE where a plan has none. */
-    uint32_t loss_buf, loss_host_buf, norm_buf, const_buf, stage_buf;
-    uint32_t counts_buf, updated_buf; /* of updates on the device: counts per unit, there and on the host */
+    uint32_t loss_buf, loss_host_buf, norm_buf, const_buf, stream_buf;
+    uint32_t counts_buf, nonfinite_buf; /* of updates on the device: counts per unit, there and on the host */
     uint32_t written_buf;    /* no bytes: its users wait for what the step before has written */
     uint32_t batch_host_buf; /* host: all micro-batches, in order */
     /* Spool extents of the store: per gradient unit (unit_count of them, then the head's use), then per
@@ -300,26 +300,26 @@ uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t unit_idx);
 uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input);
 
 /* Bytes of the slot that one chunk takes in the optimizer's stream: hi | state | gradient. */
-uint64_t ox_plan_slot_bytes(const struct ox_plan_input *input);
+uint64_t ox_plan_stream_slot_bytes(const struct ox_plan_input *input);
 /* The optimizer's slots, and a chunk in fp32 for who is shown the planes. */
-uint64_t ox_plan_stage_bytes(const struct ox_plan_input *input);
+uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input);
 
 /* ---- placement: what fits (offload/search/placement.c) ---------------------------------------------- */
 
-/* The user's wishes; OX_TIER_COUNT = automatic. */
-struct ox_placement_wish {
+/* The user's requests; OX_TIER_COUNT = automatic. */
+struct ox_placement_request {
     uint32_t tiles;        /* 0 = automatic */
     int32_t prefetch_depth; /* -1 = automatic */
     enum ox_tier act_tier, weights_tier, state_tier, grad_tier;
     int32_t overlap;        /* 0 or 1; -1 = automatic */
-    int32_t early_units;    /* -1 = automatic */
+    int32_t speculative_units;    /* -1 = automatic */
     int32_t kept_units;     /* -1 = automatic; all blocks where it exceeds them */
     bool may_stay_in_memory; /* some steps, where all planes fit there: then no unit is early */
     uint64_t persist_steps;  /* of which every so many are written; 0: as rarely as costs next to nothing. With more
                                 than 1 a placement whose steps stay in memory comes before all others */
     uint32_t device_units; /* so many of the last units live and are updated on the device, and the tiers above are for
                               the others; 0 = automatic. A state tier of DEVICE means all units */
-    bool in_haste;         /* half the effort: for what a plan would be, not for one that is run */
+    bool quick;         /* half the effort: for what a plan would be, not for one that is run */
 };
 
 /* The plans of one input; eval_after_step where steps overlap, else NULL. */
@@ -335,7 +335,7 @@ void ox_plans_close(struct ox_plans *plans);
  * any case. */
 struct ox_sim_setup;
 OX_MUST enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
-                                           const struct ox_placement_wish *wish, const struct ox_sim_setup *setup,
+                                           const struct ox_placement_request *request, const struct ox_sim_setup *setup,
                                            struct ox_plans *out);
 
 /* ---- for people (offload/plan/print.c) ------------------------------------------------------- */

@@ -138,7 +138,7 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
         fprintf(out, "%6u %-11s %-10s%s", i, ox_lane_name((enum ox_lane_id)task->lane),
-                ox_task_name((enum ox_task_kind)task->kind), task->before ? "'" : " ");
+                ox_task_name((enum ox_task_kind)task->kind), task->carried ? "'" : " ");
         fprintf(out, task->unit_idx == OX_NONE ? "    -" : "%5d", (int)task->unit_idx);
         fprintf(out, task->mb_idx == OX_NONE ? "    -" : "%5d", (int)task->mb_idx);
         print_size(out, task->bytes);
@@ -173,9 +173,9 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
             plan->micro_batches, plan->micro_batches == 1 ? "" : "es", placement->tiles,
             placement->tiles == 1 ? "" : "s", placement->prefetch_depth, ox_tier_name(act_tier));
     fprintf(out, "update: %s", placement->overlap ? "within the next step's forward" : "after the norm");
-    if (placement->early_units > 0) {
+    if (placement->speculative_units > 0) {
         fprintf(out, "; of the last %u of %u units in backward, and again should the norm be clipped",
-                placement->early_units, plan->unit_count);
+                placement->speculative_units, plan->unit_count);
     }
     uint32_t device_units = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {

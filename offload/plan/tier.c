@@ -33,38 +33,38 @@ void ox_tiers_close(struct ox_tiers *tiers) {
     *tiers = (struct ox_tiers){0};
 }
 
-static struct ox_lease lease_buf(const struct ox_tiers *tiers, const struct ox_buf *buf) {
+static struct ox_view view_buf(const struct ox_tiers *tiers, const struct ox_buf *buf) {
     const bool on_device = buf->tier == OX_TIER_DEVICE;
     OX_ASSERT(buf->tier != OX_TIER_NVME);
     OX_ASSERT(buf->offset + buf->bytes <= (on_device ? tiers->device_bytes : tiers->host.bytes));
     unsigned char *const base = on_device ? tiers->device_base : tiers->host.base;
-    return (struct ox_lease){.ptr = base + buf->offset, .bytes = buf->bytes, .tier = (enum ox_tier)buf->tier};
+    return (struct ox_view){.ptr = base + buf->offset, .bytes = buf->bytes, .tier = (enum ox_tier)buf->tier};
 }
 
-struct ox_lease ox_tiers_lease_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
+struct ox_view ox_tiers_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
                                   const struct ox_task *task, enum ox_role_of_use role) {
     const int use = ox_task_find_use(task, role);
     if (use < 0 || plan->bufs[task->uses[use].buf_idx].tier == OX_TIER_NVME) {
-        return (struct ox_lease){.tier = OX_TIER_NVME};
+        return (struct ox_view){.tier = OX_TIER_NVME};
     }
-    return lease_buf(tiers, &plan->bufs[task->uses[use].buf_idx]);
+    return view_buf(tiers, &plan->bufs[task->uses[use].buf_idx]);
 }
 
-struct ox_lease ox_tiers_lease(const struct ox_tiers *tiers, const struct ox_plan *plan, const struct ox_task *task,
+struct ox_view ox_tiers_view(const struct ox_tiers *tiers, const struct ox_plan *plan, const struct ox_task *task,
                                enum ox_role_of_use role) {
-    const struct ox_lease lease = ox_tiers_lease_if(tiers, plan, task, role);
-    OX_ASSERT(lease.ptr != NULL);
-    return lease;
+    const struct ox_view view = ox_tiers_view_if(tiers, plan, task, role);
+    OX_ASSERT(view.ptr != NULL);
+    return view;
 }
 
-struct ox_lease ox_tiers_resident(const struct ox_tiers *tiers, const struct ox_plan *plan, uint32_t buf_idx) {
+struct ox_view ox_tiers_resident(const struct ox_tiers *tiers, const struct ox_plan *plan, uint32_t buf_idx) {
     OX_ASSERT(buf_idx < plan->buf_count && plan->bufs[buf_idx].resident);
-    return lease_buf(tiers, &plan->bufs[buf_idx]);
+    return view_buf(tiers, &plan->bufs[buf_idx]);
 }
 
-struct ox_lease ox_tiers_scratch(const struct ox_tiers *tiers, const struct ox_plan *plan) {
+struct ox_view ox_tiers_scratch(const struct ox_tiers *tiers, const struct ox_plan *plan) {
     const uint64_t begin = plan->resident_bytes[OX_TIER_HOST];
     OX_ASSERT(begin <= tiers->host.bytes);
-    return (struct ox_lease){
+    return (struct ox_view){
         .ptr = tiers->host.base + begin, .bytes = tiers->host.bytes - begin, .tier = OX_TIER_HOST};
 }

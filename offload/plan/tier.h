@@ -1,5 +1,5 @@
 /* The memory tiers of a run: one arena each, reserved at open with the exact size that the plans need, and given
- * out as leases. A lease is the right to touch a buffer's bytes for the length of a task: the plan says when, the
+ * out as views. A view is the right to touch a buffer's bytes for the length of a task: the plan says when, the
  * tier where. Nobody else turns an offset into a pointer. */
 #ifndef OX_OFFLOAD_TIER_H
 #define OX_OFFLOAD_TIER_H
@@ -21,7 +21,7 @@ struct ox_tiers {
     uint64_t device_bytes;
 };
 
-struct ox_lease {
+struct ox_view {
     void *ptr;
     uint64_t bytes;
     enum ox_tier tier;
@@ -33,19 +33,19 @@ OX_MUST enum ox_status ox_tiers_open(struct ox_device *device, const uint64_t by
                                      struct ox_tiers *out);
 void ox_tiers_close(struct ox_tiers *tiers);
 
-/* The lease of a task's use. Asserts that the task has that use and that the buffer lies inside its arena. */
-struct ox_lease ox_tiers_lease(const struct ox_tiers *tiers, const struct ox_plan *plan,
+/* The view of a task's use. Asserts that the task has that use and that the buffer lies inside its arena. */
+struct ox_view ox_tiers_view(const struct ox_tiers *tiers, const struct ox_plan *plan,
                                const struct ox_task *task, enum ox_role_of_use role);
 
 /* As above, with ptr = NULL when the task has no such use, or when it is a spool extent. */
-struct ox_lease ox_tiers_lease_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
+struct ox_view ox_tiers_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
                                   const struct ox_task *task, enum ox_role_of_use role);
 
 /* A resident buffer, between steps. */
-struct ox_lease ox_tiers_resident(const struct ox_tiers *tiers, const struct ox_plan *plan, uint32_t buf_idx);
+struct ox_view ox_tiers_resident(const struct ox_tiers *tiers, const struct ox_plan *plan, uint32_t buf_idx);
 
 /* The host arena behind the plan's resident part: free for other use between steps. */
-struct ox_lease ox_tiers_scratch(const struct ox_tiers *tiers, const struct ox_plan *plan);
+struct ox_view ox_tiers_scratch(const struct ox_tiers *tiers, const struct ox_plan *plan);
 
 #ifdef __cplusplus
 }

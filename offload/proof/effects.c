@@ -17,7 +17,7 @@ enum ox_buf_kind ox_meaning_kind(enum what what) {
         [TOTAL] = OX_BUF_GRAD,    [PARTIALS] = OX_BUF_SMALL, [COUNTS] = OX_BUF_SMALL,
         [REDUCED] = OX_BUF_GRAD,  [BATCH] = OX_BUF_BATCH,    [BATCHES] = OX_BUF_BATCH,  [LOSSES] = OX_BUF_SMALL,
         [NORMS] = OX_BUF_SMALL,   [FACTOR] = OX_BUF_SMALL,   [CONSTANT] = OX_BUF_SMALL, [WORK] = OX_BUF_WORK,
-        [STAGE] = OX_BUF_STAGE,   [WRITTEN] = OX_BUF_SMALL,  [KEPT] = OX_BUF_KEPT,
+        [STAGE] = OX_BUF_STREAM,   [WRITTEN] = OX_BUF_SMALL,  [KEPT] = OX_BUF_KEPT,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -59,7 +59,7 @@ static const struct rule {
     [OX_TASK_ADAM] = {OX_LANE_ADAM, OF_UNIT, false, true},
     [OX_TASK_REFRESH] = {OX_LANE_H2D, OF_UNIT, false, true},
     [OX_TASK_DEVICE_ADAM] = {OX_LANE_COMPUTE, OF_UNIT, false, true},
-    [OX_TASK_UPDATED] = {OX_LANE_D2H, OF_STEP, false, true},
+    [OX_TASK_NONFINITE] = {OX_LANE_D2H, OF_STEP, false, true},
     [OX_TASK_LOSS] = {OX_LANE_D2H, OF_STEP, false, false},
     [OX_TASK_WRITTEN] = {OX_LANE_ADAM, OF_STEP, false, true},
     [OX_TASK_COMMIT] = {OX_LANE_ADAM, OF_STEP, false, true},
@@ -72,10 +72,10 @@ static bool fits_rule(const struct meaning *m) {
         rule->scope == OF_STEP ? 0 : m->plan->unit_count + (rule->scope == OF_GRADIENT && m->tied);
     const bool of_optimizer = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
                               task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH ||
-                              task->kind == OX_TASK_DEVICE_ADAM || task->kind == OX_TASK_UPDATED ||
+                              task->kind == OX_TASK_DEVICE_ADAM || task->kind == OX_TASK_NONFINITE ||
                               task->kind == OX_TASK_WRITTEN || task->kind == OX_TASK_COMMIT;
-    return task->lane == rule->lane && (m->train || !rule->train_only || task->before) &&
-           (!task->before || (m->overlap && of_optimizer)) &&
+    return task->lane == rule->lane && (m->train || !rule->train_only || task->carried) &&
+           (!task->carried || (m->overlap && of_optimizer)) &&
            (unit_past == 0 ? task->unit_idx == OX_NONE : task->unit_idx < unit_past) &&
            (rule->of_batch ? task->mb_idx < m->plan->micro_batches : task->mb_idx == OX_NONE);
 }
@@ -133,7 +133,7 @@ static void follow(struct meaning *m) {
     case OX_TASK_DEVICE_ADAM:
         ox_meaning_device_adam(m, unit_idx);
         break;
-    case OX_TASK_UPDATED:
+    case OX_TASK_NONFINITE:
         ox_meaning_updated(m);
         break;
     case OX_TASK_WRITTEN:
@@ -212,7 +212,7 @@ static bool begin(struct meaning *m) {
 
 /* The version that a unit has at the end: with overlap only the last ones have gone on. */
 static uint32_t last_version(const struct meaning *m, uint32_t unit_idx) {
-    const bool early = unit_idx + m->in->placement.early_units >= m->plan->unit_count;
+    const bool early = unit_idx + m->in->placement.speculative_units >= m->plan->unit_count;
     return m->train && (!m->overlap || early) ? NEW : CURRENT;
 }
 
@@ -252,14 +252,14 @@ static const char *end(const struct meaning *m) {
         return "the losses do not arrive";
     }
     const uint32_t device_units = m->train || m->overlap ? ox_meaning_device_units(m) : 0;
-    if (device_units > 0 && (plan->updated_buf >= plan->buf_count ||
-                             !same(m->held[plan->updated_buf], of(COUNTS, OX_NONE, device_units)))) {
+    if (device_units > 0 && (plan->nonfinite_buf >= plan->buf_count ||
+                             !same(m->held[plan->nonfinite_buf], of(COUNTS, OX_NONE, device_units)))) {
         return "what was counted on the device does not arrive";
     }
     const bool store = (m->train || m->overlap) && m->in->budget.nvme_bytes > 0;
     const bool overlap = store && m->overlap;
     if (m->commit_count != store || m->written_count != overlap ||
-        m->begun != (m->train && overlap && m->in->placement.early_units > 0)) {
+        m->begun != (m->train && overlap && m->in->placement.speculative_units > 0)) {
         return "the step is not committed exactly once";
     }
     return NULL;

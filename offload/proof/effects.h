@@ -153,7 +153,7 @@ static inline uint64_t bytes_of(const struct meaning *m, struct content content,
     case CONSTANT:
         return model->const_bytes;
     case STAGE:
-        return ox_plan_stage_bytes(m->in);
+        return ox_plan_stream_bytes(m->in);
     default:
         return 0;
     }

@@ -59,19 +59,19 @@ static void takes_turn(struct meaning *m, uint32_t unit_idx, uint32_t from) {
  * this one computes with, and of the last units also that to the next, from a gradient that has just been reduced. */
 void ox_meaning_adam(struct meaning *m, uint32_t unit_idx) {
     const struct ox_homes *const homes = homes_of(m, unit_idx);
-    const uint32_t from = m->task->before ? OLD : CURRENT, to = from + 1;
-    const bool early = m->overlap && !m->task->before;
+    const uint32_t from = m->task->carried ? OLD : CURRENT, to = from + 1;
+    const bool early = m->overlap && !m->task->carried;
     takes_turn(m, unit_idx, from);
     if (is_on_device(m, unit_idx)) {
         object(m, "updates on the host what lives on the device");
     }
-    if (early && unit_idx + m->in->placement.early_units < m->plan->unit_count) {
+    if (early && unit_idx + m->in->placement.speculative_units < m->plan->unit_count) {
         object(m, "updates a unit before the norm is known that is to wait for it");
     }
     if (early && (m->in->budget.nvme_bytes == 0 || ox_plan_generations(&m->in->budget) < 2)) {
         object(m, "replaces before the norm is known what the step may have to begin with again");
     }
-    if (early && (m->plan->stage_buf == OX_NONE || !m->plan->bufs[m->plan->stage_buf].resident)) {
+    if (early && (m->plan->stream_buf == OX_NONE || !m->plan->bufs[m->plan->stream_buf].resident)) {
         object(m, "leaves writes in flight in memory that is given away before the commit");
     }
     if (!m->overlap) {
@@ -85,12 +85,12 @@ void ox_meaning_adam(struct meaning *m, uint32_t unit_idx) {
     if (homes->weights != OX_TIER_NVME) {
         turns(m, OX_USE_WEIGHTS, OX_TIER_HOST,
               (const struct content[]){of(PLANES, unit_idx, from), of(PLANES, unit_idx, to)});
-    } else if (m->task->before) {
+    } else if (m->task->carried) {
         makes(m, OX_USE_TARGET, OX_TIER_HOST, of(PLANES, unit_idx, to));
     }
     if (m->in->budget.nvme_bytes > 0) {
-        makes(m, OX_USE_STAGE, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
-        names(m, OX_USE_STAGE, m->plan->stage_buf);
+        makes(m, OX_USE_STREAM, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
+        names(m, OX_USE_STREAM, m->plan->stream_buf);
         if (!m->begun) {
             object(m, "writes to the store outside of a transaction");
         }
@@ -99,9 +99,9 @@ void ox_meaning_adam(struct meaning *m, uint32_t unit_idx) {
 
 /* The same where the unit lives: what would replace it too early could not be taken back. */
 void ox_meaning_device_adam(struct meaning *m, uint32_t unit_idx) {
-    const uint32_t from = m->task->before ? OLD : CURRENT, to = from + 1;
+    const uint32_t from = m->task->carried ? OLD : CURRENT, to = from + 1;
     takes_turn(m, unit_idx, from);
-    if (!is_on_device(m, unit_idx) || m->task->before != m->overlap) {
+    if (!is_on_device(m, unit_idx) || m->task->carried != m->overlap) {
         object(m, "updates on the device what lives elsewhere, or before the norm is known");
     }
     if (!m->overlap) {
@@ -126,23 +126,23 @@ uint32_t ox_meaning_device_units(const struct meaning *m) {
 
 void ox_meaning_updated(struct meaning *m) {
     const struct content all = of(COUNTS, OX_NONE, ox_meaning_device_units(m));
-    if (m->task->before != m->overlap) {
+    if (m->task->carried != m->overlap) {
         object(m, "is of another step than the updates that it tells of");
     }
     wants(m, OX_USE_SOURCE, OX_TIER_DEVICE, all);
     makes(m, OX_USE_TARGET, OX_TIER_HOST, all);
-    names(m, OX_USE_TARGET, m->plan->updated_buf);
+    names(m, OX_USE_TARGET, m->plan->nonfinite_buf);
 }
 
 /* That of the step before ends before this one's begins. */
 void ox_meaning_begin(struct meaning *m) {
-    const bool in_order = m->task->before ? m->commit_count == 0 : !m->overlap || m->commit_count == 1;
+    const bool in_order = m->task->carried ? m->commit_count == 0 : !m->overlap || m->commit_count == 1;
     if (m->begun || m->in->budget.nvme_bytes == 0 || !in_order) {
         object(m, "begins a transaction while another one is under way");
     }
     m->begun = true;
-    makes(m, OX_USE_STAGE, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
-    names(m, OX_USE_STAGE, m->plan->stage_buf);
+    makes(m, OX_USE_STREAM, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
+    names(m, OX_USE_STREAM, m->plan->stream_buf);
     if (!m->overlap) {
         wants(m, OX_USE_NORM, OX_TIER_HOST, of(FACTOR, OX_NONE, 0));
     }
@@ -150,7 +150,7 @@ void ox_meaning_begin(struct meaning *m) {
 
 /* Behind the updates of all units, and within the transaction. */
 static void ends_transaction(struct meaning *m) {
-    const uint32_t version = m->task->before ? CURRENT : NEW;
+    const uint32_t version = m->task->carried ? CURRENT : NEW;
     if (!m->begun) {
         object(m, "ends a transaction that has not begun");
     }
@@ -159,12 +159,12 @@ static void ends_transaction(struct meaning *m) {
             object(m, "ends a transaction before all units are updated");
         }
     }
-    makes(m, OX_USE_STAGE, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
-    names(m, OX_USE_STAGE, m->plan->stage_buf);
+    makes(m, OX_USE_STREAM, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
+    names(m, OX_USE_STREAM, m->plan->stream_buf);
 }
 
 void ox_meaning_written(struct meaning *m) {
-    if (!m->task->before || m->written_count++ != 0) {
+    if (!m->task->carried || m->written_count++ != 0) {
         object(m, "waits for writes that nobody reads");
     }
     ends_transaction(m);
@@ -174,7 +174,7 @@ void ox_meaning_written(struct meaning *m) {
 
 void ox_meaning_commit(struct meaning *m) {
     m->commit_count++;
-    if (!m->task->before && m->task != &m->plan->tasks[m->plan->task_count - 1]) {
+    if (!m->task->carried && m->task != &m->plan->tasks[m->plan->task_count - 1]) {
         object(m, "commits before the step has ended");
     }
     ends_transaction(m);

@@ -177,10 +177,10 @@ void ox_meaning_transfer(struct meaning *m, uint32_t unit_idx) {
         follow_upload(m, unit_idx);
         break;
     case OX_TASK_DOWNLOAD:
-        moves(m, (struct route){OX_TIER_DEVICE, OX_TIER_HOST}, of(PLANES, unit_idx, m->task->before ? OLD : CURRENT));
+        moves(m, (struct route){OX_TIER_DEVICE, OX_TIER_HOST}, of(PLANES, unit_idx, m->task->carried ? OLD : CURRENT));
         break;
     case OX_TASK_REFRESH:
-        moves(m, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, of(PLANES, unit_idx, m->task->before ? CURRENT : NEW));
+        moves(m, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, of(PLANES, unit_idx, m->task->carried ? CURRENT : NEW));
         break;
     case OX_TASK_LOSS:
         moves(m, (struct route){tier, OX_TIER_HOST}, of(LOSSES, OX_NONE, m->plan->micro_batches));

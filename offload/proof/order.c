@@ -270,7 +270,7 @@ static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t
 /* Updates of units follow each other in order: those of the step before upwards, those of this step upwards behind the
  * norm, or downwards ahead of it where steps overlap. */
 struct update_order {
-    uint32_t before_count, own_count, norm_count;
+    uint32_t carried_count, own_count, norm_count;
 };
 
 static bool update_in_order(const struct checker *c, const struct ox_task *task, struct update_order *order) {
@@ -278,8 +278,8 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
     if (task->kind != OX_TASK_ADAM && task->kind != OX_TASK_DEVICE_ADAM) {
         return true;
     }
-    if (task->before) {
-        return task->unit_idx == order->before_count++ && order->norm_count == 0;
+    if (task->carried) {
+        return task->unit_idx == order->carried_count++ && order->norm_count == 0;
     }
     const uint32_t nth = order->own_count++;
     return c->in->placement.overlap ? task->unit_idx + nth + 1 == c->plan->unit_count && order->norm_count == 0
@@ -289,11 +289,11 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
 static enum ox_status check_update_counts(const struct checker *c, const struct update_order *order) {
     const struct ox_plan *const plan = c->plan;
     const bool train = plan->kind == OX_PLAN_TRAIN, overlap = c->in->placement.overlap;
-    const uint32_t before = overlap && plan->kind != OX_PLAN_EVAL ? plan->unit_count : 0;
-    const uint32_t own = !train ? 0 : overlap ? c->in->placement.early_units : plan->unit_count;
-    if (order->before_count != before || order->own_count != own || order->norm_count != train) {
+    const uint32_t carried = overlap && plan->kind != OX_PLAN_EVAL ? plan->unit_count : 0;
+    const uint32_t own = !train ? 0 : overlap ? c->in->placement.speculative_units : plan->unit_count;
+    if (order->carried_count != carried || order->own_count != own || order->norm_count != train) {
         return ox_fail(OX_E_CONFIG, "plan is wrong: %u and %u of %u units are updated; please report this",
-                       order->before_count, order->own_count, plan->unit_count);
+                       order->carried_count, order->own_count, plan->unit_count);
     }
     return OX_OK;
 }

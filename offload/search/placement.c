@@ -144,7 +144,7 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
 static enum ox_status refuse(struct ox_search *s) {
     s->in->placement = s->nearest;
     s->with_eval = true;
-    ox_search_farthest_homes(s, ox_search_wished_device_units(s));
+    ox_search_farthest_homes(s, ox_search_requested_device_units(s));
     ox_search_build(s);
     /* It is handed out for its ledger. */
     OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train);
@@ -155,47 +155,47 @@ static enum ox_status refuse(struct ox_search *s) {
 /* ---- choosing ----------------------------------------------------------------------------------- */
 
 /* Where a state lives on the device, so does all that its update needs. */
-static enum ox_status check_device_wish(const struct ox_search *s) {
-    const struct ox_placement_wish *const wish = s->wish;
-    const char *const asked = wish->device_units > 0 ? "--device-state-units" : "--state-tier device";
-    if (wish->state_tier != OX_TIER_DEVICE && wish->grad_tier == OX_TIER_DEVICE) {
+static enum ox_status check_device_request(const struct ox_search *s) {
+    const struct ox_placement_request *const request = s->request;
+    const char *const asked = request->device_units > 0 ? "--device-state-units" : "--state-tier device";
+    if (request->state_tier != OX_TIER_DEVICE && request->grad_tier == OX_TIER_DEVICE) {
         return ox_fail(OX_E_CONFIG, "--grads-tier device: a finished gradient stays on the device only for an "
                        "optimizer that runs there; add --state-tier device, or use host or nvme");
     }
-    if (wish->state_tier != OX_TIER_DEVICE && wish->device_units == 0) {
+    if (request->state_tier != OX_TIER_DEVICE && request->device_units == 0) {
         return OX_OK;
     }
     if (s->in->budget.nvme_bytes > 0) {
         return ox_fail(OX_E_CONFIG, "%s: with a store the state lives on the host or on the drives; leave out one of "
                        "the two", asked);
     }
-    if (wish->state_tier != OX_TIER_DEVICE) {
+    if (request->state_tier != OX_TIER_DEVICE) {
         return OX_OK;
     }
-    if ((wish->weights_tier != OX_TIER_COUNT && wish->weights_tier != OX_TIER_DEVICE) ||
-        (wish->grad_tier != OX_TIER_COUNT && wish->grad_tier != OX_TIER_DEVICE)) {
+    if ((request->weights_tier != OX_TIER_COUNT && request->weights_tier != OX_TIER_DEVICE) ||
+        (request->grad_tier != OX_TIER_COUNT && request->grad_tier != OX_TIER_DEVICE)) {
         return ox_fail(OX_E_CONFIG, "--state-tier device: the optimizer then runs on the device, where weights and "
                        "gradients must live too; leave out --weights-tier and --grads-tier, or give device");
     }
     return OX_OK;
 }
 
-static enum ox_status check_wish(const struct ox_search *s) {
-    const struct ox_placement_wish *const wish = s->wish;
-    if (wish->tiles > s->in->model.micro_batches) {
+static enum ox_status check_request(const struct ox_search *s) {
+    const struct ox_placement_request *const request = s->request;
+    if (request->tiles > s->in->model.micro_batches) {
         return ox_fail(OX_E_CONFIG, "--tiles %u: there are only %u micro-batches per step "
-                       "(--gradient-accumulation-steps)", wish->tiles, s->in->model.micro_batches);
+                       "(--gradient-accumulation-steps)", request->tiles, s->in->model.micro_batches);
     }
-    const bool asks_nvme = wish->act_tier == OX_TIER_NVME || wish->weights_tier == OX_TIER_NVME ||
-                           wish->state_tier == OX_TIER_NVME || wish->grad_tier == OX_TIER_NVME;
+    const bool asks_nvme = request->act_tier == OX_TIER_NVME || request->weights_tier == OX_TIER_NVME ||
+                           request->state_tier == OX_TIER_NVME || request->grad_tier == OX_TIER_NVME;
     if (asks_nvme && s->in->budget.nvme_bytes == 0) {
         return ox_fail(OX_E_CONFIG, "a tier option asks for nvme, but no drive is given; add --nvme PATH:SIZE");
     }
-    if (s->in->budget.unified && wish->device_units > 0 && !s->in->model.eval_only) {
+    if (s->in->budget.unified && request->device_units > 0 && !s->in->model.eval_only) {
         return ox_fail(OX_E_CONFIG, "--device-state-units %u: host memory is device memory here, for all units alike; "
-                       "add --device-mem SIZE, or leave it out", wish->device_units);
+                       "add --device-mem SIZE, or leave it out", request->device_units);
     }
-    return s->in->budget.unified ? OX_OK : check_device_wish(s);
+    return s->in->budget.unified ? OX_OK : check_device_request(s);
 }
 
 /* Each by itself, and that what one leaves is what the others find. */
@@ -212,7 +212,7 @@ static enum ox_status check_plans(struct ox_search *s) {
 }
 
 static enum ox_status choose(struct ox_search *s) {
-    enum ox_status status = check_wish(s);
+    enum ox_status status = check_request(s);
     if (status != OX_OK) {
         return status;
     }
@@ -269,14 +269,15 @@ static void hand_out(struct ox_search *s, bool fits, struct ox_plans *out) {
 }
 
 enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
-                                   const struct ox_placement_wish *wish, const struct ox_sim_setup *setup,
+                                   const struct ox_placement_request *request, const struct ox_sim_setup *setup,
                                    struct ox_plans *out) {
     *out = (struct ox_plans){0};
     struct ox_search *const s = calloc(1, sizeof *s);
     if (s == NULL) {
         return ox_fail(OX_E_NOMEM, "planner: no memory");
     }
-    *s = (struct ox_search){.in = input, .table = table, .wish = wish, .setup = *setup, .nearest_short = UINT64_MAX};
+    *s = (struct ox_search){.in = input, .table = table, .request = request, .setup = *setup,
+                            .nearest_short = UINT64_MAX};
     s->setup.input = input;
     input->table = table;
     enum ox_status status = open_search(s);

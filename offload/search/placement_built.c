@@ -189,11 +189,11 @@ double ox_search_seconds(struct ox_search *s) {
         struct ox_sim_result result;
         ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &s->setup, &result);
         built->seconds = result.seconds;
-        if (s->setup.in_memory && s->wish->persist_steps > 0) { /* the mean of all steps */
+        if (s->setup.in_memory && s->request->persist_steps > 0) { /* the mean of all steps */
             struct ox_sim_setup written = s->setup;
             written.in_memory = false;
             ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &written, &result);
-            built->seconds += (result.seconds - built->seconds) / (double)s->wish->persist_steps;
+            built->seconds += (result.seconds - built->seconds) / (double)s->request->persist_steps;
         }
     }
     s->effort += (uint64_t)built->task_count * SIMULATED_COST;

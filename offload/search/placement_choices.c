@@ -12,18 +12,29 @@
 bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *b) {
     const struct ox_placement *const x = &a->placement, *const y = &b->placement;
     return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
-           x->stage_slots == y->stage_slots && x->overlap == y->overlap && x->early_units == y->early_units &&
-           x->kept_units == y->kept_units && a->order == b->order && a->ranking == b->ranking &&
-           a->device_weights == b->device_weights && a->credit == b->credit && a->device_units == b->device_units &&
-           memcmp(a->away, b->away, sizeof a->away) == 0;
+           x->stream_slots == y->stream_slots && x->overlap == y->overlap &&
+           x->speculative_units == y->speculative_units && x->kept_units == y->kept_units && a->order == b->order &&
+           a->ranking == b->ranking && a->device_weights == b->device_weights && a->credit == b->credit &&
+           a->device_units == b->device_units && memcmp(a->away, b->away, sizeof a->away) == 0;
 }
 
 uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
     const struct ox_placement *const p = &candidate->placement;
-    const uint32_t all[] = {
-        p->tiles, p->prefetch_depth, (uint32_t)p->act_tier, p->stage_slots, p->overlap, p->early_units, p->kept_units,
-        candidate->order, candidate->ranking, candidate->device_weights, candidate->credit, candidate->device_units,
-        candidate->away[OX_PLANE_WEIGHTS], candidate->away[OX_PLANE_GRAD], candidate->away[OX_PLANE_STATE]};
+    const uint32_t all[] = {p->tiles,
+                            p->prefetch_depth,
+                            (uint32_t)p->act_tier,
+                            p->stream_slots,
+                            p->overlap,
+                            p->speculative_units,
+                            p->kept_units,
+                            candidate->order,
+                            candidate->ranking,
+                            candidate->device_weights,
+                            candidate->credit,
+                            candidate->device_units,
+                            candidate->away[OX_PLANE_WEIGHTS],
+                            candidate->away[OX_PLANE_GRAD],
+                            candidate->away[OX_PLANE_STATE]};
     return ox_hash64(all, sizeof all, 0);
 }
 
@@ -43,12 +54,12 @@ static void add(struct ox_choices *out, const struct ox_candidate *candidate) {
     out->at[out->count++] = *candidate;
 }
 
-/* ---- what the wish and the budget allow ---------------------------------------------------------- */
+/* ---- what the request and the budget allow ---------------------------------------------------------- */
 
 bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier) {
     const bool unified = s->in->budget.unified;
-    if (s->wish->act_tier < OX_TIER_COUNT) {
-        return ox_search_wished(s->wish->act_tier, unified) == ox_search_wished(tier, unified) &&
+    if (s->request->act_tier < OX_TIER_COUNT) {
+        return ox_search_requested(s->request->act_tier, unified) == ox_search_requested(tier, unified) &&
                !(unified && tier == OX_TIER_DEVICE);
     }
     return tier == OX_TIER_NVME ? s->in->budget.nvme_bytes > 0 : tier == OX_TIER_HOST || !unified;
@@ -58,44 +69,44 @@ bool ox_choice_overlap(const struct ox_search *s, bool overlap) {
     if (s->in->model.eval_only) { /* there is no optimizer, whatever is asked of it */
         return !overlap;
     }
-    return s->wish->overlap < 0 || overlap == (s->wish->overlap == 1);
+    return s->request->overlap < 0 || overlap == (s->request->overlap == 1);
 }
 
-uint32_t ox_choice_early_units(const struct ox_search *s, uint32_t quarters) {
+uint32_t ox_choice_speculative_units(const struct ox_search *s, uint32_t quarters) {
     const uint32_t unit_count = s->table->unit_count;
     if (s->in->budget.nvme_bytes == 0 || ox_plan_generations(&s->in->budget) < 2) {
         return 0;
     }
-    if (s->wish->early_units >= 0) {
-        return (uint32_t)ox_min_u64((uint64_t)s->wish->early_units, unit_count);
+    if (s->request->speculative_units >= 0) {
+        return (uint32_t)ox_min_u64((uint64_t)s->request->speculative_units, unit_count);
     }
     /* Who asks for overlap and not for none of it means some. */
-    const uint32_t least = s->wish->overlap == 1;
+    const uint32_t least = s->request->overlap == 1;
     return (uint32_t)ox_max_u64((uint64_t)unit_count * quarters / OX_CHOICE_QUARTERS, least);
 }
 
 uint32_t ox_choice_kept_units(const struct ox_search *s) {
     const uint32_t block_count = s->table->unit_count - 2;
     const bool may = s->in->model.kept_bytes > 0 && !s->in->model.eval_only;
-    const uint64_t wish = s->wish->kept_units < 0 ? block_count : (uint64_t)s->wish->kept_units;
-    return may ? (uint32_t)ox_min_u64(wish, block_count) : 0;
+    const uint64_t request = s->request->kept_units < 0 ? block_count : (uint64_t)s->request->kept_units;
+    return may ? (uint32_t)ox_min_u64(request, block_count) : 0;
 }
 
 bool ox_choice_device_weights(const struct ox_search *s) {
-    return !s->in->budget.unified && s->wish->weights_tier == OX_TIER_COUNT;
+    return !s->in->budget.unified && s->request->weights_tier == OX_TIER_COUNT;
 }
 
 /* All that a unit has goes with its state, and there is no store. */
 bool ox_choice_device_units(const struct ox_search *s) {
-    const struct ox_placement_wish *const wish = s->wish;
-    return ox_choice_device_weights(s) && wish->state_tier == OX_TIER_COUNT && wish->grad_tier == OX_TIER_COUNT &&
-           wish->device_units == 0 && s->in->budget.nvme_bytes == 0 && !s->in->model.eval_only;
+    const struct ox_placement_request *const request = s->request;
+    return ox_choice_device_weights(s) && request->state_tier == OX_TIER_COUNT && request->grad_tier == OX_TIER_COUNT &&
+           request->device_units == 0 && s->in->budget.nvme_bytes == 0 && !s->in->model.eval_only;
 }
 
 static bool order_allowed(const struct ox_search *s, const char *order) {
-    return !(strchr(order, 'w') != NULL && s->wish->weights_tier < OX_TIER_COUNT) &&
-           !(strchr(order, 'g') != NULL && (s->wish->grad_tier < OX_TIER_COUNT || s->in->model.eval_only)) &&
-           !(strchr(order, 's') != NULL && (s->wish->state_tier < OX_TIER_COUNT || s->in->model.eval_only));
+    return !(strchr(order, 'w') != NULL && s->request->weights_tier < OX_TIER_COUNT) &&
+           !(strchr(order, 'g') != NULL && (s->request->grad_tier < OX_TIER_COUNT || s->in->model.eval_only)) &&
+           !(strchr(order, 's') != NULL && (s->request->state_tier < OX_TIER_COUNT || s->in->model.eval_only));
 }
 
 /* ---- the choices --------------------------------------------------------------------------------- */
@@ -103,7 +114,7 @@ static bool order_allowed(const struct ox_search *s, const char *order) {
 static void choose_tiles(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     const uint32_t micro_batches = s->in->model.micro_batches, at = from.placement.tiles;
     const uint32_t others[] = {at - 1, at + 1, at / 2, at * 2};
-    for (unsigned i = 0; i < sizeof others / sizeof *others && s->wish->tiles == 0; i++) {
+    for (unsigned i = 0; i < sizeof others / sizeof *others && s->request->tiles == 0; i++) {
         from.placement.tiles = others[i];
         if (others[i] >= 1 && others[i] <= micro_batches) {
             add(out, &from);
@@ -120,9 +131,9 @@ static void choose_act_tier(const struct ox_search *s, struct ox_candidate from,
     }
 }
 
-/* A wished depth comes with the slots it began with. */
+/* A requested depth comes with the slots it began with. */
 static void choose_depth(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
-    for (uint32_t depth = 0; depth < 4 && s->wish->prefetch_depth < 0; depth++) {
+    for (uint32_t depth = 0; depth < 4 && s->request->prefetch_depth < 0; depth++) {
         from.placement.prefetch_depth = depth;
         add(out, &from);
     }
@@ -130,18 +141,18 @@ static void choose_depth(const struct ox_search *s, struct ox_candidate from, st
 
 static void choose_slots(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     static const uint8_t slots[] = {1, 2, OX_SLOTS_SHALLOW, OX_SLOTS_MIDDLE, OX_SLOTS_DEEP};
-    for (unsigned i = 0; i < sizeof slots && s->wish->prefetch_depth < 0; i++) {
-        from.placement.stage_slots = slots[i];
+    for (unsigned i = 0; i < sizeof slots && s->request->prefetch_depth < 0; i++) {
+        from.placement.stream_slots = slots[i];
         add(out, &from);
     }
 }
 
 static void choose_slots_fine(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
-    const uint32_t at = from.placement.stage_slots;
-    for (uint32_t by = at / 2; by > 0 && s->wish->prefetch_depth < 0; by /= 2) {
-        from.placement.stage_slots = at - by;
+    const uint32_t at = from.placement.stream_slots;
+    for (uint32_t by = at / 2; by > 0 && s->request->prefetch_depth < 0; by /= 2) {
+        from.placement.stream_slots = at - by;
         add(out, &from);
-        from.placement.stage_slots = at + by;
+        from.placement.stream_slots = at + by;
         if (at + by <= OX_SLOTS_DEEP) {
             add(out, &from);
         }
@@ -152,27 +163,27 @@ static void choose_slots_fine(const struct ox_search *s, struct ox_candidate fro
 static void choose_overlap(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     for (uint32_t quarters = 0; quarters <= OX_CHOICE_QUARTERS && ox_choice_overlap(s, true); quarters++) {
         from.placement.overlap = true;
-        from.placement.early_units = ox_choice_early_units(s, quarters);
+        from.placement.speculative_units = ox_choice_speculative_units(s, quarters);
         add(out, &from);
     }
     if (ox_choice_overlap(s, false)) {
         from.placement.overlap = false;
-        from.placement.early_units = 0;
+        from.placement.speculative_units = 0;
         add(out, &from);
     }
 }
 
 /* The number of early units more finely: how long the optimizer of a step takes beside its own backward, and how long
  * beside the next forward, is balanced by single units. */
-static void choose_early(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
-    const uint32_t unit_count = s->table->unit_count, at = from.placement.early_units;
-    for (uint32_t by = unit_count / 8; by > 0 && at > 0 && s->wish->early_units < 0; by /= 2) {
+static void choose_speculative(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    const uint32_t unit_count = s->table->unit_count, at = from.placement.speculative_units;
+    for (uint32_t by = unit_count / 8; by > 0 && at > 0 && s->request->speculative_units < 0; by /= 2) {
         if (at > by) {
-            from.placement.early_units = at - by;
+            from.placement.speculative_units = at - by;
             add(out, &from);
         }
         if (at + by <= unit_count) {
-            from.placement.early_units = at + by;
+            from.placement.speculative_units = at + by;
             add(out, &from);
         }
     }
@@ -180,7 +191,7 @@ static void choose_early(const struct ox_search *s, struct ox_candidate from, st
 
 /* None, all, and from where it stands more and less of them: by half of all blocks, by a quarter, and so on. */
 static void choose_kept(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
-    const uint32_t most = s->wish->kept_units < 0 ? ox_choice_kept_units(s) : 0, at = from.placement.kept_units;
+    const uint32_t most = s->request->kept_units < 0 ? ox_choice_kept_units(s) : 0, at = from.placement.kept_units;
     const uint32_t ends[] = {most, 0};
     for (unsigned i = 0; i < 2 && most > 0; i++) {
         from.placement.kept_units = ends[i];
@@ -275,7 +286,7 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_DEVICE_WEIGHTS] = choose_device_weights,
     [OX_CHOICE_CREDIT] = choose_credit,
     [OX_CHOICE_KEPT] = choose_kept,
-    [OX_CHOICE_EARLY] = choose_early,
+    [OX_CHOICE_EARLY] = choose_speculative,
     [OX_CHOICE_DEPTH] = choose_depth,
     [OX_CHOICE_SLOTS] = choose_slots,
     [OX_CHOICE_SLOTS_FINE] = choose_slots_fine,

@@ -12,28 +12,29 @@ const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS] = {"wgs", "swg", "gws
 
 enum { FILL_ROUNDS = 8, CREDITS = 3 };
 
-enum ox_tier ox_search_wished(enum ox_tier tier, bool unified) {
+enum ox_tier ox_search_requested(enum ox_tier tier, bool unified) {
     return unified && tier == OX_TIER_DEVICE ? OX_TIER_HOST : tier;
 }
 
-uint32_t ox_search_wished_device_units(const struct ox_search *s) {
+uint32_t ox_search_requested_device_units(const struct ox_search *s) {
     const uint32_t unit_count = s->table->unit_count;
     if (s->in->budget.unified || s->in->model.eval_only) {
         return 0;
     }
-    return s->wish->state_tier == OX_TIER_DEVICE ? unit_count
-                                                 : (uint32_t)ox_min_u64(s->wish->device_units, unit_count);
+    return s->request->state_tier == OX_TIER_DEVICE ? unit_count
+                                                 : (uint32_t)ox_min_u64(s->request->device_units, unit_count);
 }
 
 void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units) {
     const bool unified = s->in->budget.unified;
     const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
-    const struct ox_placement_wish *const wish = s->wish;
+    const struct ox_placement_request *const request = s->request;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
         struct ox_homes *const homes = &s->table->shards[i].homes;
-        homes->weights = wish->weights_tier < OX_TIER_COUNT ? ox_search_wished(wish->weights_tier, unified) : far;
-        homes->state = wish->state_tier < OX_TIER_COUNT ? ox_search_wished(wish->state_tier, unified) : far;
-        homes->grad = wish->grad_tier < OX_TIER_COUNT ? ox_search_wished(wish->grad_tier, unified) : far;
+        homes->weights =
+            request->weights_tier < OX_TIER_COUNT ? ox_search_requested(request->weights_tier, unified) : far;
+        homes->state = request->state_tier < OX_TIER_COUNT ? ox_search_requested(request->state_tier, unified) : far;
+        homes->grad = request->grad_tier < OX_TIER_COUNT ? ox_search_requested(request->grad_tier, unified) : far;
         if (i + device_units >= s->table->unit_count) {
             homes->weights = homes->state = homes->grad = OX_TIER_DEVICE;
         }
@@ -70,10 +71,10 @@ static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum o
     return plane == OX_PLANE_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
 }
 
-static bool is_wished(const struct ox_search *s, enum ox_plane_of_unit plane) {
-    const enum ox_tier wish = plane == OX_PLANE_WEIGHTS ? s->wish->weights_tier
-                              : plane == OX_PLANE_GRAD  ? s->wish->grad_tier : s->wish->state_tier;
-    return wish < OX_TIER_COUNT;
+static bool is_requested(const struct ox_search *s, enum ox_plane_of_unit plane) {
+    const enum ox_tier request = plane == OX_PLANE_WEIGHTS ? s->request->weights_tier
+                              : plane == OX_PLANE_GRAD  ? s->request->grad_tier : s->request->state_tier;
+    return request < OX_TIER_COUNT;
 }
 
 static uint64_t common_divisor(uint64_t a, uint64_t b) {
@@ -112,7 +113,7 @@ static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *c
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
         count += *home_of(&s->table->shards[i], plane) == far;
     }
-    return is_wished(s, plane) || count < candidate->away[plane] ? 0 : count - candidate->away[plane];
+    return is_requested(s, plane) || count < candidate->away[plane] ? 0 : count - candidate->away[plane];
 }
 
 /* Moves planes of one sort to `tier` while `left` lasts; returns how many moved. */
@@ -246,21 +247,21 @@ static bool drives_hold(struct ox_search *s) {
 /* Where everything has come home, steps that write nothing save more than early updates do; should they find the room
  * that a late update needs. */
 static void stay_in_memory(struct ox_search *s) {
-    const uint32_t early_units = s->in->placement.early_units;
+    const uint32_t speculative_units = s->in->placement.speculative_units;
     const bool fits = ox_search_over_all(s) == 0;
     s->crowded = false;
-    if (!s->wish->may_stay_in_memory) {
+    if (!s->request->may_stay_in_memory) {
         return;
     }
-    s->in->placement.early_units = 0;
+    s->in->placement.speculative_units = 0;
     s->setup.in_memory = ox_plan_may_stay_in_memory(s->in);
-    if (s->setup.in_memory && early_units > 0) {
+    if (s->setup.in_memory && speculative_units > 0) {
         ox_search_build(s);
         s->setup.in_memory = !fits || ox_search_over_all(s) == 0;
         s->crowded = !s->setup.in_memory;
     }
-    if (!s->setup.in_memory && early_units > 0) {
-        s->in->placement.early_units = early_units;
+    if (!s->setup.in_memory && speculative_units > 0) {
+        s->in->placement.speculative_units = speculative_units;
         ox_search_build(s);
     }
 }
@@ -291,7 +292,7 @@ static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
     /* Short of nothing but a good cut: the nearest of all that do not fit. */
     const uint64_t over_bytes = ox_search_over_all(s), short_bytes = over_bytes > 0 ? over_bytes : !drives_hold(s);
     if (short_bytes > 0 && short_bytes < s->nearest_short &&
-        candidate->device_units == ox_search_wished_device_units(s)) {
+        candidate->device_units == ox_search_requested_device_units(s)) {
         s->nearest_short = short_bytes;
         s->nearest = candidate->placement;
     }

@@ -51,7 +51,7 @@ struct ox_cut {
 struct ox_search {
     struct ox_plan_input *in;
     struct ox_shard_table *table;
-    const struct ox_placement_wish *wish;
+    const struct ox_placement_request *request;
     struct ox_sim_setup setup; /* of the step that most are with the homes as they are */
     struct ox_sim *sim;
     struct ox_plans plans;        /* ox_search_plan() builds what is wanted */
@@ -106,9 +106,10 @@ OX_MUST enum ox_status ox_search_check_drives(struct ox_search *s);
 bool ox_search_fit_train(struct ox_search *s, const struct ox_candidate *candidate);
 bool ox_search_fit_eval(struct ox_search *s, const struct ox_candidate *candidate);
 
-/* The tier that a wish means where host and device are one memory, which is also where no unit is apart from others. */
-enum ox_tier ox_search_wished(enum ox_tier tier, bool unified);
-uint32_t ox_search_wished_device_units(const struct ox_search *s);
+/* The tier that a request means where host and device are one memory, which is also where no unit is apart from
+ * others. */
+enum ox_tier ox_search_requested(enum ox_tier tier, bool unified);
+uint32_t ox_search_requested_device_units(const struct ox_search *s);
 
 /* ---- what may be chosen (offload/search/placement_choices.c) ------------------------------------------ */
 
@@ -127,7 +128,7 @@ struct ox_choices {
     uint32_t count;
 };
 
-/* Adds candidates that differ from `from` in one thing alone; `from` itself may be among them. What is wished is not
+/* Adds candidates that differ from `from` in one thing alone; `from` itself may be among them. What is requested is not
  * changed. */
 typedef void ox_choice_fn(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out);
 extern ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT];
@@ -137,7 +138,7 @@ uint64_t ox_candidate_hash(const struct ox_candidate *candidate); /* of those th
 /* With what decides nothing in it as in a plain one: where all units live on the device, no plane comes home. */
 struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_candidate candidate);
 
-/* Whether wish and budget allow it. */
+/* Whether request and budget allow it. */
 bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier);
 bool ox_choice_overlap(const struct ox_search *s, bool overlap);
 bool ox_choice_device_weights(const struct ox_search *s);
@@ -145,9 +146,9 @@ bool ox_choice_device_units(const struct ox_search *s);
 /* How many of the last units are updated in backward, at so many of OX_CHOICE_QUARTERS: what the update replaces must
  * stay on the drives. */
 enum { OX_CHOICE_QUARTERS = 4 };
-uint32_t ox_choice_early_units(const struct ox_search *s, uint32_t quarters);
+uint32_t ox_choice_speculative_units(const struct ox_search *s, uint32_t quarters);
 
-/* How many blocks may keep what their backward needs at most; where that is wished, how many do. */
+/* How many blocks may keep what their backward needs at most; where that is requested, how many do. */
 uint32_t ox_choice_kept_units(const struct ox_search *s);
 
 /* ---- the search (offload/search/placement_search.c) --------------------------------------------------- */

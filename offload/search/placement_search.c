@@ -29,7 +29,7 @@ static uint32_t tried_max(const struct ox_search *s) {
 }
 
 static uint64_t effort_max(const struct ox_search *s) {
-    return s->wish->in_haste ? EFFORT_MAX / 2 : EFFORT_MAX;
+    return s->request->quick ? EFFORT_MAX / 2 : EFFORT_MAX;
 }
 
 /* ---- judging ------------------------------------------------------------------------------------ */
@@ -42,7 +42,7 @@ static bool better(const struct ox_tried *a, const struct ox_tried *b) {
 }
 
 static bool heeds(const struct ox_search *s) {
-    return s->setup.in_memory || (s->wish->persist_steps <= 1 && !s->crowded);
+    return s->setup.in_memory || (s->request->persist_steps <= 1 && !s->crowded);
 }
 
 static void simulate(struct ox_search *s, struct ox_tried *tried) {
@@ -196,23 +196,23 @@ static const struct rung {
              {0, 1, false}};
 enum { RUNG_COUNT = sizeof rungs / sizeof *rungs };
 
-/* A wished depth is on one size of rungs alone. */
+/* A requested depth is on one size of rungs alone. */
 static bool rung_allowed(const struct ox_search *s, const struct rung *rung) {
-    const int32_t wish = s->wish->prefetch_depth;
-    return ox_choice_overlap(s, rung->overlap) && (wish < 0 || ox_min_u64((uint64_t)wish, 2) == rung->depth);
+    const int32_t request = s->request->prefetch_depth;
+    return ox_choice_overlap(s, rung->overlap) && (request < 0 || ox_min_u64((uint64_t)request, 2) == rung->depth);
 }
 
 /* Backward is about three quarters of a step's compute, so it takes as much of the optimizer. */
 static struct ox_candidate candidate_on(const struct ox_search *s, const struct rung *rung, uint32_t tiles,
                                         enum ox_tier act_tier) {
-    const int32_t wish = s->wish->prefetch_depth;
+    const int32_t request = s->request->prefetch_depth;
     return (struct ox_candidate){
         .device_weights = true,
-        .device_units = ox_search_wished_device_units(s),
-        .placement = {.tiles = tiles, .prefetch_depth = wish >= 0 ? (uint32_t)wish : rung->depth,
-                      .act_tier = act_tier, .stage_slots = rung->slots, .overlap = rung->overlap,
-                      .early_units = rung->overlap ? ox_choice_early_units(s, 3) : 0,
-                      .kept_units = s->wish->kept_units < 0 ? 0 : ox_choice_kept_units(s)}};
+        .device_units = ox_search_requested_device_units(s),
+        .placement = {.tiles = tiles, .prefetch_depth = request >= 0 ? (uint32_t)request : rung->depth,
+                      .act_tier = act_tier, .stream_slots = rung->slots, .overlap = rung->overlap,
+                      .speculative_units = rung->overlap ? ox_choice_speculative_units(s, 3) : 0,
+                      .kept_units = s->request->kept_units < 0 ? 0 : ox_choice_kept_units(s)}};
 }
 
 static const struct rung *least_rung(const struct ox_search *s) {
@@ -244,7 +244,7 @@ static void try_most(struct ox_search *s, struct ox_candidate *candidate, uint32
 
 /* What a device of its own keeps of its blocks, planes can not have: what is best of either is far from the other. */
 static void begin_kept(struct ox_search *s, struct ox_candidate candidate) {
-    if (!s->in->budget.unified && s->wish->kept_units < 0) {
+    if (!s->in->budget.unified && s->request->kept_units < 0) {
         try_most(s, &candidate, &candidate.placement.kept_units, ox_choice_kept_units(s));
     }
 }
@@ -365,8 +365,8 @@ static void begin_all(struct ox_search *s) {
         if (!ox_choice_act_tier(s, tiers[i])) {
             continue;
         }
-        if (s->wish->tiles > 0) {
-            (void)begin(s, s->wish->tiles, tiers[i]);
+        if (s->request->tiles > 0) {
+            (void)begin(s, s->request->tiles, tiers[i]);
         } else {
             begin_series(s, tiers[i]);
         }

@@ -66,8 +66,8 @@ static double max(double a, double b) {
     return a > b ? a : b;
 }
 
-static double threads_of(const struct pricing *p, uint32_t wished) {
-    return wished == 0 ? p->cores : min(wished, p->cores);
+static double threads_of(const struct pricing *p, uint32_t requested) {
+    return requested == 0 ? p->cores : min(requested, p->cores);
 }
 
 /* What the threads of compute have of memory when they copy. */
@@ -257,7 +257,7 @@ static struct stream stream_of(const struct pricing *p) {
     const struct ox_shard *const shard = &in->table->shards[p->task->unit_idx];
     const double state = (double)ox_shard_stored_bytes(in->table, p->task->unit_idx);
     const double hi = (double)shard->elem_count * OX_HI_BYTES;
-    const bool early = in->placement.overlap && !p->task->before;
+    const bool early = in->placement.overlap && !p->task->carried;
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     const struct ox_adam_work work = {
         .updates = true, .grad_at_rest = !early, .in_memory = p->setup->in_memory};
@@ -279,7 +279,7 @@ static struct stream stream_of(const struct pricing *p) {
 
 /* In a step as most are, what ran early in the step before is only fetched. */
 static bool updates(const struct pricing *p) {
-    return !p->task->before || !ox_plan_is_early(p->setup->input, p->task->unit_idx);
+    return !p->task->carried || !ox_plan_is_speculative(p->setup->input, p->task->unit_idx);
 }
 
 /* A drive gives its rates to many requests at a time; each then takes longer than it would alone. Measured on a virtual
@@ -289,7 +289,7 @@ static const double BESIDE_OTHERS = 6;
 
 /* A chunk has its slot from its read to the end of its write, so the unit takes what all chunks take, by the slots. */
 static double held_seconds(const struct pricing *p, const struct stream *stream, double working) {
-    const double slots = p->setup->input->placement.stage_slots;
+    const double slots = p->setup->input->placement.stream_slots;
     const double moving = stream->read / p->drive->read_rate + stream->written / p->drive->write_rate;
     return slots <= 0 ? 0 : (working + moving * min(slots, BESIDE_OTHERS)) / slots;
 }
@@ -319,7 +319,7 @@ static struct ox_sim_work adam(const struct pricing *p) {
         work.latency += p->drive->latency_seconds;
     }
     if (stream.written > 0) {
-        const double slots = min(in->placement.stage_slots, stream.chunks) / stream.chunks;
+        const double slots = min(in->placement.stream_slots, stream.chunks) / stream.chunks;
         work.tail = slots * stream.written / p->drive->write_rate;
         work.use[OX_SIM_NVME_WRITE] = (1 - slots) * stream.written / p->drive->write_rate;
     }
@@ -406,7 +406,7 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_DOWNLOAD:
     case OX_TASK_REFRESH:
     case OX_TASK_NORM_SAVE:
-    case OX_TASK_UPDATED:
+    case OX_TASK_NONFINITE:
     case OX_TASK_LOSS:
         return copy(p);
     case OX_TASK_REDUCE:

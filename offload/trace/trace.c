@@ -135,7 +135,7 @@ static void walk_task(struct walk *walk, const struct ox_trace_head *head, struc
     word8(walk, &task->kind);
     word8(walk, &task->lane);
     flag(walk, &task->last);
-    flag(walk, &task->before);
+    flag(walk, &task->carried);
     word8(walk, &task->traffic);
     word32(walk, &task->unit_idx);
     word32(walk, &task->mb_idx);
@@ -405,7 +405,7 @@ static bool take_plan(const struct ox_plan *plan, struct ox_trace_plan *out) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
         out->tasks[i] = (struct ox_trace_task){
-            .kind = task->kind, .lane = task->lane, .last = task->last, .before = task->before,
+            .kind = task->kind, .lane = task->lane, .last = task->last, .carried = task->carried,
             .unit_idx = task->unit_idx, .mb_idx = task->mb_idx, .bytes = task->bytes,
             .traffic = (uint8_t)ox_trace_traffic_of((enum ox_task_kind)task->kind)};
         memcpy(out->tasks[i].deps, task->deps, sizeof task->deps);

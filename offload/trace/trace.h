@@ -60,7 +60,7 @@ struct ox_trace_names {
 struct ox_trace_task {
     uint8_t kind, lane;
     bool last;
-    bool before; /* of the update of the step before */
+    bool carried; /* of the update of the step before */
     uint8_t traffic; /* of the bytes, mainly */
     uint32_t unit_idx, mb_idx;
     uint64_t bytes;

@@ -88,7 +88,7 @@ static uint32_t task_count_of(const struct ox_trace *trace, const struct ox_trac
     const struct ox_trace_plan *const plan = &trace->head->plans[step->plan];
     uint32_t count = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
-        count += is_plan(step) || (step->span == OX_TRACE_SPAN_UPDATE && plan->tasks[i].before);
+        count += is_plan(step) || (step->span == OX_TRACE_SPAN_UPDATE && plan->tasks[i].carried);
     }
     return count;
 }

@@ -77,7 +77,7 @@ static struct ox_engine *open_engine(const struct ox_model *model, const struct 
         .compute_threads = options->threads, .optimizer_threads = options->threads,
         .budget = {.unified = true, .host_bytes = HOST_BYTES, .nvme_bytes = DRIVE_BYTES,
                    .drive_bytes = drive_bytes, .drive_count = 1},
-        .wish = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_NVME,
+        .request = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_NVME,
                  .state_tier = OX_TIER_NVME, .grad_tier = OX_TIER_NVME},
         .chunk_elems = CHUNK_ELEMS, .nvme_folders = folders, .nvme_bytes = drive_bytes, .nvme_count = 1,
         .io = options->io, .queue_depth = options->depth, .isa = ox_isa_best()};

@@ -42,9 +42,9 @@ struct step_run {
     struct ox_engine_config config;
 };
 
-static const struct ox_placement_wish automatic = {
+static const struct ox_placement_request automatic = {
     .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1, .kept_units = -1};
+    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .kept_units = -1};
 
 static void open_run(const struct step_case *c, struct step_run *run) {
     char path[128];
@@ -66,7 +66,7 @@ static void open_run(const struct step_case *c, struct step_run *run) {
         .budget = {.unified = c->device_gib == 0, .device_bytes = c->device_gib * OX_GIB,
                    .host_bytes = c->host_gib * OX_GIB, .nvme_bytes = c->drives * run->drive_bytes[0],
                    .drive_bytes = run->drive_bytes, .drive_count = c->drives},
-        .wish = automatic, .machine = &run->machine, .chunk_elems = CHUNK_ELEMS, .nvme_bytes = run->drive_bytes,
+        .request = automatic, .machine = &run->machine, .chunk_elems = CHUNK_ELEMS, .nvme_bytes = run->drive_bytes,
         .nvme_count = c->drives, .queue_depth = 16, .isa = ox_isa_best()};
 }
 
@@ -95,7 +95,7 @@ static void describe(const char *name, const struct ox_plan_input *in) {
     }
     printf("    %s: %u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u; on device/host/nvme "
            "weights %u/%u/%u, state %u/%u/%u, gradients %u/%u/%u\n", name, p->tiles, p->prefetch_depth,
-           p->stage_slots, ox_tier_name(p->act_tier), p->overlap, p->early_units, homes[0][0], homes[0][1],
+           p->stream_slots, ox_tier_name(p->act_tier), p->overlap, p->speculative_units, homes[0][0], homes[0][1],
            homes[0][2], homes[1][0], homes[1][1], homes[1][2], homes[2][0], homes[2][1], homes[2][2]);
 }
 

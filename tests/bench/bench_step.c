@@ -87,7 +87,7 @@ static struct ox_engine *open_engine(const struct ox_model *model, const struct 
         .fp32 = true,
         .compute_threads = options->threads,
         .budget = {.unified = true, .host_bytes = UINT64_C(64) << 30},
-        .wish = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT,
+        .request = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT,
                  .state_tier = OX_TIER_COUNT, .grad_tier = OX_TIER_COUNT},
         .chunk_elems = UINT64_C(1) << 18,
         .optimizer_threads = options->threads,

@@ -35,11 +35,11 @@ struct bench_case {
 static const struct bench_case cases[] = {
     {.name = "small", .hidden = 64, .width = 128, .layers = 8, .batch = 1, .seq = 32, .micro_batches = 4,
      .place = {.name = "three tiers",
-               .wish = {2, 1, OX_TIER_HOST, OX_TIER_HOST, OX_TIER_HOST, OX_TIER_HOST, 1, 0, false},
+               .request = {2, 1, OX_TIER_HOST, OX_TIER_HOST, OX_TIER_HOST, OX_TIER_HOST, 1, 0, false},
                .chunk_elems = 8192, .optimizer_threads = 1}},
     {.name = "drive", .hidden = 384, .width = 1024, .layers = 6, .batch = 2, .seq = 128, .micro_batches = 2,
      .place = {.name = "on drives", .store = true, .drives = 3, .uring = true,
-               .wish = {1, 2, OX_TIER_HOST, OX_TIER_NVME, OX_TIER_NVME, OX_TIER_HOST, 1, 2, false},
+               .request = {1, 2, OX_TIER_HOST, OX_TIER_NVME, OX_TIER_NVME, OX_TIER_HOST, 1, 2, false},
                .chunk_elems = 65536, .optimizer_threads = 2}},
 };
 

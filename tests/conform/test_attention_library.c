@@ -42,9 +42,7 @@ static struct library open_library(void) {
     ox_lane_close(&lab.lane);
     ox_device_close(&lab.device);
     char path[PATH_MAX];
-    const ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
-    path[len < 0 ? 0 : len] = '\0';
-    snprintf(strrchr(path, '/'), 64, "/../../liboffload_simt.so");
+    test_build_path("liboffload_simt.so", path);
     REQUIRE_OK(ox_cuda_plugin_about(path, &about));
     void *const plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct library library = {.is_there = plugin == NULL ? NULL : dlsym(plugin, "simt_cudnn_is_there"),

@@ -78,10 +78,7 @@ static void open_stand_in(void *plugin) {
 /* The plugin is beside this program's folder. */
 static ask_fn *open_plugin(void) {
     char path[PATH_MAX];
-    const ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
-    path[len < 0 ? 0 : len] = '\0';
-    char *const slash = strrchr(path, '/');
-    snprintf(slash == NULL ? path : slash, 64, "/../../liboffload_cuda.so");
+    test_build_path("liboffload_cuda.so", path);
     if (access(path, R_OK) != 0) {
         test_skip("this build has no CUDA plugin");
     }

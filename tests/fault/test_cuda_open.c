@@ -126,7 +126,7 @@ static void test_pins(void) {
 static void test_real(void) {
     struct cuda_kit kit;
     struct ox_cuda_about about;
-    cuda_kit_path("liboffload_cuda.so", kit.plugin);
+    test_build_path("liboffload_cuda.so", kit.plugin);
     if (access(kit.plugin, R_OK) != 0) {
         printf("this build has no plugin\n");
         return;

@@ -63,7 +63,7 @@ static void check_rule(struct rig *rig, struct ox_fault_rule rule) {
     }
     struct ox_store_info info;
     ox_store_info(ox_engine_store(harness.engine), &info);
-    CHECK(info.step == 1 || (info.step == 0 && rig->place.wish.overlap > 0));
+    CHECK(info.step == 1 || (info.step == 0 && rig->place.request.overlap > 0));
     rig->lost_count += info.step == 0;
     if (info.step == 0) {
         if (!rig->reopens) { /* until the loss is taken note of, nothing goes on */
@@ -102,7 +102,7 @@ static void check_evaluation(struct rig *rig) {
     CHECK(rig->lost_count > 0);
     rig->reopens = false;
     check_point(rig, OX_FAULT_ON_FLUSH, OX_FAULT_EIO, false);
-    if (rig->place.wish.state_tier == OX_TIER_NVME) {
+    if (rig->place.request.state_tier == OX_TIER_NVME) {
         check_point(rig, OX_FAULT_ON_READ, OX_FAULT_EIO, false);
     }
     rig->evaluates = false;
@@ -123,8 +123,8 @@ int main(void) {
     check_point(&rig, OX_FAULT_ON_FLUSH, OX_FAULT_EIO, false);
     rig.hits_per_rule = HITS_PER_PLACE;
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
-        const bool in_memory = place->wish.weights_tier != OX_TIER_NVME || place->wish.state_tier != OX_TIER_NVME;
-        if (!place->store || place->wish.overlap < 0 || (!in_memory && place->wish.overlap == 0)) {
+        const bool in_memory = place->request.weights_tier != OX_TIER_NVME || place->request.state_tier != OX_TIER_NVME;
+        if (!place->store || place->request.overlap < 0 || (!in_memory && place->request.overlap == 0)) {
             continue;
         }
         rig.place = *place;
@@ -136,8 +136,8 @@ int main(void) {
         check_point(&rig, OX_FAULT_ON_WRITE, OX_FAULT_EIO, false);
         rig.reopens = true;
         check_point(&rig, OX_FAULT_ON_FLUSH, OX_FAULT_EIO, false);
-        CHECK((rig.lost_count > 0) == (place->wish.overlap != 0));
-        if (place->wish.overlap > 0) {
+        CHECK((rig.lost_count > 0) == (place->request.overlap != 0));
+        if (place->request.overlap > 0) {
             check_evaluation(&rig);
         }
     }

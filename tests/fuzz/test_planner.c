@@ -1,13 +1,13 @@
-/* The planner on drawn models, budgets, machines and wishes. Of each: nothing ends the program; a plan that is accepted
- * is proven by the checker, keeps every budget and every wish, and its simulated step is no shorter than its busiest
- * part; a refusal names a budget that would do, and with that budget the same is planned; and the same input has the
- * same plan.
+/* The planner on drawn models, budgets, machines and requests. Of each: nothing ends the program; a plan that is
+ * accepted is proven by the checker, keeps every budget and every request, and its simulated step is no shorter than
+ * its busiest part; a refusal names a budget that would do, and with that budget the same is planned; and the same
+ * input has the same plan.
  *
  *     test_planner [COUNT [FIRST]] [--print | --progress | --larger]
  *
  * draws COUNT cases from the seeds FIRST on, so that several processes share a large number. --print gives a line for
- * each case, to compare two builds by. --larger plans those in which nothing is wished with more of one tier as well,
- * and counts where that made the step slower, which the planner does not promise never to do. */
+ * each case, to compare two builds by. --larger plans those in which nothing is requested with more of one tier as
+ * well, and counts where that made the step slower, which the planner does not promise never to do. */
 #include "base/bytes.h"
 #include "base/hash/hash.h"
 #include "base/prng/prng.h"
@@ -30,8 +30,8 @@ struct fuzz_case {
     uint64_t drives[DRIVES_MAX], speeds[DRIVES_MAX];
     struct ox_plan_input in;
     struct ox_shard_table table;
-    struct ox_placement_wish wish;
-    bool automatic; /* nothing is wished */
+    struct ox_placement_request request;
+    bool automatic; /* nothing is requested */
     struct ox_machine machine;
     struct ox_sim_setup setup;
     struct ox_extent_spec *extents;
@@ -223,38 +223,39 @@ static enum ox_tier draw_tier(struct fuzz_case *c, bool certain) {
 
 /* A state lives on the device with all that its update needs, apart from the host's memory and without a store. */
 static bool asks_too_much_of_device(const struct fuzz_case *c) {
-    const struct ox_placement_wish *const wish = &c->wish;
-    const bool all = wish->state_tier == OX_TIER_DEVICE, some = wish->device_units > 0;
+    const struct ox_placement_request *const request = &c->request;
+    const bool all = request->state_tier == OX_TIER_DEVICE, some = request->device_units > 0;
     if (c->in.budget.unified) {
         return some && !c->in.model.eval_only;
     }
-    const bool apart = all && ((wish->weights_tier != OX_TIER_COUNT && wish->weights_tier != OX_TIER_DEVICE) ||
-                               (wish->grad_tier != OX_TIER_COUNT && wish->grad_tier != OX_TIER_DEVICE));
-    return (wish->grad_tier == OX_TIER_DEVICE && !all) || ((all || some) && c->in.budget.nvme_bytes > 0) || apart;
+    const bool apart = all && ((request->weights_tier != OX_TIER_COUNT && request->weights_tier != OX_TIER_DEVICE) ||
+                               (request->grad_tier != OX_TIER_COUNT && request->grad_tier != OX_TIER_DEVICE));
+    return (request->grad_tier == OX_TIER_DEVICE && !all) || ((all || some) && c->in.budget.nvme_bytes > 0) || apart;
 }
 
 /* What cannot be is taken back. */
-static void make_valid(const struct fuzz_case *c, struct ox_placement_wish *wish) {
-    enum ox_tier *const tiers[] = {&wish->act_tier, &wish->weights_tier, &wish->state_tier, &wish->grad_tier};
+static void make_valid(const struct fuzz_case *c, struct ox_placement_request *request) {
+    enum ox_tier *const tiers[] = {&request->act_tier, &request->weights_tier, &request->state_tier,
+                                   &request->grad_tier};
     for (int i = 0; i < 4; i++) {
         if (*tiers[i] == OX_TIER_NVME && c->in.budget.nvme_bytes == 0) {
             *tiers[i] = OX_TIER_HOST;
         }
     }
     if (asks_too_much_of_device(c)) {
-        wish->device_units = 0;
-        wish->state_tier = wish->state_tier == OX_TIER_DEVICE ? OX_TIER_HOST : wish->state_tier;
-        wish->grad_tier = wish->grad_tier == OX_TIER_DEVICE ? OX_TIER_HOST : wish->grad_tier;
+        request->device_units = 0;
+        request->state_tier = request->state_tier == OX_TIER_DEVICE ? OX_TIER_HOST : request->state_tier;
+        request->grad_tier = request->grad_tier == OX_TIER_DEVICE ? OX_TIER_HOST : request->grad_tier;
     }
 }
 
 /* One case in eight leaves all to the planner, which takes longest, two in eight something, the others little; a few
  * ask for what cannot be. */
-static void draw_wish(struct fuzz_case *c) {
-    struct ox_placement_wish *const wish = &c->wish;
-    *wish = (struct ox_placement_wish){
+static void draw_request(struct fuzz_case *c) {
+    struct ox_placement_request *const request = &c->request;
+    *request = (struct ox_placement_request){
         .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-        .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1, .may_stay_in_memory = once_in(c, 3)};
+        .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .may_stay_in_memory = once_in(c, 3)};
     const uint64_t sort = draw(c, 8);
     c->automatic = sort == 0;
     if (c->automatic) {
@@ -262,23 +263,23 @@ static void draw_wish(struct fuzz_case *c) {
     }
     const bool certain = sort > 2;
     if (certain || once_in(c, 3)) {
-        wish->tiles = 1 + (uint32_t)draw(c, c->in.model.micro_batches);
+        request->tiles = 1 + (uint32_t)draw(c, c->in.model.micro_batches);
     }
     if (certain || once_in(c, 3)) {
-        wish->prefetch_depth = (int32_t)draw(c, once_in(c, 9) ? 500 : 5);
+        request->prefetch_depth = (int32_t)draw(c, once_in(c, 9) ? 500 : 5);
     }
-    wish->act_tier = draw_tier(c, certain);
-    wish->weights_tier = draw_tier(c, certain);
-    wish->state_tier = draw_tier(c, certain);
-    wish->grad_tier = draw_tier(c, certain);
-    wish->overlap = (int32_t)draw(c, 3) - 1;
-    wish->early_units = once_in(c, 2) ? -1 : (int32_t)draw(c, c->in.model.unit_count + 2);
+    request->act_tier = draw_tier(c, certain);
+    request->weights_tier = draw_tier(c, certain);
+    request->state_tier = draw_tier(c, certain);
+    request->grad_tier = draw_tier(c, certain);
+    request->overlap = (int32_t)draw(c, 3) - 1;
+    request->speculative_units = once_in(c, 2) ? -1 : (int32_t)draw(c, c->in.model.unit_count + 2);
     if (once_in(c, 200)) {
-        wish->tiles = c->in.model.micro_batches + 1 + (uint32_t)draw(c, 5);
+        request->tiles = c->in.model.micro_batches + 1 + (uint32_t)draw(c, 5);
     }
-    wish->device_units = once_in(c, 4) ? 1 + (uint32_t)draw(c, c->in.model.unit_count) : 0;
+    request->device_units = once_in(c, 4) ? 1 + (uint32_t)draw(c, c->in.model.unit_count) : 0;
     if (!once_in(c, 50)) {
-        make_valid(c, wish);
+        make_valid(c, request);
     }
 }
 
@@ -290,8 +291,8 @@ static void draw_kept(struct fuzz_case *c) {
         model->work_kept_forward_bytes = 1 + draw(c, model->work_forward_bytes);
         model->work_kept_backward_bytes = 1 + draw(c, model->work_backward_bytes);
     }
-    c->wish.kept_units = once_in(c, 4) ? (int32_t)draw(c, model->unit_count + 2) : -1;
-    c->wish.persist_steps = c->wish.may_stay_in_memory && once_in(c, 3) ? 1 + draw(c, 20) : 0;
+    c->request.kept_units = once_in(c, 4) ? (int32_t)draw(c, model->unit_count + 2) : -1;
+    c->request.persist_steps = c->request.may_stay_in_memory && once_in(c, 3) ? 1 + draw(c, 20) : 0;
 }
 
 static void draw_case(struct fuzz_case *c, uint64_t seed) {
@@ -301,7 +302,7 @@ static void draw_case(struct fuzz_case *c, uint64_t seed) {
     draw_model(c);
     draw_table(c);
     draw_budget(c);
-    draw_wish(c);
+    draw_request(c);
     draw_kept(c);
 }
 
@@ -336,7 +337,7 @@ static double simulate(const struct fuzz_case *c, const struct ox_plan *train) {
     struct ox_sim_setup setup = c->setup;
     struct ox_sim_result result;
     struct ox_sim *sim = NULL;
-    setup.in_memory = c->wish.may_stay_in_memory && ox_plan_may_stay_in_memory(&c->in);
+    setup.in_memory = c->request.may_stay_in_memory && ox_plan_may_stay_in_memory(&c->in);
     REQUIRE_OK(ox_sim_open(train->task_count, &sim));
     ox_sim_run(sim, train, &setup, &result);
     ox_sim_close(&sim);
@@ -348,7 +349,7 @@ static double simulate(const struct fuzz_case *c, const struct ox_plan *train) {
 
 static struct choice choose(struct fuzz_case *c) {
     struct choice choice = {0};
-    choice.status = ox_placement_choose(&c->in, &c->table, &c->wish, &c->setup, &choice.plans);
+    choice.status = ox_placement_choose(&c->in, &c->table, &c->request, &c->setup, &choice.plans);
     choice.hash = plan_hash(choice.plans.eval, plan_hash(choice.plans.train, (uint64_t)choice.status));
     choice.hash = plan_hash(choice.plans.eval_after_step, choice.hash);
     if (choice.status == OX_OK) {
@@ -398,31 +399,34 @@ static void check_sums(const struct fuzz_case *c) {
 }
 
 /* Host and device are one where memory is unified. */
-static bool kept(const struct fuzz_case *c, enum ox_tier wish, enum ox_tier found) {
+static bool kept(const struct fuzz_case *c, enum ox_tier request, enum ox_tier found) {
     const bool unified = c->in.budget.unified;
-    return wish == OX_TIER_COUNT || wish == found || (unified && wish == OX_TIER_DEVICE && found == OX_TIER_HOST);
+    return request == OX_TIER_COUNT || request == found ||
+           (unified && request == OX_TIER_DEVICE && found == OX_TIER_HOST);
 }
 
-static void check_wishes(const struct fuzz_case *c) {
-    const struct ox_placement_wish *const wish = &c->wish;
+static void check_requests(const struct fuzz_case *c) {
+    const struct ox_placement_request *const request = &c->request;
     const struct ox_placement *const placement = &c->in.placement;
-    expect(wish->tiles == 0 || placement->tiles == wish->tiles, "other tiles than wished");
-    expect(wish->prefetch_depth < 0 || placement->prefetch_depth == (uint32_t)wish->prefetch_depth,
-           "another depth than wished");
-    expect(kept(c, wish->act_tier, placement->act_tier), "checkpoints elsewhere than wished");
-    expect(wish->overlap < 0 || c->in.model.eval_only || placement->overlap == (wish->overlap == 1),
-           "overlap other than wished");
+    expect(request->tiles == 0 || placement->tiles == request->tiles, "other tiles than requested");
+    expect(request->prefetch_depth < 0 || placement->prefetch_depth == (uint32_t)request->prefetch_depth,
+           "another depth than requested");
+    expect(kept(c, request->act_tier, placement->act_tier), "checkpoints elsewhere than requested");
+    expect(request->overlap < 0 || c->in.model.eval_only || placement->overlap == (request->overlap == 1),
+           "overlap other than requested");
     const uint32_t block_count = c->in.model.kept_bytes > 0 ? c->in.model.unit_count - 2 : 0;
-    expect(wish->kept_units < 0 || c->in.model.eval_only ||
-               placement->kept_units == ox_min_u64((uint64_t)wish->kept_units, block_count),
-           "other blocks kept than wished");
+    expect(request->kept_units < 0 || c->in.model.eval_only ||
+               placement->kept_units == ox_min_u64((uint64_t)request->kept_units, block_count),
+           "other blocks kept than requested");
     for (uint32_t i = 0; i < c->table.unit_count; i++) {
         const struct ox_homes *const homes = &c->table.shards[i].homes;
-        const bool there = i + (uint64_t)wish->device_units >= c->table.unit_count && !c->in.model.eval_only;
+        const bool there = i + (uint64_t)request->device_units >= c->table.unit_count && !c->in.model.eval_only;
         const bool all = homes->weights == OX_TIER_DEVICE && homes->state == OX_TIER_DEVICE &&
                          homes->grad == OX_TIER_DEVICE;
-        expect(there ? all : kept(c, wish->weights_tier, homes->weights) && kept(c, wish->state_tier, homes->state) &&
-                                 kept(c, wish->grad_tier, homes->grad), "a plane elsewhere than wished");
+        expect(there ? all
+                     : kept(c, request->weights_tier, homes->weights) && kept(c, request->state_tier, homes->state) &&
+                           kept(c, request->grad_tier, homes->grad),
+               "a plane elsewhere than requested");
     }
 }
 
@@ -436,15 +440,15 @@ static void check_accepted(const struct fuzz_case *c, const struct choice *choic
         expect(status == OX_OK, status == OX_OK ? "" : ox_error_text());
         check_budgets(c, all[i], i == 0);
     }
-    check_wishes(c);
+    check_requests(c);
 }
 
 /* ---- refusals ------------------------------------------------------------------------------------- */
 
-static bool wish_is_invalid(const struct fuzz_case *c) {
-    const struct ox_placement_wish *const wish = &c->wish;
-    const enum ox_tier tiers[] = {wish->act_tier, wish->weights_tier, wish->state_tier, wish->grad_tier};
-    bool invalid = wish->tiles > c->in.model.micro_batches;
+static bool request_is_invalid(const struct fuzz_case *c) {
+    const struct ox_placement_request *const request = &c->request;
+    const enum ox_tier tiers[] = {request->act_tier, request->weights_tier, request->state_tier, request->grad_tier};
+    bool invalid = request->tiles > c->in.model.micro_batches;
     for (int i = 0; i < 4; i++) {
         invalid |= tiers[i] == OX_TIER_NVME && c->in.budget.nvme_bytes == 0;
     }
@@ -501,7 +505,7 @@ static void take_advice(struct fuzz_case *c) {
 
 static void check_refused(struct fuzz_case *c, const struct choice *choice) {
     expect(choice->status == OX_E_CONFIG, "refused for another reason than its configuration");
-    if (wish_is_invalid(c)) {
+    if (request_is_invalid(c)) {
         tally.invalid++;
         expect(strstr(ox_error_text(), "tier") != NULL || strstr(ox_error_text(), "--tiles") != NULL ||
                    strstr(ox_error_text(), "--device-state-units") != NULL,
@@ -618,8 +622,9 @@ int main(int argc, char **argv) {
             fflush(stdout);
         }
     }
-    printf("%" PRIu64 " plans proven, %" PRIu64 " refused and planned as advised, %" PRIu64 " wishes that cannot be, %"
-           PRIu64 " planned again\n", tally.fit, tally.refused, tally.invalid, tally.repeated);
+    printf("%" PRIu64 " plans proven, %" PRIu64 " refused and planned as advised, %" PRIu64
+           " requests that cannot be, %" PRIu64 " planned again\n",
+           tally.fit, tally.refused, tally.invalid, tally.repeated);
     if (mode == LARGER) {
         printf("of %" PRIu64 " larger budgets %" PRIu64 " made the step slower, by %.1f %% at most\n", tally.larger,
                tally.slower, tally.slower > 0 ? 100 * (tally.slowest - 1) : 0);

@@ -13,19 +13,19 @@
 #define DEVICE OX_TIER_DEVICE
 static const struct harness_place places[] = {
     {.name = "all of it, after the norm",
-     .wish = {99, 1, DEVICE, AUTO, DEVICE, AUTO, 0, 0},
+     .request = {99, 1, DEVICE, AUTO, DEVICE, AUTO, 0, 0},
      .chunk_elems = 2048,
      .optimizer_threads = 1},
     {.name = "all of it, in the next forward",
-     .wish = {1, 2, DEVICE, AUTO, DEVICE, AUTO, 1, 0},
+     .request = {1, 2, DEVICE, AUTO, DEVICE, AUTO, 1, 0},
      .chunk_elems = 4096,
      .optimizer_threads = 1},
     {.name = "the last unit, after the norm",
-     .wish = {2, 0, HOST, HOST, HOST, HOST, 0, 0, .device_units = 1},
+     .request = {2, 0, HOST, HOST, HOST, HOST, 0, 0, .device_units = 1},
      .chunk_elems = 4096,
      .optimizer_threads = 2},
     {.name = "all but the first unit, in the next forward",
-     .wish = {99, 1, HOST, DEVICE, HOST, HOST, 1, 0, .device_units = 2},
+     .request = {99, 1, HOST, DEVICE, HOST, HOST, 1, 0, .device_units = 2},
      .chunk_elems = 2048,
      .optimizer_threads = 1},
 };
@@ -64,15 +64,15 @@ static void check_traffic(const struct golden *golden) {
         harness_open(&run, &places[k], &harness);
         const struct ox_engine_plan *const plan = ox_engine_plan_of(harness.engine);
         const uint32_t unit_count = plan->table.unit_count;
-        const uint32_t wished = places[k].wish.state_tier == DEVICE ? unit_count : places[k].wish.device_units;
+        const uint32_t requested = places[k].request.state_tier == DEVICE ? unit_count : places[k].request.device_units;
         uint64_t sums = 0;
         for (uint32_t i = 0; i < unit_count; i++) {
-            CHECK(ox_plan_state_on_device(&plan->input, i) == (i + wished >= unit_count));
-            sums += i + wished >= unit_count ? (plan->unit_elems[i] + 2047) / 2048 * 8 : 0;
+            CHECK(ox_plan_state_on_device(&plan->input, i) == (i + requested >= unit_count));
+            sums += i + requested >= unit_count ? (plan->unit_elems[i] + 2047) / 2048 * 8 : 0;
         }
         const uint64_t *const down = plan->train->traffic[OX_LINK_D2H];
         CHECK(down[OX_TRAFFIC_OTHER] == sums + 8 * (uint64_t)unit_count + 8 * (uint64_t)run.micro_batches);
-        CHECK(wished < unit_count || (down[OX_TRAFFIC_WEIGHTS] == 0 && down[OX_TRAFFIC_GRADS] == 0 &&
+        CHECK(requested < unit_count || (down[OX_TRAFFIC_WEIGHTS] == 0 && down[OX_TRAFFIC_GRADS] == 0 &&
                                       plan->train->traffic[OX_LINK_H2D][OX_TRAFFIC_WEIGHTS] == 0));
         harness_close(&harness);
     }
@@ -84,7 +84,7 @@ static void check_overflow(const struct golden *golden) {
     struct harness_run run = golden_run(golden);
     run.state.moments = OX_MOMENTS_BF16; /* which have room up to 2^127 */
     for (size_t k = 0; k < PLACE_COUNT; k++) {
-        const bool overlap = places[k].wish.overlap == 1;
+        const bool overlap = places[k].request.overlap == 1;
         for (int stops = 0; stops <= overlap; stops++) {
             struct harness harness;
             struct ox_step_result result;
@@ -134,7 +134,7 @@ static void check_between(const struct golden *golden, uint64_t chaos_seed) {
         golden_steps(&harness, golden, 2, 3, &outcome);
         input.stop = NULL;
         REQUIRE_OK(ox_engine_eval(harness.engine, &input, &evaluated));
-        CHECK(evaluated.with_update == (place.wish.overlap == 1));
+        CHECK(evaluated.with_update == (place.request.overlap == 1));
         CHECK(memcmp(evaluated.traffic, evaluated.planned, sizeof evaluated.traffic) == 0);
         harness_exchange(&harness, harness.model->unit_count - 1, &hi);
         input = golden_input(golden, 3, golden_fill(harness.engine, golden, 3));

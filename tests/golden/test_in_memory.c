@@ -15,12 +15,12 @@ enum { STEPS = 6 };
 #define HOST   OX_TIER_HOST
 #define DEVICE OX_TIER_DEVICE
 static const struct harness_place places[] = {
-    {.name = "all on the host, gradients on NVMe", .wish = {2, 1, NVME, HOST, HOST, NVME, 0, 0}},
-    {.name = "weights on the device", .wish = {1, 2, DEVICE, DEVICE, HOST, HOST, 0, 0}},
-    {.name = "overlapped, gradients on NVMe", .wish = {1, 2, HOST, HOST, HOST, NVME, 1, 0}},
-    {.name = "overlapped, weights on the device", .wish = {2, 2, DEVICE, DEVICE, HOST, HOST, 1, 0}},
-    {.name = "overlapped in one memory", .unified = true, .wish = {1, 1, HOST, HOST, HOST, NVME, 1, 0}},
-    {.name = "planner's choice", .unified = true, .wish = {0, -1, AUTO, AUTO, AUTO, AUTO, -1, -1, -1, true}},
+    {.name = "all on the host, gradients on NVMe", .request = {2, 1, NVME, HOST, HOST, NVME, 0, 0}},
+    {.name = "weights on the device", .request = {1, 2, DEVICE, DEVICE, HOST, HOST, 0, 0}},
+    {.name = "overlapped, gradients on NVMe", .request = {1, 2, HOST, HOST, HOST, NVME, 1, 0}},
+    {.name = "overlapped, weights on the device", .request = {2, 2, DEVICE, DEVICE, HOST, HOST, 1, 0}},
+    {.name = "overlapped in one memory", .unified = true, .request = {1, 1, HOST, HOST, HOST, NVME, 1, 0}},
+    {.name = "planner's choice", .unified = true, .request = {0, -1, AUTO, AUTO, AUTO, AUTO, -1, -1, -1, true}},
 };
 enum { PLACE_COUNT = sizeof places / sizeof *places };
 

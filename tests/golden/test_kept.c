@@ -10,9 +10,9 @@
 #define CUT .chunk_elems = 4096, .optimizer_threads = 1
 
 static const struct harness_place places[] = {
-    {.name = "in one memory", .unified = true, .wish = {1, 1, HOST, HOST, HOST, HOST, 0, 0, 1}, CUT},
-    {.name = "two tiles, checkpoints leave", .wish = {2, 1, HOST, HOST, HOST, HOST, 0, 0, 2}, CUT},
-    {.name = "many tiles, overlapped", .wish = {99, 0, DEVICE, DEVICE, HOST, HOST, 1, 0, 99}, CUT},
+    {.name = "in one memory", .unified = true, .request = {1, 1, HOST, HOST, HOST, HOST, 0, 0, 1}, CUT},
+    {.name = "two tiles, checkpoints leave", .request = {2, 1, HOST, HOST, HOST, HOST, 0, 0, 2}, CUT},
+    {.name = "many tiles, overlapped", .request = {99, 0, DEVICE, DEVICE, HOST, HOST, 1, 0, 99}, CUT},
 };
 
 static bool is_kept(const struct ox_plan *plan, uint32_t unit_idx) {
@@ -24,18 +24,18 @@ static bool is_kept(const struct ox_plan *plan, uint32_t unit_idx) {
     return false;
 }
 
-/* The plan is the one wished for: of the last blocks so many are kept, and their inputs cross no link. */
+/* The plan is the one requested for: of the last blocks so many are kept, and their inputs cross no link. */
 static void check_plan(const struct golden *golden, const struct harness_run *run, const struct harness_place *place) {
     struct harness harness;
     harness_open(run, place, &harness);
     const struct ox_plan *const train = ox_engine_plan_of(harness.engine)->train;
-    const uint32_t block_count = train->unit_count - 2, wished = (uint32_t)place->wish.kept_units;
-    const uint32_t kept_count = wished < block_count ? wished : block_count;
+    const uint32_t block_count = train->unit_count - 2, requested = (uint32_t)place->request.kept_units;
+    const uint32_t kept_count = requested < block_count ? requested : block_count;
     for (uint32_t i = 0; i < train->unit_count; i++) {
         CHECK(is_kept(train, i) == (i >= 1 && i <= block_count && i + kept_count > block_count));
     }
     const uint64_t act_bytes = golden->batch * golden->seq * harness.model->config.hidden * sizeof(float);
-    if (place->wish.act_tier == OX_TIER_HOST && !place->unified) {
+    if (place->request.act_tier == OX_TIER_HOST && !place->unified) {
         CHECK(train->traffic[OX_LINK_D2H][OX_TRAFFIC_ACTIVATIONS] ==
               (block_count - kept_count) * golden->micro_batches * act_bytes);
     }

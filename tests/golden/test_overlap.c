@@ -83,7 +83,7 @@ static void tell(const struct story *story, const struct harness_run *run, const
         struct ox_step_result result;
         input.max_grad_norm = story->max_grad_norms[i];
         input.logits = i == 0 ? out->logits : NULL;
-        if (story->stops[i] && place->wish.overlap > 0) {
+        if (story->stops[i] && place->request.overlap > 0) {
             stop_once(&harness, input);
             (void)golden_fill(harness.engine, golden, i);
         }
@@ -119,7 +119,7 @@ static void check_story(const struct golden *golden, const struct story *story, 
     printf("%s, %s%s\n", golden->folder, story->name, chaos_seed != 0 ? ", with chaos" : "");
     tell(story, &run, golden, &harness_in_memory, &expected, &alone);
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
-        if (place->wish.overlap <= 0 || (story->sparing && nth++ % 3 != 0)) {
+        if (place->request.overlap <= 0 || (story->sparing && nth++ % 3 != 0)) {
             continue;
         }
         struct harness_place chosen = *place;
@@ -131,7 +131,7 @@ static void check_story(const struct golden *golden, const struct story *story, 
         outcome_close(&outcome);
         const bool clips = story->max_grad_norms[2] == TIGHT;
         CHECK((tally.clipped > 0) == (clips || story->max_grad_norms[1] == TIGHT));
-        CHECK(tally.again > 0 || place->wish.early_units == 0 || !clips || story->sparing);
+        CHECK(tally.again > 0 || place->request.speculative_units == 0 || !clips || story->sparing);
     }
     outcome_close(&expected);
 }
@@ -147,8 +147,8 @@ static void check_nonfinite(const struct golden *golden) {
     printf("%s, with a step that is not finite\n", golden->folder);
     tell(&plain, &run, golden, &harness_in_memory, &expected, &ignored);
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
-        const bool in_memory = place->wish.weights_tier != OX_TIER_NVME;
-        if (place->wish.overlap <= 0 || !in_memory) {
+        const bool in_memory = place->request.weights_tier != OX_TIER_NVME;
+        if (place->request.overlap <= 0 || !in_memory) {
             continue;
         }
         struct harness harness;
@@ -163,7 +163,7 @@ static void check_nonfinite(const struct golden *golden) {
                 harness_exchange(&harness, 1, &hi);
                 REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
                 CHECK(!result.finite);
-                const bool read_back = place->wish.early_units > 0;
+                const bool read_back = place->request.speculative_units > 0;
                 uint16_t now = hi;
                 harness_exchange(&harness, 1, &now);
                 CHECK(now == (read_back ? hi : 0x7f80));

@@ -18,18 +18,9 @@ struct cuda_kit {
     char plugin[PATH_MAX];
 };
 
-/* build/tests/KIND/test_x finds what lies in build/. */
-static inline void cuda_kit_path(const char *file, char out[PATH_MAX]) {
-    const ssize_t len = readlink("/proc/self/exe", out, PATH_MAX - 64);
-    CHECK(len > 0);
-    out[len < 0 ? 0 : len] = '\0';
-    char *const slash = strrchr(out, '/');
-    snprintf(slash == NULL ? out : slash, 64, "/../../%s", file);
-}
-
 static inline void cuda_kit_emulated(struct cuda_kit *kit) {
     kit->name = "emulated";
-    cuda_kit_path("liboffload_simt.so", kit->plugin);
+    test_build_path("liboffload_simt.so", kit->plugin);
 }
 
 /* False, and a line that says why, where there is no GPU: a failure where the environment asks for one. */
@@ -37,7 +28,7 @@ static inline bool cuda_kit_real(struct cuda_kit *kit) {
     struct ox_device *device = NULL;
     struct ox_cuda_facts facts;
     kit->name = "GPU";
-    cuda_kit_path("liboffload_cuda.so", kit->plugin);
+    test_build_path("liboffload_cuda.so", kit->plugin);
     const struct ox_cuda_config config = {.plugin_path = kit->plugin};
     enum ox_status status = ox_cuda_device_open(&config, &device);
     if (status == OX_OK) {

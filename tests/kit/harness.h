@@ -14,7 +14,7 @@ struct harness_place {
     const char *name;
     bool unified;
     bool store;
-    struct ox_placement_wish wish; /* tiles beyond the micro-batches are brought down to them */
+    struct ox_placement_request request; /* tiles beyond the micro-batches are brought down to them */
     uint64_t chunk_elems;
     uint32_t drives; /* with a store */
     uint32_t optimizer_threads;

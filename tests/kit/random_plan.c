@@ -52,7 +52,7 @@ static enum ox_tier draw_act_tier(struct random_plan *r) {
 }
 
 /* An update in backward replaces what the drives must still hold. */
-static uint32_t draw_early_units(struct random_plan *r) {
+static uint32_t draw_speculative_units(struct random_plan *r) {
     const bool may = r->in->budget.nvme_bytes > 0 && ox_plan_generations(&r->in->budget) == 2;
     return may && r->in->placement.overlap ? below(r, r->in->model.unit_count + 1) : 0;
 }
@@ -72,14 +72,14 @@ static void draw_thing(struct random_plan *r, uint32_t thing) {
         placement->act_tier = draw_act_tier(r);
         break;
     case 3:
-        placement->stage_slots = 1 + below(r, 1u << below(r, 6));
+        placement->stream_slots = 1 + below(r, 1u << below(r, 6));
         break;
     case 4:
         placement->overlap = below(r, 4) > 0;
-        placement->early_units = placement->overlap ? placement->early_units : 0;
+        placement->speculative_units = placement->overlap ? placement->speculative_units : 0;
         break;
     default:
-        placement->early_units = below(r, 3) > 0 ? draw_early_units(r) : 0;
+        placement->speculative_units = below(r, 3) > 0 ? draw_speculative_units(r) : 0;
     }
 }
 

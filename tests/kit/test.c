@@ -46,3 +46,17 @@ const char *test_data_folder(void) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? path : NULL;
 }
+
+void test_build_path(const char *file, char out[PATH_MAX]) {
+    const ssize_t length = readlink("/proc/self/exe", out, PATH_MAX - 64);
+    out[length < 0 ? 0 : length] = '\0';
+    char *tests = strstr(out, "/tests/");
+    for (char *next = tests; next != NULL; next = strstr(tests + 1, "/tests/")) {
+        tests = next;
+    }
+    if (tests == NULL) {
+        printf("this program does not lie in build/tests, so it finds no %s\n", file);
+        exit(1);
+    }
+    snprintf(tests, 64, "/%s", file);
+}

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -37,5 +38,7 @@ __attribute__((noreturn)) void test_skip(const char *why);
 const char *test_folder(void);
 /* The folder of real models and texts: $OX_TEST_DATA, else ../shared/data; NULL where it is absent. */
 const char *test_data_folder(void);
+/* Writes the path of `file` in the build folder that this program, build/tests/..., belongs to. */
+void test_build_path(const char *file, char out[PATH_MAX]);
 
 #endif

@@ -28,7 +28,7 @@ static void place_program(const char *name, bool plugin, char path[SYS_PATH_BYTE
     char folder[SYS_PATH_BYTES], file[PATH_MAX], beside[LINE];
     struct cuda_kit kit;
     sys_make_folder(sys_path(folder, "%s", name));
-    cuda_kit_path("offload", file);
+    test_build_path("offload", file);
     snprintf(path, SYS_PATH_BYTES, "%.400s/offload", folder);
     sys_copy_folder(file, path); /* one file */
     cuda_kit_emulated(&kit);

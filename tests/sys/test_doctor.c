@@ -62,11 +62,7 @@ static bool holds(const json_t *item, const char *key, const char *text) {
 
 int main(void) {
     char build[PATH_MAX], path[PATH_MAX + 64], plugin[PATH_MAX], installed[PATH_MAX];
-    const ssize_t len = readlink("/proc/self/exe", build, sizeof build - 64);
-    CHECK(len > 0);
-    build[len < 0 ? 0 : len] = '\0';
-    char *const slash = strrchr(build, '/');
-    snprintf(slash == NULL ? build : slash, 64, "/../..");
+    test_build_path("", build);
     const char *const folder = test_folder();
     snprintf(out_path, sizeof out_path, "%s/out", folder);
     snprintf(path, sizeof path, "%s/bin", folder);

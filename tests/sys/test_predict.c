@@ -74,14 +74,14 @@ static double count(const json_t *json, const char *plane, const char *tier) {
     return number(json_object_get(json_object_get(json, "homes"), plane), tier);
 }
 
-/* What was wished for is what the plan says that it has, and every unit has a home for each of its planes. */
+/* What was requested for is what the plan says that it has, and every unit has a home for each of its planes. */
 static void test_choice(void) {
     static const char *const planes[] = {"weights", "state", "grads"};
     json_t *const json = plan("--device-mem 64MiB --device-state-units 2 --kept-blocks 1 --tiles 2 --prefetch-depth 1 "
                               "--optimizer-overlap held --activation-tier host", NULL);
     CHECK(number(json, "tiles") == 2 && number(json, "prefetch_depth") == 1 && number(json, "kept_blocks") == 1);
-    CHECK(json_is_true(json_object_get(json, "overlap")) && number(json, "early_units") == 0);
-    CHECK(number(json, "device_units") == 2 && number(json, "stage_slots") > 0);
+    CHECK(json_is_true(json_object_get(json, "overlap")) && number(json, "speculative_units") == 0);
+    CHECK(number(json, "device_units") == 2 && number(json, "stream_slots") > 0);
     check_text(json, "activation_tier", "host");
     for (unsigned i = 0; i < sizeof planes / sizeof *planes; i++) {
         const double on_device = count(json, planes[i], "device"), on_host = count(json, planes[i], "host");

@@ -125,8 +125,8 @@ uint32_t ox_bench_rounds(const struct ox_bench *bench, uint32_t full, uint32_t b
     return bench->config->rounds != 0 ? (uint32_t)bench->config->rounds : bench->brief ? brief : full;
 }
 
-uint32_t ox_bench_threads(uint64_t wish) {
-    return wish != 0 ? (uint32_t)wish : ox_processor_count();
+uint32_t ox_bench_threads(uint64_t request) {
+    return request != 0 ? (uint32_t)request : ox_processor_count();
 }
 
 uint32_t ox_bench_thread_counts(uint32_t all, uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX]) {

@@ -73,7 +73,7 @@ double ox_bench_median_ratio(const double *a, const double *b, uint32_t count);
 /* --rounds, or one of these. */
 uint32_t ox_bench_rounds(const struct ox_bench *bench, uint32_t full, uint32_t brief);
 /* A number of threads, 0 for all processors. */
-uint32_t ox_bench_threads(uint64_t wish);
+uint32_t ox_bench_threads(uint64_t request);
 /* 1, 2, 4 ... and `all` itself. Returns how many. */
 uint32_t ox_bench_thread_counts(uint32_t all, uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX]);
 

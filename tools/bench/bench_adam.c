@@ -302,8 +302,8 @@ static enum ox_status measure_passes(struct contest *contest) {
 /* ---- the part ------------------------------------------------------------------------------------------------ */
 
 static bool wants(const struct ox_bench *bench, enum ox_moments moments) {
-    const char *const wish = bench->config->state_format;
-    return strcmp(wish, "all") == 0 || strcmp(wish, ox_moments_name(moments)) == 0;
+    const char *const request = bench->config->state_format;
+    return strcmp(request, "all") == 0 || strcmp(request, ox_moments_name(moments)) == 0;
 }
 
 /* A probe takes AdamW with fp32 gradients alone. */

@@ -209,8 +209,8 @@ enum ox_status ox_bench_device_time(struct ox_bench_device *device, const struct
     if (status == OX_OK) {
         status = time_once(device, work, 1, seconds);
     }
-    const double wished = repeat_seconds / *seconds;
-    const uint32_t repeats = wished < 1.0 ? 1 : wished > REPEATS_MAX ? REPEATS_MAX : (uint32_t)wished;
+    const double requested = repeat_seconds / *seconds;
+    const uint32_t repeats = requested < 1.0 ? 1 : requested > REPEATS_MAX ? REPEATS_MAX : (uint32_t)requested;
     for (uint32_t i = 0; i < rounds && status == OX_OK; i++) {
         status = time_once(device, work, repeats, &all[i]);
     }

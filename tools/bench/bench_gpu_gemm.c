@@ -152,8 +152,9 @@ static enum ox_status measure_all(struct products *products, enum ox_real real) 
 enum ox_status ox_bench_gpu_gemm(struct ox_bench *bench) {
     struct ox_bench_device *const gpu = bench->gpu;
     struct products products = {.bench = bench, .gpu = gpu, .rounds = ox_bench_rounds(bench, 5, 3)};
-    const uint64_t wished = bench->config->size_bytes;
-    const struct ox_bench_room room = {.bytes = bytes_of, .most = wished != 0 ? wished : gpu->facts.free_bytes / 2};
+    const uint64_t requested = bench->config->size_bytes;
+    const struct ox_bench_room room = {.bytes = bytes_of,
+                                       .most = requested != 0 ? requested : gpu->facts.free_bytes / 2};
     void *memory = NULL;
     if (!ox_bench_shape_choose(gpu, &room, &products.shape)) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the matrices of a GPU; give at least "

@@ -135,17 +135,17 @@ static uint64_t needed_bytes(const struct measuring *m, uint64_t bytes) {
 
 /* --size, or what fits into the drive's allowance when nobody asked for a size. */
 static enum ox_status choose_size(struct measuring *m, const struct ox_nvme_budget *drive) {
-    const uint64_t wished = m->bench->config->size_bytes;
-    uint64_t bytes = wished != 0 ? wished : m->bench->brief ? OX_GIB : 4 * OX_GIB;
+    const uint64_t requested = m->bench->config->size_bytes;
+    uint64_t bytes = requested != 0 ? requested : m->bench->brief ? OX_GIB : 4 * OX_GIB;
     char text[OX_SIZE_TEXT_BYTES], allowed[OX_SIZE_TEXT_BYTES];
-    if (wished == 0 && drive->bytes != 0 && needed_bytes(m, bytes) > drive->bytes) {
+    if (requested == 0 && drive->bytes != 0 && needed_bytes(m, bytes) > drive->bytes) {
         const uint64_t extra = needed_bytes(m, 0);
         bytes = drive->bytes > extra ? (drive->bytes - extra) / (m->with_store ? 2 : 1) : 0;
     }
     bytes -= bytes % UNIT_BYTES;
-    if (bytes == 0 && wished != 0) {
+    if (bytes == 0 && requested != 0) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few to measure a drive; give at least %s",
-                       wished, ox_size_text(UNIT_BYTES, text));
+                       requested, ox_size_text(UNIT_BYTES, text));
     }
     if (bytes == 0 || (drive->bytes != 0 && needed_bytes(m, bytes) > drive->bytes)) {
         return ox_fail(OX_E_CONFIG, "--nvme: the measurement needs %s of %s and is allowed %s; allow more, or give a "
@@ -170,11 +170,11 @@ static enum ox_status check_space(const struct measuring *m, const struct ox_nvm
 
 /* The backend that was asked for, or both; a probe takes the one that a run would take. */
 static void choose_drivers(struct measuring *m, char why[160]) {
-    const char *const wish = m->bench->config->io_backend;
-    const bool any = strcmp(wish, "auto") == 0;
+    const char *const request = m->bench->config->io_backend;
+    const bool any = strcmp(request, "auto") == 0;
     m->uring_here = ox_io_probe(why) == ox_io_uring();
-    m->present[DRIVER_URING] = any ? m->uring_here : strcmp(wish, "uring") == 0;
-    m->present[DRIVER_THREADS] = any ? !m->uring_here || !m->bench->brief : strcmp(wish, "threads") == 0;
+    m->present[DRIVER_URING] = any ? m->uring_here : strcmp(request, "uring") == 0;
+    m->present[DRIVER_THREADS] = any ? !m->uring_here || !m->bench->brief : strcmp(request, "threads") == 0;
     m->present[DRIVER_FIO] = ox_bench_fio_present();
 }
 

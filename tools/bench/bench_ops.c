@@ -167,18 +167,21 @@ static enum ox_status compare_attention(struct measuring *m) {
 /* ---- the part -------------------------------------------------------------------------------------------- */
 
 static enum ox_status measure_all(struct measuring *m) {
-    const uint64_t wished = m->bench->config->size_bytes;
+    const uint64_t requested = m->bench->config->size_bytes;
     const bool gpu = m->device->compute.device == OX_DEVICE_CUDA;
     const uint64_t copy_bytes = gpu ? COPY_BYTES : COPY_BYTES_CPU;
-    const struct ox_bench_room room = {
-        .bytes = bytes_of, .context = m, .most = wished != 0 ? wished : gpu ? m->device->facts.free_bytes / 2 : 0};
+    const struct ox_bench_room room = {.bytes = bytes_of,
+                                       .context = m,
+                                       .most = requested != 0 ? requested
+                                               : gpu          ? m->device->facts.free_bytes / 2
+                                                              : 0};
     void *memory = NULL;
     if (!ox_bench_shape_choose(m->device, &room, &m->tensors.shape)) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64,
                        room.most, bytes_of(m, &m->tensors.shape));
     }
     const uint64_t bytes = bytes_of(m, &m->tensors.shape);
-    enum ox_status status = ox_bench_device_copy_rate(m->device, wished != 0 ? ox_min_u64(wished / 4, copy_bytes)
+    enum ox_status status = ox_bench_device_copy_rate(m->device, requested != 0 ? ox_min_u64(requested / 4, copy_bytes)
                                                                              : copy_bytes, m->rounds, &m->copy_rate);
     if (status == OX_OK) {
         ox_bench_add(m->bench, &(struct ox_bench_figure){.value = m->copy_rate, .unit = "B/s"}, "ops.copy");

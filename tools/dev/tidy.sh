@@ -136,7 +136,7 @@ check_printing() {
 }
 
 check_allocation() {
-    grep -E '^(offload|engine)/(step|exec|run|forward|backward|tier|lease|stream)[a-z_]*\.c$' "$scratch/sources" |
+    grep -E '^(offload|engine)/(step|exec|run|forward|backward|tier|view|stream)[a-z_]*\.c$' "$scratch/sources" |
         sed "s|^|$scratch/code/|" |
         xargs -r awk -v check=alloc -v prefix="$scratch/code/" -f "$tools/tidy_shape.awk"
 }

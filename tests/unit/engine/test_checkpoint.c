@@ -84,7 +84,7 @@ static struct ox_engine *open_engine_as(const struct ox_model *model, struct ox_
         .state = state,
         .compute_threads = 1,
         .budget = {.unified = true, .host_bytes = 64 * OX_MIB},
-        .wish = {.prefetch_depth = -1,
+        .request = {.prefetch_depth = -1,
                  .act_tier = OX_TIER_COUNT,
                  .weights_tier = OX_TIER_COUNT,
                  .state_tier = OX_TIER_COUNT,

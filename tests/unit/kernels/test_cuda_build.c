@@ -150,11 +150,7 @@ static struct image find_section(struct image file, const char *name) {
 int main(void) {
     test_reader();
     char path[PATH_MAX];
-    const ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
-    CHECK(len > 0);
-    path[len < 0 ? 0 : len] = '\0';
-    char *const slash = strrchr(path, '/');
-    snprintf(slash == NULL ? path : slash, 64, "/../../liboffload_cuda.so");
+    test_build_path("liboffload_cuda.so", path);
     if (access(path, R_OK) != 0) {
         if (test_failure_count > 0) {
             return test_end();

@@ -14,7 +14,7 @@ struct sample {
     uint64_t elems[UNITS_MAX];
     struct ox_plan_input in;
     struct ox_shard_table table;
-    struct ox_placement_wish wish;
+    struct ox_placement_request request;
     struct ox_machine machine;
     struct ox_sim_setup setup;
 };
@@ -79,9 +79,9 @@ static void draw_device_units(struct sample *s, uint64_t seed) {
     }
     s->in.budget.device_bytes *= 1 + nth;
     if (nth == 1) {
-        s->wish.state_tier = OX_TIER_DEVICE;
+        s->request.state_tier = OX_TIER_DEVICE;
     } else if (nth == 2) {
-        s->wish.device_units = 1 + (uint32_t)draw(seed, &counter, s->in.model.unit_count);
+        s->request.device_units = 1 + (uint32_t)draw(seed, &counter, s->in.model.unit_count);
     }
 }
 
@@ -91,7 +91,7 @@ static void draw_kept(struct sample *s, uint64_t seed) {
     model->kept_bytes = draw(seed, &counter, 4) == 0 ? 0 : 1 + draw(seed, &counter, 200000);
     model->work_kept_forward_bytes = 1 + draw(seed, &counter, 100000);
     model->work_kept_backward_bytes = 1 + draw(seed, &counter, 200000);
-    s->wish.kept_units = (int32_t)draw(seed, &counter, model->unit_count + 2) - 1;
+    s->request.kept_units = (int32_t)draw(seed, &counter, model->unit_count + 2) - 1;
 }
 
 static void draw_sample(struct sample *s, uint64_t seed) {
@@ -109,15 +109,15 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     budget->host_bytes = 500000 + draw(seed, &counter, 2 * total);
     budget->device_bytes = budget->unified ? 0 : 500000 + draw(seed, &counter, 2 * total);
     budget->nvme_bytes = draw(seed, &counter, 4) ? 200 * total : 0;
-    s->wish = (struct ox_placement_wish){.prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
+    s->request = (struct ox_placement_request){.prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
                                          .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
                                          .grad_tier = OX_TIER_COUNT};
     if (draw(seed, &counter, 3) == 0) {
-        s->wish.tiles = 1 + (uint32_t)draw(seed, &counter, s->in.model.micro_batches);
-        s->wish.prefetch_depth = (int32_t)draw(seed, &counter, 5);
+        s->request.tiles = 1 + (uint32_t)draw(seed, &counter, s->in.model.micro_batches);
+        s->request.prefetch_depth = (int32_t)draw(seed, &counter, 5);
     }
-    s->wish.overlap = (int32_t)draw(seed, &counter, 3) - 1;
-    s->wish.early_units = (int32_t)draw(seed, &counter, s->in.model.unit_count + 2) - 1;
+    s->request.overlap = (int32_t)draw(seed, &counter, 3) - 1;
+    s->request.speculative_units = (int32_t)draw(seed, &counter, s->in.model.unit_count + 2) - 1;
     draw_device_units(s, seed);
     draw_kept(s, seed);
     const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (1 + draw(seed, &counter, 16));
@@ -247,7 +247,7 @@ static void change_meaning(const struct sample *s, struct ox_plan *plan, uint64_
         changed.mb_idx = kept.mb_idx == 0 ? 1 : kept.mb_idx - 1;
         refuse_changed(s, plan, at, &changed, tally);
         changed = kept;
-        changed.before = !kept.before;
+        changed.carried = !kept.carried;
         refuse_changed(s, plan, at, &changed, tally);
     }
 }
@@ -396,7 +396,7 @@ static void check_state_bytes(const struct sample *s, const struct ox_plan *plan
 
 /* What is updated before the norm is known can be taken back only where the drives keep what it replaces. */
 static uint64_t refuse_one_generation(struct sample *s, const struct ox_plan *plan) {
-    if (s->in.placement.early_units == 0) {
+    if (s->in.placement.speculative_units == 0) {
         return 0;
     }
     s->in.budget.generations = 1;
@@ -409,7 +409,7 @@ static uint64_t refuse_one_generation(struct sample *s, const struct ox_plan *pl
 static uint64_t bytes_before(const struct ox_plan *plan) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
-        bytes += plan->tasks[i].before ? plan->tasks[i].bytes : 0;
+        bytes += plan->tasks[i].carried ? plan->tasks[i].bytes : 0;
     }
     return bytes;
 }
@@ -474,7 +474,7 @@ static void take_advice(struct sample *s) {
     budget->device_bytes = advised("--device-mem ", budget->device_bytes);
     budget->host_bytes = advised("--host-mem ", budget->host_bytes);
     budget->nvme_bytes = advised("--nvme PATH:", budget->nvme_bytes);
-    REQUIRE_OK(ox_placement_choose(&s->in, &s->table, &s->wish, &s->setup, &plans));
+    REQUIRE_OK(ox_placement_choose(&s->in, &s->table, &s->request, &s->setup, &plans));
     ox_plans_close(&plans);
 }
 
@@ -485,7 +485,7 @@ static void test_random_plans(uint64_t count) {
         struct sample s;
         draw_sample(&s, seed);
         struct ox_plans plans = {0};
-        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans);
+        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans);
         if (status == OX_OK) {
             fit++;
             CHECK(plans.train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
@@ -532,17 +532,17 @@ static void test_nearest_budget(void) {
     struct sample s;
     draw_sample(&s, 7);
     s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = 4096, .nvme_bytes = UINT64_C(1) << 40};
-    s.wish.tiles = 0;
-    s.wish.prefetch_depth = -1;
+    s.request.tiles = 0;
+    s.request.prefetch_depth = -1;
     struct ox_plans plans = {0};
-    CHECK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans) == OX_E_CONFIG);
+    CHECK(ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans) == OX_E_CONFIG);
     const char *const advice = strstr(ox_error_text(), "--host-mem ");
     CHECK(advice != NULL && plans.train != NULL);
     if (advice != NULL) {
         s.in.budget.host_bytes = strtoull(advice + strlen("--host-mem "), NULL, 10) * OX_MIB;
     }
     ox_plans_close(&plans);
-    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans));
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans));
     ox_plans_close(&plans);
     ox_shard_table_close(&s.table);
 }
@@ -555,12 +555,12 @@ static void test_uneven_drives(void) {
         draw_sample(&s, 7);
         struct ox_plans plans = {0};
         s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = OX_GIB, .nvme_bytes = OX_GIB};
-        s.wish = (struct ox_placement_wish){.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_NVME,
+        s.request = (struct ox_placement_request){.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_NVME,
                                             .weights_tier = OX_TIER_NVME, .state_tier = OX_TIER_NVME,
                                             .grad_tier = OX_TIER_NVME};
         const uint64_t fixed = ox_store_fixed_bytes(2 * s.table.chunk_count);
         s.in.budget.nvme_fixed_bytes = 3 * fixed;
-        REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans));
+        REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans));
         const uint64_t need = plans.train->peak_bytes[OX_TIER_NVME] - 3 * fixed;
         ox_plans_close(&plans);
         const uint64_t slack = pages * OX_IO_ALIGN_BYTES;
@@ -569,7 +569,7 @@ static void test_uneven_drives(void) {
         s.in.budget.drive_bytes = drives;
         s.in.budget.drive_count = 3;
         s.in.budget.nvme_bytes = drives[0] + drives[1] + drives[2];
-        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.wish, &s.setup, &plans);
+        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans);
         CHECK(status == OX_OK || (status == OX_E_CONFIG && strstr(ox_error_text(), "of 3)") != NULL));
         refused += status != OX_OK;
         fit += status == OX_OK;

@@ -1,5 +1,5 @@
 /* The planner's choice against random plans of the same model, budget and machine, all simulated: none is more than
- * 5 % faster. Some are what the planner makes of a random wish, some are drawn without it, and some come from the
+ * 5 % faster. Some are what the planner makes of a random request, some are drawn without it, and some come from the
  * choice by random changes. With numbers as arguments the test takes so many models, so many plans of each sort for
  * each, and the first model. */
 #include "base/bytes.h"
@@ -91,38 +91,38 @@ static void draw_sample(struct sample *s, uint64_t seed) {
                                    &s->table));
 }
 
-static const struct ox_placement_wish automatic = {
+static const struct ox_placement_request automatic = {
     .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1, .kept_units = -1};
+    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .kept_units = -1};
 
 static enum ox_tier draw_tier(const struct sample *s, uint64_t seed, uint64_t *counter) {
     const enum ox_tier tier = (enum ox_tier)draw(seed, counter, 0, 5);
     return tier > OX_TIER_COUNT || (tier == OX_TIER_NVME && s->in.budget.nvme_bytes == 0) ? OX_TIER_COUNT : tier;
 }
 
-static struct ox_placement_wish draw_wish(const struct sample *s, uint64_t seed) {
+static struct ox_placement_request draw_request(const struct sample *s, uint64_t seed) {
     uint64_t counter = 0;
-    struct ox_placement_wish wish = {
+    struct ox_placement_request request = {
         .tiles = (uint32_t)draw(seed, &counter, 0, s->in.model.micro_batches + 1),
         .prefetch_depth = (int32_t)draw(seed, &counter, -1, 4), .act_tier = draw_tier(s, seed, &counter),
         .weights_tier = draw_tier(s, seed, &counter), .state_tier = draw_tier(s, seed, &counter),
         .grad_tier = draw_tier(s, seed, &counter), .overlap = (int32_t)draw(seed, &counter, 0, 3) - 1,
-        .early_units = (int32_t)draw(seed, &counter, 0, s->in.model.unit_count + 2) - 1};
-    if (!s->in.budget.unified && wish.state_tier == OX_TIER_DEVICE) {
-        wish.state_tier = OX_TIER_COUNT;
+        .speculative_units = (int32_t)draw(seed, &counter, 0, s->in.model.unit_count + 2) - 1};
+    if (!s->in.budget.unified && request.state_tier == OX_TIER_DEVICE) {
+        request.state_tier = OX_TIER_COUNT;
     }
-    if (!s->in.budget.unified && wish.grad_tier == OX_TIER_DEVICE) {
-        wish.grad_tier = OX_TIER_COUNT;
+    if (!s->in.budget.unified && request.grad_tier == OX_TIER_DEVICE) {
+        request.grad_tier = OX_TIER_COUNT;
     }
-    return wish;
+    return request;
 }
 
-/* Simulated seconds of what the planner makes of a wish; 0 where nothing fits. */
-static double plan_seconds(struct sample *s, const struct ox_placement_wish *wish) {
+/* Simulated seconds of what the planner makes of a request; 0 where nothing fits. */
+static double plan_seconds(struct sample *s, const struct ox_placement_request *request) {
     const struct ox_sim_setup setup = {.machine = &s->machine, .input = &s->in, .run_ahead_tasks = RUN_AHEAD};
     struct ox_plans plans = {0};
     struct ox_sim_result result = {0};
-    if (ox_placement_choose(&s->in, &s->table, wish, &setup, &plans) == OX_OK) {
+    if (ox_placement_choose(&s->in, &s->table, request, &setup, &plans) == OX_OK) {
         struct ox_sim *sim = NULL;
         REQUIRE_OK(ox_sim_open(plans.train->task_count, &sim));
         ox_sim_run(sim, plans.train, &setup, &result);
@@ -141,8 +141,9 @@ static void describe(const struct sample *s) {
         homes[2][s->table.shards[i].homes.grad]++;
     }
     printf("    %u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u; weights %u/%u/%u, state %u/%u, "
-           "gradients %u/%u\n", p->tiles, p->prefetch_depth, p->stage_slots, ox_tier_name(p->act_tier), p->overlap,
-           p->early_units, homes[0][0], homes[0][1], homes[0][2], homes[1][1], homes[1][2], homes[2][1], homes[2][2]);
+           "gradients %u/%u\n",
+           p->tiles, p->prefetch_depth, p->stream_slots, ox_tier_name(p->act_tier), p->overlap, p->speculative_units,
+           homes[0][0], homes[0][1], homes[0][2], homes[1][1], homes[1][2], homes[2][1], homes[2][2]);
 }
 
 /* A random plan of a model. NEAR: the last of so many changes of the choice. */
@@ -152,16 +153,16 @@ struct lost {
     enum sort sort;
     uint32_t number;
 };
-static const char *const sort_names[] = {"wish", "plan", "changes"};
+static const char *const sort_names[] = {"request", "plan", "changes"};
 
 /* How many times as long as it the choice takes; 0 where it does not fit. */
 static double compare(struct sample *s, struct random_plan *random, const struct lost *at, double chosen) {
     const uint64_t seed = at->seed * 1000003 + at->number;
-    const struct ox_placement_wish wish = draw_wish(s, seed);
+    const struct ox_placement_request request = draw_request(s, seed);
     if (at->sort == NEAR) {
         CHECK(plan_seconds(s, &automatic) == chosen);
     }
-    const double seconds = at->sort == WISH   ? plan_seconds(s, &wish)
+    const double seconds = at->sort == WISH   ? plan_seconds(s, &request)
                            : at->sort == PLAN ? random_plan_draw(random, seed)
                                               : random_plan_climb(random, seed, at->number, chosen);
     if (seconds > 0 && chosen > LIMIT * seconds) {

@@ -1,4 +1,4 @@
-/* The planner's choice on machines with a GPU against what it makes of narrower wishes, by the profiles of
+/* The planner's choice on machines with a GPU against what it makes of narrower requests, by the profiles of
  * docs/profiles: none of these is more than 5 % faster. Cases that were lost once are the test; with `all` as an
  * argument, or a number and how many cases to skip between, those of a list of models and budgets are compared. */
 #include "base/bytes.h"
@@ -47,9 +47,9 @@ struct step_run {
     struct ox_engine_config config;
 };
 
-static const struct ox_placement_wish automatic = {
+static const struct ox_placement_request automatic = {
     .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .early_units = -1, .kept_units = -1};
+    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .kept_units = -1};
 
 static void open_run(const struct step_case *c, struct step_run *run) {
     char path[128];
@@ -74,7 +74,7 @@ static void open_run(const struct step_case *c, struct step_run *run) {
         .budget = {.device_bytes = c->device_gib * OX_GIB - OX_CUDA_PROCESS_BYTES, .host_bytes = c->host_gib * OX_GIB,
                    .nvme_bytes = c->drives * run->drive_bytes[0], .drive_count = c->drives,
                    .drive_bytes = c->drives > 0 ? run->drive_bytes : NULL},
-        .wish = automatic, .machine = &run->machine, .chunk_elems = CHUNK_ELEMS, .nvme_bytes = run->drive_bytes,
+        .request = automatic, .machine = &run->machine, .chunk_elems = CHUNK_ELEMS, .nvme_bytes = run->drive_bytes,
         .nvme_count = c->drives, .queue_depth = 16, .isa = ox_isa_best()};
 }
 
@@ -87,19 +87,19 @@ static void describe(const struct ox_engine_plan *plan, double seconds) {
         homes[2][plan->table.shards[i].homes.grad]++;
     }
     printf("    %.4g s: %u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u, kept %u; on "
-           "device/host/nvme weights %u/%u/%u, state %u/%u/%u, gradients %u/%u/%u\n", seconds, p->tiles,
-           p->prefetch_depth, p->stage_slots, ox_tier_name(p->act_tier), p->overlap, p->early_units, p->kept_units,
-           homes[0][0], homes[0][1], homes[0][2], homes[1][0], homes[1][1], homes[1][2], homes[2][0], homes[2][1],
-           homes[2][2]);
+           "device/host/nvme weights %u/%u/%u, state %u/%u/%u, gradients %u/%u/%u\n",
+           seconds, p->tiles, p->prefetch_depth, p->stream_slots, ox_tier_name(p->act_tier), p->overlap,
+           p->speculative_units, p->kept_units, homes[0][0], homes[0][1], homes[0][2], homes[1][0], homes[1][1],
+           homes[1][2], homes[2][0], homes[2][1], homes[2][2]);
 }
 
-/* Simulated seconds of what the planner makes of the wish; 0 where nothing fits. */
-static double seconds_of(struct step_run *run, const struct ox_placement_wish *wish, bool tells) {
+/* Simulated seconds of what the planner makes of the request; 0 where nothing fits. */
+static double seconds_of(struct step_run *run, const struct ox_placement_request *request, bool tells) {
     struct ox_engine_plan *plan = NULL;
     struct ox_sim_setup setup;
     struct ox_sim *sim = NULL;
     struct ox_sim_result result = {0};
-    run->config.wish = *wish;
+    run->config.request = *request;
     if (ox_engine_plan_open(&run->config, &plan) == OX_OK) {
         ox_engine_sim_setup(&run->config, &plan->input, &setup);
         REQUIRE_OK(ox_sim_open(plan->train->task_count, &sim));
@@ -114,24 +114,24 @@ static double seconds_of(struct step_run *run, const struct ox_placement_wish *w
 }
 
 /* False where it asks for nothing that there is. */
-static bool wish_of(const struct step_case *c, const struct narrow *narrow, struct ox_placement_wish *wish) {
+static bool request_of(const struct step_case *c, const struct narrow *narrow, struct ox_placement_request *request) {
     const uint32_t units = c->layers + 2;
-    *wish = automatic;
-    wish->tiles = narrow->tiles > 0 ? narrow->tiles - 1 : 0;
-    wish->prefetch_depth = (int32_t)narrow->depth - 1;
-    wish->overlap = (int32_t)narrow->overlap - 1;
-    wish->kept_units = narrow->kept_quarters > 0 ? (int32_t)(c->layers * (narrow->kept_quarters - 1) / 4) : -1;
-    wish->act_tier = narrow->act_tier > 0 ? (enum ox_tier)(narrow->act_tier - 1) : OX_TIER_COUNT;
-    wish->weights_tier = narrow->weights_tier > 0 ? (enum ox_tier)(narrow->weights_tier - 1) : OX_TIER_COUNT;
+    *request = automatic;
+    request->tiles = narrow->tiles > 0 ? narrow->tiles - 1 : 0;
+    request->prefetch_depth = (int32_t)narrow->depth - 1;
+    request->overlap = (int32_t)narrow->overlap - 1;
+    request->kept_units = narrow->kept_quarters > 0 ? (int32_t)(c->layers * (narrow->kept_quarters - 1) / 4) : -1;
+    request->act_tier = narrow->act_tier > 0 ? (enum ox_tier)(narrow->act_tier - 1) : OX_TIER_COUNT;
+    request->weights_tier = narrow->weights_tier > 0 ? (enum ox_tier)(narrow->weights_tier - 1) : OX_TIER_COUNT;
     if (narrow->device_quarters == 5) {
-        wish->state_tier = OX_TIER_DEVICE;
+        request->state_tier = OX_TIER_DEVICE;
     } else if (narrow->device_quarters > 1) {
-        wish->device_units = units * (narrow->device_quarters - 1) / 4;
+        request->device_units = units * (narrow->device_quarters - 1) / 4;
     }
-    return wish->tiles <= c->micro_batches && (narrow->device_quarters == 0 || c->drives == 0);
+    return request->tiles <= c->micro_batches && (narrow->device_quarters == 0 || c->drives == 0);
 }
 
-/* The most of the comparisons with so many of the narrower wishes; 0 where nothing fits. */
+/* The most of the comparisons with so many of the narrower requests; 0 where nothing fits. */
 static double compare(const struct step_case *c, uint32_t first, uint32_t count) {
     struct step_run run;
     double worst = 0;
@@ -141,9 +141,9 @@ static double compare(const struct step_case *c, uint32_t first, uint32_t count)
     const double planning = (double)(clock() - begin) / CLOCKS_PER_SEC;
     uint32_t worst_at = 0;
     for (uint32_t i = first; i < first + count && chosen > 0; i++) {
-        struct ox_placement_wish wish;
-        if (wish_of(c, &narrows[i], &wish)) {
-            const double seconds = seconds_of(&run, &wish, false);
+        struct ox_placement_request request;
+        if (request_of(c, &narrows[i], &request)) {
+            const double seconds = seconds_of(&run, &request, false);
             worst_at = seconds > 0 && chosen / seconds > worst ? i : worst_at;
             worst = seconds > 0 ? fmax(worst, chosen / seconds) : worst;
         }
@@ -153,11 +153,11 @@ static double compare(const struct step_case *c, uint32_t first, uint32_t count)
            (int)c->moments, (unsigned long long)c->device_gib, (unsigned long long)c->host_gib, c->drives, chosen,
            worst, planning);
     if (worst > 1.02) {
-        struct ox_placement_wish wish;
-        CHECK(wish_of(c, &narrows[worst_at], &wish));
+        struct ox_placement_request request;
+        CHECK(request_of(c, &narrows[worst_at], &request));
         printf("  %u:\n", worst_at);
         (void)seconds_of(&run, &automatic, true);
-        (void)seconds_of(&run, &wish, true);
+        (void)seconds_of(&run, &request, true);
     }
     ox_model_close(&run.model);
     CHECK(worst <= LIMIT);
@@ -197,7 +197,7 @@ static void compare_all(uint32_t first, uint32_t step) {
     }
 }
 
-/* Where the search once lost, and to which of the narrower wishes. */
+/* Where the search once lost, and to which of the narrower requests. */
 static const struct lost {
     struct step_case of;
     uint32_t narrow;

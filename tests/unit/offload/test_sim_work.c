@@ -157,12 +157,12 @@ static void check_cores(struct sample *s, struct ox_sim *sim, const struct ox_pl
 static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
     struct sample s;
     draw_sample(&s, seed);
-    const struct ox_placement_wish wish = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
+    const struct ox_placement_request request = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
                                            .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
                                            .grad_tier = OX_TIER_COUNT, .overlap = (int32_t)(seed % 2)};
     struct ox_plans plans = {0};
     const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64};
-    if (ox_placement_choose(&s.in, &s.table, &wish, &setup, &plans) == OX_OK) {
+    if (ox_placement_choose(&s.in, &s.table, &request, &setup, &plans) == OX_OK) {
         struct ox_sim *sim = NULL;
         struct ox_sim_result result, other, after_step;
         const struct ox_plan *const train = plans.train;
@@ -196,12 +196,12 @@ static void check_device_updates(uint64_t seed, bool has_gpu) {
     draw_sample(&s, seed);
     s.machine.has_gpu = has_gpu;
     s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
-    const struct ox_placement_wish wish = {.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_DEVICE,
+    const struct ox_placement_request request = {.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_DEVICE,
                                            .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_DEVICE,
                                            .grad_tier = OX_TIER_COUNT, .overlap = (int32_t)(seed % 2)};
     struct ox_plans plans = {0};
     const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in};
-    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &wish, &setup, &plans));
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &request, &setup, &plans));
     uint32_t updates = 0;
     for (uint32_t i = 0; i < plans.train->task_count; i++) {
         const struct ox_task *const task = &plans.train->tasks[i];

@@ -61,7 +61,7 @@ static struct ox_trace_head *make_head(void) {
     plan->traffic[0][0] = 4096;
     for (uint32_t i = 0; i < TASKS; i++) {
         plan->tasks[i] = (struct ox_trace_task){.kind = i % 3, .lane = i % 2, .unit_idx = i, .mb_idx = OX_NONE,
-                                                .before = i == 1, .bytes = i * 10, .predicted_seconds = 0.5 * i};
+                                                .carried = i == 1, .bytes = i * 10, .predicted_seconds = 0.5 * i};
         plan->tasks[i].deps[1 - i % 2] = i;
     }
     plan->bufs[0] = (struct ox_trace_buf){.tier = 1, .resident = true, .bytes = 4096, .last_task_idx = TASKS - 1};

@@ -291,13 +291,8 @@ static void test_none(void) {
 }
 
 int main(void) {
-    const ssize_t len = readlink("/proc/self/exe", nvml_path, sizeof nvml_path - 64);
-    CHECK(len > 0);
-    nvml_path[len < 0 ? 0 : len] = '\0';
-    char *const slash = strrchr(nvml_path, '/');
-    CHECK(slash != NULL);
-    snprintf(plugin_path, sizeof plugin_path, "%.*s/../../liboffload_simt.so", (int)(slash - nvml_path), nvml_path);
-    snprintf(slash, 64, "/../../fake/libnvidia-ml.so.1");
+    test_build_path("fake/libnvidia-ml.so.1", nvml_path);
+    test_build_path("liboffload_simt.so", plugin_path);
     /* Held open, so that the answers stay when the report closes its library. */
     void *const fake = dlopen(nvml_path, RTLD_NOW | RTLD_LOCAL), *const plugin = dlopen(plugin_path, RTLD_NOW);
     (void)dlopen("libnccl.so.2", RTLD_NOW); /* large; a report that finds it loaded is quick */
