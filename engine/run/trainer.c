@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads) {
-    /* Measured: docs/benchmarks.md, "Resident memory beside the arenas". What grows with a thread of the device is what
-     * the BLAS library packs, at most 4096 rows at a time. */
+    /* Measured: docs/measurements/2026-11-20-two-cores.md, "Resident memory beside the arenas". What grows with a
+     * thread of the device is what the BLAS library packs, at most 4096 rows at a time. */
     return 20 * OX_MIB + compute_threads * 12 * OX_MIB + optimizer_threads * OX_MIB;
 }
 

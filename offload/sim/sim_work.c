@@ -11,7 +11,8 @@ static const double CORE_RATE_LEAST = 12e9;
 /* A plain copy makes memory read the lines that it overwrites: what loops and packing have of its rate. Joining planes
  * and clearing gradients pass over memory that nothing has touched for long. */
 static const double COPY_SHARE = 0.72, COLD_SHARE = 0.48;
-/* Products within a step, with other work between them, of the rate that they have alone: docs/benchmarks.md. */
+/* Products within a step, with other work between them, of the rate that they have alone:
+ * docs/measurements/2026-11-20-two-cores.md. */
 static const double PRODUCT_SHARE = 0.98;
 /* Attention's products of single heads are short and have exponentials between them: of the rate of large products. */
 static const double ATTENTION_SHARE = 0.82;
