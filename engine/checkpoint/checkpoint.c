@@ -6,7 +6,6 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "engine/checkpoint/checkpoint_internal.h"
-#include "engine/step/engine_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -219,7 +218,7 @@ static enum ox_status commit(const struct ox_checkpoint_job *job) {
 enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run_state *state,
                                    const struct ox_checkpoint_save *save, struct ox_checkpoint_job *job) {
     OX_ASSERT(save->weights_dtype == OX_DTYPE_F32 || save->weights_dtype == OX_DTYPE_BF16);
-    const struct ox_state_format format = engine->config.state;
+    const struct ox_state_format format = ox_engine_config_of(engine)->state;
     OX_ASSERT(state->version == OX_RUN_STATE_VERSION && state->optimizer == (uint16_t)format.kind &&
               state->moments == (uint16_t)format.moments);
     struct ox_run_state there;

@@ -4,7 +4,6 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "engine/checkpoint/checkpoint_internal.h"
-#include "engine/step/engine_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -192,7 +191,7 @@ static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nt
 
 enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct ox_checkpoint_save *save,
                                         const char *folder, struct ox_checkpoint_files **out) {
-    const struct ox_model *const model = engine->config.model;
+    const struct ox_model *const model = ox_engine_config_of(engine)->model;
     struct ox_checkpoint_files *files = calloc(1, sizeof *files);
     *out = NULL;
     if (files == NULL) {
@@ -200,13 +199,13 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     }
     files->model = model;
     files->dtype = save->weights_dtype;
-    files->planes = ox_optim_planes(engine->config.state.kind, save->weights_dtype);
+    files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
     enum ox_status status = ox_path_join(folder, "", files->folder);
     if (status == OX_OK) {
         status = number_chunks(files, engine);
     }
     if (status == OX_OK) {
-        status = ox_piece_sums_open(model, files->planes, engine->plan->table.chunk_elems, &files->sums);
+        status = ox_piece_sums_open(model, files->planes, ox_engine_plan_of(engine)->table.chunk_elems, &files->sums);
     }
     if (status == OX_OK) {
         status = create(files, save);

@@ -5,7 +5,6 @@
 #include "base/pool.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_internal.h"
-#include "engine/step/engine_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -55,12 +54,13 @@ static enum ox_status fill_plane(const struct ox_model *model, uint32_t unit_idx
 
 /* Gaps between tensors are zero in every plane and stay so, because nothing else writes them. */
 static enum ox_status fill_planes(struct ox_engine *engine, const struct source *source) {
-    const struct ox_model *const model = engine->config.model;
+    const struct ox_engine_config *const config = ox_engine_config_of(engine);
+    const struct ox_model *const model = config->model;
     for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
         const uint32_t chunk_count = ox_engine_chunk_count(engine, unit_idx);
         for (uint32_t i = 0; i < chunk_count; i++) {
             struct ox_chunk_view view;
-            if (engine->config.stop != NULL && *engine->config.stop != 0) {
+            if (config->stop != NULL && *config->stop != 0) {
                 return ox_fail(OX_E_ABORTED, "stopped while the weights were loaded");
             }
             ox_engine_chunk_view(engine, unit_idx, i, &view);
@@ -164,7 +164,7 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
     struct ox_manifest manifest = {0};
     struct ox_hf_folder *folder = NULL;
     struct ox_st_file *optim = NULL;
-    const struct ox_model *const model = engine->config.model;
+    const struct ox_model *const model = ox_engine_config_of(engine)->model;
     const struct ox_st_entry **const entries =
         calloc((size_t)model->tensor_count * OX_PLANE_COUNT, sizeof *entries);
     enum ox_status status = entries != NULL ? ox_path_join(path, OX_OPTIM_FILE, optim_path)
@@ -181,7 +181,7 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
     if (status == OX_OK) {
         status = ox_st_open(optim_path, &optim);
     }
-    const struct ox_state_format to = engine->config.state;
+    const struct ox_state_format to = ox_engine_config_of(engine)->state;
     const struct ox_state_format from = {.kind = (enum ox_optim_kind)manifest.state.optimizer,
                                          .moments = (enum ox_moments)manifest.state.moments};
     if (status == OX_OK) {
@@ -189,7 +189,7 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
         status = find_entries(model, &planes, optim, entries);
     }
     if (status == OX_OK) {
-        const bool moments = !engine->config.eval_only;
+        const bool moments = !ox_engine_config_of(engine)->eval_only;
         const bool has_v = ox_plane_exists(from.kind, OX_PLANE_V) && ox_plane_exists(to.kind, OX_PLANE_V);
         if (moments) {
             announce_format(path, from, to);
@@ -243,7 +243,7 @@ static enum ox_status fill_from_folder(const struct source *source, const struct
 enum ox_status ox_engine_load_weights(struct ox_engine *engine, const struct ox_hf_folder *folder) {
     OX_ASSERT(ox_hf_has_weights(folder));
     const enum ox_status status =
-        check_same_model(engine->config.model, ox_hf_model(folder), "the model folder");
+        check_same_model(ox_engine_config_of(engine)->model, ox_hf_model(folder), "the model folder");
     return status == OX_OK ? fill_planes(engine, &(struct source){.fill = fill_from_folder,
                                                                   .path = "the model folder",
                                                                   .has = {[OX_PLANE_MASTER] = true},
@@ -277,7 +277,7 @@ enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t seed) {
     return fill_planes(engine, &(struct source){.fill = fill_fresh,
                                                 .path = "fresh weights",
                                                 .has = {[OX_PLANE_MASTER] = true},
-                                                .model = engine->config.model,
-                                                .pool = engine->optim_pool,
+                                                .model = ox_engine_config_of(engine)->model,
+                                                .pool = ox_engine_pool(engine),
                                                 .seed = seed});
 }

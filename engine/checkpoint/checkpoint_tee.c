@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/lane.h"
 #include "engine/checkpoint/checkpoint_internal.h"
-#include "engine/step/engine_internal.h"
 
 #include <inttypes.h>
 #include <pthread.h>

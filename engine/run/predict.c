@@ -1,7 +1,6 @@
 #include "engine/run/predict.h"
 
 #include "base/pool.h"
-#include "engine/step/engine_internal.h"
 #include "engine/run/persist.h"
 #include "offload/sim/floor.h"
 

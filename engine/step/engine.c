@@ -344,6 +344,14 @@ const struct ox_engine_plan *ox_engine_plan_of(const struct ox_engine *engine) {
     return engine->plan;
 }
 
+const struct ox_engine_config *ox_engine_config_of(const struct ox_engine *engine) {
+    return &engine->config;
+}
+
+struct ox_pool *ox_engine_pool(const struct ox_engine *engine) {
+    return engine->optim_pool;
+}
+
 const struct ox_store *ox_engine_store(const struct ox_engine *engine) {
     return engine->store;
 }

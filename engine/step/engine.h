@@ -80,6 +80,9 @@ OX_MUST enum ox_status ox_engine_open(const struct ox_engine_config *config, str
                                       struct ox_engine **out);
 void ox_engine_close(struct ox_engine **engine);
 const struct ox_engine_plan *ox_engine_plan_of(const struct ox_engine *engine);
+/* What it was opened with, and the threads of the optimizer, for work on planes between steps. */
+const struct ox_engine_config *ox_engine_config_of(const struct ox_engine *engine);
+struct ox_pool *ox_engine_pool(const struct ox_engine *engine);
 
 /* ---- the store ---------------------------------------------------------------------------------- */
 
