@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "engine/text/chat.h"
-#include "engine/text/tokenizer_internal.h"
+#include "engine/text/text.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>

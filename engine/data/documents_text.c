@@ -1,6 +1,6 @@
 /* Texts: where one document ends and the next begins, and where a long one can be cut. */
 #include "engine/data/documents_internal.h"
-#include "engine/text/tokenizer_internal.h"
+#include "engine/text/text.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -5,38 +5,21 @@
 #define OX_ENGINE_TOKENIZER_INTERNAL_H
 
 #include "base/json.h"
+#include "engine/text/text.h"
 #include "engine/text/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ---- growing arrays ------------------------------------------------------------------------------------------ */
-
-struct ox_text {
-    char *data;
-    size_t bytes, capacity;
-};
-OX_MUST enum ox_status ox_text_append(struct ox_text *text, const char *data, size_t bytes);
-void ox_text_free(struct ox_text *text);
-OX_MUST enum ox_status ox_marks_append(struct ox_marks *marks, bool mark, size_t count);
-OX_MUST enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t count);
-/* Makes room for `count` elements of `each` bytes in *data; contents stay. */
-OX_MUST enum ox_status ox_tok_reserve(void **data, size_t *capacity, size_t count, size_t each);
-
 /* ---- Unicode (tokenizer_unicode.c) --------------------------------------------------------------------------- */
 
-/* Offset of the first byte that is not UTF-8, or `bytes`. */
-size_t ox_utf8_valid(const char *text, size_t bytes);
-/* The code point at *pos of valid text, and *pos moved behind it. */
-uint32_t ox_utf8_next(const char *text, size_t *pos);
 /* Offset of the character that ends at `end` > 0. */
 size_t ox_utf8_back(const char *text, size_t end);
 /* Writes at most 4 bytes and returns how many. */
 unsigned ox_utf8_put(uint32_t cp, char *out);
 bool ox_unicode_is_space(uint32_t cp); /* White_Space */
 bool ox_unicode_is_word(uint32_t cp);  /* alphabetic, mark, decimal digit, connector, joiner */
-bool ox_unicode_is_letter(uint32_t cp);
 /* Appends `text` with every part that is not UTF-8 replaced by U+FFFD. */
 OX_MUST enum ox_status ox_utf8_lossy(struct ox_text *out, const char *text, size_t bytes);
 /* The byte that ByteLevel writes as this character, or -1; and the character of a byte. */
