@@ -7,7 +7,6 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/hash/hash.h"
-#include "offload/plan/internal.h"
 
 #include <stdlib.h>
 
