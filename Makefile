@@ -100,7 +100,7 @@ endif
 # Objects have a tree of their own, because build/offload is the program and offload/ a folder of sources.
 OBJ     := $(B)/obj
 LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o)
-TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command help bench))))
+TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command help bench doctor))))
 KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/kit/*.c))
 # Programs of tests/<kind>/: test_* are the suite, bench_* and fuzz_* are run by hand.
 PROG_C  := $(filter-out tests/kit/%,$(wildcard tests/*/*.c tests/*/*/*.c))
@@ -197,7 +197,7 @@ $(FAKE_NVML): $(OBJ)/simt/tests/simt/nvml.o
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
 	$(Q)$(CC) -shared $(LDFLAGS) -o $@ $<
-$(B)/tests/unit/tools/test_doctor_gpu: $(addprefix $(OBJ)/tools/command/doctor_,items.o gpu.o gpu_state.o)
+$(B)/tests/unit/tools/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o gpu.o gpu_state.o)
 
 # The program beside the emulated plugin under the real one's name: a machine with a GPU, for tests of the command.
 EMULATED := $(B)/emulated/offload

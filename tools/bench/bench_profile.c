@@ -1,7 +1,7 @@
 /* The profile of this machine: what `offload bench all` measured, in the form of offload/sim/machine_profile.h, and the
  * figures behind it under "measured". */
 #include "tools/bench/bench_device.h"
-#include "tools/command/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include "base/memory.h"
 #include "cpu_optim/optim.h"

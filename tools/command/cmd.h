@@ -46,7 +46,7 @@ OX_MUST enum ox_status ox_fail_command(const char *name);
  * OX_E_CONFIG, which the user can mend, else 1. */
 int ox_cmd_fail(enum ox_status status);
 
-/* tools/cmd_<name>.c, tools/command/doctor.c and tools/help/help.c */
+/* tools/command/cmd_<name>.c and tools/help/help.c */
 int ox_cmd_train(const struct ox_config *config);
 int ox_cmd_plan(const struct ox_config *config);
 int ox_cmd_eval(const struct ox_config *config);

@@ -3,7 +3,7 @@
 #include "kernels/cuda.h"
 #include "tests/simt/nvml.h"
 #include "tests/kit/test.h"
-#include "tools/command/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include <dlfcn.h>
 #include <limits.h>

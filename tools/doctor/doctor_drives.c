@@ -1,5 +1,5 @@
 /* How drives can be driven here: io_uring, direct I/O and its alignment, per folder. */
-#include "tools/command/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include "base/bytes.h"
 #include "base/file.h"

@@ -1,5 +1,5 @@
 /* The items of the report, and what several of its parts read or write. */
-#include "tools/command/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include "base/assert.h"
 

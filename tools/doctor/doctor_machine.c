@@ -1,5 +1,5 @@
 /* CPU, linear algebra, memory and kernel of this machine, as a run would meet them. */
-#include "tools/command/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include "base/bytes.h"
 #include "base/memory.h"

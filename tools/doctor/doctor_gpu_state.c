@@ -1,5 +1,5 @@
 /* What holds a GPU back though it works: a narrow link, a cap, heat, others on it, ailing memory, the wrong CPUs. */
-#include "tools/command/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include "base/bytes.h"
 

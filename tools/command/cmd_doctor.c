@@ -1,6 +1,6 @@
 /* `offload doctor`: collects what this machine offers, prints it as text or JSON. A warning never makes it
  * fail: the report is the result. */
-#include "tools/command/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include "tools/command/cmd.h"
 

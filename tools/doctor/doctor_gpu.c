@@ -1,6 +1,6 @@
 /* The NVIDIA driver, the CUDA plugin, the libraries it may use, and each GPU as CUDA and NVML see it; nothing is
  * linked. NVML is read before a device is opened, so that what it lists are the others' processes. */
-#include "tools/command/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include "base/bytes.h"
 #include "kernels/cuda.h"
