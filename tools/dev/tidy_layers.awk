@@ -1,31 +1,82 @@
-# Prints every include that points up, sideways, or is not written from the root.
+# Prints every include that crosses the house in a way that the list below does not allow, and every source in a folder
+# that is no room of it.
+#
+# One line per room: its folder, and what it may include besides its own headers: rooms, and single headers of rooms
+# (a path that ends in .h). A line names only rooms that stand above it, so the rooms form no cycle.
 BEGIN {
-    may["base"] = " base "
-    may["nvme"] = " base nvme "
-    may["cpu_optim"] = " base cpu_optim "
-    may["kernels"] = " base kernels "
-    may["offload"] = " base nvme kernels offload "
-    may["engine"] = " base nvme cpu_optim kernels offload engine "
-    may["tools"] = " base nvme cpu_optim kernels offload engine tools "
-    may["tests"] = " base nvme cpu_optim kernels offload engine tools tests "
+    room("base/prng", "base/assert.h base/bytes.h")
+    room("base/hash", "")
+    room("base", "base/prng")
+    room("nvme", "base base/hash base/prng")
+    room("cpu_optim", "base base/prng")
+    room("kernels", "base kernels/cpu/cpu.h")
+    room("kernels/cpu", "base kernels")
+    room("kernels/cuda", "base base/prng kernels")
+    # offload moves bytes and computes nothing: of kernels it needs the device alone.
+    room("offload/plan", "base nvme kernels/device.h")
+    # The proof shares no code with the builder.
+    room("offload/proof", "base offload/plan/plan.h offload/plan/shard.h offload/plan/internal.h")
+    room("offload/sim", "base offload/plan")
+    room("offload/search", "base base/hash base/prng offload/plan offload/sim")
+    room("offload/trace", "base base/hash offload/plan offload/sim")
+    room("engine/text", "base base/hash")
+    room("engine/config", "base")
+    room("engine/model", "base base/hash base/prng kernels offload/plan")
+    room("engine/data", "base base/hash base/prng engine/text")
+    room("engine/hf", "base engine/model")
+    room("engine/step", "base base/hash nvme cpu_optim kernels offload/plan offload/sim offload/trace engine/model")
+    room("engine/report", "base engine/step")
+    room("engine/checkpoint", "base base/hash engine/model engine/hf engine/step")
+    room("engine/generate", "base base/prng engine/model engine/hf")
+    room("engine/run", "base base/hash nvme offload/sim offload/trace engine/text engine/config engine/model" \
+        " engine/data engine/hf engine/step engine/report engine/checkpoint")
+    room("tools/doctor", "base nvme cpu_optim kernels engine/config")
+    room("tools/bench", "base base/prng nvme cpu_optim kernels offload/sim engine/config engine/step tools/doctor")
+    room("tools/command", "base nvme offload/trace engine/text engine/config engine/checkpoint engine/generate" \
+        " engine/run tools/doctor tools/bench")
+    room("tools/help", "base tools/command")
+    room("tools/demo", "engine/data")
+    product = known
+    # A test may include whatever it tests, private headers too.
+    room("tests/simt", product)
+    room("tests/kit", product " tests/simt")
+    count = split("bench conform fault fuzz golden golden/make negative sys unit/base unit/cpu_optim unit/engine" \
+        " unit/kernels unit/nvme unit/offload unit/tools", kinds, " ")
+    for (i = 1; i <= count; i++)
+        room("tests/" kinds[i], product " tests/simt tests/kit")
+}
+function room(folder, list,    names, i, n) {
+    n = split(list, names, " ")
+    for (i = 1; i <= n; i++)
+        if (names[i] !~ /\.h$/ && !(names[i] in may))
+            print "tools/dev/tidy_layers.awk:1: " folder " names " names[i] ", which does not stand above it"
+    may[folder] = " " folder " " list " "
+    known = known " " folder
+}
+function is_private(header) {
+    return header ~ /(internal|_impl|builder)\.h$/
+}
+FNR == 1 {
+    from = FILENAME
+    sub(/\/[^\/]*$/, "", from)
+    if (!(from in may))
+        print FILENAME ":1: the folder " from " is no room of tools/dev/tidy_layers.awk"
 }
 /^[ \t]*#[ \t]*include[ \t]*"/ {
     included = $0
     sub(/^[^"]*"/, "", included)
     sub(/".*/, "", included)
-    from = FILENAME
-    sub(/\/.*/, "", from)
-    to = included
     where = FILENAME ":" FNR ": "
     if (included !~ /\// || included ~ /\.\./) {
         print where "\"" included "\" is not written from the root"
         next
     }
-    sub(/\/.*/, "", to)
-    if (!(from in may))
-        print where "the folder " from " has no place in the layers"
-    else if (index(may[from], " " to " ") == 0)
-        print where from " may not include " to
-    else if (from == "offload" && to == "kernels" && included != "kernels/device.h")
-        print where "offload moves bytes and computes nothing; of kernels it may include device.h alone"
+    to = included
+    sub(/\/[^\/]*$/, "", to)
+    if (!(from in may) || to == from || index(may[from], " " included " "))
+        next
+    if (index(may[from], " " to " ") == 0)
+        print where from " may not include " (index(may[from], " " to "/") ? included : to)
+    else if (is_private(included) && from !~ /^tests\//)
+        print where included " is private to " to
 }

@@ -12,7 +12,8 @@ planted=0
 # What is allowed at the very edge, and what is banned but stands in comments, strings and member names.
 clean_tree() {
     rm -rf "$root"
-    mkdir -p "$root/base" "$root/kernels/cuda" "$root/offload" "$root/engine" "$root/tools" "$root/tests/unit"
+    mkdir -p "$root/base" "$root/kernels/cuda" "$root/offload/plan" "$root/engine/step" "$root/engine/run" \
+        "$root/tests/unit/engine"
     cat >"$root/base/good.h" <<'TEXT'
 /* strcpy(a, b); getenv("X"); TO-DO; */
 #ifndef GOOD_H
@@ -31,7 +32,7 @@ int ox_good(int a, int b, int c, int (*d)(int, int), int e, int f);
 #endif
 #endif
 TEXT
-    cat >"$root/engine/good.c" <<'TEXT'
+    cat >"$root/engine/step/good.c" <<'TEXT'
 #include "base/good.h"
 // sprintf(a, "b"); printf("c"); exit(1);
 static const char *const words[2][1] = {{"strcat(a, b) {"}, {"\" rand() }"}};
@@ -42,14 +43,14 @@ int ox_good(int a, int b, int c, int (*d)(int, int), int e, int f) {
 }
 TEXT
     { echo 'int ox_seventy(void) {'; i=2; while [ $i -lt 70 ]; do echo '    ;'; i=$((i + 1)); done; echo '}'; } \
-        >>"$root/engine/good.c"
-    printf '/* %0104d */\n' 0 >>"$root/engine/good.c"
-    printf '/* %0102dé */\n' 0 >>"$root/engine/good.c"
-    echo '#include "kernels/device.h"' >"$root/offload/good.c"
+        >>"$root/engine/step/good.c"
+    printf '/* %0104d */\n' 0 >>"$root/engine/step/good.c"
+    printf '/* %0102dé */\n' 0 >>"$root/engine/step/good.c"
+    echo '#include "kernels/device.h"' >"$root/offload/plan/good.c"
     echo '#include "base/good.h"' >"$root/kernels/device.h"
     echo 'int ox_same(void) { return 0; }' >"$root/kernels/cuda/adam.cu"
     printf 'NVCC_FLAGS_adam := -fmad=false\nobject:\n\tnvcc $(NVCC_FLAGS_$*)\n' >"$root/Makefile"
-    printf 'void *ox_step_open(void) {\n    return malloc(1);\n}\n' >"$root/engine/step.c"
+    printf 'void *ox_step_open(void) {\n    return malloc(1);\n}\n' >"$root/engine/step/step.c"
 }
 
 run_check() { # check, further options
@@ -94,58 +95,88 @@ for check in layers headers functions files columns params calls environment pri
     }
 done
 
-plant layers base/bad.c '#include "nvme/io.h"\n' 'base/bad.c:1: base may not include nvme'
-plant layers nvme/bad.c '#include "kernels/device.h"\n' 'nvme may not include kernels'
-plant layers cpu_optim/bad.c '\n# include "engine/model/model.h"\n' 'cpu_optim/bad.c:2:'
-plant layers offload/bad.c '#include "kernels/ops.h"\n' 'offload/bad.c:1: offload moves bytes'
-plant layers offload/bad.c '#include "cpu_optim/adam.h"\n' 'offload may not include cpu_optim'
-plant layers engine/bad.c '#include "tools/command/cmd.h"\n' 'engine may not include tools'
-plant layers tools/bad.c '#include "tests/kit/test.h"\n' 'tools may not include tests'
-plant layers engine/bad.c '#include "model.h"\n' 'not written from the root'
-plant layers engine/bad.c '#include "../base/good.h"\n' 'not written from the root'
-plant layers extra/bad.c '#include "base/good.h"\n' 'no place in the layers'
+plant_include() { # file, header, what is said
+    plant layers "$1" "\\n#include \"$2\"\\n" "$1:2: $3"
+}
+plant_include base/bad.c nvme/io.h 'base may not include nvme'
+plant_include base/hash/bad.c base/file.h 'base/hash may not include base'
+plant_include base/prng/bad.c base/file.h 'base/prng may not include base/file.h'
+plant_include nvme/bad.c kernels/device.h 'nvme may not include kernels'
+plant_include cpu_optim/bad.c engine/model/model.h 'cpu_optim may not include engine/model'
+plant_include kernels/bad.c kernels/cpu/vector.h 'kernels may not include kernels/cpu/vector.h'
+plant_include kernels/cpu/bad.c kernels/cuda/cudnn.h 'kernels/cpu may not include kernels/cuda'
+plant_include kernels/cuda/bad.cu cpu_optim/adam.h 'kernels/cuda may not include cpu_optim'
+plant_include offload/plan/bad.c kernels/ops.h 'offload/plan may not include kernels/ops.h'
+plant_include offload/proof/bad.c offload/plan/tier.h 'offload/proof may not include offload/plan/tier.h'
+plant_include offload/proof/bad.c offload/plan/builder.h 'offload/proof may not include offload/plan/builder.h'
+plant_include offload/sim/bad.c offload/search/placement_internal.h 'offload/sim may not include offload/search'
+plant_include offload/search/bad.c offload/plan/internal.h 'offload/plan/internal.h is private to offload/plan'
+plant_include offload/trace/bad.c engine/step/engine.h 'offload/trace may not include engine/step'
+plant_include engine/text/bad.c engine/data/data.h 'engine/text may not include engine/data'
+plant_include engine/config/bad.c nvme/io.h 'engine/config may not include nvme'
+plant_include engine/model/bad.c engine/hf/hf.h 'engine/model may not include engine/hf'
+plant_include engine/data/bad.c engine/text/tokenizer_internal.h "engine/text/tokenizer_internal.h is private"
+plant_include engine/hf/bad.c engine/config/config.h 'engine/hf may not include engine/config'
+plant_include engine/step/bad.c engine/run/trainer.h 'engine/step may not include engine/run'
+plant_include engine/report/bad.c engine/data/data.h 'engine/report may not include engine/data'
+plant_include engine/checkpoint/bad.c engine/step/engine_internal.h "engine/step/engine_internal.h is private"
+plant_include engine/generate/bad.c engine/step/engine.h 'engine/generate may not include engine/step'
+plant_include engine/run/bad.c engine/generate/generate.h 'engine/run may not include engine/generate'
+plant_include tools/doctor/bad.c tools/command/cmd.h 'tools/doctor may not include tools/command'
+plant_include tools/bench/bad.c tools/command/cmd.h 'tools/bench may not include tools/command'
+plant_include tools/command/bad.c nvme/store_impl.h 'nvme/store_impl.h is private to nvme'
+plant_include tools/help/bad.c engine/run/trainer.h 'tools/help may not include engine/run'
+plant_include tools/demo/bad.c engine/text/tokenizer.h 'tools/demo may not include engine/text'
+plant_include tests/kit/bad.c tests/unit/engine/x.h 'tests/kit may not include tests/unit/engine'
+plant_include tests/sys/bad.c tests/golden/x.h 'tests/sys may not include tests/golden'
+plant_include engine/run/bad.c tests/kit/test.h 'engine/run may not include tests/kit'
+plant_include engine/run/bad.c model.h '"model.h" is not written from the root'
+plant_include engine/run/bad.c ../base/good.h '"../base/good.h" is not written from the root'
+for folder in engine tools/extra extra tests/unit; do
+    plant layers "$folder/bad.c" '#include "base/good.h"\n' "$folder/bad.c:1: the folder $folder is no room"
+done
 plant headers base/bad.h 'static inline uint64_t ox_f(void) { return 0; }\n' 'base/bad.h:1: does not compile alone as C11'
 if echo 'int main() { return 0; }' | "${CXX:-g++}" -x c++ -fsyntax-only - 2>/dev/null; then
     plant headers base/bad.h 'struct bad { int class; };\n' 'base/bad.h:1: does not compile alone as C++17'
 fi
-plant functions engine/bad.c "static int bad(void)\\n{\\n$(repeat '    ;' 68)}\\n" 'engine/bad.c:1: bad has 71 lines'
-plant functions engine/bad.c "OX_PRINTF(1, 2)\\nint ox_bad(int (*f)(int),\\n int b) {\\n$(repeat '    { }' 70)}\\n" \
-    'engine/bad.c:1: ox_bad has 74 lines'
-plant files engine/bad.c "$(repeat '/* */' 801)" 'engine/bad.c:801: the file has 801 lines'
-plant columns engine/bad.c '/* %0115d */\n' 'engine/bad.c:1: the line has 121 columns'
-plant columns engine/bad.c '\tint a;\n' 'engine/bad.c:1: a tab'
-plant params engine/bad.h 'int ox_bad(int a, int b, int (*c)(int, int), int d, int e,\n int f, int g);\n' \
-    'engine/bad.h:1: ox_bad takes 7 parameters'
-plant params engine/bad.c 'int ox_bad(int a, int b, int c, int d, int e, int f, int g) {\n}\n' 'ox_bad takes 7'
+plant functions engine/run/bad.c "static int bad(void)\\n{\\n$(repeat '    ;' 68)}\\n" 'engine/run/bad.c:1: bad has 71 lines'
+plant functions engine/run/bad.c "OX_PRINTF(1, 2)\\nint ox_bad(int (*f)(int),\\n int b) {\\n$(repeat '    { }' 70)}\\n" \
+    'engine/run/bad.c:1: ox_bad has 74 lines'
+plant files engine/run/bad.c "$(repeat '/* */' 801)" 'engine/run/bad.c:801: the file has 801 lines'
+plant columns engine/run/bad.c '/* %0115d */\n' 'engine/run/bad.c:1: the line has 121 columns'
+plant columns engine/run/bad.c '\tint a;\n' 'engine/run/bad.c:1: a tab'
+plant params engine/run/bad.h 'int ox_bad(int a, int b, int (*c)(int, int), int d, int e,\n int f, int g);\n' \
+    'engine/run/bad.h:1: ox_bad takes 7 parameters'
+plant params engine/run/bad.c 'int ox_bad(int a, int b, int c, int d, int e, int f, int g) {\n}\n' 'ox_bad takes 7'
 for name in strcpy strcat sprintf vsprintf gets system popen atoi alloca rand; do
-    plant calls engine/bad.c "int f(void) {\\n    return $name (0);\\n}\\n" 'engine/bad.c:2: a banned call'
-    plant calls tests/unit/bad.c "int f(void) {\\n    return ($name(0));\\n}\\n" 'tests/unit/bad.c:2: a banned call'
+    plant calls engine/run/bad.c "int f(void) {\\n    return $name (0);\\n}\\n" 'engine/run/bad.c:2: a banned call'
+    plant calls tests/unit/engine/bad.c "int f(void) {\\n    return ($name(0));\\n}\\n" 'tests/unit/engine/bad.c:2: a banned call'
 done
-plant calls engine/bad.c '#include <assert.h>\n' 'engine/bad.c:1: assert'
-plant calls tests/unit/bad.c 'void f(void) { assert(0); }\n' 'tests/unit/bad.c:1: assert'
-plant environment engine/bad.c 'const char *f(void) { return getenv("A"); }\n' 'engine/bad.c:1: the environment'
+plant calls engine/run/bad.c '#include <assert.h>\n' 'engine/run/bad.c:1: assert'
+plant calls tests/unit/engine/bad.c 'void f(void) { assert(0); }\n' 'tests/unit/engine/bad.c:1: assert'
+plant environment engine/run/bad.c 'const char *f(void) { return getenv("A"); }\n' 'engine/run/bad.c:1: the environment'
 for name in exit _exit abort printf puts putchar perror; do
-    plant printing engine/bad.c "void f(void) { $name(0); }\\n" 'engine/bad.c:1: only tools/'
+    plant printing engine/run/bad.c "void f(void) { $name(0); }\\n" 'engine/run/bad.c:1: only tools/'
 done
 plant printing nvme/bad.c '\nvoid f(void) { fprintf(stderr, "a"); }\n' 'nvme/bad.c:2: only tools/'
-plant allocation engine/step_bad.c 'void *ox_step_run(void) {\n    return calloc(1, 1);\n}\n' \
-    'engine/step_bad.c:2: ox_step_run allocates'
-plant statuses engine/bad.c 'void f(void) { (void) ox_bad(1); }\n' 'engine/bad.c:1: a dropped status'
-plant statuses tests/unit/bad.c 'void f(void) { (void)ox_folder_make("a"); }\n' 'tests/unit/bad.c:1: a dropped status'
-plant macros engine/bad.h '#define BAD(x) (x)\n' 'engine/bad.h:1: a function-like macro'
+plant allocation engine/step/bad.c 'void *ox_step_run(void) {\n    return calloc(1, 1);\n}\n' \
+    'engine/step/bad.c:2: ox_step_run allocates'
+plant statuses engine/run/bad.c 'void f(void) { (void) ox_bad(1); }\n' 'engine/run/bad.c:1: a dropped status'
+plant statuses tests/unit/engine/bad.c 'void f(void) { (void)ox_folder_make("a"); }\n' 'tests/unit/engine/bad.c:1: a dropped status'
+plant macros engine/run/bad.h '#define BAD(x) (x)\n' 'engine/run/bad.h:1: a function-like macro'
 plant mathflags Makefile 'CFLAGS += -ffast-math\n' 'Makefile:4: fast-math'
-plant mathflags engine/bad.c '#pragma GCC optimize("O3")\n' 'engine/bad.c:1: fast-math'
+plant mathflags engine/run/bad.c '#pragma GCC optimize("O3")\n' 'engine/run/bad.c:1: fast-math'
 plant mathflags build.mk 'NVFLAGS := --use_fast_math\n' 'build.mk:1: fast-math'
 plant mathflags Makefile 'NVCC_FLAGS += -ftz=true\n' 'Makefile:4: fast-math'
 plant mathflags build.mk 'NVCC_FLAGS := -prec-div=false\n' 'build.mk:1: fast-math'
 plant mathflags kernels/cuda/planes.cu '\n' 'Makefile:1: kernels/cuda/planes.cu needs'
-plant marks engine/bad.c '/* TO''DO: later */\n' 'engine/bad.c:1: unfinished'
+plant marks engine/run/bad.c '/* TO''DO: later */\n' 'engine/run/bad.c:1: unfinished'
 
 clean_tree
 echo 'int ox_fine(void); int bad_name(void); int ox_fine(void) { return 0; } int bad_name(void) { return 1; }' \
-    >"$root/engine/bad.c"
+    >"$root/engine/run/bad.c"
 planted=$((planted + 1))
-if "${CC:-gcc}" -c -o "$root/bad.o" "$root/engine/bad.c" && ar rcs "$root/bad.a" "$root/bad.o"; then
+if "${CC:-gcc}" -c -o "$root/bad.o" "$root/engine/run/bad.c" && ar rcs "$root/bad.a" "$root/bad.o"; then
     case $(run_check symbols -l "$root/bad.a") in
     *ox_fine*) failed=$((failed + 1)) && echo "tidy_test: symbols complains about ox_fine" ;;
     *'bad.o: exports bad_name'*) ;;
