@@ -19,7 +19,7 @@ enum ox_status ox_arena_open(const char *label, uint64_t bytes, struct ox_arena 
         return ox_fail_errno(OX_E_NOMEM, errno, "%s arena: cannot reserve %s", label,
                              ox_size_text(mapped, text));
     }
-    /* Only whole huge pages inside: rounding the arena up would break the budget. */
+    /* Advise only: rounding the arena up to whole huge pages would exceed the budget. */
     (void)madvise(base, mapped, MADV_HUGEPAGE);
     (void)madvise(base, mapped, MADV_DONTFORK);
     for (uint64_t at = 0; at < mapped; at += OX_IO_ALIGN_BYTES) {

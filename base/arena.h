@@ -1,5 +1,6 @@
-/* An arena: one reservation of exact size, page aligned, given out by offset. Its pages are touched
- * at open, so that a machine without the memory fails before work is done. */
+/* Owns large memory blocks: an arena is one page-aligned reservation of exact size, and a carve hands it out by offset.
+ * Models, generate and benches use both. Opening an arena touches every page, so a machine that lacks the memory fails
+ * before work is done. */
 #ifndef OX_BASE_ARENA_H
 #define OX_BASE_ARENA_H
 
@@ -16,16 +17,17 @@ struct ox_arena {
     uint64_t bytes;
 };
 
-/* `label` names the arena in errors. Huge pages are asked for; a refusal of them is no error. */
+/* Reserves `bytes` rounded up to OX_IO_ALIGN_BYTES, zeroed; `label` names the arena in errors. It requests huge pages
+ * and goes on without them. */
 OX_MUST enum ox_status ox_arena_open(const char *label, uint64_t bytes, struct ox_arena *out);
 void ox_arena_close(struct ox_arena *arena);
 
-/* Memory given out piece by piece, each on a border of 64 bytes. */
+/* A bump allocator over memory it does not own; every piece starts on a multiple of 64 bytes. */
 struct ox_carve {
-    unsigned char *base; /* NULL: only measure */
-    uint64_t bytes;      /* so far */
+    unsigned char *base; /* NULL: only add up sizes */
+    uint64_t bytes;      /* handed out so far */
 };
-/* NULL while only measuring. */
+/* Returns the next `bytes`; NULL while base is NULL. */
 void *ox_carve_take(struct ox_carve *carve, uint64_t bytes);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Assertions for programmer errors, also in release builds. Each is O(1). */
+/* Assertions for programmer errors. They stay in release builds, so each must cost O(1). */
 #ifndef OX_BASE_ASSERT_H
 #define OX_BASE_ASSERT_H
 
@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-/* Writes the failed condition with its place to stderr and aborts. */
+/* Writes the failed condition with its file and line to stderr and aborts. */
 __attribute__((noreturn, cold)) void ox_assert_failed(const char *condition, const char *file, int line);
 
 /* OX_STATIC_ASSERT(condition, "why"): checked by the compiler, in C11 and C++17. */

@@ -1,4 +1,4 @@
-/* Sizes: alignment and checked arithmetic. All sizes are bytes unless the name says otherwise. */
+/* Alignment, checked arithmetic, and sizes as text. All sizes are bytes unless the name says otherwise. */
 #ifndef OX_BASE_BYTES_H
 #define OX_BASE_BYTES_H
 
@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-enum { OX_IO_ALIGN_BYTES = 4096 }; /* O_DIRECT everywhere; reference: STATX_DIOALIGN is 512 or 4096 */
+/* block size for every O_DIRECT transfer: drives report 512 or 4096 (STATX_DIOALIGN) */
+enum { OX_IO_ALIGN_BYTES = 4096 };
 
 #define OX_KIB (UINT64_C(1) << 10)
 #define OX_MIB (UINT64_C(1) << 20)
@@ -31,7 +32,7 @@ static inline uint64_t ox_max_u64(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* False on overflow, and *out is then unspecified. */
+/* Both return false on overflow; *out is then unspecified. */
 static inline bool ox_mul_u64(uint64_t a, uint64_t b, uint64_t *out) {
     return !__builtin_mul_overflow(a, b, out);
 }
@@ -42,11 +43,11 @@ static inline bool ox_add_u64(uint64_t a, uint64_t b, uint64_t *out) {
 
 enum { OX_SIZE_TEXT_BYTES = 24 };
 
-/* Writes a size for people, "12.3 MiB", into text (OX_SIZE_TEXT_BYTES) and returns text. */
+/* Writes a readable size such as "12.3 MiB" into text (OX_SIZE_TEXT_BYTES) and returns text. */
 const char *ox_size_text(uint64_t bytes, char *text);
 
-/* Reads "512", "20GiB", "1.5GB", "4096KiB" (binary and decimal units are distinct, case does not
- * matter, "G" alone means GiB). False when the text is not such a size or does not fit. */
+/* Reads "512", "20GiB", "1.5GB", "4096KiB". Case does not matter; GiB is binary, GB decimal, and "G" alone means GiB.
+ * Returns false when the text is no such size or exceeds 2^62 bytes. */
 bool ox_size_parse(const char *text, uint64_t *bytes_out);
 
 #ifdef __cplusplus

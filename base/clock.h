@@ -1,4 +1,4 @@
-/* Monotonic time. Wall time is for display alone. */
+/* Monotonic time in nanoseconds, for every measured duration. */
 #ifndef OX_BASE_CLOCK_H
 #define OX_BASE_CLOCK_H
 

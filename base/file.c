@@ -1,4 +1,4 @@
-/* Owns how the program's files come to exist: complete or not at all. Nothing else renames. */
+/* Creates files and folders complete or not at all; see base/file.h for the promises. */
 #include "base/file.h"
 
 #include "base/assert.h"
@@ -21,11 +21,11 @@ enum {
     COPY_BYTES = 1 << 20,
     REMOVE_DEPTH_MAX = 200,
     NAME_TRIES = 100,
-    ANNOUNCED_MAX = 64, /* paths; more would bury the other messages */
-    ENTRIES_LOOKED_AT_MAX = 10000,
+    WARNINGS_MAX = 64, /* paths; more warnings would bury the other messages */
+    ENTRIES_CHECKED_MAX = 10000,
 };
 
-/* What the user can mend by naming another path is a matter of configuration, the rest is the system's. */
+/* An error that the user can fix by naming another path is OX_E_CONFIG; all others are OX_E_IO. */
 static enum ox_status status_of(int err) {
     switch (err) {
     case ENOENT:
@@ -47,7 +47,7 @@ static enum ox_status fail_path(int err, const char *path, const char *what) {
     return ox_fail_errno(status_of(err), err, "%s: cannot %s", path, what);
 }
 
-/* The folder that holds `path`, "." when it has none. */
+/* Writes the folder that holds `path` to `out` (OX_PATH_BYTES): "." when the path has none. */
 static enum ox_status parent_of(const char *path, char *out) {
     const size_t bytes = strlen(path);
     if (bytes == 0 || bytes >= OX_PATH_BYTES) {
@@ -82,7 +82,7 @@ static enum ox_status fail_space(int err, const char *path, uint64_t needed) {
     }
     char needed_text[OX_SIZE_TEXT_BYTES], available_text[OX_SIZE_TEXT_BYTES];
     return ox_fail_errno(OX_E_IO, err,
-                         "%s: needs %s (%llu bytes) where %s (%llu bytes) are free; make room or "
+                         "%s: needs %s (%llu bytes), but only %s (%llu bytes) are free; make room or "
                          "choose another folder",
                          path, ox_size_text(needed, needed_text), (unsigned long long)needed,
                          ox_size_text(available, available_text), (unsigned long long)available);
@@ -95,7 +95,7 @@ static const char *kind_name(mode_t mode) {
                             : "a device";
 }
 
-/* `path` cannot be opened or examined: a link that leads nowhere is worth a word, the name being there. */
+/* Fails for a `path` that cannot be opened. A dangling link gets its own message, because its name does exist. */
 static enum ox_status fail_open(int err, const char *path) {
     char target[OX_PATH_BYTES];
     const ssize_t bytes = err == ENOENT ? readlink(path, target, sizeof target - 1) : -1;
@@ -103,10 +103,10 @@ static enum ox_status fail_open(int err, const char *path) {
         return fail_path(err, path, "open");
     }
     target[bytes] = '\0';
-    return ox_fail(OX_E_CONFIG, "%s: is a link to %.300s, which does not exist; mend the link", path, target);
+    return ox_fail(OX_E_CONFIG, "%s: is a link to %.300s, which does not exist; fix the link", path, target);
 }
 
-/* Reserves blocks, so that a full disk is found before the work is done. */
+/* Reserves disk blocks, so that a full disk is found before the work is done. */
 static enum ox_status reserve(int fd, const char *path, uint64_t bytes) {
     if (bytes == 0) {
         return OX_OK;
@@ -124,7 +124,7 @@ static enum ox_status reserve(int fd, const char *path, uint64_t bytes) {
     if (errno != EOPNOTSUPP && errno != ENOSYS) {
         return fail_space(errno, path, bytes);
     }
-    /* Without a reservation the best that can be done is to look. */
+    /* The file system cannot reserve blocks: compare with its free space instead. */
     struct statvfs space;
     if (fstatvfs(fd, &space) == 0 && (uint64_t)space.f_bavail * space.f_frsize < bytes) {
         return fail_space(ENOSPC, path, bytes);
@@ -132,8 +132,8 @@ static enum ox_status reserve(int fd, const char *path, uint64_t bytes) {
     return ftruncate(fd, (off_t)bytes) == 0 ? OX_OK : fail_space(errno, path, bytes);
 }
 
-/* Creates a file beside `path` under a name that no one has. The name does not grow with that of `path`,
- * which may be as long as the file system allows. */
+/* Creates a file beside `path` under an unused name. The name has a fixed length, because the name of `path` may
+ * already be as long as the file system allows. */
 static enum ox_status create_beside(const char *path, uint64_t bytes, struct ox_file_writer *out) {
     static atomic_uint counter;
     char folder[OX_PATH_BYTES], temporary[OX_PATH_BYTES], name[64];
@@ -141,22 +141,18 @@ static enum ox_status create_beside(const char *path, uint64_t bytes, struct ox_
     for (int i = 0; status == OX_OK && i < NAME_TRIES; i++) {
         snprintf(name, sizeof name, ".offload-%ld-%u.tmp", (long)getpid(), atomic_fetch_add(&counter, 1));
         status = ox_path_join(folder, name, temporary);
-        if (status == OX_OK) {
-            struct stat info;
-            if (lstat(temporary, &info) == 0) {
-                continue; /* left by a process of the same id that was killed */
-            }
+        if (status == OX_OK && !ox_path_exists(temporary)) { /* a killed process of the same id may have left it */
             return ox_file_create(temporary, bytes, out);
         }
     }
     return status != OX_OK ? status
                            : ox_fail(OX_E_IO,
-                                     "%s: no free temporary name in %s; remove the files "
+                                     "%s: no free temporary name in %s; delete the files "
                                      ".offload-*.tmp there",
                                      path, folder);
 }
 
-/* Whether a file of that name was made by create_beside. */
+/* True for the names that create_beside gives. */
 static bool is_temporary(const char *name) {
     unsigned long pid = 0, serial = 0;
     char again[64];
@@ -167,7 +163,7 @@ static bool is_temporary(const char *name) {
     return strcmp(name, again) == 0;
 }
 
-/* Finishes the writer and gives its file the name `path`; on failure nothing is left. */
+/* Syncs the writer's file and renames it to `path`; removes it on failure. */
 static enum ox_status finish_as(struct ox_file_writer *writer, const char *path) {
     enum ox_status status = ox_file_finish(writer);
     if (status == OX_OK && rename(writer->path, path) != 0) {
@@ -182,29 +178,30 @@ static enum ox_status finish_as(struct ox_file_writer *writer, const char *path)
     return status == OX_OK ? ox_folder_sync(folder) : status;
 }
 
-static bool is_open_to_all(const struct stat *info) {
+static bool is_world_writable(const struct stat *info) {
     return (info->st_mode & S_IWOTH) != 0 && !(S_ISDIR(info->st_mode) && (info->st_mode & S_ISVTX) != 0);
 }
 
-/* What of the input lets anyone change it: the path itself, a file in it, or the folder that holds it. */
-static bool find_shared(const char *path, const struct stat *info, char *shared) {
+/* Finds what makes an input changeable by every user, and writes its path to `shared`: the input itself, a file in it,
+ * or the folder that holds it. */
+static bool find_world_writable(const char *path, const struct stat *info, char *shared) {
     struct stat other;
-    if (is_open_to_all(info)) {
+    if (is_world_writable(info)) {
         snprintf(shared, OX_PATH_BYTES, "%s", path);
         return true;
     }
     if (!S_ISDIR(info->st_mode)) {
-        return parent_of(path, shared) == OX_OK && stat(shared, &other) == 0 && is_open_to_all(&other);
+        return parent_of(path, shared) == OX_OK && stat(shared, &other) == 0 && is_world_writable(&other);
     }
     DIR *const folder = opendir(path);
     bool found = false;
-    for (int i = 0; folder != NULL && !found && i < ENTRIES_LOOKED_AT_MAX; i++) {
+    for (int i = 0; folder != NULL && !found && i < ENTRIES_CHECKED_MAX; i++) {
         const struct dirent *const entry = readdir(folder);
         if (entry == NULL) {
             break;
         }
         found = fstatat(dirfd(folder), entry->d_name, &other, 0) == 0 && S_ISREG(other.st_mode) &&
-                is_open_to_all(&other) && ox_path_join(path, entry->d_name, shared) == OX_OK;
+                is_world_writable(&other) && ox_path_join(path, entry->d_name, shared) == OX_OK;
     }
     if (folder != NULL) {
         closedir(folder);
@@ -212,7 +209,7 @@ static bool find_shared(const char *path, const struct stat *info, char *shared)
     return found;
 }
 
-/* Removes what is in the open folder `fd`, which it closes. */
+/* Removes the content of the open folder `fd` and closes it. `path` is the topmost folder, for errors. */
 static enum ox_status remove_content(int fd, const char *path, int depth) {
     DIR *const folder = depth < REMOVE_DEPTH_MAX ? fdopendir(fd) : NULL;
     if (folder == NULL) {
@@ -284,8 +281,8 @@ enum ox_status ox_file_open_input(const char *path, int *fd_out, uint64_t *bytes
     if (stat(path, &info) != 0) {
         return fail_open(errno, path);
     }
-    /* Looked at first, because opening a device may set it going. O_NONBLOCK, because by now it may be a FIFO, and
-     * opening that would wait for its writer. */
+    /* The type is checked before opening, because opening a device may start it. O_NONBLOCK, because the file may have
+     * been replaced by a FIFO since, and opening that would block until a writer comes. */
     const bool regular = S_ISREG(info.st_mode);
     const int fd = regular ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
     if (regular && fd < 0) {
@@ -307,21 +304,21 @@ enum ox_status ox_file_open_input(const char *path, int *fd_out, uint64_t *bytes
     return OX_OK;
 }
 
-void ox_path_announce_shared(const char *path) {
+void ox_path_warn_shared(const char *path) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static struct seen_file {
         dev_t device;
         ino_t inode;
-    } seen[ANNOUNCED_MAX];
+    } seen[WARNINGS_MAX];
     static uint32_t seen_count;
     struct stat info;
     char shared[OX_PATH_BYTES];
     if (stat(path, &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)) ||
-        !find_shared(path, &info, shared)) {
+        !find_world_writable(path, &info, shared)) {
         return;
     }
     pthread_mutex_lock(&lock);
-    bool known = seen_count == ANNOUNCED_MAX;
+    bool known = seen_count == WARNINGS_MAX;
     for (uint32_t i = 0; i < seen_count; i++) {
         known = known || (seen[i].device == info.st_dev && seen[i].inode == info.st_ino);
     }
@@ -331,8 +328,8 @@ void ox_path_announce_shared(const char *path) {
     pthread_mutex_unlock(&lock);
     if (!known) {
         ox_log(OX_LOG_WARN,
-               "%s: anyone on this machine may change it, as %s is writable for all; `chmod o-w` ends that", path,
-               shared);
+               "%s: any user of this machine can change it, because %s is writable by all; run `chmod o-w` on that",
+               path, shared);
     }
 }
 
@@ -344,7 +341,7 @@ enum ox_status ox_file_read(const char *path, size_t bytes_max, char **data, siz
     if (status != OX_OK) {
         return status;
     }
-    /* The size is a first guess: kernel files say 0, and a file may grow meanwhile. */
+    /* The size is a first guess: files of /proc report 0, and a file may grow while it is read. */
     size_t filled = 0, room = (size_t)ox_max_u64(4096, ox_min_u64(file_bytes, bytes_max) + 1);
     text = malloc(room + 1);
     while (text != NULL) {
@@ -358,7 +355,7 @@ enum ox_status ox_file_read(const char *path, size_t bytes_max, char **data, siz
         }
         filled += (size_t)got;
         if (filled > bytes_max) {
-            status = ox_fail(OX_E_CONFIG, "%s: is larger than the %zu bytes that such a file may have", path,
+            status = ox_fail(OX_E_CONFIG, "%s: is larger than %zu bytes, the most that is read of such a file", path,
                              bytes_max);
             goto fail;
         }
@@ -389,36 +386,35 @@ fail:
     return status;
 }
 
-enum ox_status ox_file_replace(const char *path, const void *data, size_t bytes) {
-    struct ox_file_writer writer;
-    enum ox_status status = create_beside(path, bytes, &writer);
-    if (status != OX_OK) {
-        return status;
+/* Writes a file of these bytes beside `path`; removes it on failure. */
+static enum ox_status write_beside(const char *path, const void *data, size_t bytes, struct ox_file_writer *writer) {
+    enum ox_status status = create_beside(path, bytes, writer);
+    if (status == OX_OK) {
+        status = ox_file_write(writer, data, bytes, 0);
+        if (status != OX_OK) {
+            ox_file_discard(writer);
+        }
     }
-    status = ox_file_write(&writer, data, bytes, 0);
-    if (status != OX_OK) {
-        ox_file_discard(&writer);
-        return status;
-    }
-    return finish_as(&writer, path);
+    return status;
 }
 
-enum ox_status ox_file_show(const char *path, const void *data, size_t bytes) {
+enum ox_status ox_file_replace(const char *path, const void *data, size_t bytes) {
     struct ox_file_writer writer;
-    enum ox_status status = create_beside(path, bytes, &writer);
-    if (status != OX_OK) {
-        return status;
-    }
-    status = ox_file_write(&writer, data, bytes, 0);
+    const enum ox_status status = write_beside(path, data, bytes, &writer);
+    return status == OX_OK ? finish_as(&writer, path) : status;
+}
+
+enum ox_status ox_file_replace_unsynced(const char *path, const void *data, size_t bytes) {
+    struct ox_file_writer writer;
+    enum ox_status status = write_beside(path, data, bytes, &writer);
     if (status == OX_OK && rename(writer.path, path) != 0) {
         status = fail_path(errno, path, "replace");
-    }
-    if (status != OX_OK) {
         ox_file_discard(&writer);
-        return status;
     }
-    close(writer.fd);
-    return OX_OK;
+    if (status == OX_OK) {
+        close(writer.fd);
+    }
+    return status;
 }
 
 enum ox_status ox_file_copy(const char *source, const char *target) {
@@ -461,7 +457,8 @@ enum ox_status ox_file_create(const char *path, uint64_t bytes_expected, struct 
     out->fd = -1;
     const size_t path_bytes = strlen(path);
     if (path_bytes >= sizeof out->path) {
-        return ox_fail(OX_E_CONFIG, "%.200s...: the path is longer than %d bytes", path, OX_PATH_BYTES - 1);
+        return ox_fail(OX_E_CONFIG, "%.200s...: the path is longer than %d bytes; choose a shorter one", path,
+                       OX_PATH_BYTES - 1);
     }
     memcpy(out->path, path, path_bytes + 1);
     out->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -517,7 +514,7 @@ void ox_file_discard(struct ox_file_writer *writer) {
 }
 
 static enum ox_status fail_cut_off(const char *path, size_t missing, uint64_t offset) {
-    return ox_fail(OX_E_CORRUPT, "%s: ends at byte %llu, %zu bytes early; it is cut off", path,
+    return ox_fail(OX_E_CORRUPT, "%s: ends at byte %llu, %zu bytes too early; it is cut off", path,
                    (unsigned long long)offset, missing);
 }
 
@@ -538,7 +535,7 @@ enum ox_status ox_file_read_at(int fd, const char *path, void *data, size_t byte
     return OX_OK;
 }
 
-/* False where that changes nothing. */
+/* Switches O_DIRECT on or off; false when nothing changed. */
 static bool set_direct(int fd, bool direct) {
     const int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || ((flags & O_DIRECT) != 0) == direct) {
@@ -547,20 +544,20 @@ static bool set_direct(int fd, bool direct) {
     return fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-enum ox_status ox_file_open_drive(const char *path, int *fd, uint64_t *bytes) {
+enum ox_status ox_file_open_direct(const char *path, int *fd, uint64_t *bytes) {
     const enum ox_status status = ox_file_open_input(path, fd, bytes);
     if (status == OX_OK && !set_direct(*fd, true)) {
-        (void)posix_fadvise(*fd, 0, 0, POSIX_FADV_DONTNEED); /* the next best */
+        (void)posix_fadvise(*fd, 0, 0, POSIX_FADV_DONTNEED); /* else drop its cached pages */
     }
     return status;
 }
 
-enum ox_status ox_file_read_drive(int fd, const char *path, void *data, size_t bytes, uint64_t offset) {
+enum ox_status ox_file_read_direct(int fd, const char *path, void *data, size_t bytes, uint64_t offset) {
     OX_ASSERT((uintptr_t)data % OX_IO_ALIGN_BYTES == 0 && offset % OX_IO_ALIGN_BYTES == 0);
     const size_t room = (size_t)ox_align_up(bytes, OX_IO_ALIGN_BYTES);
     for (size_t done = 0; done < bytes;) {
         const ssize_t got = pread(fd, (char *)data + done, room - done, (off_t)(offset + done));
-        /* Some file systems take the flag and refuse the read; and in the middle of a block every one does. */
+        /* EINVAL: some file systems accept O_DIRECT and refuse the read, and all refuse an offset inside a block. */
         if (got < 0 && (errno == EINTR || (errno == EINVAL && set_direct(fd, false)))) {
             continue;
         }
@@ -579,7 +576,7 @@ enum ox_status ox_folder_make(const char *path) {
     char parent[OX_PATH_BYTES];
     enum ox_status status = parent_of(path, parent);
     if (status == OX_OK && strcmp(parent, path) != 0 && !ox_path_is_folder(parent)) {
-        status = ox_folder_make(parent); /* each parent is shorter, so this ends */
+        status = ox_folder_make(parent); /* recursion ends: each parent is shorter */
     }
     if (status != OX_OK) {
         return status;
@@ -591,7 +588,7 @@ enum ox_status ox_folder_make(const char *path) {
             return ox_fail(OX_E_CONFIG, "%s: is a file where a folder is needed; give another name", path);
         }
         if (err == EEXIST && lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && !ox_path_is_folder(path)) {
-            return ox_fail(OX_E_CONFIG, "%s: is a link that leads to no folder; remove it or give another name", path);
+            return ox_fail(OX_E_CONFIG, "%s: is a link, but not to a folder; remove it or give another name", path);
         }
         return err == EEXIST && ox_path_is_folder(path) ? OX_OK : fail_path(err, path, "create the folder");
     }
@@ -605,10 +602,10 @@ static bool cut_name(char *path) {
     return path[0] != '\0';
 }
 
-enum ox_status ox_folder_make_anew(const char *path, size_t *existing) {
+enum ox_status ox_folder_make_undoable(const char *path, size_t *existing) {
     char part[OX_PATH_BYTES];
     *existing = 0;
-    if (strlen(path) < sizeof part) { /* else there is nothing to make */
+    if (strlen(path) < sizeof part) { /* else ox_folder_make refuses the path */
         memcpy(part, path, strlen(path) + 1);
         bool more = part[0] != '\0';
         while (more && !ox_path_exists(part)) {
@@ -634,7 +631,7 @@ void ox_folder_sweep(const char *path) {
     const struct dirent *entry = NULL;
     while (folder != NULL && (entry = readdir(folder)) != NULL) {
         if (is_temporary(entry->d_name) && unlinkat(dirfd(folder), entry->d_name, 0) != 0) {
-            ox_log(OX_LOG_WARN, "%s: %s, left by a process that was killed, cannot be removed: %s", path,
+            ox_log(OX_LOG_WARN, "%s: cannot remove %s, which a killed process left: %s", path,
                    entry->d_name, strerror(errno));
         }
     }
@@ -649,7 +646,7 @@ enum ox_status ox_folder_sync(const char *path) {
         return fail_path(errno, path, "open the folder");
     }
     enum ox_status status = OX_OK;
-    if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) { /* some file systems have nothing to sync */
+    if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) { /* some file systems cannot sync folders */
         status = fail_path(errno, path, "sync the folder");
     }
     close(fd);
@@ -669,7 +666,7 @@ enum ox_status ox_folder_commit(const char *from, const char *to) {
         return status;
     }
     int result = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
-    if (result != 0 && (errno == EINVAL || errno == ENOSYS)) { /* a file system without the flag */
+    if (result != 0 && (errno == EINVAL || errno == ENOSYS)) { /* this file system lacks RENAME_NOREPLACE */
         struct stat info;
         if (lstat(to, &info) == 0) {
             errno = EEXIST;
@@ -710,7 +707,7 @@ enum ox_status ox_folder_remove(const char *path) {
 enum ox_status ox_folder_free_bytes(const char *path, uint64_t *bytes) {
     struct statvfs space;
     if (statvfs(path, &space) != 0) {
-        return fail_path(errno, path, "ask for the free space of");
+        return fail_path(errno, path, "read the free space of");
     }
     *bytes = (uint64_t)space.f_bavail * space.f_frsize;
     return OX_OK;

@@ -22,7 +22,7 @@ static int append_excerpt(const char *part, size_t bytes, void *context) {
     return out->cut ? -1 : 0;
 }
 
-/* NULL when the key is missing or null and may be; *status tells the failure where it may not. */
+/* Returns NULL when the key is missing or null; *status is then a failure where it is required. */
 static const json_t *find(const char *where, const json_t *object, const char *key, bool required,
                           enum ox_status *status) {
     const json_t *const value = json_object_get(object, key);
@@ -60,9 +60,9 @@ static json_t *parse(const char *text, size_t bytes, size_t flags, json_error_t 
                : value;
 }
 
-/* What the library says in words of its own interface. */
-static const char *said(const json_error_t *error) {
-    return strstr(error->text, "JSON_ALLOW_NUL") != NULL ? "\\u0000 stands in a text; remove it" : error->text;
+/* Replaces the one error that the library words in terms of its own interface. */
+static const char *library_text(const json_error_t *error) {
+    return strstr(error->text, "JSON_ALLOW_NUL") != NULL ? "a string contains \\u0000; remove it" : error->text;
 }
 
 enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out) {
@@ -73,7 +73,7 @@ enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, 
     }
     if (value == NULL) {
         return ox_fail(OX_E_CORRUPT, "%s:%d:%d: not valid JSON: %s", where, error.line, error.column,
-                       said(&error));
+                       library_text(&error));
     }
     *out = value;
     return OX_OK;
@@ -82,11 +82,11 @@ enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, 
 enum ox_status ox_json_parse_line(const char *where, const char *text, size_t bytes, json_t **out) {
     json_error_t error;
     json_t *const value = parse(text, bytes, JSON_DECODE_ANY, &error);
-    if (value == NULL && error.line > 1) { /* of a list over several lines */
-        return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line, said(&error));
+    if (value == NULL && error.line > 1) { /* one row of an array over several lines */
+        return ox_fail(OX_E_CORRUPT, "%s: not valid JSON in its line %d: %s", where, error.line, library_text(&error));
     }
     if (value == NULL) {
-        return ox_fail(OX_E_CORRUPT, "%s:%d: not valid JSON: %s", where, error.column, said(&error));
+        return ox_fail(OX_E_CORRUPT, "%s:%d: not valid JSON: %s", where, error.column, library_text(&error));
     }
     *out = value;
     return OX_OK;
@@ -114,7 +114,7 @@ enum ox_status ox_json_get_u64(const char *where, const json_t *object, const ch
         *value = (uint64_t)json_integer_value(found);
         return OX_OK;
     }
-    /* A document with one integer beyond 64 bits has doubles for all of them. */
+    /* With one integer beyond 64 bits in the text, all its integers are doubles. */
     const double real = json_is_real(found) ? json_real_value(found) : -1.0;
     if (real >= 0.0 && real <= 0x1p53 && real == floor(real)) {
         *value = (uint64_t)real;

@@ -1,5 +1,5 @@
-/* Typed access to JSON (jansson) with errors that name the file, the key and what was expected.
- * Rules for parsing: duplicate keys are refused; sizes are limited by the caller. */
+/* Owns the parsing of JSON (jansson) and typed access to it. Errors name the file, the key and the expected type.
+ * Duplicate keys are refused; the caller limits the size. Model files, documents and machine profiles go through it. */
 #ifndef OX_BASE_JSON_H
 #define OX_BASE_JSON_H
 
@@ -14,30 +14,30 @@
 extern "C" {
 #endif
 
-/* Parses `bytes` of text; `where` names the source in errors. The caller owns *out (json_decref).
- * Integers beyond 64 bits (tokenizer_config.json of Llama-3 has one) turn all numbers to doubles. */
+/* Parses `bytes` of text; `where` names the source in errors. The caller owns *out (json_decref). An integer beyond 64
+ * bits, as in tokenizer_config.json of Llama-3, turns all numbers of the text to doubles. */
 OX_MUST enum ox_status ox_json_parse(const char *where, const char *text, size_t bytes, json_t **out);
 
-/* The same for one line of many, with any value: `where` names file and line, and an error adds the column. */
+/* Parses one line of a file of lines, which may hold any value. `where` names file and line; an error adds the
+ * column. */
 OX_MUST enum ox_status ox_json_parse_line(const char *where, const char *text, size_t bytes, json_t **out);
 
-/* Reads and parses a file of at most `bytes_max`. */
+/* Reads and parses a file of at most `bytes_max`; the caller owns *out. */
 OX_MUST enum ox_status ox_json_load(const char *path, size_t bytes_max, json_t **out);
 
-/* Writes `value` as JSON, cut where it is long, into `text` (OX_JSON_EXCERPT_BYTES) for a message;
- * returns `text`. */
+/* Writes `value` as JSON, shortened by "...", into `text` (OX_JSON_EXCERPT_BYTES) for a message; returns `text`. */
 enum { OX_JSON_EXCERPT_BYTES = 80 };
 const char *ox_json_excerpt(const json_t *value, char *text);
 
-/* The getters read object[key]; a missing key leaves *value (set a default first) unless `required`.
- * JSON null counts as missing. A wrong type or range is an error that names `where` and the key. */
+/* The getters read object[key]. A missing key is an error where `required`; else it leaves *value alone, so set a
+ * default first. JSON null counts as missing. A wrong type or range is an error that names `where` and the key. */
 OX_MUST enum ox_status ox_json_get_u64(const char *where, const json_t *object, const char *key,
                                        bool required, uint64_t *value);
 OX_MUST enum ox_status ox_json_get_double(const char *where, const json_t *object, const char *key,
                                           bool required, double *value);
 OX_MUST enum ox_status ox_json_get_bool(const char *where, const json_t *object, const char *key,
                                         bool required, bool *value);
-/* *value points into the object. */
+/* *value belongs to the object. */
 OX_MUST enum ox_status ox_json_get_string(const char *where, const json_t *object, const char *key,
                                           bool required, const char **value);
 

@@ -23,7 +23,7 @@ enum ox_status ox_mark_join(struct ox_mark mark) {
 }
 
 enum ox_status ox_lane_wait(struct ox_lane *lane, struct ox_mark after) {
-    if (after.lane == NULL || after.lane == lane) { /* a lane is FIFO: its own past is done */
+    if (after.lane == NULL || after.lane == lane) { /* FIFO: earlier jobs of this lane come first anyway */
         return OX_OK;
     }
     return lane->ops->wait(lane, after);
@@ -72,12 +72,12 @@ void ox_chaos_delay(uint64_t seed, const char *label, uint64_t turn, uint64_t ns
 /* ---- host lanes ----------------------------------------------------------------------------- */
 
 struct job {
-    ox_job_fn *fn;        /* NULL: wait for `after` */
+    ox_job_fn *fn;        /* NULL: the job is to wait for `after` */
     struct ox_mark after;
     _Alignas(16) unsigned char args[OX_JOB_ARGS_BYTES];
 };
 
-/* Jobs are numbered from 1; `issued` and `done` are the numbers of the last one queued and ended. */
+/* Jobs are numbered from 1. `issued` is the last one queued, `done` the last one ended. */
 struct host_lane {
     struct ox_lane base;
     struct ox_host_lane_config config;
@@ -100,7 +100,7 @@ static struct host_lane *host_lane_of(struct ox_lane *lane) {
     return (struct host_lane *)lane;
 }
 
-/* The status of job `seq`, which has ended. The caller holds the lock. */
+/* Returns the status of job `seq`, which has ended. The caller holds the lock. */
 static enum ox_status ended_status(struct host_lane *lane, uint64_t seq) {
     if (lane->failed_seq == 0 || seq < lane->failed_seq) {
         return OX_OK;
@@ -189,13 +189,14 @@ static enum ox_status host_lane_wait(struct ox_lane *base, struct ox_mark after)
     return enqueue(host_lane_of(base), NULL, after, NULL, 0, NULL);
 }
 
-/* Runs or skips the job in the slot; called without the lock, the slot belongs to this thread. */
+/* Runs or skips a job. Called without the lock: the queue slot belongs to this thread until `done` passes it. */
 static enum ox_status run_job(struct host_lane *lane, const struct job *job, bool skip, struct ox_job_times *times) {
     times->begin_ns = ox_clock_ns();
     times->end_ns = times->begin_ns;
     times->wait = job->fn == NULL;
     if (job->fn == NULL) {
-        /* Joined also when skipping: what the other lane does must be over before we are. */
+        /* A skipped wait still joins: jobs of the other lane may use memory that is reused when this lane is
+         * drained. */
         const enum ox_status status = ox_mark_join(job->after);
         times->end_ns = ox_clock_ns();
         return skip ? OX_OK : status;

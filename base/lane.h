@@ -1,10 +1,10 @@
-/* Lanes and marks. Everything that finishes later runs on a lane and hands back a mark; joining a
- * mark is the only way to wait, whatever stands behind it: a host thread, a CUDA stream, a ring.
+/* Lanes and marks: work that finishes later runs on a lane and returns a mark. Joining a mark is the only way to wait,
+ * whether a host thread, a CUDA stream or an io_uring ring does the work. Every folder above base uses them.
  *
- * A lane is FIFO. What a job reads and writes belongs to the lane until its mark is done, also on
- * failure. After the first failure a lane skips all later jobs, so that it drains quickly, and a
- * lane that waits for a failed mark fails likewise: the first cause reaches every joiner with its
- * text. ox_lane_reset makes a drained lane usable again. */
+ * A lane is FIFO. The memory that a job reads and writes belongs to the lane until the job's mark is done, also on
+ * failure. After its first failure a lane skips all later jobs, so that it drains quickly; a lane that waits for a
+ * failed mark fails too, so every joiner gets the first cause with its text. ox_lane_reset makes a drained lane usable
+ * again. */
 #ifndef OX_BASE_LANE_H
 #define OX_BASE_LANE_H
 
@@ -20,28 +20,28 @@ extern "C" {
 
 struct ox_lane;
 
-/* Work number `seq` of `lane`. {NULL, 0} is always done. */
+/* Names job `seq` of `lane`. {NULL, 0} is always done. */
 struct ox_mark {
     struct ox_lane *lane;
     uint64_t seq;
 };
 
-/* Where a lane's time went since it was opened. */
+/* Time spent by a lane since it was opened. */
 struct ox_lane_stats {
     uint64_t busy_ns; /* running jobs                              */
-    uint64_t wait_ns; /* held up by a mark of another lane          */
+    uint64_t wait_ns; /* waiting for a mark of another lane */
     uint64_t job_count;
 };
 
-/* When a job or a wait of a lane ran. */
+/* Start and end of a job, or of a wait for another lane. */
 struct ox_job_times {
-    uint64_t seq;                /* its number on the lane */
-    uint64_t begin_ns, end_ns;   /* of ox_clock_ns */
-    bool wait;                   /* it waited for another lane's mark */
-    uint64_t device_ns;          /* between the two by a clock of the device's own; 0: it has none */
+    uint64_t seq;                /* job number on */
+    uint64_t begin_ns, end_ns;   /* by ox_clock_ns */
+    bool wait;                   /* true: a wait for another lane's mark */
+    uint64_t device_ns;          /* duration by the device's own clock; 0: none */
 };
 
-/* Called on the lane's thread, after each job and wait and before its mark is done: it must be quick. */
+/* Called on the lane's thread after each job and wait, before its mark is done, so it must be quick. */
 typedef void ox_lane_observer(void *context, const struct ox_job_times *times);
 
 struct ox_lane_ops {
@@ -51,23 +51,23 @@ struct ox_lane_ops {
     enum ox_status (*drain)(struct ox_lane *);
     void (*reset)(struct ox_lane *);
     void (*stats)(struct ox_lane *, struct ox_lane_stats *out);
-    void (*observe)(struct ox_lane *, ox_lane_observer *observer, void *context); /* NULL: the lane cannot tell */
+    void (*observe)(struct ox_lane *, ox_lane_observer *observer, void *context); /* NULL: unsupported */
     void (*close)(struct ox_lane *);
 };
 
 struct ox_lane {
     const struct ox_lane_ops *ops;
-    const char *label; /* in traces and errors: "compute", "nvme.read", "adam"; static storage */
+    const char *label; /* shown in traces and errors: "compute", "nvme.read", "adam"; static storage */
 };
 
-/* Sets *done; the status is that of the marked work when it is done, OX_OK before. */
+/* Sets *done. Returns the status of the marked work once it is done, OX_OK before. */
 OX_MUST enum ox_status ox_mark_poll(struct ox_mark mark, bool *done);
 
-/* Blocks until the marked work is done and returns its status; on failure ox_error_text() on this
- * thread is that of the work. */
+/* Blocks until the marked work is done and returns its status. On failure ox_error_text() of this thread is the
+ * work's. */
 OX_MUST enum ox_status ox_mark_join(struct ox_mark mark);
 
-/* Jobs submitted to `lane` after this call start only when `after` is done. Does not block. */
+/* Delays jobs submitted to `lane` after this call until `after` is done. Does not block. */
 OX_MUST enum ox_status ox_lane_wait(struct ox_lane *lane, struct ox_mark after);
 
 /* Blocks until the lane is empty; returns its first failure. */
@@ -78,36 +78,37 @@ void ox_lane_reset(struct ox_lane *lane);
 
 void ox_lane_stats(struct ox_lane *lane, struct ox_lane_stats *out);
 
-/* From now on the lane tells `observer`; NULL ends it. A job that runs meanwhile tells who was there when it began, so
- * what an observer looks at may go once the lane is drained. */
+/* Reports later jobs to `observer`; NULL ends that. A running job reports to the observer that was set when it began,
+ * so drain the lane before freeing `context`. */
 void ox_lane_observe(struct ox_lane *lane, ox_lane_observer *observer, void *context);
 
-/* Drains, ends and frees the lane and sets *lane to NULL. Takes NULL. */
+/* Drains and frees the lane and sets *lane to NULL; accepts *lane == NULL. */
 void ox_lane_close(struct ox_lane **lane);
 
 /* ---- host lanes: one thread each ------------------------------------------------------------ */
 
 enum { OX_JOB_ARGS_BYTES = 256 };
 
-/* `owner` is the lane's, `args` a copy of what was submitted. */
+/* A job. `owner` comes from the lane's configuration, `args` is a copy of what was submitted. */
 typedef enum ox_status ox_job_fn(void *owner, const void *args);
 
 struct ox_host_lane_config {
     const char *label;
-    void *owner;           /* handed to every job; outlives the lane                               */
-    uint32_t queue_len;    /* jobs and waits that may be pending; submit blocks when it is full     */
-    uint64_t chaos_seed;   /* not 0: every job starts after a random delay of up to chaos_ns_max    */
+    void *owner;           /* passed to every job */
+    uint32_t queue_len;    /* pending jobs and waits at most; submit blocks at that */
+    uint64_t chaos_seed;   /* not 0: delay every job at random, up to chaos_ns_max */
     uint64_t chaos_ns_max;
 };
 
 OX_MUST enum ox_status ox_host_lane_open(const struct ox_host_lane_config *config,
                                          struct ox_lane **out);
 
-/* Copies `args_bytes` (at most OX_JOB_ARGS_BYTES) from `args` and queues the job. `done` may be NULL. */
+/* Queues a job with a copy of `args_bytes` (at most OX_JOB_ARGS_BYTES) from `args`. `done` may be NULL. */
 OX_MUST enum ox_status ox_host_lane_submit(struct ox_lane *lane, ox_job_fn *fn, const void *args,
                                            size_t args_bytes, struct ox_mark *done);
 
-/* A pause of up to ns_max drawn by seed, label and turn, mostly short; none with seed 0. */
+/* Sleeps for up to ns_max, mostly far less; seed, label and turn decide how long. Does nothing with seed 0. Tests use
+ * it to vary timing. */
 void ox_chaos_delay(uint64_t seed, const char *label, uint64_t turn, uint64_t ns_max);
 
 #ifdef __cplusplus

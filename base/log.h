@@ -1,4 +1,4 @@
-/* Log lines go to one sink, set by the program; without a sink they are dropped. */
+/* One sink for log lines, set by the program; without a sink lines are dropped. Every folder writes to it. */
 #ifndef OX_BASE_LOG_H
 #define OX_BASE_LOG_H
 
@@ -10,7 +10,7 @@ extern "C" {
 
 enum ox_log_level { OX_LOG_INFO, OX_LOG_WARN };
 
-/* Called with one line without a newline, from any thread, one call at a time. */
+/* Receives one line without its newline. Calls may come from any thread, one at a time. */
 typedef void ox_log_sink(void *context, enum ox_log_level level, const char *line);
 
 void ox_log_set_sink(ox_log_sink *sink, void *context);

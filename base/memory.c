@@ -1,4 +1,4 @@
-/* Owns the reading of memory figures from /proc and from control groups, versions 1 and 2. */
+/* Reads memory figures from /proc and from control groups, versions 1 and 2. */
 #include "base/memory.h"
 
 #include "base/bytes.h"
@@ -11,22 +11,23 @@
 
 enum { NAME_BYTES = 1024, LINE_BYTES = 512 };
 
-/* Where one version of control groups keeps its figures. */
+/* The files of one version of control groups. */
 struct group_files {
     const char *folder, *limit, *usage;
-    const char *cache[2]; /* keys of memory.stat: pages of files, given up under pressure */
+    const char *cache[2]; /* keys of memory.stat that count droppable file pages */
 };
 
-static const struct group_files version_1 = {.folder = "/sys/fs/cgroup/memory",
+static const struct group_files cgroup_v1 = {.folder = "/sys/fs/cgroup/memory",
                                              .limit = "memory.limit_in_bytes",
                                              .usage = "memory.usage_in_bytes",
                                              .cache = {"total_inactive_file", "total_active_file"}};
-static const struct group_files version_2 = {.folder = "/sys/fs/cgroup",
+static const struct group_files cgroup_v2 = {.folder = "/sys/fs/cgroup",
                                              .limit = "memory.max",
                                              .usage = "memory.current",
                                              .cache = {"inactive_file", "active_file"}};
 
-/* The number after `key` and blanks or a colon, at the start of a line; for an empty key, the file's first word. */
+/* Reads the number after `key` and blanks or a colon at the start of a line; with an empty key, the file's first
+ * word. */
 static bool read_number(const char *path, const char *key, uint64_t *out) {
     FILE *const file = fopen(path, "r");
     if (file == NULL) {
@@ -50,11 +51,11 @@ static bool group_number(const char *group, const char *name, const char *key, u
     return read_number(path, key, out);
 }
 
-/* Narrows `out` by one group's limit, where it has one. */
-static void take_group(const struct group_files *files, const char *group, struct ox_memory *out) {
+/* Lowers `out` to one group's limit, if it has one. */
+static void apply_group_limit(const struct group_files *files, const char *group, struct ox_memory *out) {
     uint64_t limit = 0, usage = 0, cache = 0;
     if (!group_number(group, files->limit, "", &limit)) {
-        return; /* "max", or no such group here */
+        return; /* "max" (no limit), or the group does not exist here */
     }
     out->limit = ox_min_u64(out->limit, limit);
     if (!group_number(group, files->usage, "", &usage)) {
@@ -70,9 +71,9 @@ static void take_group(const struct group_files *files, const char *group, struc
     out->usable = ox_min_u64(out->usable, limit - ox_min_u64(limit, held));
 }
 
-/* All groups on the way from this process to the root. In a container the path of /proc may be the host's and
- * not exist here, but the last step, the root of what is mounted, is then the container's own group. */
-static void take_groups(const char *root, struct ox_memory *out) {
+/* Applies the limits of all groups from this process up to the root. In a container the path in /proc may be the host's
+ * and not exist here; the last step, the mounted root, is then the container's own group. */
+static void apply_group_limits(const char *root, struct ox_memory *out) {
     char name[NAME_BYTES], line[LINE_BYTES];
     snprintf(name, sizeof name, "%s/proc/self/cgroup", root);
     FILE *const file = fopen(name, "r");
@@ -81,16 +82,16 @@ static void take_groups(const char *root, struct ox_memory *out) {
     }
     while (fgets(line, sizeof line, file) != NULL) {
         line[strcspn(line, "\n")] = '\0';
-        const bool second = strncmp(line, "0::", 3) == 0;
-        char *const path = second ? line + 3 : strstr(line, ":memory:");
+        const bool is_v2 = strncmp(line, "0::", 3) == 0;
+        char *const path = is_v2 ? line + 3 : strstr(line, ":memory:");
         if (path == NULL) {
             continue;
         }
-        const struct group_files *const files = second ? &version_2 : &version_1;
-        char *const start = second ? path : path + strlen(":memory:");
+        const struct group_files *const files = is_v2 ? &cgroup_v2 : &cgroup_v1;
+        char *const start = is_v2 ? path : path + strlen(":memory:");
         for (char *slash = start; slash != NULL;) {
             snprintf(name, sizeof name, "%s%s%s", root, files->folder, start);
-            take_group(files, name, out);
+            apply_group_limit(files, name, out);
             slash = strrchr(start, '/');
             if (slash != NULL) {
                 *slash = '\0';
@@ -114,5 +115,5 @@ void ox_memory_read(const char *root, struct ox_memory *out) {
         out->available = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
     }
     out->usable = out->available;
-    take_groups(root, out);
+    apply_group_limits(root, out);
 }

@@ -1,4 +1,5 @@
-/* What memory this process may have: the machine's, and the limits of the control groups it runs in. */
+/* Reads how much memory this process may use: the machine's, within the limits of its control groups. Placement of a
+ * run, doctor and the benchmarks call it. */
 #ifndef OX_BASE_MEMORY_H
 #define OX_BASE_MEMORY_H
 
@@ -10,12 +11,12 @@ extern "C" {
 
 struct ox_memory {
     uint64_t total;     /* RAM; 0 = unknown                                              */
-    uint64_t available; /* what new programs can have: free, or cache that can be dropped */
-    uint64_t limit;     /* the least of the control groups'; UINT64_MAX = none            */
-    uint64_t usable;    /* what this process can still take: available, within all limits */
+    uint64_t available; /* free for new programs, droppable caches included */
+    uint64_t limit;     /* lowest limit of its control groups; UINT64_MAX: none */
+    uint64_t usable;    /* this process can still allocate: available, within the limits */
 };
 
-/* Reads /proc and /sys/fs/cgroup below `root`, which is "" but for tests. */
+/* Reads /proc and /sys/fs/cgroup below `root`, which is "" except in tests. */
 void ox_memory_read(const char *root, struct ox_memory *out);
 
 #ifdef __cplusplus

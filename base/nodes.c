@@ -1,4 +1,4 @@
-/* Owns what is asked of libnuma. */
+/* All calls of libnuma. */
 #include "base/nodes.h"
 
 #include "base/assert.h"
@@ -21,7 +21,7 @@ static void mask_add(struct node_mask *mask, uint32_t id) {
     mask->words[id / WORD_BITS] |= 1ul << id % WORD_BITS;
 }
 
-static void all_in_one(const cpu_set_t *allowed, struct ox_nodes *out) {
+static void use_single_node(const cpu_set_t *allowed, struct ox_nodes *out) {
     out->count = 1;
     out->ids[0] = 0;
     out->cpus[0] = *allowed;
@@ -32,7 +32,7 @@ void ox_nodes_read(struct ox_nodes *out) {
     CPU_ZERO(&allowed);
     memset(out, 0, sizeof *out);
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || numa_available() < 0) {
-        all_in_one(&allowed, out);
+        use_single_node(&allowed, out);
         return;
     }
     struct bitmask *const cpus = numa_allocate_cpumask();
@@ -55,28 +55,28 @@ void ox_nodes_read(struct ox_nodes *out) {
         numa_free_cpumask(cpus);
     }
     if (out->count == 0) {
-        all_in_one(&allowed, out);
+        use_single_node(&allowed, out);
     }
 }
 
 const char *ox_nodes_text(const struct ox_nodes *nodes, char *text) {
     if (nodes->count == 1) {
-        snprintf(text, OX_NODES_TEXT_BYTES, "one memory node: threads are not bound, memory lies where it is touched "
-                 "first");
+        snprintf(text, OX_NODES_TEXT_BYTES, "one memory node (NUMA): threads run on any processor, memory is placed "
+                 "by first touch");
     } else {
-        snprintf(text, OX_NODES_TEXT_BYTES, "%u memory nodes: optimizer threads are bound to them in equal shares, "
-                 "memory is interleaved over them", nodes->count);
+        snprintf(text, OX_NODES_TEXT_BYTES, "%u memory nodes (NUMA): optimizer threads are bound to them in equal "
+                 "shares, memory is interleaved over them", nodes->count);
     }
     return text;
 }
 
-/* The kernel looks at one bit less of the mask than it is told. */
+/* Applies one memory policy. The kernel reads one bit less of the mask than the length passed, hence + 2. */
 static enum ox_status place(int mode, const struct node_mask *mask, const char *what, void *base, uint64_t bytes) {
     OX_ASSERT((uintptr_t)base % OX_IO_ALIGN_BYTES == 0);
     if (bytes > 0 && mbind(base, bytes, mode, mask->words, NODE_ID_MAX + 2, MPOL_MF_MOVE) != 0) {
         char size[OX_SIZE_TEXT_BYTES];
-        return ox_fail_errno(OX_E_CONFIG, errno, "memory nodes: cannot %s %s of memory; start under numactl, or go on "
-                             "slower", what, ox_size_text(bytes, size));
+        return ox_fail_errno(OX_E_CONFIG, errno, "memory nodes (NUMA): cannot %s %s of memory; start under numactl, "
+                             "or accept slower memory", what, ox_size_text(bytes, size));
     }
     return OX_OK;
 }

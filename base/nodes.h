@@ -1,5 +1,5 @@
-/* Memory nodes (NUMA): which of them this process may use, and memory kept on them. Threads are bound by
- * ox_pool_open_on. On a machine with one node all of this does nothing. */
+/* Memory nodes (NUMA): which of them this process may use, and where memory is placed. ox_pool_open_on binds threads.
+ * On a machine with one node all of this does nothing. The optimizer's pool, host memory and doctor use it. */
 #ifndef OX_BASE_NODES_H
 #define OX_BASE_NODES_H
 
@@ -15,22 +15,22 @@ extern "C" {
 
 enum { OX_NODES_MAX = 64, OX_NODES_TEXT_BYTES = 160 };
 
-/* The nodes that have processors this process may run on. */
+/* The nodes with processors that this process may run on. */
 struct ox_nodes {
     uint32_t count; /* at least 1 */
     uint32_t ids[OX_NODES_MAX];
-    cpu_set_t cpus[OX_NODES_MAX]; /* of each, within the process's affinity */
+    cpu_set_t cpus[OX_NODES_MAX]; /* of each node, within the */
 };
 
-/* Without libnuma's support in the kernel: one node with all processors. */
+/* Reads the nodes; without NUMA support in the kernel, one node with all processors. */
 void ox_nodes_read(struct ox_nodes *out);
 
-/* What will be done about it, in one sentence for people; `text` has OX_NODES_TEXT_BYTES. */
+/* Writes to `text` (OX_NODES_TEXT_BYTES) how threads and memory will be placed, and returns `text`. */
 const char *ox_nodes_text(const struct ox_nodes *nodes, char *text);
 
-/* Spreads the pages of [base, base + bytes) over the nodes, for what all threads read and write alike; or keeps them on
- * one, for what the threads of nodes->ids[node_idx] use. `base` is page aligned. Pages that were touched before
- * move. A refusal (containers may deny the call) costs speed and nothing else. */
+/* Places the pages of [base, base + bytes), moving those already touched. Interleave spreads them over all nodes, for
+ * memory that all threads use alike; bind keeps them on nodes->ids[node_idx], for memory that its threads use. `base`
+ * is page aligned. A failure, common in containers, costs speed only. */
 OX_MUST enum ox_status ox_nodes_interleave(const struct ox_nodes *nodes, void *base, uint64_t bytes);
 OX_MUST enum ox_status ox_nodes_bind(const struct ox_nodes *nodes, uint32_t node_idx, void *base, uint64_t bytes);
 

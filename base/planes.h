@@ -1,8 +1,8 @@
-/* The split of an fp32 master weight into two 16-bit planes.
+/* Splits an fp32 master weight into two 16-bit planes, exactly. Optimizers, checkpoints and kernels use it.
  *
- * `hi` is the master rounded to bfloat16, to nearest, ties away from zero; `lo` is the master's low
- * 16 bits. The pair is the master: ((uint16_t)(hi - (lo >> 15)) << 16) | lo. A tie has lo = 0x8000
- * and rounds up in magnitude, so the borrow lo >> 15 undoes exactly the carry of the rounding. */
+ * `hi` is the master rounded to bfloat16, to nearest, ties away from zero; `lo` is the master's low 16 bits. Both give
+ * the master back: ((uint16_t)(hi - (lo >> 15)) << 16) | lo. Rounding added lo >> 15 to the upper half, so subtracting
+ * it restores the upper half. */
 #ifndef OX_BASE_PLANES_H
 #define OX_BASE_PLANES_H
 
@@ -25,8 +25,8 @@ static inline float ox_f32_from_bits(uint32_t bits) {
     return value;
 }
 
-/* Ties away from zero. A NaN keeps its sign and may become an infinity or another NaN: callers
- * check for non-finite values before they store. */
+/* Rounds ties away from zero. A NaN keeps its sign but may become an infinity or another NaN: callers check for
+ * non-finite values before they store. */
 static inline uint16_t ox_plane_hi(float master) {
     const uint32_t bits = ox_f32_bits(master);
     return (uint16_t)((bits >> 16) + ((bits >> 15) & 1u));
@@ -44,8 +44,8 @@ static inline float ox_bf16_to_f32(uint16_t bf16) {
     return ox_f32_from_bits((uint32_t)bf16 << 16);
 }
 
-/* IEEE round to nearest, ties to even, as PyTorch; a NaN stays a (quiet) NaN. For gradients and
- * for files; weights use ox_plane_hi. */
+/* Rounds to nearest, ties to even, as PyTorch does; a NaN stays a quiet NaN. For gradients and files; weights use
+ * ox_plane_hi. */
 static inline uint16_t ox_bf16_from_f32(float value) {
     const uint32_t bits = ox_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {

@@ -25,14 +25,13 @@ struct ox_pool {
     bool closing;
     ox_pool_fn *fn;
     void *context;
-    struct ox_nodes nodes; /* count below 2: threads run anywhere */
+    struct ox_nodes nodes; /* count below 2: no thread is bound */
 };
 
-/* The pool whose share 0 this thread is bound for. */
+/* The pool that this thread was last bound for, as its share 0. */
 static _Thread_local const struct ox_pool *bound_to;
 
-/* Loops that follow each other within microseconds are the common case (one operation after the
- * other on the compute lane), so a thread looks a little before it sleeps. */
+/* A thread spins before it sleeps: on the compute lane the next loop usually follows within microseconds. */
 enum { SPIN_COUNT = 4000 };
 
 static void relax(void) {
@@ -43,7 +42,7 @@ static void relax(void) {
 #endif
 }
 
-/* Returns an errno. */
+/* Binds a thread to the node of its share; returns an errno. */
 static int bind_thread(const struct ox_pool *pool, pthread_t thread, uint32_t idx, uint32_t thread_count) {
     if (pool->nodes.count < 2) {
         return 0;
@@ -89,7 +88,7 @@ void ox_pool_run(struct ox_pool *pool, ox_pool_fn *fn, void *context) {
     if (pool->nodes.count > 1 && bound_to != pool) {
         bound_to = pool;
         const int err = bind_thread(pool, pthread_self(), 0, pool->size);
-        (void)err; /* unbound it is slower, no more */
+        (void)err; /* failing to bind costs speed only */
     }
     if (pool->size == 1) {
         fn(context, 0, 1);

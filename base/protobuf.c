@@ -5,7 +5,7 @@
 
 enum wire { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5, VARINT_BYTES_MAX = 10 };
 
-/* Room for `bytes` more, or NULL. */
+/* Returns room for `bytes` more, or NULL. */
 static unsigned char *extend(struct ox_protobuf *message, size_t bytes) {
     if (message->failed) {
         return NULL;

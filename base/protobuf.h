@@ -1,5 +1,5 @@
-/* Writing protocol buffers: the four wire types, into memory that grows. A message inside another one is written
- * into an ox_protobuf of its own and then added as a field. */
+/* Writes protocol buffers into memory that grows, for TensorBoard event files and traces. To nest a message, write it
+ * into its own ox_protobuf and add that as a field. */
 #ifndef OX_BASE_PROTOBUF_H
 #define OX_BASE_PROTOBUF_H
 
@@ -11,11 +11,11 @@
 extern "C" {
 #endif
 
-/* Start from zeros. */
+/* A message being written; start from zeros. */
 struct ox_protobuf {
     unsigned char *data;
     size_t bytes, room;
-    bool failed; /* no memory: what was added since is lost */
+    bool failed; /* out of memory: fields added since are lost */
 };
 
 void ox_protobuf_varint(struct ox_protobuf *message, uint32_t field, uint64_t value);
@@ -24,7 +24,7 @@ void ox_protobuf_double(struct ox_protobuf *message, uint32_t field, double valu
 void ox_protobuf_float(struct ox_protobuf *message, uint32_t field, float value);
 void ox_protobuf_bytes(struct ox_protobuf *message, uint32_t field, const void *data, size_t bytes);
 void ox_protobuf_text(struct ox_protobuf *message, uint32_t field, const char *text);
-/* Adds `inner` as a field and empties it, so that it can be used for the next one. */
+/* Adds `inner` as a field and empties it for reuse. */
 void ox_protobuf_message(struct ox_protobuf *message, uint32_t field, struct ox_protobuf *inner);
 void ox_protobuf_clear(struct ox_protobuf *message);
 void ox_protobuf_free(struct ox_protobuf *message);

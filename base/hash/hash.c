@@ -2,7 +2,7 @@
 
 #include "base/hash/hash_isa.h"
 
-/* Inlined, because the shared library's build lacks the widest vectors. */
+/* Inlined, because distributions build the shared library without AVX2 and AVX-512. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -26,7 +26,7 @@ static hash64 *widest(void) {
 }
 
 uint64_t ox_hash64(const void *data, size_t bytes, uint64_t seed) {
-    static hash64 *chosen; /* the same for every thread that looks */
+    static hash64 *chosen; /* threads may race: all store the same value */
     hash64 *hash = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
     if (hash == NULL) {
         hash = widest();

@@ -1,4 +1,5 @@
-/* Checksums: XXH3 of the xxHash library. */
+/* Checksums for stored data and keys of caches: XXH3 from the xxHash library. The store, checkpoints and data call it.
+ * Every vector width returns the same value. */
 #ifndef OX_BASE_HASH_H
 #define OX_BASE_HASH_H
 
@@ -16,7 +17,7 @@ struct ox_hash128 {
 };
 struct ox_hash128 ox_hash128(const void *data, size_t bytes, uint64_t seed);
 
-/* Mixes several words into one seed; order matters. */
+/* Mixes `count` words into one seed; their order matters. */
 uint64_t ox_hash_seed(const uint64_t *words, size_t count);
 
 #ifdef __cplusplus

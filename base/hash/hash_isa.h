@@ -1,4 +1,4 @@
-/* The same hash in the wider vectors of some processors; base/hash/hash.c chooses. */
+/* ox_hash64 compiled for AVX2 and for AVX-512. base/hash/hash.c calls the widest that the processor has. */
 #ifndef OX_BASE_HASH_ISA_H
 #define OX_BASE_HASH_ISA_H
 

@@ -65,9 +65,9 @@ void ox_normals(uint64_t seed, uint64_t stream, uint64_t first, uint64_t count, 
     struct ox_normals_block block;
     for (uint64_t at = 0; at < count; at += OX_NORMALS_BLOCK) {
         const uint64_t part = ox_min_u64(OX_NORMALS_BLOCK, count - at);
-        const bool look = normals(seed, stream, first + at, deviation, &block);
-        for (uint64_t i = 0; look && i < part; i++) {
-            if (block.not_sure[i] != 0) {
+        const bool any_uncertain = normals(seed, stream, first + at, deviation, &block);
+        for (uint64_t i = 0; any_uncertain && i < part; i++) {
+            if (block.uncertain[i] != 0) {
                 block.out[i] = (float)(deviation * ox_normal(seed, stream, first + at + i));
             }
         }
@@ -83,7 +83,7 @@ uint64_t ox_permute(uint64_t seed, uint64_t stream, uint64_t count, uint64_t idx
     }
     const uint64_t mask = (UINT64_C(1) << half_bits) - 1;
     uint64_t value = idx;
-    do { /* a permutation of [0, 4^half_bits) walked until it lands inside: at most 4 turns expected */
+    do { /* permute [0, 4^half_bits) until the value is below count: 4 rounds expected at most */
         uint64_t left = value >> half_bits, right = value & mask;
         for (uint64_t round = 0; round < 6; round++) {
             uint32_t words[4];

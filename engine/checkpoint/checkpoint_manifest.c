@@ -38,7 +38,7 @@ static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, c
     enum ox_status status = OX_OK;
     for (uint64_t offset = 0; status == OX_OK && offset < bytes; offset += HASH_BYTES) {
         const size_t part = (size_t)ox_min_u64(HASH_BYTES, bytes - offset);
-        status = ox_file_read_drive(fd, path, buffer, part, offset);
+        status = ox_file_read_direct(fd, path, buffer, part, offset);
         if (status == OX_OK) {
             XXH3_128bits_update(&state, buffer, part);
         }
@@ -86,7 +86,7 @@ static enum ox_status hash_back(const char *folder, const struct ox_look_back *l
         status = hash_file(folder, &in_memory);
     }
     if (status == OX_OK) {
-        status = ox_file_open_drive(path, &fd, &file->bytes);
+        status = ox_file_open_direct(path, &fd, &file->bytes);
     }
     if (status != OX_OK) {
         return status;

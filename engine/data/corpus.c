@@ -408,7 +408,7 @@ static enum ox_status make_cache(struct source *source, struct ox_data **out) {
     int fd = -1;
     size_t existing = 0;
     const char *const folder = source->config->cache_dir;
-    enum ox_status status = source->is_named ? ox_folder_make_anew(folder, &existing) : OX_OK;
+    enum ox_status status = source->is_named ? ox_folder_make_undoable(folder, &existing) : OX_OK;
     if (status == OX_OK) {
         status = ox_cache_create(source->is_named ? source->cache_path : NULL, unnamed_folder, &writer);
     }

@@ -404,7 +404,7 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
         return fail_memory(path);
     }
     data->kind = kind;
-    ox_path_announce_shared(path);
+    ox_path_warn_shared(path);
     enum ox_status status = list_files(data, path, kind == OX_DATA_BYTES);
     if (status == OX_OK && kind == OX_DATA_AUTO) {
         status = find_kind(data, &data->kind);

@@ -239,7 +239,7 @@ enum ox_status ox_documents_open(const char *path, const struct ox_documents_con
     }
     documents->config.separator = documents->separator;
     if (status == OX_OK) {
-        ox_path_announce_shared(path);
+        ox_path_warn_shared(path);
         status = list_files(documents, path);
     }
     if (status != OX_OK) {

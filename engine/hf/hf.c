@@ -286,7 +286,7 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
         status = fail_memory(path);
         goto fail;
     }
-    ox_path_announce_shared(path);
+    ox_path_warn_shared(path);
     status = ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config);
     if (status == OX_OK) {
         status = ox_model_config_parse(config_path, folder->config, &config);

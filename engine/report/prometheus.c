@@ -91,7 +91,7 @@ static void replace(struct ox_prometheus *p) {
         status = ox_fail(OX_E_NOMEM, "%s: no memory for its text", p->path);
     } else {
         print_all(out, p);
-        status = fclose(out) == 0 ? ox_file_show(p->path, text, bytes)
+        status = fclose(out) == 0 ? ox_file_replace_unsynced(p->path, text, bytes)
                                   : ox_fail(OX_E_NOMEM, "%s: no memory for its text", p->path);
     }
     free(text);

@@ -374,7 +374,7 @@ enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
     if (tokenizer == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for the tokenizer", path);
     }
-    ox_path_announce_shared(path);
+    ox_path_warn_shared(path);
     tokenizer->bos = tokenizer->eos = -1;
     status = load_tokenizer(file, tokenizer);
     if (status == OX_OK) {

@@ -91,20 +91,20 @@ static void test_normals(void) {
 /* So they are whatever the instruction set: what is sure is right, and little is not. */
 static void check_block(ox_normals_fn *normals) {
     enum { BLOCKS = 2000 };
-    unsigned wrong = 0, not_sure = 0;
+    unsigned wrong = 0, uncertain = 0;
     for (uint64_t at = 0; at < BLOCKS * OX_NORMALS_BLOCK; at += OX_NORMALS_BLOCK) {
         struct ox_normals_block block;
         bool any = false;
         const bool look = normals(12, 34, at, 0.02, &block);
         for (unsigned i = 0; i < OX_NORMALS_BLOCK; i++) {
             const float one = (float)(0.02 * ox_normal(12, 34, at + i));
-            any = any || block.not_sure[i] != 0;
-            not_sure += block.not_sure[i] != 0;
-            wrong += block.not_sure[i] == 0 && memcmp(&one, &block.out[i], sizeof one) != 0;
+            any = any || block.uncertain[i] != 0;
+            uncertain += block.uncertain[i] != 0;
+            wrong += block.uncertain[i] == 0 && memcmp(&one, &block.out[i], sizeof one) != 0;
         }
         wrong += look != any;
     }
-    CHECK(wrong == 0 && not_sure <= 8);
+    CHECK(wrong == 0 && uncertain <= 8);
 }
 
 static void test_normals_isa(void) {

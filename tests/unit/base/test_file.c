@@ -256,15 +256,15 @@ static void test_unmake(void) {
     char there[OX_PATH_BYTES], deep[OX_PATH_BYTES], other[OX_PATH_BYTES];
     size_t existing = 0;
     REQUIRE_OK(ox_folder_make(in_folder("unmade", there)));
-    REQUIRE_OK(ox_folder_make_anew(in_folder("unmade/a//b/c/", deep), &existing));
+    REQUIRE_OK(ox_folder_make_undoable(in_folder("unmade/a//b/c/", deep), &existing));
     CHECK(ox_path_is_folder(deep) && existing == strlen(there));
     ox_folder_unmake(deep, existing);
     CHECK(ox_path_is_folder(there) && entries_of(there) == 0);
-    REQUIRE_OK(ox_folder_make_anew(deep, &existing));
+    REQUIRE_OK(ox_folder_make_undoable(deep, &existing));
     REQUIRE_OK(ox_file_replace(in_folder("unmade/a/file", other), "x", 1));
     ox_folder_unmake(deep, existing);
     CHECK(ox_path_is_file(other) && !ox_path_exists(in_folder("unmade/a/b", deep)));
-    REQUIRE_OK(ox_folder_make_anew(there, &existing));
+    REQUIRE_OK(ox_folder_make_undoable(there, &existing));
     ox_folder_unmake(there, existing);
     CHECK(ox_path_is_folder(there)); /* it was there before */
     REQUIRE_OK(ox_folder_remove(there));
@@ -320,20 +320,20 @@ static void test_inputs(void) {
     CHECK(ox_folder_make(in_folder("input/below", path_b)) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "input: is a file where a folder is needed") != NULL);
     CHECK(ox_folder_make(in_folder("lost", path_b)) == OX_E_CONFIG);
-    CHECK(strstr(ox_error_text(), "lost: is a link that leads to no folder") != NULL);
+    CHECK(strstr(ox_error_text(), "lost: is a link, but not to a folder") != NULL);
 }
 
 static int warning_count;
 
 static void count_warning(void *context, enum ox_log_level level, const char *line) {
     (void)context;
-    warning_count += level == OX_LOG_WARN && strstr(line, "anyone on this machine may change it") != NULL;
+    warning_count += level == OX_LOG_WARN && strstr(line, "any user of this machine can change it") != NULL;
 }
 
 static void announced(const char *path, mode_t mode, const char *announced_path, int expected) {
     warning_count = 0;
     CHECK(chmod(path, mode) == 0);
-    ox_path_announce_shared(announced_path);
+    ox_path_warn_shared(announced_path);
     if (warning_count != expected) {
         printf("%s with mode %o: %d warnings\n", path, mode, warning_count);
         test_failure_count++;
@@ -356,7 +356,7 @@ static void test_shared(void) {
     announced(folder, 0700, other, 0);
     announced(other, 0666, other, 1);
     announced(other, 0666, "/nonexistent", 0);
-    ox_path_announce_shared("/dev/null");
+    ox_path_warn_shared("/dev/null");
     CHECK(warning_count == 0);
     ox_log_set_sink(NULL, NULL);
 }
