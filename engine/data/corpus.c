@@ -243,7 +243,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
     out->rules.parse_special = config->parse_special;
     const enum ox_cuts cuts = ox_tokenizer_cuts(out->tokenizer);
     out->documents_config.piece_bytes = cuts != OX_CUTS_NONE ? OX_CORPUS_PIECE_BYTES : 0;
-    out->documents_config.cut_before = cuts == OX_CUTS_BEFORE;
+    out->documents_config.cut_before = cuts == OX_CUTS_BEFORE_NEWLINE;
     status = choose_ends(config, &out->rules);
     if (status == OX_OK) {
         status = ox_documents_open(config->path, &out->documents_config, &out->documents);

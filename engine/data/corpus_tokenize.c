@@ -75,7 +75,7 @@ static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct wo
     const size_t first = job->ids.count;
     if (status == OX_OK) {
         status = piece->begins ? ox_encode(worker->encoder, text, bytes, true, false, &job->ids)
-                               : ox_encode_more(worker->encoder, text, bytes, true, &job->ids);
+                               : ox_encode_continued(worker->encoder, text, bytes, true, &job->ids);
     }
     if (status == OX_OK) {
         status = ox_marks_append(&job->trained, true, job->ids.count - first);

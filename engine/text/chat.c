@@ -1,4 +1,4 @@
-/* Which template a tokenizer has, and a conversation in it as ids and marks. */
+/* Detects the template family of a tokenizer and renders conversations into ids and a loss mask. */
 #include "engine/text/chat_internal.h"
 
 #include "base/assert.h"
@@ -41,11 +41,11 @@ static enum ox_chat_family detect_inst(const char *template) {
     return OX_CHAT_LLAMA2;
 }
 
-/* OX_CHAT_FAMILY_COUNT where nothing tells. */
+/* Returns OX_CHAT_FAMILY_COUNT for a template of no known family. */
 static enum ox_chat_family detect(const char *template) {
     if (has(template, "<|im_start|>")) {
         if (has(template, "<|im_sep|>") || has(template, "<end_of_utterance>")) {
-            return OX_CHAT_FAMILY_COUNT; /* others that look alike */
+            return OX_CHAT_FAMILY_COUNT; /* Phi-4 and SmolVLM share the tokens of ChatML but not its form */
         }
         if (has(template, "You are Qwen, created by Alibaba Cloud")) {
             return OX_CHAT_QWEN25;
@@ -82,7 +82,7 @@ enum ox_status ox_chat_family_pick(const struct ox_tokenizer *tokenizer, const c
     const enum ox_chat_family found = template != NULL ? detect(template) : OX_CHAT_FAMILY_COUNT;
     if (found == OX_CHAT_FAMILY_COUNT) {
         return ox_fail(OX_E_CONFIG, "the tokenizer %s; name one with --chat-template: %s",
-                       template == NULL ? "has no chat template" : "has a chat template of a kind that is not known",
+                       template == NULL ? "has no chat template" : "has a chat template of an unknown family",
                        list);
     }
     *out = found;
@@ -119,8 +119,9 @@ void ox_chat_put_text(struct ox_chat_writer *writer, const char *text, size_t by
     put(writer, text, bytes, writer->options->parse_special, marked);
 }
 
-/* Whether the token is looked for behind the normalizer, where nobody knows any more who wrote it. */
-static bool is_late(const struct ox_tokenizer *tokenizer, uint32_t id) {
+/* Whether the token is searched for after the normalizer, which loses track of whether the template or a row wrote
+ * it. */
+static bool is_searched_after_normalizer(const struct ox_tokenizer *tokenizer, uint32_t id) {
     const uint32_t added = tokenizer->added_by_id[id];
     return added > 0 && tokenizer->added[added - 1].normalized;
 }
@@ -132,10 +133,10 @@ void ox_chat_put_token(struct ox_chat_writer *writer, const char *text, bool mar
                                  "the tokenizer has no special token %s, which the chat template %s needs; use the "
                                  "model's own template or name another with --chat-template",
                                  text, ox_chat_family_name(writer->family));
-    } else if (writer->status == OX_OK && is_late(writer->tokenizer, (uint32_t)id)) {
+    } else if (writer->status == OX_OK && is_searched_after_normalizer(writer->tokenizer, (uint32_t)id)) {
         writer->status = ox_fail(OX_E_CONFIG,
-                                 "the special token %s has \"normalized\": true in the tokenizer.json, with which the "
-                                 "parts of a conversation cannot be told apart; set it to false",
+                                 "the special token %s has \"normalized\": true in the tokenizer.json, so the text of "
+                                 "a conversation could pass for it; set it to false",
                                  text);
     }
     put(writer, text, strlen(text), true, marked);
@@ -194,7 +195,7 @@ enum ox_status ox_chat_open(const struct ox_tokenizer *tokenizer, const struct o
     if (options->family != NULL) {
         status = ox_chat_family_pick(tokenizer, options->family, &renderer->writer.family);
         renderer->has_family = true;
-        renderer->options.family = NULL; /* the caller's text, needed no longer */
+        renderer->options.family = NULL; /* borrowed from the caller and no longer needed */
     }
     if (status == OX_OK) {
         status = ox_encoder_open(tokenizer, &renderer->encoder);

@@ -1,11 +1,11 @@
-/* The templates of the families, written by hand. */
+/* The hand-written chat templates, one writer per family. */
 #include "engine/text/chat_internal.h"
 
 #include "base/assert.h"
 
 #include <string.h>
 
-/* A piece of a message's text. */
+/* A part of a message's text; it does not own the text. */
 struct slice {
     const char *text;
     size_t bytes;
@@ -19,7 +19,7 @@ static struct slice whole(const char *text) {
     return (struct slice){text, strlen(text)};
 }
 
-/* What str.strip() takes away, which is White_Space and four separators more. */
+/* Whether Python's str.strip() removes the character: Unicode White_Space and four ASCII separators. */
 static bool is_space(uint32_t cp) {
     return ox_unicode_is_space(cp) || (cp >= 0x1c && cp <= 0x1f);
 }
@@ -75,7 +75,8 @@ static const char *find_last(struct slice slice, const char *words) {
     return found;
 }
 
-/* What an assistant's text holds: reasoning, from "reasoning_content" or between <think> and </think>, and content. */
+/* Splits an assistant's text into content and reasoning. The reasoning comes from "reasoning_content" or, without
+ * that, from between <think> and </think>. */
 static void split_reasoning(const struct ox_chat_message *message, struct slice *reasoning, struct slice *content) {
     static const char open[] = "<think>", close[] = "</think>";
     *content = whole(message->text);
@@ -100,7 +101,7 @@ static void split_reasoning(const struct ox_chat_message *message, struct slice 
     *content = skip_newlines((struct slice){last, strlen(last)});
 }
 
-/* The last user message that is a question and not the answer of a tool; the last message where there is none. */
+/* The index of the last user message that is a question, not the answer of a tool; without one, the last message. */
 static size_t last_question(const struct ox_chat *chat) {
     static const char open[] = "<tool_response>", close[] = "</tool_response>";
     for (size_t i = chat->count; i-- > 0;) {
@@ -140,7 +141,7 @@ static void put_im_end(struct ox_chat_writer *writer, bool marked) {
     ox_chat_put(writer, "\n", false);
 }
 
-/* Answers of tools that follow one another share one user turn. */
+/* Consecutive tool answers share one user turn. */
 static void write_tool_answer(struct ox_chat_writer *writer, const struct ox_chat *chat, size_t index) {
     if (index == 0 || chat->messages[index - 1].role != OX_CHAT_TOOL) {
         put_im_header(writer, "user");
@@ -153,7 +154,7 @@ static void write_tool_answer(struct ox_chat_writer *writer, const struct ox_cha
     }
 }
 
-/* ChatML has BOS only where the model's own template writes it. */
+/* Writes BOS only if the model's own template does: ChatML models differ in this. */
 static void put_chatml_bos(struct ox_chat_writer *writer) {
     const char *const template = ox_tokenizer_chat_template(writer->tokenizer);
     const int64_t bos = ox_tokenizer_bos(writer->tokenizer);
@@ -227,10 +228,10 @@ static void put_eos(struct ox_chat_writer *writer, bool marked) {
     ox_chat_put_id(writer, ox_tokenizer_eos(writer->tokenizer), "EOS", marked);
 }
 
-/* System and user text are stripped as one, so the system's own whitespace stays. */
+/* The original strips the system and user text as one, so whitespace around the system text stays. */
 static void write_llama2(struct ox_chat_writer *writer, const struct ox_chat *chat) {
-    const bool leads = chat->messages[0].role == OX_CHAT_SYSTEM;
-    for (size_t i = leads ? 1 : 0; i < chat->count; i++) {
+    const bool has_system = chat->messages[0].role == OX_CHAT_SYSTEM;
+    for (size_t i = has_system ? 1 : 0; i < chat->count; i++) {
         const struct ox_chat_message *const message = &chat->messages[i];
         struct slice text = trimmed(message->text);
         if (message->role == OX_CHAT_ASSISTANT) {
@@ -242,12 +243,12 @@ static void write_llama2(struct ox_chat_writer *writer, const struct ox_chat *ch
         }
         put_bos(writer);
         ox_chat_put(writer, "[INST] ", false);
-        if (leads && i == 1) {
+        if (has_system && i == 1) {
             const size_t leading = (size_t)(text.text - message->text);
             ox_chat_put(writer, "<<SYS>>\n", false);
             put_slice(writer, whole(chat->messages[0].text), false);
             ox_chat_put(writer, "\n<</SYS>>", false);
-            /* An empty question leaves the newlines at the end of what is stripped. */
+            /* Without a question, the newlines end the joined text, so the original strips them. */
             if (text.bytes > 0) {
                 ox_chat_put(writer, "\n\n", false);
                 put_slice(writer, (struct slice){message->text, leading}, false);
@@ -258,11 +259,11 @@ static void write_llama2(struct ox_chat_writer *writer, const struct ox_chat *ch
     }
 }
 
-/* What the versions of mistral differ in. */
+/* The differences between the versions of the mistral template. */
 struct mistral {
     enum ox_chat_family family;
-    const char *before, *inside, *close, *answer; /* before [INST], behind it, before [/INST], before the answer */
-    bool tokens;                                  /* [INST] is one, not text */
+    const char *before, *inside, *close, *answer; /* before [INST], after it, before [/INST], before the answer */
+    bool tokens;                                  /* [INST] is a special token, not text */
     bool system_prompt;
     bool trims;
 };
@@ -284,16 +285,16 @@ static void write_mistral(struct ox_chat_writer *writer, const struct ox_chat *c
         {OX_CHAT_MISTRAL_V7_TEKKEN, "", "", "", "", true, true, false},
     };
     const struct mistral *const form = &forms[writer->family - OX_CHAT_MISTRAL_V1];
-    const bool leads = chat->messages[0].role == OX_CHAT_SYSTEM;
+    const bool has_system = chat->messages[0].role == OX_CHAT_SYSTEM;
     OX_ASSERT(form->family == writer->family);
     put_bos(writer);
-    if (leads && form->system_prompt) {
+    if (has_system && form->system_prompt) {
         ox_chat_put_token(writer, "[SYSTEM_PROMPT]", false);
         ox_chat_put(writer, form->inside, false);
         put_slice(writer, whole(chat->messages[0].text), false);
         ox_chat_put_token(writer, "[/SYSTEM_PROMPT]", false);
     }
-    for (size_t i = leads ? 1 : 0; i < chat->count; i++) {
+    for (size_t i = has_system ? 1 : 0; i < chat->count; i++) {
         const struct ox_chat_message *const message = &chat->messages[i];
         if (message->role == OX_CHAT_ASSISTANT) {
             ox_chat_put(writer, form->answer, message->trained);
@@ -304,7 +305,7 @@ static void write_mistral(struct ox_chat_writer *writer, const struct ox_chat *c
         ox_chat_put(writer, form->before, false);
         put_inst(writer, form, "[INST]");
         ox_chat_put(writer, form->inside, false);
-        if (leads && i == 1 && !form->system_prompt) {
+        if (has_system && i == 1 && !form->system_prompt) {
             put_slice(writer, whole(chat->messages[0].text), false);
             ox_chat_put(writer, "\n\n", false);
         }
@@ -320,29 +321,31 @@ static bool is_chatml(enum ox_chat_family family) {
     return family == OX_CHAT_CHATML || family == OX_CHAT_QWEN25 || family == OX_CHAT_QWEN3;
 }
 
-/* Whether the template has a place for every message. */
+/* Refuses a conversation with a message for which the template has no place. */
 static enum ox_status check_roles(const struct ox_chat_writer *writer, const struct ox_chat *chat) {
     static const char *const names[] = {"system", "user", "assistant", "tool"};
     const char *const family = ox_chat_family_name(writer->family);
-    const bool leads = chat->messages[0].role == OX_CHAT_SYSTEM;
+    const bool has_system = chat->messages[0].role == OX_CHAT_SYSTEM;
     const bool takes_turns = !is_chatml(writer->family) && writer->family != OX_CHAT_LLAMA3;
     for (size_t i = 0; i < chat->count; i++) {
         const enum ox_chat_role role = chat->messages[i].role;
-        const enum ox_chat_role turn = (i - (leads ? 1 : 0)) % 2 == 0 ? OX_CHAT_USER : OX_CHAT_ASSISTANT;
+        const enum ox_chat_role turn = (i - (has_system ? 1 : 0)) % 2 == 0 ? OX_CHAT_USER : OX_CHAT_ASSISTANT;
         if (role == OX_CHAT_TOOL && !is_chatml(writer->family)) {
             return ox_fail(OX_E_CONFIG, "message %zu: the chat template %s has no tool messages", i, family);
         }
-        if (takes_turns && !(leads && i == 0) && role != turn) {
+        if (takes_turns && !(has_system && i == 0) && role != turn) {
             return ox_fail(OX_E_CONFIG,
-                           "message %zu: the chat template %s needs one by the %s here, but it is by the %s", i, family,
-                           names[turn], names[role]);
+                           "message %zu: the chat template %s needs a message by the %s here, but this one is by the "
+                           "%s", i, family, names[turn], names[role]);
         }
     }
-    if (takes_turns && chat->count == (leads ? 1U : 0U)) {
-        return ox_fail(OX_E_CONFIG, "the chat template %s needs a user message behind the system's", family);
+    if (takes_turns && chat->count == (has_system ? 1U : 0U)) {
+        return ox_fail(OX_E_CONFIG, "the chat template %s needs a user message after the system message; add one",
+                       family);
     }
     if (writer->options->generation_prompt && chat->messages[chat->count - 1].role == OX_CHAT_ASSISTANT) {
-        return ox_fail(OX_E_CONFIG, "a prompt for generation cannot end with a message of the assistant");
+        return ox_fail(OX_E_CONFIG, "a prompt for generation cannot end with an assistant message; end it with a user "
+                                    "message");
     }
     return OX_OK;
 }

@@ -1,4 +1,4 @@
-/* What the files of the chat templates share: the text of a conversation as it is written, part by part. */
+/* The text of a conversation while a template writes it, part by part. Shared by chat.c and chat_families.c. */
 #ifndef OX_ENGINE_CHAT_INTERNAL_H
 #define OX_ENGINE_CHAT_INTERNAL_H
 
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* The first failure stays; what is written behind it is dropped. */
+/* Collects the parts of one conversation. `status` keeps the first failure, and later writes do nothing. */
 struct ox_chat_writer {
     enum ox_status status;
     const struct ox_tokenizer *tokenizer;
@@ -23,12 +23,13 @@ struct ox_chat_writer {
 /* Writes the messages in the writer's family. */
 void ox_chat_write(struct ox_chat_writer *writer, const struct ox_chat *chat);
 
-/* Text of the template; a special token of it, which the tokenizer must know as one. */
+/* Writes text of the template, or one of its special tokens, which the tokenizer must list as special. `marked` text
+ * is trained. */
 void ox_chat_put(struct ox_chat_writer *writer, const char *text, bool marked);
 void ox_chat_put_token(struct ox_chat_writer *writer, const char *text, bool marked);
-/* Text of the row. */
+/* Writes text of the row, where special-token strings stay text unless parse_special is set. */
 void ox_chat_put_text(struct ox_chat_writer *writer, const char *text, size_t bytes, bool marked);
-/* The tokenizer's BOS or EOS; `name` for messages. */
+/* Writes the tokenizer's BOS or EOS; an error calls it `name`. */
 void ox_chat_put_id(struct ox_chat_writer *writer, int64_t id, const char *name, bool marked);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
-/* Rows of JSON as conversations: the forms in use, and what is wrong with a row that has none of them. */
+/* Reads JSON rows into conversations, one reader for each form of a row. */
 #include "engine/text/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A row on its way in. */
+/* The row being read and the conversation it fills. */
 struct reader {
     const char *where;
     const json_t *row;
@@ -34,7 +34,7 @@ static enum ox_status add_message(struct reader *reader, enum ox_chat_role role,
     return OX_OK;
 }
 
-/* One text behind the other on a line of its own, as one message; either may be empty, the second NULL. */
+/* Adds one message of two texts with a newline between them; either may be empty, and `second` may be NULL. */
 static enum ox_status add_joined(struct reader *reader, enum ox_chat_role role, const char *first, const char *second) {
     char *joined = NULL;
     if (second == NULL || second[0] == '\0' || first[0] == '\0') {
@@ -57,7 +57,7 @@ static enum ox_status fail_value(const char *where, const char *key, const char 
                    ox_json_excerpt(value, excerpt));
 }
 
-/* "messages[3]" behind the name of file and line. */
+/* Writes "<file and line>: messages[3]" into `text`, of WHERE_BYTES, and returns it. */
 enum { WHERE_BYTES = 512 };
 static const char *where_of(const struct reader *reader, const char *key, size_t index, char *text) {
     snprintf(text, WHERE_BYTES, "%s: %s[%zu]", reader->where, key, index);
@@ -66,7 +66,7 @@ static const char *where_of(const struct reader *reader, const char *key, size_t
 
 /* ---- {"messages"} -------------------------------------------------------------------------------------------- */
 
-/* The text of one element of a list of contents. */
+/* The text of one element of a "content" list; NULL if the element is not text. */
 static const char *content_part(const json_t *part) {
     const char *const type = json_string_value(json_object_get(part, "type"));
     const json_t *const text = json_object_get(part, "text");
@@ -117,7 +117,7 @@ static enum ox_status read_role(const char *where, const json_t *message, enum o
     return fail_value(where, "role", "system, user, assistant or tool", value);
 }
 
-/* "weight" or "loss_weight": whether an assistant's message is trained. */
+/* Reads "weight" or "loss_weight", which tell whether an assistant message is trained. */
 static enum ox_status read_weight(const char *where, const json_t *message, struct ox_chat_message *out) {
     static const char *const keys[] = {"weight", "loss_weight"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -143,7 +143,7 @@ static bool is_empty(const json_t *value) {
     return value == NULL || json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0);
 }
 
-/* Refuses a key whose loss would change what the conversation says. */
+/* Refuses a key that cannot be ignored without changing what the conversation says. */
 static enum ox_status refuse(const char *where, const json_t *object, const char *key) {
     return is_empty(json_object_get(object, key))
                ? OX_OK
@@ -210,7 +210,7 @@ static bool equals(const json_t *value, const char *text) {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-/* The message at `index`; `turn` counts those behind the system message. */
+/* Reads the message at `index`; `turn` counts messages after the system message. */
 static enum ox_status read_turn(struct reader *reader, size_t index, size_t turn, const json_t *message) {
     char where[WHERE_BYTES];
     const json_t *const from = json_object_get(message, "from");
@@ -219,7 +219,7 @@ static enum ox_status read_turn(struct reader *reader, size_t index, size_t turn
     const bool asks = equals(from, "human") || equals(from, "observation");
     const bool answers = equals(from, "gpt") || equals(from, "function_call");
     if (!asks && !answers) {
-        return fail_value(where, "from", "human, gpt, observation or function_call (system: first of all, and once)",
+        return fail_value(where, "from", "human, gpt, observation or function_call (system only in the first message)",
                           from);
     }
     if (asks != (turn % 2 == 0)) {
@@ -236,24 +236,24 @@ static enum ox_status read_turn(struct reader *reader, size_t index, size_t turn
 
 static enum ox_status read_sharegpt(struct reader *reader) {
     const json_t *const list = json_object_get(reader->row, "conversations");
-    const bool leads = equals(json_object_get(json_array_get(list, 0), "from"), "system");
+    const bool has_system = equals(json_object_get(json_array_get(list, 0), "from"), "system");
     const char *text = NULL;
     char where[WHERE_BYTES];
     enum ox_status status = refuse(reader->where, reader->row, "tools");
-    if (status == OX_OK && leads) {
+    if (status == OX_OK && has_system) {
         status = ox_json_get_string(where_of(reader, "conversations", 0, where), json_array_get(list, 0), "value", true,
                                     &text);
     } else if (status == OX_OK) {
         status = ox_json_get_string(reader->where, reader->row, "system", false, &text);
     }
-    if (status == OX_OK && text != NULL && (leads || text[0] != '\0')) {
+    if (status == OX_OK && text != NULL && (has_system || text[0] != '\0')) {
         status = add_message(reader, OX_CHAT_SYSTEM, text);
     }
     const size_t count = json_array_size(list);
-    for (size_t i = leads ? 1 : 0; status == OX_OK && i < count; i++) {
-        status = read_turn(reader, i, i - (leads ? 1 : 0), json_array_get(list, i));
+    for (size_t i = has_system ? 1 : 0; status == OX_OK && i < count; i++) {
+        status = read_turn(reader, i, i - (has_system ? 1 : 0), json_array_get(list, i));
     }
-    const size_t turns = count - (leads ? 1 : 0);
+    const size_t turns = count - (has_system ? 1 : 0);
     if (status == OX_OK && (turns == 0 || turns % 2 != 0)) {
         status = ox_fail(OX_E_CONFIG,
                          "%s: \"conversations\" has %zu turns; they must come in pairs, the last one by gpt or "

@@ -19,14 +19,14 @@ OX_MUST enum ox_status ox_text_append(struct ox_text *text, const char *data, si
 void ox_text_free(struct ox_text *text);
 OX_MUST enum ox_status ox_marks_append(struct ox_marks *marks, bool mark, size_t count);
 OX_MUST enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t count);
-/* Makes room for `count` elements of `each` bytes in *data; contents stay. */
+/* Grows *data to hold at least `count` elements of `each` bytes; contents stay. */
 OX_MUST enum ox_status ox_tok_reserve(void **data, size_t *capacity, size_t count, size_t each);
 
 /* ---- UTF-8 (tokenizer_unicode.c) ------------------------------------------------------------------------------ */
 
 /* Offset of the first byte that is not UTF-8, or `bytes`. */
 size_t ox_utf8_valid(const char *text, size_t bytes);
-/* The code point at *pos of valid text, and *pos moved behind it. */
+/* Returns the code point at *pos of valid text and moves *pos past it. */
 uint32_t ox_utf8_next(const char *text, size_t *pos);
 bool ox_unicode_is_letter(uint32_t cp);
 

@@ -1,4 +1,4 @@
-/* Tokenizers: opening the files of one, and what there is to ask of it. */
+/* Opens a tokenizer from its files and answers questions about it. */
 #include "engine/text/tokenizer_internal.h"
 
 #include "base/file.h"
@@ -11,12 +11,12 @@ enum {
     FILE_BYTES_MAX = 256 << 20,
     CONFIG_BYTES_MAX = 16 << 20,
     ADDED_BYTES_MAX = 4096,
-    RULES_VERSION = 1, /* to be raised when the ids of some text change */
+    RULES_VERSION = 1, /* part of the fingerprint; raise it when this code changes the ids of some text */
 };
 
 /* ---- added tokens -------------------------------------------------------------------------------------------- */
 
-/* Slot of the text, or the empty slot where it belongs. */
+/* The hash slot of the text, or the empty slot where it belongs. */
 static uint64_t added_slot(const struct ox_tokenizer *tokenizer, const char *text, size_t bytes) {
     uint64_t slot = ox_hash64(text, bytes, 0) & tokenizer->added_mask;
     while (tokenizer->added_slots[slot] != 0) {
@@ -50,7 +50,7 @@ static enum ox_status read_added(const char *where, const json_t *json, struct o
     }
     token->bytes = strlen(text);
     if (token->bytes > ADDED_BYTES_MAX) {
-        return ox_fail(OX_E_CONFIG, "%s: an added token has %zu bytes; %d are the limit", where, token->bytes,
+        return ox_fail(OX_E_CONFIG, "%s: an added token has %zu bytes, but the limit is %d", where, token->bytes,
                        ADDED_BYTES_MAX);
     }
     token->text = strdup(text);
@@ -62,15 +62,16 @@ static bool same_flags(const struct ox_added_token *a, const struct ox_added_tok
            a->normalized == b->normalized && a->special == b->special;
 }
 
-/* Takes the token at index added_count in, or drops it where it says nothing new. The original gives a token that is
- * not in the vocabulary the next free id, whatever the file says; a file that says otherwise has two meanings. */
-static enum ox_status take_added(const char *where, struct ox_tokenizer *tokenizer, uint64_t id, int64_t *id_max) {
+/* Keeps the token at index added_count, or drops it if it repeats an earlier one. The original gives a token that is
+ * not in the vocabulary the next free id and ignores the id in the file. A file with another id is refused, because
+ * readers of it would disagree. */
+static enum ox_status keep_added(const char *where, struct ox_tokenizer *tokenizer, uint64_t id, int64_t *id_max) {
     struct ox_added_token *const token = &tokenizer->added[tokenizer->added_count];
     const uint64_t slot = added_slot(tokenizer, token->text, token->bytes);
     const uint32_t known = tokenizer->added_slots[slot];
     if (known != 0 && !same_flags(token, &tokenizer->added[known - 1])) {
-        return ox_fail(OX_E_CONFIG, "%s: the added token \"%.80s\" stands there twice, with different flags", where,
-                       token->text);
+        return ox_fail(OX_E_CONFIG, "%s: the added token \"%.80s\" is listed twice with different flags; remove one",
+                       where, token->text);
     }
     if (known != 0 || token->bytes == 0) {
         free(token->text);
@@ -84,8 +85,8 @@ static enum ox_status take_added(const char *where, struct ox_tokenizer *tokeniz
     if (id != (uint64_t)expected || expected >= OX_TOK_ID_LIMIT) {
         return ox_fail(
             OX_E_CONFIG,
-            "%s: the added token \"%.80s\" has the id %llu, but its place gives it %lld; number the added tokens "
-            "in their order, behind the vocabulary",
+            "%s: the added token \"%.80s\" has the id %llu, but its position means %lld; number the added tokens "
+            "in order, starting after the vocabulary",
             where, token->text, (unsigned long long)id, (long long)expected);
     }
     token->id = (uint32_t)id;
@@ -115,7 +116,7 @@ static enum ox_status load_added(const char *where, const json_t *list, struct o
         enum ox_status status =
             read_added(where, json_array_get(list, i), &tokenizer->added[tokenizer->added_count], &id);
         if (status == OX_OK) {
-            status = take_added(where, tokenizer, id, &id_max);
+            status = keep_added(where, tokenizer, id, &id_max);
         }
         if (status != OX_OK) {
             free(tokenizer->added[tokenizer->added_count].text);
@@ -134,7 +135,7 @@ static enum ox_status load_added(const char *where, const json_t *list, struct o
     return OX_OK;
 }
 
-/* Fills the two tries; of two tokens with one text a special one goes first. */
+/* Fills the two tries, special tokens first: if two tokens have the same text, the trie keeps the first. */
 static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokenizer) {
     struct ox_normal_work work = {0};
     enum ox_status status = ox_matcher_open(&work.matcher);
@@ -152,7 +153,7 @@ static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokeni
         size_t bytes = 0;
         status = ox_tok_normalize(&tokenizer->normalizer, &work, token->text, token->bytes, &text, &bytes);
         if (status == OX_OK && bytes == 0) {
-            status = ox_fail(OX_E_CONFIG, "%s: the normalizer leaves nothing of the added token \"%.80s\"", where,
+            status = ox_fail(OX_E_CONFIG, "%s: the normalizer removes all of the added token \"%.80s\"", where,
                              token->text);
         }
         if (status == OX_OK) {
@@ -178,7 +179,7 @@ static enum ox_status load_tokenizer(const char *path, struct ox_tokenizer *toke
     status = ox_json_parse(path, text, bytes, &json);
     free(text);
     if (status == OX_OK && !json_is_object(json)) {
-        status = ox_fail(OX_E_CONFIG, "%s: is not a JSON object, so it is no tokenizer", path);
+        status = ox_fail(OX_E_CONFIG, "%s: not a JSON object; give a tokenizer.json", path);
     }
     if (status == OX_OK) {
         status = ox_tok_normalizer_open(path, json_object_get(json, "normalizer"), &tokenizer->normalizer);
@@ -207,7 +208,7 @@ static enum ox_status load_tokenizer(const char *path, struct ox_tokenizer *toke
     return status;
 }
 
-/* The id of a token that is named by its text or by an object with "content"; -1 without one. */
+/* Reads a token that is named by its text or by an object with "content"; *id is -1 if it is not named. */
 static enum ox_status named_token(const char *where, const struct ox_tokenizer *tokenizer, const json_t *config,
                                   const char *key, int64_t *id) {
     const json_t *value = json_object_get(config, key);
@@ -220,11 +221,12 @@ static enum ox_status named_token(const char *where, const struct ox_tokenizer *
     }
     *id = ox_tokenizer_find(tokenizer, text, strlen(text));
     return *id >= 0 ? OX_OK
-                    : ox_fail(OX_E_CONFIG, "%s: %s is \"%.80s\", which is no token of the tokenizer.json beside it",
+                    : ox_fail(OX_E_CONFIG, "%s: %s is \"%.80s\", which is not a token of the tokenizer.json beside it",
                               where, key, text);
 }
 
-/* An id of config.json, which older folders name the tokens by alone: a number, or a list whose first counts. */
+/* Reads an id from config.json, the only place where older folders name the token: a number, or a list whose first
+ * element is used. */
 static void numbered_token(const struct ox_tokenizer *tokenizer, const json_t *config, const char *key, int64_t *id) {
     const json_t *value = json_object_get(config, key);
     value = json_is_array(value) ? json_array_get(value, 0) : value;
@@ -236,7 +238,7 @@ static void numbered_token(const struct ox_tokenizer *tokenizer, const json_t *c
 
 static enum ox_status copy_template(const char *where, const json_t *config, char **out) {
     const json_t *value = json_object_get(config, "chat_template");
-    if (json_is_array(value)) { /* {name, template}; the one named default, else the first */
+    if (json_is_array(value)) { /* objects {name, template}: take the one named default, else the first */
         const json_t *chosen = json_array_get(value, 0);
         for (size_t i = 0; i < json_array_size(value); i++) {
             const json_t *const entry = json_array_get(value, i);
@@ -258,7 +260,7 @@ static enum ox_status set_ids(struct ox_ids *ids, bool one, int64_t id) {
     return one && id >= 0 ? ox_ids_append(ids, &narrow, 1) : OX_OK;
 }
 
-/* add_bos_token and add_eos_token, where one of them stands there, replace what the post-processor adds. */
+/* If the file has add_bos_token or add_eos_token, the two replace what the post-processor adds. */
 static enum ox_status load_flags(const char *where, const json_t *config, struct ox_tokenizer *tokenizer) {
     bool bos = false;
     bool eos = false;
@@ -326,13 +328,13 @@ static enum ox_status load_beside(const char *folder, struct ox_tokenizer *token
     return status;
 }
 
-/* Every id that the post-processor adds must name a token. */
+/* Refuses a post-processor that adds an id without a token. */
 static enum ox_status check_post(const char *path, const struct ox_tokenizer *tokenizer) {
     const struct ox_ids *const lists[] = {&tokenizer->post.before, &tokenizer->post.after};
     for (int i = 0; i < 2; i++) {
         for (size_t j = 0; j < lists[i]->count; j++) {
             if (ox_tokenizer_token(tokenizer, (uint32_t)lists[i]->ids[j]) == NULL) {
-                return ox_fail(OX_E_CONFIG, "%s: the post_processor adds the id %d, which names no token", path,
+                return ox_fail(OX_E_CONFIG, "%s: the post_processor adds the id %d, which is not a token", path,
                                (int)lists[i]->ids[j]);
             }
         }
@@ -340,7 +342,7 @@ static enum ox_status check_post(const char *path, const struct ox_tokenizer *to
     return OX_OK;
 }
 
-/* The file itself and the folder it lies in. */
+/* Finds the tokenizer.json and its folder; `file` and `folder` have room for a path. */
 static enum ox_status find_files(const char *path, char *file, char *folder) {
     if (ox_path_is_folder(path)) {
         memcpy(folder, path, strlen(path) + 1); /* it exists, so it is not too long */

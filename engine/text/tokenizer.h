@@ -1,6 +1,7 @@
-/* Tokenizers as Hugging Face's `tokenizers` library defines them in tokenizer.json: byte-level BPE (GPT-2, Llama-3,
- * Qwen2, Qwen3, Mistral-Nemo) and byte-fallback BPE (Llama-2, Mistral). Ids and decoded text equal those of the
- * original; a part of the file that is not known is OX_E_CONFIG naming it, never an approximation. */
+/* Tokenizers in the tokenizer.json format of Hugging Face's `tokenizers` library: byte-level BPE (GPT-2, Llama-3,
+ * Qwen2, Qwen3, Mistral-Nemo) and byte-fallback BPE (Llama-2, Mistral). engine/data encodes documents with them,
+ * engine/generate prompts and answers. Ids and decoded text equal those of the original library, called "the original"
+ * in this folder. A part of the file that is not supported is OX_E_CONFIG naming it; nothing is approximated. */
 #ifndef OX_ENGINE_TOKENIZER_H
 #define OX_ENGINE_TOKENIZER_H
 
@@ -16,79 +17,84 @@ extern "C" {
 
 struct ox_tokenizer; /* immutable after open: any number of threads may use it, each with its own encoder */
 
-/* `path`: a tokenizer.json, or a folder that holds one. Beside it tokenizer_config.json gives bos, eos and the chat
- * template (config.json the ids where it does not, chat_template.jinja the template before it); add_bos_token and
- * add_eos_token replace what the post-processor adds, as transformers has it. The file is at most 256 MiB. */
+/* Opens `path`, a tokenizer.json of at most 256 MiB or a folder that contains one. Files beside it are read if they
+ * exist:
+ * - tokenizer_config.json gives BOS, EOS and the chat template. Its add_bos_token and add_eos_token replace what the
+ *   post-processor adds, as in transformers.
+ * - config.json gives the ids of BOS and EOS that tokenizer_config.json leaves out.
+ * - chat_template.jinja takes precedence over the chat template of tokenizer_config.json. */
 OX_MUST enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out);
 void ox_tokenizer_close(struct ox_tokenizer **tokenizer);
 
-uint32_t ox_tokenizer_vocab_count(const struct ox_tokenizer *tokenizer); /* ids are below it, added tokens included */
-int64_t ox_tokenizer_bos(const struct ox_tokenizer *tokenizer);          /* -1: none */
-int64_t ox_tokenizer_eos(const struct ox_tokenizer *tokenizer);
+uint32_t ox_tokenizer_vocab_count(const struct ox_tokenizer *tokenizer); /* the largest id + 1, added tokens included */
+int64_t ox_tokenizer_bos(const struct ox_tokenizer *tokenizer);          /* an id, or -1 for none */
+int64_t ox_tokenizer_eos(const struct ox_tokenizer *tokenizer);          /* an id, or -1 for none */
 bool ox_tokenizer_adds_bos(const struct ox_tokenizer *tokenizer); /* by post-processor or add_bos_token */
-/* Id of a token by its text (added tokens first, then the vocabulary), or -1. */
+/* The id of the token with this text, searched among the added tokens, then in the vocabulary; -1 for none. */
 int64_t ox_tokenizer_find(const struct ox_tokenizer *tokenizer, const char *text, size_t bytes);
-/* The text as it stands in the vocabulary (not decoded); NULL when the id names none. */
+/* The token's text as the vocabulary spells it, not decoded; NULL if no token has the id. */
 const char *ox_tokenizer_token(const struct ox_tokenizer *tokenizer, uint32_t id);
 bool ox_tokenizer_is_special(const struct ox_tokenizer *tokenizer, uint32_t id);
 /* The Jinja chat template as text, or NULL. */
 const char *ox_tokenizer_chat_template(const struct ox_tokenizer *tokenizer);
-/* Hash of everything that decides ids, for caches. */
+/* A hash of everything that decides ids; token caches use it as a key. */
 uint64_t ox_tokenizer_fingerprint(const struct ox_tokenizer *tokenizer);
 
-/* Ids grow here; free with ox_ids_free. */
+/* A growing array of token ids, zeroed at first; free with ox_ids_free. */
 struct ox_ids {
     int32_t *ids;
     size_t count, capacity;
 };
 void ox_ids_free(struct ox_ids *ids);
 
-/* Working memory of one thread: match data, symbol lists, the cache of pieces. */
+/* The working memory of one thread: match data, symbol lists and a cache of encoded pieces. */
 struct ox_encoder;
 OX_MUST enum ox_status ox_encoder_open(const struct ox_tokenizer *tokenizer, struct ox_encoder **out);
 void ox_encoder_close(struct ox_encoder **encoder);
 
-/* Appends the ids of `text` (UTF-8; invalid bytes are OX_E_CORRUPT with their offset). Special-token strings in the
- * text become those tokens when parse_special, else they are ordinary text. `post` adds what the post-processor adds
- * (BOS, EOS). */
+/* Appends the ids of `text`, which is UTF-8; invalid bytes are OX_E_CORRUPT with their offset. parse_special turns
+ * special-token strings in the text into those tokens; otherwise they are ordinary text. `post` adds what the
+ * post-processor adds (BOS, EOS). A failure appends nothing. */
 OX_MUST enum ox_status ox_encode(struct ox_encoder *encoder, const char *text, size_t bytes, bool parse_special,
                                  bool post, struct ox_ids *out);
 
-/* Where a text may be cut into pieces, each encoded alone, so that long texts need little memory and many threads: the
- * ids of the pieces are those of the whole. It depends on pattern, vocabulary and added tokens; NONE where that is not
- * certain. */
+/* Where a text may be cut into pieces whose ids, joined, equal those of the whole text. Cutting keeps the memory for a
+ * long text small and lets many threads encode it. The answer depends on pattern, vocabulary and added tokens; it is
+ * NONE unless the ids are certain to be equal. */
 enum ox_cuts {
     OX_CUTS_NONE,
-    OX_CUTS_BEFORE, /* before a newline that a letter follows */
-    OX_CUTS_BEHIND, /* behind it                              */
+    OX_CUTS_BEFORE_NEWLINE, /* before a newline that is followed by a letter */
+    OX_CUTS_AFTER_NEWLINE,  /* after such a newline                          */
 };
 enum ox_cuts ox_tokenizer_cuts(const struct ox_tokenizer *tokenizer);
-/* As ox_encode without `post`, of a piece that goes on behind such a cut: what a tokenizer puts before a text (a space)
- * is not put before it. */
-OX_MUST enum ox_status ox_encode_more(struct ox_encoder *encoder, const char *text, size_t bytes, bool parse_special,
-                                      struct ox_ids *out);
+/* Encodes a piece that follows such a cut: ox_encode without `post`, and without the space that some tokenizers put
+ * before a text. */
+OX_MUST enum ox_status ox_encode_continued(struct ox_encoder *encoder, const char *text, size_t bytes,
+                                           bool parse_special, struct ox_ids *out);
 
-/* A text in parts that follow one another. */
+/* One of the consecutive parts of a text. */
 struct ox_text_part {
-    size_t end;   /* the byte behind it; it begins where the one before ends */
+    size_t end;   /* offset of the first byte after the part; the part begins where the previous one ends */
     bool control; /* special-token strings in it become those tokens */
-    bool marked;
+    bool marked;  /* its ids get the mark 1 */
 };
-struct ox_marks { /* of ids, 0 or 1; free with ox_marks_free */
+struct ox_marks { /* one mark per id, 0 or 1; free with ox_marks_free */
     uint8_t *marks;
     size_t count, capacity;
 };
 void ox_marks_free(struct ox_marks *marks);
 
-/* As ox_encode over the whole text, where parts meet too, except that special-token strings count only inside control
- * parts; nothing is added in front or behind. *marks gets 1 for each id that stands for a byte of a marked part, else
- * 0. (Where a normalizer joins characters across parts, or one unknown token covers both, the mark may be off by that
- * token.) Parts end between characters, and the last one ends the text. */
+/* Encodes a text of several parts like ox_encode over the whole text, so tokens may span parts. Special-token strings
+ * become tokens only inside control parts, and no BOS or EOS is added. *marks gets 1 for each id that covers a byte of
+ * a marked part, else 0. (If a normalizer joins characters across parts, or one unknown token covers two parts, the
+ * mark may be off by that token.) Every part ends between characters, and the last one ends the text. A failure
+ * appends nothing. */
 OX_MUST enum ox_status ox_encode_parts(struct ox_encoder *encoder, const char *text, const struct ox_text_part *parts,
                                        size_t part_count, struct ox_ids *out, struct ox_marks *marks);
 
-/* The text of ids; *text is NUL-terminated beyond *bytes; free() it. Invalid UTF-8 becomes U+FFFD as in the original.
- * Special tokens are left out when skip_special. */
+/* Decodes ids into *text, which is NUL-terminated after *bytes; the caller frees it with free(). Invalid UTF-8 becomes
+ * U+FFFD as in the original. skip_special leaves out special tokens. A negative id is OX_E_CONFIG; an id that names no
+ * token is skipped. */
 OX_MUST enum ox_status ox_decode(const struct ox_tokenizer *tokenizer, const int32_t *ids, size_t count,
                                  bool skip_special, char **text, size_t *bytes);
 

@@ -1,4 +1,4 @@
-/* Added tokens: their texts in a trie, and the walk that finds them in a text, leftmost and longest. */
+/* Finds added tokens in a text, leftmost first and the longest of those, with a trie of their texts. */
 #include "engine/text/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static enum ox_status add_child(struct ox_trie *trie, uint32_t node, uint8_t byt
     return OX_OK;
 }
 
-/* The longest token that begins at `pos`: its index + 1, or 0. */
+/* The longest token that begins at `pos`, as index + 1, or 0 for none. */
 static uint32_t longest(const struct ox_added_scan *scan, size_t pos, size_t *end) {
     uint32_t best = 0;
     uint32_t node = 0;
@@ -60,7 +60,7 @@ static bool touches_word(const struct ox_added_scan *scan, size_t begin, size_t 
     return end < scan->bytes && ox_unicode_is_word(ox_utf8_next(scan->text, &end));
 }
 
-/* Back over whitespace, but not into what is covered. */
+/* Moves `begin` back over whitespace, but not into the token before. */
 static size_t strip_left(const struct ox_added_scan *scan, size_t begin) {
     while (begin > scan->covered) {
         const size_t before = ox_utf8_back(scan->text, begin);
@@ -73,7 +73,7 @@ static size_t strip_left(const struct ox_added_scan *scan, size_t begin) {
     return begin;
 }
 
-/* Forward over whitespace; a run that was walked before is not walked again. */
+/* Moves `end` forward over whitespace. It remembers the last run, so a long run is walked once. */
 static size_t strip_right(struct ox_added_scan *scan, size_t end) {
     if (end >= scan->space_begin && end < scan->space_end) {
         return scan->space_end;
@@ -90,7 +90,7 @@ static size_t strip_right(struct ox_added_scan *scan, size_t end) {
     return end;
 }
 
-/* The next match from scan->pos on, whatever its token asks of its surroundings. */
+/* Finds the next token text from scan->pos on. The caller checks whether it counts as a token there. */
 static bool find(const struct ox_added_scan *scan, size_t *begin, size_t *end, uint32_t *token) {
     for (size_t pos = scan->pos; pos < scan->bytes; pos++) {
         if (scan->trie->first[(uint8_t)scan->text[pos]] != 0) {
@@ -104,7 +104,7 @@ static bool find(const struct ox_added_scan *scan, size_t *begin, size_t *end, u
     return false;
 }
 
-/* Whether a special token may stand at [begin, end): as a rule, or because all of it is control text. */
+/* Whether a special token counts at [begin, end). With parts, all of it must be control text. */
 static bool may_be_special(struct ox_added_scan *scan, size_t begin, size_t end) {
     if (scan->parts == NULL) {
         return !scan->skip_special;
@@ -132,7 +132,7 @@ enum ox_status ox_trie_add(struct ox_trie *trie, const char *text, size_t bytes,
         }
         node = child;
     }
-    if (node != 0 && trie->nodes[node].token == 0) { /* the first of two with one text counts */
+    if (node != 0 && trie->nodes[node].token == 0) { /* keep the first of two tokens with the same text */
         trie->nodes[node].token = token + 1;
     }
     return OX_OK;
@@ -152,7 +152,7 @@ bool ox_added_next(struct ox_added_scan *scan) {
     }
     while (scan->trie->count > 0 && find(scan, &begin, &end, &index)) {
         const struct ox_added_token *const token = &scan->tokens[index - 1];
-        scan->pos = end; /* a match that does not count uses up its text all the same */
+        scan->pos = end; /* the original also skips the text of a match that does not count */
         if ((token->special && !may_be_special(scan, begin, end)) ||
             (token->single_word && touches_word(scan, begin, end))) {
             continue;

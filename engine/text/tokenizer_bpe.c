@@ -1,4 +1,4 @@
-/* The vocabulary and the merges of a BPE model, as tables that are looked up by text, by id and by pair. */
+/* The vocabulary and the merges of a BPE model, in tables for lookup by text, id, character and pair. */
 #include "engine/text/tokenizer_internal.h"
 
 #include "base/bytes.h"
@@ -27,7 +27,7 @@ static enum ox_status no_memory(const char *where) {
     return ox_fail(OX_E_NOMEM, "%s: no memory for the vocabulary", where);
 }
 
-/* Slot of the text, or the empty slot where it belongs. */
+/* The hash slot of the text, or the empty slot where it belongs. */
 static uint64_t slot_of(const struct ox_bpe *bpe, const char *text, size_t bytes) {
     uint64_t slot = ox_hash64(text, bytes, 0) & bpe->slot_mask;
     while (bpe->slots[slot] != 0) {
@@ -95,7 +95,7 @@ static uint64_t merge_slot(const struct ox_bpe *bpe, uint32_t left, uint32_t rig
     return mix((uint64_t)left << 32 | right) >> bpe->merge_shift;
 }
 
-/* The two sides of a merge: ["a", "b"], or "a b" with one space. */
+/* Splits a merge into its two sides: ["a", "b"], or "a b" with one space. False for anything else. */
 static bool sides_of(const json_t *merge, bool is_pair, const char **left, size_t *left_bytes, const char **right) {
     if (is_pair) {
         *left = json_string_value(json_array_get(merge, 0));
@@ -136,14 +136,14 @@ static enum ox_status put_merge(const char *where, struct ox_bpe *bpe, size_t ra
                          where, rank, (int)(left_bytes < 60 ? left_bytes : 60), left, right,
                          left_id < 0    ? "the first"
                          : right_id < 0 ? "the second"
-                                        : "what they make");
+                                        : "the joined token");
     } else {
         uint64_t slot = merge_slot(bpe, (uint32_t)left_id, (uint32_t)right_id);
         while (bpe->merges[slot].left != UINT32_MAX &&
                (bpe->merges[slot].left != (uint32_t)left_id || bpe->merges[slot].right != (uint32_t)right_id)) {
             slot = (slot + 1) & bpe->merge_mask;
         }
-        /* Of two merges of one pair the later counts. */
+        /* If a pair has two merges, the later one counts, as in the original. */
         bpe->merges[slot] = (struct ox_merge_slot){(uint32_t)left_id, (uint32_t)right_id, (uint32_t)rank, (uint32_t)id};
         if (left_bytes > 0 && right_bytes > 0) {
             size_t last = ox_utf8_back(left, left_bytes);
@@ -176,7 +176,7 @@ static enum ox_status read_merges(const char *where, const json_t *list, struct 
         const char *left, *right;
         size_t left_bytes;
         if (!pairs && json_is_string(merge) && strncmp(json_string_value(merge), "#version", 8) == 0) {
-            continue; /* a line of merges.txt that some exports carry along */
+            continue; /* some exports include the first line of merges.txt */
         }
         if (json_is_array(merge) != pairs || !sides_of(merge, pairs, &left, &left_bytes, &right)) {
             char excerpt[OX_JSON_EXCERPT_BYTES];
@@ -193,6 +193,7 @@ static enum ox_status read_merges(const char *where, const json_t *list, struct 
 
 /* ---- characters ---------------------------------------------------------------------------------------------- */
 
+/* Builds the table of one-character tokens: the first pass finds the pages in use, the second fills them. */
 static enum ox_status fill_chars(const char *where, struct ox_bpe *bpe) {
     bpe->char_pages = calloc(PAGE_COUNT, sizeof *bpe->char_pages);
     bool *const used = calloc(PAGE_COUNT, sizeof *used);
@@ -311,15 +312,15 @@ void ox_bpe_add_join(struct ox_bpe *bpe, uint32_t left, uint32_t right) {
 enum ox_status ox_bpe_open(const char *where, const json_t *model, bool byte_level, struct ox_bpe *out) {
     const json_t *const vocab = json_object_get(model, "vocab");
     const json_t *const merges = json_object_get(model, "merges");
-    const char *type = "BPE"; /* old files do not name it */
+    const char *type = "BPE"; /* old files leave it out */
     memset(out, 0, sizeof *out);
     out->byte_level = byte_level;
     enum ox_status status = ox_json_get_string(where, model, "type", false, &type);
     if (status == OX_OK && strcmp(type, "BPE") != 0) {
-        status = ox_fail(OX_E_CONFIG, "%s: the model type \"%.40s\" is not supported; BPE is", where, type);
+        status = ox_fail(OX_E_CONFIG, "%s: the model type \"%.40s\" is not supported; only BPE is", where, type);
     }
     if (status == OX_OK && (!json_is_object(vocab) || json_object_size(vocab) == 0 || !json_is_array(merges))) {
-        status = ox_fail(OX_E_CONFIG, "%s: the model needs a vocab (an object that is not empty) and merges (a list)",
+        status = ox_fail(OX_E_CONFIG, "%s: the model needs \"vocab\" (an object, not empty) and \"merges\" (a list)",
                          where);
     }
     if (status == OX_OK) {

@@ -1,4 +1,5 @@
-/* From ids back to text: the texts of the tokens as a list of pieces, which every step of the decoder rewrites. */
+/* Turns ids back into text. The tokens' texts form a list of pieces, and every step of the decoder rewrites the
+ * list. */
 #include "engine/text/tokenizer_internal.h"
 
 #include "base/assert.h"
@@ -8,7 +9,7 @@
 
 struct pieces {
     struct ox_text text;
-    size_t *ends; /* of each piece in the text */
+    size_t *ends; /* offset in `text` at which each piece ends */
     size_t count, capacity;
 };
 
@@ -28,7 +29,8 @@ static enum ox_status add_piece(struct pieces *pieces, const char *text, size_t 
 
 /* ---- steps over one piece ------------------------------------------------------------------------------------ */
 
-/* A token's bytes; its own UTF-8 where one of its characters stands for no byte. */
+/* Appends the bytes that a token's characters stand for. If one of them stands for no byte, the token is appended
+ * unchanged. */
 static enum ox_status append_bytes(struct ox_text *out, const char *text, size_t bytes) {
     const size_t begin = out->bytes;
     for (size_t pos = 0; pos < bytes;) {
@@ -83,7 +85,8 @@ static enum ox_status strip(const struct ox_tok_step *step, const char *text, si
     return ox_text_append(out, text + begin, bytes - begin);
 }
 
-/* The replacement becomes a space, but nothing in the first piece where one was put in front. */
+/* Turns the replacement character back into spaces. In the first piece it is dropped instead if the encoder had put one
+ * in front. */
 static enum ox_status restore_spaces(const struct ox_tok_step *step, const char *text, size_t bytes, bool first,
                                      struct ox_text *out) {
     const bool drop = first && step->prepend != OX_PREPEND_NEVER;
@@ -120,7 +123,7 @@ static int fallback_byte(const char *text, size_t bytes) {
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* A run of byte tokens is a text where it is valid, else one U+FFFD for each. */
+/* Ends a run of byte tokens: it becomes one piece if it is valid UTF-8, else one U+FFFD per byte. */
 static enum ox_status end_run(struct ox_text *run, struct pieces *to) {
     enum ox_status status = OX_OK;
     if (run->bytes > 0 && ox_utf8_valid(run->data, run->bytes) == run->bytes) {
@@ -215,7 +218,7 @@ static enum ox_status apply(const struct ox_tok_step *step, const struct pieces 
     }
 }
 
-/* The texts of the ids; those that name no token are left out, as the original does. */
+/* Lists the texts of the ids. An id without a token is skipped, as in the original. */
 static enum ox_status list_texts(const struct ox_tokenizer *tokenizer, const int32_t *ids, size_t count,
                                  bool skip_special, struct pieces *out) {
     for (size_t i = 0; i < count; i++) {
@@ -228,7 +231,7 @@ static enum ox_status list_texts(const struct ox_tokenizer *tokenizer, const int
             continue;
         }
         enum ox_status status = OX_OK;
-        if (!tokenizer->has_decoder && out->count > 0) { /* without a decoder, tokens apart */
+        if (!tokenizer->has_decoder && out->count > 0) { /* without a decoder, spaces separate the tokens */
             status = ox_text_append(&out->text, " ", 1);
         }
         if (status == OX_OK) {
@@ -254,7 +257,7 @@ enum ox_status ox_decode(const struct ox_tokenizer *tokenizer, const int32_t *id
         to = swap;
     }
     if (status == OX_OK) {
-        status = ox_text_append(&from->text, "", 0); /* memory for the NUL at least */
+        status = ox_text_append(&from->text, "", 0); /* make room for the NUL of an empty text */
     }
     if (status == OX_OK) {
         from->text.data[from->text.bytes] = '\0';

@@ -1,4 +1,5 @@
-/* The encoder: added tokens, normalizer, pre-tokenizer and model, one after the other over a text. */
+/* The encoder: finds added tokens in a text, then runs the text between them through normalizer, pre-tokenizer and
+ * model. */
 #include "engine/text/tokenizer_internal.h"
 
 #include "base/assert.h"
@@ -11,7 +12,7 @@ struct span {
     bool match;
 };
 
-/* Working memory of one pre-tokenizer step. */
+/* The working memory of one pre-tokenizer step. */
 struct step_work {
     struct ox_text text;
     struct span *spans;
@@ -23,13 +24,13 @@ struct ox_encoder {
     struct ox_normal_work normal;
     struct ox_bpe_work *bpe;
     struct step_work steps[OX_TOK_STEPS_MAX];
-    struct ox_ids *out;   /* of the call under way */
-    struct ox_ids prefix; /* of a text up to where a mark begins or ends */
+    struct ox_ids *out;   /* where the current call appends */
+    struct ox_ids prefix; /* ids of the text before a border of a marked part */
     bool parse_special;
-    bool goes_on; /* the text is a piece behind a cut */
+    bool continues; /* the text is a piece that follows a cut */
 };
 
-/* Text on its way through the pre-tokenizer. */
+/* A part of the text inside the pre-tokenizer. */
 struct fragment {
     const char *text;
     size_t bytes;
@@ -76,7 +77,7 @@ enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t coun
             return status;
         }
     }
-    for (size_t i = 0; i < count; i++) { /* a handful as a rule */
+    for (size_t i = 0; i < count; i++) { /* usually a handful, so a loop beats memcpy */
         ids->ids[ids->count + i] = add[i];
     }
     ids->count += count;
@@ -136,7 +137,7 @@ enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_norm
         if (step->kind == OX_TOK_FORM) {
             status = ox_form_apply(step->form, &work->form, text, bytes, target);
         } else if (step->kind == OX_TOK_PREPEND) {
-            if (bytes > 0 && !work->goes_on) {
+            if (bytes > 0 && !work->continues) {
                 status = ox_text_append(target, step->content, step->content_bytes);
             }
             if (status == OX_OK) {
@@ -166,7 +167,7 @@ void ox_normal_work_close(struct ox_normal_work *work) {
 
 /* ---- pre-tokenizer ------------------------------------------------------------------------------------------- */
 
-/* The part [begin, end) of a fragment, on to the steps behind `index`. */
+/* Hands the part [begin, end) of a fragment to the steps after `index`. */
 static enum ox_status pass_on(struct ox_encoder *encoder, uint32_t index, struct fragment fragment, size_t begin,
                               size_t end) {
     const struct fragment part = {
@@ -210,7 +211,7 @@ static enum ox_status add_span(struct step_work *work, size_t begin, size_t end,
     return status;
 }
 
-/* The matches and the gaps between them, in order. */
+/* Lists the matches and the gaps between them, in order. */
 static enum ox_status find_spans(struct ox_encoder *encoder, uint32_t index, struct fragment fragment) {
     const struct ox_tok_step *const step = &encoder->tokenizer->pre.step[index];
     struct step_work *const work = &encoder->steps[index];
@@ -235,7 +236,7 @@ static enum ox_status find_spans(struct ox_encoder *encoder, uint32_t index, str
     }
 }
 
-/* A match joins what stands behind it, except where that is a match that did so itself. */
+/* Joins each match with the span after it, unless that span is a match too. */
 static void join_next(struct step_work *work) {
     size_t first = work->span_count;
     bool previous = false;
@@ -299,7 +300,7 @@ static bool begins_with(const char *text, size_t bytes, const char *with, size_t
 
 static enum ox_status prefix_space(struct ox_encoder *encoder, uint32_t index, struct fragment fragment) {
     struct ox_text *const text = &encoder->steps[index].text;
-    if (fragment.text[0] == ' ' || (encoder->goes_on && fragment.at_start)) {
+    if (fragment.text[0] == ' ' || (encoder->continues && fragment.at_start)) {
         return pre_tokenize(encoder, index + 1, fragment);
     }
     text->bytes = 0;
@@ -311,11 +312,11 @@ static enum ox_status prefix_space(struct ox_encoder *encoder, uint32_t index, s
     return status == OX_OK ? pre_tokenize(encoder, index + 1, whole) : status;
 }
 
-/* Spaces become the replacement, and one is put in front as the scheme wants it. */
-static enum ox_status replace_spaces(const struct ox_tok_step *step, struct fragment fragment, bool goes_on,
+/* Turns spaces into the replacement character and puts one in front if the scheme asks for it. */
+static enum ox_status replace_spaces(const struct ox_tok_step *step, struct fragment fragment, bool continues,
                                      struct ox_text *out) {
     enum ox_status status = OX_OK;
-    const bool begins = (goes_on && fragment.at_start) || fragment.text[0] == ' ' ||
+    const bool begins = (continues && fragment.at_start) || fragment.text[0] == ' ' ||
                         begins_with(fragment.text, fragment.bytes, step->content, step->content_bytes);
     out->bytes = 0;
     if (!begins && step->prepend != OX_PREPEND_NEVER && (step->prepend == OX_PREPEND_ALWAYS || fragment.at_start)) {
@@ -337,7 +338,7 @@ static enum ox_status replace_spaces(const struct ox_tok_step *step, struct frag
 static enum ox_status metaspace(struct ox_encoder *encoder, uint32_t index, struct fragment fragment) {
     const struct ox_tok_step *const step = &encoder->tokenizer->pre.step[index];
     struct ox_text *const text = &encoder->steps[index].text;
-    enum ox_status status = replace_spaces(step, fragment, encoder->goes_on, text);
+    enum ox_status status = replace_spaces(step, fragment, encoder->continues, text);
     if (status != OX_OK) {
         return status;
     }
@@ -380,12 +381,12 @@ static enum ox_status pre_tokenize(struct ox_encoder *encoder, uint32_t index, s
 
 /* ---- the whole text ------------------------------------------------------------------------------------------ */
 
-/* Text between added tokens that are looked for before the normalizer. */
+/* Encodes the text between two added tokens that were found before the normalizer. */
 static enum ox_status encode_raw(struct ox_encoder *encoder, const char *text, size_t bytes, bool at_start) {
     const struct ox_tokenizer *const tokenizer = encoder->tokenizer;
     struct ox_added_scan scan = {
         .trie = &tokenizer->normalized, .tokens = tokenizer->added, .skip_special = !encoder->parse_special};
-    encoder->normal.goes_on = encoder->goes_on && at_start;
+    encoder->normal.continues = encoder->continues && at_start;
     enum ox_status status =
         ox_tok_normalize(&tokenizer->normalizer, &encoder->normal, text, bytes, &scan.text, &scan.bytes);
     while (status == OX_OK && ox_added_next(&scan)) {
@@ -445,15 +446,15 @@ static enum ox_status encode(struct ox_encoder *encoder, const char *text, size_
 
 /* ---- a text in parts ----------------------------------------------------------------------------------------- */
 
-/* How much of a piece of text a token stands for, in units of which only this counts: the ids of a text have the same
- * sum as any other ids of that text. */
+/* How much text a token covers. The unit does not matter, only that all ways to write a text as ids have the same
+ * sum. */
 static size_t token_length(const struct ox_bpe *bpe, uint32_t id) {
     if (id >= bpe->id_count || bpe->text_begin[id] == UINT32_MAX) {
         return 1;
     }
     const char *const text = bpe->texts.data + bpe->text_begin[id];
     const size_t bytes = bpe->text_bytes[id];
-    if (bpe->byte_level) { /* each character of the text is a byte */
+    if (bpe->byte_level) { /* each character of the token is one byte of text */
         size_t count = 0;
         for (size_t i = 0; i < bytes; i++) {
             count += ((uint8_t)text[i] & 0xc0) != 0x80;
@@ -464,7 +465,8 @@ static size_t token_length(const struct ox_bpe *bpe, uint32_t id) {
     return is_byte ? 1 : bytes;
 }
 
-/* The length of the ids of the first `bytes` of a gap, which is where the next byte begins among all its ids. */
+/* The summed token_length of the first `bytes` of a gap, encoded alone: the position of the next byte among the ids of
+ * the whole gap. */
 static enum ox_status prefix_length(struct ox_encoder *encoder, const char *text, size_t bytes, bool at_start,
                                     size_t *length) {
     struct ox_ids *const out = encoder->out;
@@ -482,7 +484,7 @@ static enum ox_status prefix_length(struct ox_encoder *encoder, const char *text
     return status;
 }
 
-/* Marks the ids from `first` on that reach into [begin, end). */
+/* Marks the ids, from `first` on, that overlap [begin, end), in units of token_length. */
 static void mark_ids(const struct ox_encoder *encoder, size_t first, size_t begin, size_t end, uint8_t *marks) {
     size_t at = 0;
     for (size_t i = first; i < encoder->out->count && at < end; i++) {
@@ -494,13 +496,13 @@ static void mark_ids(const struct ox_encoder *encoder, size_t first, size_t begi
     }
 }
 
-/* A run of parts inside the gap [begin, end) of the text, which became the ids from `first` on: where marks begin and
- * end is found by the ids of the text before, because a normalizer may have changed what the gap's ids stand for. */
+/* Marks the ids of a gap, which begin at `first`, by the parts inside the gap; `part` is the first of them. It finds
+ * the borders of marked parts by encoding the text before them, because a normalizer may have changed lengths. */
 static enum ox_status mark_gap(struct ox_encoder *encoder, const struct ox_added_scan *scan,
                                const struct ox_text_part *part, size_t first, uint8_t *marks) {
     const char *const text = scan->text + scan->gap_begin;
     const size_t bytes = scan->gap_end - scan->gap_begin;
-    size_t at = 0; /* in the gap */
+    size_t at = 0; /* offset in the gap */
     enum ox_status status = OX_OK;
     for (; at < bytes && status == OX_OK; part++) {
         const size_t end = part->end < scan->gap_end ? part->end - scan->gap_begin : bytes;
@@ -520,7 +522,8 @@ static enum ox_status mark_gap(struct ox_encoder *encoder, const struct ox_added
     return status;
 }
 
-/* One gap and the token behind it; *part is the one in which the gap begins, then the one in which it ends. */
+/* Encodes a gap and the token after it. *part may be any part at or before the gap; it moves to the one in which the
+ * gap begins. */
 static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_added_scan *scan,
                                  const struct ox_text_part **part, struct ox_marks *marks) {
     const size_t first = encoder->out->count;
@@ -534,7 +537,7 @@ static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_add
         while ((*part)->end <= scan->gap_begin) {
             (*part)++;
         }
-        if (status == OX_OK && encoder->out->count > first) { /* characters without a token may all have vanished */
+        if (status == OX_OK && encoder->out->count > first) { /* characters without a token give no ids */
             uint8_t *const fresh = marks->marks + marks->count - (encoder->out->count - first);
             status = mark_gap(encoder, scan, *part, first, fresh);
         }
@@ -598,12 +601,12 @@ enum ox_status ox_encode(struct ox_encoder *encoder, const char *text, size_t by
     return encode(encoder, text, bytes, post, out);
 }
 
-enum ox_status ox_encode_more(struct ox_encoder *encoder, const char *text, size_t bytes, bool parse_special,
+enum ox_status ox_encode_continued(struct ox_encoder *encoder, const char *text, size_t bytes, bool parse_special,
                               struct ox_ids *out) {
     encoder->parse_special = parse_special;
-    encoder->goes_on = true;
+    encoder->continues = true;
     const enum ox_status status = encode(encoder, text, bytes, false, out);
-    encoder->goes_on = false;
+    encoder->continues = false;
     return status;
 }
 
@@ -624,7 +627,7 @@ enum ox_status ox_encode_parts(struct ox_encoder *encoder, const char *text, con
     const struct ox_text_part *part = parts;
     enum ox_status status = OX_OK;
     encoder->out = out;
-    encoder->parse_special = false; /* behind the normalizer nobody knows which part a token is from */
+    encoder->parse_special = false; /* after the normalizer, the part that a token came from is unknown */
     while (status == OX_OK && ox_added_next(&scan)) {
         status = encode_gap(encoder, &scan, &part, marks);
     }

@@ -1,6 +1,6 @@
-/* What the files of the tokenizer share: the parts of a tokenizer.json as data, and the working memory of an encoder.
- * Terms are those of the format: a normalizer rewrites text, a pre-tokenizer cuts it into pieces, the model turns a
- * piece into ids, the decoder turns the texts of ids back. */
+/* Shared by the tokenizer's files: the parts of a tokenizer.json as data, and the working memory of an encoder.
+ * The terms are those of the format: a normalizer rewrites text, a pre-tokenizer cuts it into pieces, the model turns
+ * a piece into ids, a post-processor adds ids before and after, and the decoder turns the tokens of ids into text. */
 #ifndef OX_ENGINE_TOKENIZER_INTERNAL_H
 #define OX_ENGINE_TOKENIZER_INTERNAL_H
 
@@ -16,13 +16,14 @@ extern "C" {
 
 /* Offset of the character that ends at `end` > 0. */
 size_t ox_utf8_back(const char *text, size_t end);
-/* Writes at most 4 bytes and returns how many. */
+/* Writes the UTF-8 of `cp`, at most 4 bytes, and returns how many. */
 unsigned ox_utf8_put(uint32_t cp, char *out);
 bool ox_unicode_is_space(uint32_t cp); /* White_Space */
-bool ox_unicode_is_word(uint32_t cp);  /* alphabetic, mark, decimal digit, connector, joiner */
-/* Appends `text` with every part that is not UTF-8 replaced by U+FFFD. */
+bool ox_unicode_is_word(uint32_t cp);  /* letter, mark, decimal digit or letter number, connector, joiner */
+/* Appends `text` with each invalid sequence replaced by U+FFFD. */
 OX_MUST enum ox_status ox_utf8_lossy(struct ox_text *out, const char *text, size_t bytes);
-/* The byte that ByteLevel writes as this character, or -1; and the character of a byte. */
+/* ByteLevel writes every byte as one printable character. The first returns the byte of a character, or -1 for a
+ * character that stands for none; the second returns the character of a byte. */
 int ox_byte_level_byte(uint32_t cp);
 uint32_t ox_byte_level_char(uint8_t byte);
 
@@ -34,19 +35,19 @@ struct ox_form_work {
 };
 OX_MUST enum ox_status ox_form_open(bool compose, bool compat, struct ox_form **out);
 void ox_form_close(struct ox_form **form);
-/* Appends the form of `text`. */
+/* Appends the normalized `text`. */
 OX_MUST enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_work *work, const char *text,
                                      size_t bytes, struct ox_text *out);
 void ox_form_work_free(struct ox_form_work *work);
 
 /* ---- patterns (tokenizer_regex.c) ---------------------------------------------------------------------------- */
 
-/* What a pattern does where a newline stands before a letter (tokenizer_cut.c). */
+/* Where a pattern's matches end around a newline that is followed by a letter (tokenizer_cut.c). */
 enum ox_cut {
     OX_CUT_UNKNOWN,
-    OX_CUT_PASSES, /* nothing: its matches neither begin nor end there, and do not look there */
-    OX_CUT_BEFORE, /* a match ends before the newline, with or without the letter behind it   */
-    OX_CUT_BEHIND,
+    OX_CUT_IGNORES, /* matches neither begin nor end there, nor do they look at the newline       */
+    OX_CUT_BEFORE,  /* a match ends before the newline, whether or not the text goes on after it  */
+    OX_CUT_AFTER,   /* a match ends after the newline, whether or not the text goes on after it   */
 };
 enum ox_cut ox_cut_of_pattern(const char *text, bool is_regex);
 
@@ -54,26 +55,27 @@ enum ox_cut ox_cut_of_pattern(const char *text, bool is_regex);
 struct ox_regex;
 struct ox_pattern {
     struct ox_regex *regex;
-    char *literal; /* when there is no regex */
+    char *literal; /* used when `regex` is NULL */
     size_t literal_bytes;
     enum ox_cut cut;
 };
 OX_MUST enum ox_status ox_pattern_open(const char *where, const char *text, bool is_regex, struct ox_pattern *out);
 void ox_pattern_close(struct ox_pattern *pattern);
 
-/* Match memory of one thread. */
+/* The match memory of one thread. */
 struct ox_matcher;
 OX_MUST enum ox_status ox_matcher_open(struct ox_matcher **out);
 void ox_matcher_close(struct ox_matcher **matcher);
 
-/* A walk over the matches in a text; begin zeroed. Empty matches do not follow a match at its end. */
+/* A walk over the matches of a pattern in a text. Set pattern, text and bytes; zero the rest. An empty match right
+ * after another match is skipped. */
 struct ox_walk {
     const struct ox_pattern *pattern;
     const char *text;
     size_t bytes;
     size_t from, last_end;
     bool matched_before;
-    size_t begin, end; /* of the match found */
+    size_t begin, end; /* the match found last */
 };
 OX_MUST enum ox_status ox_walk_next(struct ox_matcher *matcher, struct ox_walk *walk, bool *found);
 
@@ -99,21 +101,22 @@ struct ox_trie {
 OX_MUST enum ox_status ox_trie_add(struct ox_trie *trie, const char *text, size_t bytes, uint32_t token);
 void ox_trie_free(struct ox_trie *trie);
 
-/* A walk over the added tokens in a text; begin with text, bytes, trie and tokens set, the rest zero. */
+/* A walk over the added tokens in a text. Set trie, tokens, text and bytes, and how special tokens are treated; zero
+ * the rest. */
 struct ox_added_scan {
     const struct ox_trie *trie;
     const struct ox_added_token *tokens;
     const char *text;
     size_t bytes;
-    bool skip_special;                /* special tokens are text */
-    const struct ox_text_part *parts; /* if not NULL, special tokens are tokens in control parts alone */
-    size_t part;                      /* begin with 0 */
+    bool skip_special;                /* special tokens are ordinary text */
+    const struct ox_text_part *parts; /* if not NULL, special tokens are found only inside control parts */
+    size_t part;                      /* the part that contains pos */
     size_t pos, covered, space_begin, space_end;
     bool done;
-    size_t gap_begin, gap_end;          /* ordinary text before the token, may be empty */
-    const struct ox_added_token *token; /* NULL: the text ends with the gap */
+    size_t gap_begin, gap_end;          /* the ordinary text before the token; may be empty */
+    const struct ox_added_token *token; /* NULL after the last token: the gap is the rest of the text */
 };
-/* False when nothing is left. */
+/* Finds the next gap and token; false at the end of the text. */
 bool ox_added_next(struct ox_added_scan *scan);
 
 /* ---- the model (tokenizer_bpe.c, tokenizer_merge.c) ---------------------------------------------------------- */
@@ -128,7 +131,7 @@ struct ox_merge_slot {
 struct ox_bpe {
     /* vocabulary */
     struct ox_text texts; /* all tokens, each NUL-terminated */
-    uint32_t *text_begin; /* by id; UINT32_MAX: the id names none */
+    uint32_t *text_begin; /* by id; UINT32_MAX: no token has this id */
     uint32_t *text_bytes;
     uint32_t id_count, token_count, token_bytes_max;
     uint32_t *slots; /* id + 1 by hash of the text */
@@ -140,22 +143,24 @@ struct ox_bpe {
     /* characters */
     int32_t byte_ids[256];     /* ids of ByteLevel's characters, or -1 */
     int32_t fallback_ids[256]; /* ids of <0xXX>, or -1 */
-    uint16_t *char_pages;      /* by code point / 256; 0: none of the page is a token */
-    int32_t *char_ids;         /* pages of 256, or -1 */
+    uint16_t *char_pages;      /* page number by code point / 256; page 0 has no tokens */
+    int32_t *char_ids;         /* ids of the characters, 256 to a page; -1: not a token */
     uint32_t char_page_count;
-    /* pairs of characters that some merge joins, as a filter without false negatives */
+    /* a Bloom filter of the pairs of characters that some merge joins: no false negatives */
     uint64_t *joins;
     unsigned join_shift;
     bool byte_level, byte_fallback, fuse_unk, ignore_merges;
-    int64_t unk_id; /* -1: none; -2: named, but not in the vocabulary */
+    int64_t unk_id; /* the unknown token; -1: none; -2: named, but not in the vocabulary */
     char *unk_text;
 };
-/* `model` is the object of the file; byte_level tells whether pieces are bytes. */
+/* Reads the "model" object of the file; `byte_level` tells whether the pre-tokenizer turns pieces into bytes. */
 OX_MUST enum ox_status ox_bpe_open(const char *where, const json_t *model, bool byte_level, struct ox_bpe *out);
 void ox_bpe_close(struct ox_bpe *bpe);
+/* Lookups: the id of a token's text, or -1; the merge of two ids, or NULL; the id of a character, or -1. */
 int64_t ox_bpe_find(const struct ox_bpe *bpe, const char *text, size_t bytes);
 const struct ox_merge_slot *ox_bpe_merge(const struct ox_bpe *bpe, uint32_t left, uint32_t right);
 int32_t ox_bpe_char_id(const struct ox_bpe *bpe, uint32_t cp);
+/* Whether some merge may join these two characters at its border; false is certain, true is not. */
 bool ox_bpe_may_join(const struct ox_bpe *bpe, uint32_t left, uint32_t right);
 void ox_bpe_add_join(struct ox_bpe *bpe, uint32_t left, uint32_t right);
 
@@ -195,21 +200,22 @@ enum ox_prepend_scheme { OX_PREPEND_ALWAYS, OX_PREPEND_FIRST, OX_PREPEND_NEVER }
 struct ox_tok_step {
     enum ox_tok_step_kind kind;
     struct ox_form *form;
-    bool compat; /* of the form */
+    bool compat; /* the form is NFKC or NFKD */
     struct ox_pattern pattern;
     char *content;
     size_t content_bytes;
     enum ox_split_behavior behavior;
     bool invert;
     enum ox_prepend_scheme prepend;
-    bool split;           /* Metaspace */
-    uint64_t start, stop; /* Strip: characters at most */
+    bool split;           /* Metaspace: cut the text before every replacement character */
+    uint64_t start, stop; /* Strip: how many characters to remove at most from either end */
 };
 enum { OX_TOK_STEPS_MAX = 16 };
 struct ox_tok_steps {
     struct ox_tok_step step[OX_TOK_STEPS_MAX];
     uint32_t count;
 };
+/* The post-processor: ids to add before and after a text. */
 struct ox_tok_post {
     struct ox_ids before, after;
     bool is_template;
@@ -233,20 +239,20 @@ struct ox_tokenizer {
     uint32_t *added_by_id; /* index + 1 by id, vocab_count of them */
     uint32_t *added_slots; /* index + 1 by hash of the text */
     uint64_t added_mask;
-    struct ox_trie raw, normalized; /* added tokens by where they are looked for */
+    struct ox_trie raw, normalized; /* added tokens searched for before and after the normalizer */
     uint32_t vocab_count;
     int64_t bos, eos;
     bool adds_bos;
     char *chat_template;
     uint64_t fingerprint;
 };
-/* Normalizes `text` into *out, which points into `work` or is `text`. */
 struct ox_normal_work {
     struct ox_matcher *matcher;
     struct ox_form_work form;
     struct ox_text a, b;
-    bool goes_on; /* the text is not the beginning of one: Prepend has nothing to do */
+    bool continues; /* the text continues another one, so Prepend does nothing */
 };
+/* Normalizes `text` into *out, which points into `work` or is `text`. */
 OX_MUST enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_work *work, const char *text,
                                         size_t bytes, const char **out, size_t *out_bytes);
 void ox_normal_work_close(struct ox_normal_work *work);

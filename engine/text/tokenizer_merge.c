@@ -1,5 +1,5 @@
-/* From a piece of text to ids: cuts it where no merge can join, takes each part from the cache, or merges its
- * characters, the pair of lowest rank first and of equal ranks the leftmost. */
+/* Turns a piece of text into ids. It cuts the piece where no merge can join, then takes each part from the cache or
+ * merges its characters: the pair of lowest rank first, and the leftmost of equal ranks. */
 #include "engine/text/tokenizer_internal.h"
 
 #include "base/hash/hash.h"
@@ -12,7 +12,7 @@ enum {
     CACHE_WAYS = 2,
     CACHE_KEY_BYTES = 32,
     CACHE_IDS = 7,
-    SHORT_SYMBOLS = 64, /* up to here the whole row is searched for the lowest rank; above it a heap is kept */
+    SHORT_SYMBOLS = 64, /* up to this many symbols, a linear search for the lowest rank; above it, a heap */
 };
 
 struct cache_entry { /* 64 bytes: one line */
@@ -38,7 +38,7 @@ struct ox_bpe_work {
     size_t symbol_capacity;
     struct candidate *heap;
     size_t heap_count, heap_capacity;
-    struct ox_text mapped; /* a piece in ByteLevel's characters */
+    struct ox_text mapped; /* a piece written in ByteLevel's characters */
 };
 
 /* ---- symbols ------------------------------------------------------------------------------------------------- */
@@ -47,7 +47,8 @@ static enum ox_status add_symbol(struct ox_bpe_work *work, int32_t id) {
     return ox_ids_append(&work->symbols_read, &id, 1);
 }
 
-/* Ids of the bytes of an unknown character; false when one of the bytes has none. */
+/* Writes the ids of the bytes of an unknown character; false if the model has no byte fallback or a byte has no
+ * token. */
 static bool fallback(const struct ox_bpe *bpe, const char *text, size_t bytes, int32_t *ids) {
     for (size_t i = 0; i < bytes; i++) {
         ids[i] = bpe->fallback_ids[(uint8_t)text[i]];
@@ -58,7 +59,9 @@ static bool fallback(const struct ox_bpe *bpe, const char *text, size_t bytes, i
     return bpe->byte_fallback;
 }
 
-/* An unknown token waits until a known character, another unknown one or the end; bytes of a fallback pass it. */
+/* Handles an unknown character. Its unknown token is added later, before the next known or unknown character or at the
+ * end, because fuse_unk may join several; `waiting` tells that one is due. As in the original, byte tokens of a
+ * fallback go in before it. */
 static enum ox_status add_unknown(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *text, size_t bytes,
                                   bool *waiting) {
     int32_t ids[4];
@@ -114,7 +117,7 @@ static uint32_t rank_of(const struct ox_bpe *bpe, const int32_t *ids, uint32_t *
 }
 
 static size_t merge_short(const struct ox_bpe *bpe, int32_t *ids, size_t count) {
-    uint32_t ranks[SHORT_SYMBOLS], made[SHORT_SYMBOLS]; /* of the pair that begins at i */
+    uint32_t ranks[SHORT_SYMBOLS], made[SHORT_SYMBOLS]; /* rank and merged id of the pair that begins at i */
     for (size_t i = 0; i + 1 < count; i++) {
         ranks[i] = rank_of(bpe, ids + i, &made[i]);
     }
@@ -191,7 +194,7 @@ static struct candidate pop(struct ox_bpe_work *work) {
     return top;
 }
 
-/* Joins the symbol at `position` with its right neighbour and looks at the two new pairs. */
+/* Joins the symbol at `position` with its right neighbour and adds the two new pairs to the heap. */
 static enum ox_status join(const struct ox_bpe *bpe, struct ox_bpe_work *work, uint32_t position, uint32_t id) {
     struct symbol *const left = &work->symbols[position];
     struct symbol *const right = &work->symbols[left->next];
@@ -211,7 +214,7 @@ static enum ox_status join(const struct ox_bpe *bpe, struct ox_bpe_work *work, u
 static enum ox_status merge_long(const struct ox_bpe *bpe, struct ox_bpe_work *work, struct ox_ids *out) {
     const size_t count = work->symbols_read.count;
     if (count >= UINT32_MAX) {
-        return ox_fail(OX_E_CONFIG, "a text of %zu characters without a break; divide it", count);
+        return ox_fail(OX_E_CONFIG, "a text has %zu characters without a place to split it; divide it", count);
     }
     enum ox_status status =
         ox_tok_reserve((void **)&work->symbols, &work->symbol_capacity, count, sizeof *work->symbols);
@@ -244,7 +247,7 @@ static enum ox_status merge_long(const struct ox_bpe *bpe, struct ox_bpe_work *w
 
 /* ---- parts and the cache ------------------------------------------------------------------------------------- */
 
-/* The piece as one token of the vocabulary, or -1. */
+/* Finds the piece as one token of the vocabulary; *id is -1 if there is none. */
 static enum ox_status find_whole(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *piece, size_t bytes,
                                  int64_t *id) {
     *id = -1;
@@ -311,7 +314,7 @@ static enum ox_status encode_cached(const struct ox_bpe *bpe, struct ox_bpe_work
     const enum ox_status status = encode_whole(bpe, work, part, bytes, out);
     const size_t count = out->count - begin;
     if (status == OX_OK && count > 0 && count <= CACHE_IDS) {
-        set[1] = set[0]; /* the newest first; the oldest goes */
+        set[1] = set[0]; /* newest first; the oldest entry is dropped */
         set[0].key_bytes = (uint8_t)bytes;
         set[0].id_count = (uint8_t)count;
         memcpy(set[0].ids, out->ids + begin, count * sizeof *set[0].ids);
@@ -320,8 +323,9 @@ static enum ox_status encode_cached(const struct ox_bpe *bpe, struct ox_bpe_work
     return status;
 }
 
-/* Between two characters of the vocabulary that no merge joins each side is encoded alone, with the same result: a
- * token that spans them would end its last merge exactly there. Text without a pre-tokenizer is cut into words so. */
+/* Encodes a piece in parts, cut between two known characters that no merge joins. The ids are the same, because a token
+ * that spans the cut would need a merge exactly there. This cuts text without a pre-tokenizer into words, which the
+ * cache can hold. */
 static enum ox_status encode_chars(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *piece, size_t bytes,
                                    struct ox_ids *out) {
     size_t begin = 0;

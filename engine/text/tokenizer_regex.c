@@ -1,5 +1,5 @@
-/* Patterns of pre-tokenizers. The format's expressions are written for Oniguruma (Ruby syntax); PCRE2 runs them. What
- * the two read differently is written out here, or refused by name: a split that is almost right would go unseen. */
+/* Patterns of pre-tokenizers. The format's expressions have Oniguruma's (Ruby) syntax, but PCRE2 runs them here. Syntax
+ * that the two read differently is rewritten or refused by name, because an almost correct split would go unnoticed. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "engine/text/tokenizer_internal.h"
 
@@ -21,7 +21,7 @@ struct ox_matcher {
     pcre2_jit_stack *stack;
 };
 
-/* White_Space: PCRE2's own \s has U+180E besides. */
+/* Unicode White_Space; PCRE2's own \s also includes U+180E. */
 static const char space_items[] = "\\t-\\r\\x{85}\\p{Z}";
 
 struct translation {
@@ -63,7 +63,7 @@ static enum ox_status put_space(struct translation *t, bool negated) {
     return status == OX_OK && !t->in_class ? put(t, "]") : status;
 }
 
-/* \x{H...}, \xHH below 0x80 (above it is a bare byte), \uHHHH. */
+/* Translates \x{H...}, \uHHHH, and \xHH below 0x80; from 0x80 on, Oniguruma reads \xHH as a single byte. */
 static enum ox_status translate_code(struct translation *t) {
     const char *const text = t->pattern + t->at;
     if (text[1] == 'x' && text[2] == '{') {
@@ -155,7 +155,7 @@ static enum ox_status translate_group(struct translation *t) {
     return refuse(t, "this group", 4);
 }
 
-/* Copies {n}, {n,} or {n,m}. A sign behind it means different things to the two. */
+/* Copies {n}, {n,} or {n,m}. A sign after it is refused: Oniguruma and PCRE2 give it different meanings. */
 static enum ox_status translate_interval(struct translation *t) {
     const char *const text = t->pattern + t->at;
     size_t length = 1 + strspn(text + 1, "0123456789");
@@ -220,7 +220,7 @@ static enum ox_status compile(const char *where, const char *pattern, const stru
         return ox_fail(OX_E_CONFIG, "%s: the expression \"%.200s\" is not supported: %s", where, pattern,
                        (const char *)text);
     }
-    /* Where memory cannot be made executable the interpreter does it, more slowly. */
+    /* If memory cannot be made executable, the slower interpreter matches. */
     regex->jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
     return OX_OK;
 }
@@ -251,7 +251,7 @@ static enum ox_status open_regex(const char *where, const char *pattern, struct 
     return status;
 }
 
-/* The next match at or after `from`. */
+/* Finds the next match at or after walk->from. */
 static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_walk *walk, bool *found) {
     const struct ox_regex *const regex = walk->pattern->regex;
     const PCRE2_SPTR text = (PCRE2_SPTR)walk->text;
@@ -312,7 +312,7 @@ enum ox_status ox_matcher_open(struct ox_matcher **out) {
         matcher->context = pcre2_match_context_create(NULL);
         matcher->stack = pcre2_jit_stack_create(JIT_STACK_START_BYTES, JIT_STACK_MAX_BYTES, NULL);
     }
-    /* Without JIT in the library there is no stack either. */
+    /* A PCRE2 library without JIT has no JIT stack. */
     uint32_t has_jit = 0;
     pcre2_config(PCRE2_CONFIG_JIT, &has_jit);
     if (matcher == NULL || matcher->data == NULL || matcher->context == NULL ||

@@ -1,5 +1,5 @@
-/* The steps of a tokenizer.json before and behind the model: normalizer, pre-tokenizer, decoder, post-processor, each
- * read from its JSON into a short list. What is not known is refused by name. */
+/* Reads the steps of a tokenizer.json around the model: normalizer, pre-tokenizer, decoder and post-processor, each as
+ * a short list. A type or setting that is not supported is refused by name. */
 #include "engine/text/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -7,11 +7,11 @@
 
 static const char gpt2_split[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* What is being read, and where it goes. */
+/* The list of steps being read, and where it goes. */
 struct reader {
-    const char *where, *part; /* "normalizer" */
+    const char *where, *part; /* the file, and the key that is read, such as "normalizer", for errors */
     struct ox_tok_steps *steps;
-    bool byte_level; /* pre-tokenizer: ByteLevel was read, and nothing may follow */
+    bool byte_level; /* pre-tokenizer: ByteLevel was read, so no step may follow */
 };
 
 typedef enum ox_status read_step(struct reader *reader, const json_t *json, const char *type);
@@ -43,7 +43,7 @@ static enum ox_status read_content(const struct reader *reader, const json_t *js
     return status == OX_OK ? set_content(reader, step, text) : status;
 }
 
-/* A text of one character. */
+/* Reads a text of exactly one character into the step's content. */
 static enum ox_status read_char(const struct reader *reader, const json_t *json, const char *key,
                                 struct ox_tok_step *step) {
     const enum ox_status status = read_content(reader, json, key, step);
@@ -56,7 +56,7 @@ static enum ox_status read_char(const struct reader *reader, const json_t *json,
                : ox_fail(OX_E_CONFIG, "%s: \"%s\" of the %s must be one character", reader->where, key, reader->part);
 }
 
-/* {"String": text} or {"Regex": text}. */
+/* Reads "pattern": {"String": text} or, if allowed, {"Regex": text}. */
 static enum ox_status read_pattern(const struct reader *reader, const json_t *json, bool regex_allowed,
                                    struct ox_tok_step *step) {
     const json_t *const pattern = json_object_get(json, "pattern");
@@ -70,7 +70,7 @@ static enum ox_status read_pattern(const struct reader *reader, const json_t *js
     return ox_pattern_open(reader->where, literal != NULL ? literal : regex, literal == NULL, &step->pattern);
 }
 
-/* One object, or those of a Sequence. `list` is the key of its members. */
+/* Reads one step, or all steps of a Sequence, whose members are under the key `list`. */
 static enum ox_status read_steps(struct reader *reader, const json_t *json, const char *list, read_step *read) {
     const char *type = NULL;
     if (json == NULL || json_is_null(json)) {
@@ -226,7 +226,7 @@ static enum ox_status read_metaspace(struct reader *reader, const json_t *json) 
 
 static enum ox_status read_pre(struct reader *reader, const json_t *json, const char *type) {
     if (reader->byte_level) {
-        return ox_fail(OX_E_CONFIG, "%s: a pre_tokenizer (\"%.60s\") behind ByteLevel is not supported", reader->where,
+        return ox_fail(OX_E_CONFIG, "%s: a pre_tokenizer (\"%.60s\") after ByteLevel is not supported", reader->where,
                        type);
     }
     if (strcmp(type, "ByteLevel") == 0) {
@@ -293,7 +293,7 @@ static enum ox_status add_special(const char *where, const json_t *specials, con
         const json_t *const value = json_array_get(ids, i);
         const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < 0 || id >= OX_TOK_ID_LIMIT) {
-            return ox_fail(OX_E_CONFIG, "%s: TemplateProcessing gives \"%.60s\" an id that is none", where, name);
+            return ox_fail(OX_E_CONFIG, "%s: TemplateProcessing gives \"%.60s\" an invalid id", where, name);
         }
         const int32_t narrow = (int32_t)id;
         const enum ox_status status = ox_ids_append(out, &narrow, 1);
@@ -328,7 +328,8 @@ static enum ox_status read_template(const char *where, const json_t *json, struc
     }
     out->is_template = true;
     return status != OX_OK || texts == 1 ? status
-                                         : ox_fail(OX_E_CONFIG, "%s: TemplateProcessing leaves the text out", where);
+                                         : ox_fail(OX_E_CONFIG, "%s: TemplateProcessing has no place for the text",
+                                                   where);
 }
 
 static enum ox_status read_post(const char *where, const json_t *json, struct ox_tok_post *out) {
@@ -340,7 +341,7 @@ static enum ox_status read_post(const char *where, const json_t *json, struct ox
     if (status != OX_OK) {
         return ox_fail_in(status, "post_processor");
     }
-    if (strcmp(type, "ByteLevel") == 0) { /* moves offsets alone */
+    if (strcmp(type, "ByteLevel") == 0) { /* it changes offsets, not ids */
         return OX_OK;
     }
     if (strcmp(type, "TemplateProcessing") == 0) {

@@ -7,18 +7,19 @@
 
 enum { CODE_POINTS = 0x110000, DECOMPOSED_MAX = 32, INSERTION_MAX = 16, CLASSES = 256 };
 
-/* A character is loose when it may change or move in this form, or join what stands before it; text without loose
- * characters is its own form, and a character that is not loose begins a part that can be treated alone. */
+/* A normalization form, with the set of its loose characters: those that the form may change, move, or join with the
+ * character before. Text without loose characters is already normalized, and a character that is not loose begins a
+ * part that can be normalized alone. */
 struct ox_form {
     bool compose, compat;
     uint8_t loose[CODE_POINTS / 8];
 };
 
-/* Characters, or whole blocks, that came after Unicode 9 and that newer tables decompose, compose or reorder. The
- * original's tables end there, and with them its normalization: to it these are plain symbols. */
+/* Characters or blocks added after Unicode 9 that newer tables decompose, compose or reorder. The original's tables
+ * end with Unicode 9, so its normalization leaves these characters as they are. */
 static const struct {
     uint32_t first, last;
-} younger[] = {
+} after_unicode9[] = {
     {0x7fd, 0x7fd},     {0x897, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},     {0xc3c, 0xc3c},
     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},   {0x1abf, 0x1aff},   {0x1df6, 0x1dfa},
     {0x32ff, 0x32ff},   {0xa7f1, 0xa7f4},   {0xa82c, 0xa82c},   {0xab69, 0xab69},   {0x105c0, 0x105ff},
@@ -29,26 +30,26 @@ static const struct {
     {0x1e290, 0x1e2ff}, {0x1e4d0, 0x1e5ff}, {0x1f16c, 0x1f16c}, {0x1fb00, 0x1fbff},
 };
 
-static bool is_younger(uint32_t cp) {
+static bool is_after_unicode9(uint32_t cp) {
     size_t low = 0;
-    size_t high = sizeof younger / sizeof *younger;
+    size_t high = sizeof after_unicode9 / sizeof *after_unicode9;
     while (low < high) {
         const size_t middle = (low + high) / 2;
-        if (younger[middle].last < cp) {
+        if (after_unicode9[middle].last < cp) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
-    return low < sizeof younger / sizeof *younger && younger[low].first <= cp;
+    return low < sizeof after_unicode9 / sizeof *after_unicode9 && after_unicode9[low].first <= cp;
 }
 
 static bool is_tail(unsigned char byte) {
     return (byte & 0xc0) == 0x80;
 }
 
-/* Bytes of the character at text[0..bytes), or 0 when it is not UTF-8; then *bad is the length of its longest part
- * that could have begun one, at least 1. */
+/* The length of the character at the start of `text`, or 0 if it is not UTF-8; *bad is then the length of the longest
+ * prefix that could have begun a character, at least 1. */
 static unsigned valid_length(const unsigned char *text, size_t bytes, unsigned *bad) {
     const unsigned char lead = text[0];
     *bad = 1;
@@ -91,7 +92,8 @@ static unsigned combining_class(int32_t cp) {
     return (unsigned)utf8proc_get_property(cp)->combining_class & (CLASSES - 1);
 }
 
-/* Stable, by combining class; runs are short but for hostile text. */
+/* Sorts a run of marks by combining class, stably. Insertion sort serves the usual short runs; a counting sort keeps
+ * the long runs of hostile text fast. */
 static enum ox_status sort_run(struct ox_form_work *work, int32_t *cps, size_t count) {
     if (count <= INSERTION_MAX) {
         for (size_t i = 1; i < count; i++) {
@@ -140,7 +142,7 @@ static enum ox_status sort_marks(struct ox_form_work *work, size_t count) {
     return OX_OK;
 }
 
-/* The form of one part, whole. */
+/* Appends one part in normalized form. */
 static enum ox_status apply_part(const struct ox_form *form, struct ox_form_work *work, const char *text, size_t bytes,
                                  struct ox_text *out) {
     size_t count = 0;
@@ -171,7 +173,7 @@ static enum ox_status apply_part(const struct ox_form *form, struct ox_form_work
     return status;
 }
 
-/* Marks what is loose because of `cp`: the character itself, and the later characters of what it is composed of. */
+/* Marks `cp` as loose if the form may change it, and the characters that `cp` is composed of, except the first. */
 static void mark_loose(struct ox_form *form, uint32_t cp) {
     int32_t cps[DECOMPOSED_MAX];
     int count = decompose(cp, false, cps);
@@ -296,7 +298,7 @@ bool ox_unicode_is_word(uint32_t cp) {
     case UTF8PROC_CATEGORY_PC:
         return true;
     default:
-        /* Joiners, and the circled and squared letters that are alphabetic though they are symbols. */
+        /* Joiners, and circled and squared letters, which are symbols by category but alphabetic by property. */
         return cp == 0x200c || cp == 0x200d || (cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
                (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189);
     }
@@ -321,7 +323,8 @@ enum ox_status ox_utf8_lossy(struct ox_text *out, const char *text, size_t bytes
     return OX_OK;
 }
 
-/* The bytes that ByteLevel writes as U+0100 and on: 0x00-0x20, 0x7f-0xa0 and 0xad, in this order. */
+/* ByteLevel writes the bytes 0x00-0x20, 0x7f-0xa0 and 0xad as U+0100 and on, in this order, and all others as the
+ * character of the same number. */
 uint32_t ox_byte_level_char(uint8_t byte) {
     if (byte <= 0x20) {
         return 0x100u + byte;
@@ -353,7 +356,7 @@ enum ox_status ox_form_open(bool compose, bool compat, struct ox_form **out) {
     for (uint32_t cp = 0; cp < CODE_POINTS; cp++) {
         const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)cp);
         if (category != UTF8PROC_CATEGORY_CN && category != UTF8PROC_CATEGORY_CS && category != UTF8PROC_CATEGORY_CO &&
-            !is_younger(cp)) {
+            !is_after_unicode9(cp)) {
             mark_loose(form, cp);
         }
     }
@@ -368,8 +371,8 @@ void ox_form_close(struct ox_form **form) {
 
 enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_work *work, const char *text, size_t bytes,
                              struct ox_text *out) {
-    size_t copied = 0; /* text before it is in `out` */
-    size_t firm = 0;   /* the last character that is not loose */
+    size_t copied = 0; /* the text before this offset is in `out` */
+    size_t firm = 0;   /* offset of the last character that is not loose */
     size_t pos = 0;
     enum ox_status status = OX_OK;
     while (pos < bytes && status == OX_OK) {
@@ -383,9 +386,9 @@ enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_work *wo
             continue;
         }
         size_t end = pos;
-        size_t behind = firm;
-        if (firm < at && is_younger(ox_utf8_next(text, &behind))) {
-            firm = behind; /* nothing joins it */
+        size_t after_firm = firm;
+        if (firm < at && is_after_unicode9(ox_utf8_next(text, &after_firm))) {
+            firm = after_firm; /* a character after Unicode 9 joins nothing, so the part begins after it */
         }
         while (pos < bytes && is_loose(form, ox_utf8_next(text, &pos))) {
             end = pos;

@@ -122,13 +122,13 @@ static void check_cuts(struct ox_encoder *encoder, const struct ox_tokenizer *to
     }
     for (size_t i = 0; i + 1 < text->bytes; i++) {
         size_t letter = i + 1;
-        const size_t cut = cuts == OX_CUTS_BEFORE ? i : i + 1;
+        const size_t cut = cuts == OX_CUTS_BEFORE_NEWLINE ? i : i + 1;
         if (text->text[i] != '\n' || cut == 0 || !ox_unicode_is_letter(ox_utf8_next(text->text, &letter))) {
             continue;
         }
         pieces.count = 0;
         FUZZ_CHECK(ox_encode(encoder, text->text, cut, special, false, &pieces) == OX_OK);
-        FUZZ_CHECK(ox_encode_more(encoder, text->text + cut, text->bytes - cut, special, &pieces) == OX_OK);
+        FUZZ_CHECK(ox_encode_continued(encoder, text->text + cut, text->bytes - cut, special, &pieces) == OX_OK);
         FUZZ_CHECK(same_ids(&whole, &pieces));
     }
     ox_ids_free(&whole);

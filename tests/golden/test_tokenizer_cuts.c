@@ -15,7 +15,8 @@ enum { SIZES = 3, TEXTS = 2 };
 #endif
 
 static void compare(struct ox_encoder *encoder, const char *path, enum ox_cuts cuts, size_t piece_bytes) {
-    const struct ox_documents_config config = {.piece_bytes = piece_bytes, .cut_before = cuts == OX_CUTS_BEFORE};
+    const struct ox_documents_config config = {.piece_bytes = piece_bytes,
+                                               .cut_before = cuts == OX_CUTS_BEFORE_NEWLINE};
     struct ox_documents *documents = NULL;
     struct ox_document piece;
     struct ox_ids whole = {0}, joined = {0};
@@ -28,7 +29,7 @@ static void compare(struct ox_encoder *encoder, const char *path, enum ox_cuts c
         REQUIRE_OK(ox_documents_next(documents, &piece, &found));
         if (found) {
             REQUIRE_OK(piece.begins ? ox_encode(encoder, piece.text, piece.bytes, true, false, &joined)
-                                    : ox_encode_more(encoder, piece.text, piece.bytes, true, &joined));
+                                    : ox_encode_continued(encoder, piece.text, piece.bytes, true, &joined));
         }
     }
     CHECK(count > bytes / piece_bytes / 20 && count > 1);
@@ -58,7 +59,7 @@ int main(void) {
         REQUIRE_OK(ox_tokenizer_open(path, &tokenizer));
         REQUIRE_OK(ox_encoder_open(tokenizer, &encoder));
         const enum ox_cuts cuts = ox_tokenizer_cuts(tokenizer);
-        CHECK(cuts == (i == 0 ? OX_CUTS_BEFORE : OX_CUTS_BEHIND));
+        CHECK(cuts == (i == 0 ? OX_CUTS_BEFORE_NEWLINE : OX_CUTS_AFTER_NEWLINE));
         for (size_t k = 0; k < TEXTS * SIZES; k++) {
             snprintf(path, sizeof path, "%.1000s/text/%s", data, texts[k / SIZES]);
             if (ox_path_is_file(path)) {

@@ -268,9 +268,9 @@ static void test_bad_turns(void) {
     static const struct {
         const char *family, *row, *words;
     } bad[] = {
-        {"llama2", ROW(SAY), "message 0: the chat template llama2 needs one by the user here"},
-        {"llama2", ROW(ASK "," ASK), "message 1: the chat template llama2 needs one by the assistant"},
-        {"mistral-v3", ROW(SET), "needs a user message behind"},
+        {"llama2", ROW(SAY), "message 0: the chat template llama2 needs a message by the user here"},
+        {"llama2", ROW(ASK "," ASK), "message 1: the chat template llama2 needs a message by the assistant"},
+        {"mistral-v3", ROW(SET), "needs a user message after"},
         {"mistral-v7", ROW(ASK "," SET), "message 1: "},
         {"llama3", ROW(ASK ",{\"role\":\"tool\",\"content\":\"x\"}"), "has no tool messages"},
         {"mistral-v1", ROW(ASK ",{\"role\":\"tool\",\"content\":\"x\"}"), "has no tool messages"},

@@ -451,7 +451,7 @@ static bool pieces_agree(struct ox_encoder *encoder, const char *text, size_t by
         if (found && piece.begins) {
             REQUIRE_OK(ox_encode(encoder, piece.text, piece.bytes, true, false, &joined));
         } else if (found) {
-            REQUIRE_OK(ox_encode_more(encoder, piece.text, piece.bytes, true, &joined));
+            REQUIRE_OK(ox_encode_continued(encoder, piece.text, piece.bytes, true, &joined));
             (*cuts)++;
         }
     }
@@ -478,7 +478,7 @@ static void check_cuts(const char *path, const char *name, enum ox_cuts expected
     for (int i = 0; i < 100 && expected != OX_CUTS_NONE; i++) {
         const size_t bytes = random_text(&prng, text, sizeof text);
         const struct ox_documents_config config = {.piece_bytes = 1 + random_next(&prng) % 40,
-                                                   .cut_before = expected == OX_CUTS_BEFORE};
+                                                   .cut_before = expected == OX_CUTS_BEFORE_NEWLINE};
         if (!pieces_agree(encoder, text, bytes, config, &cuts)) {
             printf("%s: the pieces differ from the whole\n%s\n", name, text);
             test_failure_count++;
@@ -503,24 +503,25 @@ static void test_cuts(void) {
     static const struct {
         const char *name;
         enum ox_cuts cuts;
-    } golden[] = {{"gpt2_prefix", OX_CUTS_NONE}, {"llama3", OX_CUTS_BEHIND},        {"qwen", OX_CUTS_BEHIND},
-                  {"nemo", OX_CUTS_BEHIND},      {"gemma", OX_CUTS_NONE},           {"mistral", OX_CUTS_NONE},
-                  {"removed", OX_CUTS_NONE},     {"metaspace_first", OX_CUTS_NONE}, {"steps", OX_CUTS_NONE}};
+    } golden[] = {{"gpt2_prefix", OX_CUTS_NONE},   {"llama3", OX_CUTS_AFTER_NEWLINE}, {"qwen", OX_CUTS_AFTER_NEWLINE},
+                  {"nemo", OX_CUTS_AFTER_NEWLINE}, {"gemma", OX_CUTS_NONE},           {"mistral", OX_CUTS_NONE},
+                  {"removed", OX_CUTS_NONE},       {"metaspace_first", OX_CUTS_NONE}, {"steps", OX_CUTS_NONE}};
     static const struct {
         const char *steps, *added, *vocab, *merges;
         enum ox_cuts cuts;
     } made[] = {
-        {SP_NORMALIZER ",\"pre_tokenizer\":null", "", "", "", OX_CUTS_BEHIND},
+        {SP_NORMALIZER ",\"pre_tokenizer\":null", "", "", "", OX_CUTS_AFTER_NEWLINE},
         {SP_NORMALIZER ",\"pre_tokenizer\":null", ADDED("265", "<s>", "false") "," ADDED("266", "<mask>", "true"), "",
-         "", OX_CUTS_BEHIND},
-        {SP_NORMALIZER ",\"pre_tokenizer\":null", "", ",\"\\n\":265,\"\\n\\n\":266", ",\"\\n \\n\"", OX_CUTS_BEHIND},
+         "", OX_CUTS_AFTER_NEWLINE},
+        {SP_NORMALIZER ",\"pre_tokenizer\":null", "", ",\"\\n\":265,\"\\n\\n\":266", ",\"\\n \\n\"",
+         OX_CUTS_AFTER_NEWLINE},
         {SP_NORMALIZER ",\"pre_tokenizer\":null", "", ",\"\\n\":265,\"\\nt\":266", ",\"\\n t\"", OX_CUTS_NONE},
         {SP_NORMALIZER ",\"pre_tokenizer\":null", "", ",\"<0x0A>t\":265", ",\"<0x0A> t\"", OX_CUTS_NONE},
         {SP_NORMALIZER ",\"pre_tokenizer\":null", ADDED("265", "a\\n", "false"), "", "", OX_CUTS_NONE},
         {SP_NORMALIZER ",\"pre_tokenizer\":null", ADDED("265", "be", "true"), "", "", OX_CUTS_NONE},
-        {METASPACE("always"), ADDED("265", "<s>", "false"), "", "", OX_CUTS_BEHIND},
-        {METASPACE("first"), ADDED("265", "<s>", "false"), "", "", OX_CUTS_BEHIND},
-        {METASPACE("never"), "", "", "", OX_CUTS_BEHIND},
+        {METASPACE("always"), ADDED("265", "<s>", "false"), "", "", OX_CUTS_AFTER_NEWLINE},
+        {METASPACE("first"), ADDED("265", "<s>", "false"), "", "", OX_CUTS_AFTER_NEWLINE},
+        {METASPACE("never"), "", "", "", OX_CUTS_AFTER_NEWLINE},
         {"\"normalizer\":{\"type\":\"NFKC\"},\"pre_tokenizer\":null", "", "", "", OX_CUTS_NONE},
     };
     char path[OX_PATH_BYTES];
@@ -544,7 +545,7 @@ static void test_cuts(void) {
     }
     write_file("tokenizer.json", text, bytes);
     free(text);
-    check_cuts(path, "gpt2", OX_CUTS_BEFORE);
+    check_cuts(path, "gpt2", OX_CUTS_BEFORE_NEWLINE);
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
         char name[32];
         snprintf(name, sizeof name, "made %zu", i);

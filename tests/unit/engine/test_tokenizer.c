@@ -159,7 +159,7 @@ static void test_cuts(void) {
     static const struct {
         const char *unk;
         enum ox_cuts cuts;
-    } cases[] = {{"null", OX_CUTS_NONE}, {"\"\\n\"", OX_CUTS_NONE}, {"\"a\"", OX_CUTS_BEHIND}};
+    } cases[] = {{"null", OX_CUTS_NONE}, {"\"\\n\"", OX_CUTS_NONE}, {"\"a\"", OX_CUTS_AFTER_NEWLINE}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ox_tokenizer *tokenizer = NULL;
         char model[256];
@@ -185,7 +185,7 @@ static void test_models(void) {
         {"{\"vocab\":{\"a\":1.5},\"merges\":[]}", "1.5"},
         {"{\"vocab\":{\"a\":\"1\"},\"merges\":[]}", "\"1\""},
         {"{\"vocab\":{\"a\":1,\"b\":1},\"merges\":[]}", "names both \"a\" and \"b\""},
-        {"{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[\"a b\"]}", "what they make is not in the vocabulary"},
+        {"{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[\"a b\"]}", "the joined token is not in the vocabulary"},
         {"{\"vocab\":{\"a\":0,\"ab\":1},\"merges\":[\"a b\"]}", "the second is not"},
         {"{\"vocab\":{\"a\":0,\"aa\":1},\"merges\":[\"a a\",\"a  a\"]}", "merge 1"},
         {"{\"vocab\":{\"a\":0,\"aa\":1},\"merges\":[\"aa\"]}", "one space"},
@@ -222,7 +222,7 @@ static void test_steps(void) {
         {"pre_tokenizer",
          "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
          "{\"type\":\"Digits\"}]}",
-         "behind ByteLevel"},
+         "after ByteLevel"},
         {"decoder", "{\"type\":\"WordPiece\"}", "decoder type \"WordPiece\""},
         {"decoder", "{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}", "start"},
         {"decoder", "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x\"},\"content\":\"\"}", "pattern"},
@@ -230,7 +230,8 @@ static void test_steps(void) {
         {"post_processor",
          "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}}],\"special_tokens\":{}}",
          "\"<s>\""},
-        {"post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[],\"special_tokens\":{}}", "text out"},
+        {"post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[],\"special_tokens\":{}}",
+         "no place for the text"},
         {"post_processor",
          "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"s\"}},{\"Sequence\":{\"id\":\"A\"}}]"
          ","
@@ -289,10 +290,10 @@ static void test_added_refusals(void) {
     char one[512], list[2048];
     snprintf(one, sizeof one, form, 9, "<x>", "false");
     snprintf(list, sizeof list, "[%s]", one);
-    refused("added_tokens", list, "has the id 9, but its place gives it 4");
+    refused("added_tokens", list, "has the id 9, but its position means 4");
     snprintf(one, sizeof one, form, 1, "a", "false");
     snprintf(list, sizeof list, "[%s]", one);
-    refused("added_tokens", list, "has the id 1, but its place gives it 0");
+    refused("added_tokens", list, "has the id 1, but its position means 0");
     snprintf(one, sizeof one, form, 4, "<x>", "false");
     const int used = snprintf(list, sizeof list, "[%s,", one);
     snprintf(one, sizeof one, form, 4, "<x>", "true");
