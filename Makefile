@@ -136,6 +136,13 @@ $(B)/tests/%: $(OBJ)/tests/%.o $(KIT_O) $(B)/liboffload.a
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(B)/liboffload.a $(LDLIBS)
 
+# The proof links without the builder: its own objects, base/ and names, and not the library.
+PROOF_O := $(patsubst %.c,$(OBJ)/%.o,$(wildcard offload/proof/*.c) offload/plan/names.c $(wildcard base/*.c base/*/*.c))
+$(B)/tests/unit/offload/test_proof_alone: $(OBJ)/tests/unit/offload/test_proof_alone.o $(OBJ)/tests/kit/test.o $(PROOF_O)
+	@mkdir -p $(@D)
+	@echo "  LINK    $@ (without the library)"
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 
 # Machine code for what is in use, and PTX for what comes after. What ptxas says of registers and spills stays beside

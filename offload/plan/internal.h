@@ -55,10 +55,6 @@ struct ox_plan_full {
  * needs. Fills peak_bytes. `measuring`: offsets and peaks alone. */
 void ox_plan_finish(struct ox_plan_full *full, bool measuring);
 
-/* The checker's second half, and its way to name a task. */
-OX_MUST enum ox_status ox_plan_check_meaning(const struct ox_plan *plan, const struct ox_plan_input *input);
-OX_MUST enum ox_status ox_plan_fault(const struct ox_plan *plan, uint32_t task_idx, const char *what);
-
 #ifdef __cplusplus
 }
 #endif

@@ -1,4 +1,4 @@
-/* Names, memory and small questions of a plan. */
+/* Memory and small questions of a plan. */
 #include "offload/plan/internal.h"
 
 #include "base/assert.h"
@@ -10,45 +10,6 @@
 uint32_t ox_plan_generations(const struct ox_plan_budget *budget) {
     OX_ASSERT(budget->generations <= 2);
     return budget->generations == 0 ? 2 : budget->generations;
-}
-
-const char *ox_lane_name(enum ox_lane_id lane) {
-    static const char *const names[OX_LANE_COUNT] = {"compute",    "h2d",    "d2h", "nvme.read",
-                                                     "nvme.write", "reduce", "adam"};
-    OX_ASSERT((unsigned)lane < OX_LANE_COUNT);
-    return names[lane];
-}
-
-const char *ox_task_name(enum ox_task_kind kind) {
-    static const char *const names[OX_TASK_KIND_COUNT] = {
-        "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
-        "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
-        "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
-        "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit"};
-    OX_ASSERT((unsigned)kind < OX_TASK_KIND_COUNT);
-    return names[kind];
-}
-
-const char *ox_buf_name(enum ox_buf_kind kind) {
-    static const char *const names[OX_BUF_KIND_COUNT] = {"weights",     "optimizer state",  "gradients",
-                                                         "activations", "kept activations", "fp32 weights",
-                                                         "workspace",   "tokens",           "optimizer stream",
-                                                         "small"};
-    OX_ASSERT((unsigned)kind < OX_BUF_KIND_COUNT);
-    return names[kind];
-}
-
-const char *ox_link_name(enum ox_link link) {
-    static const char *const names[OX_LINK_COUNT] = {"nvme_read", "nvme_write", "h2d", "d2h"};
-    OX_ASSERT((unsigned)link < OX_LINK_COUNT);
-    return names[link];
-}
-
-const char *ox_traffic_name(enum ox_traffic_kind kind) {
-    static const char *const names[OX_TRAFFIC_KIND_COUNT] = {"weights", "state", "grads", "activations",
-                                                             "other"};
-    OX_ASSERT((unsigned)kind < OX_TRAFFIC_KIND_COUNT);
-    return names[kind];
 }
 
 int ox_task_find_use(const struct ox_task *task, enum ox_role_of_use role) {

@@ -251,18 +251,6 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
 void ox_plan_measure(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
 void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input);
 
-/* Proves, from the task list alone: within the arenas; nothing read before it was written and has arrived; no
- * two uses in conflict without an order; no byte given to a new buffer while an old one may still be used;
- * every dependency on an earlier task. Then that the work is a step: every task finds exactly what it needs, every
- * unit's gradient is summed in order, counted once in the norm and applied once, every home is left as the
- * optimizer made it, and the store is committed once, at the end. An evaluation leaves gradients as it found them.
- * OX_E_CONFIG with the first violation in words. */
-OX_MUST enum ox_status ox_plan_check(const struct ox_plan *plan, const struct ox_plan_input *input);
-
-/* Proves that an evaluation finds what training has left and the other way round: homes, batches and constants lie
- * alike, and the one has no memory of its own where the other keeps something. */
-OX_MUST enum ox_status ox_plan_check_pair(const struct ox_plan *train, const struct ox_plan *eval);
-
 /* What an ADAM task may do. In a plan whose steps overlap, `traffic` is that of a step as most are: the early units of
  * the step before are there already, the others are updated. */
 struct ox_adam_work {

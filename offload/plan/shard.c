@@ -5,12 +5,6 @@
 
 #include <stdlib.h>
 
-const char *ox_tier_name(enum ox_tier tier) {
-    static const char *const names[OX_TIER_COUNT] = {"device", "host", "nvme"};
-    OX_ASSERT((unsigned)tier < OX_TIER_COUNT);
-    return names[tier];
-}
-
 enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_count, uint64_t chunk_elems,
                                    struct ox_state_sizes sizes, struct ox_shard_table *out) {
     *out = (struct ox_shard_table){0};

@@ -1,32 +1,25 @@
 /* The second half of the proof: what a plan computes is a training step.
  *
- * The first half (plan_check.c) shows that uses in conflict have an order and that no byte is shared, so the list
+ * The first half (order.c) shows that uses in conflict have an order and that no byte is shared, so the list
  * may be followed one task at a time. Here that is done with what buffers hold by name instead of numbers: the
  * planes of unit 3, the sum of its gradient over two micro-batches. A task finds in its buffers exactly what it
  * needs, in a tier where it can be touched, or the plan is wrong; at the end every unit's home must hold
- * what Adam made of it. Nothing here shares code or working data with the builder. */
+ * the optimizer made of it, every buffer must be as large as the largest thing that it has held, and every link must
+ * have carried what the plan says. */
 #include "offload/proof/effects.h"
+
+#include "base/bytes.h"
+#include "offload/proof/proof_internal.h"
+#include "offload/proof/sizes.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum ox_buf_kind ox_meaning_kind(enum what what) {
-    static const uint8_t kinds[] = {
-        [NOTHING] = OX_BUF_SMALL, [PLANES] = OX_BUF_WEIGHTS, [STATE] = OX_BUF_STATE,    [JOINED] = OX_BUF_JOINED,
-        [ACT] = OX_BUF_ACT,       [ACT_GRAD] = OX_BUF_ACT,   [SUM] = OX_BUF_GRAD,       [PACKED] = OX_BUF_GRAD,
-        [TOTAL] = OX_BUF_GRAD,    [PARTIALS] = OX_BUF_SMALL, [COUNTS] = OX_BUF_SMALL,
-        [REDUCED] = OX_BUF_GRAD,  [BATCH] = OX_BUF_BATCH,    [BATCHES] = OX_BUF_BATCH,  [LOSSES] = OX_BUF_SMALL,
-        [NORMS] = OX_BUF_SMALL,   [FACTOR] = OX_BUF_SMALL,   [CONSTANT] = OX_BUF_SMALL, [WORK] = OX_BUF_WORK,
-        [STAGE] = OX_BUF_STREAM,   [WRITTEN] = OX_BUF_SMALL,  [KEPT] = OX_BUF_KEPT,
-    };
-    return (enum ox_buf_kind)kinds[what];
-}
 
 /* ---- one task --------------------------------------------------------------------------------- */
 
 enum scope { OF_STEP, OF_UNIT, OF_GRADIENT };
 
-/* What every task of a sort has in common. */
+/* What all tasks of a kind have in common. */
 static const struct rule {
     uint8_t lane, scope;
     bool of_batch;   /* names a micro-batch */
@@ -65,117 +58,115 @@ static const struct rule {
     [OX_TASK_COMMIT] = {OX_LANE_ADAM, OF_STEP, false, true},
 };
 
-static bool fits_rule(const struct meaning *m) {
-    const struct ox_task *const task = m->task;
+static bool fits_rule(const struct effects *e) {
+    const struct ox_task *const task = e->task;
     const struct rule *const rule = &rules[task->kind];
     const uint32_t unit_past =
-        rule->scope == OF_STEP ? 0 : m->plan->unit_count + (rule->scope == OF_GRADIENT && m->tied);
+        rule->scope == OF_STEP ? 0 : e->plan->unit_count + (rule->scope == OF_GRADIENT && e->tied);
     const bool of_optimizer = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
                               task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH ||
                               task->kind == OX_TASK_DEVICE_ADAM || task->kind == OX_TASK_NONFINITE ||
                               task->kind == OX_TASK_WRITTEN || task->kind == OX_TASK_COMMIT;
-    return task->lane == rule->lane && (m->train || !rule->train_only || task->carried) &&
-           (!task->carried || (m->overlap && of_optimizer)) &&
+    return task->lane == rule->lane && (e->train || !rule->train_only || task->carried) &&
+           (!task->carried || (e->overlap && of_optimizer)) &&
            (unit_past == 0 ? task->unit_idx == OX_NONE : task->unit_idx < unit_past) &&
-           (rule->of_batch ? task->mb_idx < m->plan->micro_batches : task->mb_idx == OX_NONE);
+           (rule->of_batch ? task->mb_idx < e->plan->micro_batches : task->mb_idx == OX_NONE);
 }
 
-static void follow(struct meaning *m) {
-    const enum ox_tier tier = compute_tier(m);
-    const uint32_t unit_idx = m->task->unit_idx;
-    switch ((enum ox_task_kind)m->task->kind) {
+static void follow(struct effects *e) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t unit_idx = e->task->unit_idx;
+    switch ((enum ox_task_kind)e->task->kind) {
     case OX_TASK_JOIN:
-        if (!m->in->model.joins) {
-            object(m, "joins what nobody reads");
+        if (!e->in->model.joins) {
+            ox_effects_reject(e, "joins what nobody reads");
         }
-        wants_planes(m, unit_idx, false);
-        makes(m, OX_USE_JOINED, tier, of(JOINED, unit_idx, 0));
+        ox_effects_need_planes(e, unit_idx, false);
+        ox_effects_fill(e, OX_USE_JOINED, tier, ox_content(JOINED, unit_idx, 0));
         break;
     case OX_TASK_FORWARD:
-        ox_meaning_forward(m, unit_idx);
+        ox_effects_forward(e, unit_idx);
         break;
     case OX_TASK_HEAD:
-        ox_meaning_head(m, unit_idx);
+        ox_effects_head(e, unit_idx);
         break;
     case OX_TASK_BACKWARD:
-        ox_meaning_backward(m, unit_idx);
+        ox_effects_backward(e, unit_idx);
         break;
     case OX_TASK_GRAD_ZERO:
-        makes(m, OX_USE_GRAD, tier, of(SUM, unit_idx, 0));
+        ox_effects_fill(e, OX_USE_GRAD, tier, ox_content(SUM, unit_idx, 0));
         break;
     case OX_TASK_GRAD_ADD:
-        turns(m, OX_USE_GRAD, tier,
-              (const struct content[]){of(SUM, unit_idx, m->plan->micro_batches), of(TOTAL, unit_idx, 0)});
-        wants(m, OX_USE_GRAD_HEAD, tier, of(SUM, m->plan->unit_count, m->plan->micro_batches));
+        ox_effects_add_second_use(e, unit_idx);
         break;
     case OX_TASK_GRAD_PACK:
-        wants(m, OX_USE_SOURCE, tier, whole_sum(m, unit_idx));
-        makes(m, OX_USE_TARGET, tier, of(PACKED, unit_idx, 0));
+        ox_effects_need_use(e, OX_USE_SOURCE, tier, ox_effects_whole_sum(e, unit_idx));
+        ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(PACKED, unit_idx, 0));
         break;
     case OX_TASK_REDUCE:
-        ox_meaning_reduce(m, unit_idx);
+        ox_effects_reduce(e, unit_idx);
         break;
     case OX_TASK_DEVICE_REDUCE:
-        ox_meaning_device_reduce(m, unit_idx);
+        ox_effects_device_reduce(e, unit_idx);
         break;
     case OX_TASK_NORM_SAVE:
-        ox_meaning_norm_save(m, unit_idx);
+        ox_effects_norm_save(e, unit_idx);
         break;
     case OX_TASK_NORM:
-        ox_meaning_norm(m);
+        ox_effects_norm(e);
         break;
     case OX_TASK_BEGIN:
-        ox_meaning_begin(m);
+        ox_effects_begin_transaction(e);
         break;
     case OX_TASK_ADAM:
-        ox_meaning_adam(m, unit_idx);
+        ox_effects_adam(e, unit_idx);
         break;
     case OX_TASK_DEVICE_ADAM:
-        ox_meaning_device_adam(m, unit_idx);
+        ox_effects_device_adam(e, unit_idx);
         break;
     case OX_TASK_NONFINITE:
-        ox_meaning_updated(m);
+        ox_effects_nonfinite(e);
         break;
     case OX_TASK_WRITTEN:
-        ox_meaning_written(m);
+        ox_effects_written(e);
         break;
     case OX_TASK_COMMIT:
-        ox_meaning_commit(m);
+        ox_effects_commit(e);
         break;
     default:
-        ox_meaning_transfer(m, unit_idx);
+        ox_effects_transfer(e, unit_idx);
     }
 }
 
 /* ---- begin and end ---------------------------------------------------------------------------- */
 
 /* The gradients of the step before, for its optimizer. */
-static void begin_gradients(struct meaning *m) {
-    for (uint32_t i = 0; i < m->plan->buf_count; i++) {
-        const struct ox_buf *const buf = &m->plan->bufs[i];
-        if (m->overlap && buf->resident && buf->kind == OX_BUF_GRAD && buf->unit_idx < m->plan->unit_count &&
-            buf->tier == homes_of(m, buf->unit_idx)->grad) {
-            m->held[i] = of(REDUCED, buf->unit_idx, CURRENT);
+static void begin_gradients(struct effects *e) {
+    for (uint32_t i = 0; i < e->plan->buf_count; i++) {
+        const struct ox_buf *const buf = &e->plan->bufs[i];
+        if (e->overlap && buf->resident && buf->kind == OX_BUF_GRAD && buf->unit_idx < e->plan->unit_count &&
+            buf->tier == ox_proof_homes(e->in, buf->unit_idx)->grad) {
+            e->held[i] = ox_content(REDUCED, buf->unit_idx, CURRENT);
         }
     }
 }
 
 /* A state on the device has everything beside it, and nothing of it on drives or in one memory with the host. */
-static bool homes_agree(const struct meaning *m, uint32_t unit_idx) {
-    const struct ox_homes *const homes = homes_of(m, unit_idx);
-    const bool there = !m->in->budget.unified && m->in->budget.nvme_bytes == 0 && homes->weights == OX_TIER_DEVICE &&
+static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
+    const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
+    const bool there = !e->in->budget.unified && e->in->budget.nvme_bytes == 0 && homes->weights == OX_TIER_DEVICE &&
                        homes->grad == OX_TIER_DEVICE;
-    return m->in->model.eval_only || (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
+    return e->in->model.eval_only || (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
 }
 
 /* What the step finds: weights and state in their homes, one of each, the batches and the constants. */
-static bool begin(struct meaning *m) {
-    const struct ox_plan *const plan = m->plan;
+static bool begin(struct effects *e) {
+    const struct ox_plan *const plan = e->plan;
     uint32_t expected = 0, found = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
-        const struct ox_homes *const homes = homes_of(m, i);
-        expected += (homes->weights != OX_TIER_NVME) + (homes->state != OX_TIER_NVME && !m->in->model.eval_only);
-        if (!homes_agree(m, i)) {
+        const struct ox_homes *const homes = ox_proof_homes(e->in, i);
+        expected += (homes->weights != OX_TIER_NVME) + (homes->state != OX_TIER_NVME && !e->in->model.eval_only);
+        if (!homes_agree(e, i)) {
             return false;
         }
     }
@@ -188,41 +179,41 @@ static bool begin(struct meaning *m) {
         if (buf->unit_idx >= plan->unit_count) {
             return false;
         }
-        const struct ox_homes *const homes = homes_of(m, buf->unit_idx);
-        m->held[i] = of(weights ? PLANES : STATE, buf->unit_idx, m->overlap ? OLD : CURRENT);
-        uint8_t *const seen = weights ? m->updated : m->reduced;
+        const struct ox_homes *const homes = ox_proof_homes(e->in, buf->unit_idx);
+        e->held[i] = ox_content(weights ? PLANES : STATE, buf->unit_idx, e->overlap ? OLD : CURRENT);
+        uint8_t *const seen = weights ? e->updated : e->reduced;
         if (buf->tier != (weights ? homes->weights : homes->state) || seen[buf->unit_idx]++ != 0 ||
-            buf->bytes < bytes_of(m, m->held[i], true)) {
+            buf->bytes < ox_effects_bytes(e, e->held[i], true)) {
             return false;
         }
         found++;
     }
-    memset(m->updated, m->overlap ? OLD : CURRENT, plan->unit_count);
-    memset(m->reduced, 0, plan->unit_count);
-    begin_gradients(m);
+    memset(e->updated, e->overlap ? OLD : CURRENT, plan->unit_count);
+    memset(e->reduced, 0, plan->unit_count);
+    begin_gradients(e);
     if (plan->const_buf >= plan->buf_count || plan->batch_host_buf >= plan->buf_count ||
         plan->loss_buf >= plan->buf_count || plan->loss_host_buf >= plan->buf_count) {
         return false;
     }
-    m->held[plan->const_buf] = of(CONSTANT, OX_NONE, 0);
-    m->held[plan->batch_host_buf] = of(BATCHES, OX_NONE, 0);
+    e->held[plan->const_buf] = ox_content(CONSTANT, OX_NONE, 0);
+    e->held[plan->batch_host_buf] = ox_content(BATCHES, OX_NONE, 0);
     return found == expected && plan->bufs[plan->const_buf].resident && plan->bufs[plan->batch_host_buf].resident &&
            plan->bufs[plan->loss_host_buf].resident;
 }
 
 /* The version that a unit has at the end: with overlap only the last ones have gone on. */
-static uint32_t last_version(const struct meaning *m, uint32_t unit_idx) {
-    const bool early = unit_idx + m->in->placement.speculative_units >= m->plan->unit_count;
-    return m->train && (!m->overlap || early) ? NEW : CURRENT;
+static uint32_t last_version(const struct effects *e, uint32_t unit_idx) {
+    const bool early = unit_idx + e->in->placement.speculative_units >= e->plan->unit_count;
+    return e->train && (!e->overlap || early) ? NEW : CURRENT;
 }
 
 /* Where a unit's gradient must still be at the end of a step whose optimizer has not run, or may have to run again;
  * and of an evaluation, which may have been cut short before it did. */
-static bool gradient_stays(const struct meaning *m, uint32_t unit_idx) {
-    const struct content gradient = of(REDUCED, unit_idx, m->train ? NEW : CURRENT);
-    for (uint32_t i = 0; i < m->plan->buf_count; i++) {
-        if (m->plan->bufs[i].resident && same(m->held[i], gradient) &&
-            m->plan->bufs[i].tier == homes_of(m, unit_idx)->grad) {
+static bool gradient_stays(const struct effects *e, uint32_t unit_idx) {
+    const struct ox_content gradient = ox_content(REDUCED, unit_idx, e->train ? NEW : CURRENT);
+    for (uint32_t i = 0; i < e->plan->buf_count; i++) {
+        if (e->plan->bufs[i].resident && ox_content_same(e->held[i], gradient) &&
+            e->plan->bufs[i].tier == ox_proof_homes(e->in, unit_idx)->grad) {
             return true;
         }
     }
@@ -231,76 +222,115 @@ static bool gradient_stays(const struct meaning *m, uint32_t unit_idx) {
 
 /* What the step leaves: every home as the optimizer made it, or the gradient for one to come; all losses; and one
  * commit where there is a store. */
-static const char *end(const struct meaning *m) {
-    const struct ox_plan *const plan = m->plan;
+static const char *end(const struct effects *e) {
+    const struct ox_plan *const plan = e->plan;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
-        if (m->updated[i] != last_version(m, i)) {
+        if (e->updated[i] != last_version(e, i)) {
             return "a unit is not updated exactly once";
         }
-        if (m->overlap && !gradient_stays(m, i)) {
+        if (e->overlap && !gradient_stays(e, i)) {
             return "a gradient does not stay for the optimizer of the step";
         }
     }
     for (uint32_t i = 0; i < plan->buf_count; i++) {
-        const struct content held = m->held[i];
+        const struct ox_content held = e->held[i];
         if (plan->bufs[i].resident && (held.what == PLANES || held.what == STATE) &&
-            held.count != last_version(m, held.unit_idx)) {
+            held.count != last_version(e, held.unit_idx)) {
             return "the home of a unit does not hold what the optimizer made";
         }
     }
-    if (!same(m->held[plan->loss_host_buf], of(LOSSES, OX_NONE, plan->micro_batches))) {
+    if (!ox_content_same(e->held[plan->loss_host_buf], ox_content(LOSSES, OX_NONE, plan->micro_batches))) {
         return "the losses do not arrive";
     }
-    const uint32_t device_units = m->train || m->overlap ? ox_meaning_device_units(m) : 0;
-    if (device_units > 0 && (plan->nonfinite_buf >= plan->buf_count ||
-                             !same(m->held[plan->nonfinite_buf], of(COUNTS, OX_NONE, device_units)))) {
+    const uint32_t device_units = e->train || e->overlap ? ox_effects_device_units(e) : 0;
+    const struct ox_content counts = ox_content(COUNTS, OX_NONE, device_units);
+    if (device_units > 0 &&
+        (plan->nonfinite_buf >= plan->buf_count || !ox_content_same(e->held[plan->nonfinite_buf], counts))) {
         return "what was counted on the device does not arrive";
     }
-    const bool store = (m->train || m->overlap) && m->in->budget.nvme_bytes > 0;
-    const bool overlap = store && m->overlap;
-    if (m->commit_count != store || m->written_count != overlap ||
-        m->begun != (m->train && overlap && m->in->placement.speculative_units > 0)) {
+    const bool store = (e->train || e->overlap) && e->in->budget.nvme_bytes > 0;
+    const bool overlap = store && e->overlap;
+    if (e->commit_count != store || e->written_count != overlap ||
+        e->begun != (e->train && overlap && e->in->placement.speculative_units > 0)) {
         return "the step is not committed exactly once";
     }
     return NULL;
 }
 
-static enum ox_status follow_all(struct meaning *m) {
-    if (!begin(m)) {
+/* A buffer that is given away within the step is as large as the largest thing that it has held. */
+static enum ox_status check_sizes(const struct effects *e) {
+    for (uint32_t i = 0; i < e->plan->buf_count; i++) {
+        const struct ox_buf *const buf = &e->plan->bufs[i];
+        const bool spooled = buf->kind == OX_BUF_GRAD && buf->tier == OX_TIER_NVME; /* sized as its extent */
+        const uint64_t bytes = ox_align_up(e->largest_bytes[i], OX_IO_ALIGN_BYTES);
+        if (!buf->resident && !spooled && bytes > 0 && buf->bytes != bytes) {
+            return ox_fail(OX_E_CONFIG, "plan is wrong: buffer %u (%s) of unit %d has %llu bytes and holds %llu; "
+                           "please report this", i, ox_buf_name((enum ox_buf_kind)buf->kind), (int)buf->unit_idx,
+                           (unsigned long long)buf->bytes, (unsigned long long)e->largest_bytes[i]);
+        }
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_traffic(const struct effects *e) {
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            if (e->traffic[link][kind] != e->plan->traffic[link][kind]) {
+                return ox_fail(OX_E_CONFIG, "plan is wrong: it states %llu bytes of %s over %s, and its tasks move "
+                               "%llu; please report this", (unsigned long long)e->plan->traffic[link][kind],
+                               ox_traffic_name((enum ox_traffic_kind)kind), ox_link_name((enum ox_link)link),
+                               (unsigned long long)e->traffic[link][kind]);
+            }
+        }
+    }
+    return OX_OK;
+}
+
+static enum ox_status follow_all(struct effects *e) {
+    if (!begin(e)) {
         return ox_fail(OX_E_CONFIG, "plan is wrong: what lives through the step is not what the homes say; please "
                        "report this");
     }
-    for (uint32_t i = 0; i < m->plan->task_count; i++) {
-        m->task = &m->plan->tasks[i];
-        m->met_count = 0;
-        if (!fits_rule(m)) {
-            return ox_plan_fault(m->plan, i, "has a lane, a unit or a micro-batch that its sort cannot have");
+    for (uint32_t i = 0; i < e->plan->task_count; i++) {
+        e->task = &e->plan->tasks[i];
+        e->found_count = 0;
+        if (!fits_rule(e)) {
+            return ox_proof_fault(e->plan, i, "has a lane, a unit or a micro-batch that its kind cannot have");
         }
-        follow(m);
-        if (m->met_count != m->task->use_count) {
-            object(m, "has uses that its work does not know");
+        e->moved_bytes = 0;
+        follow(e);
+        if (e->found_count != e->task->use_count) {
+            ox_effects_reject(e, "has uses that its work does not know");
         }
-        if (m->wrong != NULL) {
-            return ox_plan_fault(m->plan, i, m->wrong);
+        if (e->moved_bytes != e->task->bytes) {
+            ox_effects_reject(e, "states another number of bytes than it moves");
+        }
+        if (e->wrong != NULL) {
+            return ox_proof_fault(e->plan, i, e->wrong);
         }
     }
-    const char *const wrong = end(m);
-    return wrong == NULL ? OX_OK : ox_fail(OX_E_CONFIG, "plan is wrong: %s; please report this", wrong);
+    const char *const wrong = end(e);
+    if (wrong != NULL) {
+        return ox_fail(OX_E_CONFIG, "plan is wrong: %s; please report this", wrong);
+    }
+    const enum ox_status status = check_sizes(e);
+    return status == OX_OK ? check_traffic(e) : status;
 }
 
-enum ox_status ox_plan_check_meaning(const struct ox_plan *plan, const struct ox_plan_input *input) {
-    struct meaning m = {.plan = plan, .in = input};
-    m.train = plan->kind == OX_PLAN_TRAIN;
-    m.tied = input->model.tied_elems > 0;
-    m.overlap = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
-    m.held = calloc(plan->buf_count + 1u, sizeof *m.held);
-    m.updated = calloc(plan->unit_count + 1u, 1);
-    m.reduced = calloc(plan->unit_count + 1u, 1);
-    const enum ox_status status = m.held == NULL || m.updated == NULL || m.reduced == NULL
+enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct ox_plan_input *input) {
+    struct effects e = {.plan = plan, .in = input};
+    e.train = plan->kind == OX_PLAN_TRAIN;
+    e.tied = input->model.tied_elems > 0;
+    e.overlap = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
+    e.held = calloc(plan->buf_count + 1u, sizeof *e.held);
+    e.largest_bytes = calloc(plan->buf_count + 1u, sizeof *e.largest_bytes);
+    e.updated = calloc(2 * (plan->unit_count + 1u), 1);
+    e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count + 1u;
+    const enum ox_status status = e.held == NULL || e.largest_bytes == NULL || e.updated == NULL
                                       ? ox_fail(OX_E_NOMEM, "plan checker: no memory for %u buffers", plan->buf_count)
-                                      : follow_all(&m);
-    free(m.reduced);
-    free(m.updated);
-    free(m.held);
+                                      : follow_all(&e);
+    free(e.updated);
+    free(e.largest_bytes);
+    free(e.held);
     return status;
 }

@@ -1,182 +1,219 @@
-/* What the norm and the optimizer need and leave, for the proof of meaning. */
+/* What the norm and the optimizer need and leave. */
 #include "offload/proof/effects.h"
+#include "offload/proof/sizes.h"
 
 /* The sums of a unit come to those of the others. */
-static void adds_norm(struct meaning *m, uint32_t unit_idx, enum ox_role_of_use role) {
+static void add_norm(struct effects *e, uint32_t unit_idx, enum ox_role_of_use role) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < m->plan->unit_count; i++) {
-        count += m->reduced[i];
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        count += e->reduced[i];
     }
-    if (m->reduced[unit_idx]++ != 0) {
-        object(m, "counts a gradient twice in the norm");
+    if (e->reduced[unit_idx]++ != 0) {
+        ox_effects_reject(e, "counts a gradient twice in the norm");
     }
-    makes(m, role, OX_TIER_HOST, of(NORMS, OX_NONE, count + 1));
-    names(m, role, m->plan->norm_buf);
+    ox_effects_fill(e, role, OX_TIER_HOST, ox_content(NORMS, OX_NONE, count + 1));
+    ox_effects_need_buffer(e, role, e->plan->norm_buf);
 }
 
-void ox_meaning_reduce(struct meaning *m, uint32_t unit_idx) {
-    turns(m, OX_USE_GRAD, OX_TIER_HOST,
-          (const struct content[]){finished_sum(m, unit_idx), of(REDUCED, unit_idx, NEW)});
-    if (unit_idx == 0 && m->tied) {
-        wants(m, OX_USE_GRAD_HEAD, OX_TIER_HOST, of(SUM, m->plan->unit_count, m->plan->micro_batches));
+void ox_effects_reduce(struct effects *e, uint32_t unit_idx) {
+    const struct ox_content from_to[2] = {ox_effects_finished_sum(e, unit_idx), ox_content(REDUCED, unit_idx, NEW)};
+    ox_effects_change(e, OX_USE_GRAD, OX_TIER_HOST, from_to);
+    if (unit_idx == 0 && e->tied) {
+        ox_effects_need_use(e, OX_USE_GRAD_HEAD, OX_TIER_HOST,
+                            ox_content(SUM, e->plan->unit_count, e->plan->micro_batches));
     }
-    adds_norm(m, unit_idx, OX_USE_NORM);
+    add_norm(e, unit_idx, OX_USE_NORM);
 }
 
 /* It only reads the gradient, which is then as the optimizer takes it. */
-void ox_meaning_device_reduce(struct meaning *m, uint32_t unit_idx) {
-    if (!is_on_device(m, unit_idx)) {
-        object(m, "leaves a gradient on the device whose optimizer is elsewhere");
+void ox_effects_device_reduce(struct effects *e, uint32_t unit_idx) {
+    if (!ox_proof_on_device(e->in, unit_idx)) {
+        ox_effects_reject(e, "leaves a gradient on the device whose optimizer is elsewhere");
     }
-    wants(m, OX_USE_GRAD, OX_TIER_DEVICE, finished_sum(m, unit_idx));
-    makes(m, OX_USE_TARGET, OX_TIER_DEVICE, of(PARTIALS, unit_idx, 0));
-    const int at = ox_task_find_use(m->task, OX_USE_GRAD);
-    if (m->wrong == NULL && at >= 0) {
-        put(m, m->task->uses[at].buf_idx, of(REDUCED, unit_idx, NEW));
+    ox_effects_need_use(e, OX_USE_GRAD, OX_TIER_DEVICE, ox_effects_finished_sum(e, unit_idx));
+    ox_effects_fill(e, OX_USE_TARGET, OX_TIER_DEVICE, ox_content(PARTIALS, unit_idx, 0));
+    const struct ox_use *const grad = ox_effects_use(e, OX_USE_GRAD);
+    if (e->wrong == NULL && grad != NULL) {
+        ox_effects_hold(e, grad->buf_idx, ox_content(REDUCED, unit_idx, NEW));
     }
 }
 
-void ox_meaning_norm_save(struct meaning *m, uint32_t unit_idx) {
-    wants(m, OX_USE_SOURCE, OX_TIER_DEVICE, of(PARTIALS, unit_idx, 0));
-    adds_norm(m, unit_idx, OX_USE_TARGET);
+void ox_effects_norm_save(struct effects *e, uint32_t unit_idx) {
+    ox_effects_need_use(e, OX_USE_SOURCE, OX_TIER_DEVICE, ox_content(PARTIALS, unit_idx, 0));
+    add_norm(e, unit_idx, OX_USE_TARGET);
+    ox_effects_count(e, OX_LINK_D2H, OX_TRAFFIC_OTHER, ox_proof_partials_bytes(e->in, unit_idx));
 }
 
-void ox_meaning_norm(struct meaning *m) {
-    turns(m, OX_USE_NORM, OX_TIER_HOST,
-          (const struct content[]){of(NORMS, OX_NONE, m->plan->unit_count), of(FACTOR, OX_NONE, 0)});
-    names(m, OX_USE_NORM, m->plan->norm_buf);
-    wants(m, OX_USE_LOSS, OX_TIER_HOST, of(LOSSES, OX_NONE, m->plan->micro_batches));
-    names(m, OX_USE_LOSS, m->plan->loss_host_buf);
+void ox_effects_norm(struct effects *e) {
+    const struct ox_content from_to[2] = {ox_content(NORMS, OX_NONE, e->plan->unit_count),
+                                          ox_content(FACTOR, OX_NONE, 0)};
+    ox_effects_change(e, OX_USE_NORM, OX_TIER_HOST, from_to);
+    ox_effects_need_buffer(e, OX_USE_NORM, e->plan->norm_buf);
+    ox_effects_need_use(e, OX_USE_LOSS, OX_TIER_HOST, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+    ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_host_buf);
 }
 
-static void takes_turn(struct meaning *m, uint32_t unit_idx, uint32_t from) {
-    if (m->updated[unit_idx]++ != from) {
-        object(m, "updates a unit twice, or not in the order of steps");
+static void next_version(struct effects *e, uint32_t unit_idx, uint32_t from) {
+    if (e->updated[unit_idx]++ != from) {
+        ox_effects_reject(e, "updates a unit twice, or not in the order of steps");
+    }
+}
+
+static void change_version(struct effects *e, enum ox_role_of_use role, enum ox_tier tier, enum ox_holding what) {
+    const uint32_t unit_idx = e->task->unit_idx, from = e->task->carried ? OLD : CURRENT;
+    const struct ox_content from_to[2] = {ox_content(what, unit_idx, from), ox_content(what, unit_idx, from + 1)};
+    ox_effects_change(e, role, tier, from_to);
+}
+
+/* A plan states what moves in a step as most are, where no norm asked for clipping: what was updated early in the step
+ * before is not updated again. */
+bool ox_effects_updates_as_usual(const struct effects *e, uint32_t unit_idx) {
+    const bool early = unit_idx + e->in->placement.speculative_units >= e->plan->unit_count;
+    return !e->task->carried || !early;
+}
+
+/* What an update moves between drives and slots: every chunk is written, and read where its home is. What runs early
+ * takes the gradient from the memory that it has just come to. */
+static void count_adam(struct effects *e, uint32_t unit_idx) {
+    const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
+    const bool early = e->overlap && !e->task->carried;
+    const uint64_t hi = ox_proof_elems(e->in, unit_idx) * sizeof(uint16_t);
+    const uint64_t state = ox_proof_stored_state_bytes(e->in, unit_idx);
+    if (!ox_effects_updates_as_usual(e, unit_idx)) {
+        ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS,
+                         homes->weights == OX_TIER_NVME ? ox_proof_planes_bytes(e->in, unit_idx) : 0);
+        return;
+    }
+    ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
+                     homes->grad == OX_TIER_NVME && !early ? ox_proof_reduced_bytes(e->in, unit_idx) : 0);
+    if (e->in->budget.nvme_bytes > 0) {
+        ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, homes->weights == OX_TIER_NVME ? hi : 0);
+        ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, homes->state == OX_TIER_NVME ? state : 0);
+        ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, hi);
+        ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, state);
     }
 }
 
 /* The optimizer turns a version into the next: after the norm, or where steps overlap that of the step before to what
  * this one computes with, and of the last units also that to the next, from a gradient that has just been reduced. */
-void ox_meaning_adam(struct meaning *m, uint32_t unit_idx) {
-    const struct ox_homes *const homes = homes_of(m, unit_idx);
-    const uint32_t from = m->task->carried ? OLD : CURRENT, to = from + 1;
-    const bool early = m->overlap && !m->task->carried;
-    takes_turn(m, unit_idx, from);
-    if (is_on_device(m, unit_idx)) {
-        object(m, "updates on the host what lives on the device");
+void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
+    const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
+    const uint32_t from = e->task->carried ? OLD : CURRENT, to = from + 1;
+    const bool early = e->overlap && !e->task->carried;
+    next_version(e, unit_idx, from);
+    if (ox_proof_on_device(e->in, unit_idx)) {
+        ox_effects_reject(e, "updates on the host what lives on the device");
     }
-    if (early && unit_idx + m->in->placement.speculative_units < m->plan->unit_count) {
-        object(m, "updates a unit before the norm is known that is to wait for it");
+    if (early && unit_idx + e->in->placement.speculative_units < e->plan->unit_count) {
+        ox_effects_reject(e, "updates a unit before the norm is known that is to wait for it");
     }
-    if (early && (m->in->budget.nvme_bytes == 0 || ox_plan_generations(&m->in->budget) < 2)) {
-        object(m, "replaces before the norm is known what the step may have to begin with again");
+    if (early && (e->in->budget.nvme_bytes == 0 || ox_proof_generations(e->in) < 2)) {
+        ox_effects_reject(e, "replaces before the norm is known what the step may have to begin with again");
     }
-    if (early && (m->plan->stream_buf == OX_NONE || !m->plan->bufs[m->plan->stream_buf].resident)) {
-        object(m, "leaves writes in flight in memory that is given away before the commit");
+    if (early && (e->plan->stream_buf == OX_NONE || !e->plan->bufs[e->plan->stream_buf].resident)) {
+        ox_effects_reject(e, "leaves writes in flight in memory that is given away before the commit");
     }
-    if (!m->overlap) {
-        wants(m, OX_USE_NORM, OX_TIER_HOST, of(FACTOR, OX_NONE, 0));
+    if (!e->overlap) {
+        ox_effects_need_use(e, OX_USE_NORM, OX_TIER_HOST, ox_content(FACTOR, OX_NONE, 0));
     }
-    wants(m, OX_USE_GRAD, early ? OX_TIER_HOST : homes->grad, of(REDUCED, unit_idx, to));
+    ox_effects_need_use(e, OX_USE_GRAD, early ? OX_TIER_HOST : homes->grad, ox_content(REDUCED, unit_idx, to));
     if (homes->state == OX_TIER_HOST) {
-        turns(m, OX_USE_STATE, OX_TIER_HOST,
-              (const struct content[]){of(STATE, unit_idx, from), of(STATE, unit_idx, to)});
+        change_version(e, OX_USE_STATE, OX_TIER_HOST, STATE);
     }
     if (homes->weights != OX_TIER_NVME) {
-        turns(m, OX_USE_WEIGHTS, OX_TIER_HOST,
-              (const struct content[]){of(PLANES, unit_idx, from), of(PLANES, unit_idx, to)});
-    } else if (m->task->carried) {
-        makes(m, OX_USE_TARGET, OX_TIER_HOST, of(PLANES, unit_idx, to));
+        change_version(e, OX_USE_WEIGHTS, OX_TIER_HOST, PLANES);
+    } else if (e->task->carried) {
+        ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, ox_content(PLANES, unit_idx, to));
     }
-    if (m->in->budget.nvme_bytes > 0) {
-        makes(m, OX_USE_STREAM, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
-        names(m, OX_USE_STREAM, m->plan->stream_buf);
-        if (!m->begun) {
-            object(m, "writes to the store outside of a transaction");
+    if (e->in->budget.nvme_bytes > 0) {
+        ox_effects_fill(e, OX_USE_STREAM, OX_TIER_HOST, ox_content(SLOTS, OX_NONE, 0));
+        ox_effects_need_buffer(e, OX_USE_STREAM, e->plan->stream_buf);
+        if (!e->begun) {
+            ox_effects_reject(e, "writes to the store outside of a transaction");
         }
     }
+    count_adam(e, unit_idx);
 }
 
 /* The same where the unit lives: what would replace it too early could not be taken back. */
-void ox_meaning_device_adam(struct meaning *m, uint32_t unit_idx) {
-    const uint32_t from = m->task->carried ? OLD : CURRENT, to = from + 1;
-    takes_turn(m, unit_idx, from);
-    if (!is_on_device(m, unit_idx) || m->task->carried != m->overlap) {
-        object(m, "updates on the device what lives elsewhere, or before the norm is known");
+void ox_effects_device_adam(struct effects *e, uint32_t unit_idx) {
+    const uint32_t from = e->task->carried ? OLD : CURRENT, to = from + 1;
+    next_version(e, unit_idx, from);
+    if (!ox_proof_on_device(e->in, unit_idx) || e->task->carried != e->overlap) {
+        ox_effects_reject(e, "updates on the device what lives elsewhere, or before the norm is known");
     }
-    if (!m->overlap) {
-        wants(m, OX_USE_NORM, OX_TIER_HOST, of(FACTOR, OX_NONE, 0));
+    if (!e->overlap) {
+        ox_effects_need_use(e, OX_USE_NORM, OX_TIER_HOST, ox_content(FACTOR, OX_NONE, 0));
     }
-    wants(m, OX_USE_GRAD, OX_TIER_DEVICE, of(REDUCED, unit_idx, to));
-    turns(m, OX_USE_STATE, OX_TIER_DEVICE,
-          (const struct content[]){of(STATE, unit_idx, from), of(STATE, unit_idx, to)});
-    turns(m, OX_USE_WEIGHTS, OX_TIER_DEVICE,
-          (const struct content[]){of(PLANES, unit_idx, from), of(PLANES, unit_idx, to)});
-    makes(m, OX_USE_COUNTS, OX_TIER_DEVICE, of(COUNTS, OX_NONE, ++m->device_count));
-    names(m, OX_USE_COUNTS, m->plan->counts_buf);
+    ox_effects_need_use(e, OX_USE_GRAD, OX_TIER_DEVICE, ox_content(REDUCED, unit_idx, to));
+    change_version(e, OX_USE_STATE, OX_TIER_DEVICE, STATE);
+    change_version(e, OX_USE_WEIGHTS, OX_TIER_DEVICE, PLANES);
+    ox_effects_fill(e, OX_USE_COUNTS, OX_TIER_DEVICE, ox_content(COUNTS, OX_NONE, ++e->device_count));
+    ox_effects_need_buffer(e, OX_USE_COUNTS, e->plan->counts_buf);
 }
 
-uint32_t ox_meaning_device_units(const struct meaning *m) {
+uint32_t ox_effects_device_units(const struct effects *e) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < m->plan->unit_count; i++) {
-        count += is_on_device(m, i);
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        count += ox_proof_on_device(e->in, i);
     }
     return count;
 }
 
-void ox_meaning_updated(struct meaning *m) {
-    const struct content all = of(COUNTS, OX_NONE, ox_meaning_device_units(m));
-    if (m->task->carried != m->overlap) {
-        object(m, "is of another step than the updates that it tells of");
+void ox_effects_nonfinite(struct effects *e) {
+    const struct ox_content all = ox_content(COUNTS, OX_NONE, ox_effects_device_units(e));
+    if (e->task->carried != e->overlap) {
+        ox_effects_reject(e, "is of another step than the updates that it tells of");
     }
-    wants(m, OX_USE_SOURCE, OX_TIER_DEVICE, all);
-    makes(m, OX_USE_TARGET, OX_TIER_HOST, all);
-    names(m, OX_USE_TARGET, m->plan->nonfinite_buf);
+    ox_effects_need_use(e, OX_USE_SOURCE, OX_TIER_DEVICE, all);
+    ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, all);
+    ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->nonfinite_buf);
+    ox_effects_count(e, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)e->plan->unit_count);
 }
 
 /* That of the step before ends before this one's begins. */
-void ox_meaning_begin(struct meaning *m) {
-    const bool in_order = m->task->carried ? m->commit_count == 0 : !m->overlap || m->commit_count == 1;
-    if (m->begun || m->in->budget.nvme_bytes == 0 || !in_order) {
-        object(m, "begins a transaction while another one is under way");
+void ox_effects_begin_transaction(struct effects *e) {
+    const bool in_order = e->task->carried ? e->commit_count == 0 : !e->overlap || e->commit_count == 1;
+    if (e->begun || e->in->budget.nvme_bytes == 0 || !in_order) {
+        ox_effects_reject(e, "begins a transaction while another one is under way");
     }
-    m->begun = true;
-    makes(m, OX_USE_STREAM, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
-    names(m, OX_USE_STREAM, m->plan->stream_buf);
-    if (!m->overlap) {
-        wants(m, OX_USE_NORM, OX_TIER_HOST, of(FACTOR, OX_NONE, 0));
+    e->begun = true;
+    ox_effects_fill(e, OX_USE_STREAM, OX_TIER_HOST, ox_content(SLOTS, OX_NONE, 0));
+    ox_effects_need_buffer(e, OX_USE_STREAM, e->plan->stream_buf);
+    if (!e->overlap) {
+        ox_effects_need_use(e, OX_USE_NORM, OX_TIER_HOST, ox_content(FACTOR, OX_NONE, 0));
     }
 }
 
 /* Behind the updates of all units, and within the transaction. */
-static void ends_transaction(struct meaning *m) {
-    const uint32_t version = m->task->carried ? CURRENT : NEW;
-    if (!m->begun) {
-        object(m, "ends a transaction that has not begun");
+static void end_transaction(struct effects *e) {
+    const uint32_t version = e->task->carried ? CURRENT : NEW;
+    if (!e->begun) {
+        ox_effects_reject(e, "ends a transaction that has not begun");
     }
-    for (uint32_t i = 0; i < m->plan->unit_count; i++) {
-        if (m->updated[i] != version) {
-            object(m, "ends a transaction before all units are updated");
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        if (e->updated[i] != version) {
+            ox_effects_reject(e, "ends a transaction before all units are updated");
         }
     }
-    makes(m, OX_USE_STREAM, OX_TIER_HOST, of(STAGE, OX_NONE, 0));
-    names(m, OX_USE_STREAM, m->plan->stream_buf);
+    ox_effects_fill(e, OX_USE_STREAM, OX_TIER_HOST, ox_content(SLOTS, OX_NONE, 0));
+    ox_effects_need_buffer(e, OX_USE_STREAM, e->plan->stream_buf);
 }
 
-void ox_meaning_written(struct meaning *m) {
-    if (!m->task->carried || m->written_count++ != 0) {
-        object(m, "waits for writes that nobody reads");
+void ox_effects_written(struct effects *e) {
+    if (!e->task->carried || e->written_count++ != 0) {
+        ox_effects_reject(e, "waits for writes that nobody reads");
     }
-    ends_transaction(m);
-    makes(m, OX_USE_WRITTEN, OX_TIER_NVME, of(WRITTEN, OX_NONE, 0));
-    names(m, OX_USE_WRITTEN, m->plan->written_buf);
+    end_transaction(e);
+    ox_effects_fill(e, OX_USE_WRITTEN, OX_TIER_NVME, ox_content(WRITTEN, OX_NONE, 0));
+    ox_effects_need_buffer(e, OX_USE_WRITTEN, e->plan->written_buf);
 }
 
-void ox_meaning_commit(struct meaning *m) {
-    m->commit_count++;
-    if (!m->task->carried && m->task != &m->plan->tasks[m->plan->task_count - 1]) {
-        object(m, "commits before the step has ended");
+void ox_effects_commit(struct effects *e) {
+    e->commit_count++;
+    if (!e->task->carried && e->task != &e->plan->tasks[e->plan->task_count - 1]) {
+        ox_effects_reject(e, "commits before the step has ended");
     }
-    ends_transaction(m);
-    m->begun = false;
+    end_transaction(e);
+    e->begun = false;
 }

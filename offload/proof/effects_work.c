@@ -1,90 +1,108 @@
-/* What kernels and transfers need and leave, for the proof of meaning. */
+/* What kernels and transfers need and leave. */
 #include "offload/proof/effects.h"
+
+#include "base/bytes.h"
+#include "offload/proof/sizes.h"
 
 /* ---- kernels ---------------------------------------------------------------------------------- */
 
+static bool keeps(const struct effects *e, uint32_t unit_idx) {
+    return ox_proof_keeps(e->in, e->plan->kind, unit_idx);
+}
+
 /* Backward leaves gradients where it found what it needed: once it has run, nothing is there. */
-static void uses_up_kept(struct meaning *m, uint32_t unit_idx) {
-    const struct ox_use *const use = meet(m, OX_USE_KEPT, UPDATES, compute_tier(m));
+static void use_up_kept(struct effects *e, uint32_t unit_idx) {
+    const struct ox_use *const use = ox_effects_find_use(e, OX_USE_KEPT, UPDATES, ox_effects_compute_tier(e));
     if (use == NULL) {
         return;
     }
-    if (!same(m->held[use->buf_idx], of(KEPT, unit_idx, m->task->mb_idx))) {
-        object(m, "does not find what its forward kept");
+    if (!ox_content_same(e->held[use->buf_idx], ox_content(KEPT, unit_idx, e->task->mb_idx))) {
+        ox_effects_reject(e, "does not find what its forward kept");
     }
-    m->held[use->buf_idx] = of(NOTHING, 0, 0);
+    e->held[use->buf_idx] = ox_content(NOTHING, 0, 0);
 }
 
 /* As a block computes with them. */
-static void wants_weights(struct meaning *m, uint32_t unit_idx) {
-    if (m->in->model.joins) {
-        wants(m, OX_USE_JOINED, compute_tier(m), of(JOINED, unit_idx, 0));
+static void need_weights(struct effects *e, uint32_t unit_idx) {
+    if (e->in->model.joins) {
+        ox_effects_need_use(e, OX_USE_JOINED, ox_effects_compute_tier(e), ox_content(JOINED, unit_idx, 0));
     } else {
-        wants_planes(m, unit_idx, false);
+        ox_effects_need_planes(e, unit_idx, false);
     }
 }
 
-void ox_meaning_forward(struct meaning *m, uint32_t unit_idx) {
-    const struct ox_plan_model *const model = &m->in->model;
-    const enum ox_tier tier = compute_tier(m);
+void ox_effects_forward(struct effects *e, uint32_t unit_idx) {
+    const struct ox_plan_model *const model = &e->in->model;
+    const enum ox_tier tier = ox_effects_compute_tier(e);
     if (unit_idx == 0) {
-        wants_planes(m, 0, false);
+        ox_effects_need_planes(e, 0, false);
     } else {
-        wants_weights(m, unit_idx);
-        wants(m, OX_USE_X, tier, of(ACT, unit_idx, m->task->mb_idx));
-        needs_room(m, keeps(m, unit_idx) ? model->work_kept_forward_bytes : model->work_forward_bytes, true);
+        need_weights(e, unit_idx);
+        ox_effects_need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, e->task->mb_idx));
+        const bool kept = keeps(e, unit_idx);
+        ox_effects_use_workspace(e, kept ? model->work_kept_forward_bytes : model->work_forward_bytes, true);
     }
-    wants_batch(m);
-    makes(m, OX_USE_Y, tier, of(ACT, unit_idx + 1, m->task->mb_idx));
-    if (keeps(m, unit_idx)) {
-        makes(m, OX_USE_KEPT, tier, of(KEPT, unit_idx, m->task->mb_idx));
+    ox_effects_need_batch(e);
+    ox_effects_fill(e, OX_USE_Y, tier, ox_content(ACT, unit_idx + 1, e->task->mb_idx));
+    if (keeps(e, unit_idx)) {
+        ox_effects_fill(e, OX_USE_KEPT, tier, ox_content(KEPT, unit_idx, e->task->mb_idx));
     }
 }
 
-void ox_meaning_head(struct meaning *m, uint32_t unit_idx) {
-    const enum ox_tier tier = compute_tier(m);
-    const uint32_t mb_idx = m->task->mb_idx;
-    if (unit_idx + 1 != m->plan->unit_count) {
-        object(m, "is not of the last unit");
+void ox_effects_head(struct effects *e, uint32_t unit_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t mb_idx = e->task->mb_idx;
+    if (unit_idx + 1 != e->plan->unit_count) {
+        ox_effects_reject(e, "is not of the last unit");
         return;
     }
-    wants_planes(m, unit_idx, false);
-    if (m->tied) {
-        wants_planes(m, 0, true);
+    ox_effects_need_planes(e, unit_idx, false);
+    if (e->tied) {
+        ox_effects_need_planes(e, 0, true);
     }
-    wants(m, OX_USE_X, tier, of(ACT, unit_idx, mb_idx));
-    wants_batch(m);
-    needs_room(m, m->train ? m->in->model.work_head_bytes : m->in->model.work_head_eval_bytes, false);
-    if (mb_idx > 0 && !same(m->held[m->plan->loss_buf], of(LOSSES, OX_NONE, mb_idx))) {
-        object(m, "follows losses that are not there");
+    ox_effects_need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, mb_idx));
+    ox_effects_need_batch(e);
+    ox_effects_use_workspace(e, e->train ? e->in->model.work_head_bytes : e->in->model.work_head_eval_bytes, false);
+    if (mb_idx > 0 && !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
+        ox_effects_reject(e, "follows losses that are not there");
     }
-    makes(m, OX_USE_LOSS, tier, of(LOSSES, OX_NONE, mb_idx + 1));
-    names(m, OX_USE_LOSS, m->plan->loss_buf);
-    if (m->train) {
-        makes(m, OX_USE_DX, tier, of(ACT_GRAD, unit_idx, mb_idx));
-        adds_gradient(m, OX_USE_GRAD, unit_idx);
-        if (m->tied) {
-            adds_gradient(m, OX_USE_GRAD_HEAD, m->plan->unit_count);
+    ox_effects_fill(e, OX_USE_LOSS, tier, ox_content(LOSSES, OX_NONE, mb_idx + 1));
+    ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
+    if (e->train) {
+        ox_effects_fill(e, OX_USE_DX, tier, ox_content(ACT_GRAD, unit_idx, mb_idx));
+        ox_effects_add_gradient(e, OX_USE_GRAD, unit_idx);
+        if (e->tied) {
+            ox_effects_add_gradient(e, OX_USE_GRAD_HEAD, e->plan->unit_count);
         }
     }
 }
 
-void ox_meaning_backward(struct meaning *m, uint32_t unit_idx) {
-    const struct ox_plan_model *const model = &m->in->model;
-    const enum ox_tier tier = compute_tier(m);
-    const uint32_t mb_idx = m->task->mb_idx;
+void ox_effects_backward(struct effects *e, uint32_t unit_idx) {
+    const struct ox_plan_model *const model = &e->in->model;
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t mb_idx = e->task->mb_idx;
     if (unit_idx > 0) {
-        wants_weights(m, unit_idx);
-        wants(m, OX_USE_X, tier, of(ACT, unit_idx, mb_idx));
-        needs_room(m, keeps(m, unit_idx) ? model->work_kept_backward_bytes : model->work_backward_bytes, true);
+        need_weights(e, unit_idx);
+        ox_effects_need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, mb_idx));
+        const bool kept = keeps(e, unit_idx);
+        ox_effects_use_workspace(e, kept ? model->work_kept_backward_bytes : model->work_backward_bytes, true);
     }
-    wants_batch(m);
-    turns(m, OX_USE_DX, tier,
-          (const struct content[]){of(ACT_GRAD, unit_idx + 1, mb_idx), of(ACT_GRAD, unit_idx, mb_idx)});
-    adds_gradient(m, OX_USE_GRAD, unit_idx);
-    if (keeps(m, unit_idx)) {
-        uses_up_kept(m, unit_idx);
+    ox_effects_need_batch(e);
+    const struct ox_content from_to[2] = {ox_content(ACT_GRAD, unit_idx + 1, mb_idx),
+                                          ox_content(ACT_GRAD, unit_idx, mb_idx)};
+    ox_effects_change(e, OX_USE_DX, tier, from_to);
+    ox_effects_add_gradient(e, OX_USE_GRAD, unit_idx);
+    if (keeps(e, unit_idx)) {
+        use_up_kept(e, unit_idx);
     }
+}
+
+void ox_effects_add_second_use(struct effects *e, uint32_t unit_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t micro_batches = e->plan->micro_batches;
+    const struct ox_content from_to[2] = {ox_content(SUM, unit_idx, micro_batches), ox_content(TOTAL, unit_idx, 0)};
+    ox_effects_change(e, OX_USE_GRAD, tier, from_to);
+    ox_effects_need_use(e, OX_USE_GRAD_HEAD, tier, ox_content(SUM, e->plan->unit_count, micro_batches));
 }
 
 /* ---- transfers -------------------------------------------------------------------------------- */
@@ -93,106 +111,131 @@ struct route {
     enum ox_tier from, to;
 };
 
-static void moves(struct meaning *m, struct route route, struct content content) {
-    wants(m, OX_USE_SOURCE, route.from, content);
-    makes(m, OX_USE_TARGET, route.to, content);
+static void count_move(struct effects *e, struct route route, enum ox_traffic_kind kind, uint64_t bytes) {
+    const enum ox_link link = route.to == OX_TIER_NVME     ? OX_LINK_NVME_WRITE
+                              : route.from == OX_TIER_NVME ? OX_LINK_NVME_READ
+                              : route.to == OX_TIER_DEVICE ? OX_LINK_H2D : OX_LINK_D2H;
+    ox_effects_count(e, link, kind, bytes);
 }
 
-static void follow_upload(struct meaning *m, uint32_t unit_idx) {
-    moves(m, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, of(PLANES, unit_idx, CURRENT));
-    if (ox_plan_lo_in_state(m->in, unit_idx)) {
-        wants(m, OX_USE_STATE, OX_TIER_HOST, of(STATE, unit_idx, CURRENT));
+static void move(struct effects *e, struct route route, struct ox_content content) {
+    ox_effects_need_use(e, OX_USE_SOURCE, route.from, content);
+    ox_effects_fill(e, OX_USE_TARGET, route.to, content);
+}
+
+static void follow_upload(struct effects *e, uint32_t unit_idx) {
+    const struct route route = {OX_TIER_HOST, OX_TIER_DEVICE};
+    move(e, route, ox_content(PLANES, unit_idx, CURRENT));
+    count_move(e, route, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
+    if (ox_proof_lo_in_state(e->in, unit_idx)) {
+        ox_effects_need_use(e, OX_USE_STATE, OX_TIER_HOST, ox_content(STATE, unit_idx, CURRENT));
     }
 }
 
-static void follow_read(struct meaning *m, uint32_t unit_idx) {
-    if (m->in->budget.nvme_bytes == 0 || homes_of(m, unit_idx)->weights != OX_TIER_NVME) {
-        object(m, "reads from drives what does not live there");
+static void follow_read(struct effects *e, uint32_t unit_idx) {
+    if (e->in->budget.nvme_bytes == 0 || ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_NVME) {
+        ox_effects_reject(e, "reads from drives what does not live there");
     }
-    if (m->overlap) { /* else nothing has been written since the last commit */
-        wants(m, OX_USE_WRITTEN, OX_TIER_NVME, of(WRITTEN, OX_NONE, 0));
-        names(m, OX_USE_WRITTEN, m->plan->written_buf);
+    if (e->overlap) { /* else nothing has been written since the last commit */
+        ox_effects_need_use(e, OX_USE_WRITTEN, OX_TIER_NVME, ox_content(WRITTEN, OX_NONE, 0));
+        ox_effects_need_buffer(e, OX_USE_WRITTEN, e->plan->written_buf);
     }
-    makes(m, OX_USE_TARGET, OX_TIER_HOST, of(PLANES, unit_idx, CURRENT));
+    ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, ox_content(PLANES, unit_idx, CURRENT));
+    ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
 }
 
-static void needs_spool(struct meaning *m, uint32_t spool_idx, uint64_t bytes) {
-    if (m->plan->spool_bytes[spool_idx] < bytes) {
-        object(m, "moves more than its spool extent holds");
+/* The planes of a unit that lives on the device, to its optimizer on the host or back. */
+static void follow_copy(struct effects *e, struct route route, uint32_t version) {
+    const uint32_t unit_idx = e->task->unit_idx;
+    move(e, route, ox_content(PLANES, unit_idx, version));
+    count_move(e, route, OX_TRAFFIC_WEIGHTS,
+               ox_effects_updates_as_usual(e, unit_idx) ? ox_proof_planes_bytes(e->in, unit_idx) : 0);
+}
+
+static void need_extent(struct effects *e, uint32_t spool_idx, uint64_t bytes) {
+    if (e->plan->spool_bytes[spool_idx] < bytes) {
+        ox_effects_reject(e, "moves more than its spool extent holds");
     }
 }
 
-static void follow_act(struct meaning *m, enum ox_task_kind kind, uint32_t unit_idx) {
-    const enum ox_tier tier = compute_tier(m);
+static void follow_act(struct effects *e, enum ox_task_kind kind, uint32_t unit_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
     const struct route route = kind == OX_TASK_ACT_SAVE    ? (struct route){tier, OX_TIER_HOST}
                                : kind == OX_TASK_ACT_WRITE ? (struct route){OX_TIER_HOST, OX_TIER_NVME}
                                : kind == OX_TASK_ACT_READ  ? (struct route){OX_TIER_NVME, OX_TIER_HOST}
                                                            : (struct route){OX_TIER_HOST, tier};
-    if (kind == OX_TASK_ACT_WRITE || kind == OX_TASK_ACT_READ) {
-        needs_spool(m, ox_plan_spool_act(m->plan, unit_idx, m->task->mb_idx), m->in->model.act_bytes);
+    uint64_t bytes = e->in->model.act_bytes;
+    if (kind == OX_TASK_ACT_WRITE || kind == OX_TASK_ACT_READ) { /* of whole pages */
+        bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+        need_extent(e, ox_proof_act_extent(e->plan, unit_idx, e->task->mb_idx), bytes);
     }
-    moves(m, route, of(ACT, unit_idx, m->task->mb_idx));
+    move(e, route, ox_content(ACT, unit_idx, e->task->mb_idx));
+    count_move(e, route, OX_TRAFFIC_ACTIVATIONS, bytes);
 }
 
 /* A gradient leaves (partial, or finished and marked `last`), or comes back, always as an fp32 sum. */
-static void follow_grad(struct meaning *m, enum ox_task_kind kind, uint32_t unit_idx) {
-    const enum ox_tier tier = compute_tier(m);
+static void follow_grad(struct effects *e, enum ox_task_kind kind, uint32_t unit_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
     const struct route route = kind == OX_TASK_GRAD_SAVE    ? (struct route){tier, OX_TIER_HOST}
                                : kind == OX_TASK_GRAD_WRITE ? (struct route){OX_TIER_HOST, OX_TIER_NVME}
                                : kind == OX_TASK_GRAD_READ  ? (struct route){OX_TIER_NVME, OX_TIER_HOST}
                                                             : (struct route){OX_TIER_HOST, tier};
-    const int at = ox_task_find_use(m->task, OX_USE_SOURCE);
-    const struct content source = at < 0 ? of(NOTHING, OX_NONE, 0) : m->held[m->task->uses[at].buf_idx];
+    const struct ox_use *const use = ox_effects_use(e, OX_USE_SOURCE);
+    const struct ox_content source = use == NULL ? ox_content(NOTHING, OX_NONE, 0) : e->held[use->buf_idx];
+    const bool is_second_use = unit_idx == e->plan->unit_count;
     const bool leaves = kind == OX_TASK_GRAD_SAVE || kind == OX_TASK_GRAD_WRITE;
-    const bool at_rest = kind == OX_TASK_GRAD_WRITE && !is_second_use(m, unit_idx);
-    struct content whole = finished_sum(m, unit_idx);
+    const bool at_rest = kind == OX_TASK_GRAD_WRITE && !is_second_use;
+    struct ox_content whole = ox_effects_finished_sum(e, unit_idx);
     if (at_rest) {
-        whole = of(REDUCED, unit_idx, NEW);
+        whole = ox_content(REDUCED, unit_idx, NEW);
     }
     if (source.unit_idx != unit_idx ||
-        (leaves && (m->task->last ? !same(source, whole)
-                                  : source.what != SUM || source.count >= m->plan->micro_batches)) ||
-        (!leaves && (source.what != SUM || m->task->last))) {
-        object(m, "moves something else than the gradient that it names");
+        (leaves && (e->task->last ? !ox_content_same(source, whole)
+                                  : source.what != SUM || source.count >= e->plan->micro_batches)) ||
+        (!leaves && (source.what != SUM || e->task->last))) {
+        ox_effects_reject(e, "moves something else than the gradient that it names");
     }
     if (route.from == OX_TIER_NVME || route.to == OX_TIER_NVME) {
-        needs_spool(m, ox_plan_spool_grad(m->plan, unit_idx), bytes_of(m, source, false));
+        need_extent(e, ox_proof_grad_extent(unit_idx), ox_effects_bytes(e, source, false));
     }
-    moves(m, route, source);
+    move(e, route, source);
+    count_move(e, route, OX_TRAFFIC_GRADS, ox_effects_bytes(e, source, false));
 }
 
-void ox_meaning_transfer(struct meaning *m, uint32_t unit_idx) {
-    const enum ox_tier tier = compute_tier(m);
-    const enum ox_task_kind kind = (enum ox_task_kind)m->task->kind;
+void ox_effects_transfer(struct effects *e, uint32_t unit_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const enum ox_task_kind kind = (enum ox_task_kind)e->task->kind;
     switch (kind) {
     case OX_TASK_BATCH:
-        wants(m, OX_USE_SOURCE, OX_TIER_HOST, of(BATCHES, OX_NONE, 0));
-        names(m, OX_USE_SOURCE, m->plan->batch_host_buf);
-        makes(m, OX_USE_TARGET, tier, of(BATCH, OX_NONE, m->task->mb_idx));
+        ox_effects_need_use(e, OX_USE_SOURCE, OX_TIER_HOST, ox_content(BATCHES, OX_NONE, 0));
+        ox_effects_need_buffer(e, OX_USE_SOURCE, e->plan->batch_host_buf);
+        ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(BATCH, OX_NONE, e->task->mb_idx));
+        ox_effects_count(e, OX_LINK_H2D, OX_TRAFFIC_OTHER, e->in->model.batch_bytes);
         break;
     case OX_TASK_READ:
-        follow_read(m, unit_idx);
+        follow_read(e, unit_idx);
         break;
     case OX_TASK_UPLOAD:
-        follow_upload(m, unit_idx);
+        follow_upload(e, unit_idx);
         break;
     case OX_TASK_DOWNLOAD:
-        moves(m, (struct route){OX_TIER_DEVICE, OX_TIER_HOST}, of(PLANES, unit_idx, m->task->carried ? OLD : CURRENT));
+        follow_copy(e, (struct route){OX_TIER_DEVICE, OX_TIER_HOST}, e->task->carried ? OLD : CURRENT);
         break;
     case OX_TASK_REFRESH:
-        moves(m, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, of(PLANES, unit_idx, m->task->carried ? CURRENT : NEW));
+        follow_copy(e, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, e->task->carried ? CURRENT : NEW);
         break;
     case OX_TASK_LOSS:
-        moves(m, (struct route){tier, OX_TIER_HOST}, of(LOSSES, OX_NONE, m->plan->micro_batches));
-        names(m, OX_USE_TARGET, m->plan->loss_host_buf);
+        move(e, (struct route){tier, OX_TIER_HOST}, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+        ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
+        ox_effects_count(e, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)e->plan->micro_batches);
         break;
     case OX_TASK_ACT_SAVE:
     case OX_TASK_ACT_WRITE:
     case OX_TASK_ACT_READ:
     case OX_TASK_ACT_LOAD:
-        follow_act(m, kind, unit_idx);
+        follow_act(e, kind, unit_idx);
         break;
     default:
-        follow_grad(m, kind, unit_idx);
+        follow_grad(e, kind, unit_idx);
     }
 }

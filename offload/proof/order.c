@@ -1,12 +1,12 @@
-/* The proof of a plan, from the task list alone: nothing here shares code or working data with the builder. This half
- * is about order and space; offload/proof/effects.c shows that the result is a training step.
+/* The proof of a plan, from the task list alone. This half is about order and space; offload/proof/effects.c shows that
+ * the result is a training step.
  *
  * "a before b" means: a has ended when b starts, whatever the lanes' speeds. It holds between consecutive tasks of
  * a lane and along dependencies. For every task the checker knows, per lane, the latest task that is before
  * it; as lanes are FIFO this vector decides any pair (vector clocks: Fidge 1988, Mattern 1989). */
-#include "offload/plan/internal.h"
-
 #include "base/bytes.h"
+#include "offload/proof/proof_internal.h"
+#include "offload/proof/sizes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ struct checker {
     uint32_t *next_mb;    /* per unit: forward, then backward */
 };
 
-enum ox_status ox_plan_fault(const struct ox_plan *plan, uint32_t task_idx, const char *what) {
+enum ox_status ox_proof_fault(const struct ox_plan *plan, uint32_t task_idx, const char *what) {
     const struct ox_task *const task = &plan->tasks[task_idx];
     return ox_fail(OX_E_CONFIG, "plan is wrong at task %u (%s, unit %d, micro-batch %d): %s; please report this",
                    task_idx, ox_task_name((enum ox_task_kind)task->kind), (int)task->unit_idx, (int)task->mb_idx,
@@ -65,7 +65,7 @@ static enum ox_status check_order(struct checker *c) {
                 continue;
             }
             if (dep > i || plan->tasks[dep - 1].lane != lane) {
-                return ox_plan_fault(plan, i, "depends on a task that is not before it in its lane");
+                return ox_proof_fault(plan, i, "depends on a task that is not before it in its lane");
             }
             merge(clock, &c->clocks[dep - 1]);
             clock->past[lane] = clock->past[lane] > dep ? clock->past[lane] : dep;
@@ -86,19 +86,19 @@ static bool is_carried(const struct ox_plan *plan, uint32_t buf_idx) {
 static enum ox_status check_use(struct checker *c, uint32_t task_idx, const struct ox_use *use) {
     const struct ox_plan *const plan = c->plan;
     if (use->buf_idx >= plan->buf_count) {
-        return ox_plan_fault(plan, task_idx, "uses a buffer that does not exist");
+        return ox_proof_fault(plan, task_idx, "uses a buffer that does not exist");
     }
     struct span *const span = &c->spans[use->buf_idx];
     const uint8_t lane = plan->tasks[task_idx].lane;
     if (span->written_by == 0 && use->read && !is_carried(plan, use->buf_idx)) {
-        return ox_plan_fault(plan, task_idx, "reads a buffer that nothing has filled");
+        return ox_proof_fault(plan, task_idx, "reads a buffer that nothing has filled");
     }
     if (span->written_by != 0 && span->written_by - 1 != task_idx && !before(c, span->written_by - 1, task_idx)) {
-        return ox_plan_fault(plan, task_idx, "uses a buffer that may not have arrived");
+        return ox_proof_fault(plan, task_idx, "uses a buffer that may not have arrived");
     }
     for (int i = 0; use->write && i < OX_LANE_COUNT; i++) {
         if (span->read_by[i] != 0 && span->read_by[i] - 1 != task_idx && !before(c, span->read_by[i] - 1, task_idx)) {
-            return ox_plan_fault(plan, task_idx, "overwrites a buffer that may still be read");
+            return ox_proof_fault(plan, task_idx, "overwrites a buffer that may still be read");
         }
         span->read_by[i] = 0;
     }
@@ -116,7 +116,7 @@ static enum ox_status check_uses(struct checker *c) {
     for (uint32_t i = 0; i < c->plan->task_count; i++) {
         const struct ox_task *const task = &c->plan->tasks[i];
         if (task->use_count > OX_TASK_USES_MAX) {
-            return ox_plan_fault(c->plan, i, "has too many uses");
+            return ox_proof_fault(c->plan, i, "has too many uses");
         }
         for (int j = 0; j < task->use_count; j++) {
             const enum ox_status status = check_use(c, i, &task->uses[j]);
@@ -144,7 +144,7 @@ static uint32_t first_use(const struct span *span) {
 static enum ox_status check_pair(const struct checker *c, uint32_t a, uint32_t b) {
     const uint32_t a_first = first_use(&c->spans[a]), b_first = first_use(&c->spans[b]);
     if (c->plan->bufs[a].resident || c->plan->bufs[b].resident) {
-        return ox_plan_fault(c->plan, a_first == UINT32_MAX ? (b_first == UINT32_MAX ? 0 : b_first) : a_first,
+        return ox_proof_fault(c->plan, a_first == UINT32_MAX ? (b_first == UINT32_MAX ? 0 : b_first) : a_first,
                      "shares bytes with a buffer that must survive the step");
     }
     if (a_first == UINT32_MAX || b_first == UINT32_MAX) {
@@ -155,7 +155,7 @@ static enum ox_status check_pair(const struct checker *c, uint32_t a, uint32_t b
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         for (int j = 0; j < OX_LANE_COUNT; j++) {
             if (early->last[i] != 0 && late->first[j] != 0 && !before(c, early->last[i] - 1, late->first[j] - 1)) {
-                return ox_plan_fault(c->plan, late->first[j] - 1, "takes space that may still be in use");
+                return ox_proof_fault(c->plan, late->first[j] - 1, "takes space that may still be in use");
             }
         }
     }
@@ -242,6 +242,21 @@ fail:
     return status;
 }
 
+/* Resident buffers fill the front of an arena; behind it lies what a step gives away again, and between steps the
+ * host's scratch. An arena is no larger than that needs. */
+static enum ox_status check_peak(const struct checker *c, enum ox_tier tier, uint64_t end, uint64_t resident) {
+    const struct ox_plan *const plan = c->plan;
+    const uint64_t with_scratch = tier == OX_TIER_HOST ? resident + ox_proof_scratch_bytes(c->in) : 0;
+    const uint64_t peak = ox_max_u64(end, with_scratch);
+    if (plan->peak_bytes[tier] != peak || plan->resident_bytes[tier] != resident) {
+        return ox_fail(OX_E_CONFIG, "plan is wrong: it states %llu bytes of %s memory and %llu between steps, and "
+                       "needs %llu and %llu; please report this", (unsigned long long)plan->peak_bytes[tier],
+                       ox_tier_name(tier), (unsigned long long)plan->resident_bytes[tier], (unsigned long long)peak,
+                       (unsigned long long)resident);
+    }
+    return OX_OK;
+}
+
 static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t budget_bytes) {
     const struct ox_plan *const plan = c->plan;
     char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES];
@@ -251,21 +266,26 @@ static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t
                        ox_size_text(budget_bytes, have));
     }
     uint32_t count = 0;
+    uint64_t end = 0, resident = 0;
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const struct ox_buf *const buf = &plan->bufs[i];
         if (buf->tier != tier || (first_use(&c->spans[i]) == UINT32_MAX && !buf->resident)) {
             continue;
         }
-        if (buf->offset % OX_IO_ALIGN_BYTES != 0 || buf->offset + buf->bytes > plan->peak_bytes[tier]) {
+        const uint64_t past = buf->resident ? plan->resident_bytes[tier] : plan->peak_bytes[tier];
+        if (buf->offset % OX_IO_ALIGN_BYTES != 0 || buf->offset + buf->bytes > past) {
             return ox_fail(OX_E_CONFIG, "plan is wrong: buffer %u (%s) lies outside the %s arena; please report this",
                            i, ox_buf_name((enum ox_buf_kind)buf->kind), ox_tier_name(tier));
         }
+        end = ox_max_u64(end, buf->offset + buf->bytes);
+        resident += buf->resident ? buf->bytes : 0;
         c->order[count++] = i;
     }
-    return check_space(c, count);
+    const enum ox_status status = check_peak(c, tier, end, resident);
+    return status == OX_OK ? check_space(c, count) : status;
 }
 
-/* ---- meaning ---------------------------------------------------------------------------------- */
+/* ---- work ------------------------------------------------------------------------------------- */
 
 /* Updates of units follow each other in order: those of the step before upwards, those of this step upwards behind the
  * norm, or downwards ahead of it where steps overlap. */
@@ -309,11 +329,11 @@ static enum ox_status check_work(struct checker *c) {
         if (backward || task->kind == OX_TASK_FORWARD || task->kind == OX_TASK_HEAD) {
             uint32_t *const next = &c->next_mb[task->unit_idx + (backward ? plan->unit_count : 0)];
             if (task->unit_idx >= plan->unit_count || task->mb_idx != (*next)++) {
-                return ox_plan_fault(plan, i, "meets its micro-batches out of order");
+                return ox_proof_fault(plan, i, "meets its micro-batches out of order");
             }
         }
         if (!update_in_order(c, task, &order)) {
-            return ox_plan_fault(plan, i, "updates a unit out of order or before the norm is known");
+            return ox_proof_fault(plan, i, "updates a unit out of order or before the norm is known");
         }
     }
     for (uint32_t i = 0; i < 2 * plan->unit_count; i++) {
@@ -344,13 +364,16 @@ static enum ox_status check_all(struct checker *c) {
         char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES];
         status = ox_fail(OX_E_CONFIG, "plan needs %s of NVMe (%s of the state, and the spool), the budget is %s",
                          ox_size_text(c->plan->peak_bytes[OX_TIER_NVME], need),
-                         ox_plan_generations(budget) == 1 ? "one generation" : "two generations",
+                         ox_proof_generations(c->in) == 1 ? "one generation" : "two generations",
                          ox_size_text(budget->nvme_bytes, have));
     }
     if (status == OX_OK) {
         status = check_work(c);
     }
-    return status == OX_OK ? ox_plan_check_meaning(c->plan, c->in) : status;
+    if (status == OX_OK) {
+        status = ox_proof_check_sizes(c->plan, c->in);
+    }
+    return status == OX_OK ? ox_proof_check_effects(c->plan, c->in) : status;
 }
 
 /* ---- two plans of one input --------------------------------------------------------------------- */
@@ -377,7 +400,7 @@ static bool is_kept(const struct ox_plan *plan, uint32_t buf_idx) {
             buf_idx == plan->const_buf || buf_idx == plan->batch_host_buf);
 }
 
-enum ox_status ox_plan_check_pair(const struct ox_plan *train, const struct ox_plan *eval) {
+enum ox_status ox_proof_check_pair(const struct ox_plan *train, const struct ox_plan *eval) {
     bool alike = train->unit_count == eval->unit_count && train->micro_batches == eval->micro_batches &&
                  same_offset(train, train->const_buf, eval, eval->const_buf) &&
                  same_offset(train, train->batch_host_buf, eval, eval->batch_host_buf);
@@ -396,7 +419,7 @@ enum ox_status ox_plan_check_pair(const struct ox_plan *train, const struct ox_p
 
 /* ---- all of it ---------------------------------------------------------------------------------- */
 
-enum ox_status ox_plan_check(const struct ox_plan *plan, const struct ox_plan_input *input) {
+enum ox_status ox_proof_check(const struct ox_plan *plan, const struct ox_plan_input *input) {
     struct checker c = {.plan = plan, .in = input};
     c.clocks = calloc(plan->task_count + 1u, sizeof *c.clocks);
     c.spans = calloc(plan->buf_count + 1u, sizeof *c.spans);

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "offload/proof/proof.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,11 +203,11 @@ static enum ox_status check_request(const struct ox_search *s) {
 static enum ox_status check_plans(struct ox_search *s) {
     static const enum ox_plan_kind evals[] = {OX_PLAN_EVAL, OX_PLAN_EVAL_AFTER_STEP};
     const struct ox_plan *const train = ox_search_plan(s, OX_PLAN_TRAIN);
-    enum ox_status status = ox_plan_check(train, s->in);
+    enum ox_status status = ox_proof_check(train, s->in);
     for (uint32_t i = 0; i < (ox_search_overlaps(s) ? 2 : 1) && status == OX_OK; i++) {
         const struct ox_plan *const eval = ox_search_plan(s, evals[i]);
-        status = ox_plan_check(eval, s->in);
-        status = status == OX_OK ? ox_plan_check_pair(train, eval) : status;
+        status = ox_proof_check(eval, s->in);
+        status = status == OX_OK ? ox_proof_check_pair(train, eval) : status;
     }
     return status;
 }

@@ -12,6 +12,7 @@
 #include "base/hash/hash.h"
 #include "base/prng/prng.h"
 #include "offload/plan/plan.h"
+#include "offload/proof/proof.h"
 #include "offload/sim/sim.h"
 #include "tests/kit/test.h"
 
@@ -435,8 +436,8 @@ static void check_accepted(const struct fuzz_case *c, const struct choice *choic
     const struct ox_plan *const all[] = {plans->train, plans->eval, plans->eval_after_step};
     expect((all[2] != NULL) == (c->in.placement.overlap && !c->in.model.eval_only), "plans that no step asks for");
     for (int i = 0; i < 3 && all[i] != NULL; i++) {
-        enum ox_status status = ox_plan_check(all[i], &c->in);
-        status = status == OX_OK && i > 0 ? ox_plan_check_pair(plans->train, all[i]) : status;
+        enum ox_status status = ox_proof_check(all[i], &c->in);
+        status = status == OX_OK && i > 0 ? ox_proof_check_pair(plans->train, all[i]) : status;
         expect(status == OX_OK, status == OX_OK ? "" : ox_error_text());
         check_budgets(c, all[i], i == 0);
     }

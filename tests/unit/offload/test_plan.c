@@ -1,6 +1,7 @@
 /* Plans of random models and budgets are proven by the checker or refused with a reason; and the checker finds
  * every planted fault, so that its proof means something. A number as argument is that of random models. */
 #include "offload/plan/plan.h"
+#include "offload/proof/proof.h"
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 #include "offload/sim/sim.h"
@@ -133,24 +134,24 @@ static void plant_faults(const struct sample *s, struct ox_plan *plan, uint64_t 
         uint32_t *const dep = &task->deps[draw(seed, &counter, OX_LANE_COUNT)];
         const uint32_t kept = *dep;
         *dep = 0;
-        *objected += kept != 0 && ox_plan_check(plan, &s->in) != OX_OK;
+        *objected += kept != 0 && ox_proof_check(plan, &s->in) != OX_OK;
         *dep = kept;
     }
     const uint32_t self = (uint32_t)draw(seed, &counter, plan->task_count);
     uint32_t *const dep = &plan->tasks[self].deps[(plan->tasks[self].lane + 1) % OX_LANE_COUNT];
     const uint32_t kept = *dep;
     *dep = self + 2; /* on a later task */
-    CHECK(ox_plan_check(plan, &s->in) != OX_OK);
+    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
     *dep = kept;
     plan->peak_bytes[OX_TIER_HOST] += s->in.budget.host_bytes;
-    CHECK(ox_plan_check(plan, &s->in) != OX_OK);
+    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
     plan->peak_bytes[OX_TIER_HOST] -= s->in.budget.host_bytes;
     struct ox_buf *const small = &plan->bufs[plan->norm_buf];
     const uint64_t offset = small->offset;
     small->offset = plan->bufs[plan->batch_host_buf].offset;
-    CHECK(ox_plan_check(plan, &s->in) != OX_OK);
+    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
     small->offset = offset;
-    REQUIRE_OK(ox_plan_check(plan, &s->in));
+    REQUIRE_OK(ox_proof_check(plan, &s->in));
 }
 
 struct tally {
@@ -164,7 +165,7 @@ static void refuse_changed(const struct sample *s, struct ox_plan *plan, uint32_
     const struct ox_task kept = plan->tasks[task_idx];
     plan->tasks[task_idx] = *changed;
     tally->made++;
-    if (ox_plan_check(plan, &s->in) == OX_OK) {
+    if (ox_proof_check(plan, &s->in) == OX_OK) {
         printf("accepted: task %u (%s, unit %d, micro-batch %d) changed\n", task_idx,
                ox_task_name((enum ox_task_kind)kept.kind), (int)kept.unit_idx, (int)kept.mb_idx);
     } else {
@@ -286,7 +287,7 @@ static void drop_tasks(const struct sample *s, struct ox_plan *plan, uint64_t se
         memcpy(kept, plan->tasks, count * sizeof *kept);
         take_out(plan, at);
         tally->made++;
-        if (ox_plan_check(plan, &s->in) == OX_OK) {
+        if (ox_proof_check(plan, &s->in) == OX_OK) {
             printf("accepted: task %u (%s) missing\n", at, ox_task_name((enum ox_task_kind)kind));
         } else {
             tally->found++;
@@ -347,17 +348,62 @@ static uint64_t change_kept(const struct sample *s, struct ox_plan *plan, struct
     return kept_count;
 }
 
-/* The same with room that is a page short: of what is kept, and of what is worked in. */
-static void shrink_rooms(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
+/* A size that is not exact must be refused; then it is put back. */
+static void refuse_size(const struct sample *s, struct ox_plan *plan, uint64_t *size, uint64_t wrong,
+                        struct tally *tally) {
+    const uint64_t kept = *size;
+    *size = wrong;
+    tally->made++;
+    if (ox_proof_check(plan, &s->in) == OX_OK) {
+        printf("accepted: %llu bytes instead of %llu\n", (unsigned long long)wrong, (unsigned long long)kept);
+    } else {
+        tally->found++;
+    }
+    *size = kept;
+}
+
+/* Buffers: a page short and a page too large; weights without lo; a stream that lacks a slot. */
+static void change_buffers(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         struct ox_buf *const buf = &plan->bufs[i];
-        if (buf->kind != OX_BUF_KEPT && buf->kind != OX_BUF_WORK) {
+        const uint64_t bytes = buf->bytes;
+        if (buf->first_task_idx == OX_NONE && !buf->resident) {
             continue;
         }
-        buf->bytes -= OX_IO_ALIGN_BYTES;
-        tally->made++;
-        tally->found += ox_plan_check(plan, &s->in) != OX_OK;
-        buf->bytes += OX_IO_ALIGN_BYTES;
+        refuse_size(s, plan, &buf->bytes, bytes - OX_IO_ALIGN_BYTES, tally);
+        refuse_size(s, plan, &buf->bytes, bytes + OX_IO_ALIGN_BYTES, tally);
+        if (buf->kind == OX_BUF_WEIGHTS && s->in.model.fp32 && bytes > s->in.model.unit_elems[buf->unit_idx] * 2) {
+            refuse_size(s, plan, &buf->bytes, s->in.model.unit_elems[buf->unit_idx] * 2, tally);
+        }
+        if (buf->kind == OX_BUF_STREAM) {
+            refuse_size(s, plan, &buf->bytes, bytes - ox_plan_stream_slot_bytes(&s->in), tally);
+        }
+    }
+}
+
+/* Extents of the spool, what the plan sums up, and the bytes that tasks state. */
+static void change_sums(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
+    for (uint32_t i = 0; i < plan->spool_count; i++) {
+        const uint64_t bytes = plan->spool_bytes[i];
+        refuse_size(s, plan, &plan->spool_bytes[i], bytes + OX_IO_ALIGN_BYTES, tally);
+        if (bytes > 0) {
+            refuse_size(s, plan, &plan->spool_bytes[i], bytes - OX_IO_ALIGN_BYTES, tally);
+        }
+    }
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        refuse_size(s, plan, &plan->peak_bytes[tier], plan->peak_bytes[tier] + OX_IO_ALIGN_BYTES, tally);
+        refuse_size(s, plan, &plan->peak_bytes[tier], plan->peak_bytes[tier] - OX_IO_ALIGN_BYTES, tally);
+        refuse_size(s, plan, &plan->resident_bytes[tier], plan->resident_bytes[tier] + OX_IO_ALIGN_BYTES, tally);
+        refuse_size(s, plan, &plan->resident_bytes[tier], plan->resident_bytes[tier] - OX_IO_ALIGN_BYTES, tally);
+    }
+    refuse_size(s, plan, &plan->stored_weight_bytes, plan->stored_weight_bytes + 1, tally);
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            refuse_size(s, plan, &plan->traffic[link][kind], plan->traffic[link][kind] + 1, tally);
+        }
+    }
+    for (uint32_t i = 0; i < plan->task_count; i += 1 + plan->task_count / 50) {
+        refuse_size(s, plan, &plan->tasks[i].bytes, plan->tasks[i].bytes + 1, tally);
     }
 }
 
@@ -400,7 +446,7 @@ static uint64_t refuse_one_generation(struct sample *s, const struct ox_plan *pl
         return 0;
     }
     s->in.budget.generations = 1;
-    CHECK(ox_plan_check(plan, &s->in) != OX_OK);
+    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
     s->in.budget.generations = 2;
     return 1;
 }
@@ -425,12 +471,12 @@ static void lose_gradients(const struct sample *s, const struct ox_plans *plans,
         CHECK(buf->resident);
         buf->resident = false;
         tally->made++;
-        tally->found += ox_plan_check(eval, &s->in) != OX_OK;
+        tally->found += ox_proof_check(eval, &s->in) != OX_OK;
         buf->resident = true;
         if (buf->tier == OX_TIER_HOST) {
             buf->offset += OX_IO_ALIGN_BYTES;
             tally->made++;
-            tally->found += ox_plan_check_pair(plans->train, eval) != OX_OK;
+            tally->found += ox_proof_check_pair(plans->train, eval) != OX_OK;
             buf->offset -= OX_IO_ALIGN_BYTES;
         }
     }
@@ -440,13 +486,13 @@ static void lose_gradients(const struct sample *s, const struct ox_plans *plans,
 static uint64_t check_eval_after_step(const struct sample *s, const struct ox_plans *plans, uint64_t seed,
                                       struct tally *tally) {
     struct ox_plan *const eval = plans->eval_after_step;
-    REQUIRE_OK(ox_plan_check_pair(plans->train, plans->eval));
+    REQUIRE_OK(ox_proof_check_pair(plans->train, plans->eval));
     CHECK((eval != NULL) == s->in.placement.overlap);
     if (eval == NULL) {
         return 0;
     }
     uint64_t ignored = 0;
-    REQUIRE_OK(ox_plan_check_pair(plans->train, eval));
+    REQUIRE_OK(ox_proof_check_pair(plans->train, eval));
     CHECK(bytes_before(eval) == bytes_before(plans->train));
     CHECK(eval->peak_bytes[OX_TIER_HOST] <= s->in.budget.host_bytes);
     CHECK(eval->peak_bytes[OX_TIER_DEVICE] <= s->in.budget.device_bytes);
@@ -480,7 +526,7 @@ static void take_advice(struct sample *s) {
 
 static void test_random_plans(uint64_t count) {
     uint64_t fit = 0, refused = 0, objected = 0, early = 0, kept = 0, after_steps = 0;
-    struct tally tally = {0};
+    struct tally tally = {0}, sizes = {0};
     for (uint64_t seed = 1; seed <= count; seed++) {
         struct sample s;
         draw_sample(&s, seed);
@@ -501,8 +547,11 @@ static void test_random_plans(uint64_t count) {
                 drop_tasks(&s, plans.train, seed, &tally);
                 change_steps(&s, plans.train, &tally);
                 kept += change_kept(&s, plans.train, &tally);
-                shrink_rooms(&s, plans.train, &tally);
                 change_meaning(&s, plans.eval, seed, &tally);
+                change_buffers(&s, plans.train, &sizes);
+                change_sums(&s, plans.train, &sizes);
+                change_buffers(&s, plans.eval, &sizes);
+                change_sums(&s, plans.eval, &sizes);
             }
             after_steps += check_eval_after_step(&s, &plans, seed, &tally);
         } else {
@@ -523,6 +572,8 @@ static void test_random_plans(uint64_t count) {
     printf("%llu plans proven, %llu refused, %llu planted faults found, %llu of %llu changes of meaning\n",
            (unsigned long long)fit, (unsigned long long)refused, (unsigned long long)objected,
            (unsigned long long)tally.found, (unsigned long long)tally.made);
+    printf("%llu of %llu wrong sizes\n", (unsigned long long)sizes.found, (unsigned long long)sizes.made);
+    CHECK(sizes.found == sizes.made && sizes.made > 10000);
     CHECK(tally.found == tally.made && tally.made > 5000 && tally.device_plans >= 5);
     CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && kept > 100 && after_steps > 30);
 }

@@ -1,0 +1,132 @@
+/* Every size here is worked out from the definitions and not from the builder's code; where the two differ, the plan
+ * is refused. */
+#include "offload/proof/sizes.h"
+
+#include "base/bytes.h"
+
+/* A parameter is fp32: its upper half is hi, its lower half lo (base/planes.h). A gradient is summed in fp32. */
+static const uint64_t HALF_BYTES = 2, WORD_BYTES = 4, SUM_OF_SQUARES_BYTES = 8;
+
+uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return unit_idx < input->model.unit_count ? input->model.unit_elems[unit_idx] : input->model.tied_elems;
+}
+
+const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return &input->table->shards[unit_idx < input->model.unit_count ? unit_idx : 0].homes;
+}
+
+bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return !input->model.eval_only && ox_proof_homes(input, unit_idx)->state == OX_TIER_DEVICE;
+}
+
+uint32_t ox_proof_generations(const struct ox_plan_input *input) {
+    return input->budget.generations == 1 ? 1 : 2;
+}
+
+/* ---- planes and state ------------------------------------------------------------------------------ */
+
+uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint64_t planes = input->model.fp32 ? 2 : 1;
+    return ox_proof_elems(input, unit_idx) * planes * HALF_BYTES;
+}
+
+bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const struct ox_homes *const homes = ox_proof_homes(input, unit_idx);
+    const bool in_memory = homes->weights == OX_TIER_DEVICE || homes->weights == OX_TIER_HOST;
+    const bool has_state = !input->model.eval_only;
+    return input->model.fp32 && has_state && in_memory && homes->weights == homes->state;
+}
+
+uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_lo_in_state(input, unit_idx) ? ox_proof_elems(input, unit_idx) * HALF_BYTES
+                                                 : ox_proof_planes_bytes(input, unit_idx);
+}
+
+static uint64_t pages(uint64_t bytes) {
+    return (bytes + OX_IO_ALIGN_BYTES - 1) / OX_IO_ALIGN_BYTES * OX_IO_ALIGN_BYTES;
+}
+
+/* In one piece: lo, then moments and scales, each padded to whole pages. */
+static uint64_t piece_of_state(const struct ox_plan_input *input, uint64_t elems) {
+    const struct ox_state_sizes *const sizes = &input->table->sizes;
+    const uint64_t groups = elems / OX_SHARD_ALIGN_ELEMS;
+    return pages(groups * sizes->lo_per_group) + pages(groups * sizes->rest_per_group);
+}
+
+uint64_t ox_proof_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return piece_of_state(input, ox_proof_elems(input, unit_idx));
+}
+
+uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint64_t elems = ox_proof_elems(input, unit_idx), chunk = input->table->chunk_elems;
+    return elems / chunk * piece_of_state(input, chunk) + piece_of_state(input, elems % chunk);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------- */
+
+bool ox_proof_packs(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const bool second_use = unit_idx == input->model.unit_count;
+    const bool owner_of_tied = unit_idx == 0 && input->model.tied_elems > 0;
+    return input->model.grad_bf16 && !second_use && (!owner_of_tied || ox_proof_on_device(input, 0));
+}
+
+uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_elems(input, unit_idx) * WORD_BYTES;
+}
+
+uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_elems(input, unit_idx) * (input->model.grad_bf16 ? HALF_BYTES : WORD_BYTES);
+}
+
+/* Partial sums travel where several tiles meet and the sum does not stay on the device. */
+uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const bool partial = input->placement.tiles > 1 && !ox_proof_on_device(input, unit_idx);
+    return ox_proof_packs(input, unit_idx) && !partial ? ox_proof_elems(input, unit_idx) * HALF_BYTES
+                                                       : ox_proof_sum_bytes(input, unit_idx);
+}
+
+uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint64_t elems = ox_proof_elems(input, unit_idx);
+    const uint64_t groups = elems / OX_SHARD_ALIGN_ELEMS + (elems % OX_SHARD_ALIGN_ELEMS != 0);
+    return groups * SUM_OF_SQUARES_BYTES;
+}
+
+bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx) {
+    const uint32_t head = input->model.unit_count - 1;
+    return kind == OX_PLAN_TRAIN && unit_idx >= 1 && unit_idx < head &&
+           head - unit_idx <= input->placement.kept_units;
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------------- */
+
+/* The largest chunk there is: of the largest unit, where that is smaller than a chunk may be. */
+static uint64_t largest_chunk(const struct ox_plan_input *input) {
+    uint64_t elems = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        const uint64_t of_unit = input->model.unit_elems[i];
+        const uint64_t chunk = of_unit < input->table->chunk_elems ? of_unit : input->table->chunk_elems;
+        elems = chunk > elems ? chunk : elems;
+    }
+    return elems;
+}
+
+uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input) {
+    const uint64_t elems = largest_chunk(input);
+    const uint64_t hi = elems * HALF_BYTES, gradient = elems * (input->model.grad_bf16 ? HALF_BYTES : WORD_BYTES);
+    const uint64_t slot = hi + piece_of_state(input, elems) + gradient;
+    return input->placement.stream_slots * slot + elems * WORD_BYTES;
+}
+
+uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input) {
+    const uint64_t elems = largest_chunk(input);
+    return elems * HALF_BYTES + piece_of_state(input, elems) + elems * WORD_BYTES;
+}
+
+uint32_t ox_proof_grad_extent(uint32_t unit_idx) {
+    return unit_idx;
+}
+
+uint32_t ox_proof_act_extent(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx) {
+    const uint32_t gradients = plan->unit_count + 1;
+    return gradients + plan->micro_batches * unit_idx + mb_idx;
+}

@@ -1,0 +1,60 @@
+/* The sizes of a step, as the proof states them: from what a model, a budget and a placement are (plan.h), from the
+ * planes of a parameter (base/planes.h) and from how state is laid out (shard.h). The builder has its own; the two must
+ * agree. All sizes are bytes. A unit index of unit_count stands for the head's use of tied weights. */
+#ifndef OX_OFFLOAD_PROOF_SIZES_H
+#define OX_OFFLOAD_PROOF_SIZES_H
+
+#include "offload/plan/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Homes of a unit; of tied weights' second use, those of the unit that owns them. */
+const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether the unit's state lives on the device, where its optimizer then runs. */
+bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
+
+/* How often the store holds the state: 2, or 1 where the user gave up crash safety. */
+uint32_t ox_proof_generations(const struct ox_plan_input *input);
+
+/* Planes as compute needs them: hi, and lo behind it where compute is fp32. */
+uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether fp32 compute finds lo in the state, because weights and state have their home in the same memory. */
+bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Planes in their home in memory. */
+uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* State of a unit in one piece, as memory has it, and chunk by chunk, as the store has it. */
+uint64_t ox_proof_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+
+/* Whether the finished sum of a unit is rounded to bf16 where it was summed. The two sums of tied weights are added
+ * before they are rounded, so that where the optimizer is on the host they leave the device as they are. */
+bool ox_proof_packs(const struct ox_plan_input *input, uint32_t unit_idx);
+/* A sum, whole or partial; and a finished gradient as the optimizer takes it. */
+uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* A gradient's home, in memory or as an extent of the spool: room for the widest form in which the gradient leaves the
+ * memory it was summed in. */
+uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Square sums of a finished gradient, one per group of elements. */
+uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+
+/* Whether the unit is a block that keeps what its backward needs. */
+bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx);
+
+/* The optimizer's stream: its slots, and one chunk in fp32. */
+uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input);
+/* What loading and saving need behind the resident part of host memory. */
+uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input);
+
+/* Extents of the spool: gradients by unit, the second use of tied weights behind them, then activation checkpoints by
+ * unit and micro-batch. */
+uint32_t ox_proof_grad_extent(uint32_t unit_idx);
+uint32_t ox_proof_act_extent(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

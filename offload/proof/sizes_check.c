@@ -1,0 +1,144 @@
+/* Space that does not follow from what a task holds: resident buffers, spool extents, and the store's share of the
+ * drives. Each must be exactly as large as it is stated here. */
+#include "offload/proof/proof_internal.h"
+#include "offload/proof/sizes.h"
+
+#include "base/bytes.h"
+
+/* A step reads and writes gradients; an evaluation that brings an update with it reads them. */
+static bool has_gradients(const struct ox_plan *plan, const struct ox_plan_input *input) {
+    const bool with_update = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
+    return !input->model.eval_only && (plan->kind == OX_PLAN_TRAIN || with_update);
+}
+
+/* Buffers that the executor knows by name. 0: there is no such buffer. */
+static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t buf_idx) {
+    uint64_t partials = 0;
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        partials += ox_proof_partials_bytes(input, i);
+    }
+    const struct {
+        uint32_t buf_idx;
+        uint64_t bytes;
+    } named[] = {
+        {plan->const_buf, input->model.const_bytes > 0 ? input->model.const_bytes : 1},
+        {plan->loss_buf, 8 * (uint64_t)plan->micro_batches},
+        {plan->loss_host_buf, 8 * (uint64_t)plan->micro_batches},
+        {plan->norm_buf, partials},
+        {plan->counts_buf, 8 * (uint64_t)plan->unit_count},
+        {plan->nonfinite_buf, 8 * (uint64_t)plan->unit_count},
+        {plan->written_buf, 1},
+    };
+    for (unsigned i = 0; i < sizeof named / sizeof *named; i++) {
+        if (named[i].buf_idx == buf_idx) {
+            return named[i].bytes;
+        }
+    }
+    return 0;
+}
+
+/* What a buffer that keeps its place between steps must have, whether or not this plan fills it; 0: no step needs it.
+ * A gradient's room on the drives is as large when it is given away after the step. */
+static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t buf_idx) {
+    const struct ox_buf *const buf = &plan->bufs[buf_idx];
+    const bool of_unit = buf->unit_idx < plan->unit_count;
+    const bool of_gradient = of_unit || (buf->unit_idx == plan->unit_count && input->model.tied_elems > 0);
+    switch ((enum ox_buf_kind)buf->kind) {
+    case OX_BUF_WEIGHTS:
+        return of_unit ? ox_proof_weights_home_bytes(input, buf->unit_idx) : 0;
+    case OX_BUF_STATE:
+        return of_unit && !input->model.eval_only ? ox_proof_state_bytes(input, buf->unit_idx) : 0;
+    case OX_BUF_GRAD:
+        return of_gradient && !input->model.eval_only ? ox_proof_grad_home_bytes(input, buf->unit_idx) : 0;
+    case OX_BUF_BATCH:
+        return buf_idx == plan->batch_host_buf ? input->model.batch_bytes * plan->micro_batches : 0;
+    case OX_BUF_STREAM:
+        return buf_idx == plan->stream_buf ? ox_proof_stream_bytes(input) : 0;
+    case OX_BUF_SMALL:
+        return named_bytes(plan, input, buf_idx);
+    default:
+        return 0;
+    }
+}
+
+static enum ox_status check_residents(const struct ox_plan *plan, const struct ox_plan_input *input) {
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        const struct ox_buf *const buf = &plan->bufs[i];
+        const bool spooled = buf->tier == OX_TIER_NVME && buf->kind == OX_BUF_GRAD;
+        const uint64_t expected = buf->resident || spooled ? resident_bytes(plan, input, i) : buf->bytes;
+        if (expected == 0 || buf->bytes != ox_align_up(expected, OX_IO_ALIGN_BYTES)) {
+            return ox_fail(OX_E_CONFIG, "plan is wrong: buffer %u (%s) of unit %d has %llu bytes and needs %llu; "
+                           "please report this", i, ox_buf_name((enum ox_buf_kind)buf->kind), (int)buf->unit_idx,
+                           (unsigned long long)buf->bytes, (unsigned long long)expected);
+        }
+    }
+    return OX_OK;
+}
+
+/* ---- drives ---------------------------------------------------------------------------------------- */
+
+static uint64_t grad_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t unit_idx) {
+    const bool exists = unit_idx < plan->unit_count || input->model.tied_elems > 0;
+    const bool spooled = exists && has_gradients(plan, input) && !ox_proof_on_device(input, unit_idx) &&
+                         ox_proof_homes(input, unit_idx)->grad == OX_TIER_NVME;
+    return spooled ? ox_proof_grad_home_bytes(input, unit_idx) : 0;
+}
+
+/* Blocks alone have checkpoints, and those that keep more keep their input beside it. */
+static uint64_t act_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t unit_idx) {
+    const bool is_block = unit_idx > 0 && unit_idx + 1 < plan->unit_count;
+    const bool spooled = plan->kind == OX_PLAN_TRAIN && is_block && input->placement.act_tier == OX_TIER_NVME &&
+                         !ox_proof_keeps(input, plan->kind, unit_idx);
+    return spooled ? input->model.act_bytes : 0;
+}
+
+static enum ox_status check_extent(const struct ox_plan *plan, uint32_t extent, uint64_t bytes, uint64_t *sum) {
+    const uint64_t expected = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+    *sum += expected;
+    if (extent < plan->spool_count && plan->spool_bytes[extent] == expected) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_CONFIG, "plan is wrong: spool extent %u does not have the %llu bytes that it needs; please "
+                   "report this", extent, (unsigned long long)expected);
+}
+
+static enum ox_status check_spool(const struct ox_plan *plan, const struct ox_plan_input *input, uint64_t *sum) {
+    enum ox_status status = OX_OK;
+    *sum = 0;
+    for (uint32_t i = 0; i <= plan->unit_count && status == OX_OK; i++) {
+        status = check_extent(plan, ox_proof_grad_extent(i), grad_extent_bytes(plan, input, i), sum);
+    }
+    for (uint32_t i = 0; i < plan->unit_count && status == OX_OK; i++) {
+        for (uint32_t mb_idx = 0; mb_idx < plan->micro_batches && status == OX_OK; mb_idx++) {
+            status = check_extent(plan, ox_proof_act_extent(plan, i, mb_idx), act_extent_bytes(plan, input, i), sum);
+        }
+    }
+    return status;
+}
+
+static enum ox_status check_store(const struct ox_plan *plan, const struct ox_plan_input *input, uint64_t spool) {
+    const bool store = input->budget.nvme_bytes > 0;
+    const uint64_t copies = store ? ox_proof_generations(input) : 0;
+    uint64_t weights = 0, state = 0;
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        weights += copies * input->model.unit_elems[i] * sizeof(uint16_t);
+        state += copies * ox_proof_stored_state_bytes(input, i);
+    }
+    const uint64_t peak = weights + state + spool + (store ? input->budget.nvme_fixed_bytes : 0);
+    if (plan->peak_bytes[OX_TIER_NVME] != peak || plan->resident_bytes[OX_TIER_NVME] != weights + state ||
+        plan->stored_weight_bytes != weights) {
+        return ox_fail(OX_E_CONFIG, "plan is wrong: it states %llu bytes of NVMe and needs %llu, or divides them in "
+                       "another way; please report this", (unsigned long long)plan->peak_bytes[OX_TIER_NVME],
+                       (unsigned long long)peak);
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_proof_check_sizes(const struct ox_plan *plan, const struct ox_plan_input *input) {
+    uint64_t spool = 0;
+    enum ox_status status = check_residents(plan, input);
+    if (status == OX_OK) {
+        status = check_spool(plan, input, &spool);
+    }
+    return status == OX_OK ? check_store(plan, input, spool) : status;
+}
