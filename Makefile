@@ -262,7 +262,7 @@ check-gpu:
 bench-gpu: all
 	$(Q)OX_BUILD='$(B)' sh tools/dev/bench_gpu.sh $(if $(nvme),--nvme '$(nvme)') $(parts)
 
-# Plants known bugs in a copy of the store and shows that its tests catch them.
+# Plants known bugs in a copy of the store and the planner and shows that their tests catch them.
 negative:
 	$(Q)MAKE='$(MAKE)' JOBS='$(JOBS)' sh tests/negative/negative_controls.sh $(bugs)
 
@@ -341,7 +341,7 @@ help:
 	@echo "make check-gpu    on a machine with a GPU: conformance, golden tests, bits, memory, a run that learns; one table"
 	@echo "make bench-gpu    measures a GPU and whole steps on it; parts=\"offload peers\" nvme=FOLDER"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
-	@echo "make negative   shows that planted bugs in the store are caught by its tests (bugs=\"no_flush in_place\")"
+	@echo "make negative   shows that planted bugs in the store and the planner are caught (bugs=\"no_flush plan_without_lo\")"
 	@echo "make bench-safety  measures what checksums and the commit cost, against a build without them"
 	@echo "make man        writes build/man/*.1            make completion  for bash, zsh and fish"
 	@echo "make deps       installs missing packages       make install  program, pages, completions to $(PREFIX)"

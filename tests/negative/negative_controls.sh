@@ -1,8 +1,8 @@
 #!/bin/sh
-# Shows that the tests of the store can fail: plants one bug at a time (tests/negative/*.patch) into a copy of what they
-# are built from, and runs the tests that are to catch it. The patches that benchmarks plant (tests/bench/*.patch) count
-# as bugs here. Exit status 1 when a bug is not caught, when a patch does not apply any more, or when a test fails
-# without a bug.
+# Shows that the tests of the store and of the planner can fail: plants one bug at a time (tests/negative/*.patch) into a
+# copy of what they are built from, and runs the tests that are to catch it. The patches that benchmarks plant
+# (tests/bench/*.patch) count as bugs here. Exit status 1 when a bug is not caught, when a patch does not apply any
+# more, or when a test fails without a bug.
 #
 #   tests/negative/negative_controls.sh [NAME...]     all by default
 set -u
@@ -15,8 +15,8 @@ unset MAKEFLAGS MAKELEVEL
 [ -f build/config.mk ] || "$make" --no-print-directory detect || exit 2
 
 rm -rf "$copy"
-mkdir -p "$copy/build" "$copy/tests/kit" "$copy/tools/dev" || exit 2
-cp -R base nvme Makefile "$copy/" && cp tests/kit/test.c tests/kit/*.h "$copy/tests/kit/" && cp tools/dev/detect.sh "$copy/tools/dev/" &&
+mkdir -p "$copy/build" "$copy/kernels" "$copy/tests/kit" "$copy/tools/dev" || exit 2
+cp -R base nvme offload Makefile "$copy/" && cp kernels/*.h "$copy/kernels/" && cp tests/kit/test.c tests/kit/*.h "$copy/tests/kit/" && cp tools/dev/detect.sh "$copy/tools/dev/" &&
     cp build/config.mk "$copy/build/" || exit 2
 # The copy is as old as its parts, so that no rule asks for another detection.
 touch "$copy/build/config.mk"
