@@ -1,8 +1,9 @@
-/* Owns the caches of tokenized text: which file belongs to a text, when it may be used again, and how it is made.
+/* Owns the caches of tokenized text: decides which file belongs to a text and whether it is still valid, and makes it.
  *
- * A cache lies under a name made of what decides ids (tokenizer, options) and the text's path. Its header has the same
- * hash as its first key and the hash of the text's contents as its second. So that contents need not be read to be
- * compared, a small file beside it tells which contents belong to which times of change. */
+ * The name of a cache is a hash of the text's path and of everything that decides ids (tokenizer, options). Its header
+ * has two keys: the hash of what decides ids, and the hash of the text's contents. To avoid reading the contents for
+ * every comparison, a small file beside the cache, the stamp, records the contents' hash together with the times of
+ * change of the files. */
 #include "engine/data/corpus.h"
 
 #include "base/assert.h"
@@ -21,14 +22,14 @@
 #include <time.h>
 
 enum {
-    RULES_VERSION = 1, /* to be raised when documents or rows become other ids than before */
+    RULES_VERSION = 1, /* part of the key; raise it when this code changes the ids of documents or rows */
     STAMP_BYTES_MAX = 64 << 10,
 };
-/* Times of change are as coarse as this at worst. */
-static const uint64_t settled_ns = UINT64_C(2000000000);
+/* The coarsest resolution of a file system's times of change. */
+static const uint64_t time_step_ns = UINT64_C(2000000000);
 static const char unnamed_folder[] = "/var/tmp";
 
-/* A text on its way to its cache. */
+/* A text and the cache that belongs to it. */
 struct source {
     const struct ox_corpus_config *config;
     struct ox_documents_config documents_config;
@@ -37,14 +38,14 @@ struct source {
     struct ox_documents *documents;
     struct ox_corpus_rules rules;
     uint64_t key;
-    uint64_t examined_ns; /* when the files were last seen unchanged, since 1970 */
-    bool is_named;        /* there is a folder for caches */
+    uint64_t examined_ns; /* when the files were last examined, in nanoseconds since 1970 */
+    bool is_named;        /* the cache has a name, in a folder for caches */
     char cache_path[OX_PATH_BYTES], stamp_path[OX_PATH_BYTES];
 };
 
 /* ---- what the data is ---------------------------------------------------------------------------------------- */
 
-/* Whether the file, or those in the folder, are of tokens; they must not be mixed with others. */
+/* Finds whether `path` is a token file or a folder of them; a mix with other files is refused. */
 static enum ox_status find_tokens(const char *path, bool *are_tokens) {
     struct ox_files files;
     *are_tokens = false;
@@ -54,8 +55,7 @@ static enum ox_status find_tokens(const char *path, bool *are_tokens) {
         status = ox_data_kind_of_file(files.paths[i], &kind);
         if (status == OX_OK && i > 0 && (kind != OX_DATA_BYTES) != *are_tokens) {
             status = ox_fail(OX_E_CONFIG,
-                             "%s: is of another format than %s; keep token files and other files in folders of "
-                             "their own",
+                             "%s: has another format than %s; keep token files and other files in separate folders",
                              files.paths[i], files.paths[0]);
         }
         *are_tokens = kind != OX_DATA_BYTES;
@@ -91,7 +91,7 @@ static enum ox_status open_plain(const struct ox_corpus_config *config, enum ox_
     const enum ox_status status = find_tokens(config->path, &are_tokens);
     if (status == OX_OK && !are_tokens) {
         return ox_fail(OX_E_CONFIG,
-                       "%s: holds no tokens in a known format (llm.c, llmq, this program's); make them by offload "
+                       "%s: has no tokens in a known format (llm.c, llmq, this program's); make them with offload "
                        "tokenize, or read it as text",
                        config->path);
     }
@@ -107,7 +107,7 @@ static int hex_digit(char digit) {
     return found != NULL ? (int)(found - digits) : -1;
 }
 
-/* The bytes that the separator is written for. */
+/* Turns the escapes of the separator option into bytes. */
 static enum ox_status read_separator(struct source *source, const char *text) {
     static const char names[] = "ntr\\", values[] = "\n\t\r\\";
     char *const out = malloc(strlen(text) + 1);
@@ -126,8 +126,8 @@ static enum ox_status read_separator(struct source *source, const char *text) {
         const int low = high >= 0 ? hex_digit(at[3]) : -1;
         if (name == NULL && low < 0) {
             return ox_fail(OX_E_CONFIG,
-                           "the separator of documents is \"%s\", where \"%.2s\" is not known; write \\n, \\t, \\r, "
-                           "\\\\, or \\xHH with two digits",
+                           "--document-separator is \"%s\", with the unknown escape \"%.2s\"; write \\n, \\t, \\r, "
+                           "\\\\, or \\xHH with two hex digits",
                            text, at);
         }
         out[count++] = name != NULL ? values[name - names] : (char)(16 * high + low);
@@ -138,15 +138,16 @@ static enum ox_status read_separator(struct source *source, const char *text) {
     return OX_OK;
 }
 
-/* BOS and EOS beside texts and prompts. */
+/* Decides which BOS and EOS to add around texts and prompts. */
 static enum ox_status choose_ends(const struct ox_corpus_config *config, struct ox_corpus_rules *rules) {
     const int64_t bos = ox_tokenizer_bos(rules->tokenizer), eos = ox_tokenizer_eos(rules->tokenizer);
     const bool adds_bos = ox_tokenizer_adds_bos(rules->tokenizer);
-    if ((config->add_bos == OX_ADD_ON && bos < 0) || (config->add_eos == OX_ADD_ON && eos < 0)) {
+    const bool no_bos = config->add_bos == OX_ADD_ON && bos < 0;
+    if (no_bos || (config->add_eos == OX_ADD_ON && eos < 0)) {
         return ox_fail(OX_E_CONFIG,
-                       "%s: the tokenizer has no %s token, which is to be added to every document; name it in the "
-                       "tokenizer_config.json, or do not ask for it",
-                       config->tokenizer, config->add_bos == OX_ADD_ON && bos < 0 ? "BOS" : "EOS");
+                       "%s: the tokenizer has no %s token to add to every document; name one in the "
+                       "tokenizer_config.json, or leave out %s",
+                       config->tokenizer, no_bos ? "BOS" : "EOS", no_bos ? "--add-bos on" : "--add-eos on");
     }
     const bool auto_bos = config->add_bos == OX_ADD_AUTO && adds_bos, auto_eos = config->add_eos == OX_ADD_AUTO;
     rules->prompt_bos = config->add_bos == OX_ADD_ON || auto_bos ? bos : -1;
@@ -160,7 +161,7 @@ static uint64_t hash_text(const char *text) {
     return text != NULL ? ox_hash64(text, strlen(text), 1) : 0;
 }
 
-/* Everything but the text that decides which ids come out. */
+/* A hash of everything but the text that decides ids. */
 static uint64_t key_of(const struct source *source) {
     const struct ox_corpus_rules *const rules = &source->rules;
     const struct ox_documents_config *const documents = &source->documents_config;
@@ -173,7 +174,7 @@ static uint64_t key_of(const struct source *source) {
         rules->rows,
         ox_hash64(documents->separator, documents->separator_bytes, 0),
     };
-    /* Those of rows: AUTO finds BOS and EOS of a template, and its name, in the tokenizer. */
+    /* Rows also depend on what AUTO takes from the tokenizer: BOS and EOS of the template, and its family. */
     const uint64_t more[] = {
         (uint64_t)rules->prompt_bos,
         (uint64_t)rules->prompt_eos,
@@ -227,7 +228,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
     out->config = config;
     out->rules.rows = format == OX_CORPUS_ROWS;
     if (config->tokenizer[0] == '\0') {
-        return ox_fail(OX_E_CONFIG, "%s: holds %s, for which a tokenizer is needed; name one by --tokenizer",
+        return ox_fail(OX_E_CONFIG, "%s: holds %s, which needs a tokenizer; name one with --tokenizer",
                        config->path, out->rules.rows ? "rows" : "text");
     }
     out->documents_config.format = out->rules.rows ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
@@ -243,7 +244,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
     out->rules.parse_special = config->parse_special;
     const enum ox_cuts cuts = ox_tokenizer_cuts(out->tokenizer);
     out->documents_config.piece_bytes = cuts != OX_CUTS_NONE ? OX_CORPUS_PIECE_BYTES : 0;
-    out->documents_config.cut_before = cuts == OX_CUTS_BEFORE_NEWLINE;
+    out->documents_config.cut_before_newline = cuts == OX_CUTS_BEFORE_NEWLINE;
     status = choose_ends(config, &out->rules);
     if (status == OX_OK) {
         status = ox_documents_open(config->path, &out->documents_config, &out->documents);
@@ -261,7 +262,7 @@ fail:
     return status;
 }
 
-/* ---- which contents belong to which times -------------------------------------------------------------------- */
+/* ---- stamps -------------------------------------------------------------------------------------------------- */
 
 static bool read_hex(const json_t *object, const char *key, uint64_t *value) {
     const char *const text = json_string_value(json_object_get(object, key));
@@ -273,7 +274,7 @@ static bool read_hex(const json_t *object, const char *key, uint64_t *value) {
     return *end == '\0';
 }
 
-/* The contents' hash as it was noted when the files had these times; false when nothing is known. */
+/* Reads the hash of the contents that files with this stamp had; false if none is recorded. */
 static bool read_stamp(const struct source *source, uint64_t stamp, uint64_t *contents) {
     json_t *json = NULL;
     uint64_t noted = 0;
@@ -285,12 +286,12 @@ static bool read_stamp(const struct source *source, uint64_t stamp, uint64_t *co
     return known;
 }
 
-/* Notes it, where the files were seen so long after their last change that a later one must show. It only saves time,
- * so that a failure is none of the caller's business. */
+/* Records the hash of the contents, unless the files changed so recently that another change could keep the same
+ * times. A failure is only logged, because the stamp merely saves time. */
 static void write_stamp(const struct source *source, uint64_t contents) {
     uint64_t newest = 0;
     const uint64_t stamp = ox_documents_stamp(source->documents, &newest);
-    if (newest + settled_ns >= source->examined_ns) {
+    if (newest + time_step_ns >= source->examined_ns) {
         return;
     }
     char text[160];
@@ -318,7 +319,7 @@ static enum ox_status has_changed(struct source *source, bool *changed) {
 
 /* ---- using a cache ------------------------------------------------------------------------------------------- */
 
-/* The cache if there is one and it is of this text; else *out is NULL. */
+/* Opens the cache if it exists and belongs to this text; else *out is NULL. */
 static enum ox_status open_cache(struct source *source, struct ox_data **out) {
     struct ox_cache_header header;
     uint64_t newest = 0, contents = 0;
@@ -328,7 +329,7 @@ static enum ox_status open_cache(struct source *source, struct ox_data **out) {
     }
     enum ox_status status = ox_data_open(source->cache_path, OX_DATA_CACHE, out);
     if (status == OX_E_CORRUPT) {
-        ox_log(OX_LOG_WARN, "the token cache is damaged and made again: %s", ox_error_text());
+        ox_log(OX_LOG_WARN, "the token cache is damaged and will be made again: %s", ox_error_text());
         return OX_OK;
     }
     if (status != OX_OK) {
@@ -375,7 +376,8 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
                          source->config->path);
     }
     if (status == OX_OK && ox_cache_token_count(writer) == 0) {
-        status = ox_fail(OX_E_CONFIG, "%s: the tokenizer makes no tokens of it", source->config->path);
+        status = ox_fail(OX_E_CONFIG, "%s: the tokenizer finds no tokens in it; give a text that is not blank",
+                         source->config->path);
     }
     if (status == OX_OK) {
         *header = (struct ox_cache_header){.key = {source->key, ox_documents_hash_read(source->documents)},
@@ -386,7 +388,8 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
     return status;
 }
 
-/* Another process may have put its own there meanwhile, of the same text as a rule. */
+/* Opens the cache just made. Another process may have replaced it with its own, which is fine if it is of the same
+ * text. */
 static enum ox_status open_made(const struct source *source, const struct ox_cache_header *made, struct ox_data **out) {
     struct ox_cache_header header;
     const enum ox_status status = ox_data_open(source->cache_path, OX_DATA_CACHE, out);
@@ -396,7 +399,7 @@ static enum ox_status open_made(const struct source *source, const struct ox_cac
     ox_data_cache_header(*out, &header);
     if (header.key[0] != made->key[0] || header.key[1] != made->key[1]) {
         ox_data_close(out);
-        return ox_fail(OX_E_BUSY, "%s: another process has made it anew from a text that changed; start again",
+        return ox_fail(OX_E_BUSY, "%s: another process has replaced it, from a text that changed; start again",
                        source->cache_path);
     }
     return OX_OK;
@@ -431,7 +434,7 @@ static enum ox_status make_cache(struct source *source, struct ox_data **out) {
 
 static enum ox_status open_tokenized(const struct ox_corpus_config *config, enum ox_corpus_format format,
                                      struct ox_data **out, struct ox_corpus_report *report) {
-    struct source *const source = malloc(sizeof *source); /* it has paths */
+    struct source *const source = malloc(sizeof *source); /* too large for the stack */
     if (source == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to open it", config->path);
     }

@@ -1,5 +1,6 @@
-/* From whatever --data names to tokens: token files as they are; texts and rows through the tokenizer, on all cores,
- * into a cache that is used again as long as text, tokenizer and options are the same. */
+/* Opens what --data names as tokens: token files directly; texts and rows through the tokenizer, on all cores, into a
+ * cache that later runs reuse while text, tokenizer and options are the same. The trainer and the commands eval and
+ * tokenize call it. */
 #ifndef OX_ENGINE_CORPUS_H
 #define OX_ENGINE_CORPUS_H
 
@@ -17,36 +18,38 @@ enum ox_corpus_add { OX_ADD_AUTO, OX_ADD_ON, OX_ADD_OFF };
 
 struct ox_corpus_config {
     const char *path;
-    enum ox_corpus_format format; /* AUTO: token files by their first bytes, rows by their ending, else text where there
-                                     is a tokenizer, and bytes where there is none */
-    const char *tokenizer;        /* folder or tokenizer.json; "" = none. Opened when it is needed */
-    const char *cache_dir;        /* made when missing; "": an unnamed file in /var/tmp, gone with the process */
-    const char *separator;        /* of text documents, with \n \t \r \\ \xHH written out; "": a file is a document */
-    const char *chat_template;    /* a name of engine/text/chat.h, or "": detected */
-    /* Beside every text and prompt: AUTO is what the tokenizer does for BOS, and EOS where it has one; with `plain`
-     * AUTO adds neither to texts. EOS is trained, and the BOS of texts, which is a target where a stream is one text; a
-     * prompt's is not. Conversations have what their template writes, always. */
+    enum ox_corpus_format format; /* AUTO: token files by their first bytes, rows by their file name, else text if there
+                                     is a tokenizer, and bytes if there is none */
+    const char *tokenizer;        /* folder or tokenizer.json; "" for none. Opened only when needed */
+    const char *cache_dir;        /* created if missing; "": an unnamed file in /var/tmp, gone with the process */
+    const char *separator;        /* between text documents, with escapes \n \t \r \\ \xHH; "": one document a file */
+    const char *chat_template;    /* a name of engine/text/chat.h; "": detect it */
+    /* BOS and EOS around every text and prompt. AUTO adds the BOS if the tokenizer does, and the EOS if there is one;
+     * with `plain`, AUTO adds neither to texts. The EOS is trained. So is the BOS of a text, which is a target when a
+     * stream counts as one text; the BOS of a prompt is not. Conversations always have what their template writes. */
     enum ox_corpus_add add_bos, add_eos;
     bool plain;
     bool parse_special; /* special-token strings in rows of chats become tokens; in texts and {"text"} rows they always
                            do */
     uint32_t threads;
-    const volatile sig_atomic_t *stop; /* not 0: given up, OX_E_ABORTED; may be NULL */
+    const volatile sig_atomic_t *stop; /* may be NULL; a value other than 0 ends the work with OX_E_ABORTED */
 };
 
-/* What was done, for the log. */
+/* What ox_corpus_open did, for the log. */
 struct ox_corpus_report {
-    bool tokenized, reused;                     /* neither: token files */
-    uint64_t documents, tokens, trained, bytes; /* trained, and bytes (of the text): only with one of the two */
+    bool tokenized, reused; /* both false: token files were opened */
+    uint64_t documents, tokens;
+    uint64_t trained, bytes; /* trained tokens, and bytes of text; 0 for token files */
     double seconds;
 };
 
-/* A row or text that cannot be used (not JSON, no known form, invalid UTF-8, a template that refuses the roles) is an
- * error that names file and line, or byte: nothing is skipped. A cache that is damaged is made again, with a warning. A
- * text that changes while it is read is OX_E_CONFIG. */
+/* Opens the tokens into *out, which the caller closes with ox_data_close. Nothing is skipped: a row or text that cannot
+ * be used (not JSON, no known form, invalid UTF-8, roles that the template refuses) is an error that names the file and
+ * the line or byte. A damaged cache is made again, with a warning. A text that changes while it is read is
+ * OX_E_CONFIG. */
 OX_MUST enum ox_status ox_corpus_open(const struct ox_corpus_config *config, struct ox_data **out,
                                       struct ox_corpus_report *report);
-/* False when ox_corpus_open would have to tokenize. */
+/* Sets *ready to whether ox_corpus_open can open the tokens without tokenizing. */
 OX_MUST enum ox_status ox_corpus_is_ready(const struct ox_corpus_config *config, bool *ready);
 
 #ifdef __cplusplus

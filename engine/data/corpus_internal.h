@@ -1,4 +1,4 @@
-/* What opening a corpus and tokenizing it share: the rules that turn documents into ids. */
+/* The rules that turn documents into ids. corpus.c sets them, corpus_tokenize.c applies them. */
 #ifndef OX_ENGINE_CORPUS_INTERNAL_H
 #define OX_ENGINE_CORPUS_INTERNAL_H
 
@@ -16,11 +16,11 @@ enum { OX_CORPUS_PIECE_BYTES = 256 << 10 };
 
 struct ox_corpus_rules {
     const struct ox_tokenizer *tokenizer;
-    int64_t text_bos, text_eos; /* beside texts; -1: none                                   */
+    int64_t text_bos, text_eos; /* ids around a text; -1: none                              */
     bool rows;
-    int64_t prompt_bos, prompt_eos; /* beside a prompt with its completion; -1: none        */
-    const char *family;             /* of the chat template; NULL: detected                 */
-    bool parse_special;             /* in rows of chats                                     */
+    int64_t prompt_bos, prompt_eos; /* ids around a prompt with its completion; -1: none    */
+    const char *family;             /* name of the chat template; NULL: detect it           */
+    bool parse_special;             /* special-token strings in rows of chats become tokens */
 };
 
 struct ox_corpus_work {
@@ -30,10 +30,10 @@ struct ox_corpus_work {
     struct ox_cache_writer *writer;
     uint32_t threads;
     const volatile sig_atomic_t *stop;
-    bool is_chat; /* out: there were chats, or prompts with completions */
+    bool is_chat; /* out: some documents are chats, or prompts with completions */
 };
 
-/* All documents into the writer, in order; the ids do not depend on the number of threads. */
+/* Writes the ids of all documents to the writer, in order. The ids do not depend on the number of threads. */
 OX_MUST enum ox_status ox_corpus_tokenize(struct ox_corpus_work *work);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-/* Documents to ids on all cores. Two batches take turns: while the threads encode one, the first of them writes what
- * became of the other and reads the next documents into it. Documents are written in the order in which they were read,
- * and of several errors the one of the earliest document is reported. */
+/* Turns documents into ids on all cores. Two batches alternate: while the threads encode one, the first thread writes
+ * the ids of the other and reads the next documents into it. Documents are written in the order in which they were
+ * read. If several fail, the error of the earliest document is reported. */
 #include "engine/data/corpus_internal.h"
 
 #include "base/clock.h"
@@ -19,14 +19,14 @@
 enum {
     JOB_BYTES = OX_CORPUS_PIECE_BYTES,
     JOBS_PER_THREAD = 4,
-    KEPT_BYTES = 4 << 20, /* a job that had to grow beyond this gives its memory back */
+    KEPT_BYTES = 4 << 20, /* a job that grew beyond this frees its memory after use */
 };
 static const uint64_t log_pause_ns = UINT64_C(5000000000);
 
 struct piece {
     const char *path;
     uint64_t line, offset;
-    size_t text_end, id_end; /* it begins where the one before ends */
+    size_t text_end, id_end; /* in the job's text and ids; a piece begins where the previous one ends */
     bool begins, ends;
 };
 
@@ -51,13 +51,13 @@ struct run {
     struct ox_corpus_work *work;
     struct ox_pool *pool;
     struct worker *workers; /* one per thread */
-    struct job *batches[2]; /* job_room each  */
+    struct job *batches[2]; /* job_room jobs each */
     uint32_t job_room;
     uint32_t job_count[2];
-    unsigned turn; /* the batch that is encoded */
+    unsigned turn; /* index of the batch being encoded */
     atomic_uint next_job, failed_job;
-    struct ox_first written, read;
-    bool is_read; /* all documents */
+    struct ox_first written, read; /* the first failures of writing and reading */
+    bool is_read; /* there is nothing left to read */
     uint64_t bytes, begin_ns, logged_ns;
 };
 
@@ -83,7 +83,8 @@ static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct wo
     return status == OX_OK && piece->ends ? add_id(job, rules->text_eos, true) : status;
 }
 
-/* A prompt and its completion get BOS and EOS from the renderer where the tokenizer has it so; the rules may differ. */
+/* Renders a prompt and its completion. The renderer adds BOS and EOS as the tokenizer does; this corrects them to what
+ * the rules ask for. */
 static enum ox_status render_prompt(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
                                     const char *where) {
     const bool has_bos = ox_tokenizer_bos(rules->tokenizer) >= 0 && ox_tokenizer_adds_bos(rules->tokenizer);
@@ -94,9 +95,9 @@ static enum ox_status render_prompt(const struct ox_corpus_rules *rules, struct 
         status = ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
     }
     if (status == OX_OK && has_bos && rules->prompt_bos < 0) {
-        const size_t behind = job->ids.count - first - 1;
-        memmove(job->ids.ids + first, job->ids.ids + first + 1, behind * sizeof *job->ids.ids);
-        memmove(job->trained.marks + first, job->trained.marks + first + 1, behind);
+        const size_t rest = job->ids.count - first - 1;
+        memmove(job->ids.ids + first, job->ids.ids + first + 1, rest * sizeof *job->ids.ids);
+        memmove(job->trained.marks + first, job->trained.marks + first + 1, rest);
         job->ids.count--;
         job->trained.count--;
     }
@@ -126,7 +127,7 @@ static enum ox_status encode_row(const struct ox_corpus_rules *rules, struct wor
                : ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
 }
 
-/* Names the place of bytes that are no text. */
+/* Encodes one piece. An error in its bytes names the file and the byte. */
 static enum ox_status encode_piece(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
                                    const struct piece *piece, const char *text, size_t bytes) {
     if (rules->rows) {
@@ -227,7 +228,8 @@ static enum ox_status fill_job(struct run *run, struct job *job) {
     return OX_OK;
 }
 
-/* An error waits until what was read before it is encoded. */
+/* Reads documents into a batch. A failure is kept until the documents read before it are encoded, since one of them may
+ * fail too. */
 static void fill_batch(struct run *run, unsigned which) {
     run->job_count[which] = 0;
     while (!run->is_read && run->job_count[which] < run->job_room) {
@@ -238,8 +240,8 @@ static void fill_batch(struct run *run, unsigned which) {
     }
 }
 
-/* A thread's share of a turn. */
-static void take_turn(void *context, uint32_t idx, uint32_t count) {
+/* What one thread does in a turn: thread 0 first writes and refills the other batch, then all encode jobs. */
+static void work_on_turn(void *context, uint32_t idx, uint32_t count) {
     struct run *const run = context;
     const struct ox_corpus_rules *const rules = &run->work->rules;
     (void)count;
@@ -251,7 +253,7 @@ static void take_turn(void *context, uint32_t idx, uint32_t count) {
     }
     for (;;) {
         const uint32_t at = atomic_fetch_add(&run->next_job, 1);
-        /* Jobs before a failed one go on: one of them may fail too, and then counts. */
+        /* After a failure only earlier jobs are still encoded: if one of them fails too, its error is reported. */
         if (at >= run->job_count[run->turn] || at > atomic_load(&run->failed_job)) {
             return;
         }
@@ -265,7 +267,7 @@ static void take_turn(void *context, uint32_t idx, uint32_t count) {
     }
 }
 
-/* What happened first in the order of the documents. */
+/* The failure of the earliest document; what is being written comes before what is being encoded. */
 static enum ox_status turn_result(const struct run *run) {
     const uint32_t failed = atomic_load(&run->failed_job);
     if (run->written.status != OX_OK || failed == UINT32_MAX) {
@@ -297,7 +299,7 @@ static enum ox_status run_all(struct run *run) {
         }
         atomic_store(&run->next_job, 0);
         atomic_store(&run->failed_job, UINT32_MAX);
-        ox_pool_run(run->pool, take_turn, run);
+        ox_pool_run(run->pool, work_on_turn, run);
         status = turn_result(run);
         run->turn = 1 - run->turn;
         log_progress(run);

@@ -1,4 +1,4 @@
-/* Token files and caches: which there are, what they claim, and reading from them. */
+/* Opens token files and caches, checks their headers, and reads tokens and documents from them. */
 #include "engine/data/data.h"
 
 #include "base/assert.h"
@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 enum {
-    HEADER_BYTES = 1024, /* of llm.c and llmq files */
-    KEPT_OPEN_MAX = 64,  /* more files than this are opened for every read */
+    HEADER_BYTES = 1024, /* header of llm.c and llmq files */
+    KEPT_OPEN_MAX = 64,  /* files that stay open; the others are opened for every read */
     BLOCK_BYTES = 16 << 10,
     SAMPLE_BYTES = 4096,
     SAMPLE_COUNT = 16,
@@ -29,12 +29,12 @@ static const int32_t llmc_gpt2_magic = 20240520, llmc_llama3_magic = 20240801, l
 static const char llmq_magic[8] = {'B', 'I', 'N', '.', 'T', 'O', 'K', '\n'};
 
 struct data_file {
-    const char *path; /* of the list */
+    const char *path; /* owned by ox_data.listed */
     int fd; /* -1: opened for every read */
     uint64_t file_bytes;
-    uint64_t token_first; /* of the whole data */
+    uint64_t token_first; /* index in the whole data of its first token */
     uint64_t token_count;
-    uint64_t document_first; /* files before it that hold tokens; it is that document when it holds some itself */
+    uint64_t document_first; /* number of earlier files with tokens: its document's index, if it has tokens */
     uint64_t token_offset;   /* bytes */
     uint64_t mask_offset;    /* bytes; 0: every token is a target */
     uint32_t token_bytes;    /* 1, 2 or 4 */
@@ -43,11 +43,11 @@ struct data_file {
 struct ox_data {
     enum ox_data_kind kind;
     struct ox_files listed;
-    struct data_file *files; /* of those, in their order */
+    struct data_file *files; /* one for each listed path, in the same order */
     uint32_t file_count;
     uint64_t token_count, document_count;
     uint64_t fingerprint;
-    struct ox_cache_file cache; /* of that kind alone; its file is the only one */
+    struct ox_cache_file cache; /* only with kind CACHE, which has one file */
 };
 
 static enum ox_status fail_memory(const char *path) {
@@ -83,7 +83,7 @@ static enum ox_status list_files(struct ox_data *data, const char *path, bool re
     return OX_OK;
 }
 
-/* The kind of all listed files, which must be of one. */
+/* Finds the kind of the listed files; a mix is refused. */
 static enum ox_status find_kind(const struct ox_data *data, enum ox_data_kind *kind) {
     *kind = OX_DATA_BYTES;
     for (uint32_t i = 0; i < data->file_count; i++) {
@@ -94,8 +94,7 @@ static enum ox_status find_kind(const struct ox_data *data, enum ox_data_kind *k
         }
         if (i > 0 && one != *kind) {
             return ox_fail(OX_E_CONFIG,
-                           "%s: is of another format than %s; keep token files and other files in "
-                           "folders of their own",
+                           "%s: has another format than %s; keep token files and other files in separate folders",
                            data->files[i].path, data->files[0].path);
         }
         *kind = one;
@@ -105,7 +104,7 @@ static enum ox_status find_kind(const struct ox_data *data, enum ox_data_kind *k
 
 static enum ox_status fail_header(const struct data_file *file, const char *what, int64_t value) {
     return ox_fail(OX_E_CORRUPT, "%s: the header of the token file has a wrong %s, %" PRId64
-                   "; it is damaged or of another version of the format: make it again", file->path, what, value);
+                   "; it is damaged or has another version of the format: make it again", file->path, what, value);
 }
 
 static enum ox_status read_llmc(struct data_file *file, const int32_t *header) {
@@ -132,14 +131,14 @@ static enum ox_status read_llmq(struct data_file *file, const int32_t *header, b
     }
     file->token_bytes = 4;
     *masked = header[2] == 2 && header[6] == 1;
-    /* Older writers left filler in the field. */
+    /* Writers of older versions left filler in this field. */
     if (header[2] == 2 && header[6] != 0 && header[6] != 1 && header[6] != 0x2a2a2a2a) {
         return fail_header(file, "mask flag", header[6]);
     }
     return header[4] >= 0 ? OX_OK : fail_header(file, "number of tokens", header[4]);
 }
 
-/* Finds out where the tokens of an open file lie and how many there are. */
+/* Reads where the tokens of an open file begin and how many there are, and checks this against its size. */
 static enum ox_status read_header(struct data_file *file, int fd, enum ox_data_kind kind) {
     if (kind == OX_DATA_BYTES) {
         file->token_bytes = 1;
@@ -163,7 +162,7 @@ static enum ox_status read_header(struct data_file *file, int fd, enum ox_data_k
     file->mask_offset = masked ? mask_offset : 0;
     if (file->file_bytes != expected) {
         return ox_fail(OX_E_CORRUPT,
-                       "%s: has %" PRIu64 " bytes where its header of %" PRIu64 " tokens asks for %" PRIu64
+                       "%s: has %" PRIu64 " bytes, but %" PRIu64 " tokens, as its header says, need %" PRIu64
                        "; it is damaged or unfinished: make it again",
                        file->path, file->file_bytes, file->token_count, expected);
     }
@@ -196,7 +195,7 @@ static enum ox_status open_files(struct ox_data *data, const char *path) {
                                  : ox_fail(OX_E_CONFIG, "%s: holds no tokens; give a file that is not empty", path);
 }
 
-/* The file that holds token `idx`: of several that begin there the last, as those before it are empty. */
+/* The file that has token `idx`. If several files begin at that index, it is the last, because the others are empty. */
 static const struct data_file *file_of(const struct ox_data *data, uint64_t idx) {
     uint32_t low = 0, high = data->file_count;
     while (high - low > 1) {
@@ -210,7 +209,7 @@ static const struct data_file *file_of(const struct ox_data *data, uint64_t idx)
     return &data->files[low];
 }
 
-/* A descriptor of the file, which must be as it was; the caller closes it when it is not the file's own. */
+/* Gets a descriptor of the file, whose size must not have changed; the caller closes it unless it is file->fd. */
 static enum ox_status reopen(const struct data_file *file, int *fd) {
     if (file->fd >= 0) {
         *fd = file->fd;
@@ -220,12 +219,13 @@ static enum ox_status reopen(const struct data_file *file, int *fd) {
     enum ox_status status = ox_file_open_input(file->path, fd, &bytes);
     if (status == OX_OK && bytes != file->file_bytes) {
         close(*fd);
-        status = ox_fail(OX_E_CORRUPT, "%s: has changed its size since it was opened", file->path);
+        status = ox_fail(OX_E_CORRUPT, "%s: has changed its size since it was opened; start again", file->path);
     }
     return status;
 }
 
-/* The one file, which is open, as a cache. What is in it follows from its key, so that no content is looked at. */
+/* Opens the one file, whose descriptor is open, as a cache. The fingerprint needs no content, since the key decides
+ * it. */
 static enum ox_status open_cache(struct ox_data *data) {
     struct ox_cache_file *const cache = &data->cache;
     const struct ox_cache_header *const header = &cache->header;
@@ -245,7 +245,7 @@ static enum ox_status open_cache(struct ox_data *data) {
 
 static enum ox_status open_cache_file(struct ox_data *data, const char *path) {
     if (data->file_count != 1 || ox_path_is_folder(path)) {
-        return ox_fail(OX_E_CONFIG, "%s: is a folder, and a token cache is a single file; give that", path);
+        return ox_fail(OX_E_CONFIG, "%s: is a folder, but a token cache is a single file; give that file", path);
     }
     const enum ox_status status = ox_file_open_input(path, &data->files[0].fd, &data->files[0].file_bytes);
     return status == OX_OK ? open_cache(data) : status;
@@ -296,7 +296,7 @@ static enum ox_status fail_id(const char *path, uint64_t token, int64_t id, uint
                    path, token, id, vocab);
 }
 
-/* Tokens of one file, counted from its first. */
+/* Reads tokens of one file; `first` counts from the file's first token. */
 static enum ox_status read_tokens(const struct data_file *file, int fd, uint64_t first, uint64_t count, uint32_t vocab,
                                   int32_t *tokens) {
     unsigned char block[BLOCK_BYTES];
@@ -319,7 +319,7 @@ static enum ox_status read_tokens(const struct data_file *file, int fd, uint64_t
     return OX_OK;
 }
 
-/* Words of a cache are read into `tokens` and taken apart there. */
+/* Reads the words of a cache into `tokens` and splits them there into ids and marks. */
 static enum ox_status read_cache(const struct ox_data *data, uint64_t first, uint64_t count, uint32_t vocab,
                                  int32_t *tokens, uint8_t *marks) {
     uint32_t *const words = (uint32_t *)tokens;
@@ -341,7 +341,8 @@ static enum ox_status read_cache(const struct ox_data *data, uint64_t first, uin
     return OX_OK;
 }
 
-/* Sizes of all files and samples spread over the whole: enough to notice other data, cheap on any size. */
+/* Hashes the sizes of all files and samples from all over the data. This is enough to notice other data, and cheap at
+ * any size. */
 static enum ox_status find_fingerprint(struct ox_data *data) {
     uint64_t hash = ox_hash_seed((const uint64_t[]){(uint64_t)data->kind, data->file_count, data->token_count}, 3);
     for (uint32_t i = 0; i < data->file_count; i++) {
@@ -387,13 +388,15 @@ enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind) {
     memcpy(&magic, start, sizeof magic);
     *kind = OX_DATA_BYTES;
     if (memcmp(start + OX_CACHE_MAGIC_OFFSET, OX_CACHE_MAGIC, 8) == 0) {
-        *kind = OX_DATA_CACHE; /* before the others, as it begins with a checksum, which may be anything */
+        *kind = OX_DATA_CACHE; /* tested first, because its first 8 bytes are a checksum, which may be any value */
     } else if (bytes >= sizeof llmq_magic && memcmp(start, llmq_magic, sizeof llmq_magic) == 0) {
         *kind = OX_DATA_LLMQ;
     } else if (bytes >= sizeof magic && (magic == llmc_gpt2_magic || magic == llmc_llama3_magic)) {
         *kind = OX_DATA_LLMC;
     } else if (status == OX_OK && bytes >= sizeof magic && magic == llmc_eval_magic) {
-        status = ox_fail(OX_E_CONFIG, "%s: is an evaluation file of llm.c, which holds questions and no text", path);
+        status =
+            ox_fail(OX_E_CONFIG,
+                    "%s: is an evaluation file of llm.c, which has questions and no text; give a token file", path);
     }
     return status;
 }
@@ -432,7 +435,7 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
     return OX_OK;
 }
 
-/* A name for messages, whatever is there. */
+/* Makes `where` the path of the only file, for messages. */
 static enum ox_status own_file(struct ox_data *data, const char *where) {
     data->listed.paths = calloc(1, sizeof *data->listed.paths);
     data->files = calloc(1, sizeof *data->files);
@@ -489,14 +492,15 @@ uint64_t ox_data_document_count(const struct ox_data *data) {
     return data->document_count;
 }
 
-/* A checksum tells that a file is as it was written, not that its writer was right. */
+/* Reads the first tokens of documents and checks their order: a checksum proves that the file is as it was written, not
+ * that it was written correctly. */
 static enum ox_status read_borders(const struct ox_data *data, uint64_t first, uint64_t count, uint64_t *begins) {
     const enum ox_status status = ox_cache_read_documents(&data->cache, first, count, begins);
     for (uint64_t i = 0; status == OX_OK && i < count; i++) {
         const bool rises = i == 0 ? (begins[0] == 0) == (first == 0) : begins[i] > begins[i - 1];
         if (!rises || begins[i] >= data->token_count) {
-            return ox_fail(OX_E_CORRUPT, "%s: document %" PRIu64 " begins with token %" PRIu64 ", which is no place "
-                           "for it; delete the file, it will be made anew", data->cache.where, first + i, begins[i]);
+            return ox_fail(OX_E_CORRUPT, "%s: document %" PRIu64 " begins with token %" PRIu64 ", which is out of "
+                           "order; delete the file to have it made again", data->cache.where, first + i, begins[i]);
         }
     }
     return status;
@@ -507,7 +511,7 @@ enum ox_status ox_data_documents(const struct ox_data *data, uint64_t first, uin
     if (data->kind == OX_DATA_CACHE) {
         return read_borders(data, first, count, begins);
     }
-    uint32_t low = 0, high = data->file_count; /* the last file with document_first <= first: empty ones come before */
+    uint32_t low = 0, high = data->file_count; /* find the last file with document_first <= first */
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
         if (data->files[middle].document_first <= first) {

@@ -1,4 +1,4 @@
-/* Owns the files that documents come from: which there are, whether they have changed, and reading them through. */
+/* Owns the files that documents come from: lists them, reads them through, and notices when they change. */
 #include "engine/data/documents_internal.h"
 
 #include "base/assert.h"
@@ -47,7 +47,7 @@ static enum ox_status open_file(const char *path, int *fd, struct stat *info) {
     return status;
 }
 
-/* Takes the path over, also on failure. */
+/* Adds a file and owns `path` from now on, even on failure. */
 static enum ox_status add_file(struct ox_documents *documents, char *path) {
     struct ox_documents_file *const file = &documents->files[documents->file_count++];
     struct stat info;
@@ -98,7 +98,7 @@ static enum ox_status list_files(struct ox_documents *documents, const char *pat
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
-/* As many bytes as there are, up to `bytes`. */
+/* Reads up to `bytes` bytes; *got is less only at the end of the file. */
 static enum ox_status read_some(int fd, const char *path, char *data, size_t bytes, uint64_t offset, size_t *got) {
     *got = 0;
     while (*got < bytes) {
@@ -117,7 +117,7 @@ static enum ox_status read_some(int fd, const char *path, char *data, size_t byt
     return OX_OK;
 }
 
-/* Contents are hashed block by block, a file's length behind its blocks. */
+/* Adds a file to the hash of all contents: first the hash of its blocks, then its length. */
 static uint64_t hash_file(uint64_t hash, uint64_t file_hash, uint64_t bytes) {
     return ox_hash_seed((const uint64_t[]){hash, file_hash, bytes}, 3);
 }
@@ -341,8 +341,8 @@ enum ox_status ox_documents_are_rows(const char *path, bool *rows) {
         }
         if (first != NULL && ends_like_rows(name) != *rows) {
             status = ox_fail(OX_E_CONFIG,
-                             "%s: is of another format than %s; keep rows and texts in folders of their own, or say "
-                             "by --data-format which are meant",
+                             "%s: has another format than %s; keep rows and texts in separate folders, or choose with "
+                             "--data-format which to read",
                              files.paths[i], first);
         }
         *rows = ends_like_rows(name);

@@ -1,4 +1,5 @@
-/* What the two readers of documents share: the files, and the bytes of the one that is being read. */
+/* The files of documents and the buffer of the open one. documents.c owns them; documents_text.c and documents_rows.c
+ * take documents from the buffer. */
 #ifndef OX_ENGINE_DOCUMENTS_INTERNAL_H
 #define OX_ENGINE_DOCUMENTS_INTERNAL_H
 
@@ -17,40 +18,40 @@ struct ox_documents_file {
 };
 
 enum ox_rows_place {
-    OX_ROWS_START,  /* of a file                                */
-    OX_ROWS_LINES,  /* it has rows by line                      */
-    OX_ROWS_FIRST,  /* behind the [ of an array                 */
-    OX_ROWS_BEHIND, /* behind a row of the array                */
-    OX_ROWS_CLOSED, /* behind the ]                             */
+    OX_ROWS_START,     /* at the start of a file          */
+    OX_ROWS_LINES,     /* in a file with one row per line */
+    OX_ROWS_FIRST,     /* after the [ of an array         */
+    OX_ROWS_AFTER_ROW, /* after a row of the array        */
+    OX_ROWS_CLOSED,    /* after the ] of the array        */
 };
 
 struct ox_documents {
     struct ox_documents_config config;
     char *separator;
-    size_t root_bytes; /* of the paths, before the names in the folder */
+    size_t root_bytes; /* length of the part of the paths that is the folder */
     struct ox_documents_file *files;
     uint32_t file_count;
     uint64_t bytes;
-    /* The file that is open; fd -1: the next one is to be opened. */
+    /* The open file; fd is -1 when file_idx is the next file to open. */
     uint32_t file_idx;
     int fd;
-    bool is_at_end; /* the buffer holds its last bytes */
+    bool is_at_end; /* the file's last bytes are in the buffer */
     uint64_t file_hash, file_read_bytes;
-    char *buffer; /* [begin, end) is not used up yet */
+    char *buffer; /* bytes [begin, end) are read but not yet used */
     size_t begin, end, capacity;
-    uint64_t offset; /* of `begin` in the file */
+    uint64_t offset; /* of buffer[begin] in the file */
     bool in_document;
     enum ox_rows_place place;
     uint64_t line;
-    uint64_t hash; /* of the files read */
-    bool any;
+    uint64_t hash; /* of the files read so far */
+    bool any;      /* a document was found */
 };
 
-/* Reads on until `wanted` bytes are in the buffer or the file ends. */
+/* Reads until `wanted` bytes are in the buffer or the file ends. */
 OX_MUST enum ox_status ox_documents_fill(struct ox_documents *documents, size_t wanted);
-/* Steps over bytes of the buffer. */
+/* Drops the first `bytes` of the buffer. */
 void ox_documents_skip(struct ox_documents *documents, size_t bytes);
-/* The next piece of the open file; *found false: none, and the file is used up. */
+/* Find the next piece of the open file; *found is false at the end of the file. */
 OX_MUST enum ox_status ox_documents_next_text(struct ox_documents *documents, struct ox_document *out, bool *found);
 OX_MUST enum ox_status ox_documents_next_row(struct ox_documents *documents, struct ox_document *out, bool *found);
 

@@ -1,12 +1,12 @@
-/* Rows: the bytes of one after another, from JSON lines or from one long array; what stands in them is for others. */
+/* Finds the bytes of one row after another, in JSON lines or in one long array. It does not parse the rows. */
 #include "engine/data/documents_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* A walk over the bytes of a JSON value, which may be cut short anywhere. */
+/* The state of a scan over the bytes of a JSON value. It can pause anywhere, when the buffer ends. */
 struct scan {
-    size_t at; /* behind the buffer's begin */
+    size_t at; /* offset from the begin of the buffer */
     uint64_t depth, line_count;
     bool in_text, escaped;
 };
@@ -20,7 +20,7 @@ static enum ox_status fail_long(const struct ox_documents *documents) {
                    documents->files[documents->file_idx].path, documents->line, OX_DOCUMENTS_ROW_BYTES_MAX >> 20);
 }
 
-/* Steps over white space; *is_end: the file ends there. */
+/* Skips white space; *is_end tells whether the file ends there. */
 static enum ox_status skip_blanks(struct ox_documents *documents, bool *is_end) {
     for (;;) {
         while (documents->begin < documents->end && ox_is_blank(documents->buffer[documents->begin])) {
@@ -38,8 +38,8 @@ static enum ox_status skip_blanks(struct ox_documents *documents, bool *is_end) 
     }
 }
 
-/* Gives the first `bytes` of the buffer, less the white space behind them, as a row. */
-static void give(struct ox_documents *documents, size_t bytes, struct ox_document *out) {
+/* Makes the first `bytes` of the buffer, without white space at their end, the next row. */
+static void emit(struct ox_documents *documents, size_t bytes, struct ox_document *out) {
     const char *const text = documents->buffer + documents->begin;
     size_t length = bytes;
     while (length > 0 && ox_is_blank(text[length - 1])) {
@@ -54,7 +54,7 @@ static void give(struct ox_documents *documents, size_t bytes, struct ox_documen
     ox_documents_skip(documents, bytes);
 }
 
-/* The line that begins here, which is not blank. */
+/* Reads the line that begins here, which is not blank, as a row. */
 static enum ox_status next_line(struct ox_documents *documents, struct ox_document *out) {
     size_t searched = 0;
     for (;;) {
@@ -66,7 +66,7 @@ static enum ox_status next_line(struct ox_documents *documents, struct ox_docume
             return fail_long(documents);
         }
         if (newline != NULL || documents->is_at_end) {
-            give(documents, bytes, out);
+            emit(documents, bytes, out);
             return OX_OK;
         }
         searched = held;
@@ -77,7 +77,7 @@ static enum ox_status next_line(struct ox_documents *documents, struct ox_docume
     }
 }
 
-/* Walks on to the comma or bracket behind the value, or to the end of the buffer. */
+/* Scans up to the comma or bracket after the value, or to the end of the buffer; true if the value has ended. */
 static bool scan_value(const char *text, size_t bytes, struct scan *scan) {
     for (; scan->at < bytes; scan->at++) {
         const char character = text[scan->at];
@@ -114,7 +114,7 @@ static bool scan_value(const char *text, size_t bytes, struct scan *scan) {
     return false;
 }
 
-/* The row of the array that begins here. */
+/* Reads the row of the array that begins here. */
 static enum ox_status next_element(struct ox_documents *documents, struct ox_document *out) {
     struct scan scan = {0};
     while (!scan_value(documents->buffer + documents->begin, documents->end - documents->begin, &scan)) {
@@ -135,26 +135,26 @@ static enum ox_status next_element(struct ox_documents *documents, struct ox_doc
     if (scan.at > OX_DOCUMENTS_ROW_BYTES_MAX) {
         return fail_long(documents);
     }
-    give(documents, scan.at, out);
+    emit(documents, scan.at, out);
     documents->line += scan.line_count;
-    documents->place = OX_ROWS_BEHIND;
+    documents->place = OX_ROWS_AFTER_ROW;
     return OX_OK;
 }
 
-/* What stands between rows of an array; *found: a row begins here. */
+/* Reads what is between two rows of an array; *found tells whether a row begins here. */
 static enum ox_status step_in_array(struct ox_documents *documents, bool is_end, bool *found) {
     const char next = is_end ? '\0' : documents->buffer[documents->begin];
     if (documents->place == OX_ROWS_CLOSED) {
-        return is_end ? OX_OK : fail_at(documents, documents->line, "there is text behind the ] of the array of rows");
+        return is_end ? OX_OK : fail_at(documents, documents->line, "there is text after the ] of the array of rows");
     }
     if (next == ']') {
         ox_documents_skip(documents, 1);
         documents->place = OX_ROWS_CLOSED;
         return OX_OK;
     }
-    if (documents->place == OX_ROWS_BEHIND) {
+    if (documents->place == OX_ROWS_AFTER_ROW) {
         if (next != ',') {
-            return fail_at(documents, documents->line, "a comma or ] is missing behind a row of the array");
+            return fail_at(documents, documents->line, "a comma or ] is missing after a row of the array");
         }
         ox_documents_skip(documents, 1);
         enum ox_status status = skip_blanks(documents, &is_end);

@@ -1,4 +1,4 @@
-/* Texts: where one document ends and the next begins, and where a long one can be cut. */
+/* Finds where one document of a text ends and the next begins, and where a long one can be cut. */
 #include "engine/data/documents_internal.h"
 #include "engine/text/text.h"
 
@@ -7,17 +7,17 @@
 
 enum { CHARACTER_BYTES = 4 };
 
-/* Tokenizing holds up to about forty bytes for each. */
+/* The longest piece of text, because tokenizing needs up to about forty bytes of memory per byte. */
 static const size_t text_bytes_max = (size_t)128 << 20;
 
-/* What is known of the document that begins where the buffer begins. */
+/* What is known about the document at the begin of the buffer. */
 struct extent {
-    size_t bytes;    /* of it, in the buffer: no separator begins in them */
-    bool is_whole;   /* there it ends */
-    size_t searched; /* cuts up to here are none */
+    size_t bytes;    /* its bytes in the buffer, as far as no separator can begin in them */
+    bool is_whole;   /* the document ends after `bytes` */
+    size_t searched; /* there is no cut before this offset */
 };
 
-/* Whether a letter stands behind the newline, wholly inside the text. */
+/* Whether a letter follows the newline, with all its bytes inside the text. */
 static bool letter_follows(const char *text, size_t bytes, size_t newline) {
     size_t at = newline + 1;
     size_t length = bytes - at < CHARACTER_BYTES ? bytes - at : CHARACTER_BYTES;
@@ -25,7 +25,7 @@ static bool letter_follows(const char *text, size_t bytes, size_t newline) {
     return length > 0 && ox_unicode_is_letter(ox_utf8_next(text, &at));
 }
 
-/* The last cut up to `wanted`, else the first one behind it; 0: none. */
+/* Finds the last cut up to `wanted`, else the first one after it; 0 for none. */
 static size_t find_cut(const char *text, struct extent *extent, size_t wanted, bool before) {
     if (extent->searched == 0) {
         extent->searched = wanted + before;
@@ -50,7 +50,7 @@ static size_t find_cut(const char *text, struct extent *extent, size_t wanted, b
             return from + !before;
         }
     }
-    /* What lies so near the end may still become one. */
+    /* A newline this near the end may still become a cut, when its letter has been read. */
     if (extent->bytes > extent->searched + CHARACTER_BYTES + 1) {
         extent->searched = extent->bytes - CHARACTER_BYTES - 1;
     }
@@ -76,8 +76,8 @@ static void find_end(const struct ox_documents *documents, struct extent *extent
     extent->is_whole = documents->is_at_end;
 }
 
-/* Gives the first `bytes` of the buffer as the next piece. */
-static void give(struct ox_documents *documents, size_t bytes, bool ends, struct ox_document *out) {
+/* Makes the first `bytes` of the buffer the next piece. */
+static void emit(struct ox_documents *documents, size_t bytes, bool ends, struct ox_document *out) {
     *out = (struct ox_document){.text = documents->buffer + documents->begin,
                                 .bytes = bytes,
                                 .begins = !documents->in_document,
@@ -86,8 +86,8 @@ static void give(struct ox_documents *documents, size_t bytes, bool ends, struct
     documents->in_document = !ends;
 }
 
-/* Gives the rest of the document, if there is anything in it, and steps behind its separator. */
-static void give_rest(struct ox_documents *documents, const struct extent *extent, struct ox_document *out,
+/* Makes the rest of the document the next piece, unless it is empty, and skips the separator after it. */
+static void emit_rest(struct ox_documents *documents, const struct extent *extent, struct ox_document *out,
                       bool *found) {
     const char *const text = documents->buffer + documents->begin;
     size_t bytes = extent->bytes;
@@ -96,21 +96,21 @@ static void give_rest(struct ox_documents *documents, const struct extent *exten
     }
     *found = bytes > 0;
     if (bytes > 0) {
-        give(documents, bytes, true, out);
+        emit(documents, bytes, true, out);
     }
-    const bool parted = documents->end - documents->begin > extent->bytes;
-    ox_documents_skip(documents, extent->bytes + (parted ? documents->config.separator_bytes : 0));
+    const bool has_separator = documents->end - documents->begin > extent->bytes;
+    ox_documents_skip(documents, extent->bytes + (has_separator ? documents->config.separator_bytes : 0));
 }
 
 static enum ox_status fail_long(const struct ox_documents *documents) {
     return ox_fail(
         OX_E_CONFIG,
         "%s: the text at byte %" PRIu64 " has more than %zu MiB in one piece (no line in it begins with a "
-        "letter, or the tokenizer does not allow cuts); part the documents by a separator, or divide the file",
+        "letter, or the tokenizer does not allow cuts); give a --document-separator, or divide the file",
         documents->files[documents->file_idx].path, documents->offset, text_bytes_max >> 20);
 }
 
-/* The next piece of the document that begins here, or goes on; *found false: there is nothing in it. */
+/* Reads the next piece of the document that begins or continues here; *found is false if it is empty. */
 static enum ox_status next_piece(struct ox_documents *documents, struct ox_document *out, bool *found) {
     const size_t wanted = documents->config.piece_bytes;
     struct extent extent = {0};
@@ -128,9 +128,9 @@ static enum ox_status next_piece(struct ox_documents *documents, struct ox_docum
         }
         if (wanted > 0 && extent.bytes > wanted + (extent.is_whole ? 0 : CHARACTER_BYTES + 1)) {
             const size_t cut =
-                find_cut(documents->buffer + documents->begin, &extent, wanted, documents->config.cut_before);
+                find_cut(documents->buffer + documents->begin, &extent, wanted, documents->config.cut_before_newline);
             if (cut > 0) {
-                give(documents, cut, false, out);
+                emit(documents, cut, false, out);
                 ox_documents_skip(documents, cut);
                 *found = true;
                 return OX_OK;
@@ -140,7 +140,7 @@ static enum ox_status next_piece(struct ox_documents *documents, struct ox_docum
             return fail_long(documents);
         }
         if (extent.is_whole) {
-            give_rest(documents, &extent, out, found);
+            emit_rest(documents, &extent, out, found);
             return OX_OK;
         }
         needed = documents->end - documents->begin + 1;

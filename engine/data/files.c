@@ -1,4 +1,4 @@
-/* Owns the walk through a folder of data. */
+/* Lists the files of a folder of data. */
 #include "engine/data/files.h"
 
 #include "base/file.h"
@@ -17,7 +17,7 @@ static enum ox_status fail_memory(const char *path) {
 
 static enum ox_status add_file(struct ox_files *files, const char *path) {
     if (files->count == FILES_MAX) {
-        return ox_fail(OX_E_CONFIG, "%s: is beyond the %d files that data may have; join some", path, FILES_MAX);
+        return ox_fail(OX_E_CONFIG, "%s: exceeds the limit of %d data files; join some", path, FILES_MAX);
     }
     if (files->count == files->capacity) {
         const uint32_t capacity = files->capacity > 0 ? 2 * files->capacity : 16;

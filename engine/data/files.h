@@ -1,4 +1,5 @@
-/* The files of a folder, in an order that does not depend on the file system. */
+/* Lists the files of a folder, in an order that does not depend on the file system. data.c, documents.c and corpus.c
+ * use it. */
 #ifndef OX_ENGINE_FILES_H
 #define OX_ENGINE_FILES_H
 
@@ -14,11 +15,12 @@ extern "C" {
 struct ox_files {
     char **paths; /* sorted by their bytes */
     uint32_t count, capacity;
-    uint32_t link_count; /* links in the folder, which are left out */
+    uint32_t link_count; /* links found in the folder, which are not listed */
 };
 
-/* `path` itself where it is no folder; else the regular files in it, with `recursive` those of its folders too. *out is
- * overwritten, and empty on failure. */
+/* Lists the regular files in the folder `path`, and with `recursive` those in its folders; a path that is not a folder
+ * is listed itself. *out is overwritten, and empty on failure; free it with ox_files_free. More than a million files
+ * are OX_E_CONFIG. */
 OX_MUST enum ox_status ox_files_list(const char *path, bool recursive, struct ox_files *out);
 void ox_files_free(struct ox_files *files);
 

@@ -1,4 +1,4 @@
-/* Owns the token cache's file: how it comes to be, and that what is read from it is what was written. */
+/* Writes and reads the file of a token cache, and verifies that what is read is what was written. */
 #include "engine/data/token_cache.h"
 
 #include "base/assert.h"
@@ -26,13 +26,13 @@ static const uint32_t vocab_max = UINT32_C(1) << OX_CACHE_BEGINS_BIT;
 static const char magic[8] = OX_CACHE_MAGIC;
 static const char temporary_prefix[] = ".offload-cache-", temporary_suffix[] = ".tmp";
 
-/* The checksum comes first: words[0] and [1], or numbers[0]. */
+/* A block of the file. The checksum is its first 8 bytes: words[0] and [1], or numbers[0]. */
 union block {
     uint32_t words[OX_CACHE_BLOCK_BYTES / 4];
     uint64_t numbers[OX_CACHE_BLOCK_BYTES / 8];
 };
 
-/* How block 0 begins. */
+/* The beginning of block 0. */
 struct start {
     uint64_t checksum;
     char magic[8];
@@ -41,19 +41,19 @@ struct start {
     uint64_t salt;
 };
 _Static_assert(sizeof(struct ox_cache_header) == 64 && sizeof(struct start) == 96, "the file has no padding");
-_Static_assert(offsetof(struct start, magic) == OX_CACHE_MAGIC_OFFSET, "where other code looks for it");
+_Static_assert(offsetof(struct start, magic) == OX_CACHE_MAGIC_OFFSET, "data.c looks for the magic there");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "integers are read and written as they lie in memory");
 
 struct ox_cache_writer {
-    char *path;   /* where the file goes; NULL: it is unnamed */
-    char *folder; /* that it lies in until then              */
+    char *path;   /* the name it gets at commit; NULL: it stays unnamed */
+    char *folder; /* the folder of the file                             */
     struct ox_file_writer file;
-    struct ox_file_writer staged; /* document blocks, whose place is known when all tokens are; unnamed */
+    struct ox_file_writer staged; /* unnamed file for the document blocks, which go after the last token block */
     struct ox_cache_header header;
     uint64_t salt;
-    uint64_t document_first; /* token of the open document */
+    uint64_t document_first; /* first token of the current document */
     uint32_t id_max;
-    bool is_begun, is_pending; /* a document is open; it has no token yet */
+    bool is_begun, is_pending; /* there is a current document; it has no token yet */
     union block tokens, documents;
 };
 
@@ -69,14 +69,15 @@ static bool is_sealed(const union block *block, uint64_t salt, uint64_t idx) {
 
 /* ---- temporary files -------------------------------------------------------------------------------------------- */
 
-/* A file without a name: gone when it is closed, however the process ends. */
+/* Opens a file without a name, which disappears when it is closed, however the process ends. */
 static enum ox_status open_unnamed(const char *folder, struct ox_file_writer *out) {
     enum ox_status status = ox_path_join(folder, ".offload-XXXXXX", out->path);
     if (status != OX_OK) {
         return status;
     }
     out->fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
-    if (out->fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) { /* not every file system can */
+    if (out->fd < 0 &&
+        (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) { /* not every file system supports O_TMPFILE */
         out->fd = mkostemp(out->path, O_CLOEXEC);
         if (out->fd >= 0) {
             unlink(out->path);
@@ -98,8 +99,8 @@ static void close_unnamed(struct ox_file_writer *file) {
     }
 }
 
-/* Removes what killed processes left: temporary files that no one holds locked. */
-static void sweep(const char *path) {
+/* Removes temporary files that killed processes left: those that no process has locked. */
+static void remove_stale(const char *path) {
     DIR *const folder = opendir(path);
     const struct dirent *entry;
     while (folder != NULL && (entry = readdir(folder)) != NULL) {
@@ -111,7 +112,7 @@ static void sweep(const char *path) {
         }
         const int fd = openat(dirfd(folder), name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(dirfd(folder), name, 0) == 0) {
-            ox_log(OX_LOG_INFO, "%s/%s: removed; it was left by a process that was killed while it tokenized", path,
+            ox_log(OX_LOG_INFO, "%s/%s: removed; a process that was killed while it tokenized had left it", path,
                    name);
         }
         if (fd >= 0) {
@@ -123,20 +124,21 @@ static void sweep(const char *path) {
     }
 }
 
-static enum ox_status draw(uint64_t *number) {
+static enum ox_status draw_random(uint64_t *number) {
     if (getrandom(number, sizeof *number, 0) != (ssize_t)sizeof *number) {
         return ox_fail_errno(OX_E_IO, errno, "the system gives no random number for a token cache");
     }
     return OX_OK;
 }
 
-/* The lock tells others that the file is in use; one that was swept before it was locked is made again. */
+/* Creates a temporary file and locks it, so that other processes do not remove it. If one did so before the lock, it
+ * tries again. */
 static enum ox_status open_named(const char *folder, struct ox_file_writer *out) {
     for (int i = 0; i < CREATE_TRIES; i++) {
         char name[64], path[OX_PATH_BYTES];
         struct stat info;
         uint64_t number = 0;
-        enum ox_status status = draw(&number);
+        enum ox_status status = draw_random(&number);
         snprintf(name, sizeof name, "%s%016" PRIx64 "%s", temporary_prefix, number, temporary_suffix);
         if (status == OX_OK) {
             status = ox_path_join(folder, name, path);
@@ -148,13 +150,13 @@ static enum ox_status open_named(const char *folder, struct ox_file_writer *out)
             return status;
         }
         while (flock(out->fd, LOCK_EX) != 0 && errno == EINTR) {
-        } /* where there are no locks, nobody sweeps either */
+        } /* on a file system without locks, no process removes such files */
         if (fstat(out->fd, &info) == 0 && info.st_nlink > 0) {
             return OX_OK;
         }
         ox_file_discard(out);
     }
-    return ox_fail(OX_E_IO, "%s: files made there vanish; choose another folder", folder);
+    return ox_fail(OX_E_IO, "%s: temporary files made there vanish; choose another folder", folder);
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
@@ -168,7 +170,7 @@ static enum ox_status flush_tokens(struct ox_cache_writer *writer) {
     return status;
 }
 
-/* Staged blocks are sealed with numbers that no block of the file has. */
+/* Writes a staged block, sealed with a number that no block of the file has. */
 static enum ox_status flush_documents(struct ox_cache_writer *writer) {
     const uint64_t idx = (writer->header.document_count - 1) / OX_CACHE_DOCUMENTS_PER_BLOCK;
     seal(&writer->documents, writer->salt, ~idx);
@@ -188,7 +190,7 @@ static enum ox_status begin_document(struct ox_cache_writer *writer) {
     return place + 1 == OX_CACHE_DOCUMENTS_PER_BLOCK ? flush_documents(writer) : OX_OK;
 }
 
-/* Both last blocks, and the staged ones behind the tokens. */
+/* Writes the last token block and the last document block, then copies the staged blocks to the end of the file. */
 static enum ox_status append_documents(struct ox_cache_writer *writer) {
     const struct ox_cache_header *const header = &writer->header;
     const uint64_t token_blocks = ox_div_up(header->token_count, OX_CACHE_TOKENS_PER_BLOCK);
@@ -206,8 +208,7 @@ static enum ox_status append_documents(struct ox_cache_writer *writer) {
             ox_file_read_at(writer->staged.fd, writer->staged.path, block, sizeof *block, i * OX_CACHE_BLOCK_BYTES);
         if (status == OX_OK && !is_sealed(block, writer->salt, ~i)) {
             status = ox_fail(OX_E_CORRUPT,
-                             "%s: the disk gives back other bytes than were written; check it, and choose "
-                             "another folder",
+                             "%s: the disk returns other bytes than were written; check it, or choose another folder",
                              writer->folder);
         }
         if (status == OX_OK) {
@@ -229,7 +230,7 @@ static enum ox_status write_header(struct ox_cache_writer *writer) {
     return ox_file_write(&writer->file, block, sizeof *block, 0);
 }
 
-/* Syncs the file, closes it and gives it its name. */
+/* Syncs the file, closes it and renames it to its path. */
 static enum ox_status publish(struct ox_cache_writer *writer) {
     enum ox_status status = ox_file_finish(&writer->file);
     if (status == OX_OK && rename(writer->file.path, writer->path) != 0) {
@@ -252,9 +253,9 @@ static enum ox_status open_files(struct ox_cache_writer *writer, const char *pat
         return ox_fail(OX_E_NOMEM, "%s: no memory to write it", path != NULL ? path : folder);
     }
     if (path != NULL) {
-        sweep(writer->folder);
+        remove_stale(writer->folder);
     }
-    enum ox_status status = draw(&writer->salt);
+    enum ox_status status = draw_random(&writer->salt);
     if (status == OX_OK) {
         status = open_unnamed(writer->folder, &writer->staged);
     }
@@ -273,8 +274,8 @@ static enum ox_status read_raw(const struct ox_cache_file *file, uint64_t idx, u
 static enum ox_status check(const struct ox_cache_file *file, uint64_t idx, const union block *block) {
     if (!is_sealed(block, file->salt, idx)) {
         return ox_fail(OX_E_CORRUPT,
-                       "%s: the %d bytes at %" PRIu64 " are not those that were written there, by their "
-                       "checksum; check the disk, and delete the file to have it made again",
+                       "%s: the %d bytes at %" PRIu64 " do not match their checksum; check the disk, and delete the "
+                       "file to have it made again",
                        file->where, OX_CACHE_BLOCK_BYTES, idx * OX_CACHE_BLOCK_BYTES);
     }
     return OX_OK;
@@ -285,7 +286,7 @@ static enum ox_status read_block(const struct ox_cache_file *file, uint64_t idx,
     return status == OX_OK ? check(file, idx, block) : status;
 }
 
-/* Counts that no writer leaves, and whose blocks are not the file's. */
+/* Whether a writer could have left these counts, and the file has the size of their blocks. */
 static bool is_plausible(const struct ox_cache_header *header, uint64_t file_bytes) {
     const uint64_t blocks = file_bytes / OX_CACHE_BLOCK_BYTES;
     return header->token_count <= blocks * OX_CACHE_TOKENS_PER_BLOCK && header->document_count <= header->token_count &&
@@ -418,7 +419,7 @@ enum ox_status ox_cache_read_header(int fd, const char *where, struct ox_cache_h
     }
     if (start.version != OX_CACHE_VERSION) {
         return ox_fail(OX_E_CORRUPT,
-                       "%s: is a token cache of version %" PRIu32 ", and this program reads version %d; delete "
+                       "%s: is a token cache of version %" PRIu32 ", but this program reads version %d; delete "
                        "it to have it made again",
                        where, start.version, OX_CACHE_VERSION);
     }
@@ -428,8 +429,8 @@ enum ox_status ox_cache_read_header(int fd, const char *where, struct ox_cache_h
     }
     if (info.st_size < 0 || !is_plausible(&start.header, (uint64_t)info.st_size)) {
         return ox_fail(OX_E_CORRUPT,
-                       "%s: %" PRIu64 " tokens and %" PRIu64 " documents do not make a token cache of %lld "
-                       "bytes; it is cut off or damaged, delete it to have it made again",
+                       "%s: a token cache of %" PRIu64 " tokens and %" PRIu64 " documents cannot have %lld bytes; it "
+                       "is cut off or damaged: delete it to have it made again",
                        where, start.header.token_count, start.header.document_count, (long long)info.st_size);
     }
     *header = start.header;

@@ -1,4 +1,5 @@
-/* Windows: rows of tokens by cursor. An epoch is a permutation of its rows, so that no table of them is kept. */
+/* Windows: rows of tokens by cursor. The order of an epoch is a computed permutation of its rows, which needs no
+ * table. */
 #include "engine/data/windows.h"
 
 #include "base/assert.h"
@@ -12,29 +13,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Streams of their own ("data" and the epoch), so that the order is not bound to the weights of the same seed. */
+/* The random stream of the data's order ("data" plus the epoch), so that the order is independent of the initial
+ * weights, which have the same seed. */
 static const uint64_t data_stream = UINT64_C(0x0064617461000000);
 
 struct source {
     const struct ox_data *data;
     uint64_t token_first, token_count;
     struct ox_pack *pack; /* NULL with STREAM */
-    uint64_t rows;        /* that there are */
-    uint64_t places;      /* of them all, those that hold a token */
-    uint64_t epoch_first, epoch_rows; /* of an epoch, before it is shuffled */
+    uint64_t rows;        /* all rows of the source */
+    uint64_t places;      /* places that have a token, in all rows */
+    uint64_t epoch_first, epoch_rows; /* its range of rows in an epoch, before shuffling */
 };
 
 struct ox_windows {
     struct ox_windows_config config;
     struct source *sources;
     uint64_t rows;
-    bool plain; /* an epoch is every row of one source once: it needs no order beside the epoch's own */
+    bool plain; /* an epoch is every row of one source once, so the source needs no order of its own */
     struct ox_windows_counts counts;
     int32_t *tokens; /* (seq + 1) */
     uint8_t *marks;  /* (seq + 1) */
 };
 
-/* Without an id before it, the first token of the part has nothing that predicts it. */
+/* The number of targets of a stream. The first token is a target only after a BOS; otherwise nothing predicts it. */
 static uint64_t stream_targets(const struct ox_windows *windows, const struct source *source) {
     const uint64_t lead = windows->config.bos < 0;
     return source->token_count > lead ? source->token_count - lead : 0;
@@ -98,7 +100,7 @@ static enum ox_status open_source(struct ox_windows *windows, const struct ox_wi
     }
     const double wanted = from->weight * (double)source->rows;
     if (wanted >= 0x1p61 || windows->rows >= UINT64_C(1) << 61) {
-        return ox_fail(OX_E_CONFIG, "data: a weight of %g asks for more rows than an epoch can have; give less",
+        return ox_fail(OX_E_CONFIG, "data: a weight of %g makes more rows than an epoch can have; give a smaller one",
                        from->weight);
     }
     source->epoch_rows = ox_max_u64(1, (uint64_t)llround(wanted));
@@ -113,16 +115,16 @@ static enum ox_status check_config(const struct ox_windows_config *config) {
     }
     if (config->stride > (uint64_t)config->seq + (config->bos < 0)) {
         return ox_fail(OX_E_CONFIG, "a stride of %" PRIu32 " would leave out tokens between windows of %" PRIu32
-                       "; give at most that", config->stride, config->seq);
+                       " tokens; give at most that", config->stride, config->seq);
     }
     if (config->bos >= (int64_t)config->vocab) {
-        return ox_fail(OX_E_CONFIG, "windows would begin with the token %" PRId64 ", but the model knows %" PRIu32
-                       "; was the tokenizer made for another one?", config->bos, config->vocab);
+        return ox_fail(OX_E_CONFIG, "windows would begin with the token %" PRId64 ", but the model knows only %" PRIu32
+                       "; give the model's own tokenizer", config->bos, config->vocab);
     }
     return OX_OK;
 }
 
-/* What depends on all sources: the share of places filled, and whether the epoch is one source, as it is. */
+/* Computes what depends on all sources: the share of places filled, and whether the order is plain. */
 static void sum_up(struct ox_windows *windows) {
     double filled = 0;
     for (uint32_t i = 0; i < windows->config.source_count; i++) {
@@ -147,7 +149,7 @@ enum ox_status ox_windows_open(const struct ox_windows_config *config, struct ox
         goto no_memory;
     }
     windows->config = *config;
-    windows->config.sources = NULL; /* the caller's */
+    windows->config.sources = NULL; /* copied to windows->sources */
     windows->config.stride = config->stride > 0 ? config->stride : config->seq;
     windows->sources = calloc(config->source_count, sizeof *windows->sources);
     windows->tokens = calloc((size_t)config->seq + 1, sizeof *windows->tokens);
@@ -194,7 +196,7 @@ uint64_t ox_windows_source_rows(const struct ox_windows *windows, uint32_t sourc
     return windows->sources[source].epoch_rows;
 }
 
-/* Which row of which source comes at the cursor. */
+/* Finds which row of which source comes at the cursor. */
 static const struct source *find_row(const struct ox_windows *windows, uint64_t cursor, uint64_t *row) {
     const bool shuffled = windows->config.order == OX_WINDOWS_SHUFFLE;
     const uint64_t seed = windows->config.seed, epoch = cursor / windows->rows;
@@ -216,10 +218,10 @@ static const struct source *find_row(const struct ox_windows *windows, uint64_t 
     return source;
 }
 
-/* Lays `count` inputs and as many targets, from the first count + 1 tokens, into the row at place `at`. The first
- * `seen` targets do not count. */
-static void lay(const struct ox_windows *windows, uint32_t count, uint32_t seen, uint32_t at, struct ox_window_row row,
-                uint64_t *target_count) {
+/* Writes `count` inputs and targets, taken from the first count + 1 tokens, into the row from place `at` on. The first
+ * `seen` targets do not count, because the previous row has them. */
+static void put_tokens(const struct ox_windows *windows, uint32_t count, uint32_t seen, uint32_t at,
+                       struct ox_window_row row, uint64_t *target_count) {
     const int32_t *const tokens = windows->tokens;
     const uint8_t *const marks = windows->marks;
     const bool masked = windows->config.document_mask;
@@ -251,11 +253,11 @@ static enum ox_status fill_stream(struct ox_windows *windows, const struct sourc
     if (status != OX_OK) {
         return status;
     }
-    if (lead > 0) { /* a document that begins behind the BOS begins with it */
+    if (lead > 0) { /* a document that begins after the BOS begins with the BOS instead */
         windows->marks[1] &= (uint8_t)~OX_TOKEN_BEGINS;
     }
     const uint32_t seen = idx > 0 && config->stride < config->seq ? config->seq - config->stride : 0;
-    lay(windows, count, seen, 0, row, target_count);
+    put_tokens(windows, count, seen, 0, row, target_count);
     *filled = count;
     return OX_OK;
 }
@@ -274,7 +276,7 @@ static enum ox_status fill_packed(struct ox_windows *windows, const struct sourc
         if (status != OX_OK) {
             return status;
         }
-        lay(windows, parts[i].count - 1, 0, *filled, row, target_count);
+        put_tokens(windows, parts[i].count - 1, 0, *filled, row, target_count);
         *filled += parts[i].count - 1;
     }
     return OX_OK;
@@ -294,7 +296,7 @@ enum ox_status ox_windows_fill(struct ox_windows *windows, uint64_t cursor, stru
     }
     for (uint32_t i = filled; i < windows->config.seq; i++) {
         row.ids[i] = 0;
-        row.positions[i] = row.positions[i - 1] + 1; /* no row is empty */
+        row.positions[i] = row.positions[i - 1] + 1; /* i > 0, because no row is empty */
         row.targets[i] = -1;
     }
     return OX_OK;

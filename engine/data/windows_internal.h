@@ -1,4 +1,4 @@
-/* Packing, behind the windows: which pieces of which documents lie in a row of one source. */
+/* Packing: decides which pieces of which documents make up a row of one source. windows.c calls it for BINS and PAD. */
 #ifndef OX_ENGINE_WINDOWS_INTERNAL_H
 #define OX_ENGINE_WINDOWS_INTERNAL_H
 
@@ -15,15 +15,16 @@ struct ox_pack_config {
     uint64_t token_first, token_count; /* the part of the data that is packed */
     uint32_t seq;
     enum ox_overlong overlong;
-    bool pad; /* a piece per row */
+    bool pad; /* one piece per row */
 };
 
 struct ox_pack_counts {
-    uint64_t rows, places; /* places: those that hold a token */
+    uint64_t rows, places; /* places that have a token */
     uint64_t documents, short_documents, overlong, dropped_tokens;
 };
 
-/* Tokens [first, first + count) of the data, at least two: inputs without the last, targets without the first. */
+/* A piece of a document: the tokens [first, first + count) of the data, at least two. All but the last are inputs, all
+ * but the first are targets. */
 struct ox_pack_part {
     uint64_t first;
     uint32_t count;
@@ -32,7 +33,7 @@ struct ox_pack_part {
 OX_MUST enum ox_status ox_pack_open(const struct ox_pack_config *config, struct ox_pack **out);
 void ox_pack_close(struct ox_pack **pack);
 const struct ox_pack_counts *ox_pack_counts(const struct ox_pack *pack);
-/* What lies in a row, in the order of the data; *parts is valid until the next call. */
+/* Lists the pieces of a row in the order of the data; *parts is valid until the next call. */
 OX_MUST enum ox_status ox_pack_row(struct ox_pack *pack, uint64_t row, const struct ox_pack_part **parts,
                                    uint32_t *part_count);
 

@@ -1,5 +1,5 @@
-/* Packing: documents into rows, group by group. Of each group only its number of rows is kept; which documents share a
- * row is found again from the table of documents when a row of the group is asked for. */
+/* Packs documents into rows, group by group. Only the number of rows of each group stays in memory. Which documents
+ * share a row is computed again from the table of documents, when a row of the group is needed. */
 #include "engine/data/windows_internal.h"
 
 #include "base/assert.h"
@@ -15,40 +15,40 @@ enum {
     DIGITS = 1 << DIGIT_BITS,
 };
 
-/* A document gives `(tokens - 1) / seq` pieces that fill a row each, and one that is shorter: so a group has at most
- * OX_PACK_GROUP items to fit, however long its documents are. Its rows are first those of full pieces (with padding: of
- * all pieces), then the bins of the items, which is the order that first-fit-decreasing gives. */
+/* A group of documents and its rows. A document gives (tokens - 1) / seq pieces that fill a row each, and at most one
+ * shorter piece, the item. So a group has at most OX_PACK_GROUP items to fit, however long its documents are. Its rows
+ * are first the full pieces (with padding: all pieces), then the bins of items: the order of first-fit-decreasing. */
 struct group {
-    uint64_t idx, used; /* idx UINT64_MAX: holds nothing; used: when last */
+    uint64_t idx, used; /* idx UINT64_MAX: empty; used: the pack's clock at its last use */
     uint32_t document_count;
     uint32_t bin_count;
-    uint64_t begins[OX_PACK_GROUP + 1];     /* tokens, where each document begins and the last ends */
+    uint64_t begins[OX_PACK_GROUP + 1];     /* the token where each document begins and where the last ends */
     uint64_t row_first[OX_PACK_GROUP + 1];  /* rows of single pieces before each document */
-    uint16_t item_first[OX_PACK_GROUP + 1]; /* of each bin, into items */
-    uint16_t items[OX_PACK_GROUP];          /* documents of the group by bin, in each in the order of the data */
+    uint16_t item_first[OX_PACK_GROUP + 1]; /* index in `items` of each bin's first item */
+    uint16_t items[OX_PACK_GROUP];          /* documents of the group, by bin, then in the order of the data */
 };
 
-/* To fit the items of a group. */
+/* Working memory for fitting the items of a group into bins. */
 struct fitting {
-    uint32_t places[OX_PACK_GROUP]; /* by document; 0: no item */
+    uint32_t places[OX_PACK_GROUP]; /* size of each document's item; 0: no item */
     uint16_t bin_of[OX_PACK_GROUP];
     uint16_t order[2][OX_PACK_GROUP];
-    uint32_t room[2 * OX_PACK_GROUP]; /* a tree over the bins, each node the most room below it */
+    uint32_t room[2 * OX_PACK_GROUP]; /* a binary tree over the bins; a node is the largest free room below it */
 };
 
 struct ox_pack {
     struct ox_pack_config config;
     uint64_t document_first, document_count;
     uint64_t group_count, clock;
-    uint64_t *group_first; /* rows before each group; one more than groups */
-    struct group *groups;  /* the last ones used */
+    uint64_t *group_first; /* rows before each group, and the number of all rows; group_count + 1 of them */
+    struct group *groups;  /* the groups used last */
     uint32_t kept;
     struct fitting fitting;
-    struct ox_pack_part parts[OX_PACK_GROUP]; /* of the row asked for */
+    struct ox_pack_part parts[OX_PACK_GROUP]; /* the result of ox_pack_row */
     struct ox_pack_counts counts;
 };
 
-/* The last of `count` ascending values that is at most `value`; the first is. */
+/* The index of the last of `count` ascending values that is at most `value`, which the first one is. */
 static uint64_t last_at_most(const uint64_t *values, uint64_t count, uint64_t value) {
     uint64_t low = 0, high = count;
     while (high - low > 1) {
@@ -83,7 +83,7 @@ enum ox_status ox_pack_document_at(const struct ox_data *data, uint64_t token, u
     return OX_OK;
 }
 
-/* The documents that reach into the part. */
+/* Finds the documents that overlap the part of the data. */
 static enum ox_status find_documents(struct ox_pack *pack) {
     const struct ox_pack_config *const config = &pack->config;
     uint64_t begin = 0, last = 0;
@@ -114,15 +114,15 @@ static enum ox_status read_begins(const struct ox_pack *pack, struct group *grou
     group->begins[count] = ox_min_u64(group->begins[count], config->token_first + config->token_count);
     for (uint32_t i = 0; i < count; i++) {
         if (group->begins[i] >= group->begins[i + 1]) {
-            return ox_fail(OX_E_CORRUPT, "data: document %" PRIu64 " does not begin before the one that follows it; "
-                           "make the token cache anew", first + i);
+            return ox_fail(OX_E_CORRUPT, "data: document %" PRIu64 " does not begin before the next one; delete the "
+                           "token cache to have it made again", first + i);
         }
     }
     group->document_count = count;
     return OX_OK;
 }
 
-/* Tokens of a document of `count` that are walked. */
+/* How many tokens of a document of `count` tokens are used. */
 static uint64_t kept_tokens(const struct ox_pack *pack, uint64_t count) {
     const uint64_t most = (uint64_t)pack->config.seq + 1;
     if (count <= most || pack->config.overlong == OX_OVERLONG_SPLIT) {
@@ -131,7 +131,7 @@ static uint64_t kept_tokens(const struct ox_pack *pack, uint64_t count) {
     return pack->config.overlong == OX_OVERLONG_TRUNCATE ? most : 0;
 }
 
-/* The documents with an item, longest first, equals in the order of the data. */
+/* Sorts the documents that have an item: the longest first, equal ones in the order of the data. */
 static const uint16_t *sort_items(struct fitting *fitting, const struct group *group, uint32_t longest,
                                   uint32_t *count) {
     uint16_t *from = fitting->order[0], *to = fitting->order[1];
@@ -160,7 +160,7 @@ static const uint16_t *sort_items(struct fitting *fitting, const struct group *g
     return from;
 }
 
-/* Puts each item into the first bin with room. Bins not opened yet are empty ones behind the others. */
+/* Puts each item into the first bin with room. Bins not used yet are empty and come after the others. */
 static void fit_items(struct fitting *fitting, struct group *group, uint32_t seq) {
     uint32_t count = 0, leaves = 1;
     const uint16_t *const order = sort_items(fitting, group, seq, &count);
@@ -237,7 +237,7 @@ static uint64_t group_rows(const struct group *group) {
     return group->row_first[group->document_count] + group->bin_count;
 }
 
-/* One pass over all documents: how many rows each group has, and what there is to report. */
+/* Counts the rows of each group, and what ox_pack_counts reports, in one pass over all documents. */
 static enum ox_status count_groups(struct ox_pack *pack) {
     struct ox_pack_counts *const counts = &pack->counts;
     for (uint64_t idx = 0; idx < pack->group_count; idx++) {
@@ -308,7 +308,7 @@ const struct ox_pack_counts *ox_pack_counts(const struct ox_pack *pack) {
     return &pack->counts;
 }
 
-/* The group, from those kept or in place of the one unused for longest. */
+/* Finds the group among those in memory, or loads it in place of the least recently used one. */
 static enum ox_status find_group(struct ox_pack *pack, uint64_t idx, const struct group **out) {
     struct group *oldest = &pack->groups[0];
     for (uint32_t i = 0; i < pack->kept; i++) {
@@ -325,7 +325,7 @@ static enum ox_status find_group(struct ox_pack *pack, uint64_t idx, const struc
     return load_group(pack, idx, oldest);
 }
 
-/* Piece `piece` of a document of the group. */
+/* The tokens of piece `piece` of a document in the group. */
 static struct ox_pack_part part_of(const struct ox_pack *pack, const struct group *group, uint32_t document,
                                    uint64_t piece) {
     const uint64_t begin = group->begins[document], skipped = piece * pack->config.seq;
@@ -344,7 +344,7 @@ enum ox_status ox_pack_row(struct ox_pack *pack, uint64_t row, const struct ox_p
         return status;
     }
     row -= pack->group_first[idx];
-    /* A cache file is another one now, or reads differently. */
+    /* The rows no longer match those counted at open: the file was replaced, or the disk returns other bytes. */
     if (row >= group_rows(group)) {
         return ox_fail(OX_E_CORRUPT, "data: the table of documents has changed since it was opened; start again");
     }

@@ -28,7 +28,7 @@ static void open_paths(void) {
 static void read_first_line(char *line, struct ox_documents_config *config) {
     char *at = line;
     config->format = strncmp(at, "rows", 4) == 0 ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
-    config->cut_before = strncmp(at, "text-before", 11) == 0;
+    config->cut_before_newline = strncmp(at, "text-before", 11) == 0;
     at += strcspn(at, " ");
     config->piece_bytes = strtoul(at, &at, 10) % PIECE_BYTES_MAX;
     at += *at == ' ';

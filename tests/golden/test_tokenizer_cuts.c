@@ -16,7 +16,7 @@ enum { SIZES = 3, TEXTS = 2 };
 
 static void compare(struct ox_encoder *encoder, const char *path, enum ox_cuts cuts, size_t piece_bytes) {
     const struct ox_documents_config config = {.piece_bytes = piece_bytes,
-                                               .cut_before = cuts == OX_CUTS_BEFORE_NEWLINE};
+                                               .cut_before_newline = cuts == OX_CUTS_BEFORE_NEWLINE};
     struct ox_documents *documents = NULL;
     struct ox_document piece;
     struct ox_ids whole = {0}, joined = {0};

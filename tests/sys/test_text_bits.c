@@ -307,7 +307,7 @@ static void test_damage(void) {
             CHECK(truncate(path, 16384) == 0);
         }
         expect("", true, true, &answer);
-        CHECK(said("the token cache is damaged and made again"));
+        CHECK(said("the token cache is damaged and will be made again"));
         expect("", false, true, &answer);
     }
     /* In its tokens, which are checked when they are read: nothing is learned from them. */

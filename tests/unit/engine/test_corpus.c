@@ -227,13 +227,13 @@ static void test_folder_of_files(void) {
     CHECK(ox_data_kind_of(data) == OX_DATA_BYTES && report.tokens == 2 && !report.tokenized && !report.reused);
     ox_data_close(&data);
     write_text("many/a.jsonl", "{\"text\":\"r\"}");
-    refuse_config(config, OX_E_CONFIG, "many/b: is of another format than ");
+    refuse_config(config, OX_E_CONFIG, "many/b: has another format than ");
     config->format = OX_CORPUS_ROWS;
-    refuse_config(config, OX_E_CONFIG, "holds rows, for which a tokenizer is needed");
+    refuse_config(config, OX_E_CONFIG, "holds rows, which needs a tokenizer");
     config->format = OX_CORPUS_TEXT;
-    refuse_config(config, OX_E_CONFIG, "holds text, for which a tokenizer is needed");
+    refuse_config(config, OX_E_CONFIG, "holds text, which needs a tokenizer");
     config->format = OX_CORPUS_TOKENS;
-    refuse_config(config, OX_E_CONFIG, "holds no tokens");
+    refuse_config(config, OX_E_CONFIG, "has no tokens in a known format");
     config->tokenizer = set_up("many", "both", "")->tokenizer;
     config->format = OX_CORPUS_ROWS;
     expect_config(config, "/r<258>");

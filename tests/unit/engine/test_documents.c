@@ -125,7 +125,7 @@ static void test_pieces(void) {
     config.separator = "c";
     expect(&config, "abab\ncd", "[abab][d]"); /* what would be the letter belongs to the separator */
 
-    config = (struct ox_documents_config){.piece_bytes = 4, .cut_before = true};
+    config = (struct ox_documents_config){.piece_bytes = 4, .cut_before_newline = true};
     expect(&config, "ab\nc", "[ab\nc]");
     expect(&config, "ab\ncd", "[ab|\ncd]");
     expect(&config, "abcd\ne", "[abcd|\ne]");
@@ -207,7 +207,7 @@ static void test_rows(void) {
     refused(&config, "[{}\n,]", "one:2: a row of the array is missing");
     refused(&config, "[,{}]", "one:1: a row of the array is missing");
     refused(&config, "[{}\n}{}]", "one:2: a comma or ] is missing");
-    refused(&config, "[{}]\n[{}]", "one:2: there is text behind the ]");
+    refused(&config, "[{}]\n[{}]", "one:2: there is text after the ]");
 }
 
 /* Rows around the size of a read, and the limit. */
@@ -330,7 +330,7 @@ static void test_folders(void) {
     CHECK(unlink(in_folder("g/rows.json")) == 0);
     bool rows = false;
     CHECK(ox_documents_are_rows(in_folder("f"), &rows) == OX_E_CONFIG);
-    CHECK(strstr(ox_error_text(), "of another format than") != NULL);
+    CHECK(strstr(ox_error_text(), "has another format than") != NULL);
 
     struct ox_documents *documents = NULL;
     CHECK(ox_documents_open(in_folder("g"), &config, &documents) == OX_E_CONFIG && documents == NULL);
@@ -478,7 +478,7 @@ static void check_cuts(const char *path, const char *name, enum ox_cuts expected
     for (int i = 0; i < 100 && expected != OX_CUTS_NONE; i++) {
         const size_t bytes = random_text(&prng, text, sizeof text);
         const struct ox_documents_config config = {.piece_bytes = 1 + random_next(&prng) % 40,
-                                                   .cut_before = expected == OX_CUTS_BEFORE_NEWLINE};
+                                                   .cut_before_newline = expected == OX_CUTS_BEFORE_NEWLINE};
         if (!pieces_agree(encoder, text, bytes, config, &cuts)) {
             printf("%s: the pieces differ from the whole\n%s\n", name, text);
             test_failure_count++;
