@@ -25,6 +25,16 @@ enum ox_status {
 #define OX_MUST __attribute__((warn_unused_result))
 #define OX_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
+
+/* Makes a call, and keeps its status, unless `status` is a failure already: a list of calls keeps its first failure and
+ * makes none of the calls after it. */
+#define OX_TRY(status, call)     \
+    do {                         \
+        if ((status) == OX_OK) { \
+            (status) = (call);   \
+        }                        \
+    } while (0)
+
 enum { OX_ERROR_TEXT_BYTES = 1024 };
 
 /* Records a text for this thread and returns `status`, so that a failing function ends in `return ox_fail(OX_E_IO, "%s:

@@ -333,6 +333,17 @@ struct ox_ops {
     enum ox_status (*mark)(struct ox_lane *, struct ox_mark *out);
 };
 
+/* A run of operations keeps its first failure, and what comes after that is not queued; so code that queues a list of
+ * operations reads as that list. `status` begins as OX_OK. */
+struct ox_run {
+    const struct ox_ops *ops;
+    struct ox_lane *lane;
+    enum ox_status status;
+};
+/* Queues the operation `op` with the members of its argument struct that follow: OX_RUN(run, add, .target = x, ...). */
+#define OX_RUN(run, op, ...) \
+    OX_TRY((run)->status, (run)->ops->op((run)->lane, &(struct ox_op_##op){__VA_ARGS__}))
+
 /* Fills the entries for lanes of the CPU device, but for those of the optimizer, which is cpu_optim's there: they stay
  * NULL until who knows both fills them (engine/step/ops_optim.h). */
 void ox_ops_init_cpu(struct ox_ops *ops);
