@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/planes.h"
-#include "engine/model/block.h"
+#include "engine/model/units.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -37,8 +37,8 @@ struct ox_generator {
     struct ox_generator_config config;
     const struct ox_model *model;
     struct ox_device *device;
-    struct ox_lane *lane;
     struct ox_ops ops;
+    struct ox_run run; /* on the only lane; a failure is for good */
     void *arena;
     uint64_t arena_bytes;
     struct memory memory;
@@ -113,7 +113,7 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     out->logits = take_floats(&carve, model->vocab);
     out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, config->chunk_rows) * ox_min_u64(TABLE_ROWS, model->vocab));
     out->attention_scratch = ox_carve_take(&carve, ox_ops_attention_cached_scratch_bytes(&compute, &attention));
-    out->work = ox_carve_take(&carve, ox_block_forward_bytes(&shape, false));
+    out->work = ox_carve_take(&carve, ox_unit_work_bytes(&shape, 1, OX_PASS_FORWARD));
     return carve.bytes;
 }
 
@@ -285,31 +285,29 @@ static enum ox_status load(struct ox_generator *generator) {
 }
 
 /* Weights for the operations queued next, until weights_done. From files they are read here, while the lane computes
- * with those before. */
-static enum ox_status weights_get(struct ox_generator *generator, struct range range, const float **out) {
+ * with the weights before them. */
+static const float *weights_get(struct ox_generator *generator, struct range range) {
     const uint64_t first = generator->unit_first[range.unit_idx] + range.first;
     if (generator->joined != NULL) {
-        *out = generator->joined + first;
-        return OX_OK;
+        return generator->joined + first;
     }
     OX_ASSERT(range.count <= generator->slot_elems);
     float *const slot = generator->slots[generator->slot_idx];
-    *out = slot;
     if (generator->planes != NULL) {
-        return generator->ops.planes_join(generator->lane, &(struct ox_op_planes_join){
-            .out = slot, .hi = generator->planes + first, .count = range.count});
+        OX_RUN(&generator->run, planes_join, .out = slot, .hi = generator->planes + first, .count = range.count);
+    } else {
+        OX_TRY(generator->run.status, ox_mark_join(generator->marks[generator->slot_idx]));
+        OX_TRY(generator->run.status, read_range(generator, range, slot));
     }
-    const enum ox_status status = ox_mark_join(generator->marks[generator->slot_idx]);
-    return status == OX_OK ? read_range(generator, range, slot) : status;
+    return slot;
 }
 
-static enum ox_status weights_done(struct ox_generator *generator) {
-    if (generator->home != OX_WEIGHTS_FILES) {
-        return OX_OK; /* nothing is overwritten but by the lane itself */
+static void weights_done(struct ox_generator *generator) {
+    if (generator->home == OX_WEIGHTS_FILES) { /* elsewhere the lane alone overwrites them */
+        struct ox_mark *const mark = &generator->marks[generator->slot_idx];
+        generator->slot_idx = (generator->slot_idx + 1) % SLOT_COUNT;
+        OX_TRY(generator->run.status, generator->ops.mark(generator->run.lane, mark));
     }
-    struct ox_mark *const mark = &generator->marks[generator->slot_idx];
-    generator->slot_idx = (generator->slot_idx + 1) % SLOT_COUNT;
-    return generator->ops.mark(generator->lane, mark);
 }
 
 /* One row of a table of the embedding's unit, for the host. */
@@ -330,63 +328,55 @@ static enum ox_status row_get(const struct ox_generator *generator, enum ox_role
 
 /* ---- one pass --------------------------------------------------------------------------------------- */
 
-/* Rows of a chunk, which the lane has not begun to use: their embeddings and positions. */
-static enum ox_status embed(struct ox_generator *generator, const int32_t *ids, uint32_t rows) {
+/* The embeddings and positions of a chunk's rows, written by the host before the lane uses them. */
+static void embed(struct ox_generator *generator, const int32_t *ids, uint32_t rows) {
     const struct memory *const memory = &generator->memory;
+    struct ox_run *const run = &generator->run;
     const uint32_t hidden = generator->model->config.hidden;
     const bool learned = generator->model->units[0].role_offset[OX_ROLE_POSITION] != UINT64_MAX;
-    enum ox_status status = OX_OK;
-    for (uint32_t i = 0; status == OX_OK && i < rows; i++) {
+    for (uint32_t i = 0; i < rows; i++) {
+        const size_t at = (size_t)i * hidden;
         memory->positions[i] = (int32_t)(generator->count + i);
-        status = row_get(generator, OX_ROLE_EMBED, (uint64_t)ids[i], memory->x + (size_t)i * hidden);
-        if (status == OX_OK && learned) {
-            status = row_get(generator, OX_ROLE_POSITION, generator->count + i, memory->learned + (size_t)i * hidden);
+        OX_TRY(run->status, row_get(generator, OX_ROLE_EMBED, (uint64_t)ids[i], memory->x + at));
+        if (learned) {
+            OX_TRY(run->status, row_get(generator, OX_ROLE_POSITION, generator->count + i, memory->learned + at));
         }
     }
-    if (status == OX_OK && learned) {
-        status = generator->ops.add(generator->lane, &(struct ox_op_add){
-            .target = memory->x, .a = memory->x, .b = memory->learned, .count = (uint64_t)rows * hidden});
+    if (learned) {
+        OX_RUN(run, add, .target = memory->x, .a = memory->x, .b = memory->learned, .count = (uint64_t)rows * hidden);
     }
-    return status;
 }
 
-static enum ox_status run_blocks(struct ox_generator *generator, uint32_t rows) {
+static void run_blocks(struct ox_generator *generator, uint32_t rows) {
     const struct memory *const memory = &generator->memory;
     const struct ox_shape shape = shape_of(generator, rows);
     const uint64_t stride = cache_stride(generator);
-    enum ox_status status = OX_OK;
-    for (uint32_t i = 0; status == OX_OK && i < generator->model->config.layers; i++) {
+    for (uint32_t i = 0; i < generator->model->config.layers; i++) {
         const struct ox_unit *const unit = &generator->model->units[i + 1];
-        const struct ox_block_cache cache = {.keys = memory->keys + i * stride,
-                                             .values = memory->values + i * stride,
-                                             .scratch = memory->attention_scratch,
-                                             .count = generator->count};
-        const struct ox_block_run run = {.ops = &generator->ops, .lane = generator->lane, .shape = &shape,
-                                         .unit = unit, .positions = memory->positions,
-                                         .cos_table = memory->cos_table, .sin_table = memory->sin_table,
-                                         .cache = &cache, .work = memory->work};
-        const float *weights = NULL;
-        status = weights_get(generator, (struct range){i + 1, 0, unit->elem_count}, &weights);
-        if (status == OX_OK) {
-            status = ox_block_forward(&run, weights, memory->x, memory->x);
-        }
-        if (status == OX_OK) {
-            status = weights_done(generator);
-        }
+        const struct ox_cache cache = {.keys = memory->keys + i * stride,
+                                       .values = memory->values + i * stride,
+                                       .scratch = memory->attention_scratch,
+                                       .count = generator->count};
+        const float *const weights = weights_get(generator, (struct range){i + 1, 0, unit->elem_count});
+        struct ox_unit_job job = {.run = generator->run, .shape = &shape, .unit = unit,
+                                  .positions = memory->positions, .cos_table = memory->cos_table,
+                                  .sin_table = memory->sin_table, .cache = &cache, .work = memory->work};
+        generator->run.status = ox_block_forward(&job, weights, memory->x, memory->x);
+        weights_done(generator);
     }
-    return status;
 }
 
-static enum ox_status final_norm(struct ox_generator *generator, uint32_t first, uint32_t rows) {
+static void final_norm(struct ox_generator *generator, uint32_t first, uint32_t rows) {
     const struct memory *const memory = &generator->memory;
-    const struct ox_model_config *const model = &generator->model->config;
     const struct ox_unit *const head = &generator->model->units[generator->model->unit_count - 1];
-    const size_t skipped = (size_t)first * model->hidden;
-    return generator->ops.norm_forward(generator->lane, &(struct ox_op_norm_forward){
-        .out = memory->n + skipped, .mean = model->norm == OX_NORM_LAYER ? memory->mean : NULL, .rstd = memory->rstd,
-        .in = memory->x + skipped, .gain = memory->gain,
-        .bias = head->role_offset[OX_ROLE_FINAL_NORM_BIAS] != UINT64_MAX ? memory->bias : NULL, .rows = rows,
-        .cols = model->hidden, .eps = model->norm_eps, .kind = model->norm});
+    const bool has_bias = head->role_offset[OX_ROLE_FINAL_NORM_BIAS] != UINT64_MAX;
+    const struct ox_norm norm = {.gain = memory->gain, .bias = has_bias ? memory->bias : NULL, .mean = memory->mean,
+                                 .rstd = memory->rstd};
+    const struct ox_shape shape = shape_of(generator, rows);
+    const size_t skipped = (size_t)first * generator->model->config.hidden;
+    struct ox_unit_job job = {.run = generator->run, .shape = &shape, .unit = head};
+    ox_norm_forward(&job, &norm, memory->x + skipped, memory->n + skipped);
+    generator->run.status = job.run.status;
 }
 
 /* One tile of the head's table. */
@@ -395,11 +385,12 @@ struct tile {
     uint32_t first, count; /* tokens */
 };
 
-static enum ox_status tile_logits(struct ox_generator *generator, const struct tile *tile, const float *in,
-                                  uint32_t rows, float *out) {
-    return generator->ops.linear_forward(generator->lane, &(struct ox_op_linear_forward){
-        .out = out, .in = in, .weight = tile->weights, .rows = rows, .in_count = generator->model->config.hidden,
-        .out_count = tile->count, .layout = OX_WEIGHT_OUT_IN});
+static void tile_logits(struct ox_generator *generator, const struct tile *tile, const float *in, uint32_t rows,
+                        float *out) {
+    const struct ox_shape shape = shape_of(generator, rows);
+    struct ox_unit_job job = {.run = generator->run, .shape = &shape};
+    ox_head_logits(&job, tile->weights, tile->count, in, out);
+    generator->run.status = job.run.status;
 }
 
 /* The rows of a chunk that are judged, by the ids that follow them. */
@@ -431,48 +422,39 @@ static void judge_rows(const struct ox_generator *generator, const struct tile *
     }
 }
 
-static enum ox_status judge_tile(struct ox_generator *generator, const struct tile *tile, struct judged *judged) {
+static void judge_tile(struct ox_generator *generator, const struct tile *tile, struct judged *judged) {
     const uint32_t hidden = generator->model->config.hidden;
-    enum ox_status status = OX_OK;
-    for (uint32_t first = 0; status == OX_OK && first < judged->rows; first += NLL_ROWS) {
+    struct ox_run *const run = &generator->run;
+    for (uint32_t first = 0; run->status == OX_OK && first < judged->rows; first += NLL_ROWS) {
         const uint32_t rows = (uint32_t)ox_min_u64(NLL_ROWS, judged->rows - first);
-        status = tile_logits(generator, tile, generator->memory.n + (size_t)first * hidden, rows,
-                             generator->memory.tile);
-        if (status == OX_OK) {
-            status = ox_lane_drain(generator->lane);
-        }
-        if (status == OX_OK) {
+        tile_logits(generator, tile, generator->memory.n + (size_t)first * hidden, rows, generator->memory.tile);
+        OX_TRY(run->status, ox_lane_drain(run->lane));
+        if (run->status == OX_OK) {
             judge_rows(generator, tile, judged, first, rows);
         }
     }
-    return status;
 }
 
-/* Of the last of `rows` rows the logits, when `last`; of the judged ones the statistics. */
-static enum ox_status run_head(struct ox_generator *generator, uint32_t rows, bool last, struct judged *judged) {
+/* The logits of the last of `rows` rows, if `last`; the statistics of the judged rows. */
+static void run_head(struct ox_generator *generator, uint32_t rows, bool last, struct judged *judged) {
     const struct memory *const memory = &generator->memory;
     const struct ox_model_config *const model = &generator->model->config;
     const struct table table = table_of(generator);
     const float *const last_row = memory->n + (size_t)(rows - 1) * model->hidden;
     const uint32_t skipped = judged->rows > 0 ? 0 : rows - 1;
-    enum ox_status status = final_norm(generator, skipped, rows - skipped);
     struct tile tile = {0};
-    for (; status == OX_OK && tile.first < model->vocab; tile.first += tile.count) {
+    final_norm(generator, skipped, rows - skipped);
+    for (; tile.first < model->vocab; tile.first += tile.count) {
         tile.count = (uint32_t)ox_min_u64(TABLE_ROWS, model->vocab - tile.first);
-        const struct range range = {table.unit_idx, table.offset + (uint64_t)tile.first * model->hidden,
-                                    (uint64_t)tile.count * model->hidden};
-        status = weights_get(generator, range, &tile.weights);
-        if (status == OX_OK && last) {
-            status = tile_logits(generator, &tile, last_row, 1, memory->logits + tile.first);
+        tile.weights = weights_get(generator, (struct range){table.unit_idx,
+                                                             table.offset + (uint64_t)tile.first * model->hidden,
+                                                             (uint64_t)tile.count * model->hidden});
+        if (last) {
+            tile_logits(generator, &tile, last_row, 1, memory->logits + tile.first);
         }
-        if (status == OX_OK) {
-            status = judge_tile(generator, &tile, judged);
-        }
-        if (status == OX_OK) {
-            status = weights_done(generator);
-        }
+        judge_tile(generator, &tile, judged);
+        weights_done(generator);
     }
-    return status;
 }
 
 /* A chunk of the tokens to read. */
@@ -485,14 +467,12 @@ struct chunk {
 };
 
 static enum ox_status queue_chunk(struct ox_generator *generator, const struct chunk *chunk, struct judged *judged) {
-    enum ox_status status = embed(generator, chunk->ids, chunk->rows);
-    if (status == OX_OK) {
-        status = run_blocks(generator, chunk->rows);
+    embed(generator, chunk->ids, chunk->rows);
+    run_blocks(generator, chunk->rows);
+    if (chunk->last || judged->rows > 0) {
+        run_head(generator, chunk->rows, chunk->last, judged);
     }
-    if (status == OX_OK && (chunk->last || judged->rows > 0)) {
-        status = run_head(generator, chunk->rows, chunk->last, judged);
-    }
-    return status;
+    return generator->run.status;
 }
 
 static enum ox_status read_chunk(struct ox_generator *generator, const struct chunk *chunk) {
@@ -506,7 +486,7 @@ static enum ox_status read_chunk(struct ox_generator *generator, const struct ch
         judged.target = chunk->state + 2 * (size_t)stride;
     }
     ox_first_note(&first, queue_chunk(generator, chunk, &judged));
-    ox_first_note(&first, ox_lane_drain(generator->lane));
+    ox_first_note(&first, ox_lane_drain(generator->run.lane));
     for (uint32_t i = 0; first.status == OX_OK && i < judged.rows; i++) {
         *chunk->nll_sum += judged.max[i] + log(judged.sum[i]) - judged.target[i];
     }
@@ -553,8 +533,9 @@ enum ox_status ox_generator_read(struct ox_generator *generator, const int32_t *
 static enum ox_status open_device(struct ox_generator *generator) {
     const struct ox_cpu_device_config config = {.thread_count = generator->config.threads};
     ox_ops_init_cpu(&generator->ops);
+    generator->run.ops = &generator->ops;
     const enum ox_status status = ox_cpu_device_open(&config, &generator->device);
-    return status == OX_OK ? ox_device_lane_open(generator->device, "compute", &generator->lane) : status;
+    return status == OX_OK ? ox_device_lane_open(generator->device, "compute", &generator->run.lane) : status;
 }
 
 static enum ox_status make_angles(struct ox_generator *generator) {
@@ -567,14 +548,12 @@ static enum ox_status make_angles(struct ox_generator *generator) {
         return ox_fail(OX_E_NOMEM, "no memory for the rotary angles");
     }
     ox_model_rope_inv_freq(model, inv_freq);
-    enum ox_status status = generator->ops.rope_table(generator->lane, &(struct ox_op_rope_table){
-        .cos_table = generator->memory.cos_table, .sin_table = generator->memory.sin_table, .inv_freq = inv_freq,
-        .contexts = generator->config.contexts, .half_dim = model->head_dim / 2});
-    if (status == OX_OK) {
-        status = ox_lane_drain(generator->lane);
-    }
+    OX_RUN(&generator->run, rope_table,
+           .cos_table = generator->memory.cos_table, .sin_table = generator->memory.sin_table, .inv_freq = inv_freq,
+           .contexts = generator->config.contexts, .half_dim = model->head_dim / 2);
+    OX_TRY(generator->run.status, ox_lane_drain(generator->run.lane));
     free(inv_freq);
-    return status;
+    return generator->run.status;
 }
 
 enum ox_status ox_generator_open(const struct ox_generator_config *config, struct ox_generator **out) {
@@ -588,22 +567,13 @@ enum ox_status ox_generator_open(const struct ox_generator_config *config, struc
     generator->config = *config;
     generator->config.chunk_rows = (uint32_t)ox_min_u64(config->chunk_rows, config->contexts);
     generator->model = model;
-    enum ox_status status = measure(generator);
-    if (status == OX_OK) {
-        status = pick_home(generator);
-    }
-    if (status == OX_OK) {
-        status = open_device(generator);
-    }
-    if (status == OX_OK) {
-        status = reserve(generator);
-    }
-    if (status == OX_OK) {
-        status = make_angles(generator);
-    }
-    if (status == OX_OK) {
-        status = load(generator);
-    }
+    OX_TRY(generator->run.status, measure(generator));
+    OX_TRY(generator->run.status, pick_home(generator));
+    OX_TRY(generator->run.status, open_device(generator));
+    OX_TRY(generator->run.status, reserve(generator));
+    OX_TRY(generator->run.status, make_angles(generator));
+    OX_TRY(generator->run.status, load(generator));
+    const enum ox_status status = generator->run.status;
     if (status != OX_OK) {
         ox_generator_close(&generator);
         return status;
@@ -617,7 +587,7 @@ void ox_generator_close(struct ox_generator **generator) {
     if (closing == NULL) {
         return;
     }
-    ox_lane_close(&closing->lane);
+    ox_lane_close(&closing->run.lane);
     if (closing->arena != NULL) {
         ox_device_mem_close(closing->device, closing->arena, closing->arena_bytes);
     }

@@ -82,11 +82,20 @@ static void format_name(const struct ox_family *family, const struct ox_family_r
     OX_ASSERT(bytes > 0 && bytes < OX_TENSOR_NAME_BYTES);
 }
 
+static void add_halves(const struct ox_model_config *config, uint32_t layer, struct ox_unit *unit) {
+    const uint32_t window = layer >= config->window_layer ? config->window : 0;
+    unit->halves[unit->half_count++] = (struct ox_half){.kind = OX_HALF_ATTENTION, .window = window};
+    unit->halves[unit->half_count++] = (struct ox_half){.kind = OX_HALF_MLP};
+}
+
 static void add_unit(struct ox_model *model, const struct ox_family *family, uint32_t unit_idx) {
     const struct ox_model_config *const config = &model->config;
     struct ox_unit *const unit = &model->units[unit_idx];
     unit->kind = unit_idx == 0 ? OX_UNIT_EMBED : unit_idx <= config->layers ? OX_UNIT_BLOCK : OX_UNIT_HEAD;
     unit->tensor_first = model->tensor_count;
+    if (unit->kind == OX_UNIT_BLOCK) {
+        add_halves(config, unit_idx - 1, unit);
+    }
     for (int i = 0; i < OX_ROLE_COUNT; i++) {
         unit->role_offset[i] = UINT64_MAX;
     }

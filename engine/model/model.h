@@ -27,8 +27,8 @@ enum ox_role {
     OX_ROLE_Q_NORM, OX_ROLE_K_NORM,    /* (head_dim): of each head before it is rotated */
     OX_ROLE_OUT, OX_ROLE_OUT_BIAS,     /* (hidden, heads * head_dim) */
     OX_ROLE_NORM2, OX_ROLE_NORM2_BIAS, /* before the MLP */
-    OX_ROLE_MLP_IN, OX_ROLE_MLP_IN_BIAS,   /* (2 width, hidden) as [gate; up], or (width, hidden) */
-    OX_ROLE_MLP_OUT, OX_ROLE_MLP_OUT_BIAS, /* (hidden, width) */
+    OX_ROLE_GATE_UP, OX_ROLE_GATE_UP_BIAS, /* (2 width, hidden) as [gate; up], or (width, hidden): up alone */
+    OX_ROLE_DOWN, OX_ROLE_DOWN_BIAS,       /* (hidden, width) */
     OX_ROLE_FINAL_NORM, OX_ROLE_FINAL_NORM_BIAS,
     OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: OX_ROLE_EMBED serves */
     OX_ROLE_COUNT
@@ -80,6 +80,15 @@ struct ox_tensor {
 
 enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD };
 
+/* A block is a list of halves, each y = x + f(norm(x)); each kind has a file in this folder (half.h). Blocks of one
+ * model may have different halves, and halves of one kind different parameters. */
+enum ox_half_kind { OX_HALF_ATTENTION, OX_HALF_MLP, OX_HALF_KIND_COUNT };
+enum { OX_HALVES_MAX = 2 };
+struct ox_half {
+    enum ox_half_kind kind;
+    uint32_t window; /* attention: a token sees itself and window - 1 before it; 0: all before it */
+};
+
 /* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_UNIT_ALIGN_ELEMS); gaps
  * between tensors and at the end hold zeros and stay zero. */
 struct ox_unit {
@@ -88,6 +97,8 @@ struct ox_unit {
     uint64_t elem_count;
     uint64_t param_count; /* elem_count without gaps */
     uint64_t role_offset[OX_ROLE_COUNT]; /* element offset of the role's first tensor; UINT64_MAX: none */
+    struct ox_half halves[OX_HALVES_MAX]; /* of a block, in the order of the forward pass */
+    uint32_t half_count;
 };
 
 /* Units: 0 = embedding, 1..layers = blocks, layers + 1 = final norm (+ head when untied). */

@@ -36,9 +36,9 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     const struct ox_shape shape = shape_of(config);
     for (uint32_t i = 0; i < model->unit_count; i++) {
         plan->unit_elems[i] = model->units[i].elem_count;
-        plan->works[i] = ox_unit_forward_work(&shape, i);
-        plan->works[model->unit_count + i] = ox_unit_backward_work(&shape, i);
-        plan->works[2 * model->unit_count + i] = ox_unit_backward_kept_work(&shape, i);
+        plan->works[i] = ox_unit_cost(&shape, i, OX_PASS_FORWARD);
+        plan->works[model->unit_count + i] = ox_unit_cost(&shape, i, OX_PASS_BACKWARD);
+        plan->works[2 * model->unit_count + i] = ox_unit_cost(&shape, i, OX_PASS_BACKWARD_KEPT);
     }
     const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
     plan->input.budget = config->budget;
@@ -53,13 +53,13 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .act_bytes = (uint64_t)shape.rows * model->config.hidden * ox_real_bytes(shape.compute.real),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
         .const_bytes = rope_floats(config) * 2 * sizeof(float),
-        .work_forward_bytes = ox_block_forward_bytes(&shape, false),
-        .work_backward_bytes = ox_block_backward_bytes(&shape, false),
-        .kept_bytes = ox_block_kept_bytes(&shape),
-        .work_kept_forward_bytes = ox_block_forward_bytes(&shape, true),
-        .work_kept_backward_bytes = ox_block_backward_bytes(&shape, true),
-        .work_head_bytes = ox_head_bytes(&shape),
-        .work_head_eval_bytes = ox_head_bytes(&shape),
+        .work_forward_bytes = ox_unit_work_bytes(&shape, 1, OX_PASS_FORWARD),
+        .work_backward_bytes = ox_unit_work_bytes(&shape, 1, OX_PASS_BACKWARD),
+        .kept_bytes = ox_unit_kept_bytes(&shape, 1),
+        .work_kept_forward_bytes = ox_unit_work_bytes(&shape, 1, OX_PASS_FORWARD_KEPT),
+        .work_kept_backward_bytes = ox_unit_work_bytes(&shape, 1, OX_PASS_BACKWARD_KEPT),
+        .work_head_bytes = ox_unit_work_bytes(&shape, model->unit_count - 1, OX_PASS_BACKWARD),
+        .work_head_eval_bytes = ox_unit_work_bytes(&shape, model->unit_count - 1, OX_PASS_FORWARD),
         .fp32 = config->fp32,
         .joins = shape.compute.real == OX_REAL_F32,
         .grad_bf16 = config->grad_bf16,

@@ -2,7 +2,7 @@
 #ifndef OX_ENGINE_ENGINE_INTERNAL_H
 #define OX_ENGINE_ENGINE_INTERNAL_H
 
-#include "engine/model/block.h"
+#include "engine/model/units.h"
 #include "engine/step/engine.h"
 #include "engine/step/optim_stream.h"
 #include "engine/step/tracing.h"

@@ -50,10 +50,11 @@ static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum o
     return (struct ox_planes){.hi = hi, .lo = state != NULL ? state : hi + elems};
 }
 
-static struct ox_block_run block_run(const struct issue *is) {
+static struct ox_unit_job unit_job(const struct issue *is) {
     struct ox_engine *const engine = is->engine;
-    struct ox_block_run run = {
-        .ops = &engine->ops, .lane = is->lane, .shape = &engine->shape,
+    struct ox_unit_job job = {
+        .run = {.ops = &engine->ops, .lane = is->lane},
+        .shape = &engine->shape,
         .unit = &engine->config.model->units[is->task->unit_idx],
         .work = view_if(is, OX_USE_WORK),
         .kept = view_if(is, OX_USE_KEPT),
@@ -61,22 +62,22 @@ static struct ox_block_run block_run(const struct issue *is) {
     const unsigned char *batch = view_if(is, OX_USE_BATCH);
     if (batch != NULL) { /* unified: one buffer holds all micro-batches */
         batch += engine->config.budget.unified ? is->task->mb_idx * engine->batch_bytes : 0;
-        run.ids = (const int32_t *)batch;
-        run.positions = run.ids + engine->shape.rows;
-        run.targets = run.positions + engine->shape.rows;
-        run.documents = engine->packed[is->task->mb_idx] ? run.positions : NULL;
+        job.ids = (const int32_t *)batch;
+        job.positions = job.ids + engine->shape.rows;
+        job.targets = job.positions + engine->shape.rows;
+        job.documents = engine->packed[is->task->mb_idx] ? job.positions : NULL;
     }
     const struct ox_model_config *const model = &engine->config.model->config;
-    run.cos_table = view_if(is, OX_USE_CONST);
-    if (run.cos_table != NULL) {
-        run.sin_table = run.cos_table + (uint64_t)engine->config.seq * (model->head_dim / 2);
+    job.cos_table = view_if(is, OX_USE_CONST);
+    if (job.cos_table != NULL) {
+        job.sin_table = job.cos_table + (uint64_t)engine->config.seq * (model->head_dim / 2);
     }
-    return run;
+    return job;
 }
 
 static enum ox_status issue_head(const struct issue *is) {
     struct ox_engine *const engine = is->engine;
-    const struct ox_block_run run = block_run(is);
+    struct ox_unit_job job = unit_job(is);
     const bool tied = engine->config.model->config.tied;
     struct ox_head_args args = {
         .planes = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
@@ -96,7 +97,7 @@ static enum ox_status issue_head(const struct issue *is) {
     if (!tied && args.grads != NULL) {
         args.grads_table = args.grads + table;
     }
-    return ox_head_run(&run, &args);
+    return ox_head_run(&job, &args);
 }
 
 static enum ox_status issue_join(const struct issue *is) {
@@ -112,22 +113,22 @@ static const void *weights(const struct issue *is) {
 }
 
 static enum ox_status issue_forward(const struct issue *is) {
-    const struct ox_block_run run = block_run(is);
+    struct ox_unit_job job = unit_job(is);
     void *const y = view(is, OX_USE_Y).ptr;
     if (is->task->unit_idx == 0) {
-        return ox_embed_forward(&run, planes(is, 0, OX_USE_WEIGHTS, OX_USE_STATE), y);
+        return ox_embed_forward(&job, planes(is, 0, OX_USE_WEIGHTS, OX_USE_STATE), y);
     }
-    return ox_block_forward(&run, weights(is), view(is, OX_USE_X).ptr, y);
+    return ox_block_forward(&job, weights(is), view(is, OX_USE_X).ptr, y);
 }
 
 static enum ox_status issue_backward(const struct issue *is) {
-    const struct ox_block_run run = block_run(is);
+    struct ox_unit_job job = unit_job(is);
     void *const dx = view(is, OX_USE_DX).ptr;
     float *const grads = view(is, OX_USE_GRAD).ptr;
     if (is->task->unit_idx == 0) {
-        return ox_embed_backward(&run, grads, dx);
+        return ox_embed_backward(&job, grads, dx);
     }
-    return ox_block_backward(&run, weights(is), grads, view(is, OX_USE_X).ptr, dx);
+    return ox_block_backward(&job, weights(is), grads, view(is, OX_USE_X).ptr, dx);
 }
 
 static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done) {

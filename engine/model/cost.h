@@ -1,0 +1,55 @@
+/* Counts what operations make a device do, for predictions (struct ox_plan_work). A unit's cost is the sum of its
+ * operations' costs, listed beside the operations. The CPU packs what it multiplies, all of it in float32; a GPU reads
+ * every operand once, where it is and in the type that it computes in, and sums gradients of weights in float32. For
+ * the files of this folder. */
+#ifndef OX_ENGINE_COST_H
+#define OX_ENGINE_COST_H
+
+#include "engine/model/units.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A loop over rows: how often each of their elements is read or written, and by how many operations. */
+struct ox_cost_loop {
+    uint8_t passes, ops;
+};
+
+/* Loops that devices do in different ways. A GPU reads again from its caches what one block of threads reads twice; it
+ * sums over the rows of a norm in a pass of its own, and then over the sums of groups of rows. */
+struct ox_cost_loops {
+    struct ox_cost_loop norm, norm_backward;
+    struct ox_cost_loop norm_of_sum; /* of a sum with a residual, which a GPU's GEMM has made already */
+    struct ox_cost_loop head_norm, head_norm_backward; /* of queries and keys, beside their rotation */
+};
+
+struct ox_cost {
+    struct ox_plan_work work;
+    const struct ox_shape *shape;
+    const struct ox_unit *unit;
+    const struct ox_cost_loops *loops;
+    double rows, real_bytes;
+    bool on_gpu;
+};
+
+struct ox_cost ox_cost_begin(const struct ox_shape *shape, const struct ox_unit *unit);
+
+void ox_cost_add_loop(struct ox_cost *cost, double rows, double width, struct ox_cost_loop loop);
+
+/* out (m, n) = a (m, k) b (k, n) */
+struct ox_cost_gemm {
+    double m, n, k;
+    double out_bytes; /* of an element */
+    bool adds;        /* to what is there, or to a residual: that is read too */
+};
+/* Counts no operation: one may do several. */
+void ox_cost_add_gemm(struct ox_cost *cost, struct ox_cost_gemm gemm);
+/* A linear layer's forward pass, and the two GEMMs of its backward pass. A GPU adds the residual in the GEMM. */
+void ox_cost_add_linear(struct ox_cost *cost, double in_count, double out_count, bool residual);
+void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

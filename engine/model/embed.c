@@ -1,0 +1,37 @@
+/* The embedding: a row of the table for each id, and of the learned positions where the family has them. */
+#include "engine/model/half.h"
+
+enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes, void *y) {
+    const uint64_t table = job->unit->role_offset[OX_ROLE_EMBED];
+    const uint64_t position = job->unit->role_offset[OX_ROLE_POSITION];
+    const bool learned = position != UINT64_MAX;
+    OX_RUN(&job->run, embed_forward,
+           .out = y, .table_hi = planes.hi + table, .table_lo = planes.lo == NULL ? NULL : planes.lo + table,
+           .pos_hi = learned ? planes.hi + position : NULL,
+           .pos_lo = learned && planes.lo != NULL ? planes.lo + position : NULL, .ids = job->ids,
+           .positions = job->positions, .rows = job->shape->rows, .hidden = job->shape->model->config.hidden,
+           .real = job->shape->compute.real);
+    return job->run.status;
+}
+
+enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, const void *dx) {
+    const uint64_t position = job->unit->role_offset[OX_ROLE_POSITION];
+    OX_RUN(&job->run, embed_backward,
+           .dtable = grads + job->unit->role_offset[OX_ROLE_EMBED],
+           .dpos = position == UINT64_MAX ? NULL : grads + position, .dout = dx, .ids = job->ids,
+           .positions = job->positions, .rows = job->shape->rows, .hidden = job->shape->model->config.hidden,
+           .real = job->shape->compute.real);
+    return job->run.status;
+}
+
+/* Backward adds rows to the sums of the table; a GPU sorts the rows first, in two operations more. */
+void ox_embed_cost(struct ox_cost *cost, bool backward) {
+    const uint32_t hidden = cost->shape->model->config.hidden;
+    if (cost->on_gpu && backward) {
+        cost->work.bytes += cost->rows * hidden * (cost->real_bytes + 2 * sizeof(float));
+        cost->work.ops += 3;
+    } else {
+        const struct ox_cost_loop loop = {.passes = backward ? 3 : 2, .ops = 1};
+        ox_cost_add_loop(cost, cost->rows, hidden, loop);
+    }
+}

@@ -1,0 +1,109 @@
+/* What a model computes: the forward and backward passes of its units, the memory they work in, and what they cost.
+ * Each pass queues operations on the compute lane and returns; nothing here waits, allocates or knows in which tier
+ * bytes live.
+ *
+ * Activations and weights are of the shape's compute.real; gradients of weights are float32. */
+#ifndef OX_ENGINE_UNITS_H
+#define OX_ENGINE_UNITS_H
+
+#include "engine/model/model.h"
+#include "kernels/ops.h"
+#include "offload/plan/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One micro-batch: `batch` sequences of `seq` tokens; rows = batch * seq. */
+struct ox_shape {
+    const struct ox_model *model;
+    uint32_t batch, seq, rows;
+    struct ox_compute compute;
+};
+
+enum ox_pass {
+    OX_PASS_FORWARD,       /* saves nothing for backward */
+    OX_PASS_FORWARD_KEPT,  /* leaves in `kept` what backward reads */
+    OX_PASS_BACKWARD,      /* recomputes what it reads of the forward pass, to the same bits */
+    OX_PASS_BACKWARD_KEPT, /* finds it in `kept`, and uses it up */
+};
+
+/* Keys and values that a block computed for earlier tokens of a sequence. Forward adds those of its own rows, which
+ * follow the earlier ones in the sequence. There is no backward through a cache. */
+struct ox_cache {
+    void *keys, *values; /* (contexts, kv_heads * head_dim) */
+    void *scratch;       /* ox_ops_attention_cached_scratch_bytes() */
+    uint32_t count;      /* earlier tokens */
+};
+
+/* One micro-batch at one unit. The passes below keep their first failure in `run` and return it. */
+struct ox_unit_job {
+    struct ox_run run;
+    const struct ox_shape *shape;
+    const struct ox_unit *unit;
+    const int32_t *ids, *positions, *targets; /* (rows); a document begins where its position is 0 */
+    const int32_t *documents;                 /* the positions; NULL: every sequence is one document */
+    const float *cos_table, *sin_table;       /* (seq, head_dim / 2) */
+    const struct ox_cache *cache;             /* for ox_block_forward with batch 1; else NULL */
+    void *work;                               /* ox_unit_work_bytes() */
+    void *kept;                               /* ox_unit_kept_bytes(); NULL: nothing is kept */
+};
+
+/* The two bfloat16 planes of a unit's flat vector (base/planes.h); lo may be NULL. */
+struct ox_planes {
+    const uint16_t *hi, *lo;
+};
+
+/* Bytes of `work` that a pass needs; 0 where it needs none. */
+uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);
+/* Bytes of `kept`; 0 for units that keep nothing. */
+uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, uint32_t unit_idx);
+/* What a pass makes the device do, if every document is as long as its sequence. The head's forward pass computes the
+ * loss alone, its backward pass the loss and its gradients. */
+struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);
+
+/* y = embedding of the job's ids; y: (rows, hidden). */
+OX_MUST enum ox_status ox_embed_forward(struct ox_unit_job *job, struct ox_planes planes, void *y);
+/* dx: (rows, hidden), the gradient of y. Adds to `grads`, which is laid out as the unit's weights. */
+OX_MUST enum ox_status ox_embed_backward(struct ox_unit_job *job, float *grads, const void *dx);
+
+/* y = block(x); x, y: (rows, hidden), y may be x. `weights` is the unit's flat vector. */
+OX_MUST enum ox_status ox_block_forward(struct ox_unit_job *job, const void *weights, const void *x, void *y);
+/* dx: in d(loss)/dy, out d(loss)/dx. Adds to `grads`, which is laid out as the weights. */
+OX_MUST enum ox_status ox_block_backward(struct ox_unit_job *job, const void *weights, float *grads, const void *x,
+                                         void *dx);
+
+struct ox_head_args {
+    struct ox_planes planes; /* of the head's unit */
+    struct ox_planes table;  /* (vocab, hidden): the head's own, or the embedding's where they are tied */
+    const void *x;           /* (rows, hidden) */
+    void *dx;                /* (rows, hidden), or NULL: the loss alone */
+    float *grads;            /* of the head's unit, added to */
+    float *grads_table;      /* (vocab, hidden), added to */
+    double *loss_sum;        /* set to the sum of the losses of the counted rows */
+    float loss_scale;
+    float *logits; /* (rows, vocab) or NULL; for tests */
+};
+/* Final norm, logits, cross-entropy, and backward through all of them where dx is wanted. */
+OX_MUST enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *args);
+
+/* ---- parts of the head, for whoever wants logits instead of a loss ---- */
+
+/* A norm over the hidden dimension: its weights, its statistics and, for backward, its gradients and scratch. */
+struct ox_norm {
+    const void *gain, *bias; /* (hidden); bias may be NULL */
+    float *mean, *rstd;      /* (rows) */
+    float *dgain, *dbias;    /* (hidden), added to; dbias may be NULL */
+    void *scratch;           /* ox_ops_norm_scratch_bytes() */
+};
+void ox_norm_forward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, void *out);
+/* dx = [residual +] gradient of `in`; dx may be dout or residual. */
+void ox_norm_backward(struct ox_unit_job *job, const struct ox_norm *norm, const void *in, const void *dout,
+                      const void *residual, void *dx);
+/* logits (rows, count) of `count` tokens, whose rows of the head's table begin at `table`; in: (rows, hidden). */
+void ox_head_logits(struct ox_unit_job *job, const void *table, uint32_t count, const void *in, void *logits);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
