@@ -285,7 +285,7 @@ static void test_train_page(void) {
 static void test_errors(void) {
     refused("help", "trian --as man", "'trian' is not a command; did you mean `offload train`?");
     refused("help", "--as pdf", "'pdf' is not one of text, man, bash, zsh, fish, names");
-    refused("help", "train --as bash", "--as bash is of all commands; remove 'train'");
+    refused("help", "train --as bash", "--as bash covers all commands; remove 'train'");
     refused("help", "--max-steps 3", "`offload help` does not take --max-steps");
 }
 

@@ -1,4 +1,4 @@
-/* The `offload` command: one table of subcommands, one way to fail. Results go to stdout, everything else to
+/* The `offload` command: the table of subcommands, and how errors are printed. Results go to stdout, everything else to
  * stderr, without colour. */
 #include "tools/command/cmd.h"
 
@@ -16,35 +16,35 @@ static const struct ox_command commands[] = {
     {.name = "train", .mask = OX_CMD_TRAIN, .required = "model data output", .run = ox_cmd_train,
      .summary = "train or fine-tune a model"},
     {.name = "plan", .mask = OX_CMD_PLAN, .required = "model", .run = ox_cmd_plan,
-     .summary = "what fits the budget, where it lives, what travels; exit 2 when nothing fits"},
+     .summary = "show what fits the budget, where it lives and what moves; exit 2 when nothing fits"},
     {.name = "eval", .mask = OX_CMD_EVAL, .required = "model data", .run = ox_cmd_eval,
-     .summary = "perplexity of a model on a text"},
+     .summary = "measure the perplexity of a model on a text"},
     {.name = "doctor", .mask = OX_CMD_DOCTOR, .run = ox_cmd_doctor,
-     .summary = "what this machine offers, and what holds it back"},
+     .summary = "report what this machine offers and what limits it"},
     {.name = "bench", .mask = OX_CMD_BENCH, .positional = {"what"}, .required = "what", .run = ox_cmd_bench,
-     .summary = "how fast this machine is: optimizer, drives, matrix products, memory"},
+     .summary = "measure this machine: optimizer, drives, GEMM, memory"},
     {.name = "export", .mask = OX_CMD_EXPORT, .positional = {"model"}, .required = "model output",
      .run = ox_cmd_export,
-     .summary = "the weights of a checkpoint or model folder as a Hugging Face folder"},
+     .summary = "write the weights of a checkpoint or model folder as a Hugging Face folder"},
     {.name = "inspect", .mask = OX_CMD_INSPECT, .positional = {"model"}, .required = "model",
      .run = ox_cmd_inspect,
-     .summary = "what a model, checkpoint or store holds, with every checksum verified"},
+     .summary = "describe a model, checkpoint or store and verify every checksum"},
     {.name = "tokenize", .mask = OX_CMD_TOKENIZE, .required = "model", .run = ox_cmd_tokenize,
-     .summary = "the token ids of a text"},
+     .summary = "turn a text into token ids"},
     {.name = "generate", .mask = OX_CMD_GENERATE, .required = "model", .run = ox_cmd_generate,
-     .summary = "text from a model, greedy or sampled"},
+     .summary = "generate text with a model, greedy or sampled"},
     {.name = "trace", .mask = OX_CMD_TRACE, .positional = {"action", "run"}, .required = "action run",
-     .run = ox_cmd_trace, .summary = "where the time and the bytes of a recorded run went"},
+     .run = ox_cmd_trace, .summary = "show where the time and the bytes of a recorded run went"},
     {.name = "top", .mask = OX_CMD_TOP, .positional = {"run"}, .required = "run", .run = ox_cmd_top,
-     .summary = "a run that is at work, live"},
-    {.name = "version", .run = run_version, .summary = "the version of this program"},
+     .summary = "watch a run while it works"},
+    {.name = "version", .run = run_version, .summary = "print the version of this program"},
     {.name = "help", .mask = OX_CMD_HELP, .positional = {"command"}, .run = ox_cmd_help,
-     .summary = "what the commands are; `offload help COMMAND` lists its flags"},
+     .summary = "list the commands; `offload help COMMAND` lists its flags"},
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
-/* One line without control characters, whatever a file name or a library put into the text. */
+/* Prints one line without control characters, whatever a file name or a library put into the text. */
 static void print_line(const char *prefix, const char *text) {
     char line[OX_ERROR_TEXT_BYTES];
     size_t used = 0;
@@ -128,7 +128,7 @@ int ox_cmd_fail(enum ox_status status) {
 int main(int argc, char **argv) {
     ox_log_set_sink(log_to_stderr, NULL);
     const int exit_status = dispatch(argc, argv);
-    /* A full disk or a closed pipe shows here at the latest. */
+    /* A full disk or a closed pipe shows up at the latest here. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && exit_status == OX_EXIT_OK) {
         return ox_cmd_fail(ox_fail(OX_E_IO, "the results could not be written to stdout"));
     }

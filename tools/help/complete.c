@@ -1,5 +1,6 @@
-/* Completion of command lines in bash, zsh and fish, from the tables of commands and options. What may stand behind a
- * flag is told by its placeholder: words are offered as they are, names in capitals stand for a kind of thing. */
+/* Prints completion scripts for bash, zsh and fish, from the tables of commands and options. An option's placeholder
+ * decides what completes its value: words in small letters are offered as they are, names in capitals such as PATH mean
+ * a kind of thing. */
 #include "tools/help/help.h"
 
 #include "base/assert.h"
@@ -12,7 +13,7 @@ enum { WORDS_BYTES = 256 };
 
 struct value {
     enum kind kind;
-    char words[WORDS_BYTES]; /* parted by spaces */
+    char words[WORDS_BYTES]; /* separated by spaces */
 };
 
 static struct value value_of(const struct ox_option *option) {
@@ -47,7 +48,8 @@ static void put_commands(FILE *file) {
     }
 }
 
-/* Within single quotes: a quote in it becomes `quote`, and before each letter of `marked` comes a backslash. */
+/* Prints text inside single quotes: replaces each quote by `quote` and puts a backslash before each letter of
+ * `marked`. */
 static void put_quoted(FILE *file, const char *text, const char *quote, const char *marked) {
     for (; *text != '\0'; text++) {
         if (*text == '\'') {
@@ -60,7 +62,7 @@ static void put_quoted(FILE *file, const char *text, const char *quote, const ch
 
 /* ---- bash ------------------------------------------------------------------------------------------- */
 
-/* The line of a command in the table of flags: its flags, their second names, and how switches are turned off. */
+/* Prints a command's case: its flags, their aliases, and how its switches are turned off. */
 static void put_bash_command(FILE *file, const struct ox_command *command) {
     static const char *const variables[3] = {"flags", "others", "negated"};
     fprintf(file, "    %s)\n", command->name);
@@ -99,7 +101,7 @@ static void put_bash_value(FILE *file, const struct ox_option *option) {
 
 static void put_bash_values(FILE *file) {
     uint32_t idx = 0;
-    fputs("# What may stand behind a flag: sets kind and words; kind stays empty where nothing does.\n"
+    fputs("# What completes a flag's value: sets kind and words; kind stays empty for a flag without a value.\n"
           "_offload_value() {\n    kind='' words=''\n    case $1 in\n", file);
     for (const struct ox_option *option; (option = ox_help_option(NULL, &idx)) != NULL;) {
         put_bash_value(file, option);
@@ -110,7 +112,7 @@ static void put_bash_values(FILE *file) {
 static void put_bash_flags(FILE *file) {
     uint32_t count = 0;
     const struct ox_command *const commands = ox_commands(&count);
-    fputs("# The flags of a command; first stands for an argument without one.\n"
+    fputs("# The flags of a command; first is the flag that an argument without one sets.\n"
           "_offload_flags() {\n    flags='' others='' negated='' first=''\n    case $1 in\n", file);
     for (uint32_t i = 0; i < count; i++) {
         put_bash_command(file, &commands[i]);
@@ -143,7 +145,7 @@ void ox_complete_bash(FILE *file) {
     fputs(" --help --version' -- \"$cur\")\n"
           "        return\n"
           "    fi\n"
-          "    # \"=\" and \":\" are words of their own here.\n"
+          "    # COMP_WORDS has \"=\" and \":\" as words of their own.\n"
           "    if [[ $cur == : || $prev == : ]]; then\n"
           "        return\n"
           "    elif [[ $cur == = ]]; then\n"
@@ -169,7 +171,7 @@ void ox_complete_bash(FILE *file) {
           "        fi\n"
           "    fi\n"
           "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
-          "    # compopt has no meaning outside of a completion, where tests call this.\n"
+          "    # compopt fails outside of a completion, which is how tests call this.\n"
           "    if [[ $kind == path ]]; then\n"
           "        mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -f -- \"$cur\")\n"
           "        compopt -o filenames 2>/dev/null\n"
@@ -189,7 +191,7 @@ static void put_zsh_help(FILE *file, const struct ox_option *option) {
     fputc(']', file);
 }
 
-/* ":what it is:how it is completed" */
+/* Prints ":name:action", zsh's description of a value. */
 static void put_zsh_value(FILE *file, const struct ox_option *option) {
     static const char *const actions[] = {" ", "_files", "_files -/", "_offload_commands"};
     const struct value value = value_of(option);
@@ -354,7 +356,7 @@ void ox_complete_fish(FILE *file) {
           "    not set -q words[2]\n"
           "end\n\n"
           "complete -c offload -f\n"
-          "complete -c offload -n __offload_bare -l version -d 'the version of this program'\n", file);
+          "complete -c offload -n __offload_bare -l version -d 'print the version of this program'\n", file);
     for (uint32_t i = 0; i < count; i++) {
         fprintf(file, "complete -c offload -n __offload_bare -a %s -d '", commands[i].name);
         put_quoted(file, commands[i].summary, "\\'", "\\");

@@ -1,11 +1,11 @@
-/* `offload help`, and help of a command: written from the tables of commands and options. */
+/* `offload help` and the help of each command, generated from the tables of commands and options. */
 #include "tools/help/help.h"
 
 #include <string.h>
 
 enum { NAME_COLUMN = 2, HELP_COLUMN = 38, LINE_COLUMNS = 100 };
 
-/* Words from HELP_COLUMN to LINE_COLUMNS; `column` is where the line stands. */
+/* Prints the words of `text` between HELP_COLUMN and LINE_COLUMNS; `column` is the cursor's current column. */
 static void print_wrapped(FILE *file, int column, const char *text) {
     if (column >= HELP_COLUMN) {
         fputc('\n', file);
@@ -73,8 +73,8 @@ static void print_usage(FILE *file, const struct ox_command *command) {
 }
 
 void ox_help_print(FILE *file) {
-    fputs("offload trains transformers whose state does not fit the device: device memory, host memory and\n"
-          "NVMe drives are used as one memory with three speeds.\n\n"
+    fputs("offload trains transformers whose state does not fit in device memory: it uses device memory, host\n"
+          "memory and NVMe drives as one memory with three speeds.\n\n"
           "Usage: offload COMMAND [--flag value ...]\n\n",
           file);
     uint32_t count = 0;
@@ -82,8 +82,8 @@ void ox_help_print(FILE *file) {
     for (uint32_t i = 0; i < count; i++) {
         fprintf(file, "  offload %-9s %s\n", commands[i].name, commands[i].summary);
     }
-    fputs("\nExit status: 0 done, 1 failure, 2 usage, configuration or no plan that fits, 128+n after signal "
-          "n.\n",
+    fputs("\nExit status: 0 done, 1 failure, 2 wrong usage or configuration or no plan that fits, 128+n ended by\n"
+          "signal n.\n",
           file);
 }
 
@@ -116,7 +116,7 @@ int ox_cmd_help(const struct ox_config *config) {
         return OX_EXIT_OK;
     }
     if (command != NULL && strcmp(config->as, "text") != 0) {
-        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "--as %s is of all commands; remove '%s'", config->as,
+        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "--as %s covers all commands; remove '%s'", config->as,
                                    config->topic));
     }
     if (command != NULL) {

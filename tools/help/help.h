@@ -1,5 +1,5 @@
-/* What help, manual pages and completions share: all three are written from the tables that the program reads its
- * arguments by, and so cannot tell of a flag that it does not take. */
+/* Shared by help, manual pages and completions. All three are generated from the option table that parses the
+ * arguments, so they list exactly the flags that a command takes. */
 #ifndef OX_TOOLS_HELP_H
 #define OX_TOOLS_HELP_H
 
@@ -9,37 +9,37 @@
 extern "C" {
 #endif
 
-/* The options of a command in their order, --config and --help behind them; those of all commands for NULL. Begins at
- * *idx = 0 and moves it on; NULL behind the last. */
+/* Walks the options of a command, or of all commands for NULL, in table order, then --config and --help. Start with
+ * *idx = 0; returns NULL after the last. */
 const struct ox_option *ox_help_option(const struct ox_command *command, uint32_t *idx);
-/* What stands for the value: "N", "PATH", or the words that are allowed, "fp32|bf16". */
+/* The text shown for an option's value: "N", "PATH", or the allowed words, "fp32|bf16". */
 const char *ox_help_placeholder(const struct ox_option *option);
-/* A switch that --no-<name> turns off. */
+/* True for a switch that --no-<name> turns off. */
 bool ox_help_negatable(const struct ox_option *option);
-/* The option of the idx-th argument without a flag, from 0; NULL behind the last. */
+/* The option that the idx-th argument without a flag sets, from 0; NULL after the last. */
 const struct ox_option *ox_help_positional(const struct ox_command *command, int idx);
-/* True when the option is among them. */
+/* True when an argument without a flag sets `option`. */
 bool ox_help_is_positional(const struct ox_command *command, const struct ox_option *option);
-/* True when `name` is among the words of a list parted by spaces, which may be NULL. */
+/* True when `name` is one of the words in `list`, which are separated by spaces; `list` may be NULL. */
 bool ox_help_listed(const char *list, const char *name);
 
-/* What a manual page says beyond the tables. Lists have a line for each item: a tag, a tab and its text. */
+/* The prose of a manual page. A list has one line per item: a tag, a tab and its text. */
 struct ox_page {
-    const char *command;     /* "": of offload(1)                                            */
-    const char *description; /* paragraphs, one on a line                                    */
-    const char *done, *failed, *usage, *ended; /* by exit status; NULL: as of all, or none   */
+    const char *command;     /* "": the page offload(1) */
+    const char *description; /* one paragraph per line */
+    const char *done, *failed, *usage, *ended; /* by exit status; NULL: default text, for ended none */
     const char *files, *signals;               /* lists, or NULL                             */
-    const char *examples;    /* a list: the command line, and what it does                   */
-    const char *see_also;    /* commands, by spaces                                          */
+    const char *examples;    /* a list: the command line, then what it shows */
+    const char *see_also;    /* commands, separated by spaces */
 };
 
-/* NULL when nobody wrote one. */
+/* Returns NULL for a command without a page. */
 const struct ox_page *ox_page_find(const char *command);
 
-/* The manual page of a command, or offload(1) for NULL, in the man macros of roff. */
+/* Prints the manual page of a command, or offload(1) for NULL, in the man macros of roff. */
 void ox_man_print(FILE *file, const struct ox_command *command);
 
-/* What completes a command line in bash, zsh or fish. */
+/* Print a completion script for the shell. */
 void ox_complete_bash(FILE *file);
 void ox_complete_zsh(FILE *file);
 void ox_complete_fish(FILE *file);

@@ -1,15 +1,15 @@
-/* The tables as help, manual pages and completions walk them. */
+/* How help, manual pages and completions walk the tables of commands and options. */
 #include "tools/help/help.h"
 
 #include <string.h>
 
-/* What the parser of arguments reads itself (tools/command/args.c). */
+/* Options that tools/command/args.c handles itself, so the option table lacks them. */
 static const struct ox_option common[] = {
     {.name = "config", .placeholder = "FILE", .type = OX_OPT_TEXT, .group = "Common", .default_text = "",
      .commands = ~0u,
-     .help = "YAML file of the same names; flags override it. train, plan and eval also take each other's keys, as in "
-             "a run's config.resolved.yaml, and use those listed here"},
-    {.name = "help", .type = OX_OPT_BOOL, .group = "Common", .default_text = "", .help = "what stands here; also -h"},
+     .help = "YAML file whose keys are flag names; flags override it. train, plan and eval accept each other's keys, "
+             "as in a run's config.resolved.yaml, and ignore those not listed"},
+    {.name = "help", .type = OX_OPT_BOOL, .group = "Common", .default_text = "", .help = "print this list; also -h"},
 };
 
 enum { COMMON_COUNT = sizeof common / sizeof *common };

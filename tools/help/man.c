@@ -1,11 +1,11 @@
-/* Manual pages in the man macros of roff: what the tables say, and around it the words of tools/help/man_text.c. */
+/* Prints manual pages in the man macros of roff, from the option table and the prose of tools/help/man_text.c. */
 #include "tools/help/help.h"
 
 #include "base/assert.h"
 
 #include <string.h>
 
-/* From 1e9 on a bound is there to catch slips and tells a reader nothing. */
+/* Bounds from 1e9 on only catch typing errors, so they are not shown. */
 static const double bound_max = 1e9;
 
 /* ---- text ------------------------------------------------------------------------------------------- */
@@ -41,7 +41,7 @@ static void put_bold(FILE *file, const char *text, size_t bytes) {
     fputs("\\fR", file);
 }
 
-/* Prose: flags and what stands in back quotes are bold. A line of it must not begin as a request does. */
+/* Prints prose with flags and back-quoted words in bold. "\&" keeps a line from being read as a roff request. */
 static void put_prose(FILE *file, const char *text, size_t bytes) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
     fputs("\\&", file);
@@ -86,7 +86,7 @@ static void put_item(FILE *file, const char *tag, size_t tag_bytes, const char *
     put_prose(file, text, bytes);
 }
 
-/* A list of struct ox_page under its heading. */
+/* Prints a list of struct ox_page under its heading. */
 static void put_list(FILE *file, const char *heading, const char *list) {
     if (list == NULL) {
         return;
@@ -101,8 +101,8 @@ static void put_list(FILE *file, const char *heading, const char *list) {
 
 /* ---- options ---------------------------------------------------------------------------------------- */
 
-/* Default, bounds and second name, as sentences. */
-static void notes_of(const struct ox_option *option, char *text, size_t bytes) {
+/* Writes default, bounds and alias as sentences. */
+static void write_notes(const struct ox_option *option, char *text, size_t bytes) {
     const bool ranged = option->type == OX_OPT_U64 || option->type == OX_OPT_I64 || option->type == OX_OPT_DOUBLE;
     size_t used = 0;
     text[0] = '\0';
@@ -150,7 +150,7 @@ static void put_option(FILE *file, const struct ox_option *option) {
     }
     fputc('\n', file);
     put_text(file, option->help);
-    notes_of(option, notes, sizeof notes);
+    write_notes(option, notes, sizeof notes);
     if (notes[0] != '\0') {
         fputs(".br\n", file);
         put_text(file, notes);
@@ -174,7 +174,7 @@ static void put_options(FILE *file, const struct ox_command *command) {
 
 /* ---- the other sections ----------------------------------------------------------------------------- */
 
-/* "offload" and "offload-train"; in capitals for the title. */
+/* Prints "offload" or "offload-train", in capitals for the title. */
 static void put_name(FILE *file, const char *command, bool capitals) {
     const char *const parts[2] = {command[0] != '\0' ? "offload-" : "offload", command};
     for (unsigned k = 0; k < 2; k++) {
@@ -234,7 +234,7 @@ static void put_commands(FILE *file) {
 }
 
 static void put_exits(FILE *file, const struct ox_page *page) {
-    static const char usage[] = "usage or configuration: the error names what is wrong, where, and the remedy";
+    static const char usage[] = "wrong usage or configuration: the error names what is wrong, where, and the remedy";
     const struct {
         const char *tag, *text;
     } exits[] = {{"0", page != NULL && page->done != NULL ? page->done : "done"},
@@ -265,7 +265,7 @@ static void put_examples(FILE *file, const char *list) {
     }
 }
 
-/* A command's page leads to offload(1) and the pages it names; offload(1) to all. */
+/* A command's page refers to offload(1) and to the pages it names; offload(1) refers to all. */
 static void put_see_also(FILE *file, const struct ox_command *command, const struct ox_page *page) {
     uint32_t count = 0;
     const struct ox_command *const commands = ox_commands(&count);
@@ -284,7 +284,7 @@ static void put_see_also(FILE *file, const struct ox_command *command, const str
 void ox_man_print(FILE *file, const struct ox_command *command) {
     const char *const name = command != NULL ? command->name : "";
     const char *const summary =
-        command != NULL ? command->summary : "train transformers whose state does not fit the device";
+        command != NULL ? command->summary : "train transformers whose state does not fit in device memory";
     const struct ox_page *const page = ox_page_find(name);
     put_head(file, name, summary);
     put_synopsis(file, command);
