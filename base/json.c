@@ -53,6 +53,23 @@ const char *ox_json_excerpt(const json_t *value, char *text) {
     return text;
 }
 
+json_t *ox_json_number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *ox_json_text(const char *text) {
+    json_t *value = json_string(text);
+    char *const copy = value == NULL ? strdup(text) : NULL;
+    if (copy != NULL) {
+        for (char *at = copy; *at != '\0'; at++) {
+            *at = (unsigned char)*at < 0x80 ? *at : '?';
+        }
+        value = json_string(copy);
+        free(copy);
+    }
+    return value;
+}
+
 static json_t *parse(const char *text, size_t bytes, size_t flags, json_error_t *error) {
     json_t *const value = json_loadb(text, bytes, flags | JSON_REJECT_DUPLICATES, error);
     return value == NULL && json_error_code(error) == json_error_numeric_overflow

@@ -29,6 +29,11 @@ OX_MUST enum ox_status ox_json_load(const char *path, size_t bytes_max, json_t *
 enum { OX_JSON_EXCERPT_BYTES = 80 };
 const char *ox_json_excerpt(const json_t *value, char *text);
 
+/* A number for a report: JSON null when it is not finite. */
+json_t *ox_json_number(double value);
+/* A string for a report; where `text` is not UTF-8, as file names may be, every byte beyond ASCII becomes '?'. */
+json_t *ox_json_text(const char *text);
+
 /* The getters read object[key]. A missing key is an error where `required`; else it leaves *value alone, so set a
  * default first. JSON null counts as missing. A wrong type or range is an error that names `where` and the key. */
 OX_MUST enum ox_status ox_json_get_u64(const char *where, const json_t *object, const char *key,

@@ -310,7 +310,7 @@ static void test_refusals(void) {
 #endif
     refused("gemm --size 1", NULL, 2, "--size: 1 bytes are too few");
     refused("copy --size 1", NULL, 2, "--size: 1 bytes are too few");
-    refused("adam --output x.json", NULL, 2, "--output takes the profile of `offload bench all`");
+    refused("adam --output x.json", NULL, 2, "--output is for the profile of `offload bench all`");
     refused("all --output /nonexistent/x.json", NULL, 2, "cannot be written to /nonexistent");
     snprintf(path, sizeof path, "all --output %s", drive);
     refused(path, NULL, 2, "is a folder; name the file to write");

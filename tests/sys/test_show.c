@@ -38,7 +38,7 @@ static void expect_shown(const char *expected) {
 
 static void test_chats(void) {
     show(chats_path, "--seq-len 64 --packing pad --max-windows 9");
-    expect_shown("sequence 0: 64 places, 8 targets\n"
+    expect_shown("sequence 0: 64 positions, 8 targets\n"
                  "  document 1: 50 tokens, 8 trained\n"
                  "    masked   \"<|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\n\"\n"
                  "              261 117 115 101 114 10 104 105 262 10 261 97 115 115 105 115 116 97 110 116 10\n"
@@ -48,46 +48,46 @@ static void test_chats(void) {
                  "              10 261 117 115 101 114 10 97 262 10 261 97 115 115 105 115 116 97 110 116 10\n"
                  "    trained  \"ok then<|im_end|>\"\n"
                  "              111 107 258 110 262\n"
-                 "sequence 1: 64 places, 4 targets\n"
+                 "sequence 1: 64 positions, 4 targets\n"
                  "  document 1: 24 tokens, 4 trained\n"
                  "    masked   \"<|im_start|>user\\na<|im_end|>\\n<|im_start|>assistant\\n\"\n"
                  "              261 117 115 101 114 10 97 262 10 261 97 115 115 105 115 116 97 110 116 10\n"
                  "    trained  \"b\\tc<|im_end|>\"\n"
                  "              98 9 99 262\n"
-                 "sequence 2: 64 places, 5 targets\n"
+                 "sequence 2: 64 positions, 5 targets\n"
                  "  document 1: 9 tokens, 5 trained\n"
                  "    masked   \"Q: a\"\n"
                  "              81 58 32 97\n"
                  "    trained  \" b c<|endoftext|>\"\n"
                  "              32 98 32 99 259\n"
-                 "sequence 3: 64 places, 5 targets\n"
+                 "sequence 3: 64 positions, 5 targets\n"
                  "  document 1: 6 tokens, 5 trained\n"
                  "    masked   \"the\"\n"
                  "              257\n"
                  "    trained  \" cat<|endoftext|>\"\n"
                  "              32 99 97 116 259\n"
-                 "4 documents | 91 tokens | 23 may be trained | 4 sequences of 64, 34.0 % of the places used\n");
+                 "4 documents | 91 tokens | 23 may be trained | 4 sequences of 64, 34.0 % of the positions used\n");
 }
 
 /* One sequence unless more are asked for; documents of a row are told apart, and one that is cut is. */
 static void test_rows(void) {
     show(chats_path, "--seq-len 90");
-    CHECK(strncmp(process.outcome.out, "sequence 0: 90 places, 22 targets\n  document 1: ", 48) == 0);
+    CHECK(strncmp(process.outcome.out, "sequence 0: 90 positions, 22 targets\n  document 1: ", 51) == 0);
     CHECK(strstr(process.outcome.out, "  document 4: 6 tokens, 5 trained\n") != NULL);
     CHECK(strstr(process.outcome.out, "sequence 1:") == NULL);
     show(chats_path, "--seq-len 22 --packing pad");
-    CHECK(strncmp(process.outcome.out, "sequence 0: 22 places, 2 targets\n  document 1: 23 tokens, 2 trained\n", 68) ==
-          0);
+    CHECK(strncmp(process.outcome.out, "sequence 0: 22 positions, 2 targets\n  document 1: 23 tokens, 2 trained\n",
+                  71) == 0);
     CHECK(strstr(process.outcome.err, "are longer than --max-seq-length 22") != NULL);
     show(chats_path, "--seq-len 2000"); /* the model attends to 256 */
-    CHECK(strncmp(process.outcome.out, "sequence 0: 256 places, 22 targets\n", 35) == 0);
+    CHECK(strncmp(process.outcome.out, "sequence 0: 256 positions, 22 targets\n", 38) == 0);
     CHECK(strstr(process.outcome.out, " 1 sequences of 256, ") != NULL);
     CHECK(strstr(process.outcome.err, "using 256") != NULL);
     char path[SYS_PATH_BYTES];
     sys_write_file("parted.txt", "the cat\n\n\n\nsat\n\n", path);
     show(path, "--seq-len 8 --document-separator \\n\\n");
     /* 6 and 4 tokens with their ends; the stream of 8 + 1 is cut in the second. */
-    expect_shown("sequence 0: 8 places, 7 targets\n"
+    expect_shown("sequence 0: 8 positions, 7 targets\n"
                  "  document 1: 6 tokens, 5 trained\n"
                  "    masked   \"the\"\n"
                  "              257\n"
@@ -98,7 +98,7 @@ static void test_rows(void) {
                  "              115\n"
                  "    trained  \"at\"\n"
                  "              97 116\n"
-                 "2 documents | 10 tokens | 10 may be trained | 1 sequences of 8, 100.0 % of the places used\n");
+                 "2 documents | 10 tokens | 10 may be trained | 1 sequences of 8, 100.0 % of the positions used\n");
 }
 
 /* ---- for a program ---------------------------------------------------------------------------------- */
@@ -191,7 +191,7 @@ static void test_cache(void) {
     sys_args_word(&args, "--data-cache=%s", cache);
     sys_run_well(&args, &process);
     CHECK(strcmp(process.outcome.out, "4 documents | 91 tokens | 23 may be trained | 2 sequences of 64, 68.0 % of the "
-                                      "places used\n") == 0);
+                                      "positions used\n") == 0);
     CHECK(strstr(process.outcome.err, "tokenized in") != NULL);
     begin("train", chats_path, "--from-scratch --seq-len 64 --max-steps 1 --eval-fraction 0");
     sys_args_word(&args, "--data-cache=%s", cache);

@@ -303,7 +303,7 @@ static void test_top(const char *run) {
     tell("top", words);
     told("step 5/5");
     told("nvme_read");
-    told("longest chain of step 5");
+    told("longest chain of tasks in step 5");
     CHECK(strchr(process.outcome.out, '\033') == NULL);
     tell("top", run); /* not a terminal: it ends with the run */
     told("step 5/5");
@@ -343,7 +343,7 @@ static void test_terminal(const char *run, bool by_signal) {
         _exit(126);
     }
     seen[0] = '\0';
-    CHECK(await(terminal, "q ends", seen, sizeof seen) && strstr(seen, "step 5/5") != NULL);
+    CHECK(await(terminal, "q quits", seen, sizeof seen) && strstr(seen, "step 5/5") != NULL);
     CHECK(strstr(seen, "\033[?1049h") != NULL);
     CHECK(by_signal ? kill(child, SIGTERM) == 0 : write(terminal, "q", 1) == 1);
     CHECK(await(terminal, "\033[?1049l", seen, sizeof seen));

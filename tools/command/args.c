@@ -1,4 +1,4 @@
-/* Arguments to configuration: defaults, then the file of --config wherever it stands, then flags. */
+/* Turns arguments into a configuration: defaults first, then the file of --config wherever it appears, then flags. */
 #include "tools/command/cmd.h"
 
 #include "base/assert.h"
@@ -13,17 +13,17 @@ struct arguments {
     char **argv;
     int argc, idx;
     struct ox_config *config;
-    bool seen[OPTIONS_MAX]; /* by place in the option table */
-    int positional_count; /* taken so far */
+    bool seen[OPTIONS_MAX]; /* by index in the option table */
+    int positional_count; /* arguments without a flag, so far */
 };
 
-/* One argument taken apart: "--name=value" or "--name". */
+/* An argument split into its parts: "--name=value" or "--name". */
 struct flag {
     char name[FLAG_BYTES]; /* without dashes */
     const char *value;     /* after '=', or NULL */
 };
 
-/* False when the argument is not a flag. A name that does not fit is cut, and is unknown then. */
+/* Returns false when the argument is no flag. A name that is too long is cut, and is therefore unknown. */
 static bool split_flag(const char *argument, struct flag *out) {
     if (argument[0] != '-' || argument[1] == '\0') {
         return false;
@@ -50,7 +50,7 @@ static enum ox_status fail_unknown(const struct arguments *a, const char *argume
                    command, command);
 }
 
-/* The option of a flag; *negated for --no-<switch>. */
+/* Finds the option of a flag; *negated is true for --no-<switch>. */
 static enum ox_status find_option(const struct arguments *a, const char *argument, const struct flag *flag,
                                   const struct ox_option **out, bool *negated) {
     const struct ox_option *option = strncmp(argument, "--", 2) == 0 ? ox_option_find(flag->name) : NULL;
@@ -77,7 +77,7 @@ static enum ox_status mark_seen(struct arguments *a, const struct ox_option *opt
     OX_ASSERT(at >= 0 && at < OPTIONS_MAX);
     bool *const seen = &a->seen[at];
     if (ox_option_is_list(option)) {
-        if (!*seen) { /* flags replace the list of the file */
+        if (!*seen) { /* flags replace the file's list */
             *(option->type == OX_OPT_NVME ? &a->config->nvme_count : &a->config->data_count) = 0;
         }
     } else if (*seen) {
@@ -87,7 +87,7 @@ static enum ox_status mark_seen(struct arguments *a, const struct ox_option *opt
     return OX_OK;
 }
 
-/* The value after '=', or the next argument, which must not be a flag ("-1" is none). */
+/* Returns the value after '=', else the next argument unless it is a flag ("-1" is a value), else NULL. */
 static const char *take_value(struct arguments *a, const struct flag *flag) {
     if (flag->value != NULL) {
         return flag->value;
@@ -147,7 +147,7 @@ static bool is_config_flag(const struct flag *flag, const char *argument) {
     return strncmp(argument, "--", 2) == 0 && strcmp(flag->name, "config") == 0;
 }
 
-/* The first pass: finds --config FILE. Values of other flags are stepped over as the second pass does. */
+/* First pass: loads the file of --config. It skips no values, because a value never begins with "--". */
 static enum ox_status load_config_file(struct arguments *a) {
     const char *path = NULL;
     for (a->idx = 0; a->idx < a->argc; a->idx++) {
@@ -187,7 +187,7 @@ enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **
         if (!split_flag(argv[a.idx], &flag)) {
             status = take_positional(&a);
         } else if (command->mask != 0 && is_config_flag(&flag, argv[a.idx])) {
-            (void)take_value(&a, &flag); /* read by the first pass */
+            (void)take_value(&a, &flag); /* loaded by the first pass */
         } else {
             status = take_flag(&a, &flag);
         }

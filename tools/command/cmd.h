@@ -1,9 +1,11 @@
-/* What the files of the `offload` command share. Only this folder prints, exits and reads argv. */
+/* Shared by the files of the `offload` command: the table of subcommands, arguments, help, errors and output. Only
+ * tools/ prints, exits and reads argv. */
 #ifndef OX_TOOLS_CMD_H
 #define OX_TOOLS_CMD_H
 
 #include "engine/config/config.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
 #ifdef __cplusplus
@@ -12,23 +14,23 @@ extern "C" {
 
 #define OX_VERSION "0.1.0"
 
-/* Exit statuses; after a signal that saved it is 128 + the signal. */
+/* Exit statuses. A run that saved its state after a signal exits with 128 + the signal. */
 enum { OX_EXIT_OK = 0, OX_EXIT_FAILED = 1, OX_EXIT_USAGE = 2 };
 
 enum { OX_POSITIONALS_MAX = 2 };
 
-/* One subcommand. The configuration has been read and validated for `mask` before `run` is called. */
+/* One subcommand. `run` gets a configuration that was read and validated for `mask`. */
 struct ox_command {
     const char *name;
-    unsigned mask;          /* its bit of OX_CMD_*; 0: it takes no options              */
-    const char *positional[OX_POSITIONALS_MAX]; /* options that arguments without a flag set, in order; or NULL */
-    const char *required;   /* options that the synopsis shows, parted by spaces; or NULL */
+    unsigned mask;          /* its bit of OX_CMD_*; 0: takes no options */
+    const char *positional[OX_POSITIONALS_MAX]; /* options set by arguments without a flag, in order; or NULL */
+    const char *required;   /* options shown in the synopsis, separated by spaces; or NULL */
     const char *summary;    /* one line                                                 */
-    int (*run)(const struct ox_config *config); /* returns the exit status             */
+    int (*run)(const struct ox_config *config); /* returns an exit status              */
 };
 
 const struct ox_command *ox_commands(uint32_t *count);
-/* NULL when unknown. */
+/* Returns NULL for an unknown command. */
 const struct ox_command *ox_command_find(const char *name);
 
 /* Reads argv[0..argc) into `config`: defaults, then the file of --config, then flags. */
@@ -40,13 +42,20 @@ bool ox_args_want_help(int argc, char **argv);
 void ox_help_print(FILE *file);
 void ox_help_print_command(FILE *file, const struct ox_command *command);
 
-/* Records that there is no such command, with the nearest one. */
+/* Fails for an unknown command and suggests the most similar one. */
 OX_MUST enum ox_status ox_fail_command(const char *name);
-/* Prints "offload: <what ox_fail recorded>" as one line on stderr and returns the exit status: 2 for
- * OX_E_CONFIG, which the user can mend, else 1. */
+/* Prints "offload: <the error text>" as one line on stderr. Returns the exit status: 2 for OX_E_CONFIG, which the user
+ * can fix, else 1. */
 int ox_cmd_fail(enum ox_status status);
 
-/* tools/command/cmd_<name>.c and tools/help/help.c */
+/* Writes `json`, which it takes over, and a newline to `out`; `flags` are jansson's. NULL stands for a lack of memory.
+ * `what` names the result in the error. */
+OX_MUST enum ox_status ox_print_json(FILE *out, json_t *json, size_t flags, const char *what);
+/* Writes "2h05m", "3m20s" or "12s" to `text` (OX_DURATION_TEXT_BYTES) and returns it. */
+enum { OX_DURATION_TEXT_BYTES = 32 };
+const char *ox_duration_text(double seconds, char *text);
+
+/* In tools/command/cmd_<name>.c and tools/help/help.c. */
 int ox_cmd_train(const struct ox_config *config);
 int ox_cmd_plan(const struct ox_config *config);
 int ox_cmd_eval(const struct ox_config *config);

@@ -1,5 +1,5 @@
-/* `offload bench`: the machine against its own limits. A limit that is missed shows in the figures and decides about
- * the exit status with --strict alone, because what else runs on a machine decides about its times. */
+/* `offload bench`: measures the machine against its own limits. A figure below its limit is printed, but changes the
+ * exit status only with --strict, because other programs on the machine change the times. */
 #include "tools/bench/bench_device.h"
 #include "tools/command/cmd.h"
 
@@ -7,19 +7,17 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* The profile is written at the end: what would be in its way then is found now. */
+/* Checks that the profile can be written, before minutes of measuring. */
 static enum ox_status check_output(const struct ox_config *config) {
     char folder[OX_CONFIG_TEXT_BYTES];
     if (config->output_dir[0] == '\0') {
         return OX_OK;
     }
     if (strcmp(config->what, "all") != 0) {
-        return ox_fail(OX_E_CONFIG, "--output takes the profile of `offload bench all`; remove it");
+        return ox_fail(OX_E_CONFIG, "--output is for the profile of `offload bench all`; remove it");
     }
     if (ox_path_is_folder(config->output_dir)) {
         return ox_fail(OX_E_CONFIG, "--output: %s is a folder; name the file to write", config->output_dir);
@@ -38,29 +36,20 @@ static enum ox_status check_output(const struct ox_config *config) {
 }
 
 static enum ox_status run_all(struct ox_bench *bench) {
-    bench->brief = true;
+    static enum ox_status (*const parts[])(struct ox_bench *) = {ox_bench_nvme, ox_bench_adam, ox_bench_copy,
+                                                                 ox_bench_gemm, ox_bench_lane};
     enum ox_status status = OX_OK;
-    if (bench->config->nvme_count == 0) {
-        ox_bench_note(bench, "nvme: left out; name a folder on each drive with --nvme");
-    } else {
-        status = ox_bench_nvme(bench);
+    bench->brief = true;
+    for (unsigned i = 0; status == OX_OK && i < sizeof parts / sizeof *parts; i++) {
+        if (parts[i] == ox_bench_nvme && bench->config->nvme_count == 0) {
+            ox_bench_note(bench, "nvme: skipped; name a folder on each drive with --nvme");
+        } else {
+            status = parts[i](bench);
+        }
     }
-    if (status == OX_OK) {
-        status = ox_bench_adam(bench);
-    }
-    if (status == OX_OK) {
-        status = ox_bench_copy(bench);
-    }
-    if (status == OX_OK) {
-        status = ox_bench_gemm(bench);
-    }
-    if (status == OX_OK) {
-        status = ox_bench_lane(bench);
-    }
-    if (status == OX_OK && bench->config->output_dir[0] != '\0') {
-        status = ox_bench_profile_write(bench, bench->config->output_dir);
-    }
-    return status;
+    return status == OX_OK && bench->config->output_dir[0] != '\0'
+               ? ox_bench_profile_write(bench, bench->config->output_dir)
+               : status;
 }
 
 static enum ox_status run_part(struct ox_bench *bench) {
@@ -75,19 +64,7 @@ static enum ox_status run_part(struct ox_bench *bench) {
             return status == OX_OK ? parts[i].run(bench) : status;
         }
     }
-    return ox_fail(OX_E_CONFIG, "what to measure is missing; give one of adam, nvme, gemm, copy, ops, all");
-}
-
-static enum ox_status print_json(const struct ox_bench *bench) {
-    json_t *const list = ox_bench_records_json(bench);
-    char *const text = list == NULL ? NULL : json_dumps(list, JSON_INDENT(1) | JSON_REAL_PRECISION(7));
-    json_decref(list);
-    if (text == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory to write the figures");
-    }
-    puts(text);
-    free(text);
-    return OX_OK;
+    return ox_fail(OX_E_CONFIG, "WHAT is missing; give one of adam, nvme, gemm, copy, ops, all");
 }
 
 int ox_cmd_bench(const struct ox_config *config) {
@@ -99,13 +76,14 @@ int ox_cmd_bench(const struct ox_config *config) {
         ox_bench_gpu_close(&bench);
     }
     if (status == OX_OK && bench.json) {
-        status = print_json(&bench);
+        status = ox_print_json(stdout, ox_bench_records_json(&bench), JSON_INDENT(1) | JSON_REAL_PRECISION(7),
+                               "the figures");
     }
     if (status != OX_OK) {
         return ox_cmd_fail(status);
     }
     if (config->strict && bench.missed_count > 0) {
-        fprintf(stderr, "offload: %" PRIu32 " of the figures are below their limits\n", bench.missed_count);
+        fprintf(stderr, "offload: %" PRIu32 " figures are below their limits\n", bench.missed_count);
         return OX_EXIT_FAILED;
     }
     return OX_EXIT_OK;

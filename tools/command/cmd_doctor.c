@@ -2,9 +2,9 @@
  * fail: the report is the result. */
 #include "tools/doctor/doctor.h"
 
+#include "base/json.h"
 #include "tools/command/cmd.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,44 +29,26 @@ static void print_text(const struct ox_doctor *doctor) {
     }
 }
 
-/* Texts of the system may hold bytes that are no UTF-8; JSON takes those with '?' in their place. */
-static json_t *json_text(const char *text) {
-    json_t *const value = json_string(text);
-    if (value != NULL) {
-        return value;
-    }
-    char plain[OX_DOCTOR_TEXT_BYTES];
-    size_t used = 0;
-    for (; *text != '\0' && used + 1 < sizeof plain; text++) {
-        plain[used++] = (unsigned char)*text < 0x80 ? *text : '?';
-    }
-    plain[used] = '\0';
-    return json_string(plain);
-}
-
 static enum ox_status print_json(const struct ox_doctor *doctor) {
     json_t *const list = json_array();
     int failed = list == NULL;
     for (uint32_t i = 0; i < doctor->count; i++) {
         const struct ox_doctor_item *const item = &doctor->items[i];
         json_t *const object = json_object();
-        failed |= json_object_set_new(object, "group", json_text(item->group));
-        failed |= json_object_set_new(object, "name", json_text(item->name));
-        failed |= json_object_set_new(object, "value", json_text(item->value));
+        failed |= json_object_set_new(object, "group", ox_json_text(item->group));
+        failed |= json_object_set_new(object, "name", ox_json_text(item->name));
+        failed |= json_object_set_new(object, "value", ox_json_text(item->value));
         if (item->warning[0] != '\0') {
-            failed |= json_object_set_new(object, "warning", json_text(item->warning));
-            failed |= json_object_set_new(object, "remedy", json_text(item->remedy));
+            failed |= json_object_set_new(object, "warning", ox_json_text(item->warning));
+            failed |= json_object_set_new(object, "remedy", ox_json_text(item->remedy));
         }
         failed |= json_array_append_new(list, object);
     }
-    char *const text = failed ? NULL : json_dumps(list, JSON_INDENT(2));
-    json_decref(list);
-    if (text == NULL) {
+    if (failed) {
+        json_decref(list);
         return ox_fail(OX_E_NOMEM, "no memory to write the report");
     }
-    puts(text);
-    free(text);
-    return OX_OK;
+    return ox_print_json(stdout, list, JSON_INDENT(2), "the report");
 }
 
 int ox_cmd_doctor(const struct ox_config *config) {

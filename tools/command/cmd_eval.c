@@ -1,28 +1,22 @@
-/* `offload eval`: perplexity of a model folder on texts. */
+/* `offload eval`: measures the perplexity of a model folder on texts. */
 #include "tools/command/cmd.h"
 
+#include "base/json.h"
 #include "engine/run/trainer.h"
 
 #include <inttypes.h>
-#include <jansson.h>
-#include <math.h>
 #include <string.h>
 
-struct seen {
+struct output {
     bool json;
     bool several; /* sources: each has a line of its own */
     json_t *files;
 };
 
-/* Non-finite numbers have no form in JSON; null stands for them. */
-static json_t *number(double value) {
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *source_json(const struct ox_eval_source *source) {
     const struct ox_eval_report *const report = &source->report;
-    return json_pack("{s:o, s:o, s:I, s:I}", "mean_nll", number(report->loss), "perplexity",
-                     number(report->perplexity), "tokens", (json_int_t)report->tokens, "windows",
+    return json_pack("{s:o, s:o, s:I, s:I}", "mean_nll", ox_json_number(report->loss), "perplexity",
+                     ox_json_number(report->perplexity), "tokens", (json_int_t)report->tokens, "windows",
                      (json_int_t)source->windows);
 }
 
@@ -34,17 +28,17 @@ static void print_source(const struct ox_eval_source *source, bool named) {
 }
 
 static void on_source(void *context, const struct ox_eval_source *source) {
-    struct seen *const seen = context;
-    if (!seen->several) {
+    struct output *const output = context;
+    if (!output->several) {
         return;
     }
-    if (!seen->json) {
+    if (!output->json) {
         print_source(source, true);
         return;
     }
     json_t *const file = source_json(source);
     json_object_set_new(file, "path", json_string(source->path));
-    json_array_append_new(seen->files, file);
+    json_array_append_new(output->files, file);
 }
 
 static enum ox_status print_json(const struct ox_eval_source *total, json_t *files) {
@@ -52,23 +46,20 @@ static enum ox_status print_json(const struct ox_eval_source *total, json_t *fil
     if (json_array_size(files) > 0) {
         json_object_set(json, "files", files);
     }
-    const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    json_decref(json);
-    printf("\n");
-    return written < 0 ? ox_fail(OX_E_IO, "the result could not be written to stdout") : OX_OK;
+    return ox_print_json(stdout, json, JSON_COMPACT | JSON_REAL_PRECISION(17), "the result");
 }
 
 int ox_cmd_eval(const struct ox_config *config) {
-    struct seen seen = {.json = strcmp(config->format, "json") == 0,
-                        .several = config->data_count > 1,
-                        .files = json_array()};
+    struct output output = {.json = strcmp(config->format, "json") == 0,
+                            .several = config->data_count > 1,
+                            .files = json_array()};
     struct ox_eval_source total;
-    enum ox_status status = ox_evaluate(config, on_source, &seen, &total);
-    if (status == OX_OK && seen.json) {
-        status = print_json(&total, seen.files);
+    enum ox_status status = ox_evaluate(config, on_source, &output, &total);
+    if (status == OX_OK && output.json) {
+        status = print_json(&total, output.files);
     } else if (status == OX_OK) {
-        print_source(&total, seen.several);
+        print_source(&total, output.several);
     }
-    json_decref(seen.files);
+    json_decref(output.files);
     return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
 }

@@ -1,4 +1,4 @@
-/* `offload export`: the weights of a checkpoint or model folder as a Hugging Face folder. */
+/* `offload export`: writes the weights of a checkpoint or model folder as a Hugging Face folder. */
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As transformers splits them. */
+/* The shard size of transformers. */
 static const uint64_t shard_bytes_max = UINT64_C(5000000000);
 
-/* A run folder stands for its newest checkpoint. */
+/* Resolves a run folder to its newest checkpoint; any other folder is the source itself. */
 static enum ox_status find_source(const char *model, char *source) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(model, "config.json", path);

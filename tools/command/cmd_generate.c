@@ -1,4 +1,4 @@
-/* `offload generate`: a model goes on from a prompt, or answers it. */
+/* `offload generate`: continues a prompt with a model, or answers it. */
 #include "tools/command/cmd.h"
 
 #include "base/clock.h"
@@ -16,10 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT_FILE_BYTES_MAX = 64 << 20, JSON_BYTES_MAX = 16 << 20, CHUNK_ROWS = 512 /* of a prompt at once */ };
+/* rows of a prompt read at once */
+enum { PROMPT_FILE_BYTES_MAX = 64 << 20, JSON_BYTES_MAX = 16 << 20, CHUNK_ROWS = 512 };
 
-/* Text as it comes: what the tokens from `shown` on add to that of [from, shown). The decoder treats the first piece
- * otherwise, so one piece that was shown goes before. */
+/* Text printed while tokens come: what the tokens from `shown` on add to the text of [from, shown). A decoder treats
+ * the first piece of a text differently, so one piece that was already printed precedes them. */
 struct stream {
     size_t from, shown;
     bool line_open;
@@ -32,20 +33,21 @@ struct generating {
     struct ox_generator *generator;
     struct ox_sampler *sampler;
     struct ox_ids ids, stops;
-    size_t prompt_count, text_begin, text_end; /* ids */
+    size_t prompt_count, text_begin, text_end; /* indices into ids */
     struct stream stream;
     bool streams;
     const char *finish;
-    double seconds, step_seconds; /* of all, and of the passes behind the prompt */
+    double seconds, step_seconds; /* of everything; of the passes after the prompt */
     size_t steps;
-    struct ox_logit *top; /* (top_logits), behind the prompt */
+    struct ox_logit *top; /* (top_logits), after */
     size_t top_count;
     double nll_sum, logit_sum, logsumexp;
 };
 
 /* ---- prompt ------------------------------------------------------------------------------------------ */
 
-static enum ox_status check_options(const struct ox_config *config) {
+static enum ox_status check_options(struct generating *g) {
+    const struct ox_config *const config = g->config;
     if (config->prompt[0] != '\0' && config->prompt_file[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "--prompt and --prompt-file are both given; give one of them");
     }
@@ -76,7 +78,7 @@ static enum ox_status open_model(struct generating *g) {
     }
     if (status == OX_OK && !found) {
         status = ox_fail(OX_E_CONFIG,
-                         "--model %s: is no folder with %s or %s, so there are no weights to generate with", model,
+                         "--model %s: has no weights, neither %s nor %s; name a folder with weights", model,
                          names[0], names[1]);
     }
     if (status == OX_OK) {
@@ -87,8 +89,9 @@ static enum ox_status open_model(struct generating *g) {
     }
     const bool own = g->config->tokenizer[0] == '\0';
     status = ox_tokenizer_open(own ? model : g->config->tokenizer, &g->tokenizer);
-    return status != OX_OK && own ? ox_fail_in(status, "no tokenizer of the model (--tokenizer names another)")
-                                  : status;
+    return status != OX_OK && own
+               ? ox_fail_in(status, "the model folder has no usable tokenizer; name one with --tokenizer")
+               : status;
 }
 
 static enum ox_status encode_plain(struct generating *g, const char *where, const char *text, size_t bytes) {
@@ -100,13 +103,13 @@ static enum ox_status encode_plain(struct generating *g, const char *where, cons
     }
     ox_encoder_close(&encoder);
     if (status == OX_OK && g->ids.count == 0) {
-        status = ox_fail(OX_E_CONFIG, "%s: the text is empty and the tokenizer puts no token in front, so there is "
-                         "nothing to go on from; give a text", where);
+        status = ox_fail(OX_E_CONFIG, "%s: the text is empty and the tokenizer adds no first token, so there is "
+                         "nothing to continue; give a text", where);
     }
     return status;
 }
 
-/* The text of a file is one message, and no NUL can be in it. */
+/* Renders the prompt as one message. Messages are C strings, so a NUL is refused. */
 static enum ox_status encode_chat(struct generating *g, const char *where, char *text, size_t bytes) {
     const struct ox_config *const config = g->config;
     const struct ox_chat_options options = {
@@ -123,7 +126,7 @@ static enum ox_status encode_chat(struct generating *g, const char *where, char 
     struct ox_marks marks = {0};
     memcpy(system, config->system_prompt, sizeof system);
     if (memchr(text, '\0', bytes) != NULL) {
-        return ox_fail(OX_E_CONFIG, "%s: the message holds a NUL character; remove it", where);
+        return ox_fail(OX_E_CONFIG, "%s: the message contains a NUL character; remove it", where);
     }
     enum ox_status status = ox_chat_open(g->tokenizer, &options, &renderer);
     if (status == OX_OK) {
@@ -159,7 +162,7 @@ static enum ox_status read_prompt(struct generating *g) {
     return status;
 }
 
-/* ---- where it ends ----------------------------------------------------------------------------------- */
+/* ---- stop tokens ----------------------------------------------------------------------------------- */
 
 static enum ox_status append_id(struct ox_ids *ids, int64_t id) {
     if (ids->count == ids->capacity) {
@@ -175,7 +178,7 @@ static enum ox_status append_id(struct ox_ids *ids, int64_t id) {
     return OX_OK;
 }
 
-/* "eos_token_id": an id, or a list of them. */
+/* Adds the ids of "eos_token_id", which is one id or a list. */
 static enum ox_status read_stops(struct ox_ids *stops, const char *where, const json_t *json) {
     const json_t *const value = json_object_get(json, "eos_token_id");
     const size_t count = json_is_array(value) ? json_array_size(value) : value == NULL || json_is_null(value) ? 0 : 1;
@@ -192,7 +195,7 @@ static enum ox_status read_stops(struct ox_ids *stops, const char *where, const 
     return status;
 }
 
-/* The token that ends a turn in the template of the chat, or -1. */
+/* Finds the token that ends a turn in the chat template, or -1. */
 static enum ox_status end_of_turn(const struct generating *g, int64_t *id) {
     const char *const name = g->config->chat_template[0] != '\0' ? g->config->chat_template : NULL;
     enum ox_chat_family family;
@@ -251,7 +254,7 @@ static bool ends_open(const char *text, size_t bytes) {
     return bytes >= 3 && memcmp(text + bytes - 3, "\xef\xbf\xbd", 3) == 0;
 }
 
-/* Writes what the tokens up to `count` add. A character whose last bytes are still to come waits, unless `last`. */
+/* Prints what the tokens up to `count` add. An incomplete character waits for its last bytes, unless `last`. */
 static enum ox_status stream_to(struct generating *g, size_t count, bool last) {
     struct stream *const stream = &g->stream;
     const int32_t *const ids = g->ids.ids + stream->from;
@@ -289,8 +292,8 @@ static enum ox_status open_generator(struct generating *g) {
     const struct ox_model_config *const model = &ox_hf_model(g->folder)->config;
     const uint64_t room = g->prompt_count < model->contexts ? model->contexts - g->prompt_count : 0;
     if (g->prompt_count + (config->max_new_tokens > 0) > model->contexts) {
-        return ox_fail(OX_E_CONFIG, "the prompt has %zu tokens, but the model attends to %" PRIu32 " in all, new ones "
-                       "included; shorten it", g->prompt_count, model->contexts);
+        return ox_fail(OX_E_CONFIG, "the prompt has %zu tokens, but the model attends to %" PRIu32 " in all, "
+                       "including new ones; shorten the prompt", g->prompt_count, model->contexts);
     }
     const struct ox_generator_config generator = {
         .folder = g->folder,
@@ -306,8 +309,8 @@ static enum ox_status open_generator(struct generating *g) {
     return status == OX_OK ? ox_generator_open(&generator, &g->generator) : status;
 }
 
-/* The report on the logits behind the prompt. */
-static enum ox_status look_at(struct generating *g, const float *logits) {
+/* Computes the report on the logits after the prompt. */
+static enum ox_status examine_logits(struct generating *g, const float *logits) {
     const uint32_t vocab = ox_hf_model(g->folder)->config.vocab;
     g->top_count = g->config->top_logits < vocab ? (size_t)g->config->top_logits : vocab;
     g->top = malloc(g->top_count * sizeof *g->top);
@@ -373,7 +376,7 @@ static enum ox_status generate(struct generating *g) {
         status = stream_to(g, g->prompt_count, false);
     }
     if (status == OX_OK && reports) {
-        status = look_at(g, logits);
+        status = examine_logits(g, logits);
     }
     if (status == OX_OK) {
         status = generate_all(g, logits);
@@ -429,48 +432,38 @@ static enum ox_status print_json(const struct generating *g) {
         json_object_set_new(json, "prompt_mean_nll",
                             judged > 0 ? json_real(g->nll_sum / (double)judged) : json_null());
     }
-    const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    json_decref(json);
-    putchar('\n');
-    return written < 0 ? ox_fail(OX_E_IO, "the result could not be written to stdout") : OX_OK;
+    return ox_print_json(stdout, json, JSON_COMPACT | JSON_REAL_PRECISION(17), "the result");
 }
 
-static void say_summary(const struct generating *g) {
+static void log_summary(const struct generating *g) {
     static const struct {
         const char *finish, *words;
-    } endings[] = {{"length", "--max-new-tokens are reached"},
-                   {"stop", "the model ended it"},
-                   {"context", "the model attends to no more tokens"}};
+    } endings[] = {{"length", "--max-new-tokens reached"},
+                   {"stop", "the model ended the text"},
+                   {"context", "the model's context is full"}};
     const char *words = "";
     for (int i = 0; i < 3; i++) {
         words = strcmp(endings[i].finish, g->finish) == 0 ? endings[i].words : words;
     }
-    ox_log(OX_LOG_INFO, "%zu tokens read, %zu new | %.1f s, %.1f tokens per second behind the prompt | %s",
+    ox_log(OX_LOG_INFO, "%zu tokens read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s",
            g->prompt_count, g->ids.count - g->prompt_count, g->seconds, steps_per_second(g), words);
 }
 
+static enum ox_status report(struct generating *g) {
+    if (!g->streams) {
+        return print_json(g);
+    }
+    log_summary(g);
+    return OX_OK;
+}
+
 int ox_cmd_generate(const struct ox_config *config) {
+    static enum ox_status (*const stages[])(struct generating *) = {
+        check_options, open_model, read_prompt, find_stops, open_generator, generate, report};
     struct generating g = {.config = config};
-    enum ox_status status = check_options(config);
-    if (status == OX_OK) {
-        status = open_model(&g);
-    }
-    if (status == OX_OK) {
-        status = read_prompt(&g);
-    }
-    if (status == OX_OK) {
-        status = find_stops(&g);
-    }
-    if (status == OX_OK) {
-        status = open_generator(&g);
-    }
-    if (status == OX_OK) {
-        status = generate(&g);
-    }
-    if (status == OX_OK && !g.streams) {
-        status = print_json(&g);
-    } else if (status == OX_OK) {
-        say_summary(&g);
+    enum ox_status status = OX_OK;
+    for (unsigned i = 0; status == OX_OK && i < sizeof stages / sizeof *stages; i++) {
+        status = stages[i](&g);
     }
     free(g.top);
     ox_sampler_close(&g.sampler);

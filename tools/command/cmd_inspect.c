@@ -1,9 +1,10 @@
-/* `offload inspect`: what a model folder, a safetensors file, a checkpoint or a store holds, and whether it
- * is whole. The report is built as JSON; the text form is printed from it. */
+/* `offload inspect`: describes a model folder, a safetensors file, a checkpoint or a store and verifies it. The report
+ * is built as JSON; the text form is printed from that. */
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "nvme/store.h"
 
@@ -18,11 +19,11 @@ enum { NAME_WIDTH_MAX = 64, QUEUE_DEPTH = 8 };
 /* Damage is part of the report: it is listed under "damaged" and makes the exit status 1. */
 struct inspection {
     json_t *report;
-    json_t *damaged; /* of strings; borrowed from the report */
+    json_t *damaged; /* strings; owned by `report` at the end */
     bool short_of_memory;
 };
 
-/* Takes over `value`; NULL is remembered as lack of memory. */
+/* Takes over `value`; a NULL is noted as lack of memory. */
 static void put(struct inspection *in, json_t *object, const char *key, json_t *value) {
     in->short_of_memory |= json_object_set_new(object, key, value) != 0;
 }
@@ -31,22 +32,8 @@ static void append(struct inspection *in, json_t *list, json_t *value) {
     in->short_of_memory |= json_array_append_new(list, value) != 0;
 }
 
-/* Names of files may hold bytes that are no UTF-8; JSON takes those with '?' in their place. */
-static json_t *text_value(const char *text) {
-    json_t *value = json_string(text);
-    char *const copy = value == NULL ? strdup(text) : NULL;
-    if (copy != NULL) {
-        for (char *at = copy; *at != '\0'; at++) {
-            *at = (unsigned char)*at < 0x80 ? *at : '?';
-        }
-        value = json_string(copy);
-        free(copy);
-    }
-    return value;
-}
-
 static void put_text(struct inspection *in, json_t *object, const char *key, const char *text) {
-    put(in, object, key, text_value(text));
+    put(in, object, key, ox_json_text(text));
 }
 
 static void put_count(struct inspection *in, json_t *object, const char *key, uint64_t value) {
@@ -62,9 +49,9 @@ static void put_code(struct inspection *in, json_t *object, const char *key, con
     put_text(in, object, key, text);
 }
 
-/* The text recorded last. */
+/* Lists the last error text as damage. */
 static void add_damage(struct inspection *in) {
-    append(in, in->damaged, text_value(ox_error_text()));
+    append(in, in->damaged, ox_json_text(ox_error_text()));
 }
 
 static json_t *put_list(struct inspection *in, const char *key) {
@@ -119,7 +106,7 @@ static int select_safetensors(const struct dirent *entry) {
     return bytes > 12 && strcmp(entry->d_name + bytes - 12, ".safetensors") == 0;
 }
 
-/* The tensors of every safetensors file of a folder, in the order of the names. */
+/* Lists the tensors of every safetensors file of a folder, in name order. */
 static enum ox_status add_files(struct inspection *in, const char *folder) {
     struct dirent **names = NULL;
     const int count = scandir(folder, &names, select_safetensors, alphasort);
@@ -159,7 +146,7 @@ static void put_model(struct inspection *in, const struct ox_model *model) {
     put(in, in->report, "tied", json_boolean(config->tied));
 }
 
-/* Whether config.json and the weights are one model. A folder without weights is a description alone. */
+/* Checks that config.json and the weights are one model. A folder without weights is only a description. */
 static enum ox_status inspect_model(struct inspection *in, const char *path) {
     struct ox_hf_folder *folder = NULL;
     enum ox_status status = ox_hf_open(path, false, &folder);
@@ -181,7 +168,7 @@ static enum ox_status inspect_model(struct inspection *in, const char *path) {
     return status;
 }
 
-static void see_file(void *context, const char *name, uint64_t bytes, enum ox_status status) {
+static void add_verified_file(void *context, const char *name, uint64_t bytes, enum ox_status status) {
     struct inspection *const in = context;
     json_t *const object = json_object();
     put_text(in, object, "name", name);
@@ -193,8 +180,7 @@ static void see_file(void *context, const char *name, uint64_t bytes, enum ox_st
     }
 }
 
-/* What the file list names as damaged is not said twice, so the model's own failure counts only without one.
- */
+/* Verifies a checkpoint. Failures of the model count only when no file is damaged, because damaged files cause them. */
 static enum ox_status inspect_checkpoint(struct inspection *in, const char *path) {
     struct ox_run_state state;
     enum ox_status status = ox_checkpoint_read_state(path, &state);
@@ -203,7 +189,7 @@ static enum ox_status inspect_checkpoint(struct inspection *in, const char *path
     }
     put_state(in, &state);
     put_list(in, "files");
-    status = ox_checkpoint_verify_each(path, see_file, in);
+    status = ox_checkpoint_verify_each(path, add_verified_file, in);
     if (status != OX_OK && json_array_size(in->damaged) == 0) {
         return status;
     }
@@ -273,7 +259,7 @@ static enum ox_status inspect_store(struct inspection *in, const char *const *fo
     enum ox_status status = ox_store_open(&config, &store);
     if (status != OX_OK) {
         return status == OX_E_CONFIG
-                   ? ox_fail_in(status, "a store on several drives is named as FOLDER,FOLDER,...")
+                   ? ox_fail_in(status, "name a store on several drives as FOLDER,FOLDER,...")
                    : status;
     }
     struct ox_store_info info;
@@ -298,8 +284,8 @@ static enum ox_status inspect_store(struct inspection *in, const char *const *fo
     return status;
 }
 
-/* The folders of a store: those given, with commas between; one folder may hold the files of several drives.
- */
+/* Splits a list of store folders at commas. One folder may hold the files of several drives; it is then listed once per
+ * drive. */
 static uint32_t split_folders(char *list, const char **folders) {
     char path[OX_PATH_BYTES], name[32];
     uint32_t count = 0;
@@ -324,8 +310,8 @@ static uint32_t split_folders(char *list, const char **folders) {
     return count;
 }
 
-/* True when the path names a store: a file of one, its folder, or several folders with commas between. `list`
- * (OX_PATH_BYTES) becomes the folder or folders. */
+/* Returns true when the path names a store: one of its files, its folder, or several folders with commas between.
+ * `list` (OX_PATH_BYTES) becomes the folder or folders. */
 static bool is_store(const char *path, char *list) {
     memcpy(list, path, strlen(path) + 1);
     const char *const slash = strrchr(path, '/'), *const file = slash != NULL ? slash + 1 : path;
@@ -342,7 +328,7 @@ static bool is_store(const char *path, char *list) {
     return found;
 }
 
-/* ---- which of them -------------------------------------------------------------------------------- */
+/* ---- kinds of input -------------------------------------------------------------------------------- */
 
 static enum ox_status inspect_folder(struct inspection *in, const char *path) {
     char file[OX_PATH_BYTES], newest[OX_PATH_BYTES];
@@ -351,10 +337,10 @@ static enum ox_status inspect_folder(struct inspection *in, const char *path) {
         return status;
     }
     if (!ox_path_is_file(file) && ox_checkpoint_find_latest(path, newest) == OX_OK) {
-        put_text(in, in->report, "path", newest); /* a run folder stands for its newest checkpoint */
+        put_text(in, in->report, "path", newest); /* a run folder: take its newest checkpoint */
         path = newest;
     }
-    /* transformers writes a trainer_state.json too; then it is a model folder like others. */
+    /* transformers also writes a trainer_state.json; such a folder is a plain model folder. */
     struct ox_run_state state;
     status = ox_checkpoint_read_state(path, &state);
     if (status == OX_OK) {
@@ -394,7 +380,7 @@ static enum ox_status inspect(struct inspection *in, const char *path) {
 
 /* ---- output ----------------------------------------------------------------------------------------- */
 
-/* Control characters of names would reach the terminal. */
+/* Replaces control characters in names, which would reach the terminal. */
 static void print_plain(const char *text) {
     for (; *text != '\0'; text++) {
         putchar((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text);
@@ -422,7 +408,7 @@ static void print_value(const char *key, const json_t *value) {
     }
 }
 
-/* One line per object, names in a column. */
+/* Prints one line per object, with the names in a column. */
 static void print_table(const char *title, const json_t *list) {
     size_t width = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -472,13 +458,7 @@ static enum ox_status print_report(const struct inspection *in, bool json) {
         print_text(in);
         return OX_OK;
     }
-    char *const text = json_dumps(in->report, JSON_INDENT(2));
-    if (text == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory to write the report");
-    }
-    puts(text);
-    free(text);
-    return OX_OK;
+    return ox_print_json(stdout, json_incref(in->report), JSON_INDENT(2), "the report");
 }
 
 int ox_cmd_inspect(const struct ox_config *config) {
@@ -494,7 +474,7 @@ int ox_cmd_inspect(const struct ox_config *config) {
         status = print_report(&in, strcmp(config->format, "json") == 0);
     }
     if (status == OX_OK && damaged > 0) {
-        status = ox_fail(OX_E_CORRUPT, "%s: %zu found damaged, named above", config->model, damaged);
+        status = ox_fail(OX_E_CORRUPT, "%s: %zu damaged, as listed above", config->model, damaged);
     }
     json_decref(in.report);
     return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);

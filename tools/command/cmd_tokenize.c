@@ -1,5 +1,5 @@
-/* `offload tokenize`: ids of texts, as lines for another program, as a token file to train on, or a count with the
- * speed. Nothing is put in front of a text or behind it. */
+/* `offload tokenize`: turns texts into ids, as lines for another program, as a token file, or as a count with the
+ * speed. It adds no special tokens. */
 #include "tools/command/cmd.h"
 #include "tools/command/show.h"
 
@@ -38,7 +38,8 @@ static enum ox_status tokenize_line(struct tokenizing *t, const char *where, siz
     if (row == NULL) {
         status = ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", where, number, error.text);
     } else if (!json_is_string(text)) {
-        status = ox_fail(OX_E_CONFIG, "%s:%zu: the line needs a \"text\" that is a string", where, number);
+        status = ox_fail(OX_E_CONFIG, "%s:%zu: the line has no string \"text\"; give {\"text\": \"...\"}", where,
+                         number);
     } else {
         t->ids.count = 0;
         status = ox_encode(t->encoder, json_string_value(text), json_string_length(text), true, false, &t->ids);
@@ -53,7 +54,7 @@ static enum ox_status tokenize_line(struct tokenizing *t, const char *where, siz
     return status;
 }
 
-/* Lines of {"text"} from --data, or from stdin; empty lines are skipped. */
+/* Tokenizes lines of {"text"} from --data, or from stdin; skips empty lines. */
 static enum ox_status tokenize_lines(struct tokenizing *t, const char *path) {
     const bool is_file = path[0] != '\0';
     const char *const where = is_file ? path : "stdin";
@@ -81,13 +82,13 @@ static enum ox_status tokenize_lines(struct tokenizing *t, const char *path) {
     return status;
 }
 
-/* A token file of llmq (version 2, no masks): what `train --data` and `eval --data` read; its header has 1024 bytes. */
+/* A token file in llmq's format (version 2, no masks), which `train --data` and `eval --data` read. */
 enum { TOKEN_FILE_HEADER_BYTES = 1024 };
 
 static enum ox_status write_token_file(const struct tokenizing *t, const char *path) {
     const size_t bytes = TOKEN_FILE_HEADER_BYTES + t->ids.count * sizeof(int32_t);
     if (t->ids.count > INT32_MAX) {
-        return ox_fail(OX_E_CONFIG, "%s: %zu tokens are more than a token file can name; tokenize the text in parts",
+        return ox_fail(OX_E_CONFIG, "%s: %zu tokens are more than a token file can hold; tokenize the text in parts",
                        path, t->ids.count);
     }
     unsigned char *const data = malloc(bytes);

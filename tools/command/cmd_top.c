@@ -1,5 +1,5 @@
-/* `offload top`: how a run stands, from what it writes into its folder; nothing is asked of the process itself. On a
- * terminal the picture is redrawn until q; elsewhere it is printed whenever a step has ended. */
+/* `offload top`: shows a run's progress from the files in its folder, without contacting its process. On a terminal it
+ * redraws until q; elsewhere it prints after each step. */
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
@@ -24,19 +24,19 @@
 
 enum { WINDOW_BYTES = 1 << 18, LOSSES_MAX = 60, BAR_CELLS = 24, REFRESH_MS = 1000, RECORDS_MAX = 1 << 15 };
 
-/* ---- what the folder tells --------------------------------------------------------------------------- */
+/* ---- reading the folder --------------------------------------------------------------------------- */
 
-struct standing {
+struct progress {
     const char *folder;
-    uint64_t step, max_steps; /* 0: none yet; not known */
-    double age_seconds;       /* of the last line */
+    uint64_t step, max_steps; /* 0: no step yet; 0: unknown */
+    double age_seconds;       /* since the last line was written */
     double loss, grad_norm, learning_rate, seconds, tokens_per_second;
-    double losses[LOSSES_MAX]; /* of the last steps, oldest first */
+    double losses[LOSSES_MAX]; /* losses of the last steps, oldest */
     uint32_t loss_count;
     double step_seconds_sum;
     uint32_t step_seconds_count;
     json_t *last, *eval; /* the last line of each type, or NULL */
-    bool traced;         /* the analysis is of the last whole step that was recorded */
+    bool traced;         /* `analysis` holds the last whole step of the trace */
     uint64_t traced_step;
     struct ox_trace_analysis analysis;
     struct ox_trace *trace;
@@ -47,7 +47,7 @@ static double number(const json_t *line, const char *key) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-static void take_line(struct standing *s, json_t *line) {
+static void add_line(struct progress *s, json_t *line) {
     const char *const type = json_string_value(json_object_get(line, "type"));
     const bool step = type != NULL && strcmp(type, "step") == 0;
     json_t **const place = step ? &s->last : &s->eval;
@@ -73,8 +73,8 @@ static void take_line(struct standing *s, json_t *line) {
     }
 }
 
-/* Whole lines in the last part of the file; one that is being written is left out. */
-static void take_lines(struct standing *s, char *text, bool from_start) {
+/* Reads the whole lines in the last part of the file; the first may be cut, and the last may still be being written. */
+static void read_lines(struct progress *s, char *text, bool from_start) {
     char *at = text;
     if (!from_start) {
         at = strchr(text, '\n');
@@ -83,21 +83,21 @@ static void take_lines(struct standing *s, char *text, bool from_start) {
     for (char *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
         json_t *line = NULL;
         if (ox_json_parse_line("metrics.jsonl", at, (size_t)(end - at), &line) == OX_OK && json_is_object(line)) {
-            take_line(s, line);
+            add_line(s, line);
         } else {
             json_decref(line);
         }
     }
 }
 
-static enum ox_status read_metrics(struct standing *s) {
+static enum ox_status read_metrics(struct progress *s) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(s->folder, "metrics.jsonl", path);
     if (status != OX_OK) {
         return status;
     }
     if (!ox_path_is_file(path)) {
-        return ox_fail(OX_E_CONFIG, "%s: holds no metrics.jsonl; name the folder of a run (--output of train)",
+        return ox_fail(OX_E_CONFIG, "%s: holds no metrics.jsonl; name a run's folder (the --output of train)",
                        s->folder);
     }
     uint64_t bytes = 0;
@@ -114,7 +114,7 @@ static enum ox_status read_metrics(struct standing *s) {
     }
     if (status == OX_OK) {
         text[bytes - from] = '\0';
-        take_lines(s, text, from == 0);
+        read_lines(s, text, from == 0);
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
         s->age_seconds = fstat(fd, &info) == 0 ? (double)(now.tv_sec - info.st_mtim.tv_sec) +
@@ -127,8 +127,8 @@ static enum ox_status read_metrics(struct standing *s) {
     return status;
 }
 
-/* The last whole step of the trace, where there is one; a trace that cannot be read is as none. */
-static void read_trace(struct standing *s) {
+/* Analyzes the last whole step of the trace. A trace that is missing or unreadable is ignored. */
+static void read_trace(struct progress *s) {
     char path[OX_PATH_BYTES];
     struct ox_trace_steps *steps = NULL;
     if (ox_path_join(s->folder, "trace.bin", path) != OX_OK || !ox_path_is_file(path) ||
@@ -150,8 +150,8 @@ static void read_trace(struct standing *s) {
     ox_trace_steps_close(&steps);
 }
 
-/* Where no trace tells it, the recorded configuration may. */
-static void read_max_steps(struct standing *s) {
+/* Without a trace, takes the number of steps from the recorded configuration. */
+static void read_max_steps(struct progress *s) {
     char path[OX_PATH_BYTES];
     struct ox_config *const config = calloc(1, sizeof *config);
     if (config == NULL) {
@@ -165,14 +165,14 @@ static void read_max_steps(struct standing *s) {
     free(config);
 }
 
-static void forget(struct standing *s) {
+static void free_progress(struct progress *s) {
     json_decref(s->last);
     json_decref(s->eval);
     ox_trace_close(&s->trace);
 }
 
-static enum ox_status look(const char *folder, struct standing *s) {
-    *s = (struct standing){.folder = folder};
+static enum ox_status read_progress(const char *folder, struct progress *s) {
+    *s = (struct progress){.folder = folder};
     const enum ox_status status = read_metrics(s);
     if (status == OX_OK) {
         read_trace(s);
@@ -183,12 +183,12 @@ static enum ox_status look(const char *folder, struct standing *s) {
     return status;
 }
 
-/* ---- the picture ------------------------------------------------------------------------------------ */
+/* ---- drawing ---------------------------------------------------------------------------------------- */
 
 struct screen {
     FILE *out;
-    bool blocks;     /* the terminal shows UTF-8 */
-    const char *end; /* of a line: on a terminal what stood behind it goes */
+    bool blocks;     /* the terminal can show UTF-8 */
+    const char *end; /* end of a line; on a terminal it also clears the rest of it */
 };
 
 static void put_bar(const struct screen *screen, double share) {
@@ -199,8 +199,8 @@ static void put_bar(const struct screen *screen, double share) {
     }
 }
 
-/* The course of the loss: one cell a step. */
-static void put_losses(const struct screen *screen, const struct standing *s) {
+/* Draws the losses, one cell per step. */
+static void put_losses(const struct screen *screen, const struct progress *s) {
     static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     static const char letters[] = "_.,-~=*#";
     double low = INFINITY, high = -INFINITY;
@@ -221,29 +221,18 @@ static void put_losses(const struct screen *screen, const struct standing *s) {
     }
 }
 
-static void duration_text(double seconds, char *text, size_t bytes) {
-    const uint64_t whole = seconds > 0 ? (uint64_t)(seconds + 0.5) : 0;
-    if (whole >= 3600) {
-        snprintf(text, bytes, "%" PRIu64 "h%02" PRIu64 "m", whole / 3600, whole / 60 % 60);
-    } else if (whole >= 60) {
-        snprintf(text, bytes, "%" PRIu64 "m%02" PRIu64 "s", whole / 60, whole % 60);
-    } else {
-        snprintf(text, bytes, "%" PRIu64 "s", whole);
-    }
-}
-
-static void put_top(const struct screen *screen, const struct standing *s) {
-    char eta[32], age[32], time[OX_TRACE_TIME_BYTES];
+static void put_top(const struct screen *screen, const struct progress *s) {
+    char eta[OX_DURATION_TEXT_BYTES], age[OX_DURATION_TEXT_BYTES], time[OX_TRACE_TIME_BYTES];
     fprintf(screen->out, "%s  step %" PRIu64, s->folder, s->step);
     if (s->max_steps > 0) {
         const double mean = s->step_seconds_count > 0 ? s->step_seconds_sum / s->step_seconds_count : 0;
         const uint64_t left = s->max_steps > s->step ? s->max_steps - s->step : 0;
-        duration_text(mean * (double)left, eta, sizeof eta);
+        ox_duration_text(mean * (double)left, eta);
         fprintf(screen->out, "/%" PRIu64 "  %.0f%%  eta %s", s->max_steps,
                 100.0 * (double)s->step / (double)s->max_steps, eta);
     }
-    duration_text(s->age_seconds, age, sizeof age);
-    fprintf(screen->out, "  last line %s ago%s%s", age, screen->end, screen->end);
+    ox_duration_text(s->age_seconds, age);
+    fprintf(screen->out, "  updated %s ago%s%s", age, screen->end, screen->end);
     fprintf(screen->out, "loss %.4f  norm %.3g  lr %.2e  %s a step  %.0f tokens/s%s", s->loss, s->grad_norm,
             s->learning_rate, isfinite(s->seconds) ? ox_trace_time_text(s->seconds, time) : "?",
             s->tokens_per_second, screen->end);
@@ -255,7 +244,7 @@ static void put_top(const struct screen *screen, const struct standing *s) {
     }
 }
 
-static void put_lanes(const struct screen *screen, const struct standing *s) {
+static void put_lanes(const struct screen *screen, const struct progress *s) {
     const char *lane = NULL;
     json_t *value = NULL;
     json_t *const busy = json_object_get(s->last, "busy_seconds");
@@ -263,7 +252,7 @@ static void put_lanes(const struct screen *screen, const struct standing *s) {
     if (!(s->seconds > 0)) {
         return;
     }
-    fprintf(screen->out, "%slane         works%*swaits%s", screen->end, BAR_CELLS + 4, "", screen->end);
+    fprintf(screen->out, "%slane         busy %*swaits%s", screen->end, BAR_CELLS + 4, "", screen->end);
     json_object_foreach(busy, lane, value) {
         const double works = json_number_value(value) / s->seconds, waits = number(stall, lane) / s->seconds;
         if (works > 0) {
@@ -274,7 +263,7 @@ static void put_lanes(const struct screen *screen, const struct standing *s) {
     }
 }
 
-static void put_links(const struct screen *screen, const struct standing *s) {
+static void put_links(const struct screen *screen, const struct progress *s) {
     const char *link = NULL, *kind = NULL;
     json_t *kinds = NULL, *value = NULL;
     bool first = true;
@@ -292,16 +281,16 @@ static void put_links(const struct screen *screen, const struct standing *s) {
     }
 }
 
-static void put_chain(const struct screen *screen, const struct standing *s) {
+static void put_chain(const struct screen *screen, const struct progress *s) {
     const struct ox_trace_head *const head = s->trace->head;
-    fprintf(screen->out, "%slongest chain of step %" PRIu64 ":", screen->end, s->traced_step);
+    fprintf(screen->out, "%slongest chain of tasks in step %" PRIu64 ":", screen->end, s->traced_step);
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
         const double part = 100.0 * (double)s->analysis.chain_ns[cause] / (double)s->analysis.wall_ns;
         if (part >= 0.5) {
             fprintf(screen->out, " %s %.0f%%", ox_trace_cause_name(head, cause), part);
         }
     }
-    fprintf(screen->out, "%scompute is held up by:", screen->end);
+    fprintf(screen->out, "%scompute waits for:", screen->end);
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
         const double part = 100.0 * (double)s->analysis.held_ns[0][cause] / (double)s->analysis.wall_ns;
         if (part >= 0.5) {
@@ -311,7 +300,7 @@ static void put_chain(const struct screen *screen, const struct standing *s) {
     fputs(screen->end, screen->out);
 }
 
-static void put_all(const struct screen *screen, const struct standing *s) {
+static void put_all(const struct screen *screen, const struct progress *s) {
     if (s->last == NULL) {
         fprintf(screen->out, "%s  no step yet%s", s->folder, screen->end);
         return;
@@ -340,10 +329,10 @@ static void install(int signal_number, void (*handler)(int)) {
 }
 
 static void on_size(int signal_number) {
-    (void)signal_number; /* it wakes poll up, and the picture is drawn anew */
+    (void)signal_number; /* it only wakes poll, so that the screen is redrawn */
 }
 
-/* True when q was pressed. A terminal that is gone ends it too. */
+/* Waits; returns true when q was pressed or the terminal is gone. */
 static bool wait_for_key(bool keys, int milliseconds) {
     struct pollfd input = {.fd = keys ? STDIN_FILENO : -1, .events = POLLIN};
     if (poll(&input, 1, milliseconds) <= 0 || !keys) {
@@ -354,7 +343,7 @@ static bool wait_for_key(bool keys, int milliseconds) {
     return got == 0 || (got < 0 && errno != EINTR) || letter == 'q' || letter == 'Q';
 }
 
-/* Draws until q or a signal; the terminal is left as it was found. */
+/* Redraws until q or a signal, then restores the terminal. */
 static enum ox_status run_terminal(const char *folder) {
     struct termios before;
     const bool keys = isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &before) == 0;
@@ -366,17 +355,17 @@ static enum ox_status run_terminal(const char *folder) {
         raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
         tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     }
-    printf("\033[?1049h\033[?25l"); /* another screen, no cursor */
+    printf("\033[?1049h\033[?25l"); /* alternate screen, no cursor */
     for (bool quit = false; status == OX_OK && ended == 0 && !quit;) {
-        struct standing standing;
-        status = look(folder, &standing);
+        struct progress progress;
+        status = read_progress(folder, &progress);
         if (status == OX_OK) {
             printf("\033[H");
-            put_all(&screen, &standing);
-            printf("\033[K\nq ends\033[K\033[J");
+            put_all(&screen, &progress);
+            printf("\033[K\nq quits\033[K\033[J");
             fflush(stdout);
         }
-        forget(&standing);
+        free_progress(&progress);
         quit = status == OX_OK && wait_for_key(keys, REFRESH_MS);
     }
     printf("\033[?25h\033[?1049l");
@@ -387,24 +376,24 @@ static enum ox_status run_terminal(const char *folder) {
     return status;
 }
 
-/* Prints whenever a step has ended, until the run has. */
+/* Prints after each step until the run has ended. */
 static enum ox_status run_plain(const char *folder, bool once) {
     const struct screen screen = {.out = stdout, .end = "\n"};
     uint64_t printed = UINT64_MAX;
     for (bool more = true; more && ended == 0;) {
-        struct standing standing;
-        const enum ox_status status = look(folder, &standing);
+        struct progress progress;
+        const enum ox_status status = read_progress(folder, &progress);
         if (status != OX_OK) {
-            forget(&standing);
+            free_progress(&progress);
             return status;
         }
-        if (standing.step != printed) {
+        if (progress.step != printed) {
             fputs(printed == UINT64_MAX ? "" : "\n", stdout);
-            printed = standing.step;
-            put_all(&screen, &standing);
+            printed = progress.step;
+            put_all(&screen, &progress);
         }
-        more = !once && !ferror(stdout) && (standing.max_steps == 0 || standing.step < standing.max_steps);
-        forget(&standing);
+        more = !once && !ferror(stdout) && (progress.max_steps == 0 || progress.step < progress.max_steps);
+        free_progress(&progress);
         if (more) {
             wait_for_key(false, REFRESH_MS);
         }

@@ -1,4 +1,4 @@
-/* `offload trace`: a recorded run as a summary, as a page, and as files of other viewers. */
+/* `offload trace`: prints a recorded run as a summary, writes it as a page, and exports it for other viewers. */
 #include "tools/command/cmd.h"
 
 #include "base/file.h"
@@ -10,7 +10,7 @@
 
 typedef enum ox_status write_fn(const void *what, FILE *out);
 
-/* What `write` prints appears as a whole file, or not at all. */
+/* Writes what `write` prints as a whole file, or nothing. */
 static enum ox_status write_file(const char *path, write_fn *write, const void *what) {
     char *data = NULL;
     size_t bytes = 0;
@@ -37,7 +37,7 @@ static enum ox_status run_report(const struct ox_config *config) {
     struct ox_trace_report report;
     const bool json = strcmp(config->format, "json") == 0;
     if (!json && strcmp(config->format, "text") != 0) {
-        return ox_fail(OX_E_CONFIG, "--format %s: is for `offload trace export`; use text or json", config->format);
+        return ox_fail(OX_E_CONFIG, "--format %s is for `offload trace export`; use text or json", config->format);
     }
     enum ox_status status = ox_trace_report_open(config->run, &report);
     if (status != OX_OK) {
@@ -50,7 +50,7 @@ static enum ox_status run_report(const struct ox_config *config) {
         status = json ? ox_trace_report_json(&report, stdout) : ox_trace_report_text(&report, stdout);
     }
     if (status == OX_OK && config->output_dir[0] != '\0') {
-        fprintf(stderr, "the page is %s\n", config->output_dir);
+        fprintf(stderr, "wrote the page %s\n", config->output_dir);
     }
     ox_trace_report_close(&report);
     return status;
@@ -74,7 +74,7 @@ static enum ox_status write_perfetto(const void *recording, FILE *out) {
 static enum ox_status run_export(const struct ox_config *config) {
     const bool chrome = strcmp(config->format, "chrome") == 0;
     if (strcmp(config->format, "json") == 0) {
-        return ox_fail(OX_E_CONFIG, "--format json: a trace is exported as chrome or perfetto");
+        return ox_fail(OX_E_CONFIG, "--format json is for `offload trace report`; use perfetto or chrome");
     }
     if (config->output_dir[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "--output is missing; name the file to write");
@@ -88,9 +88,9 @@ static enum ox_status run_export(const struct ox_config *config) {
         status = write_file(config->output_dir, chrome ? write_chrome : write_perfetto, &recording);
     }
     if (status == OX_OK) {
-        fprintf(stderr, "%llu records as %s; open %s in %s\n", (unsigned long long)recording.trace->count,
-                config->output_dir, config->output_dir,
-                chrome ? "chrome://tracing or a viewer of that format" : "ui.perfetto.dev");
+        fprintf(stderr, "wrote %llu records to %s; open it in %s\n", (unsigned long long)recording.trace->count,
+                config->output_dir,
+                chrome ? "chrome://tracing or another viewer of that format" : "ui.perfetto.dev");
     }
     ox_trace_steps_close(&recording.steps);
     ox_trace_close(&recording.trace);
@@ -100,7 +100,7 @@ static enum ox_status run_export(const struct ox_config *config) {
 int ox_cmd_trace(const struct ox_config *config) {
     enum ox_status status = OX_OK;
     if (config->action[0] == '\0') {
-        status = ox_fail(OX_E_CONFIG, "--action is missing: say `offload trace report RUN` or `offload trace export "
+        status = ox_fail(OX_E_CONFIG, "--action is missing; run `offload trace report RUN` or `offload trace export "
                          "RUN --output FILE`");
     } else if (config->run[0] == '\0') {
         status = ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run, or its trace.bin");

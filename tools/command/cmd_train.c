@@ -3,12 +3,11 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "engine/run/trainer.h"
 
 #include <inttypes.h>
-#include <jansson.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +16,8 @@
 static struct ox_trainer_events events;
 static pthread_t main_thread;
 
-/* The kernel picks any thread for a signal, those of the matrix library included; the flags are the main thread's
- * alone. True when the signal is on its way there. */
+/* Forwards a signal to the main thread, which owns the flags: the kernel may deliver it to any thread, even one of the
+ * matrix library. Returns true when it was forwarded. */
 static bool forwarded(int signal_number) {
     if (pthread_equal(pthread_self(), main_thread)) {
         return false;
@@ -27,7 +26,7 @@ static bool forwarded(int signal_number) {
     return true;
 }
 
-/* The first INT or TERM asks, the second ends the process at once; the last commit is intact either way. */
+/* The first INT or TERM requests a stop; the second ends the process at once. Either way the last commit is intact. */
 static void on_stop(int signal_number) {
     if (forwarded(signal_number)) {
         return;
@@ -56,7 +55,7 @@ static void install(int signal_number, void (*handler)(int)) {
     sigaction(signal_number, &action, NULL);
 }
 
-/* A parent may have blocked them; what it sent meanwhile arrives now. */
+/* The parent process may have blocked the signals; what it sent meanwhile arrives now. */
 static void unblock(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
     sigset_t set;
@@ -73,7 +72,7 @@ static void install_handlers(void) {
     install(SIGTERM, on_stop);
     install(SIGUSR1, on_save);
     install(SIGUSR2, on_finish);
-    install(SIGPIPE, SIG_IGN); /* a closed pipe shows as a write error */
+    install(SIGPIPE, SIG_IGN); /* a closed pipe then shows as a write error */
     unblock();
 }
 
@@ -82,9 +81,10 @@ static void install_handlers(void) {
 struct progress {
     uint64_t begin_ns, begin_step, logging_steps;
     bool terminal, open_line;
-    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* of all steps of this process, wherever they ended */
+    /* all steps of this process, including updates done by evaluations */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     uint64_t steps, tokens, skipped, empty;
-    uint64_t eval_updates; /* steps whose update an evaluation took along */
+    uint64_t eval_updates; /* steps whose update ran within an evaluation */
     double seconds, busy_seconds;
     struct ox_eval_report last_eval;
 };
@@ -93,17 +93,6 @@ static void end_line(struct progress *progress) {
     if (progress->open_line) {
         fprintf(stderr, "\n");
         progress->open_line = false;
-    }
-}
-
-static void duration_text(double seconds, char *text, size_t bytes) {
-    const uint64_t whole = (uint64_t)(seconds + 0.5);
-    if (whole >= 3600) {
-        snprintf(text, bytes, "%" PRIu64 "h%02" PRIu64 "m", whole / 3600, whole / 60 % 60);
-    } else if (whole >= 60) {
-        snprintf(text, bytes, "%" PRIu64 "m%02" PRIu64 "s", whole / 60, whole % 60);
-    } else {
-        snprintf(text, bytes, "%" PRIu64 "s", whole);
     }
 }
 
@@ -144,15 +133,15 @@ static void on_step(void *context, const struct ox_step_report *report) {
     struct progress *const progress = context;
     add_step(progress, report);
     if (report->tokens == 0) {
-        return; /* the warning has told it */
+        return; /* a warning was logged */
     }
     if (report->step % progress->logging_steps != 0 && report->step != report->max_steps) {
         return;
     }
-    char eta[32], links[128] = "";
+    char eta[OX_DURATION_TEXT_BYTES], links[128] = "";
     const double elapsed = (double)(ox_clock_ns() - progress->begin_ns) * 1e-9;
     const double per_step = elapsed / (double)(report->step - progress->begin_step);
-    duration_text(per_step * (double)(report->max_steps - report->step), eta, sizeof eta);
+    ox_duration_text(per_step * (double)(report->max_steps - report->step), eta);
     const double wall = report->wall_seconds > 0 ? report->wall_seconds : 1;
     size_t used = 0;
     for (int link = 0; link < OX_LINK_COUNT; link++) {
@@ -223,8 +212,8 @@ static void print_summary(const struct ox_trainer *trainer, const struct progres
                progress->steps, progress->tokens, progress->seconds, (double)progress->tokens / progress->seconds,
                100 * progress->busy_seconds / progress->seconds);
         if (progress->eval_updates > 0) {
-            printf("%" PRIu64 " of the updates ran within evaluations: their time is not in these seconds, their bytes "
-                   "are in the table\n", progress->eval_updates);
+            printf("%" PRIu64 " updates ran within evaluations: these seconds leave out their time, the table "
+                   "counts their bytes\n", progress->eval_updates);
         }
         if (progress->skipped > 0) {
             printf("%" PRIu64 " step%s not finite and had no effect\n", progress->skipped,
@@ -254,11 +243,6 @@ static json_t *by_tier(const uint64_t *bytes) {
                      (json_int_t)bytes[OX_TIER_HOST], "nvme", (json_int_t)bytes[OX_TIER_NVME]);
 }
 
-/* Non-finite numbers have no form in JSON. */
-static json_t *number(double value) {
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *lanes_json(const struct ox_sim_result *step, bool busy) {
     json_t *const lanes = json_object();
     for (int i = 0; i < OX_LANE_COUNT; i++) {
@@ -269,15 +253,15 @@ static json_t *lanes_json(const struct ox_sim_result *step, bool busy) {
     return lanes;
 }
 
-/* Adds what the steps of the plan are predicted to take. */
+/* Adds the predicted times of the plan. */
 static void add_prediction(json_t *json, const struct ox_prediction *prediction) {
     const struct ox_sim_result *const step = &prediction->step;
     json_t *const more = json_pack(
         "{s:f, s:f, s:o, s:o, s:o, s:o, s:s, s:f, s:o, s:o, s:s, s:b}", "predicted_seconds", step->seconds,
-        "predicted_mean_seconds", prediction->mean_seconds, "eval_seconds", number(prediction->eval_seconds),
-        "eval_after_step_seconds", number(prediction->eval_after_step_seconds), "floor_seconds",
-        number(prediction->floor_seconds), "hidden_tokens", number(prediction->hidden_tokens), "binding_resource",
-        ox_sim_resource_name(step->binding), "binding_share", step->binding_share,
+        "predicted_mean_seconds", prediction->mean_seconds, "eval_seconds", ox_json_number(prediction->eval_seconds),
+        "eval_after_step_seconds", ox_json_number(prediction->eval_after_step_seconds), "floor_seconds",
+        ox_json_number(prediction->floor_seconds), "hidden_tokens", ox_json_number(prediction->hidden_tokens),
+        "binding_resource", ox_sim_resource_name(step->binding), "binding_share", step->binding_share,
         "predicted_busy_seconds", lanes_json(step, true), "predicted_stall_seconds", lanes_json(step, false),
         "machine", prediction->machine->name, "profiled", prediction->profiled);
     json_object_update(json, more);
@@ -295,7 +279,7 @@ static json_t *advice_json(const struct ox_advice *advice) {
     return all;
 }
 
-/* How many units have a plane where, between tasks. */
+/* Counts the units whose weights, state and gradients live in each tier between tasks. */
 static json_t *homes_json(const struct ox_shard_table *table) {
     uint64_t weights[OX_TIER_COUNT] = {0}, state[OX_TIER_COUNT] = {0}, grads[OX_TIER_COUNT] = {0};
     for (uint32_t i = 0; i < table->unit_count; i++) {
@@ -307,7 +291,7 @@ static json_t *homes_json(const struct ox_shard_table *table) {
                      by_tier(grads));
 }
 
-/* What was chosen. */
+/* Adds the choices that the placement made. */
 static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
     const struct ox_placement *const placement = &plan->input.placement;
     uint32_t device_units = 0;
@@ -350,7 +334,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     return json;
 }
 
-/* `advice` may be NULL. */
+/* Prints a plan as text or JSON; `advice` may be NULL. */
 static enum ox_status print_plan(const struct ox_trainer *trainer, const struct ox_config *config, bool feasible,
                                  const struct ox_advice *advice) {
     if (strcmp(config->format, "json") == 0) {
@@ -358,10 +342,7 @@ static enum ox_status print_plan(const struct ox_trainer *trainer, const struct 
         if (json != NULL && advice != NULL) {
             json_object_set_new(json, "with_more", advice_json(advice));
         }
-        const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_INDENT(2));
-        printf("\n");
-        json_decref(json);
-        return written < 0 ? ox_fail(OX_E_IO, "the plan could not be written to stdout") : OX_OK;
+        return ox_print_json(stdout, json, JSON_INDENT(2), "the plan");
     }
     char *text = NULL, more[OX_ADVICE_TEXT_BYTES] = "";
     const enum ox_status status = ox_trainer_plan_text(trainer, false, &text);
@@ -369,13 +350,13 @@ static enum ox_status print_plan(const struct ox_trainer *trainer, const struct 
         ox_advice_text(advice, more);
     }
     if (status == OX_OK) {
-        printf("%s%s%s", feasible ? "" : "the nearest plan that exists, over the budget:\n", text, more);
+        printf("%s%s%s", feasible ? "" : "the nearest plan, which is over the budget:\n", text, more);
         free(text);
     }
     return status;
 }
 
-/* Without --profile, the one that the user keeps for this machine. */
+/* Returns the configuration with the user's profile of this machine, if there is one and --profile is not given. */
 static const struct ox_config *with_profile(const struct ox_config *config) {
     static struct ox_config own; /* tens of kilobytes */
     const char *const folder = getenv("XDG_CONFIG_HOME"), *const home = getenv("HOME");
@@ -389,7 +370,7 @@ static const struct ox_config *with_profile(const struct ox_config *config) {
     return length < (int)sizeof own.profile && access(own.profile, R_OK) == 0 ? &own : config;
 }
 
-/* Opens the run; when the budget is too small the nearest plan is shown before the error. */
+/* Opens the run. When the budget is too small, it prints the nearest plan before the error. */
 static enum ox_status open_run(const struct ox_config *config, struct ox_trainer **trainer) {
     const enum ox_status status = ox_trainer_open(with_profile(config), trainer);
     if (status == OX_OK || *trainer == NULL) {
@@ -402,9 +383,9 @@ static enum ox_status open_run(const struct ox_config *config, struct ox_trainer
     return printed == OX_OK ? ox_fail(status, "%s", text) : printed;
 }
 
-/* A profile that is named for a plan may be of another machine: what memory is not given is that machine's, less an
- * eighth for what no budget counts, and with a GPU its memory is the device's. */
-static enum ox_status take_memory(struct ox_config *config) {
+/* A plan's --profile may describe another machine. Memory budgets that are not given become that machine's memory less
+ * an eighth, which is for what no budget counts; with a GPU its memory is the device's. */
+static enum ox_status apply_profile_memory(struct ox_config *config) {
     struct ox_machine machine;
     if (config->profile[0] == '\0') {
         return OX_OK;
@@ -435,7 +416,7 @@ int ox_cmd_plan(const struct ox_config *given) {
     struct ox_trainer *trainer = NULL;
     config = *given;
     config.plan_only = true;
-    enum ox_status status = take_memory(&config);
+    enum ox_status status = apply_profile_memory(&config);
     if (status == OX_OK) {
         status = open_run(&config, &trainer);
     }

@@ -1,14 +1,15 @@
-/* `offload tokenize --show`: sequences as training would see them, so that a person can check documents and masks. */
+/* `offload tokenize --show`: prints sequences as training sees them, so that a person can check documents and masks. */
 #include "tools/command/show.h"
+
+#include "tools/command/cmd.h"
 
 #include "engine/run/preview.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* One text on one line: line ends and other control characters are written out. */
+/* Prints a text on one line, with line ends and other control characters escaped. */
 static void print_text(const char *text, size_t bytes) {
     putchar('"');
     for (size_t i = 0; i < bytes; i++) {
@@ -26,7 +27,7 @@ static void print_text(const char *text, size_t bytes) {
     putchar('"');
 }
 
-/* Tokens of one document in a row; the last one may be no input any more, only a target. */
+/* The tokens of one document within a row. The last one may be only a target, no input. */
 struct span {
     int32_t *ids;
     bool *trained;
@@ -52,7 +53,7 @@ static enum ox_status print_part(const struct ox_tokenizer *tokenizer, const str
     return OX_OK;
 }
 
-/* Parts of one document: runs of trained and of masked tokens. */
+/* Prints a document as runs of trained and of masked tokens. */
 static enum ox_status print_document(const struct ox_tokenizer *tokenizer, const struct span *span, size_t number) {
     enum ox_status status = OX_OK;
     size_t trained = 0;
@@ -69,8 +70,8 @@ static enum ox_status print_document(const struct ox_tokenizer *tokenizer, const
     return status;
 }
 
-/* The document whose first input stands at `first`; returns where the next one begins. What a row has behind its last
- * document is left away: neither a target nor an id. */
+/* Reads the document whose first input is at `first`; returns where the next one begins. Padding after the row's last
+ * document, which has neither target nor id, is left out. */
 static size_t take_document(const struct ox_preview_row *row, size_t first, struct span *out) {
     const struct ox_window_row *const r = &row->row;
     size_t past = first + 1;
@@ -100,7 +101,7 @@ static enum ox_status print_row(void *context, const struct ox_tokenizer *tokeni
     enum ox_status status = span.ids != NULL && span.trained != NULL
                                 ? OX_OK
                                 : ox_fail(OX_E_NOMEM, "no memory to show a sequence");
-    printf("sequence %" PRIu64 ": %" PRIu32 " places, %" PRIu64 " targets\n", row->idx, row->seq, row->target_count);
+    printf("sequence %" PRIu64 ": %" PRIu32 " positions, %" PRIu64 " targets\n", row->idx, row->seq, row->target_count);
     size_t number = 0;
     for (size_t first = 0; first < row->seq && status == OX_OK;) {
         first = take_document(row, first, &span);
@@ -126,10 +127,7 @@ static enum ox_status print_row_json(void *context, const struct ox_tokenizer *t
     json_t *const json = json_pack("{s:I, s:o, s:o, s:o}", "sequence", (json_int_t)row->idx, "ids",
                                    numbers(row->row.ids, row->seq), "positions", numbers(row->row.positions, row->seq),
                                    "targets", numbers(row->row.targets, row->seq));
-    const int written = json == NULL ? -1 : json_dumpf(json, stdout, JSON_COMPACT);
-    json_decref(json);
-    putchar('\n');
-    return written < 0 ? ox_fail(OX_E_IO, "the sequences could not be written to stdout") : OX_OK;
+    return ox_print_json(stdout, json, JSON_COMPACT, "the sequences");
 }
 
 enum ox_status ox_show(const struct ox_config *config) {
@@ -139,7 +137,7 @@ enum ox_status ox_show(const struct ox_config *config) {
     const enum ox_status status = ox_preview_rows(config, rows, json ? print_row_json : print_row, NULL, &preview);
     if (status == OX_OK && !json) {
         printf("%" PRIu64 " documents | %" PRIu64 " tokens | %" PRIu64 " may be trained | %" PRIu64 " sequences of %"
-               PRIu32 ", %.1f %% of the places used\n", preview.documents, preview.tokens, preview.trained,
+               PRIu32 ", %.1f %% of the positions used\n", preview.documents, preview.tokens, preview.trained,
                preview.counts.rows, preview.seq, 100 * preview.counts.fill);
     }
     return status;

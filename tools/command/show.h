@@ -1,4 +1,4 @@
-/* `offload tokenize --show` and `--data-cache`. */
+/* Shows training data for `offload tokenize --show` and `--data-cache`. */
 #ifndef OX_TOOLS_SHOW_H
 #define OX_TOOLS_SHOW_H
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Tokenizes --data as training would, with --show prints sequences, and says how much there is. */
+/* Tokenizes --data as training would, prints sequences with --show, and prints totals. */
 OX_MUST enum ox_status ox_show(const struct ox_config *config);
 
 #ifdef __cplusplus

@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "nvme/wear.h"
+#include "tools/command/cmd.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -299,8 +300,5 @@ enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *
         (json_int_t)typical_step(report)->step, "records", (json_int_t)report->trace->count, "dropped",
         (json_int_t)report->steps->steps[report->steps->count - 1].dropped, "torn", (json_int_t)report->trace->torn,
         "spans", spans_json(report), "steps", steps);
-    const int written = json == NULL ? -1 : json_dumpf(json, out, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    json_decref(json);
-    fprintf(out, "\n");
-    return written < 0 || ferror(out) ? ox_fail(OX_E_IO, "the report could not be written") : OX_OK;
+    return ox_print_json(out, json, JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the report");
 }

@@ -1,0 +1,23 @@
+/* Prints results the way all subcommands do. */
+#include "tools/command/cmd.h"
+
+#include <inttypes.h>
+
+enum ox_status ox_print_json(FILE *out, json_t *json, size_t flags, const char *what) {
+    const int written = json == NULL ? -1 : json_dumpf(json, out, flags);
+    json_decref(json);
+    fputc('\n', out);
+    return written < 0 || ferror(out) ? ox_fail(OX_E_IO, "%s could not be written", what) : OX_OK;
+}
+
+const char *ox_duration_text(double seconds, char *text) {
+    const uint64_t whole = seconds > 0 ? (uint64_t)(seconds + 0.5) : 0;
+    if (whole >= 3600) {
+        snprintf(text, OX_DURATION_TEXT_BYTES, "%" PRIu64 "h%02" PRIu64 "m", whole / 3600, whole / 60 % 60);
+    } else if (whole >= 60) {
+        snprintf(text, OX_DURATION_TEXT_BYTES, "%" PRIu64 "m%02" PRIu64 "s", whole / 60, whole % 60);
+    } else {
+        snprintf(text, OX_DURATION_TEXT_BYTES, "%" PRIu64 "s", whole);
+    }
+    return text;
+}
