@@ -1,4 +1,4 @@
-/* How drives can be driven here: io_uring, direct I/O and its alignment, per folder. */
+/* Reports how drives can be used: io_uring, and direct I/O with its alignment for each folder. */
 #include "tools/doctor/doctor.h"
 
 #include "base/bytes.h"
@@ -25,7 +25,7 @@ static void report_uring(struct ox_doctor *doctor) {
                        has_switch && strcmp(disabled, "0") != 0
                            ? "sysctl kernel.io_uring_disabled=0"
                            : "allow io_uring in the container's seccomp profile",
-                       "io_uring is not to be had here; threads are used, at more CPU time per byte");
+                       "io_uring is not available; threads are used instead, which cost more CPU time per byte");
     }
     ox_doctor_add(doctor, "io_uring_disabled", "%s", disabled);
 }
@@ -49,7 +49,8 @@ static const char *file_system_name(const char *folder) {
     return "other file system";
 }
 
-/* An unnamed file, or on file systems without them one whose name is removed at once. -1 with errno. */
+/* Opens an unnamed file; where the file system has none, a file whose name is removed at once. Returns -1 with
+ * errno. */
 static int open_scratch(const char *folder, int flags) {
     const int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) {
@@ -67,7 +68,7 @@ static int open_scratch(const char *folder, int flags) {
     return named;
 }
 
-/* What the kernel says about direct I/O, 0 when it does not say. */
+/* Returns the alignment that the kernel reports for direct I/O, 0 when it reports none. */
 static unsigned direct_align(int fd) {
 #ifdef STATX_DIOALIGN
     struct statx info;
@@ -80,7 +81,7 @@ static unsigned direct_align(int fd) {
     return 0;
 }
 
-/* Whether one aligned block goes through without the page cache. */
+/* Tries to write one aligned block without the page cache. */
 static bool direct_write_works(int fd) {
     void *block = NULL;
     if (posix_memalign(&block, OX_IO_ALIGN_BYTES, OX_IO_ALIGN_BYTES) != 0) {
@@ -124,10 +125,10 @@ static void report_folder(struct ox_doctor *doctor, const char *name, const char
         ox_doctor_warn(doctor, "name a folder on an NVMe drive", "tmpfs is memory, not a drive");
     } else if (!direct) {
         ox_doctor_warn(doctor, "use a folder on ext4 or xfs of a local NVMe drive",
-                       "%s denies O_DIRECT; the page cache will take memory outside the budget", system);
+                       "%s does not support O_DIRECT; the page cache will use memory outside the budget", system);
     } else if (align > OX_IO_ALIGN_BYTES) {
-        ox_doctor_warn(doctor, "make the file system with 4096-byte blocks",
-                       "%s wants alignment %u, more than the %d in use", system, align, OX_IO_ALIGN_BYTES);
+        ox_doctor_warn(doctor, "create the file system with 4096-byte blocks",
+                       "%s requires alignment %u, more than the %d in use", system, align, OX_IO_ALIGN_BYTES);
     }
 }
 

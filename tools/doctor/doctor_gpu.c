@@ -1,5 +1,5 @@
-/* The NVIDIA driver, the CUDA plugin, the libraries it may use, and each GPU as CUDA and NVML see it; nothing is
- * linked. NVML is read before a device is opened, so that what it lists are the others' processes. */
+/* Reports the NVIDIA driver, the CUDA plugin, its libraries, and each GPU as CUDA and NVML see it; all are loaded at
+ * run time. NVML is read before a device is opened, so that the processes it lists are other programs. */
 #include "tools/doctor/doctor.h"
 
 #include "base/bytes.h"
@@ -18,9 +18,9 @@ struct survey {
     char driver[96];
     char nvml_error[OX_DOCTOR_TEXT_BYTES / 2], plugin_error[OX_DOCTOR_TEXT_BYTES];
     struct ox_cuda_about about;
-    uint32_t gpu_count; /* that NVML lists */
+    uint32_t gpu_count; /* listed by NVML */
     struct ox_nvml_gpu gpus[OX_DOCTOR_GPUS_MAX];
-    char gpu_errors[OX_DOCTOR_GPUS_MAX][OX_DOCTOR_TEXT_BYTES]; /* "": it was read */
+    char gpu_errors[OX_DOCTOR_GPUS_MAX][OX_DOCTOR_TEXT_BYTES]; /* "": read without error */
     bool reported[OX_DOCTOR_GPUS_MAX];
 };
 
@@ -28,7 +28,7 @@ static void keep_error(char *text, size_t text_bytes) {
     snprintf(text, text_bytes, "%s", ox_error_text());
 }
 
-static void look(struct survey *survey) {
+static void read_all(struct survey *survey) {
     struct ox_nvml *nvml = NULL;
     if (ox_nvml_open(survey->paths->nvml, &nvml, &survey->nvml_absent) == OX_OK) {
         survey->nvml_answers = true;
@@ -49,25 +49,25 @@ static void look(struct survey *survey) {
     }
 }
 
-/* The one line of a machine without a GPU. Where a driver is there but ails, that is a warning. */
+/* Adds the single item of a machine without a usable GPU. A driver that is present but broken gets a warning. */
 static void report_none(struct ox_doctor *doctor, const struct survey *survey) {
     const char *const without = survey->plugin_opens ? "" : ", nor a CUDA plugin";
     if (survey->nvml_answers) {
-        ox_doctor_add(doctor, "GPU", "none: the NVIDIA driver %s lists no device; the CPU is the device",
+        ox_doctor_add(doctor, "GPU", "none: the NVIDIA driver %s lists no device; runs use the CPU",
                       survey->driver);
     } else if (survey->plugin_opens && survey->about.driver_version > 0) {
-        ox_doctor_add(doctor, "GPU", "none: %.400s; the CPU is the device", survey->about.why_none);
+        ox_doctor_add(doctor, "GPU", "none: %.400s; runs use the CPU", survey->about.why_none);
         ox_doctor_warn(doctor,
                        survey->about.driver_version < survey->about.runtime_version
                            ? "update the NVIDIA driver, or build with the toolkit of its version"
-                           : "see nvidia-smi; in a container, start it with --gpus all",
-                       "a driver is there, but no GPU can be used");
+                           : "see nvidia-smi; start a container with --gpus all",
+                       "the driver is installed, but no GPU can be used");
     } else if (!survey->nvml_absent) {
-        ox_doctor_add(doctor, "GPU", "none: %.400s; the CPU is the device", survey->nvml_error);
-        ox_doctor_warn(doctor, "see nvidia-smi and the kernel log", "the library of the driver is there, but does not "
+        ox_doctor_add(doctor, "GPU", "none: %.400s; runs use the CPU", survey->nvml_error);
+        ox_doctor_warn(doctor, "see nvidia-smi and the kernel log", "the driver's library is installed, but does not "
                        "find its driver");
     } else {
-        ox_doctor_add(doctor, "GPU", "none: no NVIDIA driver (no libnvidia-ml.so.1)%s; the CPU is the device", without);
+        ox_doctor_add(doctor, "GPU", "none: no NVIDIA driver (no libnvidia-ml.so.1)%s; runs use the CPU", without);
     }
 }
 
@@ -82,15 +82,16 @@ static void report_driver(struct ox_doctor *doctor, const struct survey *survey)
     } else {
         ox_doctor_add(doctor, "NVIDIA driver", "%s", cuda);
         ox_doctor_warn(doctor, "give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility, or repair the driver",
-                       "link, power, heat and other processes are not known: %s", survey->nvml_error);
+                       "link, power, temperature and other processes are unknown: %s", survey->nvml_error);
     }
 }
 
 static void report_plugin(struct ox_doctor *doctor, const struct survey *survey) {
     const struct ox_cuda_about *const about = &survey->about;
     if (!survey->plugin_opens) {
-        ox_doctor_add(doctor, "CUDA plugin", "none; the CPU is the device");
-        ox_doctor_warn(doctor, "build it with `make cuda=1` where the CUDA toolkit is, and put it beside the program",
+        ox_doctor_add(doctor, "CUDA plugin", "none; runs use the CPU");
+        ox_doctor_warn(doctor,
+                       "build it with `make cuda=1` on a machine with the CUDA toolkit, and put it beside the program",
                        "%s", survey->plugin_error);
         return;
     }
@@ -100,7 +101,7 @@ static void report_plugin(struct ox_doctor *doctor, const struct survey *survey)
         char remedy[OX_DOCTOR_TEXT_BYTES];
         snprintf(remedy, sizeof remedy, "see nvidia-smi%s%.100s", visible != NULL ? "; CUDA_VISIBLE_DEVICES is " : "",
                  visible != NULL ? visible : "");
-        ox_doctor_warn(doctor, remedy, "CUDA shows no device: %.400s", about->why_none);
+        ox_doctor_warn(doctor, remedy, "CUDA lists no device: %.400s", about->why_none);
     }
     ox_doctor_add(doctor, "CUDA runtime", "%u.%u", about->runtime_version / 1000, about->runtime_version % 1000 / 10);
     if (about->blas_version > 0) {
@@ -108,13 +109,14 @@ static void report_plugin(struct ox_doctor *doctor, const struct survey *survey)
                       about->blas_version % 100);
     } else if (about->device_count > 0) {
         ox_doctor_add(doctor, "cuBLASLt", "none; no GPU can be used without it");
-        ox_doctor_warn(doctor, "install the cuBLAS of the CUDA toolkit that the plugin was built with", "%s",
+        ox_doctor_warn(doctor, "install cuBLAS from the CUDA toolkit that the plugin was built with", "%s",
                        about->why_no_blas);
     }
 }
 
-/* The address in a function pointer, without a cast that ISO C lacks; false when absent. */
-static bool find(void *library, const char *symbol, void *function) {
+/* Looks up a symbol and stores its address in a function pointer, without a cast that ISO C lacks; false when
+ * absent. */
+static bool find_symbol(void *library, const char *symbol, void *function) {
     void *const address = library != NULL ? dlsym(library, symbol) : NULL;
     memcpy(function, &address, sizeof address);
     return address != NULL;
@@ -124,10 +126,10 @@ static void report_nccl(struct ox_doctor *doctor) {
     void *const nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     int (*nccl_version)(int *version);
     int version = 0;
-    if (find(nccl, "ncclGetVersion", &nccl_version) && nccl_version(&version) == 0) {
+    if (find_symbol(nccl, "ncclGetVersion", &nccl_version) && nccl_version(&version) == 0) {
         ox_doctor_add(doctor, "NCCL", "%d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
     } else {
-        ox_doctor_add(doctor, "NCCL", "none; one GPU works without it");
+        ox_doctor_add(doctor, "NCCL", "none; a single GPU works without it");
     }
     if (nccl != NULL) {
         dlclose(nccl);
@@ -136,7 +138,7 @@ static void report_nccl(struct ox_doctor *doctor) {
 
 /* ---- devices --------------------------------------------------------------------------------------- */
 
-/* Copies run beside everything else only from pinned memory; whether it can be had is tried. */
+/* Tries to pin memory: only copies from pinned memory overlap with computing. */
 static void report_pinning(struct ox_doctor *doctor, struct ox_device *device) {
     enum { TRIED_BYTES = 16 << 20 };
     char limit[OX_SIZE_TEXT_BYTES] = "no limit";
@@ -157,7 +159,7 @@ static void report_pinning(struct ox_doctor *doctor, struct ox_device *device) {
     free(buffer);
 }
 
-/* Whether "sm_90" of `built_for` is machine code for a GPU: the same generation, and not newer. */
+/* True when `built_for`, such as "sm_90", has machine code for a GPU: the same generation, and not newer. */
 static bool has_code_for(const char *built_for, uint32_t capability) {
     for (const char *word = built_for; (word = strstr(word, "sm_")) != NULL; word++) {
         const unsigned long built = strtoul(word + 3, NULL, 10);
@@ -165,7 +167,7 @@ static bool has_code_for(const char *built_for, uint32_t capability) {
             return true;
         }
     }
-    return strstr(built_for, "sm_") == NULL; /* the emulation */
+    return strstr(built_for, "sm_") == NULL; /* the emulated device */
 }
 
 static void report_facts(struct ox_doctor *doctor, const struct survey *survey, const struct ox_cuda_facts *facts) {
@@ -176,10 +178,10 @@ static void report_facts(struct ox_doctor *doctor, const struct survey *survey, 
     if (!has_code_for(survey->about.built_for, facts->capability)) {
         snprintf(remedy, sizeof remedy, "build with `make cuda=1 CUDA_ARCHS=%u`", facts->capability);
         ox_doctor_warn(doctor, remedy,
-                       "the plugin has no machine code for %u.%u; the driver makes it at the first start", major,
+                       "the plugin has no machine code for %u.%u; the driver compiles it at the first start", major,
                        minor);
     }
-    ox_doctor_add(doctor, "attention", "%s", facts->attention); /* by cuDNN, or why not */
+    ox_doctor_add(doctor, "attention", "%s", facts->attention); /* by cuDNN, or the reason why not */
 }
 
 static void open_group(struct ox_doctor *doctor, const char *kind, uint32_t idx, uint32_t group_idx) {
@@ -188,7 +190,7 @@ static void open_group(struct ox_doctor *doctor, const char *kind, uint32_t idx,
     doctor->group = text;
 }
 
-/* One device of CUDA, and what NVML says of the GPU in the same slot. */
+/* Reports a CUDA device, with what NVML says of the GPU in the same PCIe slot. */
 static void report_device(struct ox_doctor *doctor, struct survey *survey, uint32_t idx) {
     struct ox_device *device = NULL;
     struct ox_cuda_facts facts;
@@ -196,7 +198,7 @@ static void report_device(struct ox_doctor *doctor, struct survey *survey, uint3
     open_group(doctor, "GPU", idx, idx);
     if (ox_cuda_device_open(&config, &device) != OX_OK || ox_cuda_device_facts(device, &facts) != OX_OK) {
         ox_doctor_add(doctor, "device", "does not open");
-        ox_doctor_warn(doctor, "look at nvidia-smi: memory in use, compute mode, Xid in the kernel log", "%s",
+        ox_doctor_warn(doctor, "check memory in use and compute mode with nvidia-smi, and the kernel log for Xid", "%s",
                        ox_error_text());
         ox_device_close(&device);
         return;
@@ -212,7 +214,7 @@ static void report_device(struct ox_doctor *doctor, struct survey *survey, uint3
     }
 }
 
-/* GPUs that NVML lists and CUDA did not show. */
+/* Reports GPUs that NVML lists but CUDA does not show. */
 static void report_unopened(struct ox_doctor *doctor, const struct survey *survey, uint32_t group_idx) {
     for (uint32_t i = 0; i < survey->gpu_count && group_idx < OX_DOCTOR_GPUS_MAX; i++) {
         if (survey->reported[i]) {
@@ -234,11 +236,11 @@ void ox_doctor_gpu(struct ox_doctor *doctor, const struct ox_doctor_gpu_paths *p
     doctor->group = "GPU";
     struct survey *const survey = calloc(1, sizeof *survey);
     if (survey == NULL) {
-        ox_doctor_add(doctor, "GPU", "not looked at: no memory for the report");
+        ox_doctor_add(doctor, "GPU", "not examined: no memory for the report");
         return;
     }
     survey->paths = paths;
-    look(survey);
+    read_all(survey);
     if (survey->gpu_count == 0 && survey->about.device_count == 0) {
         report_none(doctor, survey);
         free(survey);

@@ -1,4 +1,4 @@
-/* The items of the report, and what several of its parts read or write. */
+/* Items of the report, and helpers that its parts share. */
 #include "tools/doctor/doctor.h"
 
 #include "base/assert.h"
@@ -22,7 +22,7 @@ void ox_doctor_warn(struct ox_doctor *doctor, const char *remedy, const char *fm
     OX_ASSERT(doctor->count > 0);
     struct ox_doctor_item *const item = &doctor->items[doctor->count - 1];
     if (item->warning[0] != '\0') {
-        return; /* the first is the cause */
+        return; /* the first warning names the cause */
     }
     snprintf(item->remedy, sizeof item->remedy, "%s", remedy);
     va_list args;

@@ -1,4 +1,4 @@
-/* CPU, linear algebra, memory and kernel of this machine, as a run would meet them. */
+/* Reports CPU, OpenBLAS, memory and kernel of this machine, with the limits that a run would meet. */
 #include "tools/doctor/doctor.h"
 
 #include "base/bytes.h"
@@ -15,7 +15,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-/* The value of "key : value" in a file of such lines; false when absent. */
+/* Reads the value of "key : value" from a file of such lines; false when absent. */
 static bool read_field(const char *path, const char *key, char *out, size_t out_bytes) {
     FILE *const file = fopen(path, "r");
     if (file == NULL) {
@@ -35,7 +35,7 @@ static bool read_field(const char *path, const char *key, char *out, size_t out_
     return found;
 }
 
-/* Widest vectors an OpenBLAS core name stands for. */
+/* The widest vectors that an OpenBLAS core name implies. */
 static enum ox_isa core_isa(const char *core) {
     static const char *const avx512[] = {"SkylakeX", "Cooperlake", "Sapphirerapids"};
     static const char *const avx2[] = {"Haswell", "Zen", "Excavator"};
@@ -57,23 +57,23 @@ static void report_blas(struct ox_doctor *doctor) {
     const enum ox_isa isa = ox_isa_best();
     if (forced != NULL) {
         ox_doctor_warn(doctor, "unset OPENBLAS_CORETYPE",
-                       "OPENBLAS_CORETYPE=%s overrides what the CPU can do", forced);
+                       "OPENBLAS_CORETYPE=%s overrides the detection of the CPU", forced);
     }
     if (cache != NULL) {
-        ox_doctor_warn(doctor, "unset OPENBLAS_L2_SIZE", "OPENBLAS_L2_SIZE=%s overrides the cache of the CPU",
+        ox_doctor_warn(doctor, "unset OPENBLAS_L2_SIZE", "OPENBLAS_L2_SIZE=%s overrides the CPU's cache size",
                        cache);
     }
     if ((isa == OX_ISA_AVX2 || isa == OX_ISA_AVX512) && core_isa(core) < isa) {
-        ox_doctor_warn(doctor, "install a newer OpenBLAS, which knows this CPU",
-                       "OpenBLAS computes with its %s kernels, the CPU has %s", core, ox_isa_name(isa));
+        ox_doctor_warn(doctor, "install a newer OpenBLAS that supports this CPU",
+                       "OpenBLAS uses its %s kernels, but the CPU has %s", core, ox_isa_name(isa));
     }
     ox_doctor_add(doctor, "OpenBLAS build", "%s", openblas_get_config());
     if (openblas_get_parallel() == 0) {
-        ox_doctor_warn(doctor, "install libopenblas0-pthread", "this OpenBLAS uses one thread");
+        ox_doctor_warn(doctor, "install libopenblas0-pthread", "this build of OpenBLAS uses one thread");
     }
 }
 
-/* The affinity mask as ranges, "0-3,8". Returns how many CPUs are in it. */
+/* Writes the affinity mask as ranges, "0-3,8", and returns its number of CPUs. */
 static int affinity_text(char *text, size_t text_bytes) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -95,14 +95,14 @@ static void report_cpu(struct ox_doctor *doctor) {
     ox_doctor_add(doctor, "optimizer ISA", "%s", ox_isa_name(ox_isa_best()));
     if (ox_isa_best() == OX_ISA_SCALAR) {
         ox_doctor_warn(doctor, "use a machine with AVX2, AVX-512 or NEON",
-                       "the optimizer runs its scalar code, several times slower");
+                       "the optimizer runs its scalar code, which is several times slower");
     }
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     const int usable = affinity_text(mask, sizeof mask);
     ox_doctor_add(doctor, "CPUs", "%ld online, %d usable (%s)", online, usable, mask);
     if (usable > 0 && usable < online) {
         ox_doctor_warn(doctor, "start without taskset, numactl or a CPU limit of the container",
-                       "the affinity mask leaves %d of %ld CPUs", usable, online);
+                       "the affinity mask allows only %d of %ld CPUs", usable, online);
     }
     long allowed_us = 0, period_us = 0;
     if (ox_doctor_read("/sys/fs/cgroup/cpu.max", quota, sizeof quota) &&
@@ -110,7 +110,7 @@ static void report_cpu(struct ox_doctor *doctor) {
         ox_doctor_add(doctor, "CPU quota", "%.1f CPUs (cgroup)", (double)allowed_us / (double)period_us);
         if (allowed_us < usable * period_us) {
             ox_doctor_warn(doctor, "raise the container's CPU limit, or pass --compute-threads",
-                           "the quota is less than the CPUs in the mask; threads will be throttled");
+                           "the quota is smaller than the number of usable CPUs; threads will be throttled");
         }
     }
 }
@@ -125,7 +125,7 @@ static void report_memory(struct ox_doctor *doctor) {
         ox_doctor_add(doctor, "cgroup limit", "%s, %s left", ox_size_text(memory.limit, limit_text),
                       ox_size_text(memory.usable, free_text));
         ox_doctor_warn(doctor, "stay below it with --host-mem, or raise the container's memory limit",
-                       "the kernel kills the run beyond %s, whatever the RAM", limit_text);
+                       "the kernel kills a run that exceeds %s, however much RAM there is", limit_text);
     } else {
         ox_doctor_add(doctor, "cgroup limit", "none");
     }
@@ -147,13 +147,13 @@ static void report_memory(struct ox_doctor *doctor) {
     ox_doctor_add(doctor, "huge pages", "transparent: %s; reserved: %s", mode, huge);
     if (strstr(mode, "[never]") != NULL) {
         ox_doctor_warn(doctor, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-                       "transparent huge pages are off; large buffers cost more address translation");
+                       "transparent huge pages are off; address translation of large buffers costs more");
     }
 }
 
 static void report_numa(struct ox_doctor *doctor) {
     if (numa_available() < 0) {
-        ox_doctor_add(doctor, "NUMA", "not available; one node is assumed");
+        ox_doctor_add(doctor, "NUMA", "not available; treated as one node");
         return;
     }
     char sizes[160] = "", size[OX_SIZE_TEXT_BYTES];

@@ -83,7 +83,7 @@ static void test_healthy(void) {
     CHECK(says("GPU 0", "pinned memory", "limit of locked memory: ", "", ""));
     CHECK(says("GPU 0", "memory", "1.00 GiB, 16.0 MiB in use", "", ""));
     CHECK(says("GPU 0", "mode", "shared", "", ""));
-    CHECK(says("GPU 0", "PCIe", "generation 1 x16 (idle); generation 5 x16 is possible here", "", ""));
+    CHECK(says("GPU 0", "PCIe", "generation 1 x16 (idle); up to generation 5 x16 here", "", ""));
     CHECK(says("GPU 0", "power", "87 W, limit 350 W", "", ""));
     CHECK(says("GPU 0", "clocks", "processors 345 of 1980 MHz, memory 2619 of 2619 MHz, 41 degrees, idle", "", ""));
     CHECK(says("GPU 0", "memory errors", "ECC is on; 0 uncorrected", "", ""));
@@ -94,51 +94,52 @@ static void test_users(void) {
     struct ox_nvml_gpu *const gpu = &nvml->gpus[0];
     gpu->process_count = 1;
     gpu->process_bytes = 1 << 20;
-    CHECK(state_says("memory", "", "1 process on this GPU already, with 1.00 MiB", "nvidia-smi"));
+    CHECK(state_says("memory", "", "1 process already on this GPU, with 1.00 MiB", "nvidia-smi"));
     gpu->process_count = 3; /* one of them does not tell */
     gpu->process_bytes = 1 << 20;
-    CHECK(state_says("memory", "", "3 processes on this GPU already, with 2.00 MiB", "--device-mem"));
+    CHECK(state_says("memory", "", "3 processes already on this GPU, with 2.00 MiB", "--device-mem"));
     gpu->process_count = 1000;
-    CHECK(state_says("memory", "", "1000 processes on this GPU already", ""));
+    CHECK(state_says("memory", "", "1000 processes already on this GPU", ""));
     gpu->process_count = OX_NVML_UNKNOWN;
     gpu->memory_used_bytes = UINT64_C(1) << 29;
-    CHECK(state_says("memory", "512 MiB in use", "512 MiB of its memory are in use, by no process", "nvidia-smi"));
+    CHECK(state_says("memory", "512 MiB in use", "512 MiB of its memory are in use by processes that are not visible",
+                     "nvidia-smi"));
     gpu->memory_bytes = gpu->memory_used_bytes = 0;
-    CHECK(state_says("memory", "not told", "", ""));
+    CHECK(state_says("memory", "not reported", "", ""));
     gpu->compute_mode = OX_NVML_PROHIBITED;
-    CHECK(state_says("mode", "prohibited", "lets no process in", "nvidia-smi -i 00000000:00:00.0 -c DEFAULT"));
+    CHECK(state_says("mode", "prohibited", "allows no process", "nvidia-smi -i 00000000:00:00.0 -c DEFAULT"));
     gpu->compute_mode = OX_NVML_ONE_PROCESS;
     CHECK(state_says("mode", "one process", "", ""));
     gpu->mig = 1;
-    CHECK(state_says("mode", "shared, divided (MIG)", "one part of it", "-mig 0"));
+    CHECK(state_says("mode", "shared, partitioned (MIG)", "one part of it", "-mig 0"));
     gpu->mig = gpu->compute_mode = OX_NVML_UNKNOWN;
-    CHECK(state_says("mode", "not told", "", ""));
+    CHECK(state_says("mode", "not reported", "", ""));
     gpu->compute_mode = OX_NVML_ONE_PROCESS;
     gpu->process_count = 1;
     run(nvml_path, plugin_path);
-    CHECK(says("GPU 0", "mode", "one process", "is there already", "end that process"));
+    CHECK(says("GPU 0", "mode", "one process", "another process already uses it", "end that process"));
     *nvml = healthy;
 }
 
 static void test_speed(void) {
     struct ox_nvml_gpu *const gpu = &nvml->gpus[0];
     gpu->pcie_width = 4;
-    CHECK(state_says("PCIe", "generation 1 x4", "4 of 16 lanes, so weights travel 4 times slower", "reseat"));
+    CHECK(state_says("PCIe", "generation 1 x4", "4 of 16 lanes, so weights move 4 times slower", "reseat"));
     gpu->held = 0;
     gpu->pcie_generation = 3;
-    CHECK(state_says("PCIe", "generation 3 x16; ", "at generation 3 of 5 though the GPU is at work", "firmware"));
+    CHECK(state_says("PCIe", "generation 3 x16; ", "at generation 3 of 5 although the GPU is busy", "firmware"));
     gpu->pcie_generation_max = 4;
-    CHECK(state_says("PCIe", "generation 4 x16 is possible", "could use generation 5, this slot gives 4", "slot"));
+    CHECK(state_says("PCIe", "up to generation 4 x16", "supports generation 5, this slot only 4", "slot"));
     gpu->pcie_generation_max = gpu->pcie_width_max = OX_NVML_UNKNOWN;
-    CHECK(state_says("PCIe", "generation ? x? is possible", "", ""));
+    CHECK(state_says("PCIe", "up to generation ? x?", "", ""));
     gpu->pcie_width = OX_NVML_UNKNOWN;
-    CHECK(state_says("PCIe", "not told", "", ""));
+    CHECK(state_says("PCIe", "not reported", "", ""));
     gpu->power_limit_mw = 250000;
     CHECK(state_says("power", "limit 250 W", "capped at 250 of 350 W", "-pl 350"));
     gpu->power_mw = OX_NVML_UNKNOWN;
     CHECK(state_says("power", "limit 350 W", "", ""));
     gpu->power_limit_mw = OX_NVML_UNKNOWN;
-    CHECK(state_says("power", "not told", "", ""));
+    CHECK(state_says("power", "not reported", "", ""));
     gpu->pcie_generation = 5;
     gpu->held = OX_NVML_BY_POWER_CAP;
     CHECK(state_says("clocks", "at the power limit", "", ""));
@@ -147,9 +148,9 @@ static void test_speed(void) {
     CHECK(state_says("clocks", "", "because of heat", "fans"));
     gpu->pcie_generation = 5;
     gpu->held = OX_NVML_BY_POWER_BRAKE;
-    CHECK(state_says("clocks", "", "the hardware slows", "power supply"));
+    CHECK(state_says("clocks", "", "the hardware throttles", "power supply"));
     gpu->held = OX_NVML_BY_SETTING | OX_NVML_IDLE;
-    CHECK(state_says("clocks", ", idle", "held by a setting", "-rac"));
+    CHECK(state_says("clocks", ", idle", "limited by a setting", "-rac"));
     gpu->held = gpu->sm_mhz = gpu->temperature_c = OX_NVML_UNKNOWN;
     CHECK(state_says("clocks", "processors ? of 1980 MHz, memory 2619 of 2619 MHz, ? degrees", "", ""));
 }
@@ -159,15 +160,15 @@ static void test_health(void) {
     gpu->ecc = OX_NVML_UNKNOWN;
     CHECK(state_says("memory errors", "no ECC", "", ""));
     gpu->ecc = 0;
-    CHECK(state_says("memory errors", "ECC is off", "goes unseen", "-e 1"));
+    CHECK(state_says("memory errors", "ECC is off", "go unnoticed", "-e 1"));
     gpu->ecc_errors = 1;
     CHECK(state_says("memory errors", "1 uncorrected", "1 uncorrected memory error:", "Xid"));
     gpu->ecc_errors = OX_NVML_UNKNOWN;
     CHECK(state_says("memory errors", "ECC is on", "", ""));
     gpu->rows_pending = 1;
-    CHECK(state_says("memory errors", "", "wait for a reset", "-r, as root"));
+    CHECK(state_says("memory errors", "", "need a reset", "-r, as root"));
     gpu->rows_failed = gpu->rows_pending = 1;
-    CHECK(state_says("memory errors", "", "no spare rows", "replaced"));
+    CHECK(state_says("memory errors", "", "no spare rows are left", "replaced"));
     gpu->rows_pending = OX_NVML_UNKNOWN;
     CHECK(state_says("memory errors", "ECC is on", "", ""));
 }
@@ -183,18 +184,19 @@ static void test_neighbours(void) {
         first++;
     }
     char text[64];
-    CHECK(state_says("NUMA", "not told", "", ""));
+    CHECK(state_says("NUMA", "not reported", "", ""));
     gpu->cpus[first / 64] = UINT64_C(1) << first % 64;
     snprintf(text, sizeof text, "CPUs %d", first);
     CHECK(state_says("NUMA", text, "", ""));
     gpu->cpus[15] = UINT64_C(1) << 63;
-    CHECK(state_says("NUMA", "CPUs 1023", "none of the CPUs that may be used here", "taskset -c 1023"));
+    CHECK(state_says("NUMA", "CPUs 1023", "no CPU that this process may use", "taskset -c 1023"));
     gpu->cpus[15] = UINT64_C(1) << 63;
     gpu->nodes = 2;
-    CHECK(state_says("NUMA", "node 1, CPUs 1023", "is beside the GPU", "numactl --cpunodebind=1 --membind=1"));
+    CHECK(state_says("NUMA", "node 1, CPUs 1023", "is close to the GPU", "numactl --cpunodebind=1 --membind=1"));
     gpu->cpus[first / 64] = UINT64_C(1) << first % 64;
     gpu->nodes = UINT64_C(1) << 63; /* no machine here has that many */
-    CHECK(state_says("NUMA", "node 63, CPUs", "memory of node 63, beside the GPU, may not be used", "--membind=63"));
+    CHECK(state_says("NUMA", "node 63, CPUs", "may not use memory of node 63, which is close to the GPU",
+                     "--membind=63"));
 }
 
 /* What CUDA says of a device. */
@@ -237,18 +239,18 @@ static void test_halves(void) {
     set_machine(0, 13000);
     setenv("CUDA_VISIBLE_DEVICES", "none", 1);
     run(nvml_path, plugin_path);
-    CHECK(says("GPU", "CUDA plugin", "liboffload_simt.so", "CUDA shows no device", "CUDA_VISIBLE_DEVICES is none"));
+    CHECK(says("GPU", "CUDA plugin", "liboffload_simt.so", "CUDA lists no device", "CUDA_VISIBLE_DEVICES is none"));
     unsetenv("CUDA_VISIBLE_DEVICES");
     set_machine(1, 13000);
 
     set_blas(false);
     run(nvml_path, plugin_path);
-    CHECK(says("GPU", "cuBLASLt", "none", "cuBLASLt does not open", "install the cuBLAS"));
+    CHECK(says("GPU", "cuBLASLt", "none", "cuBLASLt does not open", "install cuBLAS"));
     CHECK(says("GPU 0", "device", "does not open", "cuBLASLt does not open", ""));
     set_blas(true);
 
     run("/nonexistent/libnvidia-ml.so.1", plugin_path);
-    CHECK(says("GPU", "NVIDIA driver", "for CUDA 13.0", "link, power, heat", "NVIDIA_DRIVER_CAPABILITIES"));
+    CHECK(says("GPU", "NVIDIA driver", "for CUDA 13.0", "link, power, temperature", "NVIDIA_DRIVER_CAPABILITIES"));
     CHECK(find("GPU 0", "device") != NULL && find("GPU 0", "PCIe") == NULL && warning_count() == 1);
 }
 
@@ -263,10 +265,10 @@ static bool one_line(const char *value, const char *warning, const char *remedy)
 static void test_none(void) {
     static const char nowhere[] = "/nonexistent/lib.so";
     run(nowhere, nowhere);
-    CHECK(one_line("none: no NVIDIA driver (no libnvidia-ml.so.1), nor a CUDA plugin; the CPU is the device", "", ""));
+    CHECK(one_line("none: no NVIDIA driver (no libnvidia-ml.so.1), nor a CUDA plugin; runs use the CPU", "", ""));
     set_machine(0, 0);
     run(nowhere, plugin_path);
-    CHECK(one_line("none: no NVIDIA driver (no libnvidia-ml.so.1); the CPU is the device", "", ""));
+    CHECK(one_line("none: no NVIDIA driver (no libnvidia-ml.so.1); runs use the CPU", "", ""));
     set_machine(1, 12040);
     run(nowhere, plugin_path);
     CHECK(one_line("the driver is for CUDA 12.4 and this build needs 13.0", "no GPU can be used", "update"));
