@@ -1,5 +1,5 @@
-/* The report as one HTML file. Tables are written here and are there without scripts; the timeline is drawn by
- * tools/command/trace_page.js from the data that is written behind them. */
+/* Writes the report as one HTML file. The program writes the tables, which need no scripts; tools/command/trace_page.js
+ * draws the timeline from the data at the end of the file. */
 #include "tools/command/trace_report.h"
 
 #include "base/bytes.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The script and the style sheet, as they are in the source tree. */
+/* Embeds the script and the style sheet from the source tree. */
 __asm__(".pushsection .rodata\n"
         ".globl ox_trace_page_css\nox_trace_page_css:\n.incbin \"tools/command/trace_page.css\"\n.byte 0\n"
         ".globl ox_trace_page_js\nox_trace_page_js:\n.incbin \"tools/command/trace_page.js\"\n.byte 0\n"
@@ -23,7 +23,7 @@ struct page {
     const struct ox_trace_report *report;
     const struct ox_trace_head *head;
     const struct ox_trace_analysis *typical;
-    const struct ox_trace_step *step; /* the typical one */
+    const struct ox_trace_step *step; /* the typical step */
 };
 
 /* ---- small things ---------------------------------------------------------------------------------- */
@@ -49,7 +49,7 @@ static void put(struct page *p, const char *text) {
     }
 }
 
-/* By the beginning of a name, so that kinds that are new to a plan find the colour of their like. */
+/* Matches names by prefix, so that a new kind of task gets the colour of its family. */
 static const char *color_of(const char *const pairs[][2], const char *name) {
     for (; (*pairs)[0] != NULL; pairs++) {
         if (strncmp((*pairs)[0], name, strlen((*pairs)[0])) == 0) {
@@ -76,7 +76,7 @@ static const char *buf_color(const char *kind) {
     return color_of(pairs, kind);
 }
 
-static const char *cause_words(const struct ox_trace_head *head, uint32_t cause) {
+static const char *cause_text(const struct ox_trace_head *head, uint32_t cause) {
     switch (cause) {
     case OX_TRACE_CAUSE_ISSUE:
         return "not issued yet";
@@ -89,7 +89,7 @@ static const char *cause_words(const struct ox_trace_head *head, uint32_t cause)
     }
 }
 
-/* A part of a task of the optimizer: work, or what it waited for. */
+/* The colour of a part of an optimizer task: working or waiting. */
 static const char *part_color(uint32_t part) {
     static const char *const colors[OX_TRACE_PARTS_MAX] = {"reads", "adam", "writes", "copies"};
     return colors[part];
@@ -113,7 +113,7 @@ static void time_cell(struct page *p, uint64_t ns) {
     fprintf(p->out, "<td>%s</td>", ns > 0 ? time_of(ns, text) : "");
 }
 
-/* ---- the top --------------------------------------------------------------------------------------- */
+/* ---- summary --------------------------------------------------------------------------------------- */
 
 static void fact(struct page *p, const char *value, const char *name) {
     fputs("<div class=\"fact\"><b>", p->out);
@@ -131,7 +131,7 @@ struct part {
 
 enum { PARTS_MAX = OX_TRACE_NAMES_MAX + OX_TRACE_CAUSE_COUNT };
 
-/* Keeps the parts in order, largest first; returns how many there are then. */
+/* Inserts a part in order, largest first; returns the new count. */
 static uint32_t add_part(struct part *parts, uint32_t count, struct part part) {
     uint32_t at = count;
     if (part.ns == 0) {
@@ -147,7 +147,7 @@ static uint32_t add_part(struct part *parts, uint32_t count, struct part part) {
 static uint32_t chain_by_lane(const struct page *p, struct part parts[PARTS_MAX]) {
     uint32_t count = 0;
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
-        count = add_part(parts, count, (struct part){.name = cause_words(p->head, cause),
+        count = add_part(parts, count, (struct part){.name = cause_text(p->head, cause),
                                                      .ns = p->typical->chain_ns[cause]});
     }
     return count;
@@ -163,18 +163,18 @@ static uint32_t chain_by_kind(const struct page *p, struct part parts[PARTS_MAX]
     }
     for (uint32_t i = 0; i < p->head->names[OX_TRACE_PART_NAMES].count; i++) {
         const uint32_t cause = OX_TRACE_CAUSE_PART + i;
-        count = add_part(parts, count, (struct part){.name = cause_words(p->head, cause), .color = part_color(i),
+        count = add_part(parts, count, (struct part){.name = cause_text(p->head, cause), .color = part_color(i),
                                                      .ns = p->typical->chain_ns[cause]});
     }
     for (uint32_t cause = OX_TRACE_CAUSE_ISSUE; cause < OX_TRACE_CAUSE_COUNT; cause++) {
-        count = add_part(parts, count, (struct part){.name = cause_words(p->head, cause),
+        count = add_part(parts, count, (struct part){.name = cause_text(p->head, cause),
                                                      .color = colors[cause - OX_TRACE_CAUSE_ISSUE],
                                                      .ns = p->typical->chain_ns[cause]});
     }
     return count;
 }
 
-/* What holds a lane up most, of all that is not its own end; OX_TRACE_CAUSE_COUNT: nothing. */
+/* Returns what a lane waits for most, apart from its own end; OX_TRACE_CAUSE_COUNT: nothing. */
 static uint32_t worst_cause(const struct ox_trace_analysis *a, uint32_t lane) {
     uint32_t worst = OX_TRACE_CAUSE_COUNT;
     uint64_t most = 0;
@@ -202,10 +202,10 @@ static void put_lead(struct page *p) {
         fprintf(p->out, "%s%s %.0f&nbsp;%%", i == 1 ? "; then " : " and ", parts[i].name,
                 share(parts[i].ns, a->wall_ns));
     }
-    fprintf(p->out, ". The lane %s works <b>%.0f&nbsp;%%</b> of the time", lanes->text[0],
+    fprintf(p->out, ". The lane %s is busy <b>%.0f&nbsp;%%</b> of the time", lanes->text[0],
             share(a->busy_ns[0], a->wall_ns));
     if (worst < OX_TRACE_CAUSE_COUNT && share(a->held_ns[0][worst], a->wall_ns) >= 1) {
-        fprintf(p->out, " and waits most for %s, %.0f&nbsp;%%", cause_words(p->head, worst),
+        fprintf(p->out, " and mostly waits for %s, %.0f&nbsp;%%", cause_text(p->head, worst),
                 share(a->held_ns[0][worst], a->wall_ns));
     }
     fputs(".</p>\n", p->out);
@@ -215,7 +215,7 @@ static void put_facts(struct page *p) {
     const struct ox_trace_report *const report = p->report;
     char time[OX_TRACE_TIME_BYTES], text[96], size[OX_SIZE_TEXT_BYTES];
     fputs("<div class=\"facts\">\n", p->out);
-    fact(p, time_of(p->typical->wall_ns, time), "a step, median");
+    fact(p, time_of(p->typical->wall_ns, time), "per step, median");
     if (p->typical->predicted_seconds > 0) {
         const double measured = (double)p->typical->wall_ns * 1e-9;
         snprintf(text, sizeof text, "predicted, %+.0f %%", 100 * (p->typical->predicted_seconds / measured - 1));
@@ -227,7 +227,7 @@ static void put_facts(struct page *p) {
         uint64_t planned = 0;
         const uint64_t bytes = ox_trace_report_bytes(report, link, &planned);
         if (bytes > 0) {
-            snprintf(text, sizeof text, "a step over %s", p->head->names[OX_TRACE_LINKS].text[link]);
+            snprintf(text, sizeof text, "per step over %s", p->head->names[OX_TRACE_LINKS].text[link]);
             fact(p, ox_size_text(bytes, size), text);
         }
     }
@@ -244,9 +244,11 @@ static void put_chain(struct page *p) {
     char time[OX_TRACE_TIME_BYTES];
     const uint32_t count = chain_by_kind(p, parts);
     const uint64_t wall_ns = p->typical->wall_ns;
-    fprintf(p->out, "<section><h2>Where a step's time goes</h2>\n<p class=\"note\">From the end of step %" PRIu64
-            " back through whatever each task waited for last. To make the step shorter, one of these must become "
-            "shorter.</p>\n<div class=\"bar\" role=\"img\" aria-label=\"Shares of the longest chain\">", p->step->step);
+    fprintf(p->out,
+            "<section><h2>Where a step's time goes</h2>\n<p class=\"note\">From the end of step %" PRIu64
+            ", traced back through the task that each one waited for last. Only a shorter part of this chain makes the "
+            "step shorter.</p>\n<div class=\"bar\" role=\"img\" aria-label=\"Shares of the longest chain\">",
+            p->step->step);
     for (uint32_t i = 0; i < count; i++) {
         fprintf(p->out, "<i style=\"width:%.3f%%;background:var(--%s)\" title=\"%s %.1f %%\"></i>",
                 share(parts[i].ns, wall_ns), parts[i].color, parts[i].name, share(parts[i].ns, wall_ns));
@@ -284,15 +286,16 @@ static void put_timeline(struct page *p) {
     static const char *const kinds[][2] = {
         {"forward", "forward"}, {"backward", "backward"}, {"head and loss", "head"}, {"weights", "weights"},
         {"activations", "activations"}, {"gradients", "gradients"}, {"norm", "norm"}, {"optimizer", "adam"},
-        {"commit", "commit"}, {"other", "other"}, {"reads of the optimizer", "reads"},
-        {"its writes", "writes"}, {NULL, NULL}};
+        {"commit", "commit"}, {"other", "other"}, {"optimizer reads", "reads"},
+        {"optimizer writes", "writes"}, {NULL, NULL}};
     fputs("<section class=\"script\"><h2>A step, task by task</h2>\n"
-          "<p class=\"note\">Choose a step by its bar. Each row is a lane: its tasks run one after another. Underlined "
-          "tasks are the longest chain; a selected task shows what it depends on, with a solid line to what it waited "
-          "for last. A bar on top of a task of the optimizer shows what its time was: reads waited for, work, writes "
-          "waited for. Rows at the bottom are what its chunks moved meanwhile.", p->out);
+          "<p class=\"note\">Click a bar to choose a step. Each row is a lane, whose tasks run one after another. "
+          "Underlined tasks form the longest chain. Lines lead from a selected task to what it depends on; the solid "
+          "line leads to what it waited for last. The bar on top of an optimizer task divides its time: waiting for "
+          "reads, working, waiting for writes. The rows at the bottom show the transfers of the optimizer's chunks.",
+          p->out);
     if (ox_trace_is_predicted(p->head)) {
-        fputs(" The thin row below a lane is what was predicted.", p->out);
+        fputs(" The thin row below a lane shows the prediction.", p->out);
     }
     fputs("</p>\n<div id=\"steps\" class=\"steps\" role=\"group\" aria-label=\"Steps\"></div>\n<div class=\"tools\">"
           "<button type=\"button\" data-key=\"-\" aria-label=\"Zoom out\">&minus;</button>"
@@ -317,10 +320,12 @@ static void put_timeline(struct page *p) {
 static enum ox_status put_memory(struct page *p) {
     const struct ox_trace_names *const tiers = &p->head->names[OX_TRACE_TIERS];
     const struct ox_trace_plan *const plan = &p->head->plans[OX_TRACE_TRAIN];
-    fputs("<section><h2>What the memory holds</h2>\n<p class=\"note\">Buffers of the plan from the start of their "
-          "first task to the end of their last, over the same time as the lanes. The dashed line is the arena, which "
-          "is reserved for the whole run; what lies between is alignment and gaps.</p>\n"
-          "<div class=\"script\">", p->out);
+    fputs(
+        "<section><h2>Memory use</h2>\n<p class=\"note\">Each buffer of the plan, from the start of its first task to "
+        "the end of its last, over the same time as the lanes. The dashed line is the arena, which is reserved for "
+        "the whole run; the space below it is alignment and gaps.</p>\n"
+        "<div class=\"script\">",
+        p->out);
     for (uint32_t tier = 0; tier < tiers->count; tier++) {
         if (strcmp(tiers->text[tier], "nvme") != 0 && plan->peak_bytes[tier] > 0) {
             fprintf(p->out, "<canvas data-tier=\"%u\" role=\"img\" aria-label=\"Memory of the %s over the step\">"
@@ -328,7 +333,7 @@ static enum ox_status put_memory(struct page *p) {
         }
     }
     put_buf_legend(p);
-    fputs("</div>\n<div class=\"scroll\"><table><thead><tr><th>tier</th><th>fullest</th><th>arena</th><th>budget</th>"
+    fputs("</div>\n<div class=\"scroll\"><table><thead><tr><th>tier</th><th>peak</th><th>arena</th><th>budget</th>"
           "</tr></thead><tbody>\n", p->out);
     for (uint32_t tier = 0; tier < tiers->count; tier++) {
         uint64_t peak = 0;
@@ -340,7 +345,7 @@ static enum ox_status put_memory(struct page *p) {
             continue;
         }
         fprintf(p->out, "<tr><th>%s</th>", tiers->text[tier]);
-        size_cell(p, strcmp(tiers->text[tier], "nvme") != 0 ? peak : 0); /* homes on drives are no buffers */
+        size_cell(p, strcmp(tiers->text[tier], "nvme") != 0 ? peak : 0); /* bytes on drives are not in buffers */
         size_cell(p, plan->peak_bytes[tier]);
         size_cell(p, p->head->budget_bytes[tier]);
         fputs("</tr>\n", p->out);
@@ -364,7 +369,7 @@ static void put_bytes_row(struct page *p, uint32_t kind, uint64_t measured[], ui
     fprintf(p->out, "<td class=\"%s\">%s</td></tr>\n", same ? "good" : "bad", same ? "equal" : "differs");
 }
 
-/* What the optimizer's chunks moved, while anything was in flight. */
+/* Prints the transfers of the optimizer's chunks: bytes, and the time while any was in flight. */
 static void put_flows(struct page *p) {
     const struct ox_trace_names *const links = &p->head->names[OX_TRACE_LINKS];
     uint64_t bytes[OX_TRACE_LINKS_MAX] = {0}, ns[OX_TRACE_LINKS_MAX] = {0};
@@ -377,8 +382,10 @@ static void put_flows(struct page *p) {
     if (p->step->flow_count == 0) {
         return;
     }
-    fputs("<h3>Of them, the optimizer's chunks</h3>\n<div class=\"scroll\"><table><thead><tr><th></th><th>bytes</th>"
-          "<th>in flight for</th><th>of the step</th><th>GB/s meanwhile</th></tr></thead><tbody>\n", p->out);
+    fputs(
+        "<h3>Transfers of the optimizer's chunks</h3>\n<div class=\"scroll\"><table><thead><tr><th></th><th>bytes</th>"
+        "<th>in flight</th><th>of the step</th><th>GB/s in flight</th></tr></thead><tbody>\n",
+        p->out);
     for (uint32_t link = 0; link < links->count; link++) {
         if (ns[link] == 0) {
             continue;
@@ -396,8 +403,8 @@ static void put_bytes(struct page *p) {
     const struct ox_trace_names *const links = &p->head->names[OX_TRACE_LINKS];
     uint64_t measured[OX_TRACE_LINKS_MAX] = {0}, planned[OX_TRACE_LINKS_MAX] = {0};
     bool same = true;
-    fputs("<section><h2>Bytes by link and kind</h2>\n<p class=\"note\">What crossed each link in the step, counted "
-          "where it did, beside what the plan's formula says.</p>\n<div class=\"scroll\"><table><thead><tr><th></th>",
+    fputs("<section><h2>Bytes by link and kind</h2>\n<p class=\"note\">Bytes that crossed each link in the step, "
+          "counted at the link, beside the plan's figure.</p>\n<div class=\"scroll\"><table><thead><tr><th></th>",
           p->out);
     for (uint32_t link = 0; link < links->count; link++) {
         fprintf(p->out, "<th>%s</th><th>planned</th>", links->text[link]);
@@ -406,7 +413,7 @@ static void put_bytes(struct page *p) {
     for (uint32_t kind = 0; kind < p->head->names[OX_TRACE_TRAFFIC].count; kind++) {
         put_bytes_row(p, kind, measured, planned);
     }
-    fputs("<tr class=\"sum\"><th>together</th>", p->out);
+    fputs("<tr class=\"sum\"><th>total</th>", p->out);
     for (uint32_t link = 0; link < links->count; link++) {
         size_cell(p, measured[link]);
         size_cell(p, planned[link]);
@@ -424,16 +431,18 @@ static void put_bytes(struct page *p) {
 
 static void put_waits(struct page *p) {
     const struct ox_trace_names *const lanes = &p->head->names[OX_TRACE_LANES];
-    fputs("<section><h2>Who waited for whom</h2>\n<p class=\"note\">Each row is a lane and sums up to the step: the "
-          "share in which it worked, then what held it up. A lane that waits for one that waits itself is held up by "
-          "what that one waits for.</p>\n<div class=\"scroll\"><table><thead><tr><th>lane</th><th>works</th>", p->out);
+    fputs("<section><h2>Which lane waited for which</h2>\n<p class=\"note\">Each row is a lane and adds up to the "
+          "step: the share in which it was busy, then the shares by what it waited for. A lane that waits for a "
+          "waiting lane is counted under what that one waits for.</p>\n<div "
+          "class=\"scroll\"><table><thead><tr><th>lane</th><th>busy</th>",
+          p->out);
     bool used[OX_TRACE_CAUSE_COUNT] = {0};
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
         for (uint32_t lane = 0; lane < lanes->count; lane++) {
             used[cause] = used[cause] || p->typical->held_ns[lane][cause] > 0;
         }
         if (used[cause]) {
-            fprintf(p->out, "<th>%s</th>", cause_words(p->head, cause));
+            fprintf(p->out, "<th>%s</th>", cause_text(p->head, cause));
         }
     }
     fputs("</tr></thead><tbody>\n", p->out);
@@ -457,7 +466,7 @@ static void put_waits(struct page *p) {
     fputs("</tbody></table></div></section>\n", p->out);
 }
 
-/* What the time of tasks of the optimizer was. */
+/* Prints how the time of the optimizer's tasks divides into parts. */
 static void put_part_rows(struct page *p, uint32_t kind) {
     const struct ox_trace_names *const names = &p->head->names[OX_TRACE_PART_NAMES];
     for (uint32_t i = 0; i < names->count; i++) {
@@ -479,7 +488,7 @@ static void put_kinds(struct page *p) {
     }
     fprintf(p->out, "<div class=\"scroll\"><table><thead><tr><th>kind</th><th>tasks</th><th>time</th><th>each</th>"
             "<th>on the chain</th><th>bytes</th><th>GB/s</th>%s</tr></thead><tbody>\n",
-            predicted ? "<th>predicted</th><th>off by</th>" : "");
+            predicted ? "<th>predicted</th><th>error</th>" : "");
     for (uint32_t kind = 0; kind < p->head->names[OX_TRACE_TASKS].count; kind++) {
         const uint64_t ns = p->typical->kind_ns[kind], bytes = p->typical->kind_bytes[kind];
         const uint32_t count = p->typical->kind_count[kind];
@@ -510,7 +519,7 @@ static void put_kinds(struct page *p) {
 static void put_step_row(struct page *p, uint32_t idx) {
     const struct ox_trace_analysis *const a = &p->report->analyses[idx];
     const struct ox_trace_step *const step = ox_trace_report_step(p->report, idx);
-    const uint32_t worst = worst_cause(a, 0); /* of the first lane: compute */
+    const uint32_t worst = worst_cause(a, 0); /* lane 0 is compute */
     fprintf(p->out, "<tr%s><th>%" PRIu64 "</th>", idx == p->report->typical ? " class=\"typical\"" : "", step->step);
     time_cell(p, a->wall_ns);
     if (ox_trace_is_predicted(p->head)) {
@@ -518,7 +527,7 @@ static void put_step_row(struct page *p, uint32_t idx) {
     }
     fprintf(p->out, "<td>%.1f&nbsp;%%</td>", share(a->busy_ns[0], a->wall_ns));
     if (worst < OX_TRACE_CAUSE_COUNT) {
-        fprintf(p->out, "<td>%s, %.1f&nbsp;%%</td>", cause_words(p->head, worst),
+        fprintf(p->out, "<td>%s, %.1f&nbsp;%%</td>", cause_text(p->head, worst),
                 share(a->held_ns[0][worst], a->wall_ns));
     } else {
         fputs("<td></td>", p->out);
@@ -529,9 +538,9 @@ static void put_step_row(struct page *p, uint32_t idx) {
 static void put_steps(struct page *p) {
     const uint32_t count = p->report->shown_count;
     const uint32_t first = count > STEPS_LISTED_MAX ? count - STEPS_LISTED_MAX : 0;
-    fprintf(p->out, "<section><h2>Steps</h2>\n<details%s><summary>%s%u step%s: time, work and the largest wait of %s"
-            "</summary>\n<div class=\"scroll\"><table><thead><tr><th>step</th><th>time</th>%s<th>%s works</th>"
-            "<th>held up most by</th></tr></thead><tbody>\n", count <= 12 ? " open" : "",
+    fprintf(p->out, "<section><h2>Steps</h2>\n<details%s><summary>%s%u step%s: time, busy share and longest wait of %s"
+            "</summary>\n<div class=\"scroll\"><table><thead><tr><th>step</th><th>time</th>%s<th>%s busy</th>"
+            "<th>longest wait for</th></tr></thead><tbody>\n", count <= 12 ? " open" : "",
             first > 0 ? "the last " : "", count - first, count - first == 1 ? "" : "s",
             p->head->names[OX_TRACE_LANES].text[0], ox_trace_is_predicted(p->head) ? "<th>predicted</th>" : "",
             p->head->names[OX_TRACE_LANES].text[0]);
@@ -543,7 +552,7 @@ static void put_steps(struct page *p) {
 
 enum { SPANS_DRAWN_MAX = 2000 };
 
-/* A row of the run's time for each kind of span, and what they took together. */
+/* Prints a row with all spans of a kind over the run's time, and their total. */
 static void put_span_row(struct page *p, uint32_t span, uint64_t begin_ns, uint64_t all_ns) {
     const struct ox_trace_steps *const steps = p->report->steps;
     uint64_t ns = 0;
@@ -576,11 +585,13 @@ static void put_spans(struct page *p) {
         begin_ns = ox_min_u64(begin_ns, steps->steps[i].begin_ns);
         end_ns = ox_max_u64(end_ns, steps->steps[i].end_ns);
     }
-    fprintf(p->out, "<section><h2>The run, and what came between its steps</h2>\n<p class=\"note\">%s were recorded. "
-            "An update is that of the last step where none follows it, as before a save; a save may be written while "
-            "steps go on. What is in no row passed outside: data, reports, loading.</p>\n<div class=\"scroll\"><table "
-            "class=\"run\"><thead><tr><th></th><th>when</th><th>times</th><th>together</th><th>each</th><th>of the time"
-            "</th></tr></thead><tbody>\n", time_of(end_ns - begin_ns, time));
+    fprintf(p->out,
+            "<section><h2>The run between its steps</h2>\n<p class=\"note\">%s were recorded. The row of updates "
+            "counts those that no step follows, as before a save; saves may overlap with steps. Time in no row went to "
+            "data, reports and loading.</p>\n<div class=\"scroll\"><table "
+            "class=\"run\"><thead><tr><th></th><th>when</th><th>count</th><th>total</th><th>each</th><th>of the time"
+            "</th></tr></thead><tbody>\n",
+            time_of(end_ns - begin_ns, time));
     for (uint32_t span = 0; span < p->head->names[OX_TRACE_SPANS].count; span++) {
         if (used[span]) {
             put_span_row(p, span, begin_ns, end_ns - begin_ns);
@@ -597,7 +608,7 @@ static void put_wear(struct page *p) {
                 p->head->drive_count == 1 ? "The drive" : "Each drive");
         put(p, text);
         fprintf(p->out, ".</p>\n%s</section>\n", p->head->rated_bytes > 0 ? ""
-                : "<p class=\"note\">What share of its life that is, --drive-endurance would tell.</p>\n");
+                : "<p class=\"note\">Give --drive-endurance to see the share of the drive's life.</p>\n");
     }
 }
 
@@ -664,7 +675,7 @@ static enum ox_status put_step_memory(struct page *p, const struct ox_trace_step
     return status;
 }
 
-/* Parts by task, and flows. */
+/* Writes the parts of each task, and the flows of the step. */
 static void put_step_insides(struct page *p, const struct ox_trace_step *step) {
     const char *comma = "";
     fputs("],\"parts\":{", p->out);
@@ -708,7 +719,7 @@ static enum ox_status put_step(struct page *p, const struct ox_trace_step *step)
     return status;
 }
 
-/* The newest steps that fit, and the typical one. */
+/* Writes the data of the newest steps that fit, and of the typical one. */
 static enum ox_status put_data(struct page *p) {
     const struct ox_trace_report *const report = p->report;
     const uint32_t task_count = p->head->plans[OX_TRACE_TRAIN].task_count;
@@ -742,7 +753,7 @@ static enum ox_status put_data(struct page *p) {
     return status;
 }
 
-/* ---- all ------------------------------------------------------------------------------------------- */
+/* ---- page ------------------------------------------------------------------------------------------- */
 
 enum ox_status ox_trace_report_page(const struct ox_trace_report *report, FILE *out) {
     struct page page = {.out = out, .report = report, .head = report->head,
@@ -765,7 +776,7 @@ enum ox_status ox_trace_report_page(const struct ox_trace_report *report, FILE *
     put_spans(&page);
     put_steps(&page);
     put_wear(&page);
-    fputs("<footer>Written by <code>offload trace report</code>. Figures without a step are those of the step of "
+    fputs("<footer>Written by <code>offload trace report</code>. Figures that name no step are of the step of "
           "median length.</footer>\n</main>\n", out);
     if (status == OX_OK) {
         status = put_data(&page);

@@ -9,7 +9,7 @@
   const predicted = data.plan.pb.some((_, i) => data.plan.ps[i] > 0);
   let step = data.steps[data.typical], from = 0, until = step.wall, selected = -1, hovered = -1;
 
-  // ---- words -------------------------------------------------------------------------------------
+  // ---- text --------------------------------------------------------------------------------------
   const time = (ns) => {
     const a = Math.abs(ns);
     if (a < 0.5) return '0';
@@ -34,7 +34,8 @@
   let palette = {};
   const kindColor = (i) => palette[data.kindColors[data.plan.kind[i]]];
 
-  // What a task waited for last: as the lanes do, a dependency, its own lane, the norm, or the run-ahead limit.
+  // The task that a task waited for last, by the rules of the lanes: a dependency, the previous task of its lane, the
+  // norm, or the run-ahead limit.
   const previous = data.plan.lane.map(() => -1);
   data.lanes.forEach((_, lane) => {
     let last = -1;
@@ -92,7 +93,7 @@
   const rowOf = data.lanes.map(() => -1);
   const shownLanes = data.lanes.map((_, i) => i).filter((lane) => data.plan.lane.includes(lane));
   shownLanes.forEach((lane, row) => { rowOf[lane] = row; });
-  // Below the lanes: what the optimizer's chunks moved, a row for each link.
+  // Below the lanes: a row for each link with the transfers of the optimizer's chunks.
   const flowLinks = data.links.map((_, i) => i).filter((link) => data.steps.some((s) => s.flows.some((f) => f[0] === link)));
   const flowTop = (link) => rowTop(shownLanes.length + flowLinks.indexOf(link));
   const lanesHeight = rowTop(shownLanes.length + flowLinks.length) + 2;
@@ -171,7 +172,7 @@
     g.restore();
     g.textAlign = 'right';
     flowLinks.forEach((link) => {
-      g.fillStyle = palette.soft; g.fillText('its ' + data.links[link], GUTTER - 12, flowTop(link) + ROW / 2);
+      g.fillStyle = palette.soft; g.fillText('opt. ' + data.links[link], GUTTER - 12, flowTop(link) + ROW / 2);
     });
     shownLanes.forEach((lane, row) => {
       g.fillStyle = palette.ink; g.fillText(data.lanes[lane], GUTTER - 12, rowTop(row) + ROW / 2);
@@ -225,7 +226,7 @@
     });
   };
 
-  // ---- moving ------------------------------------------------------------------------------------
+  // ---- navigation ------------------------------------------------------------------------------------
   const show = (a, b) => {
     const span = Math.min(step.wall, Math.max(2000, b - a));
     from = Math.min(Math.max(0, a), step.wall - span);
@@ -252,16 +253,16 @@
     }
     const ns = ended(i) - started(i), bytes = data.plan.bytes[i], last = heldBy(i);
     const rows = [['ran', time(started(i)) + ' to ' + time(ended(i)) + ', ' + time(ns)],
-      ['issued at', time(queued(i)) + ', ' + time(started(i) - queued(i)) + ' before it began']];
+      ['issued at', time(queued(i)) + ', ' + time(started(i) - queued(i)) + ' before it started']];
     if (bytes > 0) rows.push(['moved', size(bytes) + (ns > 0 ? ', ' + (bytes / ns).toFixed(2) + ' GB/s' : '')]);
     if (data.plan.ps[i] > 0) {
-      rows.push(['predicted', time(data.plan.ps[i]) + ', beginning at ' + time(data.plan.pb[i])]);
+      rows.push(['predicted', time(data.plan.ps[i]) + ', starting at ' + time(data.plan.pb[i])]);
     }
     if (last >= 0) {
-      rows.push(['waited last for', link(last) + ', which ended ' + time(started(i) - ended(last)) + ' before']);
+      rows.push(['waited last for', link(last) + ', which ended ' + time(started(i) - ended(last)) + ' earlier']);
     }
     if (step.parts[i]) {
-      rows.push(['of that', step.parts[i].map((part, k) => [part, data.parts[k]]).filter(([part]) => part > 0)
+      rows.push(['time by part', step.parts[i].map((part, k) => [part, data.parts[k]]).filter(([part]) => part > 0)
         .map(([part, name]) => name + ' ' + time(part)).join(', ')]);
     }
     rows.push(['depends on', data.plan.deps[i].map(link).join('; ') || 'nothing']);
@@ -336,7 +337,7 @@
     tip.style.display = i < 0 && !flow ? 'none' : 'block';
     if (i >= 0 || flow) {
       tip.textContent = flow
-        ? data.links[flow[0]] + ' of the optimizer, unit ' + flow[3] + '\n' + size(flow[4]) + ' in ' +
+        ? data.links[flow[0]] + ' for the optimizer, unit ' + flow[3] + '\n' + size(flow[4]) + ' in ' +
           time(flow[2] - flow[1]) + ', ' + rate(flow) + (flow[5] > 0 ? '\nnothing in flight for ' + time(flow[5]) : '')
         : label(i) + '\n' + time(ended(i) - started(i)) + ' on ' + data.lanes[data.plan.lane[i]] +
           (data.plan.bytes[i] > 0 ? '\n' + size(data.plan.bytes[i]) : '');
@@ -387,13 +388,13 @@
     select(Number(e.target.dataset.task)); reveal(selected);
   });
 
-  // ---- beginning ---------------------------------------------------------------------------------
+  // ---- start -------------------------------------------------------------------------------------
   const paint = () => {
     const names = ['ink', 'soft', 'grid', 'card', 'bad', ...partColors, ...data.kindColors, ...data.bufColors];
     palette = Object.fromEntries(names.map((n) => [n, color(n)]));
     draw();
   };
-  // A step far longer than the others leaves them their height, and is told by its colour.
+  // Caps the height of a step far longer than the others, so that theirs stay visible; its colour marks it.
   const longest = Math.min(Math.max(...data.steps.map((s) => s.wall)), 3 * data.steps[data.typical].wall);
   data.steps.forEach((s, i) => {
     const b = document.createElement('button');

@@ -1,4 +1,4 @@
-/* The numbers behind a report, and the report as text and as JSON. */
+/* Computes the numbers of a report, and writes them as text and as JSON. */
 #include "tools/command/trace_report.h"
 
 #include "base/bytes.h"
@@ -42,7 +42,7 @@ enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *ou
         status = ox_trace_steps_open(out->trace, &out->steps);
     }
     if (status == OX_OK && out->steps->whole_count == 0) {
-        status = ox_fail(OX_E_CONFIG, "%s: holds no whole step yet; let the run go on, or record it with more "
+        status = ox_fail(OX_E_CONFIG, "%s: holds no whole step yet; wait for the run, or record it with more "
                          "--trace-bytes", path);
     }
     if (status == OX_OK) {
@@ -109,7 +109,7 @@ double ox_trace_report_span(const struct ox_trace_report *report, uint32_t span,
     return (double)ns * 1e-9;
 }
 
-/* The link whose name ends the way of writes to drives. */
+/* Bytes that the typical step wrote to drives. */
 static uint64_t drive_bytes_written(const struct ox_trace_report *report) {
     for (uint32_t link = 0; link < report->head->names[OX_TRACE_LINKS].count; link++) {
         if (strcmp(report->head->names[OX_TRACE_LINKS].text[link], "nvme_write") == 0) {
@@ -158,7 +158,7 @@ static double share(uint64_t part, uint64_t whole) {
 static void text_lanes(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_analysis *const a = &report->analyses[report->typical];
     const struct ox_trace_names *const lanes = &report->head->names[OX_TRACE_LANES];
-    fprintf(out, "\nlanes, %% of the step     busy   held up by\n");
+    fprintf(out, "\nlanes, %% of the step     busy   waits for\n");
     for (uint32_t lane = 0; lane < lanes->count; lane++) {
         if (a->busy_ns[lane] == 0) {
             continue;
@@ -176,7 +176,7 @@ static void text_lanes(const struct ox_trace_report *report, FILE *out) {
 
 static void text_chain(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_analysis *const a = &report->analyses[report->typical];
-    fprintf(out, "\nlongest chain, %% of the step:");
+    fprintf(out, "\nlongest chain of tasks, %% of the step:");
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
         if (share(a->chain_ns[cause], a->wall_ns) >= 0.1) {
             fprintf(out, " %s %.1f", ox_trace_cause_name(report->head, cause), share(a->chain_ns[cause], a->wall_ns));
@@ -201,7 +201,7 @@ static void text_bytes(const struct ox_trace_report *report, FILE *out) {
 static void text_spans(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_names *const spans = &report->head->names[OX_TRACE_SPANS];
     char all[OX_TRACE_TIME_BYTES], each[OX_TRACE_TIME_BYTES];
-    fprintf(out, "\nrecorded             times    together        each\n");
+    fprintf(out, "\nrecorded             count       total        each\n");
     for (uint32_t span = 0; span < spans->count; span++) {
         uint32_t count = 0;
         const double seconds = ox_trace_report_span(report, span, &count);
@@ -220,7 +220,7 @@ enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *
     fprintf(out, "%s\n%u whole steps of %u recorded; %" PRIu64 " records dropped, %" PRIu64 " torn\n",
             report->head->title, report->shown_count, step_count,
             report->steps->steps[report->steps->count - 1].dropped, report->trace->torn);
-    fprintf(out, "step %" PRIu64 " is of median length: %s", typical_step(report)->step,
+    fprintf(out, "step %" PRIu64 ", the one of median length: %s", typical_step(report)->step,
             ox_trace_time_text((double)a->wall_ns * 1e-9, time));
     if (a->predicted_seconds > 0) {
         fprintf(out, ", predicted %s", ox_trace_time_text(a->predicted_seconds, time));

@@ -1,5 +1,5 @@
-/* What `offload trace` says of a recording: the numbers of every step, gathered once and told as text, as JSON and as
- * a page. */
+/* Owns the numbers behind `offload trace report`: computed once per recording, then written as text, as JSON and as an
+ * HTML page. cmd_trace.c calls it; cmd_top.c uses ox_trace_time_text. */
 #ifndef OX_TOOLS_TRACE_REPORT_H
 #define OX_TOOLS_TRACE_REPORT_H
 
@@ -16,32 +16,32 @@ struct ox_trace_report {
     struct ox_trace *trace;
     const struct ox_trace_head *head;
     struct ox_trace_steps *steps;
-    uint32_t *shown; /* whole steps of training, by index, in order */
-    struct ox_trace_analysis *analyses; /* of them */
+    uint32_t *shown; /* indices of whole training steps, in order */
+    struct ox_trace_analysis *analyses; /* one for each of `shown` */
     uint32_t shown_count;
-    uint32_t typical; /* among the shown: of median length; all figures of "a step" are its */
+    uint32_t typical; /* index in `shown` of the step of median length, which all figures of "a step" describe */
 };
 
-/* OX_E_CONFIG when no whole step was recorded. */
+/* Reads and analyzes a recording; OX_E_CONFIG when it holds no whole step. */
 OX_MUST enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *out);
 void ox_trace_report_close(struct ox_trace_report *report);
 
 const struct ox_trace_step *ox_trace_report_step(const struct ox_trace_report *report, uint32_t idx);
-/* Bytes of the typical step over a link, all kinds: as measured, and as the plan has it. */
+/* Bytes that the typical step moved over a link, all kinds together; *planned is the plan's figure. */
 uint64_t ox_trace_report_bytes(const struct ox_trace_report *report, uint32_t link, uint64_t *planned);
-/* Most that the plan's buffers of a tier held together in the typical step. */
+/* Peak of the plan's buffers in a tier during the typical step. */
 OX_MUST enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32_t tier, uint64_t *bytes);
-/* Seconds of all spans of a kind, and how many there are. */
+/* Total seconds of all spans of a kind, and their number. */
 double ox_trace_report_span(const struct ox_trace_report *report, uint32_t span, uint32_t *count);
-/* A line on what the drives take; "" without drives. `text` has OX_WEAR_TEXT_BYTES. */
+/* Writes a line on drive wear to `text` (OX_WEAR_TEXT_BYTES), "" without drives, and returns it. */
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text);
-/* "312 ms", "4.2 s"; `text` has OX_TRACE_TIME_BYTES. */
+/* Writes "312 ms" or "4.2 s" to `text` (OX_TRACE_TIME_BYTES) and returns it. */
 enum { OX_TRACE_TIME_BYTES = 32 };
 const char *ox_trace_time_text(double seconds, char *text);
 
 OX_MUST enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out);
 OX_MUST enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *out);
-/* One file: no network, no library, tables that are there without scripts. */
+/* Writes one self-contained HTML file: no network, no library, and tables that need no scripts. */
 OX_MUST enum ox_status ox_trace_report_page(const struct ox_trace_report *report, FILE *out);
 
 #ifdef __cplusplus
