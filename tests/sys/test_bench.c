@@ -295,18 +295,18 @@ static void test_refusals(void) {
     refused("adam copy", NULL, 2, "'copy' is unexpected");
     refused("nvme", NULL, 2, "--nvme is missing; name a folder");
     refused("nvme", "/nonexistent", 2, "--nvme: /nonexistent is not a folder");
-    refused("nvme", "/proc", 2, "--nvme: nothing can be written to /proc");
+    refused("nvme", "/proc", 2, "--nvme: cannot write to /proc");
     refused("nvme --size 4MiB", drive, 2, "--size: 4194304 bytes are too few to measure a drive");
-    refused("nvme --size 8000TiB --format json", drive, 2, " is free; give a smaller --size");
+    refused("nvme --size 8000TiB --format json", drive, 2, " are free; give a smaller --size");
     snprintf(path, sizeof path, "%s:20MiB", drive);
     refused("nvme --size 12MiB", path, 2, "the measurement needs 40.0 MiB of");
-    refused("nvme", path, 2, "and is allowed 20.0 MiB");
+    refused("nvme", path, 2, "but is allowed only 20.0 MiB");
     refused("adam --size 100", NULL, 2, "--size: 100 bytes are too few");
-    refused("adam --size 800TiB", NULL, 1, "can be had; give a smaller --size");
+    refused("adam --size 800TiB", NULL, 1, "is available; give a smaller --size");
 #if defined(__x86_64__)
-    refused("adam --isa neon --size 1MiB", NULL, 2, "--isa neon: this machine has no such instructions");
+    refused("adam --isa neon --size 1MiB", NULL, 2, "--isa neon: this machine lacks these instructions");
 #else
-    refused("adam --isa avx2 --size 1MiB", NULL, 2, "--isa avx2: this machine has no such instructions");
+    refused("adam --isa avx2 --size 1MiB", NULL, 2, "--isa avx2: this machine lacks these instructions");
 #endif
     refused("gemm --size 1", NULL, 2, "--size: 1 bytes are too few");
     refused("copy --size 1", NULL, 2, "--size: 1 bytes are too few");

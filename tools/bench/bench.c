@@ -1,4 +1,4 @@
-/* The frame of `offload bench`: records and how they are printed, medians, and who else used the machine. */
+/* Records and their printing, medians, thread counts, and the load by other processes. */
 #include "tools/bench/bench.h"
 
 #include "base/assert.h"
@@ -22,7 +22,7 @@ static bool is_missed(const struct ox_bench_figure *figure) {
     return figure->limit > 0.0 && strcmp(figure->unit, OX_BENCH_SHARE) == 0 && figure->ratio < 1.0;
 }
 
-/* Rates are in thousands of millions, seconds in millionths. */
+/* Prints rates in G (1e9) per second and times in microseconds. */
 static void print_record(const struct ox_bench_record *record) {
     const struct ox_bench_figure *const figure = &record->figure;
     const bool rate = strstr(figure->unit, "/s") != NULL, time = strcmp(figure->unit, "s") == 0;
@@ -33,7 +33,7 @@ static void print_record(const struct ox_bench_record *record) {
         printf(" limit %8.3f  ratio %.3f%s", figure->limit * by, figure->ratio, is_missed(figure) ? "  BELOW" : "");
     }
     printf("\n");
-    fflush(stdout); /* a measurement takes a while; the next figure may be a minute away */
+    fflush(stdout); /* show it at once: the next figure may take a minute */
 }
 
 void ox_bench_add(struct ox_bench *bench, const struct ox_bench_figure *figure, const char *fmt, ...) {
@@ -143,15 +143,16 @@ enum ox_status ox_bench_arena_open(const char *label, uint64_t bytes, struct ox_
     struct ox_memory memory;
     ox_memory_read("", &memory);
     if (memory.usable != 0 && bytes > memory.usable) {
-        return ox_fail(OX_E_NOMEM, "%s: the measurement needs %s of memory and %s can be had; give a smaller --size",
-                       label, ox_size_text(bytes, wanted), ox_size_text(memory.usable, given));
+        return ox_fail(OX_E_NOMEM,
+                       "%s: the measurement needs %s of memory, but only %s is available; give a smaller --size", label,
+                       ox_size_text(bytes, wanted), ox_size_text(memory.usable, given));
     }
     return ox_arena_open(label, bytes, out);
 }
 
-/* ---- who else was there --------------------------------------------------------------------------------- */
+/* ---- load by others ------------------------------------------------------------------------------------- */
 
-/* Processor seconds of this process and of the programs it has run. */
+/* Processor seconds of this process and of the programs it ran. */
 static double own_seconds(void) {
     double seconds = 0.0;
     for (int i = 0; i < 2; i++) {
@@ -163,7 +164,7 @@ static double own_seconds(void) {
     return seconds;
 }
 
-/* Busy processor seconds of the machine, without what interrupts took; 0 when the kernel does not tell. */
+/* Busy processor seconds of the machine without interrupts; 0 when the kernel does not report them. */
 static double machine_seconds(void) {
     unsigned long long user = 0, nice_time = 0, system_time = 0;
     FILE *const stat = fopen("/proc/stat", "re");
@@ -186,7 +187,7 @@ void ox_bench_meter_end(const struct ox_bench_meter *meter, struct ox_bench *ben
     const double seconds = (double)(ox_clock_ns() - meter->begin_ns) * 1e-9;
     const double busy = machine_seconds() - meter->machine_seconds, own = own_seconds() - meter->own_seconds;
     const double others = (busy - own) / (seconds * (double)sysconf(_SC_NPROCESSORS_ONLN));
-    /* The kernel counts in ticks, so that short measurements may seem to have had more than all. */
+    /* The kernel counts in ticks, so a short measurement may seem to exceed the whole. */
     ox_bench_add(bench, &(struct ox_bench_figure){.value = fmin(fmax(others, 0.0), 1.0), .unit = OX_BENCH_SHARE},
                  "%s.other_processes", part);
 }

@@ -1,5 +1,5 @@
-/* `offload bench`: what its parts share. A part measures and adds records; the command prints them, and writes the
- * profile of the machine from them. */
+/* Shared by the parts of `offload bench`: records, medians, thread counts, scratch files and plain loops. Each part
+ * measures and adds records; tools/command/cmd_bench.c prints them and writes the machine profile from them. */
 #ifndef OX_TOOLS_BENCH_H
 #define OX_TOOLS_BENCH_H
 
@@ -21,12 +21,12 @@ enum {
 
 /* ---- records ------------------------------------------------------------------------------------------- */
 
-/* `limit` is what the machine itself reaches and `ratio` the value against it; where the unit is OX_BENCH_SHARE the
- * value is such a ratio and the limit what it should be, so that a ratio below 1 is a limit that was missed. */
+/* `limit` is what the machine itself reaches, `ratio` the value divided by it. With the unit OX_BENCH_SHARE the value
+ * is already such a ratio and the limit is its target, so a ratio below 1 is a missed limit. */
 struct ox_bench_figure {
     double value;
     const char *unit;    /* static storage */
-    double limit, ratio; /* 0: none */
+    double limit, ratio; /* 0: no limit */
 };
 #define OX_BENCH_SHARE "1"
 
@@ -35,52 +35,53 @@ struct ox_bench_record {
     struct ox_bench_figure figure;
 };
 
-/* A drive that was measured. */
+/* A measured drive. */
 struct ox_bench_drive {
     const char *path;
-    const char *backend; /* the one whose rates count */
+    const char *backend; /* its rates go into the profile */
     bool direct;
     uint64_t bytes;
 };
 
 struct ox_bench {
     const struct ox_config *config;
-    bool json;  /* records are printed at the end, as JSON; notes go to stderr */
-    struct ox_bench_device *gpu; /* bench_device.h; NULL: none is measured */
-    bool brief; /* a probe of the machine: fewer rounds, and only what the profile takes */
+    bool json;  /* print records at the end as JSON, and notes to stderr */
+    struct ox_bench_device *gpu; /* bench_device.h; NULL: no GPU is measured */
+    bool brief; /* for `bench all`: fewer rounds, and only what the profile needs */
     struct ox_bench_record records[OX_BENCH_RECORDS_MAX];
     uint32_t record_count, missed_count;
     struct ox_bench_drive drives[OX_CONFIG_NVME_MAX];
     uint32_t drive_count;
 };
 
-/* Adds a record whose name is `fmt` filled in, and prints it where text is wanted. */
+/* Adds a record with a printf-style name, and prints it unless JSON is wanted. */
 void ox_bench_add(struct ox_bench *bench, const struct ox_bench_figure *figure, const char *fmt, ...) OX_PRINTF(3, 4);
-/* The value of a record, 0 when there is none. */
+/* Returns the value of a record, 0 when there is none. */
 double ox_bench_value(const struct ox_bench *bench, const char *fmt, ...) OX_PRINTF(2, 3);
-/* One line about what is measured. */
+/* Prints one line about the measurement. */
 void ox_bench_note(const struct ox_bench *bench, const char *fmt, ...) OX_PRINTF(2, 3);
-/* The records as a JSON array of {name, value, unit, limit, ratio}, json_t of jansson; NULL without memory. */
+/* Returns the records as a new JSON array of {name, value, unit, limit, ratio}; NULL without memory. */
 struct json_t;
 struct json_t *ox_bench_records_json(const struct ox_bench *bench);
 
-/* ---- the frame of a measurement ------------------------------------------------------------------------ */
+/* ---- helpers of a measurement -------------------------------------------------------------------------- */
 
 double ox_bench_median(const double *values, uint32_t count);
-/* The median of a[i] / b[i], 0 where a b[i] is: what slows the machine for a while slows both of a round. */
+/* Returns the median of a[i] / b[i], taking 0 where b[i] is 0. Pairing the rounds cancels what slows the machine for a
+ * while. */
 double ox_bench_median_ratio(const double *a, const double *b, uint32_t count);
 
-/* --rounds, or one of these. */
+/* Returns --rounds, else `full`, or `brief` for a brief bench. */
 uint32_t ox_bench_rounds(const struct ox_bench *bench, uint32_t full, uint32_t brief);
-/* A number of threads, 0 for all processors. */
+/* Returns `request`, or the number of processors for 0. */
 uint32_t ox_bench_threads(uint64_t request);
-/* 1, 2, 4 ... and `all` itself. Returns how many. */
+/* Writes 1, 2, 4 ... below `all`, then `all`; returns how many. */
 uint32_t ox_bench_thread_counts(uint32_t all, uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX]);
 
-/* As ox_arena_open, but what the machine cannot give is refused before it is touched. */
+/* As ox_arena_open, but refuses a size that the machine cannot provide before touching memory. */
 OX_MUST enum ox_status ox_bench_arena_open(const char *label, uint64_t bytes, struct ox_arena *out);
 
-/* What share of the processors' time other processes took since the meter began. */
+/* Measures the share of processor time that other processes take. */
 struct ox_bench_meter {
     double own_seconds, machine_seconds;
     uint64_t begin_ns;
@@ -89,29 +90,29 @@ void ox_bench_meter_begin(struct ox_bench_meter *meter);
 /* Adds the record "<part>.other_processes". */
 void ox_bench_meter_end(const struct ox_bench_meter *meter, struct ox_bench *bench, const char *part);
 
-/* ---- a folder for files that must not stay ------------------------------------------------------------- */
+/* ---- a folder for temporary files ---------------------------------------------------------------------- */
 
-/* The files that may lie in it. */
+/* The files in the folder. */
 #define OX_BENCH_DRIVE_FILE "drive.dat"
 #define OX_BENCH_STORE_FILE "offload-store-0.ox"
 
-/* Makes a folder of our own in `parent`, which must exist, and writes its path to `path` (OX_PATH_BYTES); what an
- * earlier run left is removed, and one that still runs is OX_E_BUSY. Until it is closed, INT, TERM and HUP remove the
- * files and the folder and end the process with 128 + the signal. One at a time. */
+/* Makes a private folder in `parent`, which must exist, and writes its path to `path` (OX_PATH_BYTES). Removes what an
+ * earlier run left; OX_E_BUSY when another bench uses it. Until it is closed, INT, TERM and HUP remove the files and
+ * the folder and end the process with 128 + the signal. One folder at a time. */
 OX_MUST enum ox_status ox_bench_scratch_open(const char *parent, char *path);
 void ox_bench_scratch_close(void);
 
 /* ---- plain loops, compiled for the widest vectors of this machine --------------------------------------- */
 
 enum ox_bench_loop_kind {
-    OX_BENCH_LOOP_STREAM,                  /* reads and writes the planes of a parameter as an update does */
+    OX_BENCH_LOOP_STREAM,                  /* reads and writes a parameter's planes as an update does */
     OX_BENCH_LOOP_SCALE,                   /* gradient times a number                                       */
     OX_BENCH_LOOP_UPDATE,                  /* AdamW on fp32 copies                                          */
     OX_BENCH_LOOP_ROUND,                   /* fp32 copies to bf16 weights                                   */
     OX_BENCH_LOOP_READ, OX_BENCH_LOOP_WRITE, OX_BENCH_LOOP_COPY,
 };
 
-/* Lines are cache lines of 64 bytes: 64 parameters have `lo_lines` of lo, and so on. */
+/* Sizes in cache lines of 64 bytes per 64 parameters, such as `lo_lines` of lo. */
 struct ox_bench_planes {
     unsigned char *hi, *lo, *m, *v, *m_scale, *v_scale; /* v and the scales may be NULL */
     const unsigned char *grad;
@@ -126,11 +127,11 @@ struct ox_bench_loop {
     const struct ox_adam_hyper *hyper;
     unsigned char *to;             /* WRITE, COPY */
     const unsigned char *from;     /* READ, COPY */
-    uint64_t zero;                 /* what the loops add; the compiler does not know its value */
+    uint64_t zero; /* always 0, unknown to the compiler: loops add it so that they are not optimized away */
 };
 
-/* Over parameters, or for READ, WRITE and COPY over lines; begin and end are multiples of 64. What it returns keeps the
- * compiler from leaving reads out. */
+/* Runs over parameters, or over lines for READ, WRITE and COPY; begin and end are multiples of 64. The returned sum
+ * keeps the compiler from dropping reads. */
 uint64_t ox_bench_loop_run(const struct ox_bench_loop *loop, struct ox_range range);
 
 /* ---- the parts ------------------------------------------------------------------------------------------- */
@@ -142,10 +143,10 @@ OX_MUST enum ox_status ox_bench_copy(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_lane(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_ops(struct ox_bench *bench);
 
-/* --isa, or the widest of the machine. */
+/* Returns --isa, or the widest instruction set of the machine. */
 OX_MUST enum ox_status ox_bench_isa(const struct ox_config *config, enum ox_isa *out);
 
-/* Writes what was measured to `path` as a profile of this machine (offload/sim/machine_profile.h). */
+/* Writes a profile of this machine (offload/sim/machine_profile.h) from the records to `path`. */
 OX_MUST enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *path);
 
 #ifdef __cplusplus

@@ -1,11 +1,10 @@
-/* `offload bench adam`: how near to the speed of memory the optimizer runs. Each optimizer and format of state goes
- * over planes far larger than the caches, against a plain loop that reads and writes the same bytes of the same planes
- * and computes nothing; and AdamW in one pass against the three passes of an engine that scales the gradient, updates
- * fp32 copies and rounds the weights in turn.
+/* `offload bench adam`: compares the optimizer with memory bandwidth. Each optimizer and state format runs over planes
+ * far larger than the caches, beside a plain loop that reads and writes the same bytes without computing. AdamW in one
+ * pass is also compared with three passes: scale the gradient, update fp32 copies, round the weights.
  *
- * Both of a pair are timed in turn, so that what else runs on the machine slows both, and the median of the rounds'
- * ratios counts. Bytes are counted by the formats: what a parameter's planes hold, read and written once. All stores
- * are ordinary ones. `work` is the ratio in processor time, which other processes disturb less. */
+ * The two of a pair are timed alternately, so that other load slows both, and the median of the rounds' ratios counts.
+ * Bytes follow from the format: each plane is read and written once, with ordinary stores. `work` is the ratio of
+ * processor times, which other processes disturb less. */
 #include "tools/bench/bench_device.h"
 
 #include "base/assert.h"
@@ -22,25 +21,25 @@
 
 enum {
     GRAIN = 4096, LINE = 64, SUMS = 64,
-    PARAM_BYTES = 34,             /* of a parameter in all planes of all contestants */
+    PARAM_BYTES = 34,             /* per parameter, in all planes of both sides */
     FULL_MEGAPARAMS = 48, BRIEF_MEGAPARAMS = 16,
 };
 
 #define STREAM_LIMIT 0.92
 #define PASSES_LIMIT 1.5
 
-/* ---- the planes of all contestants --------------------------------------------------------------------- */
+/* ---- planes ------------------------------------------------------------------------------------------- */
 
 struct planes {
     uint16_t *hi;
     void *grad;
     struct ox_state_planes state;
-    /* of the three passes */
+    /* for the three passes */
     float *p, *wide_grad, *m, *v;
     uint16_t *weights;
 };
 
-struct contest {
+struct comparison {
     struct ox_bench *bench;
     struct ox_pool *pool;
     struct ox_arena arena;
@@ -52,9 +51,9 @@ struct contest {
     struct ox_bench_loop loop;
     uint64_t params;
     uint32_t rounds;
-    _Atomic uint64_t work;      /* nanoseconds of processor time that the threads took */
-    _Atomic uint64_t nonfinite; /* what the optimizer counted */
-    uint64_t sums[SUMS];        /* what the threads read, so that no read is left out */
+    _Atomic uint64_t work;      /* processor time of the threads, in nanoseconds */
+    _Atomic uint64_t nonfinite; /* counted by the optimizer */
+    uint64_t sums[SUMS];        /* sums of what was read, so that no read is dropped */
 };
 
 static uint64_t moment_bytes(enum ox_moments moments) {
@@ -65,42 +64,41 @@ static uint64_t grad_bytes(enum ox_grad_dtype dtype) {
     return dtype == OX_GRAD_BF16 ? 2 : 4;
 }
 
-/* Planes begin on huge pages of their own, each a little further into them, so that they do not meet in one set of the
- * caches. */
-static unsigned char *carve(struct contest *contest, uint64_t *at, uint64_t bytes) {
+/* Each plane begins on its own huge page, at a different offset, so that planes do not share cache sets. */
+static unsigned char *carve(struct comparison *comparison, uint64_t *at, uint64_t bytes) {
     enum { HUGE_PAGE = 2 << 20, SKEW = 4096 + 5 * LINE };
     const uint64_t skew = *at / HUGE_PAGE % 13 * SKEW / LINE * LINE;
-    unsigned char *const plane = contest->arena.base + *at + skew;
+    unsigned char *const plane = comparison->arena.base + *at + skew;
     *at = ox_align_up(*at + skew + bytes, HUGE_PAGE);
-    OX_ASSERT(*at <= contest->arena.bytes);
+    OX_ASSERT(*at <= comparison->arena.bytes);
     return plane;
 }
 
-static void lay_out(struct contest *contest) {
-    const uint64_t n = contest->params;
-    const bool q8 = contest->format.moments == OX_MOMENTS_Q8, has_v = ox_optim_has_v(contest->format.kind);
-    const uint64_t moment = moment_bytes(contest->format.moments);
-    struct planes *const planes = &contest->planes;
+static void lay_out(struct comparison *comparison) {
+    const uint64_t n = comparison->params;
+    const bool q8 = comparison->format.moments == OX_MOMENTS_Q8, has_v = ox_optim_has_v(comparison->format.kind);
+    const uint64_t moment = moment_bytes(comparison->format.moments);
+    struct planes *const planes = &comparison->planes;
     uint64_t at = 0;
-    planes->hi = (uint16_t *)carve(contest, &at, n * 2);
-    planes->grad = carve(contest, &at, n * 4);
-    planes->state.lo = carve(contest, &at, n * (q8 ? 1 : 2));
-    planes->state.m = carve(contest, &at, n * moment);
-    planes->state.v = has_v ? carve(contest, &at, n * moment) : NULL;
-    planes->state.m_scale = q8 ? carve(contest, &at, n / OX_Q8_BLOCK) : NULL;
-    planes->state.v_scale = q8 && has_v ? carve(contest, &at, n / OX_Q8_BLOCK) : NULL;
-    planes->p = (float *)carve(contest, &at, n * 4);
-    planes->wide_grad = (float *)carve(contest, &at, n * 4);
-    planes->m = (float *)carve(contest, &at, n * 4);
-    planes->v = (float *)carve(contest, &at, n * 4);
-    planes->weights = (uint16_t *)carve(contest, &at, n * 2);
-    contest->loop = (struct ox_bench_loop){
+    planes->hi = (uint16_t *)carve(comparison, &at, n * 2);
+    planes->grad = carve(comparison, &at, n * 4);
+    planes->state.lo = carve(comparison, &at, n * (q8 ? 1 : 2));
+    planes->state.m = carve(comparison, &at, n * moment);
+    planes->state.v = has_v ? carve(comparison, &at, n * moment) : NULL;
+    planes->state.m_scale = q8 ? carve(comparison, &at, n / OX_Q8_BLOCK) : NULL;
+    planes->state.v_scale = q8 && has_v ? carve(comparison, &at, n / OX_Q8_BLOCK) : NULL;
+    planes->p = (float *)carve(comparison, &at, n * 4);
+    planes->wide_grad = (float *)carve(comparison, &at, n * 4);
+    planes->m = (float *)carve(comparison, &at, n * 4);
+    planes->v = (float *)carve(comparison, &at, n * 4);
+    planes->weights = (uint16_t *)carve(comparison, &at, n * 2);
+    comparison->loop = (struct ox_bench_loop){
         .planes = {.hi = (unsigned char *)planes->hi, .lo = planes->state.lo, .m = planes->state.m,
                    .v = planes->state.v, .m_scale = planes->state.m_scale, .v_scale = planes->state.v_scale,
                    .grad = planes->grad, .lo_lines = q8 ? 1 : 2, .moment_lines = (unsigned)moment,
-                   .grad_lines = (unsigned)grad_bytes(contest->grad_dtype)},
+                   .grad_lines = (unsigned)grad_bytes(comparison->grad_dtype)},
         .p = planes->p, .grad = planes->wide_grad, .m = planes->m, .v = planes->v, .weights = planes->weights,
-        .hyper = &contest->hyper,
+        .hyper = &comparison->hyper,
     };
 }
 
@@ -112,12 +110,12 @@ static float gradient(uint64_t idx) {
 }
 
 static void fill_share(void *context, uint32_t idx, uint32_t count) {
-    struct contest *const contest = context;
-    struct planes *const planes = &contest->planes;
-    const struct ox_range range = ox_pool_range(contest->params, GRAIN, idx, count);
+    struct comparison *const comparison = context;
+    struct planes *const planes = &comparison->planes;
+    const struct ox_range range = ox_pool_range(comparison->params, GRAIN, idx, count);
     for (uint64_t i = range.begin; i < range.end; i++) {
         const float grad = gradient(i);
-        if (contest->grad_dtype == OX_GRAD_BF16) {
+        if (comparison->grad_dtype == OX_GRAD_BF16) {
             ((uint16_t *)planes->grad)[i] = ox_bf16_from_f32(grad);
         } else {
             ((float *)planes->grad)[i] = grad;
@@ -129,16 +127,16 @@ static void fill_share(void *context, uint32_t idx, uint32_t count) {
     }
 }
 
-/* Weights, gradients and zero moments; the first update makes moments of them. */
-static void begin(struct contest *contest, struct ox_state_format format, enum ox_grad_dtype grad_dtype) {
-    contest->format = format;
-    contest->grad_dtype = grad_dtype;
-    memset(contest->arena.base, 0, contest->arena.bytes);
-    lay_out(contest);
-    ox_pool_run(contest->pool, fill_share, contest);
+/* Fills weights and gradients and zeroes the moments; the first update fills those. */
+static void fill_planes(struct comparison *comparison, struct ox_state_format format, enum ox_grad_dtype grad_dtype) {
+    comparison->format = format;
+    comparison->grad_dtype = grad_dtype;
+    memset(comparison->arena.base, 0, comparison->arena.bytes);
+    lay_out(comparison);
+    ox_pool_run(comparison->pool, fill_share, comparison);
 }
 
-/* ---- the contestants ------------------------------------------------------------------------------------ */
+/* ---- the two sides -------------------------------------------------------------------------------------- */
 
 static uint64_t thread_ns(void) {
     struct timespec now;
@@ -151,11 +149,11 @@ static void *at(void *plane, uint64_t bytes) {
 }
 
 static void fused_share(void *context, uint32_t idx, uint32_t count) {
-    struct contest *const contest = context;
-    const struct planes *const planes = &contest->planes;
-    const struct ox_range range = ox_pool_range(contest->params, GRAIN, idx, count);
-    const uint64_t moment = moment_bytes(contest->format.moments);
-    const uint64_t lo = contest->format.moments == OX_MOMENTS_Q8 ? 1 : 2;
+    struct comparison *const comparison = context;
+    const struct planes *const planes = &comparison->planes;
+    const struct ox_range range = ox_pool_range(comparison->params, GRAIN, idx, count);
+    const uint64_t moment = moment_bytes(comparison->format.moments);
+    const uint64_t lo = comparison->format.moments == OX_MOMENTS_Q8 ? 1 : 2;
     const struct ox_update_span span = {
         .hi = planes->hi + range.begin,
         .hi_out = planes->hi + range.begin,
@@ -166,78 +164,79 @@ static void fused_share(void *context, uint32_t idx, uint32_t count) {
             .m_scale = at(planes->state.m_scale, range.begin / OX_Q8_BLOCK),
             .v_scale = at(planes->state.v_scale, range.begin / OX_Q8_BLOCK),
         },
-        .grad = at(planes->grad, range.begin * grad_bytes(contest->grad_dtype)),
-        .grad_dtype = contest->grad_dtype,
+        .grad = at(planes->grad, range.begin * grad_bytes(comparison->grad_dtype)),
+        .grad_dtype = comparison->grad_dtype,
         .decay = true,
         .first = range.begin,
         .count = range.end - range.begin,
     };
     const uint64_t begin_ns = thread_ns();
-    contest->nonfinite += ox_update_run(contest->isa, contest->format, &span, &contest->hyper);
-    contest->work += thread_ns() - begin_ns;
+    comparison->nonfinite += ox_update_run(comparison->isa, comparison->format, &span, &comparison->hyper);
+    comparison->work += thread_ns() - begin_ns;
 }
 
 static void loop_share(void *context, uint32_t idx, uint32_t count) {
-    struct contest *const contest = context;
+    struct comparison *const comparison = context;
     const uint64_t begin_ns = thread_ns();
-    const uint64_t sum = ox_bench_loop_run(&contest->loop, ox_pool_range(contest->params, GRAIN, idx, count));
+    const uint64_t sum = ox_bench_loop_run(&comparison->loop, ox_pool_range(comparison->params, GRAIN, idx, count));
     if (idx < SUMS) {
-        contest->sums[idx] += sum;
+        comparison->sums[idx] += sum;
     }
-    contest->work += thread_ns() - begin_ns;
+    comparison->work += thread_ns() - begin_ns;
 }
 
 /* ---- timing ---------------------------------------------------------------------------------------------- */
 
 struct duration {
-    double wall, work; /* seconds; of the clock, and of processors */
+    double wall, work; /* seconds by the clock, and of processor time */
 };
 
-/* Loops that are run one after another; none of them: the optimizer. */
+/* Loops run one after another; count 0 runs the optimizer. */
 struct runner {
     enum ox_bench_loop_kind kinds[3];
     unsigned count;
 };
 
-static struct duration timed(struct contest *contest, const struct runner *runner) {
-    contest->work = 0;
+static struct duration timed(struct comparison *comparison, const struct runner *runner) {
+    comparison->work = 0;
     const uint64_t begin_ns = ox_clock_ns();
     for (unsigned i = 0; i < runner->count; i++) {
-        contest->loop.kind = runner->kinds[i];
-        ox_pool_run(contest->pool, loop_share, contest);
+        comparison->loop.kind = runner->kinds[i];
+        ox_pool_run(comparison->pool, loop_share, comparison);
     }
     if (runner->count == 0) {
-        ox_pool_run(contest->pool, fused_share, contest);
+        ox_pool_run(comparison->pool, fused_share, comparison);
     }
     return (struct duration){.wall = (double)(ox_clock_ns() - begin_ns) * 1e-9,
-                             .work = (double)contest->work * 1e-9};
+                             .work = (double)comparison->work * 1e-9};
 }
 
-/* One contestant beside the optimizer. */
+/* The result of comparing something with the optimizer. */
 struct pair {
     double fused_seconds, other_seconds;
-    double ratio, ratio_of_work; /* the other's time by the optimizer's */
+    double ratio, ratio_of_work; /* the other's time divided by the optimizer's */
 };
 
-static enum ox_status race(struct contest *contest, const struct runner *other, struct pair *out) {
+static enum ox_status compare(struct comparison *comparison, const struct runner *other, struct pair *out) {
     static const struct runner fused = {.count = 0};
     double fused_wall[OX_BENCH_ROUNDS_MAX], fused_work[OX_BENCH_ROUNDS_MAX];
     double other_wall[OX_BENCH_ROUNDS_MAX], other_work[OX_BENCH_ROUNDS_MAX];
-    timed(contest, &fused);
-    timed(contest, other);
-    for (uint32_t i = 0; i < contest->rounds; i++) {
-        const struct duration theirs = timed(contest, other), ours = timed(contest, &fused);
+    timed(comparison, &fused);
+    timed(comparison, other);
+    for (uint32_t i = 0; i < comparison->rounds; i++) {
+        const struct duration theirs = timed(comparison, other), ours = timed(comparison, &fused);
         fused_wall[i] = ours.wall;
         fused_work[i] = ours.work;
         other_wall[i] = theirs.wall;
         other_work[i] = theirs.work;
     }
-    *out = (struct pair){ox_bench_median(fused_wall, contest->rounds), ox_bench_median(other_wall, contest->rounds),
-                         ox_bench_median_ratio(other_wall, fused_wall, contest->rounds),
-                         ox_bench_median_ratio(other_work, fused_work, contest->rounds)};
-    if (contest->nonfinite != 0) {
-        return ox_fail(OX_E_CORRUPT, "the optimizer made %" PRIu64 " values of finite ones that are not; the memory or "
-                                     "the processor of this machine is at fault", (uint64_t)contest->nonfinite);
+    const uint32_t rounds = comparison->rounds;
+    *out = (struct pair){ox_bench_median(fused_wall, rounds), ox_bench_median(other_wall, rounds),
+                         ox_bench_median_ratio(other_wall, fused_wall, rounds),
+                         ox_bench_median_ratio(other_work, fused_work, rounds)};
+    if (comparison->nonfinite != 0) {
+        return ox_fail(OX_E_CORRUPT, "the optimizer made %" PRIu64 " non-finite values from finite ones; memory or "
+                                     "processor of this machine is faulty", (uint64_t)comparison->nonfinite);
     }
     return OX_OK;
 }
@@ -249,22 +248,22 @@ static void add_share(struct ox_bench *bench, const char *base, const char *what
                                                   .ratio = limit > 0.0 ? value / limit : 0.0}, "%s.%s", base, what);
 }
 
-/* Against the plain loop. The limit is on AdamW with fp32 moments; the others are told. */
-static enum ox_status measure_stream(struct contest *contest, struct ox_state_format format,
+/* Compares with the plain loop. Only AdamW with fp32 moments has a limit. */
+static enum ox_status measure_stream(struct comparison *comparison, struct ox_state_format format,
                                      enum ox_grad_dtype grad_dtype) {
     static const struct runner stream = {.kinds = {OX_BENCH_LOOP_STREAM}, .count = 1};
-    struct ox_bench *const bench = contest->bench;
+    struct ox_bench *const bench = comparison->bench;
     char base[48];
     snprintf(base, sizeof base, "adam.%s.%s.grad_%s", ox_optim_kind_name(format.kind), ox_moments_name(format.moments),
              grad_dtype == OX_GRAD_BF16 ? "bf16" : "f32");
-    begin(contest, format, grad_dtype);
+    fill_planes(comparison, format, grad_dtype);
     struct pair pair;
-    const enum ox_status status = race(contest, &stream, &pair);
+    const enum ox_status status = compare(comparison, &stream, &pair);
     if (status != OX_OK) {
         return status;
     }
     const struct ox_update_traffic traffic = ox_update_traffic_of(format, grad_dtype);
-    const double param_bytes = traffic.read + traffic.written, params = (double)contest->params;
+    const double param_bytes = traffic.read + traffic.written, params = (double)comparison->params;
     ox_bench_add(bench, &(struct ox_bench_figure){.value = param_bytes, .unit = "B/param"}, "%s.bytes", base);
     ox_bench_add(bench, &(struct ox_bench_figure){.value = pair.fused_seconds * 1e9 / params, .unit = "ns/param"},
                  "%s.time", base);
@@ -278,23 +277,23 @@ static enum ox_status measure_stream(struct contest *contest, struct ox_state_fo
     return OX_OK;
 }
 
-/* The limit is on fp32 gradients; what three passes do with others is told. */
-static enum ox_status measure_passes(struct contest *contest) {
+/* Compares with three passes. Only fp32 gradients have a limit. */
+static enum ox_status measure_passes(struct comparison *comparison) {
     static const struct runner passes = {
         .kinds = {OX_BENCH_LOOP_SCALE, OX_BENCH_LOOP_UPDATE, OX_BENCH_LOOP_ROUND}, .count = 3};
     for (unsigned dtype = OX_GRAD_F32; dtype <= OX_GRAD_BF16; dtype++) {
         const bool bf16 = dtype == OX_GRAD_BF16;
         const char *const base = bf16 ? "adam.three_passes.grad_bf16" : "adam.three_passes.grad_f32";
-        begin(contest, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, dtype);
+        fill_planes(comparison, (struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, dtype);
         struct pair pair;
-        const enum ox_status status = race(contest, &passes, &pair);
+        const enum ox_status status = compare(comparison, &passes, &pair);
         if (status != OX_OK) {
             return status;
         }
-        const double time = pair.other_seconds * 1e9 / (double)contest->params;
-        ox_bench_add(contest->bench, &(struct ox_bench_figure){.value = time, .unit = "ns/param"}, "%s.time", base);
-        add_share(contest->bench, base, "work", pair.ratio_of_work, 0.0);
-        add_share(contest->bench, base, "by_one", pair.ratio, bf16 ? 0.0 : PASSES_LIMIT);
+        const double time = pair.other_seconds * 1e9 / (double)comparison->params;
+        ox_bench_add(comparison->bench, &(struct ox_bench_figure){.value = time, .unit = "ns/param"}, "%s.time", base);
+        add_share(comparison->bench, base, "work", pair.ratio_of_work, 0.0);
+        add_share(comparison->bench, base, "by_one", pair.ratio, bf16 ? 0.0 : PASSES_LIMIT);
     }
     return OX_OK;
 }
@@ -306,22 +305,22 @@ static bool wants(const struct ox_bench *bench, enum ox_moments moments) {
     return strcmp(request, "all") == 0 || strcmp(request, ox_moments_name(moments)) == 0;
 }
 
-/* A probe takes AdamW with fp32 gradients alone. */
-static enum ox_status measure_all(struct contest *contest) {
-    const struct ox_bench *const bench = contest->bench;
+/* A brief bench measures only AdamW with fp32 gradients. */
+static enum ox_status measure_all(struct comparison *comparison) {
+    const struct ox_bench *const bench = comparison->bench;
     enum ox_status status = OX_OK;
     for (unsigned kind = 0; kind < (bench->brief ? 1u : (unsigned)OX_OPTIM_KIND_COUNT); kind++) {
         for (unsigned moments = 0; moments < OX_MOMENTS_COUNT; moments++) {
             const struct ox_state_format format = {kind, moments};
             if (wants(bench, moments) && status == OX_OK) {
-                status = measure_stream(contest, format, OX_GRAD_F32);
+                status = measure_stream(comparison, format, OX_GRAD_F32);
             }
             if (wants(bench, moments) && status == OX_OK && kind == OX_OPTIM_ADAMW && !bench->brief) {
-                status = measure_stream(contest, format, OX_GRAD_BF16);
+                status = measure_stream(comparison, format, OX_GRAD_BF16);
             }
         }
     }
-    return status == OX_OK && !bench->brief && wants(bench, OX_MOMENTS_F32) ? measure_passes(contest) : status;
+    return status == OX_OK && !bench->brief && wants(bench, OX_MOMENTS_F32) ? measure_passes(comparison) : status;
 }
 
 enum ox_status ox_bench_isa(const struct ox_config *config, enum ox_isa *out) {
@@ -332,54 +331,54 @@ enum ox_status ox_bench_isa(const struct ox_config *config, enum ox_isa *out) {
         }
     }
     if (!ox_isa_available(*out)) {
-        return ox_fail(OX_E_CONFIG, "--isa %s: this machine has no such instructions; its widest are %s", config->isa,
+        return ox_fail(OX_E_CONFIG, "--isa %s: this machine lacks these instructions; its widest are %s", config->isa,
                        ox_isa_name(ox_isa_best()));
     }
     return OX_OK;
 }
 
-static enum ox_status set_up(struct contest *contest) {
-    const struct ox_config *const config = contest->bench->config;
-    const uint64_t default_params = (contest->bench->brief ? BRIEF_MEGAPARAMS : FULL_MEGAPARAMS) * OX_MIB;
-    contest->params = config->size_bytes == 0 ? default_params : config->size_bytes / PARAM_BYTES / GRAIN * GRAIN;
-    contest->rounds = ox_bench_rounds(contest->bench, 9, 3);
-    if (contest->params == 0) {
+static enum ox_status set_up(struct comparison *comparison) {
+    const struct ox_config *const config = comparison->bench->config;
+    const uint64_t default_params = (comparison->bench->brief ? BRIEF_MEGAPARAMS : FULL_MEGAPARAMS) * OX_MIB;
+    comparison->params = config->size_bytes == 0 ? default_params : config->size_bytes / PARAM_BYTES / GRAIN * GRAIN;
+    comparison->rounds = ox_bench_rounds(comparison->bench, 9, 3);
+    if (comparison->params == 0) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the planes; give at least %d",
                        config->size_bytes, PARAM_BYTES * GRAIN);
     }
-    enum ox_status status = ox_bench_isa(config, &contest->isa);
+    enum ox_status status = ox_bench_isa(config, &comparison->isa);
     if (status == OX_OK) {
-        status = ox_pool_open(ox_bench_threads(config->optimizer_threads), &contest->pool);
+        status = ox_pool_open(ox_bench_threads(config->optimizer_threads), &comparison->pool);
     }
     if (status == OX_OK) {
-        status = ox_bench_arena_open("adam", contest->params * PARAM_BYTES + 32 * OX_MIB, &contest->arena);
+        status = ox_bench_arena_open("adam", comparison->params * PARAM_BYTES + 32 * OX_MIB, &comparison->arena);
     }
     const struct ox_adam_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
-    ox_adam_hyper_init(&settings, &contest->hyper);
+    ox_adam_hyper_init(&settings, &comparison->hyper);
     return status;
 }
 
 enum ox_status ox_bench_adam(struct ox_bench *bench) {
-    struct contest *const contest = calloc(1, sizeof *contest);
-    if (contest == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory to measure with");
+    struct comparison *const comparison = calloc(1, sizeof *comparison);
+    if (comparison == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for the measurement");
     }
-    contest->bench = bench;
-    enum ox_status status = set_up(contest);
+    comparison->bench = bench;
+    enum ox_status status = set_up(comparison);
     if (status == OX_OK) {
         struct ox_bench_meter meter;
         ox_bench_note(bench, "adam: %.1f million parameters, %" PRIu32 " threads, %s, median of %" PRIu32 " rounds",
-                      (double)contest->params * 1e-6, ox_pool_size(contest->pool), ox_isa_name(contest->isa),
-                      contest->rounds);
+                      (double)comparison->params * 1e-6, ox_pool_size(comparison->pool), ox_isa_name(comparison->isa),
+                      comparison->rounds);
         ox_bench_meter_begin(&meter);
-        status = measure_all(contest);
+        status = measure_all(comparison);
         if (status == OX_OK) {
             ox_bench_meter_end(&meter, bench, "adam");
         }
     }
-    ox_arena_close(&contest->arena);
-    ox_pool_close(&contest->pool);
-    free(contest);
+    ox_arena_close(&comparison->arena);
+    ox_pool_close(&comparison->pool);
+    free(comparison);
     return status == OX_OK && bench->gpu != NULL ? ox_bench_gpu_adam(bench) : status;
 }

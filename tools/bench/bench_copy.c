@@ -1,6 +1,5 @@
-/* `offload bench copy`: how fast memory is read, written and copied by plain loops on ordinary loads and stores. Bytes
- * are counted as the program moves them: a copy reads and writes, and what the caches fetch before they are written is
- * not counted. */
+/* `offload bench copy`: measures reading, writing and copying memory by plain loops with ordinary loads and stores.
+ * Bytes are those the program moves: a copy counts twice, cache lines fetched before a write do not count. */
 #include "tools/bench/bench_device.h"
 
 #include "base/assert.h"
@@ -15,7 +14,7 @@ enum { LINE = 64, GRAIN = 64, SUMS = 64, WORK_COUNT = 3 };
 struct copying {
     struct ox_arena arena;
     struct ox_bench_loop loop;
-    uint64_t lines; /* of each half */
+    uint64_t lines; /* in each half */
     uint32_t rounds;
     uint64_t sums[SUMS];
 };
@@ -35,7 +34,7 @@ static void share(void *context, uint32_t idx, uint32_t count) {
     }
 }
 
-/* Bytes per second. */
+/* Returns bytes per second. */
 static double run_once(struct copying *copying, struct ox_pool *pool, unsigned work) {
     copying->loop.kind = works[work].kind;
     const uint64_t begin_ns = ox_clock_ns();

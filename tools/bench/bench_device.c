@@ -1,4 +1,4 @@
-/* A device to measure: opening it, filling its memory, timing its work. */
+/* Opens a device, fills its memory, and times its work. */
 #include "tools/bench/bench_device.h"
 
 #include "base/assert.h"
@@ -11,12 +11,12 @@
 #include <string.h>
 
 enum {
-    LEAD_BYTES = 512 << 20, LEAD_PASSES = 8, /* a millisecond or two of any GPU */
+    LEAD_BYTES = 512 << 20, LEAD_PASSES = 8, /* takes a GPU a millisecond or two */
     REPEATS_MAX = 100,
     HIDDEN_MIN = 256, DIM_MIN = 32,
 };
 
-/* One piece of work repeated for so long is timed well by events whose clock has half a microsecond. */
+/* Repetitions of at least this long are timed well by events with a resolution of half a microsecond. */
 static const double repeat_seconds = 4e-3;
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
@@ -141,18 +141,18 @@ enum ox_status ox_bench_device_put(struct ox_bench_device *device, void *target,
     return status == OX_OK ? ox_mark_join(done) : status;
 }
 
-/* The upper half of a float32 is a bfloat16, and the lower half of it may be anything. Numbers that are drawn, because
- * a GPU takes less power, and is faster, with zeros. */
+/* The upper half of a float32 is a bfloat16, and the lower half may be anything, so one pattern serves both. Numbers
+ * are random, because a GPU uses less power and runs faster on zeros. */
 enum ox_status ox_bench_device_numbers(struct ox_bench_device *device, uint64_t bytes, void **out) {
     enum { PATTERN_BYTES = 4 << 20 };
     uint16_t *const pattern = malloc(PATTERN_BYTES);
     if (pattern == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory for numbers to measure with");
+        return ox_fail(OX_E_NOMEM, "no memory for the numbers to measure with");
     }
     for (uint64_t i = 0; i < PATTERN_BYTES / sizeof *pattern; i += 4) {
         uint32_t words[4];
         ox_philox(1, 0, i / 4, words);
-        for (unsigned k = 0; k < 4; k++) { /* sign and fraction as drawn, exponents of 1/2 to 1/16 */
+        for (unsigned k = 0; k < 4; k++) { /* random sign and fraction, exponents of 1/2 to 1/16 */
             pattern[i + k] = (uint16_t)((words[k] & 0x807fu) | (126u - (words[k] >> 8 & 3u)) << 7);
         }
     }
@@ -171,7 +171,7 @@ enum ox_status ox_bench_device_numbers(struct ox_bench_device *device, uint64_t 
 
 /* ---- timing -------------------------------------------------------------------------------------------- */
 
-/* While the device is busy with this, the host queues what is measured: its span begins when this ends. */
+/* Keeps the device busy while the host queues the measured work, whose span begins when this ends. */
 static enum ox_status queue_lead(struct ox_bench_device *device) {
     struct ox_mark ignored;
     enum ox_status status = OX_OK;
@@ -187,7 +187,7 @@ static enum ox_status time_once(struct ox_bench_device *device, const struct ox_
     const bool gpu = device->compute.device == OX_DEVICE_CUDA;
     struct ox_mark done;
     enum ox_status status = gpu ? queue_lead(device) : OX_OK;
-    device->watch.busy_ns = gpu ? device->watch.busy_ns : 0; /* of the CPU: the lane is empty, nobody else writes */
+    device->watch.busy_ns = gpu ? device->watch.busy_ns : 0; /* CPU: the lane is empty, so nothing else writes it */
     for (uint32_t i = 0; i < repeats && status == OX_OK; i++) {
         status = work->queue(work->context);
     }
@@ -205,7 +205,7 @@ static enum ox_status time_once(struct ox_bench_device *device, const struct ox_
 enum ox_status ox_bench_device_time(struct ox_bench_device *device, const struct ox_bench_work *work, uint32_t rounds,
                                     double *seconds) {
     double all[OX_BENCH_ROUNDS_MAX];
-    enum ox_status status = time_once(device, work, 1, seconds); /* chooses algorithms, loads code */
+    enum ox_status status = time_once(device, work, 1, seconds); /* warm-up: chooses algorithms, loads code */
     if (status == OX_OK) {
         status = time_once(device, work, 1, seconds);
     }
@@ -218,13 +218,13 @@ enum ox_status ox_bench_device_time(struct ox_bench_device *device, const struct
     return status;
 }
 
-/* ---- the speed of memory ------------------------------------------------------------------------------- */
+/* ---- memory bandwidth ---------------------------------------------------------------------------------- */
 
 struct copying {
     struct ox_bench_device *device;
     struct ox_copy copy;
     struct ox_bench_loop loop;
-    uint64_t sum; /* so that no read is left out */
+    uint64_t sum; /* so that no read is dropped */
 };
 
 static enum ox_status queue_copy(void *context) {

@@ -1,4 +1,4 @@
-/* fio, the measure for drives: run as a program, its report read from a pipe. */
+/* Runs fio as the reference for drives, and reads its report from a pipe. */
 #include "tools/bench/bench_nvme.h"
 
 #include "base/json.h"
@@ -16,13 +16,13 @@
 
 enum { REPORT_BYTES_MAX = 1 << 20 };
 
-/* Becomes fio; it ends with this process, however that ends. */
+/* Replaces the child by fio, which ends when this process does. */
 static _Noreturn void become_fio(const char *const *args, int out_fd, pid_t parent) {
     const int null = open("/dev/null", O_RDWR);
     dup2(null, STDIN_FILENO);
     dup2(out_fd, STDOUT_FILENO);
     dup2(null, STDERR_FILENO);
-    setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1); /* huge pages, as the engine has */
+    setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1); /* huge pages, as the engine uses */
     signal(SIGPIPE, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() == parent) {
@@ -31,7 +31,7 @@ static _Noreturn void become_fio(const char *const *args, int out_fd, pid_t pare
     _exit(127);
 }
 
-/* Up to `bytes_max` of what comes from `fd`; the rest is thrown away, so that nobody waits. */
+/* Reads up to `bytes_max` from `fd` and discards the rest, so that the writer never blocks. */
 static size_t read_all(int fd, char *text, size_t bytes_max) {
     size_t bytes = 0;
     char rest[4096];
@@ -48,15 +48,15 @@ static size_t read_all(int fd, char *text, size_t bytes_max) {
     }
 }
 
-/* *text becomes what fio printed, free() it. */
+/* Runs fio; *text becomes its output, which the caller frees. */
 static enum ox_status run_program(const char *const *args, char **text) {
     int pipe_fds[2] = {-1, -1};
     char *const report = calloc(1, REPORT_BYTES_MAX + 1);
     if (report == NULL || pipe2(pipe_fds, O_CLOEXEC) != 0) {
         free(report);
-        return ox_fail(OX_E_NOMEM, "fio cannot be started: no memory or no file descriptor is left");
+        return ox_fail(OX_E_NOMEM, "fio cannot be started: out of memory or file descriptors");
     }
-    fflush(NULL); /* what is buffered belongs to this process alone */
+    fflush(NULL); /* the child must not write this process's buffers again */
     const pid_t parent = getpid(), child = fork();
     if (child == 0) {
         become_fio(args, pipe_fds[1], parent);
@@ -89,7 +89,7 @@ bool ox_bench_fio_present(void) {
     return present;
 }
 
-/* fio takes ':' between the names of files. */
+/* Escapes ':', which separates file names for fio. */
 static void escape(const char *path, char *out, size_t out_bytes) {
     size_t used = 0;
     for (; *path != '\0' && used + 2 < out_bytes; path++) {
@@ -101,7 +101,7 @@ static void escape(const char *path, char *out, size_t out_bytes) {
     out[used] = '\0';
 }
 
-static double sum_of_ways(const json_t *job, const char *key) {
+static double sum_read_write(const json_t *job, const char *key) {
     double sum = 0.0;
     for (int i = 0; i < 2; i++) {
         sum += json_number_value(json_object_get(json_object_get(job, i == 0 ? "read" : "write"), key));
@@ -109,22 +109,22 @@ static double sum_of_ways(const json_t *job, const char *key) {
     return sum;
 }
 
-/* Notes may stand before the report. */
+/* Reads the rate from a report; notes may precede the JSON. */
 static enum ox_status read_report(const char *text, double *rate) {
     const char *const begin = strchr(text, '{');
     json_t *root = NULL;
-    const enum ox_status status = begin == NULL ? ox_fail(OX_E_CORRUPT, "fio gave no report in JSON")
-                                                : ox_json_parse("the report of fio", begin, strlen(begin), &root);
+    const enum ox_status status = begin == NULL ? ox_fail(OX_E_CORRUPT, "fio printed no JSON report")
+                                                : ox_json_parse("fio's report", begin, strlen(begin), &root);
     if (status != OX_OK) {
         return status;
     }
     const json_t *const job = json_array_get(json_object_get(root, "jobs"), 0);
-    const double bytes = sum_of_ways(job, "io_bytes"), ms = json_number_value(json_object_get(job, "job_runtime"));
+    const double bytes = sum_read_write(job, "io_bytes"), ms = json_number_value(json_object_get(job, "job_runtime"));
     json_decref(root);
     if (!(bytes > 0.0)) {
-        return ox_fail(OX_E_CORRUPT, "the report of fio names no bytes");
+        return ox_fail(OX_E_CORRUPT, "fio's report names no bytes");
     }
-    *rate = bytes / ((ms > 0.0 ? ms : 1.0) * 1e-3); /* it counts in whole milliseconds */
+    *rate = bytes / ((ms > 0.0 ? ms : 1.0) * 1e-3); /* fio counts whole milliseconds */
     return OX_OK;
 }
 
@@ -140,7 +140,7 @@ enum ox_status ox_bench_fio_run(const struct ox_bench_target *target, enum ox_be
     }
     const char *const way = work == OX_BENCH_WORK_READ ? "--rw=read" : work == OX_BENCH_WORK_WRITE ? "--rw=write"
                                                                                                    : "--rw=rw";
-    /* The last two are known with io_uring alone. */
+    /* Only io_uring has the last two. */
     const char *const args[] = {"fio", "--name=bench", path, size, depth, block, way, "--output-format=json",
                                 "--direct=1", "--scramble_buffers=0", "--fallocate=none", "--allow_file_create=0",
                                 uring ? "--ioengine=io_uring" : "--ioengine=libaio",

@@ -1,5 +1,5 @@
-/* `offload bench gemm`: what OpenBLAS reaches here, with its own threads, at the products of a transformer block: 512
- * rows, hidden 2048, width 5632, keys of 64. */
+/* `offload bench gemm`: measures OpenBLAS with its own threads on the GEMMs of a transformer block: 512 rows, hidden
+ * 2048, width 5632, head dimension 64. */
 #include "tools/bench/bench_device.h"
 
 #include "base/bytes.h"
@@ -10,12 +10,12 @@
 
 enum { SHAPE_COUNT = 6, DIM_MIN = 16 };
 
-/* c (m, n) = a (m, k) b (k, n); a stored as (k, m) where it is transposed, b as (n, k). */
+/* c (m, n) = a (m, k) b (k, n). A transposed a is stored as (k, m), a transposed b as (n, k). */
 struct shape {
     const char *name;
     uint32_t m, n, k;
     bool a_transposed, b_transposed;
-    uint32_t repeats; /* so that a short product takes long enough for the clock */
+    uint32_t repeats; /* so that a short GEMM takes long enough to time */
 };
 
 static const struct shape all_shapes[SHAPE_COUNT] = {
@@ -27,49 +27,49 @@ static const struct shape all_shapes[SHAPE_COUNT] = {
     {.name = "scores", .m = 128, .n = 512, .k = 64, .b_transposed = true, .repeats = 128},
 };
 
-struct products {
+struct gemms {
     struct shape shapes[SHAPE_COUNT];
     struct ox_arena arena;
-    uint64_t a_elems, b_elems, c_elems; /* room for the largest of each */
+    uint64_t a_elems, b_elems, c_elems; /* the largest of each */
     uint32_t rounds;
 };
 
-static uint32_t smaller(uint32_t dim) {
+static uint32_t halve(uint32_t dim) {
     return dim / 2 > DIM_MIN ? dim / 2 : DIM_MIN;
 }
 
-static void count_elems(struct products *products) {
-    products->a_elems = products->b_elems = products->c_elems = 0;
+static void count_elems(struct gemms *gemms) {
+    gemms->a_elems = gemms->b_elems = gemms->c_elems = 0;
     for (unsigned i = 0; i < SHAPE_COUNT; i++) {
-        const struct shape *const shape = &products->shapes[i];
-        products->a_elems = ox_max_u64(products->a_elems, (uint64_t)shape->m * shape->k);
-        products->b_elems = ox_max_u64(products->b_elems, (uint64_t)shape->k * shape->n);
-        products->c_elems = ox_max_u64(products->c_elems, (uint64_t)shape->m * shape->n);
+        const struct shape *const shape = &gemms->shapes[i];
+        gemms->a_elems = ox_max_u64(gemms->a_elems, (uint64_t)shape->m * shape->k);
+        gemms->b_elems = ox_max_u64(gemms->b_elems, (uint64_t)shape->k * shape->n);
+        gemms->c_elems = ox_max_u64(gemms->c_elems, (uint64_t)shape->m * shape->n);
     }
 }
 
-static uint64_t bytes_of(const struct products *products) {
-    return (products->a_elems + products->b_elems + products->c_elems) * sizeof(float);
+static uint64_t bytes_of(const struct gemms *gemms) {
+    return (gemms->a_elems + gemms->b_elems + gemms->c_elems) * sizeof(float);
 }
 
-/* The shapes, halved until they fit into `size` where one is given. False when nothing is left to halve. */
-static bool choose_shapes(struct products *products, uint64_t size) {
+/* Chooses the shapes, halved until they fit in `size` if that is not 0; false when they cannot be halved further. */
+static bool choose_shapes(struct gemms *gemms, uint64_t size) {
     for (unsigned i = 0; i < SHAPE_COUNT; i++) {
-        products->shapes[i] = all_shapes[i];
+        gemms->shapes[i] = all_shapes[i];
     }
-    count_elems(products);
-    for (uint64_t before = UINT64_MAX; size != 0 && bytes_of(products) > size;) {
-        if (bytes_of(products) == before) {
+    count_elems(gemms);
+    for (uint64_t before = UINT64_MAX; size != 0 && bytes_of(gemms) > size;) {
+        if (bytes_of(gemms) == before) {
             return false;
         }
-        before = bytes_of(products);
+        before = bytes_of(gemms);
         for (unsigned i = 0; i < SHAPE_COUNT; i++) {
-            struct shape *const shape = &products->shapes[i];
-            shape->m = smaller(shape->m);
-            shape->n = smaller(shape->n);
-            shape->k = smaller(shape->k);
+            struct shape *const shape = &gemms->shapes[i];
+            shape->m = halve(shape->m);
+            shape->n = halve(shape->n);
+            shape->k = halve(shape->k);
         }
-        count_elems(products);
+        count_elems(gemms);
     }
     return true;
 }
@@ -78,9 +78,9 @@ static double flops_of(const struct shape *shape) {
     return 2.0 * shape->m * shape->n * shape->k * shape->repeats;
 }
 
-/* Seconds. */
-static double run_once(const struct products *products, const struct shape *shape) {
-    float *const a = (float *)products->arena.base, *const b = a + products->a_elems, *const c = b + products->b_elems;
+/* Returns seconds. */
+static double run_once(const struct gemms *gemms, const struct shape *shape) {
+    float *const a = (float *)gemms->arena.base, *const b = a + gemms->a_elems, *const c = b + gemms->b_elems;
     const uint64_t begin_ns = ox_clock_ns();
     for (uint32_t i = 0; i < shape->repeats; i++) {
         cblas_sgemm(CblasRowMajor, shape->a_transposed ? CblasTrans : CblasNoTrans,
@@ -91,15 +91,15 @@ static double run_once(const struct products *products, const struct shape *shap
     return (double)(ox_clock_ns() - begin_ns) * 1e-9;
 }
 
-static void measure(struct ox_bench *bench, const struct products *products, uint32_t threads) {
+static void measure(struct ox_bench *bench, const struct gemms *gemms, uint32_t threads) {
     double seconds[OX_BENCH_ROUNDS_MAX], all_seconds = 0.0, all_flops = 0.0;
     for (unsigned i = 0; i < SHAPE_COUNT; i++) {
-        const struct shape *const shape = &products->shapes[i];
-        run_once(products, shape);
-        for (uint32_t round = 0; round < products->rounds; round++) {
-            seconds[round] = run_once(products, shape);
+        const struct shape *const shape = &gemms->shapes[i];
+        run_once(gemms, shape);
+        for (uint32_t round = 0; round < gemms->rounds; round++) {
+            seconds[round] = run_once(gemms, shape);
         }
-        const double median = ox_bench_median(seconds, products->rounds);
+        const double median = ox_bench_median(seconds, gemms->rounds);
         all_seconds += median;
         all_flops += flops_of(shape);
         ox_bench_add(bench, &(struct ox_bench_figure){.value = flops_of(shape) / median, .unit = "FLOP/s"},
@@ -110,36 +110,36 @@ static void measure(struct ox_bench *bench, const struct products *products, uin
 }
 
 enum ox_status ox_bench_gemm(struct ox_bench *bench) {
-    struct products products = {.rounds = ox_bench_rounds(bench, 5, 3)};
-    if (!choose_shapes(&products, bench->config->size_bytes)) {
+    struct gemms gemms = {.rounds = ox_bench_rounds(bench, 5, 3)};
+    if (!choose_shapes(&gemms, bench->config->size_bytes)) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the matrices; give at least %" PRIu64,
-                       bench->config->size_bytes, bytes_of(&products));
+                       bench->config->size_bytes, bytes_of(&gemms));
     }
-    const enum ox_status status = ox_bench_arena_open("gemm", bytes_of(&products), &products.arena);
+    const enum ox_status status = ox_bench_arena_open("gemm", bytes_of(&gemms), &gemms.arena);
     if (status != OX_OK) {
         return status;
     }
-    float *const values = (float *)products.arena.base;
-    for (uint64_t i = 0; i < products.a_elems + products.b_elems; i++) {
+    float *const values = (float *)gemms.arena.base;
+    for (uint64_t i = 0; i < gemms.a_elems + gemms.b_elems; i++) {
         values[i] = (float)(i % 251) * 0x1p-8f - 0.5f;
     }
     const int threads_before = openblas_get_num_threads();
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
     const uint32_t count = ox_bench_thread_counts(ox_bench_threads(bench->config->compute_threads), counts);
     ox_bench_note(bench, "gemm: OpenBLAS, core %s, median of %" PRIu32 " rounds", openblas_get_corename(),
-                  products.rounds);
+                  gemms.rounds);
     struct ox_bench_meter meter;
     ox_bench_meter_begin(&meter);
     for (uint32_t i = 0; i < count; i++) {
         openblas_set_num_threads((int)counts[i]);
         if (openblas_get_num_threads() == (int)counts[i]) {
-            measure(bench, &products, counts[i]);
+            measure(bench, &gemms, counts[i]);
         } else {
-            ox_bench_note(bench, "gemm: this OpenBLAS does not take %" PRIu32 " threads", counts[i]);
+            ox_bench_note(bench, "gemm: this OpenBLAS does not support %" PRIu32 " threads", counts[i]);
         }
     }
     ox_bench_meter_end(&meter, bench, "gemm");
     openblas_set_num_threads(threads_before);
-    ox_arena_close(&products.arena);
+    ox_arena_close(&gemms.arena);
     return bench->gpu != NULL ? ox_bench_gpu_gemm(bench) : OX_OK;
 }

@@ -1,5 +1,5 @@
-/* `offload bench adam` on a GPU: the same update with the same bits, on planes in its memory, against a copy there and
- * against what this machine's processors took. */
+/* `offload bench adam` on a GPU: runs the same update on planes in GPU memory, and compares it with a copy there and
+ * with the processors of this machine. */
 #include "tools/bench/bench_device.h"
 
 #include "base/bytes.h"

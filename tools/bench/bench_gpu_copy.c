@@ -1,6 +1,6 @@
-/* `offload bench copy` on a GPU: the link in each direction and in both at once, from and to memory that is pinned as
- * the engine pins its own, and copies within the GPU's memory. Times are the device's. Both at once begin together and
- * count until the later one's end. */
+/* `offload bench copy` on a GPU: measures the link in each direction and in both at once, with host memory pinned as
+ * the engine pins it, and copies within GPU memory. Times are the device's. Copies in both directions start together
+ * and count until the later one ends. */
 #include "tools/bench/bench_device.h"
 
 #include "base/bytes.h"
@@ -18,9 +18,9 @@ struct link {
 
 struct crossing {
     struct ox_bench_device *gpu;
-    struct ox_arena host; /* one half to send, one to receive into */
+    struct ox_arena host; /* one half to send from, one to receive into */
     bool pinned;
-    unsigned char *memory; /* of the GPU, likewise */
+    unsigned char *memory; /* GPU memory, with the same halves */
     uint64_t half;
     struct link links[LINKS]; /* up, down */
 };
@@ -37,7 +37,7 @@ static void close_all(struct crossing *crossing) {
     if (crossing->pinned) {
         const enum ox_status status =
             ox_device_host_unpin(crossing->gpu->device, crossing->host.base, crossing->host.bytes);
-        (void)status; /* the memory goes next */
+        (void)status; /* the memory is freed next */
     }
     if (crossing->host.base != NULL) {
         ox_arena_close(&crossing->host);
@@ -70,7 +70,7 @@ static enum ox_status open_all(struct crossing *crossing) {
     return status;
 }
 
-/* So many pieces, one after the other through the halves, up to a mark. */
+/* Queues `pieces` copies, cycling through the halves; `done` marks the last. */
 static enum ox_status queue(const struct crossing *crossing, const struct link *link, uint64_t bytes, uint32_t pieces,
                             struct ox_mark *done) {
     enum ox_status status = OX_OK;
@@ -82,7 +82,7 @@ static enum ox_status queue(const struct crossing *crossing, const struct link *
     return status;
 }
 
-/* Seconds of so many pieces on each of the links that are named. The first copy is not timed: it keeps the link busy
+/* Measures seconds of `pieces` copies on the links [first, end). The first copy is not timed: it keeps the link busy
  * while the rest is queued. */
 static enum ox_status run_once(struct crossing *crossing, unsigned first, unsigned end, uint64_t bytes,
                                uint32_t pieces, double *seconds) {
@@ -126,7 +126,7 @@ static enum ox_status measure(struct ox_bench *bench, struct crossing *crossing,
     return OX_OK;
 }
 
-/* The largest of each, under the names that the profile is made from. */
+/* Adds the rate of the largest pieces under the names that the profile reads. */
 static void summarize(struct ox_bench *bench, uint64_t bytes) {
     static const char *const names[] = {"h2d", "d2h", "duplex"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {

@@ -1,4 +1,4 @@
-/* Part of `offload bench all`: what it takes to hand one task to a lane and to hear that it is done. */
+/* Part of `offload bench all`: measures the cost of submitting a task to a lane and joining its mark. */
 #include "tools/bench/bench.h"
 
 #include "base/clock.h"
@@ -12,7 +12,7 @@ static enum ox_status nothing(void *owner, const void *args) {
     return OX_OK;
 }
 
-/* Seconds of a task. */
+/* Measures seconds per task. */
 static enum ox_status run_once(struct ox_lane *lane, double *seconds) {
     enum ox_status status = OX_OK;
     const uint64_t begin_ns = ox_clock_ns();

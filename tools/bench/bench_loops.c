@@ -1,4 +1,4 @@
-/* Plain loops to hold others against. Each is written once and compiled for the vectors that the machine may have. */
+/* Plain loops that others are compared with. Each is written once and compiled for every vector width. */
 #include "tools/bench/bench.h"
 
 #include "base/assert.h"
@@ -16,7 +16,7 @@ static inline __attribute__((always_inline)) uint64_t sum_of(line_of_words sum) 
 
 /* ---- the planes of a parameter ---------------------------------------------------------------------------- */
 
-/* `lines` cache lines of a plane, read and written. */
+/* Reads and writes `lines` cache lines of a plane. */
 static inline __attribute__((always_inline)) void touch(unsigned char *plane, uint64_t block, unsigned lines,
                                                         uint64_t zero) {
     line_of_words *const words = (line_of_words *)(plane + block * lines * LINE);
@@ -25,7 +25,7 @@ static inline __attribute__((always_inline)) void touch(unsigned char *plane, ui
     }
 }
 
-/* Sixty-four parameters at a time: each plane has whole lines of them. */
+/* Works on 64 parameters at a time, because each plane holds whole lines of them. */
 static inline __attribute__((always_inline)) uint64_t stream_blocks(const struct ox_bench_loop *loop,
                                                                     struct ox_range range, unsigned lo_lines,
                                                                     unsigned moment_lines, unsigned grad_lines) {
@@ -54,7 +54,7 @@ static inline __attribute__((always_inline)) uint64_t stream_blocks(const struct
     return sum_of(sum);
 }
 
-/* The counts of lines are constants in each of these, so that the loops over them are unrolled. */
+/* Passes line counts as constants, so that the compiler unrolls the loops over them. */
 static inline __attribute__((always_inline)) uint64_t stream(const struct ox_bench_loop *loop, struct ox_range range) {
     const bool wide = loop->planes.grad_lines == 4;
     if (loop->planes.moment_lines == 4) {
@@ -117,7 +117,7 @@ static inline __attribute__((always_inline)) void write_lines(unsigned char *to,
     }
 }
 
-/* Adding nothing keeps this from becoming a call of memcpy, which may go around the caches. */
+/* Adding zero keeps the compiler from calling memcpy, which may bypass the caches. */
 static inline __attribute__((always_inline)) void copy_lines(unsigned char *to, const unsigned char *from,
                                                              uint64_t zero, struct ox_range range) {
     line_of_words *const targets = (void *)to;

@@ -1,9 +1,9 @@
-/* `offload bench nvme`: how fast each drive is driven. Sequential writes and reads, the optimizer's mix (of each chunk
- * of 256 Ki parameters the 10 bytes of lo, m, v and the 2 of hi are read, and as much written), and whole steps of the
- * store, against fio with the same file, block sizes and depth.
+/* `offload bench nvme`: compares the engine's speed on each drive with fio's, with the same file, block sizes and
+ * depth. It measures sequential writes, reads, the optimizer's mix (per chunk of 256 Ki parameters, the 10 bytes of lo,
+ * m and v and the 2 of hi are read and written) and whole steps of the store.
  *
- * Both backends and fio take turns, so that what else uses the drive slows all; the median counts, of the rates and of
- * the ratios of each round. The size should exceed the drive's caches. Then a small read and a flush by themselves. */
+ * Both backends and fio take turns, so that other use of the drive slows all; medians count, of the rates and of each
+ * round's ratios. The size should exceed the drive's caches. Latency of a small read and of a flush come last. */
 #include "tools/bench/bench_nvme.h"
 #include "tools/bench/bench.h"
 
@@ -16,8 +16,8 @@
 
 enum {
     CHUNK_BYTES = OX_BENCH_STATE_BYTES + OX_BENCH_HI_BYTES, UNIT_BYTES = 2 * CHUNK_BYTES,
-    STORE_EXTRA_BYTES = 16 << 20, /* its tables */
-    SPARE_BYTES = 64 << 20,       /* what is left free for others */
+    STORE_EXTRA_BYTES = 16 << 20, /* the store's tables */
+    SPARE_BYTES = 64 << 20,       /* left free for others */
 };
 #define RATIO_LIMIT 0.95
 
@@ -31,8 +31,8 @@ struct measuring {
     uint32_t drive_idx, rounds;
     bool with_store, uring_here;
     bool present[DRIVER_COUNT];
-    double rates[OX_BENCH_WORK_COUNT][DRIVER_COUNT][OX_BENCH_ROUNDS_MAX]; /* bytes per second */
-    double cores[OX_BENCH_WORK_STEP][DRIVER_FIO][OX_BENCH_ROUNDS_MAX];    /* seconds of one for a byte */
+    double rates[OX_BENCH_WORK_COUNT][DRIVER_COUNT][OX_BENCH_ROUNDS_MAX]; /* bytes/s */
+    double cores[OX_BENCH_WORK_STEP][DRIVER_FIO][OX_BENCH_ROUNDS_MAX];    /* core seconds per byte */
 };
 
 static const struct ox_io_backend *backend_of(enum driver driver) {
@@ -41,12 +41,12 @@ static const struct ox_io_backend *backend_of(enum driver driver) {
 
 /* ---- rounds ---------------------------------------------------------------------------------------------- */
 
-/* fio that fails is left out from there on. */
+/* Runs fio; when that fails, fio is left out from then on. */
 static void run_fio(struct measuring *m, enum ox_bench_work work, uint32_t round) {
     const enum ox_status status =
         ox_bench_fio_run(&m->target, work, m->uring_here, &m->rates[work][DRIVER_FIO][round]);
     if (status != OX_OK) {
-        ox_bench_note(m->bench, "nvme: no comparison: %s", ox_error_text());
+        ox_bench_note(m->bench, "nvme: no more comparison with fio: %s", ox_error_text());
         m->present[DRIVER_FIO] = false;
     }
 }
@@ -54,7 +54,7 @@ static void run_fio(struct measuring *m, enum ox_bench_work work, uint32_t round
 static enum ox_status round_run(struct measuring *m, uint32_t round) {
     enum ox_status status = OX_OK;
     for (unsigned work = 0; work < OX_BENCH_WORK_STEP; work++) {
-        /* Who goes first changes, because the drive may be slower after much was written. */
+        /* Rotate the order, because a drive may be slower after many writes. */
         for (uint32_t turn = 0; turn < DRIVER_COUNT && status == OX_OK; turn++) {
             const enum driver driver = (turn + round) % DRIVER_COUNT;
             if (driver == DRIVER_FIO && m->present[driver]) {
@@ -77,7 +77,7 @@ static enum ox_status round_run(struct measuring *m, uint32_t round) {
 
 /* ---- records --------------------------------------------------------------------------------------------- */
 
-/* A step is compared with fio's mix, for information. */
+/* Adds a rate. A step is compared with fio's mix, without a limit. */
 static void add_record(struct measuring *m, enum ox_bench_work work, enum driver driver) {
     const double *const references = m->rates[work == OX_BENCH_WORK_STEP ? OX_BENCH_WORK_MIX : work][DRIVER_FIO];
     struct ox_bench_figure figure = {.value = ox_bench_median(m->rates[work][driver], m->rounds), .unit = "B/s"};
@@ -101,13 +101,13 @@ static void add_cores(struct measuring *m, enum ox_bench_work work, enum driver 
     ox_bench_add(m->bench, &figure, "nvme%" PRIu32 ".%s.%s.core", m->drive_idx, work_names[work], driver_names[driver]);
 }
 
-static enum ox_status add_delays(struct measuring *m, enum driver driver) {
-    struct ox_bench_delays delays = {.read = 0.0};
-    const enum ox_status status = ox_bench_file_delays(backend_of(driver), &m->target, &delays);
+static enum ox_status add_latencies(struct measuring *m, enum driver driver) {
+    struct ox_bench_latencies latencies = {.read = 0.0};
+    const enum ox_status status = ox_bench_file_latencies(backend_of(driver), &m->target, &latencies);
     if (status == OX_OK) {
-        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = delays.read, .unit = "s"},
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = latencies.read, .unit = "s"},
                      "nvme%" PRIu32 ".latency.%s", m->drive_idx, driver_names[driver]);
-        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = delays.flush, .unit = "s"},
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = latencies.flush, .unit = "s"},
                      "nvme%" PRIu32 ".flush.%s", m->drive_idx, driver_names[driver]);
     }
     return status;
@@ -127,13 +127,13 @@ static void add_records(struct measuring *m) {
     }
 }
 
-/* ---- what is measured ------------------------------------------------------------------------------------ */
+/* ---- size and drivers ------------------------------------------------------------------------------------ */
 
 static uint64_t needed_bytes(const struct measuring *m, uint64_t bytes) {
     return m->with_store ? 2 * bytes + STORE_EXTRA_BYTES : bytes;
 }
 
-/* --size, or what fits into the drive's allowance when nobody asked for a size. */
+/* Takes --size; without it, shrinks the default to the drive's allowance. */
 static enum ox_status choose_size(struct measuring *m, const struct ox_nvme_budget *drive) {
     const uint64_t requested = m->bench->config->size_bytes;
     uint64_t bytes = requested != 0 ? requested : m->bench->brief ? OX_GIB : 4 * OX_GIB;
@@ -148,8 +148,8 @@ static enum ox_status choose_size(struct measuring *m, const struct ox_nvme_budg
                        requested, ox_size_text(UNIT_BYTES, text));
     }
     if (bytes == 0 || (drive->bytes != 0 && needed_bytes(m, bytes) > drive->bytes)) {
-        return ox_fail(OX_E_CONFIG, "--nvme: the measurement needs %s of %s and is allowed %s; allow more, or give a "
-                       "smaller --size", ox_size_text(needed_bytes(m, bytes != 0 ? bytes : UNIT_BYTES), text),
+        return ox_fail(OX_E_CONFIG, "--nvme: the measurement needs %s of %s but is allowed only %s; allow more, or "
+                       "give a smaller --size", ox_size_text(needed_bytes(m, bytes != 0 ? bytes : UNIT_BYTES), text),
                        drive->path, ox_size_text(drive->bytes, allowed));
     }
     m->target.bytes = bytes;
@@ -161,14 +161,15 @@ static enum ox_status check_space(const struct measuring *m, const struct ox_nvm
     uint64_t free_bytes = 0;
     const enum ox_status status = ox_folder_free_bytes(drive->path, &free_bytes);
     if (status == OX_OK && free_bytes < needed_bytes(m, m->target.bytes) + SPARE_BYTES) {
-        return ox_fail(OX_E_CONFIG, "--nvme: the measurement needs %s of %s and %s is free; give a smaller --size",
+        return ox_fail(OX_E_CONFIG,
+                       "--nvme: the measurement needs %s of %s, but only %s are free; give a smaller --size",
                        ox_size_text(needed_bytes(m, m->target.bytes) + SPARE_BYTES, needed), drive->path,
                        ox_size_text(free_bytes, available));
     }
     return status;
 }
 
-/* The backend that was asked for, or both; a probe takes the one that a run would take. */
+/* Selects the requested backend, or both; a brief bench takes the one that a run would use. */
 static void choose_drivers(struct measuring *m, char why[160]) {
     const char *const request = m->bench->config->io_backend;
     const bool any = strcmp(request, "auto") == 0;
@@ -178,7 +179,7 @@ static void choose_drivers(struct measuring *m, char why[160]) {
     m->present[DRIVER_FIO] = ox_bench_fio_present();
 }
 
-/* Says what is measured, and what cannot be. */
+/* Prints what is measured and what cannot be. */
 static void announce(const struct measuring *m, const char *why, const struct ox_drive_info *drive,
                      const struct ox_io_queue_info *queue) {
     char size[OX_SIZE_TEXT_BYTES];
@@ -189,14 +190,14 @@ static void announce(const struct measuring *m, const char *why, const struct ox
                   drive->direct ? "direct I/O" : "NOT direct I/O: ", drive->note, why,
                   queue->registered_buffers ? "" : "not ", queue->note[0] != '\0' ? ": " : "", queue->note);
     if (!m->present[DRIVER_FIO]) {
-        ox_bench_note(m->bench, "nvme%" PRIu32 ": fio is not installed, so there is nothing to compare with: "
+        ox_bench_note(m->bench, "nvme%" PRIu32 ": fio is not installed, so nothing is compared; install it: "
                       "apt-get install -y fio", m->drive_idx);
     }
 }
 
 /* ---- the part -------------------------------------------------------------------------------------------- */
 
-static void remember(struct measuring *m, const struct ox_drive_info *drive) {
+static void record_drive(struct measuring *m, const struct ox_drive_info *drive) {
     m->bench->drives[m->bench->drive_count++] = (struct ox_bench_drive){
         .path = m->bench->config->nvme[m->drive_idx].path,
         .backend = driver_names[m->present[DRIVER_URING] ? DRIVER_URING : DRIVER_THREADS],
@@ -225,14 +226,14 @@ static enum ox_status measure(struct measuring *m) {
     if (status == OX_OK) {
         add_records(m);
         for (unsigned driver = 0; driver < DRIVER_FIO && status == OX_OK; driver++) {
-            status = m->present[driver] ? add_delays(m, driver) : OX_OK;
+            status = m->present[driver] ? add_latencies(m, driver) : OX_OK;
         }
     }
     if (status == OX_OK) {
         char part[16];
         snprintf(part, sizeof part, "nvme%" PRIu32, m->drive_idx);
         ox_bench_meter_end(&meter, m->bench, part);
-        remember(m, &drive);
+        record_drive(m, &drive);
     }
     return status;
 }

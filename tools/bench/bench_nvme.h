@@ -1,4 +1,5 @@
-/* What the files of `offload bench nvme` share: a work is done by a driver, in rounds. */
+/* Shared by the files of `offload bench nvme`: a work (write, read, mix, step) is done by a driver (uring, threads,
+ * fio) in rounds. */
 #ifndef OX_TOOLS_BENCH_NVME_H
 #define OX_TOOLS_BENCH_NVME_H
 
@@ -11,16 +12,16 @@ extern "C" {
 
 enum {
     OX_BENCH_DEPTH_MAX = 1024,
-    /* The requests of the optimizer for a chunk of 256 Ki parameters: lo, m and v; and hi. */
+    /* Sizes of the optimizer's requests for a chunk of 256 Ki parameters: lo, m and v; and hi. */
     OX_BENCH_STATE_BYTES = 2560 << 10, OX_BENCH_HI_BYTES = 512 << 10,
 };
 
-/* STEP is what the store makes of MIX: it also verifies, hashes and flushes. */
+/* STEP is MIX done by the store, which also verifies, hashes and flushes. */
 enum ox_bench_work {
     OX_BENCH_WORK_WRITE, OX_BENCH_WORK_READ, OX_BENCH_WORK_MIX, OX_BENCH_WORK_STEP, OX_BENCH_WORK_COUNT
 };
 
-/* What is driven: OX_BENCH_DRIVE_FILE in `folder`, `bytes` long; and as large a store beside it. */
+/* What is measured: OX_BENCH_DRIVE_FILE in `folder`, `bytes` long, and a store of that size beside it. */
 struct ox_bench_target {
     char folder[OX_PATH_BYTES], path[OX_PATH_BYTES];
     uint64_t bytes; /* a multiple of 2 * (STATE + HI) */
@@ -29,37 +30,36 @@ struct ox_bench_target {
 
 /* ---- the engine's queue: tools/bench/bench_queue.c ------------------------------------------------------------- */
 
-/* Makes the file and writes all of it: blocks that never were written are slower the first time. */
+/* Creates the file and writes all of it, because blocks never written before are slower. */
 OX_MUST enum ox_status ox_bench_file_make(const struct ox_io_backend *backend, const struct ox_bench_target *target,
                                           struct ox_drive_info *drive, struct ox_io_queue_info *queue);
-/* Bytes per second, and of a core what this process took for a byte, its kernel threads and the interrupts that fell on
- * it included. */
+/* Bytes per second, and core seconds of this process per byte, kernel threads and interrupts included. */
 struct ox_bench_speed {
     double rate, core_seconds;
 };
-/* Does the work once. */
+/* Does a work once. */
 OX_MUST enum ox_status ox_bench_file_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
                                          enum ox_bench_work work, struct ox_bench_speed *out);
 
-/* Seconds: of a small read while nothing else runs, and of a flush after one block was written. */
-struct ox_bench_delays {
+/* Latencies in seconds: of a small read on an idle drive, and of a flush after one written block. */
+struct ox_bench_latencies {
     double read, flush;
 };
-OX_MUST enum ox_status ox_bench_file_delays(const struct ox_io_backend *backend, const struct ox_bench_target *target,
-                                            struct ox_bench_delays *out);
+OX_MUST enum ox_status ox_bench_file_latencies(const struct ox_io_backend *backend,
+                                               const struct ox_bench_target *target, struct ox_bench_latencies *out);
 
-/* Makes the store and commits twice, so that both generations have been written; then a step that reads and writes all
- * of the state. */
+/* Creates the store and commits twice, so that both generations have been written. ox_bench_store_run does one step
+ * that reads and writes the whole state. */
 OX_MUST enum ox_status ox_bench_store_make(const struct ox_io_backend *backend, const struct ox_bench_target *target);
 OX_MUST enum ox_status ox_bench_store_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
                                           double *rate);
 
 /* ---- fio: tools/bench/bench_fio.c -------------------------------------------------------------------------------- */
 
-/* Whether the program is installed. */
+/* True when fio is installed. */
 bool ox_bench_fio_present(void);
-/* The same work by fio with O_DIRECT at its best: as the engine it has file and buffers registered, huge pages, and
- * does not change the data between writes. */
+/* Does a work with fio, O_DIRECT and its best settings: like the engine it has registered files and buffers and huge
+ * pages, and does not change the data between writes. */
 OX_MUST enum ox_status ox_bench_fio_run(const struct ox_bench_target *target, enum ox_bench_work work, bool uring,
                                         double *rate);
 

@@ -1,6 +1,6 @@
-/* `offload bench ops`: each operation of a training step against its floor. What moves memory is held against a copy
- * within that memory, what multiplies against the fastest product of the same numbers. All of it is measured in one
- * run, on the GPU where there is one. */
+/* `offload bench ops`: compares each operation of a training step with its floor. Operations that move memory are
+ * compared with a copy, GEMM-like ones with the fastest GEMM of the same type. All are measured in one run, on the GPU
+ * if there is one. */
 #include "tools/bench/bench_ops.h"
 
 #include "base/bytes.h"
@@ -12,10 +12,10 @@
 
 enum { COPY_BYTES = 512 << 20, COPY_BYTES_CPU = 128 << 20 };
 
-/* Of a copy's speed, for what moves the memory of a GPU. */
+/* Lowest share of a copy's speed, for memory operations on a GPU. */
 #define COPY_LIMIT 0.85
 
-/* Of cuDNN's, for our own attention: no more than 15 % longer. */
+/* Lowest share of cuDNN's speed for the project's own attention: at most 15 % longer. */
 #define CUDNN_LIMIT (1.0 / 1.15)
 
 struct measuring {
@@ -24,11 +24,11 @@ struct measuring {
     struct ox_bench_tensors tensors;
     const struct ox_bench_op *op;
     struct ox_bench_cost cost;
-    double copy_rate, flop_rate; /* the floors of the type of numbers that is measured */
+    double copy_rate, flop_rate; /* the floors for the current type */
     uint32_t rounds;
 };
 
-/* In float32, the wider type. */
+/* Counts float32, the wider type. */
 static uint64_t bytes_of(const void *context, const struct ox_bench_shape *shape) {
     const struct measuring *const m = context;
     struct ox_bench_tensors tensors = {.device = m->device, .shape = *shape};
@@ -41,7 +41,7 @@ static enum ox_status queue(void *context) {
     return m->op->queue(&m->tensors, &m->cost);
 }
 
-/* Moments are zero before each, in whatever format they are. */
+/* Zeroes the moments before each operation, whatever their format. */
 static enum ox_status clear_state(struct measuring *m) {
     const struct ox_bench_tensors *const t = &m->tensors;
     const struct ox_state_layout layout =
@@ -75,16 +75,16 @@ static enum ox_status measure(struct measuring *m) {
     if (status != OX_OK) {
         return status;
     }
-    const bool multiplies = m->cost.flops > 0.0;
-    const double rate = (multiplies ? m->cost.flops : m->cost.bytes) / seconds;
-    const double limit = multiplies ? m->flop_rate : m->copy_rate;
+    const bool has_flops = m->cost.flops > 0.0;
+    const double rate = (has_flops ? m->cost.flops : m->cost.bytes) / seconds;
+    const double limit = has_flops ? m->flop_rate : m->copy_rate;
     if (strncmp(m->op->name, "linear_", 7) == 0) {
         m->flop_rate = fmax(m->flop_rate, rate);
     }
-    ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = multiplies ? "FLOP/s" : "B/s",
+    ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = has_flops ? "FLOP/s" : "B/s",
                                                      .limit = limit, .ratio = limit > 0.0 ? rate / limit : 0.0},
                  "ops.%s%s", m->op->name, real);
-    if (!multiplies && strcmp(m->op->name, "attention_cached") != 0) {
+    if (!has_flops && strcmp(m->op->name, "attention_cached") != 0) {
         const double share = rate / limit, wanted = m->bench->gpu != NULL ? COPY_LIMIT : 0.0;
         ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE, .limit = wanted,
                                                          .ratio = wanted > 0.0 ? share / wanted : 0.0},
@@ -93,8 +93,8 @@ static enum ox_status measure(struct measuring *m) {
     return OX_OK;
 }
 
-/* The fastest that `bench gemm` found; 0 where it was not asked. */
-static double product_rate(const struct ox_bench *bench, enum ox_real real) {
+/* Returns the fastest rate that `bench gemm` measured; 0 where it did not run. */
+static double gemm_rate(const struct ox_bench *bench, enum ox_real real) {
     static const char *const layers[] = {"projection", "up", "down", "head"}, *const ways[] = {"forward", "backward"};
     double most = 0.0;
     for (unsigned i = 0; i < 8; i++) {
@@ -104,13 +104,14 @@ static double product_rate(const struct ox_bench *bench, enum ox_real real) {
     return most;
 }
 
-/* The linear layers come first: what else multiplies is held against the faster of them and of `bench gemm`. */
+/* Measures linear layers first, because other operations with FLOPs are compared with the fastest of them and of `bench
+ * gemm`. */
 static enum ox_status measure_type(struct measuring *m, enum ox_real real, unsigned char *memory) {
     uint32_t count = 0;
     const struct ox_bench_op *const all = ox_bench_ops_all(&count);
     m->device->compute.real = real;
     ox_bench_tensors_carve(&m->tensors, memory);
-    m->flop_rate = product_rate(m->bench, real);
+    m->flop_rate = gemm_rate(m->bench, real);
     enum ox_status status = ox_bench_tensors_fill(&m->tensors);
     for (int linear = 1; linear >= 0; linear--) {
         for (uint32_t i = 0; i < count && status == OX_OK; i++) {
@@ -123,7 +124,7 @@ static enum ox_status measure_type(struct measuring *m, enum ox_real real, unsig
     return status;
 }
 
-/* ---- our own attention beside cuDNN's ------------------------------------------------------------------- */
+/* ---- own attention beside cuDNN's ----------------------------------------------------------------------- */
 
 static enum ox_status compare_one(struct measuring *m, struct ox_bench_device *own) {
     const struct ox_bench_work work = {.queue = queue, .context = m};
@@ -142,7 +143,7 @@ static enum ox_status compare_one(struct measuring *m, struct ox_bench_device *o
     return status;
 }
 
-/* Another opening of the same GPU, which shares its memory. */
+/* Opens the same GPU again, which shares its memory. */
 static enum ox_status compare_attention(struct measuring *m) {
     struct ox_bench_device *own = NULL;
     uint32_t count = 0;

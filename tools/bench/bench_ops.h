@@ -1,5 +1,5 @@
-/* The operations of kernels/ops.h as `offload bench ops` measures them: tensors at the sizes of a training step, and
- * for each operation what it moves and computes at the least. */
+/* The operations of kernels/ops.h as `offload bench ops` measures them: tensors of training size, and per operation the
+ * bytes and FLOPs that it needs at least. */
 #ifndef OX_TOOLS_BENCH_OPS_H
 #define OX_TOOLS_BENCH_OPS_H
 
@@ -13,8 +13,8 @@ extern "C" {
 struct ox_bench_tensors {
     struct ox_bench_device *device;
     struct ox_bench_shape shape;
-    uint32_t heads, kv_heads, head_dim; /* 128 with so many heads; attention changes them */
-    uint64_t params;                    /* of the planes, a multiple of 2048 */
+    uint32_t heads, kv_heads, head_dim; /* head dimension 128 by default; attention changes all three */
+    uint64_t params;                    /* elements per plane, a multiple of 2048 */
     enum ox_isa isa;
     struct ox_adam_hyper hyper;
     void *x, *y, *z;                  /* (rows, hidden), activations */
@@ -22,34 +22,35 @@ struct ox_bench_tensors {
     void *pair, *dpair, *act;         /* (rows, 2 width) twice, (rows, width) */
     void *weight;                     /* (2 width or vocab, hidden) */
     void *scratch;
-    float *dweight, *sums;            /* as weight; (rows, heads) of statistics */
+    float *dweight, *sums;            /* as weight; (rows, heads), statistics */
     float *lse, *mean, *rstd;
     float *wide[3];                   /* (params) */
     float *cosines, *sines;           /* (seq, 64) */
-    uint16_t *hi, *lo;                /* (params), (vocab, hidden) of a table */
+    uint16_t *hi, *lo;                /* (params); (vocab, hidden) of a table */
     void *state;                      /* of params */
     double *loss, *partials;
     uint64_t *nonfinite;
     int32_t *ids, *positions, *targets; /* (rows) */
 };
 
-/* What an operation takes at the least. One of the two binds it: bytes of memory that it has to read and write, or
- * floating point operations. */
+/* What an operation needs at least: bytes of memory to read and write, or floating-point operations, whichever binds
+ * it. */
 struct ox_bench_cost {
     double bytes, flops;
 };
 
 struct ox_bench_op {
     const char *name;
-    enum ox_status (*queue)(const struct ox_bench_tensors *, struct ox_bench_cost *); /* queues one; tells its cost */
-    bool f32_alone;     /* whatever activations are made of: it has none, or knows float32 alone */
-    uint32_t head_dim;  /* of attention; 0: none */
+    /* queues it once; sets its cost */
+    enum ox_status (*queue)(const struct ox_bench_tensors *, struct ox_bench_cost *);
+    bool f32_alone;     /* independent of the activation type, or float32 only */
+    uint32_t head_dim;  /* of attention; 0: no attention */
 };
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count);
 
-/* Lays the tensors out from `base`; NULL only measures. Returns the bytes of all. */
+/* Places the tensors from `base` on and returns their total bytes; NULL only computes the bytes. */
 uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *tensors, unsigned char *base);
-/* What is not just numbers: ids, positions, angles, moments. */
+/* Fills ids, positions, angles and moments, which are not plain numbers. */
 OX_MUST enum ox_status ox_bench_tensors_fill(struct ox_bench_tensors *tensors);
 
 #ifdef __cplusplus

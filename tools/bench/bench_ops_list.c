@@ -1,5 +1,5 @@
-/* Each operation of kernels/ops.h once, with its cost. Bytes are those of tensors that do not fit a cache: each is read
- * and written once, rows of statistics and gains left out. Operations that do products are counted by these. */
+/* Each operation of kernels/ops.h, with its cost. Bytes assume tensors larger than the caches, each read and written
+ * once; statistics and gains are left out. Operations with matrix products count their FLOPs instead. */
 #include "tools/bench/bench_ops.h"
 
 #include "base/assert.h"
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { HEAD_DIM = 128, GROUP = 4 /* query heads that share a key head */, CACHED_ROWS_MAX = 4096 };
+enum { HEAD_DIM = 128, GROUP = 4 /* query heads per key head */, CACHED_ROWS_MAX = 4096 };
 
 static double real_bytes(const struct ox_bench_tensors *t) {
     return ox_real_bytes(t->device->compute.real);
@@ -212,7 +212,7 @@ static struct ox_attention_shape attention_shape(const struct ox_bench_tensors *
         .head_dim = t->head_dim, .scale = 1.0f / sqrtf((float)t->head_dim)};
 }
 
-/* Pairs of a query and a key that it sees. */
+/* Counts the pairs of a query and a key that it attends to. */
 static double pairs_of(const struct ox_bench_tensors *t) {
     return (double)t->shape.rows * (t->shape.seq + 1.0) / 2.0 * t->heads;
 }
@@ -231,7 +231,7 @@ static enum ox_status attention_backward(const struct ox_bench_tensors *t, struc
         .shape = attention_shape(t), .real = t->device->compute.real});
 }
 
-/* One row of a text that is being generated: it reads all keys and values before it. */
+/* One row of a text being generated, which attends to all earlier keys and values. */
 static struct ox_op_attention_cached cached_op(const struct ox_bench_tensors *t) {
     return (struct ox_op_attention_cached){
         .out = t->z, .qkv = t->qkv, .keys = t->pair, .values = t->dpair, .scratch = t->scratch, .rows = 1,
@@ -327,7 +327,7 @@ uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base)
         *rows_of[i] = ox_carve_take(&room, rows * hidden * real);
         t->wide[i] = ox_carve_take(&room, t->params * sizeof(float));
     }
-    t->qkv = ox_carve_take(&room, rows * 3 * hidden * real); /* with fewer key heads it is less */
+    t->qkv = ox_carve_take(&room, rows * 3 * hidden * real); /* upper bound: grouped key heads need less */
     t->dqkv = ox_carve_take(&room, rows * 3 * hidden * real);
     t->pair = ox_carve_take(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);
     t->dpair = ox_carve_take(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);

@@ -1,4 +1,4 @@
-/* The profile of this machine: what `offload bench all` measured, in the form of offload/sim/machine_profile.h, and the
+/* Writes the machine profile: what `offload bench all` measured, in the form of offload/sim/machine_profile.h, with the
  * figures behind it under "measured". */
 #include "tools/bench/bench_device.h"
 #include "tools/doctor/doctor.h"
@@ -14,9 +14,9 @@
 #include <string.h>
 #include <time.h>
 
-static const double OTHERS_MOST = 0.1;
+static const double OTHERS_SHARE_MAX = 0.1;
 
-/* What `offload doctor` says of the machine. */
+/* Returns an item of `offload doctor`. */
 static const char *item(const struct ox_doctor *doctor, const char *name) {
     for (uint32_t i = 0; i < doctor->count; i++) {
         if (strcmp(doctor->items[i].name, name) == 0) {
@@ -59,7 +59,7 @@ static json_t *drives_json(const struct ox_bench *bench) {
     return list;
 }
 
-/* One object for each number of threads that has figures of its own: "<part>.<key>.threads_<n>". */
+/* One object for each thread count that has figures "<part>.<key>.threads_<n>". */
 static json_t *threads_json(const struct ox_bench *bench, const char *part, const char *const *keys, unsigned count) {
     json_t *const list = json_array();
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
@@ -78,7 +78,7 @@ static json_t *threads_json(const struct ox_bench *bench, const char *part, cons
     return list;
 }
 
-/* What stands behind the values of the profile; the caller owns it. NULL without memory. */
+/* The figures behind the profile; the caller owns the result. NULL without memory. */
 static json_t *measured_json(const struct ox_bench *bench, enum ox_isa isa) {
     static const char *const copies[] = {"read", "write", "copy"};
     static const char *const products[] = {"all", "projection", "up", "down", "input_grad", "weight_grad", "scores"};
@@ -99,7 +99,7 @@ static json_t *measured_json(const struct ox_bench *bench, enum ox_isa isa) {
 
 /* ---- the values ------------------------------------------------------------------------------------------ */
 
-/* Some values are of all threads, and of fewer where OpenBLAS does not take so many. */
+/* Returns a value measured with all threads, or with the most that OpenBLAS supports. */
 static double of_most_threads(const struct ox_bench *bench, const char *what) {
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
     double value = 0.0;
@@ -117,8 +117,8 @@ static void fill_adam(const struct ox_bench *bench, struct ox_machine_adam *out)
     }
 }
 
-/* The most bytes a second that any loop moved: the optimizer writes the lines that it has read, a plain copy makes the
- * memory read what it overwrites. */
+/* Returns the most bytes per second that any loop moved. The optimizer may beat a plain copy: it writes lines that it
+ * has read, while a copy makes the memory fetch lines that it overwrites. */
 static double dram_rate(const struct ox_bench *bench) {
     double most = fmax(of_most_threads(bench, "copy.read"), of_most_threads(bench, "copy.copy"));
     for (unsigned i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
@@ -161,16 +161,17 @@ static void fill_drive(const struct ox_bench *bench, uint32_t idx, struct ox_mac
     out->flush_seconds = ox_bench_value(bench, "nvme%" PRIu32 ".flush.%s", idx, drive->backend);
 }
 
-/* A profile is as good as the quiet in which it was measured; of drives the kernel's own threads count as others. */
-static void warn_of_others(const struct ox_bench *bench, const char *path) {
+/* Warns when other processes were busy, because they make the profile too slow. For drives the kernel's own threads
+ * count as others. */
+static void warn_if_busy(const struct ox_bench *bench, const char *path) {
     static const char *const parts[] = {"nvme0", "adam", "copy", "gemm"};
     double most = 0.0;
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
         most = fmax(most, ox_bench_value(bench, "%s.other_processes", parts[i]));
     }
-    if (most > OTHERS_MOST) {
-        ox_bench_note(bench, "%s: other processes took %.0f %% of the processors in a part of this, so predictions "
-                      "from it will be too slow; measure again when the machine is quiet", path, 100.0 * most);
+    if (most > OTHERS_SHARE_MAX) {
+        ox_bench_note(bench, "%s: other processes used %.0f %% of the processors during a measurement, so predictions "
+                      "from it will be too slow; measure again when the machine is idle", path, 100.0 * most);
     }
 }
 
@@ -203,9 +204,9 @@ enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *
         fill_drive(bench, i, &machine.drives[i]);
     }
     machine.task_seconds = ox_bench_value(bench, "lane.task");
-    warn_of_others(bench, path);
+    warn_if_busy(bench, path);
     json_t *const measured = measured_json(bench, isa);
-    return measured == NULL ? ox_fail(OX_E_NOMEM, "%s: the profile could not be put together: no memory, or a name in "
-                                      "it is not UTF-8", path)
+    return measured == NULL ? ox_fail(OX_E_NOMEM, "%s: the profile could not be built: no memory, or a name in it is "
+                                      "not UTF-8", path)
                             : ox_machine_save(path, &machine, measured);
 }

@@ -1,4 +1,4 @@
-/* How the engine drives a drive: requests of a queue as fast as they end, and whole steps of the store. */
+/* Drives a drive as the engine does: requests as fast as they complete, and whole steps of the store. */
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_nvme.h"
 
@@ -11,15 +11,15 @@
 #include <string.h>
 #include <time.h>
 
-enum { STAGES = 8, CHUNK_BYTES = OX_BENCH_STATE_BYTES + OX_BENCH_HI_BYTES, SMALL_READS = 64, FLUSHES = 16 };
+enum { SLOTS = 8, CHUNK_BYTES = OX_BENCH_STATE_BYTES + OX_BENCH_HI_BYTES, SMALL_READS = 64, FLUSHES = 16 };
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
-/* What the n-th request of a work is. */
+/* Generates the requests of a work. */
 struct sequence {
     enum ox_bench_work work;
     uint64_t bytes;
-    uint64_t at[2]; /* where reads and writes have come to; they have a half each in the mix */
+    uint64_t at[2]; /* next offsets of reads and writes; in the mix each has half of the file */
     uint64_t count, sent_bytes;
 };
 
@@ -49,7 +49,7 @@ struct rig {
     const struct ox_io_backend *backend;
     struct ox_drive *drive;
     struct ox_io_queue *queue;
-    struct ox_arena arena; /* memory as the engine's: depth buffers */
+    struct ox_arena arena; /* depth buffers */
     uint64_t buffer_bytes;
     uint32_t depth, in_flight, free_count;
     uint32_t free_buffers[OX_BENCH_DEPTH_MAX];
@@ -98,7 +98,7 @@ static enum ox_status reap_one(struct rig *rig) {
     struct ox_io_done done;
     const enum ox_status status = rig->backend->queue_reap(rig->queue, &done);
     if (status != OX_OK) {
-        rig->in_flight = 0; /* the queue broke and gives nothing back */
+        rig->in_flight = 0; /* a broken queue returns no request */
         return status;
     }
     rig->in_flight--;
@@ -106,7 +106,7 @@ static enum ox_status reap_one(struct rig *rig) {
     return done.status == OX_OK ? OX_OK : ox_fail(done.status, "%s", done.text);
 }
 
-/* All that have ended, so that as many go out together. */
+/* Reaps all completed requests, so that as many can be submitted together. */
 static enum ox_status reap_ready(struct rig *rig) {
     enum ox_status status = OX_OK;
     for (bool ready = true; ready && rig->in_flight > 0 && status == OX_OK;) {
@@ -141,7 +141,7 @@ static enum ox_status rig_run(struct rig *rig, enum ox_bench_work work, uint64_t
         }
         ox_first_note(&first, reap_ready(rig));
     }
-    while (rig->in_flight > 0) { /* after a failure: buffers belong to the queue until they are given back */
+    while (rig->in_flight > 0) { /* after a failure: the queue owns buffers until it returns them */
         ox_first_note(&first, reap_one(rig));
     }
     const double bytes_sent = (double)sequence.sent_bytes;
@@ -175,7 +175,7 @@ enum ox_status ox_bench_file_run(const struct ox_io_backend *backend, const stru
     return status;
 }
 
-/* One request by itself. */
+/* Runs a single request. */
 static enum ox_status rig_one(struct rig *rig, enum ox_io_kind kind, uint64_t offset, uint32_t bytes) {
     const enum ox_status status = rig->backend->queue_submit(rig->queue, 0, &(struct ox_io_req){
         .kind = kind, .buffer = rig->arena.base, .offset = offset, .bytes = bytes, .tag = 0});
@@ -215,8 +215,8 @@ static enum ox_status time_flushes(struct rig *rig, double *median) {
     return status;
 }
 
-enum ox_status ox_bench_file_delays(const struct ox_io_backend *backend, const struct ox_bench_target *target,
-                                    struct ox_bench_delays *out) {
+enum ox_status ox_bench_file_latencies(const struct ox_io_backend *backend, const struct ox_bench_target *target,
+                                    struct ox_bench_latencies *out) {
     struct rig rig;
     enum ox_status status = rig_open(backend, target, OX_BENCH_WORK_READ, OX_DRIVE_OPEN, &rig);
     if (status == OX_OK) {
@@ -234,16 +234,16 @@ enum ox_status ox_bench_file_delays(const struct ox_io_backend *backend, const s
 struct step {
     struct ox_store *store;
     struct ox_store_port *port;
-    struct ox_arena stages;
+    struct ox_arena slots;
     uint32_t chunk_count;
     uint64_t number;
-    uint32_t chunk_of[STAGES], left[STAGES];
+    uint32_t chunk_of[SLOTS], left[SLOTS];
 };
 
 static void step_close(struct step *step) {
     ox_store_port_close(&step->port);
     ox_store_close(&step->store);
-    ox_arena_close(&step->stages);
+    ox_arena_close(&step->slots);
 }
 
 static enum ox_status store_open(const struct ox_io_backend *backend, const struct ox_bench_target *target, bool create,
@@ -276,60 +276,60 @@ static enum ox_status step_open(const struct ox_io_backend *backend, const struc
         status = ox_store_port_open(step->store, &step->port);
     }
     if (status == OX_OK) {
-        status = ox_bench_arena_open("nvme", (uint64_t)STAGES * CHUNK_BYTES, &step->stages);
+        status = ox_bench_arena_open("nvme", (uint64_t)SLOTS * CHUNK_BYTES, &step->slots);
     }
     if (status != OX_OK) {
         step_close(step);
         return status;
     }
-    memset(step->stages.base, 0x5a, step->stages.bytes);
-    ox_store_port_register(step->port, &(struct ox_io_region){step->stages.base, step->stages.bytes}, 1);
+    memset(step->slots.base, 0x5a, step->slots.bytes);
+    ox_store_port_register(step->port, &(struct ox_io_region){step->slots.base, step->slots.bytes}, 1);
     struct ox_store_info info;
     ox_store_info(step->store, &info);
     step->number = info.step;
     return OX_OK;
 }
 
-static enum ox_status stage_submit(struct step *step, uint32_t stage, uint32_t chunk, bool write) {
-    unsigned char *const base = step->stages.base + (uint64_t)stage * CHUNK_BYTES;
-    step->chunk_of[stage] = chunk;
-    step->left[stage] = 2;
+static enum ox_status slot_submit(struct step *step, uint32_t slot, uint32_t chunk, bool write) {
+    unsigned char *const base = step->slots.base + (uint64_t)slot * CHUNK_BYTES;
+    step->chunk_of[slot] = chunk;
+    step->left[slot] = 2;
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < 2 && status == OX_OK; i++) {
         status = ox_store_submit(step->port, &(struct ox_store_op){
             .kind = write ? OX_STORE_WRITE : OX_STORE_READ, .extent_idx = 2 * chunk + i,
-            .buffer = base + (i == 1 ? OX_BENCH_STATE_BYTES : 0), .tag = stage * 2 + write});
+            .buffer = base + (i == 1 ? OX_BENCH_STATE_BYTES : 0), .tag = slot * 2 + write});
     }
     return status;
 }
 
-/* Chunks stream through the stages as in the optimizer, without its arithmetic. */
+/* Streams chunks through the slots as the optimizer does, without its arithmetic. */
 static enum ox_status step_stream(struct step *step) {
     uint32_t begun = 0, ended = 0;
     enum ox_status status = OX_OK;
-    for (; begun < STAGES && begun < step->chunk_count && status == OX_OK; begun++) {
-        status = stage_submit(step, begun, begun, false);
+    for (; begun < SLOTS && begun < step->chunk_count && status == OX_OK; begun++) {
+        status = slot_submit(step, begun, begun, false);
     }
     while (ended < step->chunk_count && status == OX_OK) {
         uint64_t tag = 0;
         status = ox_store_reap(step->port, &tag);
-        const uint32_t stage = (uint32_t)tag / 2;
-        if (status != OX_OK || --step->left[stage] > 0) {
+        const uint32_t slot = (uint32_t)tag / 2;
+        if (status != OX_OK || --step->left[slot] > 0) {
             continue;
         }
         if (tag % 2 == 0) {
-            status = stage_submit(step, stage, step->chunk_of[stage], true);
+            status = slot_submit(step, slot, step->chunk_of[slot], true);
             continue;
         }
         ended++;
         if (begun < step->chunk_count) {
-            status = stage_submit(step, stage, begun++, false);
+            status = slot_submit(step, slot, begun++, false);
         }
     }
     return status;
 }
 
-/* Closing the port waits for what a failure left in flight. */
+/* Closing the port waits for requests that a failure left in flight. */
 enum ox_status ox_bench_store_run(const struct ox_io_backend *backend, const struct ox_bench_target *target,
                                   double *rate) {
     struct step step;
@@ -359,7 +359,7 @@ enum ox_status ox_bench_store_make(const struct ox_io_backend *backend, const st
     for (uint32_t pass = 0; pass < 2 && status == OX_OK; pass++) {
         status = ox_store_begin(step.store, ++step.number);
         for (uint32_t i = 0; i < 2 * step.chunk_count && status == OX_OK; i++) {
-            const struct ox_store_op op = {.kind = OX_STORE_WRITE, .extent_idx = i, .buffer = step.stages.base};
+            const struct ox_store_op op = {.kind = OX_STORE_WRITE, .extent_idx = i, .buffer = step.slots.base};
             status = ox_store_run(step.port, &op, 1);
         }
         if (status == OX_OK) {

@@ -1,4 +1,4 @@
-/* The folder that a measurement writes to, and how it goes again: at the end, on an error, and by a signal. */
+/* Owns the folder that a measurement writes to, and its removal: at the end, on an error, and on a signal. */
 #include "tools/bench/bench.h"
 
 #include "base/assert.h"
@@ -17,15 +17,15 @@
 
 enum { FILE_COUNT = 2, TRIES = 1000 };
 
-/* Read by the handler of signals, which takes all paths ready. */
+/* The signal handler reads it, so all paths are prepared beforehand. */
 static struct {
     char folder[OX_PATH_BYTES];
     char files[FILE_COUNT][OX_PATH_BYTES];
-    int fd; /* of the folder; holds its lock */
+    int fd; /* the folder's; holds its lock */
     volatile sig_atomic_t open;
 } scratch = {.fd = -1};
 
-/* The thread that was interrupted, or another one, may just be making a file: until the folder is gone, all over. */
+/* Removes files and folder. A thread may be creating a file at this moment, so it repeats until the folder is gone. */
 static bool remove_all(void) {
     for (int try = 0; try < TRIES; try++) {
         for (int i = 0; i < FILE_COUNT; i++) {
@@ -38,7 +38,7 @@ static bool remove_all(void) {
     return false;
 }
 
-/* fio, if it runs, is told by the kernel that its parent has ended. */
+/* A running fio gets SIGTERM from the kernel when this process ends. */
 static void on_stop(int signal_number) {
     if (scratch.open != 0) {
         remove_all();
@@ -49,7 +49,8 @@ static void on_stop(int signal_number) {
 static const int stop_signals[] = {SIGINT, SIGTERM, SIGHUP};
 enum { STOP_SIGNALS = sizeof stop_signals / sizeof *stop_signals };
 
-/* Held back while the folder is between being made and being known to the handler. A parent may have blocked them. */
+/* Blocks or unblocks the signals: they wait while the folder exists but the handler does not know it yet. Unblocking
+ * also undoes a parent's mask. */
 static void mask_signals(int how) {
     sigset_t set;
     sigemptyset(&set);
@@ -63,12 +64,13 @@ static void install_handlers(void) {
     for (unsigned i = 0; i < STOP_SIGNALS; i++) {
         struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, before;
         sigfillset(&action.sa_mask);
-        /* Under nohup a run goes on without its terminal. */
+        /* Under nohup the run continues without its terminal. */
         if (stop_signals[i] != SIGHUP || (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)) {
             sigaction(stop_signals[i], &action, NULL);
         }
     }
-    struct sigaction ignore = {.sa_handler = SIG_IGN}; /* a closed pipe shows as a write error, after the cleaning */
+    /* a closed pipe then shows as a write error, after the cleanup */
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGPIPE, &ignore, NULL);
 }
@@ -88,20 +90,21 @@ static enum ox_status make_folder(const char *parent) {
         return status;
     }
     if (mkdir(scratch.folder, 0700) != 0 && errno != EEXIST) {
-        return ox_fail_errno(OX_E_CONFIG, errno, "--nvme: nothing can be written to %s; name a folder that you may "
-                             "write to", parent);
+        return ox_fail_errno(OX_E_CONFIG, errno, "--nvme: cannot write to %s; name a folder that you may write to",
+                             parent);
     }
     scratch.fd = open(scratch.folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (scratch.fd < 0) {
-        return ox_fail_errno(OX_E_CONFIG, errno, "%s cannot be used; remove it", scratch.folder);
+        return ox_fail_errno(OX_E_CONFIG, errno, "%s: cannot be used; remove it", scratch.folder);
     }
     if (flock(scratch.fd, LOCK_EX | LOCK_NB) != 0) {
         close(scratch.fd);
         scratch.fd = -1;
-        return ox_fail(OX_E_BUSY, "%s: another `offload bench` measures this drive; wait for its end", scratch.folder);
+        return ox_fail(OX_E_BUSY, "%s: another `offload bench` is measuring this drive; wait until it ends",
+                       scratch.folder);
     }
     for (int i = 0; i < FILE_COUNT; i++) {
-        unlink(scratch.files[i]); /* of a run that was killed */
+        unlink(scratch.files[i]); /* left by a killed run */
     }
     scratch.open = 1;
     return OX_OK;
@@ -128,7 +131,7 @@ void ox_bench_scratch_close(void) {
         return;
     }
     if (!remove_all()) {
-        ox_log(OX_LOG_WARN, "%s holds files of others and stays", scratch.folder);
+        ox_log(OX_LOG_WARN, "%s: contains foreign files, so it is not removed", scratch.folder);
     }
     scratch.open = 0;
     close(scratch.fd);
