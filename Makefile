@@ -101,7 +101,8 @@ endif
 OBJ     := $(B)/obj
 LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o)
 TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command help bench doctor))))
-KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/kit/*.c))
+# What takes system calls over is linked into the programs that want it alone, named below: CALLS_P and MEMORY_P.
+KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(filter-out tests/kit/calls%,$(wildcard tests/kit/*.c)))
 # Programs of tests/<kind>/: test_* are the suite, bench_* and fuzz_* are run by hand.
 PROG_C  := $(filter-out tests/kit/%,$(wildcard tests/*/*.c tests/*/*/*.c))
 PROG_P  := $(PROG_C:%.c=$(B)/%)
@@ -142,6 +143,12 @@ $(B)/tests/unit/offload/test_proof_alone: $(OBJ)/tests/unit/offload/test_proof_a
 	@mkdir -p $(@D)
 	@echo "  LINK    $@ (without the library)"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# Programs that take over system calls, and those that take over allocations too (tests/kit/calls.h).
+CALLS_P  := $(B)/tests/fault/test_store_calls $(B)/tests/fault/test_run_calls $(B)/tests/unit/engine/test_checkpoint_tee
+MEMORY_P := $(B)/tests/fault/test_reader_faults
+$(CALLS_P) $(MEMORY_P): $(OBJ)/tests/kit/calls.o
+$(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
 
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 /* The readers of files, and what they write, where memory runs out and where calls on files fail: each allocation and
  * each call in turn, once. The work ends as without the fault or in a status with a text; what a sanitizer counts is
  * given back, and no temporary file stays. Reads and writes that are cut short or interrupted, and calls that a file
- * system does not know, change nothing. The calls are taken over by functions of this program with their names. */
+ * system does not know, change nothing (tests/kit/calls.h). */
 #include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/log.h"
@@ -12,209 +12,27 @@
 #include "engine/data/documents.h"
 #include "engine/hf/hf.h"
 #include "engine/data/token_cache.h"
+#include "tests/kit/calls.h"
 #include "tests/kit/test.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-/* Sanitizers of clang are part of the program, so that their memory is not taken over. */
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define KEEPS_ALLOCATOR
-#endif
-#endif
+/* Faults: a name for messages, and the rule without its call. */
+static const struct {
+    const char *name;
+    enum call_fault fault;
+    int error;
+} faults[] = {{"fails", CALL_FAILS, EIO},
+              {"is interrupted", CALL_FAILS, EINTR},
+              {"is cut short", CALL_IS_SHORT, EIO},
+              {"is not known", CALL_FAILS, EOPNOTSUPP},
+              {"is not known", CALL_FAILS, EINVAL}};
+enum fault { FAULT_FAIL, FAULT_INTERRUPT, FAULT_SHORT, FAULT_UNKNOWN, FAULT_INVALID };
 
-/* ---- the calls ------------------------------------------------------------------------------------------------- */
-
-enum point {
-    ON_MEMORY, ON_OPEN, ON_EXAMINE, ON_LIST, ON_READ, ON_WRITE, ON_SYNC, ON_RENAME, ON_ALLOCATE, ON_TRUNCATE, ON_LOCK,
-    ON_MAKE, ON_REMOVE, ON_SPACE, ON_RANDOM, POINT_COUNT
-};
-static const char *const point_names[POINT_COUNT] = {
-    "memory", "open", "stat", "readdir", "read", "write", "fsync", "rename", "fallocate", "ftruncate", "flock",
-    "mkdir", "unlink", "statvfs", "getrandom",
-};
-enum kind { KIND_FAIL, KIND_INTERRUPT, KIND_SHORT, KIND_UNKNOWN };
-static const char *const kind_names[] = {"fails", "is interrupted", "is cut short", "is not known"};
-
-static struct {
-    enum point point;
-    enum kind kind;
-    uint64_t idx;
-} rule;
-static bool armed;
-static uint64_t calls, hit_count;
-
-static bool hit(enum point point) {
-    const bool now = armed && point == rule.point && calls++ == rule.idx;
-    hit_count += now;
-    return now;
-}
-
-static int failed(void) {
-    errno = rule.kind == KIND_INTERRUPT ? EINTR
-            : rule.kind == KIND_UNKNOWN ? (rule.point == ON_RENAME ? EINVAL : EOPNOTSUPP)
-                                        : EIO;
-    return -1;
-}
-
-#ifndef KEEPS_ALLOCATOR
-typedef void *allocate_one(size_t);
-typedef void *allocate_many(size_t, size_t);
-typedef void *allocate_again(void *, size_t);
-static allocate_one *real_malloc;
-static allocate_many *real_calloc;
-static allocate_again *real_realloc;
-
-static void find_allocator(void) {
-    real_malloc = (allocate_one *)dlsym(RTLD_NEXT, "malloc");
-    real_calloc = (allocate_many *)dlsym(RTLD_NEXT, "calloc");
-    real_realloc = (allocate_again *)dlsym(RTLD_NEXT, "realloc");
-}
-
-/* The JSON library does not bear it: jansson 2.14 then gives other texts without an error, and damages the heap. */
-static void spare_json(void) {
-    find_allocator();
-    json_set_alloc_funcs(real_malloc, free);
-}
-
-static void *no_memory(void) {
-    errno = ENOMEM;
-    return NULL;
-}
-
-void *malloc(size_t bytes) {
-    if (real_malloc == NULL) {
-        find_allocator();
-    }
-    return hit(ON_MEMORY) ? no_memory() : real_malloc(bytes);
-}
-
-void *calloc(size_t count, size_t bytes) {
-    if (real_calloc == NULL) {
-        find_allocator();
-    }
-    return hit(ON_MEMORY) ? no_memory() : real_calloc(count, bytes);
-}
-
-void *realloc(void *old, size_t bytes) {
-    if (real_realloc == NULL) {
-        find_allocator();
-    }
-    return hit(ON_MEMORY) ? no_memory() : real_realloc(old, bytes);
-}
-#endif
-
-int open(const char *path, int flags, ...) {
-    va_list args;
-    va_start(args, flags);
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(args, mode_t) : 0;
-    va_end(args);
-    const bool skipped = rule.kind == KIND_UNKNOWN && (flags & O_TMPFILE) != O_TMPFILE;
-    return !skipped && hit(ON_OPEN) ? failed() : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-}
-
-int stat(const char *path, struct stat *info) {
-    return hit(ON_EXAMINE) ? failed() : (int)syscall(SYS_newfstatat, AT_FDCWD, path, info, 0);
-}
-
-int lstat(const char *path, struct stat *info) {
-    return hit(ON_EXAMINE) ? failed() : (int)syscall(SYS_newfstatat, AT_FDCWD, path, info, AT_SYMLINK_NOFOLLOW);
-}
-
-int fstat(int fd, struct stat *info) {
-    return hit(ON_EXAMINE) ? failed() : (int)syscall(SYS_fstat, fd, info);
-}
-
-struct dirent *readdir(DIR *folder) {
-    static struct dirent *(*real)(DIR *);
-    if (real == NULL) {
-        real = (struct dirent * (*)(DIR *))dlsym(RTLD_NEXT, "readdir");
-    }
-    if (hit(ON_LIST)) {
-        (void)failed();
-        return NULL;
-    }
-    return real(folder);
-}
-
-static size_t part_of(size_t bytes) {
-    return rule.kind == KIND_SHORT ? (bytes + 1) / 2 : bytes;
-}
-
-ssize_t read(int fd, void *data, size_t bytes) {
-    const bool now = hit(ON_READ);
-    return now && rule.kind != KIND_SHORT ? failed() : syscall(SYS_read, fd, data, now ? part_of(bytes) : bytes);
-}
-
-ssize_t pread(int fd, void *data, size_t bytes, off_t offset) {
-    const bool now = hit(ON_READ);
-    return now && rule.kind != KIND_SHORT ? failed()
-                                          : syscall(SYS_pread64, fd, data, now ? part_of(bytes) : bytes, offset);
-}
-
-ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset) {
-    const bool now = hit(ON_WRITE);
-    return now && rule.kind != KIND_SHORT ? failed()
-                                          : syscall(SYS_pwrite64, fd, data, now ? part_of(bytes) : bytes, offset);
-}
-
-/* Nothing here outlives the machine, and a disk would take most of the time. */
-int fsync(int fd) {
-    (void)fd;
-    return hit(ON_SYNC) ? failed() : 0;
-}
-
-int rename(const char *from, const char *to) {
-    const bool skipped = rule.kind == KIND_UNKNOWN; /* as there is no other call to take */
-    return !skipped && hit(ON_RENAME) ? failed() : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
-int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
-    return hit(ON_RENAME) ? failed() : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
-}
-
-int fallocate(int fd, int mode, off_t offset, off_t bytes) {
-    return hit(ON_ALLOCATE) ? failed() : (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
-}
-
-int ftruncate(int fd, off_t bytes) {
-    return hit(ON_TRUNCATE) ? failed() : (int)syscall(SYS_ftruncate, fd, bytes);
-}
-
-int flock(int fd, int operation) {
-    return hit(ON_LOCK) ? failed() : (int)syscall(SYS_flock, fd, operation);
-}
-
-int mkdir(const char *path, mode_t mode) {
-    return hit(ON_MAKE) ? failed() : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
-}
-
-int unlinkat(int fd, const char *name, int flags) {
-    return hit(ON_REMOVE) ? failed() : (int)syscall(SYS_unlinkat, fd, name, flags);
-}
-
-int statvfs(const char *path, struct statvfs *space) {
-    static int (*real)(const char *, struct statvfs *);
-    if (real == NULL) {
-        real = (int (*)(const char *, struct statvfs *))dlsym(RTLD_NEXT, "statvfs");
-    }
-    return hit(ON_SPACE) ? failed() : real(path, space);
-}
-
-ssize_t getrandom(void *data, size_t bytes, unsigned flags) {
-    return hit(ON_RANDOM) ? failed() : syscall(SYS_getrandom, data, bytes, flags);
-}
+static struct call_rule rule;
 
 /* ---- the work -------------------------------------------------------------------------------------------------- */
 
@@ -486,8 +304,8 @@ static enum ox_status work_files(void) {
     uint64_t free_bytes = 0;
     char *text = NULL;
     size_t bytes = 0;
-    CHECK(ox_folder_remove(in_folder("out/made")) == OX_OK || hit_count > 0);
-    CHECK(ox_folder_remove(in_folder("out/a")) == OX_OK || hit_count > 0);
+    CHECK(ox_folder_remove(in_folder("out/made")) == OX_OK || calls_seen->hits > 0);
+    CHECK(ox_folder_remove(in_folder("out/a")) == OX_OK || calls_seen->hits > 0);
     enum ox_status status = ox_file_replace(in_folder("out/copied"), "text", 4);
     if (status == OX_OK) {
         status = ox_file_copy(in_folder("long"), in_folder("out/copied"));
@@ -535,30 +353,30 @@ static int temporaries(void) {
 }
 
 /* False: there were not so many calls. */
-static bool try_one(const struct work *work, uint64_t expected) {
-    hit_count = calls = digest = 0;
-    armed = true;
+static bool try_one(const struct work *work, enum fault fault, uint64_t expected) {
+    digest = 0;
+    calls_set(&rule);
+    calls_arm(true);
     const enum ox_status status = work->run();
-    armed = false;
-    const bool must_pass = rule.kind != KIND_FAIL || hit_count == 0;
+    calls_arm(false);
+    const bool must_pass = fault != FAULT_FAIL || calls_seen->hits == 0;
     const bool known = status >= OX_OK && status < OX_STATUS_COUNT;
     if (!known || (status == OX_OK && digest != expected) || (status != OX_OK && ox_error_text()[0] == '\0') ||
         (status != OX_OK && must_pass) || temporaries() > 0) {
         printf("%s: call %llu of %s %s: %s, %s, %d temporary files: %s\n", work->name, (unsigned long long)rule.idx,
-               point_names[rule.point], kind_names[rule.kind], ox_status_name(status),
+               call_names[rule.call], faults[fault].name, ox_status_name(status),
                digest == expected ? "the same" : "another result", temporaries(), ox_error_text());
         test_failure_count++;
     }
-    return hit_count > 0;
+    return calls_seen->hits > 0;
 }
 
 static uint64_t tried;
 
-static void try_all(const struct work *work, enum point point, enum kind kind, uint64_t expected) {
-    rule.point = point;
-    rule.kind = kind;
+static void try_all(const struct work *work, enum call call, enum fault fault, uint64_t expected) {
+    rule = (struct call_rule){.call = call, .fault = faults[fault].fault, .error = faults[fault].error};
     /* The first calls differ most; there are thousands of allocations. */
-    for (rule.idx = 0; try_one(work, expected); rule.idx += 1 + rule.idx / 32) {
+    for (; try_one(work, fault, expected); rule.idx += 1 + rule.idx / 32) {
         tried++;
     }
 }
@@ -645,11 +463,15 @@ int main(void) {
         {"model", work_model},       {"tokenizer", work_tokenizer},   {"characters", work_characters},
         {"config", work_config},     {"checkpoint", work_checkpoint}, {"files", work_files},
     };
-    static const enum point transfers[] = {ON_READ, ON_WRITE}, unknown[] = {ON_OPEN, ON_RENAME, ON_ALLOCATE};
+    static const enum call points[] = {
+        CALL_MEMORY, CALL_OPEN,   CALL_OPEN_UNNAMED, CALL_STAT, CALL_LIST,     CALL_READ,
+        CALL_WRITE,  CALL_SYNC,   CALL_RENAME,       CALL_RENAME_NEW, CALL_ALLOCATE, CALL_TRUNCATE,
+        CALL_LOCK,   CALL_MAKE,   CALL_REMOVE,       CALL_SPACE, CALL_RANDOM,
+    };
+    static const enum call transfers[] = {CALL_READ, CALL_WRITE};
     ox_log_set_sink(ignore_line, NULL);
-#ifndef KEEPS_ALLOCATOR
-    spare_json();
-#endif
+    calls_options.skips_sync = true; /* nothing here outlives the machine */
+    calls_memory_spare_json();
     snprintf(folder, sizeof folder, "%s", test_folder());
     make_inputs();
     for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
@@ -657,17 +479,17 @@ int main(void) {
         REQUIRE_OK(works[i].run());
         const uint64_t expected = digest;
         tried = 0;
-        for (size_t point = 0; point < POINT_COUNT; point++) {
-            try_all(&works[i], (enum point)point, KIND_FAIL, expected);
+        for (size_t j = 0; j < sizeof points / sizeof *points; j++) {
+            try_all(&works[i], points[j], FAULT_FAIL, expected);
         }
         for (size_t j = 0; j < 2; j++) {
-            try_all(&works[i], transfers[j], KIND_SHORT, expected);
-            try_all(&works[i], transfers[j], KIND_INTERRUPT, expected);
+            try_all(&works[i], transfers[j], FAULT_SHORT, expected);
+            try_all(&works[i], transfers[j], FAULT_INTERRUPT, expected);
         }
-        try_all(&works[i], ON_ALLOCATE, KIND_INTERRUPT, expected);
-        for (size_t j = 0; j < 3; j++) {
-            try_all(&works[i], unknown[j], KIND_UNKNOWN, expected);
-        }
+        try_all(&works[i], CALL_ALLOCATE, FAULT_INTERRUPT, expected);
+        try_all(&works[i], CALL_OPEN_UNNAMED, FAULT_UNKNOWN, expected);
+        try_all(&works[i], CALL_RENAME_NEW, FAULT_INVALID, expected);
+        try_all(&works[i], CALL_ALLOCATE, FAULT_UNKNOWN, expected);
         CHECK(tried > 5);
         printf("%s: %llu faults\n", works[i].name, (unsigned long long)tried);
         fflush(stdout);

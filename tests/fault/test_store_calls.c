@@ -1,21 +1,14 @@
-/* The same at the edge of the kernel: every call that the threads backend makes for a store on real files fails, is cut
- * short, is interrupted or takes long, at every index, once and from then on. Each run ends whole after a retry or
- * in an error that names file and cause, and the files then hold the last commit. The calls are taken over by
- * functions of this program with their names.
+/* A store on real files where system calls go wrong (tests/kit/calls.h): every call that the threads backend makes
+ * fails, is cut short, is interrupted or takes long, at every index, once and from then on. Each run ends whole after a
+ * retry or in an error that names file and cause, and the files then hold the last commit.
  *
- * No fault that is over may stay: what should be repaired (a short or interrupted transfer, once) must be. A flush
- * that failed is never asked again and believed. After creation the folder itself is synced. */
+ * A fault that is over leaves no trace: a short or interrupted transfer that happens once is repaired. A flush that
+ * failed is never asked again and believed. After creation the folder itself is synced. */
+#include "tests/kit/calls.h"
 #include "tests/kit/store_kit.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_THREAD__)
@@ -27,123 +20,18 @@ enum { STEPS = 3, EXTENT_COUNT = 3 };
 
 static const struct ox_extent_spec extents[EXTENT_COUNT] = {{12288, 4096}, {4096, 0}, {8192, 8192}};
 
-/* ---- the calls --------------------------------------------------------------------------------------- */
-
-enum point {
-    ON_OPEN, ON_LOCK, ON_ALLOCATE, ON_TRUNCATE, ON_SYNC, ON_FLUSH, ON_READ, ON_WRITE, POINT_COUNT
-};
-static const char *const point_names[POINT_COUNT] = {
-    "open", "flock", "fallocate", "ftruncate", "fsync", "fdatasync", "pread", "pwrite",
-};
-enum kind { KIND_ERRNO, KIND_SHORT, KIND_STALL };
-
-static struct {
-    enum point point;
-    enum kind kind;
-    int err;
-    uint64_t first_idx;
-    bool persistent;
-} rule;
-static atomic_bool armed;
-static _Atomic uint64_t calls[POINT_COUNT], hit_count, folder_syncs;
-static atomic_bool flush_failed, flush_asked_again;
-
-static bool hit(enum point point) {
-    if (!atomic_load(&armed)) {
-        return false;
-    }
-    const uint64_t idx = atomic_fetch_add(&calls[point], 1);
-    const bool now = rule.point == point && (idx == rule.first_idx || (rule.persistent && idx > rule.first_idx));
-    if (now) {
-        atomic_fetch_add(&hit_count, 1);
-        if (rule.kind == KIND_STALL) {
-            nanosleep(&(struct timespec){.tv_nsec = 200 * 1000}, NULL);
-        }
-    }
-    return now && rule.kind != KIND_STALL;
-}
-
-/* For calls that move nothing: cut short is an error of the device. */
-static int failed(enum point point) {
-    errno = rule.kind == KIND_SHORT ? EIO : rule.err;
-    if (point == ON_FLUSH || point == ON_SYNC) {
-        atomic_store(&flush_failed, true);
-    }
-    return -1;
-}
-
-int open(const char *path, int flags, ...) {
-    va_list args;
-    va_start(args, flags);
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(args, mode_t) : 0;
-    va_end(args);
-    const bool ours = strstr(path, "offload-store-") != NULL;
-    return ours && hit(ON_OPEN) ? failed(ON_OPEN) : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-}
-
-int flock(int fd, int operation) {
-    const bool unlocks = (operation & LOCK_UN) != 0;
-    return !unlocks && hit(ON_LOCK) ? failed(ON_LOCK) : (int)syscall(SYS_flock, fd, operation);
-}
-
-int fallocate(int fd, int mode, off_t offset, off_t len) {
-    return hit(ON_ALLOCATE) ? failed(ON_ALLOCATE) : (int)syscall(SYS_fallocate, fd, mode, offset, len);
-}
-
-int ftruncate(int fd, off_t len) {
-    return hit(ON_TRUNCATE) ? failed(ON_TRUNCATE) : (int)syscall(SYS_ftruncate, fd, len);
-}
-
-/* A file system may have dropped what a failed flush did not write, and let the next one succeed. */
-static void sync_asked(int fd) {
-    struct stat info;
-    if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-        atomic_fetch_add(&folder_syncs, 1);
-    } else if (atomic_exchange(&flush_failed, false)) {
-        atomic_store(&flush_asked_again, true);
-    }
-}
-
-int fsync(int fd) {
-    sync_asked(fd);
-    return hit(ON_SYNC) ? failed(ON_SYNC) : (int)syscall(SYS_fsync, fd);
-}
-
-int fdatasync(int fd) {
-    sync_asked(fd);
-    return hit(ON_FLUSH) ? failed(ON_FLUSH) : (int)syscall(SYS_fdatasync, fd);
-}
-
-/* False when the call is answered without the kernel. */
-static bool transfer(enum point point, size_t *bytes, ssize_t *answer) {
-    if (!hit(point)) {
-        return true;
-    }
-    if (rule.kind == KIND_SHORT) {
-        *bytes = *bytes / 2 / 512 * 512;
-        *answer = 0;
-        return *bytes > 0;
-    }
-    errno = rule.err;
-    *answer = -1;
-    return false;
-}
-
-ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
-    ssize_t answer = 0;
-    return transfer(ON_READ, &bytes, &answer) ? syscall(SYS_pread64, fd, buffer, bytes, offset) : answer;
-}
-
-ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
-    ssize_t answer = 0;
-    atomic_store(&flush_failed, false); /* what is flushed next is something else */
-    return transfer(ON_WRITE, &bytes, &answer) ? syscall(SYS_pwrite64, fd, buffer, bytes, offset) : answer;
-}
-
 /* ---- the run ----------------------------------------------------------------------------------------- */
 
+static const enum call points[] = {CALL_OPEN,     CALL_LOCK, CALL_ALLOCATE, CALL_TRUNCATE,
+                                   CALL_SYNC, CALL_FLUSH, CALL_READ, CALL_WRITE};
+
 static struct kit kit;
+static struct call_rule rule;
 static uint64_t injection_count, repaired_count, told_count;
+
+static bool is_in_store(const char *path) {
+    return strncmp(path, kit.folders[0], strlen(kit.folders[0])) == 0;
+}
 
 struct outcome {
     bool created;
@@ -221,17 +109,19 @@ static void inspect(const struct outcome *outcome) {
 
 /* A transfer goes on by itself, and so does waiting for a lock or for space after a signal. */
 static bool must_repair(void) {
-    const bool interrupted = rule.kind == KIND_ERRNO && (rule.err == EINTR || rule.err == EAGAIN);
-    if (rule.kind == KIND_STALL) {
+    const bool interrupted = rule.fault == CALL_FAILS && (rule.error == EINTR || rule.error == EAGAIN);
+    if (rule.fault == CALL_STALLS) {
         return true;
     }
     if (rule.persistent) {
         return false;
     }
-    return rule.point == ON_READ || rule.point == ON_WRITE ? interrupted || rule.kind == KIND_SHORT
-           : rule.point == ON_LOCK                         ? interrupted
-                                                           : rule.point == ON_ALLOCATE && rule.err == EINTR &&
-                                                                 rule.kind == KIND_ERRNO;
+    switch (rule.call) {
+    case CALL_READ:
+    case CALL_WRITE: return interrupted || rule.fault == CALL_IS_SHORT;
+    case CALL_LOCK: return interrupted;
+    default: return rule.call == CALL_ALLOCATE && interrupted && rule.error == EINTR;
+    }
 }
 
 static void check_outcome(const struct outcome *outcome) {
@@ -243,62 +133,54 @@ static void check_outcome(const struct outcome *outcome) {
         CHECK(strstr(outcome->text, "offload-store-0.ox") != NULL || strstr(outcome->text, test_folder()) != NULL ||
               strstr(outcome->text, kit.folders[0]) != NULL);
     }
-    CHECK(!atomic_load(&flush_asked_again));
+    CHECK(calls_seen->repeated_syncs == 0);
 }
 
 /* False when no call of that index was made. */
 static bool inject(void) {
     struct outcome outcome = {0};
-    for (int i = 0; i < POINT_COUNT; i++) {
-        atomic_store(&calls[i], 0);
-    }
-    atomic_store(&hit_count, 0);
-    atomic_store(&flush_failed, false);
-    atomic_store(&flush_asked_again, false);
-    atomic_store(&folder_syncs, 0);
     const int failures = test_failure_count;
-    atomic_store(&armed, true);
+    calls_set(&rule);
+    calls_arm(true);
     steps(&outcome);
-    atomic_store(&armed, false);
-    const bool any = atomic_load(&hit_count) > 0;
+    calls_arm(false);
+    const bool any = calls_seen->hits > 0;
     if (any) {
         check_outcome(&outcome);
     } else {
         CHECK(outcome.first == OX_OK && outcome.done_step == STEPS);
     }
-    CHECK(!outcome.created || atomic_load(&folder_syncs) > 0);
+    CHECK(!outcome.created || calls_seen->folder_syncs > 0);
     inspect(&outcome);
     REQUIRE_OK(ox_store_remove(kit.folders, 1));
     if (test_failure_count > failures) {
-        printf("%s, kind %d, %s, call %llu, %s: %s\n", point_names[rule.point], (int)rule.kind, strerror(rule.err),
-               (unsigned long long)rule.first_idx, rule.persistent ? "from then on" : "once", outcome.text);
+        printf("%s, fault %d, %s, call %llu, %s: %s\n", call_names[rule.call], (int)rule.fault, strerror(rule.error),
+               (unsigned long long)rule.idx, rule.persistent ? "from then on" : "once", outcome.text);
     }
     return any;
 }
 
 /* Waiting for a lock that never comes takes seconds; once is enough. */
 static bool too_slow(void) {
-    const bool waits = rule.point == ON_LOCK && rule.persistent && rule.kind == KIND_ERRNO;
-    return waits && (rule.err == EAGAIN || (rule.err == EINTR && rule.first_idx > 0));
+    const bool waits = rule.call == CALL_LOCK && rule.persistent && rule.fault == CALL_FAILS;
+    return waits && (rule.error == EAGAIN || (rule.error == EINTR && rule.idx > 0));
 }
 
-static void sweep_point(enum point point, enum kind kind, int err) {
+static void sweep_call(enum call call, enum call_fault fault, int error) {
     for (int persistent = 0; persistent < 2; persistent++) {
-        rule.point = point;
-        rule.kind = kind;
-        rule.err = err;
-        rule.persistent = persistent == 1;
-        rule.first_idx = 0;
+        rule = (struct call_rule){.call = call, .fault = fault, .error = error, .persistent = persistent == 1};
+        rule.multiple = 512; /* transfers past the page cache stay aligned */
         while (!too_slow() && inject()) {
-            rule.first_idx += STRIDE;
+            rule.idx += STRIDE;
         }
-        CHECK(rule.first_idx > 0 || too_slow());
+        CHECK(rule.idx > 0 || too_slow());
     }
 }
 
-static void sweep(enum kind kind, int err) {
-    for (int point = 0; point < POINT_COUNT; point++) {
-        sweep_point((enum point)point, kind, err);
+static void sweep(enum call_fault fault, int error) {
+    for (unsigned i = 0; i < sizeof points / sizeof *points; i++) {
+        const bool is_transfer = points[i] == CALL_READ || points[i] == CALL_WRITE;
+        sweep_call(points[i], fault, fault == CALL_IS_SHORT && is_transfer ? 0 : error);
     }
 }
 
@@ -307,18 +189,19 @@ int main(void) {
     char folder[64] = "/dev/shm/offload-calls-XXXXXX";
     const bool in_memory = mkdtemp(folder) != NULL;
     kit_init(&kit, ox_io_threads(), in_memory ? folder : test_folder(), 1);
+    calls_options.picks = is_in_store;
     kit.config.extents = extents;
     kit.config.extent_count = EXTENT_COUNT;
     const int errnos[] = {EIO, ENOSPC, EAGAIN, EINTR};
     for (unsigned i = 0; i < sizeof errnos / sizeof *errnos; i++) {
-        sweep(KIND_ERRNO, errnos[i]);
+        sweep(CALL_FAILS, errnos[i]);
     }
-    sweep(KIND_SHORT, 0);
-    sweep(KIND_STALL, 0);
+    sweep(CALL_IS_SHORT, EIO);
+    sweep(CALL_STALLS, 0);
     /* With one generation what lies between create and close differs. */
     kit.config.generations = 1;
-    sweep_point(ON_WRITE, KIND_ERRNO, EIO);
-    sweep_point(ON_FLUSH, KIND_ERRNO, EIO);
+    sweep_call(CALL_WRITE, CALL_FAILS, EIO);
+    sweep_call(CALL_FLUSH, CALL_FAILS, EIO);
     if (in_memory) {
         rmdir(folder);
     }

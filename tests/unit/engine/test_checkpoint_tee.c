@@ -1,105 +1,19 @@
 /* Checkpoints that the optimizer of the next step fills: the same bytes as those that are read from the engine, from
  * steps and from chunks in any order, in every format; with a fault at every call on files, and with a drive that gives
- * back other bytes; given up, and filled where no step came. The calls are taken over by functions of this program. */
+ * back other bytes (tests/kit/calls.h); given up, and filled where no step came. */
 #include "base/file.h"
 #include "base/log.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/step/engine_internal.h"
 #include "engine/data/files.h"
+#include "tests/kit/calls.h"
 #include "tests/kit/golden.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* ---- the calls ----------------------------------------------------------------------------------------- */
-
-enum point { ON_OPEN, ON_READ, ON_WRITE, ON_SYNC, ON_RENAME, ON_ALLOCATE, ON_MAKE, POINT_COUNT };
-static const char *const point_names[POINT_COUNT] = {"open", "read", "write", "fsync", "rename", "fallocate", "mkdir"};
-
-static struct {
-    enum point point;
-    atomic_uint idx, calls, hits;
-} rule;
-static atomic_bool armed;
-static atomic_int flipped_byte = -1; /* of the block that a read begins with, as the drive gives it; -1: none */
-static atomic_uint direct_reads;
-static atomic_bool past_memory;
-
-static bool hit(enum point point) {
-    const bool now = armed && point == rule.point && atomic_fetch_add(&rule.calls, 1) == rule.idx;
-    rule.hits += now;
-    return now;
-}
-
-static int failed(void) {
-    errno = EIO;
-    return -1;
-}
-
-int open(const char *path, int flags, ...) {
-    va_list args;
-    va_start(args, flags);
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(args, mode_t) : 0;
-    va_end(args);
-    return hit(ON_OPEN) ? failed() : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-}
-
-/* Without a way past memory, unless a test wants one: it waits for the disk. */
-int fcntl(int fd, int command, ...) {
-    va_list args;
-    va_start(args, command);
-    const long value = va_arg(args, long);
-    va_end(args);
-    if (command == F_SETFL && (value & O_DIRECT) != 0 && !past_memory) {
-        errno = EINVAL;
-        return -1;
-    }
-    return (int)syscall(SYS_fcntl, fd, command, value);
-}
-
-ssize_t pread(int fd, void *data, size_t bytes, off_t offset) {
-    const ssize_t got = hit(ON_READ) ? failed() : syscall(SYS_pread64, fd, data, bytes, offset);
-    const bool direct = (fcntl(fd, F_GETFL) & O_DIRECT) != 0;
-    direct_reads += direct;
-    if (direct && got > flipped_byte && flipped_byte >= 0) {
-        ((unsigned char *)data)[flipped_byte] ^= 1;
-    }
-    return got;
-}
-
-ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset) {
-    return hit(ON_WRITE) ? failed() : syscall(SYS_pwrite64, fd, data, bytes, offset);
-}
-
-/* Nothing here outlives the machine, and a disk would take most of the time. */
-int fsync(int fd) {
-    (void)fd;
-    return hit(ON_SYNC) ? failed() : 0;
-}
-
-int rename(const char *from, const char *to) {
-    return hit(ON_RENAME) ? failed() : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
-int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
-    return hit(ON_RENAME) ? failed() : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
-}
-
-int fallocate(int fd, int mode, off_t offset, off_t bytes) {
-    return hit(ON_ALLOCATE) ? failed() : (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
-}
-
-int mkdir(const char *path, mode_t mode) {
-    return hit(ON_MAKE) ? failed() : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
-}
 
 /* ---- a checkpoint, both ways --------------------------------------------------------------------------- */
 
@@ -267,42 +181,42 @@ static bool is_clean(const char *output, const char *folder) {
 }
 
 /* One call fails: the checkpoint is whole, or there is none of it and the one before is. False when none was left. */
-static bool check_fault(enum point point, uint32_t idx, const char *expected) {
+static bool check_fault(enum call call, uint32_t idx, const char *expected) {
     const char *const output = in_folder(test_folder(), "faulty");
     REQUIRE_OK(ox_folder_remove(output));
     write_directly(output, 1, OX_DTYPE_F32);
-    rule.point = point;
-    rule.idx = idx;
-    rule.calls = rule.hits = 0;
-    armed = true;
+    calls_set(&(struct call_rule){.call = call, .fault = CALL_FAILS, .error = EIO, .idx = idx});
+    calls_arm(true);
     struct ox_checkpoint_tee *const tee = open_tee(output, 2, OX_DTYPE_F32);
     bool good = tee != NULL;
     if (good) {
         show(1);
         good = close_tee(tee) == OX_OK;
     }
-    armed = false;
+    calls_arm(false);
     if (good) {
         CHECK(is_same_folder(expected, in_folder(output, "checkpoint-2")));
     } else {
-        CHECK(strlen(ox_error_text()) > 20 && rule.hits == 1 && is_clean(output, "checkpoint-2"));
+        CHECK(strlen(ox_error_text()) > 20 && calls_seen->hits == 1 && is_clean(output, "checkpoint-2"));
         REQUIRE_OK(ox_checkpoint_verify(in_folder(output, "checkpoint-1")));
     }
-    return rule.hits > 0;
+    return calls_seen->hits > 0;
 }
 
 static void test_faults(void) {
+    static const enum call points[] = {CALL_OPEN, CALL_READ, CALL_WRITE, CALL_SYNC, CALL_RENAME, CALL_RENAME_NEW,
+                                       CALL_ALLOCATE, CALL_MAKE};
     open_engine((struct ox_state_format){0}, &in_memory);
     const char *const output = in_folder(test_folder(), "expected");
     write_directly(output, 2, OX_DTYPE_F32);
     char expected[OX_PATH_BYTES];
     REQUIRE_OK(ox_path_join(output, "checkpoint-2", expected));
-    for (int point = 0; point < POINT_COUNT; point++) {
+    for (unsigned i = 0; i < sizeof points / sizeof *points; i++) {
         uint32_t idx = 0, step = 1;
-        for (; check_fault((enum point)point, idx, expected); idx += step) {
+        for (; check_fault(points[i], idx, expected); idx += step) {
             step = idx < 8 ? 1 : 37; /* most writes are of chunks */
         }
-        printf("%s: up to %u calls\n", point_names[point], idx);
+        printf("%s: up to %u calls\n", call_names[points[i]], idx);
         CHECK(idx > 0);
     }
     close_engine();
@@ -314,14 +228,16 @@ static void test_lies(void) {
     open_engine((struct ox_state_format){0}, &in_memory);
     for (int i = 0; i < 3; i++) {
         struct ox_checkpoint_tee *const tee = open_tee(output, 1, OX_DTYPE_F32);
-        direct_reads = 0;
-        past_memory = true;
-        flipped_byte = i == 0 ? 20 : i == 1 ? 4096 : 70000; /* all files, or where tensors begin, or within them */
+        calls_seen->direct_reads = 0;
+        calls_options.refuses_direct = false;
+        calls_options.flipped_byte = i == 0   ? 20
+                                     : i == 1 ? 4096
+                                              : 70000; /* all files, or where tensors begin, or within them */
         show(1);
         const enum ox_status status = close_tee(tee);
-        flipped_byte = -1;
-        past_memory = false;
-        if (direct_reads == 0) {
+        calls_options.flipped_byte = 0;
+        calls_options.refuses_direct = true;
+        if (calls_seen->direct_reads == 0) {
             printf("this file system cannot be read past memory: not tested\n");
             CHECK(status == OX_OK);
             break;
@@ -367,6 +283,7 @@ static struct ox_state_format format_at(int idx) {
 
 int main(void) {
     ox_log_set_sink(count_warnings, NULL);
+    calls_options = (struct calls_options){.skips_sync = true, .refuses_direct = true}; /* a disk would take long */
     golden_open("llama_bias", &golden);
     in_memory = harness_in_memory;
     in_memory.chunk_elems = 2048;
