@@ -54,12 +54,12 @@ struct ox_cuda_facts {
 };
 OX_MUST enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_cuda_facts *out);
 
-/* How the algorithms that a linear layer's products are given compare with all that cuBLASLt offers for them, each
- * timed alone on the device; sums over the products. Of the two operations the other is NULL; their tensors are
+/* How the algorithms that a linear layer's GEMMs are given compare with all that cuBLASLt offers for them, each
+ * timed alone on the device; sums over the GEMMs. Of the two operations the other is NULL; their tensors are
  * written to. */
 struct ox_cuda_search {
     uint32_t rounds;  /* of each algorithm; in */
-    uint32_t offered; /* the most for one product */
+    uint32_t offered; /* the most for one GEMM */
     double taken_seconds, best_seconds;
 };
 OX_MUST enum ox_status ox_cuda_linear_search(struct ox_device *device, const struct ox_op_linear_forward *forward,

@@ -370,7 +370,7 @@ static const struct ox_option options[] = {
      .help = "print sequences as training would see them: tokens, masks, document borders"},
     {.name = "what", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, what), .text_bytes = sizeof none->what,
      .choices = "adam|nvme|gemm|copy|ops|all", .group = group_measuring, .default_text = "", .commands = OX_CMD_BENCH,
-     .help = "the optimizer, drives, matrix products, memory, operations of a step; all: a probe of all but these, "
+     .help = "the optimizer, drives, GEMMs, memory, operations of a step; all: a probe of all but these, "
              "about a minute. The word --what may be left out"},
     {.name = "state-format", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, state_format),
      .text_bytes = sizeof none->state_format, .choices = "all|f32|bf16|q8", .group = group_measuring,

@@ -29,9 +29,9 @@ void ox_cost_add_loop(struct ox_cost *cost, double rows, double width, struct ox
 /* The CPU reads what it multiplies, packs it and reads it again. */
 void ox_cost_add_gemm(struct ox_cost *cost, struct ox_cost_gemm gemm) {
     const double operands = gemm.m * gemm.k + gemm.k * gemm.n, result = (gemm.adds ? 2 : 1) * gemm.m * gemm.n;
-    cost->work.product_flops += 2 * gemm.m * gemm.n * gemm.k;
+    cost->work.gemm_flops += 2 * gemm.m * gemm.n * gemm.k;
     if (cost->on_gpu) {
-        cost->work.product_bytes += operands * cost->real_bytes + result * gemm.out_bytes;
+        cost->work.gemm_bytes += operands * cost->real_bytes + result * gemm.out_bytes;
     } else {
         cost->work.bytes += (3 * operands + result) * sizeof(float);
     }

@@ -101,8 +101,8 @@ static struct walk walk_of(const struct ox_shape *shape) {
 
 /* One GEMM of all pieces. Rows are read again for each tile, and the table for each group of rows. */
 static void add_walk_gemm(struct ox_cost *cost, const struct walk *walk, double bytes) {
-    cost->work.product_flops += 2 * cost->rows * walk->vocab * cost->shape->model->config.hidden;
-    cost->work.product_bytes += bytes;
+    cost->work.gemm_flops += 2 * cost->rows * walk->vocab * cost->shape->model->config.hidden;
+    cost->work.gemm_bytes += bytes;
     cost->work.ops += (uint32_t)walk->pieces;
 }
 

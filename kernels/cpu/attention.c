@@ -1,6 +1,6 @@
 /* Causal attention in blocks of QUERIES x KEYS scores; blocks above the diagonal and blocks that the window
  * hides from all their queries are never computed.
- * Products of a block run on the calling thread. */
+ * GEMMs of a block run on the calling thread. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
@@ -78,13 +78,13 @@ struct view {
 };
 
 /* c (m, n) = alpha * op(a) * op(b) + beta * c on this thread. */
-struct product {
+struct gemm {
     CBLAS_TRANSPOSE a_form, b_form;
     uint32_t m, n, k;
     float alpha, beta;
 };
 
-static void multiply(const struct product *shape, struct view a, struct view b, float *c,
+static void multiply(const struct gemm *shape, struct view a, struct view b, float *c,
                      size_t c_stride) {
     cblas_sgemm(CblasRowMajor, shape->a_form, shape->b_form, (blasint)shape->m, (blasint)shape->n,
                 (blasint)shape->k, shape->alpha, a.at, (blasint)a.stride, b.at, (blasint)b.stride,
@@ -167,7 +167,7 @@ static size_t lse_offset(const struct attention *job, const struct block *at) {
 }
 
 static void scores(const struct attention *job, const struct block *at, float *score) {
-    const struct product shape = {.a_form = CblasNoTrans,
+    const struct gemm shape = {.a_form = CblasNoTrans,
                                   .b_form = CblasTrans,
                                   .m = at->query_count,
                                   .n = at->key_count,
@@ -230,7 +230,7 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
         at.key_count = min_u32(KEYS, key_end - at.key);
         scores(job, &at, work.score);
         forward_softmax(job, &at, &work);
-        const struct product by_values = {.a_form = CblasNoTrans,
+        const struct gemm by_values = {.a_form = CblasNoTrans,
                                           .b_form = CblasNoTrans,
                                           .m = at.query_count,
                                           .n = shape->head_dim,
@@ -322,33 +322,33 @@ static void backward_block(const struct attention *job, const struct block *at, 
     float *const dv = job->dqkv + (v_view(job, at).at - job->qkv);
 
     scores(job, at, work->score);
-    struct product product = {.a_form = CblasNoTrans,
+    struct gemm gemm = {.a_form = CblasNoTrans,
                               .b_form = CblasTrans,
                               .m = at->query_count,
                               .n = at->key_count,
                               .k = shape->head_dim,
                               .alpha = 1.0f};
-    multiply(&product, dout, v_view(job, at), work->dscore, at->key_count);
+    multiply(&gemm, dout, v_view(job, at), work->dscore, at->key_count);
     backward_softmax(job, at, work);
 
-    product = (struct product){.a_form = CblasTrans,
+    gemm = (struct gemm){.a_form = CblasTrans,
                                .b_form = CblasNoTrans,
                                .m = at->key_count,
                                .n = shape->head_dim,
                                .k = at->query_count,
                                .alpha = 1.0f,
                                .beta = 1.0f};
-    multiply(&product, score, dout, dv, job->row_stride);
-    product.alpha = shape->scale;
-    multiply(&product, dscore, q_view(job, at), dk, job->row_stride);
-    product = (struct product){.a_form = CblasNoTrans,
+    multiply(&gemm, score, dout, dv, job->row_stride);
+    gemm.alpha = shape->scale;
+    multiply(&gemm, dscore, q_view(job, at), dk, job->row_stride);
+    gemm = (struct gemm){.a_form = CblasNoTrans,
                                .b_form = CblasNoTrans,
                                .m = at->query_count,
                                .n = shape->head_dim,
                                .k = at->key_count,
                                .alpha = shape->scale,
                                .beta = at->key == at->key_begin ? 0.0f : 1.0f};
-    multiply(&product, dscore, k_view(job, at), dq, job->row_stride);
+    multiply(&gemm, dscore, k_view(job, at), dq, job->row_stride);
 }
 
 /* One key/value head of one sequence with all query heads that read it, in order: so that the sums in

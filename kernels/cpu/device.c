@@ -86,7 +86,7 @@ static const struct ox_device_ops cpu_device_ops = {
     .close = cpu_close,
 };
 
-/* The pool divides each product itself; the library's own threads would spin beside it. */
+/* The pool divides each GEMM itself; the library's own threads would spin beside it. */
 static void blas_single_thread(void) {
     openblas_set_num_threads(1);
 }

@@ -1,5 +1,5 @@
-/* Matrix products: OpenBLAS on one thread each, over a grid of output tiles. Its own threads would
- * spin beside the pool's, and how it divides a product is not ours to fix. */
+/* GEMMs: OpenBLAS on one thread each, over a grid of output tiles. Its own threads would
+ * spin beside the pool's, and how it divides a GEMM is not ours to fix. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 

@@ -19,7 +19,7 @@ struct ox_cuda_device {
     int idx;
     struct cudaDeviceProp prop;
     struct ox_cuda_blas *blas;
-    void *workspace; /* OX_CUDA_WORKSPACE_BYTES, of the compute lane's products */
+    void *workspace; /* OX_CUDA_WORKSPACE_BYTES, of the compute lane's GEMMs */
     struct ox_cudnn *cudnn; /* NULL: attention is by our own kernels */
     struct ox_cudnn_words attention; /* the library and its version, or why it is not used */
     pthread_mutex_t lock;
@@ -30,7 +30,7 @@ struct ox_cuda_device {
 struct ox_cuda_queue {
     cudaStream_t stream;
     const struct ox_cuda_device *device;
-    struct ox_cuda_search *search; /* not NULL: products are not done, but their algorithms timed */
+    struct ox_cuda_search *search; /* not NULL: GEMMs are not done, but their algorithms timed */
 };
 
 /* Puts the work of one operation on the stream, on the lane's feeding thread; `args` is the operation's struct. */
@@ -54,7 +54,7 @@ uint32_t ox_cuda_blas_version(void); /* of the library that is loaded */
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count elements between rows. a and b
  * are of one type, c of another or the same; sums are float32. `addend` has the type, the shape and the stride of c and
  * may be c; bias has n elements of that type, the same for every row. */
-struct ox_cuda_product {
+struct ox_cuda_gemm_args {
     void *c;
     const void *a, *b, *addend, *bias;
     uint32_t m, n, k;
@@ -62,7 +62,7 @@ struct ox_cuda_product {
     bool a_transposed, b_transposed;
     enum ox_real in, out; /* of a and b; of c */
 };
-OX_MUST enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_product *product);
+OX_MUST enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_gemm_args *gemm);
 
 /* Of struct ox_cuda_plugin. */
 OX_MUST enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_linear_forward *forward,

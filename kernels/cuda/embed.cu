@@ -170,7 +170,7 @@ template <typename T, int N> static __global__ void add_rows_kernel(add_args<T> 
     ox_store<float, N>(target, sum);
 }
 
-/* The order lies in the workspace of the products, which this lane alone uses, one operation after another; rows that
+/* The order lies in the workspace of the GEMMs, which this lane alone uses, one operation after another; rows that
  * find no room there follow in the next turn, and so are added behind. */
 template <typename T>
 static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op, float *table, const int32_t *keys) {

@@ -1,6 +1,6 @@
 /* Linear layer and cross-entropy, fused. Rows are taken in groups whose logits exist whole (kernels/head_walk.h): a
- * product, a block for each row that makes its loss and turns the logits into their own gradient, two products. In
- * bfloat16 the gradient is of that type too, and lies where its logits were. Beside its products, 2 rows hidden vocab
+ * GEMM, a block for each row that makes its loss and turns the logits into their own gradient, two GEMMs. In
+ * bfloat16 the gradient is of that type too, and lies where its logits were. Beside its GEMMs, 2 rows hidden vocab
  * operations each, what it moves at the least is 12 rows vocab bytes of logits and their gradient, 14 in float32, and
  * 8 vocab hidden bytes of sums for each group of rows. */
 #include "kernels/cuda/kernel.cuh"
@@ -187,24 +187,24 @@ static ox_status find_weights(head_job *job) {
 
 static ox_status compute_logits(const head_job *job) {
     const ox_op_head *const op = job->op;
-    ox_cuda_product product = {};
-    product.c = job->scratch.logits + job->vocab;
-    product.a = from(op, op->in, (uint64_t)job->row * op->hidden);
-    product.b = job->weight;
-    product.m = job->row_count;
-    product.n = job->vocab_count;
-    product.k = product.a_stride = product.b_stride = op->hidden;
-    product.c_stride = (uint32_t)job->walk.logit_stride;
-    product.b_transposed = true;
-    product.in = op->real;
-    product.out = OX_REAL_F32;
-    return ox_cuda_gemm(job->queue, &product);
+    ox_cuda_gemm_args gemm = {};
+    gemm.c = job->scratch.logits + job->vocab;
+    gemm.a = from(op, op->in, (uint64_t)job->row * op->hidden);
+    gemm.b = job->weight;
+    gemm.m = job->row_count;
+    gemm.n = job->vocab_count;
+    gemm.k = gemm.a_stride = gemm.b_stride = op->hidden;
+    gemm.c_stride = (uint32_t)job->walk.logit_stride;
+    gemm.b_transposed = true;
+    gemm.in = op->real;
+    gemm.out = OX_REAL_F32;
+    return ox_cuda_gemm(job->queue, &gemm);
 }
 
 static ox_status add_gradients(const head_job *job) {
     const ox_op_head *const op = job->op;
     const uint64_t first = (uint64_t)job->row * op->hidden;
-    ox_cuda_product din = {};
+    ox_cuda_gemm_args din = {};
     din.c = (void *)from(op, op->din, first);
     din.addend = job->vocab == 0 ? nullptr : din.c;
     din.a = from(op, job->scratch.logits, job->vocab);
@@ -214,7 +214,7 @@ static ox_status add_gradients(const head_job *job) {
     din.k = job->vocab_count;
     din.a_stride = (uint32_t)job->walk.logit_stride * (4 / ox_real_bytes(op->real));
     din.in = din.out = op->real;
-    ox_cuda_product dweight = {};
+    ox_cuda_gemm_args dweight = {};
     dweight.c = op->dweight + (uint64_t)job->vocab * op->hidden;
     dweight.addend = dweight.c;
     dweight.a = din.a;

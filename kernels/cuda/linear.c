@@ -1,6 +1,6 @@
-/* Products of matrices, by cuBLASLt. It counts columns first, so what is row-major here is its transpose there: every
- * product is asked for with sides and factors exchanged. The library is asked once per shape which of its algorithms
- * to take; from then on a shape has one, so that its bits stay. What a product takes at the least is 2 m n k operations
+/* GEMMs, by cuBLASLt. It counts columns first, so what is row-major here is its transpose there: every
+ * GEMM is asked for with sides and factors exchanged. The library is asked once per shape which of its algorithms
+ * to take; from then on a shape has one, so that its bits stay. What a GEMM takes at the least is 2 m n k operations
  * and (m k + k n) elements of a and b, m n of c, once more where it is added to. */
 #include "kernels/cuda/cuda_device.h"
 
@@ -14,7 +14,7 @@
 enum { SHAPES_MAX = 256 };
 
 /* d (m, n) = op(a) op(b) + beta c, in cuBLASLt's order; c and d share their layout. */
-struct product {
+struct gemm {
     cublasOperation_t a_op, b_op;
     uint64_t m, n, k;
     uint64_t a_ld, b_ld, d_ld;
@@ -24,7 +24,7 @@ struct product {
 };
 
 struct known {
-    struct product product;
+    struct gemm gemm;
     cublasLtMatmulAlgo_t algo;
     size_t workspace_bytes;
 };
@@ -80,7 +80,7 @@ uint32_t ox_cuda_blas_version(void) {
     return (uint32_t)cublasLtGetVersion();
 }
 
-/* ---- one product ------------------------------------------------------------------------------------ */
+/* ---- one GEMM ------------------------------------------------------------------------------------ */
 
 struct description {
     cublasLtMatmulDesc_t desc;
@@ -104,10 +104,10 @@ static void undescribe(struct description *description) {
 
 static enum ox_status set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const void *value,
                           size_t bytes) {
-    return check(cublasLtMatmulDescSetAttribute(desc, name, value, bytes), "describing a product");
+    return check(cublasLtMatmulDescSetAttribute(desc, name, value, bytes), "describing a GEMM");
 }
 
-static enum ox_status describe_layouts(const struct product *p, struct description *out) {
+static enum ox_status describe_layouts(const struct gemm *p, struct description *out) {
     const bool a_plain = p->a_op == CUBLAS_OP_N, b_plain = p->b_op == CUBLAS_OP_N;
     enum ox_status status = check(cublasLtMatrixLayoutCreate(&out->a, p->in_type, a_plain ? p->m : p->k,
                                                              a_plain ? p->k : p->m, (int64_t)p->a_ld), "a layout");
@@ -121,10 +121,10 @@ static enum ox_status describe_layouts(const struct product *p, struct descripti
     return status;
 }
 
-static enum ox_status describe(const struct product *p, struct description *out) {
+static enum ox_status describe(const struct gemm *p, struct description *out) {
     const cublasLtEpilogue_t epilogue = p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     enum ox_status status =
-        check(cublasLtMatmulDescCreate(&out->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
+        check(cublasLtMatmulDescCreate(&out->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a GEMM");
     if (status == OX_OK) {
         status = set(out->desc, CUBLASLT_MATMUL_DESC_TRANSA, &p->a_op, sizeof p->a_op);
     }
@@ -139,7 +139,7 @@ static enum ox_status describe(const struct product *p, struct description *out)
 
 /* ---- which algorithm -------------------------------------------------------------------------------- */
 
-static enum ox_status prefer(const struct product *p, cublasLtMatmulPreference_t preference) {
+static enum ox_status prefer(const struct gemm *p, cublasLtMatmulPreference_t preference) {
     static const cublasLtMatmulPreferenceAttributes_t aligns[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -160,7 +160,7 @@ static enum ox_status prefer(const struct product *p, cublasLtMatmulPreference_t
 }
 
 /* For choosing an algorithm, too, which asks how the address is aligned. */
-static cublasStatus_t set_bias(const struct description *description, const struct product *p, const void *bias) {
+static cublasStatus_t set_bias(const struct description *description, const struct gemm *p, const void *bias) {
     return p->has_bias ? cublasLtMatmulDescSetAttribute(description->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                                         sizeof bias)
                        : CUBLAS_STATUS_SUCCESS;
@@ -168,7 +168,7 @@ static cublasStatus_t set_bias(const struct description *description, const stru
 
 /* What the library would take, the best by its own estimate first. The bias is named by an address that is aligned as
  * far as this one is known to be and no further, so that the answer does not depend on where the first one lies. */
-static enum ox_status ask(struct ox_cuda_blas *blas, const struct product *p, const struct description *description,
+static enum ox_status ask(struct ox_cuda_blas *blas, const struct gemm *p, const struct description *description,
                           int wanted, cublasLtMatmulHeuristicResult_t *results, int *found) {
     cublasLtMatmulPreference_t preference = NULL;
     *found = 0;
@@ -187,35 +187,35 @@ static enum ox_status ask(struct ox_cuda_blas *blas, const struct product *p, co
     }
     cublasLtMatmulPreferenceDestroy(preference);
     if (status == OX_OK && *found == 0) {
-        return ox_fail(OX_E_DEVICE, "GPU, cuBLASLt has no algorithm for a product of %llu by %llu by %llu; please "
+        return ox_fail(OX_E_DEVICE, "GPU, cuBLASLt has no algorithm for a GEMM of %llu by %llu by %llu; please "
                        "report this", (unsigned long long)p->m, (unsigned long long)p->n, (unsigned long long)p->k);
     }
     return status;
 }
 
-static enum ox_status choose(struct ox_cuda_blas *blas, const struct product *p, const struct description *description,
+static enum ox_status choose(struct ox_cuda_blas *blas, const struct gemm *p, const struct description *description,
                              struct known *out) {
     cublasLtMatmulHeuristicResult_t result = {0};
     int found = 0;
     const enum ox_status status = ask(blas, p, description, 1, &result, &found);
-    *out = (struct known){.product = *p, .algo = result.algo, .workspace_bytes = result.workspaceSize};
+    *out = (struct known){.gemm = *p, .algo = result.algo, .workspace_bytes = result.workspaceSize};
     return status;
 }
 
-static bool same(const struct product *a, const struct product *b) {
+static bool same(const struct gemm *a, const struct gemm *b) {
     return a->a_op == b->a_op && a->b_op == b->b_op && a->m == b->m && a->n == b->n && a->k == b->k &&
            a->a_ld == b->a_ld && a->b_ld == b->b_ld && a->d_ld == b->d_ld && a->in_type == b->in_type &&
            a->out_type == b->out_type && a->has_bias == b->has_bias && a->adds == b->adds && a->align == b->align;
 }
 
 /* Shapes of a run are few; those beyond the table are asked for anew, with the same answer. */
-static enum ox_status algorithm(struct ox_cuda_blas *blas, const struct product *p,
+static enum ox_status algorithm(struct ox_cuda_blas *blas, const struct gemm *p,
                                 const struct description *description, struct known *out) {
     enum ox_status status = OX_OK;
     bool found = false;
     pthread_mutex_lock(&blas->lock);
     for (uint32_t i = 0; i < blas->known_count && !found; i++) {
-        found = same(&blas->known[i].product, p);
+        found = same(&blas->known[i].gemm, p);
         if (found) {
             *out = blas->known[i];
         }
@@ -230,7 +230,7 @@ static enum ox_status algorithm(struct ox_cuda_blas *blas, const struct product 
     return status;
 }
 
-static uint32_t align_of(const struct product *p, const struct operands *at) {
+static uint32_t align_of(const struct gemm *p, const struct operands *at) {
     const uintptr_t addresses = (uintptr_t)at->a | (uintptr_t)at->b | (uintptr_t)at->c | (uintptr_t)at->d |
                                 (uintptr_t)at->bias;
     const uint64_t in_bytes = p->in_type == CUDA_R_32F ? 4 : 2, out_bytes = p->out_type == CUDA_R_32F ? 4 : 2;
@@ -241,12 +241,12 @@ static uint32_t align_of(const struct product *p, const struct operands *at) {
 static cublasStatus_t multiply(const struct ox_cuda_queue *queue, const struct description *description,
                                const struct known *known, const struct operands *at) {
     static const float one = 1.0f, zero = 0.0f;
-    const cublasStatus_t status = set_bias(description, &known->product, at->bias);
+    const cublasStatus_t status = set_bias(description, &known->gemm, at->bias);
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }
     return cublasLtMatmul(queue->device->blas->handle, description->desc, &one, at->a, description->a, at->b,
-                          description->b, known->product.adds ? &one : &zero, at->c, description->d, at->d,
+                          description->b, known->gemm.adds ? &one : &zero, at->c, description->d, at->d,
                           description->d, &known->algo, queue->device->workspace, known->workspace_bytes,
                           queue->stream);
 }
@@ -297,7 +297,7 @@ static enum ox_status time_one(const struct ox_cuda_queue *queue, const struct d
         cudaEventDestroy(end);
     }
     *seconds = refused ? 0.0 : *seconds;
-    return ox_cuda_check(error, "timing a product");
+    return ox_cuda_check(error, "timing a GEMM");
 }
 
 static enum ox_status search_all(const struct ox_cuda_queue *queue, const struct description *description,
@@ -309,13 +309,13 @@ static enum ox_status search_all(const struct ox_cuda_queue *queue, const struct
     if (results == NULL) {
         return ox_fail(OX_E_NOMEM, "GPU: no memory for %d algorithms", (int)OFFERED_MAX);
     }
-    enum ox_status status = ask(queue->device->blas, &taken->product, description, OFFERED_MAX, results, &found);
+    enum ox_status status = ask(queue->device->blas, &taken->gemm, description, OFFERED_MAX, results, &found);
     if (status == OX_OK) {
         status = time_one(queue, description, taken, at, 0.0, &best);
     }
     search->taken_seconds += best;
     for (int i = 0; i < found && status == OX_OK; i++) {
-        const struct known other = {.product = taken->product, .algo = results[i].algo,
+        const struct known other = {.gemm = taken->gemm, .algo = results[i].algo,
                                     .workspace_bytes = results[i].workspaceSize};
         if (results[i].state == CUBLAS_STATUS_SUCCESS) {
             status = time_one(queue, description, &other, at, best, &seconds);
@@ -330,7 +330,7 @@ static enum ox_status search_all(const struct ox_cuda_queue *queue, const struct
 
 /* ---- running it ----------------------------------------------------------------------------------------- */
 
-static enum ox_status run(const struct ox_cuda_queue *queue, struct product p, const struct operands *at) {
+static enum ox_status run(const struct ox_cuda_queue *queue, struct gemm p, const struct operands *at) {
     struct ox_cuda_blas *const blas = queue->device->blas;
     struct description description = {0};
     struct known known;
@@ -341,7 +341,7 @@ static enum ox_status run(const struct ox_cuda_queue *queue, struct product p, c
     }
     if (status == OX_OK) {
         status = queue->search != NULL ? search_all(queue, &description, &known, at)
-                                       : check(multiply(queue, &description, &known, at), "a product");
+                                       : check(multiply(queue, &description, &known, at), "a GEMM");
     }
     undescribe(&description);
     return status;
@@ -351,8 +351,8 @@ static cudaDataType_t type_of(enum ox_real real) {
     return real == OX_REAL_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_product *given) {
-    const struct product p = {
+enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_gemm_args *given) {
+    const struct gemm p = {
         .a_op = given->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
         .b_op = given->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
         .m = given->n, .n = given->m, .k = given->k,
@@ -369,7 +369,7 @@ enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_c
 enum ox_status ox_cuda_linear_forward(const struct ox_cuda_queue *queue, const void *args) {
     const struct ox_op_linear_forward *const op = args;
     const bool out_in = op->layout == OX_WEIGHT_OUT_IN;
-    return ox_cuda_gemm(queue, &(struct ox_cuda_product){
+    return ox_cuda_gemm(queue, &(struct ox_cuda_gemm_args){
         .c = op->out, .a = op->in, .b = op->weight, .bias = op->bias, .addend = op->residual,
         .m = op->rows, .n = op->out_count, .k = op->in_count,
         .a_stride = op->in_count, .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->out_count,
@@ -379,7 +379,7 @@ enum ox_status ox_cuda_linear_forward(const struct ox_cuda_queue *queue, const v
 static enum ox_status add_dweight(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op) {
     const bool out_in = op->layout == OX_WEIGHT_OUT_IN;
     const uint32_t m = out_in ? op->out_count : op->in_count, n = out_in ? op->in_count : op->out_count;
-    return ox_cuda_gemm(queue, &(struct ox_cuda_product){
+    return ox_cuda_gemm(queue, &(struct ox_cuda_gemm_args){
         .c = op->dweight, .addend = op->dweight, .a = out_in ? op->dout : op->in, .b = out_in ? op->in : op->dout,
         .m = m, .n = n, .k = op->rows, .a_stride = m, .b_stride = n, .c_stride = n, .a_transposed = true,
         .in = op->real, .out = OX_REAL_F32});
@@ -395,7 +395,7 @@ enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const 
     if (status != OX_OK || op->din == NULL) {
         return status;
     }
-    return ox_cuda_gemm(queue, &(struct ox_cuda_product){
+    return ox_cuda_gemm(queue, &(struct ox_cuda_gemm_args){
         .c = op->din, .a = op->dout, .b = op->weight, .m = op->rows, .n = op->in_count, .k = op->out_count,
         .a_stride = op->out_count, .b_stride = out_in ? op->in_count : op->out_count, .c_stride = op->in_count,
         .b_transposed = !out_in, .in = op->real, .out = op->real});

@@ -224,7 +224,7 @@ template <typename T> static void bias_sums(const ox_cuda_queue *queue, const ox
     sum_columns<T>(queue, args, groups_for(op->rows, GROUP_ROWS_MIN, most), sums);
 }
 
-/* The groups' sums lie in the workspace of the products, which this lane alone uses, one operation after another. */
+/* The groups' sums lie in the workspace of the GEMMs, which this lane alone uses, one operation after another. */
 extern "C" ox_status ox_cuda_column_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
     if (op->real == OX_REAL_F32) {
         bias_sums<float>(queue, op);

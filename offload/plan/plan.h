@@ -131,12 +131,12 @@ enum ox_traffic_kind {
 const char *ox_link_name(enum ox_link link);
 const char *ox_traffic_name(enum ox_traffic_kind kind);
 
-/* What compute does in one task, for predictions. Products of whole matrices and those within heads of attention run
- * at different rates; bytes are those that operations read and write, attention's left out. Those of products are among
+/* What compute does in one task, for predictions. GEMMs of whole matrices and those within heads of attention run
+ * at different rates; bytes are those that operations read and write, attention's left out. Those of GEMMs are among
  * them on the CPU, which packs what it multiplies; a GPU moves them while it multiplies. */
 struct ox_plan_work {
-    double product_flops, attention_flops, bytes;
-    double product_bytes; /* of a GPU's products */
+    double gemm_flops, attention_flops, bytes;
+    double gemm_bytes; /* of a GPU's GEMMs */
     uint32_t ops; /* operations, queued one by one */
 };
 

@@ -508,7 +508,7 @@ static const struct ox_machine_drive nominal_drive = {
     .name = "nominal", .read_rate = 5e9, .write_rate = 3e9, .mix_rate = 4e9, .latency_seconds = 1e-4,
     .flush_seconds = 5e-3};
 
-/* By generation: products of one multiprocessor, at the usual clock and the share of them that libraries reach; memory
+/* By generation: GEMMs of one multiprocessor, at the usual clock and the share of them that libraries reach; memory
  * of its fastest usual card, bound to a PCIe of 16 lanes. Of generations between two the earlier one is taken. */
 static const struct generation {
     uint32_t capability, processor_count; /* the second of a usual card, where it is not known */

@@ -31,7 +31,7 @@ const char *ox_machine_moments_name(enum ox_machine_moments moments); /* "f32", 
 struct ox_machine_gpu {
     char name[OX_MACHINE_NAME_BYTES];
     uint64_t memory_bytes;
-    double bf16_flops, fp32_flops; /* of matrix products */
+    double bf16_flops, fp32_flops; /* of GEMMs */
     double attention_flops;        /* of attention's in bfloat16; 0: not known */
     double h2d_rate, d2h_rate;     /* one direction alone, from and to pinned memory */
     double duplex_rate;            /* both directions at a time, their bytes added */
@@ -49,7 +49,7 @@ struct ox_machine_host {
     uint64_t memory_bytes;
     uint32_t cores;           /* that compute and the optimizer share */
     double dram_rate;         /* reads and writes added; copies, optimizer and compute share it */
-    double core_flops, flops; /* fp32 products of the CPU device: one core, all cores */
+    double core_flops, flops; /* fp32 GEMMs of the CPU device: one core, all cores */
     struct ox_machine_adam adam;
 };
 

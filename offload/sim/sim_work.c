@@ -11,12 +11,12 @@ static const double CORE_RATE_LEAST = 12e9;
 /* A plain copy makes memory read the lines that it overwrites: what loops and packing have of its rate. Joining planes
  * and clearing gradients pass over memory that nothing has touched for long. */
 static const double COPY_SHARE = 0.72, COLD_SHARE = 0.48;
-/* Products within a step, with other work between them, of the rate that they have alone:
+/* GEMMs within a step, with other work between them, of the rate that they have alone:
  * docs/measurements/2026-11-20-two-cores.md. */
-static const double PRODUCT_SHARE = 0.98;
-/* Attention's products of single heads are short and have exponentials between them: of the rate of large products. */
+static const double GEMM_SHARE = 0.98;
+/* Attention's GEMMs of single heads are short and have exponentials between them: of the rate of large GEMMs. */
 static const double ATTENTION_SHARE = 0.82;
-/* A profile's rate of products includes the packing of what is multiplied, which the works of a plan count apart. Per
+/* A profile's rate of GEMMs includes the packing of what is multiplied, which the works of a plan count apart. Per
  * operation that is, in bytes, at the shape that `offload bench gemm` takes most of its time for: 512 rows, 2048 by
  * 5632. */
 static const double PACKED_BYTES_PER_FLOP = 6.0 / 512 + 6.0 / 5632 + 2.0 / 2048;
@@ -33,10 +33,10 @@ static const double SLICE_SECONDS = 0.75e-3;
 /* To take one operation from the compute lane and share it out among threads that are awake. */
 static const double OPERATION_SECONDS = 4e-6;
 
-/* Of a GPU, nominal until one is measured: what an operation takes beside its bytes and products, from the end of the
+/* Of a GPU, nominal until one is measured: what an operation takes beside its bytes and GEMMs, from the end of the
  * one before to when all multiprocessors are at work; attention's rate where the profile has none, as a share of the
- * rate of products, by libraries in bfloat16 and by plain arithmetic in float32; and what a byte of its memory costs in
- * products where not even that is known, about as much on all of the last three generations. */
+ * rate of GEMMs, by libraries in bfloat16 and by plain arithmetic in float32; and what a byte of its memory costs in
+ * GEMMs where not even that is known, about as much on all of the last three generations. */
 static const double LAUNCH_SECONDS = 3e-6;
 static const double GPU_ATTENTION_SHARE = 0.6, GPU_ATTENTION_SHARE_FP32 = 0.15;
 static const double GPU_FLOPS_PER_BYTE = 150;
@@ -76,7 +76,7 @@ static double compute_copy_rate(const struct pricing *p) {
     return COPY_SHARE * min(p->machine->host.dram_rate, threads_of(p, p->setup->compute_threads) * p->core_rate);
 }
 
-/* Products per second of the device; of the CPU without packing. */
+/* GEMMs per second of the device; of the CPU without packing. */
 static double flops_of(const struct pricing *p) {
     if (p->on_gpu) {
         return p->setup->input->model.fp32 ? p->machine->gpu.fp32_flops : p->machine->gpu.bf16_flops;
@@ -84,7 +84,7 @@ static double flops_of(const struct pricing *p) {
     const struct ox_machine_host *const host = &p->machine->host;
     const double threads = threads_of(p, p->setup->compute_threads);
     const double flops =
-        PRODUCT_SHARE * (threads >= p->cores ? host->flops : min(host->core_flops * threads, host->flops));
+        GEMM_SHARE * (threads >= p->cores ? host->flops : min(host->core_flops * threads, host->flops));
     const double packing = PACKED_BYTES_PER_FLOP / compute_copy_rate(p);
     return 1 / max(1 / flops - packing, 0.5 / flops);
 }
@@ -129,12 +129,12 @@ static struct ox_sim_work new_work(const struct pricing *p) {
 
 /* ---- compute -------------------------------------------------------------------------------------- */
 
-/* A GPU moves what it multiplies meanwhile; between products it is bound by its memory. */
+/* A GPU moves what it multiplies meanwhile; between GEMMs it is bound by its memory. */
 static struct ox_sim_work compute_on_gpu(const struct pricing *p, const struct ox_plan_work *given) {
     struct ox_sim_work work = new_work(p);
     const double memory_rate = gpu_memory_rate(p);
     work.latency += given->ops * LAUNCH_SECONDS;
-    work.use[OX_SIM_GPU] = max(given->product_flops / flops_of(p), given->product_bytes / memory_rate) +
+    work.use[OX_SIM_GPU] = max(given->gemm_flops / flops_of(p), given->gemm_bytes / memory_rate) +
                            given->attention_flops / gpu_attention_rate(p) + given->bytes / memory_rate;
     return finish(p, work);
 }
@@ -146,7 +146,7 @@ static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_
     struct ox_sim_work work = new_work(p);
     const double flops = flops_of(p), threads = threads_of(p, p->setup->compute_threads);
     work.latency += given->ops * OPERATION_SECONDS;
-    work.seconds = given->product_flops / flops + given->attention_flops / (flops * ATTENTION_SHARE);
+    work.seconds = given->gemm_flops / flops + given->attention_flops / (flops * ATTENTION_SHARE);
     work.seconds += given->bytes / compute_copy_rate(p);
     use_cores(p, &work, work.seconds, threads);
     use_memory(p, &work, given->bytes);

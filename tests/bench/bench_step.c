@@ -1,5 +1,5 @@
-/* How much of a training step is matrix products: a Llama-style model of about 100 M parameters trains on random
- * tokens, all in memory, fp32, and between the steps OpenBLAS alone, with its own threads, computes the products
+/* How much of a training step is GEMMs: a Llama-style model of about 100 M parameters trains on random
+ * tokens, all in memory, fp32, and between the steps OpenBLAS alone, with its own threads, computes the GEMMs
  * of one step: same shapes, same number of threads. `ratio` is that time divided by the step's.
  *
  *     bench_step [--json] [--threads N] [--rounds N]
@@ -29,7 +29,7 @@ enum {
     ROUNDS_MAX = 64,
     /* How the head divides its work at this shape: rows and words at a time (kernels/cpu/head.c). */
     HEAD_ROWS = 1024, HEAD_WORDS = 4096,
-    /* How attention does (kernels/cpu/attention.c): the keys of a block of queries are one product at this length. */
+    /* How attention does (kernels/cpu/attention.c): the keys of a block of queries are one GEMM at this length. */
     QUERIES = 128,
 };
 
@@ -134,12 +134,12 @@ static double own_seconds(void) {
 /* ---- one step, in parts ------------------------------------------------------------------------- */
 
 enum part {
-    PART_PRODUCTS, PART_ATTENTION, PART_NORMS, PART_ACTIVATION, PART_HEAD, PART_OTHER, PART_OPTIMIZER, PART_WAITING,
+    PART_GEMMS, PART_ATTENTION, PART_NORMS, PART_ACTIVATION, PART_HEAD, PART_OTHER, PART_OPTIMIZER, PART_WAITING,
     PART_COUNT
 };
 
 static const char *const part_names[PART_COUNT] = {
-    "block products", "attention", "norms", "activation", "head", "rotation, planes, zeroing", "optimizer", "waiting",
+    "block GEMMs", "attention", "norms", "activation", "head", "rotation, planes, zeroing", "optimizer", "waiting",
 };
 
 /* The same for machines. */
@@ -174,7 +174,7 @@ static void run_step(struct ox_engine *engine, uint64_t step, struct step_time *
         exit(1);
     }
     static const enum part part_of[OX_OPS_GROUP_COUNT] = {
-        [OX_OPS_MATMUL] = PART_PRODUCTS, [OX_OPS_ATTENTION] = PART_ATTENTION, [OX_OPS_NORM] = PART_NORMS,
+        [OX_OPS_MATMUL] = PART_GEMMS, [OX_OPS_ATTENTION] = PART_ATTENTION, [OX_OPS_NORM] = PART_NORMS,
         [OX_OPS_ACT] = PART_ACTIVATION, [OX_OPS_HEAD] = PART_HEAD, [OX_OPS_OTHER] = PART_OTHER,
     };
     *out = (struct step_time){.seconds = result.seconds, .work = work,
@@ -189,7 +189,7 @@ static void run_step(struct ox_engine *engine, uint64_t step, struct step_time *
     }
 }
 
-/* ---- its products alone ------------------------------------------------------------------------- */
+/* ---- its GEMMs alone ------------------------------------------------------------------------- */
 
 enum form { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
 
@@ -214,7 +214,7 @@ static void open_operands(struct operands *out) {
     }
 }
 
-/* One product of a linear layer from `in` to `out` values on `rows` rows; weights lie as (out, in). */
+/* One GEMM of a linear layer from `in` to `out` values on `rows` rows; weights lie as (out, in). */
 static void multiply(const struct operands *at, enum form form, int rows, int in, int out) {
     switch (form) {
     case FORWARD:
@@ -236,7 +236,7 @@ static double flops_of(int rows, int in, int out) {
     return 2.0 * rows * in * out;
 }
 
-struct products_time {
+struct gemms_time {
     double blocks, head, attention; /* seconds   */
     double work;                    /* processor seconds of blocks and head */
     double block_flops, head_flops; /* of one step */
@@ -244,7 +244,7 @@ struct products_time {
 
 /* The matrices of a block, and how often a step multiplies by each: forward, again before backward (all but the last
  * one's, whose output nothing needs), and two gradients. */
-static void block_products(const struct operands *at, struct products_time *out) {
+static void block_gemms(const struct operands *at, struct gemms_time *out) {
     static const int shapes[][2] = {{HIDDEN, 3 * HIDDEN}, {HIDDEN, HIDDEN}, {HIDDEN, 2 * WIDTH}, {WIDTH, HIDDEN}};
     const uint64_t begin_ns = ox_clock_ns();
     for (int pass = 0; pass < 4; pass++) { /* forward, again, gradients of inputs, of weights */
@@ -259,7 +259,7 @@ static void block_products(const struct operands *at, struct products_time *out)
     out->blocks = (double)(ox_clock_ns() - begin_ns) * 1e-9;
 }
 
-static void head_products(const struct operands *at, struct products_time *out) {
+static void head_gemms(const struct operands *at, struct gemms_time *out) {
     const uint64_t begin_ns = ox_clock_ns();
     for (int repeat = 0; repeat < MICRO_BATCHES * (ROWS / HEAD_ROWS) * (VOCAB / HEAD_WORDS); repeat++) {
         multiply(at, FORWARD, HEAD_ROWS, HIDDEN, HEAD_WORDS);
@@ -270,7 +270,7 @@ static void head_products(const struct operands *at, struct products_time *out) 
     out->head = (double)(ox_clock_ns() - begin_ns) * 1e-9;
 }
 
-/* Products of one block of queries with its keys; the scores of queries with later keys than their own are computed and
+/* GEMMs of one block of queries with its keys; the scores of queries with later keys than their own are computed and
  * thrown away in the block on the diagonal, here as there. */
 static void attention_block(const struct operands *at, int keys, bool backward) {
     const int stride = 3 * HIDDEN;
@@ -292,9 +292,9 @@ static void attention_block(const struct operands *at, int keys, bool backward) 
                 stride, 0.0f, at->grads, stride);
 }
 
-/* A product this small is faster on one thread; each thread of the step has its own heads. So one layer of one
+/* A GEMM this small is faster on one thread; each thread of the step has its own heads. So one layer of one
  * micro-batch is timed on one thread, and the time of all shared by the threads. */
-static void attention_products(const struct operands *at, uint32_t threads, struct products_time *out) {
+static void attention_gemms(const struct operands *at, uint32_t threads, struct gemms_time *out) {
     openblas_set_num_threads(1);
     const uint64_t begin_ns = ox_clock_ns();
     for (int head = 0; head < BATCH * HEADS; head++) {
@@ -313,15 +313,15 @@ static void attention_products(const struct operands *at, uint32_t threads, stru
 }
 
 /* The library's own threads work here and nowhere else: the engine runs it on its own. */
-static void run_products(const struct operands *at, uint32_t threads, struct products_time *out) {
-    *out = (struct products_time){0};
+static void run_gemms(const struct operands *at, uint32_t threads, struct gemms_time *out) {
+    *out = (struct gemms_time){0};
     openblas_set_num_threads((int)threads);
     multiply(at, FORWARD, ROWS, HIDDEN, HIDDEN); /* the threads start, or wake */
     const double before = own_seconds();
-    block_products(at, out);
-    head_products(at, out);
+    block_gemms(at, out);
+    head_gemms(at, out);
     out->work = own_seconds() - before;
-    attention_products(at, threads, out);
+    attention_gemms(at, threads, out);
     openblas_set_num_threads(1);
 }
 
@@ -402,14 +402,14 @@ static double median(const void *base, size_t stride, size_t offset, uint32_t co
 
 struct round {
     struct step_time step;
-    struct products_time products;
+    struct gemms_time gemms;
     double ratio, ratio_with_attention;
     double ratio_of_work; /* the first, in processor time: not disturbed by other processes, but idle threads count */
 };
 
 struct summary {
     double seconds, parts[PART_COUNT], beside;
-    struct products_time products;
+    struct gemms_time gemms;
     double ratio, ratio_with_attention, ratio_of_work;
     double others; /* share of the processors' time that went to other processes */
 };
@@ -421,14 +421,14 @@ static struct summary summarise(const struct round *rounds, uint32_t count) {
     struct summary out = {
         .seconds = MEDIAN(rounds, count, step.seconds),
         .beside = MEDIAN(rounds, count, step.beside),
-        .products = rounds[0].products, /* the flops */
+        .gemms = rounds[0].gemms, /* the flops */
         .ratio = MEDIAN(rounds, count, ratio),
         .ratio_with_attention = MEDIAN(rounds, count, ratio_with_attention),
         .ratio_of_work = MEDIAN(rounds, count, ratio_of_work),
     };
-    out.products.blocks = MEDIAN(rounds, count, products.blocks);
-    out.products.head = MEDIAN(rounds, count, products.head);
-    out.products.attention = MEDIAN(rounds, count, products.attention);
+    out.gemms.blocks = MEDIAN(rounds, count, gemms.blocks);
+    out.gemms.head = MEDIAN(rounds, count, gemms.head);
+    out.gemms.attention = MEDIAN(rounds, count, gemms.attention);
     for (int part = 0; part < PART_COUNT; part++) {
         out.parts[part] = MEDIAN(rounds, count, step.parts[part]);
     }
@@ -436,13 +436,13 @@ static struct summary summarise(const struct round *rounds, uint32_t count) {
 }
 
 static void print_table(const struct summary *all, const struct ox_model *model, const struct options *options) {
-    const struct products_time *const alone = &all->products;
+    const struct gemms_time *const alone = &all->gemms;
     printf("model: %.1f M parameters; step: %d x %d tokens x %d micro-batches; %u threads; OpenBLAS core %s\n",
            (double)model->param_count * 1e-6, BATCH, SEQ, MICRO_BATCHES, options->threads, openblas_get_corename());
     printf("%-28s %9s %7s %12s\n", "part", "seconds", "share", "alone");
     for (int part = 0; part < PART_COUNT; part++) {
         printf("%-28s %9.3f %6.1f%%", part_names[part], all->parts[part], 100.0 * all->parts[part] / all->seconds);
-        const double single = part == PART_PRODUCTS    ? alone->blocks
+        const double single = part == PART_GEMMS    ? alone->blocks
                               : part == PART_HEAD      ? alone->head
                               : part == PART_ATTENTION ? alone->attention : 0.0;
         printf(single > 0.0 ? " %12.3f\n" : "\n", single);
@@ -453,7 +453,7 @@ static void print_table(const struct summary *all, const struct ox_model *model,
            alone->head_flops * 1e-9 / alone->head);
     printf("other processes took %.1f%% of the processors' time; ratio in processor time: %.3f\n",
            100.0 * all->others, all->ratio_of_work);
-    printf("ratio %.3f (products of blocks and head; limit %.2f), %.3f with attention's products\n", all->ratio,
+    printf("ratio %.3f (GEMMs of blocks and head; limit %.2f), %.3f with attention's GEMMs\n", all->ratio,
            RATIO_LIMIT, all->ratio_with_attention);
 }
 
@@ -462,7 +462,7 @@ static void print_json(const struct summary *all) {
            all->ratio, RATIO_LIMIT, all->ratio / RATIO_LIMIT);
     printf(" {\"name\":\"step.products_ratio_with_attention\",\"value\":%.4f,\"unit\":\"1\",\"limit\":null,"
            "\"ratio\":null},\n", all->ratio_with_attention);
-    const double alone = all->products.blocks + all->products.head;
+    const double alone = all->gemms.blocks + all->gemms.head;
     printf(" {\"name\":\"step.other_processes\",\"value\":%.4f,\"unit\":\"1\",\"limit\":null,\"ratio\":null},\n",
            all->others);
     const double tokens = MICRO_BATCHES * ROWS;
@@ -522,11 +522,11 @@ int main(int argc, char **argv) {
     for (uint32_t i = 0; i < options.rounds; i++) {
         struct round *const round = &rounds[i];
         run_step(engine, i + 2, &round->step);
-        run_products(&operands, options.threads, &round->products);
-        const double alone = round->products.blocks + round->products.head;
+        run_gemms(&operands, options.threads, &round->gemms);
+        const double alone = round->gemms.blocks + round->gemms.head;
         round->ratio = alone / round->step.seconds;
-        round->ratio_of_work = round->products.work / round->step.work;
-        round->ratio_with_attention = (alone + round->products.attention) / round->step.seconds;
+        round->ratio_of_work = round->gemms.work / round->step.work;
+        round->ratio_with_attention = (alone + round->gemms.attention) / round->step.seconds;
     }
     struct summary all = summarise(rounds, options.rounds);
     const double available = (double)(ox_clock_ns() - begin_ns) * 1e-9 * (double)sysconf(_SC_NPROCESSORS_ONLN);

@@ -16,7 +16,7 @@ static const struct linear_case cases[] = {
     {48, 128, 1000, OX_WEIGHT_OUT_IN, false, false, false, true},
     {300, 96, 300, OX_WEIGHT_IN_OUT, true, false, false, true},
     {513, 70, 129, OX_WEIGHT_OUT_IN, false, true, true, false},
-    /* outputs of so many rows that a product is cut into slabs */
+    /* outputs of so many rows that a GEMM is cut into slabs */
     {8300, 12, 20, OX_WEIGHT_OUT_IN, true, true, true, true},
     {20, 12, 9001, OX_WEIGHT_OUT_IN, true, false, false, true},
 };

@@ -81,11 +81,11 @@ static void draw_works(struct fuzz_case *c, double tokens) {
         const double flops = i == 0 ? 0 : 2.0 * (double)c->elems[i] * tokens;
         const double bytes = (double)c->elems[i] * 2;
         c->works[i] = (struct ox_plan_work){
-            .product_flops = flops, .attention_flops = flops / 20, .bytes = bytes, .ops = 9};
+            .gemm_flops = flops, .attention_flops = flops / 20, .bytes = bytes, .ops = 9};
         c->works[i + UNITS_MAX] = (struct ox_plan_work){
-            .product_flops = 3 * flops, .attention_flops = flops / 7, .bytes = 3 * bytes, .ops = 20};
+            .gemm_flops = 3 * flops, .attention_flops = flops / 7, .bytes = 3 * bytes, .ops = 20};
         c->works[i + 2 * UNITS_MAX] = (struct ox_plan_work){
-            .product_flops = 2 * flops, .attention_flops = flops / 10, .bytes = 2 * bytes, .ops = 11};
+            .gemm_flops = 2 * flops, .attention_flops = flops / 10, .bytes = 2 * bytes, .ops = 11};
     }
     if (!once_in(c, 8)) {
         model->forward = c->works;

@@ -1,4 +1,4 @@
-/* Products of matrices for the emulated cuBLASLt: column-major. */
+/* GEMMs for the emulated cuBLASLt: column-major. */
 #include <cublasLt.h>
 
 #include "base/assert.h"
@@ -53,7 +53,7 @@ static bool is_aligned(const void *ptr, const simt_layout &layout, uint64_t alig
     return (uintptr_t)ptr % align == 0 && row_bytes % align == 0;
 }
 
-struct product {
+struct gemm {
     simt_desc desc;
     simt_layout a_layout, b_layout, c_layout, d_layout;
     const void *a, *b, *c;
@@ -62,7 +62,7 @@ struct product {
 };
 
 /* In bfloat16 by the tensor cores, some products at a time; in float32 in double, as a reference. */
-static double of_terms(const product &p, uint64_t k, uint64_t row, uint64_t col) {
+static double of_terms(const gemm &p, uint64_t k, uint64_t row, uint64_t col) {
     enum { AT_ONCE = 16 };
     const bool by_tensor_cores = p.a_layout.type == CUDA_R_16BF;
     double sum = 0.0, products[AT_ONCE];
@@ -79,7 +79,7 @@ static double of_terms(const product &p, uint64_t k, uint64_t row, uint64_t col)
     return sum;
 }
 
-static void run(const product &p) {
+static void run(const gemm &p) {
     const uint64_t m = p.d_layout.rows, n = p.d_layout.cols;
     const uint64_t k = p.desc.a == CUBLAS_OP_N ? p.a_layout.cols : p.a_layout.rows;
     OX_ASSERT((p.desc.a == CUBLAS_OP_N ? p.a_layout.rows : p.a_layout.cols) == m);
@@ -199,7 +199,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     OX_ASSERT(is_aligned(a, *a_layout, algo->data[0]) && is_aligned(b, *b_layout, algo->data[1]));
     OX_ASSERT(is_aligned(c, *c_layout, algo->data[2]) && is_aligned(d, *d_layout, algo->data[3]));
     OX_ASSERT(desc->epilogue != CUBLASLT_EPILOGUE_BIAS || (uintptr_t)desc->bias % algo->data[BIAS] == 0);
-    product p = {*desc, *a_layout, *b_layout, *c_layout, *d_layout, a, b, c, d, 0.0f, 0.0f};
+    gemm p = {*desc, *a_layout, *b_layout, *c_layout, *d_layout, a, b, c, d, 0.0f, 0.0f};
     memcpy(&p.alpha, alpha, sizeof p.alpha);
     memcpy(&p.beta, beta, sizeof p.beta);
     return simt_queue(stream, [p] { run(p); }) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -92,8 +92,8 @@ static const char *real_of(const struct gemms *gemms) {
 }
 
 static double flops_of(const struct gemms *gemms, bool backward) {
-    const double product = 2.0 * gemms->shape.rows * gemms->layer->in_count * gemms->layer->out_count;
-    return backward ? 2.0 * product : product;
+    const double gemm = 2.0 * gemms->shape.rows * gemms->layer->in_count * gemms->layer->out_count;
+    return backward ? 2.0 * gemm : gemm;
 }
 
 /* Compares the engine's algorithm with all that are offered, each timed alone. */

@@ -1,5 +1,5 @@
 /* Each operation of kernels/ops.h, with its cost. Bytes assume tensors larger than the caches, each read and written
- * once; statistics and gains are left out. Operations with matrix products count their FLOPs instead. */
+ * once; statistics and gains are left out. Operations with GEMMs count their FLOPs instead. */
 #include "tools/bench/bench_ops.h"
 
 #include "base/assert.h"
@@ -189,7 +189,7 @@ static enum ox_status gelu_backward(const struct ox_bench_tensors *t, struct ox_
     return act_backward_of(t, OX_ACT_GELU_TANH, out);
 }
 
-/* ---- products -------------------------------------------------------------------------------------------- */
+/* ---- GEMMs -------------------------------------------------------------------------------------------- */
 
 static enum ox_status linear_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->flops = 2.0 * elems_of(t) * 2.0 * t->shape.width;

@@ -81,14 +81,14 @@ static json_t *threads_json(const struct ox_bench *bench, const char *part, cons
 /* The figures behind the profile; the caller owns the result. NULL without memory. */
 static json_t *measured_json(const struct ox_bench *bench, enum ox_isa isa) {
     static const char *const copies[] = {"read", "write", "copy"};
-    static const char *const products[] = {"all", "projection", "up", "down", "input_grad", "weight_grad", "scores"};
+    static const char *const gemms[] = {"all", "projection", "up", "down", "input_grad", "weight_grad", "scores"};
     json_t *const measured = json_object();
     int failed = json_object_set_new(measured, "date", date_json());
     failed |= json_object_set_new(measured, "machine", machine_json());
     failed |= json_object_set_new(measured, "isa", json_string(ox_isa_name(isa)));
     failed |= json_object_set_new(measured, "drives", drives_json(bench));
     failed |= json_object_set_new(measured, "copy", threads_json(bench, "copy", copies, 3));
-    failed |= json_object_set_new(measured, "gemm", threads_json(bench, "gemm", products, 7));
+    failed |= json_object_set_new(measured, "gemm", threads_json(bench, "gemm", gemms, 7));
     failed |= json_object_set_new(measured, "records", ox_bench_records_json(bench));
     if (failed) {
         json_decref(measured);

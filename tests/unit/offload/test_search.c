@@ -65,9 +65,9 @@ static void draw_sample(struct sample *s, uint64_t seed) {
         s->elems[i] = OX_SHARD_ALIGN_ELEMS * (1 + (uint64_t)(block / OX_SHARD_ALIGN_ELEMS * (end ? 2 : 1)));
         total += s->elems[i];
         const double flops = i == 0 ? 0 : 2.0 * (double)s->elems[i] * tokens;
-        s->works[i] = (struct ox_plan_work){.product_flops = flops, .bytes = (double)s->elems[i] * 2, .ops = 9};
+        s->works[i] = (struct ox_plan_work){.gemm_flops = flops, .bytes = (double)s->elems[i] * 2, .ops = 9};
         s->works[i + UNITS_MAX] = (struct ox_plan_work){
-            .product_flops = 3 * flops, .bytes = (double)s->elems[i] * 6, .ops = 20};
+            .gemm_flops = 3 * flops, .bytes = (double)s->elems[i] * 6, .ops = 20};
     }
     model->tied_elems = draw(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0;
     model->act_bytes = (uint64_t)(tokens * sqrt(block / 12) * 4);

@@ -52,7 +52,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
         total += s->elems[i] * 16;
         for (int backward = 0; backward < 2; backward++) {
             s->works[i + backward * UNITS_MAX] = (struct ox_plan_work){
-                .product_flops = draw(seed, &counter, 0, 1e9), .attention_flops = draw(seed, &counter, 0, 1e8),
+                .gemm_flops = draw(seed, &counter, 0, 1e9), .attention_flops = draw(seed, &counter, 0, 1e8),
                 .bytes = draw(seed, &counter, 0, 1e7), .ops = 9};
         }
     }
@@ -96,8 +96,8 @@ static void check_bounds(const struct sample *s, const struct ox_plan *plan, con
             CHECK(work.use[r] >= 0 && work.use[r] <= work.seconds * (1 + 1e-12));
         }
         const uint32_t kind = plan->tasks[i].kind, unit_idx = plan->tasks[i].unit_idx;
-        flops += kind == OX_TASK_FORWARD ? s->works[unit_idx].product_flops : 0;
-        flops += kind == OX_TASK_BACKWARD || kind == OX_TASK_HEAD ? s->works[UNITS_MAX + unit_idx].product_flops : 0;
+        flops += kind == OX_TASK_FORWARD ? s->works[unit_idx].gemm_flops : 0;
+        flops += kind == OX_TASK_BACKWARD || kind == OX_TASK_HEAD ? s->works[UNITS_MAX + unit_idx].gemm_flops : 0;
     }
     const bool gpu = s->machine.has_gpu && !s->in.budget.unified;
     /* Of the CPU, packing aside: the profile's rate includes it, and it is taken to be half of it at most. */
@@ -190,7 +190,7 @@ static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
 }
 
 /* An update on the device takes what its planes take of the device's memory: of a GPU by its own rate, or where that is
- * not known by one that goes with its products; of the CPU as the optimizer takes it, on the threads of compute. */
+ * not known by one that goes with its GEMMs; of the CPU as the optimizer takes it, on the threads of compute. */
 static void check_device_updates(uint64_t seed, bool has_gpu) {
     struct sample s;
     draw_sample(&s, seed);
