@@ -36,7 +36,7 @@ struct job {
     struct piece *pieces;
     size_t count, capacity;
     struct ox_ids ids;
-    struct ox_marks trained;
+    struct ox_id_mask trained;
     bool is_chat;
     struct ox_first failure;
 };
@@ -66,7 +66,7 @@ struct run {
 static enum ox_status add_id(struct job *job, int64_t id, bool trained) {
     const int32_t narrow = (int32_t)id;
     const enum ox_status status = id >= 0 ? ox_ids_append(&job->ids, &narrow, 1) : OX_OK;
-    return status == OX_OK && id >= 0 ? ox_marks_append(&job->trained, trained, 1) : status;
+    return status == OX_OK && id >= 0 ? ox_id_mask_append(&job->trained, trained, 1) : status;
 }
 
 static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,
@@ -78,7 +78,7 @@ static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct wo
                                : ox_encode_continued(worker->encoder, text, bytes, true, &job->ids);
     }
     if (status == OX_OK) {
-        status = ox_marks_append(&job->trained, true, job->ids.count - first);
+        status = ox_id_mask_append(&job->trained, true, job->ids.count - first);
     }
     return status == OX_OK && piece->ends ? add_id(job, rules->text_eos, true) : status;
 }
@@ -164,7 +164,7 @@ static void free_job(struct job *job) {
     ox_text_free(&job->text);
     free(job->pieces);
     ox_ids_free(&job->ids);
-    ox_marks_free(&job->trained);
+    ox_id_mask_free(&job->trained);
     memset(job, 0, sizeof *job);
 }
 

@@ -154,11 +154,11 @@ void ox_chat_put_id(struct ox_chat_writer *writer, int64_t id, const char *name,
 
 /* ---- rendering ----------------------------------------------------------------------------------------------- */
 
-static enum ox_status append(struct ox_ids *ids, struct ox_marks *trained, int64_t id, bool mark) {
+static enum ox_status append(struct ox_ids *ids, struct ox_id_mask *trained, int64_t id, bool mark) {
     const int32_t narrow = (int32_t)id;
     enum ox_status status = ox_ids_append(ids, &narrow, 1);
     if (status == OX_OK) {
-        status = ox_marks_append(trained, mark, 1);
+        status = ox_id_mask_append(trained, mark, 1);
     }
     return status;
 }
@@ -220,7 +220,7 @@ void ox_chat_close(struct ox_chat_renderer **renderer) {
 }
 
 enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *where, const struct ox_chat *chat,
-                              struct ox_ids *ids, struct ox_marks *trained) {
+                              struct ox_ids *ids, struct ox_id_mask *trained) {
     struct ox_chat_writer *const writer = &renderer->writer;
     const int64_t bos = ox_tokenizer_bos(writer->tokenizer);
     const int64_t eos = ox_tokenizer_eos(writer->tokenizer);

@@ -117,7 +117,7 @@ void ox_chat_close(struct ox_chat_renderer **renderer);
  * template writes. The other kinds get a BOS first if the tokenizer adds one, and a trained EOS last if it has one.
  * `where` is the file and line for errors. A failure appends nothing. */
 OX_MUST enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *where, const struct ox_chat *chat,
-                                      struct ox_ids *ids, struct ox_marks *trained);
+                                      struct ox_ids *ids, struct ox_id_mask *trained);
 
 #ifdef __cplusplus
 }

@@ -17,7 +17,7 @@ struct ox_text {
 };
 OX_MUST enum ox_status ox_text_append(struct ox_text *text, const char *data, size_t bytes);
 void ox_text_free(struct ox_text *text);
-OX_MUST enum ox_status ox_marks_append(struct ox_marks *marks, bool mark, size_t count);
+OX_MUST enum ox_status ox_id_mask_append(struct ox_id_mask *marks, bool mark, size_t count);
 OX_MUST enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t count);
 /* Grows *data to hold at least `count` elements of `each` bytes; contents stay. */
 OX_MUST enum ox_status ox_tok_reserve(void **data, size_t *capacity, size_t count, size_t each);

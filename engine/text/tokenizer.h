@@ -78,11 +78,11 @@ struct ox_text_part {
     bool control; /* special-token strings in it become those tokens */
     bool marked;  /* its ids get the mark 1 */
 };
-struct ox_marks { /* one mark per id, 0 or 1; free with ox_marks_free */
+struct ox_id_mask { /* one mark per id, 0 or 1; free with ox_id_mask_free */
     uint8_t *marks;
     size_t count, capacity;
 };
-void ox_marks_free(struct ox_marks *marks);
+void ox_id_mask_free(struct ox_id_mask *marks);
 
 /* Encodes a text of several parts like ox_encode over the whole text, so tokens may span parts. Special-token strings
  * become tokens only inside control parts, and no BOS or EOS is added. *marks gets 1 for each id that covers a byte of
@@ -90,7 +90,7 @@ void ox_marks_free(struct ox_marks *marks);
  * mark may be off by that token.) Every part ends between characters, and the last one ends the text. A failure
  * appends nothing. */
 OX_MUST enum ox_status ox_encode_parts(struct ox_encoder *encoder, const char *text, const struct ox_text_part *parts,
-                                       size_t part_count, struct ox_ids *out, struct ox_marks *marks);
+                                       size_t part_count, struct ox_ids *out, struct ox_id_mask *marks);
 
 /* Decodes ids into *text, which is NUL-terminated after *bytes; the caller frees it with free(). Invalid UTF-8 becomes
  * U+FFFD as in the original. skip_special leaves out special tokens. A negative id is OX_E_CONFIG; an id that names no

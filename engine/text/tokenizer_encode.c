@@ -84,7 +84,7 @@ enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t coun
     return OX_OK;
 }
 
-enum ox_status ox_marks_append(struct ox_marks *marks, bool mark, size_t count) {
+enum ox_status ox_id_mask_append(struct ox_id_mask *marks, bool mark, size_t count) {
     const enum ox_status status =
         ox_tok_reserve((void **)&marks->marks, &marks->capacity, marks->count + count, sizeof *marks->marks);
     if (status == OX_OK && count > 0) {
@@ -94,7 +94,7 @@ enum ox_status ox_marks_append(struct ox_marks *marks, bool mark, size_t count) 
     return status;
 }
 
-void ox_marks_free(struct ox_marks *marks) {
+void ox_id_mask_free(struct ox_id_mask *marks) {
     free(marks->marks);
     memset(marks, 0, sizeof *marks);
 }
@@ -525,14 +525,14 @@ static enum ox_status mark_gap(struct ox_encoder *encoder, const struct ox_added
 /* Encodes a gap and the token after it. *part may be any part at or before the gap; it moves to the one in which the
  * gap begins. */
 static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_added_scan *scan,
-                                 const struct ox_text_part **part, struct ox_marks *marks) {
+                                 const struct ox_text_part **part, struct ox_id_mask *marks) {
     const size_t first = encoder->out->count;
     enum ox_status status = OX_OK;
     if (scan->gap_end > scan->gap_begin) {
         const size_t bytes = scan->gap_end - scan->gap_begin;
         status = encode_raw(encoder, scan->text + scan->gap_begin, bytes, scan->gap_begin == 0);
         if (status == OX_OK) {
-            status = ox_marks_append(marks, false, encoder->out->count - first);
+            status = ox_id_mask_append(marks, false, encoder->out->count - first);
         }
         while ((*part)->end <= scan->gap_begin) {
             (*part)++;
@@ -554,7 +554,7 @@ static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_add
         }
         status = ox_ids_append(encoder->out, &id, 1);
         if (status == OX_OK) {
-            status = ox_marks_append(marks, marked, 1);
+            status = ox_id_mask_append(marks, marked, 1);
         }
     }
     return status;
@@ -611,7 +611,7 @@ enum ox_status ox_encode_continued(struct ox_encoder *encoder, const char *text,
 }
 
 enum ox_status ox_encode_parts(struct ox_encoder *encoder, const char *text, const struct ox_text_part *parts,
-                               size_t part_count, struct ox_ids *out, struct ox_marks *marks) {
+                               size_t part_count, struct ox_ids *out, struct ox_id_mask *marks) {
     const size_t bytes = part_count > 0 ? parts[part_count - 1].end : 0;
     const size_t valid = ox_utf8_valid(text, bytes);
     const size_t ids_begin = out->count;

@@ -197,7 +197,7 @@ static enum ox_status work_model(void) {
     return status;
 }
 
-static enum ox_status use_tokenizer(const struct ox_tokenizer *tokenizer, struct ox_ids *ids, struct ox_marks *marks) {
+static enum ox_status use_tokenizer(const struct ox_tokenizer *tokenizer, struct ox_ids *ids, struct ox_id_mask *marks) {
     static const char row[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"one two\"},{\"role\":\"user\","
                               "\"content\":\"Hi <|im_end|> e\xcc\x81 12\"},{\"role\":\"assistant\",\"content\":"
                               "[{\"type\":\"text\",\"text\":\"yes, it is\"}]}]}";
@@ -234,7 +234,7 @@ static enum ox_status use_tokenizer(const struct ox_tokenizer *tokenizer, struct
 static enum ox_status take_tokenizer(const char *path) {
     struct ox_tokenizer *tokenizer = NULL;
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     enum ox_status status = ox_tokenizer_open(path, &tokenizer);
     CHECK((status == OX_OK) == (tokenizer != NULL));
     if (status == OX_OK) {
@@ -245,7 +245,7 @@ static enum ox_status take_tokenizer(const char *path) {
         see(marks.marks, marks.count);
     }
     ox_ids_free(&ids);
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
     ox_tokenizer_close(&tokenizer);
     return status;
 }

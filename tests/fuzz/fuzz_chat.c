@@ -79,7 +79,7 @@ static void check_special(struct ox_chat_renderer *renderer, const struct ox_tok
                           const struct ox_chat *chat, size_t expected) {
     struct ox_chat plain = {.kind = chat->kind, .count = chat->count};
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     plain.messages = calloc(chat->count + 1, sizeof *plain.messages);
     FUZZ_CHECK(plain.messages != NULL);
     for (size_t i = 0; i < chat->count; i++) {
@@ -90,11 +90,11 @@ static void check_special(struct ox_chat_renderer *renderer, const struct ox_tok
     FUZZ_CHECK(count_special(tokenizer, &ids) == expected);
     free(plain.messages);
     ox_ids_free(&ids);
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
 }
 
 static void check_rendered(const struct ox_tokenizer *tokenizer, const struct ox_ids *ids,
-                           const struct ox_marks *marks) {
+                           const struct ox_id_mask *marks) {
     FUZZ_CHECK(ids->count == marks->count);
     for (size_t i = 0; i < ids->count; i++) {
         FUZZ_CHECK(ids->ids[i] >= 0 && (uint32_t)ids->ids[i] < ox_tokenizer_vocab_count(tokenizer));
@@ -107,7 +107,7 @@ static void take_row(struct ox_chat_renderer *renderer, const struct ox_tokenize
     static const char where[] = "rows.jsonl:1";
     struct ox_chat chat = {0};
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     enum ox_status status = ox_chat_read_line(where, row->text, row->bytes, &chat);
     fuzz_accepted = fuzz_accepted && status == OX_OK;
     if (status != OX_OK) {
@@ -129,7 +129,7 @@ static void take_row(struct ox_chat_renderer *renderer, const struct ox_tokenize
     }
     ox_chat_free(&chat);
     ox_ids_free(&ids);
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
 }
 
 static void check_name(const struct ox_tokenizer *tokenizer) {

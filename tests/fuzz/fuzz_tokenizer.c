@@ -80,7 +80,7 @@ static bool has_late_special(const struct ox_tokenizer *tokenizer) {
 static void check_parts(struct ox_encoder *encoder, const struct fuzz_part *text, bool control,
                         const struct ox_ids *expected) {
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     size_t middle = text->bytes / 2;
     const struct ox_text_part whole = {.end = text->bytes, .control = control, .marked = true};
     FUZZ_CHECK(ox_encode_parts(encoder, text->text, &whole, text->bytes > 0, &ids, &marks) == OX_OK);
@@ -98,18 +98,18 @@ static void check_parts(struct ox_encoder *encoder, const struct fuzz_part *text
         }
     }
     ox_ids_free(&ids);
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
 }
 
 /* What cannot be encoded as a whole cannot be in parts either. */
 static void check_refused_parts(struct ox_encoder *encoder, const struct fuzz_part *text) {
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     const struct ox_text_part whole = {.end = text->bytes};
     FUZZ_CHECK(ox_encode_parts(encoder, text->text, &whole, 1, &ids, &marks) != OX_OK);
     FUZZ_CHECK(ids.count == 0 && marks.count == 0);
     ox_ids_free(&ids);
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
 }
 
 /* A text in two pieces, where the tokenizer says that it may be cut, has the ids of the whole. */

@@ -20,7 +20,7 @@ static void hash_byte(struct totals *totals, uint8_t byte) {
 static void add_row(struct ox_chat_renderer *renderer, const char *line, size_t bytes, struct totals *totals) {
     struct ox_chat chat = {0};
     struct ox_ids ids = {0};
-    struct ox_marks trained = {0};
+    struct ox_id_mask trained = {0};
     char where[64];
     snprintf(where, sizeof where, "row %llu", (unsigned long long)totals->rows);
     REQUIRE_OK(ox_chat_read_line(where, line, bytes, &chat));
@@ -35,7 +35,7 @@ static void add_row(struct ox_chat_renderer *renderer, const char *line, size_t 
     }
     totals->rows++;
     totals->ids += ids.count;
-    ox_marks_free(&trained);
+    ox_id_mask_free(&trained);
     ox_ids_free(&ids);
     ox_chat_free(&chat);
 }

@@ -225,14 +225,14 @@ static void render(const char *system, const char *question, struct ox_ids *ids)
                                  .count = system == NULL ? 1 : 2};
     struct ox_tokenizer *tokenizer = NULL;
     struct ox_chat_renderer *renderer = NULL;
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     snprintf(texts[0], sizeof texts[0], "%s", system == NULL ? "" : system);
     snprintf(texts[1], sizeof texts[1], "%s", question);
     REQUIRE_OK(ox_tokenizer_open(model, &tokenizer));
     REQUIRE_OK(ox_chat_open(tokenizer, &(struct ox_chat_options){.family = "chatml", .generation_prompt = true},
                             &renderer));
     REQUIRE_OK(ox_chat_render(renderer, "the test", &chat, ids, &marks));
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
     ox_chat_close(&renderer);
     ox_tokenizer_close(&tokenizer);
 }

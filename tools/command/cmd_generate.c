@@ -123,7 +123,7 @@ static enum ox_status encode_chat(struct generating *g, const char *where, char 
     const struct ox_chat chat = {
         .kind = OX_CHAT_MESSAGES, .messages = leads ? messages : messages + 1, .count = leads ? 2 : 1};
     struct ox_chat_renderer *renderer = NULL;
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     memcpy(system, config->system_prompt, sizeof system);
     if (memchr(text, '\0', bytes) != NULL) {
         return ox_fail(OX_E_CONFIG, "%s: the message contains a NUL character; remove it", where);
@@ -132,7 +132,7 @@ static enum ox_status encode_chat(struct generating *g, const char *where, char 
     if (status == OX_OK) {
         status = ox_chat_render(renderer, where, &chat, &g->ids, &marks);
     }
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
     ox_chat_close(&renderer);
     return status;
 }

@@ -35,7 +35,7 @@ static void close_subject(struct subject *subject) {
 static void shown(struct subject *subject, const char *row, char *text, size_t bytes) {
     struct ox_chat chat = {0};
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     size_t used = 0;
     REQUIRE_OK(ox_chat_read_line("row", row, strlen(row), &chat));
     REQUIRE_OK(ox_chat_render(subject->renderer, "row", &chat, &ids, &marks));
@@ -45,7 +45,7 @@ static void shown(struct subject *subject, const char *row, char *text, size_t b
         used += (size_t)snprintf(text + used, bytes - used, "%c%s", marks.marks[i] == 1 ? '*' : '|',
                                  ox_tokenizer_token(subject->tokenizer, (uint32_t)ids.ids[i]));
     }
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
     ox_ids_free(&ids);
     ox_chat_free(&chat);
 }
@@ -276,7 +276,7 @@ static void test_bad_turns(void) {
         {"mistral-v1", ROW(ASK ",{\"role\":\"tool\",\"content\":\"x\"}"), "has no tool messages"},
     };
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     struct ox_chat chat = {0};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct subject subject = open_family(bad[i].family, (struct ox_chat_options){0});
@@ -301,7 +301,7 @@ static void test_bad_turns(void) {
     close_subject(&subject);
     ox_chat_free(&chat);
     ox_ids_free(&ids);
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
 }
 
 /* Rows without a template: BOS where the tokenizer adds one, EOS trained. */
@@ -327,7 +327,7 @@ static void test_late_special(void) {
     struct subject subject = {0};
     struct ox_chat chat = {0};
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     char *text = NULL;
     size_t bytes = 0;
     REQUIRE_OK(ox_file_read("tests/golden/chat/chatml/tokenizer.json", FILE_BYTES_MAX, &text, &bytes));
@@ -397,7 +397,7 @@ static void test_detection(void) {
 
 /* ---- against transformers ------------------------------------------------------------------------------------ */
 
-static bool same_list(const json_t *expected, const struct ox_ids *ids, const struct ox_marks *marks) {
+static bool same_list(const json_t *expected, const struct ox_ids *ids, const struct ox_id_mask *marks) {
     bool same = json_array_size(expected) == (ids != NULL ? ids->count : marks->count);
     for (size_t i = 0; i < json_array_size(expected) && same; i++) {
         same = json_integer_value(json_array_get(expected, i)) == (ids != NULL ? ids->ids[i] : marks->marks[i]);
@@ -408,7 +408,7 @@ static bool same_list(const json_t *expected, const struct ox_ids *ids, const st
 static void compare_row(struct subject *subject, const char *family, const json_t *line, size_t number) {
     struct ox_chat chat = {0};
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     REQUIRE_OK(ox_chat_read(family, json_object_get(line, "row"), &chat));
     REQUIRE_OK(ox_chat_render(subject->renderer, family, &chat, &ids, &marks));
     const bool same_ids = same_list(json_object_get(line, "ids"), &ids, NULL);
@@ -419,7 +419,7 @@ static void compare_row(struct subject *subject, const char *family, const json_
     }
     ox_chat_free(&chat);
     ox_ids_free(&ids);
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
 }
 
 static void test_golden(const char *family) {

@@ -142,13 +142,13 @@ static void test_vanished(void) {
     struct ox_tokenizer *tokenizer = NULL;
     struct ox_encoder *encoder = NULL;
     struct ox_ids ids = {0};
-    struct ox_marks marks = {0};
+    struct ox_id_mask marks = {0};
     REQUIRE_OK(open_with("normalizer", "null", &tokenizer));
     REQUIRE_OK(ox_encoder_open(tokenizer, &encoder));
     REQUIRE_OK(ox_encode_parts(encoder, "??", halves, 2, &ids, &marks));
     CHECK(ids.count == 0 && marks.count == 0);
     ox_ids_free(&ids);
-    ox_marks_free(&marks);
+    ox_id_mask_free(&marks);
     ox_encoder_close(&encoder);
     ox_tokenizer_close(&tokenizer);
 }
