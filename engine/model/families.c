@@ -84,35 +84,35 @@ static const struct ox_family_row llama_rows[] = {
 /* Frequencies that older files carry; they follow from rope_theta. */
 static const char *const llama_ignored[] = {"layers.%u.self_attn.rotary_emb.inv_freq", NULL};
 
-static const struct ox_pin llama_pins[] = {
-    {.key = "sliding_window", .kind = OX_PIN_MISSING},
-    {.key = "use_sliding_window", .kind = OX_PIN_FALSE},
-    {.key = "layer_types", .kind = OX_PIN_MISSING},
-    {.key = "hidden_act", .kind = OX_PIN_TEXT, .texts = {"silu", "swish"}},
-    {.key = "attention_dropout", .kind = OX_PIN_NUMBER, .number = 0.0},
-    {.key = "pretraining_tp", .kind = OX_PIN_NUMBER, .number = 1.0},
-    {.key = "partial_rotary_factor", .kind = OX_PIN_NUMBER, .number = 1.0},
-    {.key = "original_max_position_embeddings", .kind = OX_PIN_MISSING},
+static const struct ox_fixed_key llama_fixed_keys[] = {
+    {.key = "sliding_window", .kind = OX_FIXED_MISSING},
+    {.key = "use_sliding_window", .kind = OX_FIXED_FALSE},
+    {.key = "layer_types", .kind = OX_FIXED_MISSING},
+    {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},
+    {.key = "attention_dropout", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "pretraining_tp", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "partial_rotary_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "original_max_position_embeddings", .kind = OX_FIXED_MISSING},
 };
 
-static const struct ox_pin mistral_pins[] = {
-    {.key = "use_sliding_window", .kind = OX_PIN_MISSING},
-    {.key = "layer_types", .kind = OX_PIN_MISSING},
-    {.key = "attention_bias", .kind = OX_PIN_FALSE},
-    {.key = "mlp_bias", .kind = OX_PIN_FALSE},
-    {.key = "hidden_act", .kind = OX_PIN_TEXT, .texts = {"silu", "swish"}},
-    {.key = "attention_dropout", .kind = OX_PIN_NUMBER, .number = 0.0},
-    {.key = "partial_rotary_factor", .kind = OX_PIN_NUMBER, .number = 1.0},
-    {.key = "original_max_position_embeddings", .kind = OX_PIN_MISSING},
+static const struct ox_fixed_key mistral_fixed_keys[] = {
+    {.key = "use_sliding_window", .kind = OX_FIXED_MISSING},
+    {.key = "layer_types", .kind = OX_FIXED_MISSING},
+    {.key = "attention_bias", .kind = OX_FIXED_FALSE},
+    {.key = "mlp_bias", .kind = OX_FIXED_FALSE},
+    {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},
+    {.key = "attention_dropout", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "partial_rotary_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "original_max_position_embeddings", .kind = OX_FIXED_MISSING},
 };
 
-static const struct ox_pin qwen2_pins[] = {
-    {.key = "attention_bias", .kind = OX_PIN_TRUE},
-    {.key = "mlp_bias", .kind = OX_PIN_FALSE},
-    {.key = "hidden_act", .kind = OX_PIN_TEXT, .texts = {"silu", "swish"}},
-    {.key = "attention_dropout", .kind = OX_PIN_NUMBER, .number = 0.0},
-    {.key = "partial_rotary_factor", .kind = OX_PIN_NUMBER, .number = 1.0},
-    {.key = "original_max_position_embeddings", .kind = OX_PIN_MISSING},
+static const struct ox_fixed_key qwen2_fixed_keys[] = {
+    {.key = "attention_bias", .kind = OX_FIXED_TRUE},
+    {.key = "mlp_bias", .kind = OX_FIXED_FALSE},
+    {.key = "hidden_act", .kind = OX_FIXED_TEXT, .texts = {"silu", "swish"}},
+    {.key = "attention_dropout", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "partial_rotary_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "original_max_position_embeddings", .kind = OX_FIXED_MISSING},
 };
 
 static const char *const llama_keys[] = {"hidden_size",
@@ -378,12 +378,12 @@ static const char *const gpt2_ignored[] = {"h.%u.attn.bias", "h.%u.attn.masked_b
 
 static const char *const gpt2_dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
 
-static const struct ox_pin gpt2_pins[] = {
-    {.key = "use_sliding_window", .kind = OX_PIN_FALSE},
-    {.key = "activation_function", .kind = OX_PIN_TEXT, .texts = {"gelu_new", "gelu_pytorch_tanh"}},
-    {.key = "scale_attn_weights", .kind = OX_PIN_TRUE},
-    {.key = "scale_attn_by_inverse_layer_idx", .kind = OX_PIN_FALSE},
-    {.key = "reorder_and_upcast_attn", .kind = OX_PIN_FALSE},
+static const struct ox_fixed_key gpt2_fixed_keys[] = {
+    {.key = "use_sliding_window", .kind = OX_FIXED_FALSE},
+    {.key = "activation_function", .kind = OX_FIXED_TEXT, .texts = {"gelu_new", "gelu_pytorch_tanh"}},
+    {.key = "scale_attn_weights", .kind = OX_FIXED_TRUE},
+    {.key = "scale_attn_by_inverse_layer_idx", .kind = OX_FIXED_FALSE},
+    {.key = "reorder_and_upcast_attn", .kind = OX_FIXED_FALSE},
 };
 
 static const char *const gpt2_keys[] = {"n_embd",
@@ -488,8 +488,8 @@ static const struct ox_family families[] = {
         .row_count = sizeof gpt2_rows / sizeof *gpt2_rows,
         .ignored = gpt2_ignored,
         .tied_by_default = true,
-        .pins = gpt2_pins,
-        .pin_count = sizeof gpt2_pins / sizeof *gpt2_pins,
+        .fixed_keys = gpt2_fixed_keys,
+        .fixed_key_count = sizeof gpt2_fixed_keys / sizeof *gpt2_fixed_keys,
         .keys = gpt2_keys,
         .parse = gpt2_parse,
         .write = gpt2_write,
@@ -503,8 +503,8 @@ static const struct ox_family families[] = {
         .row_count = sizeof llama_rows / sizeof *llama_rows,
         .ignored = llama_ignored,
         .tied_by_default = false,
-        .pins = llama_pins,
-        .pin_count = sizeof llama_pins / sizeof *llama_pins,
+        .fixed_keys = llama_fixed_keys,
+        .fixed_key_count = sizeof llama_fixed_keys / sizeof *llama_fixed_keys,
         .keys = llama_keys,
         .parse = llama_parse,
         .write = llama_write,
@@ -517,8 +517,8 @@ static const struct ox_family families[] = {
         .rows = llama_rows,
         .row_count = sizeof llama_rows / sizeof *llama_rows,
         .ignored = llama_ignored,
-        .pins = mistral_pins,
-        .pin_count = sizeof mistral_pins / sizeof *mistral_pins,
+        .fixed_keys = mistral_fixed_keys,
+        .fixed_key_count = sizeof mistral_fixed_keys / sizeof *mistral_fixed_keys,
         .keys = llama_keys,
         .parse = mistral_parse,
         .write = mistral_write,
@@ -531,8 +531,8 @@ static const struct ox_family families[] = {
         .rows = llama_rows,
         .row_count = sizeof llama_rows / sizeof *llama_rows,
         .ignored = llama_ignored,
-        .pins = qwen2_pins,
-        .pin_count = sizeof qwen2_pins / sizeof *qwen2_pins,
+        .fixed_keys = qwen2_fixed_keys,
+        .fixed_key_count = sizeof qwen2_fixed_keys / sizeof *qwen2_fixed_keys,
         .keys = llama_keys,
         .parse = qwen2_parse,
         .write = qwen2_write,
@@ -545,8 +545,8 @@ static const struct ox_family families[] = {
         .rows = llama_rows,
         .row_count = sizeof llama_rows / sizeof *llama_rows,
         .ignored = llama_ignored,
-        .pins = qwen2_pins + 1, /* attention_bias, the first, is a choice here */
-        .pin_count = sizeof qwen2_pins / sizeof *qwen2_pins - 1,
+        .fixed_keys = qwen2_fixed_keys + 1, /* attention_bias, the first, is a choice here */
+        .fixed_key_count = sizeof qwen2_fixed_keys / sizeof *qwen2_fixed_keys - 1,
         .keys = llama_keys,
         .parse = qwen3_parse,
         .write = qwen3_write,

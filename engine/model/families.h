@@ -36,10 +36,10 @@ struct ox_family_row {
 
 /* A key of config.json whose every value but one would change what the model computes. Missing and null
  * always stand for that one. */
-enum ox_pin_kind { OX_PIN_MISSING, OX_PIN_FALSE, OX_PIN_TRUE, OX_PIN_NUMBER, OX_PIN_TEXT };
-struct ox_pin {
+enum ox_fixed_key_kind { OX_FIXED_MISSING, OX_FIXED_FALSE, OX_FIXED_TRUE, OX_FIXED_NUMBER, OX_FIXED_TEXT };
+struct ox_fixed_key {
     const char *key;
-    enum ox_pin_kind kind;
+    enum ox_fixed_key_kind kind;
     double number;
     const char *texts[2];
 };
@@ -53,8 +53,8 @@ struct ox_family {
     uint32_t row_count;
     const char *const *ignored; /* names in files that carry no weight, after the prefix; ends with NULL */
     bool tied_by_default;       /* what a missing tie_word_embeddings means */
-    const struct ox_pin *pins;
-    uint32_t pin_count;
+    const struct ox_fixed_key *fixed_keys;
+    uint32_t fixed_key_count;
     const char *const *keys; /* the other keys that `parse` reads or that do not matter; ends with NULL */
     /* The keys that are the family's own. `out` holds what all families share. */
     enum ox_status (*parse)(const char *where, const json_t *json, struct ox_model_config *out);

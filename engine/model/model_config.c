@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct ox_pin common_pins[] = {
-    {.key = "quantization_config", .kind = OX_PIN_MISSING},
-    {.key = "auto_map", .kind = OX_PIN_MISSING}, /* the model is Python code of its own */
-    {.key = "add_cross_attention", .kind = OX_PIN_FALSE},
-    {.key = "is_encoder_decoder", .kind = OX_PIN_FALSE},
-    {.key = "tie_encoder_decoder", .kind = OX_PIN_FALSE},
+static const struct ox_fixed_key common_fixed_keys[] = {
+    {.key = "quantization_config", .kind = OX_FIXED_MISSING},
+    {.key = "auto_map", .kind = OX_FIXED_MISSING}, /* the model is Python code of its own */
+    {.key = "add_cross_attention", .kind = OX_FIXED_FALSE},
+    {.key = "is_encoder_decoder", .kind = OX_FIXED_FALSE},
+    {.key = "tie_encoder_decoder", .kind = OX_FIXED_FALSE},
 };
 
 /* Keys without influence on training, most of them written by older versions for every model. */
@@ -85,49 +85,49 @@ static const char *const common_keys[] = {"model_type",
                                           "gradient_checkpointing",
                                           NULL};
 
-static enum ox_status check_pin(const char *where, const json_t *json, const struct ox_pin *pin) {
-    const json_t *const value = json_object_get(json, pin->key);
+static enum ox_status check_fixed_key(const char *where, const json_t *json, const struct ox_fixed_key *rule) {
+    const json_t *const value = json_object_get(json, rule->key);
     char text[OX_JSON_EXCERPT_BYTES], wanted[64] = "";
     bool fits = value == NULL || json_is_null(value);
-    switch (pin->kind) {
-    case OX_PIN_MISSING:
+    switch (rule->kind) {
+    case OX_FIXED_MISSING:
         break;
-    case OX_PIN_FALSE:
+    case OX_FIXED_FALSE:
         fits = fits || json_is_false(value);
         snprintf(wanted, sizeof wanted, "false or ");
         break;
-    case OX_PIN_TRUE:
+    case OX_FIXED_TRUE:
         fits = fits || json_is_true(value);
         snprintf(wanted, sizeof wanted, "true or ");
         break;
-    case OX_PIN_NUMBER:
-        fits = fits || (json_is_number(value) && json_number_value(value) == pin->number);
-        snprintf(wanted, sizeof wanted, "%g or ", pin->number);
+    case OX_FIXED_NUMBER:
+        fits = fits || (json_is_number(value) && json_number_value(value) == rule->number);
+        snprintf(wanted, sizeof wanted, "%g or ", rule->number);
         break;
-    case OX_PIN_TEXT:
+    case OX_FIXED_TEXT:
         for (int i = 0; i < 2; i++) {
-            fits = fits || (json_is_string(value) && strcmp(json_string_value(value), pin->texts[i]) == 0);
+            fits = fits || (json_is_string(value) && strcmp(json_string_value(value), rule->texts[i]) == 0);
         }
-        snprintf(wanted, sizeof wanted, "\"%s\" or ", pin->texts[0]);
+        snprintf(wanted, sizeof wanted, "\"%s\" or ", rule->texts[0]);
         break;
     }
     return fits ? OX_OK
                 : ox_fail(OX_E_CONFIG, "%s: \"%s\" is %s, which is not supported; it must be %sleft out",
-                          where, pin->key, ox_json_excerpt(value, text), wanted);
+                          where, rule->key, ox_json_excerpt(value, text), wanted);
 }
 
-static enum ox_status check_pins(const char *where, const json_t *json, const struct ox_pin *pins,
+static enum ox_status check_fixed_keys(const char *where, const json_t *json, const struct ox_fixed_key *fixed_keys,
                                  size_t count) {
     enum ox_status status = OX_OK;
     for (size_t i = 0; status == OX_OK && i < count; i++) {
-        status = check_pin(where, json, &pins[i]);
+        status = check_fixed_key(where, json, &fixed_keys[i]);
     }
     return status;
 }
 
-static bool is_pinned(const struct ox_pin *pins, size_t count, const char *key) {
+static bool is_fixed(const struct ox_fixed_key *fixed_keys, size_t count, const char *key) {
     for (size_t i = 0; i < count; i++) {
-        if (strcmp(pins[i].key, key) == 0) {
+        if (strcmp(fixed_keys[i].key, key) == 0) {
             return true;
         }
     }
@@ -147,8 +147,8 @@ static void warn_unknown_keys(const char *where, const json_t *json, const struc
     json_t *value;
     json_object_foreach((json_t *)json, key, value) {
         if (!json_is_null(value) && !is_listed(common_keys, key) && !is_listed(family->keys, key) &&
-            !is_pinned(common_pins, sizeof common_pins / sizeof *common_pins, key) &&
-            !is_pinned(family->pins, family->pin_count, key)) {
+            !is_fixed(common_fixed_keys, sizeof common_fixed_keys / sizeof *common_fixed_keys, key) &&
+            !is_fixed(family->fixed_keys, family->fixed_key_count, key)) {
             char text[OX_JSON_EXCERPT_BYTES];
             ox_log(OX_LOG_WARN, "%s: the key \"%s\" (%s) is not known and has no effect", where, key,
                    ox_json_excerpt(value, text));
@@ -376,9 +376,9 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     out->init_range = 0.02;
     out->tied = family->tied_by_default;
     const struct ox_size_key vocab = {"vocab_size", true, &out->vocab};
-    status = check_pins(where, json, common_pins, sizeof common_pins / sizeof *common_pins);
+    status = check_fixed_keys(where, json, common_fixed_keys, sizeof common_fixed_keys / sizeof *common_fixed_keys);
     if (status == OX_OK) {
-        status = check_pins(where, json, family->pins, family->pin_count);
+        status = check_fixed_keys(where, json, family->fixed_keys, family->fixed_key_count);
     }
     if (status == OX_OK) {
         status = check_architecture(where, json, family);
