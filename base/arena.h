@@ -23,12 +23,12 @@ OX_MUST enum ox_status ox_arena_open(const char *label, uint64_t bytes, struct o
 void ox_arena_close(struct ox_arena *arena);
 
 /* A bump allocator over memory it does not own; every piece starts on a multiple of 64 bytes. */
-struct ox_carve {
+struct ox_bump {
     unsigned char *base; /* NULL: only add up sizes */
     uint64_t bytes;      /* handed out so far */
 };
 /* Returns the next `bytes`; NULL while base is NULL. */
-void *ox_carve_take(struct ox_carve *carve, uint64_t bytes);
+void *ox_bump_alloc(struct ox_bump *carve, uint64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -56,8 +56,8 @@ struct ox_generator {
 
 /* ---- memory ---------------------------------------------------------------------------------------- */
 
-static float *take_floats(struct ox_carve *carve, uint64_t count) {
-    return ox_carve_take(carve, count * sizeof(float));
+static float *take_floats(struct ox_bump *carve, uint64_t count) {
+    return ox_bump_alloc(carve, count * sizeof(float));
 }
 
 static struct ox_compute compute_of(const struct ox_generator *generator) {
@@ -97,14 +97,14 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     const uint64_t wide = (uint64_t)config->chunk_rows * model->hidden;
     const uint64_t angles = model->rope ? (uint64_t)config->contexts * (model->head_dim / 2) : 0;
     const bool learned = generator->model->units[0].role_offset[OX_ROLE_POSITION] != UINT64_MAX;
-    struct ox_carve carve = {.base = base};
+    struct ox_bump carve = {.base = base};
     out->keys = take_floats(&carve, model->layers * cache_stride(generator));
     out->values = take_floats(&carve, model->layers * cache_stride(generator));
     out->cos_table = take_floats(&carve, angles);
     out->sin_table = take_floats(&carve, angles);
     out->gain = take_floats(&carve, model->hidden);
     out->bias = take_floats(&carve, model->hidden);
-    out->positions = ox_carve_take(&carve, config->chunk_rows * sizeof *out->positions);
+    out->positions = ox_bump_alloc(&carve, config->chunk_rows * sizeof *out->positions);
     out->x = take_floats(&carve, wide);
     out->n = take_floats(&carve, wide);
     out->learned = take_floats(&carve, learned ? wide : 0);
@@ -112,8 +112,8 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     out->rstd = take_floats(&carve, config->chunk_rows);
     out->logits = take_floats(&carve, model->vocab);
     out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, config->chunk_rows) * ox_min_u64(TABLE_ROWS, model->vocab));
-    out->attention_scratch = ox_carve_take(&carve, ox_ops_attention_cached_scratch_bytes(&compute, &attention));
-    out->work = ox_carve_take(&carve, ox_unit_work_bytes(&shape, 1, OX_PASS_FORWARD));
+    out->attention_scratch = ox_bump_alloc(&carve, ox_ops_attention_cached_scratch_bytes(&compute, &attention));
+    out->work = ox_bump_alloc(&carve, ox_unit_work_bytes(&shape, 1, OX_PASS_FORWARD));
     return carve.bytes;
 }
 

@@ -39,23 +39,23 @@ static struct ox_attention_shape shape_of(const struct ox_shape *shape, uint32_t
 
 static uint64_t carve_saved(const struct ox_shape *shape, enum ox_pass pass, void *base, struct tensors *out) {
     const struct ox_model_config *const config = &shape->model->config;
-    struct ox_carve carve = {.base = base};
-    out->qkv = ox_carve_take(&carve, ox_rows_bytes(shape, qkv_of(config).out_count));
+    struct ox_bump carve = {.base = base};
+    out->qkv = ox_bump_alloc(&carve, ox_rows_bytes(shape, qkv_of(config).out_count));
     if (config->qk_norm) {
-        out->q_rstd = ox_carve_take(&carve, ox_rows_f32_bytes(shape, config->heads));
-        out->k_rstd = ox_carve_take(&carve, ox_rows_f32_bytes(shape, config->kv_heads));
+        out->q_rstd = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, config->heads));
+        out->k_rstd = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, config->kv_heads));
     }
-    out->att = ox_carve_take(&carve, ox_rows_bytes(shape, out_of(config).in_count));
-    out->lse = ox_carve_take(&carve, ox_rows_f32_bytes(shape, config->heads));
-    out->mean = ox_carve_take(&carve, ox_rows_f32_bytes(shape, 1));
-    out->rstd = ox_carve_take(&carve, ox_rows_f32_bytes(shape, 1));
+    out->att = ox_bump_alloc(&carve, ox_rows_bytes(shape, out_of(config).in_count));
+    out->lse = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, config->heads));
+    out->mean = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, 1));
+    out->rstd = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, 1));
     if (pass == OX_PASS_FORWARD) {
         return carve.bytes;
     }
-    out->normed = ox_carve_take(&carve, ox_rows_bytes(shape, config->hidden));
+    out->normed = ox_bump_alloc(&carve, ox_rows_bytes(shape, config->hidden));
     if (config->qk_norm) {
-        out->q_raw = ox_carve_take(&carve, ox_rows_bytes(shape, config->heads * config->head_dim));
-        out->k_raw = ox_carve_take(&carve, ox_rows_bytes(shape, config->kv_heads * config->head_dim));
+        out->q_raw = ox_bump_alloc(&carve, ox_rows_bytes(shape, config->heads * config->head_dim));
+        out->k_raw = ox_bump_alloc(&carve, ox_rows_bytes(shape, config->kv_heads * config->head_dim));
     }
     return carve.bytes;
 }

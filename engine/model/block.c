@@ -20,38 +20,38 @@ struct room {
     void *inputs[OX_HALVES_MAX]; /* (rows, hidden): what the half before computed, where backward reads it */
 };
 
-static void carve_scratch(const struct ox_half_sizes *sizes, uint32_t count, struct ox_carve *work, struct room *out) {
+static void carve_scratch(const struct ox_half_sizes *sizes, uint32_t count, struct ox_bump *work, struct room *out) {
     for (uint32_t k = 0; k < OX_SCRATCH_COUNT; k++) {
         uint64_t most = 0;
         for (uint32_t i = 0; i < count; i++) {
             most = ox_max_u64(most, sizes[i].scratch[k]);
         }
-        void *const scratch = ox_carve_take(work, most);
+        void *const scratch = ox_bump_alloc(work, most);
         for (uint32_t i = 0; i < count; i++) {
             out->halves[i].scratch[k] = scratch;
         }
     }
     for (uint32_t k = 0; k < OX_LENT_COUNT; k++) { /* no half lends to the last one */
-        out->halves[count - 1].borrowed[k] = ox_carve_take(work, sizes[count - 1].borrowed[k]);
+        out->halves[count - 1].borrowed[k] = ox_bump_alloc(work, sizes[count - 1].borrowed[k]);
     }
 }
 
 /* A half's backward runs right after that of the half behind it, so it works in what that one lends. */
 static void carve_block(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass,
-                        struct ox_carve *saved, struct ox_carve *work, struct room *out) {
+                        struct ox_bump *saved, struct ox_bump *work, struct room *out) {
     struct ox_half_sizes sizes[OX_HALVES_MAX];
     const uint32_t count = unit->half_count;
     for (uint32_t i = 0; i < count; i++) {
         ops_of(unit, i)->sizes(shape, pass, &sizes[i]);
     }
     for (uint32_t i = 0; i < count; i++) {
-        out->halves[i].saved = ox_carve_take(saved, sizes[i].saved);
+        out->halves[i].saved = ox_bump_alloc(saved, sizes[i].saved);
         if (i > 0 && pass != OX_PASS_FORWARD) {
-            out->inputs[i] = ox_carve_take(saved, ox_rows_bytes(shape, shape->model->config.hidden));
+            out->inputs[i] = ox_bump_alloc(saved, ox_rows_bytes(shape, shape->model->config.hidden));
         }
         for (uint32_t k = 0; k < OX_LENT_COUNT; k++) {
             const uint64_t borrowed = i > 0 ? sizes[i - 1].borrowed[k] : 0;
-            out->halves[i].lent[k] = ox_carve_take(saved, ox_max_u64(sizes[i].lent[k], borrowed));
+            out->halves[i].lent[k] = ox_bump_alloc(saved, ox_max_u64(sizes[i].lent[k], borrowed));
             if (i > 0) {
                 out->halves[i - 1].borrowed[k] = out->halves[i].lent[k];
             }
@@ -65,14 +65,14 @@ static bool is_kept(enum ox_pass pass) {
 }
 
 uint64_t ox_block_work_bytes(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass) {
-    struct ox_carve kept = {.base = NULL}, work = {.base = NULL};
+    struct ox_bump kept = {.base = NULL}, work = {.base = NULL};
     struct room room;
     carve_block(shape, unit, pass, is_kept(pass) ? &kept : &work, &work, &room);
     return work.bytes;
 }
 
 uint64_t ox_block_kept_bytes(const struct ox_shape *shape, const struct ox_unit *unit) {
-    struct ox_carve kept = {.base = NULL}, work = {.base = NULL};
+    struct ox_bump kept = {.base = NULL}, work = {.base = NULL};
     struct room room;
     carve_block(shape, unit, OX_PASS_BACKWARD_KEPT, &kept, &work, &room);
     return kept.bytes;
@@ -81,7 +81,7 @@ uint64_t ox_block_kept_bytes(const struct ox_shape *shape, const struct ox_unit 
 /* ---- passes ---- */
 
 static void begin(struct ox_unit_job *job, enum ox_pass pass, struct ox_half_call *call, struct room *room) {
-    struct ox_carve kept = {.base = job->kept}, work = {.base = job->work};
+    struct ox_bump kept = {.base = job->kept}, work = {.base = job->work};
     OX_ASSERT(is_kept(pass) == (job->kept != NULL));
     *room = (struct room){0};
     carve_block(job->shape, job->unit, pass, is_kept(pass) ? &kept : &work, &work, room);

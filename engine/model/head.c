@@ -14,14 +14,14 @@ struct tensors {
 static uint64_t carve_head(const struct ox_shape *shape, void *base, struct tensors *out) {
     const struct ox_model_config *const config = &shape->model->config;
     const uint64_t joined = shape->compute.real == OX_REAL_F32 ? config->hidden * sizeof(float) : 0;
-    struct ox_carve carve = {.base = base};
-    out->normed = ox_carve_take(&carve, ox_rows_bytes(shape, config->hidden));
-    out->mean = ox_carve_take(&carve, ox_rows_f32_bytes(shape, 1));
-    out->rstd = ox_carve_take(&carve, ox_rows_f32_bytes(shape, 1));
-    out->gain = ox_carve_take(&carve, joined);
-    out->bias = ox_carve_take(&carve, joined);
-    out->norm_scratch = ox_carve_take(&carve, ox_ops_norm_scratch_bytes(&shape->compute, config->hidden));
-    out->head_scratch = ox_carve_take(
+    struct ox_bump carve = {.base = base};
+    out->normed = ox_bump_alloc(&carve, ox_rows_bytes(shape, config->hidden));
+    out->mean = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, 1));
+    out->rstd = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, 1));
+    out->gain = ox_bump_alloc(&carve, joined);
+    out->bias = ox_bump_alloc(&carve, joined);
+    out->norm_scratch = ox_bump_alloc(&carve, ox_ops_norm_scratch_bytes(&shape->compute, config->hidden));
+    out->head_scratch = ox_bump_alloc(
         &carve, ox_ops_head_scratch_bytes(&shape->compute, shape->rows, config->hidden, config->vocab));
     return carve.bytes;
 }

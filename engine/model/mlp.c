@@ -20,11 +20,11 @@ static struct ox_linear down_of(const struct ox_model_config *config) {
 }
 
 static uint64_t carve_saved(const struct ox_shape *shape, enum ox_pass pass, void *base, struct tensors *out) {
-    struct ox_carve carve = {.base = base};
-    out->mean = ox_carve_take(&carve, ox_rows_f32_bytes(shape, 1));
-    out->rstd = ox_carve_take(&carve, ox_rows_f32_bytes(shape, 1));
+    struct ox_bump carve = {.base = base};
+    out->mean = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, 1));
+    out->rstd = ox_bump_alloc(&carve, ox_rows_f32_bytes(shape, 1));
     if (pass != OX_PASS_FORWARD) {
-        out->normed = ox_carve_take(&carve, ox_rows_bytes(shape, shape->model->config.hidden));
+        out->normed = ox_bump_alloc(&carve, ox_rows_bytes(shape, shape->model->config.hidden));
     }
     return carve.bytes;
 }

@@ -73,13 +73,13 @@ enum ox_status ox_bench_gpu_adam(struct ox_bench *bench) {
     if (status != OX_OK) {
         return status;
     }
-    struct ox_carve room = {.base = memory};
+    struct ox_bump room = {.base = memory};
     struct update update = {.gpu = gpu, .op = {.elem_count = params, .count = params, .decay = true,
                                                .hyper = ox_ops_hyper(&hyper)}};
-    update.op.state = ox_carve_take(&room, state_bytes);
-    update.op.grad = ox_carve_take(&room, params * sizeof(float));
-    update.op.hi = ox_carve_take(&room, params * sizeof(uint16_t));
-    update.op.nonfinite = ox_carve_take(&room, sizeof(uint64_t));
+    update.op.state = ox_bump_alloc(&room, state_bytes);
+    update.op.grad = ox_bump_alloc(&room, params * sizeof(float));
+    update.op.hi = ox_bump_alloc(&room, params * sizeof(uint16_t));
+    update.op.nonfinite = ox_bump_alloc(&room, sizeof(uint64_t));
     for (unsigned moments = 0; moments < OX_MOMENTS_COUNT && status == OX_OK; moments++) {
         status = measure(bench, &update, moments);
     }

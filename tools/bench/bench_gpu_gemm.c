@@ -46,12 +46,12 @@ static uint64_t carve(struct gemms *gemms, uint32_t real_bytes) {
         out_max = ox_max_u64(out_max, layers[i].out_count);
         weight_max = ox_max_u64(weight_max, (uint64_t)layers[i].in_count * layers[i].out_count);
     }
-    struct ox_carve room = {.base = gemms->memory};
-    gemms->in = ox_carve_take(&room, gemms->shape.rows * in_max * real_bytes);
-    gemms->din = ox_carve_take(&room, gemms->shape.rows * in_max * real_bytes);
-    gemms->out = ox_carve_take(&room, gemms->shape.rows * out_max * real_bytes);
-    gemms->weight = ox_carve_take(&room, weight_max * real_bytes);
-    gemms->dweight = ox_carve_take(&room, weight_max * sizeof(float));
+    struct ox_bump room = {.base = gemms->memory};
+    gemms->in = ox_bump_alloc(&room, gemms->shape.rows * in_max * real_bytes);
+    gemms->din = ox_bump_alloc(&room, gemms->shape.rows * in_max * real_bytes);
+    gemms->out = ox_bump_alloc(&room, gemms->shape.rows * out_max * real_bytes);
+    gemms->weight = ox_bump_alloc(&room, weight_max * real_bytes);
+    gemms->dweight = ox_bump_alloc(&room, weight_max * sizeof(float));
     return room.bytes;
 }
 

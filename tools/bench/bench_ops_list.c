@@ -315,7 +315,7 @@ static uint64_t scratch_bytes(struct ox_bench_tensors *t) {
 }
 
 uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base) {
-    struct ox_carve room = {.base = base};
+    struct ox_bump room = {.base = base};
     const uint64_t rows = t->shape.rows, hidden = t->shape.hidden, real = ox_real_bytes(t->device->compute.real);
     const uint64_t outs = ox_max_u64(2 * t->shape.width, t->shape.vocab);
     t->head_dim = HEAD_DIM;
@@ -324,33 +324,33 @@ uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base)
     t->params = ox_align_up(t->shape.vocab * hidden, 2048);
     void **const rows_of[] = {&t->x, &t->y, &t->z};
     for (unsigned i = 0; i < 3; i++) {
-        *rows_of[i] = ox_carve_take(&room, rows * hidden * real);
-        t->wide[i] = ox_carve_take(&room, t->params * sizeof(float));
+        *rows_of[i] = ox_bump_alloc(&room, rows * hidden * real);
+        t->wide[i] = ox_bump_alloc(&room, t->params * sizeof(float));
     }
-    t->qkv = ox_carve_take(&room, rows * 3 * hidden * real); /* upper bound: grouped key heads need less */
-    t->dqkv = ox_carve_take(&room, rows * 3 * hidden * real);
-    t->pair = ox_carve_take(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);
-    t->dpair = ox_carve_take(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);
-    t->act = ox_carve_take(&room, rows * t->shape.width * real);
-    t->weight = ox_carve_take(&room, outs * hidden * real);
-    t->dweight = ox_carve_take(&room, outs * hidden * sizeof(float));
-    t->sums = ox_carve_take(&room, ox_max_u64(rows * (hidden / 64), hidden) * sizeof(float));
-    t->lse = ox_carve_take(&room, rows * (hidden / 64) * sizeof(float));
-    t->mean = ox_carve_take(&room, rows * sizeof(float));
-    t->rstd = ox_carve_take(&room, rows * sizeof(float));
-    t->cosines = ox_carve_take(&room, (uint64_t)t->shape.seq * HEAD_DIM / 2 * sizeof(float));
-    t->sines = ox_carve_take(&room, (uint64_t)t->shape.seq * HEAD_DIM / 2 * sizeof(float));
-    t->hi = ox_carve_take(&room, t->params * sizeof(uint16_t));
-    t->lo = ox_carve_take(&room, t->params * sizeof(uint16_t));
-    t->state = ox_carve_take(&room, ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32},
+    t->qkv = ox_bump_alloc(&room, rows * 3 * hidden * real); /* upper bound: grouped key heads need less */
+    t->dqkv = ox_bump_alloc(&room, rows * 3 * hidden * real);
+    t->pair = ox_bump_alloc(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);
+    t->dpair = ox_bump_alloc(&room, rows * ox_max_u64(2 * t->shape.width, hidden) * real);
+    t->act = ox_bump_alloc(&room, rows * t->shape.width * real);
+    t->weight = ox_bump_alloc(&room, outs * hidden * real);
+    t->dweight = ox_bump_alloc(&room, outs * hidden * sizeof(float));
+    t->sums = ox_bump_alloc(&room, ox_max_u64(rows * (hidden / 64), hidden) * sizeof(float));
+    t->lse = ox_bump_alloc(&room, rows * (hidden / 64) * sizeof(float));
+    t->mean = ox_bump_alloc(&room, rows * sizeof(float));
+    t->rstd = ox_bump_alloc(&room, rows * sizeof(float));
+    t->cosines = ox_bump_alloc(&room, (uint64_t)t->shape.seq * HEAD_DIM / 2 * sizeof(float));
+    t->sines = ox_bump_alloc(&room, (uint64_t)t->shape.seq * HEAD_DIM / 2 * sizeof(float));
+    t->hi = ox_bump_alloc(&room, t->params * sizeof(uint16_t));
+    t->lo = ox_bump_alloc(&room, t->params * sizeof(uint16_t));
+    t->state = ox_bump_alloc(&room, ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32},
                                                        t->params).bytes);
-    t->partials = ox_carve_take(&room, t->params / 2048 * sizeof(double));
-    t->loss = ox_carve_take(&room, sizeof(double));
-    t->nonfinite = ox_carve_take(&room, sizeof(uint64_t));
-    t->ids = ox_carve_take(&room, rows * sizeof(int32_t));
-    t->positions = ox_carve_take(&room, rows * sizeof(int32_t));
-    t->targets = ox_carve_take(&room, rows * sizeof(int32_t));
-    t->scratch = ox_carve_take(&room, scratch_bytes(t));
+    t->partials = ox_bump_alloc(&room, t->params / 2048 * sizeof(double));
+    t->loss = ox_bump_alloc(&room, sizeof(double));
+    t->nonfinite = ox_bump_alloc(&room, sizeof(uint64_t));
+    t->ids = ox_bump_alloc(&room, rows * sizeof(int32_t));
+    t->positions = ox_bump_alloc(&room, rows * sizeof(int32_t));
+    t->targets = ox_bump_alloc(&room, rows * sizeof(int32_t));
+    t->scratch = ox_bump_alloc(&room, scratch_bytes(t));
     return room.bytes;
 }
 
