@@ -49,11 +49,11 @@ static enum ox_status append_bytes(struct ox_text *out, const char *text, size_t
 }
 
 static enum ox_status replace(const struct ox_tok_step *step, const char *text, size_t bytes, struct ox_text *out) {
-    struct ox_walk walk = {.pattern = &step->pattern, .text = text, .bytes = bytes};
+    struct ox_match_iter walk = {.pattern = &step->pattern, .text = text, .bytes = bytes};
     size_t copied = 0;
     for (;;) {
         bool found;
-        enum ox_status status = ox_walk_next(NULL, &walk, &found);
+        enum ox_status status = ox_match_next(NULL, &walk, &found);
         if (status == OX_OK) {
             status = ox_text_append(out, text + copied, (found ? walk.begin : bytes) - copied);
         }

@@ -108,11 +108,11 @@ void ox_ids_free(struct ox_ids *ids) {
 
 static enum ox_status replace(struct ox_matcher *matcher, const struct ox_tok_step *step, const char *text,
                               size_t bytes, struct ox_text *out) {
-    struct ox_walk walk = {.pattern = &step->pattern, .text = text, .bytes = bytes};
+    struct ox_match_iter walk = {.pattern = &step->pattern, .text = text, .bytes = bytes};
     size_t copied = 0;
     for (;;) {
         bool found;
-        enum ox_status status = ox_walk_next(matcher, &walk, &found);
+        enum ox_status status = ox_match_next(matcher, &walk, &found);
         if (status == OX_OK) {
             status = ox_text_append(out, text + copied, (found ? walk.begin : bytes) - copied);
         }
@@ -176,12 +176,12 @@ static enum ox_status pass_on(struct ox_encoder *encoder, uint32_t index, struct
 }
 
 static enum ox_status split_isolated(struct ox_encoder *encoder, uint32_t index, struct fragment fragment) {
-    struct ox_walk walk = {
+    struct ox_match_iter walk = {
         .pattern = &encoder->tokenizer->pre.step[index].pattern, .text = fragment.text, .bytes = fragment.bytes};
     size_t passed = 0;
     for (;;) {
         bool found;
-        enum ox_status status = ox_walk_next(encoder->normal.matcher, &walk, &found);
+        enum ox_status status = ox_match_next(encoder->normal.matcher, &walk, &found);
         if (status != OX_OK) {
             return status;
         }
@@ -215,12 +215,12 @@ static enum ox_status add_span(struct step_work *work, size_t begin, size_t end,
 static enum ox_status find_spans(struct ox_encoder *encoder, uint32_t index, struct fragment fragment) {
     const struct ox_tok_step *const step = &encoder->tokenizer->pre.step[index];
     struct step_work *const work = &encoder->steps[index];
-    struct ox_walk walk = {.pattern = &step->pattern, .text = fragment.text, .bytes = fragment.bytes};
+    struct ox_match_iter walk = {.pattern = &step->pattern, .text = fragment.text, .bytes = fragment.bytes};
     size_t passed = 0;
     work->span_count = 0;
     for (;;) {
         bool found;
-        enum ox_status status = ox_walk_next(encoder->normal.matcher, &walk, &found);
+        enum ox_status status = ox_match_next(encoder->normal.matcher, &walk, &found);
         const size_t gap_end = found ? walk.begin : fragment.bytes;
         if (status == OX_OK && gap_end > passed) {
             status = add_span(work, passed, gap_end, step->invert);

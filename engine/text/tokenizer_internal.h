@@ -69,7 +69,7 @@ void ox_matcher_close(struct ox_matcher **matcher);
 
 /* A walk over the matches of a pattern in a text. Set pattern, text and bytes; zero the rest. An empty match right
  * after another match is skipped. */
-struct ox_walk {
+struct ox_match_iter {
     const struct ox_pattern *pattern;
     const char *text;
     size_t bytes;
@@ -77,7 +77,7 @@ struct ox_walk {
     bool matched_before;
     size_t begin, end; /* the match found last */
 };
-OX_MUST enum ox_status ox_walk_next(struct ox_matcher *matcher, struct ox_walk *walk, bool *found);
+OX_MUST enum ox_status ox_match_next(struct ox_matcher *matcher, struct ox_match_iter *walk, bool *found);
 
 /* ---- added tokens (tokenizer_added.c) ------------------------------------------------------------------------ */
 

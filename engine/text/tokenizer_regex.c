@@ -252,7 +252,7 @@ static enum ox_status open_regex(const char *where, const char *pattern, struct 
 }
 
 /* Finds the next match at or after walk->from. */
-static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_walk *walk, bool *found) {
+static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_match_iter *walk, bool *found) {
     const struct ox_regex *const regex = walk->pattern->regex;
     const PCRE2_SPTR text = (PCRE2_SPTR)walk->text;
     const int rc = regex->jit ? pcre2_jit_match(regex->code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK,
@@ -274,7 +274,7 @@ static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_walk *wal
     return OX_OK;
 }
 
-static void find_literal(struct ox_walk *walk, bool *found) {
+static void find_literal(struct ox_match_iter *walk, bool *found) {
     const struct ox_pattern *const pattern = walk->pattern;
     const char *const at =
         memmem(walk->text + walk->from, walk->bytes - walk->from, pattern->literal, pattern->literal_bytes);
@@ -341,7 +341,7 @@ void ox_matcher_close(struct ox_matcher **matcher) {
     }
 }
 
-enum ox_status ox_walk_next(struct ox_matcher *matcher, struct ox_walk *walk, bool *found) {
+enum ox_status ox_match_next(struct ox_matcher *matcher, struct ox_match_iter *walk, bool *found) {
     *found = false;
     while (walk->from <= walk->bytes) {
         if (walk->pattern->regex == NULL) {
