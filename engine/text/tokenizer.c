@@ -137,7 +137,7 @@ static enum ox_status load_added(const char *where, const json_t *list, struct o
 
 /* Fills the two tries, special tokens first: if two tokens have the same text, the trie keeps the first. */
 static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokenizer) {
-    struct ox_normal_work work = {0};
+    struct ox_normal_scratch work = {0};
     enum ox_status status = ox_matcher_open(&work.matcher);
     for (uint32_t i = 0; i < 2 * tokenizer->added_count && status == OX_OK; i++) {
         const uint32_t index = i % tokenizer->added_count;
@@ -160,7 +160,7 @@ static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokeni
             status = ox_trie_add(&tokenizer->normalized, text, bytes, index);
         }
     }
-    ox_normal_work_close(&work);
+    ox_normal_scratch_close(&work);
     return status;
 }
 

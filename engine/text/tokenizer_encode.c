@@ -21,8 +21,8 @@ struct step_work {
 
 struct ox_encoder {
     const struct ox_tokenizer *tokenizer;
-    struct ox_normal_work normal;
-    struct ox_bpe_work *bpe;
+    struct ox_normal_scratch normal;
+    struct ox_bpe_scratch *bpe;
     struct step_work steps[OX_TOK_STEPS_MAX];
     struct ox_ids *out;   /* where the current call appends */
     struct ox_ids prefix; /* ids of the text before a border of a marked part */
@@ -127,7 +127,7 @@ static enum ox_status replace(struct ox_matcher *matcher, const struct ox_tok_st
     }
 }
 
-enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_work *work, const char *text,
+enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_scratch *work, const char *text,
                                 size_t bytes, const char **out, size_t *out_bytes) {
     for (uint32_t i = 0; i < steps->count; i++) {
         const struct ox_tok_step *const step = &steps->step[i];
@@ -158,9 +158,9 @@ enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_norm
     return OX_OK;
 }
 
-void ox_normal_work_close(struct ox_normal_work *work) {
+void ox_normal_scratch_close(struct ox_normal_scratch *work) {
     ox_matcher_close(&work->matcher);
-    ox_form_work_free(&work->form);
+    ox_form_scratch_free(&work->form);
     ox_text_free(&work->a);
     ox_text_free(&work->b);
 }
@@ -570,7 +570,7 @@ enum ox_status ox_encoder_open(const struct ox_tokenizer *tokenizer, struct ox_e
     encoder->tokenizer = tokenizer;
     enum ox_status status = ox_matcher_open(&encoder->normal.matcher);
     if (status == OX_OK) {
-        status = ox_bpe_work_open(&encoder->bpe);
+        status = ox_bpe_scratch_open(&encoder->bpe);
     }
     if (status != OX_OK) {
         ox_encoder_close(&encoder);
@@ -584,8 +584,8 @@ void ox_encoder_close(struct ox_encoder **encoder) {
     if (*encoder == NULL) {
         return;
     }
-    ox_normal_work_close(&(*encoder)->normal);
-    ox_bpe_work_close(&(*encoder)->bpe);
+    ox_normal_scratch_close(&(*encoder)->normal);
+    ox_bpe_scratch_close(&(*encoder)->bpe);
     ox_ids_free(&(*encoder)->prefix);
     for (unsigned i = 0; i < OX_TOK_STEPS_MAX; i++) {
         ox_text_free(&(*encoder)->steps[i].text);

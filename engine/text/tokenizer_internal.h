@@ -29,16 +29,16 @@ uint32_t ox_byte_level_char(uint8_t byte);
 
 /* One of the normalization forms NFC, NFD, NFKC, NFKD. */
 struct ox_form;
-struct ox_form_work {
+struct ox_form_scratch {
     int32_t *cps, *sorted;
     size_t cps_capacity, sorted_capacity;
 };
 OX_MUST enum ox_status ox_form_open(bool compose, bool compat, struct ox_form **out);
 void ox_form_close(struct ox_form **form);
 /* Appends the normalized `text`. */
-OX_MUST enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_work *work, const char *text,
+OX_MUST enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_scratch *work, const char *text,
                                      size_t bytes, struct ox_text *out);
-void ox_form_work_free(struct ox_form_work *work);
+void ox_form_scratch_free(struct ox_form_scratch *work);
 
 /* ---- patterns (tokenizer_regex.c) ---------------------------------------------------------------------------- */
 
@@ -164,11 +164,11 @@ int32_t ox_bpe_char_id(const struct ox_bpe *bpe, uint32_t cp);
 bool ox_bpe_may_join(const struct ox_bpe *bpe, uint32_t left, uint32_t right);
 void ox_bpe_add_join(struct ox_bpe *bpe, uint32_t left, uint32_t right);
 
-struct ox_bpe_work;
-OX_MUST enum ox_status ox_bpe_work_open(struct ox_bpe_work **out);
-void ox_bpe_work_close(struct ox_bpe_work **work);
+struct ox_bpe_scratch;
+OX_MUST enum ox_status ox_bpe_scratch_open(struct ox_bpe_scratch **out);
+void ox_bpe_scratch_close(struct ox_bpe_scratch **work);
 /* Appends the ids of one piece. */
-OX_MUST enum ox_status ox_bpe_encode(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *piece,
+OX_MUST enum ox_status ox_bpe_encode(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece,
                                      size_t bytes, struct ox_ids *out);
 
 /* ---- steps (tokenizer_steps.c) ------------------------------------------------------------------------------- */
@@ -246,16 +246,16 @@ struct ox_tokenizer {
     char *chat_template;
     uint64_t fingerprint;
 };
-struct ox_normal_work {
+struct ox_normal_scratch {
     struct ox_matcher *matcher;
-    struct ox_form_work form;
+    struct ox_form_scratch form;
     struct ox_text a, b;
     bool continues; /* the text continues another one, so Prepend does nothing */
 };
 /* Normalizes `text` into *out, which points into `work` or is `text`. */
-OX_MUST enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_work *work, const char *text,
+OX_MUST enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_scratch *work, const char *text,
                                         size_t bytes, const char **out, size_t *out_bytes);
-void ox_normal_work_close(struct ox_normal_work *work);
+void ox_normal_scratch_close(struct ox_normal_scratch *work);
 
 #ifdef __cplusplus
 }

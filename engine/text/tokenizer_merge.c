@@ -31,7 +31,7 @@ struct candidate {
     uint32_t rank, position, id;
 };
 
-struct ox_bpe_work {
+struct ox_bpe_scratch {
     struct cache_entry *cache;
     struct ox_ids symbols_read;
     struct symbol *symbols;
@@ -43,7 +43,7 @@ struct ox_bpe_work {
 
 /* ---- symbols ------------------------------------------------------------------------------------------------- */
 
-static enum ox_status add_symbol(struct ox_bpe_work *work, int32_t id) {
+static enum ox_status add_symbol(struct ox_bpe_scratch *work, int32_t id) {
     return ox_ids_append(&work->symbols_read, &id, 1);
 }
 
@@ -62,7 +62,7 @@ static bool fallback(const struct ox_bpe *bpe, const char *text, size_t bytes, i
 /* Handles an unknown character. Its unknown token is added later, before the next known or unknown character or at the
  * end, because fuse_unk may join several; `waiting` tells that one is due. As in the original, byte tokens of a
  * fallback go in before it. */
-static enum ox_status add_unknown(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *text, size_t bytes,
+static enum ox_status add_unknown(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *text, size_t bytes,
                                   bool *waiting) {
     int32_t ids[4];
     if (fallback(bpe, text, bytes, ids)) {
@@ -79,13 +79,13 @@ static enum ox_status add_unknown(const struct ox_bpe *bpe, struct ox_bpe_work *
     return apart ? add_symbol(work, (int32_t)bpe->unk_id) : OX_OK;
 }
 
-static enum ox_status add_known(const struct ox_bpe *bpe, struct ox_bpe_work *work, int32_t id, bool *waiting) {
+static enum ox_status add_known(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, int32_t id, bool *waiting) {
     enum ox_status status = *waiting ? add_symbol(work, (int32_t)bpe->unk_id) : OX_OK;
     *waiting = false;
     return status == OX_OK ? add_symbol(work, id) : status;
 }
 
-static enum ox_status read_symbols(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *text, size_t bytes) {
+static enum ox_status read_symbols(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *text, size_t bytes) {
     enum ox_status status = OX_OK;
     bool waiting = false;
     for (size_t pos = 0; pos < bytes && status == OX_OK;) {
@@ -152,7 +152,7 @@ static bool before(const struct candidate *a, const struct candidate *b) {
     return a->rank != b->rank ? a->rank < b->rank : a->position < b->position;
 }
 
-static enum ox_status push(const struct ox_bpe *bpe, struct ox_bpe_work *work, uint32_t position) {
+static enum ox_status push(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, uint32_t position) {
     const struct symbol *const left = &work->symbols[position];
     const struct ox_merge_slot *const merge = ox_bpe_merge(bpe, left->id, work->symbols[left->next].id);
     if (merge == NULL) {
@@ -173,7 +173,7 @@ static enum ox_status push(const struct ox_bpe *bpe, struct ox_bpe_work *work, u
     return OX_OK;
 }
 
-static struct candidate pop(struct ox_bpe_work *work) {
+static struct candidate pop(struct ox_bpe_scratch *work) {
     struct candidate *const heap = work->heap;
     const struct candidate top = heap[0];
     const struct candidate last = heap[--work->heap_count];
@@ -195,7 +195,7 @@ static struct candidate pop(struct ox_bpe_work *work) {
 }
 
 /* Joins the symbol at `position` with its right neighbour and adds the two new pairs to the heap. */
-static enum ox_status join(const struct ox_bpe *bpe, struct ox_bpe_work *work, uint32_t position, uint32_t id) {
+static enum ox_status join(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, uint32_t position, uint32_t id) {
     struct symbol *const left = &work->symbols[position];
     struct symbol *const right = &work->symbols[left->next];
     left->id = id;
@@ -211,7 +211,7 @@ static enum ox_status join(const struct ox_bpe *bpe, struct ox_bpe_work *work, u
     return status;
 }
 
-static enum ox_status merge_long(const struct ox_bpe *bpe, struct ox_bpe_work *work, struct ox_ids *out) {
+static enum ox_status merge_long(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, struct ox_ids *out) {
     const size_t count = work->symbols_read.count;
     if (count >= UINT32_MAX) {
         return ox_fail(OX_E_CONFIG, "a text has %zu characters without a place to split it; divide it", count);
@@ -248,7 +248,7 @@ static enum ox_status merge_long(const struct ox_bpe *bpe, struct ox_bpe_work *w
 /* ---- parts and the cache ------------------------------------------------------------------------------------- */
 
 /* Finds the piece as one token of the vocabulary; *id is -1 if there is none. */
-static enum ox_status find_whole(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *piece, size_t bytes,
+static enum ox_status find_whole(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece, size_t bytes,
                                  int64_t *id) {
     *id = -1;
     if (bytes > bpe->token_bytes_max) {
@@ -271,7 +271,7 @@ static enum ox_status find_whole(const struct ox_bpe *bpe, struct ox_bpe_work *w
     return OX_OK;
 }
 
-static enum ox_status encode_part(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *part, size_t bytes,
+static enum ox_status encode_part(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *part, size_t bytes,
                                   struct ox_ids *out) {
     work->symbols_read.count = 0;
     const enum ox_status status = read_symbols(bpe, work, part, bytes);
@@ -285,7 +285,7 @@ static enum ox_status encode_part(const struct ox_bpe *bpe, struct ox_bpe_work *
     return ox_ids_append(out, work->symbols_read.ids, merge_short(bpe, work->symbols_read.ids, count));
 }
 
-static enum ox_status encode_whole(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *piece, size_t bytes,
+static enum ox_status encode_whole(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece, size_t bytes,
                                    struct ox_ids *out) {
     if (bpe->ignore_merges && bpe->byte_level) {
         int64_t id;
@@ -298,7 +298,7 @@ static enum ox_status encode_whole(const struct ox_bpe *bpe, struct ox_bpe_work 
     return encode_part(bpe, work, piece, bytes, out);
 }
 
-static enum ox_status encode_cached(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *part, size_t bytes,
+static enum ox_status encode_cached(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *part, size_t bytes,
                                     struct ox_ids *out) {
     if (bytes > CACHE_KEY_BYTES) {
         return encode_whole(bpe, work, part, bytes, out);
@@ -326,7 +326,7 @@ static enum ox_status encode_cached(const struct ox_bpe *bpe, struct ox_bpe_work
 /* Encodes a piece in parts, cut between two known characters that no merge joins. The ids are the same, because a token
  * that spans the cut would need a merge exactly there. This cuts text without a pre-tokenizer into words, which the
  * cache can hold. */
-static enum ox_status encode_chars(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *piece, size_t bytes,
+static enum ox_status encode_chars(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece, size_t bytes,
                                    struct ox_ids *out) {
     size_t begin = 0;
     size_t pos = 0;
@@ -351,8 +351,8 @@ static enum ox_status encode_chars(const struct ox_bpe *bpe, struct ox_bpe_work 
 
 /* ---- public -------------------------------------------------------------------------------------------------- */
 
-enum ox_status ox_bpe_work_open(struct ox_bpe_work **out) {
-    struct ox_bpe_work *work = calloc(1, sizeof *work);
+enum ox_status ox_bpe_scratch_open(struct ox_bpe_scratch **out) {
+    struct ox_bpe_scratch *work = calloc(1, sizeof *work);
     void *cache = NULL;
     const size_t bytes = ((size_t)CACHE_WAYS << CACHE_BITS) * sizeof *work->cache;
     if (work == NULL || posix_memalign(&cache, sizeof *work->cache, bytes) != 0) {
@@ -364,7 +364,7 @@ enum ox_status ox_bpe_work_open(struct ox_bpe_work **out) {
     return OX_OK;
 }
 
-void ox_bpe_work_close(struct ox_bpe_work **work) {
+void ox_bpe_scratch_close(struct ox_bpe_scratch **work) {
     if (*work != NULL) {
         free((*work)->cache);
         ox_ids_free(&(*work)->symbols_read);
@@ -376,7 +376,7 @@ void ox_bpe_work_close(struct ox_bpe_work **work) {
     }
 }
 
-enum ox_status ox_bpe_encode(const struct ox_bpe *bpe, struct ox_bpe_work *work, const char *piece, size_t bytes,
+enum ox_status ox_bpe_encode(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece, size_t bytes,
                              struct ox_ids *out) {
     if (bytes == 0) {
         return OX_OK;

@@ -94,7 +94,7 @@ static unsigned combining_class(int32_t cp) {
 
 /* Sorts a run of marks by combining class, stably. Insertion sort serves the usual short runs; a counting sort keeps
  * the long runs of hostile text fast. */
-static enum ox_status sort_run(struct ox_form_work *work, int32_t *cps, size_t count) {
+static enum ox_status sort_run(struct ox_form_scratch *work, int32_t *cps, size_t count) {
     if (count <= INSERTION_MAX) {
         for (size_t i = 1; i < count; i++) {
             const int32_t cp = cps[i];
@@ -125,7 +125,7 @@ static enum ox_status sort_run(struct ox_form_work *work, int32_t *cps, size_t c
     return OX_OK;
 }
 
-static enum ox_status sort_marks(struct ox_form_work *work, size_t count) {
+static enum ox_status sort_marks(struct ox_form_scratch *work, size_t count) {
     for (size_t i = 0; i < count;) {
         size_t end = i;
         while (end < count && combining_class(work->cps[end]) != 0) {
@@ -143,7 +143,7 @@ static enum ox_status sort_marks(struct ox_form_work *work, size_t count) {
 }
 
 /* Appends one part in normalized form. */
-static enum ox_status apply_part(const struct ox_form *form, struct ox_form_work *work, const char *text, size_t bytes,
+static enum ox_status apply_part(const struct ox_form *form, struct ox_form_scratch *work, const char *text, size_t bytes,
                                  struct ox_text *out) {
     size_t count = 0;
     for (size_t pos = 0; pos < bytes;) {
@@ -369,7 +369,7 @@ void ox_form_close(struct ox_form **form) {
     *form = NULL;
 }
 
-enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_work *work, const char *text, size_t bytes,
+enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_scratch *work, const char *text, size_t bytes,
                              struct ox_text *out) {
     size_t copied = 0; /* the text before this offset is in `out` */
     size_t firm = 0;   /* offset of the last character that is not loose */
@@ -402,7 +402,7 @@ enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_work *wo
     return status == OX_OK ? ox_text_append(out, text + copied, bytes - copied) : status;
 }
 
-void ox_form_work_free(struct ox_form_work *work) {
+void ox_form_scratch_free(struct ox_form_scratch *work) {
     free(work->cps);
     free(work->sorted);
     memset(work, 0, sizeof *work);
