@@ -21,16 +21,16 @@ static bool traces(const struct ox_config *config) {
 
 enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
-    struct ox_trace_head *head = NULL;
+    struct ox_trace_header *head = NULL;
     if (!traces(&trainer->config)) {
         return OX_OK;
     }
-    enum ox_status status = ox_trace_head_open(
+    enum ox_status status = ox_trace_header_open(
         &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
     if (status == OX_OK) {
         status = ox_trace_check_room(head, trainer->config.trace_bytes);
     }
-    ox_trace_head_close(&head);
+    ox_trace_header_close(&head);
     return status;
 }
 

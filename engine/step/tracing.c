@@ -403,8 +403,8 @@ void ox_engine_trace_span(struct ox_engine *engine, enum ox_trace_span span, uin
 
 static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tracing_config *config) {
     const struct ox_engine_plan *const plan = tracing->engine->plan;
-    struct ox_trace_head *head = NULL;
-    enum ox_status status = ox_trace_head_open(
+    struct ox_trace_header *head = NULL;
+    enum ox_status status = ox_trace_header_open(
         &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
     if (status != OX_OK) {
         return status;
@@ -416,14 +416,14 @@ static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tr
     head->max_steps = config->max_steps;
     head->rated_bytes = config->rated_bytes;
     if (config->predicted != NULL) {
-        ox_trace_head_predict(head, config->predicted);
+        ox_trace_header_predict(head, config->predicted);
         for (uint32_t i = 0; i < plan->train->task_count; i++) {
             tracing->predicted[i] = (float)head->plans[OX_TRACE_TRAIN].tasks[i].predicted_seconds;
         }
     }
     snprintf(head->title, sizeof head->title, "%s", config->title);
     status = ox_trace_writer_open(config->path, head, config->bytes_max, &tracing->writer);
-    ox_trace_head_close(&head);
+    ox_trace_header_close(&head);
     return status;
 }
 

@@ -113,7 +113,7 @@ static void text(struct walk *walk, char *value, uint32_t room) {
 
 /* ---- the head ------------------------------------------------------------------------------------- */
 
-static void walk_names(struct walk *walk, struct ox_trace_head *head) {
+static void walk_names(struct walk *walk, struct ox_trace_header *head) {
     static const uint32_t counts[OX_TRACE_TABLE_COUNT] = {
         [OX_TRACE_LANES] = OX_TRACE_LANES_MAX, [OX_TRACE_TASKS] = OX_TRACE_NAMES_MAX,
         [OX_TRACE_LINKS] = OX_TRACE_LINKS_MAX, [OX_TRACE_TRAFFIC] = OX_TRACE_KINDS_MAX,
@@ -131,7 +131,7 @@ static void walk_names(struct walk *walk, struct ox_trace_head *head) {
     }
 }
 
-static void walk_task(struct walk *walk, const struct ox_trace_head *head, struct ox_trace_task *task) {
+static void walk_task(struct walk *walk, const struct ox_trace_header *head, struct ox_trace_task *task) {
     word8(walk, &task->kind);
     word8(walk, &task->lane);
     flag(walk, &task->last);
@@ -150,7 +150,7 @@ static void walk_task(struct walk *walk, const struct ox_trace_head *head, struc
                         task->traffic >= head->names[OX_TRACE_TRAFFIC].count);
 }
 
-static void walk_buf(struct walk *walk, const struct ox_trace_head *head, struct ox_trace_buf *buf) {
+static void walk_buf(struct walk *walk, const struct ox_trace_header *head, struct ox_trace_buf *buf) {
     word8(walk, &buf->kind);
     word8(walk, &buf->tier);
     flag(walk, &buf->resident);
@@ -180,7 +180,7 @@ static bool make_room(struct walk *walk, struct ox_trace_plan *plan) {
 }
 
 /* False when there is no memory. */
-static bool walk_plan(struct walk *walk, const struct ox_trace_head *head, struct ox_trace_plan *plan) {
+static bool walk_plan(struct walk *walk, const struct ox_trace_header *head, struct ox_trace_plan *plan) {
     counted(walk, &plan->task_count, OX_TRACE_TASKS_MAX);
     counted(walk, &plan->buf_count, OX_TRACE_TASKS_MAX);
     word32(walk, &plan->micro_batches);
@@ -210,7 +210,7 @@ static bool walk_plan(struct walk *walk, const struct ox_trace_head *head, struc
     return true;
 }
 
-static bool walk_head(struct walk *walk, struct ox_trace_head *head) {
+static bool walk_head(struct walk *walk, struct ox_trace_header *head) {
     walk->at = FRONT_BYTES;
     word64(walk, &head->epoch_unix_ns);
     word64(walk, &head->max_steps);
@@ -235,8 +235,8 @@ static uint64_t head_check(const unsigned char *bytes, uint64_t byte_count) {
     return ox_hash64(bytes + FRONT_BYTES, byte_count - FRONT_BYTES, ox_hash64(bytes, AT_CHECK, VERSION));
 }
 
-enum ox_status ox_trace_head_encode(const struct ox_trace_head *head, unsigned char **bytes, uint64_t *byte_count) {
-    struct ox_trace_head *const same = (struct ox_trace_head *)(uintptr_t)head; /* only decoding changes it */
+enum ox_status ox_trace_header_encode(const struct ox_trace_header *head, unsigned char **bytes, uint64_t *byte_count) {
+    struct ox_trace_header *const same = (struct ox_trace_header *)(uintptr_t)head; /* only decoding changes it */
     struct walk walk = {0};
     OX_ASSERT(walk_head(&walk, same));
     *byte_count = ox_align_up(walk.at, OX_TRACE_RECORD_BYTES);
@@ -254,13 +254,13 @@ enum ox_status ox_trace_head_encode(const struct ox_trace_head *head, unsigned c
     return OX_OK;
 }
 
-void ox_trace_head_seal(unsigned char *bytes, uint64_t byte_count, uint64_t capacity) {
+void ox_trace_header_seal(unsigned char *bytes, uint64_t byte_count, uint64_t capacity) {
     store(bytes + AT_CAPACITY, capacity, 8);
     store(bytes + AT_CHECK, head_check(bytes, byte_count), 8);
 }
 
-enum ox_status ox_trace_head_decode(const char *where, const unsigned char *bytes, uint64_t byte_count,
-                                    struct ox_trace_head **out, uint64_t *capacity) {
+enum ox_status ox_trace_header_decode(const char *where, const unsigned char *bytes, uint64_t byte_count,
+                                    struct ox_trace_header **out, uint64_t *capacity) {
     *out = NULL;
     if (byte_count < FRONT_BYTES || memcmp(bytes, magic, sizeof magic) != 0) {
         return ox_fail(OX_E_CORRUPT, "%s: is not a trace", where);
@@ -275,14 +275,14 @@ enum ox_status ox_trace_head_decode(const char *where, const unsigned char *byte
         fetch(bytes + AT_CHECK, 8) != head_check(bytes, head_bytes)) {
         return ox_fail(OX_E_CORRUPT, "%s: the head of the trace is damaged or unfinished", where);
     }
-    struct ox_trace_head *head = calloc(1, sizeof *head);
+    struct ox_trace_header *head = calloc(1, sizeof *head);
     struct walk walk = {.from = bytes, .end = head_bytes};
     if (head == NULL || !walk_head(&walk, head)) {
-        ox_trace_head_close(&head);
+        ox_trace_header_close(&head);
         return ox_fail(OX_E_NOMEM, "%s: no memory to read it", where);
     }
     if (walk.bad) {
-        ox_trace_head_close(&head);
+        ox_trace_header_close(&head);
         return ox_fail(OX_E_CORRUPT, "%s: the head of the trace contradicts itself", where);
     }
     *out = head;
@@ -459,8 +459,8 @@ static void take_names(struct ox_trace_names *names) {
     }
 }
 
-enum ox_status ox_trace_head_open(const struct ox_plans *plans, const struct ox_plan_budget *budget,
-                                  struct ox_trace_head **out) {
+enum ox_status ox_trace_header_open(const struct ox_plans *plans, const struct ox_plan_budget *budget,
+                                  struct ox_trace_header **out) {
     _Static_assert((int)OX_LANE_COUNT <= (int)OX_TRACE_LANES_MAX && (int)OX_LINK_COUNT <= (int)OX_TRACE_LINKS_MAX &&
                    (int)OX_TRAFFIC_KIND_COUNT <= (int)OX_TRACE_KINDS_MAX &&
                    (int)OX_TIER_COUNT <= (int)OX_TRACE_TIERS_MAX && (int)OX_BUF_KIND_COUNT <= (int)OX_TRACE_BUFS_MAX &&
@@ -469,11 +469,11 @@ enum ox_status ox_trace_head_open(const struct ox_plans *plans, const struct ox_
                    (int)OX_TRACE_PART_COUNT <= (int)OX_TRACE_PARTS_MAX,
                    "a plan fits a trace");
     *out = NULL;
-    struct ox_trace_head *head = calloc(1, sizeof *head);
+    struct ox_trace_header *head = calloc(1, sizeof *head);
     if (head == NULL || !take_plan(plans->train, &head->plans[OX_TRACE_TRAIN]) ||
         !take_plan(plans->eval, &head->plans[OX_TRACE_EVAL]) ||
         !take_plan(plans->eval_after_step, &head->plans[OX_TRACE_EVAL_AFTER_STEP])) {
-        ox_trace_head_close(&head);
+        ox_trace_header_close(&head);
         return ox_fail(OX_E_NOMEM, "trace: no memory for its plans");
     }
     take_names(head->names);
@@ -486,7 +486,7 @@ enum ox_status ox_trace_head_open(const struct ox_plans *plans, const struct ox_
     return OX_OK;
 }
 
-void ox_trace_head_predict(struct ox_trace_head *head, const struct ox_sim *sim) {
+void ox_trace_header_predict(struct ox_trace_header *head, const struct ox_sim *sim) {
     struct ox_trace_plan *const plan = &head->plans[OX_TRACE_TRAIN];
     for (uint32_t i = 0; i < plan->task_count; i++) {
         plan->tasks[i].predicted_begin = ox_sim_begin(sim, i);
@@ -494,7 +494,7 @@ void ox_trace_head_predict(struct ox_trace_head *head, const struct ox_sim *sim)
     }
 }
 
-bool ox_trace_is_predicted(const struct ox_trace_head *head) {
+bool ox_trace_is_predicted(const struct ox_trace_header *head) {
     const struct ox_trace_plan *const plan = &head->plans[OX_TRACE_TRAIN];
     for (uint32_t i = 0; i < plan->task_count; i++) {
         if (plan->tasks[i].predicted_seconds > 0) {
@@ -504,8 +504,8 @@ bool ox_trace_is_predicted(const struct ox_trace_head *head) {
     return false;
 }
 
-void ox_trace_head_close(struct ox_trace_head **head_ptr) {
-    struct ox_trace_head *const head = *head_ptr;
+void ox_trace_header_close(struct ox_trace_header **head_ptr) {
+    struct ox_trace_header *const head = *head_ptr;
     if (head == NULL) {
         return;
     }

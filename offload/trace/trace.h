@@ -85,7 +85,7 @@ struct ox_trace_plan {
     uint64_t traffic[OX_TRACE_LINKS_MAX][OX_TRACE_KINDS_MAX]; /* per step, as the plan's formula has it */
 };
 
-struct ox_trace_head {
+struct ox_trace_header {
     char title[OX_TRACE_TITLE_BYTES]; /* one line for people: model and step */
     uint64_t epoch_unix_ns;           /* wall time of the run's clock at 0 */
     uint64_t max_steps;               /* of the run; 0 = not known */
@@ -98,14 +98,14 @@ struct ox_trace_head {
     struct ox_trace_plan plans[OX_TRACE_PLAN_COUNT];
 };
 
-/* Copies what a trace needs of the plans; those of evaluation may be NULL. ox_trace_head_close frees it. */
-OX_MUST enum ox_status ox_trace_head_open(const struct ox_plans *plans, const struct ox_plan_budget *budget,
-                                          struct ox_trace_head **out);
-void ox_trace_head_close(struct ox_trace_head **head);
+/* Copies what a trace needs of the plans; those of evaluation may be NULL. ox_trace_header_close frees it. */
+OX_MUST enum ox_status ox_trace_header_open(const struct ox_plans *plans, const struct ox_plan_budget *budget,
+                                          struct ox_trace_header **out);
+void ox_trace_header_close(struct ox_trace_header **head);
 
 /* Gives the tasks of training the times that `sim` found when it ran that plan last. */
-void ox_trace_head_predict(struct ox_trace_head *head, const struct ox_sim *sim);
-bool ox_trace_is_predicted(const struct ox_trace_head *head);
+void ox_trace_header_predict(struct ox_trace_header *head, const struct ox_sim *sim);
+bool ox_trace_is_predicted(const struct ox_trace_header *head);
 
 /* ---- records -------------------------------------------------------------------------------------- */
 
@@ -147,22 +147,22 @@ void ox_trace_record_encode(const struct ox_trace_record *record, unsigned char 
 bool ox_trace_record_decode(const unsigned char bytes[OX_TRACE_RECORD_BYTES], struct ox_trace_record *out);
 
 /* The head as bytes, a multiple of OX_TRACE_RECORD_BYTES; free() them. */
-OX_MUST enum ox_status ox_trace_head_encode(const struct ox_trace_head *head, unsigned char **bytes,
+OX_MUST enum ox_status ox_trace_header_encode(const struct ox_trace_header *head, unsigned char **bytes,
                                             uint64_t *byte_count);
 /* Sets the number of places of the ring in an encoded head, and with it the head's check. */
-void ox_trace_head_seal(unsigned char *bytes, uint64_t byte_count, uint64_t capacity);
+void ox_trace_header_seal(unsigned char *bytes, uint64_t byte_count, uint64_t capacity);
 /* Reads `bytes`, which may be hostile; `where` names them in errors. */
-OX_MUST enum ox_status ox_trace_head_decode(const char *where, const unsigned char *bytes, uint64_t byte_count,
-                                            struct ox_trace_head **out, uint64_t *capacity);
+OX_MUST enum ox_status ox_trace_header_decode(const char *where, const unsigned char *bytes, uint64_t byte_count,
+                                            struct ox_trace_header **out, uint64_t *capacity);
 
 /* ---- writing: offload/trace/trace_write.c ---------------------------------------------------------------- */
 
 struct ox_trace_writer;
 
 /* OX_E_CONFIG when a file of so many bytes cannot hold the head and a thousand records. */
-OX_MUST enum ox_status ox_trace_check_room(const struct ox_trace_head *head, uint64_t bytes_max);
+OX_MUST enum ox_status ox_trace_check_room(const struct ox_trace_header *head, uint64_t bytes_max);
 /* Begins the file anew; it grows to at most `bytes_max`. */
-OX_MUST enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_head *head, uint64_t bytes_max,
+OX_MUST enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_header *head, uint64_t bytes_max,
                                             struct ox_trace_writer **out);
 /* On any thread; takes some tens of nanoseconds, but when it hands a full buffer on. */
 void ox_trace_writer_put(struct ox_trace_writer *writer, const struct ox_trace_record *record);
@@ -175,7 +175,7 @@ void ox_trace_writer_close(struct ox_trace_writer **writer);
 /* ---- reading -------------------------------------------------------------------------------------- */
 
 struct ox_trace {
-    struct ox_trace_head *head;
+    struct ox_trace_header *head;
     struct ox_trace_record *records; /* in the order they were put */
     uint64_t count;
     uint64_t torn;       /* places that hold something else than a whole record */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *ox_trace_label(const struct ox_trace_head *head, const struct ox_trace_record *record, char *text) {
+const char *ox_trace_label(const struct ox_trace_header *head, const struct ox_trace_record *record, char *text) {
     int used = snprintf(text, OX_TRACE_LABEL_BYTES, "%s", head->names[OX_TRACE_TASKS].text[record->kind]);
     if (record->unit_idx != OX_NONE) {
         used += snprintf(text + used, OX_TRACE_LABEL_BYTES - (size_t)used, " unit %" PRIu32, record->unit_idx);
@@ -22,7 +22,7 @@ static const char *plan_name(uint8_t plan) {
 }
 
 /* "step 7", "evaluation after step 7". */
-static const char *span_label(const struct ox_trace_head *head, const struct ox_trace_record *record, char *text) {
+static const char *span_label(const struct ox_trace_header *head, const struct ox_trace_record *record, char *text) {
     const char *const name = head->names[OX_TRACE_SPANS].text[record->span];
     snprintf(text, OX_TRACE_LABEL_BYTES, record->span == OX_TRACE_SPAN_STEP ? "%s %" PRIu64 : "%s after step %" PRIu64,
              name, record->step);
@@ -30,7 +30,7 @@ static const char *span_label(const struct ox_trace_head *head, const struct ox_
 }
 
 /* Of what the optimizer's chunks moved. */
-static const char *flow_track(const struct ox_trace_head *head, uint32_t link, char *text) {
+static const char *flow_track(const struct ox_trace_header *head, uint32_t link, char *text) {
     snprintf(text, OX_TRACE_LABEL_BYTES, "optimizer's %s", head->names[OX_TRACE_LINKS].text[link]);
     return text;
 }
@@ -113,7 +113,7 @@ static void print_record(FILE *out, const struct ox_trace *trace, uint64_t idx) 
     }
 }
 
-static enum ox_status print_memory(FILE *out, const struct ox_trace_head *head, const struct ox_trace_step *step) {
+static enum ox_status print_memory(FILE *out, const struct ox_trace_header *head, const struct ox_trace_step *step) {
     const struct ox_trace_names *const tiers = &head->names[OX_TRACE_TIERS], *const bufs = &head->names[OX_TRACE_BUFS];
     for (uint32_t tier = 0; tier < tiers->count; tier++) {
         struct ox_trace_moment *moments = NULL;
@@ -135,7 +135,7 @@ static enum ox_status print_memory(FILE *out, const struct ox_trace_head *head, 
     return OX_OK;
 }
 
-static void print_threads(FILE *out, const struct ox_trace_head *head) {
+static void print_threads(FILE *out, const struct ox_trace_header *head) {
     const struct ox_trace_names *const lanes = &head->names[OX_TRACE_LANES];
     const struct ox_trace_names *const spans = &head->names[OX_TRACE_SPANS];
     char name[OX_TRACE_LABEL_BYTES];
@@ -236,7 +236,7 @@ static void end_slice(struct perfetto *p, uint64_t ns, uint64_t track) {
 
 static void task_slice(struct perfetto *p, const struct ox_trace *trace, uint64_t idx) {
     char label[OX_TRACE_LABEL_BYTES];
-    const struct ox_trace_head *const head = trace->head;
+    const struct ox_trace_header *const head = trace->head;
     const struct ox_trace_record *const record = &trace->records[idx], *const parts = parts_of(trace, idx);
     const struct ox_trace_names *const names = &head->names[OX_TRACE_PART_NAMES];
     event(p, record->started_ns, UUID_LANES + record->lane, TYPE_BEGIN);
@@ -260,7 +260,7 @@ static void task_slice(struct perfetto *p, const struct ox_trace *trace, uint64_
     end_slice(p, record->ended_ns, UUID_LANES + record->lane);
 }
 
-static void span_slice(struct perfetto *p, const struct ox_trace_head *head, const struct ox_trace_record *record) {
+static void span_slice(struct perfetto *p, const struct ox_trace_header *head, const struct ox_trace_record *record) {
     char label[OX_TRACE_LABEL_BYTES];
     event(p, record->started_ns, (uint64_t)UUID_SPANS + record->span, TYPE_BEGIN);
     ox_protobuf_text(&p->inner, EVENT_NAME, span_label(head, record, label));
@@ -284,7 +284,7 @@ static void flow_slice(struct perfetto *p, const struct ox_trace_record *record)
     end_slice(p, record->ended_ns, (uint64_t)UUID_FLOWS + record->link);
 }
 
-static enum ox_status memory_counters(struct perfetto *p, const struct ox_trace_head *head,
+static enum ox_status memory_counters(struct perfetto *p, const struct ox_trace_header *head,
                                       const struct ox_trace_step *step) {
     for (uint32_t tier = 0; tier < head->names[OX_TRACE_TIERS].count; tier++) {
         struct ox_trace_moment *moments = NULL;
@@ -308,7 +308,7 @@ static enum ox_status memory_counters(struct perfetto *p, const struct ox_trace_
 }
 
 /* What was predicted, beside what came. */
-static void predicted_slices(struct perfetto *p, const struct ox_trace_head *head, const struct ox_trace_step *step) {
+static void predicted_slices(struct perfetto *p, const struct ox_trace_header *head, const struct ox_trace_step *step) {
     const struct ox_trace_plan *const plan = &head->plans[step->plan];
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_trace_task *const task = &plan->tasks[i];
@@ -326,7 +326,7 @@ static void predicted_slices(struct perfetto *p, const struct ox_trace_head *hea
     }
 }
 
-static void describe_tracks(struct perfetto *p, const struct ox_trace_head *head) {
+static void describe_tracks(struct perfetto *p, const struct ox_trace_header *head) {
     const struct ox_trace_names *const lanes = &head->names[OX_TRACE_LANES];
     const struct ox_trace_names *const tiers = &head->names[OX_TRACE_TIERS];
     char name[OX_TRACE_LABEL_BYTES];

@@ -31,7 +31,7 @@ static uint64_t claimed_bytes(const unsigned char *front) {
     return bytes;
 }
 
-static enum ox_status read_head(struct reader *reader, uint64_t file_bytes, struct ox_trace_head **head) {
+static enum ox_status read_head(struct reader *reader, uint64_t file_bytes, struct ox_trace_header **head) {
     enum { FRONT_BYTES = 40 };
     unsigned char front[FRONT_BYTES];
     if (file_bytes < FRONT_BYTES) {
@@ -50,7 +50,7 @@ static enum ox_status read_head(struct reader *reader, uint64_t file_bytes, stru
     }
     status = ox_file_read_at(reader->fd, reader->path, data, bytes, 0);
     if (status == OX_OK) {
-        status = ox_trace_head_decode(reader->path, data, bytes, head, &reader->capacity);
+        status = ox_trace_header_decode(reader->path, data, bytes, head, &reader->capacity);
     }
     free(data);
     reader->head_bytes = bytes;
@@ -61,7 +61,7 @@ static enum ox_status read_head(struct reader *reader, uint64_t file_bytes, stru
 
 /* ---- records -------------------------------------------------------------------------------------- */
 
-static bool is_sound(const struct ox_trace_head *head, const struct ox_trace_record *record) {
+static bool is_sound(const struct ox_trace_header *head, const struct ox_trace_record *record) {
     const struct ox_trace_names *const names = head->names;
     if (record->plan >= OX_TRACE_PLAN_COUNT || record->traffic >= names[OX_TRACE_TRAFFIC].count ||
         record->span >= names[OX_TRACE_SPANS].count || record->lane >= names[OX_TRACE_LANES].count ||
@@ -88,7 +88,7 @@ static bool is_sound(const struct ox_trace_head *head, const struct ox_trace_rec
 }
 
 /* False when the place holds no record of its own. */
-static bool take(const struct reader *reader, const struct ox_trace_head *head, const unsigned char *bytes,
+static bool take(const struct reader *reader, const struct ox_trace_header *head, const unsigned char *bytes,
                  uint64_t place, struct ox_trace_record *out) {
     return ox_trace_record_decode(bytes, out) && out->seq % reader->capacity == place && is_sound(head, out);
 }
@@ -122,7 +122,7 @@ static enum ox_status read_places(const struct reader *reader, uint64_t first, u
     return status;
 }
 
-static uint64_t seq_at(const struct reader *reader, const struct ox_trace_head *head, uint64_t place) {
+static uint64_t seq_at(const struct reader *reader, const struct ox_trace_header *head, uint64_t place) {
     unsigned char bytes[OX_TRACE_RECORD_BYTES];
     struct ox_trace_record record;
     if (ox_file_read_at(reader->fd, reader->path, bytes, sizeof bytes,
@@ -135,7 +135,7 @@ static uint64_t seq_at(const struct reader *reader, const struct ox_trace_head *
 
 /* The place behind the newest record: numbers rise up to it, and from there on are a lap older. Where a record is torn
  * the answer may be off, and fewer new records are found. */
-static uint64_t find_end(const struct reader *reader, const struct ox_trace_head *head) {
+static uint64_t find_end(const struct reader *reader, const struct ox_trace_header *head) {
     const uint64_t first = seq_at(reader, head, 0);
     uint64_t low = 0, high = reader->places; /* the end is in (low, high] */
     while (first != UINT64_MAX && high - low > 1) {
@@ -222,7 +222,7 @@ void ox_trace_close(struct ox_trace **trace_ptr) {
     if (trace == NULL) {
         return;
     }
-    ox_trace_head_close(&trace->head);
+    ox_trace_header_close(&trace->head);
     free(trace->records);
     free(trace);
     *trace_ptr = NULL;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *ox_trace_cause_name(const struct ox_trace_head *head, uint32_t cause) {
+const char *ox_trace_cause_name(const struct ox_trace_header *head, uint32_t cause) {
     static const char *const names[] = {"issue", "start", "done"};
     OX_ASSERT(cause < OX_TRACE_CAUSE_COUNT);
     if (cause >= OX_TRACE_CAUSE_ISSUE) {
@@ -184,7 +184,7 @@ void ox_trace_steps_close(struct ox_trace_steps **steps_ptr) {
 enum { NO_TASK = UINT32_MAX };
 
 struct chain {
-    const struct ox_trace_head *head;
+    const struct ox_trace_header *head;
     const struct ox_trace_step *step;
     uint32_t *previous; /* of each task: the one before it on its lane, or NO_TASK */
     uint32_t norm_idx;  /* behind which nothing is issued before it is known */
@@ -332,7 +332,7 @@ static void analyze_kinds(const struct chain *chain, struct ox_trace_analysis *o
 }
 
 /* The norm decides whether and how the optimizer runs: the issue waits for it. */
-static uint32_t find_norm(const struct ox_trace_head *head, const struct ox_trace_plan *plan) {
+static uint32_t find_norm(const struct ox_trace_header *head, const struct ox_trace_plan *plan) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
         if (strcmp(head->names[OX_TRACE_TASKS].text[plan->tasks[i].kind], "norm") == 0) {
             return i;
@@ -341,7 +341,7 @@ static uint32_t find_norm(const struct ox_trace_head *head, const struct ox_trac
     return NO_TASK;
 }
 
-enum ox_status ox_trace_analyze(const struct ox_trace_head *head, const struct ox_trace_step *step,
+enum ox_status ox_trace_analyze(const struct ox_trace_header *head, const struct ox_trace_step *step,
                                 struct ox_trace_analysis *out) {
     const struct ox_trace_plan *const plan = &head->plans[step->plan];
     *out = (struct ox_trace_analysis){.wall_ns = wall(step)};
@@ -401,7 +401,7 @@ static uint32_t list_changes(const struct ox_trace_plan *plan, const struct ox_t
     return count;
 }
 
-enum ox_status ox_trace_memory(const struct ox_trace_head *head, const struct ox_trace_step *step,
+enum ox_status ox_trace_memory(const struct ox_trace_header *head, const struct ox_trace_step *step,
                                uint32_t tier, struct ox_trace_moment **moments, uint32_t *count) {
     const struct ox_trace_plan *const plan = &head->plans[step->plan];
     struct change *const changes = calloc(2 * (size_t)plan->buf_count + 1, sizeof *changes);

@@ -19,7 +19,7 @@ enum ox_trace_cause {
     OX_TRACE_CAUSE_COUNT
 };
 /* "h2d", "drive reads", or "issue", "start", "done". */
-const char *ox_trace_cause_name(const struct ox_trace_head *head, uint32_t cause);
+const char *ox_trace_cause_name(const struct ox_trace_header *head, uint32_t cause);
 
 /* A span: a step, an evaluation of a batch, or something else. Times are of the run's clock. */
 struct ox_trace_step {
@@ -62,7 +62,7 @@ struct ox_trace_analysis {
     double kind_predicted[OX_TRACE_NAMES_MAX]; /* seconds */
     double predicted_seconds;                  /* of the step; 0: nothing was predicted */
 };
-OX_MUST enum ox_status ox_trace_analyze(const struct ox_trace_head *head, const struct ox_trace_step *step,
+OX_MUST enum ox_status ox_trace_analyze(const struct ox_trace_header *head, const struct ox_trace_step *step,
                                         struct ox_trace_analysis *out);
 
 /* What buffers of the plan hold of a tier from `ns` of the step on, by kind; resident ones always. */
@@ -71,7 +71,7 @@ struct ox_trace_moment {
     uint64_t bytes[OX_TRACE_BUFS_MAX];
 };
 /* free() the moments. */
-OX_MUST enum ox_status ox_trace_memory(const struct ox_trace_head *head, const struct ox_trace_step *step,
+OX_MUST enum ox_status ox_trace_memory(const struct ox_trace_header *head, const struct ox_trace_step *step,
                                        uint32_t tier, struct ox_trace_moment **moments, uint32_t *count);
 
 #ifdef __cplusplus

@@ -140,11 +140,11 @@ static enum ox_status open_file(struct ox_trace_writer *writer, const char *path
     return ftruncate(writer->fd, 0) == 0 ? OX_OK : ox_fail_errno(OX_E_IO, errno, "%s: cannot be emptied", path);
 }
 
-enum ox_status ox_trace_check_room(const struct ox_trace_head *head, uint64_t bytes_max) {
+enum ox_status ox_trace_check_room(const struct ox_trace_header *head, uint64_t bytes_max) {
     unsigned char *bytes = NULL;
     uint64_t head_bytes = 0;
     char text[OX_SIZE_TEXT_BYTES];
-    const enum ox_status status = ox_trace_head_encode(head, &bytes, &head_bytes);
+    const enum ox_status status = ox_trace_header_encode(head, &bytes, &head_bytes);
     free(bytes);
     const uint64_t least = head_bytes + CAPACITY_MIN * OX_TRACE_RECORD_BYTES;
     return status == OX_OK && bytes_max < least
@@ -153,15 +153,15 @@ enum ox_status ox_trace_check_room(const struct ox_trace_head *head, uint64_t by
                : status;
 }
 
-static enum ox_status write_head(struct ox_trace_writer *writer, const struct ox_trace_head *head,
+static enum ox_status write_head(struct ox_trace_writer *writer, const struct ox_trace_header *head,
                                  uint64_t bytes_max) {
     unsigned char *bytes = NULL;
-    enum ox_status status = ox_trace_head_encode(head, &bytes, &writer->head_bytes);
+    enum ox_status status = ox_trace_header_encode(head, &bytes, &writer->head_bytes);
     if (status != OX_OK) {
         return status;
     }
     writer->capacity = (bytes_max - writer->head_bytes) / OX_TRACE_RECORD_BYTES;
-    ox_trace_head_seal(bytes, writer->head_bytes, writer->capacity);
+    ox_trace_header_seal(bytes, writer->head_bytes, writer->capacity);
     const ssize_t written = pwrite(writer->fd, bytes, writer->head_bytes, 0);
     free(bytes);
     if (written != (ssize_t)writer->head_bytes) {
@@ -170,7 +170,7 @@ static enum ox_status write_head(struct ox_trace_writer *writer, const struct ox
     return OX_OK;
 }
 
-enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_head *head, uint64_t bytes_max,
+enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_header *head, uint64_t bytes_max,
                                     struct ox_trace_writer **out) {
     *out = NULL;
     struct ox_trace_writer *writer = calloc(1, sizeof *writer);

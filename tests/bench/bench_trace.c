@@ -195,7 +195,7 @@ static double put_ns(void) {
     struct ox_trace_writer *writer = NULL;
     REQUIRE_OK(ox_path_join(test_folder(), "trace.bin", path));
     REQUIRE_OK(ox_trace_open(path, 1, &trace));
-    struct ox_trace_head *const head = trace->head;
+    struct ox_trace_header *const head = trace->head;
     struct ox_trace_record record = trace->records[0];
     REQUIRE_OK(ox_path_join(test_folder(), "puts.bin", path));
     REQUIRE_OK(ox_trace_writer_open(path, head, TRACE_BYTES, &writer));

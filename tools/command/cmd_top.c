@@ -282,7 +282,7 @@ static void put_links(const struct screen *screen, const struct progress *s) {
 }
 
 static void put_chain(const struct screen *screen, const struct progress *s) {
-    const struct ox_trace_head *const head = s->trace->head;
+    const struct ox_trace_header *const head = s->trace->head;
     fprintf(screen->out, "%slongest chain of tasks in step %" PRIu64 ":", screen->end, s->traced_step);
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
         const double part = 100.0 * (double)s->analysis.chain_ns[cause] / (double)s->analysis.wall_ns;

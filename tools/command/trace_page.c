@@ -21,7 +21,7 @@ enum { TASKS_SHOWN_MAX = 40000, STEPS_LISTED_MAX = 200 };
 struct page {
     FILE *out;
     const struct ox_trace_report *report;
-    const struct ox_trace_head *head;
+    const struct ox_trace_header *head;
     const struct ox_trace_analysis *typical;
     const struct ox_trace_step *step; /* the typical step */
 };
@@ -76,7 +76,7 @@ static const char *buf_color(const char *kind) {
     return color_of(pairs, kind);
 }
 
-static const char *cause_text(const struct ox_trace_head *head, uint32_t cause) {
+static const char *cause_text(const struct ox_trace_header *head, uint32_t cause) {
     switch (cause) {
     case OX_TRACE_CAUSE_ISSUE:
         return "not issued yet";

@@ -121,7 +121,7 @@ static uint64_t drive_bytes_written(const struct ox_trace_report *report) {
 }
 
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text) {
-    const struct ox_trace_head *const head = report->head;
+    const struct ox_trace_header *const head = report->head;
     text[0] = '\0';
     if (head->drive_count == 0) {
         return text;
@@ -243,7 +243,7 @@ static json_t *seconds_json(uint64_t ns) {
     return json_real((double)ns * 1e-9);
 }
 
-static json_t *causes_json(const struct ox_trace_head *head, const uint64_t ns[OX_TRACE_CAUSE_COUNT]) {
+static json_t *causes_json(const struct ox_trace_header *head, const uint64_t ns[OX_TRACE_CAUSE_COUNT]) {
     json_t *const object = json_object();
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
         if (ns[cause] > 0) {
@@ -254,7 +254,7 @@ static json_t *causes_json(const struct ox_trace_head *head, const uint64_t ns[O
 }
 
 static json_t *step_json(const struct ox_trace_report *report, uint32_t idx) {
-    const struct ox_trace_head *const head = report->head;
+    const struct ox_trace_header *const head = report->head;
     const struct ox_trace_analysis *const a = &report->analyses[idx];
     json_t *const lanes = json_object();
     json_t *const links = json_object();

@@ -14,7 +14,7 @@ extern "C" {
 struct ox_trace_report {
     const char *path;
     struct ox_trace *trace;
-    const struct ox_trace_head *head;
+    const struct ox_trace_header *head;
     struct ox_trace_steps *steps;
     uint32_t *shown; /* indices of whole training steps, in order */
     struct ox_trace_analysis *analyses; /* one for each of `shown` */

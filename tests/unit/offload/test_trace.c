@@ -29,8 +29,8 @@ static void add_name(struct ox_trace_names *names, const char *name) {
 }
 
 /* Two lanes, three kinds, a plan of six tasks in a row and two buffers; no evaluation. */
-static struct ox_trace_head *make_head(void) {
-    struct ox_trace_head *const head = calloc(1, sizeof *head);
+static struct ox_trace_header *make_head(void) {
+    struct ox_trace_header *const head = calloc(1, sizeof *head);
     struct ox_trace_plan *const plan = &head->plans[OX_TRACE_TRAIN];
     snprintf(head->title, sizeof head->title, "a model of nothing");
     head->epoch_unix_ns = 1234567890123456789;
@@ -99,10 +99,10 @@ static void test_parts(void) {
 
 /* `count` records; returns how many were dropped. */
 static uint64_t write_trace(uint64_t count, uint64_t bytes_max) {
-    struct ox_trace_head *head = make_head();
+    struct ox_trace_header *head = make_head();
     struct ox_trace_writer *writer = NULL;
     REQUIRE_OK(ox_trace_writer_open(path, head, bytes_max, &writer));
-    ox_trace_head_close(&head);
+    ox_trace_header_close(&head);
     for (uint64_t i = 0; i < count; i++) {
         const struct ox_trace_record record = make_record(i);
         ox_trace_writer_put(writer, &record);
@@ -115,8 +115,8 @@ static uint64_t write_trace(uint64_t count, uint64_t bytes_max) {
     return dropped;
 }
 
-static void check_head(const struct ox_trace_head *head) {
-    struct ox_trace_head *expected = make_head();
+static void check_head(const struct ox_trace_header *head) {
+    struct ox_trace_header *expected = make_head();
     const struct ox_trace_plan *const plan = &head->plans[OX_TRACE_TRAIN];
     CHECK(strcmp(head->title, expected->title) == 0 && head->max_steps == 77 && head->drive_count == 2);
     CHECK(head->epoch_unix_ns == expected->epoch_unix_ns && head->rated_bytes == expected->rated_bytes);
@@ -126,7 +126,7 @@ static void check_head(const struct ox_trace_head *head) {
     CHECK(memcmp(plan->tasks, expected->plans[0].tasks, TASKS * sizeof *plan->tasks) == 0);
     CHECK(memcmp(plan->bufs, expected->plans[0].bufs, 2 * sizeof *plan->bufs) == 0);
     CHECK(head->plans[OX_TRACE_EVAL].task_count == 0);
-    ox_trace_head_close(&expected);
+    ox_trace_header_close(&expected);
 }
 
 static void test_round_trip(void) {
@@ -190,7 +190,7 @@ static void test_cut(void) {
 /* Records that are whole and tell of what there is not. */
 static void test_hostile_records(void) {
     for (int fault = 0; fault < 8; fault++) {
-        struct ox_trace_head *head = make_head();
+        struct ox_trace_header *head = make_head();
         struct ox_trace_writer *writer = NULL;
         struct ox_trace *trace = NULL;
         struct ox_trace_record record = make_record(1);
@@ -206,7 +206,7 @@ static void test_hostile_records(void) {
         REQUIRE_OK(ox_trace_open(path, 0, &trace));
         CHECK(trace->count == 0 && trace->torn == 1);
         ox_trace_close(&trace);
-        ox_trace_head_close(&head);
+        ox_trace_header_close(&head);
     }
 }
 
@@ -240,7 +240,7 @@ static void test_flips(void) {
 
 /* Heads whose check is right and whose claims are not. */
 static void test_hostile_heads(void) {
-    struct ox_trace_head *head = make_head();
+    struct ox_trace_header *head = make_head();
     for (int fault = 0; fault < 6; fault++) {
         struct ox_trace_plan *const plan = &head->plans[OX_TRACE_TRAIN];
         const struct ox_trace_task task = plan->tasks[2];
@@ -253,15 +253,15 @@ static void test_hostile_heads(void) {
         plan->bufs[1].last_task_idx = fault == 3 ? TASKS : buf.last_task_idx;
         plan->bufs[1].tier = fault == 4 ? 2 : buf.tier;
         head->title[3] = fault == 5 ? '\033' : 'o';
-        REQUIRE_OK(ox_trace_head_encode(head, &bytes, &count));
-        ox_trace_head_seal(bytes, count, 1000);
-        struct ox_trace_head *read = NULL;
-        CHECK(ox_trace_head_decode("here", bytes, count, &read, &capacity) == OX_E_CORRUPT && read == NULL);
+        REQUIRE_OK(ox_trace_header_encode(head, &bytes, &count));
+        ox_trace_header_seal(bytes, count, 1000);
+        struct ox_trace_header *read = NULL;
+        CHECK(ox_trace_header_decode("here", bytes, count, &read, &capacity) == OX_E_CORRUPT && read == NULL);
         plan->tasks[2] = task;
         plan->bufs[1] = buf;
         free(bytes);
     }
-    ox_trace_head_close(&head);
+    ox_trace_header_close(&head);
 }
 
 /* Every record is in the file or counted as dropped, however fast they come. */
@@ -294,7 +294,7 @@ static void test_full_disk(void) {
 }
 
 static void test_refusals(void) {
-    struct ox_trace_head *head = make_head();
+    struct ox_trace_header *head = make_head();
     struct ox_trace_writer *writer = NULL;
     struct ox_trace *trace = NULL;
     char link[OX_PATH_BYTES];
@@ -303,7 +303,7 @@ static void test_refusals(void) {
     CHECK(symlink(path, link) == 0);
     CHECK(ox_trace_writer_open(link, head, BYTES_MAX, &writer) == OX_E_CONFIG && writer == NULL);
     CHECK(ox_trace_writer_open("/dev/null", head, BYTES_MAX, &writer) == OX_E_CONFIG && writer == NULL);
-    ox_trace_head_close(&head);
+    ox_trace_header_close(&head);
     CHECK(unlink(path) == 0 && ox_trace_open(test_folder(), 0, &trace) == OX_E_CONFIG && trace == NULL);
     CHECK(strstr(ox_error_text(), "--trace on") != NULL);
 }

@@ -21,7 +21,7 @@ static const struct {
     {FORWARD, COMPUTE, 2, 4, 30, 50}, {NORM, COMPUTE, 3, 5, 51, 55},  {UPDATE, ADAM, 3, 58, 60, 90},
 };
 
-static struct ox_trace_head head;
+static struct ox_trace_header head;
 static struct ox_trace_task tasks[TASKS];
 static struct ox_trace_buf bufs[3];
 static struct ox_trace_record records[TASKS * 3 + 8];
