@@ -18,7 +18,7 @@ struct ox_checkpoint_files {
     struct ox_plane_list planes; /* of the optimizer file, per tensor */
     struct ox_hf_writer *hf;
     struct ox_st_writer *optim;
-    struct ox_piece_sums sums;
+    struct ox_tensor_sums sums;
     uint32_t *chunk_first; /* by unit: number of its first chunk */
     bool *has;             /* by chunk */
     uint64_t missing;      /* chunks */
@@ -26,8 +26,8 @@ struct ox_checkpoint_files {
 
 /* ---- the parts of a chunk ---------------------------------------------------------------------- */
 
-bool ox_piece_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
-                   struct ox_piece *piece) {
+bool ox_tensor_part_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
+                   struct ox_tensor_part *piece) {
     const struct ox_unit *const unit = &model->units[unit_idx];
     const uint64_t end = view->first + view->count;
     uint32_t idx = piece->count == 0 ? unit->tensor_first : piece->tensor_idx + 1;
@@ -36,7 +36,7 @@ bool ox_piece_next(const struct ox_model *model, uint32_t unit_idx, const struct
         const uint64_t from = ox_max_u64(tensor->offset, view->first);
         const uint64_t to = ox_min_u64(tensor->offset + tensor->count, end);
         if (from < to) {
-            *piece = (struct ox_piece){.tensor_idx = idx,
+            *piece = (struct ox_tensor_part){.tensor_idx = idx,
                                        .first = from - tensor->offset,
                                        .count = to - from,
                                        .at = from - view->first};
@@ -171,18 +171,18 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
 /* ---- writing the planes -------------------------------------------------------------------------- */
 
 static enum ox_status write_weights(struct ox_checkpoint_files *files, const struct ox_chunk_view *view,
-                                    const struct ox_piece *piece) {
+                                    const struct ox_tensor_part *piece) {
     const bool bf16 = files->dtype == OX_DTYPE_BF16;
     const void *const weights = bf16 ? (const void *)(view->hi + piece->at) : view->values + piece->at;
-    ox_piece_sums_add(&files->sums, 0, piece, weights, piece->count * ox_dtype_bytes(files->dtype));
+    ox_tensor_sums_add(&files->sums, 0, piece, weights, piece->count * ox_dtype_bytes(files->dtype));
     return ox_hf_write(files->hf, piece->tensor_idx, piece->first, piece->count, weights);
 }
 
 /* Plane number `nth` of the list. */
 static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nth, const struct ox_chunk_view *view,
-                                  const struct ox_piece *piece) {
+                                  const struct ox_tensor_part *piece) {
     const uint64_t bytes = piece->count * sizeof *view->values;
-    ox_piece_sums_add(&files->sums, nth + 1, piece, view->values + piece->at, bytes);
+    ox_tensor_sums_add(&files->sums, nth + 1, piece, view->values + piece->at, bytes);
     return ox_st_write(files->optim, piece->tensor_idx * files->planes.count + nth,
                        piece->first * sizeof *view->values, view->values + piece->at, bytes);
 }
@@ -205,7 +205,7 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
         status = number_chunks(files, engine);
     }
     if (status == OX_OK) {
-        status = ox_piece_sums_open(model, files->planes, ox_engine_plan_of(engine)->table.chunk_elems, &files->sums);
+        status = ox_tensor_sums_open(model, files->planes, ox_engine_plan_of(engine)->table.chunk_elems, &files->sums);
     }
     if (status == OX_OK) {
         status = create(files, save);
@@ -224,7 +224,7 @@ void ox_checkpoint_files_discard(struct ox_checkpoint_files **files_ptr) {
     }
     ox_st_discard(&files->optim);
     ox_hf_discard(&files->hf);
-    ox_piece_sums_close(&files->sums);
+    ox_tensor_sums_close(&files->sums);
     free(files->chunk_first);
     free(files->has);
     free(files);
@@ -244,15 +244,15 @@ enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *files, uint
         return OX_OK;
     }
     enum ox_status status = OX_OK;
-    struct ox_piece piece = {0};
+    struct ox_tensor_part piece = {0};
     ox_chunk_values_get(view, OX_PLANE_MASTER);
-    while (status == OX_OK && ox_piece_next(files->model, unit_idx, view, &piece)) {
+    while (status == OX_OK && ox_tensor_part_next(files->model, unit_idx, view, &piece)) {
         status = write_weights(files, view, &piece);
     }
     for (uint32_t i = 0; i < files->planes.count && status == OX_OK; i++) {
         ox_chunk_values_get(view, files->planes.planes[i]);
-        piece = (struct ox_piece){0};
-        while (status == OX_OK && ox_piece_next(files->model, unit_idx, view, &piece)) {
+        piece = (struct ox_tensor_part){0};
+        while (status == OX_OK && ox_tensor_part_next(files->model, unit_idx, view, &piece)) {
             status = write_plane(files, i, view, &piece);
         }
     }
@@ -289,7 +289,7 @@ enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr
         status = ox_hf_finish(&files->hf);
     }
     if (status == OX_OK) {
-        status = ox_piece_sums_collect(&files->sums, files->folder, &manifest);
+        status = ox_tensor_sums_collect(&files->sums, files->folder, &manifest);
     }
     if (status == OX_OK) {
         status = ox_manifest_write(files->folder, &manifest);

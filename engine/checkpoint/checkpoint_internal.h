@@ -12,15 +12,15 @@ extern "C" {
 
 /* The part of one tensor that lies in a chunk: elements [first, first + count) of the tensor, at element `at`
  * of the view. */
-struct ox_piece {
+struct ox_tensor_part {
     uint32_t tensor_idx;
     uint64_t first, count, at;
 };
 
 /* The next part of a tensor of this unit in elements [view->first, view->first + view->count), in order. The
  * first call takes a zeroed piece. False when there is none left. */
-bool ox_piece_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
-                   struct ox_piece *piece);
+bool ox_tensor_part_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
+                   struct ox_tensor_part *piece);
 
 /* What optimizer.safetensors holds of each tensor, in this order; the master only beside BF16 weights. */
 struct ox_plane_list {
@@ -48,20 +48,20 @@ OX_MUST enum ox_status ox_check_finite(const char *path, const char *name, uint6
 struct ox_manifest;
 
 /* Per plane of each tensor the sum of the hashes of its pieces, which may come in any order. */
-struct ox_piece_sums {
+struct ox_tensor_sums {
     const struct ox_model *model;
     struct ox_plane_list planes;
     uint64_t chunk_elems; /* pieces are parted where the unit's chunks are */
     uint64_t *sums;
 };
-OX_MUST enum ox_status ox_piece_sums_open(const struct ox_model *model, struct ox_plane_list planes,
-                                          uint64_t chunk_elems, struct ox_piece_sums *out);
-void ox_piece_sums_close(struct ox_piece_sums *sums);
+OX_MUST enum ox_status ox_tensor_sums_open(const struct ox_model *model, struct ox_plane_list planes,
+                                          uint64_t chunk_elems, struct ox_tensor_sums *out);
+void ox_tensor_sums_close(struct ox_tensor_sums *sums);
 /* nth: 0 is the weights, then come the planes of the list. */
-void ox_piece_sums_add(struct ox_piece_sums *sums, uint32_t nth, const struct ox_piece *piece, const void *data,
+void ox_tensor_sums_add(struct ox_tensor_sums *sums, uint32_t nth, const struct ox_tensor_part *piece, const void *data,
                        size_t bytes);
 /* ox_manifest_collect, where every tensor must come back from the drive as it was written: else OX_E_CORRUPT. */
-OX_MUST enum ox_status ox_piece_sums_collect(const struct ox_piece_sums *sums, const char *folder,
+OX_MUST enum ox_status ox_tensor_sums_collect(const struct ox_tensor_sums *sums, const char *folder,
                                              struct ox_manifest *manifest);
 
 /* ---- the files of a folder: checkpoint_files.c -------------------------------------------------------- */

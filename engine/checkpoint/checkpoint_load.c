@@ -15,7 +15,7 @@ enum { INIT_GRAIN = 64 };
 /* What is filled in: part of a plane of a tensor. */
 struct target {
     enum ox_plane plane;
-    struct ox_piece piece;
+    struct ox_tensor_part piece;
     float *values; /* piece.count of them */
 };
 
@@ -36,7 +36,7 @@ static enum ox_status fill_plane(const struct ox_model *model, uint32_t unit_idx
                                  const struct ox_chunk_view *view, enum ox_plane plane) {
     struct target target = {.plane = plane};
     memset(view->values, 0, view->count * sizeof *view->values);
-    while (ox_piece_next(model, unit_idx, view, &target.piece)) {
+    while (ox_tensor_part_next(model, unit_idx, view, &target.piece)) {
         target.values = view->values + target.piece.at;
         const enum ox_status status = source->fill(source, &target);
         if (status != OX_OK) {
@@ -97,7 +97,7 @@ const struct ox_st_entry *ox_optim_find(const struct ox_st_file *file, const str
 }
 
 static enum ox_status fill_from_checkpoint(const struct source *source, const struct target *target) {
-    const struct ox_piece *const piece = &target->piece;
+    const struct ox_tensor_part *const piece = &target->piece;
     const struct ox_st_entry *const entry =
         source->entries[(size_t)piece->tensor_idx * OX_PLANE_COUNT + target->plane];
     return entry != NULL ? ox_st_read_f32(source->optim, entry, piece->first, piece->count, target->values)
@@ -236,7 +236,7 @@ enum ox_status ox_hf_read_finite(const struct ox_hf_folder *folder, uint32_t ten
 }
 
 static enum ox_status fill_from_folder(const struct source *source, const struct target *target) {
-    const struct ox_piece *const piece = &target->piece;
+    const struct ox_tensor_part *const piece = &target->piece;
     return ox_hf_read_finite(source->folder, piece->tensor_idx, piece->first, piece->count, target->values);
 }
 
@@ -261,7 +261,7 @@ struct fresh {
 static void fill_share(void *context, uint32_t idx, uint32_t count) {
     const struct fresh *const fresh = context;
     const struct ox_model *const model = fresh->source->model;
-    const struct ox_piece *const piece = &fresh->target->piece;
+    const struct ox_tensor_part *const piece = &fresh->target->piece;
     const struct ox_range range = ox_pool_range(piece->count, INIT_GRAIN, idx, count);
     ox_model_init_values(model, &model->tensors[piece->tensor_idx], fresh->source->seed, piece->first + range.begin,
                          range.end - range.begin, fresh->target->values + range.begin);

@@ -21,7 +21,7 @@ struct span {
 
 /* A file on its way back. Pieces tile a span; the next one begins at byte `begin` and has `left` bytes to come. */
 struct reading {
-    const struct ox_piece_sums *sums;
+    const struct ox_tensor_sums *sums;
     struct span *spans; /* in the order of the file */
     uint32_t span_count, span_idx;
     uint32_t seen_count; /* spans of all files */
@@ -32,15 +32,15 @@ struct reading {
     XXH3_state_t state;
 };
 
-static uint32_t planes_of(const struct ox_piece_sums *sums) {
+static uint32_t planes_of(const struct ox_tensor_sums *sums) {
     return 1 + sums->planes.count;
 }
 
-static uint64_t *sum_at(const struct ox_piece_sums *sums, uint32_t tensor_idx, uint32_t nth) {
+static uint64_t *sum_at(const struct ox_tensor_sums *sums, uint32_t tensor_idx, uint32_t nth) {
     return &sums->sums[(size_t)tensor_idx * planes_of(sums) + nth];
 }
 
-static void plane_name(const struct ox_piece_sums *sums, uint32_t tensor_idx, uint32_t nth, char *name) {
+static void plane_name(const struct ox_tensor_sums *sums, uint32_t tensor_idx, uint32_t nth, char *name) {
     const struct ox_tensor *const tensor = &sums->model->tensors[tensor_idx];
     if (nth == 0) {
         snprintf(name, OX_OPTIM_NAME_BYTES, "%s", tensor->name);
@@ -51,7 +51,7 @@ static void plane_name(const struct ox_piece_sums *sums, uint32_t tensor_idx, ui
 
 /* ---- a file's spans ------------------------------------------------------------------------------ */
 
-static bool find_span(const struct ox_piece_sums *sums, const struct ox_st_entry *entry, struct span *out) {
+static bool find_span(const struct ox_tensor_sums *sums, const struct ox_st_entry *entry, struct span *out) {
     for (uint32_t i = 0; i < sums->model->tensor_count; i++) {
         const struct ox_tensor *const tensor = &sums->model->tensors[i];
         if (strncmp(entry->name, tensor->name, strlen(tensor->name)) != 0) {
@@ -175,24 +175,24 @@ static enum ox_status end_file(void *context, const char *path) {
 
 /* ---- public ---------------------------------------------------------------------------------------- */
 
-enum ox_status ox_piece_sums_open(const struct ox_model *model, struct ox_plane_list planes, uint64_t chunk_elems,
-                                  struct ox_piece_sums *out) {
-    *out = (struct ox_piece_sums){.model = model, .planes = planes, .chunk_elems = chunk_elems};
+enum ox_status ox_tensor_sums_open(const struct ox_model *model, struct ox_plane_list planes, uint64_t chunk_elems,
+                                  struct ox_tensor_sums *out) {
+    *out = (struct ox_tensor_sums){.model = model, .planes = planes, .chunk_elems = chunk_elems};
     out->sums = calloc((size_t)model->tensor_count * planes_of(out), sizeof *out->sums);
     return out->sums != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "checkpoint: no memory for the hashes of its tensors");
 }
 
-void ox_piece_sums_close(struct ox_piece_sums *sums) {
+void ox_tensor_sums_close(struct ox_tensor_sums *sums) {
     free(sums->sums);
     memset(sums, 0, sizeof *sums);
 }
 
-void ox_piece_sums_add(struct ox_piece_sums *sums, uint32_t nth, const struct ox_piece *piece, const void *data,
+void ox_tensor_sums_add(struct ox_tensor_sums *sums, uint32_t nth, const struct ox_tensor_part *piece, const void *data,
                        size_t bytes) {
     *sum_at(sums, piece->tensor_idx, nth) += ox_hash64(data, bytes, piece->first);
 }
 
-enum ox_status ox_piece_sums_collect(const struct ox_piece_sums *sums, const char *folder,
+enum ox_status ox_tensor_sums_collect(const struct ox_tensor_sums *sums, const char *folder,
                                      struct ox_manifest *manifest) {
     struct reading reading = {.sums = sums};
     const struct ox_look_back look = {

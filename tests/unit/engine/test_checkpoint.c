@@ -122,15 +122,15 @@ static void fill_engine(struct ox_engine *engine, const struct ox_model *model, 
     for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
         for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx); i++) {
             struct ox_chunk_view view;
-            struct ox_piece piece = {0};
+            struct ox_tensor_part piece = {0};
             REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
             for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
                 if (!ox_plane_exists(view.format.kind, (enum ox_plane)plane)) {
                     continue;
                 }
                 memset(view.values, 0, view.count * sizeof *view.values);
-                piece = (struct ox_piece){0};
-                while (ox_piece_next(model, unit_idx, &view, &piece)) {
+                piece = (struct ox_tensor_part){0};
+                while (ox_tensor_part_next(model, unit_idx, &view, &piece)) {
                     for (uint64_t k = piece.at; k < piece.at + piece.count; k++) {
                         const float value =
                             any_value(seed + (uint64_t)plane, unit_idx * UINT64_C(1000000) + view.first + k);
@@ -237,10 +237,10 @@ static void check_export(const char *path, struct ox_engine *engine, enum ox_dty
     for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
         for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx); i++) {
             struct ox_chunk_view view;
-            struct ox_piece piece = {0};
+            struct ox_tensor_part piece = {0};
             REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
             ox_chunk_values_get(&view, OX_PLANE_MASTER);
-            while (ox_piece_next(model, unit_idx, &view, &piece)) {
+            while (ox_tensor_part_next(model, unit_idx, &view, &piece)) {
                 REQUIRE_OK(ox_hf_read(folder, piece.tensor_idx, piece.first, piece.count, values));
                 for (uint64_t k = 0; k < piece.count; k++) {
                     const float want = dtype == OX_DTYPE_F32 ? view.values[piece.at + k]
@@ -506,9 +506,9 @@ static void test_fresh(struct ox_engine *engine, const struct ox_model *model) {
     for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
         for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx); i++) {
             struct ox_chunk_view view;
-            struct ox_piece piece = {0};
+            struct ox_tensor_part piece = {0};
             REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
-            while (ox_piece_next(model, unit_idx, &view, &piece)) {
+            while (ox_tensor_part_next(model, unit_idx, &view, &piece)) {
                 for (uint64_t k = 0; k < piece.count; k++) {
                     uint16_t *const hi = &view.hi[piece.at + k], *const lo = (uint16_t *)view.state.lo + piece.at + k;
                     const float want =
@@ -606,9 +606,9 @@ static void fill_gently(struct ox_engine *engine, const struct ox_model *model) 
             struct ox_chunk_view view;
             REQUIRE_OK(ox_engine_chunk_get(engine, unit_idx, i, &view));
             for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
-                struct ox_piece piece = {0};
+                struct ox_tensor_part piece = {0};
                 memset(view.values, 0, view.count * sizeof *view.values);
-                while (ox_piece_next(model, unit_idx, &view, &piece)) {
+                while (ox_tensor_part_next(model, unit_idx, &view, &piece)) {
                     for (uint64_t k = piece.at; k < piece.at + piece.count; k++) {
                         const double drawn = ox_uniform(9 + (uint64_t)plane, unit_idx, view.first + k);
                         view.values[k] = (float)(plane == OX_PLANE_V ? drawn * drawn : drawn - 0.5);
