@@ -403,13 +403,13 @@ uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t unit_idx) {
     return unit_idx == model->unit_count ? model->tied_elems : model->unit_elems[unit_idx];
 }
 
-uint32_t ox_grad_piece_count(const struct ox_engine *engine, uint32_t unit_idx) {
+uint32_t ox_grad_chunk_count(const struct ox_engine *engine, uint32_t unit_idx) {
     return (uint32_t)ox_div_up(ox_grad_elems(engine, unit_idx), engine->plan->table.chunk_elems);
 }
 
-struct ox_grad_piece ox_grad_piece(const struct ox_engine *engine, uint32_t unit_idx, uint32_t piece_idx) {
+struct ox_grad_chunk ox_grad_chunk(const struct ox_engine *engine, uint32_t unit_idx, uint32_t piece_idx) {
     const uint64_t first = piece_idx * engine->plan->table.chunk_elems;
-    return (struct ox_grad_piece){
+    return (struct ox_grad_chunk){
         .first = first,
         .count = ox_min_u64(engine->plan->table.chunk_elems, ox_grad_elems(engine, unit_idx) - first)};
 }

@@ -185,11 +185,11 @@ void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, co
 uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_idx);
 
 /* Pieces of a spooled gradient: the chunk grid of its unit. */
-struct ox_grad_piece {
+struct ox_grad_chunk {
     uint64_t first, count;
 };
-uint32_t ox_grad_piece_count(const struct ox_engine *engine, uint32_t unit_idx);
-struct ox_grad_piece ox_grad_piece(const struct ox_engine *engine, uint32_t unit_idx, uint32_t piece_idx);
+uint32_t ox_grad_chunk_count(const struct ox_engine *engine, uint32_t unit_idx);
+struct ox_grad_chunk ox_grad_chunk(const struct ox_engine *engine, uint32_t unit_idx, uint32_t piece_idx);
 /* Elements of a gradient unit (unit_count stands for the head's use of tied weights). */
 uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t unit_idx);
 

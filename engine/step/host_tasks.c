@@ -92,8 +92,8 @@ static enum ox_status move_grad(const struct task_run *run, bool write) {
                         unit_idx != engine->plan->input.model.unit_count;
     const uint64_t width = narrow ? 2 : 4;
     enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < ox_grad_piece_count(engine, unit_idx) && status == OX_OK; i++) {
-        const struct ox_grad_piece piece = ox_grad_piece(engine, unit_idx, i);
+    for (uint32_t i = 0; i < ox_grad_chunk_count(engine, unit_idx) && status == OX_OK; i++) {
+        const struct ox_grad_chunk piece = ox_grad_chunk(engine, unit_idx, i);
         status = submit(port, &(struct ox_store_op){
             .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
             .extent_idx = ox_plan_spool_grad(run->plan, unit_idx),
