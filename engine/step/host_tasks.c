@@ -14,7 +14,7 @@ struct task_run {
     const struct ox_task *task;
 };
 
-static struct ox_view view(const struct task_run *run, enum ox_role_of_use role) {
+static struct ox_view view(const struct task_run *run, enum ox_use_role role) {
     return ox_tiers_view(&run->engine->tiers, run->plan, run->task, role);
 }
 

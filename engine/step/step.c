@@ -30,17 +30,17 @@ struct issue {
     struct ox_lane *lane;
 };
 
-static struct ox_view view(const struct issue *is, enum ox_role_of_use role) {
+static struct ox_view view(const struct issue *is, enum ox_use_role role) {
     return ox_tiers_view(&is->engine->tiers, is->plan, is->task, role);
 }
 
-static void *view_if(const struct issue *is, enum ox_role_of_use role) {
+static void *view_if(const struct issue *is, enum ox_use_role role) {
     return ox_tiers_view_if(&is->engine->tiers, is->plan, is->task, role).ptr;
 }
 
 /* Planes of `unit_idx` as viewed under `role`; lo lies behind hi, or begins the state. */
-static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum ox_role_of_use role,
-                               enum ox_role_of_use state_role) {
+static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum ox_use_role role,
+                               enum ox_use_role state_role) {
     const uint16_t *const hi = view(is, role).ptr;
     if (!is->engine->config.fp32) {
         return (struct ox_planes){.hi = hi};

@@ -62,7 +62,7 @@ static inline struct ox_task *new_task(struct ox_builder *b, enum ox_task_kind k
     return task;
 }
 
-static inline struct ox_use *add_use(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
+static inline struct ox_use *add_use(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
     OX_ASSERT(task->use_count < OX_TASK_USES_MAX && buf_idx != OX_NONE);
     struct ox_use *const use = &task->uses[task->use_count++];
     use->buf_idx = buf_idx;
@@ -70,15 +70,15 @@ static inline struct ox_use *add_use(struct ox_task *task, uint32_t buf_idx, enu
     return use;
 }
 
-static inline void reads(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
+static inline void reads(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
     add_use(task, buf_idx, role)->read = true;
 }
 
-static inline void writes(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
+static inline void writes(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
     add_use(task, buf_idx, role)->write = true;
 }
 
-static inline void updates(struct ox_task *task, uint32_t buf_idx, enum ox_role_of_use role) {
+static inline void updates(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
     struct ox_use *const use = add_use(task, buf_idx, role);
     use->read = use->write = true;
 }

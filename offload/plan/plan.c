@@ -12,7 +12,7 @@ uint32_t ox_plan_generations(const struct ox_plan_budget *budget) {
     return budget->generations == 0 ? 2 : budget->generations;
 }
 
-int ox_task_find_use(const struct ox_task *task, enum ox_role_of_use role) {
+int ox_task_find_use(const struct ox_task *task, enum ox_use_role role) {
     for (int i = 0; i < task->use_count; i++) {
         if (task->uses[i].role == role) {
             return i;

@@ -67,7 +67,7 @@ enum ox_task_kind {
 const char *ox_task_name(enum ox_task_kind kind);
 
 /* What a buffer is to the task that uses it. */
-enum ox_role_of_use {
+enum ox_use_role {
     OX_USE_SOURCE, OX_USE_TARGET, /* of a copy, read or write                              */
     OX_USE_WEIGHTS,               /* planes of the task's unit                             */
     OX_USE_STATE,                 /* lo and moments of the task's unit, where memory is their home */
@@ -268,7 +268,7 @@ void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, 
 bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input);
 
 /* The index of the use with this role, or -1. */
-int ox_task_find_use(const struct ox_task *task, enum ox_role_of_use role);
+int ox_task_find_use(const struct ox_task *task, enum ox_use_role role);
 
 /* Index of a spool extent. */
 uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t unit_idx);

@@ -42,7 +42,7 @@ static struct ox_view view_buf(const struct ox_tiers *tiers, const struct ox_buf
 }
 
 struct ox_view ox_tiers_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
-                                  const struct ox_task *task, enum ox_role_of_use role) {
+                                  const struct ox_task *task, enum ox_use_role role) {
     const int use = ox_task_find_use(task, role);
     if (use < 0 || plan->bufs[task->uses[use].buf_idx].tier == OX_TIER_NVME) {
         return (struct ox_view){.tier = OX_TIER_NVME};
@@ -51,7 +51,7 @@ struct ox_view ox_tiers_view_if(const struct ox_tiers *tiers, const struct ox_pl
 }
 
 struct ox_view ox_tiers_view(const struct ox_tiers *tiers, const struct ox_plan *plan, const struct ox_task *task,
-                               enum ox_role_of_use role) {
+                               enum ox_use_role role) {
     const struct ox_view view = ox_tiers_view_if(tiers, plan, task, role);
     OX_ASSERT(view.ptr != NULL);
     return view;

@@ -35,11 +35,11 @@ void ox_tiers_close(struct ox_tiers *tiers);
 
 /* The view of a task's use. Asserts that the task has that use and that the buffer lies inside its arena. */
 struct ox_view ox_tiers_view(const struct ox_tiers *tiers, const struct ox_plan *plan,
-                               const struct ox_task *task, enum ox_role_of_use role);
+                               const struct ox_task *task, enum ox_use_role role);
 
 /* As above, with ptr = NULL when the task has no such use, or when it is a spool extent. */
 struct ox_view ox_tiers_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
-                                  const struct ox_task *task, enum ox_role_of_use role);
+                                  const struct ox_task *task, enum ox_use_role role);
 
 /* A resident buffer, between steps. */
 struct ox_view ox_tiers_resident(const struct ox_tiers *tiers, const struct ox_plan *plan, uint32_t buf_idx);

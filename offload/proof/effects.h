@@ -77,28 +77,28 @@ struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t unit
 /* Notes the first violation. */
 void ox_effects_reject(struct effects *e, const char *why);
 /* The use with this role, or NULL. */
-const struct ox_use *ox_effects_use(const struct effects *e, enum ox_role_of_use role);
+const struct ox_use *ox_effects_use(const struct effects *e, enum ox_use_role role);
 /* The same, counted as known; NULL, and a violation, when it is not as it must be. */
-const struct ox_use *ox_effects_find_use(struct effects *e, enum ox_role_of_use role, enum ox_access access,
+const struct ox_use *ox_effects_find_use(struct effects *e, enum ox_use_role role, enum ox_access access,
                                          enum ox_tier tier);
 /* The use must hold this and is only read. */
-void ox_effects_need_use(struct effects *e, enum ox_role_of_use role, enum ox_tier tier, struct ox_content content);
+void ox_effects_need_use(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content);
 /* The use is written and holds this then. */
-void ox_effects_fill(struct effects *e, enum ox_role_of_use role, enum ox_tier tier, struct ox_content content);
+void ox_effects_fill(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content);
 /* The use holds the first and then the second. */
-void ox_effects_change(struct effects *e, enum ox_role_of_use role, enum ox_tier tier,
+void ox_effects_change(struct effects *e, enum ox_use_role role, enum ox_tier tier,
                        const struct ox_content from_to[2]);
 /* The buffer holds this from now on, and must have room for it. */
 void ox_effects_hold(struct effects *e, uint32_t buf_idx, struct ox_content content);
 /* The use, where there is one, must be the buffer that the executor knows by name. */
-void ox_effects_need_buffer(struct effects *e, enum ox_role_of_use role, uint32_t buf_idx);
+void ox_effects_need_buffer(struct effects *e, enum ox_use_role role, uint32_t buf_idx);
 /* Counts what the task moves over a link; within unified memory nothing crosses one. */
 void ox_effects_count(struct effects *e, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes);
 
 /* Planes as the kernels of a unit read them: lo may lie in the state. */
 void ox_effects_need_planes(struct effects *e, uint32_t unit_idx, bool is_table);
 void ox_effects_need_batch(struct effects *e);
-void ox_effects_add_gradient(struct effects *e, enum ox_role_of_use role, uint32_t unit_idx);
+void ox_effects_add_gradient(struct effects *e, enum ox_use_role role, uint32_t unit_idx);
 /* Room to work in of exactly this size, and the constant tables beside it. */
 void ox_effects_use_workspace(struct effects *e, uint64_t bytes, bool constants);
 

@@ -3,7 +3,7 @@
 #include "offload/proof/sizes.h"
 
 /* The sums of a unit come to those of the others. */
-static void add_norm(struct effects *e, uint32_t unit_idx, enum ox_role_of_use role) {
+static void add_norm(struct effects *e, uint32_t unit_idx, enum ox_use_role role) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
         count += e->reduced[i];
@@ -59,7 +59,7 @@ static void next_version(struct effects *e, uint32_t unit_idx, uint32_t from) {
     }
 }
 
-static void change_version(struct effects *e, enum ox_role_of_use role, enum ox_tier tier, enum ox_holding what) {
+static void change_version(struct effects *e, enum ox_use_role role, enum ox_tier tier, enum ox_holding what) {
     const uint32_t unit_idx = e->task->unit_idx, from = e->task->carried ? OLD : CURRENT;
     const struct ox_content from_to[2] = {ox_content(what, unit_idx, from), ox_content(what, unit_idx, from + 1)};
     ox_effects_change(e, role, tier, from_to);

@@ -85,7 +85,7 @@ void ox_effects_reject(struct effects *e, const char *why) {
     e->wrong = e->wrong == NULL ? why : e->wrong;
 }
 
-const struct ox_use *ox_effects_use(const struct effects *e, enum ox_role_of_use role) {
+const struct ox_use *ox_effects_use(const struct effects *e, enum ox_use_role role) {
     for (uint32_t i = 0; i < e->task->use_count; i++) {
         if (e->task->uses[i].role == role) {
             return &e->task->uses[i];
@@ -94,7 +94,7 @@ const struct ox_use *ox_effects_use(const struct effects *e, enum ox_role_of_use
     return NULL;
 }
 
-const struct ox_use *ox_effects_find_use(struct effects *e, enum ox_role_of_use role, enum ox_access access,
+const struct ox_use *ox_effects_find_use(struct effects *e, enum ox_use_role role, enum ox_access access,
                                          enum ox_tier tier) {
     const struct ox_use *const use = ox_effects_use(e, role);
     if (use == NULL) {
@@ -113,7 +113,7 @@ const struct ox_use *ox_effects_find_use(struct effects *e, enum ox_role_of_use 
     return use;
 }
 
-void ox_effects_need_use(struct effects *e, enum ox_role_of_use role, enum ox_tier tier, struct ox_content content) {
+void ox_effects_need_use(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content) {
     const struct ox_use *const use = ox_effects_find_use(e, role, READS, tier);
     if (use != NULL && !ox_content_same(e->held[use->buf_idx], content)) {
         ox_effects_reject(e, "reads a buffer that holds something else than its work needs");
@@ -137,14 +137,14 @@ void ox_effects_hold(struct effects *e, uint32_t buf_idx, struct ox_content cont
     e->held[buf_idx] = content;
 }
 
-void ox_effects_fill(struct effects *e, enum ox_role_of_use role, enum ox_tier tier, struct ox_content content) {
+void ox_effects_fill(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content) {
     const struct ox_use *const use = ox_effects_find_use(e, role, WRITES, tier);
     if (use != NULL) {
         ox_effects_hold(e, use->buf_idx, content);
     }
 }
 
-void ox_effects_change(struct effects *e, enum ox_role_of_use role, enum ox_tier tier,
+void ox_effects_change(struct effects *e, enum ox_use_role role, enum ox_tier tier,
                        const struct ox_content from_to[2]) {
     const struct ox_use *const use = ox_effects_find_use(e, role, UPDATES, tier);
     if (use == NULL) {
@@ -156,7 +156,7 @@ void ox_effects_change(struct effects *e, enum ox_role_of_use role, enum ox_tier
     ox_effects_hold(e, use->buf_idx, from_to[1]);
 }
 
-void ox_effects_need_buffer(struct effects *e, enum ox_role_of_use role, uint32_t buf_idx) {
+void ox_effects_need_buffer(struct effects *e, enum ox_use_role role, uint32_t buf_idx) {
     const struct ox_use *const use = ox_effects_use(e, role);
     if (use != NULL && use->buf_idx != buf_idx) {
         ox_effects_reject(e, "uses another buffer than the one of that name");
@@ -191,7 +191,7 @@ void ox_effects_need_batch(struct effects *e) {
     }
 }
 
-void ox_effects_add_gradient(struct effects *e, enum ox_role_of_use role, uint32_t unit_idx) {
+void ox_effects_add_gradient(struct effects *e, enum ox_use_role role, uint32_t unit_idx) {
     const uint32_t mb_idx = e->task->mb_idx;
     const struct ox_content sums[2] = {ox_content(SUM, unit_idx, mb_idx), ox_content(SUM, unit_idx, mb_idx + 1)};
     ox_effects_change(e, role, ox_effects_compute_tier(e), sums);
