@@ -63,7 +63,7 @@ static void clear_padding(const struct ox_engine *engine, const struct ox_chunk 
 }
 
 void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
-                   enum ox_state_way way) {
+                   enum ox_state_direction way) {
     struct state_piece pieces[STATE_PIECES];
     void *const states[2] = {ox_engine_resident(engine, unit_idx).state, chunk_state};
     state_pieces(engine, unit_idx, chunk, states, pieces);

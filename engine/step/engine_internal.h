@@ -163,9 +163,9 @@ static inline uint64_t ox_state_end(struct ox_state_format format, const struct 
 }
 
 /* A chunk's elements in a unit's host-resident state, to or from a state of the chunk alone. */
-enum ox_state_way { OX_STATE_TO_CHUNK, OX_STATE_TO_UNIT };
+enum ox_state_direction { OX_STATE_TO_CHUNK, OX_STATE_TO_UNIT };
 void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,
-                   enum ox_state_way way);
+                   enum ox_state_direction way);
 
 /* The optimizer's stream, while the store is open. */
 OX_MUST enum ox_status ox_optim_open(struct ox_engine *engine);
