@@ -56,7 +56,7 @@ struct ox_pending {
 };
 
 /* What an ADAM task is to do. */
-struct ox_adam_order {
+struct ox_update_args {
     const struct ox_adam_hyper *hyper; /* NULL: only bring the planes of base_step to the target */
     bool from_store;                   /* all planes come from the last commit, whatever memory holds */
     bool in_memory;                    /* nothing is written */
@@ -121,7 +121,7 @@ enum ox_status ox_host_task_run(void *engine, const void *host_task);
 void ox_overlap_begin_step(struct ox_engine *engine);
 /* Whether a task has nothing to do in this step: it then only keeps its place. */
 bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *task);
-struct ox_adam_order ox_overlap_order(const struct ox_engine *engine, const struct ox_task *task);
+struct ox_update_args ox_overlap_update_args(const struct ox_engine *engine, const struct ox_task *task);
 /* An ADAM task has updated its unit, with so many parameters that are not finite. */
 OX_MUST enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task *task,
                                           uint64_t nonfinite_count);

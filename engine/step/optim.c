@@ -259,7 +259,7 @@ static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct 
                                    const struct ox_task *task) {
     const struct ox_shard *const shard = &engine->plan->table.shards[task->unit_idx];
     const struct ox_resident at = ox_engine_resident(engine, task->unit_idx);
-    const struct ox_adam_order order = ox_overlap_order(engine, task);
+    const struct ox_update_args order = ox_overlap_update_args(engine, task);
     struct ox_unit_run run = {
         .unit_idx = task->unit_idx,
         .chunk_count = shard->chunk_count,
@@ -294,7 +294,7 @@ static const struct ox_task *task_ahead(const struct ox_engine *engine, const st
     for (const struct ox_task *next = task + 1; next < past && next->kind != OX_TASK_WRITTEN; next++) {
         if (next->kind == OX_TASK_ADAM && !ox_overlap_is_idle(engine, next)) {
             const bool there = next->deps[OX_LANE_NVME_WRITE] <= task->deps[OX_LANE_NVME_WRITE];
-            return there && ox_overlap_order(engine, next).hyper != NULL ? next : NULL;
+            return there && ox_overlap_update_args(engine, next).hyper != NULL ? next : NULL;
         }
     }
     return NULL;
@@ -394,7 +394,7 @@ void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
 enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
                               struct ox_lane *lane) {
     const struct ox_tiers *const tiers = &engine->tiers;
-    const struct ox_adam_order order = ox_overlap_order(engine, task);
+    const struct ox_update_args order = ox_overlap_update_args(engine, task);
     const struct ox_engine_config *const config = &engine->config;
     struct ox_op_adam op = {
         .hi = ox_tiers_view(tiers, plan, task, OX_USE_WEIGHTS).ptr,

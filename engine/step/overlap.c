@@ -73,16 +73,16 @@ bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *ta
     }
 }
 
-struct ox_adam_order ox_overlap_order(const struct ox_engine *engine, const struct ox_task *task) {
+struct ox_update_args ox_overlap_update_args(const struct ox_engine *engine, const struct ox_task *task) {
     const struct ox_step_state *const step = &engine->step;
     if (!task->carried) {
-        return (struct ox_adam_order){.hyper = overlaps(engine) ? &step->speculative_hyper : &step->hyper,
+        return (struct ox_update_args){.hyper = overlaps(engine) ? &step->speculative_hyper : &step->hyper,
                                       .in_memory = step->input->in_memory, .base_step = step->weights_step};
     }
     if (!engine->due_now[task->unit_idx]) {
-        return (struct ox_adam_order){.base_step = step->weights_step};
+        return (struct ox_update_args){.base_step = step->weights_step};
     }
-    return (struct ox_adam_order){.hyper = &engine->pending.hyper, .from_store = step->from_store,
+    return (struct ox_update_args){.hyper = &engine->pending.hyper, .from_store = step->from_store,
                                   .in_memory = step->pending_in_memory, .base_step = engine->pending.base_step};
 }
 
