@@ -236,7 +236,7 @@ static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
     ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
            "(retry %" PRIu64 " of this run)", failed, ox_error_text(), trainer->state.step, trainer->retry_count);
     const enum ox_status status = ox_trainer_take_back_reports(trainer);
-    return status == OX_OK ? ox_engine_go_back(trainer->engine) : status;
+    return status == OX_OK ? ox_engine_roll_back(trainer->engine) : status;
 }
 
 /* What is pending is committed, so that planes can be read. Where a drive fails once, the run may stand at an earlier
@@ -248,7 +248,7 @@ static enum ox_status settle(struct ox_trainer *trainer) {
 
 /* An evaluation brings the update that is pending with it. Where a drive fails once, it is done again if the run still
  * stands where it did; else the steps that are taken again will owe it. */
-static enum ox_status evaluate_or_go_back(struct ox_trainer *trainer) {
+static enum ox_status evaluate_or_roll_back(struct ox_trainer *trainer) {
     const uint64_t step = trainer->state.step;
     enum ox_status status = evaluate(trainer);
     if (status != OX_E_IO || !may_retry(trainer)) {
@@ -288,7 +288,7 @@ static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *
         return status;
     }
     if (owed->evaluates && trainer->state.step == step) {
-        status = evaluate_or_go_back(trainer);
+        status = evaluate_or_roll_back(trainer);
     }
     const bool went_back = trainer->state.step != step; /* the step will owe the same once more */
     if (status == OX_OK && owed->saves_now) {

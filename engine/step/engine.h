@@ -183,7 +183,7 @@ struct ox_step_result {
  * it, also where planes live in memory. OX_E_ABORTED: `stop`.
  *
  * Where the plan lets steps overlap, a step's update and its commit happen in the next call, of this or of
- * ox_engine_eval. A failure of that loses a step that was told of: every call then fails until ox_engine_go_back.
+ * ox_engine_eval. A failure of that loses a step that was told of: every call then fails until ox_engine_roll_back.
  * `meta` is kept for the commit. A stopped call leaves the update of the step before it pending. */
 OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_input *input,
                                       struct ox_step_result *out);
@@ -196,7 +196,7 @@ OX_MUST enum ox_status ox_engine_settle(struct ox_engine *engine);
 void ox_engine_settled_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 
 /* Takes note that steps since the last commit are gone (ox_store_info says which it is), and reads it back. */
-OX_MUST enum ox_status ox_engine_go_back(struct ox_engine *engine);
+OX_MUST enum ox_status ox_engine_roll_back(struct ox_engine *engine);
 
 /* Commits what steps have left in memory alone; nothing happens where there is none, nor without a store. On failure
  * memory stays as it is. */

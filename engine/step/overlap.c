@@ -311,7 +311,7 @@ enum ox_status ox_overlap_make_ready(struct ox_engine *engine) {
     return engine->must_restore ? restore(engine) : OX_OK;
 }
 
-enum ox_status ox_engine_go_back(struct ox_engine *engine) {
+enum ox_status ox_engine_roll_back(struct ox_engine *engine) {
     fall_back(engine); /* whatever memory holds by now */
     engine->lost_step = 0;
     return ox_overlap_make_ready(engine);

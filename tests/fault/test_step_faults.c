@@ -68,7 +68,7 @@ static void check_rule(struct rig *rig, struct ox_fault_rule rule) {
     if (info.step == 0) {
         if (!rig->reopens) { /* until the loss is taken note of, nothing goes on */
             CHECK(second_step(rig, &harness) == OX_E_IO && ox_engine_settle(harness.engine) == OX_E_IO);
-            REQUIRE_OK(ox_engine_go_back(harness.engine));
+            REQUIRE_OK(ox_engine_roll_back(harness.engine));
         }
         outcome_close(&outcome);
     }

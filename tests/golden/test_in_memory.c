@@ -135,7 +135,7 @@ static void check_faults(const struct golden *golden, const struct harness_run *
             CHECK(failed == OX_E_IO);
             CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_IO); /* until it is known */
         }
-        REQUIRE_OK(ox_engine_go_back(harness.engine));
+        REQUIRE_OK(ox_engine_roll_back(harness.engine));
         const uint64_t from = committed_step(&harness);
         CHECK(from == 0 || persisted == OX_OK);
         if (from == 0) {
