@@ -112,12 +112,12 @@ struct ox_manifest {
     enum ox_dtype weights_dtype;
     struct ox_manifest_file *files; /* by name */
     uint32_t file_count;
-    const struct ox_look_back *look; /* while files are collected; NULL: nobody looks */
+    const struct ox_readback *look; /* while files are collected; NULL: nobody looks */
 };
 
 /* Told what comes back of a file that was just written: `begin` says whether it is known what that must be, then come
  * all bytes in order, and `end` judges them. */
-struct ox_look_back {
+struct ox_readback {
     enum ox_status (*begin)(void *context, const char *path, bool *known);
     void (*bytes)(void *context, const unsigned char *data, size_t bytes);
     enum ox_status (*end)(void *context, const char *path);

@@ -27,7 +27,7 @@ static enum ox_status fail_memory(const char *path) {
 /* ---- hashing ----------------------------------------------------------------------------------- */
 
 /* `look` may be NULL. */
-static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, const struct ox_look_back *look,
+static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, const struct ox_readback *look,
                                      struct ox_hash128 *hash) {
     void *buffer = NULL;
     if (posix_memalign(&buffer, OX_IO_ALIGN_BYTES, HASH_BYTES) != 0) {
@@ -73,7 +73,7 @@ static bool is_same_hash(struct ox_hash128 a, struct ox_hash128 b) {
 }
 
 /* A file that was just written, from the drive: against what the one who wrote it knows, or what memory still has. */
-static enum ox_status hash_back(const char *folder, const struct ox_look_back *look, struct ox_manifest_file *file) {
+static enum ox_status hash_back(const char *folder, const struct ox_readback *look, struct ox_manifest_file *file) {
     char path[OX_PATH_BYTES];
     int fd = -1;
     bool known = false;

@@ -195,7 +195,7 @@ void ox_tensor_sums_add(struct ox_tensor_sums *sums, uint32_t nth, const struct 
 enum ox_status ox_tensor_sums_collect(const struct ox_tensor_sums *sums, const char *folder,
                                      struct ox_manifest *manifest) {
     struct reading reading = {.sums = sums};
-    const struct ox_look_back look = {
+    const struct ox_readback look = {
         .begin = begin_file, .bytes = take_bytes, .end = end_file, .context = &reading};
     manifest->look = &look;
     enum ox_status status = ox_manifest_collect(folder, manifest);
