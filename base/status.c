@@ -37,14 +37,14 @@ enum ox_status ox_fail_in(enum ox_status status, const char *fmt, ...) {
     return ox_fail(status, "%s: %s", context, error_text);
 }
 
-void ox_first_note(struct ox_first *first, enum ox_status status) {
+void ox_first_failure_note(struct ox_first_failure *first, enum ox_status status) {
     if (status != OX_OK && first->status == OX_OK) {
         first->status = status;
         memcpy(first->text, error_text, sizeof first->text);
     }
 }
 
-enum ox_status ox_first_result(const struct ox_first *first) {
+enum ox_status ox_first_failure_result(const struct ox_first_failure *first) {
     return first->status == OX_OK ? OX_OK : ox_fail(first->status, "%s", first->text);
 }
 

@@ -52,15 +52,15 @@ const char *ox_error_text(void);
 
 /* Keeps the first failure of several steps, with its text: it is the useful cause, and later steps may record other
  * texts on this thread. Start from zeros. */
-struct ox_first {
+struct ox_first_failure {
     enum ox_status status;
     char text[OX_ERROR_TEXT_BYTES];
 };
 
 /* Keeps `status` and this thread's last text if it is the first failure. */
-void ox_first_note(struct ox_first *first, enum ox_status status);
+void ox_first_failure_note(struct ox_first_failure *first, enum ox_status status);
 /* Returns the first failure and records its text again; OX_OK when there was none. */
-OX_MUST enum ox_status ox_first_result(const struct ox_first *first);
+OX_MUST enum ox_status ox_first_failure_result(const struct ox_first_failure *first);
 
 /* Short upper-case name, "OX_E_IO"; never NULL. */
 const char *ox_status_name(enum ox_status status);

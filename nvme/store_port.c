@@ -597,7 +597,7 @@ uint32_t ox_store_in_flight(const struct ox_store_port *port) {
 
 enum ox_status ox_store_run(struct ox_store_port *port, const struct ox_store_op *ops, uint32_t op_count) {
     OX_ASSERT(port->op_count == 0);
-    struct ox_first first = {0};
+    struct ox_first_failure first = {0};
     uint64_t tag = 0;
     for (uint32_t i = 0; i < op_count || port->op_count > 0;) {
         enum ox_status status = OX_OK;
@@ -611,7 +611,7 @@ enum ox_status ox_store_run(struct ox_store_port *port, const struct ox_store_op
         } else {
             break;
         }
-        ox_first_note(&first, status);
+        ox_first_failure_note(&first, status);
     }
-    return ox_first_result(&first);
+    return ox_first_failure_result(&first);
 }

@@ -468,16 +468,16 @@ enum ox_status ox_checkpoint_verify_each(const char *path, ox_checkpoint_seen *s
     if (status != OX_OK) {
         return status;
     }
-    struct ox_first first = {0};
+    struct ox_first_failure first = {0};
     for (uint32_t i = 0; i < manifest.file_count && (first.status == OX_OK || seen != NULL); i++) {
         const enum ox_status file_status = verify_file(path, &manifest.files[i]);
-        ox_first_note(&first, file_status);
+        ox_first_failure_note(&first, file_status);
         if (seen != NULL) {
             seen(context, manifest.files[i].name, manifest.files[i].bytes, file_status);
         }
     }
     ox_manifest_close(&manifest);
-    return ox_first_result(&first);
+    return ox_first_failure_result(&first);
 }
 
 enum ox_status ox_checkpoint_verify(const char *path) {

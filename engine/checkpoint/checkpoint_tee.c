@@ -15,7 +15,7 @@ struct ox_checkpoint_tee {
     struct ox_lane *lane; /* runs the end, and nothing else */
     pthread_mutex_t lock; /* of all below: chunks come on a thread of the engine */
     struct ox_checkpoint_job job; /* the lane's once `ending` */
-    struct ox_first failure;      /* of writing chunks */
+    struct ox_first_failure failure;      /* of writing chunks */
     uint64_t writing_ns;
     bool ending;
     struct ox_mark end;
@@ -34,7 +34,7 @@ static void end_if_complete(struct ox_checkpoint_tee *tee) {
         return;
     }
     const int no_args = 0;
-    ox_first_note(&tee->failure, ox_host_lane_submit(tee->lane, run_end, &no_args, sizeof no_args, &tee->end));
+    ox_first_failure_note(&tee->failure, ox_host_lane_submit(tee->lane, run_end, &no_args, sizeof no_args, &tee->end));
     tee->ending = tee->failure.status == OX_OK;
 }
 
@@ -43,7 +43,7 @@ static void take_chunk(void *context, uint32_t unit_idx, uint32_t chunk_idx, con
     pthread_mutex_lock(&tee->lock);
     if (!tee->ending && tee->failure.status == OX_OK) {
         const uint64_t begin_ns = ox_clock_ns();
-        ox_first_note(&tee->failure, ox_checkpoint_files_chunk(tee->job.files, unit_idx, chunk_idx, view));
+        ox_first_failure_note(&tee->failure, ox_checkpoint_files_chunk(tee->job.files, unit_idx, chunk_idx, view));
         end_if_complete(tee);
         tee->writing_ns += ox_clock_ns() - begin_ns;
     }
@@ -93,7 +93,7 @@ bool ox_checkpoint_tee_ready(struct ox_checkpoint_tee *tee) {
 void ox_checkpoint_tee_fill(struct ox_checkpoint_tee *tee) {
     pthread_mutex_lock(&tee->lock);
     if (!tee->ending && tee->failure.status == OX_OK) {
-        ox_first_note(&tee->failure, ox_checkpoint_files_fill(tee->job.files, tee->engine));
+        ox_first_failure_note(&tee->failure, ox_checkpoint_files_fill(tee->job.files, tee->engine));
         end_if_complete(tee);
     }
     pthread_mutex_unlock(&tee->lock);
@@ -103,7 +103,7 @@ enum ox_status ox_checkpoint_tee_close(struct ox_checkpoint_tee **tee_ptr, doubl
     struct ox_checkpoint_tee *const tee = *tee_ptr;
     *tee_ptr = NULL;
     ox_engine_tee(tee->engine, NULL);
-    enum ox_status status = tee->ending ? ox_mark_join(tee->end) : ox_first_result(&tee->failure);
+    enum ox_status status = tee->ending ? ox_mark_join(tee->end) : ox_first_failure_result(&tee->failure);
     if (!tee->ending) {
         if (status == OX_OK) {
             status = ox_fail(OX_E_ABORTED, "%s: given up, as %" PRIu64 " chunks of the state were not seen",

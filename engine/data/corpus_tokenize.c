@@ -38,7 +38,7 @@ struct job {
     struct ox_ids ids;
     struct ox_id_mask trained;
     bool is_chat;
-    struct ox_first failure;
+    struct ox_first_failure failure;
 };
 
 struct worker {
@@ -56,7 +56,7 @@ struct run {
     uint32_t job_count[2];
     unsigned turn; /* index of the batch being encoded */
     atomic_uint next_job, failed_job;
-    struct ox_first written, read; /* the first failures of writing and reading */
+    struct ox_first_failure written, read; /* the first failures of writing and reading */
     bool is_read; /* there is nothing left to read */
     uint64_t bytes, begin_ns, logged_ns;
 };
@@ -234,7 +234,7 @@ static void fill_batch(struct run *run, unsigned which) {
     run->job_count[which] = 0;
     while (!run->is_read && run->job_count[which] < run->job_room) {
         struct job *const job = &run->batches[which][run->job_count[which]];
-        ox_first_note(&run->read, fill_job(run, job));
+        ox_first_failure_note(&run->read, fill_job(run, job));
         run->is_read = run->is_read || run->read.status != OX_OK;
         run->job_count[which] += job->count > 0;
     }
@@ -246,7 +246,7 @@ static void work_on_turn(void *context, uint32_t idx, uint32_t count) {
     const struct ox_corpus_rules *const rules = &run->work->rules;
     (void)count;
     if (idx == 0) {
-        ox_first_note(&run->written, write_batch(run, 1 - run->turn));
+        ox_first_failure_note(&run->written, write_batch(run, 1 - run->turn));
         if (run->written.status == OX_OK) {
             fill_batch(run, 1 - run->turn);
         }
@@ -258,7 +258,7 @@ static void work_on_turn(void *context, uint32_t idx, uint32_t count) {
             return;
         }
         struct job *const job = &run->batches[run->turn][at];
-        ox_first_note(&job->failure, encode_job(rules, &run->workers[idx], job));
+        ox_first_failure_note(&job->failure, encode_job(rules, &run->workers[idx], job));
         if (job->failure.status != OX_OK) {
             unsigned known = atomic_load(&run->failed_job);
             while (at < known && !atomic_compare_exchange_weak(&run->failed_job, &known, at)) {
@@ -271,9 +271,9 @@ static void work_on_turn(void *context, uint32_t idx, uint32_t count) {
 static enum ox_status turn_result(const struct run *run) {
     const uint32_t failed = atomic_load(&run->failed_job);
     if (run->written.status != OX_OK || failed == UINT32_MAX) {
-        return ox_first_result(&run->written);
+        return ox_first_failure_result(&run->written);
     }
-    return ox_first_result(&run->batches[run->turn][failed].failure);
+    return ox_first_failure_result(&run->batches[run->turn][failed].failure);
 }
 
 /* ---- the whole ----------------------------------------------------------------------------------------------- */
@@ -305,7 +305,7 @@ static enum ox_status run_all(struct run *run) {
         log_progress(run);
     }
     if (status == OX_OK) {
-        status = ox_first_result(&run->read);
+        status = ox_first_failure_result(&run->read);
     }
     return status == OX_OK ? write_batch(run, 1 - run->turn) : status;
 }

@@ -478,20 +478,20 @@ static enum ox_status queue_chunk(struct ox_generator *generator, const struct c
 static enum ox_status read_chunk(struct ox_generator *generator, const struct chunk *chunk) {
     const uint32_t stride = generator->config.chunk_rows;
     struct judged judged = {.targets = chunk->ids + 1};
-    struct ox_first first = {0};
+    struct ox_first_failure first = {0};
     if (chunk->nll_sum != NULL) {
         judged.rows = chunk->rows - (chunk->last ? 1 : 0); /* nothing follows the last one */
         judged.max = chunk->state;
         judged.sum = chunk->state + stride;
         judged.target = chunk->state + 2 * (size_t)stride;
     }
-    ox_first_note(&first, queue_chunk(generator, chunk, &judged));
-    ox_first_note(&first, ox_lane_drain(generator->run.lane));
+    ox_first_failure_note(&first, queue_chunk(generator, chunk, &judged));
+    ox_first_failure_note(&first, ox_lane_drain(generator->run.lane));
     for (uint32_t i = 0; first.status == OX_OK && i < judged.rows; i++) {
         *chunk->nll_sum += judged.max[i] + log(judged.sum[i]) - judged.target[i];
     }
     generator->count += chunk->rows;
-    return ox_first_result(&first);
+    return ox_first_failure_result(&first);
 }
 
 static enum ox_status check_ids(const struct ox_generator *generator, const int32_t *ids, uint32_t count) {

@@ -96,10 +96,10 @@ static enum ox_status slot_submit(struct ox_engine *engine, uint32_t slot, struc
     for (uint32_t i = 0; i < op_count && slots->failure.status == OX_OK; i++) {
         ops[i].tag = slot;
         const enum ox_status status = ox_store_submit(engine->plane_port, &ops[i]);
-        ox_first_note(&slots->failure, status);
+        ox_first_failure_note(&slots->failure, status);
         slots->in_flight[slot] += status == OX_OK;
     }
-    return ox_first_result(&slots->failure);
+    return ox_first_failure_result(&slots->failure);
 }
 
 /* Until nothing of the slot is in flight. */
@@ -107,7 +107,7 @@ static void slot_wait(struct ox_engine *engine, uint32_t slot) {
     struct ox_plane_slots *const slots = &engine->plane_slots;
     while (slots->in_flight[slot] > 0) {
         uint64_t done = 0;
-        ox_first_note(&slots->failure, ox_store_reap(engine->plane_port, &done));
+        ox_first_failure_note(&slots->failure, ox_store_reap(engine->plane_port, &done));
         OX_ASSERT(done < OX_PLANE_SLOTS && slots->in_flight[done] > 0);
         slots->in_flight[done]--;
     }
@@ -118,8 +118,8 @@ static enum ox_status slots_wait_all(struct ox_engine *engine) {
     for (uint32_t slot = 0; slot < OX_PLANE_SLOTS; slot++) {
         slot_wait(engine, slot);
     }
-    const enum ox_status status = ox_first_result(&engine->plane_slots.failure);
-    engine->plane_slots.failure = (struct ox_first){0};
+    const enum ox_status status = ox_first_failure_result(&engine->plane_slots.failure);
+    engine->plane_slots.failure = (struct ox_first_failure){0};
     return status;
 }
 
@@ -339,7 +339,7 @@ enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, 
         struct ox_chunk_view view;
         const uint32_t slot = i % ahead;
         slot_wait(engine, slot);
-        status = ox_first_result(&engine->plane_slots.failure);
+        status = ox_first_failure_result(&engine->plane_slots.failure);
         if (status == OX_OK && stop != NULL && *stop != 0) {
             status = ox_fail(OX_E_ABORTED, "stopped while the store was read");
         }
@@ -351,10 +351,10 @@ enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, 
             status = fetch_chunk(engine, slot, unit_idx, i + ahead);
         }
     }
-    struct ox_first first = {0};
-    ox_first_note(&first, status);
-    ox_first_note(&first, slots_wait_all(engine));
-    return ox_first_result(&first);
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, status);
+    ox_first_failure_note(&first, slots_wait_all(engine));
+    return ox_first_failure_result(&first);
 }
 
 /* Every chunk from memory to the store. */
@@ -388,12 +388,12 @@ enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uin
         ox_engine_trace_span(engine, OX_TRACE_SPAN_PERSIST, engine->weights_step, begin_ns);
         return status;
     }
-    struct ox_first first = {0};
-    ox_first_note(&first, status);
-    ox_first_note(&first, slots_wait_all(engine));
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, status);
+    ox_first_failure_note(&first, slots_wait_all(engine));
     engine->loading = false;
     ox_store_abort(engine->store);
-    return ox_first_result(&first);
+    return ox_first_failure_result(&first);
 }
 
 /* ---- gradients ---------------------------------------------------------------------------------- */

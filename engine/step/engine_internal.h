@@ -68,7 +68,7 @@ struct ox_update_args {
 struct ox_plane_slots {
     uint32_t at; /* of the view that was asked for last */
     uint32_t in_flight[OX_PLANE_SLOTS];
-    struct ox_first failure; /* of an operation since the last time that all were waited for */
+    struct ox_first_failure failure; /* of an operation since the last time that all were waited for */
 };
 
 struct ox_engine {

@@ -32,13 +32,13 @@ static enum ox_status submit(struct ox_store_port *port, const struct ox_store_o
 
 /* Waits for all that a task has submitted, also after a failure. */
 static enum ox_status finish_port(struct ox_store_port *port, enum ox_status status) {
-    struct ox_first first = {0};
-    ox_first_note(&first, status);
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, status);
     while (ox_store_in_flight(port) > 0) {
         uint64_t tag = 0;
-        ox_first_note(&first, ox_store_reap(port, &tag));
+        ox_first_failure_note(&first, ox_store_reap(port, &tag));
     }
-    return ox_first_result(&first);
+    return ox_first_failure_result(&first);
 }
 
 /* ---- drives --------------------------------------------------------------------------------------- */

@@ -51,7 +51,7 @@ struct ox_stream {
                                                   slot_count */
     uint32_t reads, writes; /* operations in flight */
     bool reader_works, writer_works, draining, closing;
-    struct ox_first first;
+    struct ox_first_failure first;
     struct ox_stream_stats stats;
     uint64_t starved_since_ns; /* 0: not waiting for a slot */
     uint64_t blocked_since_ns, blocked_ns; /* the same, while nothing was being read either */
@@ -68,7 +68,7 @@ static struct slot *slot_at(struct ox_stream *stream, uint64_t chunk_seq) {
 
 /* Keeps a failure that this thread has just recorded; whoever waits learns of it. The caller holds the lock. */
 static void note(struct ox_stream *stream, enum ox_status status) {
-    ox_first_note(&stream->first, status);
+    ox_first_failure_note(&stream->first, status);
     if (status != OX_OK) {
         pthread_cond_broadcast(&stream->progress);
         pthread_cond_signal(&stream->to_read);
@@ -374,7 +374,7 @@ enum ox_status ox_stream_take(struct ox_stream *stream, struct ox_stream_chunk *
         stream->waits.write_ns += for_writes_ns;
         stream->waits.read_ns += waited_ns - for_writes_ns;
     }
-    const enum ox_status status = ox_first_result(&stream->first);
+    const enum ox_status status = ox_first_failure_result(&stream->first);
     if (status == OX_OK) {
         *out = slot_at(stream, stream->taken)->chunk;
         stream->taken++;
@@ -401,7 +401,7 @@ enum ox_status ox_stream_settle(struct ox_stream *stream) {
     const uint64_t waited_ns = ox_clock_ns() - begin_ns;
     stream->stats.settle_wait_ns += waited_ns;
     stream->waits.settle_ns += waited_ns;
-    const enum ox_status status = ox_first_result(&stream->first);
+    const enum ox_status status = ox_first_failure_result(&stream->first);
     pthread_mutex_unlock(&stream->lock);
     return status;
 }
@@ -420,13 +420,13 @@ enum ox_status ox_stream_drain(struct ox_stream *stream) {
     while (!is_empty(stream)) {
         pthread_cond_wait(&stream->progress, &stream->lock);
     }
-    const enum ox_status status = ox_first_result(&stream->first);
+    const enum ox_status status = ox_first_failure_result(&stream->first);
     for (uint32_t i = 0; i < OX_STREAM_SLOTS_MAX; i++) {
         stream->slots[i] = (struct slot){0};
     }
     stream->ordered = stream->asking = stream->begun = 0;
     stream->asked = stream->arrived = stream->taken = stream->put = stream->left = 0;
-    stream->first = (struct ox_first){0};
+    stream->first = (struct ox_first_failure){0};
     stream->starved_since_ns = stream->blocked_since_ns = 0;
     stream->draining = false;
     pthread_mutex_unlock(&stream->lock);

@@ -341,13 +341,13 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
 }
 
 /* What was only given up, because of a stop or of another failure, comes behind what failed. */
-static void note_status(struct ox_first notes[2], enum ox_status status) {
-    ox_first_note(&notes[status == OX_E_ABORTED], status);
+static void note_status(struct ox_first_failure notes[2], enum ox_status status) {
+    ox_first_failure_note(&notes[status == OX_E_ABORTED], status);
 }
 
 /* Waits for every lane; the first failure of all is the step's. Whatever failed, nothing is in flight after. */
 static enum ox_status drain_all(struct ox_engine *engine, enum ox_status status) {
-    struct ox_first notes[2] = {{0}};
+    struct ox_first_failure notes[2] = {{0}};
     note_status(notes, status);
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         note_status(notes, ox_lane_drain(engine->lanes[i]));
@@ -356,7 +356,7 @@ static enum ox_status drain_all(struct ox_engine *engine, enum ox_status status)
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         ox_lane_reset(engine->lanes[i]);
     }
-    return ox_first_result(&notes[notes[0].status == OX_OK]);
+    return ox_first_failure_result(&notes[notes[0].status == OX_OK]);
 }
 
 /* With chaos on, what a step has not written must not be read: NaN everywhere but in resident buffers. */

@@ -198,22 +198,22 @@ static void account(struct cuda_lane *lane, const struct slot *slot, uint64_t tu
 
 static enum ox_status watch_job(void *owner, const void *args) {
     struct cuda_lane *const lane = owner;
-    struct ox_first first = {0};
+    struct ox_first_failure first = {0};
     uint64_t turn;
     memcpy(&turn, args, sizeof turn);
     pthread_mutex_lock(&lane->lock);
     const struct slot slot = *slot_of(lane, turn);
     pthread_mutex_unlock(&lane->lock);
-    ox_first_note(&first, ox_mark_join(slot.fed));
+    ox_first_failure_note(&first, ox_mark_join(slot.fed));
     if (first.status == OX_OK) {
-        ox_first_note(&first, check(lane, cudaEventSynchronize(slot.end), "work on the device"));
+        ox_first_failure_note(&first, check(lane, cudaEventSynchronize(slot.end), "work on the device"));
     }
     if (first.status == OX_OK) {
         account(lane, &slot, turn);
     } else {
         cudaStreamSynchronize(lane->stream); /* it fails as well, or the failure is not the stream's */
     }
-    return ox_first_result(&first);
+    return ox_first_failure_result(&first);
 }
 
 enum ox_status ox_cuda_lane_mark(struct ox_lane *base, struct ox_mark *out) {
@@ -270,12 +270,12 @@ static enum ox_status lane_join(struct ox_lane *base, uint64_t seq) {
 /* Also where the feeder or the watcher gave up, nothing may be left on the stream. */
 static enum ox_status lane_drain(struct ox_lane *base) {
     struct cuda_lane *const lane = cuda_lane_of(base);
-    struct ox_first first = {0};
-    ox_first_note(&first, ox_lane_drain(lane->feeder));
-    ox_first_note(&first, ox_lane_drain(lane->watcher));
-    ox_first_note(&first, check(lane, cudaStreamSynchronize(lane->stream), "work on the device"));
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, ox_lane_drain(lane->feeder));
+    ox_first_failure_note(&first, ox_lane_drain(lane->watcher));
+    ox_first_failure_note(&first, check(lane, cudaStreamSynchronize(lane->stream), "work on the device"));
     lane->begun = false; /* what no mark told of is over; the next span does not begin with it */
-    return ox_first_result(&first);
+    return ox_first_failure_result(&first);
 }
 
 static void lane_reset(struct ox_lane *base) {

@@ -151,10 +151,10 @@ static enum ox_status run_stream(struct rig *rig, uint32_t chunks) {
 
 /* Begins, streams and commits; or, after a failure or fewer chunks, gives the transaction up. */
 static enum ox_status run_step(struct rig *rig, uint32_t chunks) {
-    struct ox_first first = {0};
+    struct ox_first_failure first = {0};
     REQUIRE_OK(ox_store_begin(rig->store, rig->step));
-    ox_first_note(&first, run_stream(rig, chunks));
-    ox_first_note(&first, ox_stream_drain(rig->stream));
+    ox_first_failure_note(&first, run_stream(rig, chunks));
+    ox_first_failure_note(&first, ox_stream_drain(rig->stream));
     if (first.status == OX_OK && chunks >= CHUNK_COUNT) {
         CHECK(rig->arrived == CHUNK_COUNT && rig->left == CHUNK_COUNT);
         REQUIRE_OK(ox_store_commit(rig->store, NULL, 0));
@@ -162,7 +162,7 @@ static enum ox_status run_step(struct rig *rig, uint32_t chunks) {
     } else {
         ox_store_abort(rig->store);
     }
-    return ox_first_result(&first);
+    return ox_first_failure_result(&first);
 }
 
 /* Step 0, without the stream. */

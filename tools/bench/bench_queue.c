@@ -126,7 +126,7 @@ static double own_seconds(void) {
 
 static enum ox_status rig_run(struct rig *rig, enum ox_bench_work work, uint64_t bytes, struct ox_bench_speed *out) {
     struct sequence sequence = {.work = work, .bytes = bytes};
-    struct ox_first first = {.status = OX_OK};
+    struct ox_first_failure first = {.status = OX_OK};
     const double own = own_seconds();
     const uint64_t begin_ns = ox_clock_ns();
     for (bool more = true; (more || rig->in_flight > 0) && first.status == OX_OK;) {
@@ -135,19 +135,19 @@ static enum ox_status rig_run(struct rig *rig, enum ox_bench_work work, uint64_t
             req.tag = rig->free_buffers[rig->free_count - 1];
             req.buffer = rig->arena.base + req.tag * rig->buffer_bytes;
             const enum ox_status status = rig->backend->queue_submit(rig->queue, 0, &req);
-            ox_first_note(&first, status);
+            ox_first_failure_note(&first, status);
             rig->free_count -= status == OX_OK;
             rig->in_flight += status == OX_OK;
         }
-        ox_first_note(&first, reap_ready(rig));
+        ox_first_failure_note(&first, reap_ready(rig));
     }
     while (rig->in_flight > 0) { /* after a failure: the queue owns buffers until it returns them */
-        ox_first_note(&first, reap_one(rig));
+        ox_first_failure_note(&first, reap_one(rig));
     }
     const double bytes_sent = (double)sequence.sent_bytes;
     *out = (struct ox_bench_speed){.rate = bytes_sent / ((double)(ox_clock_ns() - begin_ns) * 1e-9),
                                    .core_seconds = (own_seconds() - own) / bytes_sent};
-    return ox_first_result(&first);
+    return ox_first_failure_result(&first);
 }
 
 enum ox_status ox_bench_file_make(const struct ox_io_backend *backend, const struct ox_bench_target *target,

@@ -353,13 +353,13 @@ static void test_observer(void) {
 
 /* The first failure is kept with its text, whatever is recorded after it; success leaves no trace. */
 static void test_first_failure(void) {
-    struct ox_first first = {0};
-    ox_first_note(&first, OX_OK);
-    CHECK(ox_first_result(&first) == OX_OK);
-    ox_first_note(&first, ox_fail(OX_E_IO, "the cause"));
-    ox_first_note(&first, ox_fail(OX_E_CORRUPT, "what follows from it"));
-    ox_first_note(&first, OX_OK);
-    CHECK(ox_first_result(&first) == OX_E_IO && strcmp(ox_error_text(), "the cause") == 0);
+    struct ox_first_failure first = {0};
+    ox_first_failure_note(&first, OX_OK);
+    CHECK(ox_first_failure_result(&first) == OX_OK);
+    ox_first_failure_note(&first, ox_fail(OX_E_IO, "the cause"));
+    ox_first_failure_note(&first, ox_fail(OX_E_CORRUPT, "what follows from it"));
+    ox_first_failure_note(&first, OX_OK);
+    CHECK(ox_first_failure_result(&first) == OX_E_IO && strcmp(ox_error_text(), "the cause") == 0);
 }
 
 int main(void) {
