@@ -10,16 +10,16 @@ extern "C" {
 #endif
 
 /* A dimension of a tensor, as a function of the configuration. */
-enum ox_extent {
-    OX_EXTENT_NONE, /* second dimension of a vector */
-    OX_EXTENT_VOCAB,
-    OX_EXTENT_CONTEXTS,
-    OX_EXTENT_HIDDEN,
-    OX_EXTENT_WIDTH,
-    OX_EXTENT_HEAD, /* head_dim */
-    OX_EXTENT_Q,   /* heads * head_dim */
-    OX_EXTENT_KV,  /* kv_heads * head_dim */
-    OX_EXTENT_QKV, /* Q + 2 KV */
+enum ox_dim {
+    OX_DIM_NONE, /* second dimension of a vector */
+    OX_DIM_VOCAB,
+    OX_DIM_CONTEXTS,
+    OX_DIM_HIDDEN,
+    OX_DIM_WIDTH,
+    OX_DIM_HEAD, /* head_dim */
+    OX_DIM_Q,   /* heads * head_dim */
+    OX_DIM_KV,  /* kv_heads * head_dim */
+    OX_DIM_QKV, /* Q + 2 KV */
 };
 
 /* One tensor of the files, in the order of its unit's flat vector. Neighbours of one role lie together
@@ -29,7 +29,7 @@ struct ox_family_row {
     enum ox_role role;
     const char *name; /* after the family's prefix; %u is the layer */
     bool bare;        /* written without the prefix */
-    enum ox_extent shape[2];
+    enum ox_dim shape[2];
     bool (*when)(const struct ox_model_config *); /* NULL: always there */
     enum ox_init_kind init;
 };

@@ -33,25 +33,25 @@ static enum ox_status check_size(const char *where, const char *what, uint32_t v
                    what, value, limit);
 }
 
-static uint64_t extent_of(const struct ox_model_config *config, enum ox_extent extent) {
+static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim extent) {
     switch (extent) {
-    case OX_EXTENT_NONE:
+    case OX_DIM_NONE:
         return 1;
-    case OX_EXTENT_VOCAB:
+    case OX_DIM_VOCAB:
         return config->vocab;
-    case OX_EXTENT_CONTEXTS:
+    case OX_DIM_CONTEXTS:
         return config->contexts;
-    case OX_EXTENT_HIDDEN:
+    case OX_DIM_HIDDEN:
         return config->hidden;
-    case OX_EXTENT_WIDTH:
+    case OX_DIM_WIDTH:
         return config->width;
-    case OX_EXTENT_Q:
+    case OX_DIM_Q:
         return (uint64_t)config->heads * config->head_dim;
-    case OX_EXTENT_HEAD:
+    case OX_DIM_HEAD:
         return config->head_dim;
-    case OX_EXTENT_KV:
+    case OX_DIM_KV:
         return (uint64_t)config->kv_heads * config->head_dim;
-    case OX_EXTENT_QKV:
+    case OX_DIM_QKV:
         return ((uint64_t)config->heads + 2 * (uint64_t)config->kv_heads) * config->head_dim;
     }
     return 1;
@@ -109,7 +109,7 @@ static void add_unit(struct ox_model *model, const struct ox_family *family, uin
         format_name(family, row, unit_idx - 1, tensor->name);
         tensor->unit_idx = unit_idx;
         tensor->role = row->role;
-        tensor->rank = row->shape[1] == OX_EXTENT_NONE ? 1 : 2;
+        tensor->rank = row->shape[1] == OX_DIM_NONE ? 1 : 2;
         tensor->shape[0] = extent_of(config, row->shape[0]);
         tensor->shape[1] = extent_of(config, row->shape[1]);
         tensor->count = tensor->shape[0] * tensor->shape[1];
