@@ -103,7 +103,7 @@ static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, 
     if (status == OX_OK) {
         ox_windows_counts(trainer->eval, &counts);
         out->windows = limit > 0 && limit < counts.rows ? limit : counts.rows;
-        ox_trainer_tell_rows(trainer->eval, out->path, (uint32_t)trainer->config.max_seq_length);
+        ox_trainer_log_rows(trainer->eval, out->path, (uint32_t)trainer->config.max_seq_length);
         status = ox_trainer_eval_rows(trainer, trainer->eval, limit, sum);
     }
     out->report.tokens = sum->targets;

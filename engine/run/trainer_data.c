@@ -244,7 +244,7 @@ static uint64_t rows_of(const struct ox_windows *windows) {
     return counts.rows;
 }
 
-void ox_trainer_tell_rows(const struct ox_windows *windows, const char *what, uint32_t seq) {
+void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uint32_t seq) {
     struct ox_windows_counts counts;
     ox_windows_counts(windows, &counts);
     if (counts.documents > 0) {
@@ -365,7 +365,7 @@ enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {
                          trainer->data_count > 1 ? " and the others" : "", tokens, config->max_seq_length);
     }
     if (status == OX_OK) {
-        ox_trainer_tell_rows(trainer->train, "training", (uint32_t)config->max_seq_length);
+        ox_trainer_log_rows(trainer->train, "training", (uint32_t)config->max_seq_length);
     }
     return status;
 }

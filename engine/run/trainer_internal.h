@@ -64,7 +64,7 @@ struct ox_trainer {
     const struct ox_trainer_events *events;
     const struct ox_trainer_hooks *hooks;
     uint64_t retried_step, retry_count; /* the last step that was taken again after a drive failed; how many */
-    uint64_t persist_steps, told_persist_steps; /* the state is persisted every so many; as the log has it */
+    uint64_t persist_steps, logged_persist_steps; /* the state is persisted every so many; as the log has it */
     uint64_t persisted_step; /* the last one that is committed, or will be within the next */
     struct ox_persist_times persist_times;
     bool stepped;      /* a step was taken by this process */
@@ -141,7 +141,7 @@ uint64_t ox_trainer_data_fingerprint(const struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool chat,
                                                  struct ox_windows_config *out);
 /* To the log: how documents fill the rows, and what is lost. */
-void ox_trainer_tell_rows(const struct ox_windows *windows, const char *what, uint32_t seq);
+void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uint32_t seq);
 /* Fills the batches with the rows from `cursor` on, at most `window_max`; the rest is not counted. */
 OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                        uint64_t window_max, uint64_t *target_count);
@@ -154,7 +154,7 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
 /* The engine stands at trainer->state, which is committed; tells what was decided. */
 void ox_trainer_persist_start(struct ox_trainer *trainer);
 /* Whether this step, the next one, stays in memory. */
-bool ox_trainer_stays(const struct ox_trainer *trainer, uint64_t step);
+bool ox_trainer_stays_in_memory(const struct ox_trainer *trainer, uint64_t step);
 /* What a step took that is like most. */
 void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_result *result, double seconds);
 /* Commits where the run stands, unless it is. A drive that refuses is only told of: memory has the state. */
@@ -172,12 +172,12 @@ bool ox_trainer_save_waits(const struct ox_trainer *trainer);
  * saved. */
 OX_MUST enum ox_status ox_trainer_save(struct ox_trainer *trainer);
 /* A checkpoint on the way that the disk refuses is reported and the run goes on: the state is not at risk. */
-void ox_trainer_save_on_the_way(struct ox_trainer *trainer);
+void ox_trainer_save_or_warn(struct ox_trainer *trainer);
 /* The same while the run goes on: the chunks are taken from the next step's optimizer. At once without a store, which
  * alone streams them, or with one of a single generation. A checkpoint that is still on its way is waited for. */
 void ox_trainer_save_behind(struct ox_trainer *trainer);
 /* After each step: tells of a checkpoint on its way that has become complete, or has failed. */
-void ox_trainer_save_look(struct ox_trainer *trainer);
+void ox_trainer_save_poll(struct ox_trainer *trainer);
 /* Ends a checkpoint on its way: waits for the drive, or gives it up where chunks are missing and the engine no longer
  * has them. No step is in flight. */
 void ox_trainer_save_settle(struct ox_trainer *trainer);
@@ -191,7 +191,7 @@ OX_MUST enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer);
 /* The engine stands at trainer->state. */
 OX_MUST enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer);
 /* The run has gone back to trainer->state: what is said of later steps is cut off, or marked as undone. */
-OX_MUST enum ox_status ox_trainer_take_back_reports(struct ox_trainer *trainer);
+OX_MUST enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer);
 void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report);
 void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_report *report);
 void ox_trainer_close_reports(struct ox_trainer *trainer);

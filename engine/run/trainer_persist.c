@@ -36,7 +36,7 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
 }
 
 static void tell(struct ox_trainer *trainer) {
-    trainer->told_persist_steps = trainer->persist_steps;
+    trainer->logged_persist_steps = trainer->persist_steps;
     ox_log(OX_LOG_INFO, "the state is persisted every %" PRIu64 " step%s: a crash loses at most %" PRIu64,
            trainer->persist_steps, trainer->persist_steps == 1 ? "" : "s", trainer->persist_steps);
 }
@@ -60,7 +60,7 @@ void ox_trainer_persist_start(struct ox_trainer *trainer) {
     }
 }
 
-bool ox_trainer_stays(const struct ox_trainer *trainer, uint64_t step) {
+bool ox_trainer_stays_in_memory(const struct ox_trainer *trainer, uint64_t step) {
     const uint64_t save_steps = trainer->config.save_steps;
     const bool saved = save_steps > 0 && step % save_steps == 0; /* the store does not fall behind its checkpoints */
     return step < trainer->persisted_step + trainer->persist_steps && !saved;
@@ -75,7 +75,7 @@ void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_re
         return;
     }
     trainer->persist_steps = ox_persist_auto(&trainer->persist_times);
-    const uint64_t now = trainer->persist_steps, told = trainer->told_persist_steps;
+    const uint64_t now = trainer->persist_steps, told = trainer->logged_persist_steps;
     if (now >= 2 * told || told >= 2 * now) {
         tell(trainer);
     }

@@ -75,7 +75,7 @@ enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer) {
     return status == OX_OK && traces(config) ? open_trace(trainer) : status;
 }
 
-enum ox_status ox_trainer_take_back_reports(struct ox_trainer *trainer) {
+enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
     const bool has_board = trainer->tensorboard != NULL;
     ox_metrics_close(&trainer->metrics);

@@ -61,7 +61,7 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
         .max_grad_norm = config->max_grad_norm,
         .meta = &trainer->note,
         .meta_bytes = sizeof trainer->note,
-        .in_memory = ox_trainer_stays(trainer, next->step),
+        .in_memory = ox_trainer_stays_in_memory(trainer, next->step),
         .decided = on_decided,
         .context = &trainer->note,
         /* A step that will end within the grace time is let end; how long the first one takes is not known. */
@@ -89,7 +89,7 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
     return OX_OK;
 }
 
-static void tell_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
+static void report_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
     trainer->stepped = true;
     ox_trainer_report_step(trainer, report);
     if (trainer->hooks->step != NULL) {
@@ -104,7 +104,7 @@ static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t beg
     state->cursor += windows;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: its windows of %s have no token to be trained on", state->step,
            trainer->config.data[0].path);
-    tell_step(trainer, &(struct ox_step_report){.step = state->step, .max_steps = trainer->max_steps,
+    report_step(trainer, &(struct ox_step_report){.step = state->step, .max_steps = trainer->max_steps,
                                                 .tokens_seen = state->tokens_seen,
                                                 .wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9,
                                                 .predicted_seconds = NAN,
@@ -155,7 +155,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
         ox_trainer_persist_note(trainer, &report.result, report.wall_seconds);
     }
     trainer->step_seconds = report.wall_seconds;
-    tell_step(trainer, &report);
+    report_step(trainer, &report);
     return report.result.finite ? OX_OK : count_nonfinite(trainer, &report.result);
 }
 
@@ -206,7 +206,7 @@ static enum ox_status catch_up(struct ox_trainer *trainer) {
     snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
     const enum ox_status status = ox_path_join(trainer->config.output_dir, name, path);
     if (status == OX_OK && due(step, trainer->config.save_steps) && !ox_path_is_folder(path)) {
-        ox_trainer_save_on_the_way(trainer);
+        ox_trainer_save_or_warn(trainer);
     }
     return status;
 }
@@ -235,7 +235,7 @@ static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
     trainer->is_torn = false;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
            "(retry %" PRIu64 " of this run)", failed, ox_error_text(), trainer->state.step, trainer->retry_count);
-    const enum ox_status status = ox_trainer_take_back_reports(trainer);
+    const enum ox_status status = ox_trainer_rewind_reports(trainer);
     return status == OX_OK ? ox_engine_roll_back(trainer->engine) : status;
 }
 
@@ -292,7 +292,7 @@ static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *
     }
     const bool went_back = trainer->state.step != step; /* the step will owe the same once more */
     if (status == OX_OK && owed->saves_now) {
-        ox_trainer_save_on_the_way(trainer);
+        ox_trainer_save_or_warn(trainer);
     } else if (status == OX_OK && owed->saves_behind && !went_back) {
         ox_trainer_save_behind(trainer);
     }
@@ -316,7 +316,7 @@ static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
         if (status != OX_OK) {
             return status;
         }
-        ox_trainer_save_look(trainer);
+        ox_trainer_save_poll(trainer);
         const struct owed owed = look_at_step(trainer, &saves_seen);
         bool ends = false;
         *ended_by = owed.asked.stop;

@@ -33,7 +33,7 @@ static bool is_saved(const struct ox_trainer *trainer) {
     return trainer->saved_step == trainer->state.step + 1;
 }
 
-static void tell_saved(struct ox_trainer *trainer, uint64_t step, double seconds) {
+static void report_saved(struct ox_trainer *trainer, uint64_t step, double seconds) {
     char name[64];
     trainer->saved_step = step + 1;
     snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
@@ -45,7 +45,7 @@ static void tell_saved(struct ox_trainer *trainer, uint64_t step, double seconds
     }
 }
 
-static void tell_not_saved(uint64_t step) {
+static void report_not_saved(uint64_t step) {
     ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", step, ox_error_text());
 }
 
@@ -54,13 +54,13 @@ static void close_tee(struct ox_trainer *trainer, uint64_t begin_ns) {
     const enum ox_status status = ox_checkpoint_tee_close(&trainer->tee, &written);
     ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->tee_state.step, trainer->tee_begin_ns);
     if (status == OX_OK) {
-        tell_saved(trainer, trainer->tee_state.step, trainer->tee_seconds + written + seconds_since(begin_ns));
+        report_saved(trainer, trainer->tee_state.step, trainer->tee_seconds + written + seconds_since(begin_ns));
     } else {
-        tell_not_saved(trainer->tee_state.step);
+        report_not_saved(trainer->tee_state.step);
     }
 }
 
-void ox_trainer_save_look(struct ox_trainer *trainer) {
+void ox_trainer_save_poll(struct ox_trainer *trainer) {
     if (trainer->tee != NULL && ox_checkpoint_tee_ready(trainer->tee)) {
         close_tee(trainer, ox_clock_ns());
     }
@@ -105,7 +105,7 @@ static enum ox_status save(struct ox_trainer *trainer) {
     trainer->save_failed = status != OX_OK;
     ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->state.step, begin_ns);
     if (status == OX_OK) {
-        tell_saved(trainer, trainer->state.step, seconds_since(begin_ns));
+        report_saved(trainer, trainer->state.step, seconds_since(begin_ns));
     }
     return status;
 }
@@ -115,9 +115,9 @@ enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
     return save(trainer);
 }
 
-void ox_trainer_save_on_the_way(struct ox_trainer *trainer) {
+void ox_trainer_save_or_warn(struct ox_trainer *trainer) {
     if (save(trainer) != OX_OK) {
-        tell_not_saved(trainer->state.step);
+        report_not_saved(trainer->state.step);
         trainer->save_failed = false; /* the end tries again */
     }
 }
@@ -125,7 +125,7 @@ void ox_trainer_save_on_the_way(struct ox_trainer *trainer) {
 void ox_trainer_save_behind(struct ox_trainer *trainer) {
     /* A store of one generation is lost with a step that is cut short: the checkpoint before it must be complete. */
     if (ox_engine_store(trainer->engine) == NULL || trainer->config.store_generations == 1) {
-        ox_trainer_save_on_the_way(trainer);
+        ox_trainer_save_or_warn(trainer);
         return;
     }
     ox_trainer_save_settle(trainer);
@@ -137,7 +137,7 @@ void ox_trainer_save_behind(struct ox_trainer *trainer) {
     trainer->tee_state = trainer->state;
     trainer->tee_begin_ns = begin_ns;
     if (ox_checkpoint_tee_open(trainer->engine, &trainer->state, &how, &trainer->tee) != OX_OK) {
-        tell_not_saved(trainer->state.step);
+        report_not_saved(trainer->state.step);
     }
     trainer->tee_seconds = seconds_since(begin_ns);
 }
@@ -150,7 +150,7 @@ enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_stat
     }
     ox_trainer_save_settle(trainer);
     if (trainer->stepped && !trainer->is_torn && !trainer->save_failed) {
-        ox_trainer_save_on_the_way(trainer);
+        ox_trainer_save_or_warn(trainer);
     }
     return ox_fail(failure, "%s", text);
 }
