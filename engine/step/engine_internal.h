@@ -98,7 +98,7 @@ struct ox_engine {
     bool counts_due;             /* units were updated on the device whose counts have not come */
     bool must_restore;           /* planes in memory may not be those of the last commit */
     uint64_t lost_step;          /* that was pending when a drive failed; 0 = none */
-    float *logits_room;      /* on the device, while a step runs whose logits are asked for */
+    float *logits_buffer;      /* on the device, while a step runs whose logits are asked for */
     float *tee_values; /* of a chunk, behind the stream's slots */
     struct ox_tee tee; /* chunk is NULL: none */
     uint64_t tee_step; /* whose planes it is to see */

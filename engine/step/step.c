@@ -87,7 +87,7 @@ static enum ox_status issue_head(const struct issue *is) {
         .grads_table = view_if(is, OX_USE_GRAD_HEAD),
         .loss_sum = (double *)view(is, OX_USE_LOSS).ptr + is->task->mb_idx,
         .loss_scale = engine->step.loss_scale,
-        .logits = is->task->mb_idx == 0 ? engine->logits_room : NULL,
+        .logits = is->task->mb_idx == 0 ? engine->logits_buffer : NULL,
     };
     const struct ox_unit *const owner = &engine->config.model->units[tied ? 0 : is->task->unit_idx];
     const uint64_t table = owner->role_offset[tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
@@ -399,23 +399,23 @@ static uint64_t logits_bytes(const struct ox_engine *engine) {
 /* The logits that a test asks for come by way of device memory that no plan counts. */
 static enum ox_status take_logits(struct ox_engine *engine, const struct ox_step_input *input, enum ox_status status) {
     const uint64_t bytes = logits_bytes(engine);
-    if (engine->logits_room == NULL) {
+    if (engine->logits_buffer == NULL) {
         return status;
     }
     if (status == OX_OK) {
-        const struct ox_copy copy = {.target = input->logits, .source = engine->logits_room, .bytes = bytes};
+        const struct ox_copy copy = {.target = input->logits, .source = engine->logits_buffer, .bytes = bytes};
         struct ox_mark done;
         status = ox_device_lane_copy(engine->device, engine->lanes[OX_LANE_D2H], &copy, &done);
         status = status == OX_OK ? ox_mark_join(done) : status;
     }
-    ox_device_mem_close(engine->device, engine->logits_room, bytes);
-    engine->logits_room = NULL;
+    ox_device_mem_close(engine->device, engine->logits_buffer, bytes);
+    engine->logits_buffer = NULL;
     return status;
 }
 
-static enum ox_status make_logits_room(struct ox_engine *engine, const struct ox_step_input *input) {
+static enum ox_status make_logits_buffer(struct ox_engine *engine, const struct ox_step_input *input) {
     return input->logits == NULL ? OX_OK : ox_device_mem_open(engine->device, logits_bytes(engine),
-                                                              (void **)&engine->logits_room);
+                                                              (void **)&engine->logits_buffer);
 }
 
 static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *plan,
@@ -431,7 +431,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
     note_packed(engine, plan);
     status = poison(engine, plan);
     if (status == OX_OK) {
-        status = make_logits_room(engine, input);
+        status = make_logits_buffer(engine, input);
     }
     if (status != OX_OK) {
         return status;

@@ -291,7 +291,7 @@ static uint32_t half(uint32_t dim, uint32_t least) {
     return dim / 2 > least ? dim / 2 : least;
 }
 
-bool ox_bench_shape_choose(const struct ox_bench_device *device, const struct ox_bench_room *room,
+bool ox_bench_shape_choose(const struct ox_bench_device *device, const struct ox_bench_limit *room,
                            struct ox_bench_shape *out) {
     const bool gpu = device->compute.device == OX_DEVICE_CUDA;
     *out = gpu ? (struct ox_bench_shape){.rows = 8192, .seq = 4096, .hidden = 4096, .width = 11008, .vocab = 32000}

@@ -76,12 +76,12 @@ struct ox_bench_shape {
 };
 /* Chooses a shape suited to the device and halves it until it fits in `most` bytes; false when it cannot be halved
  * further. */
-struct ox_bench_room {
+struct ox_bench_limit {
     uint64_t (*bytes)(const void *context, const struct ox_bench_shape *shape);
     const void *context;
     uint64_t most; /* 0: no limit */
 };
-bool ox_bench_shape_choose(const struct ox_bench_device *device, const struct ox_bench_room *room,
+bool ox_bench_shape_choose(const struct ox_bench_device *device, const struct ox_bench_limit *room,
                            struct ox_bench_shape *out);
 
 #ifdef __cplusplus

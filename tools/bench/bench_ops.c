@@ -171,7 +171,7 @@ static enum ox_status measure_all(struct measuring *m) {
     const uint64_t requested = m->bench->config->size_bytes;
     const bool gpu = m->device->compute.device == OX_DEVICE_CUDA;
     const uint64_t copy_bytes = gpu ? COPY_BYTES : COPY_BYTES_CPU;
-    const struct ox_bench_room room = {.bytes = bytes_of,
+    const struct ox_bench_limit room = {.bytes = bytes_of,
                                        .context = m,
                                        .most = requested != 0 ? requested
                                                : gpu          ? m->device->facts.free_bytes / 2
