@@ -26,7 +26,7 @@ OX_MUST enum ox_status ox_cuda_device_open(const struct ox_cuda_config *config, 
 void ox_ops_init_cuda(struct ox_device *device, struct ox_ops *ops);
 
 /* What the plugin is and what it meets here; no device is opened for it. */
-struct ox_cuda_about {
+struct ox_cuda_plugin_info {
     const char *path;         /* where the loader found it */
     char built_for[128];      /* "sm_80 sm_90 compute_90": machine code by GPU, and PTX for GPUs that come after */
     uint32_t driver_version;  /* 13020 stands for 13.2; 0: there is no driver */
@@ -37,12 +37,12 @@ struct ox_cuda_about {
     char why_no_blas[512];
 };
 /* `plugin_path` as above. OX_E_DEVICE where no plugin opens; a machine without devices is no failure. */
-OX_MUST enum ox_status ox_cuda_plugin_about(const char *plugin_path, struct ox_cuda_about *out);
+OX_MUST enum ox_status ox_cuda_plugin_query(const char *plugin_path, struct ox_cuda_plugin_info *out);
 
 enum { OX_CUDA_PCI_TEXT_BYTES = 32 };
 
 /* What a GPU is, for `doctor` and reports. */
-struct ox_cuda_facts {
+struct ox_cuda_device_info {
     char name[256];
     uint64_t memory_bytes, free_bytes;
     uint32_t capability; /* 90 stands for 9.0 */
@@ -52,7 +52,7 @@ struct ox_cuda_facts {
     char pci[OX_CUDA_PCI_TEXT_BYTES];         /* "00000000:41:00.0", as NVML writes it */
     char attention[192]; /* in bfloat16: "cuDNN 9.19.0", or "own kernels: " and why not by cuDNN */
 };
-OX_MUST enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_cuda_facts *out);
+OX_MUST enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_cuda_device_info *out);
 
 /* How the algorithms that a linear layer's GEMMs are given compare with all that cuBLASLt offers for them, each
  * timed alone on the device; sums over the GEMMs. Of the two operations the other is NULL; their tensors are
@@ -91,8 +91,8 @@ struct ox_cuda_plugin {
     const struct ox_device_ops *device_ops; /* of every device that it opens */
     enum ox_status (*device_open)(const struct ox_cuda_config *, struct ox_device **);
     void (*ops_init)(struct ox_ops *);
-    enum ox_status (*facts)(struct ox_device *, struct ox_cuda_facts *);
-    void (*about)(struct ox_cuda_about *); /* all but the path */
+    enum ox_status (*facts)(struct ox_device *, struct ox_cuda_device_info *);
+    void (*about)(struct ox_cuda_plugin_info *); /* all but the path */
     enum ox_status (*linear_search)(struct ox_device *, const struct ox_op_linear_forward *,
                                     const struct ox_op_linear_backward *, struct ox_cuda_search *);
 };

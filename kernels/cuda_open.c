@@ -96,7 +96,7 @@ static enum ox_status load_once(const char *path, const struct loaded **out) {
     return status;
 }
 
-enum ox_status ox_cuda_plugin_about(const char *path, struct ox_cuda_about *out) {
+enum ox_status ox_cuda_plugin_query(const char *path, struct ox_cuda_plugin_info *out) {
     const struct loaded *loaded = NULL;
     memset(out, 0, sizeof *out);
     const enum ox_status status = load_once(path, &loaded);
@@ -126,6 +126,6 @@ enum ox_status ox_cuda_linear_search(struct ox_device *device, const struct ox_o
     return plugin_of(device)->linear_search(device, forward, backward, search);
 }
 
-enum ox_status ox_cuda_device_facts(struct ox_device *device, struct ox_cuda_facts *out) {
+enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_cuda_device_info *out) {
     return plugin_of(device)->facts(device, out);
 }

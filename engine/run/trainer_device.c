@@ -12,7 +12,7 @@ static enum ox_status look_at_gpu(struct ox_trainer *trainer) {
     struct ox_device *device = NULL;
     enum ox_status status = ox_cuda_device_open(&trainer->engine_config.cuda, &device);
     if (status == OX_OK) {
-        status = ox_cuda_device_facts(device, &trainer->gpu);
+        status = ox_cuda_device_query(device, &trainer->gpu);
         ox_device_close(&device);
     }
     return status;
@@ -20,7 +20,7 @@ static enum ox_status look_at_gpu(struct ox_trainer *trainer) {
 
 /* What is free, less a little that others may still take; recorded with the run, so that going on has the same. */
 static enum ox_status take_free_memory(struct ox_trainer *trainer) {
-    const struct ox_cuda_facts *const gpu = &trainer->gpu;
+    const struct ox_cuda_device_info *const gpu = &trainer->gpu;
     const uint64_t spared = ox_max_u64(gpu->memory_bytes / 32, 64 * OX_MIB);
     const uint64_t free_bytes = gpu->free_bytes + OX_CUDA_WORKSPACE_BYTES;
     if (free_bytes <= spared + OX_CUDA_PROCESS_BYTES) {
@@ -66,7 +66,7 @@ enum ox_status ox_trainer_pick_device(struct ox_trainer *trainer) {
     if (config->device == OX_DEVICE_CHOICE_AUTO) {
         if (status != OX_OK) {
             snprintf(trainer->no_gpu, sizeof trainer->no_gpu, "%s", ox_error_text());
-            trainer->gpu = (struct ox_cuda_facts){0};
+            trainer->gpu = (struct ox_cuda_device_info){0};
         }
         config->device = status == OX_OK ? OX_DEVICE_CHOICE_CUDA : OX_DEVICE_CHOICE_CPU;
         status = OX_OK;
@@ -93,7 +93,7 @@ void ox_trainer_fit_machine(struct ox_trainer *trainer) {
 
 /* Libraries choose algorithms by GPU and by their version. Why there is no cuDNN is no matter of numerics. */
 uint64_t ox_trainer_gpu_hash(const struct ox_trainer *trainer, uint64_t seed) {
-    const struct ox_cuda_facts *const gpu = &trainer->gpu;
+    const struct ox_cuda_device_info *const gpu = &trainer->gpu;
     const char *const attention = strncmp(gpu->attention, "cuDNN ", 6) == 0 ? gpu->attention : "";
     const uint64_t words[] = {seed, (uint64_t)trainer->engine_config.device, gpu->capability, gpu->processor_count,
                               gpu->blas_version, ox_hash64(attention, strlen(attention), 0)};

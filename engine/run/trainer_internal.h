@@ -45,7 +45,7 @@ struct ox_trainer {
     struct ox_schedule schedule;
     uint64_t max_steps;
     struct ox_engine_config engine_config;
-    struct ox_cuda_facts gpu; /* zero where none is used, or none was looked at */
+    struct ox_cuda_device_info gpu; /* zero where none is used, or none was looked at */
     char no_gpu[256];         /* why, where one was looked for; else "" */
     struct ox_engine_plan *plan; /* until the engine takes it over */
     struct ox_engine *engine;

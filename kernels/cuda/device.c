@@ -252,7 +252,7 @@ static enum ox_status device_open(const struct ox_cuda_config *config, struct ox
     return OX_OK;
 }
 
-static void about(struct ox_cuda_about *out) {
+static void about(struct ox_cuda_plugin_info *out) {
     int driver = 0, runtime = 0, count = 0;
     if (cudaDriverGetVersion(&driver) == cudaSuccess) {
         out->driver_version = (uint32_t)driver;
@@ -274,7 +274,7 @@ static void about(struct ox_cuda_about *out) {
     (void)cudaGetLastError(); /* not left for the next call to find */
 }
 
-static enum ox_status facts(struct ox_device *device, struct ox_cuda_facts *out) {
+static enum ox_status facts(struct ox_device *device, struct ox_cuda_device_info *out) {
     struct ox_cuda_device *const cuda = cuda_of(device);
     int driver = 0, runtime = 0;
     size_t free_bytes = 0, total_bytes = 0;
@@ -288,7 +288,7 @@ static enum ox_status facts(struct ox_device *device, struct ox_cuda_facts *out)
     if (status == OX_OK) {
         status = ox_cuda_check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
     }
-    *out = (struct ox_cuda_facts){
+    *out = (struct ox_cuda_device_info){
         .memory_bytes = total_bytes,
         .free_bytes = free_bytes,
         .capability = capability_of(cuda),

@@ -34,16 +34,16 @@ struct library {
 /* The emulated plugin stays open once it is. */
 static struct library open_library(void) {
     struct lab lab;
-    struct ox_cuda_facts facts;
-    struct ox_cuda_about about;
+    struct ox_cuda_device_info facts;
+    struct ox_cuda_plugin_info about;
     lab_open_simt(&lab);
-    REQUIRE_OK(ox_cuda_device_facts(lab.device, &facts));
+    REQUIRE_OK(ox_cuda_device_query(lab.device, &facts));
     CHECK(strncmp(facts.attention, "own kernels: ", 13) == 0);
     ox_lane_close(&lab.lane);
     ox_device_close(&lab.device);
     char path[PATH_MAX];
     test_build_path("liboffload_simt.so", path);
-    REQUIRE_OK(ox_cuda_plugin_about(path, &about));
+    REQUIRE_OK(ox_cuda_plugin_query(path, &about));
     void *const plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct library library = {.is_there = plugin == NULL ? NULL : dlsym(plugin, "simt_cudnn_is_there"),
                                     .run_count = plugin == NULL ? NULL : dlsym(plugin, "simt_cudnn_run_count")};
@@ -173,10 +173,10 @@ static void test_slices(void) {
 int main(void) {
     const struct library library = open_library();
     struct lab cpu = {.compute = {.device = OX_DEVICE_CPU, .threads = 1}}, simt;
-    struct ox_cuda_facts facts;
+    struct ox_cuda_device_info facts;
     *library.is_there = true;
     lab_open_simt(&simt);
-    REQUIRE_OK(ox_cuda_device_facts(simt.device, &facts));
+    REQUIRE_OK(ox_cuda_device_query(simt.device, &facts));
     CHECK(strcmp(facts.attention, "cuDNN 9.19.0") == 0);
     REQUIRE_OK(ox_cpu_device_open(&(struct ox_cpu_device_config){.thread_count = 1}, &cpu.device));
     REQUIRE_OK(ox_device_lane_open(cpu.device, "compute", &cpu.lane));

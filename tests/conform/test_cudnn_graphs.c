@@ -82,8 +82,8 @@ static ask_fn *open_plugin(void) {
     if (access(path, R_OK) != 0) {
         test_skip("this build has no CUDA plugin");
     }
-    struct ox_cuda_about about;
-    REQUIRE_OK(ox_cuda_plugin_about(path, &about));
+    struct ox_cuda_plugin_info about;
+    REQUIRE_OK(ox_cuda_plugin_query(path, &about));
     void *const plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     CHECK(plugin != NULL);
     if (plugin != NULL && dlopen("libcuda.so.1", RTLD_NOW) == NULL) {

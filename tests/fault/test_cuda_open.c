@@ -83,11 +83,11 @@ static void test_machines(void) {
 
 static void test_memory(void) {
     struct ox_device *device = NULL, *other = NULL;
-    struct ox_cuda_facts facts;
+    struct ox_cuda_device_info facts;
     const struct ox_cuda_config config = {.plugin_path = simt->kit.plugin};
     void *memory = NULL, *more = &memory;
     REQUIRE_OK(ox_cuda_device_open(&config, &device));
-    REQUIRE_OK(ox_cuda_device_facts(device, &facts));
+    REQUIRE_OK(ox_cuda_device_query(device, &facts));
     CHECK(facts.free_bytes == facts.memory_bytes - OX_CUDA_WORKSPACE_BYTES);
     CHECK(ox_device_mem_open(device, 3 * OX_GIB, &more) == OX_E_NOMEM && more == NULL);
     CHECK(tells("3.00 GiB of device memory", "992 MiB of 1.00 GiB are free", "--device-mem"));
@@ -125,13 +125,13 @@ static void test_pins(void) {
 /* The plugin of this build, whose tables must fit the program's; it opens without a driver and says so. */
 static void test_real(void) {
     struct cuda_kit kit;
-    struct ox_cuda_about about;
+    struct ox_cuda_plugin_info about;
     test_build_path("liboffload_cuda.so", kit.plugin);
     if (access(kit.plugin, R_OK) != 0) {
         printf("this build has no plugin\n");
         return;
     }
-    REQUIRE_OK(ox_cuda_plugin_about(kit.plugin, &about));
+    REQUIRE_OK(ox_cuda_plugin_query(kit.plugin, &about));
     void *const library = dlopen(kit.plugin, RTLD_NOW | RTLD_NOLOAD);
     const struct ox_cuda_plugin *const plugin = library == NULL ? NULL : dlsym(library, "ox_cuda_plugin");
     CHECK(plugin != NULL && plugin != simt->plugin && plugin->version == OX_CUDA_PLUGIN_VERSION);

@@ -26,13 +26,13 @@ static inline void cuda_kit_emulated(struct cuda_kit *kit) {
 /* False, and a line that says why, where there is no GPU: a failure where the environment asks for one. */
 static inline bool cuda_kit_real(struct cuda_kit *kit) {
     struct ox_device *device = NULL;
-    struct ox_cuda_facts facts;
+    struct ox_cuda_device_info facts;
     kit->name = "GPU";
     test_build_path("liboffload_cuda.so", kit->plugin);
     const struct ox_cuda_config config = {.plugin_path = kit->plugin};
     enum ox_status status = ox_cuda_device_open(&config, &device);
     if (status == OX_OK) {
-        status = ox_cuda_device_facts(device, &facts);
+        status = ox_cuda_device_query(device, &facts);
         ox_device_close(&device);
     }
     if (status == OX_OK) {

@@ -14,9 +14,9 @@ static void find(void *library, const char *name, void *out) {
 
 const struct simt *simt_open(void) {
     static struct simt simt;
-    struct ox_cuda_about about;
+    struct ox_cuda_plugin_info about;
     cuda_kit_emulated(&simt.kit);
-    REQUIRE_OK(ox_cuda_plugin_about(simt.kit.plugin, &about));
+    REQUIRE_OK(ox_cuda_plugin_query(simt.kit.plugin, &about));
     void *const library = dlopen(simt.kit.plugin, RTLD_NOW | RTLD_NOLOAD);
     if (library == NULL) {
         printf("%s\n", dlerror());

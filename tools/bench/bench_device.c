@@ -67,7 +67,7 @@ static enum ox_status open_gpu(uint64_t lead_bytes, bool own_attention, struct o
     const struct ox_cuda_config config = {.own_attention = own_attention};
     enum ox_status status = ox_cuda_device_open(&config, &gpu->device);
     if (status == OX_OK) {
-        status = ox_cuda_device_facts(gpu->device, &gpu->facts);
+        status = ox_cuda_device_query(gpu->device, &gpu->facts);
     }
     if (status == OX_OK) {
         ox_ops_init_cuda(gpu->device, &gpu->ops);

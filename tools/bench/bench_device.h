@@ -23,7 +23,7 @@ struct ox_bench_device {
     struct ox_lane *lane; /* "compute" */
     struct ox_ops ops;
     struct ox_compute compute;  /* `real` changes with the measurement */
-    struct ox_cuda_facts facts; /* filled for a GPU */
+    struct ox_cuda_device_info facts; /* filled for a GPU */
     struct ox_bench_watch watch;
     void *lead; /* device memory for the work queued ahead of a measurement */
     uint64_t lead_bytes;

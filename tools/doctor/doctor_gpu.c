@@ -17,7 +17,7 @@ struct survey {
     bool nvml_absent, nvml_answers, plugin_opens;
     char driver[96];
     char nvml_error[OX_DOCTOR_TEXT_BYTES / 2], plugin_error[OX_DOCTOR_TEXT_BYTES];
-    struct ox_cuda_about about;
+    struct ox_cuda_plugin_info about;
     uint32_t gpu_count; /* listed by NVML */
     struct ox_nvml_gpu gpus[OX_DOCTOR_GPUS_MAX];
     char gpu_errors[OX_DOCTOR_GPUS_MAX][OX_DOCTOR_TEXT_BYTES]; /* "": read without error */
@@ -43,7 +43,7 @@ static void read_all(struct survey *survey) {
         keep_error(survey->nvml_error, sizeof survey->nvml_error);
     }
     ox_nvml_close(&nvml);
-    survey->plugin_opens = ox_cuda_plugin_about(survey->paths->plugin, &survey->about) == OX_OK;
+    survey->plugin_opens = ox_cuda_plugin_query(survey->paths->plugin, &survey->about) == OX_OK;
     if (!survey->plugin_opens) {
         keep_error(survey->plugin_error, sizeof survey->plugin_error);
     }
@@ -87,7 +87,7 @@ static void report_driver(struct ox_doctor *doctor, const struct survey *survey)
 }
 
 static void report_plugin(struct ox_doctor *doctor, const struct survey *survey) {
-    const struct ox_cuda_about *const about = &survey->about;
+    const struct ox_cuda_plugin_info *const about = &survey->about;
     if (!survey->plugin_opens) {
         ox_doctor_add(doctor, "CUDA plugin", "none; runs use the CPU");
         ox_doctor_warn(doctor,
@@ -170,7 +170,7 @@ static bool has_code_for(const char *built_for, uint32_t capability) {
     return strstr(built_for, "sm_") == NULL; /* the emulated device */
 }
 
-static void report_facts(struct ox_doctor *doctor, const struct survey *survey, const struct ox_cuda_facts *facts) {
+static void report_facts(struct ox_doctor *doctor, const struct survey *survey, const struct ox_cuda_device_info *facts) {
     char memory[OX_SIZE_TEXT_BYTES], remedy[OX_DOCTOR_TEXT_BYTES];
     const uint32_t major = facts->capability / 10, minor = facts->capability % 10;
     ox_doctor_add(doctor, "device", "%.100s, %s, compute capability %u.%u, %u processors", facts->name,
@@ -193,10 +193,10 @@ static void open_group(struct ox_doctor *doctor, const char *kind, uint32_t idx,
 /* Reports a CUDA device, with what NVML says of the GPU in the same PCIe slot. */
 static void report_device(struct ox_doctor *doctor, struct survey *survey, uint32_t idx) {
     struct ox_device *device = NULL;
-    struct ox_cuda_facts facts;
+    struct ox_cuda_device_info facts;
     const struct ox_cuda_config config = {.plugin_path = survey->paths->plugin, .device_idx = idx};
     open_group(doctor, "GPU", idx, idx);
-    if (ox_cuda_device_open(&config, &device) != OX_OK || ox_cuda_device_facts(device, &facts) != OX_OK) {
+    if (ox_cuda_device_open(&config, &device) != OX_OK || ox_cuda_device_query(device, &facts) != OX_OK) {
         ox_doctor_add(doctor, "device", "does not open");
         ox_doctor_warn(doctor, "check memory in use and compute mode with nvidia-smi, and the kernel log for Xid", "%s",
                        ox_error_text());

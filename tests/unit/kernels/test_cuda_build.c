@@ -157,8 +157,8 @@ int main(void) {
         }
         test_skip("this build has no CUDA plugin");
     }
-    struct ox_cuda_about about;
-    REQUIRE_OK(ox_cuda_plugin_about(path, &about));
+    struct ox_cuda_plugin_info about;
+    REQUIRE_OK(ox_cuda_plugin_query(path, &about));
     const struct image file = read_whole(path);
     const struct image section = find_section(file, ".nv_fatbin");
     uint32_t lacking = 0;
