@@ -10,11 +10,11 @@
  * - In the others, [\r\n]* after other characters or \s*[\r\n]+ ends with the newline, whatever follows.
  * None of them has a lookbehind. */
 static const struct {
-    enum ox_cut cut;
+    enum ox_newline_cut cut;
     const char *regex;
 } known[] = {
     /* GPT-2 */
-    {OX_CUT_BEFORE, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},
+    {OX_NEWLINE_CUT_BEFORE, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},
     /* Llama-3 */
     {OX_CUT_AFTER, "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
                     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
@@ -34,16 +34,16 @@ static bool may_be_letter(char character) {
     return byte >= 0x80 || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
 }
 
-enum ox_cut ox_cut_of_pattern(const char *text, bool is_regex) {
+enum ox_newline_cut ox_cut_of_pattern(const char *text, bool is_regex) {
     if (!is_regex) {
-        return strchr(text, '\n') == NULL && !may_be_letter(text[0]) ? OX_CUT_IGNORES : OX_CUT_UNKNOWN;
+        return strchr(text, '\n') == NULL && !may_be_letter(text[0]) ? OX_CUT_IGNORES : OX_NEWLINE_CUT_UNKNOWN;
     }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(text, known[i].regex) == 0) {
             return known[i].cut;
         }
     }
-    return OX_CUT_UNKNOWN;
+    return OX_NEWLINE_CUT_UNKNOWN;
 }
 
 /* Whether `text` contains `newline` followed by something that may be a letter: a letter, a byte of one, or the token
@@ -113,10 +113,10 @@ static enum ox_cuts cuts_of_bytes(const struct ox_tokenizer *tokenizer) {
             return OX_CUTS_NONE; /* every piece would get a space */
         }
         if (cuts == OX_CUTS_NONE && step->pattern.cut != OX_CUT_IGNORES) {
-            if (step->pattern.cut == OX_CUT_UNKNOWN || !keeps) {
+            if (step->pattern.cut == OX_NEWLINE_CUT_UNKNOWN || !keeps) {
                 return OX_CUTS_NONE;
             }
-            cuts = step->pattern.cut == OX_CUT_BEFORE ? OX_CUTS_BEFORE_NEWLINE : OX_CUTS_AFTER_NEWLINE;
+            cuts = step->pattern.cut == OX_NEWLINE_CUT_BEFORE ? OX_CUTS_BEFORE_NEWLINE : OX_CUTS_AFTER_NEWLINE;
         }
     }
     return cuts;

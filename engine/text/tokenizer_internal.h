@@ -43,13 +43,13 @@ void ox_form_scratch_free(struct ox_form_scratch *work);
 /* ---- patterns (tokenizer_regex.c) ---------------------------------------------------------------------------- */
 
 /* Where a pattern's matches end around a newline that is followed by a letter (tokenizer_cut.c). */
-enum ox_cut {
-    OX_CUT_UNKNOWN,
+enum ox_newline_cut {
+    OX_NEWLINE_CUT_UNKNOWN,
     OX_CUT_IGNORES, /* matches neither begin nor end there, nor do they look at the newline       */
-    OX_CUT_BEFORE,  /* a match ends before the newline, whether or not the text goes on after it  */
+    OX_NEWLINE_CUT_BEFORE,  /* a match ends before the newline, whether or not the text goes on after it  */
     OX_CUT_AFTER,   /* a match ends after the newline, whether or not the text goes on after it   */
 };
-enum ox_cut ox_cut_of_pattern(const char *text, bool is_regex);
+enum ox_newline_cut ox_cut_of_pattern(const char *text, bool is_regex);
 
 /* A regular expression in Oniguruma's syntax, or a literal. */
 struct ox_regex;
@@ -57,7 +57,7 @@ struct ox_pattern {
     struct ox_regex *regex;
     char *literal; /* used when `regex` is NULL */
     size_t literal_bytes;
-    enum ox_cut cut;
+    enum ox_newline_cut cut;
 };
 OX_MUST enum ox_status ox_pattern_open(const char *where, const char *text, bool is_regex, struct ox_pattern *out);
 void ox_pattern_close(struct ox_pattern *pattern);

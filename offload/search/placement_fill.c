@@ -239,7 +239,7 @@ static bool drives_hold(struct ox_search *s) {
     }
     const bool fits = ox_search_check_drives(s) == OX_OK;
     if (s->cut_count < OX_CUTS_MAX) {
-        s->cuts[s->cut_count++] = (struct ox_cut){.hash = hash, .fits = fits};
+        s->cuts[s->cut_count++] = (struct ox_newline_cut){.hash = hash, .fits = fits};
     }
     return fits;
 }

@@ -43,7 +43,7 @@ struct ox_tried {
 enum { OX_TRIED_MAX = 4096, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48, OX_CUTS_MAX = 64 };
 
 /* Whether the drives hold a store with these spool extents. */
-struct ox_cut {
+struct ox_newline_cut {
     uint64_t hash;
     bool fits;
 };
@@ -68,7 +68,7 @@ struct ox_search {
     struct ox_tried tried[OX_TRIED_MAX];
     uint32_t tried_count;
     uint16_t tried_at[OX_TRIED_PLACES]; /* by hash: 1 + index; 0 = none */
-    struct ox_cut cuts[OX_CUTS_MAX];
+    struct ox_newline_cut cuts[OX_CUTS_MAX];
     uint32_t cut_count;
 };
 
