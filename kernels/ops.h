@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 enum ox_norm_kind { OX_NORM_RMS, OX_NORM_LAYER };
-enum ox_act_kind { OX_ACT_SWIGLU, OX_ACT_GELU_TANH };
+enum ox_activation { OX_ACTIVATION_SWIGLU, OX_ACTIVATION_GELU_TANH };
 /* How a weight matrix lies: [out, in] as torch.nn.Linear, or [in, out] as GPT-2's Conv1D. */
 enum ox_weight_layout { OX_WEIGHT_OUT_IN, OX_WEIGHT_IN_OUT };
 
@@ -183,7 +183,7 @@ struct ox_op_act_forward {
     void *out;
     const void *in;
     uint32_t rows, width;
-    enum ox_act_kind kind;
+    enum ox_activation kind;
     enum ox_real real;
 };
 /* din may alias in. */
@@ -191,7 +191,7 @@ struct ox_op_act_backward {
     void *din;
     const void *dout, *in;
     uint32_t rows, width;
-    enum ox_act_kind kind;
+    enum ox_activation kind;
     enum ox_real real;
 };
 

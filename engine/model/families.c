@@ -177,7 +177,7 @@ static enum ox_status parse_shared(const char *where, const json_t *json, struct
     out->kv_heads = out->kv_heads != 0 ? out->kv_heads : out->heads;
     out->head_dim = out->head_dim != 0 ? out->head_dim : out->hidden / out->heads;
     out->norm = OX_NORM_RMS;
-    out->act = OX_ACT_SWIGLU;
+    out->act = OX_ACTIVATION_SWIGLU;
     out->layout = OX_WEIGHT_OUT_IN;
     out->rope = true;
     return OX_OK;
@@ -457,7 +457,7 @@ static enum ox_status gpt2_parse(const char *where, const json_t *json, struct o
     out->head_dim = out->hidden / out->heads;
     out->attention_bias = out->mlp_bias = out->norm_bias = out->out_bias = true;
     out->norm = OX_NORM_LAYER;
-    out->act = OX_ACT_GELU_TANH;
+    out->act = OX_ACTIVATION_GELU_TANH;
     out->layout = OX_WEIGHT_IN_OUT;
     return OX_OK;
 }

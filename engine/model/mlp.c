@@ -11,7 +11,7 @@ struct tensors {
 };
 
 static struct ox_linear gate_up_of(const struct ox_model_config *config) {
-    const uint32_t width = config->width * (config->act == OX_ACT_SWIGLU ? 2 : 1);
+    const uint32_t width = config->width * (config->act == OX_ACTIVATION_SWIGLU ? 2 : 1);
     return (struct ox_linear){.role = OX_ROLE_GATE_UP, .in_count = config->hidden, .out_count = width};
 }
 

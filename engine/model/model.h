@@ -49,7 +49,7 @@ struct ox_model_config {
     char family[32]; /* model_type: "llama", "gpt2" ... */
     uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, width /* of the MLP */, contexts;
     enum ox_norm_kind norm;
-    enum ox_act_kind act;
+    enum ox_activation act;
     enum ox_weight_layout layout; /* of the block's matrices */
     float norm_eps;
     bool rope;          /* else learned positions */

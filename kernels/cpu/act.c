@@ -15,7 +15,7 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
     const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
     for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
         float *const out = ox_cpu_at(op->out, (size_t)row * op->width);
-        if (op->kind == OX_ACT_SWIGLU) {
+        if (op->kind == OX_ACTIVATION_SWIGLU) {
             const float *const gate = ox_cpu_from(op->in, (size_t)row * 2 * op->width);
             job->vector->swiglu(out, gate, gate + op->width, op->width);
         } else {
@@ -37,7 +37,7 @@ static void backward_item(void *context, uint32_t item, uint32_t thread) {
     const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
     for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
         const float *const dout = ox_cpu_from(op->dout, (size_t)row * op->width);
-        if (op->kind == OX_ACT_SWIGLU) {
+        if (op->kind == OX_ACTIVATION_SWIGLU) {
             const float *const gate = ox_cpu_from(op->in, (size_t)row * 2 * op->width);
             float *const din = ox_cpu_at(op->din, (size_t)row * 2 * op->width);
             job->vector->swiglu_back((float *[2]){din, din + op->width}, dout, gate, gate + op->width,

@@ -94,7 +94,7 @@ static ox_launch_shape by_row(uint32_t rows, uint32_t width, unsigned per_thread
 
 template <typename T, int N> static void launch_forward(const ox_cuda_queue *queue, const ox_op_act_forward *op) {
     const ox_launch_shape shape = by_row(op->rows, op->width, N);
-    if (op->kind == OX_ACT_SWIGLU) {
+    if (op->kind == OX_ACTIVATION_SWIGLU) {
         ox_launch(swiglu_forward<T, N>, queue, shape, (T *)op->out, (const T *)op->in, op->width);
     } else {
         ox_launch(gelu_forward<T, N>, queue, shape, (T *)op->out, (const T *)op->in, op->width);
@@ -103,7 +103,7 @@ template <typename T, int N> static void launch_forward(const ox_cuda_queue *que
 
 template <typename T, int N> static void launch_backward(const ox_cuda_queue *queue, const ox_op_act_backward *op) {
     const ox_launch_shape shape = by_row(op->rows, op->width, N);
-    if (op->kind == OX_ACT_SWIGLU) {
+    if (op->kind == OX_ACTIVATION_SWIGLU) {
         ox_launch(swiglu_backward<T, N>, queue, shape, (T *)op->din, (const T *)op->dout, (const T *)op->in, op->width);
     } else {
         ox_launch(gelu_backward<T, N>, queue, shape, (T *)op->din, (const T *)op->dout, (const T *)op->in, op->width);

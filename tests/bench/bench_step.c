@@ -46,7 +46,7 @@ static const struct ox_model_config model_config = {
     .family = "llama",
     .vocab = VOCAB, .hidden = HIDDEN, .layers = LAYERS, .heads = HEADS, .kv_heads = HEADS, .head_dim = HEAD_DIM,
     .width = WIDTH, .contexts = CONTEXTS,
-    .norm = OX_NORM_RMS, .act = OX_ACT_SWIGLU, .layout = OX_WEIGHT_OUT_IN, .norm_eps = 1e-5f,
+    .norm = OX_NORM_RMS, .act = OX_ACTIVATION_SWIGLU, .layout = OX_WEIGHT_OUT_IN, .norm_eps = 1e-5f,
     .rope = true, .rope_theta = 10000.0, .tied = true, .init_range = 0.02,
     .bos_id = -1, .eos_id = -1,
 };

@@ -5,14 +5,14 @@
 
 struct act_case {
     uint32_t rows, width;
-    enum ox_act_kind kind;
+    enum ox_activation kind;
     double scale;
 };
 static const struct act_case act_cases[] = {
-    {1, 1, OX_ACT_SWIGLU, 2.0},   {3, 7, OX_ACT_SWIGLU, 2.0}, {17, 300, OX_ACT_SWIGLU, 2.0},
-    {5, 65, OX_ACT_SWIGLU, 60.0}, {1, 1, OX_ACT_GELU_TANH, 2.0}, {3, 7, OX_ACT_GELU_TANH, 2.0},
-    {17, 300, OX_ACT_GELU_TANH, 2.0}, {5, 65, OX_ACT_GELU_TANH, 60.0}, {3, 1032, OX_ACT_SWIGLU, 2.0},
-    {3, 1032, OX_ACT_GELU_TANH, 2.0},
+    {1, 1, OX_ACTIVATION_SWIGLU, 2.0},   {3, 7, OX_ACTIVATION_SWIGLU, 2.0}, {17, 300, OX_ACTIVATION_SWIGLU, 2.0},
+    {5, 65, OX_ACTIVATION_SWIGLU, 60.0}, {1, 1, OX_ACTIVATION_GELU_TANH, 2.0}, {3, 7, OX_ACTIVATION_GELU_TANH, 2.0},
+    {17, 300, OX_ACTIVATION_GELU_TANH, 2.0}, {5, 65, OX_ACTIVATION_GELU_TANH, 60.0}, {3, 1032, OX_ACTIVATION_SWIGLU, 2.0},
+    {3, 1032, OX_ACTIVATION_GELU_TANH, 2.0},
 };
 enum { ACT_COUNT = sizeof act_cases / sizeof act_cases[0] };
 
@@ -42,7 +42,7 @@ struct act_data {
 static void act_reference(const struct act_data *data, const double *in) {
     const struct act_case *const shape = data->shape;
     for (size_t at = 0; at < data->out_len; at++) {
-        if (shape->kind == OX_ACT_GELU_TANH) {
+        if (shape->kind == OX_ACTIVATION_GELU_TANH) {
             data->out[at] = gelu(in[at]);
             data->din[at] = (double)data->dout[at] * gelu_slope(in[at]);
             continue;
@@ -100,7 +100,7 @@ static void run_act_on(struct lab *lab, const struct act_data *data) {
 
 static void run_act(struct lab labs[LAB_MAX], const struct act_case *shape, enum ox_real real) {
     struct act_data data = {.shape = shape, .real = real, .out_len = (size_t)shape->rows * shape->width};
-    data.in_len = data.out_len * (shape->kind == OX_ACT_SWIGLU ? 2 : 1);
+    data.in_len = data.out_len * (shape->kind == OX_ACTIVATION_SWIGLU ? 2 : 1);
     data.in = random_reals(real, data.in_len, 1, shape->scale);
     data.dout = random_reals(real, data.out_len, 2, 1.0);
     data.in_wide = widened(data.in, data.in_len);

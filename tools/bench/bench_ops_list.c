@@ -157,36 +157,36 @@ static enum ox_status rope(const struct ox_bench_tensors *t, struct ox_bench_cos
         .real = t->device->compute.real});
 }
 
-static enum ox_status act_forward_of(const struct ox_bench_tensors *t, enum ox_act_kind kind,
+static enum ox_status act_forward_of(const struct ox_bench_tensors *t, enum ox_activation kind,
                                      struct ox_bench_cost *out) {
-    out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACT_SWIGLU ? 3.0 : 2.0) * real_bytes(t);
+    out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACTIVATION_SWIGLU ? 3.0 : 2.0) * real_bytes(t);
     return t->device->ops.act_forward(lane_of(t), &(struct ox_op_act_forward){
         .out = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
         .real = t->device->compute.real});
 }
 
-static enum ox_status act_backward_of(const struct ox_bench_tensors *t, enum ox_act_kind kind,
+static enum ox_status act_backward_of(const struct ox_bench_tensors *t, enum ox_activation kind,
                                       struct ox_bench_cost *out) {
-    out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACT_SWIGLU ? 5.0 : 3.0) * real_bytes(t);
+    out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACTIVATION_SWIGLU ? 5.0 : 3.0) * real_bytes(t);
     return t->device->ops.act_backward(lane_of(t), &(struct ox_op_act_backward){
         .din = t->dpair, .dout = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
         .real = t->device->compute.real});
 }
 
 static enum ox_status swiglu_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return act_forward_of(t, OX_ACT_SWIGLU, out);
+    return act_forward_of(t, OX_ACTIVATION_SWIGLU, out);
 }
 
 static enum ox_status swiglu_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return act_backward_of(t, OX_ACT_SWIGLU, out);
+    return act_backward_of(t, OX_ACTIVATION_SWIGLU, out);
 }
 
 static enum ox_status gelu_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return act_forward_of(t, OX_ACT_GELU_TANH, out);
+    return act_forward_of(t, OX_ACTIVATION_GELU_TANH, out);
 }
 
 static enum ox_status gelu_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return act_backward_of(t, OX_ACT_GELU_TANH, out);
+    return act_backward_of(t, OX_ACTIVATION_GELU_TANH, out);
 }
 
 /* ---- GEMMs -------------------------------------------------------------------------------------------- */

@@ -82,7 +82,7 @@ static void test_llama(void) {
     CHECK(!config.tied && config.rope && config.rope_theta == 10000.0 && config.norm_eps == 1e-5f);
     CHECK(config.bos_id == 1 && config.eos_id == 7 && config.init_range == 0.02);
     CHECK(!config.attention_bias && !config.mlp_bias && !config.out_bias && !config.norm_bias);
-    CHECK(config.norm == OX_NORM_RMS && config.act == OX_ACT_SWIGLU && config.layout == OX_WEIGHT_OUT_IN);
+    CHECK(config.norm == OX_NORM_RMS && config.act == OX_ACTIVATION_SWIGLU && config.layout == OX_WEIGHT_OUT_IN);
     REQUIRE_OK(ox_model_build(&config, &model));
     check_layout(model);
     CHECK(model->unit_count == 5 && model->tensor_count == 1 + 3 * 9 + 2);
@@ -129,7 +129,7 @@ static void test_gpt2(void) {
     REQUIRE_OK(parse(gpt2_json, ",\"frobnicate\":0.1", &config));
     CHECK(warning_count == 4);
     CHECK(config.width == 128 && config.kv_heads == 4 && config.head_dim == 8 && config.tied && !config.rope);
-    CHECK(config.norm == OX_NORM_LAYER && config.act == OX_ACT_GELU_TANH &&
+    CHECK(config.norm == OX_NORM_LAYER && config.act == OX_ACTIVATION_GELU_TANH &&
           config.layout == OX_WEIGHT_IN_OUT);
     CHECK(config.norm_bias && config.attention_bias && config.out_bias && config.mlp_bias &&
           config.bos_id == -1);
