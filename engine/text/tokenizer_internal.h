@@ -253,8 +253,8 @@ struct ox_normal_scratch {
     bool continues; /* the text continues another one, so Prepend does nothing */
 };
 /* Normalizes `text` into *out, which points into `work` or is `text`. */
-OX_MUST enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_scratch *work, const char *text,
-                                        size_t bytes, const char **out, size_t *out_bytes);
+OX_MUST enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_scratch *work,
+                                        const char *text, size_t bytes, const char **out, size_t *out_bytes);
 void ox_normal_scratch_close(struct ox_normal_scratch *work);
 
 #ifdef __cplusplus

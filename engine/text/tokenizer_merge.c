@@ -85,7 +85,8 @@ static enum ox_status add_known(const struct ox_bpe *bpe, struct ox_bpe_scratch 
     return status == OX_OK ? add_symbol(work, id) : status;
 }
 
-static enum ox_status read_symbols(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *text, size_t bytes) {
+static enum ox_status read_symbols(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *text,
+                                   size_t bytes) {
     enum ox_status status = OX_OK;
     bool waiting = false;
     for (size_t pos = 0; pos < bytes && status == OX_OK;) {
@@ -285,8 +286,8 @@ static enum ox_status encode_part(const struct ox_bpe *bpe, struct ox_bpe_scratc
     return ox_ids_append(out, work->symbols_read.ids, merge_short(bpe, work->symbols_read.ids, count));
 }
 
-static enum ox_status encode_whole(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece, size_t bytes,
-                                   struct ox_ids *out) {
+static enum ox_status encode_whole(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece,
+                                   size_t bytes, struct ox_ids *out) {
     if (bpe->ignore_merges && bpe->byte_level) {
         int64_t id;
         enum ox_status status = find_whole(bpe, work, piece, bytes, &id);
@@ -298,8 +299,8 @@ static enum ox_status encode_whole(const struct ox_bpe *bpe, struct ox_bpe_scrat
     return encode_part(bpe, work, piece, bytes, out);
 }
 
-static enum ox_status encode_cached(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *part, size_t bytes,
-                                    struct ox_ids *out) {
+static enum ox_status encode_cached(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *part,
+                                    size_t bytes, struct ox_ids *out) {
     if (bytes > CACHE_KEY_BYTES) {
         return encode_whole(bpe, work, part, bytes, out);
     }
@@ -326,8 +327,8 @@ static enum ox_status encode_cached(const struct ox_bpe *bpe, struct ox_bpe_scra
 /* Encodes a piece in parts, cut between two known characters that no merge joins. The ids are the same, because a token
  * that spans the cut would need a merge exactly there. This cuts text without a pre-tokenizer into words, which the
  * cache can hold. */
-static enum ox_status encode_chars(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece, size_t bytes,
-                                   struct ox_ids *out) {
+static enum ox_status encode_chars(const struct ox_bpe *bpe, struct ox_bpe_scratch *work, const char *piece,
+                                   size_t bytes, struct ox_ids *out) {
     size_t begin = 0;
     size_t pos = 0;
     uint32_t previous = ox_utf8_next(piece, &pos);

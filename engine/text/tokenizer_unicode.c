@@ -143,8 +143,8 @@ static enum ox_status sort_marks(struct ox_form_scratch *work, size_t count) {
 }
 
 /* Appends one part in normalized form. */
-static enum ox_status apply_part(const struct ox_form *form, struct ox_form_scratch *work, const char *text, size_t bytes,
-                                 struct ox_text *out) {
+static enum ox_status apply_part(const struct ox_form *form, struct ox_form_scratch *work, const char *text,
+                                 size_t bytes, struct ox_text *out) {
     size_t count = 0;
     for (size_t pos = 0; pos < bytes;) {
         const enum ox_status status =

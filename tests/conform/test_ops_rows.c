@@ -11,7 +11,8 @@ struct act_case {
 static const struct act_case act_cases[] = {
     {1, 1, OX_ACTIVATION_SWIGLU, 2.0},   {3, 7, OX_ACTIVATION_SWIGLU, 2.0}, {17, 300, OX_ACTIVATION_SWIGLU, 2.0},
     {5, 65, OX_ACTIVATION_SWIGLU, 60.0}, {1, 1, OX_ACTIVATION_GELU_TANH, 2.0}, {3, 7, OX_ACTIVATION_GELU_TANH, 2.0},
-    {17, 300, OX_ACTIVATION_GELU_TANH, 2.0}, {5, 65, OX_ACTIVATION_GELU_TANH, 60.0}, {3, 1032, OX_ACTIVATION_SWIGLU, 2.0},
+    {17, 300, OX_ACTIVATION_GELU_TANH, 2.0}, {5, 65, OX_ACTIVATION_GELU_TANH, 60.0},
+    {3, 1032, OX_ACTIVATION_SWIGLU, 2.0},
     {3, 1032, OX_ACTIVATION_GELU_TANH, 2.0},
 };
 enum { ACT_COUNT = sizeof act_cases / sizeof act_cases[0] };

@@ -197,7 +197,8 @@ static enum ox_status work_model(void) {
     return status;
 }
 
-static enum ox_status use_tokenizer(const struct ox_tokenizer *tokenizer, struct ox_ids *ids, struct ox_id_mask *marks) {
+static enum ox_status use_tokenizer(const struct ox_tokenizer *tokenizer, struct ox_ids *ids,
+                                    struct ox_id_mask *marks) {
     static const char row[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"one two\"},{\"role\":\"user\","
                               "\"content\":\"Hi <|im_end|> e\xcc\x81 12\"},{\"role\":\"assistant\",\"content\":"
                               "[{\"type\":\"text\",\"text\":\"yes, it is\"}]}]}";

@@ -170,7 +170,8 @@ static bool has_code_for(const char *built_for, uint32_t capability) {
     return strstr(built_for, "sm_") == NULL; /* the emulated device */
 }
 
-static void report_facts(struct ox_doctor *doctor, const struct survey *survey, const struct ox_cuda_device_info *facts) {
+static void report_facts(struct ox_doctor *doctor, const struct survey *survey,
+                         const struct ox_cuda_device_info *facts) {
     char memory[OX_SIZE_TEXT_BYTES], remedy[OX_DOCTOR_TEXT_BYTES];
     const uint32_t major = facts->capability / 10, minor = facts->capability % 10;
     ox_doctor_add(doctor, "device", "%.100s, %s, compute capability %u.%u, %u processors", facts->name,
