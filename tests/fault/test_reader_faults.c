@@ -13,9 +13,9 @@
 #include "engine/hf/hf.h"
 #include "engine/data/token_cache.h"
 #include "tests/kit/calls.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -43,21 +43,12 @@ static void see(const void *data, size_t bytes) {
     digest = ox_hash64(data, bytes, digest);
 }
 
-static char folder[256], path_text[16][OX_PATH_BYTES];
-
-static const char *in_folder(const char *name) {
-    static unsigned idx;
-    char *const path = path_text[idx++ % 16];
-    snprintf(path, OX_PATH_BYTES, "%s/%s", folder, name);
-    return path;
-}
-
 static enum ox_status read_data(const char *name, enum ox_data_kind kind) {
     struct ox_data *data = NULL;
     int32_t tokens[512];
     uint8_t marks[512];
     uint64_t begins[128];
-    enum ox_status status = ox_data_open(in_folder(name), kind, &data);
+    enum ox_status status = ox_data_open(test_path(name), kind, &data);
     if (status != OX_OK) {
         CHECK(data == NULL);
         return status;
@@ -118,13 +109,13 @@ static enum ox_status write_cache(const char *path, const char *place, int *fd) 
 static enum ox_status work_cache(void) {
     struct ox_data *data = NULL;
     int fd = -1;
-    enum ox_status status = write_cache(in_folder("out/cache"), NULL, NULL);
+    enum ox_status status = write_cache(test_path("out/cache"), NULL, NULL);
     if (status == OX_OK) {
-        status = ox_data_open(in_folder("out/cache"), OX_DATA_AUTO, &data);
+        status = ox_data_open(test_path("out/cache"), OX_DATA_AUTO, &data);
     }
     ox_data_close(&data);
     if (status == OX_OK) {
-        status = write_cache(NULL, in_folder("out"), &fd);
+        status = write_cache(NULL, test_path("out"), &fd);
     }
     if (status == OX_OK) {
         status = ox_data_open_fd(fd, "tokens", &data);
@@ -143,7 +134,7 @@ static enum ox_status read_documents(const char *name, const struct ox_documents
     struct ox_document piece;
     uint64_t hash = 0;
     bool found = true;
-    enum ox_status status = ox_documents_open(in_folder(name), config, &documents);
+    enum ox_status status = ox_documents_open(test_path(name), config, &documents);
     if (status != OX_OK) {
         CHECK(documents == NULL);
         return status;
@@ -172,7 +163,7 @@ static enum ox_status work_rows(void) {
     const struct ox_documents_config config = {.format = OX_DOCUMENTS_ROWS};
     static const char *const names[] = {"rows", "lines", "array", "blanks"};
     bool rows = false;
-    enum ox_status status = ox_documents_are_rows(in_folder("rows"), &rows);
+    enum ox_status status = ox_documents_are_rows(test_path("rows"), &rows);
     for (size_t i = 0; status == OX_OK && i < sizeof names / sizeof *names; i++) {
         status = read_documents(names[i], &config);
     }
@@ -182,7 +173,7 @@ static enum ox_status work_rows(void) {
 static enum ox_status work_model(void) {
     struct ox_hf_folder *model = NULL;
     float values[16];
-    enum ox_status status = ox_hf_open(in_folder("model"), true, &model);
+    enum ox_status status = ox_hf_open(test_path("model"), true, &model);
     if (status != OX_OK) {
         CHECK(model == NULL);
         return status;
@@ -263,7 +254,7 @@ static enum ox_status work_config(void) {
     static struct ox_config config;
     char *text = NULL;
     ox_config_init(&config);
-    enum ox_status status = ox_config_load_yaml(&config, in_folder("run.yaml"), OX_CMD_TRAIN);
+    enum ox_status status = ox_config_load_yaml(&config, test_path("run.yaml"), OX_CMD_TRAIN);
     if (status == OX_OK) {
         see(config.model, strlen(config.model));
         see(&config.max_steps, sizeof config.max_steps);
@@ -280,22 +271,22 @@ static enum ox_status work_config(void) {
 static enum ox_status work_checkpoint(void) {
     struct ox_manifest manifest = {.state = {.version = OX_RUN_STATE_VERSION}, .weights_dtype = OX_DTYPE_F32};
     char path[OX_PATH_BYTES];
-    unlink(in_folder("run/checkpoint-7/" OX_MANIFEST_NAME)); /* else it is listed */
-    enum ox_status status = ox_manifest_collect(in_folder("run/checkpoint-7"), &manifest);
+    unlink(test_path("run/checkpoint-7/" OX_MANIFEST_NAME)); /* else it is listed */
+    enum ox_status status = ox_manifest_collect(test_path("run/checkpoint-7"), &manifest);
     if (status == OX_OK) {
-        status = ox_manifest_write(in_folder("run/checkpoint-7"), &manifest);
+        status = ox_manifest_write(test_path("run/checkpoint-7"), &manifest);
     }
     ox_manifest_close(&manifest);
     if (status == OX_OK) {
-        status = ox_manifest_read(in_folder("run/checkpoint-7"), &manifest);
+        status = ox_manifest_read(test_path("run/checkpoint-7"), &manifest);
         see(&manifest.file_count, sizeof manifest.file_count);
         ox_manifest_close(&manifest);
     }
     if (status == OX_OK) {
-        status = ox_checkpoint_verify(in_folder("run/checkpoint-7"));
+        status = ox_checkpoint_verify(test_path("run/checkpoint-7"));
     }
     if (status == OX_OK) {
-        status = ox_checkpoint_find_latest(in_folder("run"), path);
+        status = ox_checkpoint_find_latest(test_path("run"), path);
         see(path, status == OX_OK ? strlen(path) : 0);
     }
     return status;
@@ -305,14 +296,14 @@ static enum ox_status work_files(void) {
     uint64_t free_bytes = 0;
     char *text = NULL;
     size_t bytes = 0;
-    CHECK(ox_folder_remove(in_folder("out/made")) == OX_OK || calls_seen->hits > 0);
-    CHECK(ox_folder_remove(in_folder("out/a")) == OX_OK || calls_seen->hits > 0);
-    enum ox_status status = ox_file_replace(in_folder("out/copied"), "text", 4);
+    CHECK(ox_folder_remove(test_path("out/made")) == OX_OK || calls_seen->hits > 0);
+    CHECK(ox_folder_remove(test_path("out/a")) == OX_OK || calls_seen->hits > 0);
+    enum ox_status status = ox_file_replace(test_path("out/copied"), "text", 4);
     if (status == OX_OK) {
-        status = ox_file_copy(in_folder("long"), in_folder("out/copied"));
+        status = ox_file_copy(test_path("long"), test_path("out/copied"));
     }
     if (status == OX_OK) {
-        status = ox_file_read(in_folder("out/copied"), 1 << 24, &text, &bytes);
+        status = ox_file_read(test_path("out/copied"), 1 << 24, &text, &bytes);
     }
     if (status == OX_OK) {
         see(text, bytes);
@@ -321,15 +312,15 @@ static enum ox_status work_files(void) {
     }
     if (status == OX_OK) {
         free(text);
-        status = ox_folder_make(in_folder("out/a/b/c"));
+        status = ox_folder_make(test_path("out/a/b/c"));
     }
     if (status == OX_OK) {
-        status = ox_folder_commit(in_folder("out/a/b"), in_folder("out/made"));
+        status = ox_folder_commit(test_path("out/a/b"), test_path("out/made"));
     }
     if (status == OX_OK) {
-        status = ox_folder_free_bytes(in_folder("out"), &free_bytes);
+        status = ox_folder_free_bytes(test_path("out"), &free_bytes);
     }
-    return status == OX_OK ? ox_folder_remove(in_folder("out/made")) : status;
+    return status == OX_OK ? ox_folder_remove(test_path("out/made")) : status;
 }
 
 /* ---- the faults ------------------------------------------------------------------------------------------------ */
@@ -343,12 +334,7 @@ static int temporaries(void) {
     static const char *const places[] = {"out", "run", "run/checkpoint-7"};
     int count = 0;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        DIR *const listed = opendir(in_folder(places[i]));
-        const struct dirent *entry;
-        while (listed != NULL && (entry = readdir(listed)) != NULL) {
-            count += strncmp(entry->d_name, ".offload", 8) == 0;
-        }
-        closedir(listed);
+        count += (int)files_count(places[i], ".offload", "");
     }
     return count;
 }
@@ -382,23 +368,19 @@ static void try_all(const struct work *work, enum call call, enum fault fault, u
     }
 }
 
-static void write_file(const char *name, const void *data, size_t bytes) {
-    REQUIRE_OK(ox_file_replace(in_folder(name), data, bytes));
-}
-
 static void make_long(void) {
     enum { BYTES = (1 << 20) + 50000 };
     char *const text = malloc(BYTES);
     CHECK(text != NULL);
     memset(text, 'a', BYTES);
-    write_file("long", text, BYTES);
-    write_file("lines", text, BYTES);
+    files_write("long", text, BYTES);
+    files_write("lines", text, BYTES);
     text[0] = '[';
     text[BYTES - 1] = ']';
-    write_file("array", text, BYTES);
+    files_write("array", text, BYTES);
     memset(text, ' ', BYTES);
     text[BYTES - 1] = '1';
-    write_file("blanks", text, BYTES);
+    files_write("blanks", text, BYTES);
     free(text);
 }
 
@@ -407,10 +389,10 @@ static void make_model(void) {
     char text[1 << 14];
     size_t used = 0;
     struct ox_hf_folder *model = NULL;
-    REQUIRE_OK(ox_folder_make(in_folder("model")));
-    REQUIRE_OK(ox_file_copy("tests/golden/qwen2/config.json", in_folder("model/config.json")));
-    REQUIRE_OK(ox_file_copy("tests/golden/qwen2/model.safetensors", in_folder("model/model.safetensors")));
-    REQUIRE_OK(ox_hf_open(in_folder("model"), true, &model));
+    REQUIRE_OK(ox_folder_make(test_path("model")));
+    REQUIRE_OK(ox_file_copy("tests/golden/qwen2/config.json", test_path("model/config.json")));
+    REQUIRE_OK(ox_file_copy("tests/golden/qwen2/model.safetensors", test_path("model/model.safetensors")));
+    REQUIRE_OK(ox_hf_open(test_path("model"), true, &model));
     used += (size_t)snprintf(text, sizeof text, "{\"weight_map\":{");
     for (uint32_t i = 0; i < ox_hf_model(model)->tensor_count; i++) {
         used += (size_t)snprintf(text + used, sizeof text - used, "%s\"%s\":\"%s\"", i > 0 ? "," : "",
@@ -418,8 +400,8 @@ static void make_model(void) {
     }
     used += (size_t)snprintf(text + used, sizeof text - used, "}}");
     ox_hf_close(&model);
-    CHECK(rename(in_folder("model/model.safetensors"), in_folder("model/model-00001-of-00001.safetensors")) == 0);
-    write_file("model/model.safetensors.index.json", text, used);
+    CHECK(rename(test_path("model/model.safetensors"), test_path("model/model-00001-of-00001.safetensors")) == 0);
+    files_write("model/model.safetensors.index.json", text, used);
 }
 
 static void make_inputs(void) {
@@ -428,25 +410,25 @@ static void make_inputs(void) {
     unsigned char masked[1024 + 40 * 4 + 5] = {0};
     const int32_t header[8] = {0, 0, 2, 4, 40, 50000, 1};
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        REQUIRE_OK(ox_folder_make(in_folder(folders[i])));
+        REQUIRE_OK(ox_folder_make(test_path(folders[i])));
     }
     for (int i = 0; i < 70; i++) {
         char name[32];
         snprintf(name, sizeof name, "%s/%d", i < 3 ? "few" : "many", i);
-        write_file(name, &i, 2);
+        files_write(name, &i, 2);
     }
-    write_file("many/67", "x", 1);
+    files_write("many/67", "x", 1);
     memcpy(masked, header, sizeof header);
     memcpy(masked, "BIN.TOK\n", 8);
     memset(masked + 1024 + 160, 0x5a, 5);
-    write_file("masked", masked, sizeof masked);
-    write_file("texts/a", "one\ntwo\nthree\nfour\n|five", 24);
-    write_file("texts/b", "six", 3);
-    write_file("rows/a.jsonl", "{\"a\": 1}\n{}\n", 12);
-    write_file("rows/b.json", "[{}, 2]", 7);
-    write_file("run.yaml", yaml, sizeof yaml - 1);
-    write_file("run/checkpoint-7/config.json", "{}", 2);
-    write_file("run/latest", "checkpoint-7\n", 13);
+    files_write("masked", masked, sizeof masked);
+    files_write("texts/a", "one\ntwo\nthree\nfour\n|five", 24);
+    files_write("texts/b", "six", 3);
+    files_write("rows/a.jsonl", "{\"a\": 1}\n{}\n", 12);
+    files_write("rows/b.json", "[{}, 2]", 7);
+    files_write("run.yaml", yaml, sizeof yaml - 1);
+    files_write("run/checkpoint-7/config.json", "{}", 2);
+    files_write("run/latest", "checkpoint-7\n", 13);
     make_long();
     make_model();
 }
@@ -473,7 +455,6 @@ int main(void) {
     ox_log_set_sink(ignore_line, NULL);
     calls_options.skips_sync = true; /* nothing here outlives the machine */
     calls_memory_spare_json();
-    snprintf(folder, sizeof folder, "%s", test_folder());
     make_inputs();
     for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
         digest = 0;

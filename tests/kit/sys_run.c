@@ -1,7 +1,7 @@
 #include "tests/kit/sys_run.h"
 
-#include "base/file.h"
 #include "base/prng/prng.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -22,27 +22,7 @@ __attribute__((noreturn)) static void give_up(const char *what, const char *path
 
 /* ---- files ---------------------------------------------------------------------------------------- */
 
-const char *sys_path(char *path, const char *format, ...) {
-    const int root = snprintf(path, SYS_PATH_BYTES, "%s/", test_folder());
-    va_list values;
-    va_start(values, format);
-    const int rest = vsnprintf(path + root, SYS_PATH_BYTES - (size_t)root, format, values);
-    va_end(values);
-    if (root + rest >= SYS_PATH_BYTES) {
-        printf("%s: too long a path\n", path);
-        exit(1);
-    }
-    return path;
-}
-
-static void write_file(const char *path, const char *text, size_t bytes) {
-    FILE *const file = fopen(path, "w");
-    if (file == NULL || fwrite(text, 1, bytes, file) != bytes || fclose(file) != 0) {
-        give_up("cannot write", path);
-    }
-}
-
-void sys_write_model(const char *family, char *path) {
+const char *sys_write_model(const char *family) {
     static const char llama[] =
         "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 256,"
         " \"hidden_size\": 48, \"intermediate_size\": 96, \"num_hidden_layers\": 3, \"num_attention_heads\": 4,"
@@ -53,14 +33,15 @@ void sys_write_model(const char *family, char *path) {
         " \"n_layer\": 3, \"n_head\": 4, \"n_positions\": 64, \"n_inner\": 96, \"layer_norm_epsilon\": 1e-5,"
         " \"activation_function\": \"gelu_new\", \"tie_word_embeddings\": true}\n";
     const char *const text = strcmp(family, "gpt2") == 0 ? gpt2 : llama;
-    sys_path(path, "%s.json", family);
-    write_file(path, text, strlen(text));
+    const char *const path = test_pathf("%s.json", family);
+    files_write_text(path, text);
+    return path;
 }
 
-void sys_write_text(size_t bytes, char *path) {
+const char *sys_write_text(size_t bytes) {
     static const char *const nouns[] = {"drive", "layer", "token", "gradient", "plan", "lane", "chunk", "slot"};
     static const char *const verbs[] = {"waits for", "follows", "reads", "keeps", "gives back", "sees"};
-    sys_path(path, "text.txt");
+    const char *const path = test_path("text.txt");
     FILE *const file = fopen(path, "w");
     size_t written = 0;
     for (uint64_t i = 0; file != NULL && written < bytes; i++) {
@@ -73,10 +54,7 @@ void sys_write_text(size_t bytes, char *path) {
     if (file == NULL || fclose(file) != 0) {
         give_up("cannot write", path);
     }
-}
-
-void sys_write_file(const char *name, const char *text, char *path) {
-    write_file(sys_path(path, "%s", name), text, strlen(text));
+    return path;
 }
 
 /* The character that stands for a byte in a byte-level vocabulary, with what JSON wants before it. */
@@ -115,7 +93,7 @@ static void write_tokenizer(const char *path) {
     }
 }
 
-void sys_write_speaker(char *path) {
+const char *sys_write_speaker(void) {
     static const char config[] =
         "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 263,"
         " \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
@@ -125,68 +103,11 @@ void sys_write_speaker(char *path) {
         "{\"bos_token\": \"<|startoftext|>\", \"eos_token\": \"<|endoftext|>\", \"add_bos_token\": false,"
         " \"chat_template\": \"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n'"
         " + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}\"}\n";
-    char file[SYS_PATH_BYTES];
-    sys_path(path, "speaker");
-    sys_make_folder(path);
-    sys_write_file("speaker/config.json", config, file);
-    sys_write_file("speaker/tokenizer_config.json", tokenizer, file);
-    write_tokenizer(sys_path(file, "speaker/tokenizer.json"));
-}
-
-void sys_make_folder(const char *path) {
-    REQUIRE_OK(ox_folder_make(path));
-}
-
-void sys_remove_folder(const char *path) {
-    REQUIRE_OK(ox_folder_remove(path));
-}
-
-void sys_copy_folder(const char *from, const char *to) {
-    char *const words[] = {(char[]){"cp"}, (char[]){"-R"}, strdup(from), strdup(to), NULL};
-    const pid_t child = words[2] == NULL || words[3] == NULL ? -1 : fork();
-    if (child == 0) {
-        execvp("cp", words);
-        _exit(126);
-    }
-    int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
-        give_up("cannot copy", from);
-    }
-    free(words[2]);
-    free(words[3]);
-}
-
-void sys_touch(const char *path) {
-    write_file(path, "", 0);
-}
-
-bool sys_exists(const char *path) {
-    struct stat info;
-    return lstat(path, &info) == 0;
-}
-
-bool sys_same_file(const char *a, const char *b) {
-    const char *const paths[2] = {a, b};
-    char *data[2] = {NULL, NULL};
-    size_t bytes[2] = {0, 0};
-    for (int i = 0; i < 2; i++) {
-        if (ox_file_read(paths[i], (size_t)1 << 30, &data[i], &bytes[i]) != OX_OK) {
-            printf("%s\n", ox_error_text());
-            free(data[0]);
-            return false;
-        }
-    }
-    size_t at = 0;
-    while (at < bytes[0] && at < bytes[1] && data[0][at] == data[1][at]) {
-        at++;
-    }
-    const bool same = at == bytes[0] && at == bytes[1];
-    if (!same) {
-        printf("%s (%zu bytes) and %s (%zu bytes) part at byte %zu\n", a, bytes[0], b, bytes[1], at);
-    }
-    free(data[0]);
-    free(data[1]);
-    return same;
+    files_make_folder("speaker");
+    files_write_text("speaker/config.json", config);
+    files_write_text("speaker/tokenizer_config.json", tokenizer);
+    write_tokenizer(test_path("speaker/tokenizer.json"));
+    return test_path("speaker");
 }
 
 /* ---- words ---------------------------------------------------------------------------------------- */
@@ -209,8 +130,9 @@ void sys_args_word(struct sys_args *args, const char *format, ...) {
 void sys_args_begin(struct sys_args *args, const char *command) {
     args->used = 0;
     args->count = 0;
+    args->out_path = NULL;
     sys_args_word(args, "offload");
-    sys_args_word(args, "%s", command);
+    sys_args_add(args, command);
 }
 
 void sys_args_add(struct sys_args *args, const char *words) {
@@ -238,7 +160,8 @@ static void become(char *const words[], const char *out_path, int err) {
 void sys_start(const struct sys_args *args, struct sys_process *process) {
     static unsigned serial;
     int ends[2];
-    sys_path(process->out_path, "out-%u", serial++);
+    process->out_path = args->out_path != NULL ? args->out_path : test_pathf("out-%u", serial++);
+    process->keeps_out = args->out_path != NULL;
     process->err_bytes = 0;
     process->outcome.err[0] = '\0';
     if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -310,7 +233,7 @@ void sys_wait(struct sys_process *process) {
         printf("the program cannot be started; build it or set OX_BIN\n");
         exit(1);
     }
-    FILE *const file = fopen(process->out_path, "r");
+    FILE *const file = process->keeps_out ? NULL : fopen(process->out_path, "r");
     const size_t bytes = file == NULL ? 0 : fread(outcome->out, 1, SYS_OUTPUT_BYTES - 1, file);
     outcome->out[bytes] = '\0';
     if (file != NULL) {
@@ -339,12 +262,10 @@ void sys_run_well(const struct sys_args *args, struct sys_process *process) {
 /* ---- what a run says ------------------------------------------------------------------------------ */
 
 char *sys_curve(const char *folder, const char *type) {
-    char path[SYS_PATH_BYTES + 32], begin[64];
-    char *data = NULL;
+    char begin[64];
     size_t bytes = 0, kept = 0;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    char *const data = files_read(test_pathf("%s/metrics.jsonl", folder), &bytes);
     snprintf(begin, sizeof begin, "{\"type\":\"%s\",", type);
-    REQUIRE_OK(ox_file_read(path, (size_t)1 << 30, &data, &bytes));
     for (size_t at = 0; at < bytes;) {
         const size_t length = strcspn(data + at, "\n");
         const char *const line = data + at, *const end = strstr(line, ",\"seconds\"");
@@ -407,10 +328,7 @@ bool sys_same_checkpoint(const char *a, const char *b) {
     static const char *const names[] = {"model.safetensors", "optimizer.safetensors"};
     bool same = true;
     for (int i = 0; i < 2; i++) {
-        char left[SYS_PATH_BYTES + 32], right[SYS_PATH_BYTES + 32];
-        snprintf(left, sizeof left, "%s/%s", a, names[i]);
-        snprintf(right, sizeof right, "%s/%s", b, names[i]);
-        same = sys_same_file(left, right) && same;
+        same = files_same(test_pathf("%s/%s", a, names[i]), test_pathf("%s/%s", b, names[i])) && same;
     }
     return same;
 }

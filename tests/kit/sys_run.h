@@ -10,29 +10,17 @@
 
 enum { SYS_WORDS_MAX = 128, SYS_WORDS_BYTES = 16384, SYS_OUTPUT_BYTES = 1 << 18, SYS_PATH_BYTES = 512 };
 
-/* ---- files ---------------------------------------------------------------------------------------- */
+/* ---- what a run needs ------------------------------------------------------------------------------ */
 
-/* A path below the test's folder; `path` has SYS_PATH_BYTES. */
-__attribute__((format(printf, 2, 3))) const char *sys_path(char *path, const char *format, ...);
-/* Writes config.json files for a tiny "llama" (tied) or "gpt2" model and the text, and gives their paths; the same
- * bytes every time. */
-void sys_write_model(const char *family, char *path);
-void sys_write_text(size_t bytes, char *path);
-/* A file below the test's folder with this text. */
-void sys_write_file(const char *name, const char *text, char *path);
-/* A folder "speaker" with the config.json of a tiny "llama" and a byte-level tokenizer with a chatml template: ids
- * below 256 are bytes, then come "he", "the" and " the", which is all it merges, and the special tokens. EOS is
- * <|endoftext|>; no BOS is added, though <|startoftext|> is one. */
+/* Writes a config.json for a tiny "llama" (tied) or "gpt2" model, the same bytes every time, and returns its path. */
+const char *sys_write_model(const char *family);
+/* Writes a text of about so many bytes, the same every time, and returns its path. */
+const char *sys_write_text(size_t bytes);
+/* Writes a folder "speaker" with the config.json of a tiny "llama" and a byte-level tokenizer with a chatml template,
+ * and returns its path. Ids below 256 are bytes, then come "he", "the" and " the", which is all it merges, and the
+ * special tokens. EOS is <|endoftext|>; no BOS is added, though <|startoftext|> is one. */
 enum { SYS_EOS = 259, SYS_BOS, SYS_IM_START, SYS_IM_END, SYS_VOCAB };
-void sys_write_speaker(char *path);
-void sys_make_folder(const char *path);
-void sys_remove_folder(const char *path);
-/* Copies a folder of a run (files, and folders of files). */
-void sys_copy_folder(const char *from, const char *to);
-void sys_touch(const char *path);
-bool sys_exists(const char *path);
-/* True when both exist with the same bytes; otherwise says where they part. */
-bool sys_same_file(const char *a, const char *b);
+const char *sys_write_speaker(void);
 
 /* ---- the program ---------------------------------------------------------------------------------- */
 
@@ -41,9 +29,10 @@ struct sys_args {
     size_t used;
     char *words[SYS_WORDS_MAX + 1];
     int count;
+    const char *out_path; /* where stdout goes; NULL: to outcome.out */
 };
 
-/* `offload <command>`. */
+/* `offload <command>`; `offload` alone where the command is "". */
 void sys_args_begin(struct sys_args *args, const char *command);
 /* Adds the words of a text, parted at spaces; then a single word that may hold spaces. */
 void sys_args_add(struct sys_args *args, const char *words);
@@ -60,7 +49,8 @@ struct sys_outcome {
 struct sys_process {
     pid_t pid;
     int err_fd; /* -1: closed */
-    char out_path[SYS_PATH_BYTES];
+    const char *out_path;
+    bool keeps_out; /* out_path is the test's: it is not read and stays */
     size_t err_bytes;
     struct sys_outcome outcome;
 };

@@ -1,3 +1,4 @@
+#include "tests/kit/files.h"
 #include "tests/kit/tiny_run.h"
 
 #include "base/file.h"
@@ -6,7 +7,6 @@
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
-#include <dirent.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -30,18 +30,17 @@ enum { OPTION_COUNT = sizeof options / sizeof *options };
 
 struct tiny_counts tiny_counts;
 
-static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES], memory_root[] = "/dev/shm/offload-tiny-XXXXXX";
+static const char *model_path, *text_path;
+static char memory_root[] = "/dev/shm/offload-tiny-XXXXXX";
 static const char *root;
 static const char *const (*more_options)[2];
 
-static const char *in_root(char *path, const char *name) {
-    snprintf(path, SYS_PATH_BYTES, "%s/%s", root, name);
-    return path;
+static const char *in_root(const char *name) {
+    return test_pathf("%s/%s", root, name);
 }
 
-static const char *drive_of(char *path, const char *name) {
-    snprintf(path, SYS_PATH_BYTES, "%s/%s-drive", root, name);
-    return path;
+static const char *drive_of(const char *name) {
+    return test_pathf("%s/%s-drive", root, name);
 }
 
 void tiny_single_thread(char **argv) {
@@ -68,12 +67,12 @@ static void set_option(struct ox_config *config, const char *name, const char *v
 }
 
 static void fill_config(struct ox_config *config, const char *name, const char *io_backend, enum tiny_start start) {
-    char path[SYS_PATH_BYTES], drive[SYS_PATH_BYTES + 16], steps[16];
+    char drive[SYS_PATH_BYTES + 16], steps[16];
     ox_config_init(config);
     set_option(config, "model", model_path);
     set_option(config, "data", text_path);
-    set_option(config, "output", in_root(path, name));
-    snprintf(drive, sizeof drive, "%s:16MiB", drive_of(path, name));
+    set_option(config, "output", in_root(name));
+    snprintf(drive, sizeof drive, "%s:16MiB", drive_of(name));
     set_option(config, "nvme", drive);
     snprintf(steps, sizeof steps, "%d", TINY_STEPS);
     set_option(config, "max-steps", steps);
@@ -154,12 +153,11 @@ static enum ox_status train(const struct ox_config *config, const struct tiny_se
 static enum tiny_end run_as(const char *name, const char *io_backend, enum tiny_start start,
                             const struct tiny_seam *seam, struct tiny_told *told) {
     static struct ox_config config;
-    char path[SYS_PATH_BYTES];
     memset(told, 0, sizeof *told);
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-        sys_make_folder(drive_of(path, name));
+        files_make_folder(drive_of(name));
         fill_config(&config, name, io_backend, start);
         ox_log_set_sink(on_log, told);
         const enum ox_status status = train(&config, seam, told);
@@ -183,8 +181,7 @@ static enum tiny_end run_as(const char *name, const char *io_backend, enum tiny_
 }
 
 const char *tiny_folder(void) {
-    static char path[SYS_PATH_BYTES];
-    return in_root(path, "disturbed");
+    return in_root("disturbed");
 }
 
 enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
@@ -193,9 +190,8 @@ enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const stru
 }
 
 static void remove_run(const char *name) {
-    char path[SYS_PATH_BYTES];
-    sys_remove_folder(in_root(path, name));
-    sys_remove_folder(drive_of(path, name));
+    files_remove_folder(in_root(name));
+    files_remove_folder(drive_of(name));
 }
 
 static void remove_memory(void) {
@@ -210,7 +206,7 @@ void tiny_set_options(const char *const (*more)[2]) {
 }
 
 const char *tiny_write_text(void) {
-    sys_write_text(2000, text_path);
+    text_path = sys_write_text(2000);
     return text_path;
 }
 
@@ -218,7 +214,7 @@ void tiny_begin(enum tiny_place place) {
     static struct tiny_told *told;
     if (told == NULL) {
         told = tiny_shared(sizeof *told);
-        sys_write_file("tiny.json", config_json, model_path);
+        model_path = files_write_text("tiny.json", config_json);
         (void)tiny_write_text();
     }
     if (place == TINY_IN_MEMORY && root != memory_root && mkdtemp(memory_root) != NULL) {
@@ -254,15 +250,13 @@ static bool is_part(const char *some, const char *all) {
 static bool same_end(bool lines_lost, bool save_lost) {
     static const char *const types[] = {"step", "eval"};
     static const int steps[] = {TINY_SAVED_STEP, TINY_STEPS};
-    char name[64], left[SYS_PATH_BYTES], right[SYS_PATH_BYTES];
     bool same = true;
     for (int i = 0; i < 2; i++) {
-        snprintf(name, sizeof name, "undisturbed/checkpoint-%d", steps[i]);
-        in_root(left, name);
-        in_root(right, name + strlen("un"));
-        same = (i == 0 && save_lost && !sys_exists(right)) || (sys_same_checkpoint(left, right) && same);
-        char *const expected = sys_curve(in_root(left, "undisturbed"), types[i]);
-        char *const curve = sys_curve(in_root(right, "disturbed"), types[i]);
+        const char *const left = test_pathf("%s/undisturbed/checkpoint-%d", root, steps[i]);
+        const char *const right = test_pathf("%s/disturbed/checkpoint-%d", root, steps[i]);
+        same = (i == 0 && save_lost && !files_exist(right)) || (sys_same_checkpoint(left, right) && same);
+        char *const expected = sys_curve(in_root("undisturbed"), types[i]);
+        char *const curve = sys_curve(in_root("disturbed"), types[i]);
         same = (lines_lost ? is_part(curve, expected) : sys_same_text(types[i], expected, curve)) && same;
         free(expected);
         free(curve);
@@ -275,17 +269,6 @@ static void complain(const char *what, const char *why, const struct tiny_told *
            (unsigned long long)before->step, (unsigned long long)before->saved_step,
            (unsigned long long)told->begin_step, before->text, told->text, told->warning);
     test_failure_count++;
-}
-
-static bool has_temporaries(void) {
-    DIR *const folder = opendir(tiny_folder());
-    const struct dirent *entry;
-    bool found = false;
-    while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        found = found || strstr(entry->d_name, ".tmp") != NULL;
-    }
-    closedir(folder);
-    return found;
 }
 
 static bool was_nothing(const struct tiny_told *told) {
@@ -318,7 +301,7 @@ bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const
         complain(what, "a warning", before, told);
     } else if (!same_end(before->warnings > 0, before->warnings > 0 || left_behind)) {
         complain(what, "other bits", before, told);
-    } else if (has_temporaries()) {
+    } else if (files_count(tiny_folder(), "", ".tmp") > 0) {
         complain(what, "a temporary file", before, told);
     }
     remove_run("disturbed");

@@ -5,6 +5,7 @@
  *
  *     test_bad_inputs --list    prints what each row says, the source of the list in docs/bad-inputs.md */
 #include "base/file.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -84,7 +85,7 @@ enum { ROW_COUNT = sizeof rows / sizeof *rows, ACT_COUNT = sizeof rows->acts / s
 
 static struct sys_args args;
 static struct sys_process process;
-static char base[SYS_PATH_BYTES], spare[SYS_PATH_BYTES], place[SYS_PATH_BYTES], here[SYS_PATH_BYTES];
+static const char *base, *spare, *place, *here;
 
 /* ---- making inputs ---------------------------------------------------------------------------------- */
 
@@ -255,10 +256,10 @@ static void list(FILE *out, const char *path, const char *skipped) {
     struct dirent **names = NULL;
     const int count = scandir(path, &names, NULL, alphasort);
     for (int i = 0; i < count; i++) {
-        char child[OX_PATH_BYTES];
+        const char *child;
         struct stat info;
         if (strcmp(names[i]->d_name, ".") != 0 && strcmp(names[i]->d_name, "..") != 0) {
-            REQUIRE_OK(ox_path_join(path, names[i]->d_name, child));
+            child = test_pathf("%s/%s", path, names[i]->d_name);
             if (skipped != NULL && strcmp(child, skipped) == 0) {
                 free(names[i]);
                 continue;
@@ -281,14 +282,13 @@ static void list(FILE *out, const char *path, const char *skipped) {
 }
 
 static char *list_all(const struct row *row) {
-    char run[SYS_PATH_BYTES];
     char *text = NULL;
     size_t bytes = 0;
     FILE *const out = open_memstream(&text, &bytes);
     if (out == NULL) {
         exit(1);
     }
-    sys_path(run, "place/here/out");
+    const char *const run = test_path("place/here/out");
     list(out, place, row->leaves_run || row->exit_status == 0 ? run : NULL);
     fclose(out);
     return text;
@@ -347,13 +347,13 @@ static const char *judge(const struct row *row, const char *before, char *error,
 }
 
 static void check_row(const struct row *row, bool listed) {
-    char error[2048], path[SYS_PATH_BYTES];
+    char error[2048];
     if (ox_path_is_folder(here)) {
-        sys_remove_folder(here);
+        files_remove_folder(here);
     }
-    sys_copy_folder(base, here);
+    files_copy_folder(base, here);
     if (strstr(row->words, "ckpt") != NULL) {
-        sys_copy_folder(spare, sys_path(path, "place/here/ckpt"));
+        files_copy_folder(spare, "place/here/ckpt");
     }
     if (chdir(here) != 0) {
         printf("%s: cannot enter: %s\n", here, strerror(errno));
@@ -405,31 +405,31 @@ static const char tokenizer_json[] =
 static const char tokenizer_config_json[] = "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}\n";
 
 static void make_base(void) {
-    char config[SYS_PATH_BYTES], text[SYS_PATH_BYTES], path[SYS_PATH_BYTES], first[SYS_PATH_BYTES];
-    sys_write_model("llama", config);
-    sys_write_text(4000, text);
+    const char *const config = sys_write_model("llama");
+    const char *const text = sys_write_text(4000);
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", config);
     sys_args_word(&args, "--data=%s", text);
-    sys_args_word(&args, "--output=%s", sys_path(first, "first"));
+    const char *const first = test_path("first");
+    sys_args_word(&args, "--output=%s", first);
     sys_args_add(&args, "--max-steps 1 --max-seq-length 16 --host-mem 64MiB --compute-threads 1 --optimizer-threads 1");
     sys_run_well(&args, &process);
-    sys_make_folder(sys_path(base, "base"));
-    sys_make_folder(sys_path(path, "base/model"));
-    sys_make_folder(sys_path(path, "base/tok"));
-    sys_path(spare, "first/checkpoint-1");
-    REQUIRE_OK(ox_file_copy(sys_path(first, "first/checkpoint-1/model.safetensors"),
-                            sys_path(path, "base/model/model.safetensors")));
-    REQUIRE_OK(ox_file_copy(config, sys_path(path, "base/model/config.json")));
-    REQUIRE_OK(ox_file_copy(text, sys_path(path, "base/text.txt")));
-    REQUIRE_OK(ox_file_replace(sys_path(path, "base/tok/tokenizer.json"), tokenizer_json, strlen(tokenizer_json)));
-    REQUIRE_OK(ox_file_replace(sys_path(path, "base/tok/tokenizer_config.json"), tokenizer_config_json,
-                               strlen(tokenizer_config_json)));
-    sys_make_folder(sys_path(place, "place"));
-    REQUIRE_OK(ox_file_replace(sys_path(path, "place/outside.txt"), "Nobody writes here.\n", 20));
-    REQUIRE_OK(ox_file_copy(sys_path(first, "base/model/model.safetensors"),
-                            sys_path(path, "place/outside.safetensors")));
-    sys_path(here, "place/here");
+    base = files_make_folder("base");
+    files_make_folder("base/model");
+    files_make_folder("base/tok");
+    spare = test_path("first/checkpoint-1");
+    REQUIRE_OK(ox_file_copy(test_path("first/checkpoint-1/model.safetensors"),
+                            test_path("base/model/model.safetensors")));
+    REQUIRE_OK(ox_file_copy(config, test_path("base/model/config.json")));
+    REQUIRE_OK(ox_file_copy(text, test_path("base/text.txt")));
+    files_write_text("base/tok/tokenizer.json", tokenizer_json);
+    files_write("base/tok/tokenizer_config.json", tokenizer_config_json,
+                               strlen(tokenizer_config_json));
+    place = files_make_folder("place");
+    files_write("place/outside.txt", "Nobody writes here.\n", 20);
+    REQUIRE_OK(ox_file_copy(test_path("base/model/model.safetensors"),
+                            test_path("place/outside.safetensors")));
+    here = test_path("place/here");
 }
 
 /* The rows run elsewhere, so a relative path to the program would lead astray. */

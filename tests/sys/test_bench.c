@@ -1,11 +1,11 @@
 /* `offload bench` at sizes too small to say anything about a machine: the records and the profile have their fields,
  * nothing stays on the drive however it ends, and what cannot be met is refused before anything is written. */
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
 #include "offload/sim/machine_profile.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
@@ -17,25 +17,11 @@
 
 static struct sys_args args;
 static struct sys_process process;
-static char drive[SYS_PATH_BYTES];
+static const char *drive;
 
 static void begin(const char *words) {
     sys_args_begin(&args, "bench");
     sys_args_add(&args, words);
-}
-
-/* Entries of the folder that stands for a drive. */
-static unsigned left_behind(void) {
-    unsigned count = 0;
-    DIR *const folder = opendir(drive);
-    for (const struct dirent *entry = NULL; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-    }
-    CHECK(folder != NULL);
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return count;
 }
 
 /* ---- records ------------------------------------------------------------------------------------------- */
@@ -180,10 +166,10 @@ static void test_gpu(void) {
 /* ---- drives -------------------------------------------------------------------------------------------- */
 
 static void test_nvme(void) {
-    char path[SYS_PATH_BYTES], file[2 * SYS_PATH_BYTES];
+    char file[2 * SYS_PATH_BYTES];
     snprintf(file, sizeof file, "%s/offload-bench.tmp", drive);
-    sys_make_folder(file); /* what a killed run left */
-    sys_write_file("drive/offload-bench.tmp/drive.dat", "old", path);
+    files_make_folder(file); /* what a killed run left */
+    files_write_text("drive/offload-bench.tmp/drive.dat", "old");
     begin("nvme --size 13MiB --rounds 1 --queue-depth 3 --io-backend threads --format json");
     sys_args_word(&args, "--nvme=%s", drive);
     sys_run_well(&args, &process);
@@ -192,14 +178,14 @@ static void test_nvme(void) {
     CHECK(value_of(records, "nvme0.write.threads") > 0.0 && value_of(records, "nvme0.step.threads") > 0.0);
     CHECK(strstr(process.outcome.out, "uring") == NULL);
     CHECK(strstr(process.outcome.err, "12.0 MiB in blocks of 512 KiB, depth 3, median of 1 rounds") != NULL);
-    CHECK(left_behind() == 0);
+    CHECK(files_count(drive, "", "") == 0);
     json_decref(records);
     /* Without a size of its own the file fits the allowance: two files and 16 MiB. */
     begin("nvme --rounds 1");
     sys_args_word(&args, "--nvme=%s:30MiB", drive);
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.out, "6.00 MiB in blocks of") != NULL);
-    CHECK(left_behind() == 0);
+    CHECK(files_count(drive, "", "") == 0);
 }
 
 /* Without fio there are figures, no ratios, and the way to get it. */
@@ -215,7 +201,7 @@ static void test_without_fio(void) {
     CHECK(check_records(records) == 0 && value_of(records, "nvme0.read.threads") > 0.0);
     CHECK(strstr(process.outcome.out, "fio") == NULL && strstr(process.outcome.out, "\"limit\": null") != NULL);
     CHECK(strstr(process.outcome.err, "apt-get install -y fio") != NULL);
-    CHECK(left_behind() == 0);
+    CHECK(files_count(drive, "", "") == 0);
     json_decref(records);
 }
 
@@ -224,16 +210,15 @@ static void test_interrupted(int signal_number) {
     sys_args_word(&args, "--nvme=%s", drive);
     sys_start(&args, &process);
     CHECK(sys_await(&process, "nvme0: ")); /* its file lies there */
-    CHECK(left_behind() == 1);
+    CHECK(files_count(drive, "", "") == 1);
     CHECK(kill(process.pid, signal_number) == 0);
     sys_wait(&process);
     CHECK(process.outcome.exit_status == 128 + signal_number && process.outcome.out[0] == '\0');
-    CHECK(left_behind() == 0);
+    CHECK(files_count(drive, "", "") == 0);
 }
 
 static void test_profile(void) {
-    char path[SYS_PATH_BYTES];
-    sys_path(path, "profile.json");
+    const char *const path = test_path("profile.json");
     begin("all --size 12MiB --rounds 1 --format json --compute-threads 2");
     sys_args_word(&args, "--nvme=%s", drive);
     sys_args_word(&args, "--output=%s", path);
@@ -263,7 +248,7 @@ static void test_profile(void) {
     CHECK(json_integer_value(json_object_get(gemm, "threads")) == 1);
     CHECK(near(json_number_value(json_object_get(gemm, "all")), value_of(records, "gemm.all.threads_1")));
     CHECK(json_array_size(json_object_get(measured, "records")) == json_array_size(records));
-    CHECK(left_behind() == 0);
+    CHECK(files_count(drive, "", "") == 0);
     json_decref(profile);
     json_decref(records);
 }
@@ -285,7 +270,7 @@ static void refused(const char *words, const char *nvme, int exit_status, const 
                outcome->exit_status, outcome->out, outcome->err);
         test_failure_count++;
     }
-    CHECK(left_behind() == 0);
+    CHECK(files_count(drive, "", "") == 0);
 }
 
 static void test_refusals(void) {
@@ -320,20 +305,20 @@ static void test_refusals(void) {
 static void test_busy(void) {
     char path[2 * SYS_PATH_BYTES];
     snprintf(path, sizeof path, "%s/offload-bench.tmp", drive);
-    sys_make_folder(path);
+    files_make_folder(path);
     const int fd = open(path, O_RDONLY | O_DIRECTORY);
     CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
     begin("nvme --size 6MiB");
     sys_args_word(&args, "--nvme=%s", drive);
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 1 && strstr(process.outcome.err, "another `offload bench`") != NULL);
-    CHECK(left_behind() == 1);
+    CHECK(files_count(drive, "", "") == 1);
     close(fd);
     CHECK(rmdir(path) == 0);
 }
 
 int main(void) {
-    sys_make_folder(sys_path(drive, "drive"));
+    drive = files_make_folder("drive");
     test_adam();
     test_threads();
     test_gpu();

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/run/trainer.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -24,17 +25,17 @@ enum {
 static const uint64_t DRIFT_BYTES = 8 * OX_MIB;
 
 static const char common[] = "--max-seq-length 16 --chunk-elems 32768 --compute-threads 1";
-static char text_path[SYS_PATH_BYTES];
+static const char *text_path;
 static struct sys_process process;
 
-static void write_model(const char *name, unsigned layers, char *path) {
+static const char *write_model(const char *name, unsigned layers) {
     char text[512];
-    const int bytes = snprintf(text, sizeof text,
+    snprintf(text, sizeof text,
         "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 256,"
         " \"hidden_size\": 256, \"intermediate_size\": 512, \"num_hidden_layers\": %u, \"num_attention_heads\": 4,"
         " \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5,"
         " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\"}\n", layers);
-    REQUIRE_OK(ox_file_replace(sys_path(path, "%s.json", name), text, (size_t)bytes));
+    return files_write_text(test_pathf("%s.json", name), text);
 }
 
 /* ---- what a plan says ------------------------------------------------------------------------------ */
@@ -52,8 +53,8 @@ static void add_words(struct sys_args *args, const struct budget_case *c) {
     sys_args_add(args, common);
     sys_args_add(args, c->memory);
     if (c->drive) {
-        char folder[SYS_PATH_BYTES];
-        sys_make_folder(sys_path(folder, "drive-%s", c->name));
+        const char *folder;
+        folder = files_make_folder(test_pathf("drive-%s", c->name));
         sys_args_word(args, "--nvme=%s:2GiB", folder);
     }
 }
@@ -94,12 +95,11 @@ static uint64_t last_overhead(const struct budget_case *c, uint64_t arena_bytes)
 static uint64_t measure_train(const struct budget_case *c) {
     const uint64_t arena_bytes = planned_bytes(c);
     struct sys_args args;
-    char output[SYS_PATH_BYTES];
     sys_args_begin(&args, "train");
     add_words(&args, c);
     sys_args_add(&args, "--optimizer-threads 1 --eval-windows 2");
     sys_args_add(&args, c->more);
-    sys_args_word(&args, "--output=%s", sys_path(output, "run-%s", c->name));
+    sys_args_word(&args, "--output=%s", test_pathf("run-%s", c->name));
     sys_run_well(&args, &process);
     char announced[OX_SIZE_TEXT_BYTES], line[128];
     snprintf(line, sizeof line, "beside the arenas the process takes up to %s",
@@ -109,7 +109,7 @@ static uint64_t measure_train(const struct budget_case *c) {
     return last_overhead(c, arena_bytes);
 }
 
-static void test_training(const char *deep, const char *flat, char *sharded) {
+static void test_training(const char *deep, const char *flat, const char *sharded) {
     struct budget_case c = {.name = "flat", .model = flat, .memory = "--host-mem 14MiB", .drive = true,
                             .more = "--max-steps 2", .memory_bytes = TIGHT_MIB * OX_MIB};
     const uint64_t base = measure_train(&c);
@@ -122,9 +122,8 @@ static void test_training(const char *deep, const char *flat, char *sharded) {
     CHECK(measure_train(&c) <= base + DRIFT_BYTES);
 
     /* Weights from many files, three tiers. */
-    char checkpoint[SYS_PATH_BYTES];
-    sys_path(checkpoint, "run-tight/checkpoint-2");
-    REQUIRE_OK(ox_export_folder(checkpoint, sys_path(sharded, "sharded"), OX_DTYPE_F32, SHARD_BYTES));
+    const char *const checkpoint = test_path("run-tight/checkpoint-2");
+    REQUIRE_OK(ox_export_folder(checkpoint, sharded, OX_DTYPE_F32, SHARD_BYTES));
     c = (struct budget_case){.name = "sharded", .model = sharded, .memory = "--device-mem 8MiB --host-mem 6MiB",
                              .drive = true, .more = "--max-steps 1", .memory_bytes = 14 * OX_MIB};
     CHECK(measure_train(&c) <= base + DRIFT_BYTES);
@@ -237,7 +236,7 @@ static void check_refused(const char *model, const char *memory, const char *dri
 }
 
 static void test_refusals(const char *deep, const char *flat) {
-    char memory[128], drive[64], output[SYS_PATH_BYTES];
+    char memory[128], drive[64];
     check_refused(flat, "--host-mem 1MiB", "", "or give a drive with --nvme PATH:SIZE");
     const long host = advised("nearest that fits: --host-mem ");
     snprintf(memory, sizeof memory, "--host-mem %ldMiB", host - 1);
@@ -260,7 +259,8 @@ static void test_refusals(const char *deep, const char *flat) {
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", deep);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(output, "run-advised"));
+    const char *output = test_path("run-advised");
+    sys_args_word(&args, "--output=%s", output);
     sys_args_word(&args, "--nvme=%s:%s", test_folder(), drive);
     sys_args_add(&args, common);
     sys_args_add(&args, memory);
@@ -271,21 +271,21 @@ static void test_refusals(const char *deep, const char *flat) {
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", deep);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(output, "run-refused"));
+    output = test_path("run-refused");
+    sys_args_word(&args, "--output=%s", output);
     sys_args_add(&args, "--host-mem 1MiB");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "offload: does not fit") != NULL);
-    CHECK(!sys_exists(output));
+    CHECK(!files_exist(output));
 }
 
 int main(void) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     test_skip("a sanitizer's own memory is not the program's");
 #endif
-    static char deep[SYS_PATH_BYTES], flat[SYS_PATH_BYTES], sharded[SYS_PATH_BYTES];
-    write_model("deep", DEEP_LAYERS, deep);
-    write_model("flat", 1, flat);
-    sys_write_text(20000, text_path);
+    const char *const deep = write_model("deep", DEEP_LAYERS), *const flat = write_model("flat", 1);
+    const char *const sharded = test_path("sharded");
+    text_path = sys_write_text(20000);
     test_training(deep, flat, sharded);
     test_formats(deep);
     test_eval(sharded);

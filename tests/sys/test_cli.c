@@ -4,6 +4,8 @@
 #include "engine/config/config.h"
 #include "engine/data/data.h"
 #include "engine/text/tokenizer.h"
+#include "tests/kit/files.h"
+#include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -13,80 +15,30 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ARGS_MAX = 12, OUTPUT_BYTES = 1 << 16 };
+static struct sys_args args;
+static struct sys_process process;
+static const struct sys_outcome *const last = &process.outcome;
 
-struct outcome {
-    int exit_status; /* -1: it was ended by a signal */
-    char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
-};
-
-static struct outcome last;
-
-static void read_back(const char *path, char *text) {
-    FILE *const file = fopen(path, "r");
-    size_t bytes = 0;
-    if (file != NULL) {
-        bytes = fread(text, 1, OUTPUT_BYTES - 1, file);
-        fclose(file);
-    }
-    text[bytes] = '\0';
-}
-
-/* Becomes the program with the words of `line` as arguments; stdout may be sent elsewhere. */
-static void become(const char *line, const char *out_path, const char *err_path) {
-    char words[1024];
-    char name[] = "offload";
-    char *argv[ARGS_MAX + 1] = {name};
-    int argc = 1;
-    snprintf(words, sizeof words, "%s", line);
-    for (char *word = strtok(words, " "); word != NULL && argc < ARGS_MAX; word = strtok(NULL, " ")) {
-        argv[argc++] = word;
-    }
-    const char *const program = getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
-    const int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    const int err = open(err_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (out >= 0 && err >= 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0) {
-        execv(program, argv);
-    }
-    _exit(126);
-}
-
+/* stdout goes to a file, which is not read; NULL: to last->out. */
 static void run_into(const char *line, const char *out_path) {
-    char err_path[512];
-    snprintf(err_path, sizeof err_path, "%s/err", test_folder());
-    const pid_t child = fork();
-    if (child == 0) {
-        become(line, out_path, err_path);
-    }
-    int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child) {
-        printf("cannot start a process: %s\n", strerror(errno));
-        exit(1);
-    }
-    last.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    if (last.exit_status == 126) {
-        printf("the program cannot be started; build it or set OX_BIN\n");
-        exit(1);
-    }
-    read_back(out_path, last.out);
-    read_back(err_path, last.err);
+    sys_args_begin(&args, line);
+    args.out_path = out_path;
+    sys_run(&args, &process);
 }
 
 static void run(const char *line) {
-    char out_path[512];
-    snprintf(out_path, sizeof out_path, "%s/out", test_folder());
-    run_into(line, out_path);
+    run_into(line, NULL);
 }
 
 /* Exit status 2, nothing on stdout, one line "offload: ..." with `words` on stderr. */
 static void refused(const char *line, const char *words) {
     run(line);
-    const char *const newline = strchr(last.err, '\n');
+    const char *const newline = strchr(last->err, '\n');
     const bool one_line = newline != NULL && newline[1] == '\0';
-    if (last.exit_status != 2 || last.out[0] != '\0' || !one_line || strncmp(last.err, "offload: ", 9) != 0 ||
-        strstr(last.err, words) == NULL) {
-        printf("offload %s: expected status 2 and '%s', got %d:\n%s%s\n", line, words, last.exit_status,
-               last.out, last.err);
+    if (last->exit_status != 2 || last->out[0] != '\0' || !one_line || strncmp(last->err, "offload: ", 9) != 0 ||
+        strstr(last->err, words) == NULL) {
+        printf("offload %s: expected status 2 and '%s', got %d:\n%s%s\n", line, words, last->exit_status,
+               last->out, last->err);
         test_failure_count++;
     }
 }
@@ -94,16 +46,16 @@ static void refused(const char *line, const char *words) {
 /* Exit status 0, `words` on stdout, nothing on stderr. */
 static void answers(const char *line, const char *words) {
     run(line);
-    if (last.exit_status != 0 || last.err[0] != '\0' || strstr(last.out, words) == NULL) {
-        printf("offload %s: expected '%s', got %d:\n%s%s\n", line, words, last.exit_status, last.out,
-               last.err);
+    if (last->exit_status != 0 || last->err[0] != '\0' || strstr(last->out, words) == NULL) {
+        printf("offload %s: expected '%s', got %d:\n%s%s\n", line, words, last->exit_status, last->out,
+               last->err);
         test_failure_count++;
     }
 }
 
 static void test_usage(void) {
     run("");
-    CHECK(last.exit_status == 2 && last.out[0] == '\0' && strstr(last.err, "Usage: offload") != NULL);
+    CHECK(last->exit_status == 2 && last->out[0] == '\0' && strstr(last->err, "Usage: offload") != NULL);
     refused("docter", "'docter' is not a command; did you mean `offload doctor`?");
     refused("zzzzzzzzzzz", "`offload help` lists them");
     refused("help docter", "did you mean `offload doctor`?");
@@ -129,8 +81,8 @@ static void test_help(void) {
     answers("help doctor", "--nvme PATH:SIZE");
     answers("doctor --help", "--nvme PATH:SIZE");
     answers("doctor --zzz -h", "--config FILE");
-    CHECK(strstr(last.out, "--learning-rate") == NULL);
-    for (const char *line = last.out; *line != '\0';) {
+    CHECK(strstr(last->out, "--learning-rate") == NULL);
+    for (const char *line = last->out; *line != '\0';) {
         const size_t len = strcspn(line, "\n");
         CHECK(len <= 100);
         line += len + (line[len] == '\n');
@@ -142,7 +94,7 @@ static void test_help(void) {
 /* True when the JSON report on stdout has an item of this name whose value begins with `value`. */
 static bool reports(const char *name, const char *value) {
     json_error_t error;
-    json_t *const report = json_loads(last.out, JSON_REJECT_DUPLICATES, &error);
+    json_t *const report = json_loads(last->out, JSON_REJECT_DUPLICATES, &error);
     CHECK(json_is_array(report));
     bool found = false;
     for (size_t i = 0; i < json_array_size(report); i++) {
@@ -166,10 +118,8 @@ static void test_doctor(void) {
     CHECK(!reports("this folder", ""));
 
     /* Defaults, then the file wherever --config stands, then flags. */
-    char yaml[512], line[2048];
-    snprintf(yaml, sizeof yaml, "%s/run.yaml", test_folder());
-    FILE *const file = fopen(yaml, "w");
-    CHECK(file != NULL && fputs("format: json\nnvme:\n  - /from-file\n", file) >= 0 && fclose(file) == 0);
+    char line[2048];
+    const char *const yaml = files_write_text("run.yaml", "format: json\nnvme:\n  - /from-file\n");
     snprintf(line, sizeof line, "doctor --config %s", yaml);
     answers(line, "\"kernel\"");
     CHECK(reports("drive", "/from-file"));
@@ -191,7 +141,7 @@ static void test_doctor(void) {
 static void test_full_stdout(void) {
     if (access("/dev/full", W_OK) == 0) {
         run_into("version", "/dev/full");
-        CHECK(last.exit_status == 1 && strstr(last.err, "could not be written") != NULL);
+        CHECK(last->exit_status == 1 && strstr(last->err, "could not be written") != NULL);
     }
 }
 
@@ -210,8 +160,8 @@ static void test_tokenize(void) {
 /* A token file holds the ids of the text, is told by its first bytes, and is refused where it cannot be written. */
 static void test_token_file(void) {
     static const char tokenizer_path[] = "tests/golden/tokenizers/qwen.json", text_path[] = "tests/golden/README.md";
-    char path[512], line[1024];
-    snprintf(path, sizeof path, "%s/tokens.bin", test_folder());
+    char line[1024];
+    const char *const path = test_path("tokens.bin");
     snprintf(line, sizeof line, "tokenize --model %s --data %s --output %s", tokenizer_path, text_path, path);
     answers(line, " tokens | ");
     struct ox_tokenizer *tokenizer = NULL;
@@ -232,7 +182,7 @@ static void test_token_file(void) {
     snprintf(line, sizeof line, "tokenize --model %s --data %s --output %s/none/t.bin", tokenizer_path, text_path,
              test_folder());
     run_into(line, "/dev/null");
-    CHECK(last.exit_status != 0 && strstr(last.err, "/none/") != NULL);
+    CHECK(last->exit_status != 0 && strstr(last->err, "/none/") != NULL);
     free(found);
     free(text);
     ox_ids_free(&ids);

@@ -3,6 +3,7 @@
  * said where the device is not there. */
 #include "base/file.h"
 #include "tests/kit/cuda_kit.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -20,54 +21,48 @@ static const char common_words[] =
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
-static char program[SYS_PATH_BYTES], lonely_program[SYS_PATH_BYTES];
+static const char *model_path, *text_path;
 
 /* A copy of the program in a folder of its own, with the plugin or without. */
-static void place_program(const char *name, bool plugin, char path[SYS_PATH_BYTES]) {
-    char folder[SYS_PATH_BYTES], file[PATH_MAX], beside[LINE];
+static const char *place_program(const char *name, bool plugin) {
+    char file[PATH_MAX];
     struct cuda_kit kit;
-    sys_make_folder(sys_path(folder, "%s", name));
+    files_make_folder(name);
     test_build_path("offload", file);
-    snprintf(path, SYS_PATH_BYTES, "%.400s/offload", folder);
-    sys_copy_folder(file, path); /* one file */
+    const char *const path = test_pathf("%s/offload", name);
+    files_copy_folder(file, path); /* one file */
     cuda_kit_emulated(&kit);
-    snprintf(beside, sizeof beside, "%s/liboffload_cuda.so", folder);
-    CHECK(!plugin || symlink(kit.plugin, beside) == 0);
+    CHECK(!plugin || symlink(kit.plugin, test_pathf("%s/liboffload_cuda.so", name)) == 0);
+    return path;
 }
 
 static void begin(const char *name, const char *words, bool drive) {
-    char folder[SYS_PATH_BYTES];
+    const char *folder;
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--output=%s", test_path(name));
     sys_args_add(&args, common_words);
     sys_args_add(&args, words);
     if (strstr(words, "--resume") == NULL) {
         sys_args_add(&args, "--from-scratch");
     }
     if (drive) {
-        sys_make_folder(sys_path(folder, "%s-drive", name));
+        folder = files_make_folder(test_pathf("%s-drive", name));
         sys_args_word(&args, "--nvme=%s:32MiB", folder);
     }
 }
 
 static char *curve_of(const char *name) {
-    char folder[SYS_PATH_BYTES];
-    return sys_curve(sys_path(folder, "%s", name), "step");
+    return sys_curve(test_path(name), "step");
 }
 
 static void check_same(const char *a, const char *b) {
-    char folder[2][SYS_PATH_BYTES], checkpoint[2][LINE];
     char *const curves[2] = {curve_of(a), curve_of(b)};
-    const char *const names[2] = {a, b};
     CHECK(sys_same_text(b, curves[0], curves[1]));
-    for (int i = 0; i < 2; i++) {
-        snprintf(checkpoint[i], sizeof checkpoint[i], "%s/checkpoint-%d", sys_path(folder[i], "%s", names[i]), STEPS);
-        free(curves[i]);
-    }
-    CHECK(sys_same_checkpoint(checkpoint[0], checkpoint[1]));
+    free(curves[0]);
+    free(curves[1]);
+    CHECK(sys_same_checkpoint(test_pathf("%s/checkpoint-%d", a, STEPS), test_pathf("%s/checkpoint-%d", b, STEPS)));
 }
 
 static bool has(const char *path, const char *words) {
@@ -81,11 +76,10 @@ static bool has(const char *path, const char *words) {
 
 /* `auto` finds the device, says which it is and records it; the numbers are those of the CPU but for rounding. */
 static void test_auto(void) {
-    char folder[SYS_PATH_BYTES], config[LINE];
     begin("auto", "--dtype fp32", false);
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.err, "device: emulated") != NULL);
-    snprintf(config, sizeof config, "%s/config.resolved.yaml", sys_path(folder, "auto"));
+    const char *const config = test_pathf("%s/config.resolved.yaml", test_path("auto"));
     CHECK(has(config, "\ndevice: cuda\n"));
     begin("cpu", "--dtype fp32 --device cpu", false);
     sys_run_well(&args, &process);
@@ -124,26 +118,24 @@ static void test_resume(void) {
     begin("resumed", "--dtype fp32 --save-steps 2", false);
     sys_run_well(&args, &process);
     begin("resumed", "--dtype fp32 --save-steps 2 --resume-from-checkpoint", false);
-    char folder[SYS_PATH_BYTES];
-    sys_args_word(&args, "%s/checkpoint-2", sys_path(folder, "resumed"));
+    sys_args_word(&args, "%s/checkpoint-2", test_path("resumed"));
     sys_args_add(&args, "--device-mem 1GiB --state-tier host");
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.err, "was made with other") == NULL);
     check_same("auto", "resumed");
     begin("resumed", "--dtype fp32 --save-steps 2 --device cpu --resume-from-checkpoint", false);
-    sys_args_word(&args, "%s/checkpoint-2", sys_path(folder, "resumed"));
+    sys_args_word(&args, "%s/checkpoint-2", test_path("resumed"));
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.err, "on another device or with other libraries") != NULL);
 }
 
 /* One line and an exit status of its own; nothing is begun. */
 static void check_refused(const char *name, const char *words, int status, const char *said) {
-    char folder[SYS_PATH_BYTES];
     begin(name, words, false);
     sys_run(&args, &process);
     const char *const newline = strchr(process.outcome.err, '\n');
     const bool good = process.outcome.exit_status == status && strstr(process.outcome.err, said) != NULL &&
-                      newline != NULL && newline[1] == '\0' && !sys_exists(sys_path(folder, "%s", name));
+                      newline != NULL && newline[1] == '\0' && !files_exist(name);
     if (!good) {
         printf("%s: exit status %d, expected %d and \"%s\" in one line:\n%s", words, process.outcome.exit_status,
                status, said, process.outcome.err);
@@ -152,10 +144,9 @@ static void check_refused(const char *name, const char *words, int status, const
 }
 
 int main(void) {
-    place_program("with", true, program);
-    place_program("without", false, lonely_program);
-    sys_write_model("llama", model_path);
-    sys_write_text(6000, text_path);
+    const char *const program = place_program("with", true), *const lonely_program = place_program("without", false);
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(6000);
     setenv("OX_BIN", program, 1);
     test_auto();
     test_same_bits();

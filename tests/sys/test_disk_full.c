@@ -4,6 +4,7 @@
  * The disks are small file systems in memory, mounted where only this process and its children see them. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -17,7 +18,7 @@
 static const char common[] = "--max-seq-length 16 --host-mem 32MiB --compute-threads 1 --optimizer-threads 1 "
                              "--eval-windows 2 --lr-scheduler-type constant";
 
-static char config_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES], disk[SYS_PATH_BYTES];
+static const char *config_path, *text_path, *disk;
 static struct sys_args args;
 static struct sys_process process;
 
@@ -49,7 +50,7 @@ static bool may_mount(void) {
 }
 
 static bool mount_disk(const char *options) {
-    sys_make_folder(sys_path(disk, "disk"));
+    disk = files_make_folder("disk");
     return mount("tmpfs", disk, "tmpfs", 0, options) == 0;
 }
 
@@ -60,8 +61,7 @@ static void unmount_disk(void) {
 
 /* Takes all space but `left` bytes. */
 static void fill_disk(off_t left) {
-    char path[SYS_PATH_BYTES];
-    const int fd = open(sys_path(path, "disk/filler"), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const int fd = open(test_path("disk/filler"), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     static const char block[4096];
     off_t bytes = 0;
     while (fd >= 0 && write(fd, block, sizeof block) == (ssize_t)sizeof block) {
@@ -73,11 +73,10 @@ static void fill_disk(off_t left) {
 /* ---- runs ------------------------------------------------------------------------------------------- */
 
 static void begin(const char *output, const char *more) {
-    char path[SYS_PATH_BYTES];
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", config_path);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(path, "%s", output));
+    sys_args_word(&args, "--output=%s", test_path(output));
     sys_args_add(&args, common);
     sys_args_add(&args, more);
 }
@@ -95,29 +94,26 @@ static void check_error(int exit_status, const char *words) {
 }
 
 static void check_whole(const char *checkpoint) {
-    char path[SYS_PATH_BYTES];
-    REQUIRE_OK(ox_checkpoint_verify(sys_path(path, "%s", checkpoint)));
+    REQUIRE_OK(ox_checkpoint_verify(test_path(checkpoint)));
 }
 
 static bool is_there(const char *name) {
-    char path[SYS_PATH_BYTES];
-    return sys_exists(sys_path(path, "%s", name));
+    return files_exist(name);
 }
 
 /* ---- cases ------------------------------------------------------------------------------------------ */
 
 /* A store elsewhere: checkpoints on the way are then filled while training goes on. */
 static void add_drive(bool drive) {
-    char path[SYS_PATH_BYTES];
+    const char *path;
     if (drive) {
-        sys_make_folder(sys_path(path, "drive"));
+        path = files_make_folder("drive");
         sys_args_word(&args, "--nvme=%s:32MiB", path);
     }
 }
 
 /* Room for two checkpoints of 0.9 MB beside the 16 MiB that a save leaves free. */
 static void test_checkpoints(bool drive) {
-    char path[SYS_PATH_BYTES];
     CHECK(mount_disk("size=18637k"));
     begin("disk/run", "--max-steps 4 --save-steps 1");
     add_drive(drive);
@@ -131,7 +127,7 @@ static void test_checkpoints(bool drive) {
     CHECK(!is_there("disk/run/checkpoint-4") && !is_there("disk/run/checkpoint-4.tmp"));
 
     /* The last whole one is where the run goes on, once there is room. */
-    sys_remove_folder(sys_path(path, "disk/run/checkpoint-1"));
+    files_remove_folder("disk/run/checkpoint-1");
     begin("disk/run", "--max-steps 4 --resume latest");
     add_drive(drive);
     sys_run_well(&args, &process);
@@ -140,11 +136,10 @@ static void test_checkpoints(bool drive) {
     check_whole("disk/run/checkpoint-2");
 
     /* What a run without a full disk gives. */
-    sys_remove_folder(sys_path(path, "elsewhere"));
+    files_remove_folder("elsewhere");
     begin("elsewhere", "--max-steps 4");
     sys_run_well(&args, &process);
-    char left[SYS_PATH_BYTES];
-    CHECK(sys_same_checkpoint(sys_path(left, "elsewhere/checkpoint-4"), sys_path(path, "disk/run/checkpoint-4")));
+    CHECK(sys_same_checkpoint(test_path("elsewhere/checkpoint-4"), test_path("disk/run/checkpoint-4")));
     unmount_disk();
 }
 
@@ -168,10 +163,9 @@ static void test_no_room_at_all(void) {
 
 /* The allowance is larger than the file system: found before anything is written. */
 static void test_store(void) {
-    char path[SYS_PATH_BYTES];
     CHECK(mount_disk("size=3m"));
     begin("stored", "--max-steps 2 --weights-tier nvme --state-tier nvme");
-    sys_args_word(&args, "--nvme=%s:1GiB", sys_path(path, "disk"));
+    sys_args_word(&args, "--nvme=%s:1GiB", test_path("disk"));
     sys_run(&args, &process);
     check_error(2, "disk/offload-store-0.ox: the file system cannot hold ");
     CHECK(!is_there("disk/offload-store-0.ox") && !is_there("stored"));
@@ -179,12 +173,11 @@ static void test_store(void) {
 }
 
 static void test_export(void) {
-    char path[SYS_PATH_BYTES];
     CHECK(mount_disk("size=1m"));
     fill_disk(100 << 10);
     sys_args_begin(&args, "export");
-    sys_args_word(&args, "--model=%s", sys_path(path, "elsewhere/checkpoint-4"));
-    sys_args_word(&args, "--output=%s", sys_path(path, "disk/exported"));
+    sys_args_word(&args, "--model=%s", test_path("elsewhere/checkpoint-4"));
+    sys_args_word(&args, "--output=%s", test_path("disk/exported"));
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 1 || process.outcome.exit_status == 2);
     check_error(process.outcome.exit_status, "disk/exported");
@@ -197,8 +190,8 @@ int main(void) {
         test_skip("this user may not mount a small file system");
     }
     unmount_disk();
-    sys_write_model("llama", config_path);
-    sys_write_text(20000, text_path);
+    config_path = sys_write_model("llama");
+    text_path = sys_write_text(20000);
     test_checkpoints(false);
     test_checkpoints(true);
     test_no_room_at_all();

@@ -1,5 +1,8 @@
 /* `offload doctor` as a user of a GPU meets it: the program, the plugin beside it or installed, the driver's library
  * where the loader looks. Plugin and library are those of tests/simt. The program is $OX_BIN, else build/offload. */
+#include "base/file.h"
+#include "tests/kit/files.h"
+#include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
@@ -11,35 +14,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char out_path[PATH_MAX], program_path[PATH_MAX];
+static struct sys_args args;
+static struct sys_process process;
 
-static bool copy_file(const char *from, const char *to) {
-    enum { PIECE_BYTES = 1 << 16 };
-    static char piece[PIECE_BYTES];
-    FILE *const in = fopen(from, "rb"), *const out = fopen(to, "wb");
-    size_t got = 0;
-    bool whole = in != NULL && out != NULL;
-    while (whole && (got = fread(piece, 1, PIECE_BYTES, in)) > 0) {
-        whole = fwrite(piece, 1, got, out) == got;
-    }
-    if (in != NULL) {
-        fclose(in);
-    }
-    return out != NULL && fclose(out) == 0 && whole && chmod(to, 0700) == 0;
-}
-
+/* The exit status of `offload doctor`, whose answer is in process.outcome.out. */
 static int run(const char *format) {
-    const pid_t child = fork();
-    if (child == 0) {
-        const int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-        if (out >= 0 && dup2(out, STDOUT_FILENO) >= 0) {
-            execl(program_path, "offload", "doctor", "--format", format, (char *)NULL);
-        }
-        _exit(126);
-    }
-    int status = 0;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    sys_args_begin(&args, "doctor");
+    sys_args_word(&args, "--format=%s", format);
+    sys_run(&args, &process);
+    return process.outcome.exit_status;
 }
 
 /* The record of an item; NULL where there is none. */
@@ -61,23 +44,21 @@ static bool holds(const json_t *item, const char *key, const char *text) {
 }
 
 int main(void) {
-    char build[PATH_MAX], path[PATH_MAX + 64], plugin[PATH_MAX], installed[PATH_MAX];
-    test_build_path("", build);
-    const char *const folder = test_folder();
-    snprintf(out_path, sizeof out_path, "%s/out", folder);
-    snprintf(path, sizeof path, "%s/bin", folder);
-    CHECK(mkdir(path, 0700) == 0);
-    snprintf(program_path, sizeof program_path, "%s/bin/offload", folder);
-    snprintf(plugin, sizeof plugin, "%s/bin/liboffload_cuda.so", folder);
-    snprintf(path, sizeof path, "%s/liboffload_simt.so", build);
-    CHECK(copy_file(getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload", program_path));
-    CHECK(copy_file(path, plugin));
-    snprintf(path, sizeof path, "%s/fake", build);
-    setenv("LD_LIBRARY_PATH", path, 1);
+    char real_plugin[PATH_MAX], fake[PATH_MAX];
+    const char *const program = getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
+    const char *const plugin = test_path("bin/liboffload_cuda.so"), *const copy = test_path("bin/offload");
+    test_build_path("liboffload_simt.so", real_plugin);
+    test_build_path("fake", fake);
+    files_make_folder("bin");
+    REQUIRE_OK(ox_file_copy(program, copy));
+    REQUIRE_OK(ox_file_copy(real_plugin, plugin));
+    CHECK(chmod(copy, 0700) == 0);
+    setenv("OX_BIN", copy, 1);
+    setenv("LD_LIBRARY_PATH", fake, 1);
 
     json_error_t error;
     CHECK(run("json") == 0);
-    json_t *report = json_load_file(out_path, 0, &error);
+    json_t *report = json_loads(process.outcome.out, 0, &error);
     CHECK(json_is_array(report));
     CHECK(holds(record(report, "GPU", "NVIDIA driver"), "value", "580.65.06, for CUDA 13.0"));
     CHECK(holds(record(report, "GPU", "CUDA plugin"), "value", plugin));
@@ -87,18 +68,16 @@ int main(void) {
     json_decref(report);
 
     /* As `make install` places it. */
-    snprintf(path, sizeof path, "%s/lib", folder);
-    snprintf(installed, sizeof installed, "%s/lib/offload/liboffload_cuda.so", folder);
-    CHECK(mkdir(path, 0700) == 0);
-    snprintf(path, sizeof path, "%s/lib/offload", folder);
-    CHECK(mkdir(path, 0700) == 0 && rename(plugin, installed) == 0 && run("json") == 0);
-    report = json_load_file(out_path, 0, &error);
+    files_make_folder("lib/offload");
+    const char *const installed = test_path("lib/offload/liboffload_cuda.so");
+    CHECK(rename(plugin, installed) == 0 && run("json") == 0);
+    report = json_loads(process.outcome.out, 0, &error);
     CHECK(holds(record(report, "GPU", "CUDA plugin"), "value", "/lib/offload/liboffload_cuda.so"));
     CHECK(record(report, "GPU 0", "device") != NULL);
     json_decref(report);
 
     CHECK(unlink(installed) == 0 && run("json") == 0);
-    report = json_load_file(out_path, 0, &error);
+    report = json_loads(process.outcome.out, 0, &error);
     const json_t *const missing = record(report, "GPU", "CUDA plugin");
     CHECK(holds(missing, "value", "none") && holds(missing, "warning", "does not open"));
     CHECK(holds(missing, "remedy", "make cuda=1"));

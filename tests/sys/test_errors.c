@@ -2,6 +2,7 @@
  * "offload: ..." on stderr that names the thing, the place and the remedy, and nothing half-written left behind. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -18,42 +19,23 @@
 static const char common[] = "--max-seq-length 16 --host-mem 32MiB --compute-threads 1 --optimizer-threads 1 "
                              "--eval-windows 2";
 
-static char config_path[SYS_PATH_BYTES]; /* config.json of a fresh model */
-static char text_path[SYS_PATH_BYTES];
-static char output[SYS_PATH_BYTES];
-static char trained[SYS_PATH_BYTES]; /* a checkpoint */
+static const char *config_path; /* config.json of a fresh model */
+static const char *text_path;
+static const char *output;
+static const char *trained; /* a checkpoint */
 static struct sys_args args;
 static struct sys_process process;
 
 /* ---- files ------------------------------------------------------------------------------------------ */
 
-static const char *write_text(const char *name, const char *text) {
-    static char path[SYS_PATH_BYTES];
-    REQUIRE_OK(ox_file_replace(sys_path(path, "%s", name), text, strlen(text)));
-    return path;
-}
-
-static void damage(const char *path, off_t at, const void *bytes, size_t count) {
-    const int fd = open(path, O_WRONLY);
-    if (fd < 0 || pwrite(fd, bytes, count, at) != (ssize_t)count || close(fd) != 0) {
-        printf("%s: cannot be damaged\n", path);
-        exit(1);
-    }
-}
-
-static off_t size_of(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 ? info.st_size : 0;
-}
-
 /* A copy of the trained model that a case may spoil; `file` of it. */
-static const char *fresh_copy(const char *file, char *path) {
-    char folder[SYS_PATH_BYTES];
-    if (sys_exists(sys_path(folder, "model"))) {
-        sys_remove_folder(folder);
+static const char *fresh_copy(const char *file) {
+    const char *const folder = test_path("model");
+    if (files_exist(folder)) {
+        files_remove_folder(folder);
     }
-    sys_copy_folder(trained, folder);
-    return sys_path(path, "model/%s", file);
+    files_copy_folder(trained, folder);
+    return test_pathf("model/%s", file);
 }
 
 /* ---- what a run leaves ------------------------------------------------------------------------------ */
@@ -73,8 +55,8 @@ static bool is_of_a_run(const char *name) {
 static void check_nothing_half_written(const char *folder) {
     DIR *const entries = opendir(folder);
     for (struct dirent *entry = entries != NULL ? readdir(entries) : NULL; entry != NULL; entry = readdir(entries)) {
-        char path[SYS_PATH_BYTES + 256];
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        const char *path;
+        path = test_pathf("%s/%s", folder, entry->d_name);
         const size_t length = strlen(entry->d_name);
         const bool checkpoint = strncmp(entry->d_name, "checkpoint-", 11) == 0 &&
                                 (length < 4 || strcmp(entry->d_name + length - 4, ".tmp") != 0);
@@ -90,7 +72,7 @@ static void check_nothing_half_written(const char *folder) {
 
 static void begin(const char *command) {
     sys_args_begin(&args, command);
-    sys_path(output, "output");
+    output = test_path("output");
 }
 
 /* `offload train` of the fresh model with further words. */
@@ -128,10 +110,10 @@ static void check_error(int exit_status, const char *words) {
 static void refused(int exit_status, const char *words) {
     sys_run(&args, &process);
     check_error(exit_status, words);
-    if (sys_exists(output)) {
+    if (files_exist(output)) {
         printf("%s was made by a run that was refused (%s)\n", output, words);
         test_failure_count++;
-        sys_remove_folder(output);
+        files_remove_folder(output);
     }
 }
 
@@ -209,7 +191,7 @@ static void test_yaml(void) {
         {"nvme:\n  - /tmp:lots\n", "run.yaml:2: nvme: '/tmp:lots' does not end in a size"},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *const path = write_text("run.yaml", cases[i].text);
+        const char *const path = files_write_text("run.yaml", cases[i].text);
         begin_train("");
         sys_args_word(&args, "--config=%s", path);
         refused(2, cases[i].error);
@@ -229,37 +211,35 @@ static void refused_model(const char *path, int exit_status, const char *words) 
 }
 
 static void test_config_json(void) {
-    char path[SYS_PATH_BYTES];
     refused_model("/nonexistent", 2, "--model /nonexistent: there is no such file or folder; give a folder");
-    sys_make_folder(sys_path(path, "empty"));
+    const char *const path = files_make_folder("empty");
     refused_model(path, 2, "empty/config.json");
-    refused_model(write_text("odd.json", "{\"model_type\": \"mamba\"}"), 2, "\"mamba\" is not supported");
-    refused_model(write_text("odd.json", "{\"model_type\": \"llama\""), 1, "odd.json");
-    refused_model(write_text("odd.json", "{\"model_type\": \"llama\", \"vocab_size\": 256}"), 2, "hidden_size");
+    refused_model(files_write_text("odd.json", "{\"model_type\": \"mamba\"}"), 2, "\"mamba\" is not supported");
+    refused_model(files_write_text("odd.json", "{\"model_type\": \"llama\""), 1, "odd.json");
+    refused_model(files_write_text("odd.json", "{\"model_type\": \"llama\", \"vocab_size\": 256}"), 2, "hidden_size");
 }
 
 static void test_weights(void) {
     static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};
-    char path[SYS_PATH_BYTES], folder[SYS_PATH_BYTES];
-    sys_path(folder, "model");
-    fresh_copy("model.safetensors", path);
-    const off_t whole = size_of(path);
+    const char *const folder = test_path("model");
+    const char *const path = fresh_copy("model.safetensors");
+    const off_t whole = (off_t)files_size(path);
     CHECK(truncate(path, whole - 100) == 0);
     refused_model(folder, 1, "model/model.safetensors: tensor \"");
     CHECK(strstr(process.outcome.err, "the file is cut off") != NULL);
     CHECK(truncate(path, 4) == 0);
     refused_model(folder, 1, "has 4 bytes and is no safetensors file");
 
-    damage(fresh_copy("model.safetensors", path), 3, "\x7f", 1); /* the header's length */
+    files_patch(fresh_copy("model.safetensors"), 3, "\x7f", 1); /* the header's length */
     refused_model(folder, 1, "claims a header of ");
-    damage(fresh_copy("model.safetensors", path), 9, "#", 1); /* within the header */
+    files_patch(fresh_copy("model.safetensors"), 9, "#", 1); /* within the header */
     refused_model(folder, 1, "model/model.safetensors:1:2: not valid JSON");
-    damage(fresh_copy("model.safetensors", path), whole - 400, not_a_number, sizeof not_a_number);
+    files_patch(fresh_copy("model.safetensors"), whole - 400, not_a_number, sizeof not_a_number);
     refused_model(folder, 1, "is nan, which no weight can be");
 
-    CHECK(unlink(fresh_copy("model.safetensors", path)) == 0);
+    CHECK(unlink(fresh_copy("model.safetensors")) == 0);
     refused_model(folder, 2, "holds neither model.safetensors nor model.safetensors.index.json");
-    write_text("model/model.safetensors.index.json",
+    files_write_text("model/model.safetensors.index.json",
                "{\"weight_map\": {\"model.norm.weight\": \"model-00001-of-00002.safetensors\"}}");
     refused_model(folder, 2, "model-00001-of-00002.safetensors: cannot open");
 }
@@ -277,8 +257,8 @@ static void refused_data(const char *path, int exit_status, const char *words) {
 
 static void test_data(void) {
     refused_data("/nonexistent", 2, "--data /nonexistent: there is no such file or folder");
-    refused_data(write_text("none.txt", ""), 2, "none.txt: holds no tokens");
-    refused_data(write_text("short.txt", "A line."), 2, "7 tokens are not one window of --max-seq-length 16 + 1");
+    refused_data(files_write_text("none.txt", ""), 2, "none.txt: holds no tokens");
+    refused_data(files_write_text("short.txt", "A line."), 2, "7 tokens are not one window of --max-seq-length 16 + 1");
     refused_train("--eval-data /nonexistent", 2, "--eval-data /nonexistent: there is no such file");
 
     /* Ids are known when they are read, in the first step at the earliest: the run exists by then. */
@@ -288,8 +268,8 @@ static void test_data(void) {
     for (unsigned i = 0; i < 64; i++) {
         tokens[1024 + 2 * i + 1] = 3; /* 768 */
     }
-    char path[SYS_PATH_BYTES];
-    REQUIRE_OK(ox_file_replace(sys_path(path, "tokens.bin"), tokens, sizeof tokens));
+    const char *const path = test_path("tokens.bin");
+    files_write(path, tokens, sizeof tokens);
     begin("train");
     sys_args_word(&args, "--model=%s", config_path);
     sys_args_word(&args, "--data=%s", path);
@@ -298,28 +278,28 @@ static void test_data(void) {
     sys_run(&args, &process);
     check_error(1, "has the id 768, but the model knows 256 tokens");
     check_nothing_half_written(output);
-    sys_remove_folder(output);
+    files_remove_folder(output);
 }
 
 /* ---- output ----------------------------------------------------------------------------------------- */
 
 static void test_output(void) {
-    char path[SYS_PATH_BYTES];
-    sys_touch(sys_path(path, "file"));
+    const char *path = test_path("file");
+    files_write_text(path, "");
     begin_train("");
-    sys_path(output, "output");
+    output = test_path("output");
     args.count = 4; /* offload train --model --data */
     sys_args_word(&args, "--output=%s", path);
     sys_args_add(&args, common);
     refused(2, "file: is a file, not a folder; give another name");
-    CHECK(size_of(path) == 0);
+    CHECK(files_size(path) == 0);
 
     args.count = 4;
     sys_args_word(&args, "--output=/proc/offload");
     sys_args_add(&args, common);
     refused(2, "/proc/offload: cannot create the folder");
 
-    sys_make_folder(sys_path(path, "closed"));
+    path = files_make_folder("closed");
     if (geteuid() != 0 && chmod(path, 0500) == 0) {
         args.count = 4;
         sys_args_word(&args, "--output=%s", path);
@@ -335,8 +315,7 @@ static void test_output(void) {
 /* ---- records of a run ------------------------------------------------------------------------------- */
 
 static void test_resolved(void) {
-    char yaml[SYS_PATH_BYTES];
-    sys_path(yaml, "first/config.resolved.yaml");
+    const char *const yaml = test_path("first/config.resolved.yaml");
     begin("plan");
     sys_args_word(&args, "--config=%s", yaml);
     sys_run_well(&args, &process);
@@ -353,37 +332,36 @@ static void test_resolved(void) {
     refused(2, "already holds a run");
     sys_args_word(&args, "--output=%s", output);
     sys_run_well(&args, &process);
-    char left[SYS_PATH_BYTES], right[SYS_PATH_BYTES];
-    CHECK(sys_same_checkpoint(sys_path(left, "first/checkpoint-2"), sys_path(right, "output/checkpoint-2")));
-    sys_remove_folder(output);
+    CHECK(sys_same_checkpoint(test_path("first/checkpoint-2"), test_path("output/checkpoint-2")));
+    files_remove_folder(output);
 
     /* Flags stay strict, and so do names that no command knows. */
     begin("eval");
     sys_args_add(&args, "--learning-rate 1");
     refused(2, "`offload eval` does not take --learning-rate");
     begin("eval");
-    sys_args_word(&args, "--config=%s", write_text("run.yaml", "learnin_rate: 1\n"));
+    sys_args_word(&args, "--config=%s", files_write_text("run.yaml", "learnin_rate: 1\n"));
     refused(2, "did you mean 'learning_rate'?");
     begin("doctor");
-    sys_args_word(&args, "--config=%s", write_text("run.yaml", "seed: 1\n"));
+    sys_args_word(&args, "--config=%s", files_write_text("run.yaml", "seed: 1\n"));
     refused(2, "`offload doctor` does not take 'seed'");
 }
 
 static void test_damaged_checkpoint(void) {
     static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "config.json"};
-    char folder[SYS_PATH_BYTES], path[SYS_PATH_BYTES], more[SYS_PATH_BYTES + 32];
-    snprintf(more, sizeof more, "--resume-from-checkpoint %s", sys_path(folder, "model"));
+    char more[SYS_PATH_BYTES + 32];
+    snprintf(more, sizeof more, "--resume-from-checkpoint %s", test_path("model"));
     for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
-        fresh_copy(files[i], path);
-        damage(path, size_of(path) / 2, "\x01", 1);
+        const char *const path = fresh_copy(files[i]);
+        files_flip(path, (int64_t)files_size(path) / 2);
         char words[128];
         snprintf(words, sizeof words, "model/%s: its content has changed since it was saved; use another", files[i]);
         refused_train(more, 1, words);
     }
-    fresh_copy("trainer_state.json", path);
-    damage(path, size_of(path) / 2, "\x01", 1);
+    const char *const path = fresh_copy("trainer_state.json");
+    files_flip(path, (int64_t)files_size(path) / 2);
     refused_train(more, 1, "model/trainer_state.json");
-    CHECK(unlink(fresh_copy("optimizer.safetensors", path)) == 0);
+    CHECK(unlink(fresh_copy("optimizer.safetensors")) == 0);
     refused_train(more, 1, "model/optimizer.safetensors: cannot open");
 }
 
@@ -437,13 +415,12 @@ static void test_persist(const char *drive) {
 }
 
 static void test_drives(void) {
-    char drive[SYS_PATH_BYTES], folder[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
     begin_on("/nonexistent", "");
     refused(2, "--nvme /nonexistent: is not a folder; create it, or mount the drive");
     begin_on("/proc", "");
     const bool root = geteuid() == 0;
     refused(root ? 1 : 2, root ? "/proc/offload-store-0.ox: cannot open" : "--nvme /proc: this user may not write");
-    sys_make_folder(sys_path(drive, "drive"));
+    const char *const drive = files_make_folder("drive");
     if (geteuid() != 0 && chmod(drive, 0500) == 0) {
         begin_on(drive, "");
         refused(2, "drive: this user may not write there");
@@ -454,7 +431,7 @@ static void test_drives(void) {
     begin_on(drive, "--max-steps 1000000 --drive-endurance 100GB");
     refused(2, "rated for (--drive-endurance)");
     CHECK(strstr(process.outcome.err, "wear: the drive writes") != NULL);
-    CHECK(!sys_exists(sys_path(path, "drive/offload-store-0.ox")));
+    CHECK(!files_exist("drive/offload-store-0.ox"));
     begin_on(drive, "--max-steps 1000000 --drive-endurance 100GB --accept-wear --dry-run");
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.out, "% of its rated 100.0 GB") != NULL);
@@ -463,16 +440,15 @@ static void test_drives(void) {
 
     /* A start that fails leaves no store in the way of the next one. */
     static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};
-    fresh_copy("model.safetensors", path);
-    damage(path, size_of(path) - 400, not_a_number, sizeof not_a_number);
+    files_patch(fresh_copy("model.safetensors"), -400, not_a_number, sizeof not_a_number);
     begin("train");
-    sys_args_word(&args, "--model=%s", sys_path(folder, "model"));
+    sys_args_word(&args, "--model=%s", test_path("model"));
     sys_args_word(&args, "--data=%s", text_path);
     sys_args_word(&args, "--output=%s", output);
     sys_args_add(&args, common);
     sys_args_word(&args, "--nvme=%s:64MiB", drive);
     refused(1, "is nan, which no weight can be");
-    CHECK(!sys_exists(sys_path(path, "drive/offload-store-0.ox")));
+    CHECK(!files_exist("drive/offload-store-0.ox"));
 }
 
 /* Memory as a drive: it works, and is announced. */
@@ -486,16 +462,15 @@ static void test_memory_drive(void) {
     }
     begin_on(drive, "--max-steps 1");
     sys_run(&args, &process);
-    sys_remove_folder(drive);
+    files_remove_folder(drive);
     CHECK(process.outcome.exit_status == 0);
     CHECK(strstr(process.outcome.err, "offload-store-0.ox: degraded: goes through the page cache") != NULL);
-    sys_remove_folder(output);
+    files_remove_folder(output);
 }
 
 static void test_store_in_use(void) {
     static struct sys_process holder;
-    char drive[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
-    sys_path(drive, "drive");
+    const char *const drive = test_path("drive");
     begin_on(drive, "--max-steps 1000000 --logging-steps 1000000");
     sys_start(&args, &holder);
     CHECK(sys_await(&holder, "starting from"));
@@ -507,57 +482,57 @@ static void test_store_in_use(void) {
     sys_run(&args, &process);
     check_error(1, "output: another process is training there; wait for its end");
     begin_on(drive, "--max-steps 2 --overwrite-output-dir");
-    sys_path(output, "other");
+    output = test_path("other");
     args.count = 4;
     sys_args_word(&args, "--output=%s", output);
     sys_args_add(&args, common);
     sys_args_add(&args, "--overwrite-output-dir");
     sys_args_word(&args, "--nvme=%s:64MiB", drive);
     refused(1, "drive/offload-store-0.ox: in use by ");
-    sys_path(output, "output");
-    CHECK(sys_exists(sys_path(path, "output/run.json"))); /* what the holder has written is still there */
+    output = test_path("output");
+    CHECK(files_exist("output/run.json")); /* what the holder has written is still there */
 
     CHECK(kill(holder.pid, SIGTERM) == 0);
     sys_wait(&holder);
     CHECK(holder.outcome.exit_status == 128 + SIGTERM);
     check_nothing_half_written(output);
 
-    sys_path(output, "other");
+    output = test_path("other");
     args.count = 4;
     sys_args_word(&args, "--output=%s", output);
     sys_args_add(&args, common);
     sys_args_word(&args, "--nvme=%s:64MiB", drive);
     refused(2, "drive: holds the store of another run; use another folder, or --overwrite-output-dir to delete it");
-    sys_remove_folder(drive);
-    sys_remove_folder(sys_path(output, "output"));
+    files_remove_folder(drive);
+    output = test_path("output");
+    files_remove_folder(output);
 }
 
 /* Brings back the run that was interrupted at step 2, store and all. */
 static void restore_run(void) {
     static const char *const names[] = {"drive", "output"};
-    char from[SYS_PATH_BYTES], to[SYS_PATH_BYTES];
+    const char *to;
     for (unsigned i = 0; i < 2; i++) {
-        if (sys_exists(sys_path(to, "%s", names[i]))) {
-            sys_remove_folder(to);
+        to = test_path(names[i]);
+        if (files_exist(to)) {
+            files_remove_folder(to);
         }
-        sys_copy_folder(sys_path(from, "kept-%s", names[i]), to);
+        files_copy_folder(test_pathf("kept-%s", names[i]), to);
     }
 }
 
 static void spoil_store(off_t first, off_t past) {
-    char path[SYS_PATH_BYTES];
-    sys_path(path, "drive/offload-store-0.ox");
+    const char *const path = test_path("drive/offload-store-0.ox");
     static const unsigned char spoilt[64] = {1, 2, 3};
-    for (off_t at = first; at < past && at < size_of(path); at += PAGE_BYTES) {
-        damage(path, at + 100, spoilt, sizeof spoilt);
+    for (off_t at = first; at < past && at < (off_t)files_size(path); at += PAGE_BYTES) {
+        files_patch(path, at + 100, spoilt, sizeof spoilt);
     }
 }
 
 /* The record of a run on drives serves an evaluation too, which leaves the drives alone. */
 static void check_eval_of_run(void) {
-    char path[SYS_PATH_BYTES];
     begin("eval");
-    sys_args_word(&args, "--config=%s", sys_path(path, "output/config.resolved.yaml"));
+    sys_args_word(&args, "--config=%s", test_path("output/config.resolved.yaml"));
     sys_args_word(&args, "--model=%s", trained);
     sys_run_well(&args, &process);
     CHECK(strcmp(process.outcome.err,
@@ -570,7 +545,6 @@ static void check_eval_of_run(void) {
 
 /* From the checkpoint, with a warning, and to the same bits as from the store. */
 static void check_falls_back(const char *drive, const char *why) {
-    char kept[SYS_PATH_BYTES], now[SYS_PATH_BYTES];
     begin_on(drive, "--max-steps 3 --resume latest");
     sys_run_well(&args, &process);
     if (strstr(process.outcome.err, "warning: the store is not used: ") == NULL ||
@@ -579,23 +553,23 @@ static void check_falls_back(const char *drive, const char *why) {
         printf("expected a resume from the checkpoint because '%s':\n%s", why, process.outcome.err);
         test_failure_count++;
     }
-    CHECK(sys_same_checkpoint(sys_path(kept, "expected"), sys_path(now, "output/checkpoint-3")));
+    CHECK(sys_same_checkpoint(test_path("expected"), test_path("output/checkpoint-3")));
 }
 
 static void test_damaged_store(void) {
-    char drive[SYS_PATH_BYTES], path[SYS_PATH_BYTES], kept[SYS_PATH_BYTES];
-    sys_make_folder(sys_path(drive, "drive"));
+    const char *const drive = files_make_folder("drive");
     begin_on(drive, "--max-steps 2");
     sys_run_well(&args, &process);
     check_eval_of_run();
-    sys_copy_folder(drive, sys_path(kept, "kept-drive"));
-    sys_copy_folder(output, sys_path(kept, "kept-output"));
+    files_copy_folder(drive, "kept-drive");
+    files_copy_folder(output, "kept-output");
     begin_on(drive, "--max-steps 3 --resume latest");
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.err, "resumed at step 2 of 3 from the store's last commit") != NULL);
-    sys_copy_folder(sys_path(path, "output/checkpoint-3"), sys_path(kept, "expected"));
+    files_copy_folder("output/checkpoint-3", "expected");
 
-    const off_t bytes = size_of(sys_path(path, "drive/offload-store-0.ox"));
+    const char *const path = test_path("drive/offload-store-0.ox");
+    const off_t bytes = (off_t)files_size(path);
     restore_run();
     spoil_store(HEADERS_BYTES + (64 << 10), bytes);
     check_falls_back(drive, "does not match its checksum");
@@ -608,7 +582,7 @@ static void test_damaged_store(void) {
 
     restore_run();
     spoil_store(0, bytes);
-    sys_remove_folder(sys_path(path, "output/checkpoint-2"));
+    files_remove_folder("output/checkpoint-2");
     begin_on(drive, "--max-steps 3 --resume latest");
     sys_run(&args, &process);
     check_error(2, "output: has neither a complete checkpoint nor a usable store");
@@ -616,16 +590,15 @@ static void test_damaged_store(void) {
 }
 
 int main(void) {
-    sys_write_model("llama", config_path);
-    sys_write_text(20000, text_path);
+    config_path = sys_write_model("llama");
+    text_path = sys_write_text(20000);
     begin_train("--max-steps 2");
     args.count = 4;
-    char folder[SYS_PATH_BYTES];
-    sys_args_word(&args, "--output=%s", sys_path(folder, "first"));
+    sys_args_word(&args, "--output=%s", test_path("first"));
     sys_args_add(&args, common);
     sys_args_add(&args, "--max-steps 2");
     sys_run_well(&args, &process);
-    sys_path(trained, "first/checkpoint-2");
+    trained = test_path("first/checkpoint-2");
 
     test_options();
     test_yaml();

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "engine/text/chat.h"
 #include "engine/hf/hf.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -22,24 +23,17 @@ static const char tokenizer_config[] =
     "{\"bos_token\": null, \"eos_token\": \"<|endoftext|>\","
     " \"chat_template\": \"{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}\"}\n";
 
-static char model[SYS_PATH_BYTES];
+static const char *model;
 static struct sys_args args;
 static struct sys_process process;
 
 /* ---- the model --------------------------------------------------------------------------------------- */
 
-static void write_file(const char *folder, const char *name, const char *text) {
-    char path[SYS_PATH_BYTES + 64];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    REQUIRE_OK(ox_file_replace(path, text, strlen(text)));
-}
-
 /* Weights as a fresh start has them, but for one that is NaN when `broken`. */
 static void write_weights(const char *folder, bool broken) {
     struct ox_hf_folder *config = NULL;
     struct ox_hf_writer *writer = NULL;
-    char path[SYS_PATH_BYTES];
-    snprintf(path, sizeof path, "%s/config.json", folder);
+    const char *const path = test_pathf("%s/config.json", folder);
     REQUIRE_OK(ox_hf_open(path, false, &config));
     const struct ox_model *const built = ox_hf_model(config);
     REQUIRE_OK(ox_hf_create(folder, built, ox_hf_config(config), OX_DTYPE_F32, UINT64_MAX, &writer));
@@ -59,14 +53,14 @@ static void write_weights(const char *folder, bool broken) {
     ox_hf_close(&config);
 }
 
-static void make_model(const char *name, bool broken, char *folder) {
-    char from[SYS_PATH_BYTES], to[SYS_PATH_BYTES];
-    sys_make_folder(sys_path(folder, "%s", name));
-    write_file(folder, "config.json", config_text);
-    write_file(folder, "tokenizer_config.json", tokenizer_config);
-    snprintf(from, sizeof from, "%s/tokenizer.json", tokenizer_path);
-    REQUIRE_OK(ox_file_copy(from, sys_path(to, "%s/tokenizer.json", name)));
+static const char *make_model(const char *name, bool broken) {
+    const char *const folder = files_make_folder(name);
+    files_write_text(test_pathf("%s/config.json", folder), config_text);
+    files_write_text(test_pathf("%s/tokenizer_config.json", folder), tokenizer_config);
+    const char *const from = plain_pathf("%s/tokenizer.json", tokenizer_path);
+    REQUIRE_OK(ox_file_copy(from, test_pathf("%s/tokenizer.json", name)));
     write_weights(folder, broken);
+    return folder;
 }
 
 /* ---- runs -------------------------------------------------------------------------------------------- */
@@ -160,7 +154,7 @@ static void test_streaming(void) {
 /* ---- where it ends --------------------------------------------------------------------------------------- */
 
 static void test_stops(void) {
-    char text[128], folder[SYS_PATH_BYTES];
+    char text[128];
     json_t *const free_run = report_of("The drive", "--max-new-tokens 20 --temperature 0 --ignore-eos");
     const size_t read = count_of(free_run, "prompt_tokens");
     const int stop = id_at(free_run, read + 6);
@@ -169,7 +163,7 @@ static void test_stops(void) {
         until++;
     }
     snprintf(text, sizeof text, "{\"eos_token_id\": [439, %d]}", stop);
-    write_file(model, "generation_config.json", text);
+    files_write_text(test_pathf("%s/generation_config.json", model), text);
     json_t *const stopped = report_of("The drive", "--max-new-tokens 20 --temperature 0"),
                   *const ignored = report_of("The drive", "--max-new-tokens 20 --temperature 0 --ignore-eos");
     CHECK(ended_by(stopped, "stop") && count_of(stopped, "new_tokens") == until && same_ids(ignored, free_run));
@@ -178,7 +172,7 @@ static void test_stops(void) {
     snprintf(text, sizeof text, "--max-new-tokens %zu --temperature 0 --ignore-eos", until - 1);
     json_t *const before = report_of("The drive", text);
     CHECK(json_equal(json_object_get(stopped, "text"), json_object_get(before, "text")));
-    REQUIRE_OK(ox_file_replace(sys_path(folder, "model/generation_config.json"), "{}", 2));
+    files_write("model/generation_config.json", "{}", 2);
     json_t *const full = report_of("The drive", "--max-new-tokens 1000 --ignore-eos");
     CHECK(ended_by(full, "context") && json_array_size(json_object_get(full, "ids")) == CONTEXTS);
     json_t *const reports[] = {free_run, stopped, ignored, before, full};
@@ -292,9 +286,10 @@ static void test_chat(void) {
 /* ---- prompts and budgets ----------------------------------------------------------------------------------- */
 
 static void test_prompt_file(void) {
-    char path[SYS_PATH_BYTES], option[SYS_PATH_BYTES + 64];
+    char option[SYS_PATH_BYTES + 64];
     static const char text[] = "The drive\nwaits";
-    REQUIRE_OK(ox_file_replace(sys_path(path, "prompt.txt"), text, strlen(text)));
+    const char *const path = test_path("prompt.txt");
+    files_write_text(path, text);
     snprintf(option, sizeof option, "--prompt-file=%s --max-new-tokens 5 --seed 3", path);
     json_t *const from_file = report_of(NULL, option);
     json_t *const from_flag = report_of(text, "--max-new-tokens 5 --seed 3");
@@ -346,10 +341,9 @@ static void refuse(const char *folder, const char *prompt, const char *more, con
 }
 
 static void test_bad_models(void) {
-    char folder[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
-    refuse(sys_path(path, "model/config.json"), "The", "", "--model|model.safetensors|no weights");
-    sys_make_folder(sys_path(folder, "bare"));
-    write_file(folder, "config.json", config_text);
+    refuse(test_path("model/config.json"), "The", "", "--model|model.safetensors|no weights");
+    const char *folder = files_make_folder("bare");
+    files_write_text(test_pathf("%s/config.json", folder), config_text);
     refuse(folder, "The", "", "--model|model.safetensors|no weights");
     write_weights(folder, false);
     refuse(folder, "The", "", "tokenizer|--tokenizer|bare");
@@ -359,10 +353,10 @@ static void test_bad_models(void) {
     sys_args_add(&args, "--max-new-tokens 2");
     sys_run_well(&args, &process);
     refuse(model, "drive gradient", "--tokenizer=tests/golden/chat/mistral-v1", "vocabulary|440|tokenizer");
-    write_file(model, "generation_config.json", "{\"eos_token_id\": \"end\"}");
+    files_write_text(test_pathf("%s/generation_config.json", model), "{\"eos_token_id\": \"end\"}");
     refuse(model, "The", "", "generation_config.json|eos_token_id");
-    write_file(model, "generation_config.json", "{}");
-    make_model("broken", true, folder);
+    files_write_text(test_pathf("%s/generation_config.json", model), "{}");
+    folder = make_model("broken", true);
     begin(folder, "The");
     sys_args_add(&args, "--format json");
     check_refused(1, "not finite|offload inspect");
@@ -386,13 +380,13 @@ static void test_bad_requests(void) {
     refuse(model, "The", "--top-logits 5", "--top-logits|--format json");
     refuse(model, "The", "--top-p 1.5", "--top-p");
     refuse(model, "The", "--temperature -1", "--temperature");
-    write_file(model, "tokenizer_config.json", "{\"eos_token\": \"<|endoftext|>\"}");
+    files_write_text(test_pathf("%s/tokenizer_config.json", model), "{\"eos_token\": \"<|endoftext|>\"}");
     refuse(model, "The", "--chat", "chat template|--chat-template");
-    write_file(model, "tokenizer_config.json", tokenizer_config);
+    files_write_text(test_pathf("%s/tokenizer_config.json", model), tokenizer_config);
 }
 
 int main(void) {
-    make_model("model", false, model);
+    model = make_model("model", false);
     test_sampling();
     test_streaming();
     test_stops();

@@ -2,6 +2,7 @@
  * nobody's store, model or folder is deleted or shared unasked. And what a fault in the data leaves. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -12,14 +13,13 @@
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
+static const char *model_path, *text_path;
 
 static void begin_with(const char *name, const char *model, const char *data) {
-    char folder[SYS_PATH_BYTES];
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model);
     sys_args_word(&args, "--data=%s", data);
-    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--output=%s", test_path(name));
     sys_args_add(&args, "--max-seq-length 16 --compute-threads 1 --optimizer-threads 1 --host-mem 32MiB"
                         " --eval-windows 2 --lr-scheduler-type constant --chunk-elems 8192");
 }
@@ -30,20 +30,17 @@ static void begin(const char *name, const char *words) {
 }
 
 static void on_drive(const char *drive) {
-    char folder[SYS_PATH_BYTES];
-    sys_make_folder(sys_path(folder, "%s", drive));
+    const char *const folder = files_make_folder(drive);
     sys_args_word(&args, "--nvme");
     sys_args_word(&args, "%s:32MiB", folder);
 }
 
 static void resume(const char *checkpoint) {
-    char path[SYS_PATH_BYTES];
-    sys_args_word(&args, "--resume=%s", sys_path(path, "%s", checkpoint));
+    sys_args_word(&args, "--resume=%s", test_path(checkpoint));
 }
 
 static bool exists(const char *name) {
-    char path[SYS_PATH_BYTES];
-    return sys_exists(sys_path(path, "%s", name));
+    return files_exist(name);
 }
 
 static void expect(int exit_status, const char *words) {
@@ -60,9 +57,8 @@ static void run(int exit_status, const char *words) {
 }
 
 static struct ox_run_state state_of(const char *name) {
-    char path[SYS_PATH_BYTES];
     struct ox_run_state state = {0};
-    REQUIRE_OK(ox_checkpoint_read_state(sys_path(path, "%s", name), &state));
+    REQUIRE_OK(ox_checkpoint_read_state(test_path(name), &state));
     return state;
 }
 
@@ -86,7 +82,7 @@ static void run_with_pending(int signal_number) {
 
 /* Six steps, then back to the second one by name; what follows stays there, though the old branch got further. */
 static void test_branch(bool with_drive) {
-    char latest[SYS_PATH_BYTES], *text = NULL;
+    char *text = NULL;
     size_t bytes = 0;
     begin("run", "--max-steps 6 --save-steps 2");
     if (with_drive) {
@@ -100,17 +96,20 @@ static void test_branch(bool with_drive) {
     if (with_drive) {
         on_drive("drive");
     }
-    char drive[SYS_PATH_BYTES], kept[SYS_PATH_BYTES];
+    const char *drive, *kept;
     if (with_drive) {
-        sys_copy_folder(sys_path(drive, "drive"), sys_path(kept, "kept-drive"));
+        kept = test_path("kept-drive");
+        drive = test_path("drive");
+        files_copy_folder(drive, kept);
     }
     run_with_pending(SIGTERM); /* before any step of the new branch */
     expect(128 + SIGTERM, "");
     if (with_drive) { /* as if it had ended before the old store was removed */
-        sys_remove_folder(drive);
-        sys_copy_folder(kept, drive);
+        files_remove_folder(drive);
+        files_copy_folder(kept, drive);
     }
-    REQUIRE_OK(ox_file_read(sys_path(latest, "run/latest"), 100, &text, &bytes));
+    const char *const latest = test_path("run/latest");
+    REQUIRE_OK(ox_file_read(latest, 100, &text, &bytes));
     CHECK(strcmp(text, "checkpoint-2\n") == 0);
     free(text);
     begin("run", "--max-steps 6 --learning-rate 1e-3 --save-total-limit 1 --resume latest");
@@ -172,30 +171,32 @@ static void test_fork(void) {
 /* ---- deletion, records, lock -------------------------------------------------------------------------- */
 
 static void test_overwrite(void) {
-    char model[SYS_PATH_BYTES], link[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
     begin("over", "--max-steps 2");
     run(0, "step 2/2");
-    begin_with("over", sys_path(model, "over/checkpoint-2"), text_path);
+    const char *const model = test_path("over/checkpoint-2");
+    begin_with("over", model, text_path);
     sys_args_add(&args, "--max-steps 2 --overwrite-output-dir");
     run(2, "checkpoint-2: lies in what --overwrite-output-dir would delete");
-    CHECK(symlink(model, sys_path(link, "link")) == 0);
+    const char *const link = test_path("link");
+    CHECK(symlink(model, link) == 0);
     begin_with("over", link, text_path);
     sys_args_add(&args, "--max-steps 2 --overwrite-output-dir");
     run(2, "link: lies in what --overwrite-output-dir would delete");
-    begin_with("over", model_path, sys_path(path, "over/metrics.jsonl"));
+    begin_with("over", model_path, test_path("over/metrics.jsonl"));
     sys_args_add(&args, "--max-steps 2 --data-format bytes --overwrite-output-dir");
     run(2, "metrics.jsonl: lies in what");
     CHECK(exists("over/checkpoint-2/trainer_state.json") && exists("over/run.json"));
     /* Another program's checkpoint stays. */
-    sys_make_folder(sys_path(path, "over/checkpoint-9"));
-    sys_touch(sys_path(path, "over/checkpoint-9/weights"));
-    sys_touch(sys_path(path, "over/offload.stop"));
+    files_make_folder("over/checkpoint-9");
+    files_write_text("over/checkpoint-9/weights", "");
+    files_write_text("over/offload.stop", "");
     begin("over", "--max-steps 3 --overwrite-output-dir --from-scratch");
     run(0, "step 3/3"); /* in spite of the trigger file that lay there */
     CHECK(exists("over/checkpoint-9/weights") && !exists("over/checkpoint-2") && !exists("over/offload.stop"));
     /* The record of a run that was begun with force goes on without it. */
     sys_args_begin(&args, "train");
-    sys_args_word(&args, "--config=%s", sys_path(path, "over/config.resolved.yaml"));
+    const char *const path = test_path("over/config.resolved.yaml");
+    sys_args_word(&args, "--config=%s", path);
     sys_args_add(&args, "--resume-from-checkpoint latest");
     run(0, "resumed at step 3 of 3");
     sys_args_begin(&args, "train");
@@ -239,7 +240,6 @@ static void test_early_stop(void) {
 
 /* Tokens of llm.c, 17 of each step's window of 16; from token `bad` on they are beyond the vocabulary. */
 static const char *write_tokens(const char *name, unsigned count, unsigned bad) {
-    static char path[SYS_PATH_BYTES];
     static unsigned char tokens[1024 + 2 * 256];
     const uint32_t head[] = {20240520, 1, count};
     memset(tokens, 0, sizeof tokens);
@@ -248,7 +248,8 @@ static const char *write_tokens(const char *name, unsigned count, unsigned bad) 
         tokens[1024 + 2 * i] = (unsigned char)i;
         tokens[1024 + 2 * i + 1] = i >= bad ? 3 : 0;
     }
-    REQUIRE_OK(ox_file_replace(sys_path(path, "%s", name), tokens, 1024 + 2 * (size_t)count));
+    const char *const path = test_path(name);
+    files_write(path, tokens, 1024 + 2 * (size_t)count);
     return path;
 }
 
@@ -272,7 +273,6 @@ static void test_bad_data(void) {
 }
 
 static const char *write_masked(void) {
-    static char path[SYS_PATH_BYTES];
     enum { COUNT = 65 };
     unsigned char file[1024 + 4 * COUNT + (COUNT + 7) / 8] = "BIN.TOK\n";
     const uint32_t head[] = {2, 4, COUNT, 256, 1, 0};
@@ -282,7 +282,8 @@ static const char *write_masked(void) {
     for (unsigned i = 17; i <= 32; i++) { /* the targets of the second window */
         mask[i / 8] = (unsigned char)(mask[i / 8] & ~(1u << i % 8));
     }
-    REQUIRE_OK(ox_file_replace(sys_path(path, "masked.bin"), file, sizeof file));
+    const char *const path = test_path("masked.bin");
+    files_write(path, file, sizeof file);
     return path;
 }
 
@@ -296,11 +297,10 @@ static void test_masked_step(void) {
 }
 
 int main(void) {
-    char path[SYS_PATH_BYTES];
-    sys_write_model("llama", model_path);
-    sys_write_text(8000, text_path);
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(8000);
     test_branch(false);
-    sys_remove_folder(sys_path(path, "run"));
+    files_remove_folder("run");
     test_branch(true);
     test_fork();
     test_overwrite();

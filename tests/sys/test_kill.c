@@ -4,6 +4,7 @@
  * and trigger files.
  *
  *     test_kill [--count KILLS] */
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -28,27 +29,25 @@ static const char *numerics = "";
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
+static const char *model_path, *text_path;
 
 static void begin(const char *name, unsigned steps, const char *words) {
-    char folder[SYS_PATH_BYTES];
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--output=%s", test_path(name));
     sys_args_word(&args, "--max-steps=%u", steps);
     sys_args_add(&args, common_words);
     sys_args_add(&args, numerics);
     sys_args_add(&args, words);
-    sys_make_folder(sys_path(folder, "%s-drive", name));
+    const char *const folder = files_make_folder(test_pathf("%s-drive", name));
     sys_args_word(&args, "--nvme");
     sys_args_word(&args, "%s:32MiB", folder);
 }
 
 static void remove_run(const char *name) {
-    char folder[SYS_PATH_BYTES];
-    sys_remove_folder(sys_path(folder, "%s", name));
-    sys_remove_folder(sys_path(folder, "%s-drive", name));
+    files_remove_folder(name);
+    files_remove_folder(test_pathf("%s-drive", name));
 }
 
 static bool said(const char *words) {
@@ -63,13 +62,9 @@ static void complain(const char *what) {
 
 static void compare(const char *expected, const char *name, unsigned steps) {
     static const char *const types[] = {"step", "eval"};
-    char folders[2][SYS_PATH_BYTES], checkpoints[2][SYS_PATH_BYTES + LINE];
-    const char *const names[2] = {expected, name};
-    for (int i = 0; i < 2; i++) {
-        sys_path(folders[i], "%s", names[i]);
-        snprintf(checkpoints[i], sizeof checkpoints[i], "%s/checkpoint-%u", folders[i], steps);
-    }
-    bool same = sys_same_checkpoint(checkpoints[0], checkpoints[1]);
+    const char *const folders[2] = {test_path(expected), test_path(name)};
+    bool same = sys_same_checkpoint(test_pathf("%s/checkpoint-%u", expected, steps),
+                                    test_pathf("%s/checkpoint-%u", name, steps));
     for (int i = 0; i < 2; i++) {
         char *const left = sys_curve(folders[0], types[i]), *const right = sys_curve(folders[1], types[i]);
         same = sys_same_text(types[i], left, right) && same;
@@ -201,10 +196,9 @@ static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx,
 }
 
 static void count_restored(void) {
-    char path[SYS_PATH_BYTES];
     char *text = NULL;
     size_t bytes = 0;
-    REQUIRE_OK(ox_file_read(sys_path(path, "killed/metrics.jsonl"), (size_t)1 << 30, &text, &bytes));
+    REQUIRE_OK(ox_file_read(test_path("killed/metrics.jsonl"), (size_t)1 << 30, &text, &bytes));
     for (const char *at = strstr(text, "\"seconds\":null"); at != NULL; at = strstr(at + 1, "\"seconds\":null")) {
         counts.restored++;
     }
@@ -242,8 +236,7 @@ static void begin_short(const char *words) {
 }
 
 static bool checkpoint_exists(long step) {
-    char path[SYS_PATH_BYTES];
-    return sys_exists(sys_path(path, "asked/checkpoint-%ld/trainer_state.json", step));
+    return files_exist(test_pathf("asked/checkpoint-%ld/trainer_state.json", step));
 }
 
 /* Goes on to the end and compares. */
@@ -284,18 +277,17 @@ static void test_save_signal(void) {
 }
 
 static void test_trigger(const char *name, bool ends) {
-    char path[SYS_PATH_BYTES];
-    sys_path(path, "asked/%s", name);
+    const char *const path = test_pathf("asked/%s", name);
     begin_short("");
     sys_start(&args, &process);
     CHECK(sys_await(&process, "\nstep 2/"));
-    sys_touch(path);
+    files_write_text(path, "");
     CHECK(sys_await(&process, "saved "));
     sys_wait(&process);
     const char *const saved = strstr(process.outcome.err, "/checkpoint-");
     const long step = saved != NULL ? strtol(saved + strlen("/checkpoint-"), NULL, 10) : -1;
     CHECK(process.outcome.exit_status == 0 && step >= 2 && step < SHORT_STEPS && checkpoint_exists(step));
-    CHECK(!sys_exists(path)); /* it acts once */
+    CHECK(!files_exist(path)); /* it acts once */
     if (ends) {
         CHECK(sys_number_after(process.outcome.err, "\nstep ", -1) == step);
         end_asked();
@@ -345,8 +337,8 @@ static void test_asked(void) {
 
 int main(int argc, char **argv) {
     const unsigned kills = argc == 3 && strcmp(argv[1], "--count") == 0 ? (unsigned)strtoul(argv[2], NULL, 10) : KILLS;
-    sys_write_model("llama", model_path);
-    sys_write_text(20000, text_path);
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(20000);
     test_asked();
     test_kills("", kills * 7 / 10);
     test_kills(" --dtype bf16 --moments q8", kills);

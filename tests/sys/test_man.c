@@ -2,6 +2,7 @@
  * offered, nothing stands there that the program does not take, and roff and the shells find no fault. */
 #include "base/file.h"
 #include "engine/config/config.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -43,8 +44,7 @@ static void refused(const char *command, const char *words, const char *expected
 
 /* Runs another program, both of its streams into `text`; its exit status, 127 where it is not installed. */
 static int run_tool(const char *const *argv, char *text) {
-    char path[SYS_PATH_BYTES];
-    sys_path(path, "tool.out");
+    const char *const path = test_path("tool.out");
     const pid_t child = fork();
     if (child == 0) {
         const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -63,10 +63,6 @@ static int run_tool(const char *const *argv, char *text) {
     }
     text[bytes] = '\0';
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void save(const char *name, const char *text, char *path) {
-    REQUIRE_OK(ox_file_replace(sys_path(path, "%s", name), text, strlen(text)));
 }
 
 /* Copies a text without its hyphens' escapes and font changes, which is how a reader meets it. */
@@ -227,8 +223,7 @@ static bool check_tool(const char *const *argv, bool silent) {
 }
 
 static void check_roff(const char *command) {
-    char path[SYS_PATH_BYTES];
-    save("page.1", output, path);
+    const char *const path = files_write_text("page.1", output);
     const char *const groff[] = {"groff", "-man", "-ww", "-z", "-Tutf8", path, NULL};
     const char *const mandoc[] = {"mandoc", "-T", "lint", "-W", "error", path, NULL};
     const bool has_groff = check_tool(groff, true), has_mandoc = check_tool(mandoc, true);
@@ -291,16 +286,17 @@ static void test_errors(void) {
 
 /* ---- completion ------------------------------------------------------------------------------------- */
 
-static char bash_path[SYS_PATH_BYTES];
+static const char *bash_path;
 
 /* The lines that bash offers for these words, the last of which is being written; each ends with a newline. The test's
  * folder is the working folder. */
 static const char *offered(const char *words) {
     static char text[TEXT_BYTES];
-    char script[4096], path[SYS_PATH_BYTES];
+    char script[4096];
+    const char *path;
     snprintf(script, sizeof script, "cd %s && . %s || exit 1\nCOMP_WORDS=(%s)\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n"
              "_offload\nfor word in \"${COMPREPLY[@]}\"; do echo \"$word\"; done\n", test_folder(), bash_path, words);
-    save("ask.sh", script, path);
+    path = files_write_text("ask.sh", script);
     const char *const argv[] = {"bash", "--norc", path, NULL};
     const int status = run_tool(argv, text);
     if (status != 0) {
@@ -344,16 +340,15 @@ static void check_flags(const char *command) {
 }
 
 static void test_bash(void) {
-    char path[SYS_PATH_BYTES];
     help("--as bash");
-    save("offload.bash", output, bash_path);
+    bash_path = files_write_text("offload.bash", output);
     const char *const probe[] = {"bash", "--norc", "-n", bash_path, NULL};
     if (!check_tool(probe, true)) {
         printf("bash is not here: its completion is not run\n");
         return;
     }
-    sys_make_folder(sys_path(path, "some folder"));
-    save("some text", "", path);
+    files_make_folder("some folder");
+    files_write_text("some text", "");
     offers("offload tr", "train\ntrace\n");
     offers("offload train --max-s", "--max-steps\n--max-seq-length\n");
     CHECK(strstr(offered("offload train --max-"), "--max-steps\n") != NULL);
@@ -383,16 +378,16 @@ static void test_bash(void) {
 /* Of these two the syntax, and of fish what it offers. */
 static void test_other_shells(void) {
     static char text[TEXT_BYTES], script[SYS_PATH_BYTES + 128];
-    char path[SYS_PATH_BYTES];
+    const char *path;
     help("--as zsh");
     CHECK(strncmp(output, "#compdef offload\n", 17) == 0);
-    save("_offload", output, path);
+    path = files_write_text("_offload", output);
     const char *const zsh[] = {"zsh", "-f", "-n", path, NULL};
     if (!check_tool(zsh, true)) {
         printf("zsh is not here: the syntax of its completion is not checked\n");
     }
     help("--as fish");
-    save("offload.fish", output, path);
+    path = files_write_text("offload.fish", output);
     setenv("XDG_CONFIG_HOME", test_folder(), 1);
     setenv("XDG_DATA_HOME", test_folder(), 1);
     snprintf(script, sizeof script, "source %s; complete -C 'offload train --max-st'; complete -C 'offload bench a'",

@@ -5,6 +5,7 @@
  * wherever another byte comes next, an infinite loss where this one does. The text decides when that happens. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -19,19 +20,11 @@ enum { SEQ = 16, HIDDEN = 48, WINDOWS = 64, BAD_BYTE = '#' };
 static const char common[] = "--max-seq-length 16 --host-mem 32MiB --compute-threads 1 --optimizer-threads 1 "
                              "--data-order sequential --lr-scheduler-type constant --eval-fraction 0 --save-steps 1";
 
-static char model_folder[SYS_PATH_BYTES];
+static const char *model_folder;
 static struct sys_args args;
 static struct sys_process process;
 
 /* ---- the model and the texts ------------------------------------------------------------------------ */
-
-static void write_at(const char *path, off_t at, const void *data, size_t bytes) {
-    const int fd = open(path, O_WRONLY);
-    if (fd < 0 || pwrite(fd, data, bytes, at) != (ssize_t)bytes || close(fd) != 0) {
-        printf("%s: cannot be written\n", path);
-        exit(1);
-    }
-}
 
 /* Sets `count` floats of a tensor of a safetensors file. */
 static void set_values(const char *path, const char *tensor, uint64_t first, uint64_t count, float value) {
@@ -48,7 +41,7 @@ static void set_values(const char *path, const char *tensor, uint64_t first, uin
         exit(1);
     }
     for (uint64_t i = first; i < first + count; i++) {
-        write_at(path, (off_t)(8 + header_bytes + (uint64_t)begin + i * sizeof value), &value, sizeof value);
+        files_patch(path, (int64_t)(8 + header_bytes + (uint64_t)begin + i * sizeof value), &value, sizeof value);
     }
     json_decref(header);
     free(data);
@@ -56,7 +49,6 @@ static void set_values(const char *path, const char *tensor, uint64_t first, uin
 
 /* Windows of a harmless text; those from `bad_first` on, `bad_count` of them, hold the byte. */
 static const char *write_windows(const char *name, unsigned bad_first, unsigned bad_count) {
-    static char path[SYS_PATH_BYTES];
     char text[WINDOWS * SEQ + 1];
     for (unsigned i = 0; i < sizeof text; i++) {
         text[i] = (char)('a' + i * 7 % 26);
@@ -64,22 +56,22 @@ static const char *write_windows(const char *name, unsigned bad_first, unsigned 
     for (unsigned i = bad_first; i < bad_first + bad_count; i++) {
         text[i * SEQ + SEQ / 2] = BAD_BYTE;
     }
-    REQUIRE_OK(ox_file_replace(sys_path(path, "%s", name), text, sizeof text));
+    const char *const path = test_path(name);
+    files_write(path, text, sizeof text);
     return path;
 }
 
 static void make_model(void) {
-    char config[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
-    sys_write_model("gpt2", config);
+    const char *const config = sys_write_model("gpt2");
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", config);
     sys_args_word(&args, "--data=%s", write_windows("good.txt", 0, 0));
-    sys_args_word(&args, "--output=%s", sys_path(path, "made"));
+    sys_args_word(&args, "--output=%s", test_path("made"));
     sys_args_add(&args, common);
     sys_args_add(&args, "--max-steps 1");
     sys_run_well(&args, &process);
-    sys_path(model_folder, "made/checkpoint-1");
-    sys_path(path, "made/checkpoint-1/model.safetensors");
+    model_folder = test_path("made/checkpoint-1");
+    const char *const path = test_path("made/checkpoint-1/model.safetensors");
     set_values(path, "transformer.ln_f.weight", 0, HIDDEN, 0.01f);
     set_values(path, "transformer.ln_f.bias", 0, HIDDEN, 1.0f);
     set_values(path, "transformer.wte.weight", (uint64_t)BAD_BYTE * HIDDEN, HIDDEN, -3e38f);
@@ -87,15 +79,15 @@ static void make_model(void) {
 
 /* `drive` may be NULL. */
 static void begin(const char *text, const char *output, const char *drive, const char *more) {
-    char path[SYS_PATH_BYTES];
+    const char *path;
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_folder);
-    sys_args_word(&args, "--data=%s", sys_path(path, "%s", text));
-    sys_args_word(&args, "--output=%s", sys_path(path, "%s", output));
+    sys_args_word(&args, "--data=%s", test_path(text));
+    sys_args_word(&args, "--output=%s", test_path(output));
     sys_args_add(&args, common);
     sys_args_add(&args, more);
     if (drive != NULL) {
-        sys_make_folder(sys_path(path, "%s", drive));
+        path = files_make_folder(drive);
         sys_args_add(&args, "--weights-tier nvme --state-tier nvme");
         sys_args_word(&args, "--nvme=%s:64MiB", path);
     }
@@ -104,24 +96,22 @@ static void begin(const char *text, const char *output, const char *drive, const
 /* ---- checks ----------------------------------------------------------------------------------------- */
 
 static bool same_checkpoint(const char *a, const char *b) {
-    char left[SYS_PATH_BYTES], right[SYS_PATH_BYTES];
-    return sys_same_checkpoint(sys_path(left, "%s", a), sys_path(right, "%s", b));
+    return sys_same_checkpoint(test_path(a), test_path(b));
 }
 
 static struct ox_run_state state_of(const char *checkpoint) {
     struct ox_run_state state = {0};
-    char path[SYS_PATH_BYTES];
-    REQUIRE_OK(ox_checkpoint_verify(sys_path(path, "%s", checkpoint)));
+    const char *const path = test_path(checkpoint);
+    REQUIRE_OK(ox_checkpoint_verify(path));
     REQUIRE_OK(ox_checkpoint_read_state(path, &state));
     return state;
 }
 
 /* Every line is JSON, also where a loss is no number. */
 static void check_metrics(const char *output, size_t line_count) {
-    char path[SYS_PATH_BYTES];
     char *text = NULL;
     size_t bytes = 0, lines = 0;
-    REQUIRE_OK(ox_file_read(sys_path(path, "%s/metrics.jsonl", output), 1 << 20, &text, &bytes));
+    REQUIRE_OK(ox_file_read(test_pathf("%s/metrics.jsonl", output), 1 << 20, &text, &bytes));
     for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"), lines++) {
         json_error_t error;
         json_t *const object = json_loads(line, JSON_REJECT_DUPLICATES, &error);
@@ -202,13 +192,12 @@ static void test_fatal(void) {
 
 /* Not one good step: what is left are the weights that were read. */
 static void test_first_step(void) {
-    char given[SYS_PATH_BYTES], left[SYS_PATH_BYTES];
     write_windows("always.txt", 0, WINDOWS);
     begin("always.txt", "first", NULL, "--max-steps 5 --max-nonfinite-steps 1 --learning-rate 100");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 1 && strstr(process.outcome.err, "1 steps in a row") != NULL);
-    CHECK(sys_same_file(sys_path(given, "made/checkpoint-1/model.safetensors"),
-                        sys_path(left, "first/checkpoint-1/model.safetensors")));
+    CHECK(files_same("made/checkpoint-1/model.safetensors",
+                        test_path("first/checkpoint-1/model.safetensors")));
 }
 
 int main(void) {

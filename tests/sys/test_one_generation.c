@@ -1,6 +1,7 @@
 /* A store of one generation: half the room and the same bits; a run that is killed goes on from the last commit where
  * the store is whole, and from the last checkpoint where it was cut short, and ends with the bytes of the undisturbed
  * run. */
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -20,20 +21,19 @@ static const char words[] = "--gradient-accumulation-steps 2 --max-seq-length 16
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
+static const char *model_path, *text_path;
 
 static void begin(const char *command, const char *name, unsigned generations, const char *more) {
-    char folder[SYS_PATH_BYTES];
     sys_args_begin(&args, command);
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--output=%s", test_path(name));
     sys_args_word(&args, "--store-generations=%u", generations);
     sys_args_word(&args, "--max-steps=%u", STEPS);
     sys_args_word(&args, "--save-steps=%u", SAVE_STEPS);
     sys_args_add(&args, words);
     sys_args_add(&args, more);
-    sys_make_folder(sys_path(folder, "%s-drive", name));
+    const char *const folder = files_make_folder(test_pathf("%s-drive", name));
     sys_args_word(&args, "--nvme=%s:32MiB", folder);
 }
 
@@ -45,12 +45,11 @@ static long planned_bytes(unsigned generations) {
 }
 
 static void compare(const char *name) {
-    char left[SYS_PATH_BYTES], right[SYS_PATH_BYTES];
-    sys_path(left, "two/checkpoint-%u", STEPS);
-    sys_path(right, "%s/checkpoint-%u", name, STEPS);
+    const char *const left = test_pathf("two/checkpoint-%u", STEPS);
+    const char *const right = test_pathf("%s/checkpoint-%u", name, STEPS);
     CHECK(sys_same_checkpoint(left, right));
-    char *const a = sys_curve(sys_path(left, "two"), "step");
-    char *const b = sys_curve(sys_path(right, "%s", name), "step");
+    char *const a = sys_curve(test_path("two"), "step");
+    char *const b = sys_curve(test_path(name), "step");
     CHECK(sys_same_text(name, a, b));
     free(b);
     free(a);
@@ -111,8 +110,8 @@ static void test_kills(void) {
 }
 
 int main(void) {
-    sys_write_model("llama", model_path);
-    sys_write_text(8192, text_path);
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(8192);
     test_room_and_bits();
     test_kills();
     begin("train", "one", 2, "--resume-from-checkpoint latest");

@@ -1,5 +1,6 @@
 /* Predicted step times as a user meets them: in the plan, for another machine, and beside each step of a run. */
 #include "kernels/cuda.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -9,10 +10,10 @@
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
+static const char *model_path, *text_path;
 
 /* A machine whose compute takes so long that nothing else counts. */
-static void write_profile(const char *name, double flops, const char *drives, char *path) {
+static const char *write_profile(const char *name, double flops, const char *drives) {
     char text[1024];
     snprintf(text, sizeof text,
              "{\"offload_profile\": 2, \"name\": \"%s\", \"source\": \"a test\", \"task_seconds\": 1e-9, \"gpu\": null,"
@@ -20,9 +21,7 @@ static void write_profile(const char *name, double flops, const char *drives, ch
              " \"core_flops_per_second\": %g, \"flops_per_second\": %g,"
              " \"adam\": {\"threads\": 4, \"f32_seconds_per_param\": 1e-12}},"
              " \"drives\": [%s]}", name, flops, 4 * flops, drives);
-    char file[64];
-    snprintf(file, sizeof file, "%s.json", name);
-    sys_write_file(file, text, path);
+    return files_write_text(test_pathf("%s.json", name), text);
 }
 
 static void begin(const char *command, const char *words) {
@@ -149,15 +148,14 @@ static void test_other_machine(void) {
 
 /* Without --profile: the user's own, and without that a nominal machine, which is said. */
 static void test_standard_place(const char *slow) {
-    char folder[SYS_PATH_BYTES], place[SYS_PATH_BYTES];
-    sys_make_folder(sys_path(folder, "conf"));
+    const char *const folder = files_make_folder("conf");
     CHECK(setenv("XDG_CONFIG_HOME", folder, 1) == 0);
     json_t *json = plan("", NULL);
     check_text(json, "machine", "nominal");
     CHECK(json_is_false(json_object_get(json, "profiled")));
     json_decref(json);
-    sys_make_folder(sys_path(place, "conf/offload"));
-    CHECK(rename(slow, sys_path(place, "conf/offload/machine.json")) == 0);
+    files_make_folder("conf/offload");
+    CHECK(rename(slow, test_path("conf/offload/machine.json")) == 0);
     json = plan("", NULL);
     check_text(json, "machine", "slow");
     json_decref(json);
@@ -168,14 +166,16 @@ static void test_standard_place(const char *slow) {
 
 /* Every step's line has what the plan has; the profile is not part of the run's configuration. */
 static void test_run(const char *fast) {
-    char run[SYS_PATH_BYTES], path[SYS_PATH_BYTES], line[8192];
+    char line[8192];
+    const char *run;
     json_t *const expected = plan("", fast);
     begin("train", "--max-steps 2");
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(run, "run"));
+    run = test_path("run");
+    sys_args_word(&args, "--output=%s", run);
     sys_args_word(&args, "--profile=%s", fast);
     sys_run_well(&args, &process);
-    FILE *file = fopen(sys_path(path, "run/metrics.jsonl"), "r");
+    FILE *file = fopen(test_path("run/metrics.jsonl"), "r");
     CHECK(file != NULL);
     int steps = 0;
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
@@ -191,7 +191,7 @@ static void test_run(const char *fast) {
     if (file != NULL) {
         fclose(file);
     }
-    file = fopen(sys_path(path, "run/config.resolved.yaml"), "r");
+    file = fopen(test_path("run/config.resolved.yaml"), "r");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         CHECK(strstr(line, "fast.json") == NULL);
     }
@@ -200,13 +200,13 @@ static void test_run(const char *fast) {
 }
 
 int main(void) {
-    char slow[SYS_PATH_BYTES], fast[SYS_PATH_BYTES], drive[SYS_PATH_BYTES];
-    sys_write_model("llama", model_path);
-    sys_write_text(20000, text_path);
-    write_profile("slow", 1e6, "", slow);
-    write_profile("fast", 1e7, "", fast);
-    write_profile("drive", 1e12, "{\"name\": \"slow\", \"read_bytes_per_second\": 1e6, \"write_bytes_per_second\": 1e6,"
-                  " \"mix_bytes_per_second\": 1e6, \"latency_seconds\": 1e-6, \"flush_seconds\": 1e-6}", drive);
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(20000);
+    const char *const slow = write_profile("slow", 1e6, ""), *const fast = write_profile("fast", 1e7, "");
+    const char *const drive =
+        write_profile("drive", 1e12,
+                      "{\"name\": \"slow\", \"read_bytes_per_second\": 1e6, \"write_bytes_per_second\": 1e6,"
+                      " \"mix_bytes_per_second\": 1e6, \"latency_seconds\": 1e-6, \"flush_seconds\": 1e-6}");
     test_machines(slow, fast);
     test_more(slow, drive);
     test_persist(drive);

@@ -1,5 +1,6 @@
 /* A run that stops and goes on is the run that never stopped: at every step, by checkpoint and by store, under another
  * placement too. And what refuses, warns and is kept. */
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -23,17 +24,17 @@ static const char *numerics = "";
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
-static char expected_folder[SYS_PATH_BYTES], expected_checkpoint[LINE];
+static const char *model_path, *text_path;
+static const char *expected_folder, *expected_checkpoint;
 static char *expected_steps, *expected_evals;
 
 /* A run in folder `name`, with a store when `drives` is not 0. */
 static void begin(const char *name, int drives, const char *words) {
-    char folder[SYS_PATH_BYTES];
+    const char *folder;
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--output=%s", test_path(name));
     sys_args_add(&args, common_words);
     sys_args_add(&args, numerics);
     sys_args_add(&args, words);
@@ -43,27 +44,26 @@ static void begin(const char *name, int drives, const char *words) {
         }
     }
     for (int i = 0; i < drives; i++) {
-        sys_make_folder(sys_path(folder, "%s-drive-%d", name, i));
+        folder = files_make_folder(test_pathf("%s-drive-%d", name, i));
         sys_args_word(&args, "--nvme");
         sys_args_word(&args, "%s:32MiB", folder);
     }
 }
 
 static void remove_run(const char *name) {
-    char folder[SYS_PATH_BYTES];
-    sys_remove_folder(sys_path(folder, "%s", name));
+    files_remove_folder(name);
     for (int i = 0; i < 2; i++) {
-        sys_remove_folder(sys_path(folder, "%s-drive-%d", name, i));
+        files_remove_folder(test_pathf("%s-drive-%d", name, i));
     }
 }
 
 static void copy_run(const char *from, const char *to) {
     static const char *const parts[] = {"", "-drive-0", "-drive-1"};
-    char source[SYS_PATH_BYTES], target[SYS_PATH_BYTES];
+    const char *source;
     for (int i = 0; i < 3; i++) {
-        sys_path(source, "%s%s", from, parts[i]);
-        if (sys_exists(source)) {
-            sys_copy_folder(source, sys_path(target, "%s%s", to, parts[i]));
+        source = test_pathf("%s%s", from, parts[i]);
+        if (files_exist(source)) {
+            files_copy_folder(source, test_pathf("%s%s", to, parts[i]));
         }
     }
 }
@@ -83,8 +83,8 @@ static void expect(int exit_status, const char *words) {
 
 /* Losses and evaluations from step `from` on, and the final files, are those of the run that never stopped. */
 static void compare(const char *name, unsigned from) {
-    char folder[SYS_PATH_BYTES], checkpoint[LINE];
-    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-%d", sys_path(folder, "%s", name), STEPS);
+    const char *const folder = test_path(name);
+    const char *const checkpoint = test_pathf("%s/checkpoint-%d", folder, STEPS);
     char *const steps = sys_curve(folder, "step"), *const evals = sys_curve(folder, "eval");
     const unsigned first_eval = (from + 2) / 3 * 3; /* evaluations are at 3, 6 and 8 */
     const bool same =
@@ -104,8 +104,8 @@ static void make_expected(const char *words) {
     remove_run("expected");
     free(expected_steps);
     free(expected_evals);
-    sys_path(expected_folder, "expected");
-    snprintf(expected_checkpoint, sizeof expected_checkpoint, "%s/checkpoint-%d", expected_folder, STEPS);
+    expected_folder = test_path("expected");
+    expected_checkpoint = test_pathf("%s/checkpoint-%d", expected_folder, STEPS);
     begin("expected", 0, "--save-steps 1");
     sys_run_well(&args, &process);
     expected_steps = sys_curve(expected_folder, "step");
@@ -148,8 +148,7 @@ static void run_one_step(void) {
 /* One step for each process. Where `placements` has several entries
  * they take turns. */
 static void test_chain(const char *name, int drives, const char *const *placements, unsigned placement_count) {
-    char folder[SYS_PATH_BYTES], latest[LINE];
-    snprintf(latest, sizeof latest, "%s/latest", sys_path(folder, "%s", name));
+    const char *const latest = test_pathf("%s/latest", test_path(name));
     for (unsigned step = 1; step <= STEPS; step++) {
         char saved[64];
         begin(name, drives, placements[step % placement_count]);
@@ -157,7 +156,7 @@ static void test_chain(const char *name, int drives, const char *const *placemen
         run_one_step();
         snprintf(saved, sizeof saved, "/checkpoint-%u in ", step);
         CHECK(said(saved));
-        CHECK(sys_exists(latest));
+        CHECK(files_exist(latest));
         CHECK(!said("warning"));
         CHECK(step == 1 || sys_number_after(process.outcome.err, "resumed at step ", -1) == (long)step - 1);
         CHECK(step == 1 || said("the store's last commit") == (drives > 0));
@@ -217,7 +216,7 @@ static void go_on_well(const char *words) {
 
 /* A store that is whole is not given up because it is asked for with other settings; the checkpoint can be named. */
 static void refuse_then_name(int drives, const char *words, const char *sign) {
-    char checkpoint[SYS_PATH_BYTES];
+    const char *checkpoint;
     go_on(drives, words);
     expect(2, sign);
     begin("copy", 1, "");
@@ -227,7 +226,8 @@ static void refuse_then_name(int drives, const char *words, const char *sign) {
     end_well();
     copy_run("start", "copy");
     begin("copy", drives, words);
-    sys_args_word(&args, "--resume=%s", sys_path(checkpoint, "copy/checkpoint-3"));
+    checkpoint = test_path("copy/checkpoint-3");
+    sys_args_word(&args, "--resume=%s", checkpoint);
     sys_run_well(&args, &process);
     CHECK(said("/checkpoint-3\n"));
     end_well();
@@ -241,18 +241,16 @@ static void test_other_placements(void) {
     refuse_then_name(1, " --chunk-elems 8192", "other settings");
     refuse_then_name(2, "", "copy-drive-1");
     /* Without the drives' folders nothing goes on by itself; a checkpoint can be named. */
-    char path[SYS_PATH_BYTES];
     go_on(0, "");
     expect(2, "start-drive-0), but no --nvme is given");
     begin("copy", 0, "");
-    sys_args_word(&args, "--resume=%s", sys_path(path, "copy/checkpoint-3"));
+    sys_args_word(&args, "--resume=%s", test_path("copy/checkpoint-3"));
     sys_run_well(&args, &process);
     end_well();
     /* The checkpoint is gone: the store is enough; then the store is gone too. */
-    char folder[SYS_PATH_BYTES];
-    sys_remove_folder(sys_path(folder, "start/checkpoint-3"));
-    sys_remove_folder(sys_path(folder, "start/checkpoint-2"));
-    sys_remove_folder(sys_path(folder, "start/checkpoint-1"));
+    files_remove_folder("start/checkpoint-3");
+    files_remove_folder("start/checkpoint-2");
+    files_remove_folder("start/checkpoint-1");
     go_on_well("");
     go_on(0, "");
     expect(2, "but no --nvme is given");
@@ -260,11 +258,10 @@ static void test_other_placements(void) {
     remove_run("start");
     /* A checkpoint of another run that lies there is none of this one's. */
     stop_at_three(" --save-steps 0 --tiles 1");
-    char target[SYS_PATH_BYTES];
-    sys_copy_folder(sys_path(folder, "expected/checkpoint-6"), sys_path(target, "start/checkpoint-6"));
-    char latest[SYS_PATH_BYTES], expected_latest[SYS_PATH_BYTES];
-    CHECK(!sys_same_file(sys_path(latest, "start/latest"), sys_path(expected_latest, "expected/latest")));
-    sys_remove_folder(sys_path(folder, "start/checkpoint-3"));
+    files_copy_folder("expected/checkpoint-6", "start/checkpoint-6");
+    const char *const latest = test_path("start/latest");
+    CHECK(!files_same(latest, "expected/latest"));
+    files_remove_folder("start/checkpoint-3");
     go_on_well("");
     remove_run("start");
 }
@@ -272,15 +269,14 @@ static void test_other_placements(void) {
 /* ---- what is kept, refused and told --------------------------------------------------------------- */
 
 static void test_total_limit(void) {
-    char path[SYS_PATH_BYTES];
     begin("limit", 0, "--save-steps 1 --save-total-limit 3");
     sys_run_well(&args, &process);
     for (unsigned step = 1; step <= STEPS; step++) {
-        CHECK(sys_exists(sys_path(path, "limit/checkpoint-%u", step)) == (step > STEPS - 3));
-        CHECK(!sys_exists(sys_path(path, "limit/checkpoint-%u.tmp", step)));
+        CHECK(files_exist(test_pathf("limit/checkpoint-%u", step)) == (step > STEPS - 3));
+        CHECK(!files_exist(test_pathf("limit/checkpoint-%u.tmp", step)));
     }
-    char latest[SYS_PATH_BYTES];
-    CHECK(sys_same_file(sys_path(path, "limit/latest"), sys_path(latest, "expected/latest")));
+    const char *const latest = test_path("expected/latest");
+    CHECK(files_same("limit/latest", latest));
     compare("limit", 1);
     /* A finished run that is resumed has nothing left to do and changes nothing. */
     begin("limit", 0, "--save-steps 1 --save-total-limit 3 --resume latest");
@@ -291,13 +287,13 @@ static void test_total_limit(void) {
 }
 
 static void test_refusals(void) {
-    char folder[SYS_PATH_BYTES], guest[SYS_PATH_BYTES];
     begin("none", 0, "--resume latest");
     sys_run(&args, &process);
     expect(2, "holds no run to go on with");
-    CHECK(!sys_exists(sys_path(folder, "none")));
+    CHECK(!files_exist("none"));
     begin("none", 0, "");
-    sys_args_word(&args, "--resume=%s", sys_path(folder, "nowhere"));
+    const char *const folder = test_path("nowhere");
+    sys_args_word(&args, "--resume=%s", folder);
     sys_run(&args, &process);
     expect(2, "nowhere");
 
@@ -308,28 +304,28 @@ static void test_refusals(void) {
     expect(2, "already holds a run");
     compare("again", 1); /* nothing was touched */
     /* The folder of another run's store is refused as well. */
-    sys_copy_folder(sys_path(folder, "again-drive-0"), sys_path(guest, "guest-drive-0"));
+    const char *const guest = test_path("guest-drive-0");
+    files_copy_folder("again-drive-0", guest);
     begin("guest", 1, "");
     sys_run(&args, &process);
     expect(2, "holds the store of another run");
-    CHECK(!sys_exists(sys_path(folder, "guest/run.json")));
+    CHECK(!files_exist("guest/run.json"));
     remove_run("guest");
-    sys_touch(sys_path(folder, "again/notes.txt"));
+    files_write_text("again/notes.txt", "");
     begin("again", 1, "--overwrite-output-dir");
     sys_run_well(&args, &process);
     CHECK(said("starting from fresh weights"));
-    CHECK(sys_exists(sys_path(folder, "again/notes.txt")));
+    CHECK(files_exist("again/notes.txt"));
     compare("again", 1);
     remove_run("again");
 }
 
 static void test_changed_options(void) {
-    char path[SYS_PATH_BYTES];
     begin("changed", 0, "--learning-rate 1e-3");
     sys_args_word(&args, "--resume=%s/checkpoint-4", expected_folder);
     sys_run_well(&args, &process);
     CHECK(said("was made with other training options"));
-    char *const steps = sys_curve(sys_path(path, "changed"), "step");
+    char *const steps = sys_curve(test_path("changed"), "step");
     CHECK(strcmp(sys_curve_from(steps, 5), sys_curve_from(expected_steps, 5)) != 0);
     CHECK(sys_curve_from(steps, STEPS)[0] != '\0');
     free(steps);
@@ -350,24 +346,23 @@ static void expect_inspected(const char *path, const char *optimizer, const char
 
 /* A store is of one format and is not given up for another one; a checkpoint goes over to it, and says so. */
 static void test_other_format(void) {
-    char path[SYS_PATH_BYTES];
     numerics = " --dtype bf16 --moments q8";
     stop_at_three(" --save-steps 0");
-    expect_inspected(sys_path(path, "start/checkpoint-3"), "adamw", "q8");
-    expect_inspected(sys_path(path, "start-drive-0"), "adamw", "q8");
+    expect_inspected(test_path("start/checkpoint-3"), "adamw", "q8");
+    expect_inspected(test_path("start-drive-0"), "adamw", "q8");
     numerics = " --dtype bf16 --optimizer lion";
     go_on(1, "");
     expect(2, "other settings");
     begin("copy", 1, "");
-    sys_args_word(&args, "--resume=%s", sys_path(path, "copy/checkpoint-3"));
+    sys_args_word(&args, "--resume=%s", test_path("copy/checkpoint-3"));
     sys_run_well(&args, &process);
     CHECK(said("holds the state of adamw with q8 moments, and the run goes on with lion and f32 moments\n"));
     CHECK(said("was made with other training options"));
-    expect_inspected(sys_path(path, "copy/checkpoint-8"), "lion", "f32");
-    expect_inspected(sys_path(path, "copy-drive-0"), "lion", "f32");
+    expect_inspected(test_path("copy/checkpoint-8"), "lion", "f32");
+    expect_inspected(test_path("copy-drive-0"), "lion", "f32");
     numerics = " --dtype bf16 --moments bf16";
     begin("back", 0, "");
-    sys_args_word(&args, "--resume=%s", sys_path(path, "copy/checkpoint-8"));
+    sys_args_word(&args, "--resume=%s", test_path("copy/checkpoint-8"));
     sys_run_well(&args, &process);
     CHECK(said("goes on with adamw and bf16 moments; its numbers are rounded to them; the second moments begin at "
                "zero\n"));
@@ -378,21 +373,20 @@ static void test_other_format(void) {
 
 /* A checkpoint that is damaged is told, not loaded. */
 static void test_damage(void) {
-    char path[SYS_PATH_BYTES], copy[SYS_PATH_BYTES];
-    sys_copy_folder(sys_path(path, "expected/checkpoint-4"), sys_path(copy, "damaged"));
-    FILE *const file = fopen(sys_path(path, "damaged/optimizer.safetensors"), "r+");
-    CHECK(file != NULL && fseek(file, -5, SEEK_END) == 0 && fputc(1, file) != EOF && fclose(file) == 0);
+    const char *const copy = test_path("damaged");
+    files_copy_folder("expected/checkpoint-4", copy);
+    files_patch("damaged/optimizer.safetensors", -5, "\1", 1);
     begin("from-damaged", 0, "");
     sys_args_word(&args, "--resume=%s", copy);
     sys_run(&args, &process);
     expect(1, "optimizer.safetensors");
     remove_run("from-damaged");
-    sys_remove_folder(copy);
+    files_remove_folder(copy);
 }
 
 int main(void) {
-    sys_write_model("llama", model_path);
-    sys_write_text(24000, text_path);
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(24000);
     make_expected("");
     test_named_checkpoints();
     test_chains();

@@ -1,5 +1,6 @@
 /* The same run under placements of every sort: losses, norms, rates and the final files are the same bytes. */
 #include "tests/sys/same_bits.inc"
+#include "tests/kit/files.h"
 
 /* The threads that compute count among the numerics: each group has its own number. */
 static const struct group groups[] = {
@@ -12,7 +13,7 @@ static const struct group groups[] = {
 };
 
 int main(void) {
-    sys_write_text(40000, text_path);
+    text_path = sys_write_text(40000);
     for (unsigned i = 0; i < sizeof groups / sizeof *groups; i++) {
         printf("%s\n", groups[i].name);
         run_group(&groups[i], i == 0);

@@ -1,5 +1,6 @@
 /* The same run under several placements, for the optimizers and formats of their state. */
 #include "tests/sys/same_bits.inc"
+#include "tests/kit/files.h"
 
 static const struct group groups[] = {
     {"llama in bf16 with q8 moments", "llama", "--dtype bf16 --moments q8 --compute-threads 1 --save-dtype bf16", 1},
@@ -9,7 +10,7 @@ static const struct group groups[] = {
 };
 
 int main(void) {
-    sys_write_text(40000, text_path);
+    text_path = sys_write_text(40000);
     for (unsigned i = 0; i < sizeof groups / sizeof *groups; i++) {
         printf("%s\n", groups[i].name);
         run_group(&groups[i], false);

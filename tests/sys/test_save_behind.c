@@ -2,6 +2,7 @@
  * too; a process that is killed while one is on its way goes on to the same end, and one that is stopped completes it.
  */
 #include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -15,33 +16,31 @@ enum { STEPS = 60, SAVE_STEPS = 10, KILLS = 5 };
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
+static const char *model_path, *text_path;
 
 static void begin(const char *name, bool drive, const char *more) {
-    char folder[SYS_PATH_BYTES];
+    const char *folder;
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--output=%s", test_path(name));
     sys_args_word(&args, "--max-steps=%d", STEPS);
     sys_args_add(&args, "--gradient-accumulation-steps 2 --max-seq-length 16 --learning-rate 3e-3 --eval-windows 4"
                         " --compute-threads 1 --optimizer-threads 1 --chunk-elems 2048");
     sys_args_add(&args, more);
     if (drive) {
-        sys_make_folder(sys_path(folder, "%s-drive", name));
+        folder = files_make_folder(test_pathf("%s-drive", name));
         sys_args_word(&args, "--nvme=%s:32MiB", folder);
     }
 }
 
 static bool is_there(const char *name, int step, const char *suffix) {
-    char path[SYS_PATH_BYTES];
-    return sys_exists(sys_path(path, "%s/checkpoint-%d%s", name, step, suffix));
+    return files_exist(test_pathf("%s/checkpoint-%d%s", name, step, suffix));
 }
 
 static void compare(const char *name, int step) {
-    char left[SYS_PATH_BYTES], right[SYS_PATH_BYTES];
-    sys_path(left, "expected/checkpoint-%d", step);
-    sys_path(right, "%s/checkpoint-%d", name, step);
+    const char *const left = test_pathf("expected/checkpoint-%d", step);
+    const char *const right = test_pathf("%s/checkpoint-%d", name, step);
     CHECK(sys_same_checkpoint(left, right) && ox_checkpoint_verify(right) == OX_OK);
 }
 
@@ -133,11 +132,10 @@ static void test_stopped(void) {
 
 /* A folder of someone else's that comes to be in the way of the new name is no reason to lose either. */
 static void test_in_the_way(void) {
-    char path[SYS_PATH_BYTES];
     begin("crowded", true, "--save-steps 40 --save-dtype bf16");
     sys_start(&args, &process);
     CHECK(sys_await(&process, "\nstep "));
-    sys_make_folder(sys_path(path, "crowded/checkpoint-40"));
+    files_make_folder("crowded/checkpoint-40");
     sys_wait(&process);
     CHECK(process.outcome.exit_status == 0 && strstr(process.outcome.err, "checkpoint-40.old-1") != NULL);
     CHECK(is_there("crowded", 40, ".old-1"));
@@ -145,8 +143,8 @@ static void test_in_the_way(void) {
 }
 
 int main(void) {
-    sys_write_model("llama", model_path);
-    sys_write_text(40000, text_path);
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(40000);
     test_same();
     test_killed();
     test_stopped();

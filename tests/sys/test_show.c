@@ -1,5 +1,6 @@
 /* `offload tokenize --show`: what a person reads and what a program reads is what training takes, and the tokens that
  * it keeps are used by the run. */
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -8,7 +9,7 @@
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], chats_path[SYS_PATH_BYTES];
+static const char *model_path, *chats_path;
 
 static const char chats[] =
     "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yo\"},"
@@ -83,8 +84,7 @@ static void test_rows(void) {
     CHECK(strncmp(process.outcome.out, "sequence 0: 256 positions, 22 targets\n", 38) == 0);
     CHECK(strstr(process.outcome.out, " 1 sequences of 256, ") != NULL);
     CHECK(strstr(process.outcome.err, "using 256") != NULL);
-    char path[SYS_PATH_BYTES];
-    sys_write_file("parted.txt", "the cat\n\n\n\nsat\n\n", path);
+    const char *const path = files_write_text("parted.txt", "the cat\n\n\n\nsat\n\n");
     show(path, "--seq-len 8 --document-separator \\n\\n");
     /* 6 and 4 tokens with their ends; the stream of 8 + 1 is cut in the second. */
     expect_shown("sequence 0: 8 positions, 7 targets\n"
@@ -184,9 +184,8 @@ static void test_json(void) {
 /* ---- what is kept ----------------------------------------------------------------------------------- */
 
 static void test_cache(void) {
-    char cache[SYS_PATH_BYTES], output[SYS_PATH_BYTES];
-    sys_path(cache, "kept/tokens");
-    sys_make_folder(sys_path(output, "kept"));
+    const char *const cache = test_path("kept/tokens");
+    files_make_folder("kept");
     begin("tokenize", chats_path, "--seq-len 64");
     sys_args_word(&args, "--data-cache=%s", cache);
     sys_run_well(&args, &process);
@@ -195,11 +194,11 @@ static void test_cache(void) {
     CHECK(strstr(process.outcome.err, "tokenized in") != NULL);
     begin("train", chats_path, "--from-scratch --seq-len 64 --max-steps 1 --eval-fraction 0");
     sys_args_word(&args, "--data-cache=%s", cache);
-    sys_args_word(&args, "--output=%s", sys_path(output, "run"));
+    sys_args_word(&args, "--output=%s", test_path("run"));
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.err, "4 documents, 91 tokens, 23 of them trained; from the cache") != NULL);
     CHECK(strstr(process.outcome.err, "tokenized") == NULL);
-    CHECK(!sys_exists(sys_path(output, "run/cache")));
+    CHECK(!files_exist("run/cache"));
     show(chats_path, "--seq-len 64"); /* keeps nothing */
     CHECK(strstr(process.outcome.err, "tokenized in") != NULL);
 }
@@ -214,13 +213,12 @@ static void expect_refused(const char *words) {
 }
 
 static void test_refusals(void) {
-    char path[SYS_PATH_BYTES], model[SYS_PATH_BYTES];
-    sys_write_file("bad.jsonl", "{\"text\":\"a\"}\n{\"txt\":\"a\"}\n", path);
+    const char *const path = files_write_text("bad.jsonl", "{\"text\":\"a\"}\n{\"txt\":\"a\"}\n");
     begin("tokenize", path, "--show");
     expect_refused("bad.jsonl:2");
     begin("tokenize", chats_path, "--show --chat-template klingon");
     expect_refused("klingon");
-    sys_write_model("llama", model);
+    const char *const model = sys_write_model("llama");
     sys_args_begin(&args, "tokenize");
     sys_args_word(&args, "--model=%s", model);
     sys_args_word(&args, "--data=%s", chats_path);
@@ -229,8 +227,8 @@ static void test_refusals(void) {
 }
 
 int main(void) {
-    sys_write_speaker(model_path);
-    sys_write_file("chats.jsonl", chats, chats_path);
+    model_path = sys_write_speaker();
+    chats_path = files_write_text("chats.jsonl", chats);
     test_chats();
     test_rows();
     test_json();

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/hf/safetensors.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -17,12 +18,11 @@ static const double loss_limit = 1e-5, norm_limit = 1e-5, l2_limit = 1e-6;
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_folder[OX_PATH_BYTES];
+static const char *model_folder;
 
 static json_t *load_reference(const char *name) {
-    char path[OX_PATH_BYTES];
     json_t *json = NULL;
-    REQUIRE_OK(ox_path_join(model_folder, name, path));
+    const char *const path = plain_pathf("%s/%s", model_folder, name);
     REQUIRE_OK(ox_json_load(path, REFERENCE_BYTES_MAX, &json));
     return json;
 }
@@ -37,9 +37,8 @@ static double number(const json_t *object, const char *key) {
 }
 
 static void add_data(const char *name) {
-    char texts[OX_PATH_BYTES], path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_path_join(test_data_folder(), "text", texts));
-    REQUIRE_OK(ox_path_join(texts, name, path));
+    const char *const texts = plain_pathf("%s/text", test_data_folder());
+    const char *const path = plain_pathf("%s/%s", texts, name);
     sys_args_word(&args, "--data=%s", path);
 }
 
@@ -107,23 +106,21 @@ static void check_perplexities(void) {
 /* ---- fine-tuning ------------------------------------------------------------------------------------ */
 
 /* The first part of the text, as a file of its own. */
-static void write_beginning(char *path) {
-    char texts[OX_PATH_BYTES];
+static const char *write_beginning(void) {
     char *text = NULL;
     size_t bytes = 0;
-    REQUIRE_OK(ox_path_join(test_data_folder(), "text/tinyshakespeare/input.txt", texts));
+    const char *const texts = plain_pathf("%s/text/tinyshakespeare/input.txt", test_data_folder());
     REQUIRE_OK(ox_file_read(texts, 16 << 20, &text, &bytes));
     CHECK(bytes > FINETUNE_BYTES);
-    REQUIRE_OK(ox_file_replace(sys_path(path, "beginning.txt"), text, FINETUNE_BYTES));
+    const char *const path = files_write("beginning.txt", text, FINETUNE_BYTES);
     free(text);
+    return path;
 }
 
 static void run_finetuning(const json_t *steps, const char *output) {
-    char text[SYS_PATH_BYTES];
-    write_beginning(text);
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_folder);
-    sys_args_word(&args, "--data=%s", text);
+    sys_args_word(&args, "--data=%s", write_beginning());
     sys_args_word(&args, "--output=%s", output);
     sys_args_word(&args, "--max-steps=%zu", json_array_size(steps));
     sys_args_add(&args, "--max-seq-length 127 --bos-per-window --data-order sequential --eval-fraction 0"
@@ -169,15 +166,14 @@ static double l2_of(const char *path) {
 }
 
 static void check_finetuning(void) {
-    char output[SYS_PATH_BYTES], weights[SYS_PATH_BYTES];
     json_t *const reference = load_reference("reference.json");
     const json_t *const finetune = json_object_get(reference, "finetune"),
                        *const steps = json_object_get(finetune, "trajectory");
     CHECK(json_array_size(steps) > 0);
-    sys_path(output, "finetuned");
+    const char *const output = test_path("finetuned");
     run_finetuning(steps, output);
     compare_steps(steps, output);
-    sys_path(weights, "finetuned/checkpoint-%zu/model.safetensors", json_array_size(steps));
+    const char *const weights = test_pathf("finetuned/checkpoint-%zu/model.safetensors", json_array_size(steps));
     const double error = fabs(l2_of(weights) / number(finetune, "param_l2_after") - 1);
     printf("  norm of the saved weights off by %.2e\n", error);
     CHECK(error <= l2_limit);
@@ -185,12 +181,11 @@ static void check_finetuning(void) {
 }
 
 int main(void) {
-    char path[OX_PATH_BYTES];
     if (test_data_folder() == NULL) {
         test_skip("there is no folder of real models beside the project (OX_TEST_DATA)");
     }
-    REQUIRE_OK(ox_path_join(test_data_folder(), "models/stories260K", model_folder));
-    REQUIRE_OK(ox_path_join(model_folder, "reference_perplexity.json", path));
+    model_folder = plain_pathf("%s/models/stories260K", test_data_folder());
+    const char *const path = plain_pathf("%s/reference_perplexity.json", model_folder);
     if (!ox_path_is_file(path)) {
         test_skip("the folder of real models has no models/stories260K");
     }

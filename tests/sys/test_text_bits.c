@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/prng/prng.h"
 #include "engine/data/files.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -15,8 +16,8 @@ enum { STEPS = 14, LINE = SYS_PATH_BYTES + 64, CHATS = 16, LARGE_BYTES = 40 << 2
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], chats_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES];
-static char expected_checkpoint[LINE];
+static const char *model_path, *chats_path, *text_path;
+static const char *expected_checkpoint;
 static char *expected_steps, *expected_evals;
 
 static bool said(const char *words) {
@@ -41,26 +42,26 @@ static void write_chats(void) {
         }
         used += (size_t)snprintf(text + used, sizeof text - used, "]}\n");
     }
-    sys_write_file("chats.jsonl", text, chats_path);
+    chats_path = files_write_text("chats.jsonl", text);
 }
 
 /* ---- the same bits ---------------------------------------------------------------------------------- */
 
 /* A mixture of conversations and lines of text, packed, over more than one epoch. */
 static void begin(const char *name, const char *words, int drives) {
-    char folder[SYS_PATH_BYTES];
+    const char *folder;
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--data=%s:1.5", chats_path);
     sys_args_word(&args, "--data=%s:0.5", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--output=%s", test_path(name));
     sys_args_add(&args, "--document-separator \\n --max-seq-length 160 --batch-size 2 --max-steps 14"
                         " --gradient-accumulation-steps 2 --learning-rate 3e-3 --eval-steps 6"
                         " --compute-threads 1 --chunk-elems 4096");
     sys_args_add(&args, strstr(words, "--eval-fraction") == NULL ? "--eval-fraction 0.2" : "");
     sys_args_add(&args, words);
     for (int i = 0; i < drives; i++) {
-        sys_make_folder(sys_path(folder, "%s-drive", name));
+        folder = files_make_folder(test_pathf("%s-drive", name));
         sys_args_word(&args, "--nvme");
         sys_args_word(&args, "%s:32MiB", folder);
     }
@@ -72,15 +73,14 @@ static void begin_fresh(const char *name, const char *words, int drives) {
 }
 
 static void remove_run(const char *name) {
-    char folder[SYS_PATH_BYTES];
-    sys_remove_folder(sys_path(folder, "%s", name));
-    sys_remove_folder(sys_path(folder, "%s-drive", name));
+    files_remove_folder(name);
+    files_remove_folder(test_pathf("%s-drive", name));
 }
 
 /* From step `from` on it is the undisturbed run. */
 static bool is_expected(const char *name, unsigned from) {
-    char folder[SYS_PATH_BYTES], checkpoint[LINE];
-    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-%d", sys_path(folder, "%s", name), STEPS);
+    const char *const folder = test_path(name);
+    const char *const checkpoint = test_pathf("%s/checkpoint-%d", folder, STEPS);
     char *const steps = sys_curve(folder, "step"), *const evals = sys_curve(folder, "eval");
     const char *const first = sys_curve_from(steps, from), *const last = sys_curve_from(evals, STEPS);
     const bool same = sys_same_text("losses", sys_curve_from(expected_steps, from), first) &&
@@ -99,11 +99,10 @@ static void compare(const char *name, unsigned from) {
 }
 
 static void make_expected(void) {
-    char folder[SYS_PATH_BYTES];
     begin_fresh("expected", "--optimizer-threads 1 --save-steps 0", 0);
     sys_run_well(&args, &process);
-    sys_path(folder, "expected");
-    snprintf(expected_checkpoint, sizeof expected_checkpoint, "%s/checkpoint-%d", folder, STEPS);
+    const char *const folder = test_path("expected");
+    expected_checkpoint = test_pathf("%s/checkpoint-%d", folder, STEPS);
     expected_steps = sys_curve(folder, "step");
     expected_evals = sys_curve(folder, "eval");
     /* It is worth comparing: rows hold several documents, steps differ in targets, and an epoch ends on the way. */
@@ -139,8 +138,7 @@ static void test_placements(void) {
 
 /* Tokens that were kept, and tokens that are made on the way, on more threads and on fewer. */
 static void test_caches(void) {
-    char cache[SYS_PATH_BYTES];
-    sys_path(cache, "shared-cache");
+    const char *const cache = test_path("shared-cache");
     for (int i = 0; i < 3; i++) {
         begin_fresh("cached", i == 2 ? on_drives : "--save-steps 0", i / 2);
         sys_args_word(&args, "--data-cache=%s", cache);
@@ -149,7 +147,7 @@ static void test_caches(void) {
         compare("cached", 1);
         remove_run("cached");
     }
-    sys_remove_folder(cache);
+    files_remove_folder(cache);
 }
 
 static const char other_options[] = "was made with other training options",
@@ -207,11 +205,10 @@ static void test_changes(void) {
 
 /* Evaluates with a cache; the answer, to be freed, and whether it was tokenized. */
 static char *evaluate(const char *checkpoint, const char *words) {
-    char cache[SYS_PATH_BYTES];
     sys_args_begin(&args, "eval");
     sys_args_word(&args, "--model=%s", checkpoint);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--data-cache=%s", sys_path(cache, "eval-cache"));
+    sys_args_word(&args, "--data-cache=%s", test_path("eval-cache"));
     sys_args_add(&args, "--seq-len 32 --compute-threads 1 --format json");
     sys_args_add(&args, words);
     sys_run_well(&args, &process);
@@ -231,78 +228,40 @@ static void expect(const char *words, bool tokenized, bool same, char **answer) 
     *answer = now;
 }
 
-/* Replaces the first `from` in a file by `to`. */
-static void edit(const char *path, const char *from, const char *to) {
-    char *text = NULL;
-    size_t bytes = 0;
-    REQUIRE_OK(ox_file_read(path, 1 << 20, &text, &bytes));
-    char *const at = strstr(text, from);
-    CHECK(at != NULL && strlen(from) == strlen(to));
-    memcpy(at, to, strlen(to));
-    REQUIRE_OK(ox_file_replace(path, text, bytes));
-    free(text);
-}
-
 static void test_reuse(void) {
-    char tokenizer[LINE + 32];
-    snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer_config.json", expected_checkpoint);
+    const char *const tokenizer = test_pathf("%s/tokenizer_config.json", expected_checkpoint);
     char *answer = strdup("");
     expect("", true, false, &answer);
     expect("", false, true, &answer);
     /* Another time of change alone changes nothing; other bytes of the same number do. */
-    edit(text_path, "times.", "times.");
+    files_replace_text(text_path, "times.", "times.");
     expect("", false, true, &answer);
-    edit(text_path, "times.", "TIMES.");
+    files_replace_text(text_path, "times.", "TIMES.");
     expect("", true, false, &answer);
-    edit(text_path, "TIMES.", "times.");
+    files_replace_text(text_path, "TIMES.", "times.");
     expect("", true, false, &answer);
     /* What decides ids has a cache of its own, so the one before is still there afterwards. */
     expect("--add-bos on", true, false, &answer);
     expect("--document-separator \\n", true, false, &answer);
     expect("--add-bos on", false, false, &answer);
     expect("", false, false, &answer);
-    edit(tokenizer, "\"<|startoftext|>\"", "\"<|endoftext|>\"  ");
+    files_replace_text(tokenizer, "\"<|startoftext|>\"", "\"<|endoftext|>\"  ");
     expect("--add-bos on", true, false, &answer);
-    edit(tokenizer, "\"<|endoftext|>\"  ", "\"<|startoftext|>\"");
+    files_replace_text(tokenizer, "\"<|endoftext|>\"  ", "\"<|startoftext|>\"");
     expect("--add-bos on", false, false, &answer);
-    char folder[SYS_PATH_BYTES];
-    sys_remove_folder(sys_path(folder, "eval-cache"));
+    files_remove_folder("eval-cache");
     free(answer);
-}
-
-/* The only token file of a folder. */
-static void find_cache(char *path) {
-    char folder[SYS_PATH_BYTES];
-    struct ox_files files;
-    unsigned count = 0;
-    REQUIRE_OK(ox_files_list(sys_path(folder, "eval-cache"), false, &files));
-    for (uint32_t i = 0; i < files.count; i++) {
-        if (strstr(files.paths[i], ".tokens") != NULL) {
-            snprintf(path, SYS_PATH_BYTES, "%s", files.paths[i]);
-            count++;
-        }
-    }
-    CHECK(count == 1);
-    ox_files_free(&files);
-}
-
-static void spoil(const char *path, long offset) {
-    FILE *const file = fopen(path, "r+");
-    CHECK(file != NULL && fseek(file, offset, SEEK_SET) == 0);
-    const int byte = file != NULL ? fgetc(file) : EOF;
-    CHECK(byte != EOF && fseek(file, offset, SEEK_SET) == 0 && fputc(byte ^ 4, file) != EOF && fclose(file) == 0);
 }
 
 static void test_damage(void) {
     static const long offsets[] = {8, 40, 16000};
-    char path[SYS_PATH_BYTES] = "";
     char *answer = strdup("");
     expect("", true, false, &answer);
-    find_cache(path);
+    const char *const path = files_find("eval-cache", "", ".tokens");
     /* In its first block, and cut: it is made again. */
     for (int i = 0; i < 4; i++) {
         if (i < 3) {
-            spoil(path, offsets[i]);
+            files_flip(path, offsets[i]);
         } else {
             CHECK(truncate(path, 16384) == 0);
         }
@@ -311,7 +270,7 @@ static void test_damage(void) {
         expect("", false, true, &answer);
     }
     /* In its tokens, which are checked when they are read: nothing is learned from them. */
-    spoil(path, 16384 + 500);
+    files_flip(path, 16384 + 500);
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 1 && said(path) && said("delete the file"));
     CHECK(process.outcome.out[0] == '\0');
@@ -334,7 +293,7 @@ static void write_large(const char *path, size_t bytes) {
 
 static bool holds_file(const char *folder) {
     struct ox_files files;
-    if (!sys_exists(folder)) {
+    if (!files_exist(folder)) {
         return false;
     }
     REQUIRE_OK(ox_files_list(folder, true, &files));
@@ -355,10 +314,9 @@ static void begin_large(const char *path, const char *output) {
  * like. So does one that is killed. */
 static void test_stops(void) {
     static const int signals[] = {SIGINT, SIGTERM, SIGKILL};
-    char path[SYS_PATH_BYTES], output[SYS_PATH_BYTES], cache[SYS_PATH_BYTES];
-    sys_path(path, "large.txt");
-    sys_path(output, "stopped");
-    sys_path(cache, "stopped/cache");
+    const char *const path = test_path("large.txt");
+    const char *const output = test_path("stopped");
+    const char *const cache = test_path("stopped/cache");
     write_large(path, LARGE_BYTES);
     for (int i = 0; i < 3; i++) {
         begin_large(path, output);
@@ -389,12 +347,12 @@ static void test_stops(void) {
     }
     CHECK(files.count == 1 || files.count == 2);
     ox_files_free(&files);
-    sys_remove_folder(output);
+    files_remove_folder(output);
 }
 
 int main(void) {
-    sys_write_speaker(model_path);
-    sys_write_text(4000, text_path);
+    model_path = sys_write_speaker();
+    text_path = sys_write_text(4000);
     write_chats();
     make_expected();
     test_placements();

@@ -2,6 +2,7 @@
  * too long are as they were asked for, evaluations add up, and a plan needs no tokens. */
 #include "base/file.h"
 #include "engine/data/files.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -13,7 +14,7 @@ enum { LINE = SYS_PATH_BYTES + 64 };
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES];
+static const char *model_path;
 
 static bool said(const char *words) {
     return strstr(process.outcome.err, words) != NULL;
@@ -28,16 +29,15 @@ static void begin(const char *command, const char *data, const char *words) {
 
 /* Trains into the folder `name`, which must not be there yet; the curve of its steps, to be freed. */
 static char *train(const char *name) {
-    char output[SYS_PATH_BYTES];
-    sys_args_word(&args, "--output=%s", sys_path(output, "%s", name));
+    const char *const output = test_path(name);
+    sys_args_word(&args, "--output=%s", output);
     sys_args_add(&args, "--from-scratch --eval-fraction 0 --compute-threads 1");
     sys_run_well(&args, &process);
     return sys_curve(output, "step");
 }
 
 static void remove_run(const char *name) {
-    char output[SYS_PATH_BYTES];
-    sys_remove_folder(sys_path(output, "%s", name));
+    files_remove_folder(name);
 }
 
 /* ---- forms ------------------------------------------------------------------------------------------ */
@@ -93,8 +93,8 @@ static void check_steps(const char *name, const char *curve, unsigned targets) {
 }
 
 static void test_form(const struct form *form) {
-    char path[SYS_PATH_BYTES];
-    sys_write_file(form->name, form->text, path);
+    files_write_text(form->name, form->text);
+    const char *const path = test_path(form->name);
     begin("train", path, "--packing pad --max-seq-length 96 --max-steps 2");
     sys_args_word(&args, "--batch-size=%u", form->documents);
     sys_args_add(&args, form->words);
@@ -108,23 +108,23 @@ static void test_form(const struct form *form) {
 
 /* Files in folders of folders, in the order of their names; a README beside rows is left out. */
 static void test_folders(void) {
-    char folder[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
-    sys_make_folder(sys_path(folder, "rows"));
-    sys_make_folder(sys_path(path, "rows/more"));
-    sys_write_file("rows/README.md", "These are rows.\n", path);
-    sys_write_file("rows/a.jsonl", forms[7].text, path);
-    sys_write_file("rows/b.ndjson", forms[8].text, path);
-    sys_write_file("rows/more/c.json", forms[9].text, path);
+    const char *folder = test_path("rows");
+    files_make_folder(folder);
+    files_make_folder("rows/more");
+    files_write_text("rows/README.md", "These are rows.\n");
+    files_write_text("rows/a.jsonl", forms[7].text);
+    files_write_text("rows/b.ndjson", forms[8].text);
+    files_write_text("rows/more/c.json", forms[9].text);
     begin("train", folder, "--packing pad --max-seq-length 96 --max-steps 2 --batch-size 5");
     char *curve = train("folder");
     check_steps("rows", curve, 10 + 4 + 6);
     free(curve);
     remove_run("folder");
 
-    sys_make_folder(sys_path(folder, "texts"));
-    sys_make_folder(sys_path(path, "texts/more"));
-    sys_write_file("texts/a.txt", "abc\n\nde f", path);
-    sys_write_file("texts/more/b.md", "xyz", path);
+    folder = files_make_folder("texts");
+    files_make_folder("texts/more");
+    files_write_text("texts/a.txt", "abc\n\nde f");
+    files_write_text("texts/more/b.md", "xyz");
     begin("train", folder, "--packing pad --max-seq-length 96 --max-steps 2 --batch-size 3");
     sys_args_add(&args, "--document-separator \\n\\n");
     curve = train("folder");
@@ -135,10 +135,9 @@ static void test_folders(void) {
 
 /* Half of one source and twice the other make an epoch; two epochs have all of the one, and four times the other. */
 static void test_weights(void) {
-    char texts[SYS_PATH_BYTES], rows[SYS_PATH_BYTES], output[SYS_PATH_BYTES];
-    sys_write_file("weighed.txt", "a|bb|ccc|dddd", texts);
-    sys_write_file("weighed.jsonl",
-                   "{\"text\":\"12345\"}\n{\"text\":\"123456\"}\n{\"prompt\":\"1\",\"completion\":\"2\"}", rows);
+    const char *const texts = files_write_text("weighed.txt", "a|bb|ccc|dddd");
+    const char *const rows = files_write_text(
+        "weighed.jsonl", "{\"text\":\"12345\"}\n{\"text\":\"123456\"}\n{\"prompt\":\"1\",\"completion\":\"2\"}");
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--data=%s:0.5", texts);
@@ -152,8 +151,8 @@ static void test_weights(void) {
     }
     CHECK(sum == 1 + 2 + 3 + 4 + 4 * (5 + 6 + 2));
     CHECK(sys_curve_from(curve, 3)[0] == '\0');
-    sys_path(output, "weights/checkpoint-2");
-    CHECK(sys_exists(output));
+    const char *const output = test_path("weights/checkpoint-2");
+    CHECK(files_exist(output));
     free(curve);
     remove_run("weights");
 }
@@ -194,11 +193,12 @@ static bool near(double a, double b) {
 }
 
 static void test_packing(void) {
-    char text[512] = "", path[SYS_PATH_BYTES];
+    char text[512] = "";
+    const char *path;
     /* 21 and 13 tokens with EOS, two of which fill 32 places. */
     add_documents(text, 4, 20);
     add_documents(text, 4, 12);
-    sys_write_file("packed.txt", text, path);
+    path = files_write_text("packed.txt", text);
     const double pad = loss_with(path, "--packing pad --batch-size 8", 4 * 20 + 4 * 12),
                  packed = loss_with(path, "--packing pack --batch-size 4", 4 * 20 + 4 * 12),
                  unmasked = loss_with(path, "--packing pack --batch-size 4 --document-mask off", 4 * 20 + 4 * 12),
@@ -214,10 +214,11 @@ static void test_packing(void) {
 /* Where a row has room for one document only, packed and padded are the same run. */
 static void test_lone_documents(void) {
     static const char *const packings[] = {"--packing pad", "--packing pack"};
-    char text[512] = "", path[SYS_PATH_BYTES], a[SYS_PATH_BYTES], b[SYS_PATH_BYTES];
+    char text[512] = "";
+    const char *path;
     char *curves[2];
     add_documents(text, 9, 20);
-    sys_write_file("lone.txt", text, path);
+    path = files_write_text("lone.txt", text);
     for (int i = 0; i < 2; i++) {
         begin("train", path, "--document-separator | --max-seq-length 24 --batch-size 2 --max-steps 6");
         sys_args_add(&args, packings[i]);
@@ -225,7 +226,7 @@ static void test_lone_documents(void) {
         CHECK(sys_metric(curves[i], 6, "tokens") == 40);
     }
     CHECK(sys_same_text("losses", curves[0], curves[1]));
-    CHECK(sys_same_checkpoint(sys_path(a, "padded/checkpoint-6"), sys_path(b, "packed/checkpoint-6")));
+    CHECK(sys_same_checkpoint(test_path("padded/checkpoint-6"), test_path("packed/checkpoint-6")));
     free(curves[0]);
     free(curves[1]);
     remove_run("padded");
@@ -234,10 +235,11 @@ static void test_lone_documents(void) {
 
 static void test_overlong(void) {
     static const char warning[] = "longer than --max-seq-length 32; ";
-    char text[512] = "", path[SYS_PATH_BYTES];
+    char text[512] = "";
+    const char *path;
     add_documents(text, 1, 70);
     add_documents(text, 1, 10);
-    sys_write_file("long.txt", text, path);
+    path = files_write_text("long.txt", text);
     loss_with(path, "--packing pad --batch-size 2 --overlong truncate", 32 + 10);
     CHECK(said(" 1 document") && sys_number_after(process.outcome.err, warning, -1) == 71 - 33);
     loss_with(path, "--packing pad --batch-size 1 --overlong drop", 10);
@@ -248,7 +250,8 @@ static void test_overlong(void) {
     loss_with(path, "--packing pad --batch-size 4", 32 + 32 + 6 + 10);
     CHECK(!said(warning));
     /* A conversation keeps its beginning: 10 tokens before the answer's header, 11 of it, 12 of the answer. */
-    sys_write_file("long.jsonl", "{\"messages\":[" ASK("hi") "," SAY("0123456789abcdef") "]}\n", path);
+    files_write_text("long.jsonl", "{\"messages\":[" ASK("hi") "," SAY("0123456789abcdef") "]}\n");
+    path = test_path("long.jsonl");
     loss_with(path, "--batch-size 1", 33 - 21);
     CHECK(sys_number_after(process.outcome.err, warning, -1) == 21 + 18 - 33);
 }
@@ -329,9 +332,11 @@ static void check_files(const json_t *json, const char *const *paths, const doub
 
 /* Each file has the figures that it has alone, and they add up. */
 static void test_several(const char *text) {
-    char rows[SYS_PATH_BYTES], chats[SYS_PATH_BYTES], line[LINE];
-    sys_write_file("eval-rows.jsonl", forms[4].text, rows);
-    sys_write_file("eval-chats.jsonl", forms[7].text, chats);
+    char line[LINE];
+    files_write_text("eval-rows.jsonl", forms[4].text);
+    const char *const rows = test_path("eval-rows.jsonl");
+    files_write_text("eval-chats.jsonl", forms[7].text);
+    const char *const chats = test_path("eval-chats.jsonl");
     const char *const paths[] = {text, rows, chats};
     double means[3];
     for (int i = 0; i < 3; i++) {
@@ -357,17 +362,17 @@ static void test_several(const char *text) {
 }
 
 static void test_eval(void) {
-    char text[2048] = "", path[SYS_PATH_BYTES], checkpoint[SYS_PATH_BYTES], fresh[SYS_PATH_BYTES];
+    char text[2048] = "";
     add_documents(text, 1, 1000);
     text[1000] = '\0'; /* without what parts documents */
-    sys_write_file("eval.txt", text, path);
+    const char *const path = files_write_text("eval.txt", text);
     begin("train", path, "--max-seq-length 64 --batch-size 4 --max-steps 30 --learning-rate 1e-2 --save-dtype fp32");
     free(train("trained"));
-    memcpy(fresh, model_path, sizeof fresh);
-    memcpy(model_path, sys_path(checkpoint, "trained/checkpoint-30"), sizeof model_path);
+    const char *const fresh = model_path;
+    model_path = test_path("trained/checkpoint-30");
     test_stride(path);
     test_several(path);
-    memcpy(model_path, fresh, sizeof model_path);
+    model_path = fresh;
     remove_run("trained");
 }
 
@@ -389,11 +394,12 @@ static bool told(const char *words) {
 static void test_plans(void) {
     static const char *const commands[][2] = {{"plan", ""}, {"train", "--dry-run --output"}};
     static const char as_many[] = "as many steps as the text gives";
-    char text[2048] = "", path[SYS_PATH_BYTES], output[SYS_PATH_BYTES], cache[SYS_PATH_BYTES];
+    char text[2048] = "";
+    const char *output;
     add_documents(text, 10, 100);
-    sys_write_file("planned.txt", text, path);
-    sys_path(output, "planned");
-    sys_path(cache, "planned-cache");
+    const char *const path = files_write_text("planned.txt", text);
+    output = test_path("planned");
+    const char *const cache = test_path("planned-cache");
     for (int i = 0; i < 4; i++) {
         begin(commands[i % 2][0], path, "--from-scratch --max-seq-length 32");
         sys_args_add(&args, i < 2 ? "" : "--max-steps 7");
@@ -403,7 +409,7 @@ static void test_plans(void) {
         }
         const unsigned before = files_below(test_folder());
         sys_run_well(&args, &process);
-        CHECK(files_below(test_folder()) == before && !sys_exists(output));
+        CHECK(files_below(test_folder()) == before && !files_exist(output));
         CHECK(told(as_many) == (i < 2));
         CHECK(told("7 steps") == (i >= 2));
         CHECK(!told("tokenized"));
@@ -420,18 +426,18 @@ static void test_plans(void) {
 
 /* A tokenizer from elsewhere goes into the checkpoint, so that the folder can be used as it is. */
 static void test_other_tokenizer(void) {
-    char text[SYS_PATH_BYTES], saved[SYS_PATH_BYTES], *before = NULL, *after = NULL;
+    char *before = NULL, *after = NULL;
     size_t before_bytes = 0, after_bytes = 0;
-    sys_write_file("some.txt", "one two three", text);
+    const char *const text = files_write_text("some.txt", "one two three");
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s/config.json", model_path);
     sys_args_word(&args, "--tokenizer=%s/tokenizer.json", model_path);
     sys_args_word(&args, "--data=%s", text);
     sys_args_add(&args, "--max-seq-length 8 --max-steps 1");
     free(train("other"));
-    sys_path(saved, "speaker/tokenizer.json");
+    const char *const saved = test_path("speaker/tokenizer.json");
     REQUIRE_OK(ox_file_read(saved, 1 << 20, &before, &before_bytes));
-    REQUIRE_OK(ox_file_read(sys_path(saved, "other/checkpoint-1/tokenizer.json"), 1 << 20, &after, &after_bytes));
+    REQUIRE_OK(ox_file_read(test_path("other/checkpoint-1/tokenizer.json"), 1 << 20, &after, &after_bytes));
     CHECK(before_bytes == after_bytes && memcmp(before, after, before_bytes) == 0);
     free(before);
     free(after);
@@ -439,7 +445,7 @@ static void test_other_tokenizer(void) {
 }
 
 int main(void) {
-    sys_write_speaker(model_path);
+    model_path = sys_write_speaker();
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         test_form(&forms[i]);
     }

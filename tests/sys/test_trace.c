@@ -3,10 +3,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "offload/trace/trace_stats.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -18,7 +18,7 @@
 enum { STEPS = 5, FILE_BYTES_MAX = 1 << 26 };
 
 static struct sys_process process;
-static char model[SYS_PATH_BYTES], text[SYS_PATH_BYTES], drive[SYS_PATH_BYTES];
+static const char *model, *text, *drive;
 
 static void train(const char *folder, unsigned steps, const char *words) {
     struct sys_args args;
@@ -139,29 +139,19 @@ static void check_recording(const char *folder, bool overlaps) {
     ox_trace_close(&trace);
 }
 
-static unsigned count_files(const char *folder, const char *prefix) {
-    DIR *const list = opendir(folder);
-    unsigned count = 0;
-    for (const struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
-        count += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
-    }
-    closedir(list);
-    return count;
-}
-
 static void test_recording(const char *run) {
-    char plain[SYS_PATH_BYTES], path[SYS_PATH_BYTES];
-    train(sys_path(plain, "plain"), STEPS, "--eval-steps 0");
+    const char *const plain = test_path("plain");
+    train(plain, STEPS, "--eval-steps 0");
     char *const curve = sys_curve(plain, "step");
-    CHECK(!sys_exists(sys_path(path, "plain/trace.bin")) && !sys_exists(sys_path(path, "plain/metrics.prom")));
+    CHECK(!files_exist("plain/trace.bin") && !files_exist("plain/metrics.prom"));
     train(run, STEPS, "--trace on --report-to all --eval-steps 1");
     char *const traced = sys_curve(run, "step");
     CHECK(sys_same_text("losses with and without a trace", curve, traced));
     check_recording(run, true);
-    CHECK(count_files(run, "events.out.tfevents.") == 1 && count_files(run, "metrics.prom") == 1);
-    CHECK(count_files(run, ".offload-") == 0);
+    CHECK(files_count(run, "events.out.tfevents.", "") == 1 && files_count(run, "metrics.prom", "") == 1);
+    CHECK(files_count(run, ".offload-", "") == 0);
     train(run, STEPS, "--eval-steps 0"); /* starting over takes what the earlier run has left */
-    CHECK(count_files(run, "events.out.tfevents.") == 0 && count_files(run, "trace.bin") == 0);
+    CHECK(files_count(run, "events.out.tfevents.", "") == 0 && files_count(run, "trace.bin", "") == 0);
     train(run, STEPS, "--eval-steps 0 --trace 2");
     struct ox_trace *trace = NULL;
     struct ox_trace_steps *steps = NULL;
@@ -205,16 +195,17 @@ static void check_cut(const char *path, uint64_t bytes, uint32_t *whole_count) {
 }
 
 static void test_cut(const char *run) {
-    char path[SYS_PATH_BYTES + 16], cut[SYS_PATH_BYTES], words[SYS_PATH_BYTES * 3], page[SYS_PATH_BYTES];
+    char words[SYS_PATH_BYTES * 3];
     char *data = NULL;
     size_t bytes = 0;
     struct ox_trace *trace = NULL;
-    snprintf(path, sizeof path, "%s/trace.bin", run);
+    const char *const path = test_pathf("%s/trace.bin", run);
     REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &data, &bytes));
     REQUIRE_OK(ox_trace_open(path, 0, &trace));
     const uint64_t head_bytes = bytes - trace->count * OX_TRACE_RECORD_BYTES;
     ox_trace_close(&trace);
-    FILE *const out = fopen(sys_path(cut, "cut.bin"), "w");
+    const char *const cut = test_path("cut.bin");
+    FILE *const out = fopen(cut, "w");
     CHECK(out != NULL && fwrite(data, 1, bytes, out) == bytes && fclose(out) == 0);
     free(data);
     uint32_t whole_count = STEPS;
@@ -225,7 +216,7 @@ static void test_cut(const char *run) {
     for (uint64_t at = bytes - 4 * OX_TRACE_RECORD_BYTES; at > head_bytes + 5000; at -= 4999) {
         check_cut(cut, at, &whole_count);
         if (whole_count == 2 && !reported) {
-            snprintf(words, sizeof words, "report %s --output %s", cut, sys_path(page, "cut.html"));
+            snprintf(words, sizeof words, "report %s --output %s", cut, test_path("cut.html"));
             tell("trace", words);
             told("2 whole steps");
             reported = true;
@@ -237,7 +228,7 @@ static void test_cut(const char *run) {
 /* ---- what is told ------------------------------------------------------------------------------------- */
 
 static void test_report(const char *run) {
-    char words[SYS_PATH_BYTES * 3], page[SYS_PATH_BYTES], *html = NULL;
+    char words[SYS_PATH_BYTES * 3], *html = NULL;
     json_t *json = NULL;
     size_t bytes = 0;
     snprintf(words, sizeof words, "report %s", run);
@@ -245,7 +236,8 @@ static void test_report(const char *run) {
     told("5 whole steps");
     told("longest chain");
     CHECK(strstr(process.outcome.out, "differs") == NULL);
-    snprintf(words, sizeof words, "report %s --format json --output %s", run, sys_path(page, "page.html"));
+    const char *const page = test_path("page.html");
+    snprintf(words, sizeof words, "report %s --format json --output %s", run, page);
     tell("trace", words);
     told("\"typical_step\"");
     REQUIRE_OK(ox_json_parse("report", process.outcome.out, strlen(process.outcome.out), &json));
@@ -260,25 +252,25 @@ static void test_report(const char *run) {
 }
 
 static void test_export(const char *run) {
-    char words[SYS_PATH_BYTES * 3], file[SYS_PATH_BYTES];
+    char words[SYS_PATH_BYTES * 3];
     json_t *json = NULL;
-    sys_path(file, "chrome.json");
+    const char *file = test_path("chrome.json");
     snprintf(words, sizeof words, "export %s/trace.bin --format chrome --output %s", run, file);
     tell("trace", words);
     told("");
     REQUIRE_OK(ox_json_load(file, FILE_BYTES_MAX, &json));
     CHECK(json_array_size(json_object_get(json, "traceEvents")) > 100);
     json_decref(json);
-    sys_path(file, "run.perfetto-trace");
+    file = test_path("run.perfetto-trace");
     snprintf(words, sizeof words, "export %s --output %s", run, file);
     tell("trace", words);
     told("");
-    CHECK(sys_exists(file));
+    CHECK(files_exist(file));
 }
 
 static void test_refusals(const char *run) {
-    char words[SYS_PATH_BYTES * 2], empty[SYS_PATH_BYTES];
-    sys_make_folder(sys_path(empty, "empty"));
+    char words[SYS_PATH_BYTES * 2];
+    const char *const empty = files_make_folder("empty");
     refused("trace", "", "--action is missing");
     refused("trace", "report", "--run is missing");
     refused("trace", "look", "report");
@@ -355,11 +347,10 @@ static void test_terminal(const char *run, bool by_signal) {
 }
 
 int main(void) {
-    char run[SYS_PATH_BYTES];
-    sys_write_model("llama", model);
-    sys_write_text(20000, text);
-    sys_make_folder(sys_path(drive, "drive"));
-    sys_path(run, "run");
+    model = sys_write_model("llama");
+    text = sys_write_text(20000);
+    drive = files_make_folder("drive");
+    const char *const run = test_path("run");
     test_recording(run);
     test_small_ring(run);
     train(run, STEPS, "--eval-steps 0 --trace on");

@@ -2,6 +2,7 @@
  * where there is no Chromium. A copy of the page gets a script of the test's behind its own, which presses keys and
  * writes what it found into the document; the browser prints that. */
 #include "base/file.h"
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -78,12 +79,11 @@ static const char *find_browser(void) {
 
 static struct sys_process process;
 
-static void make_page(char *path) {
-    char model[SYS_PATH_BYTES], text[SYS_PATH_BYTES], drive[SYS_PATH_BYTES], run[SYS_PATH_BYTES];
+static const char *make_page(void) {
     struct sys_args args;
-    sys_write_model("llama", model);
-    sys_write_text(20000, text);
-    sys_make_folder(sys_path(drive, "drive"));
+    const char *const model = sys_write_model("llama");
+    const char *const text = sys_write_text(20000);
+    const char *const drive = files_make_folder("drive");
     sys_args_begin(&args, "train");
     sys_args_add(&args, "--max-steps 4 --max-seq-length 32 --gradient-accumulation-steps 2 --device-mem 64MiB "
                         "--host-mem 128MiB --chunk-elems 2048 --state-tier nvme --compute-threads 1 "
@@ -91,13 +91,16 @@ static void make_page(char *path) {
     sys_args_word(&args, "--model=%s", model);
     sys_args_word(&args, "--data=%s", text);
     sys_args_word(&args, "--nvme=%s:64MiB", drive);
-    sys_args_word(&args, "--output=%s", sys_path(run, "run"));
+    const char *const run = test_path("run");
+    sys_args_word(&args, "--output=%s", run);
     sys_run_well(&args, &process);
     sys_args_begin(&args, "trace");
     sys_args_word(&args, "report");
     sys_args_word(&args, "%s", run);
-    sys_args_word(&args, "--output=%s", sys_path(path, "page.html"));
+    const char *const path = test_path("page.html");
+    sys_args_word(&args, "--output=%s", path);
     sys_run_well(&args, &process);
+    return path;
 }
 
 /* The page with the test's scripts about its own. */
@@ -123,8 +126,8 @@ static void instrument(const char *path, const char *copy) {
 
 /* What the browser's document holds after the scripts, into `path`; it may take half a minute. */
 static void browse(const char *browser, const char *page, bool dark, const char *path) {
-    char profile[SYS_PATH_BYTES + 32], url[SYS_PATH_BYTES + 8], folder[SYS_PATH_BYTES];
-    snprintf(profile, sizeof profile, "--user-data-dir=%s", sys_path(folder, "profile"));
+    char profile[SYS_PATH_BYTES + 32], url[SYS_PATH_BYTES + 8];
+    snprintf(profile, sizeof profile, "--user-data-dir=%s", test_path("profile"));
     snprintf(url, sizeof url, "file://%s", page);
     const char *const argv[] = {browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,900",
                                 dark ? "--blink-settings=preferredColorScheme=0"
@@ -146,9 +149,10 @@ static void check_page(const char *browser, const char *page, bool dark) {
     static const char *const expected[] = {"drawn=true", "memory=true", "zoomed=true", "moved=true", "selected=true",
                                            "next=true", "none=true", "whole=true", "insides=true", "spans=true",
                                            "tables=true", "faults=[]"};
-    char path[SYS_PATH_BYTES], *dom = NULL;
+    char *dom = NULL;
     size_t bytes = 0;
-    browse(browser, page, dark, sys_path(path, "dom.html"));
+    const char *const path = test_path("dom.html");
+    browse(browser, page, dark, path);
     REQUIRE_OK(ox_file_read(path, PAGE_BYTES_MAX, &dom, &bytes));
     const char *const found = strstr(dom, "<pre>[found ");
     if (bytes == 0) {
@@ -167,13 +171,13 @@ static void check_page(const char *browser, const char *page, bool dark) {
 }
 
 int main(void) {
-    char page[SYS_PATH_BYTES], copy[SYS_PATH_BYTES];
     const char *const browser = find_browser();
     if (browser == NULL) {
         test_skip("there is no Chromium");
     }
-    make_page(page);
-    instrument(page, sys_path(copy, "instrumented.html"));
+    const char *const page = make_page();
+    const char *const copy = test_path("instrumented.html");
+    instrument(page, copy);
     check_page(browser, copy, false);
     check_page(browser, copy, true);
     return test_end();

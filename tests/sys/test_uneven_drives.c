@@ -1,5 +1,6 @@
 /* Drives of different speed: each gets its share of the state, by the profile that the run began with; it goes on with
  * another profile, and the bits are those of drives that are alike. */
+#include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -15,7 +16,7 @@ static const char words[] = "--gradient-accumulation-steps 2 --max-seq-length 16
 
 static struct sys_args args;
 static struct sys_process process;
-static char model_path[SYS_PATH_BYTES], text_path[SYS_PATH_BYTES], profile_path[SYS_PATH_BYTES];
+static const char *model_path, *text_path, *profile_path;
 
 /* The second drive is three times as fast as the first. */
 static const char profile[] =
@@ -28,15 +29,15 @@ static const char profile[] =
     " \"mix_bytes_per_second\": 3e9, \"latency_seconds\": 1e-4, \"flush_seconds\": 1e-3}], \"task_seconds\": 1e-5}";
 
 static void begin(const char *name, unsigned steps, bool profiled) {
-    char folder[SYS_PATH_BYTES];
+    const char *folder;
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", sys_path(folder, "%s", name));
+    sys_args_word(&args, "--output=%s", test_path(name));
     sys_args_word(&args, "--max-steps=%u", steps);
     sys_args_add(&args, words);
     for (unsigned i = 0; i < 2; i++) {
-        sys_make_folder(sys_path(folder, "%s-drive-%u", name, i));
+        folder = files_make_folder(test_pathf("%s-drive-%u", name, i));
         sys_args_word(&args, "--nvme=%s:64MiB", folder);
     }
     if (profiled) {
@@ -45,23 +46,21 @@ static void begin(const char *name, unsigned steps, bool profiled) {
 }
 
 static long store_bytes(const char *name, unsigned drive) {
-    char path[SYS_PATH_BYTES];
     struct stat info;
-    return stat(sys_path(path, "%s-drive-%u/offload-store-%u.ox", name, drive, drive), &info) == 0
+    return stat(test_pathf("%s-drive-%u/offload-store-%u.ox", name, drive, drive), &info) == 0
                ? (long)info.st_size : -1;
 }
 
 static void compare(const char *name) {
-    char left[SYS_PATH_BYTES], right[SYS_PATH_BYTES];
-    sys_path(left, "alike/checkpoint-%u", STEPS);
-    sys_path(right, "%s/checkpoint-%u", name, STEPS);
+    const char *const left = test_pathf("alike/checkpoint-%u", STEPS);
+    const char *const right = test_pathf("%s/checkpoint-%u", name, STEPS);
     CHECK(sys_same_checkpoint(left, right));
 }
 
 int main(void) {
-    sys_write_model("llama", model_path);
-    sys_write_text(1 << 16, text_path);
-    sys_write_file("profile.json", profile, profile_path);
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(1 << 16);
+    profile_path = files_write_text("profile.json", profile);
     begin("alike", STEPS, false);
     sys_run_well(&args, &process);
     begin("uneven", STEPS, true);
@@ -81,7 +80,8 @@ int main(void) {
     sys_run_well(&args, &process);
     compare("later");
     CHECK(store_bytes("later", 0) == before);
-    char *const end = sys_curve(sys_path(text_path, "later"), "end");
+    text_path = test_path("later");
+    char *const end = sys_curve(text_path, "end");
     CHECK(strstr(end, "\"retries\":0") != NULL && strstr(end, "\"store_read_bytes\":0") == NULL);
     free(end);
     return test_end();

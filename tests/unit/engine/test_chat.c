@@ -2,6 +2,7 @@
  * (tests/golden/chat/, made by tests/golden/make/golden_chat.py). */
 #include "base/file.h"
 #include "engine/text/chat.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <string.h>
@@ -315,12 +316,6 @@ static void test_plain_rows(void) {
 
 /* ---- families ------------------------------------------------------------------------------------------------ */
 
-static void write_file(const char *name, const char *text, size_t bytes) {
-    char path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    REQUIRE_OK(ox_file_replace(path, text, bytes));
-}
-
 /* A special token that is looked for behind the normalizer would be plain text in a conversation. */
 static void test_late_special(void) {
     static const char flag[] = "\"normalized\":false", late[] = "\"normalized\":true ";
@@ -335,7 +330,7 @@ static void test_late_special(void) {
     for (char *at = strstr(text, flag); at != NULL; at = strstr(at, flag)) {
         memcpy(at, late, sizeof late - 1);
     }
-    write_file("tokenizer.json", text, bytes);
+    files_write("tokenizer.json", text, bytes);
     free(text);
     REQUIRE_OK(ox_tokenizer_open(test_folder(), &subject.tokenizer));
     REQUIRE_OK(ox_chat_open(subject.tokenizer, &(struct ox_chat_options){.family = "chatml"}, &subject.renderer));
@@ -371,12 +366,12 @@ static void test_detection(void) {
     char path[OX_PATH_BYTES];
     REQUIRE_OK(ox_path_join(golden, "chatml/tokenizer.json", path));
     REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &text, &bytes));
-    write_file("tokenizer.json", text, bytes);
+    files_write("tokenizer.json", text, bytes);
     free(text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ox_tokenizer *tokenizer = NULL;
         enum ox_chat_family family = OX_CHAT_FAMILY_COUNT;
-        write_file("chat_template.jinja", cases[i].template, strlen(cases[i].template));
+        files_write("chat_template.jinja", cases[i].template, strlen(cases[i].template));
         REQUIRE_OK(ox_tokenizer_open(test_folder(), &tokenizer));
         const enum ox_status status = ox_chat_family_pick(tokenizer, NULL, &family);
         if (cases[i].family == NULL) {

@@ -6,6 +6,7 @@
 #include "base/prng/prng.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_internal.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <inttypes.h>
@@ -64,14 +65,6 @@ static void count_warnings(void *context, enum ox_log_level level, const char *l
     (void)context;
     (void)line;
     warning_count += level == OX_LOG_WARN;
-}
-
-static const char *in_folder(const char *name) {
-    static char paths[8][OX_PATH_BYTES];
-    static int next;
-    char *const path = paths[next++ % 8];
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    return path;
 }
 
 static struct ox_engine *open_engine_as(const struct ox_model *model, struct ox_state_format state) {
@@ -218,15 +211,6 @@ static struct ox_checkpoint_save make_save(const char *output, enum ox_dtype dty
                                        .shard_bytes_max = dtype == OX_DTYPE_F32 ? UINT64_MAX : 12000};
 }
 
-/* The path of `name` inside a folder; good for the next 63 calls. */
-static const char *within(const char *folder, const char *name) {
-    static char paths[64][OX_PATH_BYTES];
-    static int next;
-    char *const path = paths[next++ % 64];
-    REQUIRE_OK(ox_path_join(folder, name, path));
-    return path;
-}
-
 /* The weights of an exported folder against the engine's masters. */
 static void check_export(const char *path, struct ox_engine *engine, enum ox_dtype dtype) {
     struct ox_hf_folder *folder = NULL;
@@ -263,7 +247,7 @@ static void test_round_trip(const struct ox_model_config *base, bool tied, enum 
     REQUIRE_OK(ox_model_build(&config, &model));
     struct ox_engine *first = open_engine_as(model, format), *second = open_engine_as(model, format);
     snprintf(name, sizeof name, "run-%s-%d-%d-%d%d", config.family, tied, dtype, format.kind, format.moments);
-    const char *const output = in_folder(name);
+    const char *const output = test_path(name);
     const struct ox_run_state state = make_state_as(10, format);
     const struct ox_checkpoint_save save = make_save(output, dtype);
     fill_engine(first, model, 100);
@@ -273,7 +257,7 @@ static void test_round_trip(const struct ox_model_config *base, bool tied, enum 
 
     REQUIRE_OK(ox_checkpoint_write(first, &state, &save));
     REQUIRE_OK(ox_checkpoint_find_latest(output, path));
-    CHECK(strcmp(path, within(output, "checkpoint-10")) == 0);
+    CHECK(strcmp(path, test_pathf("%s/checkpoint-10", output)) == 0);
     REQUIRE_OK(ox_checkpoint_verify(path));
     REQUIRE_OK(ox_checkpoint_load(second, path));
     CHECK(count_differences(first, second, model) == 0);
@@ -286,7 +270,7 @@ static void test_round_trip(const struct ox_model_config *base, bool tied, enum 
     snprintf(name, sizeof name, "export-%s-%d-%d-%d%d", config.family, tied, dtype, format.kind, format.moments);
     for (int i = 0; i < 2; i++) {
         const enum ox_dtype to = i == 0 ? OX_DTYPE_F32 : OX_DTYPE_BF16;
-        const char *const target = in_folder(name);
+        const char *const target = test_path(name);
         REQUIRE_OK(ox_export_folder(path, target, to, i == 0 ? UINT64_MAX : 9000));
         check_export(target, first, to);
         CHECK(ox_export_folder(path, target, to, UINT64_MAX) == OX_E_CONFIG);
@@ -295,16 +279,6 @@ static void test_round_trip(const struct ox_model_config *base, bool tied, enum 
     ox_engine_close(&first);
     ox_engine_close(&second);
     ox_model_close(&model);
-}
-
-/* Changes one byte of a file, or cuts it off. */
-static void damage(const char *path, bool cut) {
-    FILE *const file = fopen(path, "r+b");
-    CHECK(file != NULL && fseek(file, -100, SEEK_END) == 0);
-    const long at = ftell(file);
-    const int byte = fgetc(file);
-    CHECK(fseek(file, at, SEEK_SET) == 0 && fputc(byte ^ 1, file) != EOF && fclose(file) == 0);
-    CHECK(!cut || truncate(path, at) == 0);
 }
 
 struct seen {
@@ -319,8 +293,8 @@ static void see(void *context, const char *name, uint64_t bytes, enum ox_status 
 }
 
 static void test_damage(struct ox_engine *engine) {
-    const char *const output = in_folder("damaged");
-    const char *const old = within(output, "checkpoint-1"), *const new = within(output, "checkpoint-2");
+    const char *const output = test_path("damaged");
+    const char *const old = test_pathf("%s/checkpoint-1", output), *const new = test_pathf("%s/checkpoint-2", output);
     char path[OX_PATH_BYTES];
     CHECK(ox_checkpoint_find_latest(output, path) == OX_E_CONFIG);
     for (uint64_t step = 1; step <= 2; step++) {
@@ -331,31 +305,32 @@ static void test_damage(struct ox_engine *engine) {
     struct seen seen = {0};
     REQUIRE_OK(ox_checkpoint_verify_each(new, see, &seen));
     CHECK(seen.files == 3 && seen.damaged == 0);
-    damage(within(new, "optimizer.safetensors"), false);
+    files_flip(test_pathf("%s/optimizer.safetensors", new), -100);
     CHECK(ox_checkpoint_verify(new) == OX_E_CORRUPT);
     CHECK(strstr(ox_error_text(), "optimizer.safetensors") != NULL);
     seen = (struct seen){0};
     CHECK(ox_checkpoint_verify_each(new, see, &seen) == OX_E_CORRUPT && seen.files == 3 && seen.damaged == 1);
 
     /* Cut off, then without its manifest, then with a foreign one: the older checkpoint serves. */
-    damage(within(new, "optimizer.safetensors"), true);
+    const char *const moments = test_pathf("%s/optimizer.safetensors", new);
+    CHECK(truncate(moments, (off_t)files_size(moments) - 100) == 0);
     for (int i = 0; i < 3; i++) {
         warning_count = 0;
         REQUIRE_OK(ox_checkpoint_find_latest(output, path));
         CHECK(strcmp(path, old) == 0 && warning_count == 1);
-        const char *const manifest = within(new, "trainer_state.json");
+        const char *const manifest = test_pathf("%s/trainer_state.json", new);
         if (i == 0) {
             CHECK(unlink(manifest) == 0);
         } else if (i == 1) {
-            REQUIRE_OK(ox_file_replace(manifest, "{\"global_step\":2}", 17));
+            files_write_text(manifest, "{\"global_step\":2}");
         }
     }
     /* The hint goes first: after a run was taken up again at an older step, the newest is not the highest. */
-    REQUIRE_OK(ox_file_replace(within(output, "latest"), "checkpoint-1", 12));
+    files_write_text(test_pathf("%s/latest", output), "checkpoint-1");
     warning_count = 0;
     REQUIRE_OK(ox_checkpoint_find_latest(output, path));
     CHECK(strcmp(path, old) == 0 && warning_count == 0);
-    REQUIRE_OK(ox_file_replace(within(output, "latest"), "../damaged/checkpoint-2", 23));
+    files_write_text(test_pathf("%s/latest", output), "../damaged/checkpoint-2");
     REQUIRE_OK(ox_checkpoint_find_latest(output, path));
     CHECK(strcmp(path, old) == 0);
 
@@ -364,14 +339,14 @@ static void test_damage(struct ox_engine *engine) {
     const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
     REQUIRE_OK(ox_checkpoint_verify(new));
-    CHECK(ox_path_is_folder(within(output, "checkpoint-2.old-1")));
+    CHECK(ox_path_is_folder(test_pathf("%s/checkpoint-2.old-1", output)));
     REQUIRE_OK(ox_checkpoint_find_latest(output, path));
     CHECK(strcmp(path, new) == 0);
 
     /* A manifest of ours with a bad value is damage, not another program's file. */
     char *text = NULL;
     size_t bytes = 0;
-    const char *const manifest = within(new, "trainer_state.json");
+    const char *const manifest = test_pathf("%s/trainer_state.json", new);
     REQUIRE_OK(ox_file_read(manifest, 1 << 20, &text, &bytes));
     char *const key = strstr(text, "\"run_id\": \"");
     CHECK(key != NULL);
@@ -382,58 +357,58 @@ static void test_damage(struct ox_engine *engine) {
 }
 
 static void test_prune(struct ox_engine *engine) {
-    const char *const output = in_folder("pruned");
+    const char *const output = test_path("pruned");
     const char *const strange[] = {"checkpoint-1", "checkpoint-007", "checkpoint-x", "notes.tmp"};
     struct ox_checkpoint_save save = make_save(output, OX_DTYPE_BF16);
-    REQUIRE_OK(ox_folder_make(within(output, "checkpoint-3.tmp/inner")));
+    REQUIRE_OK(ox_folder_make(test_pathf("%s/checkpoint-3.tmp/inner", output)));
     for (int i = 0; i < 4; i++) {
-        REQUIRE_OK(ox_folder_make(within(output, strange[i])));
+        REQUIRE_OK(ox_folder_make(test_pathf("%s/%s", output, strange[i])));
     }
     struct ox_run_state state = make_state(2);
     state.run_id[1]++; /* of another run */
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
-    CHECK(!ox_path_is_folder(within(output, "checkpoint-3.tmp")));
+    CHECK(!ox_path_is_folder(test_pathf("%s/checkpoint-3.tmp", output)));
     save.total_limit = 2;
     for (uint64_t step = 8; step <= 11; step++) {
         state = make_state(step);
         REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
     }
-    CHECK(!ox_path_is_folder(within(output, "checkpoint-8")));
-    CHECK(!ox_path_is_folder(within(output, "checkpoint-9")));
-    CHECK(!ox_path_is_folder(within(output, "checkpoint-9.tmp")));
-    CHECK(ox_path_is_folder(within(output, "checkpoint-10")));
-    CHECK(ox_path_is_folder(within(output, "checkpoint-11")));
-    CHECK(ox_path_is_folder(within(output, "checkpoint-2")));
+    CHECK(!ox_path_is_folder(test_pathf("%s/checkpoint-8", output)));
+    CHECK(!ox_path_is_folder(test_pathf("%s/checkpoint-9", output)));
+    CHECK(!ox_path_is_folder(test_pathf("%s/checkpoint-9.tmp", output)));
+    CHECK(ox_path_is_folder(test_pathf("%s/checkpoint-10", output)));
+    CHECK(ox_path_is_folder(test_pathf("%s/checkpoint-11", output)));
+    CHECK(ox_path_is_folder(test_pathf("%s/checkpoint-2", output)));
     for (int i = 0; i < 4; i++) {
-        CHECK(ox_path_is_folder(within(output, strange[i])));
+        CHECK(ox_path_is_folder(test_pathf("%s/%s", output, strange[i])));
     }
     /* A step below the highest deletes nothing above it. */
     state = make_state(5);
     save.total_limit = 1;
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
-    CHECK(ox_path_is_folder(within(output, "checkpoint-10")));
+    CHECK(ox_path_is_folder(test_pathf("%s/checkpoint-10", output)));
     char path[OX_PATH_BYTES];
     REQUIRE_OK(ox_checkpoint_find_latest(output, path));
-    CHECK(strcmp(path, within(output, "checkpoint-5")) == 0);
+    CHECK(strcmp(path, test_pathf("%s/checkpoint-5", output)) == 0);
 }
 
 /* A checkpoint of the same moment is left as it is. */
 static void test_same_step(struct ox_engine *engine) {
-    const char *const output = in_folder("same"), *const path = within(output, "checkpoint-4");
+    const char *const output = test_path("same"), *const path = test_pathf("%s/checkpoint-4", output);
     const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
     struct ox_run_state state = make_state(4), back;
     state.best_eval_loss = (double)INFINITY;
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
     REQUIRE_OK(ox_checkpoint_read_state(path, &back));
     CHECK(isinf(back.best_eval_loss));
-    REQUIRE_OK(ox_file_replace(within(path, "mark"), "x", 1));
-    CHECK(unlink(within(output, "latest")) == 0);
+    files_write_text(test_pathf("%s/mark", path), "x");
+    CHECK(unlink(test_pathf("%s/latest", output)) == 0);
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
-    CHECK(ox_path_is_file(within(path, "mark")) && ox_path_is_file(within(output, "latest")));
+    CHECK(ox_path_is_file(test_pathf("%s/mark", path)) && ox_path_is_file(test_pathf("%s/latest", output)));
 }
 
 static void test_no_room(struct ox_engine *engine) {
-    const char *const output = in_folder("full");
+    const char *const output = test_path("full");
     const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
     struct ox_run_state state = make_state(1);
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
@@ -449,9 +424,9 @@ static void test_no_room(struct ox_engine *engine) {
         CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
         CHECK(ox_checkpoint_write(engine, &state, &save) == OX_E_IO);
         CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
-        CHECK(!ox_path_is_folder(within(output, "checkpoint-2.tmp")));
-        CHECK(!ox_path_is_folder(within(output, "checkpoint-2")));
-        REQUIRE_OK(ox_checkpoint_verify(within(output, "checkpoint-1")));
+        CHECK(!ox_path_is_folder(test_pathf("%s/checkpoint-2.tmp", output)));
+        CHECK(!ox_path_is_folder(test_pathf("%s/checkpoint-2", output)));
+        REQUIRE_OK(ox_checkpoint_verify(test_pathf("%s/checkpoint-1", output)));
     }
 }
 
@@ -464,7 +439,7 @@ static void test_load_weights(struct ox_engine *engine, const struct ox_model *m
         struct ox_hf_writer *writer = NULL;
         struct ox_hf_folder *folder = NULL;
         snprintf(name, sizeof name, "weights-%d", i);
-        const char *const path = in_folder(name);
+        const char *const path = test_path(name);
         REQUIRE_OK(ox_folder_make(path));
         REQUIRE_OK(ox_hf_create(path, model, NULL, OX_DTYPE_F32, UINT64_MAX, &writer));
         for (uint32_t t = 0; t < model->tensor_count; t++) {
@@ -480,16 +455,16 @@ static void test_load_weights(struct ox_engine *engine, const struct ox_model *m
         REQUIRE_OK(ox_engine_load_begin(engine, 1));
         const enum ox_status status = ox_engine_load_weights(engine, folder);
         snprintf(name, sizeof name, "bad-%d", i);
-        const enum ox_status exported = ox_export_folder(path, in_folder(name), OX_DTYPE_BF16, UINT64_MAX);
+        const enum ox_status exported = ox_export_folder(path, test_path(name), OX_DTYPE_BF16, UINT64_MAX);
         if (i < 3) {
             CHECK(status == OX_E_CORRUPT && exported == OX_E_CORRUPT);
             CHECK(strstr(ox_error_text(), model->tensors[tensor_idx].name) != NULL);
             CHECK(strstr(ox_error_text(), "model.safetensors") != NULL);
-            CHECK(!ox_path_is_folder(in_folder(name)));
+            CHECK(!ox_path_is_folder(test_path(name)));
         } else {
             CHECK(status == OX_OK && exported == OX_OK);
             check_export(path, engine, OX_DTYPE_F32);
-            check_export(in_folder(name), engine, OX_DTYPE_BF16);
+            check_export(test_path(name), engine, OX_DTYPE_BF16);
         }
         REQUIRE_OK(ox_engine_load_commit(engine, NULL, 0));
         ox_hf_close(&folder);
@@ -531,25 +506,25 @@ static void test_fresh(struct ox_engine *engine, const struct ox_model *model) {
 /* Tokenizer files come along, also from beside a config.json, and a checkpoint of another model is refused.
  */
 static void test_companions(struct ox_engine *engine, struct ox_engine *other) {
-    const char *const output = in_folder("with-tokenizer"), *const source = in_folder("source");
+    const char *const output = test_path("with-tokenizer"), *const source = test_path("source");
     struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
     struct ox_run_state state = make_state(1);
     REQUIRE_OK(ox_folder_make(source));
-    REQUIRE_OK(ox_file_replace(within(source, "tokenizer.json"), "{}", 2));
-    REQUIRE_OK(ox_file_replace(within(source, "config.json"), "{}", 2));
+    files_write_text(test_pathf("%s/tokenizer.json", source), "{}");
+    files_write_text(test_pathf("%s/config.json", source), "{}");
     save.source_model = source;
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
-    CHECK(ox_path_is_file(within(within(output, "checkpoint-1"), "tokenizer.json")));
+    CHECK(ox_path_is_file(test_pathf("%s/checkpoint-1/tokenizer.json", output)));
     state = make_state(2);
-    save.source_model = within(source, "config.json");
+    save.source_model = test_pathf("%s/config.json", source);
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
-    CHECK(ox_path_is_file(within(within(output, "checkpoint-2"), "tokenizer.json")));
+    CHECK(ox_path_is_file(test_pathf("%s/checkpoint-2/tokenizer.json", output)));
     state = make_state(3);
-    save.source_model = in_folder("gone");
+    save.source_model = test_path("gone");
     warning_count = 0;
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
     CHECK(warning_count == 1);
-    CHECK(ox_checkpoint_load(other, within(output, "checkpoint-2")) == OX_E_CONFIG);
+    CHECK(ox_checkpoint_load(other, test_pathf("%s/checkpoint-2", output)) == OX_E_CONFIG);
     CHECK(ox_checkpoint_load(engine, source) == OX_E_CONFIG);
 }
 
@@ -655,12 +630,12 @@ static void test_other_formats(const struct ox_model *model) {
         struct ox_engine *source = open_engine_as(model, from);
         char name[32];
         snprintf(name, sizeof name, "format-%d", i);
-        const struct ox_checkpoint_save save = make_save(in_folder(name), OX_DTYPE_F32);
+        const struct ox_checkpoint_save save = make_save(test_path(name), OX_DTYPE_F32);
         const struct ox_run_state state = make_state_as(1, from);
         fill_gently(source, model);
         REQUIRE_OK(ox_checkpoint_write(source, &state, &save));
         for (int k = 0; k < FORMATS; k++) {
-            load_as(model, source, from, format_at(k), within(save.output_dir, "checkpoint-1"));
+            load_as(model, source, from, format_at(k), test_pathf("%s/checkpoint-1", save.output_dir));
         }
         ox_engine_close(&source);
     }
@@ -668,8 +643,8 @@ static void test_other_formats(const struct ox_model *model) {
 
 /* Version 2 named no format, and had one. */
 static void test_version_2(struct ox_engine *engine, const struct ox_model *model) {
-    const char *const output = in_folder("version-2"), *const path = within(output, "checkpoint-6");
-    const char *const manifest = within(path, "trainer_state.json");
+    const char *const output = test_path("version-2"), *const path = test_pathf("%s/checkpoint-6", output);
+    const char *const manifest = test_pathf("%s/trainer_state.json", path);
     const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
     const struct ox_run_state state = make_state(6);
     struct ox_run_state back;
@@ -701,13 +676,13 @@ static void test_version_2(struct ox_engine *engine, const struct ox_model *mode
 static void test_bad_numbers(const struct ox_model *model) {
     const struct ox_state_format wide = {0}, narrow = {OX_OPTIM_ADAMW, OX_MOMENTS_Q8};
     struct ox_engine *source = open_engine_as(model, wide), *target = open_engine_as(model, narrow);
-    const char *const output = in_folder("bad-numbers");
+    const char *const output = test_path("bad-numbers");
     const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
     const struct ox_run_state state = make_state(1);
     fill_engine(source, model, 700); /* with second moments below zero */
     REQUIRE_OK(ox_checkpoint_write(source, &state, &save));
     REQUIRE_OK(ox_engine_load_begin(target, 1));
-    CHECK(ox_checkpoint_load(target, within(output, "checkpoint-1")) == OX_E_CORRUPT);
+    CHECK(ox_checkpoint_load(target, test_pathf("%s/checkpoint-1", output)) == OX_E_CORRUPT);
     CHECK(strstr(ox_error_text(), "second moments of unit 0") != NULL && strstr(ox_error_text(), output) != NULL);
     ox_engine_close(&source);
     ox_engine_close(&target);

@@ -7,6 +7,7 @@
 #include "engine/step/engine_internal.h"
 #include "engine/data/files.h"
 #include "tests/kit/calls.h"
+#include "tests/kit/files.h"
 #include "tests/kit/golden.h"
 #include "tests/kit/test.h"
 
@@ -42,14 +43,6 @@ static void open_engine(struct ox_state_format format, const struct harness_plac
 static void close_engine(void) {
     outcome_close(&outcome);
     harness_close(&harness);
-}
-
-static const char *in_folder(const char *folder, const char *name) {
-    static char paths[32][OX_PATH_BYTES];
-    static int next;
-    char *const path = paths[next++ % 32];
-    REQUIRE_OK(ox_path_join(folder, name, path));
-    return path;
 }
 
 static struct ox_run_state make_state(uint64_t step) {
@@ -149,9 +142,9 @@ static void test_same(const char *name, struct ox_state_format format, enum ox_d
     char text[64];
     open_engine(format, place);
     snprintf(text, sizeof text, "direct-%s-%d%d%d", name, format.kind, format.moments, dtype);
-    const char *const direct = in_folder(test_folder(), text);
+    const char *const direct = test_path(text);
     snprintf(text, sizeof text, "teed-%s-%d%d%d", name, format.kind, format.moments, dtype);
-    const char *const teed = in_folder(test_folder(), text);
+    const char *const teed = test_path(text);
     char path[OX_PATH_BYTES];
     for (uint64_t step = 1; step <= (place->store ? 2 : 1); step++) {
         write_directly(direct, step, dtype);
@@ -165,24 +158,24 @@ static void test_same(const char *name, struct ox_state_format format, enum ox_d
         }
         REQUIRE_OK(close_tee(tee));
         const char *const folder = step == 1 ? "checkpoint-1" : "checkpoint-2";
-        CHECK(is_same_folder(in_folder(direct, folder), in_folder(teed, folder)));
-        REQUIRE_OK(ox_checkpoint_verify(in_folder(teed, folder)));
+        CHECK(is_same_folder(test_pathf("%s/%s", direct, folder), test_pathf("%s/%s", teed, folder)));
+        REQUIRE_OK(ox_checkpoint_verify(test_pathf("%s/%s", teed, folder)));
         REQUIRE_OK(ox_checkpoint_find_latest(teed, path));
-        CHECK(strcmp(path, in_folder(teed, folder)) == 0);
+        CHECK(strcmp(path, test_pathf("%s/%s", teed, folder)) == 0);
     }
-    CHECK(!place->store || !ox_path_exists(in_folder(teed, "checkpoint-1"))); /* beyond the limit */
+    CHECK(!place->store || !ox_path_exists(test_pathf("%s/checkpoint-1", teed))); /* beyond the limit */
     close_engine();
 }
 
 static bool is_clean(const char *output, const char *folder) {
     char tmp[64];
     snprintf(tmp, sizeof tmp, "%s.tmp", folder);
-    return !ox_path_exists(in_folder(output, folder)) && !ox_path_exists(in_folder(output, tmp));
+    return !ox_path_exists(test_pathf("%s/%s", output, folder)) && !ox_path_exists(test_pathf("%s/%s", output, tmp));
 }
 
 /* One call fails: the checkpoint is whole, or there is none of it and the one before is. False when none was left. */
 static bool check_fault(enum call call, uint32_t idx, const char *expected) {
-    const char *const output = in_folder(test_folder(), "faulty");
+    const char *const output = test_path("faulty");
     REQUIRE_OK(ox_folder_remove(output));
     write_directly(output, 1, OX_DTYPE_F32);
     calls_set(&(struct call_rule){.call = call, .fault = CALL_FAILS, .error = EIO, .idx = idx});
@@ -195,10 +188,10 @@ static bool check_fault(enum call call, uint32_t idx, const char *expected) {
     }
     calls_arm(false);
     if (good) {
-        CHECK(is_same_folder(expected, in_folder(output, "checkpoint-2")));
+        CHECK(is_same_folder(expected, test_pathf("%s/checkpoint-2", output)));
     } else {
         CHECK(strlen(ox_error_text()) > 20 && calls_seen->hits == 1 && is_clean(output, "checkpoint-2"));
-        REQUIRE_OK(ox_checkpoint_verify(in_folder(output, "checkpoint-1")));
+        REQUIRE_OK(ox_checkpoint_verify(test_pathf("%s/checkpoint-1", output)));
     }
     return calls_seen->hits > 0;
 }
@@ -207,7 +200,7 @@ static void test_faults(void) {
     static const enum call points[] = {CALL_OPEN, CALL_READ, CALL_WRITE, CALL_SYNC, CALL_RENAME, CALL_RENAME_NEW,
                                        CALL_ALLOCATE, CALL_MAKE};
     open_engine((struct ox_state_format){0}, &in_memory);
-    const char *const output = in_folder(test_folder(), "expected");
+    const char *const output = test_path("expected");
     write_directly(output, 2, OX_DTYPE_F32);
     char expected[OX_PATH_BYTES];
     REQUIRE_OK(ox_path_join(output, "checkpoint-2", expected));
@@ -224,7 +217,7 @@ static void test_faults(void) {
 
 /* A bit that the drive has lost is found in every file, and said with its name. */
 static void test_lies(void) {
-    const char *const output = in_folder(test_folder(), "lies");
+    const char *const output = test_path("lies");
     open_engine((struct ox_state_format){0}, &in_memory);
     for (int i = 0; i < 3; i++) {
         struct ox_checkpoint_tee *const tee = open_tee(output, 1, OX_DTYPE_F32);
@@ -249,28 +242,28 @@ static void test_lies(void) {
 }
 
 static void test_given_up(void) {
-    const char *const output = in_folder(test_folder(), "given-up");
+    const char *const output = test_path("given-up");
     open_engine((struct ox_state_format){0}, &in_memory);
     struct ox_checkpoint_tee *tee = open_tee(output, 1, OX_DTYPE_BF16);
-    CHECK(ox_path_is_folder(in_folder(output, "checkpoint-1.tmp")));
+    CHECK(ox_path_is_folder(test_pathf("%s/checkpoint-1.tmp", output)));
     show(0.7);
     CHECK(!ox_checkpoint_tee_ready(tee) && close_tee(tee) == OX_E_ABORTED && is_clean(output, "checkpoint-1"));
     /* No step came in between: what is missing is still there. */
-    write_directly(in_folder(test_folder(), "not-given-up"), 1, OX_DTYPE_BF16);
+    write_directly(test_path("not-given-up"), 1, OX_DTYPE_BF16);
     tee = open_tee(output, 1, OX_DTYPE_BF16);
     show(0.4);
     ox_checkpoint_tee_fill(tee);
     REQUIRE_OK(close_tee(tee));
-    CHECK(is_same_folder(in_folder(test_folder(), "not-given-up/checkpoint-1"), in_folder(output, "checkpoint-1")));
+    CHECK(is_same_folder(test_path("not-given-up/checkpoint-1"), test_pathf("%s/checkpoint-1", output)));
     /* The same moment once more is there already; what a crash has left is not in the way. */
-    REQUIRE_OK(ox_folder_make(in_folder(output, "checkpoint-2.tmp/inner")));
+    REQUIRE_OK(ox_folder_make(test_pathf("%s/checkpoint-2.tmp/inner", output)));
     struct stat before, after;
-    CHECK(stat(in_folder(output, "checkpoint-1/config.json"), &before) == 0);
+    CHECK(stat(test_pathf("%s/checkpoint-1/config.json", output), &before) == 0);
     tee = open_tee(output, 1, OX_DTYPE_BF16);
     show(1);
     REQUIRE_OK(close_tee(tee));
-    CHECK(stat(in_folder(output, "checkpoint-1/config.json"), &after) == 0 && before.st_ino == after.st_ino);
-    CHECK(!ox_path_exists(in_folder(output, "checkpoint-2.tmp")));
+    CHECK(stat(test_pathf("%s/checkpoint-1/config.json", output), &after) == 0 && before.st_ino == after.st_ino);
+    CHECK(!ox_path_exists(test_pathf("%s/checkpoint-2.tmp", output)));
     close_engine();
 }
 

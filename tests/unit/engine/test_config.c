@@ -1,21 +1,15 @@
 /* The option table, its setters, the cross-checks and the YAML face. */
 #include "engine/config/config.h"
 
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>
 
-static char path[512];
-
 static const char *write_yaml(const char *text) {
-    snprintf(path, sizeof path, "%s/run.yaml", test_folder());
-    FILE *const file = fopen(path, "w");
-    if (file == NULL || fputs(text, file) < 0 || fclose(file) != 0) {
-        printf("cannot write %s\n", path);
-        exit(1);
-    }
-    return path;
+    files_write_text("run.yaml", text);
+    return test_path("run.yaml");
 }
 
 static enum ox_status set(struct ox_config *config, const char *name, const char *text) {

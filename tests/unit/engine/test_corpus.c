@@ -4,9 +4,9 @@
 #include "base/log.h"
 #include "engine/data/corpus.h"
 #include "engine/data/token_cache.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
@@ -20,21 +20,6 @@ static void keep_warning(void *context, enum ox_log_level level, const char *lin
     if (level == OX_LOG_WARN) {
         snprintf(warning, sizeof warning, "%s", line);
     }
-}
-
-static const char *in_folder(const char *name) {
-    static char path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    return path;
-}
-
-static void write_file(const char *name, const char *text, size_t bytes) {
-    FILE *const file = fopen(in_folder(name), "w");
-    CHECK(file != NULL && fwrite(text, 1, bytes, file) == bytes && fclose(file) == 0);
-}
-
-static void write_text(const char *name, const char *text) {
-    write_file(name, text, strlen(text));
 }
 
 /* Byte by byte, but for "the", with BOS and EOS as asked; a chat template that is detected as chatml. */
@@ -59,20 +44,20 @@ static void write_tokenizer(const char *name, bool adds_bos, bool has_ends, bool
     used += (size_t)snprintf(text + used, sizeof text - used, "\"<0x74><0x68>\":256},\"merges\":[%s]}}",
                              merges ? "\"<0x74> <0x68>\"" : "");
     char path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_folder_make(in_folder(name)));
+    REQUIRE_OK(ox_folder_make(test_path(name)));
     snprintf(path, sizeof path, "%s/tokenizer.json", name);
-    write_file(path, text, used);
+    files_write(path, text, used);
     used =
         (size_t)snprintf(text, sizeof text, "{%s\"add_bos_token\":%s,\"chat_template\":\"<|im_start|><|im_end|>\"}",
                          has_ends ? "\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"," : "", adds_bos ? "true" : "false");
     snprintf(path, sizeof path, "%s/tokenizer_config.json", name);
-    write_file(path, text, used);
+    files_write(path, text, used);
 }
 
 /* ---- configurations, their own copies of paths ---------------------------------------------------------------- */
 
 struct setup {
-    char path[OX_PATH_BYTES], tokenizer[OX_PATH_BYTES], cache[OX_PATH_BYTES];
+    const char *path, *tokenizer, *cache;
     struct ox_corpus_config config;
 };
 
@@ -80,9 +65,9 @@ static struct setup *set_up(const char *name, const char *tokenizer, const char 
     static struct setup setups[8]; /* more than a test uses at once */
     static unsigned used;
     struct setup *const setup = &setups[used++ % 8];
-    REQUIRE_OK(ox_path_join(test_folder(), name, setup->path));
-    REQUIRE_OK(ox_path_join(test_folder(), tokenizer, setup->tokenizer));
-    REQUIRE_OK(ox_path_join(test_folder(), cache, setup->cache));
+    setup->path = test_path(name);
+    setup->tokenizer = test_path(tokenizer);
+    setup->cache = test_path(cache);
     setup->config = (struct ox_corpus_config){.path = setup->path,
                                               .tokenizer = tokenizer[0] != '\0' ? setup->tokenizer : "",
                                               .cache_dir = cache[0] != '\0' ? setup->cache : "",
@@ -143,7 +128,7 @@ static void refuse_config(const struct ox_corpus_config *config, enum ox_status 
 
 static void test_texts(void) {
     struct ox_corpus_config *const config = &set_up("a.txt", "both", "")->config;
-    write_text("a.txt", "the a\n");
+    files_write_text("a.txt", "the a\n");
     expect_config(config, "/<257><256>e a\n<258>");
     config->plain = true;
     expect_config(config, "/<256>e a\n");
@@ -158,7 +143,7 @@ static void test_texts(void) {
     config->tokenizer = set_up("a.txt", "no_bos", "")->tokenizer;
     expect_config(config, "/<256>e a\n<258>");
 
-    write_text("a.txt", "a<s>-b--\n-c</s>");
+    files_write_text("a.txt", "a<s>-b--\n-c</s>");
     config->separator = "--\\n";
     config->add_eos = OX_ADD_OFF;
     expect_config(config, "/a<257>-b/-c<258>"); /* special strings in texts are tokens */
@@ -180,7 +165,7 @@ static void test_rows(void) {
     struct ox_corpus_report report;
     struct ox_data *data = NULL;
     struct ox_cache_header header;
-    write_text("a.jsonl", rows);
+    files_write_text("a.jsonl", rows);
 #define CHAT "/_<259>_u_s_e_r_\n_U_<260>_\n_<259>_a_s_s_i_s_t_a_n_t_\nA"
     expect_config(config, "/<257><256>e<257><258>/_<257>_ab</s><258>" CHAT "</s><260>_\n");
     config->parse_special = true;
@@ -201,7 +186,7 @@ static void test_rows(void) {
 
     /* An array, of texts alone. */
     static const char array[] = "[{\"text\": \"a\"},\n{\"text\": \"\"}, {\"text\": \"b\"}]";
-    write_text("a.json", array);
+    files_write_text("a.json", array);
     struct ox_corpus_config *const texts = &set_up("a.json", "both", "")->config;
     expect_config(texts, "/<257>a<258>/<257><258>/<257>b<258>");
     texts->plain = true;
@@ -215,10 +200,10 @@ static void test_folder_of_files(void) {
     struct ox_corpus_config *const config = &set_up("many", "both", "")->config;
     struct ox_corpus_report report;
     struct ox_data *data = NULL;
-    REQUIRE_OK(ox_folder_make(in_folder("many/deep")));
-    write_text("many/b", "b");
-    write_text("many/deep/a", "a");
-    write_text("many/empty", "");
+    REQUIRE_OK(ox_folder_make(test_path("many/deep")));
+    files_write_text("many/b", "b");
+    files_write_text("many/deep/a", "a");
+    files_write_text("many/empty", "");
     config->add_bos = OX_ADD_OFF;
     expect_config(config, "/b<258>/a<258>");
     /* Without a tokenizer they are bytes, unless they look like rows. */
@@ -226,7 +211,7 @@ static void test_folder_of_files(void) {
     REQUIRE_OK(ox_corpus_open(config, &data, &report));
     CHECK(ox_data_kind_of(data) == OX_DATA_BYTES && report.tokens == 2 && !report.tokenized && !report.reused);
     ox_data_close(&data);
-    write_text("many/a.jsonl", "{\"text\":\"r\"}");
+    files_write_text("many/a.jsonl", "{\"text\":\"r\"}");
     refuse_config(config, OX_E_CONFIG, "many/b: has another format than ");
     config->format = OX_CORPUS_ROWS;
     refuse_config(config, OX_E_CONFIG, "holds rows, which needs a tokenizer");
@@ -244,18 +229,10 @@ static void test_folder_of_files(void) {
 
 /* ---- caches -------------------------------------------------------------------------------------------------- */
 
+/* Of a cache; nothing temporary stays in it. */
 static unsigned count_files(const char *name, const char *ending) {
-    DIR *const folder = opendir(in_folder(name));
-    unsigned count = 0;
-    for (const struct dirent *entry = folder != NULL ? readdir(folder) : NULL; entry != NULL; entry = readdir(folder)) {
-        const size_t bytes = strlen(entry->d_name), length = strlen(ending);
-        count += entry->d_name[0] != '.' && bytes >= length && strcmp(entry->d_name + bytes - length, ending) == 0;
-        CHECK(strstr(entry->d_name, ".tmp") == NULL);
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return count;
+    CHECK(files_count(name, ".", "") == 0);
+    return files_count(name, "", ending);
 }
 
 /* Opens it; whether the cache was used again, and what it holds. */
@@ -279,7 +256,7 @@ static void test_reuse(void) {
     struct setup *const setup = set_up("r.txt", "both", "made/cache");
     struct ox_corpus_config config = setup->config;
     struct stat info;
-    write_text("r.txt", "the");
+    files_write_text("r.txt", "the");
     expect_reused(&config, false, "/<257><256>e<258>");
     expect_reused(&config, true, "/<257><256>e<258>");
     CHECK(count_files("made/cache", ".tokens") == 1);
@@ -331,8 +308,7 @@ static void expect_again(const struct ox_corpus_config *config, bool reused) {
  * written for texts that are older than the clocks of file systems are coarse, so that one is taken that lies about. */
 static void test_stamp(void) {
     struct setup *const setup = set_up("fresh.txt", "both", "stamped");
-    char path[OX_PATH_BYTES], name[300] = "";
-    write_text("fresh.txt", "ab");
+    files_write_text("fresh.txt", "ab");
     expect_again(&setup->config, false);
     CHECK(count_files("stamped", ".tokens") == 1 && count_files("stamped", ".json") == 0);
 
@@ -341,24 +317,15 @@ static void test_stamp(void) {
     expect_again(&setup->config, false);
     CHECK(count_files("stamped", ".json") == 1);
     expect_again(&setup->config, true);
-    DIR *const folder = opendir(setup->cache);
-    for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
-        if (strstr(entry->d_name, ".json") != NULL) {
-            snprintf(name, sizeof name, "stamped/%s", entry->d_name);
-        }
-    }
-    closedir(folder);
-    char *text = NULL;
-    size_t bytes = 0;
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    REQUIRE_OK(ox_file_read(path, 4096, &text, &bytes));
+    const char *const path = files_find(setup->cache, "", ".json");
+    char *const text = files_read(path, NULL);
     /* With another hash of the contents in it, which shows that it is read: the cache does not fit. */
     char *const digit = strstr(text, "contents\": \"") + 12;
     *digit = *digit == '0' ? '1' : '0';
-    write_file(name, text, bytes);
+    files_write_text(path, text);
     free(text);
     expect_again(&setup->config, false);
-    write_text(name, "{\"stamp\": 1");
+    files_write_text(path, "{\"stamp\": 1");
     expect_again(&setup->config, true);
     CHECK(unlink(path) == 0);
     expect_again(&setup->config, true);
@@ -368,16 +335,9 @@ static void test_stamp(void) {
 static void test_damage(void) {
     struct setup *const setup = set_up("d.txt", "both", "damaged");
     struct ox_corpus_config config = setup->config;
-    char path[OX_PATH_BYTES] = "";
-    write_text("d.txt", "ab");
+    files_write_text("d.txt", "ab");
     expect_reused(&config, false, "/<257>ab<258>");
-    DIR *const folder = opendir(setup->cache);
-    for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
-        if (strstr(entry->d_name, ".tokens") != NULL) {
-            REQUIRE_OK(ox_path_join(setup->cache, entry->d_name, path));
-        }
-    }
-    closedir(folder);
+    const char *const path = files_find(setup->cache, "", ".tokens");
     static const off_t sizes[] = {0, 10, 20000};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         CHECK(truncate(path, sizes[i]) == 0);
@@ -439,7 +399,7 @@ static void test_threads(void) {
         bytes += (size_t)snprintf(text + bytes, 128, "%sLine %d of the text%s\n", i % 5 == 0 ? "\n" : "", i,
                                   i % 1000 == 0 ? "|" : "");
     }
-    write_file("long.txt", text, bytes);
+    files_write("long.txt", text, bytes);
     same_by_threads("long.txt", "");
     same_by_threads("long.txt", "|");
     /* One document, in pieces: its ids are those of the whole text. */
@@ -467,7 +427,7 @@ static void test_threads(void) {
                                              : "{\"prompt\": \"row %d\", \"completion\": \"the\"}\n",
                                   i);
     }
-    write_file("long.jsonl", text, bytes);
+    files_write("long.jsonl", text, bytes);
     same_by_threads("long.jsonl", "");
     free(text);
 }
@@ -509,14 +469,14 @@ static void test_at_once(void) {
 static void test_refusals(void) {
     static char long_text[1 << 20];
     struct ox_corpus_config *config = &set_up("bad.jsonl", "both", "refused")->config;
-    write_text("bad.jsonl", "{\"text\": \"a\"}\n\n{\"text\": 1}\n{nothing\n");
+    files_write_text("bad.jsonl", "{\"text\": \"a\"}\n\n{\"text\": 1}\n{nothing\n");
     config->threads = 2;
     refuse_config(config, OX_E_CONFIG, "bad.jsonl:3: ");
-    write_text("bad.jsonl", "{\"text\": \"a\"}\n{nothing\n");
+    files_write_text("bad.jsonl", "{\"text\": \"a\"}\n{nothing\n");
     refuse_config(config, OX_E_CORRUPT, "bad.jsonl:2:");
-    write_text("bad.jsonl", "[{\"other\": 1}, {\"text\": \"a\"}\n");
+    files_write_text("bad.jsonl", "[{\"other\": 1}, {\"text\": \"a\"}\n");
     refuse_config(config, OX_E_CONFIG, "bad.jsonl:1: a row must be"); /* before the missing ] */
-    write_text("bad.jsonl", "{\"text\": \"a\"}");
+    files_write_text("bad.jsonl", "{\"text\": \"a\"}");
     config->chat_template = "nobody";
     refuse_config(config, OX_E_CONFIG, "nobody");
 
@@ -526,14 +486,14 @@ static void test_refusals(void) {
         long_text[i] = '\n';
     }
     long_text[700001] = '\xff';
-    write_file("bad.txt", long_text, sizeof long_text);
+    files_write("bad.txt", long_text, sizeof long_text);
     config->threads = 3;
     refuse_config(config, OX_E_CORRUPT, "bad.txt: is not UTF-8 text at byte 700001 (0xff)");
-    write_text("bad.txt", "\xef\xbb\xbf.\xff");
+    files_write_text("bad.txt", "\xef\xbb\xbf.\xff");
     refuse_config(config, OX_E_CORRUPT, "at byte 4 (0xff)");
-    write_text("bad.txt", "");
+    files_write_text("bad.txt", "");
     refuse_config(config, OX_E_CONFIG, "bad.txt: is empty");
-    write_text("bad.txt", "a");
+    files_write_text("bad.txt", "a");
     const volatile sig_atomic_t stop = 1;
     config->stop = &stop;
     refuse_config(config, OX_E_ABORTED, "bad.txt");

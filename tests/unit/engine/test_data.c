@@ -1,6 +1,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "engine/data/data.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -15,16 +16,6 @@ static void count_warning(void *context, enum ox_log_level level, const char *li
     warning_count += level == OX_LOG_WARN;
 }
 
-static const char *in_folder(const char *name) {
-    static char path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    return path;
-}
-
-static void write_file(const char *name, const void *data, size_t bytes) {
-    REQUIRE_OK(ox_file_replace(in_folder(name), data, bytes));
-}
-
 /* A token file: 256 header words, then `bytes` of data. */
 static void write_tokens(const char *name, const int32_t *words, size_t word_count, const void *data,
                          size_t bytes) {
@@ -32,12 +23,12 @@ static void write_tokens(const char *name, const int32_t *words, size_t word_cou
     memset(text, 0, 1024);
     memcpy(text, words, word_count * sizeof *words);
     memcpy(text + 1024, data, bytes);
-    write_file(name, text, 1024 + bytes);
+    files_write(name, text, 1024 + bytes);
 }
 
 static enum ox_status open_only(const char *name, enum ox_data_kind kind) {
     struct ox_data *data = NULL;
-    const enum ox_status status = ox_data_open(in_folder(name), kind, &data);
+    const enum ox_status status = ox_data_open(test_path(name), kind, &data);
     CHECK((status == OX_OK) == (data != NULL));
     ox_data_close(&data);
     return status;
@@ -48,8 +39,8 @@ static void test_bytes(void) {
     int32_t tokens[64];
     uint8_t marks[64];
     static const unsigned char text[] = {0, 200, 255, 'a', 'b'};
-    write_file("plain", text, sizeof text);
-    REQUIRE_OK(ox_data_open(in_folder("plain"), OX_DATA_AUTO, &data));
+    files_write("plain", text, sizeof text);
+    REQUIRE_OK(ox_data_open(test_path("plain"), OX_DATA_AUTO, &data));
     CHECK(ox_data_kind_of(data) == OX_DATA_BYTES && ox_data_token_count(data) == 5);
     REQUIRE_OK(ox_data_read(data, 0, 5, 256, tokens, marks));
     CHECK(tokens[0] == 0 && tokens[1] == 200 && tokens[2] == 255 && tokens[4] == 'b' &&
@@ -60,12 +51,12 @@ static void test_bytes(void) {
     CHECK(ox_data_read(data, 0, 5, 128, tokens, NULL) == OX_E_CORRUPT);
     CHECK(strstr(ox_error_text(), "plain: token 1 ") != NULL && strstr(ox_error_text(), "200") != NULL);
     /* The file shrinks under the run. */
-    CHECK(truncate(in_folder("plain"), 3) == 0);
+    CHECK(truncate(test_path("plain"), 3) == 0);
     CHECK(ox_data_read(data, 0, 5, 256, tokens, NULL) == OX_E_CORRUPT);
     ox_data_close(&data);
     ox_data_close(&data);
 
-    write_file("empty", "", 0);
+    files_write("empty", "", 0);
     CHECK(open_only("empty", OX_DATA_AUTO) == OX_E_CONFIG);
     CHECK(open_only("missing", OX_DATA_AUTO) == OX_E_CONFIG);
     CHECK(open_only("empty", OX_DATA_LLMC) == OX_E_CORRUPT);
@@ -75,20 +66,20 @@ static void test_folder_of_bytes(void) {
     struct ox_data *data = NULL;
     int32_t tokens[16];
     char text[17] = {0};
-    REQUIRE_OK(ox_folder_make(in_folder("f/sub/deep")));
-    REQUIRE_OK(ox_folder_make(in_folder("f/none")));
-    write_file("f/b", "BB", 2);
-    write_file("f/a", "A", 1);
-    write_file("f/empty", "", 0);
-    write_file("f/sub/deep/x", "xyz", 3);
-    write_file("f/sub.txt", "S", 1); /* '.' sorts before '/' */
-    write_file("f/z", "Z", 1);
-    write_file("outside", "outside", 7);
+    REQUIRE_OK(ox_folder_make(test_path("f/sub/deep")));
+    REQUIRE_OK(ox_folder_make(test_path("f/none")));
+    files_write("f/b", "BB", 2);
+    files_write("f/a", "A", 1);
+    files_write("f/empty", "", 0);
+    files_write("f/sub/deep/x", "xyz", 3);
+    files_write("f/sub.txt", "S", 1); /* '.' sorts before '/' */
+    files_write("f/z", "Z", 1);
+    files_write("outside", "outside", 7);
     char target[OX_PATH_BYTES];
-    snprintf(target, sizeof target, "%s", in_folder("outside"));
-    CHECK(symlink(target, in_folder("f/link")) == 0);
+    snprintf(target, sizeof target, "%s", test_path("outside"));
+    CHECK(symlink(target, test_path("f/link")) == 0);
     warning_count = 0;
-    REQUIRE_OK(ox_data_open(in_folder("f"), OX_DATA_AUTO, &data));
+    REQUIRE_OK(ox_data_open(test_path("f"), OX_DATA_AUTO, &data));
     CHECK(warning_count == 1);
     CHECK(ox_data_token_count(data) == 8);
     REQUIRE_OK(ox_data_read(data, 0, 8, 256, tokens, NULL));
@@ -115,11 +106,11 @@ static void test_folder_of_bytes(void) {
     }
     const uint64_t fingerprint = ox_data_fingerprint(data);
     ox_data_close(&data);
-    REQUIRE_OK(ox_data_open(in_folder("f"), OX_DATA_BYTES, &data));
+    REQUIRE_OK(ox_data_open(test_path("f"), OX_DATA_BYTES, &data));
     CHECK(ox_data_fingerprint(data) == fingerprint);
     ox_data_close(&data);
-    write_file("f/z", "Y", 1);
-    REQUIRE_OK(ox_data_open(in_folder("f"), OX_DATA_BYTES, &data));
+    files_write("f/z", "Y", 1);
+    REQUIRE_OK(ox_data_open(test_path("f"), OX_DATA_BYTES, &data));
     CHECK(ox_data_fingerprint(data) != fingerprint);
     ox_data_close(&data);
 }
@@ -127,15 +118,15 @@ static void test_folder_of_bytes(void) {
 /* More files than are kept open. */
 static void test_many_files(void) {
     struct ox_data *data = NULL;
-    REQUIRE_OK(ox_folder_make(in_folder("many")));
+    REQUIRE_OK(ox_folder_make(test_path("many")));
     for (int i = 0; i < 100; i++) {
         char name[32];
         snprintf(name, sizeof name, "many/%03d", i);
         const unsigned char pair[2] = {(unsigned char)i, (unsigned char)(i + 100)};
-        write_file(name, pair, 2);
+        files_write(name, pair, 2);
     }
     int32_t all[200];
-    REQUIRE_OK(ox_data_open(in_folder("many"), OX_DATA_AUTO, &data));
+    REQUIRE_OK(ox_data_open(test_path("many"), OX_DATA_AUTO, &data));
     REQUIRE_OK(ox_data_read(data, 0, 200, 256, all, NULL));
     int wrong = 0;
     for (int i = 0; i < 200; i++) {
@@ -146,10 +137,10 @@ static void test_many_files(void) {
     CHECK(ox_data_document_count(data) == 100);
     REQUIRE_OK(ox_data_documents(data, 70, 3, begins));
     CHECK(begins[0] == 140 && begins[1] == 142 && begins[2] == 144);
-    write_file("many/050", "x", 1);
+    files_write("many/050", "x", 1);
     CHECK(ox_data_read(data, 90, 20, 256, all, NULL) == OX_E_CORRUPT);
     CHECK(strstr(ox_error_text(), "many/050: has changed its size") != NULL);
-    CHECK(unlink(in_folder("many/050")) == 0);
+    CHECK(unlink(test_path("many/050")) == 0);
     CHECK(ox_data_read(data, 90, 20, 256, all, NULL) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "many/050: cannot open") != NULL);
     ox_data_close(&data);
@@ -158,7 +149,7 @@ static void test_many_files(void) {
     for (size_t i = 0; i < 70; i++) {
         memcpy(name + strlen(name), "/d", 3);
     }
-    REQUIRE_OK(ox_folder_make(in_folder(name)));
+    REQUIRE_OK(ox_folder_make(test_path(name)));
     CHECK(open_only("levels", OX_DATA_BYTES) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "cannot list the folder: Too many levels") != NULL);
 }
@@ -172,7 +163,7 @@ static void test_llmc(void) {
         narrow[i] = (uint16_t)(i * 3);
     }
     write_tokens("gpt2.bin", (const int32_t[]){20240520, 1, 20000}, 3, narrow, sizeof narrow);
-    REQUIRE_OK(ox_data_open(in_folder("gpt2.bin"), OX_DATA_AUTO, &data));
+    REQUIRE_OK(ox_data_open(test_path("gpt2.bin"), OX_DATA_AUTO, &data));
     CHECK(ox_data_kind_of(data) == OX_DATA_LLMC && ox_data_token_count(data) == 20000);
     REQUIRE_OK(ox_data_read(data, 5, 19995, 65536, tokens, NULL));
     int wrong = 0;
@@ -182,7 +173,7 @@ static void test_llmc(void) {
     CHECK(wrong == 0);
     ox_data_close(&data);
     write_tokens("llama3.bin", (const int32_t[]){20240801, 7, 4}, 3, wide, sizeof wide);
-    REQUIRE_OK(ox_data_open(in_folder("llama3.bin"), OX_DATA_AUTO, &data));
+    REQUIRE_OK(ox_data_open(test_path("llama3.bin"), OX_DATA_AUTO, &data));
     REQUIRE_OK(ox_data_read(data, 0, 3, 128256, tokens, NULL));
     CHECK(tokens[0] == 1 && tokens[1] == 100000 && tokens[2] == 128255);
     CHECK(ox_data_read(data, 3, 1, UINT32_MAX, tokens, NULL) == OX_OK);
@@ -204,19 +195,19 @@ static void test_llmc(void) {
     write_tokens("bad.bin", (const int32_t[]){20240521, 1, 10}, 3, narrow, 20);
     CHECK(open_only("bad.bin", OX_DATA_LLMC) == OX_E_CORRUPT);
     const int32_t magic = 20240520;
-    write_file("bad.bin", &magic, 4);
+    files_write("bad.bin", &magic, 4);
     CHECK(open_only("bad.bin", OX_DATA_AUTO) == OX_E_CORRUPT);
 
     /* A folder of token files is one stream; another kind of file among them is no data. */
-    REQUIRE_OK(ox_folder_make(in_folder("shards/inner")));
+    REQUIRE_OK(ox_folder_make(test_path("shards/inner")));
     write_tokens("shards/1.bin", (const int32_t[]){20240520, 1, 2}, 3, narrow + 2, 4);
     write_tokens("shards/0.bin", (const int32_t[]){20240520, 1, 2}, 3, narrow, 4);
-    REQUIRE_OK(ox_data_open(in_folder("shards"), OX_DATA_AUTO, &data));
+    REQUIRE_OK(ox_data_open(test_path("shards"), OX_DATA_AUTO, &data));
     CHECK(ox_data_kind_of(data) == OX_DATA_LLMC && ox_data_token_count(data) == 4);
     REQUIRE_OK(ox_data_read(data, 0, 4, 65536, tokens, NULL));
     CHECK(tokens[0] == 0 && tokens[1] == 3 && tokens[2] == 6 && tokens[3] == 9);
     ox_data_close(&data);
-    write_file("shards/README", "text", 4);
+    files_write("shards/README", "text", 4);
     CHECK(open_only("shards", OX_DATA_AUTO) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "README") != NULL);
 }
@@ -235,7 +226,7 @@ static void test_llmq(void) {
         body[COUNT * 4 + i / 8] |= (unsigned char)((i % 3 == 0) << i % 8);
     }
     write_tokens("q.bin", header, 8, body, sizeof body);
-    REQUIRE_OK(ox_data_open(in_folder("q.bin"), OX_DATA_AUTO, &data));
+    REQUIRE_OK(ox_data_open(test_path("q.bin"), OX_DATA_AUTO, &data));
     CHECK(ox_data_kind_of(data) == OX_DATA_LLMQ && ox_data_token_count(data) == COUNT);
     for (uint64_t first = 0; first < 20; first += 3) {
         REQUIRE_OK(ox_data_read(data, first, COUNT - 20, 50000, tokens, marks));
@@ -251,7 +242,7 @@ static void test_llmq(void) {
     write_tokens("q.bin", header, 8, body, sizeof body);
     CHECK(open_only("q.bin", OX_DATA_AUTO) == OX_E_CORRUPT);
     write_tokens("q.bin", header, 8, body, COUNT * 4);
-    REQUIRE_OK(ox_data_open(in_folder("q.bin"), OX_DATA_AUTO, &data));
+    REQUIRE_OK(ox_data_open(test_path("q.bin"), OX_DATA_AUTO, &data));
     REQUIRE_OK(ox_data_read(data, 0, COUNT, 50000, tokens, marks));
     CHECK(marks[0] == (OX_TOKEN_TRAINED | OX_TOKEN_BEGINS) && marks[1] == OX_TOKEN_TRAINED &&
           marks[COUNT - 1] == OX_TOKEN_TRAINED);
@@ -273,7 +264,7 @@ static void test_llmq(void) {
     header[4] = 1;
     const int32_t negative = -5;
     write_tokens("q.bin", header, 8, &negative, 4);
-    REQUIRE_OK(ox_data_open(in_folder("q.bin"), OX_DATA_AUTO, &data));
+    REQUIRE_OK(ox_data_open(test_path("q.bin"), OX_DATA_AUTO, &data));
     CHECK(ox_data_read(data, 0, 1, 50000, tokens, NULL) == OX_E_CORRUPT);
     ox_data_close(&data);
 }

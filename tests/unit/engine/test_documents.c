@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "engine/data/documents.h"
 #include "engine/text/tokenizer.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
@@ -24,17 +25,6 @@ static uint32_t random_next(uint64_t *state) {
     return (uint32_t)(*state >> 33);
 }
 
-static const char *in_folder(const char *name) {
-    static char path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    return path;
-}
-
-static void write_file(const char *name, const char *text, size_t bytes) {
-    FILE *const file = fopen(in_folder(name), "w");
-    CHECK(file != NULL && fwrite(text, 1, bytes, file) == bytes && fclose(file) == 0);
-}
-
 /* All pieces of `name`: "[" where a document begins, "]" where it ends; rows with their line in front. */
 static enum ox_status shown(const char *name, const struct ox_documents_config *config, char *text, size_t room) {
     struct ox_documents *documents = NULL;
@@ -42,7 +32,7 @@ static enum ox_status shown(const char *name, const struct ox_documents_config *
     size_t used = 0;
     bool found = true;
     text[0] = '\0';
-    enum ox_status status = ox_documents_open(in_folder(name), config, &documents);
+    enum ox_status status = ox_documents_open(test_path(name), config, &documents);
     while (status == OX_OK && found) {
         status = ox_documents_next(documents, &piece, &found);
         if (status == OX_OK && found) {
@@ -66,7 +56,7 @@ static enum ox_status shown(const char *name, const struct ox_documents_config *
 
 static void expect(const struct ox_documents_config *config, const char *text, const char *expected) {
     char is[4096];
-    write_file("one", text, strlen(text));
+    files_write("one", text, strlen(text));
     const enum ox_status status = shown("one", config, is, sizeof is);
     if (status != OX_OK || strcmp(is, expected) != 0) {
         printf("%s\n  is       %s %s\n  must be  %s\n", text, ox_status_name(status),
@@ -77,7 +67,7 @@ static void expect(const struct ox_documents_config *config, const char *text, c
 
 static void refused(const struct ox_documents_config *config, const char *text, const char *words) {
     char is[4096];
-    write_file("one", text, strlen(text));
+    files_write("one", text, strlen(text));
     const enum ox_status status = shown("one", config, is, sizeof is);
     if (status != OX_E_CONFIG || strstr(ox_error_text(), words) == NULL || strstr(ox_error_text(), "/one") == NULL) {
         printf("%s: must be refused with '%s': %s %s\n", text, words, ox_status_name(status),
@@ -149,8 +139,8 @@ static void test_long_text(void) {
         bytes += (size_t)snprintf(text + bytes, 64, "%s line %d of many, %.*s\n", i % 3 == 0 ? "A" : "-", i,
                                   (int)(random_next(&prng) % 20), "....................");
     }
-    write_file("long", text, bytes);
-    REQUIRE_OK(ox_documents_open(in_folder("long"), &config, &documents));
+    files_write("long", text, bytes);
+    REQUIRE_OK(ox_documents_open(test_path("long"), &config, &documents));
     CHECK(ox_documents_bytes(documents) == bytes);
     for (bool found = true; found;) {
         REQUIRE_OK(ox_documents_next(documents, &piece, &found));
@@ -180,8 +170,8 @@ static void test_borders(void) {
         const size_t border = 2 * READ_BYTES - shift;
         memset(text, 'x', sizeof text);
         memcpy(text + border, "=end=", SEPARATOR_BYTES);
-        write_file("border", text, sizeof text);
-        REQUIRE_OK(ox_documents_open(in_folder("border"), &config, &documents));
+        files_write("border", text, sizeof text);
+        REQUIRE_OK(ox_documents_open(test_path("border"), &config, &documents));
         REQUIRE_OK(ox_documents_next(documents, &document, &found));
         CHECK(found && document.begins && document.ends && document.bytes == border);
         REQUIRE_OK(ox_documents_next(documents, &document, &found));
@@ -227,8 +217,8 @@ static void test_long_rows(void) {
             bytes += (size_t)ROW_BYTES + (size_t)i;
         }
         text[bytes - 1] = is_array ? ']' : '\n';
-        write_file("rows", text, bytes);
-        REQUIRE_OK(ox_documents_open(in_folder("rows"), &config, &documents));
+        files_write("rows", text, bytes);
+        REQUIRE_OK(ox_documents_open(test_path("rows"), &config, &documents));
         for (bool found = true; found; count += found) {
             REQUIRE_OK(ox_documents_next(documents, &row, &found));
             CHECK(!found || (row.bytes == ROW_BYTES - 1 + count && row.text[1] == (char)('a' + count) &&
@@ -237,15 +227,15 @@ static void test_long_rows(void) {
         CHECK(count == ROW_COUNT);
         ox_documents_close(&documents);
 
-        write_file("rows", is_array ? "[" : "\n", 1);
-        CHECK(truncate(in_folder("rows"), LIMIT + 2) == 0); /* zeros, which are no white space */
-        REQUIRE_OK(ox_documents_open(in_folder("rows"), &config, &documents));
+        files_write("rows", is_array ? "[" : "\n", 1);
+        CHECK(truncate(test_path("rows"), LIMIT + 2) == 0); /* zeros, which are no white space */
+        REQUIRE_OK(ox_documents_open(test_path("rows"), &config, &documents));
         bool found;
         CHECK(ox_documents_next(documents, &row, &found) == OX_E_CONFIG);
         CHECK(strstr(ox_error_text(), is_array ? "rows:1: the row has more" : "rows:2: the row has more") != NULL);
         ox_documents_close(&documents);
     }
-    CHECK(unlink(in_folder("rows")) == 0);
+    CHECK(unlink(test_path("rows")) == 0);
     free(text);
 }
 
@@ -257,11 +247,11 @@ static void test_limits(void) {
     struct ox_documents *documents = NULL;
     struct ox_document row;
     bool found = false;
-    write_file("limit", "[", 1);
-    CHECK(truncate(in_folder("limit"), row_bytes) == 0);
-    const int fd = open(in_folder("limit"), O_WRONLY);
+    files_write("limit", "[", 1);
+    CHECK(truncate(test_path("limit"), row_bytes) == 0);
+    const int fd = open(test_path("limit"), O_WRONLY);
     CHECK(fd >= 0 && pwrite(fd, "]", 1, row_bytes) == 1 && close(fd) == 0);
-    REQUIRE_OK(ox_documents_open(in_folder("limit"), &config, &documents));
+    REQUIRE_OK(ox_documents_open(test_path("limit"), &config, &documents));
     CHECK(ox_documents_next(documents, &row, &found) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "limit:1: the row has more than 64 MiB") != NULL);
     ox_documents_close(&documents);
@@ -269,20 +259,20 @@ static void test_limits(void) {
     char *const blanks = malloc(BLANK_BYTES + 2);
     memset(blanks, '\n', BLANK_BYTES);
     memcpy(blanks + BLANK_BYTES, "{}", 2);
-    write_file("limit", blanks, BLANK_BYTES + 2);
-    REQUIRE_OK(ox_documents_open(in_folder("limit"), &config, &documents));
+    files_write("limit", blanks, BLANK_BYTES + 2);
+    REQUIRE_OK(ox_documents_open(test_path("limit"), &config, &documents));
     REQUIRE_OK(ox_documents_next(documents, &row, &found));
     CHECK(found && row.bytes == 2 && row.line == BLANK_BYTES + 1 && row.offset == BLANK_BYTES);
     ox_documents_close(&documents);
     free(blanks);
 
     config = (struct ox_documents_config){.piece_bytes = 1 << 20};
-    CHECK(truncate(in_folder("limit"), 0) == 0 && truncate(in_folder("limit"), text_bytes) == 0);
-    REQUIRE_OK(ox_documents_open(in_folder("limit"), &config, &documents));
+    CHECK(truncate(test_path("limit"), 0) == 0 && truncate(test_path("limit"), text_bytes) == 0);
+    REQUIRE_OK(ox_documents_open(test_path("limit"), &config, &documents));
     CHECK(ox_documents_next(documents, &row, &found) == OX_E_CONFIG && !found);
     CHECK(strstr(ox_error_text(), "limit: the text at byte 0 has more than 128 MiB") != NULL);
     ox_documents_close(&documents);
-    CHECK(unlink(in_folder("limit")) == 0);
+    CHECK(unlink(test_path("limit")) == 0);
 }
 
 /* Folders in folders, more than anyone has. */
@@ -293,8 +283,8 @@ static void test_deep_folder(void) {
     for (size_t i = 0; i < 70; i++) {
         memcpy(name + strlen(name), "/d", 3);
     }
-    REQUIRE_OK(ox_folder_make(in_folder(name)));
-    CHECK(ox_documents_open(in_folder("deep"), &config, &documents) == OX_E_CONFIG && documents == NULL);
+    REQUIRE_OK(ox_folder_make(test_path(name)));
+    CHECK(ox_documents_open(test_path("deep"), &config, &documents) == OX_E_CONFIG && documents == NULL);
     CHECK(strstr(ox_error_text(), "cannot list the folder: Too many levels") != NULL);
 }
 
@@ -307,13 +297,13 @@ static bool are_rows(const char *path) {
 static void test_folders(void) {
     struct ox_documents_config config = {.format = OX_DOCUMENTS_TEXT};
     char text[256];
-    REQUIRE_OK(ox_folder_make(in_folder("f/sub")));
-    REQUIRE_OK(ox_folder_make(in_folder("g")));
-    write_file("f/b.txt", "B", 1);
-    write_file("f/a.jsonl", "1\n2", 3);
-    write_file("f/sub/c.json", "[3,4]", 5);
-    write_file("f/empty", "", 0);
-    CHECK(symlink("b.txt", in_folder("f/link")) == 0);
+    REQUIRE_OK(ox_folder_make(test_path("f/sub")));
+    REQUIRE_OK(ox_folder_make(test_path("g")));
+    files_write("f/b.txt", "B", 1);
+    files_write("f/a.jsonl", "1\n2", 3);
+    files_write("f/sub/c.json", "[3,4]", 5);
+    files_write("f/empty", "", 0);
+    CHECK(symlink("b.txt", test_path("f/link")) == 0);
     ox_log_set_sink(count_warning, NULL);
     REQUIRE_OK(shown("f", &config, text, sizeof text));
     CHECK(strcmp(text, "[1\n2][B][[3,4]]") == 0 && warning_count == 1);
@@ -321,25 +311,25 @@ static void test_folders(void) {
     REQUIRE_OK(shown("f", &config, text, sizeof text));
     CHECK(strcmp(text, "1:[1]2:[2]1:[3]1:[4]") == 0);
     ox_log_set_sink(NULL, NULL);
-    CHECK(are_rows(in_folder("f/a.jsonl")) && are_rows("x/y.ndjson"));
-    CHECK(!are_rows(in_folder("f/b.txt")) && !are_rows(in_folder("g")) && !are_rows(".jsonl/x"));
-    write_file("g/rows.json", "[]", 2);
-    write_file("g/.hidden", "", 0);
-    write_file("g/README.md", "", 0);
-    CHECK(are_rows(in_folder("g")));
-    CHECK(unlink(in_folder("g/rows.json")) == 0);
+    CHECK(are_rows(test_path("f/a.jsonl")) && are_rows("x/y.ndjson"));
+    CHECK(!are_rows(test_path("f/b.txt")) && !are_rows(test_path("g")) && !are_rows(".jsonl/x"));
+    files_write("g/rows.json", "[]", 2);
+    files_write("g/.hidden", "", 0);
+    files_write("g/README.md", "", 0);
+    CHECK(are_rows(test_path("g")));
+    CHECK(unlink(test_path("g/rows.json")) == 0);
     bool rows = false;
-    CHECK(ox_documents_are_rows(in_folder("f"), &rows) == OX_E_CONFIG);
+    CHECK(ox_documents_are_rows(test_path("f"), &rows) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "has another format than") != NULL);
 
     struct ox_documents *documents = NULL;
-    CHECK(ox_documents_open(in_folder("g"), &config, &documents) == OX_E_CONFIG && documents == NULL);
-    write_file("g/x.txt", "x", 1);
-    CHECK(ox_documents_open(in_folder("g"), &config, &documents) == OX_E_CONFIG && documents == NULL);
+    CHECK(ox_documents_open(test_path("g"), &config, &documents) == OX_E_CONFIG && documents == NULL);
+    files_write("g/x.txt", "x", 1);
+    CHECK(ox_documents_open(test_path("g"), &config, &documents) == OX_E_CONFIG && documents == NULL);
     CHECK(strstr(ox_error_text(), "/g: ") != NULL && strstr(ox_error_text(), ".jsonl") != NULL);
-    CHECK(ox_documents_open(in_folder("missing"), &config, &documents) == OX_E_CONFIG && documents == NULL);
-    CHECK(mkfifo(in_folder("fifo"), 0600) == 0);
-    CHECK(ox_documents_open(in_folder("fifo"), &config, &documents) == OX_E_CONFIG && documents == NULL);
+    CHECK(ox_documents_open(test_path("missing"), &config, &documents) == OX_E_CONFIG && documents == NULL);
+    CHECK(mkfifo(test_path("fifo"), 0600) == 0);
+    CHECK(ox_documents_open(test_path("fifo"), &config, &documents) == OX_E_CONFIG && documents == NULL);
 }
 
 /* The stamp knows a change that leaves size and mtime as they were; the hash knows contents alone. */
@@ -348,18 +338,18 @@ static void test_stamps(void) {
     struct ox_documents *documents = NULL;
     uint64_t stamps[3], hashes[3], newest[3];
     struct stat info;
-    REQUIRE_OK(ox_folder_make(in_folder("s")));
-    write_file("s/a", "first", 5);
-    write_file("s/b", "second", 6);
+    REQUIRE_OK(ox_folder_make(test_path("s")));
+    files_write("s/a", "first", 5);
+    files_write("s/b", "second", 6);
     for (int i = 0; i < 3; i++) {
-        REQUIRE_OK(ox_documents_open(in_folder("s"), &config, &documents));
+        REQUIRE_OK(ox_documents_open(test_path("s"), &config, &documents));
         stamps[i] = ox_documents_stamp(documents, &newest[i]);
         REQUIRE_OK(ox_documents_hash(documents, &hashes[i]));
         ox_documents_close(&documents);
         if (i == 0) {
             usleep(20000); /* longer than the clock of a file system stands still */
-            CHECK(stat(in_folder("s/a"), &info) == 0);
-            const int fd = open(in_folder("s/a"), O_WRONLY);
+            CHECK(stat(test_path("s/a"), &info) == 0);
+            const int fd = open(test_path("s/a"), O_WRONLY);
             const struct timespec times[] = {info.st_atim, info.st_mtim};
             CHECK(fd >= 0 && pwrite(fd, "First", 5, 0) == 5 && futimens(fd, times) == 0);
             close(fd);
@@ -368,9 +358,9 @@ static void test_stamps(void) {
     CHECK(stamps[0] != stamps[1] && hashes[0] != hashes[1] && newest[1] > newest[0]);
     CHECK(stamps[1] == stamps[2] && hashes[1] == hashes[2] && newest[1] == newest[2]);
     /* Where one file ends and the next begins is part of the contents. */
-    write_file("s/a", "Firsts", 6);
-    write_file("s/b", "econd", 5);
-    REQUIRE_OK(ox_documents_open(in_folder("s"), &config, &documents));
+    files_write("s/a", "Firsts", 6);
+    files_write("s/b", "econd", 5);
+    REQUIRE_OK(ox_documents_open(test_path("s"), &config, &documents));
     REQUIRE_OK(ox_documents_hash(documents, &hashes[2]));
     CHECK(hashes[2] != hashes[1]);
     ox_documents_close(&documents);
@@ -394,7 +384,7 @@ static void write_tokenizer(const char *steps, const char *added, const char *vo
                              "\"\xe2\x96\x81t\":263,\"\xe2\x96\x81the\":264%s},\"merges\":[\"t h\",\"th e\","
                              "\"\xe2\x96\x81 t\",\"\xe2\x96\x81 the\"%s]}}",
                              vocab, merges);
-    write_file("tokenizer.json", text, used);
+    files_write("tokenizer.json", text, used);
 }
 
 /* A text of what matters at cuts. */
@@ -444,8 +434,8 @@ static bool pieces_agree(struct ox_encoder *encoder, const char *text, size_t by
     struct ox_document piece;
     struct ox_ids whole = {0}, joined = {0};
     REQUIRE_OK(ox_encode(encoder, text, bytes, true, false, &whole));
-    write_file("cut", text, bytes);
-    REQUIRE_OK(ox_documents_open(in_folder("cut"), &config, &documents));
+    files_write("cut", text, bytes);
+    REQUIRE_OK(ox_documents_open(test_path("cut"), &config, &documents));
     for (bool found = true; found;) {
         REQUIRE_OK(ox_documents_next(documents, &piece, &found));
         if (found && piece.begins) {
@@ -537,13 +527,13 @@ static void test_cuts(void) {
     for (char *at = strstr(text, with); at != NULL; at = strstr(at, with)) {
         memcpy(at, without, sizeof without - 1);
     }
-    write_file("tokenizer.json", text, bytes);
+    files_write("tokenizer.json", text, bytes);
     REQUIRE_OK(ox_path_join(test_folder(), "tokenizer.json", path));
     check_cuts(path, "gpt2 with a word", OX_CUTS_NONE);
     for (char *at = strstr(text, "\"word\""); at != NULL; at = strstr(at, "\"word\"")) {
         memcpy(at + 1, "<wo>", 4);
     }
-    write_file("tokenizer.json", text, bytes);
+    files_write("tokenizer.json", text, bytes);
     free(text);
     check_cuts(path, "gpt2", OX_CUTS_BEFORE_NEWLINE);
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) {

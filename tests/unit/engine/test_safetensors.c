@@ -1,6 +1,7 @@
 #include "base/bytes.h"
 #include "base/planes.h"
 #include "engine/hf/safetensors.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -107,9 +108,7 @@ static void test_hostile_files(void) {
         write_raw("{}", 2, lengths[i], 0);
         CHECK(ox_st_open(path, &file) == OX_E_CORRUPT);
     }
-    FILE *const cut = fopen(path, "wb");
-    fwrite("1234567", 1, 7, cut);
-    fclose(cut);
+    files_write_text(path, "1234567");
     CHECK(ox_st_open(path, &file) == OX_E_CORRUPT);
     CHECK(ox_st_open(test_folder(), &file) == OX_E_CONFIG);
     CHECK(remove(path) == 0 && ox_st_open(path, &file) == OX_E_CONFIG && file == NULL);

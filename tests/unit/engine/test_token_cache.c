@@ -3,9 +3,9 @@
 #include "base/prng/prng.h"
 #include "engine/data/data.h"
 #include "engine/data/token_cache.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -37,37 +37,6 @@ static uint64_t drawn;
 
 static uint64_t draw(uint64_t below) {
     return (uint64_t)(ox_uniform(7, 1, drawn++) * (double)below);
-}
-
-static const char *in_folder(const char *name) {
-    static char paths[4][OX_PATH_BYTES];
-    static int idx;
-    char *const path = paths[idx++ % 4];
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    return path;
-}
-
-/* Entries of a folder, and how many of them are temporary. */
-static int entries_of(const char *path, int *temporary) {
-    DIR *const folder = opendir(path);
-    const struct dirent *entry;
-    int count = 0;
-    *temporary = 0;
-    while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        const bool is_own = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-        count += is_own;
-        *temporary += is_own && entry->d_name[0] == '.';
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return count;
-}
-
-static int temporaries(const char *path) {
-    int temporary;
-    (void)entries_of(path, &temporary);
-    return temporary;
 }
 
 /* Fills the expectation: `tokens` in documents of 1 to length_max. */
@@ -208,16 +177,16 @@ static void test_round_trips(void) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         make_text(cases[i][0], cases[i][1]);
-        REQUIRE_OK(write_text(in_folder("round"), cases[i][2], i));
-        check_file(in_folder("round"));
+        REQUIRE_OK(write_text(test_path("round"), cases[i][2], i));
+        check_file(test_path("round"));
     }
     make_text(TOKENS_MAX, 5000);
-    REQUIRE_OK(write_text(in_folder("round"), 3000, 0));
-    check_file(in_folder("round"));
-    CHECK(temporaries(test_folder()) == 0);
+    REQUIRE_OK(write_text(test_path("round"), 3000, 0));
+    check_file(test_path("round"));
+    CHECK(files_count(test_folder(), ".", "") == 0);
 
     struct ox_data *data = NULL;
-    REQUIRE_OK(ox_data_open(in_folder("round"), OX_DATA_AUTO, &data));
+    REQUIRE_OK(ox_data_open(test_path("round"), OX_DATA_AUTO, &data));
     uint64_t at = PER_BLOCK + 3;
     for (uint64_t i = 0; i < at; i++) {
         at = ids[i] >= 1000 ? i : at;
@@ -229,49 +198,49 @@ static void test_round_trips(void) {
     ox_data_close(&data);
 
     /* A cache is a file, not a folder of them. */
-    REQUIRE_OK(ox_folder_make(in_folder("set")));
+    REQUIRE_OK(ox_folder_make(test_path("set")));
     make_text(10, 3);
-    REQUIRE_OK(write_text(in_folder("set/a"), 3, 0));
-    CHECK(ox_data_open(in_folder("set"), OX_DATA_AUTO, &data) == OX_E_CONFIG && data == NULL);
-    REQUIRE_OK(write_text(in_folder("set/b"), 3, 0));
-    CHECK(ox_data_open(in_folder("set"), OX_DATA_AUTO, &data) == OX_E_CONFIG && data == NULL);
+    REQUIRE_OK(write_text(test_path("set/a"), 3, 0));
+    CHECK(ox_data_open(test_path("set"), OX_DATA_AUTO, &data) == OX_E_CONFIG && data == NULL);
+    REQUIRE_OK(write_text(test_path("set/b"), 3, 0));
+    CHECK(ox_data_open(test_path("set"), OX_DATA_AUTO, &data) == OX_E_CONFIG && data == NULL);
 }
 
 static void test_unnamed(void) {
     struct ox_cache_writer *writer = NULL;
     struct ox_data *data = NULL;
     const struct ox_cache_header header = header_of(3);
-    int temporary, fd = -1;
-    REQUIRE_OK(ox_folder_make(in_folder("unnamed")));
+    int fd = -1;
+    REQUIRE_OK(ox_folder_make(test_path("unnamed")));
     make_text(30000, 9);
-    REQUIRE_OK(ox_cache_create(NULL, in_folder("unnamed"), &writer));
+    REQUIRE_OK(ox_cache_create(NULL, test_path("unnamed"), &writer));
     REQUIRE_OK(add_text(writer, 5, false));
     REQUIRE_OK(ox_cache_commit(&writer, &header, &fd));
     REQUIRE_OK(ox_data_open_fd(fd, "tokens of a test", &data));
     check_data(data, false);
-    CHECK(entries_of(in_folder("unnamed"), &temporary) == 0);
+    CHECK(files_count("unnamed", "", "") == 0);
     const uint64_t fingerprint = ox_data_fingerprint(data);
     ox_data_close(&data);
     CHECK(fcntl(fd, F_GETFD) == -1);
 
     /* Key and counts make the fingerprint; place and salt do not. */
     memset(trained, 1, sizeof trained);
-    REQUIRE_OK(write_text(in_folder("named"), 100, 3));
-    CHECK(fingerprint_of(in_folder("named")) == fingerprint);
-    REQUIRE_OK(write_text(in_folder("named"), 100, 4));
-    CHECK(fingerprint_of(in_folder("named")) != fingerprint);
+    REQUIRE_OK(write_text(test_path("named"), 100, 3));
+    CHECK(fingerprint_of(test_path("named")) == fingerprint);
+    REQUIRE_OK(write_text(test_path("named"), 100, 4));
+    CHECK(fingerprint_of(test_path("named")) != fingerprint);
     trained[5] = 0;
-    REQUIRE_OK(write_text(in_folder("named"), 100, 3));
-    CHECK(fingerprint_of(in_folder("named")) != fingerprint);
+    REQUIRE_OK(write_text(test_path("named"), 100, 3));
+    CHECK(fingerprint_of(test_path("named")) != fingerprint);
 
     /* What is no cache: the descriptor is closed all the same. */
-    REQUIRE_OK(ox_file_replace(in_folder("text"), "text", 4));
-    fd = open(in_folder("text"), O_RDONLY | O_CLOEXEC);
+    files_write_text("text", "text");
+    fd = open(test_path("text"), O_RDONLY | O_CLOEXEC);
     CHECK(fd >= 0 && ox_data_open_fd(fd, "text", &data) == OX_E_CORRUPT && data == NULL);
     CHECK(fcntl(fd, F_GETFD) == -1);
-    CHECK(ox_data_open(in_folder("text"), OX_DATA_CACHE, &data) == OX_E_CORRUPT);
-    CHECK(ox_cache_create(NULL, in_folder("nowhere"), &writer) == OX_E_CONFIG && writer == NULL);
-    CHECK(ox_cache_create(in_folder("nowhere/file"), NULL, &writer) == OX_E_CONFIG && writer == NULL);
+    CHECK(ox_data_open(test_path("text"), OX_DATA_CACHE, &data) == OX_E_CORRUPT);
+    CHECK(ox_cache_create(NULL, test_path("nowhere"), &writer) == OX_E_CONFIG && writer == NULL);
+    CHECK(ox_cache_create(test_path("nowhere/file"), NULL, &writer) == OX_E_CONFIG && writer == NULL);
 }
 
 /* One without tokens is a good file, and no data. */
@@ -279,10 +248,10 @@ static void test_empty(void) {
     struct ox_cache_writer *writer = NULL;
     struct ox_data *data = NULL;
     const struct ox_cache_header header = header_of(1);
-    REQUIRE_OK(ox_cache_create(in_folder("empty"), NULL, &writer));
+    REQUIRE_OK(ox_cache_create(test_path("empty"), NULL, &writer));
     REQUIRE_OK(ox_cache_add(writer, true, NULL, NULL, 0));
     REQUIRE_OK(ox_cache_commit(&writer, &header, NULL));
-    CHECK(ox_data_open(in_folder("empty"), OX_DATA_AUTO, &data) == OX_E_CONFIG);
+    CHECK(ox_data_open(test_path("empty"), OX_DATA_AUTO, &data) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "holds no tokens") != NULL);
 }
 
@@ -293,10 +262,10 @@ static size_t image_bytes;
 
 /* What comes of a file of these bytes when all of it is read. */
 static enum ox_status read_all(const char *bytes, size_t count) {
-    const int fd = open(in_folder("damaged"), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const int fd = open(test_path("damaged"), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     CHECK(fd >= 0 && write(fd, bytes, count) == (ssize_t)count);
     struct ox_data *data = NULL;
-    enum ox_status status = ox_data_open_fd(fd, in_folder("damaged"), &data);
+    enum ox_status status = ox_data_open_fd(fd, test_path("damaged"), &data);
     if (status == OX_OK) {
         status = ox_data_read(data, 0, ox_data_token_count(data), VOCAB, found_ids, found_marks);
     }
@@ -313,8 +282,8 @@ static void check_rest(void) {
     struct ox_data *data = NULL;
     memcpy(changed, image, image_bytes);
     changed[2 * OX_CACHE_BLOCK_BYTES + 777] ^= 4;
-    REQUIRE_OK(ox_file_replace(in_folder("damaged"), changed, image_bytes));
-    REQUIRE_OK(ox_data_open(in_folder("damaged"), OX_DATA_AUTO, &data));
+    files_write("damaged", changed, image_bytes);
+    REQUIRE_OK(ox_data_open(test_path("damaged"), OX_DATA_AUTO, &data));
     CHECK(wrong_in(data, 0, PER_BLOCK, true) == 0);
     CHECK(wrong_in(data, 2 * PER_BLOCK, token_count - 2 * PER_BLOCK, true) == 0);
     CHECK(ox_data_read(data, PER_BLOCK - 5, 6, VOCAB, found_ids, NULL) == OX_E_CORRUPT);
@@ -326,8 +295,8 @@ static void check_rest(void) {
 
 static void test_damage(void) {
     make_text(3 * PER_BLOCK + 100, 5);
-    REQUIRE_OK(write_text(in_folder("whole"), 50, 1));
-    REQUIRE_OK(ox_file_read(in_folder("whole"), 1 << 20, &image, &image_bytes));
+    REQUIRE_OK(write_text(test_path("whole"), 50, 1));
+    REQUIRE_OK(ox_file_read(test_path("whole"), 1 << 20, &image, &image_bytes));
     changed = malloc(image_bytes + OX_CACHE_BLOCK_BYTES);
     CHECK(changed != NULL && image_bytes % OX_CACHE_BLOCK_BYTES == 0);
     CHECK(read_all(image, image_bytes) == OX_OK);
@@ -361,8 +330,8 @@ static void test_damage(void) {
     CHECK(read_all(changed, image_bytes) == OX_E_CORRUPT);
     check_rest();
     char *other = NULL;
-    REQUIRE_OK(write_text(in_folder("whole"), 50, 1));
-    REQUIRE_OK(ox_file_read(in_folder("whole"), 1 << 20, &other, &image_bytes));
+    REQUIRE_OK(write_text(test_path("whole"), 50, 1));
+    REQUIRE_OK(ox_file_read(test_path("whole"), 1 << 20, &other, &image_bytes));
     CHECK(read_all(other, image_bytes) == OX_OK);
     memcpy(other + OX_CACHE_BLOCK_BYTES, image + OX_CACHE_BLOCK_BYTES, OX_CACHE_BLOCK_BYTES);
     CHECK(read_all(other, image_bytes) == OX_E_CORRUPT);
@@ -375,18 +344,17 @@ static void test_damage(void) {
 
 static void test_unfinished(void) {
     struct ox_cache_writer *writer = NULL, *second = NULL;
-    int temporary;
-    REQUIRE_OK(ox_folder_make(in_folder("crash")));
+    REQUIRE_OK(ox_folder_make(test_path("crash")));
     char folder[OX_PATH_BYTES], path[OX_PATH_BYTES];
-    snprintf(folder, sizeof folder, "%s", in_folder("crash"));
-    snprintf(path, sizeof path, "%s", in_folder("crash/cache"));
+    snprintf(folder, sizeof folder, "%s", test_path("crash"));
+    snprintf(path, sizeof path, "%s", test_path("crash/cache"));
     make_text(20000, 3);
     REQUIRE_OK(ox_cache_create(path, NULL, &writer));
     REQUIRE_OK(add_text(writer, 100, true));
-    CHECK(entries_of(folder, &temporary) == 1 && temporary == 1);
+    CHECK(files_count(folder, "", "") == 1 && files_count(folder, ".", "") == 1);
     ox_cache_discard(&writer);
     ox_cache_discard(&writer);
-    CHECK(writer == NULL && entries_of(folder, &temporary) == 0);
+    CHECK(writer == NULL && files_count(folder, "", "") == 0);
 
     for (int i = 0; i < 2; i++) {
         const pid_t child = fork();
@@ -397,25 +365,25 @@ static void test_unfinished(void) {
         }
         int how = 0;
         CHECK(waitpid(child, &how, 0) == child && WIFSIGNALED(how));
-        CHECK(entries_of(folder, &temporary) == 1 && temporary == 1);
+        CHECK(files_count(folder, "", "") == 1 && files_count(folder, ".", "") == 1);
     }
     /* What was left goes, what another writes stays. */
     REQUIRE_OK(ox_cache_create(path, NULL, &writer));
-    CHECK(entries_of(folder, &temporary) == 1);
+    CHECK(files_count(folder, "", "") == 1);
     REQUIRE_OK(add_text(writer, 100, true));
     REQUIRE_OK(ox_cache_create(path, NULL, &second));
-    CHECK(entries_of(folder, &temporary) == 2 && temporary == 2);
+    CHECK(files_count(folder, "", "") == 2 && files_count(folder, ".", "") == 2);
     const struct ox_cache_header header = header_of(5);
     REQUIRE_OK(ox_cache_commit(&writer, &header, NULL));
     check_file(path);
-    CHECK(entries_of(folder, &temporary) == 2 && temporary == 1);
+    CHECK(files_count(folder, "", "") == 2 && files_count(folder, ".", "") == 1);
     ox_cache_discard(&second);
-    CHECK(entries_of(folder, &temporary) == 1 && temporary == 0);
+    CHECK(files_count(folder, "", "") == 1 && files_count(folder, ".", "") == 0);
     check_file(path);
     /* Where a folder stands in its place. */
-    REQUIRE_OK(ox_folder_make(in_folder("crash/folder")));
-    CHECK(write_text(in_folder("crash/folder"), 100, 0) == OX_E_CONFIG);
-    CHECK(entries_of(folder, &temporary) == 2 && temporary == 0);
+    REQUIRE_OK(ox_folder_make(test_path("crash/folder")));
+    CHECK(write_text(test_path("crash/folder"), 100, 0) == OX_E_CONFIG);
+    CHECK(files_count(folder, "", "") == 2 && files_count(folder, ".", "") == 0);
 }
 
 /* Writes that end early, at any place: an error, and the file before is as it was. */
@@ -423,9 +391,9 @@ static void test_file_limit(void) {
     struct rlimit before, limit;
     char folder[OX_PATH_BYTES], path[OX_PATH_BYTES];
     int failed = 0;
-    REQUIRE_OK(ox_folder_make(in_folder("limit")));
-    snprintf(folder, sizeof folder, "%s", in_folder("limit"));
-    snprintf(path, sizeof path, "%s", in_folder("limit/cache"));
+    REQUIRE_OK(ox_folder_make(test_path("limit")));
+    snprintf(folder, sizeof folder, "%s", test_path("limit"));
+    snprintf(path, sizeof path, "%s", test_path("limit/cache"));
     signal(SIGXFSZ, SIG_IGN);
     make_text(20000, 3);
     REQUIRE_OK(write_text(path, 100, 1));
@@ -437,7 +405,7 @@ static void test_file_limit(void) {
         CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
         CHECK(status == OX_E_IO || status == OX_OK);
         failed += status != OX_OK;
-        CHECK(temporaries(folder) == 0);
+        CHECK(files_count(folder, ".", "") == 0);
         check_file(path);
     }
     CHECK(failed > 8 && failed < 13);
@@ -471,9 +439,9 @@ static bool mount_disk(const char *path) {
 static void test_full_disk(void) {
     char disk[OX_PATH_BYTES], path[OX_PATH_BYTES];
     int failed = 0;
-    REQUIRE_OK(ox_folder_make(in_folder("disk")));
-    snprintf(disk, sizeof disk, "%s", in_folder("disk"));
-    snprintf(path, sizeof path, "%s", in_folder("disk/cache"));
+    REQUIRE_OK(ox_folder_make(test_path("disk")));
+    snprintf(disk, sizeof disk, "%s", test_path("disk"));
+    snprintf(path, sizeof path, "%s", test_path("disk/cache"));
     if (!mount_disk(disk)) {
         printf("no file system can be mounted here; a full disk is not tried\n");
         return;
@@ -483,7 +451,7 @@ static void test_full_disk(void) {
         const enum ox_status status = write_text(path, 100, 1);
         CHECK(status == OX_OK || (status == OX_E_IO && strstr(ox_error_text(), "make room") != NULL));
         failed += status != OX_OK;
-        CHECK(temporaries(disk) == 0);
+        CHECK(files_count(disk, ".", "") == 0);
         if (status == OX_OK) {
             check_file(path);
         }

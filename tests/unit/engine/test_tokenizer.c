@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/text/tokenizer.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <pthread.h>
@@ -111,7 +112,6 @@ static const struct part parts[] = {
 
 static enum ox_status open_with(const char *key, const char *json, struct ox_tokenizer **out) {
     static char text[1 << 16];
-    char path[OX_PATH_BYTES];
     size_t used = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const bool here = strcmp(parts[i].key, key) == 0;
@@ -119,9 +119,8 @@ static enum ox_status open_with(const char *key, const char *json, struct ox_tok
                                  here ? json : parts[i].json);
     }
     used += (size_t)snprintf(text + used, sizeof text - used, "}");
-    REQUIRE_OK(ox_path_join(test_folder(), "tokenizer.json", path));
-    REQUIRE_OK(ox_file_replace(path, text, used));
-    return ox_tokenizer_open(path, out);
+    files_write("tokenizer.json", text, used);
+    return ox_tokenizer_open(test_path("tokenizer.json"), out);
 }
 
 static void refused(const char *key, const char *json, const char *words) {
@@ -327,27 +326,14 @@ static void test_broken_files(void) {
     /* Every cut of a whole file is refused or, never, read. */
     snprintf(path, sizeof path, "%s/gpt2_prefix.json", golden);
     REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &text, &bytes));
-    REQUIRE_OK(ox_path_join(test_folder(), "tokenizer.json", path));
     for (size_t cut = 0; cut + 2 < bytes; cut += 97) {
-        REQUIRE_OK(ox_file_replace(path, text, cut));
-        CHECK(ox_tokenizer_open(path, &tokenizer) == OX_E_CORRUPT && tokenizer == NULL);
+        files_write("tokenizer.json", text, cut);
+        CHECK(ox_tokenizer_open(test_path("tokenizer.json"), &tokenizer) == OX_E_CORRUPT && tokenizer == NULL);
     }
     free(text);
 }
 
 /* ---- what the rest of the program asks ----------------------------------------------------------------------- */
-
-static void write_beside(const char *name, const char *text) {
-    char path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    REQUIRE_OK(ox_file_replace(path, text, strlen(text)));
-}
-
-static void remove_beside(const char *name) {
-    char path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    remove(path);
-}
 
 static void test_answers(void) {
     struct ox_tokenizer *tokenizer = NULL;
@@ -379,7 +365,7 @@ static void test_answers(void) {
     ox_encoder_close(&encoder);
     ox_tokenizer_close(&tokenizer);
 
-    write_beside(
+    files_write_text(
         "tokenizer_config.json",
         "{\"bos_token\":{\"content\":\"<x>\"},\"eos_token\":\"ab\",\"add_bos_token\":true,\"add_eos_token\":true,"
         "\"model_max_length\":1000000000000000019884624838656,"
@@ -400,19 +386,19 @@ static void test_beside(void) {
     struct ox_tokenizer *tokenizer = NULL;
     REQUIRE_OK(open_with("", "", &tokenizer));
     ox_tokenizer_close(&tokenizer);
-    write_beside("tokenizer_config.json", "{\"eos_token\":\"nowhere\"}");
+    files_write_text("tokenizer_config.json", "{\"eos_token\":\"nowhere\"}");
     CHECK(ox_tokenizer_open(test_folder(), &tokenizer) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "\"nowhere\"") != NULL);
-    write_beside("tokenizer_config.json", "{\"bos_token\":null,\"chat_template\":\"old\"}");
-    write_beside("config.json", "{\"bos_token_id\":77,\"eos_token_id\":[3,2]}");
-    write_beside("chat_template.jinja", "new");
+    files_write_text("tokenizer_config.json", "{\"bos_token\":null,\"chat_template\":\"old\"}");
+    files_write_text("config.json", "{\"bos_token_id\":77,\"eos_token_id\":[3,2]}");
+    files_write_text("chat_template.jinja", "new");
     REQUIRE_OK(ox_tokenizer_open(test_folder(), &tokenizer));
     CHECK(ox_tokenizer_bos(tokenizer) == -1 && ox_tokenizer_eos(tokenizer) == 3);
     CHECK(strcmp(ox_tokenizer_chat_template(tokenizer), "new") == 0);
     ox_tokenizer_close(&tokenizer);
-    remove_beside("tokenizer_config.json");
-    remove_beside("config.json");
-    remove_beside("chat_template.jinja");
+    remove(test_path("tokenizer_config.json"));
+    remove(test_path("config.json"));
+    remove(test_path("chat_template.jinja"));
 }
 
 /* An unk_token that the vocabulary lacks is an error when it is needed, and not before. */
@@ -520,7 +506,7 @@ int main(void) {
     test_added_refusals();
     test_broken_files();
     test_answers();
-    remove_beside("tokenizer_config.json");
+    remove(test_path("tokenizer_config.json"));
     test_beside();
     test_missing_unknown();
     test_threads();

@@ -3,6 +3,7 @@
 #include "base/prng/prng.h"
 #include "engine/data/token_cache.h"
 #include "engine/data/windows.h"
+#include "tests/kit/files.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -45,12 +46,6 @@ static uint64_t draw(uint64_t below) {
     return (uint64_t)(ox_uniform(77, 1, draw_count++) * (double)below);
 }
 
-static const char *in_folder(const char *name) {
-    static char path[OX_PATH_BYTES];
-    REQUIRE_OK(ox_path_join(test_folder(), name, path));
-    return path;
-}
-
 /* ---- data ------------------------------------------------------------------------------------------------------ */
 
 static void make_text(struct text *text, uint64_t documents, uint64_t longest, int32_t id, bool masked) {
@@ -70,7 +65,7 @@ static void make_text(struct text *text, uint64_t documents, uint64_t longest, i
 /* A folder of token files with masks: a document each. */
 static void write_folder(struct text *text, const char *name) {
     static unsigned char bytes[65536];
-    REQUIRE_OK(ox_folder_make(in_folder(name)));
+    REQUIRE_OK(ox_folder_make(test_path(name)));
     for (uint64_t i = 0; i < text->document_count; i++) {
         const uint64_t first = text->begins[i], count = text->begins[i + 1] - first;
         const int32_t words[5] = {2, 4, (int32_t)count, VOCAB, 1};
@@ -83,23 +78,21 @@ static void write_folder(struct text *text, const char *name) {
         for (uint64_t k = 0; k < count; k++) {
             bytes[1024 + 4 * count + k / 8] |= (unsigned char)(text->trained[first + k] << k % 8);
         }
-        FILE *const stream = fopen(in_folder(file), "wb");
-        const size_t size = 1024 + 4 * count + (count + 7) / 8;
-        CHECK(stream != NULL && fwrite(bytes, 1, size, stream) == size && fclose(stream) == 0);
+        files_write(file, bytes, 1024 + 4 * count + (count + 7) / 8);
     }
-    REQUIRE_OK(ox_data_open(in_folder(name), OX_DATA_AUTO, &text->data));
+    REQUIRE_OK(ox_data_open(test_path(name), OX_DATA_AUTO, &text->data));
 }
 
 static void write_cache(struct text *text, const char *name) {
     struct ox_cache_writer *writer = NULL;
     const struct ox_cache_header header = {.vocab = VOCAB};
-    REQUIRE_OK(ox_cache_create(in_folder(name), test_folder(), &writer));
+    REQUIRE_OK(ox_cache_create(test_path(name), test_folder(), &writer));
     for (uint64_t i = 0; i < text->document_count; i++) {
         const uint64_t first = text->begins[i];
         REQUIRE_OK(ox_cache_add(writer, true, text->ids + first, text->trained + first, text->begins[i + 1] - first));
     }
     REQUIRE_OK(ox_cache_commit(&writer, &header, NULL));
-    REQUIRE_OK(ox_data_open(in_folder(name), OX_DATA_AUTO, &text->data));
+    REQUIRE_OK(ox_data_open(test_path(name), OX_DATA_AUTO, &text->data));
 }
 
 /* ---- the naive rows -------------------------------------------------------------------------------------------- */

@@ -1,23 +1,13 @@
 /* The store on real files: extents of many requests, refusals that leave nothing, removal. */
+#include "tests/kit/files.h"
 #include "tests/kit/store_kit.h"
 
-#include <dirent.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static const struct ox_extent_spec large[] = {
     {9 << 20, 5 << 20}, {4096, 0}, {(4 << 20) + 4096, 4096}, {1 << 20, 0}};
-
-static uint32_t files_in_folder(void) {
-    uint32_t count = 0;
-    DIR *const folder = opendir(test_folder());
-    for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
-        count += entry->d_name[0] != '.';
-    }
-    closedir(folder);
-    return count;
-}
 
 static void many_requests(const struct ox_io_backend *backend) {
     struct kit kit;
@@ -63,7 +53,7 @@ static void many_requests(const struct ox_io_backend *backend) {
     ox_store_close(&store);
     REQUIRE_OK(ox_store_remove(kit.folders, 3));
     REQUIRE_OK(ox_store_remove(kit.folders, 3));
-    CHECK(files_in_folder() == 0);
+    CHECK(files_count(test_folder(), "", "") == 0);
 }
 
 static void refusals(void) {
@@ -72,14 +62,15 @@ static void refusals(void) {
     struct ox_store *store = NULL;
     /* What the user allows is less than what is needed. */
     kit.bytes_max[0] = kit.bytes_max[1] = OX_MIB;
-    CHECK(ox_store_create(&kit.config, &store) == OX_E_CONFIG && store == NULL && files_in_folder() == 0);
+    CHECK(ox_store_create(&kit.config, &store) == OX_E_CONFIG && store == NULL &&
+          files_count(test_folder(), "", "") == 0);
     /* What the file system has is less. The first file would fit; it must go again. */
     uint64_t vast[2] = {4096, UINT64_C(1) << 55};
     kit_init(&kit, ox_io_threads(), test_folder(), 2);
     kit.bytes_max[1] = UINT64_C(1) << 56;
     kit.config.spool_bytes = vast;
     kit.config.spool_count = 2;
-    CHECK(ox_store_create(&kit.config, &store) != OX_OK && store == NULL && files_in_folder() == 0);
+    CHECK(ox_store_create(&kit.config, &store) != OX_OK && store == NULL && files_count(test_folder(), "", "") == 0);
     CHECK(strstr(ox_error_text(), "offload-store-1.ox") != NULL);
     /* A file of the user's own under the name of the second drive stays, and nothing else does. */
     kit_init(&kit, ox_io_threads(), test_folder(), 2);
@@ -87,9 +78,11 @@ static void refusals(void) {
     snprintf(path, sizeof path, "%s/offload-store-1.ox", test_folder());
     FILE *const file = fopen(path, "w");
     CHECK(file != NULL && fputs("not a store", file) >= 0 && fclose(file) == 0);
-    CHECK(ox_store_create(&kit.config, &store) == OX_E_CONFIG && store == NULL && files_in_folder() == 1);
+    CHECK(ox_store_create(&kit.config, &store) == OX_E_CONFIG && store == NULL &&
+          files_count(test_folder(), "", "") == 1);
     unlink(path);
-    CHECK(ox_store_open(&kit.config, &store) == OX_E_CONFIG && store == NULL && files_in_folder() == 0);
+    CHECK(ox_store_open(&kit.config, &store) == OX_E_CONFIG && store == NULL &&
+          files_count(test_folder(), "", "") == 0);
     /* Not a store, and too short to be one. */
     kit.config.drive_count = 1;
     snprintf(path, sizeof path, "%s/offload-store-0.ox", test_folder());

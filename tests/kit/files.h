@@ -1,0 +1,45 @@
+/* Files of a test: paths below its folder (test_folder()), and writing, reading, spoiling, comparing and counting what
+ * lies there. A name is below the test's folder; one that begins with "/" is a path as it is. What cannot be done ends
+ * the test with the path and the cause. */
+#ifndef OX_TESTS_FILES_H
+#define OX_TESTS_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The path of a name, kept to the end of the program. Allocates nothing, so that it works while allocations fail. */
+const char *test_path(const char *name);
+__attribute__((format(printf, 1, 2))) const char *test_pathf(const char *format, ...);
+/* A path that is not below the test's folder, kept likewise. */
+__attribute__((format(printf, 1, 2))) const char *plain_pathf(const char *format, ...);
+
+/* Writes the whole file anew and returns its path. */
+const char *files_write(const char *name, const void *data, size_t bytes);
+const char *files_write_text(const char *name, const char *text);
+/* All bytes and a NUL behind them; `bytes` may be NULL. free() it. */
+char *files_read(const char *name, size_t *bytes);
+uint64_t files_size(const char *name);
+
+/* Writes over part of a file; `at` below 0 counts from its end. */
+void files_patch(const char *name, int64_t at, const void *data, size_t bytes);
+/* Inverts a bit of one byte. */
+void files_flip(const char *name, int64_t at);
+/* Replaces the first `from` by `to`. */
+void files_replace_text(const char *name, const char *from, const char *to);
+
+bool files_exist(const char *name);
+/* True when both hold the same bytes; otherwise prints where they part. */
+bool files_same(const char *a, const char *b);
+/* Entries of a folder whose names begin so and end so; 0 where there is no folder. "." and ".." never count. */
+unsigned files_count(const char *folder, const char *begin, const char *end);
+/* The path of the only such entry; none or several end the test. */
+const char *files_find(const char *folder, const char *begin, const char *end);
+
+/* Makes a folder, and those above it, unless it is there; returns its path. */
+const char *files_make_folder(const char *name);
+void files_remove_folder(const char *name);
+/* Files, and folders of files; `to` must not exist. */
+void files_copy_folder(const char *from, const char *to);
+
+#endif
