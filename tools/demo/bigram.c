@@ -1,5 +1,5 @@
-/* The yardstick of the demo: perplexity per byte of a bigram model, counted on the training part of a text and
- * measured on its held-out end, split as `offload train` splits it. Usage: bigram FILE HELD_OUT_FRACTION */
+/* The demo's reference: perplexity per byte of a bigram model, counted on the training part of a text and measured on
+ * its held-out end, split as `offload train` splits it. Usage: bigram FILE HELD_OUT_FRACTION */
 #include "engine/data/data.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ struct walk {
     uint64_t first, past;
 };
 
-/* Calls `pair` for each pair of neighbours in the range. */
+/* Calls `pair` for each pair of neighbouring tokens in the range. */
 static int each_pair(struct walk walk, void (*pair)(int32_t before, int32_t after, double *sum), double *sum) {
     static int32_t tokens[PIECE];
     for (uint64_t at = walk.first; at + 1 < walk.past; at += PIECE - 1) {
@@ -35,7 +35,7 @@ static void count_pair(int32_t before, int32_t after, double *sum) {
     *sum += 1;
 }
 
-/* Every pair starts with a tenth of a count, so that none is impossible. */
+/* Adds 0.1 to every count, so that no pair is impossible. */
 static void score_pair(int32_t before, int32_t after, double *sum) {
     double total = 0;
     for (int i = 0; i < SYMBOLS; i++) {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Trains a byte-level model of about 10 million parameters on the C headers of this machine, through three memory
-# tiers that each hold a part of its state, and compares it with a bigram model of the same bytes.
+# Trains a byte-level model of about 10 million parameters on the C headers of this machine, with its state spread over
+# three memory tiers, and compares it with a bigram model of the same bytes.
 set -eu
 out=build/demo
 offload=build/offload
@@ -8,8 +8,7 @@ fraction=0.01
 steps=${STEPS:-180}
 mkdir -p "$out/nvme"
 
-# The headers in an order that depends on names alone and mixes the folders, so that the held-out end is of the same
-# kind as the rest.
+# Orders the headers by a hash of their names, which mixes the folders, so that the held-out end resembles the rest.
 find /usr/include/linux /usr/include/asm-generic /usr/include/*-linux-gnu -name '*.h' -type f 2>/dev/null |
     while IFS= read -r file; do
         sum=$(printf '%s' "$file" | cksum)
@@ -33,6 +32,6 @@ bigram=$(build/demo-bigram "$out/corpus.txt" "$fraction")
 ours=$(sed -n 's/.*perplexity \([0-9.]*\) per token.*/\1/p' "$out/result.txt")
 echo "held-out perplexity per byte: $ours (this model), $bigram (bigram model of the same bytes)"
 awk -v ours="$ours" -v bigram="$bigram" 'BEGIN { exit !(ours > 0 && ours < 0.8 * bigram) }' || {
-    echo "demo: the model is not clearly better than the bigram model; please report this" >&2
+    echo "demo: the model is not clearly better than the bigram model, which is a bug; please report it" >&2
     exit 1
 }

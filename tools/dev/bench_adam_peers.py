@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What other optimizers on the processor take per parameter, for comparison with `offload bench adam`.
+"""Times other CPU optimizers per parameter, for comparison with `offload bench adam`.
 
     python3 tools/dev/bench_adam_peers.py [--params MILLIONS] [--threads N] [--rounds N] [--format text|json]
 
-Measured are torch.optim.AdamW(fused=True) over fp32 tensors, that with the passes around it which bf16 weights and
-scaled gradients need (scale the gradient, step, copy to bf16), and DeepSpeedCPUAdam where it can be imported. What is
-not installed is told and left out; without torch the exit status is 77. Times are medians of the rounds.
+It measures torch.optim.AdamW(fused=True) over fp32 tensors, the same with the passes that bf16 weights and scaled
+gradients need (scale the gradient, step, copy to bf16), and DeepSpeedCPUAdam if it can be imported. Missing packages
+are reported and skipped; without torch the exit status is 77. Times are medians of the rounds.
 """
 import argparse
 import json
@@ -62,8 +62,8 @@ def bench_torch(torch, count, rounds):
 def bench_deepspeed(torch, count, rounds):
     try:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
-    except Exception as error:  # an import of it may fail in many ways: no compiler, no accelerator
-        print(f"DeepSpeedCPUAdam is left out: {error}", file=sys.stderr)
+    except Exception as error:  # importing it fails in many ways: no compiler, no accelerator
+        print(f"DeepSpeedCPUAdam is skipped: {error}", file=sys.stderr)
         return
     weights = weights_and_gradient(torch, count)
     optimizer = DeepSpeedCPUAdam([weights], adamw_mode=True, **SETTINGS)

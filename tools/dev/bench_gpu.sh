@@ -1,28 +1,28 @@
 #!/bin/sh
-# What a GPU gives and what the engine makes of it, each figure with its limit from the same machine and folder.
+# Measures a GPU and the engine on it, each figure with its limit from the same machine and folder.
 #
 #   tools/dev/bench_gpu.sh [--emulated] [--out FOLDER] [--nvme FOLDER] [--steps N] [PART...]
 #
-#     machine   offload bench all: link, memory, products, optimizer of this machine; its profile
+#     machine   offload bench all: link, memory, GEMMs and optimizer of this machine; its profile
 #     ops       offload bench ops: each operation against its floor, linear layers against the best of cuBLASLt
-#     hbm       whole steps of 0.5, 1.4 and 6.7 billion parameters, all in the memory of the GPU
-#     offload   6.7 and 4.0 billion, 24 GiB of the GPU, fp32 state in host memory, 32k tokens a step
+#     hbm       whole steps of 0.5, 1.4 and 6.7 billion parameters, entirely in GPU memory
+#     offload   6.7 and 4.0 billion, 24 GiB of the GPU, fp32 state in host memory, 32k tokens per step
 #     nvme      1.4 billion, weights and state on the drive of --nvme
-#     largest   the most layers of an 8192-wide model of which a step is taken with 24 GiB, 100 GiB and 50 GiB of drive
-#     peers     PyTorch at the same shapes: in the memory of the GPU, FSDP2 and ZeRO-3 with offload to the host
+#     largest   the most layers of an 8192-wide model that trains with 24 GiB, 100 GiB and 50 GiB of drive
+#     peers     PyTorch at the same shapes: in GPU memory, and FSDP2 and ZeRO-3 with offload to the host
 #
-# All but the last two, in this order, where none is named; a part alone fits ten minutes, and finds what others left in
-# FOLDER (build/bench-gpu). Records are lines of JSON in FOLDER/records.jsonl; a table of those of the GPU comes last.
-# A step's time is the median of those after the second. Models have fresh weights. A run is ended by kill -9 after its
-# last step: what it would save serves no one. Idle is the part of a step in which no work of the compute lane is on the
-# GPU, by events on its stream, as the trace has it. --emulated takes toy sizes and the plugin of tests/simt: figures
-# that say nothing, to show that the script runs.
+# Without PART it runs all but the last two, in this order. Each part fits in ten minutes and uses what earlier parts
+# left in FOLDER (build/bench-gpu). Records are lines of JSON in FOLDER/records.jsonl; a table of the GPU's records
+# comes last. A step's time is the median of the steps after the second. Models have fresh weights. Each run is killed
+# after its last step, because its final save is not needed. Idle is the part of a step in which the compute lane runs
+# nothing on the GPU, by events on its stream, as in a trace. --emulated uses toy sizes and the plugin of tests/simt:
+# its figures are meaningless and only show that the script runs.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
 usage() {
-    sed -n '2,21s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 
@@ -62,7 +62,7 @@ note() {
 
 # ---- records -----------------------------------------------------------------------------------------------
 
-# Takes the place of an older one of that name. A limit of 0 is none.
+# Writes a record, replacing an older one of the same name. Limit 0: no limit.
 record() { # name, value, unit, limit
     touch "$records"
     grep -v "^{\"name\": \"$1\"," "$records" >"$records.new"
@@ -72,14 +72,14 @@ record() { # name, value, unit, limit
         else printf "\"limit\": null, \"ratio\": null}\n" }' >>"$records.new"
     mv "$records.new" "$records"
 }
-value_of() { # name; nothing where there is none
+value_of() { # name; prints nothing without such a record
     sed -n "s/^{\"name\": \"$1\", \"value\": \([^,]*\),.*/\1/p" "$records" 2>/dev/null | tail -n 1
 }
-share() { # name, of what, by what, limit: one by the other, where both are there
+share() { # name, dividend, divisor, limit; records nothing unless both numbers exist
     [ -z "$2" ] || [ -z "$3" ] || record "$1" "$(awk -v a="$2" -v b="$3" 'BEGIN { print a / b }')" 1 "${4:-0}"
 }
 
-# The records of a command's JSON, one a line.
+# Adds the records of a command's JSON output.
 take_json() {
     tr -d '\n' <"$1" | sed 's/ *{ *"name"/\n{"name"/g; s/" *: */": /g; s/, *"/, "/g; s/ *}/}/g' |
         sed -n 's/^\({"name".*}\).*/\1/p' >"$out/taken"
@@ -120,7 +120,7 @@ text() {
     [ -s "$out/text.txt" ] || find . -name '*.[ch]' -type f -exec cat {} + >"$out/text.txt"
 }
 
-# So many steps of a case; then its records. Memory and homes are in the words.
+# Runs `steps` steps of a case and adds its records. The words give memory and homes.
 run_case() { # case, model, batch, micro-batches, then words
     case=$1 batch=$3 micro=$4
     model "$2"
@@ -130,7 +130,7 @@ run_case() { # case, model, batch, micro-batches, then words
     rm -rf "$out/run-$case"
     profile=
     [ ! -f "$out/machine.json" ] || profile="--profile $out/machine.json"
-    note "$case: $batch x $seq tokens, $micro micro-batches a step; $*"
+    note "$case: $batch x $seq tokens, $micro micro-batches per step; $*"
     "$program" train --model "$config" --from-scratch --data "$out/text.txt" --data-format bytes \
         --output "$out/run-$case" --device cuda --dtype $dtype --grad-dtype $dtype --max-seq-length "$seq" \
         --per-device-train-batch-size "$batch" --gradient-accumulation-steps "$micro" --max-steps $((steps + 1)) \
@@ -223,7 +223,7 @@ part_nvme() {
     return $status
 }
 
-# Bisects by plans, which need no memory, and takes steps of the last that fits.
+# Finds the largest model by bisection over plans, which need no memory, then runs steps of it.
 part_largest() {
     near=24GiB far=100GiB room=50GiB fits=1 not=128
     [ "$emulated" -eq 0 ] || near=770MiB far=8MiB room=8MiB
@@ -265,13 +265,13 @@ peer() { # record, mode, model, batch, micro-batches, more words
 }
 
 part_peers() {
-    python3 -c 'import torch' 2>/dev/null || { note 'peers: left out: python3 has no torch'; return 0; }
+    python3 -c 'import torch' 2>/dev/null || { note 'peers: skipped: python3 has no torch'; return 0; }
     for each in 05b 14b 67b; do
         peer "hbm-$each.torch" hbm $each 2 2
         share "step.hbm-$each.of_torch" "$(value_of "step.hbm-$each.tokens")" "$(value_of "peer.hbm-$each.torch")" 0.95
         [ "$emulated" -eq 0 ] || break
     done
-    each=40b # FSDP2 keeps 16 bytes a parameter in pinned memory, and ZeRO-3 more
+    each=40b # FSDP2 keeps 16 bytes per parameter in pinned memory, and ZeRO-3 more
     [ "$emulated" -eq 1 ] || [ "$(awk '/^MemTotal/ { print int($2 / 1048576) }' /proc/meminfo)" -lt 160 ] || each=67b
     peer "offload-$each.fsdp2" fsdp2 $each 2 4 --recompute
     peer "offload-$each.zero3" deepspeed $each 2 4 --recompute

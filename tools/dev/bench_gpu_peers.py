@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Whole training steps of a Llama model in PyTorch, for comparison with `offload train` at the same shape.
+"""Times whole training steps of a Llama model in PyTorch, for comparison with `offload train` at the same shape.
 
     python3 tools/dev/bench_gpu_peers.py --config config.json [--mode hbm|fsdp2|deepspeed|all] [--batch N] [--seq N]
         [--micro N] [--steps N] [--recompute] [--compile] [--device cuda|cpu] [--limit SECONDS]
 
-The model is plain PyTorch in bfloat16 with scaled_dot_product_attention and weights that are drawn, data too; the
-optimizer is AdamW over float32 masters, gradients are clipped by their norm, and a step is `micro` micro-batches.
+The model is plain PyTorch in bfloat16 with scaled_dot_product_attention and random weights and data. The optimizer is
+AdamW over float32 master weights, gradients are clipped by norm, and a step has `micro` micro-batches.
 
-    hbm        everything in the memory of the device: fused AdamW on masters, weights copied from them
+    hbm        everything in device memory: fused AdamW on master weights, bfloat16 weights copied from them
     fsdp2      fully_shard of every block on one rank with CPUOffloadPolicy: masters and optimizer in host memory
     deepspeed  ZeRO-3 with parameters and optimizer on the CPU
 
-Each mode runs in a process of its own and prints one line of JSON: name, value in tokens a second by the median of the
-steps after the second, most memory of the device in bytes. What cannot run is a line on stderr that says why, and
-exit status 77 where nothing could.
+Each mode runs in its own process and prints one line of JSON: name, value in tokens per second (median of the steps
+after the second), peak device memory in bytes. A mode that cannot run prints the reason on stderr; exit status 77
+means that none could.
 """
 import argparse
 import json
@@ -32,16 +32,16 @@ def parse():
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--micro", type=int, default=1)
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--recompute", action="store_true", help="blocks keep their input alone")
+    parser.add_argument("--recompute", action="store_true", help="keep only the input of each block, and recompute the rest")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--limit", type=int, default=240, help="seconds of one mode")
+    parser.add_argument("--limit", type=int, default=240, help="time limit of one mode in seconds")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def build(torch, config, recompute):
-    """The model, its parameters in float32 on the CPU or wherever the default device is."""
+    """Builds the model, with parameters in float32 on the default device."""
     nn, functional = torch.nn, torch.nn.functional
     hidden, width = config["hidden_size"], config["intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -212,19 +212,19 @@ def deepspeed_zero3(torch, args, config):
 
 
 def measure(args):
-    """In a process of its own."""
+    """Measures one mode; runs in its own process."""
     import torch
     import torch.utils.checkpoint
     with open(args.config, encoding="utf-8") as file:
         config = json.load(file)
     if args.device == "cuda" and not torch.cuda.is_available():
-        print(f"{args.mode}: left out: torch sees no GPU", file=sys.stderr)
+        print(f"{args.mode}: skipped: torch sees no GPU", file=sys.stderr)
         return 77
     modes = {"hbm": in_memory, "fsdp2": fsdp2, "deepspeed": deepspeed_zero3}
     try:
         step = modes[args.mode](torch, args, config)
     except ImportError as error:
-        print(f"{args.mode}: left out: {error}", file=sys.stderr)
+        print(f"{args.mode}: skipped: {error}", file=sys.stderr)
         return 77
     seconds, losses = [], []
     for _ in range(args.steps):
@@ -255,14 +255,14 @@ def main():
             done = subprocess.run([sys.executable, os.path.abspath(__file__), *words, "--mode", mode, "--inside"],
                                   timeout=args.limit, stderr=subprocess.PIPE, text=True, check=False)
         except subprocess.TimeoutExpired:
-            print(f"{mode}: left out: not done within {args.limit} s", file=sys.stderr)
+            print(f"{mode}: skipped: not finished within {args.limit} s", file=sys.stderr)
             continue
         worked = worked or done.returncode == 0
         if done.returncode == 77:
             sys.stderr.write(done.stderr)
         elif done.returncode != 0:
             lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            print(f"{mode}: left out: {lines[-1]}", file=sys.stderr)
+            print(f"{mode}: skipped: {lines[-1]}", file=sys.stderr)
     return 0 if worked else 77
 
 

@@ -1,12 +1,12 @@
 #!/bin/sh
-# What checksums and the commit cost: the optimizer's phase as it is, in turn with a build of the same sources in which
-# checksums are constants and a commit writes and flushes nothing (tests/bench/without_safety.patch; the program has no
-# switch for that). Both run all the time and take turns round by round, so that what else uses the drive meets both.
-# Exit status 1 when the median of the rounds' ratios is above the limit.
+# Measures what checksums and the commit cost: times the optimizer's phase beside a build of the same sources whose
+# checksums are constants and whose commit writes and flushes nothing (tests/bench/without_safety.patch; the program has
+# no switch for that). Both processes stay alive and alternate round by round, so that other use of the drive affects
+# both. Exit status 1 when the median of the rounds' ratios exceeds the limit.
 #
 #   tools/dev/bench_safety_cost.sh [-r ROUNDS] [-f FOLDER] [OPTION OF bench_optim...]
 #
-# Both stores lie in FOLDER for as long as it runs (build/bench by default), some 12 GB in all.
+# Two stores, some 12 GB in all, use FOLDER (build/bench by default) while it runs.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
@@ -30,14 +30,14 @@ make=${MAKE:-make}
 jobs=${JOBS:-2}
 unset MAKEFLAGS MAKELEVEL
 
-# The copy keeps the ages of files and has the objects too, so that only what the patch touches is compiled there.
+# The copy keeps modification times and object files, so that only what the patch touches is compiled.
 rm -rf "$copy"
 "$make" -s -j"$jobs" "$program" >&2 && mkdir -p "$copy/build" "$copy/tests/bench" "$copy/tools/dev" "$folder" &&
     cp -Rp base nvme cpu_optim kernels offload engine Makefile "$copy/" && cp -p tools/dev/detect.sh "$copy/tools/dev/" &&
     cp -Rp tests/kit "$copy/tests/" && cp -p tests/bench/bench_optim.c "$copy/tests/bench/" &&
     cp -Rp build/obj build/config.mk "$copy/build/" || exit 2
 if ! patch -d "$copy" -p1 -s -N <"$patch"; then
-    echo "$patch does not apply any more; make it anew" >&2
+    echo "$patch no longer applies; create it again" >&2
     exit 2
 fi
 (cd "$copy" && "$make" -s -j"$jobs" "$program") >&2 || exit 2
@@ -60,13 +60,13 @@ mkdir "$scratch/with" "$scratch/without" &&
 "$program" --rounds stdin --folder "$scratch/with" "$@" <"$scratch/with.in" >"$scratch/with.out" &
 pids=$!
 exec 3>"$scratch/with.in" 4<"$scratch/with.out"
-# The second one holds no end of the pipes of the first.
+# The second process must not inherit the pipes of the first.
 "$copy/$program" --rounds stdin --folder "$scratch/without" "$@" \
     <"$scratch/without.in" >"$scratch/without.out" 3>&- 4<&- &
 pids="$pids $!"
 exec 5>"$scratch/without.in" 6<"$scratch/without.out"
 
-answer() { # word: what a program tells after it, on its pipe
+answer() { # word: reads the value that a program prints after it
     read -r word value || value=
     if [ "$word" != "$1" ] || [ -z "$value" ]; then
         echo "bench_optim ended early: $word $value" >&2
@@ -91,7 +91,7 @@ done >"$scratch/seconds"
 
 awk '{ printf "%s %s %.6f\n", $1, $2, $1 / $2 }' "$scratch/seconds" >"$scratch/rounds"
 
-column() { # number: what it holds, in order
+column() { # number: prints the column, sorted
     cut -d ' ' -f "$1" "$scratch/rounds" | sort -n
 }
 median() {

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""The optimizer's phase with all state on a drive, beside DeepSpeed's NVMe swappers on the same drive.
+"""Times the optimizer's phase with all state on a drive, beside DeepSpeed's NVMe swappers on the same drive.
 
     python3 tools/dev/bench_swapper_peers.py [--folder PATH] [--rounds N] [--setting JSON]... [--format text|json]
 
-DeepSpeed is a real engine: ZeRO-3 on its CPU accelerator, one process, 48 bf16 layers of 2048 x 2048 (201.3 M
-parameters), `offload_optimizer` to nvme, clipping at 1.0, AdamW by DeepSpeedCPUAdam. Timed is the step of its optimizer
-alone: norm, swap in, update, swap out, bf16 weights. Ours is bench_optim: from the norm to the commit. First DeepSpeed
-alone is tried with several settings of its I/O, without and with pipelining, and the best of each goes on; --setting
-gives them instead. Then all take turns, a step each. Bytes are the drive's (/proc/diskstats), so nothing else should
-use it: of the phase, and of the whole step, in which gradients are written before the phase (and ours reads weights).
+DeepSpeed runs as a real engine: ZeRO-3 on its CPU accelerator, one process, 48 bf16 layers of 2048 x 2048 (201.3 M
+parameters), `offload_optimizer` to nvme, clipping at 1.0, AdamW by DeepSpeedCPUAdam. Only its optimizer's step is
+timed: norm, swap in, update, swap out, bf16 weights. Ours is bench_optim, from the norm to the commit. First DeepSpeed
+alone tries several I/O settings without and with pipelining, and the best of each is used; --setting gives them
+instead. Then all take turns, one step each. Bytes are counted by the drive (/proc/diskstats), so nothing else should
+use it: in the phase, and in the whole step, which writes gradients before the phase (and in ours reads weights).
 
-It needs torch, deepspeed, what its asynchronous I/O is compiled with at first use (libaio-dev, ninja, a C++ compiler),
-and build/tests/bench/bench_optim. What cannot be run is told; without any peer the exit status is 77.
+It needs torch, deepspeed, the tools to compile deepspeed's asynchronous I/O at first use (libaio-dev, ninja, a C++
+compiler), and build/tests/bench/bench_optim. It reports what cannot run; without any peer the exit status is 77.
 """
 import argparse
 import importlib.util
@@ -40,18 +40,18 @@ TRIED_AROUND = [{"overlap": False}, {"single": True}, {"sub_group": 4 * MI}, {"s
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", default=os.path.join(ROOT, "build/bench"), help="on the drive, with 15 GB of room")
+    parser.add_argument("--folder", default=os.path.join(ROOT, "build/bench"), help="folder on the drive, with 15 GB of free space")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--layers", type=int, default=LAYERS, help="of DeepSpeed's model")
+    parser.add_argument("--layers", type=int, default=LAYERS, help="layers of DeepSpeed's model")
     parser.add_argument("--setting", action="append", type=json.loads, default=[],
-                        help=f"of DeepSpeed, as changes of {json.dumps(DEFAULT)}")
+                        help=f"setting of DeepSpeed, as changes to {json.dumps(DEFAULT)}")
     parser.add_argument("--format", choices=["text", "json"], default="text")
     parser.add_argument("--peer", type=json.loads, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-# ---- DeepSpeed, in a process of its own ----------------------------------------------------------------
+# ---- DeepSpeed, in its own process ---------------------------------------------------------------------
 
 
 def deepspeed_config(options):
@@ -62,7 +62,7 @@ def deepspeed_config(options):
                       "params": {"lr": 1e-5, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
         "zero_optimization": {
             "stage": 3, "sub_group_size": setting["sub_group"], "reduce_bucket_size": 16 * MI,
-            # Twelve buffers: four tensors read, four read ahead, three written behind, and one to spare.
+            # Twelve buffers: four tensors read, four read ahead, three written behind, one spare.
             "offload_optimizer": {"device": "nvme", "nvme_path": options.folder, "buffer_count": 12,
                                   "pipeline_read": setting["pipeline"], "pipeline_write": setting["pipeline"]}},
         "aio": {"block_size": setting["block_size"], "queue_depth": setting["queue_depth"],
@@ -71,7 +71,7 @@ def deepspeed_config(options):
 
 
 def run_peer(options):
-    """Answers as bench_optim does with --rounds stdin; all that DeepSpeed prints goes to stderr."""
+    """Answers like bench_optim --rounds stdin; sends DeepSpeed's own output to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
@@ -86,7 +86,7 @@ def run_peer(options):
         layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(options.layers))
 
     class Model(torch.nn.Module):
-        """The layers beside each other, so that no gradient shrinks with depth."""
+        """Runs the layers in parallel, so that no gradient shrinks with depth."""
 
         def __init__(self):
             super().__init__()
@@ -122,11 +122,11 @@ def run_peer(options):
     os._exit(0)
 
 
-# ---- a program that answers ------------------------------------------------------------------------------
+# ---- peer processes --------------------------------------------------------------------------------------
 
 
 def drive_bytes(folder):
-    """Bytes read and written so far by the block device below the folder; zeros where the kernel does not tell."""
+    """Returns bytes read and written so far by the folder's block device; zeros if the kernel does not report them."""
     device = os.stat(folder).st_dev
     with open("/proc/diskstats", encoding="ascii") as file:
         for line in file:
@@ -153,7 +153,7 @@ class Peer:
         return fields[1]
 
     def run(self):
-        """One step. The phase ends it, so what the drive did before its begin is known from samples."""
+        """Runs one step. The phase comes last, so samples tell the drive's bytes before its start."""
         samples = [(time.perf_counter(), drive_bytes(self.folder))]
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
@@ -186,8 +186,8 @@ def start_deepspeed(options, setting):
     return peer
 
 
-def tried(options, setting):
-    """Seconds of a setting, the median of three steps."""
+def time_setting(options, setting):
+    """Returns the seconds of a setting: the median of three steps."""
     try:
         peer = start_deepspeed(options, setting)
     except RuntimeError as error:
@@ -203,11 +203,11 @@ def tried(options, setting):
 
 def best_setting(options, pipeline):
     settings = [{"pipeline": pipeline, **change} for change in TRIED_FIRST]
-    times = [tried(options, setting) for setting in settings]
+    times = [time_setting(options, setting) for setting in settings]
     best = settings[times.index(min(times))]
     for change in TRIED_AROUND:
         settings.append({**best, **change})
-        times.append(tried(options, settings[-1]))
+        times.append(time_setting(options, settings[-1]))
     return settings[times.index(min(times))] if min(times) < float("inf") else None
 
 
@@ -232,9 +232,9 @@ def report(options, peers):
         print(json.dumps(records, indent=1))
         return
     for record in records:
-        print(f"{record['name']}: {record['seconds']:.3f} s for {record['params'] * 1e-6:.1f} M parameters; by ours, a "
-              f"parameter: {record['ratio']:.2f} ({record['ratios'][0]:.2f} to {record['ratios'][1]:.2f})")
-        print("  bytes a parameter: phase read {:.2f}, written {:.2f}; ".format(*record["phase_bytes_per_param"]) +
+        print(f"{record['name']}: {record['seconds']:.3f} s for {record['params'] * 1e-6:.1f} M parameters; relative to ours, "
+              f"per parameter: {record['ratio']:.2f} ({record['ratios'][0]:.2f} to {record['ratios'][1]:.2f})")
+        print("  bytes per parameter: phase read {:.2f}, written {:.2f}; ".format(*record["phase_bytes_per_param"]) +
               "step read {:.2f}, written {:.2f}; ".format(*record["step_bytes_per_param"]) +
               f"resident {record['rss_max'] / MI:.0f} MiB")
         if record["setting"]:
@@ -248,14 +248,14 @@ def main():
     for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         os.environ.pop(variable, None)
     if not os.path.exists(OURS):
-        print(f"{OURS} is missing: make build/tests/bench/bench_optim", file=sys.stderr)
+        print(f"{OURS} is missing; run make build/tests/bench/bench_optim", file=sys.stderr)
         return 2
     if not all(importlib.util.find_spec(name) for name in ("torch", "deepspeed")):
         print("skipped: torch and deepspeed are not installed", file=sys.stderr)
         return 77
-    # What ends this ends in order, so that nothing stays on the drive.
+    # Exit in order on SIGTERM, so that nothing stays on the drive.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    # DeepSpeed locks its buffers.
+    # DeepSpeed locks its buffers in memory.
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit[1], limit[1]))
     os.makedirs(options.folder, exist_ok=True)

@@ -4,11 +4,11 @@
     python3 tools/dev/check_export.py FOLDER --ids 5,17,3            prints {"ids": ..., "logits": ...} as JSON
     python3 tools/dev/check_export.py FOLDER --compare dump.json     compares with such a file; exit status 1 when
                                                                  the difference exceeds --tolerance
-    python3 tools/dev/check_export.py FOLDER --offload build/offload compares with what `offload generate` computes from
-                                                                 the same folder, behind several prompts
+    python3 tools/dev/check_export.py FOLDER --offload build/offload compares with the logits of `offload generate` on the
+                                                                 same folder, after several prompts
 
-For maintainers: it shows that a folder saved by `offload` is one that other programs read, and that they see
-the same model. Weights are widened to float32, so a folder in bfloat16 is computed without further rounding.
+For maintainers: it shows that other programs read a folder saved by `offload` and see the same model. Weights are
+widened to float32, so a folder in bfloat16 is computed without further rounding.
 """
 
 import argparse
@@ -50,7 +50,7 @@ PROMPTS = ["", "Once upon a time", "Tom and Jane went to the park. They saw a", 
 
 
 def compare_programs(folder, program, tolerance):
-    """Logits behind prompts, by `offload generate` and by transformers, of whole vocabularies."""
+    """Compares the logits of the whole vocabulary after each prompt, by `offload generate` and by transformers."""
     vocab = transformers.AutoConfig.from_pretrained(folder, local_files_only=True).vocab_size
     worst = 0.0
     for prompt in PROMPTS:

@@ -1,29 +1,29 @@
 #!/bin/sh
-# What the CUDA device promises, shown on the GPU of this machine: builds, then runs each check and prints one table.
-# Exit status 1 when one failed.
+# Checks on this machine's GPU what the CUDA device promises: builds, runs each check, and prints one table. Exit status
+# 1 when a check failed.
 #
 #   tools/dev/check_gpu.sh [--emulated] [--jobs N] [--keep FOLDER] [--plant CHECK] [CHECK...]
 #
-#     build      the program, the plugin, the tests
+#     build      the program, the plugin and the tests build
 #     device     the program finds the GPU and computes on it
-#     conform    every operation against the CPU and against references in double, on the GPU
-#     golden     losses and gradients against PyTorch's, and bits over placements, on the GPU
-#     bits       the saved weights and state of runs in three budgets, byte by byte
-#     resume     a run that goes on from its middle ends with the bytes of one that did not stop
-#     memory     what the process takes of the GPU stays within --device-mem
-#     learn      two hundred steps of fresh weights: the loss falls, and begins as on the CPU
+#     conform    every operation agrees with the CPU and with references in double, on the GPU
+#     golden     losses and gradients agree with PyTorch's, and bits over placements, on the GPU
+#     bits       runs in three budgets save the same weights and state, byte by byte
+#     resume     a run resumed in its middle saves the same bytes as an uninterrupted one
+#     memory     the process's GPU memory stays within --device-mem
+#     learn      over two hundred steps from fresh weights the loss falls, and starts as on the CPU
 #     memcheck   compute-sanitizer finds nothing in a step of a tiny model
-#     racecheck  the same, for shared memory
+#     racecheck  compute-sanitizer finds no race in shared memory
 #
-# --emulated runs the same checks at toy sizes with the plugin of tests/simt, which is how this script itself is tested
-# (tools/dev/check_gpu_test.sh); what needs hardware or a sanitizer of it is skipped there. --plant makes one check see what
-# it must refuse. --keep names the folder of runs and logs, which otherwise is removed where all went well.
+# --emulated runs the same checks at toy sizes with the plugin of tests/simt, which is how tools/dev/check_gpu_test.sh
+# tests this script; checks that need hardware or a sanitizer are skipped. --plant shows one check a fault that it must
+# refuse. --keep names the folder for runs and logs; without it they are removed after success.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
 usage() {
-    sed -n '2,22s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 
@@ -62,7 +62,7 @@ trap 'exit 130' INT TERM
 
 # ---- sizes -------------------------------------------------------------------------------------------
 
-# Tokens of a step are batch * micro * length.
+# Each step has batch * micro * length tokens.
 if [ "$emulated" -eq 1 ]; then
     program=$build/emulated/offload dtypes=fp32 limit=60
     hidden=32 width=48 layers=2 heads=1 length=12 batch=1 micro=2
@@ -76,7 +76,7 @@ else
 fi
 fp32_tolerance=1e-3 bf16_tolerance=5e-2
 
-say() { # what a check found, for the table
+say() { # sets the result that the table shows for this check
     printf '%s\n' "$*" >"$work/$check.result"
 }
 planted() {
@@ -92,8 +92,8 @@ TEXT
     cat docs/*.md engine/*/*.c kernels/*.h >"$work/text.txt"
 }
 
-# A run of the program: its name, then more words. The last lines of one that failed are shown. What is set before by
-# name is in force: seed, rate, batch, and by what the program is run.
+# Trains: the run's name, then more arguments. Prints the last lines of a failed run. Uses the variables seed, rate and
+# batch, and `by`, the command that runs the program.
 by="timeout -k 5 $limit" seed=1
 train() {
     name=$1
@@ -108,12 +108,12 @@ train() {
     return "$status"
 }
 
-# "step loss" of each step of a run.
+# Prints "step loss" for each step of a run.
 losses() {
     sed -n 's/^{"type":"step","step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$work/$1/metrics.jsonl"
 }
 
-same_run() { # two runs, the step that was saved last
+same_run() { # two runs, the step of their last save
     for file in model.safetensors optimizer.safetensors; do
         cmp "$work/$1/checkpoint-$3/$file" "$work/$2/checkpoint-$3/$file" || return 1
     done
@@ -125,7 +125,7 @@ same_run() { # two runs, the step that was saved last
 
 check_build() {
     if [ "$emulated" -eq 1 ]; then
-        [ -x "$program" ] || { echo "$program is not there; make it with \`make tests\`"; return 1; }
+        [ -x "$program" ] || { echo "$program does not exist; build it with \`make tests\`"; return 1; }
         say "not built here: $program"
         return 77
     fi
@@ -144,7 +144,7 @@ check_device() {
     esac
 }
 
-# Each program says on which GPU it was; a conformance that only met the emulation shows nothing here.
+# Each program prints the GPU it ran on; a conformance check that met only the emulation must not pass here.
 run_on_gpu() {
     folder=$work/$check
     mkdir -p "$folder"
@@ -159,9 +159,9 @@ run_on_gpu() {
     bad=$(grep -lE 'failed|ended by' "$folder"/*.log | wc -l)
     count=$(ls "$folder"/*.log | wc -l)
     seen=$(grep -lE '^ *on [^ ]' "$folder"/*.log | wc -l)
-    say "$count programs, $seen said that they ran on the GPU"
-    [ "$status" -eq 0 ] || { tail -n 5 "$folder"/*.log; echo "$bad of $count told of failures"; return 1; }
-    [ "$emulated" -eq 1 ] || [ "$seen" -gt 0 ] || { echo 'none of them looked for the GPU'; return 1; }
+    say "$count programs, $seen of them report running on the GPU"
+    [ "$status" -eq 0 ] || { tail -n 5 "$folder"/*.log; echo "$bad of $count report failures"; return 1; }
+    [ "$emulated" -eq 1 ] || [ "$seen" -gt 0 ] || { echo 'none of them used the GPU'; return 1; }
 }
 
 check_conform() {
@@ -208,7 +208,7 @@ check_resume() {
     say "from step $saved of $short, in another budget"
 }
 
-# MiB of the first GPU in use; in the emulation, whose device memory is the host's, those of the process.
+# Prints the MiB in use on the first GPU; under emulation, where device memory is host memory, those of the process.
 used_mib() {
     if [ "$emulated" -eq 1 ]; then
         awk '/^VmRSS/ { print int($2 / 1024) }' "/proc/$1/status" 2>/dev/null || echo 0
@@ -229,7 +229,7 @@ check_memory() {
     allowed=$(mib "$small") before=0 most=0
     [ "$emulated" -eq 1 ] || before=$(used_mib 0)
     planted && allowed=1
-    batch=$((batch * 2)) by=exec # in the background, so that it is the process that is looked at
+    batch=$((batch * 2)) by=exec # run in the background without timeout, so that $! is the program itself
     train peak --from-scratch --device cuda --dtype fp32 --max-steps "$peak_steps" --save-steps 0 \
         --device-mem "$small" &
     running=$!
@@ -241,7 +241,7 @@ check_memory() {
     done
     wait "$running" || { tail -n 5 "$work/peak.run.log"; return 1; }
     say "$((most - before)) of $allowed MiB at most, $before MiB were in use before"
-    [ "$most" -gt "$before" ] || { echo 'nothing was seen in use'; return 1; }
+    [ "$most" -gt "$before" ] || { echo 'no use of memory was seen'; return 1; }
     [ $((most - before)) -le "$allowed" ]
 }
 
@@ -269,8 +269,9 @@ check_learn() {
     done
 }
 
-# Of libraries' kernels warnings are no concern of ours, nor calls whose failure they expect: we look at each of our own.
-sanitize() { # tool, what else to tell it
+# Runs the program under compute-sanitizer. Warnings in kernels of libraries, and calls whose failure they expect, do
+# not count; every one in our own kernels does.
+sanitize() { # tool, more options for it
     planted && { echo 'planted'; return 1; }
     [ "$emulated" -eq 0 ] || { say 'needs a GPU'; return 77; }
     tool=$(command -v compute-sanitizer || ls "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer" 2>/dev/null)
@@ -319,5 +320,5 @@ for check in $all; do
     printf '%-10s %s %4d.%d s  %s\n' "$check" "$verdict" $((seconds / 10)) $((seconds % 10)) "$result"
     [ "$verdict" != FAIL ] || tail -n 15 "$work/$check.log" | sed 's/^/    /'
 done
-[ "$failed" -eq 0 ] || echo "$failed of the checks failed; logs and runs are in $work"
+[ "$failed" -eq 0 ] || echo "$failed checks failed; logs and runs are in $work"
 [ "$failed" -eq 0 ]

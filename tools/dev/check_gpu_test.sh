@@ -1,6 +1,6 @@
 #!/bin/sh
-# Proves that tools/dev/check_gpu.sh runs, on the emulated device, and that each of its checks fails where it must; and that
-# tools/dev/bench_gpu.sh measures steps there and writes its records.
+# Proves that tools/dev/check_gpu.sh runs on the emulated device and that each of its checks fails where it must, and
+# that tools/dev/bench_gpu.sh measures steps there and writes its records.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 root=$(mktemp -d "${TMPDIR:-/tmp}/offload-check-gpu-test-XXXXXX") || exit 2
@@ -8,7 +8,7 @@ trap 'rm -rf "$root"' EXIT
 trap 'exit 130' INT TERM
 failed=0
 
-# What is expected: an exit status, and words in the line of the check.
+# Runs check_gpu.sh and expects an exit status, and a text in its output.
 expect() { # status, words, then the arguments
     status=$1 words=$2
     shift 2

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Reads what ptxas -v said of the CUDA kernels, and fails where a kernel keeps registers in memory.
+# Reads the reports of ptxas -v on the CUDA kernels and fails where a kernel spills registers to memory.
 #
 #   tools/dev/check_spills.sh [-q] REPORT...
 #
-# Prints a table of kernels, or with -q nothing but what is wrong and the sum. A report without kernels fails too: it
-# would pass for the wrong reason.
+# Prints a table of kernels; with -q only violations and the total. A report without kernels also fails, because it
+# would otherwise pass for the wrong reason.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -16,7 +16,7 @@ if [ "${1:-}" = -q ]; then
 fi
 [ $# -gt 0 ] || { echo "usage: tools/dev/check_spills.sh [-q] REPORT..." >&2; exit 2; }
 
-# Kernels that may spill, with the reason, one a line: a word of the demangled name, "sm_90" or "*", bytes, why.
+# Kernels that may spill, one per line: a part of the demangled name, "sm_90" or "*", bytes, reason.
 allowed() {
     cat <<'LIST'
 LIST
@@ -26,9 +26,9 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/offload-spills-XXXXXX") || exit 2
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
-# One line a kernel and architecture: file, architecture, registers, shared bytes, stack, stores, loads, name.
+# Writes one line per kernel and architecture: file, architecture, registers, shared bytes, stack, stores, loads, name.
 for report in "$@"; do
-    [ -f "$report" ] || { echo "$report: no report of ptxas; build the plugin again" >&2; exit 1; }
+    [ -f "$report" ] || { echo "$report: the report of ptxas is missing; build the plugin again" >&2; exit 1; }
     awk -v file="$(basename "$report" .ptxas)" '
         function number_before(word,    at) {
             at = match($0, "[0-9]+ " word)
@@ -46,13 +46,13 @@ for report in "$@"; do
             print file, arch, substr($0, RSTART + 5, RLENGTH - 5), number_before("bytes smem"), stack, stores, loads, name
         }' "$report" >"$scratch/one"
     if [ ! -s "$scratch/one" ]; then
-        echo "$report: it names no kernel; does nvcc still get -Xptxas -v?" >&2
+        echo "$report: names no kernel; check that nvcc gets -Xptxas -v" >&2
         exit 1
     fi
     cat "$scratch/one" >>"$scratch/rows"
 done
 
-# Names as they stand in the source, without their parameters; as they are, where there is no c++filt.
+# Demangles names and drops their parameters; without c++filt they stay mangled.
 if command -v c++filt >/dev/null 2>&1; then
     c++filt <"$scratch/rows" >"$scratch/named"
 else
@@ -82,7 +82,7 @@ awk -v quiet="$quiet" -v listed="$scratch/allowed" '
         count++
         most = $3 > most ? $3 : most
         if ($6 < 0) {
-            print "  " $1 ".cu: " name ": ptxas did not say whether it spills, for " $2
+            print "  " $1 ".cu: " name ": ptxas did not report spills for " $2
             bad++
         }
         if (spills <= 0)
@@ -95,6 +95,6 @@ awk -v quiet="$quiet" -v listed="$scratch/allowed" '
         bad++
     }
     END {
-        printf "check_spills: %d kernels of all architectures, at most %d registers, %d wrong\n", count, most, bad
+        printf "check_spills: %d kernels over all architectures, at most %d registers, %d wrong\n", count, most, bad
         exit bad > 0
     }' "$scratch/named"

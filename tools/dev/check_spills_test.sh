@@ -1,6 +1,6 @@
 #!/bin/sh
-# Proves that tools/dev/check_spills.sh fires: on reports as ptxas writes them, with a spill planted, and where NVCC names
-# the compiler, on the report of a kernel that cannot but spill.
+# Proves that tools/dev/check_spills.sh fires: on reports in the form of ptxas with a planted spill and, if NVCC names
+# the compiler, on the report of a kernel that must spill.
 set -u
 tools=$(cd "$(dirname "$0")" && pwd) || exit 2
 root=$(mktemp -d "${TMPDIR:-/tmp}/offload-spilled-XXXXXX") || exit 2
@@ -9,7 +9,7 @@ trap 'exit 130' INT TERM
 failed=0
 cases=0
 
-# The report $root/x.ptxas must give the exit status and the text.
+# Runs the check on $root/x.ptxas and expects an exit status and a text.
 expect() { # exit status, text
     cases=$((cases + 1))
     output=$(sh "$tools/check_spills.sh" "$root/x.ptxas" 2>&1)
@@ -39,18 +39,18 @@ TEXT
 }
 
 report 0 0 >"$root/x.ptxas"
-expect 0 '2 kernels of all architectures, at most 255 registers, 0 wrong'
+expect 0 '2 kernels over all architectures, at most 255 registers, 0 wrong'
 expect 0 'sm_80          40    1024      0       0  first'
 report 8 0 >"$root/x.ptxas"
 expect 1 'x.cu: second: 8 bytes of spill stores and 0 of loads for sm_90'
 report 0 12 >"$root/x.ptxas"
 expect 1 'x.cu: second: 0 bytes of spill stores and 12 of loads for sm_90'
 report 0 0 | grep -v 'spill' >"$root/x.ptxas"
-expect 1 'ptxas did not say whether it spills'
+expect 1 'ptxas did not report spills'
 : >"$root/x.ptxas"
 expect 1 'names no kernel'
 rm "$root/x.ptxas"
-expect 1 'no report of ptxas'
+expect 1 'the report of ptxas is missing'
 
 if [ -n "${NVCC:-}" ]; then
     cat >"$root/x.cu" <<'TEXT'

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Finds what this machine offers to the build, by compiling and linking a probe for each item.
+# Finds the compilers and libraries of this machine by compiling and linking a probe for each item.
 #
 #   tools/dev/detect.sh build/config.mk   prints one line per item and writes the file that the Makefile reads;
-#                                     fails, and leaves no file, when a required item is missing
+#                                         fails and leaves no file when a required item is missing
 #   tools/dev/detect.sh --missing         prints the Debian packages of missing items that building and testing need
 set -u
 
@@ -30,13 +30,13 @@ config() {
     printf '%s\n' "$1" >>"$scratch/config.mk"
 }
 
-# A C program from stdin is compiled and linked with the given flags.
+# Compiles and links a C program from stdin with the given flags.
 links() {
     cat >"$scratch/probe.c"
     "$CC" -D_GNU_SOURCE -o "$scratch/probe" "$scratch/probe.c" "$@" >"$scratch/log" 2>&1
 }
 
-# The version that the .pc file beside the library states; it needs no pkg-config.
+# Prints the version from the library's .pc file, without needing pkg-config.
 pc_version() { # library, name of the .pc file
     folder=$(dirname "$("$CC" -print-file-name="lib$1.so" 2>/dev/null)")
     for file in "$folder/pkgconfig/$2.pc" "/usr/share/pkgconfig/$2.pc" "/usr/local/lib/pkgconfig/$2.pc"; do
@@ -65,12 +65,12 @@ compiler() {
     if printf '#include <stdio.h>\nint main(void) { return 0; }\n' | links; then
         say compiler found "$CC $("$CC" -dumpfullversion 2>/dev/null || "$CC" -dumpversion)"
     else
-        say compiler missing "$CC compiles and links no program; Debian packages gcc libc6-dev"
+        say compiler missing "$CC cannot build a program; Debian packages gcc libc6-dev"
         missing="$missing gcc libc6-dev"
     fi
 }
 
-# The program needs none; the tests run the sources of the CUDA plugin on an emulation in C++.
+# The program needs no C++ compiler; the tests use one to run the sources of the CUDA plugin on an emulation.
 cxx() {
     echo 'int main() { return 0; }' >"$scratch/probe.cc"
     if "$CXX" -std=c++17 -o "$scratch/probe" "$scratch/probe.cc" >"$scratch/log" 2>&1; then
@@ -96,8 +96,8 @@ libraries() {
     required xxHash xxhash libxxhash libxxhash-dev '#include <xxhash.h>' '(int)XXH3_64bits("", 0)'
 }
 
-# The toolkit of the distribution, of NVIDIA's installer, or of the pip wheels: in all three nvcc stands in
-# bin/, the headers in include/ and the libraries in lib64/ or lib/ of one folder. Links to nvcc alone are followed.
+# Finds the toolkit's folder. The distribution's, NVIDIA's installer and the pip wheels all have nvcc in bin/, headers
+# in include/ and libraries in lib64/ or lib/ of one folder. Only links to nvcc itself are followed.
 cuda_home() { # nvcc
     for nvcc in "$1" "$(readlink -f "$1")"; do
         home=$(dirname "$(dirname "$nvcc")")
@@ -105,22 +105,23 @@ cuda_home() { # nvcc
     done
 }
 
-cuda_missing() { # reason; an nvcc that was asked for is not optional
+cuda_missing() { # reason; fails when NVCC was given
     config "HAVE_CUDA := 0"
     if [ -n "${NVCC:-}" ]; then
         say CUDA missing "$1"
-        echo "offload: NVCC=$NVCC was asked for, but $1" >&2
+        echo "offload: NVCC=$NVCC cannot be used: $1; correct it, or unset it to build without CUDA" >&2
         rm -f "$output"
         exit 1
     fi
     say CUDA missing "optional; $1"
 }
 
-# The probe is compiled for all that the plugin is built for: an older toolkit is told here, not by a failing build.
+# The probe is compiled for every architecture of the plugin, so that an outdated toolkit is detected here instead of by
+# a failing build.
 cuda() {
     if [ -n "${NVCC:-}" ]; then
         nvcc=$(command -v "$NVCC") || nvcc=
-        [ -n "$nvcc" ] || cuda_missing "there is no such program"
+        [ -n "$nvcc" ] || cuda_missing "no such program"
     else
         for nvcc in "${CUDA_HOME:-/nowhere}/bin/nvcc" /usr/local/cuda/bin/nvcc "$(command -v nvcc)"; do
             [ ! -x "$nvcc" ] || break
@@ -153,12 +154,12 @@ PROBE
         config "CUDA_LIB := $lib"
         cuda_flags="-I$home/include -L$lib"
     else
-        cuda_missing "nvcc ${version:-of unknown version} in $home links no program: $(grep -m 1 -iE \
+        cuda_missing "nvcc ${version:-of unknown version} in $home cannot build a program: $(grep -m 1 -iE \
             'error|fatal|not found|cannot|unsupported' "$scratch/log")"
     fi
 }
 
-# Its library is opened when a device is, and need not be here.
+# Looks for headers only: the library is opened at run time and may be absent here.
 cudnn() {
     # shellcheck disable=SC2086 # the flags are a list
     if printf '#include <cudnn_backend.h>\nint main(void) { return CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR; }\n' |
@@ -168,7 +169,7 @@ cudnn() {
         say cuDNN found "headers of $version"
         config "HAVE_CUDNN := 1"
     else
-        say cuDNN missing "optional; attention is by our own kernels"
+        say cuDNN missing "optional; attention uses the project's own kernels"
         config "HAVE_CUDNN := 0"
     fi
 }
@@ -184,7 +185,7 @@ nccl() {
         say NCCL found "$version"
         config "HAVE_NCCL := 1"
     else
-        say NCCL missing "optional; one GPU works without it"
+        say NCCL missing "optional; a single GPU works without it"
         config "HAVE_NCCL := 0"
     fi
 }
@@ -198,12 +199,12 @@ mpi() {
         config "HAVE_MPI := 1"
         config "MPICC := $mpicc"
     else
-        say MPI missing "optional; one box works without it (Debian package libopenmpi-dev)"
+        say MPI missing "optional; a single machine works without it (Debian package libopenmpi-dev)"
         config "HAVE_MPI := 0"
     fi
 }
 
-config "# Written by tools/dev/detect.sh; make detect writes it anew."
+config "# Written by tools/dev/detect.sh; make detect writes it again."
 config "DETECTED_FOR := $CC${NVCC:+ $NVCC}"
 compiler
 cxx
@@ -223,7 +224,7 @@ nccl
 mpi
 if [ -n "$missing" ]; then
     rm -f "$output"
-    echo "offload needs what is missing above; on Debian or Ubuntu \`make deps\` installs:$missing" >&2
+    echo "offload needs the missing items above; on Debian or Ubuntu \`make deps\` installs:$missing" >&2
     exit 1
 fi
 mkdir -p "$(dirname "$output")" && mv "$scratch/config.mk" "$output"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Proves what tools/dev/detect.sh says of the CUDA toolkit and of compilers, with compilers that only pretend: what was asked
-# for and is missing is an error and leaves no file, what is optional is told, what is there is written down.
+# Proves with fake compilers what tools/dev/detect.sh does for the CUDA toolkit and for compilers: a missing item that
+# was requested is an error and leaves no file, a missing optional item is reported, a found item is written to the
+# file.
 set -u
 tools=$(cd "$(dirname "$0")" && pwd) || exit 2
 root=$(mktemp -d "${TMPDIR:-/tmp}/offload-detected-XXXXXX") || exit 2
@@ -9,7 +10,7 @@ trap 'exit 130' INT TERM
 failed=0
 cases=0
 
-# A compiler that succeeds and leaves an output; one that fails; and a toolkit of the first and of the second kind.
+# A compiler that succeeds and writes an output, one that fails, and a toolkit of each kind.
 mkdir -p "$root/good/bin" "$root/good/include" "$root/good/lib64" "$root/old/bin" "$root/old/include"
 cat >"$root/cc" <<'TEXT'
 #!/bin/sh
@@ -55,9 +56,9 @@ detect() { # exit status, text in the output, line of the file or "", assignment
     fi
 }
 
-detect 1 'NVCC=/nonexistent/nvcc was asked for, but there is no such program' '' NVCC=/nonexistent/nvcc
-detect 1 "links no program: nvcc fatal: Unsupported gpu architecture 'compute_120'" '' NVCC="$root/old/bin/nvcc"
-detect 0 "optional; nvcc 11.4 in $root/old links no program" 'HAVE_CUDA := 0' CUDA_HOME="$root/old"
+detect 1 'NVCC=/nonexistent/nvcc cannot be used: no such program' '' NVCC=/nonexistent/nvcc
+detect 1 "cannot build a program: nvcc fatal: Unsupported gpu architecture 'compute_120'" '' NVCC="$root/old/bin/nvcc"
+detect 0 "optional; nvcc 11.4 in $root/old cannot build a program" 'HAVE_CUDA := 0' CUDA_HOME="$root/old"
 detect 0 "found    nvcc 99.1 in $root/good" "CUDA_HOME := $root/good" NVCC="$root/good/bin/nvcc"
 detect 0 "found    nvcc 99.1 in $root/good" "CUDA_NVCC := $root/good/bin/nvcc" CUDA_HOME="$root/good"
 detect 0 'the tests need it; Debian package g++' "DETECTED_FOR := $root/cc" CXX="$root/bad" CUDA_HOME="$root/good"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that the build needs and this machine lacks. Asks for root only then.
+# Installs the Debian packages that the build needs and this machine lacks; asks for root only then.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 
@@ -23,8 +23,8 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root=sudo
 fi
 
-# The package lists may be absent or stale (fresh containers have none), so they are read first.
-$as_root apt-get update -qq || echo "offload: apt-get update failed; trying with the lists at hand" >&2
+# Package lists may be absent (as in fresh containers) or stale, so they are updated first.
+$as_root apt-get update -qq || echo "offload: apt-get update failed; trying with the existing lists" >&2
 # shellcheck disable=SC2086 # the packages are a list
 if ! $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; then
     echo "offload: apt-get could not install: $missing" >&2
@@ -32,6 +32,6 @@ if ! $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-ins
 fi
 left=$(sh tools/dev/detect.sh --missing | tr '\n' ' ')
 if [ -n "${left% }" ]; then
-    echo "offload: still not usable after the installation: $left" >&2
+    echo "offload: still unusable after the installation: $left" >&2
     exit 1
 fi

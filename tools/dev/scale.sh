@@ -1,19 +1,18 @@
 #!/bin/sh
-# Full optimizer steps of a model that is far larger than the memory it gets, on a small box: fresh weights of the shape
-# of a Llama model, all parameters trained, inside a memory limit that the kernel enforces (a memory control group, no
-# swap; needs root). Prints, step by step, what was predicted, what was measured, and what the drive did; at the end
-# the most memory the kernel saw.
+# Runs full optimizer steps of a model far larger than its memory limit: fresh weights of a Llama shape, all parameters
+# trained, inside a limit that the kernel enforces (a memory control group without swap; needs root). Prints for each
+# step the predicted and the measured time and the drive's traffic, and at the end the peak memory that the kernel saw.
 #
 #     tools/dev/scale.sh [-f FOLDER] [-n STEPS] [-t TOKENS] [-p PROFILE] [-m MODE] [-c NORM] CASE
 #
 #     3b-bf16   3.43 billion parameters, moments in bf16, two generations, in 4 GiB: 55 GB on the drive
-#     3b-f32    the same with fp32 moments and one generation, in 4 GiB: 48 GB
+#     3b-f32    3.43 billion parameters, moments in fp32, one generation, in 4 GiB: 48 GB
 #     7b-q8     6.74 billion parameters, eight-bit moments, one generation, in 6 GiB: 48 GB
 #
-# PROFILE is what `offload bench all --output PROFILE` writes; without it predictions are by nominal rates. MODE is a
-# value of --optimizer-overlap. NORM is --max-grad-norm; its default here is 0, no clipping: the first steps of fresh
-# weights, with norms about 100, would all be clipped, which few steps of a long run are. The run is ended by kill -9
-# after its last step, because a checkpoint of it would not fit beside the store; the store holds its last commit.
+# PROFILE comes from `offload bench all --output PROFILE`; without it predictions use nominal rates. MODE is a value of
+# --optimizer-overlap. NORM is --max-grad-norm, 0 (no clipping) by default: fresh weights start with norms near 100, so
+# every step would be clipped, unlike most steps of a long run. The run is killed after its last step, because its
+# checkpoint would not fit beside the store; the store holds its last commit.
 set -eu
 folder=build/scale steps=4 tokens=256 profile= mode=auto clip=0 offload=${OX_BIN:-build/offload}
 while getopts f:n:t:p:m:c: option; do
@@ -24,7 +23,7 @@ while getopts f:n:t:p:m:c: option; do
     p) profile=$OPTARG ;;
     m) mode=$OPTARG ;;
     c) clip=$OPTARG ;;
-    *) sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 shift $((OPTIND - 1))
@@ -33,10 +32,10 @@ case ${1:-} in
 3b-bf16) model=3b moments=bf16 generations=2 limit=4096 host=3840 drive=60 ;;
 3b-f32) model=3b moments=f32 generations=1 limit=4096 host=3840 drive=60 ;;
 7b-q8) model=7b moments=q8 generations=1 limit=6144 host=5888 drive=60 ;;
-*) sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+*) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
 
-# A group of its own, of whichever version the machine has; prints its folder.
+# Creates a control group, of the version that the machine has, and sets group, limit_file and peak_file.
 make_group() {
     if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
         group=/sys/fs/cgroup/offload-scale
@@ -48,12 +47,12 @@ make_group() {
     fi
     rmdir "$group" 2>/dev/null || true
     mkdir "$group" && echo $((limit * 1048576)) > "$group/$limit_file" || {
-        echo "scale: no memory control group can be made at $group: run as root" >&2
+        echo "scale: cannot make a memory control group at $group; run as root" >&2
         exit 1
     }
 }
 
-[ "$(awk '/^SwapTotal/ { print $2 }' /proc/meminfo)" = 0 ] || echo "scale: this machine has swap; the limit is of memory alone" >&2
+[ "$(awk '/^SwapTotal/ { print $2 }' /proc/meminfo)" = 0 ] || echo "scale: this machine has swap, which the limit does not cover" >&2
 make_group
 mkdir -p "$folder/drive"
 find . -name '*.[ch]' -type f -size +20k -exec cat {} + > "$folder/text.txt"
@@ -82,13 +81,13 @@ while kill -0 "$pid" 2>/dev/null && [ "$(grep -c '"type":"step"' "$metrics" 2>/d
 done
 if ! kill -0 "$pid" 2>/dev/null; then
     tail -5 "$folder/log.txt" >&2
-    echo "scale: the run ended before its $steps steps" >&2
+    echo "scale: the run ended before its $steps steps; see $folder/log.txt" >&2
     exit 1
 fi
 resident=$(awk '/^VmHWM/ { print $2 }' "/proc/$pid/status")
 peak=$(cat "$group/$peak_file")
 
-# The lines about shape, ledger and prediction, then the steps.
+# Print the lines about shape, memory and prediction, then the steps.
 sed -n '/^model:/p; /^optimizer:/p; /^step:/p; /^update:/p; /^  total/p; /^  budget/p; /^predicted:/p; /^  binding:/p' \
     "$folder/log.txt"
 awk -v gigabyte=1000000000 '
@@ -110,5 +109,5 @@ function sum(key,   text, parts, n, i, total) {
            read, wrote, (read + wrote) / seconds, 100 * number("compute") / seconds, number("loss")
 }' "$metrics"
 awk -v resident="$resident" -v peak="$peak" -v limit="$limit" 'BEGIN {
-    printf "resident at most %.0f MiB; the group, page cache included, %.0f MiB of %d MiB\n", resident / 1024,
+    printf "peak resident memory %.0f MiB; peak of the group with page cache %.0f MiB of %d MiB\n", resident / 1024,
            peak / 1048576, limit }'
