@@ -1,4 +1,4 @@
-/* Drive files: opened, checked and locked here, for the uring and the threads backend alike. */
+/* Opens, checks, locks and preallocates drive files, for the uring and the threads backend. */
 #include "nvme/io_drive.h"
 
 #include "base/assert.h"
@@ -23,11 +23,11 @@
 enum {
     LOCK_POLL_NS_MAX = 50 * 1000 * 1000,
     OPEN_TRIES_MAX = 8,
-    INTERRUPTS_MAX = 1000, /* of one call in a row: no storm of signals lasts so long */
+    INTERRUPTS_MAX = 1000, /* retries of one interrupted call; no storm of signals lasts longer */
     ZERO_BYTES = 1 << 20,
 };
-/* The kernel finishes a killed process's io_uring writes behind its back, and they keep its open file
- * description, hence its lock, alive. */
+/* How long to wait for a lock: after a process is killed, the kernel finishes its io_uring writes, which keep its file
+ * description and hence its lock alive. */
 #define LOCK_WAIT_NS UINT64_C(3000000000)
 
 struct ox_drive {
@@ -39,7 +39,7 @@ struct ox_drive {
     char path[OX_PATH_BYTES];
 };
 
-/* The process that holds a flock on this inode, or 0 when the kernel does not tell. */
+/* Returns the process that holds a flock on this inode, or 0 when the kernel does not report it. */
 static long lock_holder(int fd) {
     struct stat info;
     FILE *const locks = fopen("/proc/locks", "re");
@@ -71,7 +71,7 @@ static enum ox_status lock_file(int fd, const char *path) {
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) {
             return ox_fail_errno(OX_E_IO, errno,
-                                 "%s: the file system cannot lock it; give a folder on a local drive", path);
+                                 "%s: the file system cannot lock files; give a folder on a local drive", path);
         }
         if (ox_clock_ns() >= deadline_ns) {
             const long pid = lock_holder(fd);
@@ -89,13 +89,13 @@ static enum ox_status lock_file(int fd, const char *path) {
 
 static enum ox_status check_kind(const char *path, const struct stat *info) {
     if (S_ISLNK(info->st_mode)) {
-        return ox_fail(OX_E_CONFIG, "%s: a symbolic link; give the folder the file really lies in", path);
+        return ox_fail(OX_E_CONFIG, "%s: is a symbolic link; give the folder that holds the file itself", path);
     }
     if (!S_ISREG(info->st_mode)) {
-        return ox_fail(OX_E_CONFIG, "%s: not a regular file; remove it or give another folder", path);
+        return ox_fail(OX_E_CONFIG, "%s: is not a regular file; remove it or give another folder", path);
     }
     if ((info->st_mode & S_IWOTH) != 0) {
-        return ox_fail(OX_E_CONFIG, "%s: anyone may write to it (mode %04o); chmod it to 0600", path,
+        return ox_fail(OX_E_CONFIG, "%s: any user may write to it (mode %04o); chmod it to 0600", path,
                        (unsigned)(info->st_mode & 07777));
     }
     return OX_OK;
@@ -110,7 +110,8 @@ static bool kernel_is_at_least(int want_major, int want_minor) {
     return have_major > want_major || (have_major == want_major && have_minor >= want_minor);
 }
 
-/* A file system may take O_DIRECT and use the page cache all the same; only statx tells. */
+/* Reads the alignment, and corrects `direct`: a file system may accept O_DIRECT and still use the page cache, which
+ * only statx reveals. */
 static void probe_alignment(struct ox_drive *drive) {
     struct statx info;
     drive->align_bytes = OX_IO_ALIGN_BYTES;
@@ -123,7 +124,7 @@ static void probe_alignment(struct ox_drive *drive) {
         if (kernel_is_at_least(6, 1)) {
             drive->direct = false;
             snprintf(drive->note, sizeof drive->note,
-                     "the file system takes O_DIRECT but does not say that it bypasses the page cache");
+                     "the file system accepts O_DIRECT but does not report that it bypasses the page cache");
         }
         return;
     }
@@ -151,7 +152,7 @@ static int open_flags(struct ox_drive *drive, int flags) {
     return fd;
 }
 
-/* Opens and locks; *created tells whether the file is new, *stale that its name now means another file. */
+/* Opens and locks the file. *created: the file is new. *stale: its name meanwhile refers to another file. */
 static enum ox_status open_locked(struct ox_drive *drive, enum ox_drive_mode mode, bool *created,
                                   bool *stale) {
     struct stat named, opened;
@@ -177,7 +178,7 @@ static enum ox_status open_locked(struct ox_drive *drive, enum ox_drive_mode mod
     }
     enum ox_status status = lock_file(drive->fd, drive->path);
     if (status != OX_OK) {
-        *created = *created && status != OX_E_BUSY; /* whoever was faster to lock it has it now, and keeps it */
+        *created = *created && status != OX_E_BUSY; /* the process that locked it first keeps it */
         return status;
     }
     if (fstat(drive->fd, &opened) != 0) {
@@ -186,7 +187,7 @@ static enum ox_status open_locked(struct ox_drive *drive, enum ox_drive_mode mod
     if (lstat(drive->path, &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) {
         *created = false;
         *stale = true;
-        return ox_fail(OX_E_BUSY, "%s: replaced by another process while it was opened", drive->path);
+        return ox_fail(OX_E_BUSY, "%s: another process replaced it while it was opened", drive->path);
     }
     drive->bytes = (uint64_t)opened.st_size;
     return check_kind(drive->path, &opened);
@@ -196,7 +197,7 @@ static enum ox_status open_once(struct ox_drive *drive, enum ox_drive_mode mode,
     bool created = false;
     enum ox_status status = open_locked(drive, mode, &created, stale);
     if (status == OX_OK && mode == OX_DRIVE_CREATE && drive->bytes > 0) {
-        status = ox_fail(OX_E_CONFIG, "%s: exists already; resume from it, or remove it for a fresh start",
+        status = ox_fail(OX_E_CONFIG, "%s: exists already; resume from it, or remove it to start over",
                          drive->path);
     }
     if (status != OX_OK) {
@@ -215,13 +216,13 @@ static enum ox_status allocate_failed(const struct ox_drive *drive, uint64_t byt
     char want[OX_SIZE_TEXT_BYTES];
     ox_size_text(bytes, want);
     if (err == ENOSPC || err == EDQUOT) {
-        return ox_fail_errno(OX_E_CONFIG, err, "%s: the file system cannot hold %s; free space or give less",
+        return ox_fail_errno(OX_E_CONFIG, err, "%s: the file system has no room for %s; free space or allow less",
                              drive->path, want);
     }
-    return ox_fail_errno(OX_E_IO, err, "%s: cannot be preallocated to %s", drive->path, want);
+    return ox_fail_errno(OX_E_IO, err, "%s: cannot preallocate %s", drive->path, want);
 }
 
-/* For file systems without fallocate: writes zeros, so that running out of space shows now. */
+/* Preallocates by writing zeros, for file systems without fallocate, so that a lack of space shows up now. */
 static int fill_with_zeros(const struct ox_drive *drive, uint64_t bytes) {
     void *zeros = NULL;
     int err = posix_memalign(&zeros, OX_IO_ALIGN_BYTES, ZERO_BYTES);
@@ -258,7 +259,7 @@ enum ox_status ox_drive_file_open(const struct ox_io_backend *backend, const cha
     (void)backend;
     *out = NULL;
     if (strlen(path) >= OX_PATH_BYTES) {
-        return ox_fail(OX_E_CONFIG, "%.64s...: the path is too long", path);
+        return ox_fail(OX_E_CONFIG, "%.64s...: the path is too long; choose a shorter one", path);
     }
     struct ox_drive *const drive = calloc(1, sizeof *drive);
     if (drive == NULL) {
@@ -284,7 +285,7 @@ enum ox_status ox_drive_file_allocate(struct ox_drive *drive, uint64_t bytes) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
         char most[OX_SIZE_TEXT_BYTES];
-        return ox_fail(OX_E_CONFIG, "%s: files may not grow beyond %s here; raise `ulimit -f`", drive->path,
+        return ox_fail(OX_E_CONFIG, "%s: a limit of this process keeps files below %s; raise `ulimit -f`", drive->path,
                        ox_size_text(limit.rlim_cur, most));
     }
     int err = 0;
@@ -311,11 +312,11 @@ enum ox_status ox_drive_file_allocate(struct ox_drive *drive, uint64_t bytes) {
 
 enum ox_status ox_drive_file_flush(struct ox_drive *drive) {
     if (fdatasync(drive->fd) != 0) {
-        return ox_fail_errno(OX_E_IO, errno, "%s: flush failed; what was written since the last one is lost",
+        return ox_fail_errno(OX_E_IO, errno, "%s: flush failed; data written since the last flush may be lost",
                              drive->path);
     }
     if (!drive->direct) {
-        /* Keeps the page cache from growing to the size of the file. */
+        /* Without this the page cache would grow to the size of the file. */
         posix_fadvise(drive->fd, 0, 0, POSIX_FADV_DONTNEED);
     }
     return OX_OK;
@@ -340,7 +341,7 @@ enum ox_status ox_drive_file_remove(const struct ox_io_backend *backend, const c
 
 void ox_drive_file_info(const struct ox_drive *drive, struct ox_drive_info *out) {
     memset(out, 0, sizeof *out);
-    /* Of a long path the end says more. */
+    /* Keeps the end of a long path, which says more. */
     const size_t len = strlen(drive->path), room = sizeof out->path - 1;
     memcpy(out->path, drive->path + (len > room ? len - room : 0), len > room ? room : len);
     out->bytes = drive->bytes;
@@ -350,7 +351,7 @@ void ox_drive_file_info(const struct ox_drive *drive, struct ox_drive_info *out)
 }
 
 void ox_drive_file_close(struct ox_drive *drive) {
-    /* A ring that is being taken down may hold the description a little longer than we do. */
+    /* Unlock explicitly: a ring being torn down may hold the description longer than this close. */
     (void)flock(drive->fd, LOCK_UN);
     close(drive->fd);
     free(drive);
@@ -400,7 +401,7 @@ bool ox_io_advance(struct ox_io_progress *progress, const char *path, int64_t re
         snprintf(out->text, sizeof out->text, "%s: %s of %" PRIu32 " bytes at %" PRIu64 ": %s", path, verb,
                  req->bytes, req->offset, strerror((int)-result));
     } else {
-        snprintf(out->text, sizeof out->text, "%s: %s of %" PRIu32 " bytes at %" PRIu64 " stays short", path,
+        snprintf(out->text, sizeof out->text, "%s: %s of %" PRIu32 " bytes at %" PRIu64 " remains short", path,
                  verb, req->bytes, req->offset);
     }
     return true;

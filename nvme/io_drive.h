@@ -1,5 +1,5 @@
-/* What the uring and threads backends share: drive files of a real file system, and the rule by which a
- * transfer goes on after a short result. Private to nvme/. */
+/* Shared by the uring and threads backends: drive files of a real file system, and the rule for resuming short
+ * transfers. Private to nvme/. */
 #ifndef OX_NVME_IO_DRIVE_H
 #define OX_NVME_IO_DRIVE_H
 
@@ -26,11 +26,11 @@ void ox_drive_file_close(struct ox_drive *drive);
 int ox_drive_file_fd(const struct ox_drive *drive);
 const char *ox_drive_file_path(const struct ox_drive *drive);
 
-/* Asserts what io.h asks of a request; `drive_bytes` is the size of its file. */
+/* Asserts the requirements of io.h on a request; `drive_bytes` is the size of its file. */
 void ox_io_req_check(const struct ox_io_req *req, uint64_t drive_bytes);
 void ox_drive_file_check(const struct ox_drive *drive, const struct ox_io_req *req);
 
-/* A request under way. */
+/* The progress of a request. */
 struct ox_io_progress {
     struct ox_io_req req;
     uint32_t drive_idx;
@@ -38,8 +38,8 @@ struct ox_io_progress {
     uint32_t resume_count;
 };
 
-/* Takes the result of one system call or CQE: bytes, or a negative errno. True when the request has
- * ended and *out is filled; false when the rest from done_bytes on is to be issued again. */
+/* Handles the result of one system call or CQE: bytes, or a negative errno. Returns true when the request has ended and
+ * *out is filled; false when the rest, from done_bytes on, must be issued again. */
 bool ox_io_advance(struct ox_io_progress *progress, const char *path, int64_t result, struct ox_io_done *out);
 
 #ifdef __cplusplus

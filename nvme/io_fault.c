@@ -1,5 +1,5 @@
-/* A decorator that injects one rule's faults into another backend. Owns only its counters and, per request
- * it alters, a copy of the data. */
+/* A decorator that injects the faults of one rule into another backend. It owns only its counters and copies of the
+ * data it alters. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -16,7 +16,7 @@
 enum {
     POINT_COUNT = OX_FAULT_ON_OPEN + 1,
     STALL_NS = 20 * 1000 * 1000,
-    WAIT_SLICE_NS = 5 * 1000 * 1000, /* how long a look at the inner backend may keep a stall from ending */
+    WAIT_SLICE_NS = 5 * 1000 * 1000, /* longest wait for the inner backend while stalls may end */
     SECTOR_BYTES = 512,
 };
 
@@ -35,15 +35,15 @@ struct ox_drive {
     struct ox_drive *inner;
 };
 
-/* A request under way; the inner backend knows it by its index. */
+/* A request in flight; its tag in the inner backend is its index. */
 struct slot {
     struct ox_io_progress progress;
     bool live, hit;
     enum ox_fault_kind kind;
-    uint32_t inner_bytes; /* of what the inner backend was asked for */
-    void *copy;           /* what was written in place of the caller's data, or NULL */
+    uint32_t inner_bytes; /* requested from the inner backend */
+    void *copy;           /* altered data written instead of the caller's, or NULL */
     uint64_t stalled_until_ns;
-    struct ox_io_done done; /* when it has ended */
+    struct ox_io_done done; /* valid once it has ended */
 };
 
 struct ox_io_queue {
@@ -52,10 +52,10 @@ struct ox_io_queue {
     struct ox_io_queue *inner;
     uint32_t drive_count, depth, slot_count, live_count, inner_count, ended_count;
     struct slot *slots;
-    uint32_t *ended; /* slots to be reaped, once they have stalled long enough */
+    uint32_t *ended; /* slots to be reaped once their stall is over */
 };
 
-/* Counts a call of `point`; true when the rule hits it. */
+/* Counts a call of `point`; returns true when the rule hits it. */
 static bool hits(struct fault *fault, enum ox_fault_point point, enum ox_fault_kind *kind, uint64_t *stall_ns) {
     pthread_mutex_lock(&fault->mutex);
     const uint64_t idx = fault->calls[point]++;
@@ -77,7 +77,8 @@ static int kind_errno(enum ox_fault_kind kind) {
     return kind == OX_FAULT_ENOSPC ? ENOSPC : kind == OX_FAULT_EAGAIN ? EAGAIN : kind == OX_FAULT_EINTR ? EINTR : EIO;
 }
 
-/* What a hit call that moves no data returns; OX_OK with *skip unset means that it goes on after all. */
+/* Applies a fault to a call that moves no data and returns its status. With *skip false the call continues after
+ * all. */
 static enum ox_status call_fault(enum ox_fault_kind kind, uint64_t stall_ns, const char *what, bool *skip) {
     *skip = true;
     switch (kind) {
@@ -131,7 +132,7 @@ static enum ox_status drive_allocate(struct ox_drive *drive, uint64_t bytes) {
     uint64_t stall_ns = 0;
     if (hits(drive->fault, OX_FAULT_ON_ALLOCATE, &kind, &stall_ns)) {
         bool skip = false;
-        /* A size cannot be lost in silence: the requests that follow must lie inside the file. */
+        /* An allocation must not be lost silently: later requests must lie inside the file. */
         const bool silent = kind == OX_FAULT_TORN || kind == OX_FAULT_LOST || kind == OX_FAULT_MISDIRECT;
         const enum ox_status status = call_fault(silent ? OX_FAULT_EIO : kind, stall_ns, "allocate", &skip);
         if (skip) {
@@ -227,15 +228,15 @@ static void request_misdirect(const struct ox_io_queue *queue, uint32_t drive_id
     }
 }
 
-/* Every other sector is not what was sent. */
+/* Zeroes every other sector. */
 static void sectors_tear(unsigned char *data, uint32_t bytes) {
     for (uint32_t at = SECTOR_BYTES; at < bytes; at += 2 * SECTOR_BYTES) {
         memset(data + at, 0, SECTOR_BYTES);
     }
 }
 
-/* Changes the request as the rule wants. False when it does not reach the inner backend at all; *result is then what
- * the kernel would have given. */
+/* Alters the request as the rule says. Returns false when it must not reach the inner backend; *result is then the
+ * kernel's result. */
 static bool request_alter(struct ox_io_queue *queue, struct slot *slot, struct ox_io_req *req, int64_t *result) {
     *result = 0;
     switch (slot->kind) {
@@ -287,7 +288,7 @@ static void result_take(struct ox_io_queue *queue, struct slot *slot, int64_t re
     }
 }
 
-/* Sends what is left of the request, or ends it. */
+/* Sends the rest of the request, or ends it. */
 static enum ox_status slot_issue(struct ox_io_queue *queue, uint32_t slot_idx) {
     struct slot *const slot = &queue->slots[slot_idx];
     for (bool ended = false; !ended;) {
@@ -347,7 +348,7 @@ static void queue_kick(struct ox_io_queue *queue) {
     queue->fault->inner->queue_kick(queue->inner);
 }
 
-/* One completion of the inner backend: the request has ended, or its rest goes on. */
+/* Handles one completion of the inner backend: ends the request, or sends its rest. */
 static enum ox_status inner_reap(struct ox_io_queue *queue) {
     struct ox_io_done done;
     const enum ox_status status = queue->fault->inner->queue_reap(queue->inner, &done);
@@ -377,7 +378,7 @@ static enum ox_status inner_reap(struct ox_io_queue *queue) {
     return slot_issue(queue, slot_idx);
 }
 
-/* Where in the list of those that have ended the first lies that may be reaped; their count when none may yet. */
+/* Returns the index of the first ended slot that may be reaped, or their count when there is none yet. */
 static uint32_t ended_find(const struct ox_io_queue *queue, uint64_t now_ns) {
     uint32_t at = 0;
     while (at < queue->ended_count && queue->slots[queue->ended[at]].stalled_until_ns > now_ns) {
@@ -389,10 +390,10 @@ static uint32_t ended_find(const struct ox_io_queue *queue, uint64_t now_ns) {
 static enum ox_status queue_wait(struct ox_io_queue *queue, uint64_t timeout_ns, bool *ready) {
     OX_ASSERT(queue->live_count > 0);
     const uint64_t deadline_ns = ox_clock_ns() + timeout_ns;
-    for (bool looked = false;; looked = true) {
+    for (bool polled = false;; polled = true) {
         const uint64_t now_ns = ox_clock_ns();
         *ready = ended_find(queue, now_ns) < queue->ended_count;
-        if (*ready || (looked && now_ns >= deadline_ns)) {
+        if (*ready || (polled && now_ns >= deadline_ns)) {
             return OX_OK;
         }
         const uint64_t slice_ns = now_ns < deadline_ns ? ox_min_u64(deadline_ns - now_ns, WAIT_SLICE_NS) : 0;

@@ -1,5 +1,5 @@
-/* A disk in memory with a volatile cache. Owns the drive files by path; every write keeps what it replaced
- * until a flush, so that a power cut can take it back. */
+/* A disk in memory with a volatile cache. It owns the drive files by path; each write keeps what it replaced until a
+ * flush, so that a power cut can undo it. */
 #include "nvme/io_sim.h"
 
 #include "base/assert.h"
@@ -14,7 +14,7 @@
 
 enum { SECTOR_BYTES = 512 };
 
-/* What one write replaced; newest first. */
+/* The data that one write replaced; the list is newest first. */
 struct undo {
     struct undo *older;
     uint64_t offset;
@@ -33,7 +33,7 @@ struct sim_file {
 
 struct sim {
     struct ox_io_backend backend;
-    pthread_mutex_t mutex; /* guards all below, and the contents of the files */
+    pthread_mutex_t mutex; /* guards everything below and the contents of files */
     uint64_t seed, draw_count;
     struct sim_file *files;
 };
@@ -273,7 +273,7 @@ static bool write_run(struct sim_file *file, const struct ox_io_req *req) {
     return true;
 }
 
-/* Requests run when they are reaped, in an order drawn by the seed, as a drive may reorder them. */
+/* Runs requests when they are reaped, in random order by seed, because a drive may reorder them. */
 static enum ox_status queue_reap(struct ox_io_queue *queue, struct ox_io_done *out) {
     OX_ASSERT(queue->pending_count > 0);
     struct sim *const sim = queue->sim;
@@ -302,7 +302,7 @@ static void queue_info(const struct ox_io_queue *queue, struct ox_io_queue_info 
     memset(out, 0, sizeof *out);
 }
 
-/* One unflushed write in four survives whole, one in four by sectors, the others are lost. */
+/* Decides an unflushed write's fate: one in four survives whole, one in four by sectors, the others are lost. */
 static void undo_apply(struct sim *sim, struct sim_file *file, const struct undo *undo) {
     const uint32_t fate = draw(sim) % 4;
     if (fate == 0) {

@@ -1,4 +1,4 @@
-/* The threads backend: pread and pwrite on a few threads, where io_uring is denied. */
+/* The threads backend: pread and pwrite on a few threads per drive, for systems that deny io_uring. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "nvme/io_drive.h"
@@ -13,7 +13,7 @@
 
 enum { WORKERS_MAX = 64, DRIVE_WORKERS_MAX = 16, WORKER_STACK_BYTES = 128 << 10 };
 
-/* Slot indices, first in, first out; holds at most as many as there are slots. */
+/* A FIFO of slot indices, with room for all slots. */
 struct fifo {
     uint32_t *slots;
     uint32_t head, count;
@@ -24,11 +24,11 @@ struct slot {
     struct ox_io_done done;
 };
 
-/* Each drive has threads of its own, so that a slow one does not hold up the others. */
+/* Each drive has its own threads, so that a slow drive does not delay the others. */
 struct drive_work {
     struct ox_io_queue *queue;
     const struct ox_drive *drive;
-    uint32_t live_count; /* of the queue's user alone */
+    uint32_t live_count; /* used only by the queue's owner */
     struct fifo work;    /* guarded by the queue's mutex */
     pthread_cond_t has_work;
 };
@@ -254,7 +254,7 @@ static enum ox_status queue_reap(struct ox_io_queue *queue, struct ox_io_done *o
 static void queue_info(const struct ox_io_queue *queue, struct ox_io_queue_info *out) {
     (void)queue;
     memset(out, 0, sizeof *out);
-    snprintf(out->note, sizeof out->note, "pread and pwrite register nothing");
+    snprintf(out->note, sizeof out->note, "pread and pwrite need no registration");
 }
 
 static const struct ox_io_backend threads = {

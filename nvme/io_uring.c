@@ -1,4 +1,4 @@
-/* The io_uring backend, and the choice of a backend. A queue has one ring per drive, without a polling thread. */
+/* The io_uring backend, with one ring per drive and no polling thread, and the choice of a backend. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/bytes.h"
@@ -14,23 +14,23 @@
 
 enum {
     BUSY_WAIT_NS = 1000 * 1000,
-    BUSY_TRIES_MAX = 10 * 1000, /* about ten seconds in which the kernel takes nothing and gives nothing */
+    BUSY_TRIES_MAX = 10 * 1000, /* about ten seconds without progress in the kernel */
     PIECES_MAX = 256,           /* registered buffers of a ring */
     BATCH_MAX = 8,              /* requests held back at most */
 };
-#define PIECE_BYTES_MAX (UINT64_C(1) << 30) /* the kernel takes no larger buffer */
+#define PIECE_BYTES_MAX (UINT64_C(1) << 30) /* the kernel's limit for a registered buffer */
 #define REAP_WAIT_NS    (UINT64_C(1000000000) * 3600)
 
 struct slot {
     struct ox_io_progress progress;
-    uint32_t nonce; /* tells a completion of this use of the slot from a stray one */
+    uint32_t nonce; /* tells completions of this use of the slot from stray ones */
     bool live;
 };
 
 struct ring {
     struct io_uring uring;
     const struct ox_drive *drive;
-    uint32_t live_count, free_count, held_count; /* held: in the ring, not yet shown to the kernel */
+    uint32_t live_count, free_count, held_count; /* held: in the ring, not submitted to the kernel yet */
     struct slot *slots;
     uint32_t *free_slots;
     bool is_open, fixed_file;
@@ -39,18 +39,18 @@ struct ring {
 struct ox_io_queue {
     struct ring *rings; /* one per drive */
     struct pollfd *polls;
-    struct ox_io_region pieces[PIECES_MAX]; /* registered with every ring, none larger than the kernel takes */
+    struct ox_io_region pieces[PIECES_MAX]; /* registered with every ring, each at most PIECE_BYTES_MAX */
     uint32_t drive_count, depth, batch, live_count, piece_count;
-    uint32_t ring_next; /* where the next search for a completion begins */
+    uint32_t ring_next; /* where the next search for a completion starts */
     bool registered_buffers;
     char note[160];
 };
 
-/* Without an entry in the kernel's table of a needed operation the ring is of no use. */
+/* Sets up a ring; fails when the kernel lacks an operation that is needed. */
 static enum ox_status ring_init(struct io_uring *ring, uint32_t depth) {
     const int err = io_uring_queue_init(depth, ring, 0);
     if (err < 0) {
-        return ox_fail_errno(OX_E_IO, -err, "io_uring is denied or missing here");
+        return ox_fail_errno(OX_E_IO, -err, "io_uring is denied or missing on this system");
     }
     struct io_uring_probe *const probe = io_uring_get_probe_ring(ring);
     const bool able = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ) &&
@@ -58,7 +58,7 @@ static enum ox_status ring_init(struct io_uring *ring, uint32_t depth) {
     io_uring_free_probe(probe);
     if (!able) {
         io_uring_queue_exit(ring);
-        return ox_fail(OX_E_IO, "io_uring of this kernel lacks plain reads and writes, or waiting with a time limit");
+        return ox_fail(OX_E_IO, "this kernel's io_uring lacks plain reads and writes, or waiting with a timeout");
     }
     return OX_OK;
 }
@@ -150,11 +150,12 @@ static bool pieces_cut(struct ox_io_queue *queue, const struct ox_io_region *reg
     return true;
 }
 
-/* Memory beyond the limit of locked memory is the usual reason. */
+/* Notes why registration failed; usually the limit of locked memory. */
 static void register_refused(struct ox_io_queue *queue, int err) {
     if (err == ENOMEM) {
-        snprintf(queue->note, sizeof queue->note,
-                 "buffers not registered: more than may be locked; raise `ulimit -l` for less work per transfer");
+        snprintf(
+            queue->note, sizeof queue->note,
+            "buffers not registered: they exceed the limit of locked memory; raise `ulimit -l` for faster transfers");
     } else {
         snprintf(queue->note, sizeof queue->note, "buffers not registered: %s", strerror(err));
     }
@@ -187,7 +188,7 @@ static void queue_register(struct ox_io_queue *queue, const struct ox_io_region 
     }
 }
 
-/* The registered buffer that holds all of the range, or -1. */
+/* Returns the index of the registered buffer that holds the whole range, or -1. */
 static int piece_of(const struct ox_io_queue *queue, const unsigned char *from, uint32_t bytes) {
     for (uint32_t i = 0; i < queue->piece_count; i++) {
         const unsigned char *const base = queue->pieces[i].base;
@@ -200,7 +201,7 @@ static int piece_of(const struct ox_io_queue *queue, const unsigned char *from, 
 
 /* ---- requests -------------------------------------------------------------------------------------- */
 
-/* Puts what is left of the slot's request into the ring. */
+/* Puts the rest of the slot's request into the ring. */
 static void slot_issue(struct ox_io_queue *queue, struct ring *ring, uint32_t slot_idx) {
     struct slot *const slot = &ring->slots[slot_idx];
     const struct ox_io_progress *const progress = &slot->progress;
@@ -228,7 +229,8 @@ static void slot_issue(struct ox_io_queue *queue, struct ring *ring, uint32_t sl
     ring->held_count++;
 }
 
-/* What the kernel does not take now stays in the ring; wait_ready offers it again and reports. */
+/* Submits held requests. Those that the kernel does not accept stay in the ring; wait_ready submits them again and
+ * reports errors. */
 static int ring_kick(struct ring *ring) {
     if (ring->held_count == 0) {
         return 0;
@@ -262,7 +264,7 @@ static enum ox_status queue_submit(struct ox_io_queue *queue, uint32_t drive_idx
     return OX_OK;
 }
 
-/* A ring with a completion, beginning behind the one that gave the last, so that no drive starves another. */
+/* Finds a ring with a completion, starting after the ring that gave the last one, so that no drive starves. */
 static struct ring *ring_ready(struct ox_io_queue *queue) {
     for (uint32_t i = 0; i < queue->drive_count; i++) {
         const uint32_t idx = (queue->ring_next + i) % queue->drive_count;
@@ -274,7 +276,7 @@ static struct ring *ring_ready(struct ox_io_queue *queue) {
     return NULL;
 }
 
-/* Sends what is held back and waits on one ring: a single call to the kernel. A negative errno on failure. */
+/* Submits held requests and waits on one ring in a single system call. Returns a negative errno on failure. */
 static int wait_one(struct ring *ring, uint64_t timeout_ns) {
     struct __kernel_timespec limit = {.tv_sec = (long long)(timeout_ns / 1000000000),
                                       .tv_nsec = (long long)(timeout_ns % 1000000000)};
@@ -307,7 +309,7 @@ static int wait_any(struct ox_io_queue *queue, uint64_t timeout_ns) {
     return count > 0 ? 0 : count == 0 ? -ETIME : -errno;
 }
 
-/* *ring is NULL when the time was over. */
+/* Waits for a ring with a completion; *ring is NULL on timeout. */
 static enum ox_status wait_ready(struct ox_io_queue *queue, uint64_t timeout_ns, struct ring **ring) {
     const uint64_t deadline_ns = ox_clock_ns() + timeout_ns;
     for (int tries = 0; (*ring = ring_ready(queue)) == NULL;) {
@@ -320,14 +322,14 @@ static enum ox_status wait_ready(struct ox_io_queue *queue, uint64_t timeout_ns,
         if (err == 0 || err == -EINTR || err == -ETIME) {
             continue;
         }
-        /* The kernel is short of memory or a completion ring is full; the next search empties that. */
+        /* The kernel is short of memory or a completion ring is full, which the next search empties. */
         if ((err != -EAGAIN && err != -EBUSY) || ++tries > BUSY_TRIES_MAX) {
-            queue->live_count = 0; /* nothing comes back any more; the queue can only be closed */
-            return ox_fail_errno(OX_E_IO, -err, "io_uring gives no completions any more");
+            queue->live_count = 0; /* no request returns any more; the queue can only be closed */
+            return ox_fail_errno(OX_E_IO, -err, "io_uring returns no more completions; end the process and resume");
         }
         nanosleep(&(struct timespec){.tv_nsec = BUSY_WAIT_NS}, NULL);
     }
-    queue_kick(queue); /* whoever takes what has ended may be busy with it for long */
+    queue_kick(queue); /* submit now: the caller may be busy with the completion for long */
     return OX_OK;
 }
 
@@ -409,7 +411,7 @@ const struct ox_io_backend *ox_io_probe(char *why) {
         return ox_io_threads();
     }
     io_uring_queue_exit(&ring);
-    snprintf(why, 160, "io_uring can be set up here");
+    snprintf(why, 160, "io_uring works here");
     return &uring;
 }
 

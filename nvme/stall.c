@@ -1,4 +1,4 @@
-/* The rule by which a silent drive is warned of and given up. */
+/* Warns of a silent drive and gives it up. */
 #include "nvme/stall.h"
 
 #include "base/bytes.h"
@@ -26,16 +26,16 @@ static double seconds(uint64_t ns) {
 enum ox_status ox_stall_check(struct ox_stall *stall, const struct ox_stall_limits *limits,
                               const struct ox_stall_op *op) {
     if (op->age_ns >= limits->fail_ns) {
-        return ox_fail(OX_E_IO, "%s: %s has not ended for %.1f s and the drive is given up; look at `dmesg`, end this "
-                       "process, and resume when the drive answers", op->path, op->what, seconds(op->age_ns));
+        return ox_fail(OX_E_IO, "%s: %s has not completed in %.1f s, so the drive is given up; check `dmesg`, end this "
+                       "process, and resume when the drive responds", op->path, op->what, seconds(op->age_ns));
     }
     if (op->age_ns < limits->warn_ns) {
         stall->next_ns = 0;
         return OX_OK;
     }
     if (op->age_ns >= stall->next_ns) {
-        ox_log(OX_LOG_WARN, "%s: %s has not ended for %.1f s; the drive or its driver hangs, see `dmesg`; waiting on, "
-               "until %.0f s", op->path, op->what, seconds(op->age_ns), seconds(limits->fail_ns));
+        ox_log(OX_LOG_WARN, "%s: %s has not completed in %.1f s; the drive or its driver hangs, check `dmesg`; "
+               "waiting until %.0f s", op->path, op->what, seconds(op->age_ns), seconds(limits->fail_ns));
         stall->next_ns = 2 * op->age_ns;
     }
     return OX_OK;
@@ -43,7 +43,7 @@ enum ox_status ox_stall_check(struct ox_stall *stall, const struct ox_stall_limi
 
 void ox_stall_report(const struct ox_stall_limits *limits, const struct ox_stall_op *op) {
     if (op->age_ns >= limits->warn_ns) {
-        ox_log(OX_LOG_WARN, "%s: %s took %.1f s; the drive or its driver hung, see `dmesg`", op->path, op->what,
+        ox_log(OX_LOG_WARN, "%s: %s took %.1f s; the drive or its driver hung, check `dmesg`", op->path, op->what,
                seconds(op->age_ns));
     }
 }

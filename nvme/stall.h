@@ -1,5 +1,5 @@
-/* Watches how long a drive has given nothing: warns, again at twice the age each time, and says when to give up.
- * Driven by whoever waits; has no thread. Private to nvme/. */
+/* Decides when a silent drive is warned of and given up: it warns, again at twice the age each time, and then fails. It
+ * has no thread; ports and the store call it while they wait. Private to nvme/. */
 #ifndef OX_NVME_STALL_H
 #define OX_NVME_STALL_H
 
@@ -12,33 +12,33 @@
 extern "C" {
 #endif
 
-/* When to warn and when to fail, both in nanoseconds. */
+/* The ages at which to warn and to fail. */
 struct ox_stall_limits {
     uint64_t warn_ns, fail_ns;
 };
 
-/* Zero is the default: 10 s and 10 minutes. */
+/* Returns the limits; 0 means the default of 10 s and 10 minutes. */
 struct ox_stall_limits ox_stall_limits(uint32_t warn_ms, uint32_t fail_ms);
 
-/* How long to wait at a time, so that a warning is not late by much. */
+/* Returns how long a caller may wait at a time without delaying a warning much. */
 uint64_t ox_stall_tick_ns(const struct ox_stall_limits *limits);
 
-/* Of one drive, from zeros. */
+/* The state of one drive; start from zeros. */
 struct ox_stall {
-    uint64_t next_ns; /* the age of the next warning; 0: none was given since the drive last gave something */
+    uint64_t next_ns; /* age of the next warning; 0: none since the drive last answered */
 };
 
-/* The oldest operation in flight: its age, and words like "a read of 4096 bytes at 0 (extent 3)". */
+/* The oldest operation in flight: its age, and a text like "a read of 4096 bytes at 0 (extent 3)". */
 struct ox_stall_op {
     const char *path, *what;
     uint64_t age_ns;
 };
 
-/* OX_OK, with a warning or without; OX_E_IO with a text when the drive is to be given up. */
+/* Returns OX_OK, after a warning if due; OX_E_IO with a text when the drive must be given up. */
 OX_MUST enum ox_status ox_stall_check(struct ox_stall *stall, const struct ox_stall_limits *limits,
                                       const struct ox_stall_op *op);
 
-/* For a call that could not be watched: warns afterwards when it took too long. */
+/* Warns after a call that took too long but could not be watched. */
 void ox_stall_report(const struct ox_stall_limits *limits, const struct ox_stall_op *op);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* The store as a whole: its files made, opened, checked and closed. */
+/* Creates, opens, checks, closes and removes a store's files. */
 #include "nvme/store.h"
 
 #include "base/assert.h"
@@ -32,12 +32,12 @@ static void *block_alloc(uint64_t bytes) {
     return memory;
 }
 
-/* Requests of the store's own, under way. */
+/* State of one of the store's own transfers. */
 struct transfer {
     struct ox_store *store;
     enum ox_io_kind kind;
     uint32_t drive_idx, in_flight;
-    uint64_t since_ns; /* when the drive last gave something */
+    uint64_t since_ns; /* when the drive last answered */
     enum ox_status status;
 };
 
@@ -63,7 +63,8 @@ static enum ox_status transfer_wait(struct transfer *transfer) {
     }
 }
 
-/* Waits for one request; the first failure stays in the transfer. False when none comes back any more. */
+/* Waits for one request and keeps the first failure in the transfer. Returns false when no request will return any
+ * more. */
 static bool transfer_reap(struct transfer *transfer) {
     struct ox_store *const store = transfer->store;
     struct ox_io_done done;
@@ -87,7 +88,7 @@ static bool transfer_reap(struct transfer *transfer) {
 enum ox_status ox_store_transfer(struct ox_store *store, enum ox_io_kind kind, uint32_t drive_idx,
                                  uint64_t offset, void *buffer, uint64_t bytes) {
     if (__atomic_load_n(&store->hung, __ATOMIC_SEQ_CST)) {
-        return ox_fail(OX_E_IO, "a drive of the store was given up; end the process and resume");
+        return ox_fail(OX_E_IO, "a drive of the store was given up earlier; end the process and resume");
     }
     struct transfer transfer = {.store = store, .kind = kind, .drive_idx = drive_idx, .since_ns = ox_clock_ns()};
     bool alive = true;
@@ -134,7 +135,7 @@ enum ox_status ox_store_flush(struct ox_store *store) {
 static enum ox_status config_check(const struct ox_store_config *config) {
     OX_ASSERT(config->backend != NULL && config->queue_depth > 0);
     if (config->drive_count == 0 || config->drive_count > OX_STORE_DRIVES_MAX) {
-        return ox_fail(OX_E_CONFIG, "a store lies on 1 to %d drives, not %u", OX_STORE_DRIVES_MAX,
+        return ox_fail(OX_E_CONFIG, "a store uses 1 to %d drives, not %u", OX_STORE_DRIVES_MAX,
                        config->drive_count);
     }
     if (config->generations > 2) {
@@ -144,8 +145,8 @@ static enum ox_status config_check(const struct ox_store_config *config) {
     return OX_OK;
 }
 
-/* Stores with a drive that was given up. It may yet write to their memory or take what was sent, so they stay as they
- * are, and locked, until the process ends. */
+/* Stores with a drive that was given up. The drive may still write to their memory or accept what was sent, so they
+ * stay allocated and locked until the process ends. */
 static struct ox_store *given_up;
 
 static void store_free(struct ox_store *store) {
@@ -194,7 +195,7 @@ static enum ox_status store_alloc(const struct ox_store_config *config, struct o
     return store->root != NULL && store->block != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for a store");
 }
 
-/* What depends on the layout. */
+/* Allocates what depends on the layout. */
 static enum ox_status tables_alloc(struct ox_store *store) {
     for (int i = 0; i < 2; i++) {
         store->tables[i] = block_alloc(store->layout.table_bytes);
@@ -234,7 +235,7 @@ static enum ox_status drives_open(struct ox_store *store, const struct ox_store_
 
 /* ---- create ------------------------------------------------------------------------------------ */
 
-/* Both regions whole, so that no later commit waits for the file system to convert unwritten blocks. */
+/* Writes both regions in full, so that no later commit waits for the file system to convert unwritten blocks. */
 static enum ox_status regions_write(struct ox_store *store, const uint64_t *bytes_max) {
     struct ox_store_identity *const identity = block_alloc(OX_STORE_REGION_BYTES);
     if (identity == NULL) {
@@ -326,7 +327,7 @@ static enum ox_status create_steps(struct ox_store *store, const struct ox_store
     return status == OX_OK ? files_fill(store, config) : status;
 }
 
-/* Frees a store whose creation failed, and removes the files that were opened for it: they were empty. */
+/* Frees a store whose creation failed and removes the files opened for it, which were empty. */
 static enum ox_status create_undo(struct ox_store *store, const struct ox_store_config *config,
                                   enum ox_status status) {
     char text[OX_ERROR_TEXT_BYTES];
@@ -340,7 +341,7 @@ static enum ox_status create_undo(struct ox_store *store, const struct ox_store_
         char path[OX_PATH_BYTES];
         if (drive_path(config->folders[i], i, path) != OX_OK ||
             config->backend->drive_remove(config->backend, path) != OX_OK) {
-            return ox_fail(status, "%.600s; and the unfinished store in %.200s could not be removed", text,
+            return ox_fail(status, "%.600s; also, the unfinished store in %.200s could not be removed", text,
                            config->folders[i]);
         }
     }
@@ -368,12 +369,12 @@ enum ox_status ox_store_create(const struct ox_store_config *config, struct ox_s
 
 /* ---- open --------------------------------------------------------------------------------------- */
 
-/* Reads both regions of a drive; one that cannot be read counts as damaged. */
+/* Reads both regions of a drive; a region that cannot be read counts as damaged. */
 static enum ox_status regions_read(struct ox_store *store, uint32_t drive_idx, unsigned char *regions) {
     struct ox_drive_info info;
     store->backend->drive_info(store->drives[drive_idx], &info);
     if (info.bytes < OX_STORE_GEOMETRY_OFFSET) {
-        return ox_fail(OX_E_CORRUPT, "%s: too short to be a store; remove it and start afresh", info.path);
+        return ox_fail(OX_E_CORRUPT, "%s: too short to be a store; remove it and start over", info.path);
     }
     enum ox_status status = OX_OK;
     uint32_t read_count = 0;
@@ -402,7 +403,7 @@ static const struct ox_store_identity *identity_of(const unsigned char *regions)
     return NULL;
 }
 
-/* Checks the identity of drive `drive_idx` against that of drive 0. */
+/* Checks that drive `drive_idx` belongs to the same store as drive 0. */
 static enum ox_status identity_check(const struct ox_store *store, uint32_t drive_idx,
                                      const struct ox_store_identity *first,
                                      const struct ox_store_identity *identity) {
@@ -414,7 +415,8 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
                        info.path);
     }
     if (identity->version != OX_STORE_VERSION) {
-        return ox_fail(OX_E_CONFIG, "%s: has format version %u, this program reads %d", info.path,
+        return ox_fail(OX_E_CONFIG,
+                       "%s: has format version %u, but this program reads %d; use the program that wrote it", info.path,
                        identity->version, OX_STORE_VERSION);
     }
     if (identity->drive_count != store->drive_count || identity->drive_idx != drive_idx) {
@@ -429,7 +431,8 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
         identity->extent_count != first->extent_count || identity->one_generation != first->one_generation ||
         memcmp(identity->bytes_max, first->bytes_max, sizeof first->bytes_max) != 0 ||
         memcmp(identity->speeds, first->speeds, sizeof first->speeds) != 0) {
-        return ox_fail(OX_E_CONFIG, "%s: belongs to another run than the first drive's file", info.path);
+        return ox_fail(OX_E_CONFIG,
+                       "%s: belongs to another run than the first drive's file; give the drives of one run", info.path);
     }
     return OX_OK;
 }
@@ -459,16 +462,16 @@ static enum ox_status identity_match(struct ox_store *store, const struct ox_sto
     if (config->extents != NULL && (config->generations == 1) != (identity->one_generation != 0)) {
         return identity->one_generation != 0
                    ? ox_fail(OX_E_CONFIG,
-                             "%s: has one generation, and two are asked for; give --store-generations 1, as the "
+                             "%s: has one generation, but two are requested; give --store-generations 1, as the "
                              "run was started with, or another folder", info.path)
                    : ox_fail(OX_E_CONFIG,
-                             "%s: has two generations, and one is asked for; leave out --store-generations 1, or give "
+                             "%s: has two generations, but one is requested; leave out --store-generations 1, or give "
                              "another folder", info.path);
     }
     return OX_OK;
 }
 
-/* The extent list from any drive that has it intact. */
+/* Reads the extent list from any drive that has it intact. */
 static enum ox_status geometry_read(struct ox_store *store, const struct ox_store_identity *identity,
                                     struct ox_extent_spec **out) {
     struct ox_drive_info info;
@@ -515,14 +518,14 @@ static enum ox_status layout_restore(struct ox_store *store, const struct ox_sto
         store->backend->drive_info(store->drives[i], &info);
         if (info.bytes < store->layout.file_bytes[i]) {
             status = ox_fail(OX_E_CORRUPT,
-                             "%s: cut short to %" PRIu64 " bytes of %" PRIu64 "; resume from a checkpoint",
+                             "%s: cut short to %" PRIu64 " of %" PRIu64 " bytes; resume from a checkpoint",
                              info.path, info.bytes, store->layout.file_bytes[i]);
         }
     }
     return status;
 }
 
-/* Spool data is of no use after a restart, so its place is laid out anew. */
+/* Places the spool again, because its data is useless after a restart. */
 static enum ox_status spool_restore(struct ox_store *store, const struct ox_store_config *config) {
     if (config->bytes_max == NULL || config->extents == NULL) {
         OX_ASSERT(config->spool_count == 0);
@@ -610,7 +613,7 @@ void ox_store_close(struct ox_store **store) {
 
 enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count) {
     const struct ox_io_backend *const backend = ox_io_threads();
-    /* Of every index: the folders may have been given in another order, or may have been more, before. */
+    /* Removes every index: the folders may have been given in another order before, or may have been more. */
     for (uint32_t i = 0; i < drive_count * OX_STORE_DRIVES_MAX; i++) {
         char path[OX_PATH_BYTES];
         enum ox_status status = drive_path(folders[i / OX_STORE_DRIVES_MAX], i % OX_STORE_DRIVES_MAX, path);
@@ -703,7 +706,7 @@ void ox_store_info(const struct ox_store *store, struct ox_store_info *out) {
 enum ox_status ox_store_drive_info(const struct ox_store *store, uint32_t drive_idx,
                                    struct ox_drive_info *out) {
     if (drive_idx >= store->drive_count) {
-        return ox_fail(OX_E_CONFIG, "the store has %u drives, there is no drive %u", store->drive_count,
+        return ox_fail(OX_E_CONFIG, "the store has %u drives, but no drive %u", store->drive_count,
                        drive_idx);
     }
     store->backend->drive_info(store->drives[drive_idx], out);

@@ -1,5 +1,5 @@
-/* The store's inside: what lies on the drives, and the state its files share. Private to nvme/.
- * Every number on a drive is little endian; docs/store-format.md describes the bytes. */
+/* The store's internals: the format on the drives, and the state that its files share. Private to nvme/. All numbers on
+ * a drive are little endian; docs/store-format.md describes the bytes. */
 #ifndef OX_NVME_STORE_IMPL_H
 #define OX_NVME_STORE_IMPL_H
 
@@ -23,32 +23,32 @@ enum {
     OX_STORE_RING_LEN = 64,
     OX_STORE_REGION_COUNT = 2,
     OX_STORE_REGION_STRIDE = 1 << 20,
-    /* A region: the identity, then the root ring. */
+    /* A region holds the identity, then the root ring. */
     OX_STORE_REGION_BYTES = (1 + OX_STORE_RING_LEN) * OX_STORE_BLOCK_BYTES,
     OX_STORE_GEOMETRY_OFFSET = OX_STORE_REGION_COUNT * OX_STORE_REGION_STRIDE,
 };
 
-/* Which store this file is a part of; written once. */
+/* Identifies the store that a file belongs to; written once. */
 struct ox_store_identity {
     uint64_t magic;
     uint32_t version;
     uint32_t drive_idx, drive_count, extent_count;
     uint64_t run_id[2];
     uint64_t config_hash;
-    uint64_t geometry_hash;                  /* of the extent list                         */
-    uint64_t bytes_max[OX_STORE_DRIVES_MAX]; /* at creation; the placement follows from it */
-    uint64_t speeds[OX_STORE_DRIVES_MAX];    /* and from these: each drive's share; all 0 when alike */
-    uint32_t one_generation;                 /* 0: two, as in all files from before there was a choice */
+    uint64_t geometry_hash;                  /* hash of the extent list                    */
+    uint64_t bytes_max[OX_STORE_DRIVES_MAX]; /* allowances at creation, which decide the placement */
+    uint64_t speeds[OX_STORE_DRIVES_MAX];    /* speeds at creation, which do too; all 0: equal */
+    uint32_t one_generation;                 /* 0: two, also in files older than the choice */
     unsigned char zero[OX_STORE_BLOCK_BYTES - 332];
     uint64_t checksum[2]; /* of all before it */
 };
 OX_STATIC_ASSERT(sizeof(struct ox_store_identity) == OX_STORE_BLOCK_BYTES, "one block");
 
-/* One commit; record `seq` lies in ring slot seq % OX_STORE_RING_LEN of both regions of every drive. */
+/* One commit. Record `seq` is in ring slot seq % OX_STORE_RING_LEN of both regions of every drive. */
 struct ox_store_root {
     uint64_t magic;
     uint32_t version;
-    uint32_t committed; /* 0: the store was created and holds no state yet */
+    uint32_t committed; /* 0: the store holds no state yet */
     uint64_t run_id[2];
     uint64_t config_hash, geometry_hash;
     uint64_t seq, session; /* session: how often the store was settled before its first write */
@@ -57,8 +57,8 @@ struct ox_store_root {
     uint64_t table_hash;
     uint32_t generation, meta_bytes;
     unsigned char meta[OX_STORE_META_BYTES_MAX];
-    /* One generation: set from before the first write of a transaction until its commit. All else is then of the state
-     * that is being rewritten, as what the root named before. */
+    /* One generation only: set from before the first write of a transaction until its commit. All other fields then
+     * describe the state being overwritten, as the previous root did. */
     uint64_t open_step;
     uint32_t open;
     unsigned char zero[OX_STORE_BLOCK_BYTES - OX_STORE_META_BYTES_MAX - 140];
@@ -66,7 +66,7 @@ struct ox_store_root {
 };
 OX_STATIC_ASSERT(sizeof(struct ox_store_root) == OX_STORE_BLOCK_BYTES, "one block");
 
-/* An entry of an extent table. */
+/* An entry of an extent table: checksums of head and rest. */
 struct ox_extent_sum {
     uint64_t head, rest;
 };
@@ -74,14 +74,14 @@ struct ox_extent_sum {
 /* ---- placement: a pure function of the extent list and the allowances ------------------------- */
 
 struct ox_store_place {
-    uint64_t offset; /* of state: within its generation; of spool: in the file */
+    uint64_t offset; /* state: within its generation; spool: in the file */
     uint32_t drive_idx;
 };
 
 struct ox_store_layout {
     /* Set before the calls below: */
-    uint64_t speeds[OX_STORE_DRIVES_MAX]; /* all 0 means alike */
-    uint32_t generations;                 /* 0 means 2 */
+    uint64_t speeds[OX_STORE_DRIVES_MAX]; /* all 0: equal */
+    uint32_t generations;                 /* 0: 2 */
 
     uint32_t drive_count, extent_count, spool_count;
     struct ox_extent_spec *extents;
@@ -95,11 +95,11 @@ struct ox_store_layout {
     uint64_t state_bytes_sum, spool_bytes_sum;
 };
 
-/* Fills `layout` (zeroed before, but for speeds and generations) for state alone; the lists are copied. */
+/* Places the state and fills `layout`, which is zeroed except for speeds and generations; copies the lists. */
 OX_MUST enum ox_status ox_store_layout_open(const struct ox_extent_spec *extents, uint32_t extent_count,
                                             const uint64_t *bytes_max, uint32_t drive_count,
                                             struct ox_store_layout *layout);
-/* Adds spool extents in what the allowances leave. */
+/* Places spool extents in the room that the allowances leave. */
 OX_MUST enum ox_status ox_store_layout_add_spool(struct ox_store_layout *layout, const uint64_t *spool_bytes,
                                                  uint32_t spool_count, const uint64_t *bytes_max);
 void ox_store_layout_close(struct ox_store_layout *layout);
@@ -116,19 +116,19 @@ struct ox_spool_piece {
 struct ox_spool_map {
     pthread_mutex_t mutex;
     struct ox_spool_piece *pieces;
-    uint64_t piece_count, piece_count_max; /* the latter a power of two */
+    uint64_t piece_count, piece_count_max; /* piece_count_max is a power */
 };
 
 OX_MUST enum ox_status ox_spool_map_open(uint64_t bytes, struct ox_spool_map *map);
 void ox_spool_map_close(struct ox_spool_map *map);
-/* Grows only when a piece is met for the first time. */
+/* Sets a piece; allocates only for a piece seen for the first time. */
 OX_MUST enum ox_status ox_spool_map_set(struct ox_spool_map *map, const struct ox_spool_piece *piece);
-/* False when no such piece was written. */
+/* Returns false when no such piece was written. */
 bool ox_spool_map_get(struct ox_spool_map *map, struct ox_spool_piece *piece);
 
 /* ---- the open store ----------------------------------------------------------------------------- */
 
-/* TORN: a write of it failed, and the slot was its only one. */
+/* TORN: a write failed, and the slot was the only one. */
 enum ox_extent_state { OX_EXTENT_IDLE, OX_EXTENT_IN_FLIGHT, OX_EXTENT_WRITTEN, OX_EXTENT_TORN };
 
 struct ox_store {
@@ -136,7 +136,7 @@ struct ox_store {
     struct ox_drive *drives[OX_STORE_DRIVES_MAX];
     uint32_t drive_count, queue_depth;
     struct ox_stall_limits stall_limits;
-    struct ox_stall stalls[OX_STORE_DRIVES_MAX]; /* of the store's own transfers */
+    struct ox_stall stalls[OX_STORE_DRIVES_MAX]; /* for the store's own transfers */
     bool hung;                                   /* a drive was given up with requests in flight */
     struct ox_store *given_up_next;
     struct ox_store_port *given_up_ports;
@@ -146,21 +146,21 @@ struct ox_store {
 
     struct ox_io_queue *queue; /* for roots and tables; used by the committing thread */
     uint64_t run_id[2], config_hash, geometry_hash;
-    struct ox_store_root *root;  /* the committed one */
+    struct ox_store_root *root;  /* the committed root */
     struct ox_store_root *block; /* one aligned block for transfers */
     struct ox_extent_sum *tables[2];
     uint64_t seq_seen; /* no root on any drive is newer */
     bool settled;      /* no root newer than ours can be on a drive */
 
-    pthread_mutex_t mutex; /* of what a read turns to: root, in_transaction, step, attempt, while these change */
+    pthread_mutex_t mutex; /* guards what a read consults while it changes: root, in_transaction, step, attempt */
     bool in_transaction;
     uint64_t step, attempt;
     uint32_t attempt_count;
-    unsigned char *extent_states; /* enum ox_extent_state; each is touched by one port at a time */
-    unsigned *extent_readers;     /* reads in flight; NULL when there are two generations        */
-    bool torn;                    /* `step` was given up with part of the one generation overwritten */
+    unsigned char *extent_states; /* enum ox_extent_state; one port at a time uses each */
+    unsigned *extent_readers;     /* reads in flight; NULL with two generations */
+    bool torn;                    /* `step` was aborted after overwriting part of the only generation */
     unsigned written_count, writes_in_flight, port_count;
-    unsigned reads_in_flight[2]; /* of state, by generation */
+    unsigned reads_in_flight[2]; /* reads of state, by generation */
 
     uint64_t read_bytes, write_bytes, flush_count;
     unsigned retry_count;
@@ -170,7 +170,7 @@ static inline bool ox_store_is_single(const struct ox_store *store) {
     return store->layout.generations == 1;
 }
 
-/* `generation` is that of a root; with one generation only the tables alternate. */
+/* `generation` is a root's; with one generation only the tables alternate. */
 static inline uint64_t ox_store_slot_offset(const struct ox_store *store, uint32_t extent_idx,
                                             uint32_t generation) {
     const struct ox_store_place *const place = &store->layout.places[extent_idx];
@@ -178,19 +178,18 @@ static inline uint64_t ox_store_slot_offset(const struct ox_store *store, uint32
            generation % store->layout.generations * store->layout.generation_bytes[place->drive_idx] + place->offset;
 }
 
-/* Moves any number of bytes between `buffer` and one drive, and waits. */
+/* Moves bytes between `buffer` and one drive, and waits. */
 OX_MUST enum ox_status ox_store_transfer(struct ox_store *store, enum ox_io_kind kind, uint32_t drive_idx,
                                          uint64_t offset, void *buffer, uint64_t bytes);
 OX_MUST enum ox_status ox_store_flush(struct ox_store *store);
 
-/* Seals a block: its checksum is of all but its last 16 bytes. */
+/* Seals a block with a checksum of all but its last 16 bytes. */
 void ox_store_block_seal(void *block);
 bool ox_store_block_is_sealed(const void *block);
 
-/* Writes the root of an empty store into every ring; does not flush. */
+/* Writes an empty store's root into every ring, without a flush. */
 OX_MUST enum ox_status ox_store_root_create(struct ox_store *store);
-/* Finds the newest generation that is whole and loads its table. `regions` holds, per drive, both regions
- * as they were read. */
+/* Finds the newest intact generation and loads its table. `regions` holds both regions of each drive as read. */
 OX_MUST enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *regions);
 
 #endif

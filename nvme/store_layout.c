@@ -1,5 +1,5 @@
-/* Where extents lie. A pure function of the extent list and the allowances at creation, so that it need not
- * be stored; any change here is a new OX_STORE_VERSION. */
+/* Places extents. A pure function of the extent list and of the allowances at creation, so the placement need not be
+ * stored; any change here needs a new OX_STORE_VERSION. */
 #include "base/assert.h"
 #include "base/hash/hash.h"
 #include "nvme/store_impl.h"
@@ -8,19 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Items of one kind on their way to the drives. */
+/* Distributes items of one kind over the drives. */
 struct stripe {
     uint32_t drive_count;
     uint64_t speed[OX_STORE_DRIVES_MAX];
     uint64_t room[OX_STORE_DRIVES_MAX];
-    uint64_t share[OX_STORE_DRIVES_MAX]; /* what the drive should get of all items */
+    uint64_t share[OX_STORE_DRIVES_MAX]; /* the drive's share of all items */
     uint64_t used[OX_STORE_DRIVES_MAX];
 };
 
-/* So many units of speed that their squares and products with sizes cannot overflow. */
+/* Sum of the scaled speeds, so small that squares and products with sizes cannot overflow. */
 enum { SPEED_SUM = 1 << 20 };
 
-/* Speeds are taken against each other; a drive without one, beside others that have one, is as slow as can be. */
+/* Scales speeds relative to each other; a drive without a speed, beside others that have one, gets the least. */
 static void stripe_speed(struct stripe *stripe, const uint64_t *speeds) {
     unsigned __int128 sum = 0;
     for (uint32_t i = 0; i < stripe->drive_count; i++) {
@@ -32,12 +32,12 @@ static void stripe_speed(struct stripe *stripe, const uint64_t *speeds) {
     }
 }
 
-/* What `speed` of `speeds` is of the total, rounded up. */
+/* Returns total * speed / speeds, rounded up. */
 static uint64_t part_of(uint64_t total, uint64_t speed, uint64_t speeds) {
     return (uint64_t)(((unsigned __int128)total * speed + speeds - 1) / speeds);
 }
 
-/* Shares by speed, except that a drive with less room than that gets what it can hold. */
+/* Divides `total` by speed, except that a drive with less room than its share gets only its room. */
 static void stripe_share(struct stripe *stripe, uint64_t total) {
     bool full[OX_STORE_DRIVES_MAX] = {false};
     uint64_t left = 0;
@@ -63,7 +63,7 @@ static void stripe_share(struct stripe *stripe, uint64_t total) {
     }
 }
 
-/* The drive that would then be least ahead of its share; false when no drive has room. */
+/* Picks the drive that would be least ahead of its share; false when no drive has room. */
 static bool stripe_pick(const struct stripe *stripe, uint64_t bytes, uint32_t *drive_idx) {
     bool found = false;
     for (uint32_t i = 0; i < stripe->drive_count; i++) {
@@ -92,16 +92,14 @@ static enum ox_status refuse(const struct ox_store_layout *layout, const uint64_
     }
     char need_text[OX_SIZE_TEXT_BYTES], have_text[OX_SIZE_TEXT_BYTES], state_text[OX_SIZE_TEXT_BYTES];
     char least_text[OX_SIZE_TEXT_BYTES];
-    return ox_fail(OX_E_CONFIG,
-                   "the store needs %s (%" PRIu64
-                   " bytes: %s of %s of state, and spool), the %u "
-                   "drive allowance(s) are %s in all and their parts do not fit; allow more, first on drive %u, which "
-                   "has the least (%s)",
-                   ox_size_text(need, need_text), need,
-                   layout->generations == 1 ? "one generation" : "two generations",
-                   ox_size_text(layout->state_bytes_sum, state_text),
-                   layout->drive_count, ox_size_text(have, have_text), least,
-                   ox_size_text(bytes_max[least], least_text));
+    return ox_fail(
+        OX_E_CONFIG,
+        "the store needs %s (%" PRIu64 " bytes: %s of %s of state, and spool), but the %u "
+        "drive allowance(s) total %s, which is too little or too unevenly split; allow more, first on drive %u, "
+        "which has the least (%s)",
+        ox_size_text(need, need_text), need, layout->generations == 1 ? "one generation" : "two generations",
+        ox_size_text(layout->state_bytes_sum, state_text), layout->drive_count, ox_size_text(have, have_text), least,
+        ox_size_text(bytes_max[least], least_text));
 }
 
 static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32_t extent_count,
@@ -112,7 +110,7 @@ static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32
             spec->head_bytes % OX_IO_ALIGN_BYTES != 0 || spec->head_bytes > spec->bytes) {
             return ox_fail(OX_E_CONFIG,
                            "extent %u: %" PRIu64 " bytes with a head of %" PRIu64
-                           " are not multiples of %d, or the head is larger than the whole",
+                           " must be multiples of %d, and the head at most the whole",
                            i, spec->bytes, spec->head_bytes, OX_IO_ALIGN_BYTES);
         }
         if (!ox_add_u64(layout->state_bytes_sum, spec->bytes, &layout->state_bytes_sum) ||
@@ -124,7 +122,7 @@ static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32
     return OX_OK;
 }
 
-/* Where nobody asks for places there are none. */
+/* Places the state on the drives; records places only if layout->places is not NULL. */
 static enum ox_status state_place(struct ox_store_layout *layout, const struct ox_extent_spec *extents,
                                   const uint64_t *bytes_max) {
     struct stripe stripe = {.drive_count = layout->drive_count};
@@ -261,8 +259,8 @@ enum ox_status ox_store_fits(const struct ox_store_config *config) {
     return status;
 }
 
-/* An extent finds no drive when each has less left than it takes. As long as all drives together have what is still to
- * come and one extent more for each drive but one, that cannot be. */
+/* Placement of an extent fails only if every drive has less room than it needs. That cannot happen while all drives
+ * together have room for everything still to be placed and for one more extent per drive except one. */
 bool ox_store_surely_fits(const struct ox_store_config *config, const struct ox_store_sums *state) {
     const uint64_t fixed = ox_store_fixed_bytes(state->extent_count);
     const uint64_t generations = config->generations == 0 ? 2 : config->generations;

@@ -1,5 +1,5 @@
-/* Checksums of spool pieces: a hash map with open addressing, kept in memory because spool data does not
- * outlive the process. The pieces of a step are those of the step before, so it stops growing after one. */
+/* Checksums of spool pieces: a hash map with open addressing, in memory because spool data does not outlive the
+ * process. Every step has the same pieces, so it grows only during the first. */
 #include "base/hash/hash.h"
 #include "nvme/store_impl.h"
 

@@ -1,4 +1,4 @@
-/* The forecast of wear. In doubles: a forecast needs no more digits, and nothing overflows. */
+/* Forecasts wear in doubles: they are precise enough, and nothing overflows. */
 #include "nvme/wear.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ bool ox_wear_exceeds(const struct ox_wear *wear, double share_max) {
     return wear->rated_bytes > 0 && forecast.run_share > share_max;
 }
 
-/* Makers rate in decimal units. */
+/* Writes bytes in decimal units, as makers rate drives. */
 static const char *amount(double bytes, char *text, size_t text_bytes) {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
     unsigned unit = 0;
@@ -52,7 +52,7 @@ const char *ox_wear_text(const struct ox_wear *wear, char *text) {
                                 100.0 * forecast.run_share, amount((double)wear->rated_bytes, rated, sizeof rated));
     }
     if (forecast.days_left > 0.0) {
-        snprintf(text + len, OX_WEAR_TEXT_BYTES - len, ", %.3g %% a day, used up in %.0f days of this",
+        snprintf(text + len, OX_WEAR_TEXT_BYTES - len, ", %.3g %% per day, used up in %.0f days at this rate",
                  100.0 * forecast.day_share, forecast.days_left);
     }
     return text;

@@ -35,7 +35,7 @@ static void rule_of_ages(void) {
         }
     }
     CHECK(line_count == 6 && warned[0] == 10 && warned[1] == 20 && warned[2] == 40 && warned[5] == 320);
-    CHECK(strstr(lines[1], "/mnt/slow: a read has not ended for 20.0 s") != NULL);
+    CHECK(strstr(lines[1], "/mnt/slow: a read has not completed in 20.0 s") != NULL);
     /* Something came: from the beginning. */
     CHECK(ox_stall_check(&stall, &limits, &(struct ox_stall_op){"/mnt/slow", "a read", 5}) == OX_OK);
     CHECK(ox_stall_check(&stall, &limits, &(struct ox_stall_op){"/mnt/slow", "a read", limits.warn_ns}) == OX_OK);

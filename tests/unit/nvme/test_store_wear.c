@@ -23,7 +23,7 @@ static void forecasts(void) {
     CHECK(ox_wear_exceeds(&wear, 0.04) && !ox_wear_exceeds(&wear, 0.05));
     char text[OX_WEAR_TEXT_BYTES];
     CHECK(strcmp(ox_wear_text(&wear, text), "writes 98.0 GB per step, 58.8 TB in 600 steps: 4.9 % of its rated 1.2 PB, "
-                                            "16.3 % a day, used up in 6 days of this") == 0);
+                                            "16.3 % per day, used up in 6 days at this rate") == 0);
 }
 
 static void unknowns(void) {
