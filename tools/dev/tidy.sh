@@ -65,6 +65,13 @@ check_layers() {
     xargs awk -f "$tools/tidy_layers.awk" <"$scratch/sources"
 }
 
+# Tests are named by the text of tests/README.md, which says what a kind of test is for.
+check_readmes() {
+    grep -E '\.(c|h|cu|cuh|inc|sh|awk|py|css|js)$' "$scratch/present" | grep -vE '^(tests|\.ci)/' >"$scratch/listed"
+    # shellcheck disable=SC2046 # no path of the tree has a space
+    awk -f "$tools/tidy_readmes.awk" $(grep -E '/README\.md$' "$scratch/present") "$scratch/listed"
+}
+
 check_headers() {
     have_cxx=1
     echo 'int main() { return 0; }' >"$scratch/probe.cc"
@@ -171,7 +178,7 @@ check_marks() {
         sed 's|^\([^:]*:[0-9]*\):.*|\1: unfinished work is not committed; finish it or write it into the plans|'
 }
 
-checks="layers headers functions files columns params symbols calls environment printing allocation statuses macros \
+checks="layers readmes headers functions files columns params symbols calls environment printing allocation statuses macros \
 mathflags marks"
 sum=0
 for check in ${only:-$checks}; do

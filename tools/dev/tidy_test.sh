@@ -51,6 +51,9 @@ TEXT
     echo 'int ox_same(void) { return 0; }' >"$root/kernels/cuda/adam.cu"
     printf 'NVCC_FLAGS_adam := -fmad=false\nobject:\n\tnvcc $(NVCC_FLAGS_$*)\n' >"$root/Makefile"
     printf 'void *ox_step_open(void) {\n    return malloc(1);\n}\n' >"$root/engine/step/step.c"
+    for folder in base kernels kernels/cuda offload/plan engine/step; do
+        (cd "$root/$folder" && printf '`%s`\n' *.* >README.md)
+    done
 }
 
 run_check() { # check, further options
@@ -86,7 +89,7 @@ repeat() { # line, count
 }
 
 clean_tree
-for check in layers headers functions files columns params calls environment printing allocation statuses macros \
+for check in layers readmes headers functions files columns params calls environment printing allocation statuses macros \
     mathflags marks; do
     output=$(run_check "$check") || {
         echo "tidy_test: $check complains about a clean tree:"
@@ -108,7 +111,7 @@ plant_include kernels/cpu/bad.c kernels/cuda/cudnn.h 'kernels/cpu may not includ
 plant_include kernels/cuda/bad.cu cpu_optim/adam.h 'kernels/cuda may not include cpu_optim'
 plant_include offload/plan/bad.c kernels/ops.h 'offload/plan may not include kernels/ops.h'
 plant_include offload/proof/bad.c offload/plan/tier.h 'offload/proof may not include offload/plan/tier.h'
-plant_include offload/proof/bad.c offload/plan/builder.h 'offload/proof may not include offload/plan/builder.h'
+plant_include offload/proof/bad.c offload/plan/internal.h "offload/proof may not include offload/plan/internal.h"
 plant_include offload/sim/bad.c offload/search/placement_internal.h 'offload/sim may not include offload/search'
 plant_include offload/search/bad.c offload/plan/internal.h 'offload/plan/internal.h is private to offload/plan'
 plant_include offload/trace/bad.c engine/step/engine.h 'offload/trace may not include engine/step'
@@ -135,6 +138,21 @@ plant_include engine/run/bad.c ../base/good.h '"../base/good.h" is not written f
 for folder in engine tools/extra extra tests/unit; do
     plant layers "$folder/bad.c" '#include "base/good.h"\n' "$folder/bad.c:1: the folder $folder is no room"
 done
+plant readmes engine/step/bad.c 'int a;\n' 'engine/step/README.md:1: does not name `bad.c`'
+plant readmes tools/extra/bad.sh 'true\n' 'tools/extra/README.md:1: is missing'
+plant readmes engine/bad.c 'int a;\n' 'engine/bad.c:1: lies beside the rooms of engine'
+clean_tree
+i=0
+while [ $i -lt 31 ]; do
+    i=$((i + 1))
+    echo 'int a;' >"$root/base/many$i.c"
+    echo "\`many$i.c\`" >>"$root/base/README.md"
+done
+planted=$((planted + 1))
+case $(run_check readmes) in
+*'base:1: more than 30 files'*) ;;
+*) failed=$((failed + 1)) && echo "tidy_test: readmes missed a folder of 32 files" ;;
+esac
 plant headers base/bad.h 'static inline uint64_t ox_f(void) { return 0; }\n' 'base/bad.h:1: does not compile alone as C11'
 if echo 'int main() { return 0; }' | "${CXX:-g++}" -x c++ -fsyntax-only - 2>/dev/null; then
     plant headers base/bad.h 'struct bad { int class; };\n' 'base/bad.h:1: does not compile alone as C++17'
