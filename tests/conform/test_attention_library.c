@@ -1,11 +1,15 @@
 /* Attention by the emulated cuDNN of tests/simt against the CPU's, on the same bfloat16 numbers: that the graphs mean
  * attention, that their strides fit our rows, that slices add up and stay within the scratch, which engine is chosen,
  * and what is left to our own kernels. */
+#include "base/hash/hash.h"
 #include "base/planes.h"
 #include "kernels/attention_slices.h"
-#include "tests/conform/test_ops.h"
+#include "kernels/cuda.h"
+#include "tests/kit/ops_kit.h"
 
 #include <dlfcn.h>
+#include <math.h>
+#include <string.h>
 
 /* As the emulation has it. */
 enum { SLICE_BYTES = 200 << 10 };

@@ -1,5 +1,8 @@
 /* Attention against a plain reference in double, forward and backward. */
-#include "tests/conform/test_ops.h"
+#include "tests/kit/ops_kit.h"
+
+#include <math.h>
+#include <string.h>
 
 static const struct ox_attention_shape whole[] = {
     {.batch = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 8},

@@ -1,5 +1,8 @@
 /* Attention over a cache of keys and values against a plain reference in double. */
-#include "tests/conform/test_ops.h"
+#include "tests/kit/ops_kit.h"
+
+#include <math.h>
+#include <string.h>
 
 struct shape {
     uint32_t rows, cached, heads, kv_heads, head_dim, window;

@@ -1,6 +1,9 @@
 /* Operations on flat vectors; all of them are exact. */
 #include "base/planes.h"
-#include "tests/conform/test_ops.h"
+#include "base/prng/prng.h"
+#include "tests/kit/ops_kit.h"
+
+#include <string.h>
 
 static const size_t counts[] = {1, 15, 16, 17, 1000, 65536, 65537, 200003};
 enum { COUNT_COUNT = sizeof counts / sizeof counts[0] };

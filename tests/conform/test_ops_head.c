@@ -1,5 +1,10 @@
 /* The fused head against a plain reference in double: losses, gradients, logits. */
-#include "tests/conform/test_ops.h"
+#include "base/planes.h"
+#include "base/prng/prng.h"
+#include "tests/kit/ops_kit.h"
+
+#include <math.h>
+#include <string.h>
 
 struct head_case {
     uint32_t rows, hidden, vocab;

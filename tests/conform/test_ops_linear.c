@@ -1,5 +1,7 @@
 /* Linear layers in both layouts against a plain reference in double. */
-#include "tests/conform/test_ops.h"
+#include "tests/kit/ops_kit.h"
+
+#include <string.h>
 
 struct linear_case {
     uint32_t rows, in_count, out_count;

@@ -1,5 +1,8 @@
 /* Normalisations, forward and backward, against a plain reference in double. */
-#include "tests/conform/test_ops.h"
+#include "tests/kit/ops_kit.h"
+
+#include <math.h>
+#include <string.h>
 
 struct norm_case {
     uint32_t rows, cols;

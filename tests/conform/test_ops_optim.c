@@ -2,7 +2,10 @@
 #include "base/planes.h"
 #include "cpu_optim/optim.h"
 #include "engine/step/ops_optim.h"
-#include "tests/conform/test_ops.h"
+#include "tests/kit/ops_kit.h"
+
+#include <math.h>
+#include <string.h>
 
 /* The last span ends within a block of Q8, and within what a thread of a GPU takes at once. */
 enum { ELEMS = 12 * 2048, BORDER = 5 * OX_Q8_BLOCK, END = ELEMS - 27 };

@@ -1,5 +1,10 @@
 /* Activations, rotary embedding and token embedding against references in double. */
-#include "tests/conform/test_ops.h"
+#include "base/planes.h"
+#include "base/prng/prng.h"
+#include "tests/kit/ops_kit.h"
+
+#include <math.h>
+#include <string.h>
 
 /* ---- activations ------------------------------------------------------------------------------ */
 

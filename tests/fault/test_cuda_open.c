@@ -6,7 +6,9 @@
 
 #include <dlfcn.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = PATH_MAX + 64 };
 

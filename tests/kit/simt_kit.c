@@ -1,6 +1,7 @@
 #include "tests/kit/simt_kit.h"
 
 #include <dlfcn.h>
+#include <string.h>
 
 /* Copies the address into a pointer to a function without a cast that ISO C lacks. */
 static void find(void *library, const char *name, void *out) {

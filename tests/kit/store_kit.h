@@ -8,14 +8,9 @@
 #include "nvme/store.h"
 #include "tests/kit/test.h"
 
-#include <string.h>
-
 enum { KIT_EXTENT_COUNT = 7, KIT_BUFFER_BYTES = 64 << 10 };
 
-static const struct ox_extent_spec kit_extents[KIT_EXTENT_COUNT] = {
-    {64 << 10, 4096}, {4096, 0},    {8192, 8192},     {20 << 10, 4096},
-    {12 << 10, 0},    {4096, 4096}, {16 << 10, 8192},
-};
+extern const struct ox_extent_spec kit_extents[KIT_EXTENT_COUNT];
 
 struct kit {
     struct ox_store_config config;
@@ -25,124 +20,21 @@ struct kit {
 };
 
 /* The argument of --count, else `usual`: the tests of the suite are small, and the same at any size. */
-static inline uint64_t kit_count(int argc, char **argv, uint64_t usual) {
-    return argc == 3 && strcmp(argv[1], "--count") == 0 ? strtoull(argv[2], NULL, 10) : usual;
-}
-
-static inline void kit_init(struct kit *kit, const struct ox_io_backend *backend, const char *folder,
-                            uint32_t drive_count) {
-    memset(kit, 0, sizeof *kit);
-    for (uint32_t i = 0; i < drive_count; i++) {
-        kit->folders[i] = folder;
-        kit->bytes_max[i] = 4 * OX_MIB;
-    }
-    kit->config = (struct ox_store_config){
-        .backend = backend,
-        .folders = kit->folders,
-        .bytes_max = kit->bytes_max,
-        .drive_count = drive_count,
-        .extents = kit_extents,
-        .extent_count = KIT_EXTENT_COUNT,
-        .run_id = {0x1234, 0x5678},
-        .config_hash = 0x9abc,
-        .queue_depth = 4,
-    };
-}
-
-static inline void *kit_buffer(uint64_t bytes) {
-    void *memory = NULL;
-    if (posix_memalign(&memory, OX_IO_ALIGN_BYTES, bytes) != 0) {
-        printf("no memory for a test buffer\n");
-        exit(1);
-    }
-    return memory;
-}
-
-static inline uint64_t kit_word(uint64_t step, uint32_t extent_idx, uint64_t idx) {
-    return (step + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)extent_idx << 48 ^
-           idx * UINT64_C(0x2545f491);
-}
-
-static inline void kit_fill(void *buffer, uint64_t bytes, uint64_t step, uint32_t extent_idx) {
-    uint64_t *const words = buffer;
-    for (uint64_t i = 0; i < bytes / sizeof *words; i++) {
-        words[i] = kit_word(step, extent_idx, i);
-    }
-}
-
-static inline bool kit_matches(const void *buffer, uint64_t bytes, uint64_t step, uint32_t extent_idx) {
-    const uint64_t *const words = buffer;
-    for (uint64_t i = 0; i < bytes / sizeof *words; i++) {
-        if (words[i] != kit_word(step, extent_idx, i)) {
-            return false;
-        }
-    }
-    return true;
-}
-
+uint64_t kit_count(int argc, char **argv, uint64_t usual);
+/* A configuration of so many drives in one folder; the caller changes it before the store is made. */
+void kit_init(struct kit *kit, const struct ox_io_backend *backend, const char *folder, uint32_t drive_count);
+/* Aligned for direct I/O; free() it. */
+void *kit_buffer(uint64_t bytes);
+/* What a step writes into an extent: one word, a whole buffer, and whether a buffer holds it. */
+uint64_t kit_word(uint64_t step, uint32_t extent_idx, uint64_t idx);
+void kit_fill(void *buffer, uint64_t bytes, uint64_t step, uint32_t extent_idx);
+bool kit_matches(const void *buffer, uint64_t bytes, uint64_t step, uint32_t extent_idx);
 /* Writes the first `count` extents of `step`, several at a time; the first failure, after all have ended. */
-OX_MUST static inline enum ox_status kit_write(struct ox_store *store, struct ox_store_port *port,
-                                               uint64_t step, uint32_t count) {
-    const struct ox_extent_spec *const extents = ox_store_extents(store);
-    struct ox_store_op ops[64];
-    if (count > 64) {
-        count = 64;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        ops[i] = (struct ox_store_op){
-            .kind = OX_STORE_WRITE, .extent_idx = i, .buffer = kit_buffer(extents[i].bytes)};
-        kit_fill(ops[i].buffer, extents[i].bytes, step, i);
-    }
-    const enum ox_status status = ox_store_run(port, ops, count);
-    for (uint32_t i = 0; i < count; i++) {
-        free(ops[i].buffer);
-    }
-    return status;
-}
-
+OX_MUST enum ox_status kit_write(struct ox_store *store, struct ox_store_port *port, uint64_t step, uint32_t count);
 /* A whole transaction; aborts it on failure. The meta blob is the step. */
-OX_MUST static inline enum ox_status kit_commit(struct ox_store *store, struct ox_store_port *port,
-                                                uint64_t step) {
-    struct ox_store_info info;
-    ox_store_info(store, &info);
-    enum ox_status status = ox_store_begin(store, step);
-    if (status == OX_OK) {
-        status = kit_write(store, port, step, info.extent_count);
-        if (status == OX_OK) {
-            status = ox_store_commit(store, &step, sizeof step);
-        } else {
-            ox_store_abort(store);
-        }
-    }
-    return status;
-}
-
+OX_MUST enum ox_status kit_commit(struct ox_store *store, struct ox_store_port *port, uint64_t step);
 /* Reads everything and compares every word with what `step` wrote; a mismatch that the store let pass is
  * reported through *wrong. */
-OX_MUST static inline enum ox_status kit_verify(struct ox_store *store, struct ox_store_port *port,
-                                                uint64_t step, bool *wrong) {
-    const struct ox_extent_spec *const extents = ox_store_extents(store);
-    struct ox_store_info info;
-    ox_store_info(store, &info);
-    enum ox_status status = OX_OK;
-    uint64_t meta = 0;
-    memcpy(&meta, info.meta, sizeof meta);
-    *wrong = info.step != step || info.meta_bytes != sizeof meta || meta != step;
-    for (uint32_t i = 0; i < info.extent_count && status == OX_OK; i++) {
-        struct ox_store_op op = {.extent_idx = i, .buffer = kit_buffer(extents[i].bytes)};
-        memset(op.buffer, 0xee, extents[i].bytes);
-        op.kind = OX_STORE_READ;
-        status = ox_store_run(port, &op, 1);
-        *wrong |= status == OX_OK && !kit_matches(op.buffer, extents[i].bytes, step, i);
-        if (status == OX_OK && extents[i].head_bytes > 0) {
-            memset(op.buffer, 0xee, extents[i].bytes);
-            op.kind = OX_STORE_READ_HEAD;
-            status = ox_store_run(port, &op, 1);
-            *wrong |= status == OX_OK && !kit_matches(op.buffer, extents[i].head_bytes, step, i);
-        }
-        free(op.buffer);
-    }
-    return status;
-}
+OX_MUST enum ox_status kit_verify(struct ox_store *store, struct ox_store_port *port, uint64_t step, bool *wrong);
 
 #endif

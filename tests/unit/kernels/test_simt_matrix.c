@@ -7,6 +7,7 @@
 #include "tests/simt/matrix.h"
 
 #include <dlfcn.h>
+#include <string.h>
 
 enum { LANES = 32, M = 16, N = 8, K = 16 };
 

@@ -5,6 +5,7 @@
 #include "nvme/store_impl.h"
 #include "tests/kit/store_kit.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { WARN_MS = 20, LINES_MAX = 64 };

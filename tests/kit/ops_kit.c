@@ -1,37 +1,17 @@
-/* For the tests of the operations: devices to run them on, guarded buffers, random numbers, and the
- * comparison with references in double precision. */
-#ifndef OX_TESTS_CONFORM_TEST_OPS_H
-#define OX_TESTS_CONFORM_TEST_OPS_H
+#include "tests/kit/ops_kit.h"
 
 #include "base/hash/hash.h"
 #include "base/planes.h"
 #include "base/prng/prng.h"
 #include "kernels/cuda.h"
-#include "kernels/ops.h"
 #include "tests/kit/cuda_kit.h"
-#include "tests/kit/test.h"
 
 #include <math.h>
-#include <stdbool.h>
-#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
-/* ---- devices ---------------------------------------------------------------------------------- */
-
-/* The CPU with one thread, two, the same under random delays, three; the CUDA plugin on the emulated runtime of
- * tests/simt, whose device memory is host memory; and the GPU of this machine, twice, so that it is seen to give the
- * same bits again. Without a GPU the labs end before it. */
-enum { LAB_CPU_COUNT = 4, LAB_SIMT = LAB_CPU_COUNT, LAB_CUDA, LAB_CUDA_AGAIN, LAB_MAX };
-static int lab_count = LAB_CUDA;
-
-struct lab {
-    struct ox_device *device;
-    struct ox_lane *lane;
-    struct ox_ops ops;
-    struct ox_compute compute;
-    bool emulated;
-    uint64_t digest; /* of the outputs of the current case */
-};
+int lab_count = LAB_CUDA;
+int guard_count;
 
 /* Where buffers are from when there is a GPU: host memory that it can use at the host's addresses. */
 enum { LAB_ARENA_BYTES = 256 << 20 };
@@ -40,21 +20,47 @@ static struct {
     size_t used;
 } lab_arena;
 
-static inline void lab_open_cuda(struct lab *lab, const char *plugin) {
+/* The emulation takes no more than this many multiplications of a kernel's threads, to be done in a few seconds; its
+ * fibers are slower under the sanitizers. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const double lab_work_max = 3e5;
+#else
+static const double lab_work_max = 1e6;
+#endif
+
+enum { GUARD_MAX = 64, GUARD_BYTES = 64 };
+
+struct guard {
+    unsigned char *base;
+    size_t bytes;
+};
+static struct guard guards[GUARD_MAX];
+
+/* The worst error of each named quantity over all cases is printed beside its tolerance at the end. */
+struct worst {
+    const char *what;
+    enum ox_real real;
+    double error, tolerance;
+};
+static struct worst worst_list[64];
+static int worst_count;
+
+
+void lab_open_cuda(struct lab *lab, const char *plugin) {
     *lab = (struct lab){.compute = {.device = OX_DEVICE_CUDA}};
     REQUIRE_OK(ox_cuda_device_open(&(struct ox_cuda_config){.plugin_path = plugin}, &lab->device));
     REQUIRE_OK(ox_device_lane_open(lab->device, "compute", &lab->lane));
     ox_ops_init_cuda(lab->device, &lab->ops);
 }
 
-static inline void lab_open_simt(struct lab *lab) {
+void lab_open_simt(struct lab *lab) {
     struct cuda_kit kit;
     cuda_kit_emulated(&kit);
     lab_open_cuda(lab, kit.plugin);
     lab->emulated = true;
 }
 
-static inline void labs_open_gpu(struct lab labs[LAB_MAX]) {
+static void labs_open_gpu(struct lab labs[LAB_MAX]) {
     struct cuda_kit kit;
     if (!cuda_kit_real(&kit)) {
         return;
@@ -67,7 +73,7 @@ static inline void labs_open_gpu(struct lab labs[LAB_MAX]) {
     REQUIRE_OK(ox_device_host_pin(labs[LAB_CUDA].device, lab_arena.base, LAB_ARENA_BYTES));
 }
 
-static inline void labs_open(struct lab labs[LAB_MAX]) {
+void labs_open(struct lab labs[LAB_MAX]) {
     static const struct ox_cpu_device_config configs[LAB_CPU_COUNT] = {
         {.thread_count = 1},
         {.thread_count = 2},
@@ -84,7 +90,7 @@ static inline void labs_open(struct lab labs[LAB_MAX]) {
     }
 }
 
-static inline void labs_close(struct lab labs[LAB_MAX]) {
+void labs_close(struct lab labs[LAB_MAX]) {
     if (lab_arena.base != NULL) {
         REQUIRE_OK(ox_device_host_unpin(labs[LAB_CUDA].device, lab_arena.base, LAB_ARENA_BYTES));
         free(lab_arena.base);
@@ -97,31 +103,21 @@ static inline void labs_close(struct lab labs[LAB_MAX]) {
     }
 }
 
-/* The emulation takes no more than this many multiplications of a kernel's threads, to be done in a few seconds; its
- * fibers are slower under the sanitizers. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const double lab_work_max = 3e5;
-#else
-static const double lab_work_max = 1e6;
-#endif
-
-static inline bool lab_takes(const struct lab *lab, double work) {
+bool lab_takes(const struct lab *lab, double work) {
     return !lab->emulated || work < lab_work_max;
 }
 
-/* Waits by the mark that the operations hand out. */
-static inline void lab_finish(struct lab *lab) {
+void lab_finish(struct lab *lab) {
     struct ox_mark mark;
     REQUIRE_OK(lab->ops.mark(lab->lane, &mark));
     REQUIRE_OK(ox_mark_join(mark));
 }
 
-static inline void lab_digest(struct lab *lab, const void *data, size_t bytes) {
+void lab_digest(struct lab *lab, const void *data, size_t bytes) {
     lab->digest = ox_hash64(data, bytes, lab->digest);
 }
 
-/* Two threads with and without delays give the same bits, and so does a GPU twice. After a case ran on all labs. */
-static inline void labs_same_bits(struct lab labs[LAB_MAX]) {
+void labs_same_bits(struct lab labs[LAB_MAX]) {
     CHECK(labs[1].digest == labs[2].digest);
     CHECK(lab_count == LAB_CUDA || labs[LAB_CUDA].digest == labs[LAB_CUDA_AGAIN].digest);
     for (int i = 0; i < lab_count; i++) {
@@ -129,18 +125,7 @@ static inline void labs_same_bits(struct lab labs[LAB_MAX]) {
     }
 }
 
-/* ---- guarded buffers -------------------------------------------------------------------------- */
-
-enum { GUARD_MAX = 64, GUARD_BYTES = 64 };
-
-struct guard {
-    unsigned char *base;
-    size_t bytes;
-};
-static struct guard guards[GUARD_MAX];
-static int guard_count;
-
-static inline unsigned char *guard_memory(size_t bytes) {
+static unsigned char *guard_memory(size_t bytes) {
     if (lab_arena.base == NULL) {
         return malloc(bytes);
     }
@@ -152,9 +137,7 @@ static inline unsigned char *guard_memory(size_t bytes) {
     return lab_arena.base + lab_arena.used - rounded;
 }
 
-/* `bytes` filled with NaN patterns, between two canaries; lives until guards_end. The end is exact, so
- * that a write of one element too many shows. */
-static inline void *guarded(size_t bytes) {
+void *guarded(size_t bytes) {
     if (guard_count == GUARD_MAX) {
         printf("too many guarded buffers\n");
         exit(1);
@@ -171,16 +154,15 @@ static inline void *guarded(size_t bytes) {
     return base + GUARD_BYTES;
 }
 
-static inline float *floats(size_t count) {
+float *floats(size_t count) {
     return guarded(count * sizeof(float));
 }
 
-static inline double *doubles(size_t count) {
+double *doubles(size_t count) {
     return guarded(count * sizeof(double));
 }
 
-/* Checks all canaries and frees the buffers made since there were `keep` of them. */
-static inline void guards_end(int keep) {
+void guards_end(int keep) {
     while (guard_count > keep) {
         const struct guard *const guard = &guards[--guard_count];
         int broken = 0;
@@ -196,21 +178,19 @@ static inline void guards_end(int keep) {
     }
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------- */
-
-static inline void fill_normal(float *out, size_t count, uint64_t stream, double scale) {
+void fill_normal(float *out, size_t count, uint64_t stream, double scale) {
     for (size_t i = 0; i < count; i++) {
         out[i] = (float)(scale * ox_normal(1, stream, i));
     }
 }
 
-static inline float *random_floats(size_t count, uint64_t stream, double scale) {
+float *random_floats(size_t count, uint64_t stream, double scale) {
     float *const out = floats(count);
     fill_normal(out, count, stream, scale);
     return out;
 }
 
-static inline double *widened(const float *in, size_t count) {
+double *widened(const float *in, size_t count) {
     double *const out = doubles(count);
     for (size_t i = 0; i < count; i++) {
         out[i] = (double)in[i];
@@ -218,22 +198,18 @@ static inline double *widened(const float *in, size_t count) {
     return out;
 }
 
-static inline void fill(float *out, size_t count, float value) {
+void fill(float *out, size_t count, float value) {
     for (size_t i = 0; i < count; i++) {
         out[i] = value;
     }
 }
 
-/* ---- tensors of either type --------------------------------------------------------------------- */
-
-/* The CPU computes in float32 alone. To be asked before a case, whose scratch sizes it settles. */
-static inline bool lab_knows(struct lab *lab, enum ox_real real) {
+bool lab_knows(struct lab *lab, enum ox_real real) {
     lab->compute.real = real;
     return real == OX_REAL_F32 || lab->compute.device != OX_DEVICE_CPU;
 }
 
-/* Values for a tensor of that type: what it cannot hold is rounded, so that a reference starts from the same. */
-static inline float *random_reals(enum ox_real real, size_t count, uint64_t stream, double scale) {
+float *random_reals(enum ox_real real, size_t count, uint64_t stream, double scale) {
     float *const out = random_floats(count, stream, scale);
     for (size_t i = 0; i < count && real == OX_REAL_BF16; i++) {
         out[i] = ox_bf16_to_f32(ox_bf16_from_f32(out[i]));
@@ -241,12 +217,11 @@ static inline float *random_reals(enum ox_real real, size_t count, uint64_t stre
     return out;
 }
 
-static inline void *reals(enum ox_real real, size_t count) {
+void *reals(enum ox_real real, size_t count) {
     return guarded(count * ox_real_bytes(real));
 }
 
-/* A copy of floats as a tensor, and of a tensor as floats. */
-static inline void *reals_of(enum ox_real real, const float *values, size_t count) {
+void *reals_of(enum ox_real real, const float *values, size_t count) {
     void *const out = reals(real, count);
     if (real == OX_REAL_F32) {
         memcpy(out, values, count * sizeof(float));
@@ -257,7 +232,7 @@ static inline void *reals_of(enum ox_real real, const float *values, size_t coun
     return out;
 }
 
-static inline float *floats_of(enum ox_real real, const void *tensor, size_t count) {
+float *floats_of(enum ox_real real, const void *tensor, size_t count) {
     float *const out = floats(count);
     if (real == OX_REAL_F32) {
         memcpy(out, tensor, count * sizeof(float));
@@ -268,10 +243,7 @@ static inline float *floats_of(enum ox_real real, const void *tensor, size_t cou
     return out;
 }
 
-/* ---- errors ------------------------------------------------------------------------------------- */
-
-/* The largest difference relative to the largest reference; a NaN counts as infinite. */
-static inline double error_of(const float *got, const double *want, size_t count) {
+double error_of(const float *got, const double *want, size_t count) {
     double largest = 1e-30, difference = 0.0;
     for (size_t i = 0; i < count; i++) {
         const double here = fabs((double)got[i] - want[i]);
@@ -281,16 +253,7 @@ static inline double error_of(const float *got, const double *want, size_t count
     return difference / largest;
 }
 
-/* The worst error of each named quantity over all cases is printed beside its tolerance at the end. */
-struct worst {
-    const char *what;
-    enum ox_real real;
-    double error, tolerance;
-};
-static struct worst worst_list[64];
-static int worst_count;
-
-static inline void check_error_in(enum ox_real real, const char *what, double error, double tolerance) {
+void check_error_in(enum ox_real real, const char *what, double error, double tolerance) {
     int at = 0;
     while (at < worst_count && (strcmp(worst_list[at].what, what) != 0 || worst_list[at].real != real)) {
         at++;
@@ -303,29 +266,22 @@ static inline void check_error_in(enum ox_real real, const char *what, double er
     CHECK(error <= tolerance);
 }
 
-static inline void check_error(const char *what, double error, double tolerance) {
+void check_error(const char *what, double error, double tolerance) {
     check_error_in(OX_REAL_F32, what, error, tolerance);
 }
 
-/* With one tolerance for each type of tensor. */
-static inline void check_real_error(enum ox_real real, const char *what, double error, double f32, double bf16) {
+void check_real_error(enum ox_real real, const char *what, double error, double f32, double bf16) {
     check_error_in(real, what, error, real == OX_REAL_F32 ? f32 : bf16);
 }
 
-static inline void print_errors(void) {
+void print_errors(void) {
     for (int i = 0; i < worst_count; i++) {
         printf("%-28s %s error %.2e, allowed %.2e\n", worst_list[i].what,
                worst_list[i].real == OX_REAL_F32 ? "    " : "bf16", worst_list[i].error, worst_list[i].tolerance);
     }
 }
 
-/* ---- finite differences ------------------------------------------------------------------------ */
-
-typedef double loss_fn(const void *context, const double *x);
-
-/* How far `gradient` is from central differences of `loss` at x, relative to its largest element. */
-static inline double gradient_error(loss_fn *loss, const void *context, double *x, const double *gradient,
-                                    size_t count) {
+double gradient_error(loss_fn *loss, const void *context, double *x, const double *gradient, size_t count) {
     const double step = 1e-5;
     double largest = 1e-30, difference = 0.0;
     for (size_t i = 0; i < count; i++) {
@@ -340,5 +296,3 @@ static inline double gradient_error(loss_fn *loss, const void *context, double *
     }
     return difference / largest;
 }
-
-#endif

@@ -1,0 +1,90 @@
+/* For tests of the operations of kernels/: labs (a device with a lane and its operations), buffers between canaries,
+ * random numbers, tensors of either type, and comparison with references in double precision. */
+#ifndef OX_TESTS_OPS_KIT_H
+#define OX_TESTS_OPS_KIT_H
+
+#include "kernels/ops.h"
+#include "tests/kit/test.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- labs --------------------------------------------------------------------------------------- */
+
+/* Four CPU devices (one thread, two, two under random delays, three), the CUDA plugin on the emulated runtime of
+ * tests/simt, whose device memory is host memory, and the GPU of this machine twice, to see that it repeats its bits.
+ * Without a GPU the last two are not there. */
+enum { LAB_CPU_COUNT = 4, LAB_SIMT = LAB_CPU_COUNT, LAB_CUDA, LAB_CUDA_AGAIN, LAB_MAX };
+extern int lab_count; /* LAB_CUDA or LAB_MAX, from labs_open on */
+
+struct lab {
+    struct ox_device *device;
+    struct ox_lane *lane;
+    struct ox_ops ops;
+    struct ox_compute compute;
+    bool emulated;
+    uint64_t digest; /* of the outputs of the current case */
+};
+
+void labs_open(struct lab labs[LAB_MAX]);
+void labs_close(struct lab labs[LAB_MAX]);
+/* One lab on this CUDA plugin; the emulated one. */
+void lab_open_cuda(struct lab *lab, const char *plugin);
+void lab_open_simt(struct lab *lab);
+
+/* False where a case of so many multiplications would take the emulation too long. */
+bool lab_takes(const struct lab *lab, double work);
+/* Whether the device computes in this type, which is set as the lab's: the CPU knows float32 alone. To be called before
+ * a case, because scratch sizes depend on it. */
+bool lab_knows(struct lab *lab, enum ox_real real);
+/* Waits by the mark that the operations hand out. */
+void lab_finish(struct lab *lab);
+/* Adds an output to the case's digest. */
+void lab_digest(struct lab *lab, const void *data, size_t bytes);
+/* Ends a case that ran on all labs: two threads with and without delays gave the same bits, and so did a GPU twice. */
+void labs_same_bits(struct lab labs[LAB_MAX]);
+
+/* ---- guarded buffers ---------------------------------------------------------------------------- */
+
+/* Bytes filled with NaN patterns between two canaries, until guards_end. The end is exact, so that a write of one
+ * element too many shows. A GPU can use them at the host's addresses. */
+void *guarded(size_t bytes);
+float *floats(size_t count);
+double *doubles(size_t count);
+/* Checks all canaries and frees the buffers made since there were `keep` of them. */
+extern int guard_count;
+void guards_end(int keep);
+
+/* ---- numbers ------------------------------------------------------------------------------------ */
+
+void fill(float *out, size_t count, float value);
+void fill_normal(float *out, size_t count, uint64_t stream, double scale);
+float *random_floats(size_t count, uint64_t stream, double scale);
+double *widened(const float *in, size_t count);
+
+/* ---- tensors of either type --------------------------------------------------------------------- */
+
+void *reals(enum ox_real real, size_t count);
+/* Values that the type holds exactly, so that a reference starts from the same numbers. */
+float *random_reals(enum ox_real real, size_t count, uint64_t stream, double scale);
+/* A copy of floats as a tensor, and of a tensor as floats. */
+void *reals_of(enum ox_real real, const float *values, size_t count);
+float *floats_of(enum ox_real real, const void *tensor, size_t count);
+
+/* ---- errors ------------------------------------------------------------------------------------- */
+
+/* The largest difference relative to the largest reference; a NaN counts as infinite. */
+double error_of(const float *got, const double *want, size_t count);
+/* Checks an error and keeps the worst one of each quantity, which print_errors shows beside its tolerance. */
+void check_error(const char *what, double error, double tolerance);
+/* The same for tensors of that type; and with one tolerance for each type. */
+void check_error_in(enum ox_real real, const char *what, double error, double tolerance);
+void check_real_error(enum ox_real real, const char *what, double error, double f32, double bf16);
+void print_errors(void);
+
+typedef double loss_fn(const void *context, const double *x);
+/* How far `gradient` is from central differences of `loss` at x, relative to its largest element. */
+double gradient_error(loss_fn *loss, const void *context, double *x, const double *gradient, size_t count);
+
+#endif
