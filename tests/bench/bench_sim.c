@@ -15,6 +15,7 @@
 #include "engine/step/engine.h"
 #include "engine/run/trainer.h"
 #include "offload/sim/sim.h"
+#include "tests/kit/harness.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -105,23 +106,6 @@ static struct ox_model_config model_of(enum size size) {
         .eos_id = -1};
 }
 
-static void load(struct ox_engine *engine, const struct ox_model *model) {
-    REQUIRE_OK(ox_engine_load_begin(engine, 0));
-    for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
-        for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx); i++) {
-            struct ox_chunk_view view;
-            ox_engine_chunk_view(engine, unit_idx, i, &view);
-            ox_chunk_clear(&view);
-            for (uint64_t k = 0; k < view.count; k++) {
-                view.values[k] = (float)((int)((view.first + k) * 2654435761u >> 20 & 255) - 128) * 2e-4f;
-            }
-            CHECK(ox_chunk_values_set(&view, OX_PLANE_MASTER) == 0);
-            REQUIRE_OK(ox_engine_chunk_put(engine, unit_idx, i, &view));
-        }
-    }
-    REQUIRE_OK(ox_engine_load_commit(engine, NULL, 0));
-}
-
 /* Outlives the engine. */
 struct setting {
     uint64_t drive_bytes[1];
@@ -179,7 +163,7 @@ static struct ox_engine *open_engine(const struct ox_engine_config *config) {
     if (config->nvme_count > 0) {
         REQUIRE_OK(ox_engine_store_create(engine, run_id));
     }
-    load(engine, config->model);
+    harness_load_pattern(engine, config->model);
     return engine;
 }
 

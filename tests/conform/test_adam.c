@@ -2,6 +2,7 @@
 #include "base/planes.h"
 #include "base/prng/prng.h"
 #include "cpu_optim/adam.h"
+#include "tests/kit/draw.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -24,21 +25,6 @@ enum { MANY = 200001 }; /* each access costs twenty times as much there, and thi
 #else
 enum { MANY = 3000001 };
 #endif
-
-static uint64_t random_state = 0x9e3779b97f4a7c15u;
-
-static uint32_t random_u32(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32);
-}
-
-/* Signed fractions over forty binary orders of magnitude. */
-static float random_f32(void) {
-    const float fraction = (float)(int32_t)random_u32() * 0x1p-31f;
-    return ldexpf(fraction, -(int)(random_u32() % 40));
-}
 
 static void *plane_new(struct planes *planes, unsigned idx, size_t elem_bytes, unsigned shift) {
     const size_t bytes = (planes->count + 2 * GUARD + shift) * elem_bytes;

@@ -3,6 +3,7 @@
 #include "base/planes.h"
 #include "base/prng/prng.h"
 #include "cpu_optim/optim.h"
+#include "tests/kit/draw.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -26,21 +27,6 @@ struct planes {
     size_t memory_bytes[PLANE_COUNT];
     unsigned char *plane[PLANE_COUNT];
 };
-
-static uint64_t random_state = 0x9e3779b97f4a7c15u;
-
-static uint32_t random_u32(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32);
-}
-
-/* Signed fractions over forty binary orders of magnitude. */
-static float random_f32(void) {
-    const float fraction = (float)(int32_t)random_u32() * 0x1p-31f;
-    return ldexpf(fraction, -(int)(random_u32() % 40));
-}
 
 static size_t elem_bytes(struct ox_state_format format, unsigned idx) {
     const bool q8 = format.moments == OX_MOMENTS_Q8;

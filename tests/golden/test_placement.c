@@ -55,16 +55,6 @@ static void check_stop(const struct golden *golden, const struct harness_place *
     outcome_close(&expected);
 }
 
-/* Exchanges the first weight of a unit in memory with *hi. */
-static void exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi) {
-    struct ox_chunk_view view;
-    REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, 0, &view));
-    const uint16_t before = view.hi[0];
-    view.hi[0] = *hi;
-    *hi = before;
-    REQUIRE_OK(ox_engine_chunk_put(harness->engine, unit_idx, 0, &view));
-}
-
 /* A step that is not finite is skipped and changes nothing. */
 static void check_nonfinite(const struct golden *golden, const struct harness_place *place) {
     const struct harness_run run = golden_run(golden);
@@ -76,11 +66,11 @@ static void check_nonfinite(const struct golden *golden, const struct harness_pl
     golden_train(golden, &run, &harness_in_memory, FEW_STEPS, &expected);
     harness_open(&run, place, &harness);
     golden_steps(&harness, golden, 0, 1, &outcome);
-    exchange(&harness, 1, &hi);
+    harness_exchange(&harness, 1, &hi);
     const struct ox_step_input input = golden_input(golden, 1, golden_fill(harness.engine, golden, 1));
     REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
     CHECK(!result.finite);
-    exchange(&harness, 1, &hi);
+    harness_exchange(&harness, 1, &hi);
     CHECK(hi == 0x7f80);
     golden_steps(&harness, golden, 1, FEW_STEPS, &outcome);
     outcome_read_weights(&harness, &outcome);

@@ -42,4 +42,8 @@ void files_remove_folder(const char *name);
 /* Files, and folders of files; `to` must not exist. */
 void files_copy_folder(const char *from, const char *to);
 
+/* Mounts a file system in memory on a folder, with options such as "size=1m", seen by this process and its children
+ * alone. False where this user may not. */
+bool files_mount(const char *name, const char *options);
+
 #endif

@@ -386,3 +386,20 @@ void harness_exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi) 
     *hi = before;
     REQUIRE_OK(ox_engine_chunk_put(harness->engine, unit_idx, 0, &view));
 }
+
+void harness_load_pattern(struct ox_engine *engine, const struct ox_model *model) {
+    REQUIRE_OK(ox_engine_load_begin(engine, 0));
+    for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
+        for (uint32_t i = 0; i < ox_engine_chunk_count(engine, unit_idx); i++) {
+            struct ox_chunk_view view;
+            ox_engine_chunk_view(engine, unit_idx, i, &view);
+            ox_chunk_clear(&view);
+            for (uint64_t k = 0; k < view.count; k++) {
+                view.values[k] = (float)((int)((view.first + k) * 2654435761u >> 20 & 255) - 128) * 2e-4f;
+            }
+            CHECK(ox_chunk_values_set(&view, OX_PLANE_MASTER) == 0);
+            REQUIRE_OK(ox_engine_chunk_put(engine, unit_idx, i, &view));
+        }
+    }
+    REQUIRE_OK(ox_engine_load_commit(engine, NULL, 0));
+}

@@ -72,4 +72,7 @@ struct harness_error {
 void harness_compare(struct harness_error *error, const float *measured, uint64_t stride,
                      const float *expected, uint64_t count);
 
+/* Weights that follow from their place alone, as step 0; for measurements, where no value matters. */
+void harness_load_pattern(struct ox_engine *engine, const struct ox_model *model);
+
 #endif

@@ -118,3 +118,20 @@ enum ox_status kit_verify(struct ox_store *store, struct ox_store_port *port, ui
     }
     return status;
 }
+
+enum ox_status kit_rewrite_half(struct ox_store_port *port, uint32_t first, uint64_t step, bool *wrong) {
+    unsigned char *const buffer = kit_buffer(KIT_BUFFER_BYTES);
+    enum ox_status status = OX_OK;
+    for (uint32_t i = first; i < KIT_EXTENT_COUNT && status == OX_OK; i += 2) {
+        struct ox_store_op op = {.kind = OX_STORE_READ, .extent_idx = i, .buffer = buffer};
+        status = ox_store_run(port, &op, 1);
+        *wrong |= !kit_matches(buffer, kit_extents[i].bytes, step - 1, i);
+        for (int times = 0; times < 2 && status == OX_OK; times++) { /* the last write counts */
+            kit_fill(buffer, kit_extents[i].bytes, times == 0 ? 77 : step, i);
+            op.kind = OX_STORE_WRITE;
+            status = ox_store_run(port, &op, 1);
+        }
+    }
+    free(buffer);
+    return status;
+}

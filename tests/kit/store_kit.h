@@ -36,5 +36,8 @@ OX_MUST enum ox_status kit_commit(struct ox_store *store, struct ox_store_port *
 /* Reads everything and compares every word with what `step` wrote; a mismatch that the store let pass is
  * reported through *wrong. */
 OX_MUST enum ox_status kit_verify(struct ox_store *store, struct ox_store_port *port, uint64_t step, bool *wrong);
+/* For one of two threads: every other extent from `first` on is read and compared with what step - 1 wrote, then
+ * written twice, the second time as `step`. */
+OX_MUST enum ox_status kit_rewrite_half(struct ox_store_port *port, uint32_t first, uint64_t step, bool *wrong);
 
 #endif

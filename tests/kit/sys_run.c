@@ -145,6 +145,17 @@ void sys_args_add(struct sys_args *args, const char *words) {
     }
 }
 
+void sys_args_train(struct sys_args *args, const char *model, const char *data, const char *output) {
+    sys_args_begin(args, "train");
+    sys_args_word(args, "--model=%s", model);
+    sys_args_word(args, "--data=%s", data);
+    sys_args_word(args, "--output=%s", test_path(output));
+}
+
+void sys_args_drive(struct sys_args *args, const char *name, const char *bytes) {
+    sys_args_word(args, "--nvme=%s:%s", files_make_folder(name), bytes);
+}
+
 /* ---- the program ---------------------------------------------------------------------------------- */
 
 /* The words lie in a struct that must not move: the pointers go into it. */

@@ -34,6 +34,10 @@ struct sys_args {
 
 /* `offload <command>`; `offload` alone where the command is "". */
 void sys_args_begin(struct sys_args *args, const char *command);
+/* `offload train` of a model on a text, with its output in the test's folder under this name. */
+void sys_args_train(struct sys_args *args, const char *model, const char *data, const char *output);
+/* Adds a drive of so many bytes ("32MiB") in the test's folder, whose folder is made where it is missing. */
+void sys_args_drive(struct sys_args *args, const char *name, const char *bytes);
 /* Adds the words of a text, parted at spaces; then a single word that may hold spaces. */
 void sys_args_add(struct sys_args *args, const char *words);
 __attribute__((format(printf, 2, 3))) void sys_args_word(struct sys_args *args, const char *format, ...);

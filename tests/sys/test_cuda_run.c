@@ -37,19 +37,14 @@ static const char *place_program(const char *name, bool plugin) {
 }
 
 static void begin(const char *name, const char *words, bool drive) {
-    const char *folder;
-    sys_args_begin(&args, "train");
-    sys_args_word(&args, "--model=%s", model_path);
-    sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", test_path(name));
+    sys_args_train(&args, model_path, text_path, name);
     sys_args_add(&args, common_words);
     sys_args_add(&args, words);
     if (strstr(words, "--resume") == NULL) {
         sys_args_add(&args, "--from-scratch");
     }
     if (drive) {
-        folder = files_make_folder(test_pathf("%s-drive", name));
-        sys_args_word(&args, "--nvme=%s:32MiB", folder);
+        sys_args_drive(&args, test_pathf("%s-drive", name), "32MiB");
     }
 }
 

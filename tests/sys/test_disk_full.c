@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -23,36 +22,6 @@ static struct sys_args args;
 static struct sys_process process;
 
 /* ---- disks ------------------------------------------------------------------------------------------ */
-
-static bool write_line(const char *path, const char *line) {
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
-    const bool written = fd >= 0 && write(fd, line, strlen(line)) == (ssize_t)strlen(line);
-    if (fd >= 0) {
-        close(fd);
-    }
-    return written;
-}
-
-/* A place of our own for mounts: as root, or as the root of a user namespace. */
-static bool may_mount(void) {
-    char users[64], groups[64];
-    snprintf(users, sizeof users, "0 %ld 1", (long)geteuid());
-    snprintf(groups, sizeof groups, "0 %ld 1", (long)getegid());
-    if (geteuid() == 0) {
-        if (unshare(CLONE_NEWNS) != 0) {
-            return false;
-        }
-    } else if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !write_line("/proc/self/setgroups", "deny") ||
-               !write_line("/proc/self/uid_map", users) || !write_line("/proc/self/gid_map", groups)) {
-        return false;
-    }
-    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
-}
-
-static bool mount_disk(const char *options) {
-    disk = files_make_folder("disk");
-    return mount("tmpfs", disk, "tmpfs", 0, options) == 0;
-}
 
 /* The kernel may hold files of a process that has just ended a little longer. */
 static void unmount_disk(void) {
@@ -73,10 +42,7 @@ static void fill_disk(off_t left) {
 /* ---- runs ------------------------------------------------------------------------------------------- */
 
 static void begin(const char *output, const char *more) {
-    sys_args_begin(&args, "train");
-    sys_args_word(&args, "--model=%s", config_path);
-    sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", test_path(output));
+    sys_args_train(&args, config_path, text_path, output);
     sys_args_add(&args, common);
     sys_args_add(&args, more);
 }
@@ -114,7 +80,7 @@ static void add_drive(bool drive) {
 
 /* Room for two checkpoints of 0.9 MB beside the 16 MiB that a save leaves free. */
 static void test_checkpoints(bool drive) {
-    CHECK(mount_disk("size=18637k"));
+    CHECK(files_mount(disk, "size=18637k"));
     begin("disk/run", "--max-steps 4 --save-steps 1");
     add_drive(drive);
     sys_run(&args, &process);
@@ -144,7 +110,7 @@ static void test_checkpoints(bool drive) {
 }
 
 static void test_no_room_at_all(void) {
-    CHECK(mount_disk("size=1m"));
+    CHECK(files_mount(disk, "size=1m"));
     fill_disk(0);
     begin("disk/run", "--max-steps 2");
     sys_run(&args, &process);
@@ -163,7 +129,7 @@ static void test_no_room_at_all(void) {
 
 /* The allowance is larger than the file system: found before anything is written. */
 static void test_store(void) {
-    CHECK(mount_disk("size=3m"));
+    CHECK(files_mount(disk, "size=3m"));
     begin("stored", "--max-steps 2 --weights-tier nvme --state-tier nvme");
     sys_args_word(&args, "--nvme=%s:1GiB", test_path("disk"));
     sys_run(&args, &process);
@@ -173,7 +139,7 @@ static void test_store(void) {
 }
 
 static void test_export(void) {
-    CHECK(mount_disk("size=1m"));
+    CHECK(files_mount(disk, "size=1m"));
     fill_disk(100 << 10);
     sys_args_begin(&args, "export");
     sys_args_word(&args, "--model=%s", test_path("elsewhere/checkpoint-4"));
@@ -186,7 +152,8 @@ static void test_export(void) {
 }
 
 int main(void) {
-    if (!may_mount() || !mount_disk("size=1m")) {
+    disk = files_make_folder("disk");
+    if (!files_mount(disk, "size=1m")) {
         test_skip("this user may not mount a small file system");
     }
     unmount_disk();

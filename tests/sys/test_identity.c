@@ -16,10 +16,7 @@ static struct sys_process process;
 static const char *model_path, *text_path;
 
 static void begin_with(const char *name, const char *model, const char *data) {
-    sys_args_begin(&args, "train");
-    sys_args_word(&args, "--model=%s", model);
-    sys_args_word(&args, "--data=%s", data);
-    sys_args_word(&args, "--output=%s", test_path(name));
+    sys_args_train(&args, model, data, name);
     sys_args_add(&args, "--max-seq-length 16 --compute-threads 1 --optimizer-threads 1 --host-mem 32MiB"
                         " --eval-windows 2 --lr-scheduler-type constant --chunk-elems 8192");
 }
@@ -30,9 +27,7 @@ static void begin(const char *name, const char *words) {
 }
 
 static void on_drive(const char *drive) {
-    const char *const folder = files_make_folder(drive);
-    sys_args_word(&args, "--nvme");
-    sys_args_word(&args, "%s:32MiB", folder);
+    sys_args_drive(&args, drive, "32MiB");
 }
 
 static void resume(const char *checkpoint) {

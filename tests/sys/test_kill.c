@@ -32,17 +32,12 @@ static struct sys_process process;
 static const char *model_path, *text_path;
 
 static void begin(const char *name, unsigned steps, const char *words) {
-    sys_args_begin(&args, "train");
-    sys_args_word(&args, "--model=%s", model_path);
-    sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", test_path(name));
+    sys_args_train(&args, model_path, text_path, name);
     sys_args_word(&args, "--max-steps=%u", steps);
     sys_args_add(&args, common_words);
     sys_args_add(&args, numerics);
     sys_args_add(&args, words);
-    const char *const folder = files_make_folder(test_pathf("%s-drive", name));
-    sys_args_word(&args, "--nvme");
-    sys_args_word(&args, "%s:32MiB", folder);
+    sys_args_drive(&args, test_pathf("%s-drive", name), "32MiB");
 }
 
 static void remove_run(const char *name) {

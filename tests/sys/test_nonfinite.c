@@ -63,10 +63,7 @@ static const char *write_windows(const char *name, unsigned bad_first, unsigned 
 
 static void make_model(void) {
     const char *const config = sys_write_model("gpt2");
-    sys_args_begin(&args, "train");
-    sys_args_word(&args, "--model=%s", config);
-    sys_args_word(&args, "--data=%s", write_windows("good.txt", 0, 0));
-    sys_args_word(&args, "--output=%s", test_path("made"));
+    sys_args_train(&args, config, write_windows("good.txt", 0, 0), "made");
     sys_args_add(&args, common);
     sys_args_add(&args, "--max-steps 1");
     sys_run_well(&args, &process);
@@ -80,10 +77,7 @@ static void make_model(void) {
 /* `drive` may be NULL. */
 static void begin(const char *text, const char *output, const char *drive, const char *more) {
     const char *path;
-    sys_args_begin(&args, "train");
-    sys_args_word(&args, "--model=%s", model_folder);
-    sys_args_word(&args, "--data=%s", test_path(text));
-    sys_args_word(&args, "--output=%s", test_path(output));
+    sys_args_train(&args, model_folder, test_path(text), output);
     sys_args_add(&args, common);
     sys_args_add(&args, more);
     if (drive != NULL) {

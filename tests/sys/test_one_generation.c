@@ -33,8 +33,7 @@ static void begin(const char *command, const char *name, unsigned generations, c
     sys_args_word(&args, "--save-steps=%u", SAVE_STEPS);
     sys_args_add(&args, words);
     sys_args_add(&args, more);
-    const char *const folder = files_make_folder(test_pathf("%s-drive", name));
-    sys_args_word(&args, "--nvme=%s:32MiB", folder);
+    sys_args_drive(&args, test_pathf("%s-drive", name), "32MiB");
 }
 
 static long planned_bytes(unsigned generations) {

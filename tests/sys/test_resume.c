@@ -30,11 +30,7 @@ static char *expected_steps, *expected_evals;
 
 /* A run in folder `name`, with a store when `drives` is not 0. */
 static void begin(const char *name, int drives, const char *words) {
-    const char *folder;
-    sys_args_begin(&args, "train");
-    sys_args_word(&args, "--model=%s", model_path);
-    sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", test_path(name));
+    sys_args_train(&args, model_path, text_path, name);
     sys_args_add(&args, common_words);
     sys_args_add(&args, numerics);
     sys_args_add(&args, words);
@@ -44,9 +40,7 @@ static void begin(const char *name, int drives, const char *words) {
         }
     }
     for (int i = 0; i < drives; i++) {
-        folder = files_make_folder(test_pathf("%s-drive-%d", name, i));
-        sys_args_word(&args, "--nvme");
-        sys_args_word(&args, "%s:32MiB", folder);
+        sys_args_drive(&args, test_pathf("%s-drive-%d", name, i), "32MiB");
     }
 }
 

@@ -19,18 +19,13 @@ static struct sys_process process;
 static const char *model_path, *text_path;
 
 static void begin(const char *name, bool drive, const char *more) {
-    const char *folder;
-    sys_args_begin(&args, "train");
-    sys_args_word(&args, "--model=%s", model_path);
-    sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", test_path(name));
+    sys_args_train(&args, model_path, text_path, name);
     sys_args_word(&args, "--max-steps=%d", STEPS);
     sys_args_add(&args, "--gradient-accumulation-steps 2 --max-seq-length 16 --learning-rate 3e-3 --eval-windows 4"
                         " --compute-threads 1 --optimizer-threads 1 --chunk-elems 2048");
     sys_args_add(&args, more);
     if (drive) {
-        folder = files_make_folder(test_pathf("%s-drive", name));
-        sys_args_word(&args, "--nvme=%s:32MiB", folder);
+        sys_args_drive(&args, test_pathf("%s-drive", name), "32MiB");
     }
 }
 

@@ -49,7 +49,6 @@ static void write_chats(void) {
 
 /* A mixture of conversations and lines of text, packed, over more than one epoch. */
 static void begin(const char *name, const char *words, int drives) {
-    const char *folder;
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_path);
     sys_args_word(&args, "--data=%s:1.5", chats_path);
@@ -61,9 +60,7 @@ static void begin(const char *name, const char *words, int drives) {
     sys_args_add(&args, strstr(words, "--eval-fraction") == NULL ? "--eval-fraction 0.2" : "");
     sys_args_add(&args, words);
     for (int i = 0; i < drives; i++) {
-        folder = files_make_folder(test_pathf("%s-drive", name));
-        sys_args_word(&args, "--nvme");
-        sys_args_word(&args, "%s:32MiB", folder);
+        sys_args_drive(&args, test_pathf("%s-drive", name), "32MiB");
     }
 }
 

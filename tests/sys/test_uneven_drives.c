@@ -29,16 +29,11 @@ static const char profile[] =
     " \"mix_bytes_per_second\": 3e9, \"latency_seconds\": 1e-4, \"flush_seconds\": 1e-3}], \"task_seconds\": 1e-5}";
 
 static void begin(const char *name, unsigned steps, bool profiled) {
-    const char *folder;
-    sys_args_begin(&args, "train");
-    sys_args_word(&args, "--model=%s", model_path);
-    sys_args_word(&args, "--data=%s", text_path);
-    sys_args_word(&args, "--output=%s", test_path(name));
+    sys_args_train(&args, model_path, text_path, name);
     sys_args_word(&args, "--max-steps=%u", steps);
     sys_args_add(&args, words);
     for (unsigned i = 0; i < 2; i++) {
-        folder = files_make_folder(test_pathf("%s-drive-%u", name, i));
-        sys_args_word(&args, "--nvme=%s:64MiB", folder);
+        sys_args_drive(&args, test_pathf("%s-drive-%u", name, i), "64MiB");
     }
     if (profiled) {
         sys_args_word(&args, "--profile=%s", profile_path);

@@ -1,5 +1,6 @@
 #include "base/file.h"
 #include "base/log.h"
+#include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
@@ -323,26 +324,19 @@ static void test_inputs(void) {
     CHECK(strstr(ox_error_text(), "lost: is a link, but not to a folder") != NULL);
 }
 
-static int warning_count;
-
-static void count_warning(void *context, enum ox_log_level level, const char *line) {
-    (void)context;
-    warning_count += level == OX_LOG_WARN && strstr(line, "any user of this machine can change it") != NULL;
-}
-
 static void announced(const char *path, mode_t mode, const char *announced_path, int expected) {
-    warning_count = 0;
+    log_warnings = 0;
     CHECK(chmod(path, mode) == 0);
     ox_path_warn_shared(announced_path);
-    if (warning_count != expected) {
-        printf("%s with mode %o: %d warnings\n", path, mode, warning_count);
+    if (log_warnings != expected) {
+        printf("%s with mode %o: %d warnings\n", path, mode, log_warnings);
         test_failure_count++;
     }
 }
 
 static void test_shared(void) {
     char folder[OX_PATH_BYTES], file[OX_PATH_BYTES], other[OX_PATH_BYTES];
-    ox_log_set_sink(count_warning, NULL);
+    log_count_warnings("any user of this machine can change it");
     REQUIRE_OK(ox_folder_make(in_folder("shared", folder)));
     REQUIRE_OK(ox_file_replace(in_folder("shared/file", file), "x", 1));
     REQUIRE_OK(ox_file_replace(in_folder("shared/other", other), "x", 1));
@@ -357,7 +351,7 @@ static void test_shared(void) {
     announced(other, 0666, other, 1);
     announced(other, 0666, "/nonexistent", 0);
     ox_path_warn_shared("/dev/null");
-    CHECK(warning_count == 0);
+    CHECK(log_warnings == 0);
     ox_log_set_sink(NULL, NULL);
 }
 

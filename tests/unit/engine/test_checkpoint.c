@@ -1,12 +1,12 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "base/planes.h"
 #include "base/prng/prng.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_internal.h"
 #include "tests/kit/files.h"
+#include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
 #include <inttypes.h>
@@ -58,14 +58,6 @@ static const struct ox_model_config gpt2 = {
     .bos_id = -1,
     .eos_id = -1,
 };
-
-static int warning_count;
-
-static void count_warnings(void *context, enum ox_log_level level, const char *line) {
-    (void)context;
-    (void)line;
-    warning_count += level == OX_LOG_WARN;
-}
 
 static struct ox_engine *open_engine_as(const struct ox_model *model, struct ox_state_format state) {
     const struct ox_engine_config config = {
@@ -315,9 +307,9 @@ static void test_damage(struct ox_engine *engine) {
     const char *const moments = test_pathf("%s/optimizer.safetensors", new);
     CHECK(truncate(moments, (off_t)files_size(moments) - 100) == 0);
     for (int i = 0; i < 3; i++) {
-        warning_count = 0;
+        log_warnings = 0;
         REQUIRE_OK(ox_checkpoint_find_latest(output, path));
-        CHECK(strcmp(path, old) == 0 && warning_count == 1);
+        CHECK(strcmp(path, old) == 0 && log_warnings == 1);
         const char *const manifest = test_pathf("%s/trainer_state.json", new);
         if (i == 0) {
             CHECK(unlink(manifest) == 0);
@@ -327,9 +319,9 @@ static void test_damage(struct ox_engine *engine) {
     }
     /* The hint goes first: after a run was taken up again at an older step, the newest is not the highest. */
     files_write_text(test_pathf("%s/latest", output), "checkpoint-1");
-    warning_count = 0;
+    log_warnings = 0;
     REQUIRE_OK(ox_checkpoint_find_latest(output, path));
-    CHECK(strcmp(path, old) == 0 && warning_count == 0);
+    CHECK(strcmp(path, old) == 0 && log_warnings == 0);
     files_write_text(test_pathf("%s/latest", output), "../damaged/checkpoint-2");
     REQUIRE_OK(ox_checkpoint_find_latest(output, path));
     CHECK(strcmp(path, old) == 0);
@@ -521,9 +513,9 @@ static void test_companions(struct ox_engine *engine, struct ox_engine *other) {
     CHECK(ox_path_is_file(test_pathf("%s/checkpoint-2/tokenizer.json", output)));
     state = make_state(3);
     save.source_model = test_path("gone");
-    warning_count = 0;
+    log_warnings = 0;
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
-    CHECK(warning_count == 1);
+    CHECK(log_warnings == 1);
     CHECK(ox_checkpoint_load(other, test_pathf("%s/checkpoint-2", output)) == OX_E_CONFIG);
     CHECK(ox_checkpoint_load(engine, source) == OX_E_CONFIG);
 }
@@ -612,10 +604,10 @@ static void load_as(const struct ox_model *model, struct ox_engine *source, stru
     const double error = to.moments > from.moments ? error_max[to.moments] : 0.0;
     struct ox_engine *target = open_engine_as(model, to);
     fill_engine(target, model, 600);
-    warning_count = 0;
+    log_warnings = 0;
     REQUIRE_OK(ox_engine_load_begin(target, 1));
     REQUIRE_OK(ox_checkpoint_load(target, path));
-    CHECK(warning_count == (from.kind != to.kind || from.moments != to.moments));
+    CHECK(log_warnings == (from.kind != to.kind || from.moments != to.moments));
     const bool q8_master = to.moments == OX_MOMENTS_Q8 && error > 0.0;
     check_plane(source, target, model, OX_PLANE_MASTER, q8_master ? 0x1p-15 : 0.0, false);
     check_plane(source, target, model, OX_PLANE_M, error, false);
@@ -659,10 +651,10 @@ static void test_version_2(struct ox_engine *engine, const struct ox_model *mode
     CHECK(json_dump_file(object, manifest, 0) == 0);
     REQUIRE_OK(ox_checkpoint_read_state(path, &back));
     CHECK(memcmp(&state, &back, sizeof state) == 0);
-    warning_count = 0;
+    log_warnings = 0;
     REQUIRE_OK(ox_engine_load_begin(other, 1));
     REQUIRE_OK(ox_checkpoint_load(other, path));
-    CHECK(warning_count == 0 && count_differences(engine, other, model) == 0);
+    CHECK(log_warnings == 0 && count_differences(engine, other, model) == 0);
     json_object_set_new(object, "format_version", json_integer(3));
     json_object_set_new(object, "optimizer", json_string("adamw"));
     json_object_set_new(object, "moments", json_string("q9"));
@@ -690,7 +682,7 @@ static void test_bad_numbers(const struct ox_model *model) {
 
 int main(void) {
     struct ox_model *model = NULL, *other_model = NULL;
-    ox_log_set_sink(count_warnings, NULL);
+    log_count_warnings(NULL);
     for (int i = 0; i < 8; i++) {
         test_round_trip(i % 2 == 0 ? &llama : &gpt2, i % 4 < 2, i < 4 ? OX_DTYPE_F32 : OX_DTYPE_BF16,
                         (struct ox_state_format){0});

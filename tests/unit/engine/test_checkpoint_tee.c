@@ -2,13 +2,13 @@
  * steps and from chunks in any order, in every format; with a fault at every call on files, and with a drive that gives
  * back other bytes (tests/kit/calls.h); given up, and filled where no step came. */
 #include "base/file.h"
-#include "base/log.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/step/engine_internal.h"
 #include "engine/data/files.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
 #include "tests/kit/golden.h"
+#include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -22,14 +22,6 @@ static struct golden golden;
 static struct harness harness;
 static struct outcome outcome;
 static struct harness_place in_memory; /* in many chunks */
-static atomic_int warning_count;
-
-static void count_warnings(void *context, enum ox_log_level level, const char *line) {
-    (void)context;
-    (void)line;
-    warning_count += level == OX_LOG_WARN;
-}
-
 /* An engine that has taken one step. */
 static void open_engine(struct ox_state_format format, const struct harness_place *place) {
     struct harness_run run = golden_run(&golden);
@@ -275,7 +267,7 @@ static struct ox_state_format format_at(int idx) {
 }
 
 int main(void) {
-    ox_log_set_sink(count_warnings, NULL);
+    log_count_warnings(NULL);
     calls_options = (struct calls_options){.skips_sync = true, .refuses_direct = true}; /* a disk would take long */
     golden_open("llama_bias", &golden);
     in_memory = harness_in_memory;
@@ -292,7 +284,7 @@ int main(void) {
     }
     test_given_up();
     test_lies();
-    CHECK(warning_count == 0);
+    CHECK(log_warnings == 0);
     test_faults();
     golden_close(&golden);
     return test_end();

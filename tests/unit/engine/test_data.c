@@ -1,20 +1,12 @@
 #include "base/file.h"
-#include "base/log.h"
 #include "engine/data/data.h"
 #include "tests/kit/files.h"
+#include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-static int warning_count;
-
-static void count_warning(void *context, enum ox_log_level level, const char *line) {
-    (void)context;
-    (void)line;
-    warning_count += level == OX_LOG_WARN;
-}
 
 /* A token file: 256 header words, then `bytes` of data. */
 static void write_tokens(const char *name, const int32_t *words, size_t word_count, const void *data,
@@ -78,9 +70,9 @@ static void test_folder_of_bytes(void) {
     char target[OX_PATH_BYTES];
     snprintf(target, sizeof target, "%s", test_path("outside"));
     CHECK(symlink(target, test_path("f/link")) == 0);
-    warning_count = 0;
+    log_warnings = 0;
     REQUIRE_OK(ox_data_open(test_path("f"), OX_DATA_AUTO, &data));
-    CHECK(warning_count == 1);
+    CHECK(log_warnings == 1);
     CHECK(ox_data_token_count(data) == 8);
     REQUIRE_OK(ox_data_read(data, 0, 8, 256, tokens, NULL));
     for (int i = 0; i < 8; i++) {
@@ -270,7 +262,7 @@ static void test_llmq(void) {
 }
 
 int main(void) {
-    ox_log_set_sink(count_warning, NULL);
+    log_count_warnings(NULL);
     test_bytes();
     test_folder_of_bytes();
     test_many_files();

@@ -5,20 +5,13 @@
 #include "engine/data/documents.h"
 #include "engine/text/tokenizer.h"
 #include "tests/kit/files.h"
+#include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static int warning_count;
-
-static void count_warning(void *context, enum ox_log_level level, const char *line) {
-    (void)context;
-    (void)line;
-    warning_count += level == OX_LOG_WARN;
-}
 
 static uint32_t random_next(uint64_t *state) {
     *state = *state * UINT64_C(6364136223846793005) + 1;
@@ -304,9 +297,9 @@ static void test_folders(void) {
     files_write("f/sub/c.json", "[3,4]", 5);
     files_write("f/empty", "", 0);
     CHECK(symlink("b.txt", test_path("f/link")) == 0);
-    ox_log_set_sink(count_warning, NULL);
+    log_count_warnings(NULL);
     REQUIRE_OK(shown("f", &config, text, sizeof text));
-    CHECK(strcmp(text, "[1\n2][B][[3,4]]") == 0 && warning_count == 1);
+    CHECK(strcmp(text, "[1\n2][B][[3,4]]") == 0 && log_warnings == 1);
     config.format = OX_DOCUMENTS_ROWS;
     REQUIRE_OK(shown("f", &config, text, sizeof text));
     CHECK(strcmp(text, "1:[1]2:[2]1:[3]1:[4]") == 0);

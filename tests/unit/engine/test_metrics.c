@@ -1,7 +1,7 @@
 /* metrics.jsonl: what an earlier run left is cut to its commit, and a disk that refuses leaves whole lines. */
 #include "base/file.h"
-#include "base/log.h"
 #include "engine/report/metrics.h"
+#include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
@@ -13,12 +13,6 @@
 #include <unistd.h>
 
 static char path[OX_PATH_BYTES];
-static unsigned warnings;
-
-static void count_warning(void *context, enum ox_log_level level, const char *line) {
-    (void)context;
-    warnings += level == OX_LOG_WARN && strstr(line, "metrics.jsonl") != NULL;
-}
 
 static struct ox_metrics *open_at(uint64_t step) {
     struct ox_metrics *metrics = NULL;
@@ -191,18 +185,18 @@ static void test_refused(void) {
     signal(SIGXFSZ, SIG_IGN);
     fill(1);
     struct ox_metrics *metrics = open_at(1);
-    warnings = 0;
+    log_warnings = 0;
     limit_size((rlim_t)size_now() + 40);
     step_line(metrics, 2);
     step_line(metrics, 3);
     expect_lines("s1");
-    CHECK(warnings == 1);
+    CHECK(log_warnings == 1);
     limit_size(before.rlim_cur);
     step_line(metrics, 4);
     expect_lines("s1 s4");
     CHECK(ox_metrics_dropped(metrics) == 2);
     ox_metrics_close(&metrics);
-    CHECK(warnings == 2);
+    CHECK(log_warnings == 2);
 }
 
 static void test_no_file(void) {
@@ -217,7 +211,7 @@ static void test_no_file(void) {
 }
 
 int main(void) {
-    ox_log_set_sink(count_warning, NULL);
+    log_count_warnings("metrics.jsonl");
     REQUIRE_OK(ox_path_join(test_folder(), "metrics.jsonl", path));
     test_end_line();
     test_cut();

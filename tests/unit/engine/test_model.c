@@ -1,8 +1,8 @@
 #include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "engine/model/model.h"
+#include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -16,14 +16,6 @@ static const char llama_json[] =
     "\"rms_norm_eps\":1e-05,\"bos_token_id\":1,\"eos_token_id\":[7,8]%s}";
 static const char gpt2_json[] = "{\"model_type\":\"gpt2\",\"vocab_size\":96,\"n_embd\":32,\"n_layer\":2,\"n_"
                                 "head\":4,\"n_positions\":40%s}";
-
-static int warning_count;
-
-static void count_warning(void *context, enum ox_log_level level, const char *line) {
-    (void)context;
-    (void)line;
-    warning_count += level == OX_LOG_WARN;
-}
 
 static const char decoder_json[] =
     "{\"vocab_size\":96,\"hidden_size\":48,\"intermediate_size\":100,\"num_hidden_layers\":3,"
@@ -120,14 +112,14 @@ static void test_llama(void) {
 static void test_gpt2(void) {
     struct ox_model_config config;
     struct ox_model *model = NULL;
-    warning_count = 0;
+    log_warnings = 0;
     REQUIRE_OK(parse(gpt2_json, "", &config));
-    CHECK(warning_count == 0);
+    CHECK(log_warnings == 0);
     REQUIRE_OK(
         parse(gpt2_json, ",\"attn_pdrop\":0.1,\"embd_pdrop\":0.1,\"resid_pdrop\":0.1,\"n_ctx\":40", &config));
-    CHECK(warning_count == 3);
+    CHECK(log_warnings == 3);
     REQUIRE_OK(parse(gpt2_json, ",\"frobnicate\":0.1", &config));
-    CHECK(warning_count == 4);
+    CHECK(log_warnings == 4);
     CHECK(config.width == 128 && config.kv_heads == 4 && config.head_dim == 8 && config.tied && !config.rope);
     CHECK(config.norm == OX_NORM_LAYER && config.act == OX_ACTIVATION_GELU_TANH &&
           config.layout == OX_WEIGHT_IN_OUT);
@@ -369,9 +361,9 @@ static void test_written_config(void) {
         json_t *json = NULL, *second = NULL;
         REQUIRE_OK(parse(cases[i].gpt2 ? gpt2_json : llama_json, cases[i].extra, &config));
         REQUIRE_OK(ox_model_config_json(&config, NULL, "bfloat16", &json));
-        warning_count = 0;
+        log_warnings = 0;
         REQUIRE_OK(ox_model_config_parse("written", json, &again));
-        CHECK(warning_count == 0);
+        CHECK(log_warnings == 0);
         CHECK(same_config(&config, &again));
         CHECK(strcmp(json_string_value(json_object_get(json, "torch_dtype")), "bfloat16") == 0);
         CHECK(json_real_value(json_object_get(json, cases[i].gpt2 ? "layer_norm_epsilon" : "rms_norm_eps")) ==
@@ -468,7 +460,7 @@ static void test_real(void) {
 }
 
 int main(void) {
-    ox_log_set_sink(count_warning, NULL);
+    log_count_warnings(NULL);
     test_llama();
     test_gpt2();
     test_windows();

@@ -1,8 +1,8 @@
 /* Files for other programs: TensorBoard's events are read back frame by frame with their checks, and metrics.prom is
  * whole at every moment and line by line what Prometheus takes. */
 #include "base/file.h"
-#include "base/log.h"
 #include "engine/report/scalars.h"
+#include "tests/kit/log.h"
 #include "tests/kit/protobuf.h"
 #include "tests/kit/test.h"
 
@@ -186,13 +186,6 @@ static void test_prometheus(void) {
     ox_prometheus_close(&prometheus);
 }
 
-static unsigned warnings;
-
-static void count_warning(void *context, enum ox_log_level level, const char *line) {
-    (void)context;
-    (void)line;
-    warnings += level == OX_LOG_WARN;
-}
 
 /* A folder that vanishes: one warning, and the run is not bothered again. */
 static void test_refusal(void) {
@@ -204,14 +197,14 @@ static void test_refusal(void) {
         const struct ox_step_report report = report_of(step);
         ox_prometheus_step(prometheus, &report);
     }
-    CHECK(warnings == 1);
+    CHECK(log_warnings == 1);
     ox_prometheus_close(&prometheus);
     struct ox_tensorboard *board = NULL;
     CHECK(ox_tensorboard_open(folder, 0, &board) == OX_E_IO && board == NULL);
 }
 
 int main(void) {
-    ox_log_set_sink(count_warning, NULL);
+    log_count_warnings(NULL);
     test_tensorboard();
     test_names();
     test_prometheus();

@@ -7,7 +7,6 @@
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -413,36 +412,10 @@ static void test_file_limit(void) {
 
 /* ---- a full disk ------------------------------------------------------------------------------------------------ */
 
-static bool write_line(const char *path, const char *line) {
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
-    const bool written = fd >= 0 && write(fd, line, strlen(line)) == (ssize_t)strlen(line);
-    if (fd >= 0) {
-        close(fd);
-    }
-    return written;
-}
-
-/* As root, or as the root of a user namespace. */
-static bool mount_disk(const char *path) {
-    char users[64], groups[64];
-    snprintf(users, sizeof users, "0 %ld 1", (long)geteuid());
-    snprintf(groups, sizeof groups, "0 %ld 1", (long)getegid());
-    if (geteuid() == 0 ? unshare(CLONE_NEWNS) != 0
-                       : unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !write_line("/proc/self/setgroups", "deny") ||
-                             !write_line("/proc/self/uid_map", users) || !write_line("/proc/self/gid_map", groups)) {
-        return false;
-    }
-    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-           mount("tmpfs", path, "tmpfs", 0, "size=320k") == 0;
-}
-
 static void test_full_disk(void) {
-    char disk[OX_PATH_BYTES], path[OX_PATH_BYTES];
+    const char *const disk = files_make_folder("disk"), *const path = test_path("disk/cache");
     int failed = 0;
-    REQUIRE_OK(ox_folder_make(test_path("disk")));
-    snprintf(disk, sizeof disk, "%s", test_path("disk"));
-    snprintf(path, sizeof path, "%s", test_path("disk/cache"));
-    if (!mount_disk(disk)) {
+    if (!files_mount(disk, "size=320k")) {
         printf("no file system can be mounted here; a full disk is not tried\n");
         return;
     }

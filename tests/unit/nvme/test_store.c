@@ -225,22 +225,18 @@ static void *worker_main(void *arg) {
     struct worker *const worker = arg;
     struct ox_store_port *port = NULL;
     worker->status = ox_store_port_open(worker->store, &port);
+    if (worker->status == OX_OK) {
+        worker->status = kit_rewrite_half(port, worker->idx, worker->step, &worker->wrong);
+    }
     unsigned char *const buffer = kit_buffer(KIT_BUFFER_BYTES);
     for (uint32_t i = worker->idx; i < KIT_EXTENT_COUNT && worker->status == OX_OK; i += 2) {
-        struct ox_store_op op = {.kind = OX_STORE_READ, .extent_idx = i, .buffer = buffer};
+        kit_fill(buffer, kit_extents[i].bytes, worker->step, i);
+        struct ox_store_op op = {.kind = OX_STORE_SPOOL_WRITE,
+                                 .extent_idx = worker->idx,
+                                 .buffer = buffer,
+                                 .spool_from = (uint64_t)i * 4096,
+                                 .spool_len = 4096};
         worker->status = ox_store_run(port, &op, 1);
-        worker->wrong |= !kit_matches(buffer, kit_extents[i].bytes, worker->step - 1, i);
-        for (int times = 0; times < 2 && worker->status == OX_OK; times++) { /* the last write counts */
-            kit_fill(buffer, kit_extents[i].bytes, times == 0 ? 77 : worker->step, i);
-            op.kind = OX_STORE_WRITE;
-            worker->status = ox_store_run(port, &op, 1);
-        }
-        op = (struct ox_store_op){.kind = OX_STORE_SPOOL_WRITE,
-                                  .extent_idx = worker->idx,
-                                  .buffer = buffer,
-                                  .spool_from = (uint64_t)i * 4096,
-                                  .spool_len = 4096};
-        worker->status = worker->status == OX_OK ? ox_store_run(port, &op, 1) : worker->status;
     }
     free(buffer);
     ox_store_port_close(&port);

@@ -317,18 +317,9 @@ static void *worker_main(void *arg) {
     struct worker *const worker = arg;
     struct ox_store_port *port = NULL;
     worker->status = ox_store_port_open(worker->store, &port);
-    unsigned char *const buffer = kit_buffer(KIT_BUFFER_BYTES);
-    for (uint32_t i = worker->idx; i < KIT_EXTENT_COUNT && worker->status == OX_OK; i += 2) {
-        struct ox_store_op op = {.kind = OX_STORE_READ, .extent_idx = i, .buffer = buffer};
-        worker->status = ox_store_run(port, &op, 1);
-        worker->wrong |= !kit_matches(buffer, kit_extents[i].bytes, worker->step - 1, i);
-        for (int times = 0; times < 2 && worker->status == OX_OK; times++) { /* the last write counts */
-            kit_fill(buffer, kit_extents[i].bytes, times == 0 ? 77 : worker->step, i);
-            op.kind = OX_STORE_WRITE;
-            worker->status = ox_store_run(port, &op, 1);
-        }
+    if (worker->status == OX_OK) {
+        worker->status = kit_rewrite_half(port, worker->idx, worker->step, &worker->wrong);
     }
-    free(buffer);
     ox_store_port_close(&port);
     return NULL;
 }
