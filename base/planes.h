@@ -9,17 +9,27 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Before a function that kernels call too. */
+#ifdef __CUDACC__
+#define OX_ON_DEVICE_TOO __host__ __device__
+#else
+#define OX_ON_DEVICE_TOO
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-static inline uint32_t ox_f32_bits(float value) {
+/* Bytes of an element of either plane. */
+enum { OX_HI_BYTES = 2, OX_LO_BYTES = 2 };
+
+static inline OX_ON_DEVICE_TOO uint32_t ox_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float ox_f32_from_bits(uint32_t bits) {
+static inline OX_ON_DEVICE_TOO float ox_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
@@ -27,26 +37,26 @@ static inline float ox_f32_from_bits(uint32_t bits) {
 
 /* Rounds ties away from zero. A NaN keeps its sign but may become an infinity or another NaN: callers check for
  * non-finite values before they store. */
-static inline uint16_t ox_plane_hi(float master) {
+static inline OX_ON_DEVICE_TOO uint16_t ox_plane_hi(float master) {
     const uint32_t bits = ox_f32_bits(master);
     return (uint16_t)((bits >> 16) + ((bits >> 15) & 1u));
 }
 
-static inline uint16_t ox_plane_lo(float master) {
+static inline OX_ON_DEVICE_TOO uint16_t ox_plane_lo(float master) {
     return (uint16_t)ox_f32_bits(master);
 }
 
-static inline float ox_plane_join(uint16_t hi, uint16_t lo) {
+static inline OX_ON_DEVICE_TOO float ox_plane_join(uint16_t hi, uint16_t lo) {
     return ox_f32_from_bits(((uint32_t)(uint16_t)(hi - (lo >> 15)) << 16) | lo);
 }
 
-static inline float ox_bf16_to_f32(uint16_t bf16) {
+static inline OX_ON_DEVICE_TOO float ox_bf16_to_f32(uint16_t bf16) {
     return ox_f32_from_bits((uint32_t)bf16 << 16);
 }
 
 /* Rounds to nearest, ties to even, as PyTorch does; a NaN stays a quiet NaN. For gradients and files; weights use
  * ox_plane_hi. */
-static inline uint16_t ox_bf16_from_f32(float value) {
+static inline OX_ON_DEVICE_TOO uint16_t ox_bf16_from_f32(float value) {
     const uint32_t bits = ox_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
         return (uint16_t)((bits >> 16) | 0x40u);

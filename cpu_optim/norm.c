@@ -78,8 +78,8 @@ static void norm_share(void *context, uint32_t idx, uint32_t count) {
     const struct norm_shares *const shares = context;
     const struct ox_range range = ox_pool_range(shares->block_count, NORM_GRAIN, idx, count);
     for (uint64_t block = range.begin; block < range.end; block++) {
-        const uint64_t begin = block * OX_NORM_BLOCK;
-        const uint64_t elem_count = ox_min_u64(OX_NORM_BLOCK, shares->count - begin);
+        const uint64_t begin = block * OX_GROUP_ELEMS;
+        const uint64_t elem_count = ox_min_u64(OX_GROUP_ELEMS, shares->count - begin);
         shares->partials[block] =
             shares->sumsq(ox_grad_at(shares->grad, shares->dtype, begin), shares->dtype, elem_count);
     }
@@ -116,7 +116,7 @@ void ox_sumsq_partials(struct ox_pool *pool, const void *grad, enum ox_grad_dtyp
         .grad = grad,
         .dtype = dtype,
         .count = count,
-        .block_count = ox_div_up(count, OX_NORM_BLOCK),
+        .block_count = ox_div_up(count, OX_GROUP_ELEMS),
         .partials = partials,
         .sumsq = ox_sumsq_pick(ox_isa_best()),
     };

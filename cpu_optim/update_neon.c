@@ -1,4 +1,4 @@
-#include "cpu_optim/codec.h"
+#include "base/optim_element.h"
 #include "cpu_optim/variants.h"
 
 #include <arm_neon.h>

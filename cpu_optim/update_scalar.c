@@ -1,50 +1,10 @@
 /* The definition of the update: what every other variant must reproduce to the bit. */
-#include "cpu_optim/codec.h"
+#include "base/optim_element.h"
 #include "cpu_optim/variants.h"
-
-#include <math.h>
-
-/* One element as fp32. */
-struct element {
-    float p, m, v;
-};
 
 static float grad_read(const struct ox_update_span *span, uint64_t idx) {
     return span->grad_dtype == OX_GRAD_BF16 ? ox_bf16_to_f32(((const uint16_t *)span->grad)[idx])
                                             : ((const float *)span->grad)[idx];
-}
-
-static void advance(enum ox_optim_kind kind, const struct ox_adam_hyper *hyper, bool decays, float grad,
-                    struct element *e) {
-    const float g = grad * hyper->grad_scale;
-    const float kept = e->p * (decays ? hyper->decay_factor : 1.0f);
-    if (kind == OX_OPTIM_ADAMW) {
-        e->m = fmaf(hyper->beta1, e->m, hyper->one_minus_beta1 * g);
-        e->v = fmaf(hyper->beta2, e->v, hyper->one_minus_beta2 * (g * g));
-        const float u = (e->m * hyper->m_scale) / (sqrtf(e->v * hyper->v_scale) + hyper->eps);
-        e->p = fmaf(-hyper->learning_rate, u, kept);
-    } else if (kind == OX_OPTIM_LION) {
-        const float c = fmaf(hyper->beta1, e->m, hyper->one_minus_beta1 * g);
-        e->m = fmaf(hyper->beta2, e->m, hyper->one_minus_beta2 * g);
-        e->p = fmaf(-hyper->learning_rate, c > 0.0f ? 1.0f : c < 0.0f ? -1.0f : 0.0f, kept);
-    } else {
-        e->m = fmaf(hyper->beta1, e->m, g);
-        e->p = fmaf(-hyper->learning_rate, e->m, kept);
-    }
-}
-
-static bool below(float value, uint32_t limit_bits) {
-    return (ox_f32_bits(value) & 0x7fffffffu) < limit_bits;
-}
-
-/* Whether all three are finite. In the narrow formats what is not leaves no bits of its own behind. */
-static bool settle(enum ox_moments moments, struct element *e) {
-    const uint32_t limit = moments == OX_MOMENTS_F32 ? OX_F32_INF_BITS : OX_NARROW_LIMIT_BITS;
-    const bool good = below(e->m, limit) && below(e->v, limit) && below(e->p, limit);
-    if (!good && moments != OX_MOMENTS_F32) {
-        *e = (struct element){.p = ox_f32_from_bits(0x7fc00000u)};
-    }
-    return good;
 }
 
 static uint64_t run_f32(const struct ox_update_job *job) {
@@ -54,9 +14,9 @@ static uint64_t run_f32(const struct ox_update_job *job) {
     float *const m = span->state.m, *const v = span->state.v;
     uint64_t bad_count = 0;
     for (uint64_t i = 0; i < span->count; i++) {
-        struct element e = {ox_plane_join(span->hi[i], lo[i]), m[i], has_v ? v[i] : 0.0f};
-        advance(job->format.kind, job->hyper, span->decay, grad_read(span, i), &e);
-        bad_count += !settle(OX_MOMENTS_F32, &e);
+        struct ox_element e = {ox_plane_join(span->hi[i], lo[i]), m[i], has_v ? v[i] : 0.0f};
+        ox_element_update(job->format.kind, job->hyper, span->decay, grad_read(span, i), &e);
+        bad_count += !ox_element_check(OX_MOMENTS_F32, &e);
         m[i] = e.m;
         if (has_v) {
             v[i] = e.v;
@@ -78,10 +38,10 @@ static uint64_t run_bf16(const struct ox_update_job *job) {
     uint64_t bad_count = 0;
     for (uint64_t i = 0; i < span->count; i++) {
         const uint32_t noise = ox_noise(job->noise_keys, (uint32_t)(span->first + i));
-        struct element e = {ox_plane_join(span->hi[i], lo[i]), ox_bf16_to_f32(m[i]),
+        struct ox_element e = {ox_plane_join(span->hi[i], lo[i]), ox_bf16_to_f32(m[i]),
                             has_v ? ox_bf16_to_f32(v[i]) : 0.0f};
-        advance(job->format.kind, job->hyper, span->decay, grad_read(span, i), &e);
-        bad_count += !settle(OX_MOMENTS_BF16, &e);
+        ox_element_update(job->format.kind, job->hyper, span->decay, grad_read(span, i), &e);
+        bad_count += !ox_element_check(OX_MOMENTS_BF16, &e);
         m[i] = bf16_round(e.m, ox_noise_bf16_m(noise));
         if (has_v) {
             v[i] = bf16_round(e.v, ox_noise_bf16_v(noise));
@@ -107,15 +67,15 @@ static uint64_t run_block(const struct ox_update_job *job, uint64_t begin, uint3
     uint8_t *const v_scale = has_v ? span->state.v_scale + begin / OX_Q8_BLOCK : NULL;
     const uint32_t m_old = ox_q8_scale_exponent(*m_scale, OX_Q8_OCTAVES_M);
     const uint32_t v_old = has_v ? ox_q8_scale_exponent(*v_scale, OX_Q8_OCTAVES_V) : 0;
-    struct element all[OX_Q8_BLOCK];
+    struct ox_element all[OX_Q8_BLOCK];
     uint32_t noise[OX_Q8_BLOCK], m_largest = 0, v_largest = 0;
     uint64_t bad_count = 0;
     for (uint32_t i = 0; i < count; i++) {
-        struct element e = {ox_master24_join(span->hi[begin + i], lo[i]), ox_q8_decode_m(m[i], m_old),
+        struct ox_element e = {ox_master24_join(span->hi[begin + i], lo[i]), ox_q8_decode_m(m[i], m_old),
                             has_v ? ox_q8_decode(v[i], v_old) : 0.0f};
         noise[i] = ox_noise(job->noise_keys, (uint32_t)(span->first + begin + i));
-        advance(job->format.kind, job->hyper, span->decay, grad_read(span, begin + i), &e);
-        bad_count += !settle(OX_MOMENTS_Q8, &e);
+        ox_element_update(job->format.kind, job->hyper, span->decay, grad_read(span, begin + i), &e);
+        bad_count += !ox_element_check(OX_MOMENTS_Q8, &e);
         ox_master24_split(e.p, ox_noise_q8_master(noise[i]), &span->hi_out[begin + i], &lo[i]);
         m_largest = larger(m_largest, e.m);
         v_largest = larger(v_largest, e.v);

@@ -2,16 +2,14 @@
 #ifndef OX_CPU_OPTIM_VARIANTS_H
 #define OX_CPU_OPTIM_VARIANTS_H
 
+#include "cpu_optim/norm.h"
 #include "cpu_optim/optim.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 /* One call of a variant. */
 struct ox_update_job {
     struct ox_state_format format;
     struct ox_update_span span;
-    const struct ox_adam_hyper *hyper;
+    const struct ox_optim_hyper *hyper;
     uint32_t noise_keys[2]; /* of the random roundings, for this step and stream */
 };
 
@@ -25,7 +23,7 @@ uint64_t ox_update_neon(const struct ox_update_job *job);
 struct ox_update_span ox_update_part(struct ox_state_format format, const struct ox_update_span *span,
                                      uint64_t begin, uint64_t end);
 
-/* The sum of squares of one block of at most OX_NORM_BLOCK elements. */
+/* The sum of squares of one group of at most OX_GROUP_ELEMS elements. */
 typedef double ox_sumsq_fn(const void *grad, enum ox_grad_dtype dtype, uint64_t count);
 double ox_sumsq_scalar(const void *grad, enum ox_grad_dtype dtype, uint64_t count);
 double ox_sumsq_avx2(const void *grad, enum ox_grad_dtype dtype, uint64_t count);
@@ -33,10 +31,6 @@ double ox_sumsq_avx512(const void *grad, enum ox_grad_dtype dtype, uint64_t coun
 ox_sumsq_fn *ox_sumsq_pick(enum ox_isa isa);
 
 enum { OX_NORM_LANES = 16 }; /* running sums of a block */
-
-static inline uint64_t ox_grad_bytes(enum ox_grad_dtype dtype) {
-    return dtype == OX_GRAD_BF16 ? sizeof(uint16_t) : sizeof(float);
-}
 
 static inline const void *ox_grad_at(const void *grad, enum ox_grad_dtype dtype, uint64_t idx) {
     return (const unsigned char *)grad + idx * ox_grad_bytes(dtype);

@@ -11,6 +11,7 @@
 #ifndef OX_KERNELS_OPS_H
 #define OX_KERNELS_OPS_H
 
+#include "base/optim_format.h"
 #include "kernels/device.h"
 
 #include <stdbool.h>
@@ -271,34 +272,25 @@ struct ox_op_rope_table {
     uint32_t contexts, half_dim;
 };
 
-/* The numbers of an update as cpu_optim/adam.h derives and names them. */
-struct ox_op_adam_hyper {
-    float beta1, beta2, eps, learning_rate;
-    float one_minus_beta1, one_minus_beta2;
-    float m_scale, v_scale;
-    float decay_factor, grad_scale;
-    uint64_t seed, step;
-};
-
 /* The optimizer on elements [first, first + count) of a unit whose weights, state and gradient all lie on the device,
- * in place and with the bits of cpu_optim/optim.h. This folder may not know that one: `kind` and `moments` are numbers
- * of its enumerations, and so is `isa`, which concerns the CPU device alone. */
+ * in place and with the bits of cpu_optim/optim.h. `isa` is a number of its enum ox_isa, for the CPU device alone. */
 struct ox_op_adam {
     uint16_t *hi;        /* (elem_count) */
     void *state;         /* of elem_count elements in one piece, laid out as ox_state_layout_of says: lo | m | v */
     const void *grad;    /* (elem_count), bfloat16 or float */
     uint64_t *nonfinite; /* (1), added to: elements whose moments or master are not finite any more */
     uint64_t elem_count, first, count;
-    uint32_t kind, moments, isa;
+    struct ox_state_format format;
+    uint32_t isa;
     uint32_t stream; /* names the unit for random roundings */
     bool grad_bf16, decay;
-    struct ox_op_adam_hyper hyper;
+    struct ox_optim_hyper hyper;
 };
 
-/* Partial sums of squares of a gradient in double, one for each 2048 elements, in the order and with the bits of
- * ox_sumsq_partials (cpu_optim/adam.h). */
+/* Partial sums of squares of a gradient in double, one for each OX_GROUP_ELEMS elements, in the order and with the bits
+ * of ox_sumsq_partials (cpu_optim/norm.h). */
 struct ox_op_square_sums {
-    double *partials; /* (count / 2048, rounded up) */
+    double *partials; /* (count / OX_GROUP_ELEMS, rounded up) */
     const void *grad; /* (count), bfloat16 or float */
     uint64_t count;
     bool grad_bf16;

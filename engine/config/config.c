@@ -14,7 +14,6 @@
 #include <unistd.h>
 #include <utf8proc.h>
 
-enum { CHUNK_STEP = 2048 }; /* chunks end where units may end and where drives can address */
 
 static void *member(struct ox_config *config, const struct ox_option *option) {
     return (unsigned char *)config + option->offset;
@@ -352,16 +351,16 @@ static enum ox_status check_memory(const struct ox_config *c, unsigned command) 
                        : ox_fail(OX_E_CONFIG, "%s nvme needs a drive; add --nvme PATH:SIZE", homes[i].flag);
         }
     }
-    if (c->chunk_elems % CHUNK_STEP != 0) {
+    if (c->chunk_elems % OX_GROUP_ELEMS != 0) {
         return ox_fail(OX_E_CONFIG, "--chunk-elems: %" PRIu64 " is not a multiple of %d", c->chunk_elems,
-                       CHUNK_STEP);
+                       OX_GROUP_ELEMS);
     }
     return OX_OK;
 }
 
 static enum ox_status check_optimizer(const struct ox_config *c, unsigned command) {
     const bool optimizes = (command & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0;
-    if (optimizes && c->moments == OX_MOMENTS_CHOICE_Q8 && c->dtype == OX_COMPUTE_FP32) {
+    if (optimizes && c->moments == OX_MOMENTS_Q8 && c->dtype == OX_COMPUTE_FP32) {
         return ox_fail(OX_E_CONFIG, "--moments q8 keeps 24 bits of a weight, and --dtype fp32 computes with all 32; "
                        "use --moments bf16, or --dtype bf16");
     }

@@ -3,6 +3,7 @@
 #ifndef OX_ENGINE_CONFIG_H
 #define OX_ENGINE_CONFIG_H
 
+#include "base/optim_format.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -29,8 +30,6 @@ struct ox_data_choice {
 };
 
 enum ox_compute_dtype { OX_COMPUTE_FP32, OX_COMPUTE_BF16 };
-enum ox_optimizer_choice { OX_OPTIMIZER_ADAMW, OX_OPTIMIZER_LION, OX_OPTIMIZER_SGD };
-enum ox_moments_choice { OX_MOMENTS_CHOICE_F32, OX_MOMENTS_CHOICE_BF16, OX_MOMENTS_CHOICE_Q8 };
 enum ox_tier_choice { OX_TIER_CHOICE_AUTO, OX_TIER_CHOICE_DEVICE, OX_TIER_CHOICE_HOST, OX_TIER_CHOICE_NVME };
 enum ox_device_choice { OX_DEVICE_CHOICE_AUTO, OX_DEVICE_CHOICE_CPU, OX_DEVICE_CHOICE_CUDA };
 enum ox_data_format { OX_FORMAT_AUTO, OX_FORMAT_TEXT, OX_FORMAT_JSONL, OX_FORMAT_BYTES, OX_FORMAT_TOKENS };
@@ -89,8 +88,8 @@ struct ox_config {
     char data_order[16];   /* shuffle | sequential */
     enum ox_compute_dtype dtype;     /* --dtype fp32|bf16 */
     enum ox_compute_dtype grad_dtype; /* --grad-dtype: how a finished gradient leaves the device */
-    enum ox_optimizer_choice optimizer; /* as enum ox_optim_kind, and below as enum ox_moments (cpu_optim/optim.h) */
-    enum ox_moments_choice moments;     /* --moments: how the optimizer's moments are kept */
+    enum ox_optim_kind optimizer;
+    enum ox_moments moments; /* --moments: how the optimizer's moments are kept */
     uint64_t max_nonfinite_steps; /* in a row, before the run stops */
     /* reporting and saving */
     uint64_t logging_steps, save_steps, eval_steps, eval_windows;

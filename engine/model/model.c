@@ -126,7 +126,7 @@ static void add_unit(struct ox_model *model, const struct ox_family *family, uin
         unit->param_count += tensor->count;
         unit->tensor_count++;
     }
-    unit->elem_count = ox_align_up(end, OX_UNIT_ALIGN_ELEMS);
+    unit->elem_count = ox_align_up(end, OX_GROUP_ELEMS);
     model->param_count += unit->param_count;
 }
 

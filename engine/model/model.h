@@ -3,6 +3,7 @@
 #ifndef OX_ENGINE_MODEL_H
 #define OX_ENGINE_MODEL_H
 
+#include "base/optim_format.h"
 #include "base/status.h"
 #include "kernels/ops.h"
 
@@ -14,7 +15,7 @@
 extern "C" {
 #endif
 
-enum { OX_UNIT_ALIGN_ELEMS = 2048, OX_TENSOR_ALIGN_ELEMS = 64, OX_TENSOR_NAME_BYTES = 96 };
+enum { OX_TENSOR_ALIGN_ELEMS = 64, OX_TENSOR_NAME_BYTES = 96 };
 
 /* What a tensor does; the block's forward and backward ask for tensors by role. A role that a family does
  * not have has no tensor. Roles made of several file tensors (Q, K, V; GATE, UP) lie one after the other
@@ -89,7 +90,7 @@ struct ox_half {
     uint32_t window; /* attention: a token sees itself and window - 1 before it; 0: all before it */
 };
 
-/* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_UNIT_ALIGN_ELEMS); gaps
+/* A unit's tensors lie in one flat vector of elem_count elements (a multiple of OX_GROUP_ELEMS); gaps
  * between tensors and at the end hold zeros and stay zero. */
 struct ox_unit {
     enum ox_unit_kind kind;

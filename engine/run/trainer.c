@@ -87,9 +87,6 @@ static void set_budget(struct ox_trainer *trainer) {
     budget->generations = (uint32_t)config->store_generations;
 }
 
-_Static_assert((int)OX_OPTIMIZER_SGD + 1 == (int)OX_OPTIM_KIND_COUNT &&
-                   (int)OX_MOMENTS_CHOICE_Q8 + 1 == (int)OX_MOMENTS_COUNT, "the options name what the optimizer has");
-
 static int32_t kept_units(const struct ox_config *config) {
     const uint64_t count = strtoull(config->kept_blocks, NULL, 10);
     return strcmp(config->kept_blocks, "auto") == 0 ? -1 : (int32_t)ox_min_u64(count, INT32_MAX);
@@ -125,7 +122,7 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
         .micro_batches = (uint32_t)config->gradient_accumulation_steps,
         .fp32 = config->dtype == OX_COMPUTE_FP32,
         .grad_bf16 = config->grad_dtype == OX_COMPUTE_BF16,
-        .state = {.kind = (enum ox_optim_kind)config->optimizer, .moments = (enum ox_moments)config->moments},
+        .state = {.kind = config->optimizer, .moments = config->moments},
         .decay_embeddings = config->decay_embeddings,
         .decay_all = config->decay_all,
         .compute_threads = threads_of(config->compute_threads),

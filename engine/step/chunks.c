@@ -46,7 +46,7 @@ static void state_pieces(const struct ox_engine *engine, uint32_t unit_idx, cons
     const struct ox_state_planes unit = ox_state_planes_at(format, states[0], elems, chunk->first);
     const struct ox_state_planes alone = ox_state_planes_at(format, states[1], chunk->count, 0);
     const uint64_t moment = layout.m_scale_offset - layout.m_offset, scales = layout.v_offset - layout.m_scale_offset;
-    out[0] = (struct state_piece){unit.lo, alone.lo, chunk->count * ox_state_lo_width(format)};
+    out[0] = (struct state_piece){unit.lo, alone.lo, chunk->count * ox_lo_bytes(format.moments)};
     out[1] = (struct state_piece){unit.m, alone.m, moment};
     out[2] = (struct state_piece){unit.v, alone.v, moment};
     out[3] = (struct state_piece){unit.m_scale, alone.m_scale, scales};
@@ -57,9 +57,9 @@ static void state_pieces(const struct ox_engine *engine, uint32_t unit_idx, cons
 static void clear_padding(const struct ox_engine *engine, const struct ox_chunk *chunk, void *chunk_state) {
     const struct ox_state_format format = engine->config.state;
     const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
-    const uint64_t lo_bytes = chunk->count * ox_state_lo_width(format), end = ox_state_end(format, &layout);
+    const uint64_t lo_bytes = chunk->count * ox_lo_bytes(format.moments);
     memset((unsigned char *)chunk_state + lo_bytes, 0, layout.lo_bytes - lo_bytes);
-    memset((unsigned char *)chunk_state + end, 0, layout.bytes - end);
+    memset((unsigned char *)chunk_state + layout.end, 0, layout.bytes - layout.end);
 }
 
 void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk *chunk, void *chunk_state,

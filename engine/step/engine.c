@@ -48,7 +48,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .backward = plan->works + model->unit_count,
         .backward_kept = plan->works + 2 * model->unit_count,
         .unit_count = model->unit_count,
-        .tied_elems = model->config.tied ? ox_align_up(table, OX_SHARD_ALIGN_ELEMS) : 0,
+        .tied_elems = model->config.tied ? ox_align_up(table, OX_GROUP_ELEMS) : 0,
         .micro_batches = config->micro_batches,
         .act_bytes = (uint64_t)shape.rows * model->config.hidden * ox_real_bytes(shape.compute.real),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
@@ -69,10 +69,10 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
 
 /* What the planner knows of the format; where the planes lie within is the optimizer's. */
 static struct ox_state_sizes state_sizes(const struct ox_engine_config *config) {
-    const struct ox_state_layout group = ox_state_layout_of(config->state, OX_SHARD_ALIGN_ELEMS);
+    const struct ox_state_layout group = ox_state_layout_of(config->state, OX_GROUP_ELEMS);
     return (struct ox_state_sizes){
-        .lo_per_group = (uint32_t)(OX_SHARD_ALIGN_ELEMS * ox_state_lo_width(config->state)),
-        .rest_per_group = (uint32_t)(ox_state_end(config->state, &group) - group.m_offset),
+        .lo_per_group = (uint32_t)(OX_GROUP_ELEMS * ox_lo_bytes(config->state.moments)),
+        .rest_per_group = (uint32_t)(group.end - group.m_offset),
     };
 }
 

@@ -149,7 +149,7 @@ struct ox_step_result;
 struct ox_step_input {
     uint64_t step;          /* of the run, from 1: names the transaction            */
     uint64_t target_count;  /* counted targets of all micro-batches together, > 0    */
-    struct ox_adam_settings adam; /* of every optimizer; grad_scale is set by clipping */
+    struct ox_optim_settings adam; /* of every optimizer; grad_scale is set by clipping */
     double max_grad_norm;   /* 0 = no clipping                                       */
     const void *meta;       /* kept in the store's root                               */
     uint32_t meta_bytes;

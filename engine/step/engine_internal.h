@@ -29,7 +29,7 @@ struct ox_step_state {
     double loss, grad_norm, grad_scale;
     bool finite;
     bool committed;
-    struct ox_adam_hyper hyper;
+    struct ox_optim_hyper hyper;
     /* With overlap, set before the first task is issued: */
     bool begin_due, commit_due; /* of the transaction of the step before */
     bool pending_in_memory;  /* the update of the step before is not written */
@@ -39,7 +39,7 @@ struct ox_step_state {
     bool counts_due;         /* units are updated on the device, or were and their counts have not come */
     bool counts_come;        /* the counts of such units were asked for */
     uint64_t weights_step;   /* of the planes that compute uses, last commit or not; 0: last commit */
-    struct ox_adam_hyper speculative_hyper;
+    struct ox_optim_hyper speculative_hyper;
     uint64_t speculative_nonfinite_count;
 };
 
@@ -50,14 +50,14 @@ struct ox_pending {
     bool from_store; /* memory may hold what was updated too early: the last commit is what it begins with */
     bool in_memory;  /* it is not written, and there is no transaction */
     uint64_t step, base_step; /* that it leads to, that it begins with */
-    struct ox_adam_hyper hyper;
+    struct ox_optim_hyper hyper;
     uint32_t meta_bytes;
     unsigned char meta[OX_STORE_META_BYTES_MAX];
 };
 
 /* What an ADAM task is to do. */
 struct ox_update_args {
-    const struct ox_adam_hyper *hyper; /* NULL: only bring the planes of base_step to the target */
+    const struct ox_optim_hyper *hyper; /* NULL: only bring the planes of base_step to the target */
     bool from_store;                   /* all planes come from the last commit, whatever memory holds */
     bool in_memory;                    /* nothing is written */
     uint64_t base_step;                /* of the planes that it begins with */
@@ -152,15 +152,6 @@ OX_MUST enum ox_status ox_overlap_check_counts(struct ox_engine *engine);
 
 /* Host-resident planes of a unit. */
 struct ox_resident ox_engine_resident(const struct ox_engine *engine, uint32_t unit_idx);
-
-/* Bytes of an element's lo, and where the last plane of a layout ends: what is behind it is padding. */
-static inline uint64_t ox_state_lo_width(struct ox_state_format format) {
-    return format.moments == OX_MOMENTS_Q8 ? sizeof(uint8_t) : sizeof(uint16_t);
-}
-static inline uint64_t ox_state_end(struct ox_state_format format, const struct ox_state_layout *layout) {
-    const uint64_t scales = layout->v_offset - layout->m_scale_offset;
-    return layout->v_scale_offset + (ox_optim_has_v(format.kind) ? scales : 0);
-}
 
 /* A chunk's elements in a unit's host-resident state, to or from a state of the chunk alone. */
 enum ox_state_direction { OX_STATE_TO_CHUNK, OX_STATE_TO_UNIT };

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "cpu_optim/norm.h"
 #include "base/clock.h"
 
 #include <math.h>
@@ -109,12 +110,11 @@ static enum ox_status move_grad(const struct task_run *run, bool write) {
 
 /* ---- reductions ------------------------------------------------------------------------------------ */
 
-_Static_assert((int)OX_NORM_BLOCK == (int)OX_SHARD_ALIGN_ELEMS, "the plan counts partial sums by the same blocks");
 
 uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_idx) {
     uint64_t first = 0;
     for (uint32_t i = 0; i < unit_idx; i++) {
-        first += ox_div_up(ox_grad_elems(engine, i), OX_NORM_BLOCK);
+        first += ox_div_up(ox_grad_elems(engine, i), OX_GROUP_ELEMS);
     }
     return first;
 }
@@ -161,9 +161,9 @@ static void decide(const struct task_run *run) {
     step->grad_norm = norm;
     step->grad_scale = scale;
     step->finite = isfinite(step->loss) && isfinite(norm) && norm * scale < NORM_MAX;
-    struct ox_adam_settings settings = step->input->adam;
+    struct ox_optim_settings settings = step->input->adam;
     settings.grad_scale = scale;
-    ox_adam_hyper_init(&settings, &step->hyper);
+    ox_optim_hyper_init(&settings, &step->hyper);
 }
 
 /* Waits until all that the optimizer wrote has reached the drives. */

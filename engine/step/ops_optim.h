@@ -3,7 +3,6 @@
 #ifndef OX_ENGINE_OPS_OPTIM_H
 #define OX_ENGINE_OPS_OPTIM_H
 
-#include "cpu_optim/optim.h"
 #include "kernels/ops.h"
 
 #ifdef __cplusplus
@@ -12,9 +11,6 @@ extern "C" {
 
 /* Fills the entries that ox_ops_init_cpu leaves. */
 void ox_ops_optim_init_cpu(struct ox_ops *ops);
-
-/* The numbers of an update as an operation takes them. */
-struct ox_op_adam_hyper ox_ops_hyper(const struct ox_adam_hyper *hyper);
 
 #ifdef __cplusplus
 }

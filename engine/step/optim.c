@@ -200,7 +200,7 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
     return ox_update_run_pool(engine->optim_pool, engine->config.isa, engine->config.state, &span, unit->hyper);
 }
 
-_Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_SHARD_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0,
+_Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_GROUP_ELEMS % (int)OX_Q8_BLOCK == 0,
                "a span of q8 state begins with a block");
 
 /* Where a walk over the roles of a unit stands. */
@@ -402,12 +402,11 @@ enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *pl
         .grad = ox_tiers_view(tiers, plan, task, OX_USE_GRAD).ptr,
         .nonfinite = (uint64_t *)ox_tiers_view(tiers, plan, task, OX_USE_COUNTS).ptr + task->unit_idx,
         .elem_count = ox_grad_elems(engine, task->unit_idx),
-        .kind = config->state.kind,
-        .moments = config->state.moments,
+        .format = config->state,
         .isa = config->isa,
         .stream = task->unit_idx,
         .grad_bf16 = config->grad_bf16,
-        .hyper = ox_ops_hyper(order.hyper),
+        .hyper = *order.hyper,
     };
     const struct ox_range within = {.begin = 0, .end = op.elem_count};
     struct role_walk walk = {.next = NULL};

@@ -25,7 +25,7 @@ enum { OX_STREAM_SLOTS_MAX = 32, OX_STREAM_OPS_MAX = 4 };
 /* One unit's way through the optimizer, as data; pointers are the whole unit's. */
 struct ox_unit_run {
     uint32_t unit_idx, chunk_count;
-    const struct ox_adam_hyper *hyper;
+    const struct ox_optim_hyper *hyper;
     uint64_t base_step; /* of the planes that it begins with */
     bool in_memory;     /* where all its planes are: nothing is written */
     /* Where a plane is updated; NULL: in the slot, where it came to from the store. `hi` may be the staging of a unit

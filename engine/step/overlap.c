@@ -40,9 +40,9 @@ void ox_overlap_begin_step(struct ox_engine *engine) {
                        step->plan->kind == OX_PLAN_TRAIN &&
                        (step->input->max_grad_norm == 0 || engine->unclipped_steps >= UNCLIPPED_STEPS);
     if (step->speculates) {
-        struct ox_adam_settings settings = step->input->adam;
+        struct ox_optim_settings settings = step->input->adam;
         settings.grad_scale = 1;
-        ox_adam_hyper_init(&settings, &step->speculative_hyper);
+        ox_optim_hyper_init(&settings, &step->speculative_hyper);
     }
 }
 

@@ -603,7 +603,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
               (input->placement.kept_units == 0 || input->model.kept_bytes > 0));
     /* fp32 compute joins hi with a lo of 16 bits, which it finds at the front of the state. */
     OX_ASSERT(!input->model.fp32 || input->model.joins);
-    OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS);
+    OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_GROUP_ELEMS);
     plan->kind = kind;
     plan->task_count = plan->buf_count = 0;
     plan->stream_buf = plan->written_buf = plan->counts_buf = plan->nonfinite_buf = OX_NONE;

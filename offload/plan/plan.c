@@ -46,7 +46,7 @@ bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_id
 }
 
 uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_div_up(input->model.unit_elems[unit_idx], OX_SHARD_ALIGN_ELEMS) * sizeof(double);
+    return ox_div_up(input->model.unit_elems[unit_idx], OX_GROUP_ELEMS) * sizeof(double);
 }
 
 static uint32_t home(const uint32_t *homes, const struct ox_plan *plan, uint32_t unit_idx) {

@@ -8,9 +8,9 @@
 enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_count, uint64_t chunk_elems,
                                    struct ox_state_sizes sizes, struct ox_shard_table *out) {
     *out = (struct ox_shard_table){0};
-    if (chunk_elems == 0 || chunk_elems % OX_SHARD_ALIGN_ELEMS != 0) {
+    if (chunk_elems == 0 || chunk_elems % OX_GROUP_ELEMS != 0) {
         return ox_fail(OX_E_CONFIG, "--chunk-elems %llu: must be a positive multiple of %d",
-                       (unsigned long long)chunk_elems, OX_SHARD_ALIGN_ELEMS);
+                       (unsigned long long)chunk_elems, OX_GROUP_ELEMS);
     }
     struct ox_shard *const shards = calloc(unit_count, sizeof *shards);
     if (shards == NULL) {
@@ -18,7 +18,7 @@ enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_cou
     }
     uint64_t chunk_count = 0;
     for (uint32_t i = 0; i < unit_count; i++) {
-        OX_ASSERT(unit_elems[i] > 0 && unit_elems[i] % OX_SHARD_ALIGN_ELEMS == 0);
+        OX_ASSERT(unit_elems[i] > 0 && unit_elems[i] % OX_GROUP_ELEMS == 0);
         shards[i].elem_count = unit_elems[i];
         shards[i].chunk_first = (uint32_t)chunk_count;
         shards[i].chunk_count = (uint32_t)ox_div_up(unit_elems[i], chunk_elems);
@@ -44,12 +44,12 @@ void ox_shard_table_close(struct ox_shard_table *table) {
 }
 
 uint64_t ox_shard_lo_bytes(const struct ox_shard_table *table, uint64_t count) {
-    OX_ASSERT(count % OX_SHARD_ALIGN_ELEMS == 0);
-    return ox_align_up(count / OX_SHARD_ALIGN_ELEMS * table->sizes.lo_per_group, OX_IO_ALIGN_BYTES);
+    OX_ASSERT(count % OX_GROUP_ELEMS == 0);
+    return ox_align_up(count / OX_GROUP_ELEMS * table->sizes.lo_per_group, OX_IO_ALIGN_BYTES);
 }
 
 uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count) {
-    const uint64_t rest = count / OX_SHARD_ALIGN_ELEMS * table->sizes.rest_per_group;
+    const uint64_t rest = count / OX_GROUP_ELEMS * table->sizes.rest_per_group;
     return ox_shard_lo_bytes(table, count) + ox_align_up(rest, OX_IO_ALIGN_BYTES);
 }
 
@@ -61,7 +61,7 @@ uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit
 }
 
 double ox_shard_bytes_per_elem(const struct ox_shard_table *table) {
-    return OX_HI_BYTES + (double)(table->sizes.lo_per_group + table->sizes.rest_per_group) / OX_SHARD_ALIGN_ELEMS;
+    return OX_HI_BYTES + (double)(table->sizes.lo_per_group + table->sizes.rest_per_group) / OX_GROUP_ELEMS;
 }
 
 struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit_idx, uint32_t chunk_idx) {

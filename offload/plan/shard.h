@@ -4,6 +4,7 @@
 #ifndef OX_OFFLOAD_SHARD_H
 #define OX_OFFLOAD_SHARD_H
 
+#include "base/optim_format.h"
 #include "base/status.h"
 #include "nvme/store.h"
 
@@ -17,14 +18,7 @@ extern "C" {
 enum ox_tier { OX_TIER_DEVICE, OX_TIER_HOST, OX_TIER_NVME, OX_TIER_COUNT };
 const char *ox_tier_name(enum ox_tier tier); /* "device", "host", "nvme" */
 
-/* Bytes per parameter of hi, and of lo where fp32 compute reads it (base/planes.h). */
-enum { OX_HI_BYTES = 2, OX_LO_BYTES = 2 };
-
-/* Elements of a unit come in multiples of this, so that hi and gradient of every chunk are a whole number of
- * OX_IO_ALIGN_BYTES blocks. */
-enum { OX_SHARD_ALIGN_ELEMS = 2048 };
-
-/* What the optimizer's format makes of a parameter's state, as data: bytes for each OX_SHARD_ALIGN_ELEMS elements. The
+/* What the optimizer's format makes of a parameter's state, as data: bytes for each OX_GROUP_ELEMS elements. The
  * state of some elements in one piece is lo, padded to OX_IO_ALIGN_BYTES, and the rest behind it, padded likewise. */
 struct ox_state_sizes {
     uint32_t lo_per_group, rest_per_group;
@@ -46,7 +40,7 @@ struct ox_shard_table {
     struct ox_shard *shards; /* one per unit; owned */
     uint32_t unit_count;
     uint32_t chunk_count;
-    uint64_t chunk_elems; /* of a full chunk, a multiple of OX_SHARD_ALIGN_ELEMS */
+    uint64_t chunk_elems; /* of a full chunk, a multiple of OX_GROUP_ELEMS */
     struct ox_state_sizes sizes;
 };
 

@@ -49,7 +49,7 @@ static uint64_t pages(uint64_t bytes) {
 /* In one piece: lo, then moments and scales, each padded to whole pages. */
 static uint64_t piece_of_state(const struct ox_plan_input *input, uint64_t elems) {
     const struct ox_state_sizes *const sizes = &input->table->sizes;
-    const uint64_t groups = elems / OX_SHARD_ALIGN_ELEMS;
+    const uint64_t groups = elems / OX_GROUP_ELEMS;
     return pages(groups * sizes->lo_per_group) + pages(groups * sizes->rest_per_group);
 }
 
@@ -87,7 +87,7 @@ uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t un
 
 uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint64_t elems = ox_proof_elems(input, unit_idx);
-    const uint64_t groups = elems / OX_SHARD_ALIGN_ELEMS + (elems % OX_SHARD_ALIGN_ELEMS != 0);
+    const uint64_t groups = elems / OX_GROUP_ELEMS + (elems % OX_GROUP_ELEMS != 0);
     return groups * SUM_OF_SQUARES_BYTES;
 }
 

@@ -61,9 +61,9 @@ static const struct field host_fields[] = {
 
 static const struct field adam_fields[] = {
     {"threads", offsetof(struct ox_machine_adam, threads), COUNT, false, 0},
-    {"f32_seconds_per_param", offsetof(struct ox_machine_adam, seconds[OX_MACHINE_F32]), SECONDS_PER_PARAM, true, 0},
-    {"bf16_seconds_per_param", offsetof(struct ox_machine_adam, seconds[OX_MACHINE_BF16]), SECONDS_PER_PARAM, true, 0},
-    {"q8_seconds_per_param", offsetof(struct ox_machine_adam, seconds[OX_MACHINE_Q8]), SECONDS_PER_PARAM, true, 0},
+    {"f32_seconds_per_param", offsetof(struct ox_machine_adam, seconds[OX_MOMENTS_F32]), SECONDS_PER_PARAM, true, 0},
+    {"bf16_seconds_per_param", offsetof(struct ox_machine_adam, seconds[OX_MOMENTS_BF16]), SECONDS_PER_PARAM, true, 0},
+    {"q8_seconds_per_param", offsetof(struct ox_machine_adam, seconds[OX_MOMENTS_Q8]), SECONDS_PER_PARAM, true, 0},
     {0},
 };
 
@@ -286,7 +286,7 @@ static enum ox_status check_sources(const char *where, json_t *sources) {
 }
 
 static enum ox_status check_formats(const char *where, const struct ox_machine_adam *adam) {
-    for (unsigned i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
+    for (unsigned i = 0; i < OX_MOMENTS_COUNT; i++) {
         if (adam->seconds[i] > 0.0) {
             return OX_OK;
         }
@@ -455,12 +455,6 @@ enum ox_status ox_machine_save(const char *path, const struct ox_machine *machin
 }
 
 /* ---- small questions -------------------------------------------------------------------------------------- */
-
-const char *ox_machine_moments_name(enum ox_machine_moments moments) {
-    static const char *const names[OX_MACHINE_MOMENTS_COUNT] = {"f32", "bf16", "q8"};
-    OX_ASSERT((unsigned)moments < OX_MACHINE_MOMENTS_COUNT);
-    return names[moments];
-}
 
 bool ox_machine_drive_speeds(const struct ox_machine *machine, uint64_t *speeds) {
     bool differ = false;

@@ -7,6 +7,7 @@
 #ifndef OX_OFFLOAD_MACHINE_PROFILE_H
 #define OX_OFFLOAD_MACHINE_PROFILE_H
 
+#include "base/optim_format.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -24,10 +25,6 @@ enum {
     OX_MACHINE_FILE_BYTES_MAX = 4 << 20,
 };
 
-/* What the moments are stored as; the names are those of --moments. */
-enum ox_machine_moments { OX_MACHINE_F32, OX_MACHINE_BF16, OX_MACHINE_Q8, OX_MACHINE_MOMENTS_COUNT };
-const char *ox_machine_moments_name(enum ox_machine_moments moments); /* "f32", "bf16", "q8" */
-
 struct ox_machine_gpu {
     char name[OX_MACHINE_NAME_BYTES];
     uint64_t memory_bytes;
@@ -38,11 +35,11 @@ struct ox_machine_gpu {
     double memory_rate;            /* of its own memory, reads and writes added; 0: not known */
 };
 
-/* The update alone on that many threads, from and to memory: seconds per parameter with fp32 gradients, or 0 where that
- * is not known. */
+/* The update alone on `threads` threads, from and to memory: seconds per parameter with fp32 gradients for each format
+ * of the moments, 0 where unknown. */
 struct ox_machine_adam {
     uint32_t threads;
-    double seconds[OX_MACHINE_MOMENTS_COUNT];
+    double seconds[OX_MOMENTS_COUNT];
 };
 
 struct ox_machine_host {

@@ -231,10 +231,10 @@ static struct ox_sim_work transfer(const struct pricing *p, bool write) {
 /* Seconds of the update of one parameter on the run's threads: the known format whose planes are nearest in bytes, by
  * bytes. */
 static double update_seconds(const struct pricing *p, double bytes, double threads) {
-    static const double known_bytes[OX_MACHINE_MOMENTS_COUNT] = {28, 20, 14.06};
+    static const double known_bytes[OX_MOMENTS_COUNT] = {28, 20, 14.06};
     const struct ox_machine_adam *const adam = &p->machine->host.adam;
     double seconds = 0, nearest = 0;
-    for (int i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
+    for (int i = 0; i < OX_MOMENTS_COUNT; i++) {
         const double off = bytes > known_bytes[i] ? bytes - known_bytes[i] : known_bytes[i] - bytes;
         if (adam->seconds[i] > 0 && (seconds == 0 || off < nearest)) {
             nearest = off;

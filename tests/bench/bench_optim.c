@@ -219,11 +219,11 @@ static double alone_run(struct alone *alone, uint64_t params, uint64_t step) {
     const struct ox_state_format format = {OX_OPTIM_ADAMW, OX_MOMENTS_F32};
     const uint64_t state_bytes = ox_state_layout_of(format, CHUNK_ELEMS).bytes;
     const uint64_t slot_bytes = CHUNK_ELEMS * (uint64_t)6 + state_bytes;
-    const struct ox_adam_settings settings = {
+    const struct ox_optim_settings settings = {
         .learning_rate = 1e-5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1,
         .step = step};
-    struct ox_adam_hyper hyper;
-    ox_adam_hyper_init(&settings, &hyper);
+    struct ox_optim_hyper hyper;
+    ox_optim_hyper_init(&settings, &hyper);
     const uint64_t begin_ns = ox_clock_ns();
     for (uint64_t i = 0; i < ALONE_PARAMS / CHUNK_ELEMS; i++) {
         unsigned char *const slot = alone->arena.base + i * slot_bytes;

@@ -1,7 +1,7 @@
 /* Adam: every variant against the scalar one with tolerance zero, the scalar one against AdamW in double. */
 #include "base/planes.h"
 #include "base/prng/prng.h"
-#include "cpu_optim/adam.h"
+#include "cpu_optim/optim.h"
 #include "tests/kit/draw.h"
 #include "tests/kit/test.h"
 
@@ -74,14 +74,14 @@ static void grad_set(struct planes *planes, enum ox_grad_dtype dtype, uint64_t i
     }
 }
 
-static struct ox_adam_span span_of(const struct planes *planes, enum ox_grad_dtype dtype, bool decay,
+static const struct ox_state_format adamw_f32 = {OX_OPTIM_ADAMW, OX_MOMENTS_F32};
+
+static struct ox_update_span span_of(const struct planes *planes, enum ox_grad_dtype dtype, bool decay,
                                    bool in_place) {
-    return (struct ox_adam_span){
+    return (struct ox_update_span){
         .hi = planes->hi,
         .hi_out = in_place ? planes->hi : planes->hi_out,
-        .lo = planes->lo,
-        .m = planes->m,
-        .v = planes->v,
+        .state = {.lo = planes->lo, .m = planes->m, .v = planes->v},
         .grad = planes->grad,
         .grad_dtype = dtype,
         .decay = decay,
@@ -89,8 +89,8 @@ static struct ox_adam_span span_of(const struct planes *planes, enum ox_grad_dty
     };
 }
 
-static struct ox_adam_hyper hyper_of(uint64_t step, double grad_scale) {
-    const struct ox_adam_settings settings = {
+static struct ox_optim_hyper hyper_of(uint64_t step, double grad_scale) {
+    const struct ox_optim_settings settings = {
         .learning_rate = 1e-3,
         .beta1 = 0.9,
         .beta2 = 0.95,
@@ -99,8 +99,8 @@ static struct ox_adam_hyper hyper_of(uint64_t step, double grad_scale) {
         .grad_scale = grad_scale,
         .step = step,
     };
-    struct ox_adam_hyper hyper;
-    ox_adam_hyper_init(&settings, &hyper);
+    struct ox_optim_hyper hyper;
+    ox_optim_hyper_init(&settings, &hyper);
     return hyper;
 }
 
@@ -150,11 +150,11 @@ static void compare(enum ox_isa isa, const struct planes *start, enum ox_grad_dt
     planes_copy(&a, start);
     planes_copy(&b, start);
     for (uint64_t step = 1; step <= 3; step++) {
-        const struct ox_adam_hyper hyper = hyper_of(step, step == 2 ? 0.37 : 1.0);
-        const struct ox_adam_span span_a = span_of(&a, dtype, decay, in_place);
-        const struct ox_adam_span span_b = span_of(&b, dtype, decay, in_place);
-        const uint64_t bad_a = ox_adam_run(OX_ISA_SCALAR, &span_a, &hyper);
-        const uint64_t bad_b = ox_adam_run(isa, &span_b, &hyper);
+        const struct ox_optim_hyper hyper = hyper_of(step, step == 2 ? 0.37 : 1.0);
+        const struct ox_update_span span_a = span_of(&a, dtype, decay, in_place);
+        const struct ox_update_span span_b = span_of(&b, dtype, decay, in_place);
+        const uint64_t bad_a = ox_update_run(OX_ISA_SCALAR, adamw_f32, &span_a, &hyper);
+        const uint64_t bad_b = ox_update_run(isa, adamw_f32, &span_b, &hyper);
         CHECK(bad_a == bad_b);
         CHECK(differences(&a, &b, in_place) == 0);
     }
@@ -203,10 +203,10 @@ static uint64_t run_steps(struct planes *planes, enum ox_isa isa, struct ox_pool
     uint64_t bad_count = 0;
     for (uint64_t step = 1; step <= step_count; step++) {
         const enum ox_grad_dtype dtype = step % 2 == 0 ? OX_GRAD_BF16 : OX_GRAD_F32;
-        const struct ox_adam_hyper hyper = hyper_of(step, 1.0 / (double)step);
-        const struct ox_adam_span span = span_of(planes, dtype, step % 4 < 2, true);
-        bad_count +=
-            pool == NULL ? ox_adam_run(isa, &span, &hyper) : ox_adam_run_pool(pool, isa, &span, &hyper);
+        const struct ox_optim_hyper hyper = hyper_of(step, 1.0 / (double)step);
+        const struct ox_update_span span = span_of(planes, dtype, step % 4 < 2, true);
+        bad_count += pool == NULL ? ox_update_run(isa, adamw_f32, &span, &hyper)
+                                  : ox_update_run_pool(pool, isa, adamw_f32, &span, &hyper);
     }
     return bad_count;
 }
@@ -284,7 +284,7 @@ static void test_known(bool decay) {
         m[i] = v[i] = 0.0;
     }
     for (unsigned step = 1; step <= STEPS; step++) {
-        const struct ox_adam_hyper hyper = hyper_of(step, scale);
+        const struct ox_optim_hyper hyper = hyper_of(step, scale);
         for (unsigned i = 0; i < N; i++) {
             const float grad = (float)(ox_normal(2, step, i) * 1e-3);
             grad_set(&planes, OX_GRAD_F32, i, grad);
@@ -295,8 +295,8 @@ static void test_known(bool decay) {
             p[i] -= lr * wd * p[i];
             p[i] -= lr * m_hat / (sqrt(v_hat) + eps);
         }
-        const struct ox_adam_span span = span_of(&planes, OX_GRAD_F32, decay, true);
-        CHECK(ox_adam_run(ox_isa_best(), &span, &hyper) == 0);
+        const struct ox_update_span span = span_of(&planes, OX_GRAD_F32, decay, true);
+        CHECK(ox_update_run(ox_isa_best(), adamw_f32, &span, &hyper) == 0);
     }
     double worst = 0.0;
     for (unsigned i = 0; i < N; i++) {
@@ -318,9 +318,9 @@ static void test_first_step(void) {
         planes.m[i] = planes.v[i] = 0.0f;
         grad_set(&planes, OX_GRAD_F32, i, grads[i]);
     }
-    const struct ox_adam_hyper hyper = hyper_of(1, 1.0);
-    const struct ox_adam_span span = span_of(&planes, OX_GRAD_F32, true, false);
-    CHECK(ox_adam_run(OX_ISA_SCALAR, &span, &hyper) == 0);
+    const struct ox_optim_hyper hyper = hyper_of(1, 1.0);
+    const struct ox_update_span span = span_of(&planes, OX_GRAD_F32, true, false);
+    CHECK(ox_update_run(OX_ISA_SCALAR, adamw_f32, &span, &hyper) == 0);
     for (unsigned i = 0; i < 4; i++) {
         const double u = grads[i] / (fabs((double)grads[i]) + 1e-8);
         const double p = ox_plane_join(planes.hi_out[i], planes.lo[i]);
@@ -334,9 +334,9 @@ static void test_first_step(void) {
 static void test_bad_count(enum ox_isa isa) {
     struct planes planes = planes_new(100, 0);
     fill_random(&planes, OX_GRAD_F32);
-    const struct ox_adam_hyper hyper = hyper_of(5, 1.0);
-    const struct ox_adam_span span = span_of(&planes, OX_GRAD_F32, true, true);
-    CHECK(ox_adam_run(isa, &span, &hyper) == 0);
+    const struct ox_optim_hyper hyper = hyper_of(5, 1.0);
+    const struct ox_update_span span = span_of(&planes, OX_GRAD_F32, true, true);
+    CHECK(ox_update_run(isa, adamw_f32, &span, &hyper) == 0);
     grad_set(&planes, OX_GRAD_F32, 3, NAN);
     grad_set(&planes, OX_GRAD_F32, 4, -INFINITY);
     planes.m[40] = INFINITY;
@@ -344,7 +344,7 @@ static void test_bad_count(enum ox_isa isa) {
     master_set(&planes, 41, -INFINITY);
     planes.v[99] = NAN;                        /* in the part that does not fill a vector */
     grad_set(&planes, OX_GRAD_F32, 98, 1e30f); /* the square overflows */
-    CHECK(ox_adam_run(isa, &span, &hyper) == 6);
+    CHECK(ox_update_run(isa, adamw_f32, &span, &hyper) == 6);
     planes_free(&planes);
 }
 

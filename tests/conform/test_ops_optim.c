@@ -1,5 +1,6 @@
 /* The optimizer on the compute lane: the bits of cpu_optim's own calls, for every format, in any division of a unit. */
 #include "base/planes.h"
+#include "cpu_optim/norm.h"
 #include "cpu_optim/optim.h"
 #include "engine/step/ops_optim.h"
 #include "tests/kit/ops_kit.h"
@@ -60,28 +61,28 @@ static void open_unit(struct ox_state_format format, bool grad_bf16, struct unit
     guards_end(kept);
 }
 
-static struct ox_adam_hyper hyper(void) {
-    struct ox_adam_hyper out;
-    ox_adam_hyper_init(&(struct ox_adam_settings){.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+static struct ox_optim_hyper hyper(void) {
+    struct ox_optim_hyper out;
+    ox_optim_hyper_init(&(struct ox_optim_settings){.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
                                                   .weight_decay = 0.1, .grad_scale = 0.5, .step = 3, .seed = 5}, &out);
     return out;
 }
 
 static void update_by_op(struct lab *lab, const struct unit *unit) {
-    const struct ox_adam_hyper numbers = hyper();
+    const struct ox_optim_hyper numbers = hyper();
     const uint64_t borders[] = {0, BORDER, END};
     for (int i = 0; i < 2; i++) {
         REQUIRE_OK(lab->ops.adam(lab->lane, &(struct ox_op_adam){
             .hi = unit->hi, .state = unit->state, .grad = unit->grad, .nonfinite = unit->nonfinite,
             .elem_count = ELEMS, .first = borders[i], .count = borders[i + 1] - borders[i],
-            .kind = unit->format.kind, .moments = unit->format.moments, .isa = OX_ISA_SCALAR, .stream = 7,
-            .grad_bf16 = unit->grad_bf16, .decay = i == 0, .hyper = ox_ops_hyper(&numbers)}));
+            .format = unit->format, .isa = OX_ISA_SCALAR, .stream = 7,
+            .grad_bf16 = unit->grad_bf16, .decay = i == 0, .hyper = numbers}));
     }
     lab_finish(lab);
 }
 
 static void update_by_call(const struct unit *unit) {
-    const struct ox_adam_hyper numbers = hyper();
+    const struct ox_optim_hyper numbers = hyper();
     const uint64_t borders[] = {0, BORDER, END};
     for (int i = 0; i < 2; i++) {
         const struct ox_update_span span = {
@@ -127,7 +128,7 @@ static void test_square_sums(struct lab *lab, uint64_t count, bool grad_bf16) {
         packed[i] = ox_bf16_from_f32(values[i]);
     }
     const void *const grad = grad_bf16 ? (const void *)packed : values;
-    const uint64_t partials = (count + OX_NORM_BLOCK - 1) / OX_NORM_BLOCK;
+    const uint64_t partials = (count + OX_GROUP_ELEMS - 1) / OX_GROUP_ELEMS;
     double *const expected = doubles(partials), *const sums = doubles(partials);
     struct ox_pool *pool = NULL;
     REQUIRE_OK(ox_pool_open(1, &pool));

@@ -135,13 +135,13 @@ static struct ox_update_span span_of(const struct planes *planes, unsigned flags
     };
 }
 
-static struct ox_adam_hyper hyper_of(uint64_t step, double grad_scale) {
-    const struct ox_adam_settings settings = {
+static struct ox_optim_hyper hyper_of(uint64_t step, double grad_scale) {
+    const struct ox_optim_settings settings = {
         .learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
         .grad_scale = grad_scale, .step = step, .seed = 42,
     };
-    struct ox_adam_hyper hyper;
-    ox_adam_hyper_init(&settings, &hyper);
+    struct ox_optim_hyper hyper;
+    ox_optim_hyper_init(&settings, &hyper);
     return hyper;
 }
 
@@ -196,7 +196,7 @@ static void fill_bits(struct planes *planes) {
 static uint64_t run_steps(struct planes *planes, enum ox_isa isa, unsigned flags, unsigned steps) {
     uint64_t bad_count = 0;
     for (unsigned step = 1; step <= steps; step++) {
-        const struct ox_adam_hyper hyper = hyper_of(step, step % 2 == 0 ? 0.37 : 1.0);
+        const struct ox_optim_hyper hyper = hyper_of(step, step % 2 == 0 ? 0.37 : 1.0);
         const struct ox_update_span span = span_of(planes, flags ^ (step % 2 == 0 ? BF16 : 0));
         bad_count += ox_update_run(isa, planes->format, &span, &hyper);
         settle_nan(planes, (flags & IN_PLACE) != 0 ? HI : HI_OUT);
@@ -260,7 +260,7 @@ static void test_division(struct ox_state_format format) {
     struct planes start = planes_new(format, 50021, 0);
     fill_random(&start);
     struct planes expected = planes_twin(&start);
-    const struct ox_adam_hyper hyper = hyper_of(3, 0.5);
+    const struct ox_optim_hyper hyper = hyper_of(3, 0.5);
     const struct ox_update_span whole = span_of(&expected, DECAY | IN_PLACE);
     CHECK(ox_update_run(ox_isa_best(), format, &whole, &hyper) == 0);
     for (uint32_t threads = 1; threads <= 4; threads++) {
@@ -298,7 +298,7 @@ static void test_division(struct ox_state_format format) {
 
 static void test_bad_count(struct ox_state_format format, enum ox_isa isa) {
     struct planes planes = planes_new(format, 200, 0);
-    const struct ox_adam_hyper hyper = hyper_of(5, 1.0);
+    const struct ox_optim_hyper hyper = hyper_of(5, 1.0);
     fill_random(&planes);
     for (unsigned i = 0; i < 200; i++) {
         set_value(&planes, V, i, 1.0f); /* Q8: code 0, v = 0 */
@@ -432,7 +432,7 @@ static void test_bounds(enum ox_moments moments) {
         values_get(&narrow, &once);
         check_bounds(moments, &start, &once, 0.5);
         CHECK(values_set(&exact, &once) == 0);
-        const struct ox_adam_hyper hyper = hyper_of(1 + round, 1.0);
+        const struct ox_optim_hyper hyper = hyper_of(1 + round, 1.0);
         for (unsigned i = 0; i < OX_Q8_BLOCK; i++) {
             set_value(&narrow, GRAD, i, start.m[i] * 2.0f);
             set_value(&exact, GRAD, i, start.m[i] * 2.0f);
@@ -472,7 +472,7 @@ static void test_mean(enum ox_moments moments) {
         set_value(&narrow, GRAD, i, start.m[i] * 1.1f);
         set_value(&exact, GRAD, i, start.m[i] * 1.1f);
     }
-    struct ox_adam_hyper hyper = hyper_of(9, 1.0);
+    struct ox_optim_hyper hyper = hyper_of(9, 1.0);
     const struct ox_update_span exact_span = span_of(&exact, IN_PLACE);
     CHECK(ox_update_run(ox_isa_best(), wide, &exact_span, &hyper) == 0);
     values_get(&exact, &expected);
@@ -564,13 +564,13 @@ static double train(const struct problem *problem, struct ox_state_format format
                 grad[f] += error * problem->x[sample][f];
             }
         }
-        const struct ox_adam_settings settings = {
+        const struct ox_optim_settings settings = {
             .learning_rate = learning_rate * (1.0 - (step - 1.0) / STEPS),
             .beta1 = 0.9, .beta2 = format.kind == OX_OPTIM_LION ? 0.99 : 0.999, .eps = 1e-8,
             .weight_decay = format.kind == OX_OPTIM_SGD ? 1e-4 : 0.1, .grad_scale = 1.0, .step = step, .seed = 3,
         };
-        struct ox_adam_hyper hyper;
-        ox_adam_hyper_init(&settings, &hyper);
+        struct ox_optim_hyper hyper;
+        ox_optim_hyper_init(&settings, &hyper);
         CHECK(ox_update_run(ox_isa_best(), format, &span, &hyper) == 0);
     }
     ox_state_master_get(format.moments, span.hi, span.state.lo, FEATURES, weights);
@@ -612,10 +612,10 @@ static void test_v_falls(enum ox_moments moments) {
                 set_value(&planes, GRAD, i, step == 1 ? 1.0f : 0.5f);
             }
         }
-        const struct ox_adam_settings settings = {.learning_rate = 0.0, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+        const struct ox_optim_settings settings = {.learning_rate = 0.0, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                                   .grad_scale = 1.0, .step = step};
-        struct ox_adam_hyper hyper;
-        ox_adam_hyper_init(&settings, &hyper);
+        struct ox_optim_hyper hyper;
+        ox_optim_hyper_init(&settings, &hyper);
         CHECK(ox_update_run(ox_isa_best(), format, &span, &hyper) == 0);
     }
     float v[4096];

@@ -54,7 +54,7 @@ static void check_tensors(const struct ox_model *model) {
             end = tensor->offset + tensor->count;
             params += tensor->count;
         }
-        FUZZ_CHECK(end <= unit->elem_count && unit->elem_count % OX_UNIT_ALIGN_ELEMS == 0);
+        FUZZ_CHECK(end <= unit->elem_count && unit->elem_count % OX_GROUP_ELEMS == 0);
     }
     FUZZ_CHECK(params == model->param_count);
 }

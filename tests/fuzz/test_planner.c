@@ -104,7 +104,7 @@ static void draw_model(struct fuzz_case *c) {
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const bool end = i == 0 || i + 1 == model->unit_count;
         const double scale = end ? draw_wide(c, 0.01, 10) : alike ? 1 : draw_wide(c, 0.2, 2);
-        c->elems[i] = OX_SHARD_ALIGN_ELEMS * (1 + (uint64_t)(groups * scale));
+        c->elems[i] = OX_GROUP_ELEMS * (1 + (uint64_t)(groups * scale));
     }
     model->tied_elems = once_in(c, 2) ? c->elems[0] : 0;
     model->micro_batches = 1 + draw_count(c, 2, 6, 47);
@@ -130,7 +130,7 @@ static struct ox_state_sizes draw_sizes(struct fuzz_case *c) {
     const uint64_t nth = draw(c, KNOWN + 1);
     struct ox_state_sizes sizes = {1 + (uint32_t)draw(c, 9000), 1 + (uint32_t)draw(c, 20000)};
     sizes = nth < KNOWN ? known[nth] : sizes;
-    sizes.lo_per_group = c->in.model.fp32 ? OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS : sizes.lo_per_group;
+    sizes.lo_per_group = c->in.model.fp32 ? OX_LO_BYTES * OX_GROUP_ELEMS : sizes.lo_per_group;
     return sizes;
 }
 
@@ -140,7 +140,7 @@ static void draw_table(struct fuzz_case *c) {
         total += c->elems[i];
     }
     const uint64_t groups = (uint64_t)draw_wide(c, 1, 200);
-    const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (groups + total / OX_SHARD_ALIGN_ELEMS / (50 + draw(c, 500)));
+    const uint64_t chunk = OX_GROUP_ELEMS * (groups + total / OX_GROUP_ELEMS / (50 + draw(c, 500)));
     REQUIRE_OK(ox_shard_table_open(c->elems, c->in.model.unit_count, chunk, draw_sizes(c), &c->table));
     c->in.table = &c->table;
     c->extents = calloc(2 * (size_t)c->table.chunk_count, sizeof *c->extents);

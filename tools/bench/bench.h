@@ -5,7 +5,7 @@
 
 #include "base/arena.h"
 #include "base/pool.h"
-#include "cpu_optim/adam.h"
+#include "cpu_optim/optim.h"
 #include "engine/config/config.h"
 
 #include <stddef.h>
@@ -124,7 +124,7 @@ struct ox_bench_loop {
     struct ox_bench_planes planes; /* STREAM */
     float *p, *grad, *m, *v;       /* SCALE, UPDATE, ROUND */
     uint16_t *weights;
-    const struct ox_adam_hyper *hyper;
+    const struct ox_optim_hyper *hyper;
     unsigned char *to;             /* WRITE, COPY */
     const unsigned char *from;     /* READ, COPY */
     uint64_t zero; /* always 0, unknown to the compiler: loops add it so that they are not optimized away */

@@ -47,7 +47,7 @@ struct comparison {
     struct ox_state_format format;
     enum ox_grad_dtype grad_dtype;
     enum ox_isa isa;
-    struct ox_adam_hyper hyper;
+    struct ox_optim_hyper hyper;
     struct ox_bench_loop loop;
     uint64_t params;
     uint32_t rounds;
@@ -55,14 +55,6 @@ struct comparison {
     _Atomic uint64_t nonfinite; /* counted by the optimizer */
     uint64_t sums[SUMS];        /* sums of what was read, so that no read is dropped */
 };
-
-static uint64_t moment_bytes(enum ox_moments moments) {
-    return moments == OX_MOMENTS_Q8 ? 1 : moments == OX_MOMENTS_BF16 ? 2 : 4;
-}
-
-static uint64_t grad_bytes(enum ox_grad_dtype dtype) {
-    return dtype == OX_GRAD_BF16 ? 2 : 4;
-}
 
 /* Each plane begins on its own huge page, at a different offset, so that planes do not share cache sets. */
 static unsigned char *carve(struct comparison *comparison, uint64_t *at, uint64_t bytes) {
@@ -76,17 +68,18 @@ static unsigned char *carve(struct comparison *comparison, uint64_t *at, uint64_
 
 static void lay_out(struct comparison *comparison) {
     const uint64_t n = comparison->params;
-    const bool q8 = comparison->format.moments == OX_MOMENTS_Q8, has_v = ox_optim_has_v(comparison->format.kind);
-    const uint64_t moment = moment_bytes(comparison->format.moments);
+    const bool has_v = ox_optim_has_v(comparison->format.kind);
+    const uint32_t lo = ox_lo_bytes(comparison->format.moments), moment = ox_moment_bytes(comparison->format.moments);
+    const uint32_t block = ox_scale_block_elems(comparison->format.moments);
     struct planes *const planes = &comparison->planes;
     uint64_t at = 0;
     planes->hi = (uint16_t *)carve(comparison, &at, n * 2);
     planes->grad = carve(comparison, &at, n * 4);
-    planes->state.lo = carve(comparison, &at, n * (q8 ? 1 : 2));
+    planes->state.lo = carve(comparison, &at, n * lo);
     planes->state.m = carve(comparison, &at, n * moment);
     planes->state.v = has_v ? carve(comparison, &at, n * moment) : NULL;
-    planes->state.m_scale = q8 ? carve(comparison, &at, n / OX_Q8_BLOCK) : NULL;
-    planes->state.v_scale = q8 && has_v ? carve(comparison, &at, n / OX_Q8_BLOCK) : NULL;
+    planes->state.m_scale = block > 0 ? carve(comparison, &at, n / block) : NULL;
+    planes->state.v_scale = block > 0 && has_v ? carve(comparison, &at, n / block) : NULL;
     planes->p = (float *)carve(comparison, &at, n * 4);
     planes->wide_grad = (float *)carve(comparison, &at, n * 4);
     planes->m = (float *)carve(comparison, &at, n * 4);
@@ -95,8 +88,8 @@ static void lay_out(struct comparison *comparison) {
     comparison->loop = (struct ox_bench_loop){
         .planes = {.hi = (unsigned char *)planes->hi, .lo = planes->state.lo, .m = planes->state.m,
                    .v = planes->state.v, .m_scale = planes->state.m_scale, .v_scale = planes->state.v_scale,
-                   .grad = planes->grad, .lo_lines = q8 ? 1 : 2, .moment_lines = (unsigned)moment,
-                   .grad_lines = (unsigned)grad_bytes(comparison->grad_dtype)},
+                   .grad = planes->grad, .lo_lines = lo, .moment_lines = moment,
+                   .grad_lines = (unsigned)ox_grad_bytes(comparison->grad_dtype)},
         .p = planes->p, .grad = planes->wide_grad, .m = planes->m, .v = planes->v, .weights = planes->weights,
         .hyper = &comparison->hyper,
     };
@@ -144,27 +137,15 @@ static uint64_t thread_ns(void) {
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-static void *at(void *plane, uint64_t bytes) {
-    return plane == NULL ? NULL : (unsigned char *)plane + bytes;
-}
-
 static void fused_share(void *context, uint32_t idx, uint32_t count) {
     struct comparison *const comparison = context;
     const struct planes *const planes = &comparison->planes;
     const struct ox_range range = ox_pool_range(comparison->params, GRAIN, idx, count);
-    const uint64_t moment = moment_bytes(comparison->format.moments);
-    const uint64_t lo = comparison->format.moments == OX_MOMENTS_Q8 ? 1 : 2;
     const struct ox_update_span span = {
         .hi = planes->hi + range.begin,
         .hi_out = planes->hi + range.begin,
-        .state = {
-            .lo = at(planes->state.lo, range.begin * lo),
-            .m = at(planes->state.m, range.begin * moment),
-            .v = at(planes->state.v, range.begin * moment),
-            .m_scale = at(planes->state.m_scale, range.begin / OX_Q8_BLOCK),
-            .v_scale = at(planes->state.v_scale, range.begin / OX_Q8_BLOCK),
-        },
-        .grad = at(planes->grad, range.begin * grad_bytes(comparison->grad_dtype)),
+        .state = ox_state_planes_skip(comparison->format.moments, planes->state, range.begin),
+        .grad = (const unsigned char *)planes->grad + range.begin * ox_grad_bytes(comparison->grad_dtype),
         .grad_dtype = comparison->grad_dtype,
         .decay = true,
         .first = range.begin,
@@ -353,9 +334,9 @@ static enum ox_status set_up(struct comparison *comparison) {
     if (status == OX_OK) {
         status = ox_bench_arena_open("adam", comparison->params * PARAM_BYTES + 32 * OX_MIB, &comparison->arena);
     }
-    const struct ox_adam_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+    const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
-    ox_adam_hyper_init(&settings, &comparison->hyper);
+    ox_optim_hyper_init(&settings, &comparison->hyper);
     return status;
 }
 

@@ -4,7 +4,6 @@
 
 #include "base/bytes.h"
 #include "cpu_optim/optim.h"
-#include "engine/step/ops_optim.h"
 
 #include <inttypes.h>
 
@@ -28,8 +27,7 @@ static enum ox_status measure(struct ox_bench *bench, struct update *update, enu
     const struct ox_bench_work work = {.queue = queue, .context = update};
     const double limit = ox_bench_value(bench, "adam.gpu.copy"), params = (double)update->op.count;
     double seconds = 0.0;
-    update->op.kind = format.kind;
-    update->op.moments = format.moments;
+    update->op.format = format;
     enum ox_status status = update->gpu->ops.zero(update->gpu->lane, &zero);
     if (status == OX_OK) {
         status = ox_bench_device_time(update->gpu, &work, ox_bench_rounds(bench, 9, 3), &seconds);
@@ -55,15 +53,15 @@ enum ox_status ox_bench_gpu_adam(struct ox_bench *bench) {
     const uint64_t size = bench->config->size_bytes, requested = bench->brief ? BRIEF_PARAMS : FULL_PARAMS;
     const uint64_t most = (size != 0 ? size : gpu->facts.free_bytes / 2) / PARAM_BYTES / 2 / GRAIN * GRAIN;
     const uint64_t params = ox_max_u64(ox_min_u64(most, requested), GRAIN);
-    const struct ox_adam_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+    const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
-    struct ox_adam_hyper hyper;
+    struct ox_optim_hyper hyper;
     const uint64_t state_bytes =
         ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, params).bytes;
     const uint64_t bytes = params * 6 + state_bytes + GRAIN;
     void *memory = NULL;
     double rate = 0.0;
-    ox_adam_hyper_init(&settings, &hyper);
+    ox_optim_hyper_init(&settings, &hyper);
     enum ox_status status = ox_bench_device_copy_rate(gpu, bytes / 2, ox_bench_rounds(bench, 9, 3), &rate);
     if (status == OX_OK) {
         ox_bench_note(bench, "adam: GPU, %.1f million parameters", (double)params * 1e-6);
@@ -75,7 +73,7 @@ enum ox_status ox_bench_gpu_adam(struct ox_bench *bench) {
     }
     struct ox_bump room = {.base = memory};
     struct update update = {.gpu = gpu, .op = {.elem_count = params, .count = params, .decay = true,
-                                               .hyper = ox_ops_hyper(&hyper)}};
+                                               .hyper = hyper}};
     update.op.state = ox_bump_alloc(&room, state_bytes);
     update.op.grad = ox_bump_alloc(&room, params * sizeof(float));
     update.op.hi = ox_bump_alloc(&room, params * sizeof(uint16_t));

@@ -75,7 +75,7 @@ static inline __attribute__((always_inline)) void scale(float *restrict grad, fl
 }
 
 static inline __attribute__((always_inline)) void update(const struct ox_bench_loop *loop, struct ox_range range) {
-    const struct ox_adam_hyper hyper = *loop->hyper;
+    const struct ox_optim_hyper hyper = *loop->hyper;
     float *restrict const p = loop->p, *restrict const m = loop->m, *restrict const v = loop->v;
     const float *restrict const grad = loop->grad;
     for (uint64_t i = range.begin; i < range.end; i++) {

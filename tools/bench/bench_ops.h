@@ -3,7 +3,7 @@
 #ifndef OX_TOOLS_BENCH_OPS_H
 #define OX_TOOLS_BENCH_OPS_H
 
-#include "cpu_optim/adam.h"
+#include "cpu_optim/optim.h"
 #include "tools/bench/bench_device.h"
 
 #ifdef __cplusplus
@@ -16,7 +16,7 @@ struct ox_bench_tensors {
     uint32_t heads, kv_heads, head_dim; /* head dimension 128 by default; attention changes all three */
     uint64_t params;                    /* elements per plane, a multiple of 2048 */
     enum ox_isa isa;
-    struct ox_adam_hyper hyper;
+    struct ox_optim_hyper hyper;
     void *x, *y, *z;                  /* (rows, hidden), activations */
     void *qkv, *dqkv;                 /* (rows, (heads + 2 kv_heads) head_dim) */
     void *pair, *dpair, *act;         /* (rows, 2 width) twice, (rows, width) */

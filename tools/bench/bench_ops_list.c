@@ -55,8 +55,8 @@ static enum ox_status adam_of(const struct ox_bench_tensors *t, enum ox_moments 
     out->bytes = (traffic.read + traffic.written) * (double)t->params;
     return t->device->ops.adam(lane_of(t), &(struct ox_op_adam){
         .hi = t->hi, .state = t->state, .grad = t->wide[1], .nonfinite = t->nonfinite, .elem_count = t->params,
-        .count = t->params, .kind = format.kind, .moments = format.moments, .isa = t->isa, .decay = true,
-        .hyper = ox_ops_hyper(&t->hyper)});
+        .count = t->params, .format = format, .isa = t->isa, .decay = true,
+        .hyper = t->hyper});
 }
 
 static enum ox_status adam_f32(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
@@ -321,7 +321,7 @@ uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base)
     t->head_dim = HEAD_DIM;
     t->heads = t->shape.hidden / HEAD_DIM;
     t->kv_heads = t->heads / GROUP > 0 ? t->heads / GROUP : 1;
-    t->params = ox_align_up(t->shape.vocab * hidden, 2048);
+    t->params = ox_align_up(t->shape.vocab * hidden, OX_GROUP_ELEMS);
     void **const rows_of[] = {&t->x, &t->y, &t->z};
     for (unsigned i = 0; i < 3; i++) {
         *rows_of[i] = ox_bump_alloc(&room, rows * hidden * real);
@@ -344,7 +344,7 @@ uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base)
     t->lo = ox_bump_alloc(&room, t->params * sizeof(uint16_t));
     t->state = ox_bump_alloc(&room, ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32},
                                                        t->params).bytes);
-    t->partials = ox_bump_alloc(&room, t->params / 2048 * sizeof(double));
+    t->partials = ox_bump_alloc(&room, t->params / OX_GROUP_ELEMS * sizeof(double));
     t->loss = ox_bump_alloc(&room, sizeof(double));
     t->nonfinite = ox_bump_alloc(&room, sizeof(uint64_t));
     t->ids = ox_bump_alloc(&room, rows * sizeof(int32_t));
@@ -376,9 +376,9 @@ static enum ox_status put_rows(struct ox_bench_tensors *t) {
 
 enum ox_status ox_bench_tensors_fill(struct ox_bench_tensors *t) {
     double angles[HEAD_DIM / 2];
-    const struct ox_adam_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+    const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
-    ox_adam_hyper_init(&settings, &t->hyper);
+    ox_optim_hyper_init(&settings, &t->hyper);
     for (unsigned i = 0; i < HEAD_DIM / 2; i++) {
         angles[i] = pow(10000.0, -(double)i / (HEAD_DIM / 2));
     }

@@ -111,9 +111,9 @@ static double of_most_threads(const struct ox_bench *bench, const char *what) {
 
 static void fill_adam(const struct ox_bench *bench, struct ox_machine_adam *out) {
     out->threads = ox_bench_threads(bench->config->optimizer_threads);
-    for (unsigned i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
+    for (unsigned i = 0; i < OX_MOMENTS_COUNT; i++) {
         out->seconds[i] =
-            1e-9 * ox_bench_value(bench, "adam.adamw.%s.grad_f32.time", ox_machine_moments_name(i));
+            1e-9 * ox_bench_value(bench, "adam.adamw.%s.grad_f32.time", ox_moments_name(i));
     }
 }
 
@@ -121,8 +121,8 @@ static void fill_adam(const struct ox_bench *bench, struct ox_machine_adam *out)
  * has read, while a copy makes the memory fetch lines that it overwrites. */
 static double dram_rate(const struct ox_bench *bench) {
     double most = fmax(of_most_threads(bench, "copy.read"), of_most_threads(bench, "copy.copy"));
-    for (unsigned i = 0; i < OX_MACHINE_MOMENTS_COUNT; i++) {
-        most = fmax(most, ox_bench_value(bench, "adam.adamw.%s.grad_f32.rate", ox_machine_moments_name(i)));
+    for (unsigned i = 0; i < OX_MOMENTS_COUNT; i++) {
+        most = fmax(most, ox_bench_value(bench, "adam.adamw.%s.grad_f32.rate", ox_moments_name(i)));
     }
     return most;
 }

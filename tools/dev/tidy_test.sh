@@ -108,7 +108,7 @@ plant_include nvme/bad.c kernels/device.h 'nvme may not include kernels'
 plant_include cpu_optim/bad.c engine/model/model.h 'cpu_optim may not include engine/model'
 plant_include kernels/bad.c kernels/cpu/vector.h 'kernels may not include kernels/cpu/vector.h'
 plant_include kernels/cpu/bad.c kernels/cuda/cudnn.h 'kernels/cpu may not include kernels/cuda'
-plant_include kernels/cuda/bad.cu cpu_optim/adam.h 'kernels/cuda may not include cpu_optim'
+plant_include kernels/cuda/bad.cu cpu_optim/optim.h 'kernels/cuda may not include cpu_optim'
 plant_include offload/plan/bad.c kernels/ops.h 'offload/plan may not include kernels/ops.h'
 plant_include offload/proof/bad.c offload/plan/tier.h 'offload/proof may not include offload/plan/tier.h'
 plant_include offload/proof/bad.c offload/plan/internal.h "offload/proof may not include offload/plan/internal.h"

@@ -3,7 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/memory.h"
-#include "cpu_optim/adam.h"
+#include "cpu_optim/optim.h"
 
 #include <cblas.h>
 #include <numa.h>

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { COUNT_MAX = 9 * OX_NORM_BLOCK + 77, BLOCK_MAX = 10 };
+enum { COUNT_MAX = 9 * OX_GROUP_ELEMS + 77, BLOCK_MAX = 10 };
 
 static float wide[COUNT_MAX + 1];
 static uint16_t narrow[COUNT_MAX + 1];
@@ -47,7 +47,7 @@ static const void *data_of(enum ox_grad_dtype dtype, uint64_t begin) {
 
 static void test_blocks(enum ox_isa isa) {
     for (unsigned dtype = OX_GRAD_F32; dtype <= OX_GRAD_BF16; dtype++) {
-        for (uint64_t count = 0; count <= OX_NORM_BLOCK; count += count < 70 ? 1 : 989) {
+        for (uint64_t count = 0; count <= OX_GROUP_ELEMS; count += count < 70 ? 1 : 989) {
             for (uint64_t begin = 0; begin < 5; begin++) {
                 const double got = ox_sumsq_pick(isa)(data_of(dtype, begin), dtype, count);
                 CHECK(same_f64(got, expected_block(dtype, begin, begin + count)));
@@ -58,14 +58,14 @@ static void test_blocks(enum ox_isa isa) {
 
 static void test_partials(struct ox_pool *pool, enum ox_grad_dtype dtype, uint64_t count) {
     double partials[BLOCK_MAX + 1];
-    const uint64_t block_count = ox_div_up(count, OX_NORM_BLOCK);
+    const uint64_t block_count = ox_div_up(count, OX_GROUP_ELEMS);
     partials[block_count] = -1.0;
     ox_sumsq_partials(pool, data_of(dtype, 1), dtype, count, partials);
     CHECK(partials[block_count] == -1.0);
     double total = 0.0, plain = 0.0;
     for (uint64_t block = 0; block < block_count; block++) {
-        const uint64_t begin = 1 + block * OX_NORM_BLOCK;
-        const uint64_t end = 1 + ox_min_u64(count, (block + 1) * OX_NORM_BLOCK);
+        const uint64_t begin = 1 + block * OX_GROUP_ELEMS;
+        const uint64_t end = 1 + ox_min_u64(count, (block + 1) * OX_GROUP_ELEMS);
         CHECK(same_f64(partials[block], expected_block(dtype, begin, end)));
         total += partials[block];
     }
@@ -78,7 +78,7 @@ static void test_partials(struct ox_pool *pool, enum ox_grad_dtype dtype, uint64
 
 static void test_not_finite(struct ox_pool *pool) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    const uint64_t places[] = {0, 15, OX_NORM_BLOCK + 3, COUNT_MAX - 1};
+    const uint64_t places[] = {0, 15, OX_GROUP_ELEMS + 3, COUNT_MAX - 1};
     double partials[BLOCK_MAX];
     for (unsigned i = 0; i < 3; i++) {
         for (unsigned j = 0; j < 4; j++) {
@@ -87,7 +87,7 @@ static void test_not_finite(struct ox_pool *pool) {
             ox_sumsq_partials(pool, wide, OX_GRAD_F32, COUNT_MAX, partials);
             wide[places[j]] = kept;
             for (unsigned block = 0; block < BLOCK_MAX; block++) {
-                CHECK(isfinite(partials[block]) == (block != places[j] / OX_NORM_BLOCK));
+                CHECK(isfinite(partials[block]) == (block != places[j] / OX_GROUP_ELEMS));
             }
             CHECK(!isfinite(ox_sumsq_total(partials, BLOCK_MAX)));
         }
@@ -132,7 +132,7 @@ static void test_to_bf16(struct ox_pool *pool, uint64_t count) {
 
 int main(void) {
     static const uint64_t counts[] = {
-        0, 1, 17, 700, OX_NORM_BLOCK, OX_NORM_BLOCK + 1, 8 * OX_NORM_BLOCK, COUNT_MAX};
+        0, 1, 17, 700, OX_GROUP_ELEMS, OX_GROUP_ELEMS + 1, 8 * OX_GROUP_ELEMS, COUNT_MAX};
     fill();
     for (unsigned isa = OX_ISA_SCALAR; isa < OX_ISA_COUNT; isa++) {
         if (ox_isa_available(isa)) {

@@ -44,7 +44,7 @@ static void check_layout(const struct ox_model *model) {
         const struct ox_unit *const unit = &model->units[u];
         uint64_t end = 0, unit_params = 0;
         CHECK(unit->tensor_first == tensor_idx);
-        CHECK(unit->elem_count % OX_UNIT_ALIGN_ELEMS == 0);
+        CHECK(unit->elem_count % OX_GROUP_ELEMS == 0);
         for (uint32_t i = 0; i < unit->tensor_count; i++, tensor_idx++) {
             const struct ox_tensor *const tensor = &model->tensors[tensor_idx];
             const bool packed = i > 0 && tensor[-1].role == tensor->role;
@@ -58,7 +58,7 @@ static void check_layout(const struct ox_model *model) {
             end = tensor->offset + tensor->count;
             unit_params += tensor->count;
         }
-        CHECK(end <= unit->elem_count && unit->elem_count - end < OX_UNIT_ALIGN_ELEMS);
+        CHECK(end <= unit->elem_count && unit->elem_count - end < OX_GROUP_ELEMS);
         CHECK(unit->param_count == unit_params);
         param_count += unit_params;
     }

@@ -29,7 +29,7 @@ static void draw_model(struct sample *s, uint64_t seed, uint64_t *counter) {
     model->unit_elems = s->elems;
     model->unit_count = 2 + (uint32_t)draw(seed, counter, UNITS_MAX - 1);
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        s->elems[i] = OX_SHARD_ALIGN_ELEMS * (1 + draw(seed, counter, 40));
+        s->elems[i] = OX_GROUP_ELEMS * (1 + draw(seed, counter, 40));
     }
     model->tied_elems = draw(seed, counter, 2) ? s->elems[0] : 0;
     model->micro_batches = 1 + (uint32_t)draw(seed, counter, 7);
@@ -56,7 +56,7 @@ static struct ox_state_sizes draw_sizes(const struct sample *s, uint64_t seed, u
                                       : (struct ox_state_sizes){1 + (uint32_t)draw(seed, counter, 9000),
                                                                 1 + (uint32_t)draw(seed, counter, 20000)};
     if (s->in.model.fp32) {
-        sizes.lo_per_group = OX_LO_BYTES * OX_SHARD_ALIGN_ELEMS;
+        sizes.lo_per_group = OX_LO_BYTES * OX_GROUP_ELEMS;
     }
     return sizes;
 }
@@ -121,7 +121,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     s->request.speculative_units = (int32_t)draw(seed, &counter, s->in.model.unit_count + 2) - 1;
     draw_device_units(s, seed);
     draw_kept(s, seed);
-    const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (1 + draw(seed, &counter, 16));
+    const uint64_t chunk = OX_GROUP_ELEMS * (1 + draw(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
 }
 
@@ -415,14 +415,14 @@ static void check_state_bytes(const struct sample *s, const struct ox_plan *plan
     for (uint32_t i = 0; i < s->table.unit_count; i++) {
         uint64_t unit = 0;
         for (uint32_t k = 0; k < s->table.shards[i].chunk_count; k++) {
-            const uint64_t groups = ox_shard_chunk(&s->table, i, k).count / OX_SHARD_ALIGN_ELEMS;
+            const uint64_t groups = ox_shard_chunk(&s->table, i, k).count / OX_GROUP_ELEMS;
             unit += ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
                     ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES;
-            hi += groups * OX_SHARD_ALIGN_ELEMS * 2;
+            hi += groups * OX_GROUP_ELEMS * 2;
         }
         state += unit;
         read += s->table.shards[i].homes.state == OX_TIER_NVME ? unit : 0;
-        const uint64_t groups = s->elems[i] / OX_SHARD_ALIGN_ELEMS;
+        const uint64_t groups = s->elems[i] / OX_GROUP_ELEMS;
         home += s->table.shards[i].homes.state != OX_TIER_NVME
                     ? ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
                           ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { UNITS = 3, GROUP = OX_SHARD_ALIGN_ELEMS };
+enum { UNITS = 3, GROUP = OX_GROUP_ELEMS };
 
 /* Three units of 5, 3 and 1 groups of 2048 elements, chunks of 2 groups, a state with 16-bit lo and fp32 moments. */
 struct sample {

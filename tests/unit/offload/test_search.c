@@ -62,7 +62,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     const double tokens = draw_wide(seed, &counter, 64, 4096), block = draw_wide(seed, &counter, 1e6, 3e7);
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const bool end = i == 0 || i + 1 == model->unit_count;
-        s->elems[i] = OX_SHARD_ALIGN_ELEMS * (1 + (uint64_t)(block / OX_SHARD_ALIGN_ELEMS * (end ? 2 : 1)));
+        s->elems[i] = OX_GROUP_ELEMS * (1 + (uint64_t)(block / OX_GROUP_ELEMS * (end ? 2 : 1)));
         total += s->elems[i];
         const double flops = i == 0 ? 0 : 2.0 * (double)s->elems[i] * tokens;
         s->works[i] = (struct ox_plan_work){.gemm_flops = flops, .bytes = (double)s->elems[i] * 2, .ops = 9};
@@ -86,7 +86,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
                                                                40 * model->act_bytes;
     draw_machine(&s->machine, seed, &counter);
     model->joins = model->fp32 || s->in.budget.unified || seed % 2 == 0;
-    const uint64_t chunk = OX_SHARD_ALIGN_ELEMS * (uint64_t)draw_wide(seed, &counter, 16, 1024);
+    const uint64_t chunk = OX_GROUP_ELEMS * (uint64_t)draw_wide(seed, &counter, 16, 1024);
     REQUIRE_OK(ox_shard_table_open(s->elems, model->unit_count, chunk, (struct ox_state_sizes){4096, 16384},
                                    &s->table));
 }

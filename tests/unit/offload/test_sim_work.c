@@ -48,7 +48,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     model->forward = s->works;
     model->backward = s->works + UNITS_MAX;
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        s->elems[i] = OX_SHARD_ALIGN_ELEMS * (uint64_t)draw(seed, &counter, 1, 60);
+        s->elems[i] = OX_GROUP_ELEMS * (uint64_t)draw(seed, &counter, 1, 60);
         total += s->elems[i] * 16;
         for (int backward = 0; backward < 2; backward++) {
             s->works[i + backward * UNITS_MAX] = (struct ox_plan_work){
@@ -70,7 +70,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
                                            .nvme_bytes = 200 * total};
     s->in.budget.device_bytes = s->in.budget.unified ? 0 : 3000000 + 2 * total;
     draw_machine(&s->machine, seed, &counter);
-    REQUIRE_OK(ox_shard_table_open(s->elems, model->unit_count, OX_SHARD_ALIGN_ELEMS * 8,
+    REQUIRE_OK(ox_shard_table_open(s->elems, model->unit_count, OX_GROUP_ELEMS * 8,
                                    (struct ox_state_sizes){4096, 16384}, &s->table));
 }
 

@@ -1,12 +1,8 @@
-/* Values into the formats of a state and out of them. */
-#include "cpu_optim/codec.h"
+/* Values that enter or leave the formats of a state: fresh weights, checkpoints. */
+#include "cpu_optim/optim.h"
 
 #include "base/bytes.h"
-
-static bool fits(float value, enum ox_moments moments) {
-    const uint32_t limit = moments == OX_MOMENTS_F32 ? OX_F32_INF_BITS : OX_NARROW_LIMIT_BITS;
-    return (ox_f32_bits(value) & 0x7fffffffu) < limit;
-}
+#include "base/optim_element.h"
 
 static void block_get(enum ox_moment which, const uint8_t *codes, uint8_t scale, uint64_t count, float *out) {
     const uint32_t exponent =
@@ -22,7 +18,7 @@ static uint64_t block_set(enum ox_moment which, uint8_t *codes, uint8_t *scale, 
     uint64_t bad_count = 0;
     for (uint64_t i = 0; i < count; i++) {
         const uint32_t magnitude = ox_f32_bits(values[i]) & 0x7fffffffu;
-        const bool good = fits(values[i], OX_MOMENTS_Q8) && (which == OX_MOMENT_M || values[i] >= 0.0f);
+        const bool good = ox_moments_hold(OX_MOMENTS_Q8, values[i]) && (which == OX_MOMENT_M || values[i] >= 0.0f);
         bad_count += !good;
         largest = good && magnitude > largest ? magnitude : largest;
     }
@@ -30,7 +26,7 @@ static uint64_t block_set(enum ox_moment which, uint8_t *codes, uint8_t *scale, 
     const uint32_t exponent =
         ox_q8_scale_exponent(*scale, which == OX_MOMENT_M ? OX_Q8_OCTAVES_M : OX_Q8_OCTAVES_V);
     for (uint64_t i = 0; i < count; i++) {
-        const bool good = fits(values[i], OX_MOMENTS_Q8) && (which == OX_MOMENT_M || values[i] >= 0.0f);
+        const bool good = ox_moments_hold(OX_MOMENTS_Q8, values[i]) && (which == OX_MOMENT_M || values[i] >= 0.0f);
         const float value = good ? values[i] : 0.0f;
         codes[i] = which == OX_MOMENT_M ? ox_q8_encode_m(value, exponent, OX_Q8_NEAREST)
                                         : ox_q8_encode_v(value, exponent, OX_Q8_NEAREST);
@@ -68,7 +64,7 @@ uint64_t ox_state_moment_set(enum ox_moments moments, enum ox_moment which, cons
         return bad_count;
     }
     for (uint64_t i = 0; i < count; i++) {
-        const bool good = fits(values[i], moments);
+        const bool good = ox_moments_hold(moments, values[i]);
         const float value = good ? values[i] : 0.0f;
         bad_count += !good;
         if (moments == OX_MOMENTS_F32) {
@@ -91,7 +87,7 @@ uint64_t ox_state_master_set(enum ox_moments moments, uint16_t *hi, void *lo, ui
                              const float *values) {
     uint64_t bad_count = 0;
     for (uint64_t i = 0; i < count; i++) {
-        const bool good = fits(values[i], moments);
+        const bool good = ox_moments_hold(moments, values[i]);
         const float value = good ? values[i] : 0.0f;
         bad_count += !good;
         if (moments == OX_MOMENTS_Q8) {
