@@ -143,7 +143,7 @@ OX_MUST enum ox_status ox_store_commit(struct ox_store *store, const void *meta,
  * fails. */
 void ox_store_abort(struct ox_store *store);
 
-/* ---- transfers -------------------------------------------------------------------------------- */
+/* ---- transfers, one by one; nvme/transfers.h has them in groups ------------------------------- */
 
 /* A queue of operations for one thread; several ports may be open. */
 struct ox_store_port;

@@ -338,7 +338,7 @@ static bool port_take(struct ox_store_port *port, uint64_t max_ns) {
 }
 
 /* Nothing is held back in the queue when a call returns to the user of the port, who may compute for long. */
-static void port_kick(struct ox_store_port *port) {
+void ox_store_kick(struct ox_store_port *port) {
     if (port->request_count > 0) {
         port->store->backend->queue_kick(port->queue);
     }
@@ -522,8 +522,7 @@ void ox_store_port_info(const struct ox_store_port *port, struct ox_io_queue_inf
     port->store->backend->queue_info(port->queue, out);
 }
 
-/* Queues an operation; what the kernel gets of it at once is up to the caller. */
-static enum ox_status op_queue(struct ox_store_port *port, const struct ox_store_op *op) {
+enum ox_status ox_store_queue(struct ox_store_port *port, const struct ox_store_op *op) {
     OX_ASSERT(port->op_count < OX_STORE_OPS_MAX);
     if (port->broken) {
         return ox_fail(OX_E_IO, "this port of the store broke earlier; end the process and resume");
@@ -546,8 +545,8 @@ static enum ox_status op_queue(struct ox_store_port *port, const struct ox_store
 }
 
 enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store_op *op) {
-    const enum ox_status status = op_queue(port, op);
-    port_kick(port);
+    const enum ox_status status = ox_store_queue(port, op);
+    ox_store_kick(port);
     return status;
 }
 
@@ -556,7 +555,7 @@ enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag) {
     while (port->ended.head == NONE) {
         (void)port_take(port, FOREVER);
     }
-    port_kick(port);
+    ox_store_kick(port);
     const uint32_t slot_idx = list_pop(port, &port->ended);
     struct slot *const slot = &port->slots[slot_idx];
     slot->live = false;
@@ -587,31 +586,10 @@ bool ox_store_wait(struct ox_store_port *port, uint64_t max_ns) {
     while (port->ended.head == NONE && port_take(port, max_ns)) {
         continue;
     }
-    port_kick(port);
+    ox_store_kick(port);
     return port->ended.head != NONE;
 }
 
 uint32_t ox_store_in_flight(const struct ox_store_port *port) {
     return port->op_count;
-}
-
-enum ox_status ox_store_run(struct ox_store_port *port, const struct ox_store_op *ops, uint32_t op_count) {
-    OX_ASSERT(port->op_count == 0);
-    struct ox_first_failure first = {0};
-    uint64_t tag = 0;
-    for (uint32_t i = 0; i < op_count || port->op_count > 0;) {
-        enum ox_status status = OX_OK;
-        if (i < op_count && first.status == OX_OK && port->op_count < OX_STORE_OPS_MAX) {
-            status = op_queue(port, &ops[i++]);
-            if (!is_read(ops[i - 1].kind)) {
-                port_kick(port); /* the next one is hashed first */
-            }
-        } else if (port->op_count > 0) {
-            status = ox_store_reap(port, &tag);
-        } else {
-            break;
-        }
-        ox_first_failure_note(&first, status);
-    }
-    return ox_first_failure_result(&first);
 }

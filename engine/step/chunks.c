@@ -88,39 +88,7 @@ uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx
 
 static uint32_t slot_count(const struct ox_engine *engine) {
     const uint64_t bytes = ox_tiers_scratch(&engine->tiers, engine->plan->train).bytes;
-    return (uint32_t)ox_min_u64(OX_PLANE_SLOTS, bytes / ox_plan_scratch_bytes(&engine->plan->input));
-}
-
-static enum ox_status slot_submit(struct ox_engine *engine, uint32_t slot, struct ox_store_op *ops, uint32_t op_count) {
-    struct ox_plane_slots *const slots = &engine->plane_slots;
-    for (uint32_t i = 0; i < op_count && slots->failure.status == OX_OK; i++) {
-        ops[i].tag = slot;
-        const enum ox_status status = ox_store_submit(engine->plane_port, &ops[i]);
-        ox_first_failure_note(&slots->failure, status);
-        slots->in_flight[slot] += status == OX_OK;
-    }
-    return ox_first_failure_result(&slots->failure);
-}
-
-/* Until nothing of the slot is in flight. */
-static void slot_wait(struct ox_engine *engine, uint32_t slot) {
-    struct ox_plane_slots *const slots = &engine->plane_slots;
-    while (slots->in_flight[slot] > 0) {
-        uint64_t done = 0;
-        ox_first_failure_note(&slots->failure, ox_store_reap(engine->plane_port, &done));
-        OX_ASSERT(done < OX_PLANE_SLOTS && slots->in_flight[done] > 0);
-        slots->in_flight[done]--;
-    }
-}
-
-/* Until nothing is in flight; tells what failed, and forgets it. */
-static enum ox_status slots_wait_all(struct ox_engine *engine) {
-    for (uint32_t slot = 0; slot < OX_PLANE_SLOTS; slot++) {
-        slot_wait(engine, slot);
-    }
-    const enum ox_status status = ox_first_failure_result(&engine->plane_slots.failure);
-    engine->plane_slots.failure = (struct ox_first_failure){0};
-    return status;
+    return (uint32_t)ox_min_u64(OX_CHUNK_SLOTS_MAX, bytes / ox_plan_scratch_bytes(&engine->plan->input));
 }
 
 static bool is_written(const struct ox_engine *engine) {
@@ -151,9 +119,9 @@ static void view_in_slot(struct ox_engine *engine, uint32_t slot, uint32_t unit_
 
 void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                           struct ox_chunk_view *out) {
-    struct ox_plane_slots *const slots = &engine->plane_slots;
+    struct ox_chunk_slots *const slots = &engine->chunk_slots;
     slots->at = is_written(engine) ? (slots->at + 1) % slot_count(engine) : 0;
-    slot_wait(engine, slots->at); /* should a transfer have failed, the next call that has a status says so */
+    ox_transfers_wait(&slots->transfers, slots->at); /* the next call with a status returns a failure */
     view_in_slot(engine, slots->at, unit_idx, chunk_idx, out);
 }
 
@@ -243,11 +211,11 @@ static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx
     if (op_count == 0) {
         return OX_OK;
     }
-    const uint32_t slot = engine->plane_slots.at;
-    if (slot_submit(engine, slot, ops, op_count) == OX_OK) {
-        slot_wait(engine, slot);
+    struct ox_chunk_slots *const slots = &engine->chunk_slots;
+    if (ox_transfers_submit(&slots->transfers, slots->at, ops, op_count) == OX_OK) {
+        ox_transfers_wait(&slots->transfers, slots->at);
     }
-    return engine->plane_slots.failure.status == OX_OK ? OX_OK : slots_wait_all(engine);
+    return slots->transfers.first.status == OX_OK ? OX_OK : ox_transfers_drain(&slots->transfers);
 }
 
 enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
@@ -286,11 +254,13 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
     if (status != OX_OK || !is_written(engine)) {
         return status;
     }
-    struct ox_store_op ops[] = {
+    struct ox_chunk_slots *const slots = &engine->chunk_slots;
+    const struct ox_store_op ops[] = {
         {.kind = OX_STORE_WRITE, .extent_idx = chunk.hi_extent_idx, .buffer = view->hi},
         {.kind = OX_STORE_WRITE, .extent_idx = chunk.state_extent_idx, .buffer = view->state.lo},
     };
-    return slot_submit(engine, engine->plane_slots.at, ops, 2) == OX_OK ? OX_OK : slots_wait_all(engine);
+    return ox_transfers_submit(&slots->transfers, slots->at, ops, 2) == OX_OK ? OX_OK
+                                                                              : ox_transfers_drain(&slots->transfers);
 }
 
 enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
@@ -308,7 +278,7 @@ enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta,
     if (engine->store == NULL) {
         return OX_OK;
     }
-    const enum ox_status status = slots_wait_all(engine);
+    const enum ox_status status = ox_transfers_drain(&engine->chunk_slots.transfers);
     if (status != OX_OK) {
         ox_store_abort(engine->store);
         return status;
@@ -321,11 +291,11 @@ static enum ox_status fetch_chunk(struct ox_engine *engine, uint32_t slot, uint3
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
     struct ox_chunk_view view;
     view_in_slot(engine, slot, unit_idx, chunk_idx, &view);
-    struct ox_store_op ops[] = {
+    const struct ox_store_op ops[] = {
         {.kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = view.hi},
         {.kind = OX_STORE_READ, .extent_idx = chunk.state_extent_idx, .buffer = view.state.lo},
     };
-    return slot_submit(engine, slot, ops, 2);
+    return ox_transfers_submit(&engine->chunk_slots.transfers, slot, ops, 2);
 }
 
 enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, const volatile sig_atomic_t *stop) {
@@ -338,8 +308,8 @@ enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, 
     for (uint32_t i = 0; i < chunk_count && status == OX_OK; i++) {
         struct ox_chunk_view view;
         const uint32_t slot = i % ahead;
-        slot_wait(engine, slot);
-        status = ox_first_failure_result(&engine->plane_slots.failure);
+        ox_transfers_wait(&engine->chunk_slots.transfers, slot);
+        status = ox_transfers_status(&engine->chunk_slots.transfers);
         if (status == OX_OK && stop != NULL && *stop != 0) {
             status = ox_fail(OX_E_ABORTED, "stopped while the store was read");
         }
@@ -353,7 +323,7 @@ enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, 
     }
     struct ox_first_failure first = {0};
     ox_first_failure_note(&first, status);
-    ox_first_failure_note(&first, slots_wait_all(engine));
+    ox_first_failure_note(&first, ox_transfers_drain(&engine->chunk_slots.transfers));
     return ox_first_failure_result(&first);
 }
 
@@ -390,7 +360,7 @@ enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uin
     }
     struct ox_first_failure first = {0};
     ox_first_failure_note(&first, status);
-    ox_first_failure_note(&first, slots_wait_all(engine));
+    ox_first_failure_note(&first, ox_transfers_drain(&engine->chunk_slots.transfers));
     engine->loading = false;
     ox_store_abort(engine->store);
     return ox_first_failure_result(&first);

@@ -324,7 +324,7 @@ void ox_engine_close(struct ox_engine **engine_ptr) {
         ox_lane_close(&engine->lanes[i]);
     }
     ox_stream_close(&engine->stream);
-    ox_store_port_close(&engine->plane_port);
+    ox_store_port_close(&engine->chunk_slots.transfers.port);
     ox_store_port_close(&engine->write_port);
     ox_store_port_close(&engine->read_port);
     ox_store_close(&engine->store);
@@ -409,7 +409,7 @@ static enum ox_status open_ports(struct ox_engine *engine) {
         status = ox_store_port_open(engine->store, &engine->write_port);
     }
     if (status == OX_OK) {
-        status = ox_store_port_open(engine->store, &engine->plane_port);
+        status = ox_store_port_open(engine->store, &engine->chunk_slots.transfers.port);
     }
     if (status == OX_OK) {
         status = ox_optim_open(engine);

@@ -6,13 +6,14 @@
 #include "engine/step/engine.h"
 #include "engine/step/optim_stream.h"
 #include "engine/step/tracing.h"
+#include "nvme/transfers.h"
 #include "offload/plan/tier.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { OX_RUN_AHEAD_TASKS = 64, OX_CHAOS_NS_MAX = 300000, OX_PLANE_SLOTS = 8 };
+enum { OX_RUN_AHEAD_TASKS = 64, OX_CHAOS_NS_MAX = 300000, OX_CHUNK_SLOTS_MAX = 8 };
 
 /* The planes of a unit that live in host memory; NULL where they do not. `weights_lo`: the copy of lo that
  * lies behind hi when the state is elsewhere. `state`: of all its elements in one piece. */
@@ -64,11 +65,10 @@ struct ox_update_args {
 };
 
 /* Chunks between steps: the arena's scratch is cut into slots for whole chunks, as many as fit, so that drives transfer
- * some while another is filled. Names a slot: the tag of an operation on plane_port. */
-struct ox_plane_slots {
-    uint32_t at; /* of the view that was asked for last */
-    uint32_t in_flight[OX_PLANE_SLOTS];
-    struct ox_first_failure failure; /* of an operation since the last time that all were waited for */
+ * some while another is filled. A slot's operations are one group. */
+struct ox_chunk_slots {
+    struct ox_transfers transfers;
+    uint32_t at; /* slot of the view that was asked for last */
 };
 
 struct ox_engine {
@@ -82,8 +82,7 @@ struct ox_engine {
     struct ox_pool *optim_pool, *reduce_pool;
     struct ox_store *store;
     struct ox_store_port *read_port, *write_port; /* one per lane that transfers */
-    struct ox_store_port *plane_port;             /* between steps */
-    struct ox_plane_slots plane_slots;
+    struct ox_chunk_slots chunk_slots;
     struct ox_stream *stream;                     /* NULL without a store */
     struct ox_mark *marks; /* per task of the larger plan */
     struct ox_tracing *tracing; /* NULL: nothing is recorded */

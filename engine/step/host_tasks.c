@@ -19,50 +19,28 @@ static struct ox_view view(const struct task_run *run, enum ox_use_role role) {
     return ox_tiers_view(&run->engine->tiers, run->plan, run->task, role);
 }
 
-/* Keeps the queue of a port full; a unit may have more pieces than the port takes at a time. */
-static enum ox_status submit(struct ox_store_port *port, const struct ox_store_op *op) {
-    if (ox_store_in_flight(port) == OX_STORE_OPS_MAX) {
-        uint64_t tag = 0;
-        const enum ox_status status = ox_store_reap(port, &tag);
-        if (status != OX_OK) {
-            return status;
-        }
-    }
-    return ox_store_submit(port, op);
-}
-
-/* Waits for all that a task has submitted, also after a failure. */
-static enum ox_status finish_port(struct ox_store_port *port, enum ox_status status) {
-    struct ox_first_failure first = {0};
-    ox_first_failure_note(&first, status);
-    while (ox_store_in_flight(port) > 0) {
-        uint64_t tag = 0;
-        ox_first_failure_note(&first, ox_store_reap(port, &tag));
-    }
-    return ox_first_failure_result(&first);
-}
-
 /* ---- drives --------------------------------------------------------------------------------------- */
 
 enum ox_status ox_engine_read_planes(struct ox_engine *engine, struct ox_store_port *port, uint32_t unit_idx,
                                      unsigned char *target) {
     const struct ox_shard *const shard = &engine->plan->table.shards[unit_idx];
     const uint64_t step = engine->step.weights_step;
+    struct ox_transfers transfers = {.port = port};
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < shard->chunk_count && status == OX_OK; i++) {
         const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, i);
-        status = submit(port, &(struct ox_store_op){
+        status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
             .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
-            .step = step});
+            .step = step}, 1);
         ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
         if (status == OX_OK && engine->config.fp32) {
             unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
-            status = submit(port, &(struct ox_store_op){
-                .kind = OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx, .buffer = lo, .step = step});
+            status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
+                .kind = OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx, .buffer = lo, .step = step}, 1);
             ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_LO_BYTES);
         }
     }
-    return finish_port(port, status);
+    return ox_transfers_drain(&transfers);
 }
 
 static enum ox_status read_weights(const struct task_run *run) {
@@ -86,7 +64,7 @@ static enum ox_status move_act(const struct task_run *run, bool write) {
 static enum ox_status move_grad(const struct task_run *run, bool write) {
     struct ox_engine *const engine = run->engine;
     const uint32_t unit_idx = run->task->unit_idx;
-    struct ox_store_port *const port = write ? engine->write_port : engine->read_port;
+    struct ox_transfers transfers = {.port = write ? engine->write_port : engine->read_port};
     unsigned char *const buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
     /* A finished gradient may be in 16 bits; partial sums and the head's share of a tied table never are. */
     const bool narrow = write && run->task->last && engine->config.grad_bf16 &&
@@ -95,17 +73,17 @@ static enum ox_status move_grad(const struct task_run *run, bool write) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < ox_grad_chunk_count(engine, unit_idx) && status == OX_OK; i++) {
         const struct ox_grad_chunk piece = ox_grad_chunk(engine, unit_idx, i);
-        status = submit(port, &(struct ox_store_op){
+        status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
             .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
             .extent_idx = ox_plan_spool_grad(run->plan, unit_idx),
             .buffer = buffer + piece.first * width,
             .spool_from = piece.first * width,
             .spool_len = piece.count * width,
-        });
+        }, 1);
         ox_engine_count(engine, write ? OX_LINK_NVME_WRITE : OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
                         piece.count * width);
     }
-    return finish_port(port, status);
+    return ox_transfers_drain(&transfers);
 }
 
 /* ---- reductions ------------------------------------------------------------------------------------ */

@@ -314,7 +314,7 @@ static enum ox_status stream_unit(struct ox_engine *engine, const struct ox_unit
     }
     const bool in_memory = run->source.hi != NULL || run->source.state != NULL || run->target.hi != NULL ||
                            run->target.state != NULL || run->target.lo != NULL || run->target.planes != NULL;
-    return status == OX_OK && in_memory ? ox_stream_settle(engine->stream) : status;
+    return status == OX_OK && in_memory ? ox_stream_wait_copies(engine->stream) : status;
 }
 
 static void update_in_place(struct ox_engine *engine, const struct ox_unit_run *run, uint64_t *nonfinite_count) {
@@ -349,7 +349,7 @@ static enum ox_status run_unit(struct ox_engine *engine, const struct ox_plan *p
 static enum ox_status read_unit(struct ox_engine *engine, const struct ox_unit_run *run, uint32_t task_idx) {
     const uint64_t begin_ns = ox_clock_ns();
     const enum ox_status status =
-        ox_engine_read_planes(engine, engine->plane_port, run->unit_idx, run->target.planes);
+        ox_engine_read_planes(engine, engine->chunk_slots.transfers.port, run->unit_idx, run->target.planes);
     const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {[OX_TRACE_PART_READS] = ox_clock_ns() - begin_ns};
     const uint64_t bytes = engine->plan->table.shards[run->unit_idx].elem_count *
                            (OX_HI_BYTES + (engine->config.fp32 ? OX_LO_BYTES : 0));
@@ -442,7 +442,7 @@ enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan
         const uint64_t parts_ns[OX_TRACE_PART_COUNT] = {
             [OX_TRACE_PART_READS] = after.read_ns - before.read_ns,
             [OX_TRACE_PART_WRITES] = after.write_ns - before.write_ns,
-            [OX_TRACE_PART_COPIES] = after.settle_ns - before.settle_ns};
+            [OX_TRACE_PART_COPIES] = after.copy_ns - before.copy_ns};
         ox_tracing_parts(engine->tracing, task_idx, parts_ns);
     }
     return status;

@@ -6,18 +6,19 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/lane.h"
+#include "nvme/transfers.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct slot {
     struct ox_stream_chunk chunk;
     uint64_t unit_seq;
-    uint32_t reading, writing; /* operations in flight */
     bool used;
 };
 
-/* A unit that is ordered; ended when all its chunks were asked for. */
+/* A unit that is ordered. It ends when all its chunks were asked for. */
 struct order {
     struct ox_unit_run run;
     uint32_t asked; /* chunks */
@@ -28,102 +29,138 @@ enum { ORDERS_MAX = 2 };
  * another one's transfer. */
 static const uint64_t LOOK_NS = 300000;
 
-/* The lock guards all but the ports, each its thread's own, and what a slot holds, which belongs to the thread that the
+/* The reader or the writer. Its transfers, a group for each slot, are its thread's alone while it works. */
+struct side {
+    struct ox_transfers transfers;
+    pthread_t thread;
+    bool has_thread, works;
+    pthread_cond_t wake;    /* there is something to do */
+    uint64_t busy_since_ns; /* since when transfers have been in flight without a gap; kept for the observer */
+    uint64_t turns;         /* for chaos */
+};
+
+/* How far the units have come: each number counts units, and is at most the one before it. */
+struct units {
+    struct order orders[ORDERS_MAX]; /* of unit number n: at n % ORDERS_MAX */
+    uint64_t ordered, asking, begun; /* asking: whose chunks are being asked for */
+};
+
+/* How far the chunks have come: each number is at most the one before it, and asked - left at most slot_count. */
+struct chunks {
+    uint64_t asked, arrived, taken, put, left;
+};
+
+struct slots {
+    unsigned char *base;
+    uint64_t bytes; /* of one */
+    uint32_t count;
+    struct slot all[OX_STREAM_SLOTS_MAX];
+    uint8_t of[OX_STREAM_SLOTS_MAX]; /* chunk number n that has not left: at n % OX_STREAM_SLOTS_MAX */
+};
+
+/* Time without a free slot. */
+struct starvation {
+    uint64_t since_ns;                     /* 0: a slot is free, or none is wanted */
+    uint64_t blocked_since_ns, blocked_ns; /* the part of it in which nothing was being read either */
+};
+
+/* The lock guards everything but the sides' transfers, and what a slot holds, which belongs to the thread that the
  * counters say. */
 struct ox_stream {
     struct ox_stream_config config;
-    struct ox_store_port *read_port, *write_port;
-    pthread_t reader, writer;
-    bool has_reader, has_writer;
     pthread_mutex_t lock;
-    pthread_cond_t to_read, to_write; /* there is something to do for the thread */
-    pthread_cond_t progress;          /* for the lane, and for who drains        */
-
-    unsigned char *base;
-    uint64_t slot_bytes;
-    uint32_t slot_count;
-    struct slot slots[OX_STREAM_SLOTS_MAX];
-    uint8_t slot_of[OX_STREAM_SLOTS_MAX]; /* of chunk number n that has not left: at n % OX_STREAM_SLOTS_MAX */
-
-    struct order orders[ORDERS_MAX]; /* of unit number n: at n % ORDERS_MAX */
-    uint64_t ordered, asking, begun; /* units: ordered; whose chunks are being asked for; begun */
-    uint64_t asked, arrived, taken, put, left; /* chunks; each is at most the one before it, and asked - left at most
-                                                  slot_count */
-    uint32_t reads, writes; /* operations in flight */
-    bool reader_works, writer_works, draining, closing;
+    pthread_cond_t progress; /* for the lane, and for whoever drains */
+    struct side reader, writer;
+    struct slots slots;
+    struct units units;
+    struct chunks chunks;
+    struct starvation starvation;
+    bool draining, closing;
     struct ox_first_failure first;
     struct ox_stream_stats stats;
-    uint64_t starved_since_ns; /* 0: not waiting for a slot */
-    uint64_t blocked_since_ns, blocked_ns; /* the same, while nothing was being read either */
-    struct ox_stream_waits waits;          /* the lane's own */
-    uint64_t busy_since_ns[2]; /* of reads and writes: since when some have been in flight */
+    struct ox_stream_waits waits; /* the lane's own */
     ox_stream_observer *observer;
     void *observer_context;
-    uint64_t read_turns, write_turns; /* for chaos */
 };
 
-static struct slot *slot_at(struct ox_stream *stream, uint64_t chunk_seq) {
-    return &stream->slots[stream->slot_of[chunk_seq % OX_STREAM_SLOTS_MAX]];
+static uint32_t slot_idx_at(const struct ox_stream *stream, uint64_t chunk_seq) {
+    return stream->slots.of[chunk_seq % OX_STREAM_SLOTS_MAX];
 }
 
-/* Keeps a failure that this thread has just recorded; whoever waits learns of it. The caller holds the lock. */
+static struct slot *slot_at(struct ox_stream *stream, uint64_t chunk_seq) {
+    return &stream->slots.all[slot_idx_at(stream, chunk_seq)];
+}
+
+/* Keeps a failure that this thread has just recorded, and wakes whoever waits. The caller holds the lock. */
 static void note(struct ox_stream *stream, enum ox_status status) {
     ox_first_failure_note(&stream->first, status);
     if (status != OX_OK) {
         pthread_cond_broadcast(&stream->progress);
-        pthread_cond_signal(&stream->to_read);
-        pthread_cond_signal(&stream->to_write);
+        pthread_cond_signal(&stream->reader.wake);
+        pthread_cond_signal(&stream->writer.wake);
     }
 }
 
 /* Lets go of the lock for a moment, when chaos is on. */
-static void chaos(struct ox_stream *stream, const char *label, uint64_t *turns) {
+static void chaos(struct ox_stream *stream, struct side *side) {
     if (stream->config.chaos_seed != 0) {
-        const uint64_t turn = (*turns)++;
+        const char *const label = side == &stream->reader ? "adam.read" : "adam.write";
+        const uint64_t turn = side->turns++;
         pthread_mutex_unlock(&stream->lock);
         ox_chaos_delay(stream->config.chaos_seed, label, turn, stream->config.chaos_ns_max);
         pthread_mutex_lock(&stream->lock);
     }
 }
 
-/* Submits operations of a slot, on the port's own thread and without the lock; *count becomes how many were taken. */
-static enum ox_status submit(struct ox_store_port *port, uint32_t slot_idx, struct ox_store_op *ops, uint32_t *count) {
-    const uint32_t asked = *count;
-    enum ox_status status = OX_OK;
-    OX_ASSERT(asked <= OX_STREAM_OPS_MAX);
-    for (*count = 0; *count < asked && status == OX_OK; *count += status == OX_OK) {
-        ops[*count].tag = slot_idx;
-        status = ox_store_submit(port, &ops[*count]);
+/* ---- transfers: on the side's own thread ------------------------------------------------------------- */
+
+/* Submits operations of a slot. Lets go of the lock meanwhile. */
+static enum ox_status submit(struct ox_stream *stream, struct side *side, uint32_t slot_idx,
+                             const struct ox_store_op *ops, uint32_t count) {
+    OX_ASSERT(count <= OX_STREAM_OPS_MAX);
+    const bool idle = ox_store_in_flight(side->transfers.port) == 0;
+    pthread_mutex_unlock(&stream->lock);
+    const enum ox_status status = ox_transfers_submit(&side->transfers, slot_idx, ops, count);
+    pthread_mutex_lock(&stream->lock);
+    if (idle && stream->observer != NULL) {
+        side->busy_since_ns = ox_clock_ns();
     }
     return status;
 }
 
-/* ---- who looks on ------------------------------------------------------------------------------------ */
-
-enum { READS, WRITES };
-
-/* `count` operations join those in flight. */
-static void begin_transfers(struct ox_stream *stream, int way, uint32_t in_flight, uint32_t count) {
-    if (stream->observer != NULL && in_flight == 0 && count > 0) {
-        stream->busy_since_ns[way] = ox_clock_ns();
-    }
-}
-
-/* One of a chunk's has ended; `left` are in flight. */
-static void tell_transfer(struct ox_stream *stream, int way, const struct slot *slot, uint32_t left) {
-    if (stream->observer != NULL && left == 0) {
-        const struct ox_stream_transfer transfer = {.chunk = &slot->chunk, .write = way == WRITES,
-                                                    .busy_since_ns = stream->busy_since_ns[way],
-                                                    .end_ns = ox_clock_ns()};
+/* Takes back one operation, and shows the observer a chunk whose operations have all ended. False when none came while
+ * the thread looked. Lets go of the lock meanwhile. */
+static bool take(struct ox_stream *stream, struct side *side, uint32_t *slot_idx) {
+    pthread_mutex_unlock(&stream->lock);
+    const bool there = ox_transfers_take(&side->transfers, LOOK_NS, slot_idx);
+    const enum ox_status status = ox_transfers_status(&side->transfers);
+    pthread_mutex_lock(&stream->lock);
+    if (there && stream->observer != NULL && side->transfers.in_flight[*slot_idx] == 0) {
+        const struct ox_stream_transfer transfer = {
+            .chunk = &stream->slots.all[*slot_idx].chunk, .write = side == &stream->writer,
+            .busy_since_ns = side->busy_since_ns, .end_ns = ox_clock_ns()};
         stream->observer(stream->observer_context, &transfer);
     }
+    note(stream, status);
+    return there;
+}
+
+/* Nothing to do until someone wakes the side, or false when the stream closes. */
+static bool rest(struct ox_stream *stream, struct side *side) {
+    side->works = false;
+    pthread_cond_broadcast(&stream->progress);
+    if (!stream->closing) {
+        pthread_cond_wait(&side->wake, &stream->lock);
+        return true;
+    }
+    return false;
 }
 
 /* ---- the reader: each function is called with the lock, and may let go of it meanwhile -------------- */
 
 static bool free_slot(const struct ox_stream *stream, uint32_t *slot_idx) {
-    for (uint32_t i = 0; i < stream->slot_count; i++) {
-        if (!stream->slots[i].used) {
+    for (uint32_t i = 0; i < stream->slots.count; i++) {
+        if (!stream->slots.all[i].used) {
             *slot_idx = i;
             return true;
         }
@@ -132,203 +169,160 @@ static bool free_slot(const struct ox_stream *stream, uint32_t *slot_idx) {
 }
 
 /* While all slots hold chunks that are being written, nothing can be asked for. */
-static void note_blocked(struct ox_stream *stream, bool blocked) {
-    if (blocked && stream->blocked_since_ns == 0) {
-        stream->blocked_since_ns = ox_clock_ns();
-    } else if (!blocked && stream->blocked_since_ns != 0) {
-        stream->blocked_ns += ox_clock_ns() - stream->blocked_since_ns;
-        stream->blocked_since_ns = 0;
+static void note_blocked(struct starvation *s, bool blocked) {
+    if (blocked && s->blocked_since_ns == 0) {
+        s->blocked_since_ns = ox_clock_ns();
+    } else if (!blocked && s->blocked_since_ns != 0) {
+        s->blocked_ns += ox_clock_ns() - s->blocked_since_ns;
+        s->blocked_since_ns = 0;
     }
 }
 
-static uint64_t blocked_until(const struct ox_stream *stream, uint64_t now_ns) {
-    return stream->blocked_ns + (stream->blocked_since_ns != 0 ? now_ns - stream->blocked_since_ns : 0);
+static uint64_t blocked_until(const struct starvation *s, uint64_t now_ns) {
+    return s->blocked_ns + (s->blocked_since_ns != 0 ? now_ns - s->blocked_since_ns : 0);
 }
 
 static bool may_ask(struct ox_stream *stream, uint32_t *slot_idx) {
-    if (stream->asking == stream->ordered || stream->draining || stream->first.status != OX_OK) {
+    struct starvation *const s = &stream->starvation;
+    if (stream->units.asking == stream->units.ordered || stream->draining || stream->first.status != OX_OK) {
         return false;
     }
     const bool found = free_slot(stream, slot_idx);
-    note_blocked(stream, !found && stream->reads == 0 && stream->arrived == stream->asked);
-    if (!found && stream->starved_since_ns == 0) {
-        stream->starved_since_ns = ox_clock_ns();
-    } else if (found && stream->starved_since_ns != 0) {
-        stream->stats.slot_wait_ns += ox_clock_ns() - stream->starved_since_ns;
-        stream->starved_since_ns = 0;
+    note_blocked(s, !found && ox_store_in_flight(stream->reader.transfers.port) == 0 &&
+                        stream->chunks.arrived == stream->chunks.asked);
+    if (!found && s->since_ns == 0) {
+        s->since_ns = ox_clock_ns();
+    } else if (found && s->since_ns != 0) {
+        stream->stats.slot_wait_ns += ox_clock_ns() - s->since_ns;
+        s->since_ns = 0;
     }
     return found;
 }
 
 static void ask(struct ox_stream *stream, uint32_t slot_idx) {
-    struct slot *const slot = &stream->slots[slot_idx];
-    struct order *const order = &stream->orders[stream->asking % ORDERS_MAX];
+    struct units *const units = &stream->units;
+    struct slot *const slot = &stream->slots.all[slot_idx];
+    struct order *const order = &units->orders[units->asking % ORDERS_MAX];
     *slot = (struct slot){
         .chunk = {.run = order->run,
                   .chunk_idx = order->asked,
-                  .slot = stream->base + slot_idx * stream->slot_bytes},
-        .unit_seq = stream->asking,
+                  .slot = stream->slots.base + slot_idx * stream->slots.bytes},
+        .unit_seq = units->asking,
         .used = true,
     };
     order->asked++;
-    stream->asking += order->asked == order->run.chunk_count;
-    stream->slot_of[stream->asked % OX_STREAM_SLOTS_MAX] = (uint8_t)slot_idx;
-    pthread_mutex_unlock(&stream->lock);
+    units->asking += order->asked == order->run.chunk_count;
+    stream->slots.of[stream->chunks.asked % OX_STREAM_SLOTS_MAX] = (uint8_t)slot_idx;
 
     struct ox_store_op ops[OX_STREAM_OPS_MAX];
-    uint32_t count = stream->config.calls->reads(stream->config.owner, &slot->chunk, ops);
-    const enum ox_status status = submit(stream->read_port, slot_idx, ops, &count);
-
+    pthread_mutex_unlock(&stream->lock);
+    const uint32_t count = stream->config.calls->reads(stream->config.owner, &slot->chunk, ops);
     pthread_mutex_lock(&stream->lock);
-    begin_transfers(stream, READS, stream->reads, count);
-    slot->reading = count;
-    stream->reads += count;
-    stream->asked++;
+    const enum ox_status status = submit(stream, &stream->reader, slot_idx, ops, count);
+    stream->chunks.asked++;
     note(stream, status);
 }
 
 static bool may_arrive(struct ox_stream *stream) {
-    if (stream->arrived == stream->asked || stream->draining || stream->first.status != OX_OK) {
+    if (stream->chunks.arrived == stream->chunks.asked || stream->draining || stream->first.status != OX_OK) {
         return false;
     }
-    const struct slot *const slot = slot_at(stream, stream->arrived);
-    return slot->reading == 0 && slot->unit_seq < stream->begun;
+    const uint32_t slot_idx = slot_idx_at(stream, stream->chunks.arrived);
+    return stream->reader.transfers.in_flight[slot_idx] == 0 &&
+           stream->slots.all[slot_idx].unit_seq < stream->units.begun;
 }
 
 static void arrive(struct ox_stream *stream) {
-    const struct ox_stream_chunk *const chunk = &slot_at(stream, stream->arrived)->chunk;
+    const struct ox_stream_chunk *const chunk = &slot_at(stream, stream->chunks.arrived)->chunk;
     pthread_mutex_unlock(&stream->lock);
     stream->config.calls->arrived(stream->config.owner, chunk);
     pthread_mutex_lock(&stream->lock);
-    stream->arrived++;
+    stream->chunks.arrived++;
     pthread_cond_broadcast(&stream->progress);
 }
 
-static void reap_read(struct ox_stream *stream) {
-    uint64_t slot_idx = 0;
-    pthread_mutex_unlock(&stream->lock);
-    const bool there = ox_store_wait(stream->read_port, LOOK_NS);
-    const enum ox_status status = there ? ox_store_reap(stream->read_port, &slot_idx) : OX_OK;
-    pthread_mutex_lock(&stream->lock);
-    if (!there) {
-        return;
-    }
-    struct slot *const slot = &stream->slots[slot_idx];
-    OX_ASSERT(slot->reading > 0);
-    slot->reading--;
-    stream->reads--;
-    tell_transfer(stream, READS, slot, slot->reading);
-    note(stream, status);
-}
-
-/* What was found to do stays to be done while the lock is let go: no one else asks, or passes on. */
+/* What was found to do stays to be done while the lock is let go: no other thread asks or passes on. */
 static void *reader_main(void *context) {
     struct ox_stream *const stream = context;
+    struct side *const reader = &stream->reader;
     uint32_t slot_idx = 0;
     pthread_mutex_lock(&stream->lock);
     for (;;) {
         const bool arrives = may_arrive(stream), asks = may_ask(stream, &slot_idx);
-        if (!arrives && !asks && stream->reads == 0) {
-            if (stream->closing) {
+        if (!arrives && !asks && ox_store_in_flight(reader->transfers.port) == 0) {
+            if (!rest(stream, reader)) {
                 break;
             }
-            stream->reader_works = false;
-            pthread_cond_broadcast(&stream->progress);
-            pthread_cond_wait(&stream->to_read, &stream->lock);
             continue;
         }
-        stream->reader_works = true;
-        chaos(stream, "adam.read", &stream->read_turns);
-        /* Reads before what is passed on: who is shown it may be slow, the drive shall not wait for him. */
+        reader->works = true;
+        chaos(stream, reader);
+        /* Asking comes before passing on: `arrived` may be slow, and the drive shall not wait for it. */
         if (asks) {
             ask(stream, slot_idx);
         } else if (arrives) {
             arrive(stream);
         } else {
-            reap_read(stream);
+            (void)take(stream, reader, &slot_idx);
         }
     }
-    stream->reader_works = false;
     pthread_mutex_unlock(&stream->lock);
     return NULL;
 }
 
 /* ---- the writer, likewise -------------------------------------------------------------------------- */
 
-static void free_if_written(struct ox_stream *stream, struct slot *slot) {
-    if (slot->writing == 0) {
-        slot->used = false;
-        pthread_cond_signal(&stream->to_read);
+static void free_if_written(struct ox_stream *stream, uint32_t slot_idx) {
+    if (stream->writer.transfers.in_flight[slot_idx] == 0) {
+        stream->slots.all[slot_idx].used = false;
+        pthread_cond_signal(&stream->reader.wake);
     }
 }
 
 static void leave(struct ox_stream *stream) {
-    const uint32_t slot_idx = stream->slot_of[stream->left % OX_STREAM_SLOTS_MAX];
-    struct slot *const slot = &stream->slots[slot_idx];
+    const uint32_t slot_idx = slot_idx_at(stream, stream->chunks.left);
+    const struct ox_stream_chunk *const chunk = &stream->slots.all[slot_idx].chunk;
     const bool failed = stream->first.status != OX_OK;
     enum ox_status status = OX_OK;
-    uint32_t count = 0;
     pthread_mutex_unlock(&stream->lock);
     if (!failed) {
-        stream->config.calls->leaves(stream->config.owner, &slot->chunk);
+        stream->config.calls->leaves(stream->config.owner, chunk);
     }
     pthread_mutex_lock(&stream->lock);
-    stream->left++;
+    stream->chunks.left++;
     pthread_cond_broadcast(&stream->progress);
     if (!failed) {
         struct ox_store_op ops[OX_STREAM_OPS_MAX];
         pthread_mutex_unlock(&stream->lock);
-        count = stream->config.calls->writes(stream->config.owner, &slot->chunk, ops);
-        status = submit(stream->write_port, slot_idx, ops, &count);
+        const uint32_t count = stream->config.calls->writes(stream->config.owner, chunk, ops);
         pthread_mutex_lock(&stream->lock);
+        status = submit(stream, &stream->writer, slot_idx, ops, count);
     }
-    begin_transfers(stream, WRITES, stream->writes, count);
-    slot->writing = count;
-    stream->writes += count;
-    free_if_written(stream, slot);
-    note(stream, status);
-}
-
-static void reap_write(struct ox_stream *stream) {
-    uint64_t slot_idx = 0;
-    pthread_mutex_unlock(&stream->lock);
-    const bool there = ox_store_wait(stream->write_port, LOOK_NS);
-    const enum ox_status status = there ? ox_store_reap(stream->write_port, &slot_idx) : OX_OK;
-    pthread_mutex_lock(&stream->lock);
-    if (!there) {
-        return;
-    }
-    struct slot *const slot = &stream->slots[slot_idx];
-    OX_ASSERT(slot->writing > 0);
-    slot->writing--;
-    stream->writes--;
-    tell_transfer(stream, WRITES, slot, slot->writing);
-    free_if_written(stream, slot);
+    free_if_written(stream, slot_idx);
     note(stream, status);
 }
 
 static void *writer_main(void *context) {
     struct ox_stream *const stream = context;
+    struct side *const writer = &stream->writer;
+    uint32_t slot_idx = 0;
     pthread_mutex_lock(&stream->lock);
     for (;;) {
-        if (stream->left == stream->put && stream->writes == 0) {
-            if (stream->closing) {
+        const bool leaves = stream->chunks.left < stream->chunks.put;
+        if (!leaves && ox_store_in_flight(writer->transfers.port) == 0) {
+            if (!rest(stream, writer)) {
                 break;
             }
-            stream->writer_works = false;
-            pthread_cond_broadcast(&stream->progress);
-            pthread_cond_wait(&stream->to_write, &stream->lock);
             continue;
         }
-        stream->writer_works = true;
-        chaos(stream, "adam.write", &stream->write_turns);
-        if (stream->left < stream->put) {
+        writer->works = true;
+        chaos(stream, writer);
+        if (leaves) {
             leave(stream);
-        } else {
-            reap_write(stream);
+        } else if (take(stream, writer, &slot_idx)) {
+            free_if_written(stream, slot_idx);
         }
     }
-    stream->writer_works = false;
     pthread_mutex_unlock(&stream->lock);
     return NULL;
 }
@@ -336,48 +330,49 @@ static void *writer_main(void *context) {
 /* ---- the lane ---------------------------------------------------------------------------------------- */
 
 static void order(struct ox_stream *stream, const struct ox_unit_run *run) {
-    OX_ASSERT(run->chunk_count > 0 && stream->slot_count > 0 && stream->ordered - stream->asking < ORDERS_MAX);
-    stream->orders[stream->ordered % ORDERS_MAX] = (struct order){.run = *run};
-    stream->ordered++;
+    OX_ASSERT(run->chunk_count > 0 && stream->slots.count > 0 &&
+              stream->units.ordered - stream->units.asking < ORDERS_MAX);
+    stream->units.orders[stream->units.ordered % ORDERS_MAX] = (struct order){.run = *run};
+    stream->units.ordered++;
 }
 
 void ox_stream_begin(struct ox_stream *stream, const struct ox_unit_run *run) {
     pthread_mutex_lock(&stream->lock);
-    if (stream->begun == stream->ordered) {
+    if (stream->units.begun == stream->units.ordered) {
         order(stream, run);
     }
-    OX_ASSERT(stream->orders[stream->begun % ORDERS_MAX].run.unit_idx == run->unit_idx);
-    stream->begun++;
-    pthread_cond_signal(&stream->to_read);
+    OX_ASSERT(stream->units.orders[stream->units.begun % ORDERS_MAX].run.unit_idx == run->unit_idx);
+    stream->units.begun++;
+    pthread_cond_signal(&stream->reader.wake);
     pthread_mutex_unlock(&stream->lock);
 }
 
 void ox_stream_order_ahead(struct ox_stream *stream, const struct ox_unit_run *run) {
     pthread_mutex_lock(&stream->lock);
-    OX_ASSERT(stream->begun > 0 && stream->begun == stream->ordered);
+    OX_ASSERT(stream->units.begun > 0 && stream->units.begun == stream->units.ordered);
     order(stream, run);
-    pthread_cond_signal(&stream->to_read);
+    pthread_cond_signal(&stream->reader.wake);
     pthread_mutex_unlock(&stream->lock);
 }
 
 enum ox_status ox_stream_take(struct ox_stream *stream, struct ox_stream_chunk *out) {
     pthread_mutex_lock(&stream->lock);
-    OX_ASSERT(stream->taken == stream->put);
-    if (stream->arrived == stream->taken && stream->first.status == OX_OK) {
-        const uint64_t begin_ns = ox_clock_ns(), blocked_ns = blocked_until(stream, begin_ns);
-        while (stream->arrived == stream->taken && stream->first.status == OX_OK) {
+    OX_ASSERT(stream->chunks.taken == stream->chunks.put);
+    if (stream->chunks.arrived == stream->chunks.taken && stream->first.status == OX_OK) {
+        const uint64_t begin_ns = ox_clock_ns(), blocked_ns = blocked_until(&stream->starvation, begin_ns);
+        while (stream->chunks.arrived == stream->chunks.taken && stream->first.status == OX_OK) {
             pthread_cond_wait(&stream->progress, &stream->lock);
         }
         const uint64_t end_ns = ox_clock_ns(), waited_ns = end_ns - begin_ns;
-        const uint64_t for_writes_ns = ox_min_u64(blocked_until(stream, end_ns) - blocked_ns, waited_ns);
+        const uint64_t for_writes_ns = ox_min_u64(blocked_until(&stream->starvation, end_ns) - blocked_ns, waited_ns);
         stream->stats.read_wait_ns += waited_ns;
         stream->waits.write_ns += for_writes_ns;
         stream->waits.read_ns += waited_ns - for_writes_ns;
     }
     const enum ox_status status = ox_first_failure_result(&stream->first);
     if (status == OX_OK) {
-        *out = slot_at(stream, stream->taken)->chunk;
-        stream->taken++;
+        *out = slot_at(stream, stream->chunks.taken)->chunk;
+        stream->chunks.taken++;
         stream->stats.chunk_count++;
     }
     pthread_mutex_unlock(&stream->lock);
@@ -386,48 +381,46 @@ enum ox_status ox_stream_take(struct ox_stream *stream, struct ox_stream_chunk *
 
 void ox_stream_put(struct ox_stream *stream) {
     pthread_mutex_lock(&stream->lock);
-    OX_ASSERT(stream->put + 1 == stream->taken);
-    stream->put++;
-    pthread_cond_signal(&stream->to_write);
+    OX_ASSERT(stream->chunks.put + 1 == stream->chunks.taken);
+    stream->chunks.put++;
+    pthread_cond_signal(&stream->writer.wake);
     pthread_mutex_unlock(&stream->lock);
 }
 
-enum ox_status ox_stream_settle(struct ox_stream *stream) {
+enum ox_status ox_stream_wait_copies(struct ox_stream *stream) {
     pthread_mutex_lock(&stream->lock);
     const uint64_t begin_ns = ox_clock_ns();
-    while (stream->left < stream->put) {
+    while (stream->chunks.left < stream->chunks.put) {
         pthread_cond_wait(&stream->progress, &stream->lock);
     }
     const uint64_t waited_ns = ox_clock_ns() - begin_ns;
-    stream->stats.settle_wait_ns += waited_ns;
-    stream->waits.settle_ns += waited_ns;
+    stream->stats.copy_wait_ns += waited_ns;
+    stream->waits.copy_ns += waited_ns;
     const enum ox_status status = ox_first_failure_result(&stream->first);
     pthread_mutex_unlock(&stream->lock);
     return status;
 }
 
 static bool is_empty(const struct ox_stream *stream) {
-    return !stream->reader_works && !stream->writer_works && stream->reads == 0 && stream->writes == 0 &&
-           stream->left == stream->put;
+    return !stream->reader.works && !stream->writer.works && stream->chunks.left == stream->chunks.put;
 }
 
 enum ox_status ox_stream_drain(struct ox_stream *stream) {
     pthread_mutex_lock(&stream->lock);
-    OX_ASSERT(stream->taken == stream->put);
+    OX_ASSERT(stream->chunks.taken == stream->chunks.put);
     stream->draining = true;
-    pthread_cond_signal(&stream->to_read);
-    pthread_cond_signal(&stream->to_write);
+    pthread_cond_signal(&stream->reader.wake);
+    pthread_cond_signal(&stream->writer.wake);
     while (!is_empty(stream)) {
         pthread_cond_wait(&stream->progress, &stream->lock);
     }
     const enum ox_status status = ox_first_failure_result(&stream->first);
-    for (uint32_t i = 0; i < OX_STREAM_SLOTS_MAX; i++) {
-        stream->slots[i] = (struct slot){0};
-    }
-    stream->ordered = stream->asking = stream->begun = 0;
-    stream->asked = stream->arrived = stream->taken = stream->put = stream->left = 0;
+    memset(stream->slots.all, 0, sizeof stream->slots.all);
+    stream->units = (struct units){.ordered = 0};
+    stream->chunks = (struct chunks){.asked = 0};
     stream->first = (struct ox_first_failure){0};
-    stream->starved_since_ns = stream->blocked_since_ns = 0;
+    stream->reader.transfers.first = stream->writer.transfers.first = (struct ox_first_failure){0};
+    stream->starvation.since_ns = stream->starvation.blocked_since_ns = 0;
     stream->draining = false;
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -436,17 +429,17 @@ enum ox_status ox_stream_drain(struct ox_stream *stream) {
 /* ---- opening and closing --------------------------------------------------------------------------- */
 
 void ox_stream_register(struct ox_stream *stream, const struct ox_io_region *region) {
-    ox_store_port_register(stream->read_port, region, 1);
-    ox_store_port_register(stream->write_port, region, 1);
+    ox_store_port_register(stream->reader.transfers.port, region, 1);
+    ox_store_port_register(stream->writer.transfers.port, region, 1);
 }
 
 void ox_stream_set_slots(struct ox_stream *stream, unsigned char *base, uint64_t slot_bytes, uint32_t slot_count) {
     OX_ASSERT(base != NULL && slot_count > 0 && slot_count <= OX_STREAM_SLOTS_MAX);
     pthread_mutex_lock(&stream->lock);
-    OX_ASSERT(stream->ordered == 0 && is_empty(stream));
-    stream->base = base;
-    stream->slot_bytes = slot_bytes;
-    stream->slot_count = slot_count;
+    OX_ASSERT(stream->units.ordered == 0 && is_empty(stream));
+    stream->slots.base = base;
+    stream->slots.bytes = slot_bytes;
+    stream->slots.count = slot_count;
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -475,33 +468,26 @@ void ox_stream_stats(struct ox_stream *stream, struct ox_stream_stats *out) {
     pthread_mutex_lock(&stream->lock);
     *out = stream->stats;
     pthread_mutex_unlock(&stream->lock);
-    out->reader_busy_ns = processor_ns(stream->reader);
-    out->writer_busy_ns = processor_ns(stream->writer);
+    out->reader_busy_ns = processor_ns(stream->reader.thread);
+    out->writer_busy_ns = processor_ns(stream->writer.thread);
 }
 
-static enum ox_status start(struct ox_stream *stream, const char *what, void *(*main)(void *), pthread_t *thread) {
-    const int err = pthread_create(thread, NULL, main, stream);
+static enum ox_status side_open(struct ox_stream *stream, const char *what, void *(*main)(void *), struct side *side) {
+    enum ox_status status = ox_store_port_open(stream->config.store, &side->transfers.port);
+    if (status != OX_OK) {
+        return status;
+    }
+    const int err = pthread_create(&side->thread, NULL, main, stream);
+    side->has_thread = err == 0;
     return err == 0 ? OX_OK : ox_fail_errno(OX_E_NOMEM, err, "optimizer: cannot start the thread of its %s", what);
 }
 
-static enum ox_status open_parts(struct ox_stream *stream) {
-    pthread_mutex_init(&stream->lock, NULL);
-    pthread_cond_init(&stream->to_read, NULL);
-    pthread_cond_init(&stream->to_write, NULL);
-    pthread_cond_init(&stream->progress, NULL);
-    enum ox_status status = ox_store_port_open(stream->config.store, &stream->read_port);
-    if (status == OX_OK) {
-        status = ox_store_port_open(stream->config.store, &stream->write_port);
+static void side_close(struct side *side) {
+    if (side->has_thread) {
+        pthread_join(side->thread, NULL);
     }
-    if (status == OX_OK) {
-        status = start(stream, "reads", reader_main, &stream->reader);
-        stream->has_reader = status == OX_OK;
-    }
-    if (status == OX_OK) {
-        status = start(stream, "writes", writer_main, &stream->writer);
-        stream->has_writer = status == OX_OK;
-    }
-    return status;
+    ox_store_port_close(&side->transfers.port);
+    pthread_cond_destroy(&side->wake);
 }
 
 enum ox_status ox_stream_open(const struct ox_stream_config *config, struct ox_stream **out) {
@@ -511,7 +497,14 @@ enum ox_status ox_stream_open(const struct ox_stream_config *config, struct ox_s
         return ox_fail(OX_E_NOMEM, "optimizer: no memory for its stream");
     }
     stream->config = *config;
-    const enum ox_status status = open_parts(stream);
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_cond_init(&stream->progress, NULL);
+    pthread_cond_init(&stream->reader.wake, NULL);
+    pthread_cond_init(&stream->writer.wake, NULL);
+    enum ox_status status = side_open(stream, "reads", reader_main, &stream->reader);
+    if (status == OX_OK) {
+        status = side_open(stream, "writes", writer_main, &stream->writer);
+    }
     if (status != OX_OK) {
         ox_stream_close(&stream);
         return status;
@@ -527,20 +520,12 @@ void ox_stream_close(struct ox_stream **stream_ptr) {
     }
     pthread_mutex_lock(&stream->lock);
     stream->draining = stream->closing = true;
-    pthread_cond_signal(&stream->to_read);
-    pthread_cond_signal(&stream->to_write);
+    pthread_cond_signal(&stream->reader.wake);
+    pthread_cond_signal(&stream->writer.wake);
     pthread_mutex_unlock(&stream->lock);
-    if (stream->has_reader) {
-        pthread_join(stream->reader, NULL);
-    }
-    if (stream->has_writer) {
-        pthread_join(stream->writer, NULL);
-    }
-    ox_store_port_close(&stream->write_port);
-    ox_store_port_close(&stream->read_port);
+    side_close(&stream->writer);
+    side_close(&stream->reader);
     pthread_cond_destroy(&stream->progress);
-    pthread_cond_destroy(&stream->to_write);
-    pthread_cond_destroy(&stream->to_read);
     pthread_mutex_destroy(&stream->lock);
     free(stream);
     *stream_ptr = NULL;

@@ -57,7 +57,7 @@ struct ox_stream_calls {
     uint32_t (*reads)(void *owner, const struct ox_stream_chunk *chunk, struct ox_store_op *ops);
     /* There too, in order: all reads are in, the unit has begun, and the chunk is not updated before this returns. */
     void (*arrived)(void *owner, const struct ox_stream_chunk *chunk);
-    /* On the writer's thread, in order, before ox_stream_settle returns: copies between memory and the slot. */
+    /* On the writer's thread, in order, before ox_stream_wait_copies returns: copies between memory and the slot. */
     void (*leaves)(void *owner, const struct ox_stream_chunk *chunk);
     /* There too: the writes, which may be none. */
     uint32_t (*writes)(void *owner, const struct ox_stream_chunk *chunk, struct ox_store_op *ops);
@@ -91,7 +91,7 @@ void ox_stream_order_ahead(struct ox_stream *stream, const struct ox_unit_run *r
 OX_MUST enum ox_status ox_stream_take(struct ox_stream *stream, struct ox_stream_chunk *out);
 void ox_stream_put(struct ox_stream *stream);
 /* Waits until every chunk that was put has left memory, though its writes may be in flight. */
-OX_MUST enum ox_status ox_stream_settle(struct ox_stream *stream);
+OX_MUST enum ox_status ox_stream_wait_copies(struct ox_stream *stream);
 
 /* Waits until nothing is in flight, and empties the stream: what was put is written, unless something failed; what was
  * not taken is given up. Returns the first failure and forgets it. On any thread, while the lane's is not within the
@@ -100,9 +100,9 @@ OX_MUST enum ox_status ox_stream_drain(struct ox_stream *stream);
 
 /* On the lane's thread: what it has waited for since the stream was opened. */
 struct ox_stream_waits {
-    uint64_t read_ns;   /* a chunk that was on its way, or the turn of its read                     */
-    uint64_t write_ns;  /* a chunk that could not be asked for: all slots held chunks being written */
-    uint64_t settle_ns; /* copies that were to be made before its task ended                        */
+    uint64_t read_ns;  /* a chunk that was on its way, or the turn of its read                     */
+    uint64_t write_ns; /* a chunk that could not be asked for: all slots held chunks being written */
+    uint64_t copy_ns;  /* copies to memory that its task ends with                                 */
 };
 void ox_stream_waits(const struct ox_stream *stream, struct ox_stream_waits *out);
 
@@ -121,7 +121,7 @@ void ox_stream_observe(struct ox_stream *stream, ox_stream_observer *observer, v
 struct ox_stream_stats {
     uint64_t read_wait_ns; /* the lane waited for a chunk that was not there yet                  */
     uint64_t slot_wait_ns; /* a chunk was to be read, and no slot was free                        */
-    uint64_t settle_wait_ns; /* the lane waited for copies that were to be made before its task ended */
+    uint64_t copy_wait_ns; /* the lane waited for copies to memory that its task ends with       */
     uint64_t reader_busy_ns, writer_busy_ns; /* of their processors: checksums, copies, submitting */
     uint64_t chunk_count;
 };

@@ -133,7 +133,7 @@ static enum ox_status run_unit(struct rig *rig, uint32_t unit_idx, uint32_t *chu
     if (run.source.state == NULL || !whole) {
         return OX_OK;
     }
-    const enum ox_status status = ox_stream_settle(rig->stream);
+    const enum ox_status status = ox_stream_wait_copies(rig->stream);
     memset(rig->memory, 0xff, sizeof rig->memory); /* it is its owner's again */
     return status;
 }

@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/prng/prng.h"
-#include "nvme/store.h"
+#include "nvme/transfers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -233,15 +233,16 @@ enum ox_status ox_bench_file_latencies(const struct ox_io_backend *backend, cons
 
 struct step {
     struct ox_store *store;
-    struct ox_store_port *port;
+    struct ox_transfers transfers; /* a group for each slot */
     struct ox_arena slots;
     uint32_t chunk_count;
     uint64_t number;
-    uint32_t chunk_of[SLOTS], left[SLOTS];
+    uint32_t chunk_of[SLOTS];
+    bool writes[SLOTS];
 };
 
 static void step_close(struct step *step) {
-    ox_store_port_close(&step->port);
+    ox_store_port_close(&step->transfers.port);
     ox_store_close(&step->store);
     ox_arena_close(&step->slots);
 }
@@ -273,7 +274,7 @@ static enum ox_status step_open(const struct ox_io_backend *backend, const struc
     step->chunk_count = (uint32_t)(target->bytes / 2 / CHUNK_BYTES);
     enum ox_status status = store_open(backend, target, create, step);
     if (status == OX_OK) {
-        status = ox_store_port_open(step->store, &step->port);
+        status = ox_store_port_open(step->store, &step->transfers.port);
     }
     if (status == OX_OK) {
         status = ox_bench_arena_open("nvme", (uint64_t)SLOTS * CHUNK_BYTES, &step->slots);
@@ -283,7 +284,7 @@ static enum ox_status step_open(const struct ox_io_backend *backend, const struc
         return status;
     }
     memset(step->slots.base, 0x5a, step->slots.bytes);
-    ox_store_port_register(step->port, &(struct ox_io_region){step->slots.base, step->slots.bytes}, 1);
+    ox_store_port_register(step->transfers.port, &(struct ox_io_region){step->slots.base, step->slots.bytes}, 1);
     struct ox_store_info info;
     ox_store_info(step->store, &info);
     step->number = info.step;
@@ -292,32 +293,30 @@ static enum ox_status step_open(const struct ox_io_backend *backend, const struc
 
 static enum ox_status slot_submit(struct step *step, uint32_t slot, uint32_t chunk, bool write) {
     unsigned char *const base = step->slots.base + (uint64_t)slot * CHUNK_BYTES;
+    const enum ox_store_op_kind kind = write ? OX_STORE_WRITE : OX_STORE_READ;
+    const struct ox_store_op ops[] = {
+        {.kind = kind, .extent_idx = 2 * chunk, .buffer = base},
+        {.kind = kind, .extent_idx = 2 * chunk + 1, .buffer = base + OX_BENCH_STATE_BYTES},
+    };
     step->chunk_of[slot] = chunk;
-    step->left[slot] = 2;
-    enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < 2 && status == OX_OK; i++) {
-        status = ox_store_submit(step->port, &(struct ox_store_op){
-            .kind = write ? OX_STORE_WRITE : OX_STORE_READ, .extent_idx = 2 * chunk + i,
-            .buffer = base + (i == 1 ? OX_BENCH_STATE_BYTES : 0), .tag = slot * 2 + write});
-    }
-    return status;
+    step->writes[slot] = write;
+    return ox_transfers_submit(&step->transfers, slot, ops, 2);
 }
 
 /* Streams chunks through the slots as the optimizer does, without its arithmetic. */
 static enum ox_status step_stream(struct step *step) {
-    uint32_t begun = 0, ended = 0;
+    uint32_t begun = 0, ended = 0, slot = 0;
     enum ox_status status = OX_OK;
     for (; begun < SLOTS && begun < step->chunk_count && status == OX_OK; begun++) {
         status = slot_submit(step, begun, begun, false);
     }
     while (ended < step->chunk_count && status == OX_OK) {
-        uint64_t tag = 0;
-        status = ox_store_reap(step->port, &tag);
-        const uint32_t slot = (uint32_t)tag / 2;
-        if (status != OX_OK || --step->left[slot] > 0) {
+        ox_transfers_take(&step->transfers, UINT64_MAX, &slot);
+        status = ox_transfers_status(&step->transfers);
+        if (status != OX_OK || step->transfers.in_flight[slot] > 0) {
             continue;
         }
-        if (tag % 2 == 0) {
+        if (!step->writes[slot]) {
             status = slot_submit(step, slot, step->chunk_of[slot], true);
             continue;
         }
@@ -360,7 +359,7 @@ enum ox_status ox_bench_store_make(const struct ox_io_backend *backend, const st
         status = ox_store_begin(step.store, ++step.number);
         for (uint32_t i = 0; i < 2 * step.chunk_count && status == OX_OK; i++) {
             const struct ox_store_op op = {.kind = OX_STORE_WRITE, .extent_idx = i, .buffer = step.slots.base};
-            status = ox_store_run(step.port, &op, 1);
+            status = ox_store_run(step.transfers.port, &op, 1);
         }
         if (status == OX_OK) {
             status = ox_store_commit(step.store, NULL, 0);
