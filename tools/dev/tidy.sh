@@ -178,8 +178,16 @@ check_marks() {
         sed 's|^\([^:]*:[0-9]*\):.*|\1: unfinished work is not committed; finish it or write it into the plans|'
 }
 
+# Records of the past keep the words of their time.
+check_words() {
+    [ -f docs/words.md ] || return 0
+    grep -E '(\.(c|h|cu|cuh|inc|sh|awk|mk|py|js|css|md|patch)|(^|/)Makefile|^\.ci/run)$' "$scratch/present" |
+        grep -vE '^(CHANGELOG\.md|docs/words\.md|docs/measurements/.*|tests/golden/[^m].*|tools/dev/tidy_test\.sh)$' |
+        xargs awk -v words_page=docs/words.md -f "$tools/tidy_words.awk" docs/words.md
+}
+
 checks="layers readmes headers functions files columns params symbols calls environment printing allocation statuses macros \
-mathflags marks"
+mathflags marks words"
 sum=0
 for check in ${only:-$checks}; do
     "check_$check" >"$scratch/found"

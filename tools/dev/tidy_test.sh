@@ -90,7 +90,7 @@ repeat() { # line, count
 
 clean_tree
 for check in layers readmes headers functions files columns params calls environment printing allocation statuses macros \
-    mathflags marks; do
+    mathflags marks words; do
     output=$(run_check "$check") || {
         echo "tidy_test: $check complains about a clean tree:"
         echo "$output" | sed 's/^/  /'
@@ -189,6 +189,25 @@ plant mathflags Makefile 'NVCC_FLAGS += -ftz=true\n' 'Makefile:4: fast-math'
 plant mathflags build.mk 'NVCC_FLAGS := -prec-div=false\n' 'build.mk:1: fast-math'
 plant mathflags kernels/cuda/planes.cu '\n' 'Makefile:1: kernels/cuda/planes.cu needs'
 plant marks engine/run/bad.c '/* TO''DO: later */\n' 'engine/run/bad.c:1: unfinished'
+
+plant_word() { # file, line of it, what is said
+    clean_tree
+    mkdir -p "$root/docs" "$root/$(dirname "$1")"
+    printf '%s\n' '| `hold` | view |' '## Retired words' '| `leased` | viewed |' '| `task.old` | carried |' >"$root/docs/words.md"
+    printf '/* unleased leased_by */\n%s\n' "$2" >>"$root/$1"
+    planted=$((planted + 1))
+    output=$(run_check words)
+    case $?:$output in
+    1:*"$1:2: $3"*'tidy words: 1'*) ;;
+    *) failed=$((failed + 1)) && echo "tidy_test: words missed '$2' in $1: $output" ;;
+    esac
+}
+plant_word engine/run/bad.c 'int leased = hold;' 'leased is retired; use viewed'
+plant_word engine/run/bad.c '/* it is leased. */' 'leased is retired'
+plant_word engine/run/bad.c 'f("leased");' 'leased is retired'
+plant_word docs/bad.md 'a leased view' 'leased is retired'
+plant_word tools/dev/bad.sh 'echo leased' 'leased is retired'
+plant_word engine/run/bad.c 'if (task.old) {' 'task.old is retired; use carried'
 
 clean_tree
 echo 'int ox_fine(void); int bad_name(void); int ox_fine(void) { return 0; } int bad_name(void) { return 1; }' \
