@@ -1,5 +1,6 @@
 # Reads README.md files and then a list of files. Prints each file of the list that the README of its folder does not
-# name (in back quotes, or in a list indented by four spaces), each folder without a README, and each folder of more than 30 files.
+# name (in back quotes, or in a list indented by four spaces), each folder without a README, and each folder of more
+# than 30 files.
 function folder_of(path) {
     return path ~ /\// ? substr(path, 1, length(path) - length(name_of(path)) - 1) : "."
 }
