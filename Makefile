@@ -104,7 +104,7 @@ TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /
 # What takes system calls over is linked into the programs that want it alone, named below: CALLS_P and MEMORY_P.
 KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(filter-out tests/kit/calls%,$(wildcard tests/kit/*.c)))
 # Programs of tests/<kind>/: test_* are the suite, bench_* and fuzz_* are run by hand.
-PROG_C  := $(filter-out tests/kit/%,$(wildcard tests/*/*.c tests/*/*/*.c))
+PROG_C  := $(filter-out tests/kit/%,$(wildcard tests/*/*.c tests/*/*/*.c tests/*/*/*/*.c))
 PROG_P  := $(PROG_C:%.c=$(B)/%)
 TEST_P  := $(filter $(B)/tests/%,$(foreach p,$(PROG_P),$(if $(filter test_%,$(notdir $(p))),$(p))))
 BENCH_P := $(foreach p,$(PROG_P),$(if $(filter bench_%,$(notdir $(p))),$(p)))
@@ -145,7 +145,8 @@ $(B)/tests/unit/offload/test_proof_alone: $(OBJ)/tests/unit/offload/test_proof_a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # Programs that take over system calls, and those that take over allocations too (tests/kit/calls.h).
-CALLS_P  := $(B)/tests/fault/test_store_calls $(B)/tests/fault/test_run_calls $(B)/tests/unit/engine/test_checkpoint_tee
+CALLS_P  := $(B)/tests/fault/test_store_calls $(B)/tests/fault/test_run_calls \
+            $(B)/tests/unit/engine/checkpoint/test_checkpoint_tee
 MEMORY_P := $(B)/tests/fault/test_reader_faults
 $(CALLS_P) $(MEMORY_P): $(OBJ)/tests/kit/calls.o
 $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
@@ -211,7 +212,7 @@ $(FAKE_NVML): $(OBJ)/simt/tests/simt/nvml.o
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
 	$(Q)$(CC) -shared $(LDFLAGS) -o $@ $<
-$(B)/tests/unit/tools/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o gpu.o gpu_state.o)
+$(B)/tests/unit/tools/doctor/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o gpu.o gpu_state.o)
 
 # The program beside the emulated plugin under the real one's name: a machine with a GPU, for tests of the command.
 EMULATED := $(B)/emulated/offload

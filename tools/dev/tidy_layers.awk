@@ -40,10 +40,13 @@ BEGIN {
     # A test may include whatever it tests, private headers too.
     room("tests/simt", product)
     room("tests/kit", product " tests/simt")
-    count = split("bench conform fault fuzz golden golden/make negative sys unit/base unit/cpu_optim unit/engine" \
-        " unit/kernels unit/nvme unit/offload unit/tools", kinds, " ")
+    count = split("bench conform fault fuzz golden golden/make negative sys unit/offload", kinds, " ")
     for (i = 1; i <= count; i++)
         room("tests/" kinds[i], product " tests/simt tests/kit")
+    # tests/unit mirrors the sources, room by room.
+    count = split(product, rooms, " ")
+    for (i = 1; i <= count; i++)
+        room("tests/unit/" rooms[i], product " tests/simt tests/kit")
 }
 function room(folder, list,    names, i, n) {
     n = split(list, names, " ")

@@ -13,7 +13,7 @@ planted=0
 clean_tree() {
     rm -rf "$root"
     mkdir -p "$root/base" "$root/kernels/cuda" "$root/offload/plan" "$root/engine/step" "$root/engine/run" \
-        "$root/tests/unit/engine"
+        "$root/tests/unit/engine/run"
     cat >"$root/base/good.h" <<'TEXT'
 /* strcpy(a, b); getenv("X"); TO-DO; */
 #ifndef GOOD_H
@@ -130,12 +130,12 @@ plant_include tools/bench/bad.c tools/command/cmd.h 'tools/bench may not include
 plant_include tools/command/bad.c nvme/store_impl.h 'nvme/store_impl.h is private to nvme'
 plant_include tools/help/bad.c engine/run/trainer.h 'tools/help may not include engine/run'
 plant_include tools/demo/bad.c engine/text/tokenizer.h 'tools/demo may not include engine/text'
-plant_include tests/kit/bad.c tests/unit/engine/x.h 'tests/kit may not include tests/unit/engine'
+plant_include tests/kit/bad.c tests/unit/engine/run/x.h 'tests/kit may not include tests/unit/engine/run'
 plant_include tests/sys/bad.c tests/golden/x.h 'tests/sys may not include tests/golden'
 plant_include engine/run/bad.c tests/kit/test.h 'engine/run may not include tests/kit'
 plant_include engine/run/bad.c model.h '"model.h" is not written from the root'
 plant_include engine/run/bad.c ../base/good.h '"../base/good.h" is not written from the root'
-for folder in engine tools/extra extra tests/unit; do
+for folder in engine tools/extra extra tests/unit tests/unit/engine; do
     plant layers "$folder/bad.c" '#include "base/good.h"\n' "$folder/bad.c:1: the folder $folder is no room"
 done
 plant readmes engine/step/bad.c 'int a;\n' 'engine/step/README.md:1: does not name `bad.c`'
@@ -168,10 +168,10 @@ plant params engine/run/bad.h 'int ox_bad(int a, int b, int (*c)(int, int), int 
 plant params engine/run/bad.c 'int ox_bad(int a, int b, int c, int d, int e, int f, int g) {\n}\n' 'ox_bad takes 7'
 for name in strcpy strcat sprintf vsprintf gets system popen atoi alloca rand; do
     plant calls engine/run/bad.c "int f(void) {\\n    return $name (0);\\n}\\n" 'engine/run/bad.c:2: a banned call'
-    plant calls tests/unit/engine/bad.c "int f(void) {\\n    return ($name(0));\\n}\\n" 'tests/unit/engine/bad.c:2: a banned call'
+    plant calls tests/unit/engine/run/bad.c "int f(void) {\\n    return ($name(0));\\n}\\n" 'tests/unit/engine/run/bad.c:2: a banned call'
 done
 plant calls engine/run/bad.c '#include <assert.h>\n' 'engine/run/bad.c:1: assert'
-plant calls tests/unit/engine/bad.c 'void f(void) { assert(0); }\n' 'tests/unit/engine/bad.c:1: assert'
+plant calls tests/unit/engine/run/bad.c 'void f(void) { assert(0); }\n' 'tests/unit/engine/run/bad.c:1: assert'
 plant environment engine/run/bad.c 'const char *f(void) { return getenv("A"); }\n' 'engine/run/bad.c:1: the environment'
 for name in exit _exit abort printf puts putchar perror; do
     plant printing engine/run/bad.c "void f(void) { $name(0); }\\n" 'engine/run/bad.c:1: only tools/'
@@ -180,7 +180,7 @@ plant printing nvme/bad.c '\nvoid f(void) { fprintf(stderr, "a"); }\n' 'nvme/bad
 plant allocation engine/step/bad.c 'void *ox_step_run(void) {\n    return calloc(1, 1);\n}\n' \
     'engine/step/bad.c:2: ox_step_run allocates'
 plant statuses engine/run/bad.c 'void f(void) { (void) ox_bad(1); }\n' 'engine/run/bad.c:1: a dropped status'
-plant statuses tests/unit/engine/bad.c 'void f(void) { (void)ox_folder_make("a"); }\n' 'tests/unit/engine/bad.c:1: a dropped status'
+plant statuses tests/unit/engine/run/bad.c 'void f(void) { (void)ox_folder_make("a"); }\n' 'tests/unit/engine/run/bad.c:1: a dropped status'
 plant macros engine/run/bad.h '#define BAD(x) (x)\n' 'engine/run/bad.h:1: a function-like macro'
 plant mathflags Makefile 'CFLAGS += -ffast-math\n' 'Makefile:4: fast-math'
 plant mathflags engine/run/bad.c '#pragma GCC optimize("O3")\n' 'engine/run/bad.c:1: fast-math'
