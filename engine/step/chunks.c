@@ -100,20 +100,18 @@ static void view_in_slot(struct ox_engine *engine, uint32_t slot, uint32_t unit_
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
     const struct ox_view scratch = ox_tiers_scratch(&engine->tiers, engine->plan->train);
     const uint64_t slot_bytes = ox_plan_scratch_bytes(&engine->plan->input);
-    const struct ox_state_format format = engine->config.state;
-    const uint64_t state_bytes = ox_state_layout_of(format, chunk.count).bytes;
-    OX_ASSERT(slot_bytes >= chunk.count * (OX_HI_BYTES + sizeof *out->values) + state_bytes);
-    OX_ASSERT(scratch.bytes >= (slot + 1) * slot_bytes);
+    const struct ox_chunk_layout layout =
+        ox_shard_chunk_layout(&engine->plan->table, chunk.count, sizeof *out->values);
+    OX_ASSERT(slot_bytes >= layout.bytes && scratch.bytes >= (slot + 1) * slot_bytes);
     unsigned char *const base = (unsigned char *)scratch.ptr + slot * slot_bytes;
-    unsigned char *const state = base + chunk.count * OX_HI_BYTES; /* hi | state | values */
     *out = (struct ox_chunk_view){
         .first = chunk.first,
         .count = chunk.count,
-        .format = format,
+        .format = engine->config.state,
         .hi = (uint16_t *)base,
-        .state = ox_state_planes_at(format, state, chunk.count, 0),
-        .state_bytes = state_bytes,
-        .values = (float *)(state + state_bytes),
+        .state = ox_state_planes_at(engine->config.state, base + layout.state_offset, chunk.count, 0),
+        .state_bytes = layout.state_bytes,
+        .values = (float *)(base + layout.numbers_offset),
     };
 }
 

@@ -19,29 +19,31 @@ struct chunk_run {
     struct ox_engine *engine;
     const struct ox_unit_run *unit;
     struct ox_chunk chunk;
+    struct ox_chunk_layout layout;
     uint16_t *hi;
     unsigned char *state, *grad;
 };
+
+static uint64_t grad_width(const struct ox_engine *engine) {
+    return engine->config.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
+}
 
 static struct chunk_run chunk_run(struct ox_engine *engine, const struct ox_unit_run *unit, uint32_t chunk_idx,
                                   unsigned char *slot) {
     const struct ox_shard_table *const table = &engine->plan->table;
     struct chunk_run run = {
         .engine = engine, .unit = unit, .chunk = ox_shard_chunk(table, unit->unit_idx, chunk_idx)};
+    run.layout = ox_shard_chunk_layout(table, run.chunk.count, (uint32_t)grad_width(engine));
     if (slot != NULL) {
         run.hi = (uint16_t *)slot;
-        run.state = slot + run.chunk.count * OX_HI_BYTES;
-        run.grad = run.state + ox_shard_state_bytes(table, run.chunk.count);
+        run.state = slot + run.layout.state_offset;
+        run.grad = slot + run.layout.numbers_offset;
     }
     return run;
 }
 
 static struct chunk_run run_of(void *engine, const struct ox_stream_chunk *chunk) {
     return chunk_run(engine, &chunk->run, chunk->chunk_idx, chunk->slot);
-}
-
-static uint64_t grad_width(const struct ox_engine *engine) {
-    return engine->config.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
 }
 
 /* The state of a chunk from element `begin` of the unit on, wherever it is updated. */
@@ -62,37 +64,35 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
     if (run.unit->source.state == NULL) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_READ, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_STATE,
-                        ox_shard_state_bytes(&engine->plan->table, run.chunk.count));
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, run.layout.state_bytes);
     }
     if (run.unit->source.hi == NULL) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_READ, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, run.chunk.count * OX_HI_BYTES);
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
     }
     if (run.unit->source.grad == NULL) {
-        const uint64_t width = grad_width(engine);
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_SPOOL_READ,
             .extent_idx = ox_plan_spool_grad(engine->plan->train, run.unit->unit_idx),
             .buffer = run.grad,
-            .spool_from = run.chunk.first * width,
-            .spool_len = run.chunk.count * width,
+            .spool_from = run.chunk.first * grad_width(engine),
+            .spool_len = run.layout.numbers_bytes,
         };
-        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, run.chunk.count * width);
+        ox_engine_count(engine, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, run.layout.numbers_bytes);
     }
     return count;
 }
 
 uint64_t ox_optim_transfer_bytes(const struct ox_engine *engine, const struct ox_stream_chunk *at, bool write) {
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, at->run.unit_idx, at->chunk_idx);
-    const uint64_t state_bytes = ox_shard_state_bytes(&engine->plan->table, chunk.count);
-    const uint64_t hi_bytes = chunk.count * OX_HI_BYTES;
+    const struct ox_chunk_layout layout =
+        ox_shard_chunk_layout(&engine->plan->table, chunk.count, (uint32_t)grad_width(engine));
     if (write) {
-        return state_bytes + hi_bytes;
+        return layout.state_bytes + layout.hi_bytes;
     }
-    return (at->run.source.state == NULL ? state_bytes : 0) + (at->run.source.hi == NULL ? hi_bytes : 0) +
-           (at->run.source.grad == NULL ? chunk.count * grad_width(engine) : 0);
+    return (at->run.source.state == NULL ? layout.state_bytes : 0) + (at->run.source.hi == NULL ? layout.hi_bytes : 0) +
+           (at->run.source.grad == NULL ? layout.numbers_bytes : 0);
 }
 
 /* What lives in memory, as it is now, into the slot. */
@@ -119,7 +119,7 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
         .format = engine->config.state,
         .hi = run.hi,
         .state = ox_state_planes_at(engine->config.state, run.state, run.chunk.count, 0),
-        .state_bytes = ox_shard_state_bytes(&engine->plan->table, run.chunk.count),
+        .state_bytes = run.layout.state_bytes,
         .values = engine->tee_values,
     };
     engine->tee.chunk(engine->tee.context, run.unit->unit_idx, at->chunk_idx, &view);
@@ -130,7 +130,7 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
 /* Copies of the new planes that memory keeps besides. */
 static void scatter(const struct chunk_run *run) {
     const struct ox_unit_run *const unit = run->unit;
-    const uint64_t first = run->chunk.first, hi_bytes = run->chunk.count * OX_HI_BYTES;
+    const uint64_t first = run->chunk.first, hi_bytes = run->layout.hi_bytes;
     const uint64_t lo_bytes = run->chunk.count * OX_LO_BYTES;
     if (unit->target.hi != NULL) {
         memcpy(unit->target.hi + first, run->hi, hi_bytes);
@@ -168,9 +168,8 @@ static uint32_t chunk_writes(void *owner, const struct ox_stream_chunk *at, stru
     ops[0] = (struct ox_store_op){
         .kind = OX_STORE_WRITE, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state};
     ops[1] = (struct ox_store_op){.kind = OX_STORE_WRITE, .extent_idx = run.chunk.hi_extent_idx, .buffer = run.hi};
-    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE,
-                    ox_shard_state_bytes(&engine->plan->table, run.chunk.count));
-    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, run.chunk.count * OX_HI_BYTES);
+    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, run.layout.state_bytes);
+    ox_engine_count(engine, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
     return 2;
 }
 
@@ -246,12 +245,12 @@ static uint64_t update_chunk(const struct chunk_run *run) {
 
 /* ---- units ------------------------------------------------------------------------------------------------ */
 
-/* A device-resident unit comes to the host as [hi | lo], goes through the update, and returns. */
-static void use_staging(const struct ox_engine *engine, unsigned char *staging, struct ox_unit_run *run) {
+/* A unit that lives on the device is downloaded as [hi | lo], updated here, and uploaded again. */
+static void update_downloaded(const struct ox_engine *engine, unsigned char *downloaded, struct ox_unit_run *run) {
     const uint64_t elems = engine->plan->table.shards[run->unit_idx].elem_count;
-    run->source.hi = (uint16_t *)staging;
+    run->source.hi = (uint16_t *)downloaded;
     if (engine->config.fp32) {
-        run->target.lo = (uint16_t *)(staging + elems * OX_HI_BYTES);
+        run->target.lo = (uint16_t *)(downloaded + elems * OX_HI_BYTES);
     }
 }
 
@@ -273,7 +272,7 @@ static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct 
                    .planes = ox_tiers_view_if(&engine->tiers, plan, task, OX_USE_TARGET).ptr},
     };
     if (shard->homes.weights == OX_TIER_DEVICE) {
-        use_staging(engine, ox_tiers_view(&engine->tiers, plan, task, OX_USE_WEIGHTS).ptr, &run);
+        update_downloaded(engine, ox_tiers_view(&engine->tiers, plan, task, OX_USE_WEIGHTS).ptr, &run);
     }
     if (order.from_store) {
         run.target.hi = run.source.hi;

@@ -28,8 +28,8 @@ struct ox_unit_run {
     const struct ox_optim_hyper *hyper;
     uint64_t base_step; /* of the planes that it begins with */
     bool in_memory;     /* where all its planes are: nothing is written */
-    /* Where a plane is updated; NULL: in the slot, where it came to from the store. `hi` may be the staging of a unit
-     * that lives on the device. */
+    /* Where a plane is updated; NULL: in the slot, where it came to from the store. `hi` may be a downloaded copy
+     * of a unit that lives on the device. */
     struct {
         uint16_t *hi;
         void *state;
@@ -43,7 +43,7 @@ struct ox_unit_run {
     } target;
 };
 
-/* A chunk in its slot, which is hi | state | gradient. */
+/* A chunk in its slot; struct ox_chunk_layout of offload/plan/shard.h says where its planes and gradient lie. */
 struct ox_stream_chunk {
     struct ox_unit_run run;
     uint32_t chunk_idx;

@@ -67,11 +67,12 @@ static void count_adam(struct ox_builder *b, struct ox_task *task, const struct 
 }
 
 /* The copies of a unit that lives on the device, to the optimizer and back. */
-static void copy_planes(struct ox_builder *b, enum ox_task_kind kind, const struct adam *adam, uint32_t staging) {
+static void copy_planes(struct ox_builder *b, enum ox_task_kind kind, const struct adam *adam,
+                        uint32_t downloaded) {
     const uint32_t home = b->scratch->weights_home[adam->unit_idx];
     const bool down = kind == OX_TASK_DOWNLOAD;
     struct ox_task *const task =
-        ox_build_transfer(b, kind, adam->unit_idx, down ? home : staging, down ? staging : home);
+        ox_build_transfer(b, kind, adam->unit_idx, down ? home : downloaded, down ? downloaded : home);
     task->carried = adam->when == WHEN_CARRIED;
     if (works(b, adam)) {
         count(b, task, down ? OX_LINK_D2H : OX_LINK_H2D, OX_TRAFFIC_WEIGHTS,

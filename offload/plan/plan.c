@@ -75,13 +75,12 @@ static uint64_t chunk_elems_max(const struct ox_plan_input *input) {
 }
 
 uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input) {
-    const uint64_t elems = chunk_elems_max(input);
-    return elems * (OX_HI_BYTES + 4) + ox_shard_state_bytes(input->table, elems);
+    return ox_shard_chunk_layout(input->table, chunk_elems_max(input), sizeof(float)).bytes;
 }
 
 uint64_t ox_plan_stream_slot_bytes(const struct ox_plan_input *input) {
-    const uint64_t elems = chunk_elems_max(input), grad_bytes = input->model.grad_bf16 ? 2 : 4;
-    return elems * (OX_HI_BYTES + grad_bytes) + ox_shard_state_bytes(input->table, elems);
+    const uint32_t grad_bytes = input->model.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
+    return ox_shard_chunk_layout(input->table, chunk_elems_max(input), grad_bytes).bytes;
 }
 
 uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input) {

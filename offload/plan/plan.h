@@ -288,11 +288,11 @@ uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t unit_idx);
 
-/* Host memory behind the resident part that loading and saving need: one chunk with all its planes, and as
- * much again of fp32. Part of peak_bytes. */
+/* Host memory behind the resident part that loading and saving need: one chunk (struct ox_chunk_layout, with fp32
+ * values). Part of peak_bytes. */
 uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input);
 
-/* Bytes of the slot that one chunk takes in the optimizer's stream: hi | state | gradient. */
+/* Bytes of the slot that one chunk takes in the optimizer's stream (struct ox_chunk_layout, with gradients). */
 uint64_t ox_plan_stream_slot_bytes(const struct ox_plan_input *input);
 /* The optimizer's slots, and a chunk in fp32 for who is shown the planes. */
 uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input);

@@ -78,6 +78,19 @@ struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit
     };
 }
 
+struct ox_chunk_layout ox_shard_chunk_layout(const struct ox_shard_table *table, uint64_t count,
+                                             uint32_t number_bytes) {
+    struct ox_chunk_layout layout = {
+        .hi_bytes = count * OX_HI_BYTES,
+        .state_bytes = ox_shard_state_bytes(table, count),
+        .numbers_bytes = count * number_bytes,
+    };
+    layout.state_offset = layout.hi_bytes;
+    layout.numbers_offset = layout.state_offset + layout.state_bytes;
+    layout.bytes = layout.numbers_offset + layout.numbers_bytes;
+    return layout;
+}
+
 void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec *out) {
     for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
         for (uint32_t i = 0; i < table->shards[unit_idx].chunk_count; i++) {

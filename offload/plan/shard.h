@@ -64,6 +64,15 @@ struct ox_chunk {
 };
 struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit_idx, uint32_t chunk_idx);
 
+/* A chunk of `count` elements in a slot of memory: hi | state | one number for each element, of `number_bytes`. The
+ * numbers are gradients in the optimizer's stream and fp32 values where chunks are loaded and saved. */
+struct ox_chunk_layout {
+    uint64_t hi_bytes, state_bytes, numbers_bytes;
+    uint64_t state_offset, numbers_offset; /* hi lies at 0 */
+    uint64_t bytes;
+};
+struct ox_chunk_layout ox_shard_chunk_layout(const struct ox_shard_table *table, uint64_t count, uint32_t number_bytes);
+
 /* The extents of all chunks in order, 2 * chunk_count of them, for ox_store_create. */
 void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec *out);
 struct ox_store_sums ox_shard_extent_sums(const struct ox_shard_table *table);
