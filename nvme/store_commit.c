@@ -50,11 +50,11 @@ static void root_take(struct ox_store *store) {
     pthread_mutex_unlock(&store->mutex);
 }
 
-/* Makes ours the newest root on every drive and wipes those that were rejected, durably, before anything
- * else is written: a rejected root over a slot that is being rewritten would be taken for a commit. The
- * session that is counted here keeps the checksums of an interrupted attempt from ever being used again. */
-static enum ox_status settle(struct ox_store *store) {
-    if (store->settled) {
+/* Makes our root the newest on every drive and wipes the rejected ones, durably, before anything else is written:
+ * otherwise a rejected root above slots that are being rewritten would be taken for a commit. The session counted here
+ * keeps checksums of an interrupted attempt from ever being valid again. */
+static enum ox_status reaffirm_root(struct ox_store *store) {
+    if (store->root_is_newest) {
         return OX_OK;
     }
     const uint64_t wipe_end = ox_min_u64(store->seq_seen + 1, store->root->seq + OX_STORE_RING_LEN);
@@ -79,7 +79,7 @@ static enum ox_status settle(struct ox_store *store) {
     }
     if (status == OX_OK) {
         root_take(store);
-        store->settled = true;
+        store->root_is_newest = true;
     }
     return status;
 }
@@ -257,7 +257,7 @@ enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *reg
     const enum ox_status status = choose(store, &all, info.path);
     if (status == OX_OK) {
         store->seq_seen = all.roots[0]->seq;
-        store->settled = false;
+        store->root_is_newest = false;
     }
     free(all.roots);
     return status;
@@ -275,7 +275,7 @@ enum ox_status ox_store_root_create(struct ox_store *store) {
     root->generation = 1; /* so that the first transaction writes generation 0 */
     ox_store_block_seal(root);
     *store->block = *root;
-    store->settled = true;
+    store->root_is_newest = true;
     return ring_write(store, 0);
 }
 
@@ -292,7 +292,7 @@ static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
     store->block->open = 1;
     store->block->open_step = step;
     ox_store_block_seal(store->block);
-    store->settled = false;
+    store->root_is_newest = false;
     store->seq_seen++;
     enum ox_status status = ring_write(store, store->block->seq);
     if (status == OX_OK) {
@@ -300,7 +300,7 @@ static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
     }
     if (status == OX_OK) {
         root_take(store);
-        store->settled = true;
+        store->root_is_newest = true;
     }
     return status;
 }
@@ -314,7 +314,7 @@ enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
                        "the store has one generation, and step %" PRIu64 " failed while it was rewritten; resume from "
                        "a checkpoint", store->step);
     }
-    enum ox_status status = settle(store);
+    enum ox_status status = reaffirm_root(store);
     if (status == OX_OK) {
         status = mark_open(store, step);
     }
@@ -387,7 +387,7 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
     }
     if (status == OX_OK) {
         block_prepare(store, meta, meta_bytes);
-        store->settled = false;
+        store->root_is_newest = false;
         store->seq_seen++;
         status = ring_write(store, store->block->seq);
     }
@@ -396,7 +396,7 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
     }
     if (status == OX_OK) {
         root_take(store);
-        store->settled = true;
+        store->root_is_newest = true;
     }
     leave(store);
     if (status == OX_OK) {
@@ -410,7 +410,7 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
                        "step %" PRIu64 " is not committed: %.700s; the store has one generation, which this step had "
                        "overwritten: resume from a checkpoint", store->step, text);
     }
-    const bool undone = settle(store) == OX_OK;
+    const bool undone = reaffirm_root(store) == OX_OK;
     return ox_fail(status, "step %" PRIu64 " is not committed: %.800s%s", store->step, text,
                    undone ? "" : "; its root may yet be found after a crash, then whole");
 }

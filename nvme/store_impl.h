@@ -51,7 +51,7 @@ struct ox_store_root {
     uint32_t committed; /* 0: the store holds no state yet */
     uint64_t run_id[2];
     uint64_t config_hash, geometry_hash;
-    uint64_t seq, session; /* session: how often the store was settled before its first write */
+    uint64_t seq, session; /* session: how often the root was reaffirmed before a first write */
     uint64_t parent_seq, parent_hash;
     uint64_t step, attempt;
     uint64_t table_hash;
@@ -150,7 +150,7 @@ struct ox_store {
     struct ox_store_root *block; /* one aligned block for transfers */
     struct ox_extent_sum *tables[2];
     uint64_t seq_seen; /* no root on any drive is newer */
-    bool settled;      /* no root newer than ours can be on a drive */
+    bool root_is_newest; /* no root newer than ours can be on a drive */
 
     pthread_mutex_t mutex; /* guards what a read consults while it changes: root, in_transaction, step, attempt */
     bool in_transaction;

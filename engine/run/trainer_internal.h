@@ -180,7 +180,7 @@ void ox_trainer_save_behind(struct ox_trainer *trainer);
 void ox_trainer_save_poll(struct ox_trainer *trainer);
 /* Ends a checkpoint on its way: waits for the drive, or gives it up where chunks are missing and the engine no longer
  * has them. No step is in flight. */
-void ox_trainer_save_settle(struct ox_trainer *trainer);
+void ox_trainer_finish_checkpoint(struct ox_trainer *trainer);
 /* Before a run ends by a fault that has not touched its state: the work of this process is kept. Returns the fault. */
 OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure);
 

@@ -84,7 +84,7 @@ static bool is_issued(struct lane_log *log) {
 }
 
 /* Ends tasks whose last job has run. */
-static void settle(struct lane_log *log) {
+static void end_tasks(struct lane_log *log) {
     for (; is_issued(log); __atomic_store_n(&log->running, log->running + 1, __ATOMIC_RELEASE)) {
         struct entry *const entry = &log->ring[log->running % RING_LEN];
         const uint64_t last_seq = __atomic_load_n(&entry->last_seq, __ATOMIC_ACQUIRE);
@@ -103,7 +103,7 @@ static void settle(struct lane_log *log) {
 static void on_job(void *context, const struct ox_job_times *times) {
     struct lane_log *const log = context;
     const uint64_t begin_ns = times->begin_ns - log->epoch_ns;
-    settle(log);
+    end_tasks(log);
     if (log->running < log->seen_issued) {
         struct entry *const entry = &log->ring[log->running % RING_LEN];
         if (times->wait) {
@@ -347,7 +347,7 @@ static void collect_all(struct ox_tracing *tracing, enum ox_status status) {
         if (status == OX_OK && log->issued > 0) {
             publish(log);
         }
-        settle(log);
+        end_tasks(log);
         collect(tracing, log);
         if (status != OX_OK) {
             log->running = log->seen_issued = log->collected = log->issued; /* what is left never ran */

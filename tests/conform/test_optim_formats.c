@@ -86,7 +86,7 @@ static struct planes planes_twin(const struct planes *source) {
 }
 
 /* Which NaN fp32 moments leave is open: here they become the same one. `hi_plane` was written last. */
-static void settle_nan(struct planes *planes, unsigned hi_plane) {
+static void canonical_nan(struct planes *planes, unsigned hi_plane) {
     for (uint64_t i = 0; i < planes->count && planes->format.moments == OX_MOMENTS_F32; i++) {
         uint16_t *const hi = (uint16_t *)planes->plane[hi_plane] + i, *const lo = (uint16_t *)planes->plane[LO] + i;
         if (isnan(ox_plane_join(*hi, *lo))) {
@@ -199,7 +199,7 @@ static uint64_t run_steps(struct planes *planes, enum ox_isa isa, unsigned flags
         const struct ox_optim_hyper hyper = hyper_of(step, step % 2 == 0 ? 0.37 : 1.0);
         const struct ox_update_span span = span_of(planes, flags ^ (step % 2 == 0 ? BF16 : 0));
         bad_count += ox_update_run(isa, planes->format, &span, &hyper);
-        settle_nan(planes, (flags & IN_PLACE) != 0 ? HI : HI_OUT);
+        canonical_nan(planes, (flags & IN_PLACE) != 0 ? HI : HI_OUT);
     }
     return bad_count;
 }
