@@ -139,7 +139,8 @@ $(B)/tests/%: $(OBJ)/tests/%.o $(KIT_O) $(B)/liboffload.a
 
 # The proof links without the builder: its own objects, base/ and names, and not the library.
 PROOF_O := $(patsubst %.c,$(OBJ)/%.o,$(wildcard offload/proof/*.c) offload/plan/names.c $(wildcard base/*.c base/*/*.c))
-$(B)/tests/unit/offload/test_proof_alone: $(OBJ)/tests/unit/offload/test_proof_alone.o $(OBJ)/tests/kit/test.o $(PROOF_O)
+$(B)/tests/unit/offload/test_proof_alone: $(OBJ)/tests/unit/offload/test_proof_alone.o \
+    $(OBJ)/tests/kit/plan_model.o $(OBJ)/tests/kit/test.o $(PROOF_O)
 	@mkdir -p $(@D)
 	@echo "  LINK    $@ (without the library)"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)

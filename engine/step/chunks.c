@@ -366,28 +366,32 @@ enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uin
 
 /* ---- gradients ---------------------------------------------------------------------------------- */
 
-uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t unit_idx) {
-    const struct ox_plan_model *const model = &engine->plan->input.model;
-    return unit_idx == model->unit_count ? model->tied_elems : model->unit_elems[unit_idx];
+uint64_t ox_unit_elems(const struct ox_engine *engine, uint32_t unit_idx) {
+    return engine->plan->input.model.units[unit_idx].elem_count;
 }
 
-uint32_t ox_grad_chunk_count(const struct ox_engine *engine, uint32_t unit_idx) {
-    return (uint32_t)ox_div_up(ox_grad_elems(engine, unit_idx), engine->plan->table.chunk_elems);
+uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t grad_idx) {
+    return engine->plan->input.model.grads[grad_idx].elem_count;
 }
 
-struct ox_grad_chunk ox_grad_chunk(const struct ox_engine *engine, uint32_t unit_idx, uint32_t piece_idx) {
+uint32_t ox_grad_chunk_count(const struct ox_engine *engine, uint32_t grad_idx) {
+    return (uint32_t)ox_div_up(ox_grad_elems(engine, grad_idx), engine->plan->table.chunk_elems);
+}
+
+struct ox_grad_chunk ox_grad_chunk(const struct ox_engine *engine, uint32_t grad_idx, uint32_t piece_idx) {
     const uint64_t first = piece_idx * engine->plan->table.chunk_elems;
     return (struct ox_grad_chunk){
         .first = first,
-        .count = ox_min_u64(engine->plan->table.chunk_elems, ox_grad_elems(engine, unit_idx) - first)};
+        .count = ox_min_u64(engine->plan->table.chunk_elems, ox_grad_elems(engine, grad_idx) - first)};
 }
 
 void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
                          float *out) {
+    const uint32_t grad_idx = engine->plan->input.model.units[unit_idx].grad_idx;
     const unsigned char *const base =
-        resident_ptr(engine, ox_plan_home_grad(engine->plan->train, unit_idx));
+        resident_ptr(engine, ox_plan_home_grad(engine->plan->train, grad_idx));
     OX_ASSERT(engine->plan->table.shards[unit_idx].homes.grad == OX_TIER_HOST && base != NULL);
-    OX_ASSERT(first + count <= ox_grad_elems(engine, unit_idx));
+    OX_ASSERT(first + count <= ox_grad_elems(engine, grad_idx));
     for (uint64_t i = 0; i < count; i++) {
         out[i] = engine->config.grad_bf16 ? ox_bf16_to_f32(((const uint16_t *)base)[first + i])
                                           : ((const float *)base)[first + i];

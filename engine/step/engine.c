@@ -31,35 +31,71 @@ static uint64_t rope_floats(const struct ox_engine_config *config) {
     return model->rope ? (uint64_t)config->seq * (model->head_dim / 2) : 0;
 }
 
+static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
+    return (struct ox_plan_pass){.room_bytes = ox_unit_work_bytes(shape, unit_idx, pass),
+                                 .work = ox_unit_cost(shape, unit_idx, pass)};
+}
+
+/* An embedding takes tokens, the head gives the loss; between units travels one row of `hidden` per token. */
+static struct ox_plan_unit describe_unit(const struct ox_shape *shape, uint32_t unit_idx) {
+    static const enum ox_plan_unit_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING, [OX_UNIT_BLOCK] = OX_PLAN_BLOCK,
+                                                   [OX_UNIT_HEAD] = OX_PLAN_HEAD};
+    const struct ox_unit *const unit = &shape->model->units[unit_idx];
+    const uint64_t act_bytes =
+        (uint64_t)shape->rows * shape->model->config.hidden * ox_real_bytes(shape->compute.real);
+    return (struct ox_plan_unit){
+        .kind = kinds[unit->kind],
+        .stage_idx = unit_idx,
+        .elem_count = unit->elem_count,
+        .input_bytes = unit->kind == OX_UNIT_EMBED ? 0 : act_bytes,
+        .output_bytes = unit->kind == OX_UNIT_HEAD ? 0 : act_bytes,
+        .kept_bytes = unit->kind == OX_UNIT_BLOCK ? ox_unit_kept_bytes(shape, unit_idx) : 0,
+        .forward = describe_pass(shape, unit_idx, OX_PASS_FORWARD),
+        .backward = describe_pass(shape, unit_idx, OX_PASS_BACKWARD),
+        .forward_kept = describe_pass(shape, unit_idx, OX_PASS_FORWARD_KEPT),
+        .backward_kept = describe_pass(shape, unit_idx, OX_PASS_BACKWARD_KEPT),
+        .grad_idx = unit_idx,
+        .table_unit_idx = OX_NONE,
+        .table_grad_idx = OX_NONE,
+    };
+}
+
+/* The head uses the embedding's table: what it adds to the table's gradient is a gradient of its own. */
+static void tie_head(const struct ox_model *model, struct ox_engine_plan *plan) {
+    const uint32_t head_idx = model->unit_count - 1, owner_idx = 0, tied_idx = model->unit_count;
+    const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
+    OX_ASSERT(model->units[head_idx].kind == OX_UNIT_HEAD && model->units[owner_idx].kind == OX_UNIT_EMBED);
+    plan->units[head_idx].table_unit_idx = owner_idx;
+    plan->units[head_idx].table_grad_idx = tied_idx;
+    plan->grads[owner_idx].addend = tied_idx;
+    plan->grads[tied_idx] = (struct ox_plan_grad){.unit_idx = owner_idx, .added_to = owner_idx, .addend = OX_NONE,
+                                                  .elem_count = ox_align_up(table, OX_GROUP_ELEMS)};
+}
+
 static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const struct ox_model *const model = config->model;
     const struct ox_shape shape = shape_of(config);
     for (uint32_t i = 0; i < model->unit_count; i++) {
         plan->unit_elems[i] = model->units[i].elem_count;
-        plan->works[i] = ox_unit_cost(&shape, i, OX_PASS_FORWARD);
-        plan->works[model->unit_count + i] = ox_unit_cost(&shape, i, OX_PASS_BACKWARD);
-        plan->works[2 * model->unit_count + i] = ox_unit_cost(&shape, i, OX_PASS_BACKWARD_KEPT);
+        plan->stages[i] = i;
+        plan->units[i] = describe_unit(&shape, i);
+        plan->grads[i] = (struct ox_plan_grad){.unit_idx = i, .added_to = OX_NONE, .addend = OX_NONE,
+                                               .elem_count = model->units[i].elem_count};
     }
-    const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
+    if (model->config.tied) {
+        tie_head(model, plan);
+    }
     plan->input.budget = config->budget;
     plan->input.model = (struct ox_plan_model){
-        .unit_elems = plan->unit_elems,
-        .forward = plan->works,
-        .backward = plan->works + model->unit_count,
-        .backward_kept = plan->works + 2 * model->unit_count,
+        .units = plan->units,
+        .grads = plan->grads,
+        .stages = plan->stages,
         .unit_count = model->unit_count,
-        .tied_elems = model->config.tied ? ox_align_up(table, OX_GROUP_ELEMS) : 0,
+        .grad_count = model->unit_count + model->config.tied,
+        .stage_count = model->unit_count,
         .micro_batches = config->micro_batches,
-        .act_bytes = (uint64_t)shape.rows * model->config.hidden * ox_real_bytes(shape.compute.real),
         .batch_bytes = ox_align_up((uint64_t)shape.rows * 3 * sizeof(int32_t), 64),
         .const_bytes = rope_floats(config) * 2 * sizeof(float),
-        .work_forward_bytes = ox_unit_work_bytes(&shape, 1, OX_PASS_FORWARD),
-        .work_backward_bytes = ox_unit_work_bytes(&shape, 1, OX_PASS_BACKWARD),
-        .kept_bytes = ox_unit_kept_bytes(&shape, 1),
-        .work_kept_forward_bytes = ox_unit_work_bytes(&shape, 1, OX_PASS_FORWARD_KEPT),
-        .work_kept_backward_bytes = ox_unit_work_bytes(&shape, 1, OX_PASS_BACKWARD_KEPT),
-        .work_head_bytes = ox_unit_work_bytes(&shape, model->unit_count - 1, OX_PASS_BACKWARD),
-        .work_head_eval_bytes = ox_unit_work_bytes(&shape, model->unit_count - 1, OX_PASS_FORWARD),
         .fp32 = config->fp32,
         .joins = shape.compute.real == OX_REAL_F32,
         .grad_bf16 = config->grad_bf16,
@@ -142,12 +178,16 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     if (status != OX_OK) {
         return status;
     }
+    const size_t unit_count = config->model->unit_count;
     struct ox_engine_plan *plan = calloc(1, sizeof *plan);
     if (plan != NULL) {
-        plan->unit_elems = calloc(config->model->unit_count, sizeof *plan->unit_elems);
-        plan->works = calloc(3 * (size_t)config->model->unit_count, sizeof *plan->works);
+        plan->unit_elems = calloc(unit_count, sizeof *plan->unit_elems);
+        plan->units = calloc(unit_count, sizeof *plan->units);
+        plan->grads = calloc(unit_count + 1, sizeof *plan->grads);
+        plan->stages = calloc(unit_count, sizeof *plan->stages);
     }
-    if (plan == NULL || plan->unit_elems == NULL || plan->works == NULL) {
+    if (plan == NULL || plan->unit_elems == NULL || plan->units == NULL || plan->grads == NULL ||
+        plan->stages == NULL) {
         ox_engine_plan_close(&plan);
         return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
     }
@@ -174,7 +214,9 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     ox_plan_close(&plan->eval);
     ox_plan_close(&plan->train);
     ox_shard_table_close(&plan->table);
-    free(plan->works);
+    free(plan->stages);
+    free(plan->grads);
+    free(plan->units);
     free(plan->unit_elems);
     free(plan);
     *plan_ptr = NULL;

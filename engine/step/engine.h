@@ -59,7 +59,9 @@ struct ox_engine_plan {
     struct ox_plan *train, *eval;
     struct ox_plan *eval_after_step; /* where steps overlap, else NULL */
     uint64_t *unit_elems;
-    struct ox_plan_work *works; /* of every unit forward, then backward, then backward of what is kept */
+    struct ox_plan_unit *units; /* these three are input.model's */
+    struct ox_plan_grad *grads;
+    uint32_t *stages;
 };
 
 /* On OX_E_CONFIG for lack of budget *out is the nearest plan that exists (train alone), for its ledger; close it. */

@@ -50,7 +50,8 @@ static enum ox_status read_weights(const struct task_run *run) {
 
 static enum ox_status move_act(const struct task_run *run, bool write) {
     struct ox_engine *const engine = run->engine;
-    const uint64_t bytes = ox_align_up(engine->plan->input.model.act_bytes, OX_IO_ALIGN_BYTES);
+    const struct ox_plan_unit *const unit = &engine->plan->input.model.units[run->task->unit_idx];
+    const uint64_t bytes = ox_align_up(unit->input_bytes, OX_IO_ALIGN_BYTES);
     const struct ox_store_op op = {
         .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
         .extent_idx = ox_plan_spool_act(run->plan, run->task->unit_idx, run->task->mb_idx),
@@ -63,19 +64,19 @@ static enum ox_status move_act(const struct task_run *run, bool write) {
 
 static enum ox_status move_grad(const struct task_run *run, bool write) {
     struct ox_engine *const engine = run->engine;
-    const uint32_t unit_idx = run->task->unit_idx;
+    const uint32_t grad_idx = run->task->grad_idx;
     struct ox_transfers transfers = {.port = write ? engine->write_port : engine->read_port};
     unsigned char *const buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
-    /* A finished gradient may be in 16 bits; partial sums and the head's share of a tied table never are. */
+    /* A finished gradient may be in 16 bits; partial sums, and what is still to be added to another, never are. */
     const bool narrow = write && run->task->last && engine->config.grad_bf16 &&
-                        unit_idx != engine->plan->input.model.unit_count;
+                        engine->plan->input.model.grads[grad_idx].added_to == OX_NONE;
     const uint64_t width = narrow ? 2 : 4;
     enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < ox_grad_chunk_count(engine, unit_idx) && status == OX_OK; i++) {
-        const struct ox_grad_chunk piece = ox_grad_chunk(engine, unit_idx, i);
+    for (uint32_t i = 0; i < ox_grad_chunk_count(engine, grad_idx) && status == OX_OK; i++) {
+        const struct ox_grad_chunk piece = ox_grad_chunk(engine, grad_idx, i);
         status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
             .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
-            .extent_idx = ox_plan_spool_grad(run->plan, unit_idx),
+            .extent_idx = ox_plan_spool_grad(run->plan, grad_idx),
             .buffer = buffer + piece.first * width,
             .spool_from = piece.first * width,
             .spool_len = piece.count * width,
@@ -92,7 +93,7 @@ static enum ox_status move_grad(const struct task_run *run, bool write) {
 uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_idx) {
     uint64_t first = 0;
     for (uint32_t i = 0; i < unit_idx; i++) {
-        first += ox_div_up(ox_grad_elems(engine, i), OX_GROUP_ELEMS);
+        first += ox_div_up(ox_unit_elems(engine, i), OX_GROUP_ELEMS);
     }
     return first;
 }
@@ -100,13 +101,13 @@ uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_id
 static void reduce(const struct task_run *run) {
     struct ox_engine *const engine = run->engine;
     const uint32_t unit_idx = run->task->unit_idx;
-    const uint64_t elems = ox_grad_elems(engine, unit_idx);
+    const struct ox_plan_model *const model = &engine->plan->input.model;
+    const uint32_t addend = model->grads[model->units[unit_idx].grad_idx].addend;
+    const uint64_t elems = ox_unit_elems(engine, unit_idx);
     void *const grad = view(run, OX_USE_GRAD).ptr;
     double *const partials = view(run, OX_USE_NORM).ptr;
-    const bool tied_table = ox_task_find_use(run->task, OX_USE_GRAD_HEAD) >= 0;
-    if (tied_table) {
-        ox_grad_add(engine->reduce_pool, grad, view(run, OX_USE_GRAD_HEAD).ptr,
-                    engine->plan->input.model.tied_elems);
+    if (addend != OX_NONE) { /* of tied weights */
+        ox_grad_add(engine->reduce_pool, grad, view(run, OX_USE_GRAD_HEAD).ptr, ox_grad_elems(engine, addend));
         if (engine->config.grad_bf16) {
             ox_grad_to_bf16(engine->reduce_pool, grad, grad, elems);
         }

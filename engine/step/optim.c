@@ -400,7 +400,7 @@ enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *pl
         .state = ox_tiers_view(tiers, plan, task, OX_USE_STATE).ptr,
         .grad = ox_tiers_view(tiers, plan, task, OX_USE_GRAD).ptr,
         .nonfinite = (uint64_t *)ox_tiers_view(tiers, plan, task, OX_USE_COUNTS).ptr + task->unit_idx,
-        .elem_count = ox_grad_elems(engine, task->unit_idx),
+        .elem_count = ox_unit_elems(engine, task->unit_idx),
         .format = config->state,
         .isa = config->isa,
         .stream = task->unit_idx,

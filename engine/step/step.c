@@ -46,8 +46,7 @@ static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum o
         return (struct ox_planes){.hi = hi};
     }
     const uint16_t *const state = view_if(is, state_role);
-    const uint64_t elems = is->plan->unit_count > unit_idx ? is->engine->plan->input.model.unit_elems[unit_idx] : 0;
-    return (struct ox_planes){.hi = hi, .lo = state != NULL ? state : hi + elems};
+    return (struct ox_planes){.hi = hi, .lo = state != NULL ? state : hi + ox_unit_elems(is->engine, unit_idx)};
 }
 
 static struct ox_unit_job unit_job(const struct issue *is) {
@@ -78,9 +77,11 @@ static struct ox_unit_job unit_job(const struct issue *is) {
 static enum ox_status issue_head(const struct issue *is) {
     struct ox_engine *const engine = is->engine;
     struct ox_unit_job job = unit_job(is);
-    const bool tied = engine->config.model->config.tied;
+    const uint32_t unit_idx = is->task->unit_idx;
+    const uint32_t table_idx = engine->plan->input.model.units[unit_idx].table_unit_idx; /* of tied weights */
+    const bool tied = table_idx != OX_NONE;
     struct ox_head_args args = {
-        .planes = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
+        .planes = planes(is, unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
         .x = view(is, OX_USE_X).ptr,
         .dx = view_if(is, OX_USE_DX),
         .grads = view_if(is, OX_USE_GRAD),
@@ -89,9 +90,9 @@ static enum ox_status issue_head(const struct issue *is) {
         .loss_scale = engine->step.loss_scale,
         .logits = is->task->mb_idx == 0 ? engine->logits_buffer : NULL,
     };
-    const struct ox_unit *const owner = &engine->config.model->units[tied ? 0 : is->task->unit_idx];
+    const struct ox_unit *const owner = &engine->config.model->units[tied ? table_idx : unit_idx];
     const uint64_t table = owner->role_offset[tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
-    args.table = tied ? planes(is, 0, OX_USE_TABLE, OX_USE_TABLE_STATE) : args.planes;
+    args.table = tied ? planes(is, table_idx, OX_USE_TABLE, OX_USE_TABLE_STATE) : args.planes;
     args.table.hi += table;
     args.table.lo += args.table.lo == NULL ? 0 : table;
     if (!tied && args.grads != NULL) {
@@ -104,7 +105,7 @@ static enum ox_status issue_join(const struct issue *is) {
     const struct ox_planes source = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE);
     return is->engine->ops.planes_join(is->lane, &(struct ox_op_planes_join){
         .out = view(is, OX_USE_JOINED).ptr, .hi = source.hi, .lo = source.lo,
-        .count = is->engine->plan->input.model.unit_elems[is->task->unit_idx]});
+        .count = ox_unit_elems(is->engine, is->task->unit_idx)});
 }
 
 /* A block's weights as its passes read them. */
@@ -115,8 +116,8 @@ static const void *weights(const struct issue *is) {
 static enum ox_status issue_forward(const struct issue *is) {
     struct ox_unit_job job = unit_job(is);
     void *const y = view(is, OX_USE_Y).ptr;
-    if (is->task->unit_idx == 0) {
-        return ox_embed_forward(&job, planes(is, 0, OX_USE_WEIGHTS, OX_USE_STATE), y);
+    if (job.unit->kind == OX_UNIT_EMBED) {
+        return ox_embed_forward(&job, planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE), y);
     }
     return ox_block_forward(&job, weights(is), view(is, OX_USE_X).ptr, y);
 }
@@ -125,7 +126,7 @@ static enum ox_status issue_backward(const struct issue *is) {
     struct ox_unit_job job = unit_job(is);
     void *const dx = view(is, OX_USE_DX).ptr;
     float *const grads = view(is, OX_USE_GRAD).ptr;
-    if (is->task->unit_idx == 0) {
+    if (job.unit->kind == OX_UNIT_EMBED) {
         return ox_embed_backward(&job, grads, dx);
     }
     return ox_block_backward(&job, weights(is), grads, view(is, OX_USE_X).ptr, dx);
@@ -149,17 +150,18 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         break;
     case OX_TASK_GRAD_ZERO:
         status = engine->ops.zero(is->lane, &(struct ox_op_zero){
-            .target = view(is, OX_USE_GRAD).ptr, .bytes = ox_grad_elems(engine, is->task->unit_idx) * 4});
+            .target = view(is, OX_USE_GRAD).ptr, .bytes = ox_grad_elems(engine, is->task->grad_idx) * 4});
         break;
     case OX_TASK_GRAD_ADD:
         status = engine->ops.add(is->lane, &(struct ox_op_add){
             .target = view(is, OX_USE_GRAD).ptr, .a = view(is, OX_USE_GRAD).ptr,
-            .b = view(is, OX_USE_GRAD_HEAD).ptr, .count = engine->plan->input.model.tied_elems});
+            .b = view(is, OX_USE_GRAD_HEAD).ptr,
+            .count = ox_grad_elems(engine, engine->plan->input.model.grads[is->task->grad_idx].addend)});
         break;
     case OX_TASK_DEVICE_REDUCE:
         status = engine->ops.square_sums(is->lane, &(struct ox_op_square_sums){
             .partials = view(is, OX_USE_TARGET).ptr, .grad = view(is, OX_USE_GRAD).ptr,
-            .count = ox_grad_elems(engine, is->task->unit_idx), .grad_bf16 = engine->config.grad_bf16});
+            .count = ox_unit_elems(engine, is->task->unit_idx), .grad_bf16 = engine->config.grad_bf16});
         break;
     case OX_TASK_DEVICE_ADAM:
         status = ox_optim_issue(engine, is->plan, is->task, is->lane);
@@ -167,7 +169,7 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
     case OX_TASK_GRAD_PACK:
         status = engine->ops.bf16_pack(is->lane, &(struct ox_op_bf16_pack){
             .out = view(is, OX_USE_TARGET).ptr, .in = view(is, OX_USE_SOURCE).ptr,
-            .count = ox_grad_elems(engine, is->task->unit_idx)});
+            .count = ox_grad_elems(engine, is->task->grad_idx)});
         break;
     default:
         OX_ASSERT(!"not a task of the compute lane");
@@ -206,8 +208,9 @@ static enum ox_status copy(const struct issue *is, void *target, const void *sou
 static uint64_t copy_bytes(const struct issue *is) {
     const struct ox_plan_input *const input = &is->engine->plan->input;
     const struct ox_task *const task = is->task;
-    const bool narrow = task->last && input->model.grad_bf16 && task->unit_idx != input->model.unit_count &&
-                        !(task->unit_idx == 0 && input->model.tied_elems > 0);
+    const struct ox_plan_grad *const grad = task->grad_idx == OX_NONE ? NULL : &input->model.grads[task->grad_idx];
+    const bool narrow = task->last && input->model.grad_bf16 && grad != NULL && grad->added_to == OX_NONE &&
+                        grad->addend == OX_NONE;
     switch ((enum ox_task_kind)task->kind) {
     case OX_TASK_BATCH:
         return is->engine->batch_bytes;
@@ -217,10 +220,10 @@ static uint64_t copy_bytes(const struct issue *is) {
         return ox_plan_weight_bytes(input, task->unit_idx);
     case OX_TASK_ACT_SAVE:
     case OX_TASK_ACT_LOAD:
-        return input->model.act_bytes;
+        return input->model.units[task->unit_idx].input_bytes;
     case OX_TASK_GRAD_SAVE:
     case OX_TASK_GRAD_LOAD:
-        return ox_grad_elems(is->engine, task->unit_idx) * (narrow ? 2 : 4);
+        return grad->elem_count * (narrow ? 2 : 4);
     case OX_TASK_LOSS:
         return is->plan->micro_batches * sizeof(double);
     case OX_TASK_NORM_SAVE:

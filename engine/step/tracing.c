@@ -217,8 +217,9 @@ static struct ox_trace_record record_of(const struct ox_tracing *tracing, const 
         .type = OX_TRACE_TASK, .plan = plan, .lane = task->lane, .kind = task->kind, .last = task->last,
         .link = link_of(&tracing->engine->config.budget, task->lane),
         .traffic = (uint8_t)ox_trace_traffic_of((enum ox_task_kind)task->kind), .span = tracing->span,
-        .idle = entry->idle, .step = tracing->step, .task_idx = entry->task_idx, .unit_idx = task->unit_idx,
-        .mb_idx = task->mb_idx, .bytes = entry->idle ? 0 : task->bytes, .queued_ns = entry->queued_ns,
+        .idle = entry->idle, .step = tracing->step, .task_idx = entry->task_idx,
+        .unit_idx = ox_task_unit_or_grad(task), .mb_idx = task->mb_idx, .bytes = entry->idle ? 0 : task->bytes,
+        .queued_ns = entry->queued_ns,
         .started_ns = entry->started_ns, .ended_ns = entry->ended_ns, .waited_ns = entry->waited_ns,
         .predicted_seconds = plan == OX_TRACE_TRAIN ? (double)tracing->predicted[entry->task_idx] : 0};
 }

@@ -12,86 +12,86 @@ enum pass { PASS_FORWARD, PASS_HEAD, PASS_BACKWARD };
 
 struct stage {
     uint32_t idx, tile, unit_idx;
+    uint32_t place; /* of the unit in the order of forward */
     uint32_t mb_first, mb_past;
     enum pass pass;
 };
 
-struct ox_task *ox_build_transfer(struct ox_builder *b, enum ox_task_kind kind, uint32_t unit_idx, uint32_t source,
-                                uint32_t target) {
-    static const enum ox_lane_id lanes[OX_TASK_KIND_COUNT] = {
-        [OX_TASK_READ] = OX_LANE_NVME_READ,       [OX_TASK_UPLOAD] = OX_LANE_H2D,
-        [OX_TASK_ACT_SAVE] = OX_LANE_D2H,         [OX_TASK_ACT_WRITE] = OX_LANE_NVME_WRITE,
-        [OX_TASK_ACT_READ] = OX_LANE_NVME_READ,   [OX_TASK_ACT_LOAD] = OX_LANE_H2D,
-        [OX_TASK_GRAD_SAVE] = OX_LANE_D2H,        [OX_TASK_GRAD_WRITE] = OX_LANE_NVME_WRITE,
-        [OX_TASK_GRAD_READ] = OX_LANE_NVME_READ,  [OX_TASK_GRAD_LOAD] = OX_LANE_H2D,
-        [OX_TASK_GRAD_PACK] = OX_LANE_COMPUTE,    [OX_TASK_DOWNLOAD] = OX_LANE_D2H,
-        [OX_TASK_REFRESH] = OX_LANE_H2D,          [OX_TASK_LOSS] = OX_LANE_D2H,
-        [OX_TASK_BATCH] = OX_LANE_H2D,            [OX_TASK_NORM_SAVE] = OX_LANE_D2H,
-        [OX_TASK_NONFINITE] = OX_LANE_D2H,
-    };
-    struct ox_task *const task = new_task(b, kind, lanes[kind], unit_idx, OX_NONE);
-    if (source != OX_NONE) {
-        reads(task, source, OX_USE_SOURCE);
-    }
-    writes(task, target, OX_USE_TARGET);
-    return task;
-}
-
 /* ---- homes ------------------------------------------------------------------------------------ */
 
-/* The head's use of tied weights is added to that of their owner first. */
-static bool packs(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->in->model.grad_bf16 && !sums_on_host(b, unit_idx) && unit_idx != b->tied_unit;
+/* The gradients of two uses of the same weights are summed in fp32 where their optimizer is, so that neither tile count
+ * nor order of units changes a bit; to the host they leave unrounded. */
+static bool sums_on_host(const struct ox_builder *b, uint32_t grad_idx) {
+    const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
+    return (grad->addend != OX_NONE || grad->added_to != OX_NONE) && !ox_build_on_device(b, grad->unit_idx);
+}
+
+/* A gradient that is added to another is rounded with that one. */
+static bool packs(const struct ox_builder *b, uint32_t grad_idx) {
+    return b->in->model.grad_bf16 && !sums_on_host(b, grad_idx) && ox_build_grad(b, grad_idx)->added_to == OX_NONE;
+}
+
+static uint64_t sum_bytes(const struct ox_builder *b, uint32_t grad_idx) {
+    return ox_build_grad(b, grad_idx)->elem_count * sizeof(float);
 }
 
 /* Partial sums of several tiles come there too, unless they stay where they are summed. */
-static uint64_t grad_home_bytes(const struct ox_builder *b, uint32_t unit_idx) {
-    const bool wide = (b->in->placement.tiles > 1 && !on_device(b, unit_idx)) || !packs(b, unit_idx);
-    return unit_elems(b, unit_idx) * (wide ? 4 : 2);
+static uint64_t grad_home_bytes(const struct ox_builder *b, uint32_t grad_idx) {
+    const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
+    const bool wide = (b->in->placement.tiles > 1 && !ox_build_on_device(b, grad->unit_idx)) || !packs(b, grad_idx);
+    return grad->elem_count * (wide ? 4 : 2);
 }
 
-static enum ox_tier grad_tier(const struct ox_builder *b, uint32_t unit_idx) {
-    const uint32_t shard_idx = unit_idx == b->tied_unit ? 0 : unit_idx;
-    return b->in->table->shards[shard_idx].homes.grad;
+static enum ox_tier grad_tier(const struct ox_builder *b, uint32_t grad_idx) {
+    return ox_build_homes(b, ox_build_grad(b, grad_idx)->unit_idx)->grad;
+}
+
+static bool grad_on_device(const struct ox_builder *b, uint32_t grad_idx) {
+    return ox_build_on_device(b, ox_build_grad(b, grad_idx)->unit_idx);
 }
 
 /* True when the kernels add right into the gradient's home. */
-static bool grad_is_direct(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->scratch->grad_home[unit_idx] != OX_NONE && grad_tier(b, unit_idx) == b->compute && !packs(b, unit_idx);
+static bool grad_is_direct(const struct ox_builder *b, uint32_t grad_idx) {
+    return b->scratch->grad_home[grad_idx] != OX_NONE && grad_tier(b, grad_idx) == b->compute && !packs(b, grad_idx);
 }
 
 static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_homes *const homes = &b->in->table->shards[unit_idx].homes;
-    const uint64_t elems = unit_elems(b, unit_idx);
+    const struct ox_homes *const homes = ox_build_homes(b, unit_idx);
+    const uint64_t elems = ox_build_unit(b, unit_idx)->elem_count;
     s->weights_home[unit_idx] = s->state_home[unit_idx] = OX_NONE;
     if (homes->weights != OX_TIER_NVME) {
         const uint64_t bytes = ox_plan_lo_in_state(b->in, unit_idx) ? elems * OX_HI_BYTES
                                                                     : ox_plan_weight_bytes(b->in, unit_idx);
-        s->weights_home[unit_idx] = new_resident(b, OX_BUF_WEIGHTS, homes->weights, bytes, unit_idx);
+        s->weights_home[unit_idx] = ox_build_resident(b, OX_BUF_WEIGHTS, homes->weights, bytes, unit_idx);
     }
     if (homes->state != OX_TIER_NVME && !b->in->model.eval_only) {
-        s->state_home[unit_idx] = new_resident(b, OX_BUF_STATE, homes->state,
-                                               ox_shard_state_bytes(b->in->table, elems), unit_idx);
+        s->state_home[unit_idx] = ox_build_resident(b, OX_BUF_STATE, homes->state,
+                                                    ox_shard_state_bytes(b->in->table, elems), unit_idx);
     }
+}
+
+static uint32_t new_grad_home(struct ox_builder *b, enum ox_tier tier, uint32_t grad_idx, bool resident) {
+    const uint32_t buf_idx = ox_build_grad_buf(b, tier, grad_home_bytes(b, grad_idx), grad_idx);
+    b->plan->bufs[buf_idx].resident = resident;
+    return buf_idx;
 }
 
 /* A gradient that stays on the device is at home where it was summed; only one that waits there for the next step keeps
  * that place between steps. */
-static void place_gradient(struct ox_builder *b, uint32_t unit_idx) {
+static void place_gradient(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan *const plan = b->plan;
     struct ox_plan_scratch *const s = b->scratch;
-    const uint64_t bytes = grad_home_bytes(b, unit_idx);
-    if (on_device(b, unit_idx)) {
-        if (b->in->placement.overlap && unit_idx != b->tied_unit) {
-            s->grad_home[unit_idx] = new_resident(b, OX_BUF_GRAD, OX_TIER_DEVICE, bytes, unit_idx);
+    if (grad_on_device(b, grad_idx)) {
+        if (b->in->placement.overlap && ox_build_grad(b, grad_idx)->added_to == OX_NONE) {
+            s->grad_home[grad_idx] = new_grad_home(b, OX_TIER_DEVICE, grad_idx, true);
         }
-    } else if (grad_tier(b, unit_idx) == OX_TIER_HOST) {
-        s->grad_home[unit_idx] = new_resident(b, OX_BUF_GRAD, OX_TIER_HOST, bytes, unit_idx);
+    } else if (grad_tier(b, grad_idx) == OX_TIER_HOST) {
+        s->grad_home[grad_idx] = new_grad_home(b, OX_TIER_HOST, grad_idx, true);
     } else if (b->train || b->carries) {
-        plan->spool_bytes[ox_plan_spool_grad(plan, unit_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
-        s->grad_spool[unit_idx] = new_buf(b, OX_BUF_GRAD, OX_TIER_NVME, bytes, unit_idx);
-        plan->bufs[s->grad_spool[unit_idx]].resident = b->carries;
+        plan->spool_bytes[ox_plan_spool_grad(plan, grad_idx)] =
+            ox_align_up(grad_home_bytes(b, grad_idx), OX_IO_ALIGN_BYTES);
+        s->grad_spool[grad_idx] = new_grad_home(b, OX_TIER_NVME, grad_idx, b->carries);
     }
 }
 
@@ -104,24 +104,24 @@ static void place_homes(struct ox_builder *b) {
         place_unit_homes(b, i);
         partials_bytes += ox_plan_partials_bytes(b->in, i);
     }
-    for (uint32_t i = 0; i <= plan->unit_count; i++) {
+    for (uint32_t i = 0; i < plan->grad_count; i++) {
         s->grad_home[i] = s->grad_spool[i] = s->grad_live[i] = OX_NONE;
-        if (!model->eval_only && (i != b->tied_unit || model->tied_elems > 0)) {
+        if (!model->eval_only) {
             place_gradient(b, i);
         }
     }
     ox_build_device_counts(b);
     if (b->carries) {
-        plan->written_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_NVME, OX_IO_ALIGN_BYTES, OX_NONE);
+        plan->written_buf = ox_build_resident(b, OX_BUF_SMALL, OX_TIER_NVME, OX_IO_ALIGN_BYTES, OX_NONE);
     }
-    plan->const_buf = new_resident(b, OX_BUF_SMALL, b->compute, ox_max_u64(model->const_bytes, 1), OX_NONE);
-    plan->loss_buf = new_resident(b, OX_BUF_SMALL, b->compute, 8 * (uint64_t)plan->micro_batches, OX_NONE);
-    plan->loss_host_buf = unified(b) ? plan->loss_buf
-                                     : new_resident(b, OX_BUF_SMALL, OX_TIER_HOST,
-                                                    8 * (uint64_t)plan->micro_batches, OX_NONE);
-    plan->norm_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_HOST, partials_bytes, OX_NONE);
-    plan->batch_host_buf = new_resident(b, OX_BUF_BATCH, OX_TIER_HOST,
-                                        model->batch_bytes * plan->micro_batches, OX_NONE);
+    plan->const_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, ox_max_u64(model->const_bytes, 1), OX_NONE);
+    plan->loss_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, 8 * (uint64_t)plan->micro_batches, OX_NONE);
+    plan->loss_host_buf = ox_build_unified(b) ? plan->loss_buf
+                                              : ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST,
+                                                                  8 * (uint64_t)plan->micro_batches, OX_NONE);
+    plan->norm_buf = ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST, partials_bytes, OX_NONE);
+    plan->batch_host_buf = ox_build_resident(b, OX_BUF_BATCH, OX_TIER_HOST,
+                                             model->batch_bytes * plan->micro_batches, OX_NONE);
 }
 
 /* ---- weights ---------------------------------------------------------------------------------- */
@@ -130,43 +130,43 @@ static void place_homes(struct ox_builder *b) {
 static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
     struct ox_task *const read = ox_build_transfer(b, OX_TASK_READ, unit_idx, OX_NONE, target);
     if (b->plan->written_buf != OX_NONE) {
-        reads(read, b->plan->written_buf, OX_USE_WRITTEN);
+        ox_build_reads(read, b->plan->written_buf, OX_USE_WRITTEN);
     }
-    count(b, read, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, ox_plan_weight_bytes(b->in, unit_idx));
+    ox_build_count(b, read, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, ox_plan_weight_bytes(b->in, unit_idx));
 }
 
 /* The planes of a unit where compute can read them; the transfers that bring them are emitted here. `first`: of all
  * the plan's uses, which is where an overlapped optimizer brings them up to date. */
 static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool first) {
-    const enum ox_tier home = b->in->table->shards[unit_idx].homes.weights;
+    const enum ox_tier home = ox_build_homes(b, unit_idx)->weights;
     const uint64_t bytes = ox_plan_weight_bytes(b->in, unit_idx);
     uint32_t at = b->scratch->weights_home[unit_idx];
     if (home == OX_TIER_NVME) {
-        at = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, bytes, unit_idx);
+        at = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, bytes, unit_idx);
     }
     if (first && b->carries) {
         ox_build_adam_carried(b, unit_idx, home == OX_TIER_NVME ? at : OX_NONE);
     } else if (home == OX_TIER_NVME) {
         read_weights(b, unit_idx, at);
     }
-    if (home == b->compute || (home == OX_TIER_NVME && unified(b))) {
+    if (home == b->compute || (home == OX_TIER_NVME && ox_build_unified(b))) {
         return at;
     }
-    const uint32_t target = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_DEVICE, bytes, unit_idx);
+    const uint32_t target = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_DEVICE, bytes, unit_idx);
     struct ox_task *const task = ox_build_transfer(b, OX_TASK_UPLOAD, unit_idx, at, target);
     if (ox_plan_lo_in_state(b->in, unit_idx)) {
-        reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
+        ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
     }
-    count(b, task, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, bytes);
+    ox_build_count(b, task, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, bytes);
     return target;
 }
 
 /* Planes as a kernel reads them: beside them, where memory of the device is their home, the state that holds lo. */
 static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint32_t unit_idx, uint32_t planes,
                          bool is_table) {
-    reads(task, planes, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS);
-    if (b->in->table->shards[unit_idx].homes.weights == b->compute && ox_plan_lo_in_state(b->in, unit_idx)) {
-        reads(task, b->scratch->state_home[unit_idx], is_table ? OX_USE_TABLE_STATE : OX_USE_STATE);
+    ox_build_reads(task, planes, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS);
+    if (ox_build_homes(b, unit_idx)->weights == b->compute && ox_plan_lo_in_state(b->in, unit_idx)) {
+        ox_build_reads(task, b->scratch->state_home[unit_idx], is_table ? OX_USE_TABLE_STATE : OX_USE_STATE);
     }
 }
 
@@ -174,11 +174,11 @@ static uint32_t join_weights(struct ox_builder *b, const struct stage *stage) {
     if (!b->in->model.joins) {
         return OX_NONE;
     }
-    const uint32_t joined = new_buf(b, OX_BUF_JOINED, b->compute, unit_elems(b, stage->unit_idx) * 4,
-                                    stage->unit_idx);
-    struct ox_task *const task = new_task(b, OX_TASK_JOIN, OX_LANE_COMPUTE, stage->unit_idx, OX_NONE);
+    const uint64_t bytes = ox_build_unit(b, stage->unit_idx)->elem_count * sizeof(float);
+    const uint32_t joined = ox_build_buf(b, OX_BUF_JOINED, b->compute, bytes, stage->unit_idx);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_JOIN, OX_LANE_COMPUTE, stage->unit_idx, OX_NONE);
     reads_planes(b, task, stage->unit_idx, b->scratch->weights_at[stage->idx], false);
-    writes(task, joined, OX_USE_JOINED);
+    ox_build_writes(task, joined, OX_USE_JOINED);
     return joined;
 }
 
@@ -188,7 +188,7 @@ static void reads_weights(const struct ox_builder *b, struct ox_task *task, cons
     if (joined == OX_NONE) {
         reads_planes(b, task, stage->unit_idx, b->scratch->weights_at[stage->idx], false);
     } else {
-        reads(task, joined, OX_USE_JOINED);
+        ox_build_reads(task, joined, OX_USE_JOINED);
     }
 }
 
@@ -201,313 +201,361 @@ static uint32_t *act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t 
 /* What is kept beside an input is larger than the input, so this stays with it. */
 static bool act_stays(const struct ox_builder *b, uint32_t unit_idx) {
     return b->in->placement.act_tier == OX_TIER_DEVICE || b->in->placement.act_tier == b->compute ||
-           is_kept(b, unit_idx);
+           b->scratch->keeps[unit_idx];
 }
 
 /* `x` is the input of block unit_idx; sends it home. */
 static void save_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx, uint32_t x) {
-    const uint64_t bytes = b->in->model.act_bytes;
+    const uint64_t bytes = ox_build_unit(b, unit_idx)->input_bytes;
     uint32_t *const slot = act_slot(b, b->scratch->act, unit_idx, mb_idx);
     *slot = x;
     if (act_stays(b, unit_idx)) {
         return;
     }
-    if (!unified(b)) {
-        *slot = new_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
+    if (!ox_build_unified(b)) {
+        *slot = ox_build_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
         struct ox_task *const save = ox_build_transfer(b, OX_TASK_ACT_SAVE, unit_idx, x, *slot);
         save->mb_idx = mb_idx;
-        count(b, save, OX_LINK_D2H, OX_TRAFFIC_ACTIVATIONS, bytes);
+        ox_build_count(b, save, OX_LINK_D2H, OX_TRAFFIC_ACTIVATIONS, bytes);
     }
     if (b->in->placement.act_tier == OX_TIER_NVME) {
-        const uint32_t spool = new_buf(b, OX_BUF_ACT, OX_TIER_NVME, bytes, unit_idx);
+        const uint32_t spool = ox_build_buf(b, OX_BUF_ACT, OX_TIER_NVME, bytes, unit_idx);
         b->plan->spool_bytes[ox_plan_spool_act(b->plan, unit_idx, mb_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
         struct ox_task *const write = ox_build_transfer(b, OX_TASK_ACT_WRITE, unit_idx, *slot, spool);
         write->mb_idx = mb_idx;
-        count(b, write, OX_LINK_NVME_WRITE, OX_TRAFFIC_ACTIVATIONS, ox_align_up(bytes, OX_IO_ALIGN_BYTES));
+        ox_build_count(b, write, OX_LINK_NVME_WRITE, OX_TRAFFIC_ACTIVATIONS, ox_align_up(bytes, OX_IO_ALIGN_BYTES));
         *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx) = spool;
         *slot = OX_NONE;
     }
 }
 
 static uint32_t load_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx) {
-    const uint64_t bytes = b->in->model.act_bytes;
+    const uint64_t bytes = ox_build_unit(b, unit_idx)->input_bytes;
     uint32_t at = *act_slot(b, b->scratch->act, unit_idx, mb_idx);
     if (act_stays(b, unit_idx)) {
         return at;
     }
     if (b->in->placement.act_tier == OX_TIER_NVME) {
-        at = new_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
+        at = ox_build_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
         const uint32_t spool = *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx);
         struct ox_task *const read = ox_build_transfer(b, OX_TASK_ACT_READ, unit_idx, spool, at);
         read->mb_idx = mb_idx;
-        count(b, read, OX_LINK_NVME_READ, OX_TRAFFIC_ACTIVATIONS, ox_align_up(bytes, OX_IO_ALIGN_BYTES));
-        if (unified(b)) {
+        ox_build_count(b, read, OX_LINK_NVME_READ, OX_TRAFFIC_ACTIVATIONS, ox_align_up(bytes, OX_IO_ALIGN_BYTES));
+        if (ox_build_unified(b)) {
             return at;
         }
     }
-    const uint32_t target = new_buf(b, OX_BUF_ACT, OX_TIER_DEVICE, bytes, unit_idx);
+    const uint32_t target = ox_build_buf(b, OX_BUF_ACT, OX_TIER_DEVICE, bytes, unit_idx);
     struct ox_task *const load = ox_build_transfer(b, OX_TASK_ACT_LOAD, unit_idx, at, target);
     load->mb_idx = mb_idx;
-    count(b, load, OX_LINK_H2D, OX_TRAFFIC_ACTIVATIONS, bytes);
+    ox_build_count(b, load, OX_LINK_H2D, OX_TRAFFIC_ACTIVATIONS, bytes);
     return target;
 }
 
 /* ---- gradients -------------------------------------------------------------------------------- */
 
+static struct ox_task *move_grad(struct ox_builder *b, enum ox_task_kind kind, uint32_t grad_idx, uint32_t source,
+                                 uint32_t target) {
+    const uint32_t unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
+    struct ox_task *const task = ox_build_transfer(b, kind, unit_idx, source, target);
+    task->grad_idx = grad_idx;
+    return task;
+}
+
 /* Brings the partial sum of the tiles before back to where kernels add to it. */
-static void load_partial(struct ox_builder *b, uint32_t unit_idx) {
+static void load_partial(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
-    if (grad_is_direct(b, unit_idx) || on_device(b, unit_idx)) {
+    if (grad_is_direct(b, grad_idx) || grad_on_device(b, grad_idx)) {
         return;
     }
-    const uint64_t bytes = unit_elems(b, unit_idx) * 4;
-    uint32_t at = s->grad_home[unit_idx];
-    if (grad_tier(b, unit_idx) == OX_TIER_NVME) {
-        at = new_buf(b, OX_BUF_GRAD, OX_TIER_HOST, bytes, unit_idx);
-        count(b, ox_build_transfer(b, OX_TASK_GRAD_READ, unit_idx, s->grad_spool[unit_idx], at), OX_LINK_NVME_READ,
-              OX_TRAFFIC_GRADS, bytes);
-        if (unified(b)) {
-            s->grad_live[unit_idx] = at;
+    const uint64_t bytes = sum_bytes(b, grad_idx);
+    uint32_t at = s->grad_home[grad_idx];
+    if (grad_tier(b, grad_idx) == OX_TIER_NVME) {
+        at = ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad_idx);
+        ox_build_count(b, move_grad(b, OX_TASK_GRAD_READ, grad_idx, s->grad_spool[grad_idx], at), OX_LINK_NVME_READ,
+                       OX_TRAFFIC_GRADS, bytes);
+        if (ox_build_unified(b)) {
+            s->grad_live[grad_idx] = at;
             return;
         }
     }
-    const uint32_t target = new_buf(b, OX_BUF_GRAD, b->compute, bytes, unit_idx);
-    count(b, ox_build_transfer(b, OX_TASK_GRAD_LOAD, unit_idx, at, target), OX_LINK_H2D, OX_TRAFFIC_GRADS, bytes);
-    s->grad_live[unit_idx] = target;
+    const uint32_t target = ox_build_grad_buf(b, b->compute, bytes, grad_idx);
+    ox_build_count(b, move_grad(b, OX_TASK_GRAD_LOAD, grad_idx, at, target), OX_LINK_H2D, OX_TRAFFIC_GRADS, bytes);
+    s->grad_live[grad_idx] = target;
 }
 
-/* The accumulator of a unit at the start of its backward in a tile. */
-static uint32_t begin_grad(struct ox_builder *b, const struct stage *stage, uint32_t unit_idx) {
+/* The accumulator of a gradient at the start of its backward in a tile. */
+static uint32_t begin_grad(struct ox_builder *b, const struct stage *stage, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
-    if (grad_is_direct(b, unit_idx)) {
-        s->grad_live[unit_idx] = s->grad_home[unit_idx];
+    if (grad_is_direct(b, grad_idx)) {
+        s->grad_live[grad_idx] = s->grad_home[grad_idx];
     } else if (stage->tile == 0) {
-        s->grad_live[unit_idx] = new_buf(b, OX_BUF_GRAD, b->compute, unit_elems(b, unit_idx) * 4, unit_idx);
+        s->grad_live[grad_idx] = ox_build_grad_buf(b, b->compute, sum_bytes(b, grad_idx), grad_idx);
     }
     if (stage->tile == 0) {
-        writes(new_task(b, OX_TASK_GRAD_ZERO, OX_LANE_COMPUTE, unit_idx, OX_NONE), s->grad_live[unit_idx],
-               OX_USE_GRAD);
+        ox_build_writes(ox_build_grad_task(b, OX_TASK_GRAD_ZERO, OX_LANE_COMPUTE, grad_idx), s->grad_live[grad_idx],
+                        OX_USE_GRAD);
     }
-    return s->grad_live[unit_idx];
+    return s->grad_live[grad_idx];
 }
 
-/* Square sums of a finished gradient that lies in host memory at `at`; the table's takes in its second use. */
-static void reduce_grad(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
+/* Square sums of a finished gradient that lies in host memory at `at`; it takes in that of a second use first. */
+static void reduce_grad(struct ox_builder *b, uint32_t grad_idx, uint32_t at) {
     struct ox_plan_scratch *const s = b->scratch;
+    const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
     uint32_t second = OX_NONE;
-    if (unit_idx == 0 && b->in->model.tied_elems > 0) {
-        second = s->grad_home[b->tied_unit];
+    if (grad->addend != OX_NONE) {
+        second = s->grad_home[grad->addend];
         if (second == OX_NONE) {
-            const uint64_t bytes = unit_elems(b, b->tied_unit) * 4;
-            second = new_buf(b, OX_BUF_GRAD, OX_TIER_HOST, bytes, b->tied_unit);
-            count(b, ox_build_transfer(b, OX_TASK_GRAD_READ, b->tied_unit, s->grad_spool[b->tied_unit], second),
-                  OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, bytes);
+            const uint64_t bytes = sum_bytes(b, grad->addend);
+            second = ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad->addend);
+            ox_build_count(b, move_grad(b, OX_TASK_GRAD_READ, grad->addend, s->grad_spool[grad->addend], second),
+                           OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, bytes);
         }
     }
-    struct ox_task *const task = new_task(b, OX_TASK_REDUCE, OX_LANE_REDUCE, unit_idx, OX_NONE);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_REDUCE, OX_LANE_REDUCE, grad->unit_idx, OX_NONE);
     task->last = true;
-    updates(task, at, OX_USE_GRAD); /* the table's is rounded in place */
-    writes(task, b->plan->norm_buf, OX_USE_NORM);
+    ox_build_updates(task, at, OX_USE_GRAD); /* the sum of two uses is rounded in place */
+    ox_build_writes(task, b->plan->norm_buf, OX_USE_NORM);
     if (second != OX_NONE) {
-        reads(task, second, OX_USE_GRAD_HEAD);
+        ox_build_reads(task, second, OX_USE_GRAD_HEAD);
     }
+}
+
+static struct ox_task *pack(struct ox_builder *b, uint32_t grad_idx, uint32_t source, uint32_t target) {
+    struct ox_task *const task = ox_build_grad_task(b, OX_TASK_GRAD_PACK, OX_LANE_COMPUTE, grad_idx);
+    task->last = true;
+    ox_build_reads(task, source, OX_USE_SOURCE);
+    ox_build_writes(task, target, OX_USE_TARGET);
+    return task;
 }
 
 /* A sum that stays on the device, where it is finished: both uses of tied weights in one, in the form that the
  * optimizer takes. */
-static void finish_on_device(struct ox_builder *b, uint32_t unit_idx) {
+static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
-    uint32_t at = s->grad_live[unit_idx];
-    if (unit_idx == b->tied_unit) {
+    const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
+    uint32_t at = s->grad_live[grad_idx];
+    if (grad->added_to != OX_NONE) {
         return;
     }
-    if (unit_idx == 0 && b->in->model.tied_elems > 0) {
-        struct ox_task *const add = new_task(b, OX_TASK_GRAD_ADD, OX_LANE_COMPUTE, unit_idx, OX_NONE);
-        updates(add, at, OX_USE_GRAD);
-        reads(add, s->grad_live[b->tied_unit], OX_USE_GRAD_HEAD);
+    if (grad->addend != OX_NONE) {
+        struct ox_task *const add = ox_build_grad_task(b, OX_TASK_GRAD_ADD, OX_LANE_COMPUTE, grad_idx);
+        ox_build_updates(add, at, OX_USE_GRAD);
+        ox_build_reads(add, s->grad_live[grad->addend], OX_USE_GRAD_HEAD);
     }
-    if (packs(b, unit_idx)) {
-        const uint32_t home = s->grad_home[unit_idx];
-        const uint32_t packed = home != OX_NONE ? home : new_buf(b, OX_BUF_GRAD, OX_TIER_DEVICE,
-                                                                 grad_home_bytes(b, unit_idx), unit_idx);
-        ox_build_transfer(b, OX_TASK_GRAD_PACK, unit_idx, at, packed)->last = true;
+    if (packs(b, grad_idx)) {
+        const uint32_t home = s->grad_home[grad_idx];
+        const uint32_t packed =
+            home != OX_NONE ? home : ox_build_grad_buf(b, OX_TIER_DEVICE, grad_home_bytes(b, grad_idx), grad_idx);
+        pack(b, grad_idx, at, packed);
         at = packed;
     }
-    s->grad_speculative[unit_idx] = at;
-    ox_build_device_reduce(b, unit_idx, at);
+    s->grad_speculative[grad_idx] = at;
+    ox_build_device_reduce(b, grad->unit_idx, at);
 }
 
 /* After a tile: sends the accumulator home, finished or partial. */
-static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t unit_idx) {
+static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const bool last = stage->tile + 1 == b->in->placement.tiles;
-    if (on_device(b, unit_idx)) {
+    if (grad_on_device(b, grad_idx)) {
         if (last) {
-            finish_on_device(b, unit_idx);
+            finish_on_device(b, grad_idx);
         }
         return;
     }
-    const bool to_host = grad_tier(b, unit_idx) == OX_TIER_HOST;
-    uint64_t bytes = unit_elems(b, unit_idx) * 4;
-    uint32_t at = s->grad_live[unit_idx];
-    if (last && packs(b, unit_idx)) {
+    const bool to_host = grad_tier(b, grad_idx) == OX_TIER_HOST;
+    uint64_t bytes = sum_bytes(b, grad_idx);
+    uint32_t at = s->grad_live[grad_idx];
+    if (last && packs(b, grad_idx)) {
         bytes /= 2;
-        const uint32_t packed = unified(b) && to_host ? s->grad_home[unit_idx]
-                                                      : new_buf(b, OX_BUF_GRAD, b->compute, bytes, unit_idx);
-        ox_build_transfer(b, OX_TASK_GRAD_PACK, unit_idx, at, packed)->last = true;
+        const uint32_t packed = ox_build_unified(b) && to_host ? s->grad_home[grad_idx]
+                                                               : ox_build_grad_buf(b, b->compute, bytes, grad_idx);
+        pack(b, grad_idx, at, packed);
         at = packed;
     }
-    if (!unified(b) || (to_host && at != s->grad_home[unit_idx])) {
-        const uint32_t target = to_host ? s->grad_home[unit_idx]
-                                        : new_buf(b, OX_BUF_GRAD, OX_TIER_HOST, bytes, unit_idx);
-        struct ox_task *const save = ox_build_transfer(b, OX_TASK_GRAD_SAVE, unit_idx, at, target);
+    if (!ox_build_unified(b) || (to_host && at != s->grad_home[grad_idx])) {
+        const uint32_t target = to_host ? s->grad_home[grad_idx]
+                                        : ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad_idx);
+        struct ox_task *const save = move_grad(b, OX_TASK_GRAD_SAVE, grad_idx, at, target);
         save->last = last;
-        count(b, save, OX_LINK_D2H, OX_TRAFFIC_GRADS, bytes);
+        ox_build_count(b, save, OX_LINK_D2H, OX_TRAFFIC_GRADS, bytes);
         at = target;
     }
-    if (last && unit_idx != b->tied_unit) {
-        reduce_grad(b, unit_idx, at);
-        if (b->in->model.grad_bf16 && sums_on_host(b, unit_idx)) {
+    if (last && ox_build_grad(b, grad_idx)->added_to == OX_NONE) {
+        reduce_grad(b, grad_idx, at);
+        if (b->in->model.grad_bf16 && sums_on_host(b, grad_idx)) {
             bytes /= 2; /* rounded by the reduction */
         }
     }
     if (!to_host) {
-        struct ox_task *const write = ox_build_transfer(b, OX_TASK_GRAD_WRITE, unit_idx, at, s->grad_spool[unit_idx]);
+        struct ox_task *const write = move_grad(b, OX_TASK_GRAD_WRITE, grad_idx, at, s->grad_spool[grad_idx]);
         write->last = last;
-        count(b, write, OX_LINK_NVME_WRITE, OX_TRAFFIC_GRADS, bytes);
+        ox_build_count(b, write, OX_LINK_NVME_WRITE, OX_TRAFFIC_GRADS, bytes);
     }
-    s->grad_speculative[unit_idx] = at;
+    s->grad_speculative[grad_idx] = at;
 }
 
 /* ---- stages ----------------------------------------------------------------------------------- */
 
+/* Forward ends at the head, whose backward is part of its forward; the other units go back in reverse. */
+static uint32_t backward_count(const struct ox_builder *b) {
+    return b->train ? b->in->model.stage_count - 1 : 0;
+}
+
 static uint32_t stages_per_tile(const struct ox_builder *b) {
-    return b->train ? 2 * b->head_unit + 1 : b->head_unit + 1;
+    return b->in->model.stage_count + backward_count(b);
 }
 
 static struct stage stage_at(const struct ox_builder *b, uint32_t idx) {
+    const struct ox_plan_model *const model = &b->in->model;
     const uint32_t per_tile = stages_per_tile(b), tiles = b->in->placement.tiles;
     const uint32_t tile = idx / per_tile, step = idx % per_tile;
     const uint64_t micro_batches = b->plan->micro_batches;
+    const bool back = step >= model->stage_count;
+    const uint32_t place = back ? per_tile - 1 - step : step, unit_idx = model->stages[place];
     return (struct stage){
         .idx = idx,
         .tile = tile,
         .mb_first = (uint32_t)(micro_batches * tile / tiles),
         .mb_past = (uint32_t)(micro_batches * (tile + 1) / tiles),
-        .pass = step < b->head_unit ? PASS_FORWARD : step == b->head_unit ? PASS_HEAD : PASS_BACKWARD,
-        .unit_idx = step <= b->head_unit ? step : 2 * b->head_unit - step,
+        .pass = back ? PASS_BACKWARD : model->units[unit_idx].kind == OX_PLAN_HEAD ? PASS_HEAD : PASS_FORWARD,
+        .place = place,
+        .unit_idx = unit_idx,
     };
 }
 
 static void prepare_stage(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
+    const struct ox_plan_unit *const unit = ox_build_unit(b, stage->unit_idx);
+    const bool tied = stage->pass == PASS_HEAD && unit->table_unit_idx != OX_NONE;
     s->weights_at[stage->idx] = s->table_at[stage->idx] = OX_NONE;
-    if (stage->pass != PASS_BACKWARD || stage->unit_idx > 0) {
+    if (stage->pass != PASS_BACKWARD || unit->kind != OX_PLAN_EMBEDDING) {
         s->weights_at[stage->idx] = fetch_weights(b, stage->unit_idx, stage->tile == 0 && stage->pass != PASS_BACKWARD);
     }
-    const bool tied = b->in->model.tied_elems > 0;
-    if (stage->pass == PASS_HEAD && tied) {
-        s->table_at[stage->idx] = fetch_weights(b, 0, false);
+    if (tied) {
+        s->table_at[stage->idx] = fetch_weights(b, unit->table_unit_idx, false);
     }
     if (b->train && stage->tile > 0 && stage->pass != PASS_FORWARD) {
-        load_partial(b, stage->unit_idx);
-        if (stage->pass == PASS_HEAD && tied) {
-            load_partial(b, b->tied_unit);
+        load_partial(b, unit->grad_idx);
+        if (tied) {
+            load_partial(b, unit->table_grad_idx);
         }
     }
 }
 
 static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
-    if (unified(b)) {
+    if (ox_build_unified(b)) {
         b->scratch->batch[mb_idx] = b->plan->batch_host_buf;
         return;
     }
     const uint64_t bytes = b->in->model.batch_bytes;
-    b->scratch->batch[mb_idx] = new_buf(b, OX_BUF_BATCH, OX_TIER_DEVICE, bytes, OX_NONE);
+    b->scratch->batch[mb_idx] = ox_build_buf(b, OX_BUF_BATCH, OX_TIER_DEVICE, bytes, OX_NONE);
     struct ox_task *const task = ox_build_transfer(b, OX_TASK_BATCH, OX_NONE, b->plan->batch_host_buf,
                                           b->scratch->batch[mb_idx]);
     task->mb_idx = mb_idx;
-    count(b, task, OX_LINK_H2D, OX_TRAFFIC_OTHER, bytes);
+    ox_build_count(b, task, OX_LINK_H2D, OX_TRAFFIC_OTHER, bytes);
+}
+
+/* What a block's pass works with beside activations. */
+struct block_pass {
+    uint32_t joined, room;
+};
+
+static struct block_pass begin_block(struct ox_builder *b, const struct stage *stage, const struct ox_plan_pass *pass) {
+    const uint32_t joined = join_weights(b, stage);
+    return (struct block_pass){.joined = joined,
+                               .room = ox_build_buf(b, OX_BUF_WORK, b->compute, pass->room_bytes, OX_NONE)};
+}
+
+static void use_block(struct ox_builder *b, struct ox_task *task, const struct stage *stage,
+                      const struct block_pass *pass, uint32_t x) {
+    reads_weights(b, task, stage, pass->joined);
+    ox_build_reads(task, x, OX_USE_X);
+    ox_build_writes(task, pass->room, OX_USE_WORK);
+    ox_build_reads(task, b->plan->const_buf, OX_USE_CONST);
 }
 
 static void run_forward(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_model *const model = &b->in->model;
-    const bool is_block = stage->unit_idx > 0, kept = is_kept(b, stage->unit_idx);
-    const uint32_t joined = is_block ? join_weights(b, stage) : OX_NONE;
-    const uint64_t work_bytes = kept ? model->work_kept_forward_bytes : model->work_forward_bytes;
-    const uint32_t work = is_block ? new_buf(b, OX_BUF_WORK, b->compute, work_bytes, OX_NONE) : OX_NONE;
+    const struct ox_plan_unit *const unit = ox_build_unit(b, stage->unit_idx);
+    const uint32_t next_idx = model->stages[stage->place + 1];
+    const bool is_block = unit->kind == OX_PLAN_BLOCK, keeps = s->keeps[stage->unit_idx];
+    struct block_pass pass = {OX_NONE, OX_NONE};
+    if (is_block) {
+        pass = begin_block(b, stage, keeps ? &unit->forward_kept : &unit->forward);
+    }
     for (uint32_t mb_idx = stage->mb_first; mb_idx < stage->mb_past; mb_idx++) {
-        if (!is_block) {
+        if (stage->place == 0) {
             load_batch(b, mb_idx);
         }
-        const uint32_t y = new_buf(b, OX_BUF_ACT, b->compute, model->act_bytes, stage->unit_idx);
-        struct ox_task *const task = new_task(b, OX_TASK_FORWARD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
+        const uint32_t y = ox_build_buf(b, OX_BUF_ACT, b->compute, unit->output_bytes, stage->unit_idx);
+        struct ox_task *const task = ox_build_task(b, OX_TASK_FORWARD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
         if (is_block) {
-            reads_weights(b, task, stage, joined);
-            reads(task, s->x[mb_idx], OX_USE_X);
-            writes(task, work, OX_USE_WORK);
-            reads(task, b->plan->const_buf, OX_USE_CONST);
+            use_block(b, task, stage, &pass, s->x[mb_idx]);
         } else {
-            reads_planes(b, task, 0, s->weights_at[stage->idx], false);
+            reads_planes(b, task, stage->unit_idx, s->weights_at[stage->idx], false);
         }
-        reads(task, s->batch[mb_idx], OX_USE_BATCH);
-        writes(task, y, OX_USE_Y);
+        ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
+        ox_build_writes(task, y, OX_USE_Y);
         s->x[mb_idx] = y;
-        if (kept) {
+        if (keeps) {
             uint32_t *const slot = act_slot(b, s->kept, stage->unit_idx, mb_idx);
-            *slot = new_buf(b, OX_BUF_KEPT, b->compute, model->kept_bytes, stage->unit_idx);
-            writes(task, *slot, OX_USE_KEPT);
+            *slot = ox_build_buf(b, OX_BUF_KEPT, b->compute, unit->kept_bytes, stage->unit_idx);
+            ox_build_writes(task, *slot, OX_USE_KEPT);
         }
-        if (b->train && stage->unit_idx + 1 < b->head_unit) {
-            save_act(b, stage->unit_idx + 1, mb_idx, y);
+        if (b->train && model->units[next_idx].kind == OX_PLAN_BLOCK) {
+            save_act(b, next_idx, mb_idx, y);
         }
     }
 }
 
 static void run_head(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_model *const model = &b->in->model;
-    const bool tied = model->tied_elems > 0;
-    const uint64_t work_bytes = b->train ? model->work_head_bytes : model->work_head_eval_bytes;
-    const uint32_t work = new_buf(b, OX_BUF_WORK, b->compute, work_bytes, OX_NONE);
-    const uint32_t grad = b->train ? begin_grad(b, stage, b->head_unit) : OX_NONE;
-    const uint32_t grad_table = b->train && tied ? begin_grad(b, stage, b->tied_unit) : OX_NONE;
+    const struct ox_plan_unit *const unit = ox_build_unit(b, stage->unit_idx);
+    const bool tied = unit->table_unit_idx != OX_NONE;
+    const struct ox_plan_pass *const pass = b->train ? &unit->backward : &unit->forward;
+    const uint32_t room = ox_build_buf(b, OX_BUF_WORK, b->compute, pass->room_bytes, OX_NONE);
+    const uint32_t grad = b->train ? begin_grad(b, stage, unit->grad_idx) : OX_NONE;
+    const uint32_t grad_table = b->train && tied ? begin_grad(b, stage, unit->table_grad_idx) : OX_NONE;
     for (uint32_t mb_idx = stage->mb_first; mb_idx < stage->mb_past; mb_idx++) {
-        struct ox_task *const task = new_task(b, OX_TASK_HEAD, OX_LANE_COMPUTE, b->head_unit, mb_idx);
-        reads_planes(b, task, b->head_unit, s->weights_at[stage->idx], false);
+        struct ox_task *const task = ox_build_task(b, OX_TASK_HEAD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
+        reads_planes(b, task, stage->unit_idx, s->weights_at[stage->idx], false);
         if (tied) {
-            reads_planes(b, task, 0, s->table_at[stage->idx], true);
+            reads_planes(b, task, unit->table_unit_idx, s->table_at[stage->idx], true);
         }
-        reads(task, s->x[mb_idx], OX_USE_X);
-        reads(task, s->batch[mb_idx], OX_USE_BATCH);
-        writes(task, work, OX_USE_WORK);
-        writes(task, b->plan->loss_buf, OX_USE_LOSS);
+        ox_build_reads(task, s->x[mb_idx], OX_USE_X);
+        ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
+        ox_build_writes(task, room, OX_USE_WORK);
+        ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
         if (b->train) {
-            s->dx[mb_idx] = new_buf(b, OX_BUF_ACT, b->compute, model->act_bytes, OX_NONE);
-            writes(task, s->dx[mb_idx], OX_USE_DX);
-            updates(task, grad, OX_USE_GRAD);
+            s->dx[mb_idx] = ox_build_buf(b, OX_BUF_ACT, b->compute, b->dx_bytes, OX_NONE);
+            ox_build_writes(task, s->dx[mb_idx], OX_USE_DX);
+            ox_build_updates(task, grad, OX_USE_GRAD);
             if (tied) {
-                updates(task, grad_table, OX_USE_GRAD_HEAD);
+                ox_build_updates(task, grad_table, OX_USE_GRAD_HEAD);
             }
         }
     }
     if (b->train) {
-        end_grad(b, stage, b->head_unit);
+        end_grad(b, stage, unit->grad_idx);
         if (tied) {
-            end_grad(b, stage, b->tied_unit);
+            end_grad(b, stage, unit->table_grad_idx);
         }
     }
 }
 
 static void run_backward(struct ox_builder *b, const struct stage *stage) {
     struct ox_plan_scratch *const s = b->scratch;
-    const struct ox_plan_model *const model = &b->in->model;
-    const bool is_block = stage->unit_idx > 0, kept = is_kept(b, stage->unit_idx);
-    const uint32_t joined = is_block ? join_weights(b, stage) : OX_NONE;
-    const uint64_t work_bytes = kept ? model->work_kept_backward_bytes : model->work_backward_bytes;
-    const uint32_t work = is_block ? new_buf(b, OX_BUF_WORK, b->compute, work_bytes, OX_NONE) : OX_NONE;
-    const uint32_t grad = begin_grad(b, stage, stage->unit_idx);
+    const struct ox_plan_unit *const unit = ox_build_unit(b, stage->unit_idx);
+    const bool is_block = unit->kind == OX_PLAN_BLOCK, keeps = s->keeps[stage->unit_idx];
+    struct block_pass pass = {OX_NONE, OX_NONE};
+    if (is_block) {
+        pass = begin_block(b, stage, keeps ? &unit->backward_kept : &unit->backward);
+    }
+    const uint32_t grad = begin_grad(b, stage, unit->grad_idx);
     uint32_t next_x = is_block ? load_act(b, stage->unit_idx, stage->mb_first) : OX_NONE;
     for (uint32_t mb_idx = stage->mb_first; mb_idx < stage->mb_past; mb_idx++) {
         const uint32_t x = next_x;
@@ -515,24 +563,21 @@ static void run_backward(struct ox_builder *b, const struct stage *stage) {
         if (more && b->in->placement.prefetch_depth > 0) {
             next_x = load_act(b, stage->unit_idx, mb_idx + 1);
         }
-        struct ox_task *const task = new_task(b, OX_TASK_BACKWARD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
+        struct ox_task *const task = ox_build_task(b, OX_TASK_BACKWARD, OX_LANE_COMPUTE, stage->unit_idx, mb_idx);
         if (is_block) {
-            reads_weights(b, task, stage, joined);
-            reads(task, x, OX_USE_X);
-            writes(task, work, OX_USE_WORK);
-            reads(task, b->plan->const_buf, OX_USE_CONST);
+            use_block(b, task, stage, &pass, x);
         }
-        reads(task, s->batch[mb_idx], OX_USE_BATCH);
-        updates(task, s->dx[mb_idx], OX_USE_DX);
-        updates(task, grad, OX_USE_GRAD);
-        if (kept) {
-            updates(task, *act_slot(b, s->kept, stage->unit_idx, mb_idx), OX_USE_KEPT);
+        ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
+        ox_build_updates(task, s->dx[mb_idx], OX_USE_DX);
+        ox_build_updates(task, grad, OX_USE_GRAD);
+        if (keeps) {
+            ox_build_updates(task, *act_slot(b, s->kept, stage->unit_idx, mb_idx), OX_USE_KEPT);
         }
         if (more && b->in->placement.prefetch_depth == 0) {
             next_x = load_act(b, stage->unit_idx, mb_idx + 1);
         }
     }
-    end_grad(b, stage, stage->unit_idx);
+    end_grad(b, stage, unit->grad_idx);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------ */
@@ -543,7 +588,7 @@ static void sum_nvme(struct ox_builder *b) {
     const uint64_t generations = ox_plan_generations(&b->in->budget);
     uint64_t weights = 0, state = 0, spool = 0;
     for (uint32_t i = 0; i < plan->unit_count && store; i++) {
-        weights += generations * b->in->model.unit_elems[i] * OX_HI_BYTES;
+        weights += generations * b->in->model.units[i].elem_count * OX_HI_BYTES;
         state += generations * ox_shard_stored_bytes(b->in->table, i);
     }
     for (uint32_t i = 0; i < plan->spool_count; i++) {
@@ -559,14 +604,15 @@ static void sum_nvme(struct ox_builder *b) {
  * backward need not wait for them before it gives the next gradient away. */
 static void run_speculative(struct ox_builder *b, uint32_t stage_idx, uint32_t depth) {
     const uint32_t stage_count = stages_per_tile(b) * b->in->placement.tiles;
-    const uint32_t head_stage = stage_count - 1 - b->head_unit; /* in the last tile */
+    const uint32_t first_back = stage_count - 1 - backward_count(b); /* the head's in the last tile */
     const bool end = stage_idx + 1 == stage_count;
     const uint32_t past = end ? stage_count : stage_idx < depth ? 0 : stage_idx - depth + 1;
     uint32_t i = stage_idx < depth ? 0 : stage_idx - depth;
-    for (i = i < head_stage ? head_stage : i; b->train && i < past; i++) {
+    for (i = i < first_back ? first_back : i; b->train && i < past; i++) {
         const uint32_t unit_idx = stage_at(b, i).unit_idx;
-        if (is_speculative(b, unit_idx)) {
-            ox_build_adam_speculative(b, unit_idx, b->scratch->grad_speculative[unit_idx]);
+        if (ox_build_is_speculative(b, unit_idx)) {
+            const uint32_t grad_idx = ox_build_unit(b, unit_idx)->grad_idx;
+            ox_build_adam_speculative(b, unit_idx, b->scratch->grad_speculative[grad_idx]);
         }
     }
 }
@@ -594,16 +640,55 @@ static void emit_stages(struct ox_builder *b) {
     }
 }
 
+/* A pass begins with tokens and ends with the loss: there are no tasks for activations that come from elsewhere or go
+ * there. */
+static void check_stages(const struct ox_plan_model *model) {
+    const struct ox_plan_unit *const units = model->units;
+    OX_ASSERT(model->stage_count >= 2 && units[model->stages[0]].kind == OX_PLAN_EMBEDDING);
+    OX_ASSERT(units[model->stages[model->stage_count - 1]].kind == OX_PLAN_HEAD);
+    for (uint32_t i = 1; i < model->stage_count; i++) {
+        const struct ox_plan_unit *const unit = &units[model->stages[i]];
+        OX_ASSERT(unit->kind == OX_PLAN_BLOCK || i + 1 == model->stage_count);
+        OX_ASSERT(unit->input_bytes == units[model->stages[i - 1]].output_bytes);
+    }
+}
+
+static void check_input(const struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
+    const struct ox_plan_model *const model = &input->model;
+    OX_ASSERT(plan->unit_count == model->unit_count && plan->grad_count == model->grad_count);
+    OX_ASSERT(plan->micro_batches == model->micro_batches);
+    OX_ASSERT(kind != OX_PLAN_EVAL_AFTER_STEP || (input->placement.overlap && !model->eval_only));
+    OX_ASSERT(input->placement.tiles >= 1 && input->placement.tiles <= plan->micro_batches);
+    OX_ASSERT(input->placement.kept_units <= ox_plan_block_count(model));
+    /* fp32 compute joins hi with a lo of 16 bits, which it finds at the front of the state. */
+    OX_ASSERT(!model->fp32 || model->joins);
+    OX_ASSERT(!model->fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_GROUP_ELEMS);
+    check_stages(model);
+}
+
+/* Which blocks keep what their backward needs: of the last `kept_units`, those that can. */
+static void choose_kept(struct ox_builder *b) {
+    const struct ox_plan_model *const model = &b->in->model;
+    uint32_t left = b->train ? b->in->placement.kept_units : 0;
+    for (uint32_t i = model->stage_count; i > 0; i--) {
+        const uint32_t unit_idx = model->stages[i - 1];
+        const bool is_block = model->units[unit_idx].kind == OX_PLAN_BLOCK;
+        b->scratch->keeps[unit_idx] = is_block && left > 0 && model->units[unit_idx].kept_bytes > 0;
+        left -= is_block && left > 0;
+    }
+}
+
+static uint64_t dx_bytes(const struct ox_plan_model *model) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        bytes = ox_max_u64(bytes, model->units[i].input_bytes);
+    }
+    return bytes;
+}
+
 static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
     struct ox_plan_full *const full = (struct ox_plan_full *)plan;
-    OX_ASSERT(plan->unit_count == input->model.unit_count && plan->micro_batches == input->model.micro_batches);
-    OX_ASSERT(kind != OX_PLAN_EVAL_AFTER_STEP || (input->placement.overlap && !input->model.eval_only));
-    OX_ASSERT(input->placement.tiles >= 1 && input->placement.tiles <= plan->micro_batches);
-    OX_ASSERT(input->placement.kept_units <= plan->unit_count - 2 &&
-              (input->placement.kept_units == 0 || input->model.kept_bytes > 0));
-    /* fp32 compute joins hi with a lo of 16 bits, which it finds at the front of the state. */
-    OX_ASSERT(!input->model.fp32 || input->model.joins);
-    OX_ASSERT(!input->model.fp32 || input->table->sizes.lo_per_group == OX_LO_BYTES * OX_GROUP_ELEMS);
+    check_input(plan, input, kind);
     plan->kind = kind;
     plan->task_count = plan->buf_count = 0;
     plan->stream_buf = plan->written_buf = plan->counts_buf = plan->nonfinite_buf = OX_NONE;
@@ -616,16 +701,16 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
         .scratch = &full->scratch,
         .in = input,
         .compute = input->budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE,
+        .dx_bytes = dx_bytes(&input->model),
         .train = kind == OX_PLAN_TRAIN,
         .carries = kind != OX_PLAN_EVAL && input->placement.overlap,
-        .head_unit = plan->unit_count - 1,
-        .tied_unit = plan->unit_count,
     };
+    choose_kept(&b);
     place_homes(&b);
     emit_stages(&b);
-    if (!unified(&b)) {
-        count(&b, ox_build_transfer(&b, OX_TASK_LOSS, OX_NONE, plan->loss_buf, plan->loss_host_buf), OX_LINK_D2H,
-              OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->micro_batches);
+    if (!ox_build_unified(&b)) {
+        ox_build_count(&b, ox_build_transfer(&b, OX_TASK_LOSS, OX_NONE, plan->loss_buf, plan->loss_host_buf),
+                       OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->micro_batches);
     }
     if (b.train) {
         ox_build_optimizer(&b);

@@ -26,16 +26,17 @@ struct ox_segment {
     uint32_t run_prev, run_next;
 };
 
-/* Working memory of the builder, reserved with the plan. All arrays of units have unit_count + 1 entries; the
- * last stands for the head's use of tied weights. */
+/* Working memory of the builder, reserved with the plan. */
 struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
     struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
     uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
-    uint32_t *weights_home, *state_home, *grad_home, *grad_spool;
-    uint32_t *grad_live;  /* accumulator in use                       */
-    uint32_t *grad_speculative; /* finished, for an optimizer in backward or on the device */
-    uint32_t *partials;   /* square sums of a gradient, on the device */
+    uint32_t *weights_home, *state_home; /* per unit */
+    uint32_t *grad_home, *grad_spool;    /* per gradient */
+    uint32_t *grad_live;  /* per gradient: accumulator in use           */
+    uint32_t *grad_speculative; /* per gradient: finished, for an optimizer in backward or on the device */
+    uint32_t *partials;   /* per unit: square sums of its gradient, on the device */
+    bool *keeps;          /* per unit: a block that keeps what its backward needs */
     uint32_t *weights_at; /* per stage: planes where compute reads    */
     uint32_t *table_at;   /* per stage: planes of the tied table       */
     uint32_t *act;        /* (unit_count, micro_batches): checkpoints */

@@ -8,6 +8,10 @@
  * A unit whose state lives on the device is updated there, as an operation of the compute lane at the same places. */
 #include "offload/plan/builder.h"
 
+/* When a unit's optimizer runs: after the norm of its own step is known; within the forward of the next step; in the
+ * backward of its own, before the norm is known. */
+enum when { WHEN_AFTER, WHEN_CARRIED, WHEN_SPECULATIVE };
+
 struct adam {
     uint32_t unit_idx;
     enum when when;
@@ -21,13 +25,13 @@ static bool has_store(const struct ox_builder *b) {
 
 /* Whether it does its work in a step as most are: no clipping of what was done early. */
 static bool works(const struct ox_builder *b, const struct adam *adam) {
-    return adam->when != WHEN_CARRIED || !is_speculative(b, adam->unit_idx);
+    return adam->when != WHEN_CARRIED || !ox_build_is_speculative(b, adam->unit_idx);
 }
 
 void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
                           uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    const uint64_t elems = input->model.unit_elems[unit_idx];
+    const uint64_t elems = input->model.units[unit_idx].elem_count;
     const uint64_t state = ox_shard_stored_bytes(input->table, unit_idx), hi = elems * OX_HI_BYTES;
     uint64_t *const reads = traffic[OX_LINK_NVME_READ], *const writes = traffic[OX_LINK_NVME_WRITE];
     if (!work.updates) {
@@ -61,7 +65,7 @@ static void count_adam(struct ox_builder *b, struct ox_task *task, const struct 
     ox_plan_adam_traffic(b->in, adam->unit_idx, work, traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            count(b, task, (enum ox_link)link, (enum ox_traffic_kind)kind, traffic[link][kind]);
+            ox_build_count(b, task, (enum ox_link)link, (enum ox_traffic_kind)kind, traffic[link][kind]);
         }
     }
 }
@@ -75,44 +79,46 @@ static void copy_planes(struct ox_builder *b, enum ox_task_kind kind, const stru
         ox_build_transfer(b, kind, adam->unit_idx, down ? home : downloaded, down ? downloaded : home);
     task->carried = adam->when == WHEN_CARRIED;
     if (works(b, adam)) {
-        count(b, task, down ? OX_LINK_D2H : OX_LINK_H2D, OX_TRAFFIC_WEIGHTS,
+        ox_build_count(b, task, down ? OX_LINK_D2H : OX_LINK_H2D, OX_TRAFFIC_WEIGHTS,
               ox_plan_weight_bytes(b->in, adam->unit_idx));
     }
 }
 
 /* ---- on the device ------------------------------------------------------------------------------ */
 
-/* One more than the last unit that is updated there; 0 = none. */
-static uint32_t device_units_past(const struct ox_builder *b) {
-    uint32_t past = b->plan->unit_count;
-    while (past > 0 && !on_device(b, past - 1)) {
-        past--;
+/* The last unit, in the order of updates, that is updated there; OX_NONE = none. */
+static uint32_t last_device_unit(const struct ox_builder *b) {
+    const struct ox_plan_model *const model = &b->in->model;
+    for (uint32_t i = model->stage_count; i > 0; i--) {
+        if (ox_build_on_device(b, model->stages[i - 1])) {
+            return model->stages[i - 1];
+        }
     }
-    return past;
+    return OX_NONE;
 }
 
 void ox_build_device_counts(struct ox_builder *b) {
     const uint64_t bytes = 8 * (uint64_t)b->plan->unit_count;
-    if (device_units_past(b) > 0) {
-        b->plan->counts_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, OX_NONE);
-        b->plan->nonfinite_buf = new_resident(b, OX_BUF_SMALL, OX_TIER_HOST, bytes, OX_NONE);
+    if (last_device_unit(b) != OX_NONE) {
+        b->plan->counts_buf = ox_build_resident(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, OX_NONE);
+        b->plan->nonfinite_buf = ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST, bytes, OX_NONE);
     }
 }
 
 void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
     const uint64_t bytes = ox_plan_partials_bytes(b->in, unit_idx);
-    b->scratch->partials[unit_idx] = new_buf(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, unit_idx);
-    struct ox_task *const task = new_task(b, OX_TASK_DEVICE_REDUCE, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+    b->scratch->partials[unit_idx] = ox_build_buf(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, unit_idx);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_DEVICE_REDUCE, OX_LANE_COMPUTE, unit_idx, OX_NONE);
     task->last = true;
-    reads(task, grad, OX_USE_GRAD);
-    writes(task, b->scratch->partials[unit_idx], OX_USE_TARGET);
+    ox_build_reads(task, grad, OX_USE_GRAD);
+    ox_build_writes(task, b->scratch->partials[unit_idx], OX_USE_TARGET);
 }
 
 /* The sums come to the host when all are there, so that no gradient's copy waits for them. */
 static void save_partials(struct ox_builder *b) {
     for (uint32_t i = 0; i < b->plan->unit_count; i++) {
-        if (on_device(b, i)) {
-            count(b, ox_build_transfer(b, OX_TASK_NORM_SAVE, i, b->scratch->partials[i], b->plan->norm_buf),
+        if (ox_build_on_device(b, i)) {
+            ox_build_count(b, ox_build_transfer(b, OX_TASK_NORM_SAVE, i, b->scratch->partials[i], b->plan->norm_buf),
                   OX_LINK_D2H, OX_TRAFFIC_OTHER, ox_plan_partials_bytes(b->in, i));
         }
     }
@@ -122,55 +128,55 @@ static void save_partials(struct ox_builder *b) {
 static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
     struct ox_plan *const plan = b->plan;
     const uint32_t unit_idx = adam->unit_idx;
-    struct ox_task *const task = new_task(b, OX_TASK_DEVICE_ADAM, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_DEVICE_ADAM, OX_LANE_COMPUTE, unit_idx, OX_NONE);
     task->carried = adam->when == WHEN_CARRIED;
     if (adam->when == WHEN_AFTER) {
-        reads(task, plan->norm_buf, OX_USE_NORM);
+        ox_build_reads(task, plan->norm_buf, OX_USE_NORM);
     }
-    reads(task, adam->grad, OX_USE_GRAD);
-    updates(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
-    updates(task, b->scratch->weights_home[unit_idx], OX_USE_WEIGHTS);
-    writes(task, plan->counts_buf, OX_USE_COUNTS);
-    if (unit_idx + 1 == device_units_past(b)) {
+    ox_build_reads(task, adam->grad, OX_USE_GRAD);
+    ox_build_updates(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
+    ox_build_updates(task, b->scratch->weights_home[unit_idx], OX_USE_WEIGHTS);
+    ox_build_writes(task, plan->counts_buf, OX_USE_COUNTS);
+    if (unit_idx == last_device_unit(b)) {
         struct ox_task *const nonfinite =
             ox_build_transfer(b, OX_TASK_NONFINITE, OX_NONE, plan->counts_buf, plan->nonfinite_buf);
         nonfinite->carried = task->carried;
-        count(b, nonfinite, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->unit_count);
+        ox_build_count(b, nonfinite, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->unit_count);
     }
 }
 
 /* ---- on the host ---------------------------------------------------------------------------------- */
 
 static void run_adam(struct ox_builder *b, const struct adam *adam) {
-    if (on_device(b, adam->unit_idx)) {
+    if (ox_build_on_device(b, adam->unit_idx)) {
         run_device_adam(b, adam);
         return;
     }
     const struct ox_plan_scratch *const s = b->scratch;
     const uint32_t unit_idx = adam->unit_idx;
-    const bool weights_on_device = b->in->table->shards[unit_idx].homes.weights == OX_TIER_DEVICE;
+    const bool weights_on_device = ox_build_homes(b, unit_idx)->weights == OX_TIER_DEVICE;
     uint32_t weights = s->weights_home[unit_idx];
     if (weights_on_device) {
-        weights = new_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, ox_plan_weight_bytes(b->in, unit_idx), unit_idx);
+        weights = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, ox_plan_weight_bytes(b->in, unit_idx), unit_idx);
         copy_planes(b, OX_TASK_DOWNLOAD, adam, weights);
     }
-    struct ox_task *const task = new_task(b, OX_TASK_ADAM, OX_LANE_ADAM, unit_idx, OX_NONE);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_ADAM, OX_LANE_ADAM, unit_idx, OX_NONE);
     task->carried = adam->when == WHEN_CARRIED;
     if (adam->when == WHEN_AFTER) {
-        reads(task, b->plan->norm_buf, OX_USE_NORM);
+        ox_build_reads(task, b->plan->norm_buf, OX_USE_NORM);
     }
-    reads(task, adam->grad, OX_USE_GRAD);
+    ox_build_reads(task, adam->grad, OX_USE_GRAD);
     if (s->state_home[unit_idx] != OX_NONE) {
-        updates(task, s->state_home[unit_idx], OX_USE_STATE);
+        ox_build_updates(task, s->state_home[unit_idx], OX_USE_STATE);
     }
     if (weights != OX_NONE) {
-        updates(task, weights, OX_USE_WEIGHTS);
+        ox_build_updates(task, weights, OX_USE_WEIGHTS);
     }
     if (adam->target != OX_NONE) {
-        writes(task, adam->target, OX_USE_TARGET);
+        ox_build_writes(task, adam->target, OX_USE_TARGET);
     }
     if (has_store(b)) {
-        writes(task, b->plan->stream_buf, OX_USE_STREAM);
+        ox_build_writes(task, b->plan->stream_buf, OX_USE_STREAM);
     }
     count_adam(b, task, adam);
     if (weights_on_device) {
@@ -185,22 +191,22 @@ static void begin_transaction(struct ox_builder *b, bool carried) {
     }
     struct ox_plan *const plan = b->plan;
     if (plan->stream_buf == OX_NONE) {
-        plan->stream_buf = new_buf(b, OX_BUF_STREAM, OX_TIER_HOST, ox_plan_stream_bytes(b->in), OX_NONE);
+        plan->stream_buf = ox_build_buf(b, OX_BUF_STREAM, OX_TIER_HOST, ox_plan_stream_bytes(b->in), OX_NONE);
         /* Writes outlive their task until the commit, which for early units is in the next step. */
         plan->bufs[plan->stream_buf].resident = b->in->placement.speculative_units > 0;
     }
-    struct ox_task *const begin = new_task(b, OX_TASK_BEGIN, OX_LANE_ADAM, OX_NONE, OX_NONE);
+    struct ox_task *const begin = ox_build_task(b, OX_TASK_BEGIN, OX_LANE_ADAM, OX_NONE, OX_NONE);
     begin->carried = carried;
-    writes(begin, plan->stream_buf, OX_USE_STREAM);
+    ox_build_writes(begin, plan->stream_buf, OX_USE_STREAM);
     if (!b->in->placement.overlap) {
-        reads(begin, plan->norm_buf, OX_USE_NORM);
+        ox_build_reads(begin, plan->norm_buf, OX_USE_NORM);
     }
 }
 
 static struct ox_task *end_transaction(struct ox_builder *b, enum ox_task_kind kind, bool carried) {
-    struct ox_task *const task = new_task(b, kind, OX_LANE_ADAM, OX_NONE, OX_NONE);
+    struct ox_task *const task = ox_build_task(b, kind, OX_LANE_ADAM, OX_NONE, OX_NONE);
     task->carried = carried;
-    writes(task, b->plan->stream_buf, OX_USE_STREAM);
+    ox_build_writes(task, b->plan->stream_buf, OX_USE_STREAM);
     return task;
 }
 
@@ -210,32 +216,37 @@ static void commit(struct ox_builder *b, bool carried) {
         return;
     }
     if (carried) {
-        writes(end_transaction(b, OX_TASK_WRITTEN, true), b->plan->written_buf, OX_USE_WRITTEN);
+        ox_build_writes(end_transaction(b, OX_TASK_WRITTEN, true), b->plan->written_buf, OX_USE_WRITTEN);
     }
     end_transaction(b, OX_TASK_COMMIT, carried);
 }
 
 static uint32_t grad_at_rest(const struct ox_builder *b, uint32_t unit_idx) {
     const struct ox_plan_scratch *const s = b->scratch;
-    if (s->grad_home[unit_idx] != OX_NONE) {
-        return s->grad_home[unit_idx];
+    const uint32_t grad_idx = ox_build_unit(b, unit_idx)->grad_idx;
+    if (s->grad_home[grad_idx] != OX_NONE) {
+        return s->grad_home[grad_idx];
     }
-    return on_device(b, unit_idx) ? s->grad_speculative[unit_idx] : s->grad_spool[unit_idx];
+    return ox_build_on_device(b, unit_idx) ? s->grad_speculative[grad_idx] : s->grad_spool[grad_idx];
+}
+
+static bool is_last_stage(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_build_unit(b, unit_idx)->stage_idx + 1 == b->in->model.stage_count;
 }
 
 void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
-    if (unit_idx == 0) {
+    if (ox_build_unit(b, unit_idx)->stage_idx == 0) {
         begin_transaction(b, true);
     }
     run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_CARRIED, .grad = grad_at_rest(b, unit_idx),
                                .target = target});
-    if (unit_idx == b->head_unit) {
+    if (is_last_stage(b, unit_idx)) {
         commit(b, true);
     }
 }
 
 void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
-    if (unit_idx == b->head_unit) {
+    if (is_last_stage(b, unit_idx)) {
         begin_transaction(b, false);
     }
     run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_SPECULATIVE, .grad = grad, .target = OX_NONE});
@@ -244,15 +255,17 @@ void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t
 void ox_build_optimizer(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     save_partials(b);
-    struct ox_task *const norm = new_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
-    updates(norm, plan->norm_buf, OX_USE_NORM);
-    reads(norm, plan->loss_host_buf, OX_USE_LOSS);
+    struct ox_task *const norm = ox_build_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
+    ox_build_updates(norm, plan->norm_buf, OX_USE_NORM);
+    ox_build_reads(norm, plan->loss_host_buf, OX_USE_LOSS);
     if (b->in->placement.overlap) {
         return;
     }
     begin_transaction(b, false);
-    for (uint32_t i = 0; i < plan->unit_count; i++) {
-        run_adam(b, &(struct adam){.unit_idx = i, .when = WHEN_AFTER, .grad = grad_at_rest(b, i), .target = OX_NONE});
+    for (uint32_t i = 0; i < b->in->model.stage_count; i++) {
+        const uint32_t unit_idx = b->in->model.stages[i];
+        run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_AFTER, .grad = grad_at_rest(b, unit_idx),
+                                   .target = OX_NONE});
     }
     commit(b, false);
 }

@@ -21,18 +21,18 @@ int ox_task_find_use(const struct ox_task *task, enum ox_use_role role) {
     return -1;
 }
 
-uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t unit_idx) {
-    OX_ASSERT(unit_idx <= plan->unit_count);
-    return unit_idx;
+uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t grad_idx) {
+    OX_ASSERT(grad_idx < plan->grad_count);
+    return grad_idx;
 }
 
 uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx) {
     OX_ASSERT(unit_idx < plan->unit_count && mb_idx < plan->micro_batches);
-    return plan->unit_count + 1 + unit_idx * plan->micro_batches + mb_idx;
+    return plan->grad_count + unit_idx * plan->micro_batches + mb_idx;
 }
 
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->model.unit_elems[unit_idx] * (OX_HI_BYTES + (input->model.fp32 ? OX_LO_BYTES : 0));
+    return input->model.units[unit_idx].elem_count * (OX_HI_BYTES + (input->model.fp32 ? OX_LO_BYTES : 0));
 }
 
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -46,30 +46,36 @@ bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_id
 }
 
 uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_div_up(input->model.unit_elems[unit_idx], OX_GROUP_ELEMS) * sizeof(double);
+    return ox_div_up(input->model.units[unit_idx].elem_count, OX_GROUP_ELEMS) * sizeof(double);
 }
 
-static uint32_t home(const uint32_t *homes, const struct ox_plan *plan, uint32_t unit_idx) {
-    OX_ASSERT(unit_idx <= plan->unit_count);
-    return homes[unit_idx];
+uint32_t ox_plan_block_count(const struct ox_plan_model *model) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        count += model->units[i].kind == OX_PLAN_BLOCK;
+    }
+    return count;
 }
 
 uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx) {
-    return home(((const struct ox_plan_full *)plan)->scratch.weights_home, plan, unit_idx);
+    OX_ASSERT(unit_idx < plan->unit_count);
+    return ((const struct ox_plan_full *)plan)->scratch.weights_home[unit_idx];
 }
 
 uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx) {
-    return home(((const struct ox_plan_full *)plan)->scratch.state_home, plan, unit_idx);
+    OX_ASSERT(unit_idx < plan->unit_count);
+    return ((const struct ox_plan_full *)plan)->scratch.state_home[unit_idx];
 }
 
-uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t unit_idx) {
-    return home(((const struct ox_plan_full *)plan)->scratch.grad_home, plan, unit_idx);
+uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t grad_idx) {
+    OX_ASSERT(grad_idx < plan->grad_count);
+    return ((const struct ox_plan_full *)plan)->scratch.grad_home[grad_idx];
 }
 
 static uint64_t chunk_elems_max(const struct ox_plan_input *input) {
     uint64_t elems_max = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
-        elems_max = ox_max_u64(elems_max, input->model.unit_elems[i]);
+        elems_max = ox_max_u64(elems_max, input->model.units[i].elem_count);
     }
     return ox_min_u64(input->table->chunk_elems, elems_max);
 }
@@ -107,24 +113,24 @@ static void carve_kept(struct carve *memory, struct ox_plan_full *full) {
     plan->tasks = carve(memory, plan->task_cap, sizeof *plan->tasks);
     plan->bufs = carve(memory, plan->buf_cap, sizeof *plan->bufs);
     plan->spool_bytes = carve(memory, plan->spool_count, sizeof *plan->spool_bytes);
-    uint32_t **const homes[] = {&scratch->weights_home, &scratch->state_home, &scratch->grad_home};
-    for (unsigned i = 0; i < sizeof homes / sizeof *homes; i++) {
-        *homes[i] = carve(memory, plan->unit_count + 1u, sizeof(uint32_t));
-    }
+    scratch->weights_home = carve(memory, plan->unit_count, sizeof(uint32_t));
+    scratch->state_home = carve(memory, plan->unit_count, sizeof(uint32_t));
+    scratch->grad_home = carve(memory, plan->grad_count, sizeof(uint32_t));
 }
 
 static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
     const struct ox_plan *const plan = &full->plan;
     struct ox_plan_scratch *const scratch = &full->scratch;
-    const uint64_t units = plan->unit_count + 1u, micro_batches = plan->micro_batches;
+    const uint64_t units = plan->unit_count, grads = plan->grad_count, micro_batches = plan->micro_batches;
     carve_kept(memory, full);
     scratch->tracks = carve(memory, plan->buf_cap, sizeof *scratch->tracks);
     scratch->segments = carve(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
     scratch->segment_of = carve(memory, plan->buf_cap, sizeof(uint32_t));
-    scratch->grad_spool = carve(memory, units, sizeof(uint32_t));
-    scratch->grad_live = carve(memory, units, sizeof(uint32_t));
-    scratch->grad_speculative = carve(memory, units, sizeof(uint32_t));
+    scratch->grad_spool = carve(memory, grads, sizeof(uint32_t));
+    scratch->grad_live = carve(memory, grads, sizeof(uint32_t));
+    scratch->grad_speculative = carve(memory, grads, sizeof(uint32_t));
     scratch->partials = carve(memory, units, sizeof(uint32_t));
+    scratch->keeps = carve(memory, units, sizeof(bool));
     scratch->weights_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->table_at = carve(memory, scratch->stage_cap, sizeof(uint32_t));
     scratch->act = carve(memory, units * micro_batches, sizeof(uint32_t));
@@ -135,27 +141,50 @@ static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
     scratch->batch = carve(memory, micro_batches, sizeof(uint32_t));
 }
 
+/* The lists of a model name each other. */
+static void check_model(const struct ox_plan_model *model) {
+    OX_ASSERT(model->unit_count >= 1 && model->stage_count == model->unit_count && model->micro_batches >= 1);
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const struct ox_plan_unit *const unit = &model->units[i];
+        OX_ASSERT(unit->stage_idx < model->stage_count && model->stages[unit->stage_idx] == i);
+        OX_ASSERT(unit->grad_idx < model->grad_count && model->grads[unit->grad_idx].unit_idx == i);
+        OX_ASSERT(model->grads[unit->grad_idx].elem_count == unit->elem_count);
+        OX_ASSERT((unit->table_unit_idx == OX_NONE) == (unit->table_grad_idx == OX_NONE));
+        OX_ASSERT(unit->table_unit_idx == OX_NONE || unit->kind == OX_PLAN_HEAD);
+        OX_ASSERT(unit->table_unit_idx == OX_NONE ||
+                  model->grads[unit->table_grad_idx].unit_idx == unit->table_unit_idx);
+    }
+    for (uint32_t i = 0; i < model->grad_count; i++) {
+        const struct ox_plan_grad *const grad = &model->grads[i];
+        OX_ASSERT(grad->addend == OX_NONE || model->grads[grad->addend].added_to == i);
+        OX_ASSERT(grad->added_to == OX_NONE || (model->grads[grad->added_to].addend == i &&
+                                                model->grads[grad->added_to].elem_count >= grad->elem_count));
+    }
+}
+
 enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **out) {
     *out = NULL;
-    const uint64_t units = input->model.unit_count, micro_batches = input->model.micro_batches;
-    OX_ASSERT(units >= 2 && micro_batches >= 1);
+    const uint64_t units = input->model.unit_count, grads = input->model.grad_count;
+    const uint64_t micro_batches = input->model.micro_batches;
+    check_model(&input->model);
     /* Of a unit, a micro-batch has six tasks at most (forward, save, write; read, load, backward) and no more buffers
      * than these (what is kept beside that input needs none to travel), and a tile
      * twelve (three forward; three for weights and six for gradients backward). As many tiles as micro-batches are
-     * the most. Beside them a tile has twelve for tied weights, a step eight per unit: transfers of planes, the update
-     * and what goes with it. */
-    const uint64_t stages = micro_batches * 2 * (units + 1);
-    const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + 12) + units * 8 + 64;
+     * the most. Beside them a tile has twelve for each gradient of a second use, a step eight per unit: transfers of
+     * planes, the update and what goes with it. */
+    const uint64_t stages = micro_batches * 2 * units;
+    const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + (grads - units) * 12) + units * 8 + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu units are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)units);
     }
     struct ox_plan_full shape = {0};
     shape.plan.unit_count = (uint32_t)units;
+    shape.plan.grad_count = (uint32_t)grads;
     shape.plan.micro_batches = (uint32_t)micro_batches;
     shape.plan.task_cap = (uint32_t)tasks;
     shape.plan.buf_cap = (uint32_t)(tasks + 5 * units + 16);
-    shape.plan.spool_count = (uint32_t)(units + 1 + units * micro_batches);
+    shape.plan.spool_count = (uint32_t)(grads + units * micro_batches);
     shape.scratch.stage_cap = (uint32_t)stages;
     struct carve memory = {.base = NULL, .used = sizeof shape};
     carve_plan(&memory, &shape);
@@ -193,10 +222,9 @@ void ox_plan_shrink(struct ox_plan **plan_ptr) {
     memcpy(full->plan.tasks, plan->tasks, plan->task_count * sizeof *plan->tasks);
     memcpy(full->plan.bufs, plan->bufs, plan->buf_count * sizeof *plan->bufs);
     memcpy(full->plan.spool_bytes, plan->spool_bytes, plan->spool_count * sizeof *plan->spool_bytes);
-    const size_t homes_bytes = (plan->unit_count + 1u) * sizeof(uint32_t);
-    memcpy(full->scratch.weights_home, old->scratch.weights_home, homes_bytes);
-    memcpy(full->scratch.state_home, old->scratch.state_home, homes_bytes);
-    memcpy(full->scratch.grad_home, old->scratch.grad_home, homes_bytes);
+    memcpy(full->scratch.weights_home, old->scratch.weights_home, plan->unit_count * sizeof(uint32_t));
+    memcpy(full->scratch.state_home, old->scratch.state_home, plan->unit_count * sizeof(uint32_t));
+    memcpy(full->scratch.grad_home, old->scratch.grad_home, plan->grad_count * sizeof(uint32_t));
     ox_plan_close(plan_ptr);
     *plan_ptr = &full->plan;
 }

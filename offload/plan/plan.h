@@ -71,7 +71,7 @@ enum ox_use_role {
     OX_USE_SOURCE, OX_USE_TARGET, /* of a copy, read or write                              */
     OX_USE_WEIGHTS,               /* planes of the task's unit                             */
     OX_USE_STATE,                 /* lo and moments of the task's unit, where memory is their home */
-    OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes (and state, for lo) of unit 0, for a tied head */
+    OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes (and state, for lo) of the unit whose table a tied head uses */
     OX_USE_JOINED,                /* fp32 weights                                          */
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
     OX_USE_KEPT,                  /* what forward leaves to backward, which uses it up       */
@@ -95,6 +95,7 @@ struct ox_buf {
     uint64_t bytes, offset; /* in its tier's arena, aligned to OX_IO_ALIGN_BYTES */
     uint32_t first_task_idx, last_task_idx; /* of its uses; a resident one lives through the whole plan */
     uint32_t unit_idx;                      /* or OX_NONE */
+    uint32_t grad_idx;                      /* of a gradient; else OX_NONE */
     uint8_t kind;                           /* enum ox_buf_kind */
     uint8_t tier;                           /* DEVICE or HOST */
     bool resident;                          /* keeps its place between steps; weights, state, batches and
@@ -116,12 +117,22 @@ struct ox_task {
     bool carried;      /* BEGIN, ADAM, DOWNLOAD, REFRESH, DEVICE_ADAM, NONFINITE, WRITTEN, COMMIT: of the step before,
                           which overlaps */
     uint8_t use_count;
-    uint32_t unit_idx; /* gradients: unit_count stands for the head's use of tied weights     */
+    uint32_t unit_idx; /* or OX_NONE */
+    uint32_t grad_idx; /* GRAD_*: the gradient (ox_plan_model.grads), which is one of the unit; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
     uint64_t bytes;    /* that cross a link; 0 for work */
     uint32_t deps[OX_LANE_COUNT]; /* per lane: 1 + index of the latest task that must end first; 0 = none */
     struct ox_use uses[OX_TASK_USES_MAX];
 };
+
+/* The number that lists of tasks and buffers show under "unit": of a gradient it is the gradient's, because a unit may
+ * have two. */
+static inline uint32_t ox_task_unit_or_grad(const struct ox_task *task) {
+    return task->grad_idx == OX_NONE ? task->unit_idx : task->grad_idx;
+}
+static inline uint32_t ox_buf_unit_or_grad(const struct ox_buf *buf) {
+    return buf->grad_idx == OX_NONE ? buf->unit_idx : buf->grad_idx;
+}
 
 enum ox_link { OX_LINK_NVME_READ, OX_LINK_NVME_WRITE, OX_LINK_H2D, OX_LINK_D2H, OX_LINK_COUNT };
 enum ox_traffic_kind {
@@ -140,22 +151,52 @@ struct ox_plan_work {
     uint32_t ops; /* operations, queued one by one */
 };
 
-/* What the plan needs to know of a model at one batch shape. Sizes in bytes unless named otherwise. */
+enum ox_plan_unit_kind {
+    OX_PLAN_EMBEDDING, /* tokens to activations */
+    OX_PLAN_BLOCK,     /* activations to activations; its backward starts from its input, or from what forward kept */
+    OX_PLAN_HEAD       /* activations to the loss; in training its backward is part of the same task */
+};
+
+/* One pass of a unit over a micro-batch: bytes of its workspace, and what compute does (all zero: no prediction). */
+struct ox_plan_pass {
+    uint64_t room_bytes;
+    struct ox_plan_work work;
+};
+
+/* A unit: the part of a model whose weights, state and gradient travel together. Units may differ in everything.
+ * Activations are those of one micro-batch. */
+struct ox_plan_unit {
+    enum ox_plan_unit_kind kind;
+    uint32_t stage_idx; /* its place in the order of forward: stages[stage_idx] is this unit */
+    uint64_t elem_count;
+    uint64_t input_bytes, output_bytes; /* activations; 0 where it takes tokens or gives the loss */
+    uint64_t kept_bytes; /* that a block can keep for its backward; 0: it cannot */
+    /* Of the head, `forward` is the loss alone and `backward` the loss with its gradients. The kept ones: of a block
+     * that keeps what its backward needs. An embedding needs no room. */
+    struct ox_plan_pass forward, backward, forward_kept, backward_kept;
+    uint32_t grad_idx;       /* the gradient of its weights */
+    uint32_t table_unit_idx; /* a head whose table is another unit's (tied weights): that unit; else OX_NONE */
+    uint32_t table_grad_idx; /* and the gradient that this use of the table gives; else OX_NONE */
+};
+
+/* A gradient: one sum over the micro-batches, with an accumulator and a home. A unit whose weights are used twice has
+ * one for each use; the second is added to the first elements of the first before the optimizer takes that. */
+struct ox_plan_grad {
+    uint32_t unit_idx;   /* whose weights it is the gradient of */
+    uint32_t added_to;   /* the gradient that this one is added to, or OX_NONE */
+    uint32_t addend;     /* the gradient that is added to this one, or OX_NONE */
+    uint64_t elem_count;
+};
+
+/* What the plan needs to know of a model at one batch shape. */
 struct ox_plan_model {
-    const uint64_t *unit_elems; /* embedding, blocks, head */
-    const struct ox_plan_work *forward, *backward; /* per unit, one micro-batch; of the head, the loss alone and with
-                                                      its backward. NULL: no predictions */
-    const struct ox_plan_work *backward_kept; /* likewise, of blocks that need not recompute */
-    uint32_t unit_count;
-    uint64_t tied_elems;        /* of the table when the head uses unit 0's; 0 = untied */
+    const struct ox_plan_unit *units;
+    const struct ox_plan_grad *grads;
+    const uint32_t *stages; /* units in the order of forward, each once; backward is the reverse */
+    uint32_t unit_count, grad_count, stage_count;
     uint32_t micro_batches;     /* per step */
-    uint64_t act_bytes;         /* a block's input, one micro-batch */
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
     uint64_t const_bytes;       /* tables that stay on the device */
-    uint64_t work_forward_bytes, work_backward_bytes; /* of a block */
-    uint64_t kept_bytes; /* what a block can keep of a micro-batch for its backward; 0: nothing */
-    uint64_t work_kept_forward_bytes, work_kept_backward_bytes; /* beside it, of one that does */
-    uint64_t work_head_bytes, work_head_eval_bytes;
     bool fp32;       /* compute type: the lo plane travels too */
     bool joins;      /* blocks compute with float32 weights, made of their planes; else with hi as it is */
     bool grad_bf16;  /* how a finished gradient leaves the device */
@@ -189,7 +230,8 @@ struct ox_placement {
     bool overlap;
     uint32_t speculative_units;
     /* The last `kept_units` blocks, whose backward comes first, do not recompute: of every micro-batch their input and
-     * what backward needs of their forward stays in compute memory until backward has used it up. */
+     * what backward needs of their forward stays in compute memory until backward has used it up. A block that can
+     * keep nothing recomputes wherever it is. */
     uint32_t kept_units;
 };
 
@@ -206,7 +248,7 @@ struct ox_plan_input {
 
 /* Whether, where steps overlap, a unit's optimizer runs in the backward of its own step. */
 static inline bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return unit_idx + input->placement.speculative_units >= input->model.unit_count;
+    return input->model.units[unit_idx].stage_idx + input->placement.speculative_units >= input->model.stage_count;
 }
 
 struct ox_plan {
@@ -214,7 +256,7 @@ struct ox_plan {
     struct ox_task *tasks;
     struct ox_buf *bufs;
     uint32_t task_count, task_cap, buf_count, buf_cap;
-    uint32_t micro_batches, unit_count;
+    uint32_t micro_batches, unit_count, grad_count;
     uint64_t peak_bytes[OX_TIER_COUNT];     /* arena size needed; NVME: state and spool */
     uint64_t resident_bytes[OX_TIER_COUNT]; /* of it, held between steps: the front of the arena */
     uint64_t stored_weight_bytes;           /* of those of NVME, hi; the rest is state. All generations of both */
@@ -225,8 +267,8 @@ struct ox_plan {
     uint32_t counts_buf, nonfinite_buf; /* of updates on the device: counts per unit, there and on the host */
     uint32_t written_buf;    /* no bytes: its users wait for what the step before has written */
     uint32_t batch_host_buf; /* host: all micro-batches, in order */
-    /* Spool extents of the store: per gradient unit (unit_count of them, then the head's use), then per
-     * (block, micro-batch) activation checkpoint; 0 bytes where nothing is spooled. */
+    /* Spool extents of the store: one for each gradient, then one for each (unit, micro-batch) activation
+     * checkpoint; 0 bytes where nothing is spooled. */
     uint64_t *spool_bytes;
     uint32_t spool_count;
 };
@@ -271,8 +313,11 @@ bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input);
 int ox_task_find_use(const struct ox_task *task, enum ox_use_role role);
 
 /* Index of a spool extent. */
-uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t unit_idx);
+uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t grad_idx);
 uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
+
+/* How many units are blocks. */
+uint32_t ox_plan_block_count(const struct ox_plan_model *model);
 
 /* Bytes of a unit's planes as compute needs them: hi, and lo for fp32. */
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
@@ -286,7 +331,7 @@ bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Resident buffers of a unit's planes: its home when that is memory, else OX_NONE. */
 uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx);
-uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t unit_idx);
+uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t grad_idx);
 
 /* Host memory behind the resident part that loading and saving need: one chunk (struct ox_chunk_layout, with fp32
  * values). Part of peak_bytes. */

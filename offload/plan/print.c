@@ -31,7 +31,7 @@ void ox_plan_ledger(const struct ox_plan *plan, struct ox_ledger *out) {
     out->bytes[OX_TIER_NVME][OX_BUF_STATE] = generations - out->bytes[OX_TIER_NVME][OX_BUF_WEIGHTS];
     out->unused[OX_TIER_NVME] = plan->peak_bytes[OX_TIER_NVME] - generations;
     for (uint32_t i = 0; i < plan->spool_count; i++) {
-        const enum ox_buf_kind kind = i <= plan->unit_count ? OX_BUF_GRAD : OX_BUF_ACT;
+        const enum ox_buf_kind kind = i < plan->grad_count ? OX_BUF_GRAD : OX_BUF_ACT;
         out->bytes[OX_TIER_NVME][kind] += plan->spool_bytes[i];
         out->unused[OX_TIER_NVME] -= plan->spool_bytes[i];
     }
@@ -139,7 +139,8 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
         const struct ox_task *const task = &plan->tasks[i];
         fprintf(out, "%6u %-11s %-10s%s", i, ox_lane_name((enum ox_lane_id)task->lane),
                 ox_task_name((enum ox_task_kind)task->kind), task->carried ? "'" : " ");
-        fprintf(out, task->unit_idx == OX_NONE ? "    -" : "%5d", (int)task->unit_idx);
+        const uint32_t number = ox_task_unit_or_grad(task);
+        fprintf(out, number == OX_NONE ? "    -" : "%5d", (int)number);
         fprintf(out, task->mb_idx == OX_NONE ? "    -" : "%5d", (int)task->mb_idx);
         print_size(out, task->bytes);
         fprintf(out, " ");
@@ -152,10 +153,10 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
     }
 }
 
-static void print_kept(FILE *out, const struct ox_plan *plan, const struct ox_placement *placement) {
-    if (placement->kept_units > 0) {
+static void print_kept(FILE *out, const struct ox_plan_input *input) {
+    if (input->placement.kept_units > 0) {
         fprintf(out, "\nactivations kept: of the last %u of %u blocks, whose backward recomputes nothing",
-                placement->kept_units, plan->unit_count - 2);
+                input->placement.kept_units, ox_plan_block_count(&input->model));
     }
 }
 
@@ -184,7 +185,7 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     if (device_units > 0) {
         fprintf(out, "; of the last %u of %u units on the device", device_units, plan->unit_count);
     }
-    print_kept(out, plan, placement);
+    print_kept(out, input);
     fprintf(out, "\n\n");
     print_ledger(out, plan, input);
     print_homes(out, input);

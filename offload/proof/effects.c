@@ -37,7 +37,7 @@ static const struct rule {
     [OX_TASK_ACT_READ] = {OX_LANE_NVME_READ, OF_UNIT, true, true},
     [OX_TASK_ACT_LOAD] = {OX_LANE_H2D, OF_UNIT, true, true},
     [OX_TASK_GRAD_ZERO] = {OX_LANE_COMPUTE, OF_GRADIENT, false, true},
-    [OX_TASK_GRAD_ADD] = {OX_LANE_COMPUTE, OF_UNIT, false, true},
+    [OX_TASK_GRAD_ADD] = {OX_LANE_COMPUTE, OF_GRADIENT, false, true},
     [OX_TASK_GRAD_PACK] = {OX_LANE_COMPUTE, OF_GRADIENT, false, true},
     [OX_TASK_GRAD_SAVE] = {OX_LANE_D2H, OF_GRADIENT, false, true},
     [OX_TASK_GRAD_WRITE] = {OX_LANE_NVME_WRITE, OF_GRADIENT, false, true},
@@ -58,24 +58,28 @@ static const struct rule {
     [OX_TASK_COMMIT] = {OX_LANE_ADAM, OF_STEP, false, true},
 };
 
+static bool is_gradient_of(const struct effects *e, uint32_t grad_idx, uint32_t unit_idx) {
+    return grad_idx < e->plan->grad_count && ox_effects_grad(e, grad_idx)->unit_idx == unit_idx;
+}
+
 static bool fits_rule(const struct effects *e) {
     const struct ox_task *const task = e->task;
     const struct rule *const rule = &rules[task->kind];
-    const uint32_t unit_past =
-        rule->scope == OF_STEP ? 0 : e->plan->unit_count + (rule->scope == OF_GRADIENT && e->tied);
     const bool of_optimizer = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
                               task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH ||
                               task->kind == OX_TASK_DEVICE_ADAM || task->kind == OX_TASK_NONFINITE ||
                               task->kind == OX_TASK_WRITTEN || task->kind == OX_TASK_COMMIT;
     return task->lane == rule->lane && (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && of_optimizer)) &&
-           (unit_past == 0 ? task->unit_idx == OX_NONE : task->unit_idx < unit_past) &&
+           (rule->scope == OF_STEP ? task->unit_idx == OX_NONE : task->unit_idx < e->plan->unit_count) &&
+           (rule->scope == OF_GRADIENT ? is_gradient_of(e, task->grad_idx, task->unit_idx)
+                                       : task->grad_idx == OX_NONE) &&
            (rule->of_batch ? task->mb_idx < e->plan->micro_batches : task->mb_idx == OX_NONE);
 }
 
 static void follow(struct effects *e) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    const uint32_t unit_idx = e->task->unit_idx;
+    const uint32_t unit_idx = e->task->unit_idx, grad_idx = e->task->grad_idx;
     switch ((enum ox_task_kind)e->task->kind) {
     case OX_TASK_JOIN:
         if (!e->in->model.joins) {
@@ -94,14 +98,14 @@ static void follow(struct effects *e) {
         ox_effects_backward(e, unit_idx);
         break;
     case OX_TASK_GRAD_ZERO:
-        ox_effects_fill(e, OX_USE_GRAD, tier, ox_content(SUM, unit_idx, 0));
+        ox_effects_fill(e, OX_USE_GRAD, tier, ox_content(SUM, grad_idx, 0));
         break;
     case OX_TASK_GRAD_ADD:
-        ox_effects_add_second_use(e, unit_idx);
+        ox_effects_add_second_use(e, grad_idx);
         break;
     case OX_TASK_GRAD_PACK:
-        ox_effects_need_use(e, OX_USE_SOURCE, tier, ox_effects_whole_sum(e, unit_idx));
-        ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(PACKED, unit_idx, 0));
+        ox_effects_need_use(e, OX_USE_SOURCE, tier, ox_effects_whole_sum(e, grad_idx));
+        ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(PACKED, grad_idx, 0));
         break;
     case OX_TASK_REDUCE:
         ox_effects_reduce(e, unit_idx);
@@ -145,6 +149,7 @@ static void begin_gradients(struct effects *e) {
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
         const struct ox_buf *const buf = &e->plan->bufs[i];
         if (e->overlap && buf->resident && buf->kind == OX_BUF_GRAD && buf->unit_idx < e->plan->unit_count &&
+            ox_effects_unit(e, buf->unit_idx)->grad_idx == buf->grad_idx &&
             buf->tier == ox_proof_homes(e->in, buf->unit_idx)->grad) {
             e->held[i] = ox_content(REDUCED, buf->unit_idx, CURRENT);
         }
@@ -203,8 +208,7 @@ static bool begin(struct effects *e) {
 
 /* The version that a unit has at the end: with overlap only the last ones have gone on. */
 static uint32_t last_version(const struct effects *e, uint32_t unit_idx) {
-    const bool early = unit_idx + e->in->placement.speculative_units >= e->plan->unit_count;
-    return e->train && (!e->overlap || early) ? NEW : CURRENT;
+    return e->train && (!e->overlap || ox_proof_is_speculative(e->in, unit_idx)) ? NEW : CURRENT;
 }
 
 /* Where a unit's gradient must still be at the end of a step whose optimizer has not run, or may have to run again;
@@ -235,7 +239,7 @@ static const char *end(const struct effects *e) {
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const struct ox_content held = e->held[i];
         if (plan->bufs[i].resident && (held.what == PLANES || held.what == STATE) &&
-            held.count != last_version(e, held.unit_idx)) {
+            held.count != last_version(e, held.idx)) {
             return "the home of a unit does not hold what the optimizer made";
         }
     }
@@ -320,7 +324,6 @@ static enum ox_status follow_all(struct effects *e) {
 enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct ox_plan_input *input) {
     struct effects e = {.plan = plan, .in = input};
     e.train = plan->kind == OX_PLAN_TRAIN;
-    e.tied = input->model.tied_elems > 0;
     e.overlap = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
     e.held = calloc(plan->buf_count + 1u, sizeof *e.held);
     e.largest_bytes = calloc(plan->buf_count + 1u, sizeof *e.largest_bytes);

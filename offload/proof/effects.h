@@ -17,10 +17,10 @@ enum ox_holding {
     ACT,      /* input of a unit; count: micro-batch */
     ACT_GRAD, /* gradient of the input of a unit; count: micro-batch */
     KEPT,     /* what the backward of a unit needs of its forward; count: micro-batch */
-    SUM,      /* fp32 gradient of a unit over the first `count` micro-batches */
-    TOTAL,    /* the whole sum of both uses of tied weights, fp32 */
-    PACKED,   /* the whole sum in bf16 */
-    REDUCED,  /* the whole sum as the optimizer takes it, its norm counted; count: the version that it leads to */
+    SUM,      /* a gradient (idx: of the model's grads) over the first `count` micro-batches, fp32 */
+    TOTAL,    /* likewise the whole sum, with that of a second use of the weights added */
+    PACKED,   /* likewise the whole sum in bf16 */
+    REDUCED,  /* of a unit: the whole sum as the optimizer takes it, its norm counted; count: the version it leads to */
     BATCH,    /* one micro-batch; count: which */
     BATCHES,  /* all of them */
     LOSSES,   /* of the first `count` micro-batches */
@@ -37,7 +37,7 @@ enum { OLD, CURRENT, NEW };
 
 struct ox_content {
     uint8_t what; /* enum ox_holding */
-    uint32_t unit_idx, count;
+    uint32_t idx, count; /* idx: of a unit, or of a gradient; or OX_NONE */
 };
 
 enum ox_access { READS = 1, WRITES = 2, UPDATES = READS | WRITES };
@@ -49,7 +49,7 @@ struct effects {
     uint64_t *largest_bytes; /* per buffer: of all that it has held */
     uint8_t *updated;        /* per unit: its version */
     uint8_t *reduced;        /* per unit: whether its norm is counted */
-    bool train, tied;
+    bool train;
     bool overlap;            /* the update that the step before has left is carried here */
     bool begun;              /* the store's transaction */
     uint32_t commit_count, written_count;
@@ -63,14 +63,16 @@ struct effects {
 
 /* ---- contents and facts ---------------------------------------------------------------------------- */
 
-struct ox_content ox_content(enum ox_holding what, uint32_t unit_idx, uint32_t count);
+struct ox_content ox_content(enum ox_holding what, uint32_t idx, uint32_t count);
 bool ox_content_same(struct ox_content a, struct ox_content b);
 uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home);
 /* Where kernels read and write. */
 enum ox_tier ox_effects_compute_tier(const struct effects *e);
-/* All micro-batches and uses of a unit's weights, before and after it is rounded. */
-struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t unit_idx);
-struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t unit_idx);
+const struct ox_plan_unit *ox_effects_unit(const struct effects *e, uint32_t unit_idx);
+const struct ox_plan_grad *ox_effects_grad(const struct effects *e, uint32_t grad_idx);
+/* All micro-batches and uses of the weights, before and after it is rounded. */
+struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx);
+struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad_idx);
 
 /* ---- what the task in work does with its uses (effects_uses.c) ------------------------------------- */
 
@@ -98,7 +100,7 @@ void ox_effects_count(struct effects *e, enum ox_link link, enum ox_traffic_kind
 /* Planes as the kernels of a unit read them: lo may lie in the state. */
 void ox_effects_need_planes(struct effects *e, uint32_t unit_idx, bool is_table);
 void ox_effects_need_batch(struct effects *e);
-void ox_effects_add_gradient(struct effects *e, enum ox_use_role role, uint32_t unit_idx);
+void ox_effects_add_gradient(struct effects *e, enum ox_use_role role, uint32_t grad_idx);
 /* Room to work in of exactly this size, and the constant tables beside it. */
 void ox_effects_use_workspace(struct effects *e, uint64_t bytes, bool constants);
 
@@ -107,8 +109,8 @@ void ox_effects_use_workspace(struct effects *e, uint64_t bytes, bool constants)
 void ox_effects_forward(struct effects *e, uint32_t unit_idx);
 void ox_effects_head(struct effects *e, uint32_t unit_idx);
 void ox_effects_backward(struct effects *e, uint32_t unit_idx);
-/* The head's gradient of tied weights is added to that of their owner. */
-void ox_effects_add_second_use(struct effects *e, uint32_t unit_idx);
+/* The gradient of a second use of the weights is added to this one. */
+void ox_effects_add_second_use(struct effects *e, uint32_t grad_idx);
 /* Copies, reads and writes. */
 void ox_effects_transfer(struct effects *e, uint32_t unit_idx);
 

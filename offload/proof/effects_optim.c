@@ -16,11 +16,11 @@ static void add_norm(struct effects *e, uint32_t unit_idx, enum ox_use_role role
 }
 
 void ox_effects_reduce(struct effects *e, uint32_t unit_idx) {
-    const struct ox_content from_to[2] = {ox_effects_finished_sum(e, unit_idx), ox_content(REDUCED, unit_idx, NEW)};
+    const uint32_t grad_idx = ox_effects_unit(e, unit_idx)->grad_idx, addend = ox_effects_grad(e, grad_idx)->addend;
+    const struct ox_content from_to[2] = {ox_effects_finished_sum(e, grad_idx), ox_content(REDUCED, unit_idx, NEW)};
     ox_effects_change(e, OX_USE_GRAD, OX_TIER_HOST, from_to);
-    if (unit_idx == 0 && e->tied) {
-        ox_effects_need_use(e, OX_USE_GRAD_HEAD, OX_TIER_HOST,
-                            ox_content(SUM, e->plan->unit_count, e->plan->micro_batches));
+    if (addend != OX_NONE) {
+        ox_effects_need_use(e, OX_USE_GRAD_HEAD, OX_TIER_HOST, ox_content(SUM, addend, e->plan->micro_batches));
     }
     add_norm(e, unit_idx, OX_USE_NORM);
 }
@@ -30,7 +30,8 @@ void ox_effects_device_reduce(struct effects *e, uint32_t unit_idx) {
     if (!ox_proof_on_device(e->in, unit_idx)) {
         ox_effects_reject(e, "leaves a gradient on the device whose optimizer is elsewhere");
     }
-    ox_effects_need_use(e, OX_USE_GRAD, OX_TIER_DEVICE, ox_effects_finished_sum(e, unit_idx));
+    const uint32_t grad_idx = ox_effects_unit(e, unit_idx)->grad_idx;
+    ox_effects_need_use(e, OX_USE_GRAD, OX_TIER_DEVICE, ox_effects_finished_sum(e, grad_idx));
     ox_effects_fill(e, OX_USE_TARGET, OX_TIER_DEVICE, ox_content(PARTIALS, unit_idx, 0));
     const struct ox_use *const grad = ox_effects_use(e, OX_USE_GRAD);
     if (e->wrong == NULL && grad != NULL) {
@@ -68,8 +69,7 @@ static void change_version(struct effects *e, enum ox_use_role role, enum ox_tie
 /* A plan states what moves in a step as most are, where no norm asked for clipping: what was updated early in the step
  * before is not updated again. */
 bool ox_effects_updates_as_usual(const struct effects *e, uint32_t unit_idx) {
-    const bool early = unit_idx + e->in->placement.speculative_units >= e->plan->unit_count;
-    return !e->task->carried || !early;
+    return !e->task->carried || !ox_proof_is_speculative(e->in, unit_idx);
 }
 
 /* What an update moves between drives and slots: every chunk is written, and read where its home is. What runs early
@@ -104,7 +104,7 @@ void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
     if (ox_proof_on_device(e->in, unit_idx)) {
         ox_effects_reject(e, "updates on the host what lives on the device");
     }
-    if (early && unit_idx + e->in->placement.speculative_units < e->plan->unit_count) {
+    if (early && !ox_proof_is_speculative(e->in, unit_idx)) {
         ox_effects_reject(e, "updates a unit before the norm is known that is to wait for it");
     }
     if (early && (e->in->budget.nvme_bytes == 0 || ox_proof_generations(e->in) < 2)) {

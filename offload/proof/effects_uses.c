@@ -6,12 +6,12 @@
 
 /* ---- contents -------------------------------------------------------------------------------------- */
 
-struct ox_content ox_content(enum ox_holding what, uint32_t unit_idx, uint32_t count) {
-    return (struct ox_content){(uint8_t)what, unit_idx, count};
+struct ox_content ox_content(enum ox_holding what, uint32_t idx, uint32_t count) {
+    return (struct ox_content){(uint8_t)what, idx, count};
 }
 
 bool ox_content_same(struct ox_content a, struct ox_content b) {
-    return a.what == b.what && a.unit_idx == b.unit_idx && a.count == b.count;
+    return a.what == b.what && a.idx == b.idx && a.count == b.count;
 }
 
 static enum ox_buf_kind kind_of(enum ox_holding what) {
@@ -31,22 +31,23 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     const uint64_t micro_batches = e->plan->micro_batches;
     switch ((enum ox_holding)content.what) {
     case PLANES:
-        return at_home ? ox_proof_weights_home_bytes(e->in, content.unit_idx)
-                       : ox_proof_planes_bytes(e->in, content.unit_idx);
+        return at_home ? ox_proof_weights_home_bytes(e->in, content.idx) : ox_proof_planes_bytes(e->in, content.idx);
     case STATE:
-        return ox_proof_state_bytes(e->in, content.unit_idx);
+        return ox_proof_state_bytes(e->in, content.idx);
     case JOINED:
+        return ox_proof_elems(e->in, content.idx) * sizeof(float);
     case SUM:
     case TOTAL:
-        return ox_proof_sum_bytes(e->in, content.unit_idx);
+        return ox_proof_sum_bytes(e->in, content.idx);
     case PACKED:
+        return ox_proof_packed_bytes(e->in, content.idx);
     case REDUCED:
-        return ox_proof_reduced_bytes(e->in, content.unit_idx);
+        return ox_proof_reduced_bytes(e->in, content.idx);
     case ACT:
     case ACT_GRAD:
-        return model->act_bytes;
+        return ox_effects_unit(e, content.idx)->input_bytes;
     case KEPT:
-        return model->kept_bytes;
+        return ox_effects_unit(e, content.idx)->kept_bytes;
     case BATCH:
         return model->batch_bytes;
     case BATCHES:
@@ -54,7 +55,7 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     case LOSSES:
         return 8 * micro_batches;
     case PARTIALS:
-        return ox_proof_partials_bytes(e->in, content.unit_idx);
+        return ox_proof_partials_bytes(e->in, content.idx);
     case COUNTS:
         return 8 * (uint64_t)e->plan->unit_count;
     case CONSTANT:
@@ -70,13 +71,22 @@ enum ox_tier ox_effects_compute_tier(const struct effects *e) {
     return e->in->budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE;
 }
 
-struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t unit_idx) {
-    const bool added = e->tied && unit_idx == 0 && ox_proof_on_device(e->in, 0);
-    return added ? ox_content(TOTAL, 0, 0) : ox_content(SUM, unit_idx, e->plan->micro_batches);
+const struct ox_plan_unit *ox_effects_unit(const struct effects *e, uint32_t unit_idx) {
+    return &e->in->model.units[unit_idx];
 }
 
-struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t unit_idx) {
-    return ox_proof_packs(e->in, unit_idx) ? ox_content(PACKED, unit_idx, 0) : ox_effects_whole_sum(e, unit_idx);
+const struct ox_plan_grad *ox_effects_grad(const struct effects *e, uint32_t grad_idx) {
+    return &e->in->model.grads[grad_idx];
+}
+
+struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx) {
+    const struct ox_plan_grad *const grad = ox_effects_grad(e, grad_idx);
+    const bool added = grad->addend != OX_NONE && ox_proof_on_device(e->in, grad->unit_idx);
+    return added ? ox_content(TOTAL, grad_idx, 0) : ox_content(SUM, grad_idx, e->plan->micro_batches);
+}
+
+struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad_idx) {
+    return ox_proof_packs(e->in, grad_idx) ? ox_content(PACKED, grad_idx, 0) : ox_effects_whole_sum(e, grad_idx);
 }
 
 /* ---- one use --------------------------------------------------------------------------------------- */
@@ -191,9 +201,9 @@ void ox_effects_need_batch(struct effects *e) {
     }
 }
 
-void ox_effects_add_gradient(struct effects *e, enum ox_use_role role, uint32_t unit_idx) {
+void ox_effects_add_gradient(struct effects *e, enum ox_use_role role, uint32_t grad_idx) {
     const uint32_t mb_idx = e->task->mb_idx;
-    const struct ox_content sums[2] = {ox_content(SUM, unit_idx, mb_idx), ox_content(SUM, unit_idx, mb_idx + 1)};
+    const struct ox_content sums[2] = {ox_content(SUM, grad_idx, mb_idx), ox_content(SUM, grad_idx, mb_idx + 1)};
     ox_effects_change(e, role, ox_effects_compute_tier(e), sums);
 }
 

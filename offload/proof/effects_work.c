@@ -32,18 +32,23 @@ static void need_weights(struct effects *e, uint32_t unit_idx) {
 }
 
 void ox_effects_forward(struct effects *e, uint32_t unit_idx) {
-    const struct ox_plan_model *const model = &e->in->model;
+    const struct ox_plan_unit *const unit = ox_effects_unit(e, unit_idx);
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    if (unit_idx == 0) {
-        ox_effects_need_planes(e, 0, false);
+    const uint32_t next_idx = ox_proof_next_unit(e->in, unit_idx);
+    if (unit->kind == OX_PLAN_HEAD || next_idx == OX_NONE) {
+        ox_effects_reject(e, "gives activations that no unit takes");
+        return;
+    }
+    if (unit->kind == OX_PLAN_EMBEDDING) {
+        ox_effects_need_planes(e, unit_idx, false);
     } else {
         need_weights(e, unit_idx);
         ox_effects_need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, e->task->mb_idx));
-        const bool kept = keeps(e, unit_idx);
-        ox_effects_use_workspace(e, kept ? model->work_kept_forward_bytes : model->work_forward_bytes, true);
+        ox_effects_use_workspace(e, keeps(e, unit_idx) ? unit->forward_kept.room_bytes : unit->forward.room_bytes,
+                                 true);
     }
     ox_effects_need_batch(e);
-    ox_effects_fill(e, OX_USE_Y, tier, ox_content(ACT, unit_idx + 1, e->task->mb_idx));
+    ox_effects_fill(e, OX_USE_Y, tier, ox_content(ACT, next_idx, e->task->mb_idx));
     if (keeps(e, unit_idx)) {
         ox_effects_fill(e, OX_USE_KEPT, tier, ox_content(KEPT, unit_idx, e->task->mb_idx));
     }
@@ -52,17 +57,19 @@ void ox_effects_forward(struct effects *e, uint32_t unit_idx) {
 void ox_effects_head(struct effects *e, uint32_t unit_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t mb_idx = e->task->mb_idx;
-    if (unit_idx + 1 != e->plan->unit_count) {
-        ox_effects_reject(e, "is not of the last unit");
+    const struct ox_plan_unit *const unit = ox_effects_unit(e, unit_idx);
+    const bool tied = unit->table_unit_idx != OX_NONE;
+    if (unit->kind != OX_PLAN_HEAD) {
+        ox_effects_reject(e, "is of a unit that gives no loss");
         return;
     }
     ox_effects_need_planes(e, unit_idx, false);
-    if (e->tied) {
-        ox_effects_need_planes(e, 0, true);
+    if (tied) {
+        ox_effects_need_planes(e, unit->table_unit_idx, true);
     }
     ox_effects_need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, mb_idx));
     ox_effects_need_batch(e);
-    ox_effects_use_workspace(e, e->train ? e->in->model.work_head_bytes : e->in->model.work_head_eval_bytes, false);
+    ox_effects_use_workspace(e, e->train ? unit->backward.room_bytes : unit->forward.room_bytes, false);
     if (mb_idx > 0 && !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
         ox_effects_reject(e, "follows losses that are not there");
     }
@@ -70,39 +77,40 @@ void ox_effects_head(struct effects *e, uint32_t unit_idx) {
     ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
     if (e->train) {
         ox_effects_fill(e, OX_USE_DX, tier, ox_content(ACT_GRAD, unit_idx, mb_idx));
-        ox_effects_add_gradient(e, OX_USE_GRAD, unit_idx);
-        if (e->tied) {
-            ox_effects_add_gradient(e, OX_USE_GRAD_HEAD, e->plan->unit_count);
+        ox_effects_add_gradient(e, OX_USE_GRAD, unit->grad_idx);
+        if (tied) {
+            ox_effects_add_gradient(e, OX_USE_GRAD_HEAD, unit->table_grad_idx);
         }
     }
 }
 
 void ox_effects_backward(struct effects *e, uint32_t unit_idx) {
-    const struct ox_plan_model *const model = &e->in->model;
+    const struct ox_plan_unit *const unit = ox_effects_unit(e, unit_idx);
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t mb_idx = e->task->mb_idx;
-    if (unit_idx > 0) {
+    if (unit->kind == OX_PLAN_BLOCK) {
         need_weights(e, unit_idx);
         ox_effects_need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, mb_idx));
-        const bool kept = keeps(e, unit_idx);
-        ox_effects_use_workspace(e, kept ? model->work_kept_backward_bytes : model->work_backward_bytes, true);
+        ox_effects_use_workspace(e, keeps(e, unit_idx) ? unit->backward_kept.room_bytes : unit->backward.room_bytes,
+                                 true);
     }
     ox_effects_need_batch(e);
-    const struct ox_content from_to[2] = {ox_content(ACT_GRAD, unit_idx + 1, mb_idx),
+    const struct ox_content from_to[2] = {ox_content(ACT_GRAD, ox_proof_next_unit(e->in, unit_idx), mb_idx),
                                           ox_content(ACT_GRAD, unit_idx, mb_idx)};
     ox_effects_change(e, OX_USE_DX, tier, from_to);
-    ox_effects_add_gradient(e, OX_USE_GRAD, unit_idx);
+    ox_effects_add_gradient(e, OX_USE_GRAD, unit->grad_idx);
     if (keeps(e, unit_idx)) {
         use_up_kept(e, unit_idx);
     }
 }
 
-void ox_effects_add_second_use(struct effects *e, uint32_t unit_idx) {
+void ox_effects_add_second_use(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t micro_batches = e->plan->micro_batches;
-    const struct ox_content from_to[2] = {ox_content(SUM, unit_idx, micro_batches), ox_content(TOTAL, unit_idx, 0)};
+    const struct ox_content from_to[2] = {ox_content(SUM, grad_idx, micro_batches), ox_content(TOTAL, grad_idx, 0)};
     ox_effects_change(e, OX_USE_GRAD, tier, from_to);
-    ox_effects_need_use(e, OX_USE_GRAD_HEAD, tier, ox_content(SUM, e->plan->unit_count, micro_batches));
+    ox_effects_need_use(e, OX_USE_GRAD_HEAD, tier,
+                        ox_content(SUM, ox_effects_grad(e, grad_idx)->addend, micro_batches));
 }
 
 /* ---- transfers -------------------------------------------------------------------------------- */
@@ -164,7 +172,7 @@ static void follow_act(struct effects *e, enum ox_task_kind kind, uint32_t unit_
                                : kind == OX_TASK_ACT_WRITE ? (struct route){OX_TIER_HOST, OX_TIER_NVME}
                                : kind == OX_TASK_ACT_READ  ? (struct route){OX_TIER_NVME, OX_TIER_HOST}
                                                            : (struct route){OX_TIER_HOST, tier};
-    uint64_t bytes = e->in->model.act_bytes;
+    uint64_t bytes = ox_effects_unit(e, unit_idx)->input_bytes;
     if (kind == OX_TASK_ACT_WRITE || kind == OX_TASK_ACT_READ) { /* of whole pages */
         bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
         need_extent(e, ox_proof_act_extent(e->plan, unit_idx, e->task->mb_idx), bytes);
@@ -182,21 +190,20 @@ static void follow_grad(struct effects *e, enum ox_task_kind kind, uint32_t unit
                                                             : (struct route){OX_TIER_HOST, tier};
     const struct ox_use *const use = ox_effects_use(e, OX_USE_SOURCE);
     const struct ox_content source = use == NULL ? ox_content(NOTHING, OX_NONE, 0) : e->held[use->buf_idx];
-    const bool is_second_use = unit_idx == e->plan->unit_count;
+    const uint32_t grad_idx = e->task->grad_idx;
+    const bool is_second_use = ox_effects_grad(e, grad_idx)->added_to != OX_NONE;
     const bool leaves = kind == OX_TASK_GRAD_SAVE || kind == OX_TASK_GRAD_WRITE;
     const bool at_rest = kind == OX_TASK_GRAD_WRITE && !is_second_use;
-    struct ox_content whole = ox_effects_finished_sum(e, unit_idx);
-    if (at_rest) {
-        whole = ox_content(REDUCED, unit_idx, NEW);
-    }
-    if (source.unit_idx != unit_idx ||
+    const struct ox_content whole =
+        at_rest ? ox_content(REDUCED, unit_idx, NEW) : ox_effects_finished_sum(e, grad_idx);
+    if (source.idx != (source.what == REDUCED ? unit_idx : grad_idx) ||
         (leaves && (e->task->last ? !ox_content_same(source, whole)
                                   : source.what != SUM || source.count >= e->plan->micro_batches)) ||
         (!leaves && (source.what != SUM || e->task->last))) {
         ox_effects_reject(e, "moves something else than the gradient that it names");
     }
     if (route.from == OX_TIER_NVME || route.to == OX_TIER_NVME) {
-        need_extent(e, ox_proof_grad_extent(unit_idx), ox_effects_bytes(e, source, false));
+        need_extent(e, ox_proof_grad_extent(grad_idx), ox_effects_bytes(e, source, false));
     }
     move(e, route, source);
     count_move(e, route, OX_TRAFFIC_GRADS, ox_effects_bytes(e, source, false));

@@ -34,8 +34,8 @@ struct checker {
 enum ox_status ox_proof_fault(const struct ox_plan *plan, uint32_t task_idx, const char *what) {
     const struct ox_task *const task = &plan->tasks[task_idx];
     return ox_fail(OX_E_CONFIG, "plan is wrong at task %u (%s, unit %d, micro-batch %d): %s; please report this",
-                   task_idx, ox_task_name((enum ox_task_kind)task->kind), (int)task->unit_idx, (int)task->mb_idx,
-                   what);
+                   task_idx, ox_task_name((enum ox_task_kind)task->kind), (int)ox_task_unit_or_grad(task),
+                   (int)task->mb_idx, what);
 }
 
 static bool before(const struct checker *c, uint32_t a, uint32_t b) {
@@ -298,12 +298,16 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
     if (task->kind != OX_TASK_ADAM && task->kind != OX_TASK_DEVICE_ADAM) {
         return true;
     }
+    if (task->unit_idx >= c->plan->unit_count) {
+        return false;
+    }
+    const uint32_t stage_idx = c->in->model.units[task->unit_idx].stage_idx;
     if (task->carried) {
-        return task->unit_idx == order->carried_count++ && order->norm_count == 0;
+        return stage_idx == order->carried_count++ && order->norm_count == 0;
     }
     const uint32_t nth = order->own_count++;
-    return c->in->placement.overlap ? task->unit_idx + nth + 1 == c->plan->unit_count && order->norm_count == 0
-                                    : task->unit_idx == nth && order->norm_count == 1;
+    return c->in->placement.overlap ? stage_idx + nth + 1 == c->in->model.stage_count && order->norm_count == 0
+                                    : stage_idx == nth && order->norm_count == 1;
 }
 
 static enum ox_status check_update_counts(const struct checker *c, const struct update_order *order) {
@@ -327,8 +331,11 @@ static enum ox_status check_work(struct checker *c) {
         const struct ox_task *const task = &plan->tasks[i];
         const bool backward = task->kind == OX_TASK_BACKWARD;
         if (backward || task->kind == OX_TASK_FORWARD || task->kind == OX_TASK_HEAD) {
+            if (task->unit_idx >= plan->unit_count) {
+                return ox_proof_fault(plan, i, "is of a unit that does not exist");
+            }
             uint32_t *const next = &c->next_mb[task->unit_idx + (backward ? plan->unit_count : 0)];
-            if (task->unit_idx >= plan->unit_count || task->mb_idx != (*next)++) {
+            if (task->mb_idx != (*next)++) {
                 return ox_proof_fault(plan, i, "meets its micro-batches out of order");
             }
         }
@@ -338,7 +345,8 @@ static enum ox_status check_work(struct checker *c) {
     }
     for (uint32_t i = 0; i < 2 * plan->unit_count; i++) {
         const bool backward = i >= plan->unit_count;
-        const bool expected = !backward || (plan->kind == OX_PLAN_TRAIN && i + 1 < 2 * plan->unit_count);
+        const enum ox_plan_unit_kind kind = c->in->model.units[i % plan->unit_count].kind;
+        const bool expected = !backward || (plan->kind == OX_PLAN_TRAIN && kind != OX_PLAN_HEAD);
         if (c->next_mb[i] != (expected ? plan->micro_batches : 0)) {
             return ox_fail(OX_E_CONFIG, "plan is wrong: unit %u has %u of %u micro-batches %s; please report this",
                            i % plan->unit_count, c->next_mb[i], plan->micro_batches,
@@ -382,7 +390,8 @@ static bool has_resident(const struct ox_plan *plan, const struct ox_buf *wanted
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const struct ox_buf *const buf = &plan->bufs[i];
         if (buf->resident && buf->kind == wanted->kind && buf->tier == wanted->tier &&
-            buf->unit_idx == wanted->unit_idx && buf->bytes == wanted->bytes && buf->offset == wanted->offset) {
+            buf->unit_idx == wanted->unit_idx && buf->grad_idx == wanted->grad_idx && buf->bytes == wanted->bytes &&
+            buf->offset == wanted->offset) {
             return true;
         }
     }

@@ -8,11 +8,11 @@
 static const uint64_t HALF_BYTES = 2, WORD_BYTES = 4, SUM_OF_SQUARES_BYTES = 8;
 
 uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return unit_idx < input->model.unit_count ? input->model.unit_elems[unit_idx] : input->model.tied_elems;
+    return input->model.units[unit_idx].elem_count;
 }
 
 const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return &input->table->shards[unit_idx < input->model.unit_count ? unit_idx : 0].homes;
+    return &input->table->shards[unit_idx].homes;
 }
 
 bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -64,14 +64,18 @@ uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t
 
 /* ---- gradients ------------------------------------------------------------------------------------- */
 
-bool ox_proof_packs(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const bool second_use = unit_idx == input->model.unit_count;
-    const bool owner_of_tied = unit_idx == 0 && input->model.tied_elems > 0;
-    return input->model.grad_bf16 && !second_use && (!owner_of_tied || ox_proof_on_device(input, 0));
+bool ox_proof_packs(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
+    const bool second_use = grad->added_to != OX_NONE, first_of_two = grad->addend != OX_NONE;
+    return input->model.grad_bf16 && !second_use && (!first_of_two || ox_proof_on_device(input, grad->unit_idx));
 }
 
-uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_proof_elems(input, unit_idx) * WORD_BYTES;
+uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
+    return input->model.grads[grad_idx].elem_count * WORD_BYTES;
+}
+
+uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
+    return input->model.grads[grad_idx].elem_count * HALF_BYTES;
 }
 
 uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -79,10 +83,11 @@ uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit
 }
 
 /* Partial sums travel where several tiles meet and the sum does not stay on the device. */
-uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const uint32_t unit_idx = input->model.grads[grad_idx].unit_idx;
     const bool partial = input->placement.tiles > 1 && !ox_proof_on_device(input, unit_idx);
-    return ox_proof_packs(input, unit_idx) && !partial ? ox_proof_elems(input, unit_idx) * HALF_BYTES
-                                                       : ox_proof_sum_bytes(input, unit_idx);
+    return ox_proof_packs(input, grad_idx) && !partial ? ox_proof_packed_bytes(input, grad_idx)
+                                                       : ox_proof_sum_bytes(input, grad_idx);
 }
 
 uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -91,10 +96,26 @@ uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t uni
     return groups * SUM_OF_SQUARES_BYTES;
 }
 
+/* ---- order ----------------------------------------------------------------------------------------- */
+
+uint32_t ox_proof_next_unit(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t next = input->model.units[unit_idx].stage_idx + 1;
+    return next < input->model.stage_count ? input->model.stages[next] : OX_NONE;
+}
+
+bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t not_before = input->model.stage_count - input->model.units[unit_idx].stage_idx;
+    return not_before <= input->placement.speculative_units;
+}
+
 bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx) {
-    const uint32_t head = input->model.unit_count - 1;
-    return kind == OX_PLAN_TRAIN && unit_idx >= 1 && unit_idx < head &&
-           head - unit_idx <= input->placement.kept_units;
+    const struct ox_plan_unit *const unit = &input->model.units[unit_idx];
+    uint32_t behind = 0; /* blocks whose backward comes before this one's */
+    for (uint32_t i = ox_proof_next_unit(input, unit_idx); i != OX_NONE; i = ox_proof_next_unit(input, i)) {
+        behind += input->model.units[i].kind == OX_PLAN_BLOCK;
+    }
+    return kind == OX_PLAN_TRAIN && unit->kind == OX_PLAN_BLOCK && unit->kept_bytes > 0 &&
+           behind < input->placement.kept_units;
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------------- */
@@ -103,7 +124,7 @@ bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, u
 static uint64_t largest_chunk(const struct ox_plan_input *input) {
     uint64_t elems = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
-        const uint64_t of_unit = input->model.unit_elems[i];
+        const uint64_t of_unit = ox_proof_elems(input, i);
         const uint64_t chunk = of_unit < input->table->chunk_elems ? of_unit : input->table->chunk_elems;
         elems = chunk > elems ? chunk : elems;
     }
@@ -122,11 +143,10 @@ uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input) {
     return elems * HALF_BYTES + piece_of_state(input, elems) + elems * WORD_BYTES;
 }
 
-uint32_t ox_proof_grad_extent(uint32_t unit_idx) {
-    return unit_idx;
+uint32_t ox_proof_grad_extent(uint32_t grad_idx) {
+    return grad_idx;
 }
 
 uint32_t ox_proof_act_extent(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx) {
-    const uint32_t gradients = plan->unit_count + 1;
-    return gradients + plan->micro_batches * unit_idx + mb_idx;
+    return plan->grad_count + plan->micro_batches * unit_idx + mb_idx;
 }

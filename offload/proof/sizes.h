@@ -1,6 +1,6 @@
 /* The sizes of a step, as the proof states them: from what a model, a budget and a placement are (plan.h), from the
  * planes of a parameter (base/planes.h) and from how state is laid out (shard.h). The builder has its own; the two must
- * agree. All sizes are bytes. A unit index of unit_count stands for the head's use of tied weights. */
+ * agree. All sizes are bytes. */
 #ifndef OX_OFFLOAD_PROOF_SIZES_H
 #define OX_OFFLOAD_PROOF_SIZES_H
 
@@ -11,7 +11,6 @@ extern "C" {
 #endif
 
 uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Homes of a unit; of tied weights' second use, those of the unit that owns them. */
 const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether the unit's state lives on the device, where its optimizer then runs. */
 bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
@@ -29,19 +28,25 @@ uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t
 uint64_t ox_proof_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 
-/* Whether the finished sum of a unit is rounded to bf16 where it was summed. The two sums of tied weights are added
- * before they are rounded, so that where the optimizer is on the host they leave the device as they are. */
-bool ox_proof_packs(const struct ox_plan_input *input, uint32_t unit_idx);
-/* A sum, whole or partial; and a finished gradient as the optimizer takes it. */
-uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether the finished sum of a gradient is rounded to bf16 where it was summed. The two sums of weights that are used
+ * twice are added before they are rounded, so that where the optimizer is on the host they leave the device as they
+ * are. */
+bool ox_proof_packs(const struct ox_plan_input *input, uint32_t grad_idx);
+/* A sum, whole or partial; one that is packed; and a unit's finished gradient as the optimizer takes it. */
+uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
+uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* A gradient's home, in memory or as an extent of the spool: room for the widest form in which the gradient leaves the
  * memory it was summed in. */
-uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 /* Square sums of a finished gradient, one per group of elements. */
 uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 
-/* Whether the unit is a block that keeps what its backward needs. */
+/* The unit whose input is this one's output; OX_NONE where the pass ends. */
+uint32_t ox_proof_next_unit(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether, where steps overlap, the unit is one of the last, which are updated in the backward of their own step. */
+bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Whether the unit is a block that keeps what its backward needs: of the last ones, those that can. */
 bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx);
 
 /* The optimizer's stream: its slots, and one chunk in fp32. */
@@ -49,9 +54,8 @@ uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input);
 /* What loading and saving need behind the resident part of host memory. */
 uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input);
 
-/* Extents of the spool: gradients by unit, the second use of tied weights behind them, then activation checkpoints by
- * unit and micro-batch. */
-uint32_t ox_proof_grad_extent(uint32_t unit_idx);
+/* Extents of the spool: gradients, then activation checkpoints by unit and micro-batch. */
+uint32_t ox_proof_grad_extent(uint32_t grad_idx);
 uint32_t ox_proof_act_extent(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
 
 #ifdef __cplusplus

@@ -42,14 +42,14 @@ static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_inp
 static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t buf_idx) {
     const struct ox_buf *const buf = &plan->bufs[buf_idx];
     const bool of_unit = buf->unit_idx < plan->unit_count;
-    const bool of_gradient = of_unit || (buf->unit_idx == plan->unit_count && input->model.tied_elems > 0);
+    const bool of_gradient = buf->grad_idx < plan->grad_count;
     switch ((enum ox_buf_kind)buf->kind) {
     case OX_BUF_WEIGHTS:
         return of_unit ? ox_proof_weights_home_bytes(input, buf->unit_idx) : 0;
     case OX_BUF_STATE:
         return of_unit && !input->model.eval_only ? ox_proof_state_bytes(input, buf->unit_idx) : 0;
     case OX_BUF_GRAD:
-        return of_gradient && !input->model.eval_only ? ox_proof_grad_home_bytes(input, buf->unit_idx) : 0;
+        return of_gradient && !input->model.eval_only ? ox_proof_grad_home_bytes(input, buf->grad_idx) : 0;
     case OX_BUF_BATCH:
         return buf_idx == plan->batch_host_buf ? input->model.batch_bytes * plan->micro_batches : 0;
     case OX_BUF_STREAM:
@@ -77,19 +77,19 @@ static enum ox_status check_residents(const struct ox_plan *plan, const struct o
 
 /* ---- drives ---------------------------------------------------------------------------------------- */
 
-static uint64_t grad_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t unit_idx) {
-    const bool exists = unit_idx < plan->unit_count || input->model.tied_elems > 0;
-    const bool spooled = exists && has_gradients(plan, input) && !ox_proof_on_device(input, unit_idx) &&
+static uint64_t grad_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t grad_idx) {
+    const uint32_t unit_idx = input->model.grads[grad_idx].unit_idx;
+    const bool spooled = has_gradients(plan, input) && !ox_proof_on_device(input, unit_idx) &&
                          ox_proof_homes(input, unit_idx)->grad == OX_TIER_NVME;
-    return spooled ? ox_proof_grad_home_bytes(input, unit_idx) : 0;
+    return spooled ? ox_proof_grad_home_bytes(input, grad_idx) : 0;
 }
 
 /* Blocks alone have checkpoints, and those that keep more keep their input beside it. */
 static uint64_t act_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t unit_idx) {
-    const bool is_block = unit_idx > 0 && unit_idx + 1 < plan->unit_count;
-    const bool spooled = plan->kind == OX_PLAN_TRAIN && is_block && input->placement.act_tier == OX_TIER_NVME &&
-                         !ox_proof_keeps(input, plan->kind, unit_idx);
-    return spooled ? input->model.act_bytes : 0;
+    const struct ox_plan_unit *const unit = &input->model.units[unit_idx];
+    const bool spooled = plan->kind == OX_PLAN_TRAIN && unit->kind == OX_PLAN_BLOCK &&
+                         input->placement.act_tier == OX_TIER_NVME && !ox_proof_keeps(input, plan->kind, unit_idx);
+    return spooled ? unit->input_bytes : 0;
 }
 
 static enum ox_status check_extent(const struct ox_plan *plan, uint32_t extent, uint64_t bytes, uint64_t *sum) {
@@ -105,7 +105,7 @@ static enum ox_status check_extent(const struct ox_plan *plan, uint32_t extent, 
 static enum ox_status check_spool(const struct ox_plan *plan, const struct ox_plan_input *input, uint64_t *sum) {
     enum ox_status status = OX_OK;
     *sum = 0;
-    for (uint32_t i = 0; i <= plan->unit_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < plan->grad_count && status == OX_OK; i++) {
         status = check_extent(plan, ox_proof_grad_extent(i), grad_extent_bytes(plan, input, i), sum);
     }
     for (uint32_t i = 0; i < plan->unit_count && status == OX_OK; i++) {
@@ -121,7 +121,7 @@ static enum ox_status check_store(const struct ox_plan *plan, const struct ox_pl
     const uint64_t copies = store ? ox_proof_generations(input) : 0;
     uint64_t weights = 0, state = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
-        weights += copies * input->model.unit_elems[i] * sizeof(uint16_t);
+        weights += copies * ox_proof_elems(input, i) * sizeof(uint16_t);
         state += copies * ox_proof_stored_state_bytes(input, i);
     }
     const uint64_t peak = weights + state + spool + (store ? input->budget.nvme_fixed_bytes : 0);

@@ -86,8 +86,12 @@ uint32_t ox_choice_speculative_units(const struct ox_search *s, uint32_t quarter
 }
 
 uint32_t ox_choice_kept_units(const struct ox_search *s) {
-    const uint32_t block_count = s->table->unit_count - 2;
-    const bool may = s->in->model.kept_bytes > 0 && !s->in->model.eval_only;
+    const struct ox_plan_model *const model = &s->in->model;
+    const uint32_t block_count = ox_plan_block_count(model);
+    bool may = false;
+    for (uint32_t i = 0; i < model->unit_count && !model->eval_only; i++) {
+        may = may || model->units[i].kept_bytes > 0;
+    }
     const uint64_t request = s->request->kept_units < 0 ? block_count : (uint64_t)s->request->kept_units;
     return may ? (uint32_t)ox_min_u64(request, block_count) : 0;
 }

@@ -35,7 +35,7 @@ void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units) {
             request->weights_tier < OX_TIER_COUNT ? ox_search_requested(request->weights_tier, unified) : far;
         homes->state = request->state_tier < OX_TIER_COUNT ? ox_search_requested(request->state_tier, unified) : far;
         homes->grad = request->grad_tier < OX_TIER_COUNT ? ox_search_requested(request->grad_tier, unified) : far;
-        if (i + device_units >= s->table->unit_count) {
+        if (s->in->model.units[i].stage_idx + device_units >= s->in->model.stage_count) {
             homes->weights = homes->state = homes->grad = OX_TIER_DEVICE;
         }
     }
@@ -64,9 +64,11 @@ static enum ox_tier *home_of(struct ox_shard *shard, enum ox_plane_of_unit plane
 }
 
 static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum ox_plane_of_unit plane) {
-    const uint64_t elems = s->in->model.unit_elems[unit_idx];
-    if (plane == OX_PLANE_GRAD) { /* a tied table holds two */
-        return elems * 4 + (unit_idx == 0 ? s->in->model.tied_elems * 4 : 0);
+    const struct ox_plan_model *const model = &s->in->model;
+    const uint64_t elems = model->units[unit_idx].elem_count;
+    if (plane == OX_PLANE_GRAD) { /* one for each use of the weights */
+        const uint32_t addend = model->grads[model->units[unit_idx].grad_idx].addend;
+        return (elems + (addend == OX_NONE ? 0 : model->grads[addend].elem_count)) * sizeof(float);
     }
     return plane == OX_PLANE_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
 }
@@ -86,20 +88,20 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
     return a;
 }
 
-/* The unit that is at this place of the ranking. Spread, any number of them lie evenly: steps of the golden section. */
-static uint32_t ranked(enum ox_ranking ranking, uint32_t unit_count, uint32_t place) {
-    const uint32_t last = unit_count - 1;
+/* The stage at this place of the ranking. Spread, any number of them lie evenly: steps of the golden section. */
+static uint32_t ranked(enum ox_ranking ranking, uint32_t stage_count, uint32_t place) {
+    const uint32_t last = stage_count - 1;
     switch (ranking) {
     case OX_RANK_FIRST:
         return place;
     case OX_RANK_ENDS:
         return place == 0 ? last : place == 1 ? 0 : last + 1 - place;
     case OX_RANK_SPREAD: {
-        uint32_t step = (uint32_t)((uint64_t)unit_count * 618 / 1000) + 1;
-        while (common_divisor(step, unit_count) != 1) {
+        uint32_t step = (uint32_t)((uint64_t)stage_count * 618 / 1000) + 1;
+        while (common_divisor(step, stage_count) != 1) {
             step++;
         }
-        return (uint32_t)((last + (uint64_t)place * step) % unit_count);
+        return (uint32_t)((last + (uint64_t)place * step) % stage_count);
     }
     default:
         return last - place;
@@ -119,11 +121,11 @@ static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *c
 /* Moves planes of one sort to `tier` while `left` lasts; returns how many moved. */
 static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candidate, enum ox_plane_of_unit plane,
                            enum ox_tier tier, uint64_t *left) {
-    const uint32_t unit_count = s->table->unit_count;
+    const struct ox_plan_model *const model = &s->in->model;
     const uint32_t most = may_move(s, candidate, plane);
     uint32_t moved = 0;
-    for (uint32_t i = 0; i < unit_count && moved < most; i++) {
-        const uint32_t at = ranked((enum ox_ranking)candidate->ranking, unit_count, i);
+    for (uint32_t i = 0; i < model->stage_count && moved < most; i++) {
+        const uint32_t at = model->stages[ranked((enum ox_ranking)candidate->ranking, model->stage_count, i)];
         enum ox_tier *const home = home_of(&s->table->shards[at], plane);
         const uint64_t bytes = ox_align_up(plane_bytes(s, at, plane), OX_IO_ALIGN_BYTES) + OX_IO_ALIGN_BYTES;
         if (*home > tier && bytes <= *left) { /* tiers are ordered near to far */
@@ -162,7 +164,7 @@ static void load_homes(struct ox_search *s, const struct ox_homes *homes) {
 static uint64_t most_credit(const struct ox_search *s) {
     uint64_t elems_max = 0;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
-        elems_max = ox_max_u64(elems_max, s->in->model.unit_elems[i]);
+        elems_max = ox_max_u64(elems_max, s->in->model.units[i].elem_count);
     }
     return 2 * elems_max * sizeof(float);
 }

@@ -159,15 +159,30 @@ static struct ox_sim_work compute_bytes(const struct pricing *p, double bytes) {
     return compute(p, &(struct ox_plan_work){.bytes = bytes * cold, .ops = 1});
 }
 
-static struct ox_sim_work pass(const struct pricing *p, const struct ox_plan_work *works) {
-    return works == NULL ? new_work(p) : compute(p, &works[p->task->unit_idx]);
+/* Without a prediction it costs what any task costs. */
+static struct ox_sim_work run_pass(const struct pricing *p, const struct ox_plan_pass *pass) {
+    const struct ox_plan_work *const given = &pass->work;
+    const bool known = given->ops > 0 || given->bytes > 0 || given->gemm_flops > 0 || given->attention_flops > 0;
+    return known ? compute(p, given) : new_work(p);
 }
 
-/* Elements of a gradient unit. */
+static const struct ox_plan_unit *unit_of(const struct pricing *p) {
+    return &p->setup->input->model.units[p->task->unit_idx];
+}
+
+static double unit_elems(const struct pricing *p) {
+    return (double)unit_of(p)->elem_count;
+}
+
 static double grad_elems(const struct pricing *p) {
+    return (double)p->setup->input->model.grads[p->task->grad_idx].elem_count;
+}
+
+/* Of the gradient of a second use of the unit's weights; 0 where there is none. */
+static double addend_elems(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
-    return (double)(p->task->unit_idx == model->unit_count ? model->tied_elems
-                                                           : model->unit_elems[p->task->unit_idx]);
+    const uint32_t addend = model->grads[unit_of(p)->grad_idx].addend;
+    return addend == OX_NONE ? 0 : (double)model->grads[addend].elem_count;
 }
 
 /* ---- copies --------------------------------------------------------------------------------------- */
@@ -338,13 +353,13 @@ static struct ox_sim_work device_adam(const struct pricing *p) {
     const struct ox_plan_input *const in = p->setup->input;
     const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
     if (p->on_gpu) {
-        return compute(p, &(struct ox_plan_work){.bytes = grad_elems(p) * planes, .ops = 1});
+        return compute(p, &(struct ox_plan_work){.bytes = unit_elems(p) * planes, .ops = 1});
     }
     struct ox_sim_work work = new_work(p);
     const double threads = threads_of(p, p->setup->compute_threads);
-    work.seconds = grad_elems(p) * update_seconds(p, planes, threads);
+    work.seconds = unit_elems(p) * update_seconds(p, planes, threads);
     use_cores(p, &work, work.seconds, threads);
-    use_memory(p, &work, grad_elems(p) * planes);
+    use_memory(p, &work, unit_elems(p) * planes);
     return finish(p, work);
 }
 
@@ -355,13 +370,12 @@ static struct ox_sim_work commit(const struct pricing *p) {
     return work;
 }
 
-/* Sums on one thread; the table of tied weights takes in its second use first. */
+/* Sums on one thread; the gradient of weights that are used twice takes in that of the second use first. */
 static struct ox_sim_work reduce(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     const struct ox_plan_model *const model = &p->setup->input->model;
-    const bool tied = ox_task_find_use(p->task, OX_USE_GRAD_HEAD) >= 0;
     const double width = model->grad_bf16 ? 2 : 4;
-    const double bytes = grad_elems(p) * width + (tied ? (double)model->tied_elems * (12 + (6 - width)) : 0);
+    const double bytes = unit_elems(p) * width + addend_elems(p) * (12 + (6 - width));
     work.seconds = bytes / p->core_rate;
     use_cores(p, &work, work.seconds, 1);
     use_memory(p, &work, bytes);
@@ -370,25 +384,30 @@ static struct ox_sim_work reduce(const struct pricing *p) {
 
 /* ---- all of them ---------------------------------------------------------------------------------- */
 
+/* Whether the block's backward is spared what its forward keeps. */
+static bool keeps(const struct pricing *p) {
+    return ox_task_find_use(p->task, OX_USE_KEPT) >= 0;
+}
+
 static struct ox_sim_work price(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
     switch ((enum ox_task_kind)p->task->kind) {
     case OX_TASK_FORWARD:
-        return pass(p, model->forward);
+        return run_pass(p, keeps(p) ? &unit_of(p)->forward_kept : &unit_of(p)->forward);
     case OX_TASK_BACKWARD:
-        return pass(p, ox_task_find_use(p->task, OX_USE_KEPT) >= 0 ? model->backward_kept : model->backward);
+        return run_pass(p, keeps(p) ? &unit_of(p)->backward_kept : &unit_of(p)->backward);
     case OX_TASK_HEAD:
-        return pass(p, p->plan->kind == OX_PLAN_TRAIN ? model->backward : model->forward);
+        return run_pass(p, p->plan->kind == OX_PLAN_TRAIN ? &unit_of(p)->backward : &unit_of(p)->forward);
     case OX_TASK_JOIN:
-        return compute_bytes(p, grad_elems(p) * (model->fp32 ? 8 : 6));
+        return compute_bytes(p, unit_elems(p) * (model->fp32 ? 8 : 6));
     case OX_TASK_GRAD_ZERO:
         return compute_bytes(p, grad_elems(p) * 4);
     case OX_TASK_GRAD_PACK:
         return compute_bytes(p, grad_elems(p) * 6);
     case OX_TASK_GRAD_ADD:
-        return compute_bytes(p, (double)model->tied_elems * 12);
+        return compute_bytes(p, addend_elems(p) * 12);
     case OX_TASK_DEVICE_REDUCE:
-        return compute_bytes(p, grad_elems(p) * (model->grad_bf16 ? 2 : 4));
+        return compute_bytes(p, unit_elems(p) * (model->grad_bf16 ? 2 : 4));
     case OX_TASK_DEVICE_ADAM:
         return device_adam(p);
     case OX_TASK_READ:

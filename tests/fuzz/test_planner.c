@@ -14,6 +14,7 @@
 #include "offload/plan/plan.h"
 #include "offload/proof/proof.h"
 #include "offload/sim/sim.h"
+#include "tests/kit/plan_model.h"
 #include "tests/kit/test.h"
 
 #include <inttypes.h>
@@ -27,7 +28,7 @@ enum { BLOCKS_MAX = 120, UNITS_MAX = BLOCKS_MAX + 2, DRIVES_MAX = 5, SAMPLES = 3
 struct fuzz_case {
     uint64_t seed, counter;
     uint64_t elems[UNITS_MAX];
-    struct ox_plan_work works[3 * UNITS_MAX];
+    struct plan_model model;
     uint64_t drives[DRIVES_MAX], speeds[DRIVES_MAX];
     struct ox_plan_input in;
     struct ox_shard_table table;
@@ -76,21 +77,22 @@ static uint32_t draw_count(struct fuzz_case *c, uint32_t small, uint32_t middle,
 }
 
 static void draw_works(struct fuzz_case *c, double tokens) {
-    struct ox_plan_model *const model = &c->in.model;
+    const struct ox_plan_model *const model = &c->in.model;
+    const bool known = !once_in(c, 8);
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const double flops = i == 0 ? 0 : 2.0 * (double)c->elems[i] * tokens;
         const double bytes = (double)c->elems[i] * 2;
-        c->works[i] = (struct ox_plan_work){
+        struct ox_plan_unit *const unit = &c->model.units[i];
+        unit->forward.work = (struct ox_plan_work){
             .gemm_flops = flops, .attention_flops = flops / 20, .bytes = bytes, .ops = 9};
-        c->works[i + UNITS_MAX] = (struct ox_plan_work){
+        unit->backward.work = (struct ox_plan_work){
             .gemm_flops = 3 * flops, .attention_flops = flops / 7, .bytes = 3 * bytes, .ops = 20};
-        c->works[i + 2 * UNITS_MAX] = (struct ox_plan_work){
+        unit->backward_kept.work = (struct ox_plan_work){
             .gemm_flops = 2 * flops, .attention_flops = flops / 10, .bytes = 2 * bytes, .ops = 11};
-    }
-    if (!once_in(c, 8)) {
-        model->forward = c->works;
-        model->backward = c->works + UNITS_MAX;
-        model->backward_kept = c->works + 2 * UNITS_MAX;
+        if (!known) {
+            unit->forward.work = unit->backward.work = unit->backward_kept.work = (struct ox_plan_work){0};
+        }
+        unit->forward_kept.work = unit->forward.work;
     }
 }
 
@@ -99,27 +101,31 @@ static void draw_model(struct fuzz_case *c) {
     struct ox_plan_model *const model = &c->in.model;
     const double groups = draw_wide(c, 1, once_in(c, 3) ? 1e6 : 300), tokens = draw_wide(c, 1, 30000);
     const bool alike = once_in(c, 2);
-    model->unit_elems = c->elems;
-    model->unit_count = 2 + draw_count(c, 2, 7, BLOCKS_MAX);
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        const bool end = i == 0 || i + 1 == model->unit_count;
+    struct plan_model_sizes sizes = {0};
+    const uint32_t unit_count = 2 + draw_count(c, 2, 7, BLOCKS_MAX);
+    for (uint32_t i = 0; i < unit_count; i++) {
+        const bool end = i == 0 || i + 1 == unit_count;
         const double scale = end ? draw_wide(c, 0.01, 10) : alike ? 1 : draw_wide(c, 0.2, 2);
         c->elems[i] = OX_GROUP_ELEMS * (1 + (uint64_t)(groups * scale));
     }
-    model->tied_elems = once_in(c, 2) ? c->elems[0] : 0;
+    sizes.tied_elems = once_in(c, 2) ? c->elems[0] : 0;
     model->micro_batches = 1 + draw_count(c, 2, 6, 47);
-    model->act_bytes = 4 * (1 + (uint64_t)(tokens * draw_wide(c, 1, sqrt(groups) * 20)));
+    sizes.act_bytes = 4 * (1 + (uint64_t)(tokens * draw_wide(c, 1, sqrt(groups) * 20)));
     model->batch_bytes = 12 * (1 + (uint64_t)tokens);
     model->const_bytes = once_in(c, 3) ? 0 : (uint64_t)tokens * 64;
-    model->work_forward_bytes = 1 + (uint64_t)((double)model->act_bytes * draw_wide(c, 0.1, 10));
-    model->work_backward_bytes = 1 + (uint64_t)((double)model->act_bytes * draw_wide(c, 0.1, 20));
-    model->work_head_bytes = 1 + (uint64_t)((double)model->act_bytes * draw_wide(c, 0.1, 20));
-    model->work_head_eval_bytes = 1 + draw(c, model->work_head_bytes);
+    sizes.forward_bytes = 1 + (uint64_t)((double)sizes.act_bytes * draw_wide(c, 0.1, 10));
+    sizes.backward_bytes = 1 + (uint64_t)((double)sizes.act_bytes * draw_wide(c, 0.1, 20));
+    sizes.head_bytes = 1 + (uint64_t)((double)sizes.act_bytes * draw_wide(c, 0.1, 20));
+    sizes.head_eval_bytes = 1 + draw(c, sizes.head_bytes);
+    plan_model_make(&c->model, c->elems, unit_count, &sizes, model);
     model->fp32 = once_in(c, 2);
     model->grad_bf16 = once_in(c, 2);
     model->joins = model->fp32 || once_in(c, 2);
     model->eval_only = once_in(c, 10);
     draw_works(c, tokens);
+    if (c->seed % 2 == 1) {
+        plan_model_vary(&c->model, model, c->elems, c->seed);
+    }
 }
 
 /* Those of the formats there are, and some that nobody has thought of; fp32 compute needs a lo of two bytes. */
@@ -187,7 +193,8 @@ static void draw_budget(struct fuzz_case *c) {
         total += c->elems[i] * 16;
         stored += ox_shard_stored_bytes(&c->table, i) + c->elems[i] * OX_HI_BYTES;
     }
-    const double acts = (double)c->in.model.act_bytes * c->in.model.micro_batches;
+    const uint64_t act_bytes = c->in.model.units[c->in.model.stages[0]].output_bytes;
+    const double acts = (double)act_bytes * c->in.model.micro_batches;
     budget->unified = once_in(c, 2);
     budget->host_bytes = (uint64_t)(((double)total + acts) * draw_wide(c, 0.15, 8)) + draw(c, 1000000);
     if (!budget->unified) {
@@ -286,11 +293,18 @@ static void draw_request(struct fuzz_case *c) {
 
 /* Drawn last, so that the rest of a case does not depend on it. */
 static void draw_kept(struct fuzz_case *c) {
-    struct ox_plan_model *const model = &c->in.model;
+    const struct ox_plan_model *const model = &c->in.model;
     if (!once_in(c, 4)) {
-        model->kept_bytes = 1 + (uint64_t)((double)model->act_bytes * draw_wide(c, 1, 30));
-        model->work_kept_forward_bytes = 1 + draw(c, model->work_forward_bytes);
-        model->work_kept_backward_bytes = 1 + draw(c, model->work_backward_bytes);
+        const struct ox_plan_unit *const first = &model->units[model->stages[1]]; /* a block where there is one */
+        const uint64_t kept_bytes = 1 + (uint64_t)((double)first->input_bytes * draw_wide(c, 1, 30));
+        const uint64_t forward_bytes = 1 + draw(c, first->forward.room_bytes);
+        const uint64_t backward_bytes = 1 + draw(c, first->backward.room_bytes);
+        for (uint32_t i = 1; i + 1 < model->stage_count; i++) {
+            struct ox_plan_unit *const unit = &c->model.units[model->stages[i]];
+            unit->kept_bytes = c->seed % 2 == 0 ? kept_bytes : i % 5 == 0 ? 0 : 1 + kept_bytes / (i % 5);
+            unit->forward_kept.room_bytes = forward_bytes;
+            unit->backward_kept.room_bytes = backward_bytes;
+        }
     }
     c->request.kept_units = once_in(c, 4) ? (int32_t)draw(c, model->unit_count + 2) : -1;
     c->request.persist_steps = c->request.may_stay_in_memory && once_in(c, 3) ? 1 + draw(c, 20) : 0;
@@ -415,13 +429,18 @@ static void check_requests(const struct fuzz_case *c) {
     expect(kept(c, request->act_tier, placement->act_tier), "checkpoints elsewhere than requested");
     expect(request->overlap < 0 || c->in.model.eval_only || placement->overlap == (request->overlap == 1),
            "overlap other than requested");
-    const uint32_t block_count = c->in.model.kept_bytes > 0 ? c->in.model.unit_count - 2 : 0;
+    bool can_keep = false;
+    for (uint32_t i = 0; i < c->in.model.unit_count; i++) {
+        can_keep = can_keep || c->in.model.units[i].kept_bytes > 0;
+    }
+    const uint32_t block_count = can_keep ? c->in.model.unit_count - 2 : 0;
     expect(request->kept_units < 0 || c->in.model.eval_only ||
                placement->kept_units == ox_min_u64((uint64_t)request->kept_units, block_count),
            "other blocks kept than requested");
     for (uint32_t i = 0; i < c->table.unit_count; i++) {
         const struct ox_homes *const homes = &c->table.shards[i].homes;
-        const bool there = i + (uint64_t)request->device_units >= c->table.unit_count && !c->in.model.eval_only;
+        const uint64_t stage_idx = c->in.model.units[i].stage_idx;
+        const bool there = stage_idx + request->device_units >= c->table.unit_count && !c->in.model.eval_only;
         const bool all = homes->weights == OX_TIER_DEVICE && homes->state == OX_TIER_DEVICE &&
                          homes->grad == OX_TIER_DEVICE;
         expect(there ? all

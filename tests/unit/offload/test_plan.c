@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 #include "offload/sim/sim.h"
+#include "tests/kit/plan_model.h"
 #include "tests/kit/test.h"
 
 #include <string.h>
@@ -13,6 +14,7 @@ enum { UNITS_MAX = 12, SAMPLES = 250 };
 
 struct sample {
     uint64_t elems[UNITS_MAX];
+    struct plan_model model;
     struct ox_plan_input in;
     struct ox_shard_table table;
     struct ox_placement_request request;
@@ -24,22 +26,36 @@ static uint64_t draw(uint64_t seed, uint64_t *counter, uint64_t below) {
     return (uint64_t)(ox_uniform(seed, 1, (*counter)++) * (double)below);
 }
 
+/* Every other three models have units that differ in everything, numbered in any order. */
+static bool is_varied(uint64_t seed) {
+    return seed / 3 % 2 == 1;
+}
+
 static void draw_model(struct sample *s, uint64_t seed, uint64_t *counter) {
     struct ox_plan_model *const model = &s->in.model;
-    model->unit_elems = s->elems;
-    model->unit_count = 2 + (uint32_t)draw(seed, counter, UNITS_MAX - 1);
-    for (uint32_t i = 0; i < model->unit_count; i++) {
+    struct plan_model_sizes sizes = {0};
+    uint64_t kept_counter = 90000;
+    const uint32_t unit_count = 2 + (uint32_t)draw(seed, counter, UNITS_MAX - 1);
+    for (uint32_t i = 0; i < unit_count; i++) {
         s->elems[i] = OX_GROUP_ELEMS * (1 + draw(seed, counter, 40));
     }
-    model->tied_elems = draw(seed, counter, 2) ? s->elems[0] : 0;
+    sizes.tied_elems = draw(seed, counter, 2) ? s->elems[0] : 0;
     model->micro_batches = 1 + (uint32_t)draw(seed, counter, 7);
-    model->act_bytes = 4 * (1 + draw(seed, counter, 30000));
+    sizes.act_bytes = 4 * (1 + draw(seed, counter, 30000));
     model->batch_bytes = 12 * (1 + draw(seed, counter, 500));
     model->const_bytes = draw(seed, counter, 9000);
-    model->work_forward_bytes = 1 + draw(seed, counter, 400000);
-    model->work_backward_bytes = 1 + draw(seed, counter, 800000);
-    model->work_head_bytes = 1 + draw(seed, counter, 300000);
-    model->work_head_eval_bytes = 1 + draw(seed, counter, 200000);
+    sizes.forward_bytes = 1 + draw(seed, counter, 400000);
+    sizes.backward_bytes = 1 + draw(seed, counter, 800000);
+    sizes.head_bytes = 1 + draw(seed, counter, 300000);
+    sizes.head_eval_bytes = 1 + draw(seed, counter, 200000);
+    sizes.kept_bytes = draw(seed, &kept_counter, 4) == 0 ? 0 : 1 + draw(seed, &kept_counter, 200000);
+    sizes.forward_kept_bytes = 1 + draw(seed, &kept_counter, 100000);
+    sizes.backward_kept_bytes = 1 + draw(seed, &kept_counter, 200000);
+    s->request.kept_units = (int32_t)draw(seed, &kept_counter, unit_count + 2) - 1;
+    plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
+    if (is_varied(seed)) {
+        plan_model_vary(&s->model, model, s->elems, seed);
+    }
     model->fp32 = draw(seed, counter, 2);
     model->grad_bf16 = draw(seed, counter, 2);
     model->joins = model->fp32 || draw(seed, counter, 2);
@@ -86,15 +102,6 @@ static void draw_device_units(struct sample *s, uint64_t seed) {
     }
 }
 
-static void draw_kept(struct sample *s, uint64_t seed) {
-    uint64_t counter = 90000;
-    struct ox_plan_model *const model = &s->in.model;
-    model->kept_bytes = draw(seed, &counter, 4) == 0 ? 0 : 1 + draw(seed, &counter, 200000);
-    model->work_kept_forward_bytes = 1 + draw(seed, &counter, 100000);
-    model->work_kept_backward_bytes = 1 + draw(seed, &counter, 200000);
-    s->request.kept_units = (int32_t)draw(seed, &counter, model->unit_count + 2) - 1;
-}
-
 static void draw_sample(struct sample *s, uint64_t seed) {
     uint64_t counter = 0;
     memset(s, 0, sizeof *s);
@@ -110,9 +117,9 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     budget->host_bytes = 500000 + draw(seed, &counter, 2 * total);
     budget->device_bytes = budget->unified ? 0 : 500000 + draw(seed, &counter, 2 * total);
     budget->nvme_bytes = draw(seed, &counter, 4) ? 200 * total : 0;
-    s->request = (struct ox_placement_request){.prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
-                                         .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-                                         .grad_tier = OX_TIER_COUNT};
+    s->request = (struct ox_placement_request){
+        .kept_units = s->request.kept_units, .prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
+        .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT, .grad_tier = OX_TIER_COUNT};
     if (draw(seed, &counter, 3) == 0) {
         s->request.tiles = 1 + (uint32_t)draw(seed, &counter, s->in.model.micro_batches);
         s->request.prefetch_depth = (int32_t)draw(seed, &counter, 5);
@@ -120,7 +127,6 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     s->request.overlap = (int32_t)draw(seed, &counter, 3) - 1;
     s->request.speculative_units = (int32_t)draw(seed, &counter, s->in.model.unit_count + 2) - 1;
     draw_device_units(s, seed);
-    draw_kept(s, seed);
     const uint64_t chunk = OX_GROUP_ELEMS * (1 + draw(seed, &counter, 16));
     REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
 }
@@ -245,6 +251,9 @@ static void change_meaning(const struct sample *s, struct ox_plan *plan, uint64_
         changed.unit_idx = kept.unit_idx == 0 ? 1 : kept.unit_idx - 1;
         refuse_changed(s, plan, at, &changed, tally);
         changed = kept;
+        changed.grad_idx = kept.grad_idx == 0 ? 1 : kept.grad_idx - 1;
+        refuse_changed(s, plan, at, &changed, tally);
+        changed = kept;
         changed.mb_idx = kept.mb_idx == 0 ? 1 : kept.mb_idx - 1;
         refuse_changed(s, plan, at, &changed, tally);
         changed = kept;
@@ -300,16 +309,16 @@ static void drop_tasks(const struct sample *s, struct ox_plan *plan, uint64_t se
 
 /* The faults that a reader of the plan would make up first, in every plan that has the place for them. */
 static void change_steps(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
-    uint32_t adam_of_0 = OX_NONE;
+    uint32_t first_adam = OX_NONE;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         struct ox_task changed = plan->tasks[i];
         const bool moves_grad = changed.kind == OX_TASK_GRAD_SAVE || changed.kind == OX_TASK_GRAD_WRITE ||
                                 changed.kind == OX_TASK_GRAD_READ || changed.kind == OX_TASK_GRAD_LOAD;
         const bool updates = changed.kind == OX_TASK_ADAM || changed.kind == OX_TASK_DEVICE_ADAM;
-        if (updates && changed.unit_idx == 0) {
-            adam_of_0 = i;
-        } else if (updates && adam_of_0 != OX_NONE) {
-            const struct ox_task *const first = &plan->tasks[adam_of_0];
+        if (updates && changed.unit_idx == s->in.model.stages[0]) {
+            first_adam = i;
+        } else if (updates && first_adam != OX_NONE) {
+            const struct ox_task *const first = &plan->tasks[first_adam];
             changed.uses[ox_task_find_use(&changed, OX_USE_GRAD)].buf_idx =
                 first->uses[ox_task_find_use(first, OX_USE_GRAD)].buf_idx;
             refuse_changed(s, plan, i, &changed, tally);
@@ -372,8 +381,8 @@ static void change_buffers(const struct sample *s, struct ox_plan *plan, struct 
         }
         refuse_size(s, plan, &buf->bytes, bytes - OX_IO_ALIGN_BYTES, tally);
         refuse_size(s, plan, &buf->bytes, bytes + OX_IO_ALIGN_BYTES, tally);
-        if (buf->kind == OX_BUF_WEIGHTS && s->in.model.fp32 && bytes > s->in.model.unit_elems[buf->unit_idx] * 2) {
-            refuse_size(s, plan, &buf->bytes, s->in.model.unit_elems[buf->unit_idx] * 2, tally);
+        if (buf->kind == OX_BUF_WEIGHTS && s->in.model.fp32 && bytes > s->elems[buf->unit_idx] * 2) {
+            refuse_size(s, plan, &buf->bytes, s->elems[buf->unit_idx] * 2, tally);
         }
         if (buf->kind == OX_BUF_STREAM) {
             refuse_size(s, plan, &buf->bytes, bytes - ox_plan_stream_slot_bytes(&s->in), tally);
@@ -404,6 +413,38 @@ static void change_sums(const struct sample *s, struct ox_plan *plan, struct tal
     }
     for (uint32_t i = 0; i < plan->task_count; i += 1 + plan->task_count / 50) {
         refuse_size(s, plan, &plan->tasks[i].bytes, plan->tasks[i].bytes + 1, tally);
+    }
+}
+
+static void refuse_fact(const struct sample *s, const struct ox_plan *plan, uint64_t *bytes, struct tally *tally) {
+    *bytes += OX_IO_ALIGN_BYTES;
+    tally->made++;
+    if (ox_proof_check(plan, &s->in) == OX_OK) {
+        printf("accepted: a page more of a unit's bytes\n");
+    } else {
+        tally->found++;
+    }
+    *bytes -= OX_IO_ALIGN_BYTES;
+}
+
+/* Each unit's own sizes count: a plan is refused when any one of them asks for a page more than it was built for. */
+static void change_facts(struct sample *s, const struct ox_plan *plan, struct tally *tally) {
+    uint32_t behind = 0; /* blocks */
+    for (uint32_t i = s->in.model.stage_count; i > 0; i--) {
+        struct ox_plan_unit *const unit = &s->model.units[s->in.model.stages[i - 1]];
+        const bool keeps = behind < s->in.placement.kept_units && unit->kept_bytes > 0;
+        if (unit->kind == OX_PLAN_EMBEDDING) {
+            continue;
+        }
+        refuse_fact(s, plan, &unit->input_bytes, tally);
+        refuse_fact(s, plan, keeps ? &unit->backward_kept.room_bytes : &unit->backward.room_bytes, tally);
+        if (unit->kind == OX_PLAN_BLOCK) {
+            refuse_fact(s, plan, keeps ? &unit->forward_kept.room_bytes : &unit->forward.room_bytes, tally);
+            behind++;
+        }
+        if (keeps) {
+            refuse_fact(s, plan, &unit->kept_bytes, tally);
+        }
     }
 }
 
@@ -465,7 +506,7 @@ static void lose_gradients(const struct sample *s, const struct ox_plans *plans,
     struct ox_plan *const eval = plans->eval_after_step;
     for (uint32_t i = 0; i < eval->buf_count; i++) {
         struct ox_buf *const buf = &eval->bufs[i];
-        if (buf->kind != OX_BUF_GRAD || buf->unit_idx >= eval->unit_count) {
+        if (buf->kind != OX_BUF_GRAD || s->in.model.grads[buf->grad_idx].added_to != OX_NONE) {
             continue;
         }
         CHECK(buf->resident);
@@ -547,6 +588,7 @@ static void test_random_plans(uint64_t count) {
                 drop_tasks(&s, plans.train, seed, &tally);
                 change_steps(&s, plans.train, &tally);
                 kept += change_kept(&s, plans.train, &tally);
+                change_facts(&s, plans.train, &tally);
                 change_meaning(&s, plans.eval, seed, &tally);
                 change_buffers(&s, plans.train, &sizes);
                 change_sums(&s, plans.train, &sizes);

@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "offload/proof/proof.h"
 #include "offload/proof/sizes.h"
+#include "tests/kit/plan_model.h"
 #include "tests/kit/test.h"
 
 #include <string.h>
@@ -13,6 +14,7 @@ enum { UNITS = 3, GROUP = OX_GROUP_ELEMS };
 /* Three units of 5, 3 and 1 groups of 2048 elements, chunks of 2 groups, a state with 16-bit lo and fp32 moments. */
 struct sample {
     uint64_t elems[UNITS];
+    struct plan_model model;
     struct ox_shard shards[UNITS];
     struct ox_shard_table table;
     struct ox_plan_input in;
@@ -29,9 +31,10 @@ static void make_sample(struct sample *s) {
     s->table = (struct ox_shard_table){.shards = s->shards, .unit_count = UNITS, .chunk_elems = 2 * GROUP,
                                        .sizes = {.lo_per_group = 4096, .rest_per_group = 16384}};
     s->in.table = &s->table;
-    s->in.model = (struct ox_plan_model){.unit_elems = s->elems, .unit_count = UNITS, .micro_batches = 2,
-                                         .act_bytes = 5000, .fp32 = true, .joins = true, .grad_bf16 = true,
-                                         .tied_elems = s->elems[0]};
+    s->in.model = (struct ox_plan_model){.micro_batches = 2, .fp32 = true, .joins = true, .grad_bf16 = true};
+    plan_model_make(&s->model, s->elems, UNITS,
+                    &(struct plan_model_sizes){.act_bytes = 5000, .kept_bytes = 1000, .tied_elems = s->elems[0]},
+                    &s->in.model);
     s->in.budget.nvme_bytes = OX_GIB;
     s->in.placement = (struct ox_placement){.tiles = 1, .stream_slots = 3, .kept_units = 1};
 }
@@ -81,13 +84,15 @@ static void test_chunks(void) {
     CHECK(ox_proof_scratch_bytes(&s.in) == 20480 + 20480 + 81920 + 40960);
     CHECK(ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 1) && !ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 2));
     CHECK(!ox_proof_keeps(&s.in, OX_PLAN_EVAL, 1) && !ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 0));
+    s.model.units[1].kept_bytes = 0;
+    CHECK(!ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 1));
 }
 
 /* A list without tasks is no step. */
 static void test_refusal(void) {
     struct sample s;
     make_sample(&s);
-    const struct ox_plan plan = {.unit_count = UNITS, .micro_batches = 2};
+    const struct ox_plan plan = {.unit_count = UNITS, .grad_count = UNITS + 1, .micro_batches = 2};
     CHECK(ox_proof_check(&plan, &s.in) == OX_E_CONFIG);
 }
 

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 #include "offload/sim/sim.h"
+#include "tests/kit/plan_model.h"
 #include "tests/kit/random_plan.h"
 #include "tests/kit/test.h"
 
@@ -16,7 +17,7 @@ enum { UNITS_MAX = 24, SAMPLES = 16, PLACEMENTS = 12, RUN_AHEAD = 64 };
 
 struct sample {
     uint64_t elems[UNITS_MAX];
-    struct ox_plan_work works[2 * UNITS_MAX];
+    struct plan_model model;
     struct ox_plan_input in;
     struct ox_shard_table table;
     struct ox_machine machine;
@@ -49,41 +50,48 @@ static void draw_machine(struct ox_machine *machine, uint64_t seed, uint64_t *co
     machine->gpu.duplex_rate = draw(seed, counter, 1, 2) * fmin(machine->gpu.h2d_rate, machine->gpu.d2h_rate);
 }
 
-/* Blocks of one size between two larger units, as models have them; work that follows from their size. */
+/* Blocks of one size between two larger units, as most models have them, and work that follows from their size; or
+ * units that differ in activations, workspace and work as well. */
 static void draw_sample(struct sample *s, uint64_t seed) {
     uint64_t counter = 0, total = 0;
     memset(s, 0, sizeof *s);
     struct ox_plan_model *const model = &s->in.model;
-    model->unit_elems = s->elems;
-    model->unit_count = 4 + (uint32_t)draw(seed, &counter, 0, UNITS_MAX - 3);
-    model->forward = s->works;
-    model->backward = s->works + UNITS_MAX;
+    struct ox_plan_work works[2][UNITS_MAX];
+    const uint32_t unit_count = 4 + (uint32_t)draw(seed, &counter, 0, UNITS_MAX - 3);
     model->micro_batches = 1 + (uint32_t)draw(seed, &counter, 0, 6);
     const double tokens = draw_wide(seed, &counter, 64, 4096), block = draw_wide(seed, &counter, 1e6, 3e7);
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        const bool end = i == 0 || i + 1 == model->unit_count;
+    for (uint32_t i = 0; i < unit_count; i++) {
+        const bool end = i == 0 || i + 1 == unit_count;
         s->elems[i] = OX_GROUP_ELEMS * (1 + (uint64_t)(block / OX_GROUP_ELEMS * (end ? 2 : 1)));
         total += s->elems[i];
         const double flops = i == 0 ? 0 : 2.0 * (double)s->elems[i] * tokens;
-        s->works[i] = (struct ox_plan_work){.gemm_flops = flops, .bytes = (double)s->elems[i] * 2, .ops = 9};
-        s->works[i + UNITS_MAX] = (struct ox_plan_work){
+        works[0][i] = (struct ox_plan_work){.gemm_flops = flops, .bytes = (double)s->elems[i] * 2, .ops = 9};
+        works[1][i] = (struct ox_plan_work){
             .gemm_flops = 3 * flops, .bytes = (double)s->elems[i] * 6, .ops = 20};
     }
-    model->tied_elems = draw(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0;
-    model->act_bytes = (uint64_t)(tokens * sqrt(block / 12) * 4);
+    const uint64_t tied_elems = draw(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0;
+    const uint64_t act_bytes = (uint64_t)(tokens * sqrt(block / 12) * 4);
+    const struct plan_model_sizes sizes = {
+        .act_bytes = act_bytes, .forward_bytes = act_bytes * 8, .backward_bytes = act_bytes * 16,
+        .head_bytes = act_bytes * 8, .head_eval_bytes = act_bytes * 8, .tied_elems = tied_elems};
+    plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
+    for (uint32_t i = 0; i < unit_count; i++) {
+        s->model.units[i].forward.work = works[0][i];
+        s->model.units[i].backward.work = works[1][i];
+    }
+    if (seed % 2 == 1) {
+        plan_model_vary(&s->model, model, s->elems, seed);
+    }
     model->batch_bytes = (uint64_t)tokens * 12;
-    model->work_forward_bytes = model->act_bytes * 8;
-    model->work_backward_bytes = model->act_bytes * 16;
-    model->work_head_bytes = model->work_head_eval_bytes = model->act_bytes * 8;
     model->fp32 = draw(seed, &counter, 0, 2) < 1;
     model->grad_bf16 = draw(seed, &counter, 0, 2) < 1;
     s->in.budget = (struct ox_plan_budget){
         .unified = draw(seed, &counter, 0, 2) < 1,
-        .host_bytes = (uint64_t)((double)total * draw_wide(seed, &counter, 1.5, 24)) + 20 * model->act_bytes,
+        .host_bytes = (uint64_t)((double)total * draw_wide(seed, &counter, 1.5, 24)) + 20 * act_bytes,
         .nvme_bytes = draw(seed, &counter, 0, 5) < 4 ? 200 * total : 0,
         .generations = draw(seed, &counter, 0, 4) < 3 ? 2 : 1};
     s->in.budget.device_bytes = s->in.budget.unified ? 0 : (uint64_t)(block * draw_wide(seed, &counter, 20, 300)) +
-                                                               40 * model->act_bytes;
+                                                               40 * act_bytes;
     draw_machine(&s->machine, seed, &counter);
     model->joins = model->fp32 || s->in.budget.unified || seed % 2 == 0;
     const uint64_t chunk = OX_GROUP_ELEMS * (uint64_t)draw_wide(seed, &counter, 16, 1024);

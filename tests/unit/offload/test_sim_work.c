@@ -3,6 +3,7 @@
 #include "offload/sim/sim.h"
 #include "base/bytes.h"
 #include "base/prng/prng.h"
+#include "tests/kit/plan_model.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -12,7 +13,7 @@ enum { UNITS_MAX = 10, SAMPLES = 60 };
 
 struct sample {
     uint64_t elems[UNITS_MAX];
-    struct ox_plan_work works[2 * UNITS_MAX];
+    struct plan_model model;
     struct ox_plan_input in;
     struct ox_shard_table table;
     struct ox_machine machine;
@@ -43,25 +44,30 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     uint64_t counter = 0, total = 0;
     memset(s, 0, sizeof *s);
     struct ox_plan_model *const model = &s->in.model;
-    model->unit_elems = s->elems;
-    model->unit_count = 2 + (uint32_t)draw(seed, &counter, 0, UNITS_MAX - 1);
-    model->forward = s->works;
-    model->backward = s->works + UNITS_MAX;
-    for (uint32_t i = 0; i < model->unit_count; i++) {
+    struct ox_plan_work works[2][UNITS_MAX];
+    const uint32_t unit_count = 2 + (uint32_t)draw(seed, &counter, 0, UNITS_MAX - 1);
+    for (uint32_t i = 0; i < unit_count; i++) {
         s->elems[i] = OX_GROUP_ELEMS * (uint64_t)draw(seed, &counter, 1, 60);
         total += s->elems[i] * 16;
         for (int backward = 0; backward < 2; backward++) {
-            s->works[i + backward * UNITS_MAX] = (struct ox_plan_work){
+            works[backward][i] = (struct ox_plan_work){
                 .gemm_flops = draw(seed, &counter, 0, 1e9), .attention_flops = draw(seed, &counter, 0, 1e8),
                 .bytes = draw(seed, &counter, 0, 1e7), .ops = 9};
         }
     }
-    model->tied_elems = draw(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0;
+    const struct plan_model_sizes sizes = {
+        .tied_elems = draw(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0, .act_bytes = 40000, .forward_bytes = 100000,
+        .backward_bytes = 100000, .head_bytes = 100000, .head_eval_bytes = 100000};
+    plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
+    for (uint32_t i = 0; i < unit_count; i++) {
+        s->model.units[i].forward.work = works[0][i];
+        s->model.units[i].backward.work = works[1][i];
+    }
+    if (seed % 2 == 1) {
+        plan_model_vary(&s->model, model, s->elems, seed);
+    }
     model->micro_batches = 1 + (uint32_t)draw(seed, &counter, 0, 5);
-    model->act_bytes = 40000;
     model->batch_bytes = 1200;
-    model->work_forward_bytes = model->work_backward_bytes = 100000;
-    model->work_head_bytes = model->work_head_eval_bytes = 100000;
     model->fp32 = draw(seed, &counter, 0, 2) < 1;
     model->grad_bf16 = draw(seed, &counter, 0, 2) < 1;
     model->joins = model->fp32 || draw(seed, &counter, 0, 2) < 1;
@@ -96,8 +102,9 @@ static void check_bounds(const struct sample *s, const struct ox_plan *plan, con
             CHECK(work.use[r] >= 0 && work.use[r] <= work.seconds * (1 + 1e-12));
         }
         const uint32_t kind = plan->tasks[i].kind, unit_idx = plan->tasks[i].unit_idx;
-        flops += kind == OX_TASK_FORWARD ? s->works[unit_idx].gemm_flops : 0;
-        flops += kind == OX_TASK_BACKWARD || kind == OX_TASK_HEAD ? s->works[UNITS_MAX + unit_idx].gemm_flops : 0;
+        const bool backward = kind == OX_TASK_BACKWARD || kind == OX_TASK_HEAD;
+        flops += kind == OX_TASK_FORWARD ? s->model.units[unit_idx].forward.work.gemm_flops : 0;
+        flops += backward ? s->model.units[unit_idx].backward.work.gemm_flops : 0;
     }
     const bool gpu = s->machine.has_gpu && !s->in.budget.unified;
     /* Of the CPU, packing aside: the profile's rate includes it, and it is taken to be half of it at most. */

@@ -1,0 +1,129 @@
+/* The small steps from which task lists are made: a buffer, a task, a use, a transfer. */
+#include "offload/plan/builder.h"
+
+#include <string.h>
+
+bool ox_build_unified(const struct ox_builder *b) {
+    return b->compute == OX_TIER_HOST;
+}
+
+const struct ox_plan_unit *ox_build_unit(const struct ox_builder *b, uint32_t unit_idx) {
+    return &b->in->model.units[unit_idx];
+}
+
+const struct ox_plan_grad *ox_build_grad(const struct ox_builder *b, uint32_t grad_idx) {
+    return &b->in->model.grads[grad_idx];
+}
+
+const struct ox_homes *ox_build_homes(const struct ox_builder *b, uint32_t unit_idx) {
+    return &b->in->table->shards[unit_idx].homes;
+}
+
+bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_plan_state_on_device(b->in, unit_idx);
+}
+
+bool ox_build_is_speculative(const struct ox_builder *b, uint32_t unit_idx) {
+    return b->carries && ox_plan_is_speculative(b->in, unit_idx);
+}
+
+/* ---- buffers ---------------------------------------------------------------------------------- */
+
+uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
+                      uint32_t unit_idx) {
+    OX_ASSERT(b->plan->buf_count < b->plan->buf_cap && bytes > 0);
+    struct ox_buf *const buf = &b->plan->bufs[b->plan->buf_count];
+    memset(buf, 0, sizeof *buf);
+    buf->bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
+    buf->unit_idx = unit_idx;
+    buf->grad_idx = OX_NONE;
+    buf->kind = (uint8_t)kind;
+    buf->tier = (uint8_t)tier;
+    return b->plan->buf_count++;
+}
+
+uint32_t ox_build_resident(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
+                           uint32_t unit_idx) {
+    const uint32_t buf_idx = ox_build_buf(b, kind, tier, bytes, unit_idx);
+    b->plan->bufs[buf_idx].resident = true;
+    return buf_idx;
+}
+
+uint32_t ox_build_grad_buf(struct ox_builder *b, enum ox_tier tier, uint64_t bytes, uint32_t grad_idx) {
+    const uint32_t buf_idx = ox_build_buf(b, OX_BUF_GRAD, tier, bytes, ox_build_grad(b, grad_idx)->unit_idx);
+    b->plan->bufs[buf_idx].grad_idx = grad_idx;
+    return buf_idx;
+}
+
+/* ---- tasks ------------------------------------------------------------------------------------ */
+
+struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane, uint32_t unit_idx,
+                              uint32_t mb_idx) {
+    OX_ASSERT(b->plan->task_count < b->plan->task_cap);
+    struct ox_task *const task = &b->plan->tasks[b->plan->task_count++];
+    memset(task, 0, sizeof *task);
+    task->kind = (uint8_t)kind;
+    task->lane = (uint8_t)lane;
+    task->unit_idx = unit_idx;
+    task->grad_idx = OX_NONE;
+    task->mb_idx = mb_idx;
+    return task;
+}
+
+struct ox_task *ox_build_grad_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane,
+                                   uint32_t grad_idx) {
+    struct ox_task *const task = ox_build_task(b, kind, lane, ox_build_grad(b, grad_idx)->unit_idx, OX_NONE);
+    task->grad_idx = grad_idx;
+    return task;
+}
+
+static struct ox_use *add_use(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
+    OX_ASSERT(task->use_count < OX_TASK_USES_MAX && buf_idx != OX_NONE);
+    struct ox_use *const use = &task->uses[task->use_count++];
+    use->buf_idx = buf_idx;
+    use->role = (uint8_t)role;
+    return use;
+}
+
+void ox_build_reads(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
+    add_use(task, buf_idx, role)->read = true;
+}
+
+void ox_build_writes(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
+    add_use(task, buf_idx, role)->write = true;
+}
+
+void ox_build_updates(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
+    struct ox_use *const use = add_use(task, buf_idx, role);
+    use->read = use->write = true;
+}
+
+struct ox_task *ox_build_transfer(struct ox_builder *b, enum ox_task_kind kind, uint32_t unit_idx, uint32_t source,
+                                  uint32_t target) {
+    static const enum ox_lane_id lanes[OX_TASK_KIND_COUNT] = {
+        [OX_TASK_READ] = OX_LANE_NVME_READ,       [OX_TASK_UPLOAD] = OX_LANE_H2D,
+        [OX_TASK_ACT_SAVE] = OX_LANE_D2H,         [OX_TASK_ACT_WRITE] = OX_LANE_NVME_WRITE,
+        [OX_TASK_ACT_READ] = OX_LANE_NVME_READ,   [OX_TASK_ACT_LOAD] = OX_LANE_H2D,
+        [OX_TASK_GRAD_SAVE] = OX_LANE_D2H,        [OX_TASK_GRAD_WRITE] = OX_LANE_NVME_WRITE,
+        [OX_TASK_GRAD_READ] = OX_LANE_NVME_READ,  [OX_TASK_GRAD_LOAD] = OX_LANE_H2D,
+        [OX_TASK_GRAD_PACK] = OX_LANE_COMPUTE,    [OX_TASK_DOWNLOAD] = OX_LANE_D2H,
+        [OX_TASK_REFRESH] = OX_LANE_H2D,          [OX_TASK_LOSS] = OX_LANE_D2H,
+        [OX_TASK_BATCH] = OX_LANE_H2D,            [OX_TASK_NORM_SAVE] = OX_LANE_D2H,
+        [OX_TASK_NONFINITE] = OX_LANE_D2H,
+    };
+    struct ox_task *const task = ox_build_task(b, kind, lanes[kind], unit_idx, OX_NONE);
+    if (source != OX_NONE) {
+        ox_build_reads(task, source, OX_USE_SOURCE);
+    }
+    ox_build_writes(task, target, OX_USE_TARGET);
+    return task;
+}
+
+void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,
+                    uint64_t bytes) {
+    if (ox_build_unified(b) && (link == OX_LINK_H2D || link == OX_LINK_D2H)) {
+        return;
+    }
+    task->bytes += bytes;
+    b->plan->traffic[link][kind] += bytes;
+}
