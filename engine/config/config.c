@@ -1,4 +1,4 @@
-/* Values of a run: read from text by the option table, and checked against each other. */
+/* Sets the values of a configuration from text, by the option table, and checks them against each other. */
 #include "engine/config/config.h"
 
 #include "base/assert.h"
@@ -52,7 +52,8 @@ static enum ox_status fail_choice(const struct ox_option *option, const char *te
     return ox_fail(OX_E_CONFIG, "%s: '%s' is not one of %s", where, text, list);
 }
 
-/* UTF-8; with `plain` without control characters, as names that go to the YAML record of the run. */
+/* Whether the text is UTF-8 and, with `plain`, has no control characters, since it goes to the YAML record of the
+ * run. */
 static bool is_text(const char *text, bool plain) {
     const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text;
     utf8proc_ssize_t left = (utf8proc_ssize_t)strlen(text);
@@ -125,7 +126,7 @@ static enum ox_status set_double(double *out, const struct ox_option *option, co
                                  const char *where) {
     char *end = NULL;
     const double value = strtod(text, &end);
-    /* strtod also reads hexadecimal, "nan" and leading blanks, which nobody means here. */
+    /* Refuse hexadecimal, "nan" and leading blanks, which strtod accepts. */
     if (end == text || *end != '\0' || text[strspn(text, "+-.0123456789eE")] != '\0') {
         return ox_fail(OX_E_CONFIG, "%s: '%s' is not a number", where, text);
     }
@@ -162,11 +163,11 @@ static enum ox_status set_size(uint64_t *out, const struct ox_option *option, co
     return OX_OK;
 }
 
-/* PATH:SIZE, or PATH alone (0 bytes) for commands that only look at the drive; validation asks for the size
- * where one is needed. */
+/* Adds a drive PATH:SIZE, or PATH alone (0 bytes) for commands that only examine the drive. Validation later refuses a
+ * missing size for commands that need one. */
 static enum ox_status add_nvme(struct ox_config *config, const char *text, const char *where) {
     if (config->nvme_count == OX_CONFIG_NVME_MAX) {
-        return ox_fail(OX_E_CONFIG, "%s: more than %d drives are given", where, OX_CONFIG_NVME_MAX);
+        return ox_fail(OX_E_CONFIG, "%s: more than %d drives are given; remove some", where, OX_CONFIG_NVME_MAX);
     }
     const char *const colon = strrchr(text, ':');
     const size_t path_len = colon != NULL ? (size_t)(colon - text) : strlen(text);
@@ -187,7 +188,7 @@ static enum ox_status add_nvme(struct ox_config *config, const char *text, const
     return OX_OK;
 }
 
-/* Any UTF-8: line ends too. */
+/* Sets a text that may be any UTF-8, with line ends. */
 static enum ox_status set_prose(char *out, const struct ox_option *option, const char *text, const char *where) {
     const size_t bytes = strlen(text) + 1;
     if (bytes > option->text_bytes) {
@@ -201,7 +202,7 @@ static enum ox_status set_prose(char *out, const struct ox_option *option, const
     return OX_OK;
 }
 
-/* PATH, or PATH:WEIGHT where no file is named so as a whole. */
+/* Adds a source PATH or PATH:WEIGHT. A text that is the name of an existing file is a path as a whole. */
 static enum ox_status add_data(struct ox_config *config, const char *text, const char *where) {
     if (config->data_count == OX_CONFIG_DATA_MAX) {
         return ox_fail(OX_E_CONFIG, "%s: more than %d sources are given; put files into one folder", where,
@@ -230,7 +231,7 @@ static enum ox_status add_data(struct ox_config *config, const char *text, const
     return OX_OK;
 }
 
-/* The largest unit that divides the size, so that it reads back exactly. */
+/* Writes a size in the largest unit that divides it, so that it reads back exactly. */
 static void size_text(uint64_t bytes, char *text) {
     static const struct {
         uint64_t unit;
@@ -245,7 +246,7 @@ static void size_text(uint64_t bytes, char *text) {
     snprintf(text, OX_SIZE_TEXT_BYTES, "%" PRIu64, bytes);
 }
 
-/* The shortest text that reads back to the same bits. */
+/* Writes the shortest text that reads back as the same bits. */
 static void double_text(double value, char *text) {
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, OX_CONFIG_TEXT_BYTES, "%.*g", digits, value);
@@ -265,14 +266,14 @@ static void choice_text(const char *choices, int value, char *text) {
 
 /* ---- cross-checks ----------------------------------------------------------------------------------- */
 
-/* Whether `path`, which may not exist yet, is the folder or lies in it, links followed. */
-static bool leads_into(const char *folder, const char *path) {
+/* Whether `path`, which need not exist, is the folder or is inside it, after resolving links. */
+static bool is_inside(const char *folder, const char *path) {
     char *const outer = realpath(folder, NULL);
     char *inner = realpath(path, NULL);
     char part[OX_CONFIG_TEXT_BYTES];
     bool inside = false;
     snprintf(part, sizeof part, "%s", path);
-    while (inner == NULL && part[0] != '\0') { /* what is not there yet lies where its parent is */
+    while (inner == NULL && part[0] != '\0') { /* resolve the nearest parent that exists */
         char *const slash = strrchr(part, '/');
         *(slash != NULL ? slash : part) = '\0';
         inner = realpath(part[0] != '\0' ? part : slash != NULL ? "/" : ".", NULL);
@@ -297,11 +298,11 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
         return ox_fail(OX_E_CONFIG, "--data is missing; give a text or token file, or a folder of them");
     }
     if (c->output_dir[0] == '\0' && (command & (train | export_)) != 0) {
-        return ox_fail(OX_E_CONFIG, "--output is missing; name the folder that receives the results");
+        return ox_fail(OX_E_CONFIG, "--output is missing; name a folder for the results");
     }
     if ((command & (train | export_)) != 0 &&
-        (strcmp(c->output_dir, c->model) == 0 || leads_into(c->model, c->output_dir))) {
-        return ox_fail(OX_E_CONFIG, "--output: %s is the --model folder or lies in it; name a folder outside of it",
+        (strcmp(c->output_dir, c->model) == 0 || is_inside(c->model, c->output_dir))) {
+        return ox_fail(OX_E_CONFIG, "--output: %s is the --model folder or inside it; name a folder outside of it",
                        c->output_dir);
     }
     if (c->from_scratch && c->resume_from_checkpoint[0] != '\0') {
@@ -310,12 +311,12 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     }
     if (c->overwrite_output_dir && strcmp(c->resume_from_checkpoint, "latest") == 0 && (command & train) != 0) {
         return ox_fail(OX_E_CONFIG, "--overwrite-output-dir would delete the run that --resume-from-checkpoint latest "
-                                    "goes on with; add --no-overwrite-output-dir");
+                                    "continues; add --no-overwrite-output-dir");
     }
     return OX_OK;
 }
 
-/* Two names of one folder count as the same, where it exists. */
+/* Whether two paths are the same folder; different paths can only match if the folder exists. */
 static bool same_folder(const char *a, const char *b) {
     struct stat first, second;
     return strcmp(a, b) == 0 || (stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
@@ -346,7 +347,7 @@ static enum ox_status check_memory(const struct ox_config *c, unsigned command) 
     for (unsigned i = 0; i < sizeof homes / sizeof *homes; i++) {
         if (sized && homes[i].choice == OX_TIER_CHOICE_NVME && c->nvme_count == 0) {
             return command == OX_CMD_EVAL
-                       ? ox_fail(OX_E_CONFIG, "%s nvme: evaluation uses memory alone; use device or host",
+                       ? ox_fail(OX_E_CONFIG, "%s nvme: evaluation uses no drives; use device or host",
                                  homes[i].flag)
                        : ox_fail(OX_E_CONFIG, "%s nvme needs a drive; add --nvme PATH:SIZE", homes[i].flag);
         }
@@ -361,7 +362,7 @@ static enum ox_status check_memory(const struct ox_config *c, unsigned command) 
 static enum ox_status check_optimizer(const struct ox_config *c, unsigned command) {
     const bool optimizes = (command & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0;
     if (optimizes && c->moments == OX_MOMENTS_Q8 && c->dtype == OX_COMPUTE_FP32) {
-        return ox_fail(OX_E_CONFIG, "--moments q8 keeps 24 bits of a weight, and --dtype fp32 computes with all 32; "
+        return ox_fail(OX_E_CONFIG, "--moments q8 keeps 24 bits of a weight, but --dtype fp32 computes with 32; "
                        "use --moments bf16, or --dtype bf16");
     }
     const struct {
@@ -369,7 +370,7 @@ static enum ox_status check_optimizer(const struct ox_config *c, unsigned comman
         double beta;
     } betas[] = {{"--adam-beta1", c->adam_beta1}, {"--adam-beta2", c->adam_beta2}};
     for (unsigned i = 0; i < 2; i++) {
-        /* The optimizer holds them in fp32, where a beta of 1 would never learn. */
+        /* The comparison is in fp32, as the optimizer computes. With a beta of 1 the weights would never change. */
         if ((float)betas[i].beta >= 1.0f) {
             return ox_fail(OX_E_CONFIG, "%s: %.17g must be less than 1", betas[i].flag, betas[i].beta);
         }
@@ -390,22 +391,22 @@ static enum ox_status check_schedule(const struct ox_config *c) {
     }
     if (c->decay_steps > 0 && c->lr_scheduler_type != OX_LR_WSD) {
         return ox_fail(OX_E_CONFIG,
-                       "--decay-steps has a meaning with --lr-scheduler-type wsd alone; remove it");
+                       "--decay-steps applies only to --lr-scheduler-type wsd; remove it");
     }
     if (c->min_lr_ratio > 0.0 && c->lr_scheduler_type == OX_LR_CONSTANT) {
         return ox_fail(OX_E_CONFIG,
-                       "--min-lr-ratio has no meaning with --lr-scheduler-type constant; remove it");
+                       "--min-lr-ratio does not apply to --lr-scheduler-type constant; remove it");
     }
     if (c->max_steps > 0 && c->warmup_steps + c->decay_steps > c->max_steps) {
         return ox_fail(OX_E_CONFIG,
                        "--warmup-steps %" PRIu64 " and --decay-steps %" PRIu64
-                       " together exceed --max-steps %" PRIu64,
+                       " together exceed --max-steps %" PRIu64 "; reduce one of them",
                        c->warmup_steps, c->decay_steps, c->max_steps);
     }
     if (c->tiles > c->gradient_accumulation_steps) {
         return ox_fail(OX_E_CONFIG,
                        "--tiles: %" PRIu64 " exceeds --gradient-accumulation-steps %" PRIu64
-                       ", the micro-batches there are",
+                       ", the number of micro-batches; give at most that",
                        c->tiles, c->gradient_accumulation_steps);
     }
     return OX_OK;
@@ -417,18 +418,18 @@ static bool is_count(const char *text) {
 
 static enum ox_status check_kept(const struct ox_config *c) {
     if (!is_count(c->kept_blocks) && strcmp(c->kept_blocks, "0") != 0 && strcmp(c->kept_blocks, "auto") != 0) {
-        return ox_fail(OX_E_CONFIG, "--kept-blocks: '%s' is not auto or a number of blocks", c->kept_blocks);
+        return ox_fail(OX_E_CONFIG, "--kept-blocks: '%s' is neither auto nor a number of blocks", c->kept_blocks);
     }
     return OX_OK;
 }
 
 static enum ox_status check_persist(const struct ox_config *c) {
-    const bool early = strcmp(c->optimizer_overlap, "speculative") == 0 || c->speculative_units > 0;
+    const bool speculative = strcmp(c->optimizer_overlap, "speculative") == 0 || c->speculative_units > 0;
     if (!is_count(c->persist_steps) && strcmp(c->persist_steps, "auto") != 0) {
-        return ox_fail(OX_E_CONFIG, "--persist-steps: '%s' is not auto or a number of steps", c->persist_steps);
+        return ox_fail(OX_E_CONFIG, "--persist-steps: '%s' is neither auto nor a number of steps", c->persist_steps);
     }
-    if (early && strcmp(c->persist_steps, "auto") != 0 && strcmp(c->persist_steps, "1") != 0) {
-        return ox_fail(OX_E_CONFIG, "--persist-steps %s: speculative updates begin with the step before on the drives; "
+    if (speculative && strcmp(c->persist_steps, "auto") != 0 && strcmp(c->persist_steps, "1") != 0) {
+        return ox_fail(OX_E_CONFIG, "--persist-steps %s: speculative updates need every step on the drives; "
                        "use --optimizer-overlap held without --speculative-units, or --persist-steps 1",
                        c->persist_steps);
     }
@@ -438,10 +439,10 @@ static enum ox_status check_persist(const struct ox_config *c) {
 static enum ox_status check_reports(const struct ox_config *c, unsigned command) {
     const bool text = strcmp(c->format, "text") == 0, json = strcmp(c->format, "json") == 0;
     if (!text && !json && command != OX_CMD_TRACE) {
-        return ox_fail(OX_E_CONFIG, "--format %s: is for `offload trace export`; use text or json", c->format);
+        return ox_fail(OX_E_CONFIG, "--format %s: is only for `offload trace export`; use text or json", c->format);
     }
     if (!is_count(c->trace) && strcmp(c->trace, "on") != 0 && strcmp(c->trace, "off") != 0) {
-        return ox_fail(OX_E_CONFIG, "--trace: '%s' is not off, on or a number of steps", c->trace);
+        return ox_fail(OX_E_CONFIG, "--trace: '%s' is none of off, on or a number of steps", c->trace);
     }
     return OX_OK;
 }

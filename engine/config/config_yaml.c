@@ -1,5 +1,5 @@
-/* The YAML face of a configuration: one flat mapping of option names to values. Whatever else YAML can say is
- * refused with its line, so that a file means what it looks like. */
+/* Reads and writes a configuration as YAML: one flat mapping of option names to values. Other features of YAML are
+ * refused, with the line, so that a file means what it looks like. */
 #include "engine/config/config.h"
 
 #include "base/assert.h"
@@ -16,19 +16,19 @@ enum { YAML_BYTES_MAX = 1 << 20, OPTIONS_MAX = 128, WHERE_BYTES = OX_PATH_BYTES 
 
 struct reader {
     yaml_parser_t parser;
-    yaml_event_t event; /* the one under consideration; owned */
+    yaml_event_t event; /* the current one; owned */
     bool has_event;
     const char *path;
     struct ox_config *config;
     unsigned command;
-    size_t line_of[OPTIONS_MAX]; /* where an option was set, by its place in the table; 0 = not yet */
+    size_t line_of[OPTIONS_MAX]; /* the line where an option was set, by index in the table; 0: not set yet */
 };
 
 static size_t line_of(const struct reader *r) {
     return r->event.start_mark.line + 1;
 }
 
-/* Names the file and the line of the event under consideration. */
+/* Fails with a message that names the file and the line of the current event. */
 OX_PRINTF(2, 3)
 static enum ox_status fail_at(const struct reader *r, const char *fmt, ...) {
     char text[OX_ERROR_TEXT_BYTES];
@@ -45,14 +45,14 @@ static enum ox_status next_event(struct reader *r) {
         r->has_event = false;
     }
     if (yaml_parser_parse(&r->parser, &r->event) == 0) {
-        return ox_fail(OX_E_CONFIG, "%s:%zu: this is not YAML: %s", r->path, r->parser.problem_mark.line + 1,
+        return ox_fail(OX_E_CONFIG, "%s:%zu: not YAML: %s", r->path, r->parser.problem_mark.line + 1,
                        r->parser.problem != NULL ? r->parser.problem : "out of memory");
     }
     r->has_event = true;
     return OX_OK;
 }
 
-/* The next event must be a scalar without anchor or tag; `what` tells the user what was expected. */
+/* Refuses a current event that is not a scalar without anchor and tag; `what` names in the error what is expected. */
 static enum ox_status check_scalar(const struct reader *r, const char *what) {
     if (r->event.type == YAML_ALIAS_EVENT) {
         return fail_at(r, "aliases are not used here; write the value out");
@@ -65,13 +65,13 @@ static enum ox_status check_scalar(const struct reader *r, const char *what) {
     }
     const char *const text = (const char *)r->event.data.scalar.value;
     if (strlen(text) != r->event.data.scalar.length) {
-        return fail_at(r, "the text holds a NUL character; remove it");
+        return fail_at(r, "the text has a NUL character; remove it");
     }
     return OX_OK;
 }
 
-/* A file describes a run: the commands about runs take each other's keys from it, and use those they list. So the
- * record of a training run serves plan and eval as it is. */
+/* The commands whose options a file for `command` may have. train, plan and eval accept each other's and use their own,
+ * so that the record of a training run also serves plan and eval. */
 static unsigned accepted_commands(unsigned command) {
     const unsigned run = OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL;
     return (command & run) != 0 ? command | run : command;
@@ -83,7 +83,7 @@ static void to_snake(char *text) {
     }
 }
 
-/* Finds the option of the key in r->event and notes its line. */
+/* Finds the option that the current event names, and records its line. */
 static enum ox_status take_key(struct reader *r, const struct ox_option **out) {
     enum ox_status status = check_scalar(r, "the name of an option");
     if (status != OX_OK) {
@@ -134,7 +134,7 @@ static enum ox_status take_value(struct reader *r, const struct ox_option *optio
 }
 
 static enum ox_status take_list(struct reader *r, const struct ox_option *option) {
-    /* A file states the whole list. */
+    /* The list in the file replaces the default list. */
     *(option->type == OX_OPT_NVME ? &r->config->nvme_count : &r->config->data_count) = 0;
     if (r->event.type != YAML_SEQUENCE_START_EVENT) {
         return take_value(r, option);
@@ -152,7 +152,7 @@ static enum ox_status take_list(struct reader *r, const struct ox_option *option
     return status;
 }
 
-/* r->event is the start of the mapping; on success it is its end. */
+/* Reads the mapping that begins with the current event; on success the current event is its end. */
 static enum ox_status take_mapping(struct reader *r) {
     if (r->event.data.mapping_start.anchor != NULL || r->event.data.mapping_start.tag != NULL) {
         return fail_at(r, "anchors and tags are not used here; remove it");
@@ -176,7 +176,7 @@ static enum ox_status take_mapping(struct reader *r) {
     }
 }
 
-/* One document that is a mapping, or nothing at all. */
+/* Reads the file: one document that is a mapping, or nothing at all. */
 static enum ox_status take_stream(struct reader *r) {
     bool seen = false;
     for (;;) {
@@ -190,7 +190,7 @@ static enum ox_status take_stream(struct reader *r) {
             break;
         case YAML_DOCUMENT_START_EVENT:
             if (seen) {
-                return fail_at(r, "a second document begins; one is read");
+                return fail_at(r, "a second document begins here; keep one per file");
             }
             seen = true;
             break;
@@ -206,9 +206,9 @@ static enum ox_status take_stream(struct reader *r) {
     }
 }
 
-/* Characters that YAML takes for line breaks or lets nobody write as they are, though the text may hold them: C1
- * controls, U+2028 and U+2029, the byte-order mark, U+FFFE and U+FFFF. Bytes of the one at `text`; 0: it is none. */
-static size_t escape_of(const char *text, unsigned *cp) {
+/* Returns the length of the character at `text` if YAML needs an escape for it, else 0. These are characters that YAML
+ * reads as line breaks or does not allow: C1 controls, U+2028 and U+2029, the byte-order mark, U+FFFE and U+FFFF. */
+static size_t escaped_bytes(const char *text, unsigned *cp) {
     const unsigned char *const t = (const unsigned char *)text;
     if (t[0] < 0x20 || t[0] == 0x7f) {
         *cp = t[0];
@@ -226,12 +226,12 @@ static size_t escape_of(const char *text, unsigned *cp) {
     return 0;
 }
 
-/* A double-quoted scalar: valid for every text that ox_config_set lets in. */
+/* Writes a double-quoted scalar, which can represent every text that ox_config_set accepts. */
 static void write_quoted(FILE *file, const char *text) {
     unsigned cp = 0;
     fputc('"', file);
     for (; *text != '\0'; text++) {
-        const size_t escaped = escape_of(text, &cp);
+        const size_t escaped = escaped_bytes(text, &cp);
         if (escaped > 0) {
             fprintf(file, "\\u%04x", cp);
             text += escaped - 1;
@@ -254,7 +254,7 @@ static void write_list(FILE *file, const struct ox_config *config, const struct 
         if (drives && config->nvme[i].bytes > 0) {
             snprintf(item, sizeof item, "%s:%" PRIu64, config->nvme[i].path, config->nvme[i].bytes);
         } else if (!drives && config->data[i].weight != 1) {
-            /* 17 digits of the smallest weight, and no exponent. */
+            /* %.23f gives 17 significant digits of the smallest weight, and no exponent. */
             snprintf(item, sizeof item, "%s:%.23f", config->data[i].path, config->data[i].weight);
         } else {
             snprintf(item, sizeof item, "%s", drives ? config->nvme[i].path : config->data[i].path);
@@ -328,7 +328,7 @@ enum ox_status ox_config_to_yaml(const struct ox_config *config, unsigned comman
         write_option(file, config, &options[i]);
     }
     const int failed = ferror(file);
-    if (fclose(file) != 0 || failed || buffer == NULL) { /* which no call reports */
+    if (fclose(file) != 0 || failed || buffer == NULL) { /* a memory stream fails only without memory */
         free(buffer);
         return ox_fail(OX_E_NOMEM, "no memory to write the configuration");
     }

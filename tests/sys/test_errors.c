@@ -146,7 +146,7 @@ static void test_options(void) {
         {"--max-steps 0 --num-train-epochs 0", "are both 0; give one of them"},
         {"--warmup-steps 1 --warmup-ratio 0.1", "are both given; give one of them"},
         {"--max-steps 2 --warmup-steps 3", "together exceed --max-steps 2"},
-        {"--decay-steps 1", "has a meaning with --lr-scheduler-type wsd alone; remove it"},
+        {"--decay-steps 1", "applies only to --lr-scheduler-type wsd; remove it"},
         {"--tiles 4", "exceeds --gradient-accumulation-steps 1"},
         {"--chunk-elems 3000", "is not a multiple of 2048"},
         {"--from-scratch --resume latest", "contradict each other; give one"},
@@ -185,7 +185,7 @@ static void test_yaml(void) {
         {"seed: 1\n\nmax_steps: many\n", "run.yaml:3: max_steps: 'many' is not a whole number"},
         {"seed: 1\nseed: 2\n", "run.yaml:2: 'seed' was set already in line 1"},
         {"seed: [1, 2]\n", "run.yaml:1: "},
-        {"seed: 1\nmax_steps: ]\n", "run.yaml:2: this is not YAML"},
+        {"seed: 1\nmax_steps: ]\n", "run.yaml:2: not YAML"},
         {"- seed\n", "run.yaml:1: lines of the form 'option: value' are expected"},
         {"seed:\n", "run.yaml:1: seed has no value"},
         {"nvme:\n  - /tmp:lots\n", "run.yaml:2: nvme: '/tmp:lots' does not end in a size"},
@@ -409,9 +409,9 @@ static void test_persist(const char *drive) {
     begin_on(drive, "--device-mem 64MiB --device-state-units 1");
     refused(2, "--device-state-units: with a store the state lives on the host or on the drives");
     begin_on(drive, "--persist-steps 7 --optimizer-overlap speculative");
-    refused(2, "--persist-steps 7: speculative updates begin with the step before on the drives");
+    refused(2, "--persist-steps 7: speculative updates need every step on the drives");
     begin_on(drive, "--persist-steps sometimes");
-    refused(2, "--persist-steps: 'sometimes' is not auto or a number of steps");
+    refused(2, "--persist-steps: 'sometimes' is neither auto nor a number of steps");
 }
 
 static void test_drives(void) {

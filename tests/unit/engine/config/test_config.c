@@ -176,7 +176,7 @@ static void check_refused(unsigned command, const char *name, const char *text, 
 static void test_validate(void) {
     check_refused(OX_CMD_TRAIN, "model", "", "--model is missing");
     check_refused(OX_CMD_TRAIN, "output", "", "--output is missing");
-    check_refused(OX_CMD_TRAIN, "output", "m", "is the --model folder or lies in it");
+    check_refused(OX_CMD_TRAIN, "output", "m", "is the --model folder or inside it");
     check_refused(OX_CMD_EXPORT, "output", "", "--output is missing");
     check_refused(OX_CMD_INSPECT, "model", "", "--model is missing");
     check_refused(OX_CMD_TRAIN, "adam-beta1", "1", "less than 1");
