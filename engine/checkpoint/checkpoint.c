@@ -1,5 +1,5 @@
-/* The folders of checkpoints: each under a temporary name until every byte is on the drive; finds the newest again;
- * deletes old ones. */
+/* Owns the folders of checkpoints: writes each under a temporary name until every byte is on the drive, finds the
+ * newest complete one, and deletes old ones. */
 #include "engine/checkpoint/checkpoint.h"
 
 #include "base/assert.h"
@@ -24,7 +24,7 @@ enum { STEP_DIGITS_MAX = 18, NAME_BYTES = 64, LATEST_BYTES_MAX = 4096, ASIDE_MAX
 
 /* ---- names -------------------------------------------------------------------------------------- */
 
-/* Whether `name` is checkpoint-<step><suffix>, written as this program writes it. */
+/* Whether `name` is checkpoint-<step><suffix>, exactly as this program writes it. */
 static bool parse_name(const char *name, const char *suffix, uint64_t *step) {
     const size_t prefix_bytes = strlen(FOLDER_PREFIX);
     if (strncmp(name, FOLDER_PREFIX, prefix_bytes) != 0) {
@@ -51,7 +51,7 @@ static int compare_steps(const void *a, const void *b) {
     return left > right ? -1 : left < right;
 }
 
-/* Steps of the folders checkpoint-<step><suffix> here, the highest first; free() them. */
+/* Lists the steps of the folders checkpoint-<step><suffix>, the highest first; the caller frees *steps. */
 static enum ox_status list_steps(const char *output_dir, const char *suffix, uint64_t **steps,
                                  uint32_t *count) {
     *steps = NULL;
@@ -94,8 +94,8 @@ static enum ox_status set_latest(const char *output_dir, uint64_t step) {
     return status == OX_OK ? ox_file_replace(path, text, (size_t)bytes) : status;
 }
 
-/* Removes what a failed save has left and keeps its error text. */
-static enum ox_status undo(const char *folder, enum ox_status failure) {
+/* Removes the folder of a failed save, and returns `failure` with its error text. */
+static enum ox_status remove_failed(const char *folder, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
     if (ox_folder_remove(folder) != OX_OK) {
@@ -104,8 +104,8 @@ static enum ox_status undo(const char *folder, enum ox_status failure) {
     return ox_fail(failure, "%s", text);
 }
 
-/* What crashes have left; the room may be needed. */
-static enum ox_status sweep(const char *output_dir) {
+/* Removes unfinished checkpoints that crashes left, because their space may be needed. */
+static enum ox_status remove_unfinished(const char *output_dir) {
     uint64_t *steps = NULL;
     uint32_t count = 0;
     enum ox_status status = list_steps(output_dir, TMP_SUFFIX, &steps, &count);
@@ -114,7 +114,7 @@ static enum ox_status sweep(const char *output_dir) {
         struct stat info;
         status = make_path(output_dir, steps[i], TMP_SUFFIX, path);
         if (status == OX_OK && lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && unlink(path) == 0) {
-            ox_log(OX_LOG_WARN, "%s: was a link, through which nothing is written; the link is removed", path);
+            ox_log(OX_LOG_WARN, "%s: the link was removed, because checkpoints are not written through links", path);
         } else if (status == OX_OK) {
             status = ox_folder_remove(path);
         }
@@ -134,7 +134,7 @@ static bool is_same_moment(const struct ox_run_state *a, const struct ox_run_sta
            a->numerics_hash == b->numerics_hash && a->optimizer == b->optimizer && a->moments == b->moments;
 }
 
-/* Reads the manifest and looks at the sizes. */
+/* Reads the run state of a checkpoint and checks the sizes of its files. */
 static enum ox_status check_complete(const char *path, struct ox_run_state *state) {
     struct ox_manifest manifest;
     enum ox_status status = ox_manifest_read(path, &manifest);
@@ -147,8 +147,8 @@ static enum ox_status check_complete(const char *path, struct ox_run_state *stat
     return status;
 }
 
-/* What stands in the way and is not this checkpoint is renamed, never deleted: it may be all that is left of
- * another run. */
+/* Renames a folder that has the name of this checkpoint but is another one. It is never deleted, because it may be all
+ * that is left of another run. */
 static enum ox_status set_aside(const char *path) {
     for (int i = 1; i <= ASIDE_MAX; i++) {
         char to[OX_PATH_BYTES], suffix[NAME_BYTES];
@@ -160,15 +160,16 @@ static enum ox_status set_aside(const char *path) {
         memcpy(to, path, strlen(path));
         memcpy(to + strlen(path), suffix, strlen(suffix) + 1);
         if (lstat(to, &info) != 0 && errno == ENOENT) {
-            ox_log(OX_LOG_WARN, "%s: is not the checkpoint of this run and step; it becomes %s", path, to);
+            ox_log(OX_LOG_WARN, "%s: is not the checkpoint of this run and step; it was renamed to %s", path, to);
             return ox_folder_commit(path, to);
         }
     }
     return ox_fail(OX_E_CONFIG, "%s: is not the checkpoint of this run and step; move it away", path);
 }
 
-/* Older complete checkpoints of the same branch beyond the limit. A name that the next sweep takes comes first,
- * so that a crash leaves no half checkpoint. The new one is safe, so what goes wrong here is only told. */
+/* Deletes the oldest complete checkpoints of the same branch beyond the limit. Each is first renamed to an unfinished
+ * one, which the next save removes if a crash interrupts the deletion. A failure is only logged, because the new
+ * checkpoint is safe. */
 static void prune(const struct ox_run_state *state, const struct ox_checkpoint_save *save) {
     uint64_t *steps = NULL;
     uint32_t count = 0, kept = 1;
@@ -178,7 +179,7 @@ static void prune(const struct ox_run_state *state, const struct ox_checkpoint_s
         struct ox_run_state other;
         struct stat info;
         status = make_path(save->output_dir, steps[i], "", path);
-        /* A link leads to what someone has moved elsewhere: not ours to delete. */
+        /* A link leads to a checkpoint that someone has moved; it is not deleted. */
         if (status != OX_OK || steps[i] >= state->step || lstat(path, &info) != 0 || !S_ISDIR(info.st_mode) ||
             check_complete(path, &other) != OX_OK || !is_same_branch(&other, state) || kept++ < save->total_limit) {
             continue;
@@ -197,7 +198,7 @@ static void prune(const struct ox_run_state *state, const struct ox_checkpoint_s
     free(steps);
 }
 
-/* Gives the filled folder its name. */
+/* Renames the filled folder to its final name. */
 static enum ox_status commit(const struct ox_checkpoint_job *job) {
     struct stat info;
     enum ox_status status = OX_OK;
@@ -206,11 +207,11 @@ static enum ox_status commit(const struct ox_checkpoint_job *job) {
     }
     if (status == OX_OK) {
         status = ox_folder_commit(job->tmp, job->path);
-        if (status != OX_OK && !ox_path_is_folder(job->tmp)) { /* renamed, but perhaps not for good */
-            return undo(job->path, status);
+        if (status != OX_OK && !ox_path_is_folder(job->tmp)) { /* renamed, but the rename may not be durable */
+            return remove_failed(job->path, status);
         }
     }
-    return status == OX_OK ? OX_OK : undo(job->tmp, status);
+    return status == OX_OK ? OX_OK : remove_failed(job->tmp, status);
 }
 
 /* ---- in three parts: checkpoint_internal.h --------------------------------------------------------- */
@@ -231,19 +232,19 @@ enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run
         status = make_path(save->output_dir, state->step, TMP_SUFFIX, job->tmp);
     }
     if (status == OX_OK) {
-        status = sweep(save->output_dir);
+        status = remove_unfinished(save->output_dir);
     }
     if (status != OX_OK || (check_complete(job->path, &there) == OX_OK && is_same_moment(state, &there))) {
         return status;
     }
     status = ox_checkpoint_files_open(engine, save, job->tmp, &job->files);
-    return status == OX_OK ? OX_OK : undo(job->tmp, status);
+    return status == OX_OK ? OX_OK : remove_failed(job->tmp, status);
 }
 
 enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job) {
     if (job->files != NULL) {
         enum ox_status status = ox_checkpoint_files_finish(&job->files, &job->state);
-        status = status == OX_OK ? commit(job) : undo(job->tmp, status);
+        status = status == OX_OK ? commit(job) : remove_failed(job->tmp, status);
         if (status != OX_OK) {
             return status;
         }
@@ -260,7 +261,7 @@ enum ox_status ox_checkpoint_drop(struct ox_checkpoint_job *job, enum ox_status 
         return failure;
     }
     ox_checkpoint_files_discard(&job->files);
-    return undo(job->tmp, failure);
+    return remove_failed(job->tmp, failure);
 }
 
 /* ---- public ------------------------------------------------------------------------------------ */
@@ -273,7 +274,7 @@ enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t bytes) {
     }
     char needed_text[OX_SIZE_TEXT_BYTES], available_text[OX_SIZE_TEXT_BYTES];
     return ox_fail(OX_E_IO,
-                   "%s: needs %s (%" PRIu64 " bytes) for the files to be written where %s (%" PRIu64
+                   "%s: the files to be written need %s (%" PRIu64 " bytes), but only %s (%" PRIu64
                    " bytes) are free; make room or choose another folder",
                    folder, ox_size_text(bytes, needed_text), bytes, ox_size_text(available, available_text),
                    available);
@@ -295,7 +296,7 @@ enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run
     return status == OX_OK ? ox_checkpoint_end(&job) : ox_checkpoint_drop(&job, status);
 }
 
-/* The folder that `latest` names, if it is one of this folder's checkpoints. */
+/* Reads the path of the checkpoint that `latest` names; false if it names none of this folder's checkpoints. */
 static bool read_latest(const char *output_dir, char *path) {
     char *text = NULL;
     size_t bytes = 0;
@@ -315,7 +316,7 @@ static bool is_usable(const char *path) {
     if (check_complete(path, &state) == OX_OK) {
         return true;
     }
-    ox_log(OX_LOG_WARN, "%s: is not a complete checkpoint and is passed over: %s", path, ox_error_text());
+    ox_log(OX_LOG_WARN, "%s: is not a complete checkpoint and is skipped: %s", path, ox_error_text());
     return false;
 }
 

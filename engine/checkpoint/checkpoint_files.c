@@ -1,5 +1,5 @@
-/* The files of one checkpoint while they are filled: created with all their room, written chunk by chunk in any order,
- * read back. */
+/* Writes the files of one checkpoint: creates them with their full size, writes chunks in any order, and reads all
+ * back. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -8,20 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For what no formula gives: tokenizer files, headers of many shards, the folder itself. */
+/* Space for what has no formula: tokenizer files, headers of many shards, the folder itself. */
 static const uint64_t overhead_bytes = 16 << 20;
 
 struct ox_checkpoint_files {
     const struct ox_model *model;
     char folder[OX_PATH_BYTES];
     enum ox_dtype dtype;
-    struct ox_plane_list planes; /* of the optimizer file, per tensor */
+    struct ox_plane_list planes; /* of each tensor, in the optimizer file */
     struct ox_hf_writer *hf;
     struct ox_st_writer *optim;
     struct ox_tensor_sums sums;
-    uint32_t *chunk_first; /* by unit: number of its first chunk */
-    bool *has;             /* by chunk */
-    uint64_t missing;      /* chunks */
+    uint32_t *chunk_first; /* by unit: index of its first chunk among all chunks */
+    bool *has;             /* by chunk: whether it is written */
+    uint64_t missing;      /* number of chunks not written */
 };
 
 /* ---- the parts of a chunk ---------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weig
 
 /* ---- creating the files ---------------------------------------------------------------------------- */
 
-/* Tensors of the optimizer file: plane p of the list, of tensor t, is number t * planes.count + p. */
+/* The tensors of the optimizer file: plane p of tensor t has index t * planes.count + p. */
 struct optim_specs {
     struct ox_st_spec *specs;
     char *names;
@@ -107,8 +107,8 @@ static enum ox_status check_room(const struct ox_checkpoint_files *files, const 
     return ox_checkpoint_check_space(save->output_dir, needed);
 }
 
-/* The source may be a config.json alone, or gone since the run began; neither is worth losing a checkpoint
- * for. */
+/* Copies the companion files of the source model. The source may be only a config.json, or deleted since the run began;
+ * neither may fail a checkpoint. */
 static enum ox_status copy_companions(const char *source, const char *folder) {
     char path[OX_PATH_BYTES];
     if (source == NULL || source[0] == '\0') {
@@ -124,7 +124,7 @@ static enum ox_status copy_companions(const char *source, const char *folder) {
         memcpy(slash != NULL ? slash + 1 : path, slash != NULL ? "" : ".", slash != NULL ? 1 : 2);
     }
     if (!ox_path_is_folder(path)) {
-        ox_log(OX_LOG_WARN, "%s: is gone, so the checkpoint gets no tokenizer files", source);
+        ox_log(OX_LOG_WARN, "%s: no longer exists, so the checkpoint has no tokenizer files", source);
         return OX_OK;
     }
     return ox_hf_copy_companions(path, folder);
@@ -178,7 +178,7 @@ static enum ox_status write_weights(struct ox_checkpoint_files *files, const str
     return ox_hf_write(files->hf, piece->tensor_idx, piece->first, piece->count, weights);
 }
 
-/* Plane number `nth` of the list. */
+/* Writes plane `nth` of the list. */
 static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nth, const struct ox_chunk_view *view,
                                   const struct ox_tensor_part *piece) {
     const uint64_t bytes = piece->count * sizeof *view->values;

@@ -1,4 +1,4 @@
-/* Fills the engine's planes: from a checkpoint, from a Hugging Face folder, or with fresh values. */
+/* Fills the engine's planes from a checkpoint, from a Hugging Face folder, or with fresh values. */
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/planes.h"
@@ -12,14 +12,14 @@
 
 enum { INIT_GRAIN = 64 };
 
-/* What is filled in: part of a plane of a tensor. */
+/* What to fill: a part of one plane of a tensor. */
 struct target {
     enum ox_plane plane;
     struct ox_tensor_part piece;
-    float *values; /* piece.count of them */
+    float *values; /* piece.count values */
 };
 
-/* Where values come from: `fill` sets those of a target. Planes that a source does not have are zero. */
+/* Where values come from: `fill` sets the values of a target. Planes that the source does not have are zero. */
 struct source {
     enum ox_status (*fill)(const struct source *, const struct target *);
     const char *path; /* for messages */
@@ -47,12 +47,13 @@ static enum ox_status fill_plane(const struct ox_model *model, uint32_t unit_idx
     static const char *const names[OX_PLANE_COUNT] = {"weights", "first moments", "second moments"};
     return bad_count == 0 ? OX_OK
                           : ox_fail(OX_E_CORRUPT, "%s: %" PRIu64 " of the %s of unit %" PRIu32 " (elements %" PRIu64
-                                    " to %" PRIu64 ") are no numbers that a state with %s moments can hold; use "
+                                    " to %" PRIu64 ") cannot be represented in a state with %s moments; use "
                                     "another checkpoint", source->path, bad_count, names[plane], unit_idx, view->first,
                                     view->first + view->count - 1, ox_moments_name(view->format.moments));
 }
 
-/* Gaps between tensors are zero in every plane and stay so, because nothing else writes them. */
+/* Fills all planes of all units. Gaps between tensors become zero in every plane and stay so, because nothing else
+ * writes them. */
 static enum ox_status fill_planes(struct ox_engine *engine, const struct source *source) {
     const struct ox_engine_config *const config = ox_engine_config_of(engine);
     const struct ox_model *const model = config->model;
@@ -104,7 +105,8 @@ static enum ox_status fill_from_checkpoint(const struct source *source, const st
                          : ox_hf_read(source->folder, piece->tensor_idx, piece->first, piece->count, target->values);
 }
 
-/* Every plane of every tensor once, in F32 and in the tensor's shape, and nothing else. */
+/* Finds every plane of every tensor in the optimizer file. Each must be F32 with the tensor's shape, and there may be
+ * no other tensor. */
 static enum ox_status find_entries(const struct ox_model *model, const struct ox_plane_list *planes,
                                    const struct ox_st_file *optim, const struct ox_st_entry **entries) {
     for (uint32_t i = 0; i < model->tensor_count; i++) {
@@ -118,7 +120,7 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
                 ox_optim_name(tensor, plane, name);
                 return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is %s; use another checkpoint",
                                ox_st_path(optim), name,
-                               entry == NULL ? "missing" : "not F32 of the shape that config.json asks for");
+                               entry == NULL ? "missing" : "not F32 with the shape that config.json expects");
             }
             entries[(size_t)i * OX_PLANE_COUNT + plane] = entry;
         }
@@ -141,21 +143,20 @@ static enum ox_status check_same_model(const struct ox_model *ours, const struct
     }
     return same ? OX_OK
                 : ox_fail(OX_E_CONFIG,
-                          "%s: holds another model than the one in training; give a folder of "
-                          "the same model",
+                          "%s: has another model than the one in training; give a folder of the same model",
                           where);
 }
 
-/* What a state goes through on its way from one format to another. */
-static void announce_format(const char *path, struct ox_state_format from, struct ox_state_format to) {
+/* Warns of what happens to a state when it is converted from one format to another. */
+static void warn_conversion(const char *path, struct ox_state_format from, struct ox_state_format to) {
     if (from.kind == to.kind && from.moments == to.moments) {
         return;
     }
     const bool rounds = from.moments != to.moments && to.moments != OX_MOMENTS_F32;
     const bool lacks_v = ox_optim_has_v(to.kind) && !ox_optim_has_v(from.kind);
-    ox_log(OX_LOG_WARN, "%s: holds the state of %s with %s moments, and the run goes on with %s and %s moments%s%s",
+    ox_log(OX_LOG_WARN, "%s: has the state of %s with %s moments, but the run continues with %s and %s moments%s%s",
            path, ox_optim_kind_name(from.kind), ox_moments_name(from.moments), ox_optim_kind_name(to.kind),
-           ox_moments_name(to.moments), rounds ? "; its numbers are rounded to them" : "",
+           ox_moments_name(to.moments), rounds ? "; its numbers are rounded" : "",
            lacks_v ? "; the second moments begin at zero" : "");
 }
 
@@ -192,7 +193,7 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
         const bool moments = !ox_engine_config_of(engine)->eval_only;
         const bool has_v = ox_plane_exists(from.kind, OX_PLANE_V) && ox_plane_exists(to.kind, OX_PLANE_V);
         if (moments) {
-            announce_format(path, from, to);
+            warn_conversion(path, from, to);
         }
         status = fill_planes(engine, &(struct source){.fill = fill_from_checkpoint,
                                                       .path = path,
@@ -219,8 +220,8 @@ enum ox_status ox_check_finite(const char *path, const char *name, uint64_t firs
         if ((ox_plane_hi(values[i]) & EXPONENT) == EXPONENT || (bits >> 16 & EXPONENT) == EXPONENT) {
             return ox_fail(OX_E_CORRUPT,
                            "%s: element %" PRIu64
-                           " of tensor \"%s\" is %g, which no weight can be; the file is "
-                           "damaged or comes from a run that diverged",
+                           " of tensor \"%s\" is %g, which is not a valid weight; the file is damaged or comes from a "
+                            "run that diverged: use another one",
                            path, first + i, name, (double)values[i]);
         }
     }

@@ -1,5 +1,5 @@
-/* trainer_state.json: where a run stands, and the size and hash of every other file of its checkpoint. It is
- * written last, so a folder that has a valid one is complete. */
+/* trainer_state.json: the progress of the run, and the size and hash of every other file of the checkpoint. It is
+ * written last, so a folder with a valid one is complete. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/json.h"
@@ -26,8 +26,8 @@ static enum ox_status fail_memory(const char *path) {
 
 /* ---- hashing ----------------------------------------------------------------------------------- */
 
-/* `look` may be NULL. */
-static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, const struct ox_readback *look,
+/* Hashes `bytes` bytes of an open file, and passes them to `read_back` unless that is NULL. */
+static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, const struct ox_readback *read_back,
                                      struct ox_hash128 *hash) {
     void *buffer = NULL;
     if (posix_memalign(&buffer, OX_IO_ALIGN_BYTES, HASH_BYTES) != 0) {
@@ -42,8 +42,8 @@ static enum ox_status hash_open_file(int fd, const char *path, uint64_t bytes, c
         if (status == OX_OK) {
             XXH3_128bits_update(&state, buffer, part);
         }
-        if (status == OX_OK && look != NULL) {
-            look->bytes(look->context, buffer, part);
+        if (status == OX_OK && read_back != NULL) {
+            read_back->bytes(read_back->context, buffer, part);
         }
     }
     const XXH128_hash_t result = XXH3_128bits_digest(&state);
@@ -60,7 +60,7 @@ static enum ox_status hash_file(const char *folder, struct ox_manifest_file *fil
     }
     int fd = -1;
     status = ox_file_open_input(path, &fd, &file->bytes);
-    if (status != OX_OK) { /* a file that the list names is missed, not asked for */
+    if (status != OX_OK) { /* a listed file that is missing is damage, not a wrong request */
         return status == OX_E_CONFIG ? ox_fail(OX_E_CORRUPT, "%s", ox_error_text()) : status;
     }
     status = hash_open_file(fd, path, file->bytes, NULL, &file->hash);
@@ -72,15 +72,17 @@ static bool is_same_hash(struct ox_hash128 a, struct ox_hash128 b) {
     return a.low == b.low && a.high == b.high;
 }
 
-/* A file that was just written, from the drive: against what the one who wrote it knows, or what memory still has. */
-static enum ox_status hash_back(const char *folder, const struct ox_readback *look, struct ox_manifest_file *file) {
+/* Hashes a file that was just written, as it is on the drive. The content must be what `read_back` knows of it, or else
+ * equal the copy in the page cache. */
+static enum ox_status hash_from_drive(const char *folder, const struct ox_readback *read_back,
+                                      struct ox_manifest_file *file) {
     char path[OX_PATH_BYTES];
     int fd = -1;
     bool known = false;
     struct ox_manifest_file in_memory = {.name = file->name};
     enum ox_status status = ox_path_join(folder, file->name, path);
-    if (status == OX_OK && look != NULL) {
-        status = look->begin(look->context, path, &known);
+    if (status == OX_OK && read_back != NULL) {
+        status = read_back->begin(read_back->context, path, &known);
     }
     if (status == OX_OK && !known) {
         status = hash_file(folder, &in_memory);
@@ -91,15 +93,15 @@ static enum ox_status hash_back(const char *folder, const struct ox_readback *lo
     if (status != OX_OK) {
         return status;
     }
-    status = hash_open_file(fd, path, file->bytes, known ? look : NULL, &file->hash);
+    status = hash_open_file(fd, path, file->bytes, known ? read_back : NULL, &file->hash);
     close(fd);
     if (status == OX_OK && known) {
-        return look->end(look->context, path);
+        return read_back->end(read_back->context, path);
     }
     return status != OX_OK || is_same_hash(in_memory.hash, file->hash)
                ? status
-               : ox_fail(OX_E_CORRUPT, "%s: the drive gives back other bytes than were written; do not trust this "
-                         "drive", path);
+               : ox_fail(OX_E_CORRUPT, "%s: the drive returns other bytes than were written; replace it or use "
+                          "another", path);
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------- */
@@ -117,7 +119,7 @@ static bool parse_hex(const char *text, uint64_t *value) {
     return true;
 }
 
-/* `count` words of 16 digits each, and nothing more. */
+/* Reads a text of exactly `count` words of 16 hexadecimal digits. */
 static enum ox_status get_hex(const char *where, const json_t *object, const char *key, uint32_t count,
                               uint64_t *words) {
     const char *text = NULL;
@@ -146,7 +148,7 @@ static const struct {
     {"nonfinite_in_row", offsetof(struct ox_run_state, nonfinite_in_row)},
 };
 
-/* These may use all 64 bits, which JSON numbers do not hold. */
+/* Members that may use all 64 bits, which JSON numbers cannot represent; they are written as hexadecimal text. */
 static const struct {
     const char *key;
     size_t offset;
@@ -161,7 +163,7 @@ static const struct {
 
 enum { COUNT_COUNT = sizeof counts / sizeof *counts, CODE_COUNT = sizeof codes / sizeof *codes };
 
-/* Number of `text` among the names that `name` gives; OX_E_CORRUPT. */
+/* Reads a text that is one of the names that `name` gives, as its index; another one is OX_E_CORRUPT. */
 static enum ox_status get_choice(const char *path, const json_t *object, const char *key,
                                  const char *(*name)(uint32_t), uint32_t count, uint16_t *value) {
     const char *text = NULL;
@@ -185,7 +187,7 @@ static const char *moments_name(uint32_t value) {
     return ox_moments_name((enum ox_moments)value);
 }
 
-/* Version 2 knew one optimizer and one format, those of value 0. */
+/* Reads optimizer and moments. Version 2 had only one of each, with value 0, and did not write them. */
 static enum ox_status get_format(const char *path, const json_t *object, uint64_t version,
                                  struct ox_run_state *state) {
     if (version < OX_RUN_STATE_VERSION) {
@@ -217,7 +219,7 @@ static bool put_state(json_t *object, const struct ox_run_state *state) {
         }
         failed |= json_object_set_new(object, codes[i].key, json_string(text));
     }
-    /* JSON has no infinity; null stands for it. */
+    /* null for infinity, which JSON cannot represent */
     failed |=
         json_object_set_new(object, "best_eval_loss",
                             isfinite(state->best_eval_loss) ? json_real(state->best_eval_loss) : json_null());
@@ -228,8 +230,8 @@ static enum ox_status get_state(const char *path, const json_t *object, struct o
     uint64_t version = 0;
     enum ox_status status = ox_json_get_u64(path, object, "format_version", true, &version);
     if (status == OX_OK && (version < OX_RUN_STATE_OLDEST || version > OX_RUN_STATE_VERSION)) {
-        return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", this program reads %d to %d; go on "
-                       "with the program that saved it", path, version, OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
+        return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", but this program reads %d to %d; use the "
+                       "program that saved it", path, version, OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
     }
     *state = (struct ox_run_state){.version = OX_RUN_STATE_VERSION, .best_eval_loss = (double)INFINITY};
     status = status == OX_OK ? get_format(path, object, version, state) : status;
@@ -279,7 +281,7 @@ static enum ox_status get_files(const char *path, const json_t *object, struct o
     const char *name;
     json_t *value;
     if (!json_is_object(files)) {
-        return ox_fail(OX_E_CORRUPT, "%s: has no list of \"files\"", path);
+        return ox_fail(OX_E_CORRUPT, "%s: has no list of \"files\"; use another checkpoint", path);
     }
     json_object_foreach(files, name, value) {
         if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || !json_is_object(value)) {
@@ -312,7 +314,7 @@ static enum ox_status get_dtype(const char *path, const json_t *object, enum ox_
     *dtype = strcmp(text, ox_dtype_name(OX_DTYPE_BF16)) == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32;
     return strcmp(text, ox_dtype_name(*dtype)) == 0
                ? OX_OK
-               : ox_fail(OX_E_CORRUPT, "%s: \"weights_dtype\" is neither F32 nor BF16", path);
+               : ox_fail(OX_E_CORRUPT, "%s: \"weights_dtype\" is neither F32 nor BF16; use another checkpoint", path);
 }
 
 static int compare_names(const void *a, const void *b) {
@@ -339,7 +341,7 @@ enum ox_status ox_manifest_collect(const char *folder, struct ox_manifest *manif
         qsort(manifest->files, manifest->file_count, sizeof *manifest->files, compare_names);
     }
     for (uint32_t i = 0; status == OX_OK && i < manifest->file_count; i++) {
-        status = hash_back(folder, manifest->look, &manifest->files[i]);
+        status = hash_from_drive(folder, manifest->read_back, &manifest->files[i]);
     }
     return status;
 }
@@ -361,7 +363,7 @@ enum ox_status ox_manifest_write(const char *folder, const struct ox_manifest *m
         return fail_memory(path);
     }
     const size_t bytes = strlen(text);
-    text[bytes] = '\n'; /* in the place of the NUL */
+    text[bytes] = '\n'; /* replaces the NUL */
     status = ox_file_replace(path, text, bytes + 1);
     free(text);
     return status;
@@ -373,14 +375,17 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
     memset(manifest, 0, sizeof *manifest);
     enum ox_status status = ox_path_join(folder, OX_MANIFEST_NAME, path);
     if (status == OX_OK && ox_path_is_folder(folder) && !ox_path_exists(path)) {
-        status = ox_fail(OX_E_CONFIG, "%s: there is no such file, so the folder is no checkpoint; give a checkpoint-N "
-                         "folder of a run", path);
+        status = ox_fail(OX_E_CONFIG,
+                         "%s: there is no such file, so the folder is not a checkpoint; give a checkpoint-N "
+                         "folder of a run",
+                         path);
     }
     if (status == OX_OK) {
         status = ox_json_load(path, MANIFEST_BYTES_MAX, &object);
     }
     if (status == OX_OK && json_object_get(object, "run_id") == NULL) {
-        status = ox_fail(OX_E_CONFIG, "%s: has no \"run_id\", so it is not one of this program", path);
+        status = ox_fail(OX_E_CONFIG, "%s: has no \"run_id\", so another program wrote it; give a checkpoint of this "
+                         "program", path);
         json_decref(object);
         return status;
     }

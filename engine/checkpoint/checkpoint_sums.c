@@ -1,5 +1,5 @@
-/* Whether the drive holds what the engine had: hashes of the pieces that were written, added up for each plane of each
- * tensor, against those of the same pieces as they are read back. */
+/* Checks that the drive has what the engine wrote. It adds up the hashes of the written pieces, for each plane of each
+ * tensor, and compares the sums with those of the same pieces read back. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "engine/checkpoint/checkpoint_internal.h"
@@ -13,21 +13,22 @@
 
 static const char suffix[] = ".safetensors";
 
-/* A plane of a tensor, where it lies in the file that is read. */
+/* The place of a tensor's plane in the file that is read. */
 struct span {
     uint64_t offset, elem_bytes;
     uint32_t tensor_idx, nth;
 };
 
-/* A file on its way back. Pieces tile a span; the next one begins at byte `begin` and has `left` bytes to come. */
+/* The state of reading a file back. Pieces fill a span without gaps; the next one begins at byte `begin` and has `left`
+ * bytes to come. */
 struct reading {
     const struct ox_tensor_sums *sums;
     struct span *spans; /* in the order of the file */
     uint32_t span_count, span_idx;
-    uint32_t seen_count; /* spans of all files */
+    uint32_t seen_count; /* spans seen, in all files */
     uint64_t at, begin, left;
-    uint64_t first, count; /* elements of the piece */
-    uint64_t sum;          /* of the span's pieces so far */
+    uint64_t first, count; /* elements of the current piece */
+    uint64_t sum;          /* of the hashes of the span's pieces so far */
     const struct span *bad;
     XXH3_state_t state;
 };
@@ -111,7 +112,7 @@ static enum ox_status begin_file(void *context, const char *path, bool *known) {
     return status;
 }
 
-/* Pieces were cut by chunks, of which the unit's vector consists. */
+/* Begins the next piece of the file; false after the last one. Pieces end where the chunks of the unit end. */
 static bool begin_piece(struct reading *reading) {
     if (reading->span_idx == reading->span_count) {
         return false;
@@ -145,7 +146,7 @@ static void end_piece(struct reading *reading) {
 static void take_bytes(void *context, const unsigned char *data, size_t bytes) {
     struct reading *const reading = context;
     while (bytes > 0 && (reading->left > 0 || begin_piece(reading))) {
-        const bool before = reading->at < reading->begin; /* the header */
+        const bool before = reading->at < reading->begin; /* in the header */
         const uint64_t wanted = before ? reading->begin - reading->at : reading->left;
         const size_t part = (size_t)ox_min_u64(wanted, bytes);
         if (!before) {
@@ -169,8 +170,8 @@ static enum ox_status end_file(void *context, const char *path) {
         return OX_OK;
     }
     plane_name(reading->sums, reading->bad->tensor_idx, reading->bad->nth, name);
-    return ox_fail(OX_E_CORRUPT, "%s: the drive gives back other bytes of %s than were written; do not trust this "
-                   "drive", path, name);
+    return ox_fail(OX_E_CORRUPT, "%s: the drive returns other bytes of %s than were written; replace it or "
+                   "use another", path, name);
 }
 
 /* ---- public ---------------------------------------------------------------------------------------- */
@@ -195,11 +196,11 @@ void ox_tensor_sums_add(struct ox_tensor_sums *sums, uint32_t nth, const struct 
 enum ox_status ox_tensor_sums_collect(const struct ox_tensor_sums *sums, const char *folder,
                                      struct ox_manifest *manifest) {
     struct reading reading = {.sums = sums};
-    const struct ox_readback look = {
+    const struct ox_readback read_back = {
         .begin = begin_file, .bytes = take_bytes, .end = end_file, .context = &reading};
-    manifest->look = &look;
+    manifest->read_back = &read_back;
     enum ox_status status = ox_manifest_collect(folder, manifest);
-    manifest->look = NULL;
+    manifest->read_back = NULL;
     if (status == OX_OK && reading.seen_count != sums->model->tensor_count * planes_of(sums)) {
         status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", folder,
                          reading.seen_count, sums->model->tensor_count * planes_of(sums));

@@ -1,5 +1,5 @@
-/* Checkpoints that training does not wait for: the optimizer of the next step shows every chunk as the checkpoint needs
- * it, and what is left to do when all are written, a thread of the checkpoint does. */
+/* Saves a checkpoint while training goes on. The optimizer of the next step passes on every chunk before it updates it,
+ * and a thread of the checkpoint completes the save when all chunks are written. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/lane.h"
@@ -12,10 +12,10 @@
 
 struct ox_checkpoint_tee {
     struct ox_engine *engine;
-    struct ox_lane *lane; /* runs the end, and nothing else */
-    pthread_mutex_t lock; /* of all below: chunks come on a thread of the engine */
-    struct ox_checkpoint_job job; /* the lane's once `ending` */
-    struct ox_first_failure failure;      /* of writing chunks */
+    struct ox_lane *lane; /* runs ox_checkpoint_end and nothing else */
+    pthread_mutex_t lock; /* guards all below, because chunks come on a thread of the engine */
+    struct ox_checkpoint_job job; /* belongs to the lane once `ending` */
+    struct ox_first_failure failure;      /* the first failure of writing chunks */
     uint64_t writing_ns;
     bool ending;
     struct ox_mark end;
@@ -27,7 +27,7 @@ static enum ox_status run_end(void *owner, const void *args) {
     return ox_checkpoint_end(&tee->job);
 }
 
-/* The lock is held. */
+/* Starts the end of the save if no chunk is missing. The caller holds the lock. */
 static void end_if_complete(struct ox_checkpoint_tee *tee) {
     const struct ox_checkpoint_files *const files = tee->job.files;
     if (tee->ending || tee->failure.status != OX_OK || (files != NULL && ox_checkpoint_files_missing(files) > 0)) {
@@ -73,7 +73,7 @@ enum ox_status ox_checkpoint_tee_open(struct ox_engine *engine, const struct ox_
         return status;
     }
     pthread_mutex_lock(&tee->lock);
-    end_if_complete(tee); /* it is there already */
+    end_if_complete(tee); /* at once, if the checkpoint exists already */
     pthread_mutex_unlock(&tee->lock);
     const struct ox_tee hook = {.chunk = take_chunk, .context = tee};
     ox_engine_tee(engine, &hook);
@@ -86,7 +86,7 @@ bool ox_checkpoint_tee_ready(struct ox_checkpoint_tee *tee) {
     const bool ending = tee->ending;
     bool ready = tee->failure.status != OX_OK;
     pthread_mutex_unlock(&tee->lock);
-    /* Whatever comes of it, close says it. */
+    /* ox_checkpoint_tee_close returns the result. */
     return ending ? ox_mark_poll(tee->end, &ready) != OX_OK || ready : ready;
 }
 
@@ -106,7 +106,7 @@ enum ox_status ox_checkpoint_tee_close(struct ox_checkpoint_tee **tee_ptr, doubl
     enum ox_status status = tee->ending ? ox_mark_join(tee->end) : ox_first_failure_result(&tee->failure);
     if (!tee->ending) {
         if (status == OX_OK) {
-            status = ox_fail(OX_E_ABORTED, "%s: given up, as %" PRIu64 " chunks of the state were not seen",
+            status = ox_fail(OX_E_ABORTED, "%s: given up, because %" PRIu64 " chunks of the state are missing",
                              tee->job.path, ox_checkpoint_files_missing(tee->job.files));
         }
         status = ox_checkpoint_drop(&tee->job, status);

@@ -1,5 +1,5 @@
-/* Weights alone as a Hugging Face folder: from a model folder, or from a checkpoint, whose exact masters are
- * used where fp32 is asked for. */
+/* Exports weights alone as a Hugging Face folder, from a model folder or a checkpoint. For fp32 it uses the
+ * checkpoint's exact masters. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/planes.h"
@@ -42,8 +42,8 @@ static enum ox_status read_part(const struct export_job *job, uint32_t tensor_id
                            : status;
 }
 
-/* In place: value i is written at or before the place of value i. The rounding is that of the compute weight,
- * so a checkpoint gives the same bits whichever dtype it was saved in. */
+/* Converts values to the dtype of the export, in place: value i is never written past its own bytes. It rounds like the
+ * compute weights, so the bits do not depend on the dtype in which the checkpoint was saved. */
 static const void *convert(const struct export_job *job, uint64_t count) {
     if (job->dtype == OX_DTYPE_F32) {
         return job->values;
@@ -73,7 +73,7 @@ static enum ox_status write_tensors(const struct export_job *job) {
     return OX_OK;
 }
 
-/* The optimizer file of a checkpoint when it holds masters: then the weights beside it are rounded. */
+/* Opens the optimizer file of a checkpoint if it has masters, that is, if the checkpoint's weights are rounded. */
 static enum ox_status open_masters(const char *source, const struct ox_model *model,
                                    struct ox_st_file **out) {
     char path[OX_PATH_BYTES];
@@ -88,8 +88,8 @@ static enum ox_status open_masters(const char *source, const struct ox_model *mo
     return status;
 }
 
-/* The folder that will be renamed to `path`. One that exists may be another export at work, so it is not
- * taken. */
+/* Makes the temporary folder that is later renamed to `path`. If it exists, another export may be writing it, so that
+ * is an error. */
 static enum ox_status make_tmp(const char *path, char *tmp) {
     struct stat info;
     size_t bytes = strlen(path);
@@ -108,8 +108,8 @@ static enum ox_status make_tmp(const char *path, char *tmp) {
     memcpy(tmp + bytes, ".tmp", 5);
     if (lstat(tmp, &info) == 0) {
         return ox_fail(OX_E_CONFIG,
-                       "%s: is left from an export that was stopped, or another one is at work; "
-                       "remove it",
+                       "%s: a stopped export has left it, or another export is writing it; remove it if none is "
+                       "running",
                        tmp);
     }
     return ox_folder_make(tmp);
@@ -138,7 +138,7 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
     return status;
 }
 
-/* Fills a temporary folder and gives it its name. */
+/* Fills a temporary folder and renames it to `path`. */
 static enum ox_status write_folder(struct export_job *job, const char *source, const char *path,
                                    uint64_t shard_bytes_max) {
     char tmp[OX_PATH_BYTES], text[OX_ERROR_TEXT_BYTES];
@@ -155,7 +155,7 @@ static enum ox_status write_folder(struct export_job *job, const char *source, c
     }
     memcpy(text, ox_error_text(), sizeof text);
     return ox_folder_remove(tmp) == OX_OK ? ox_fail(status, "%s", text)
-                                          : ox_fail(status, "%.700s; and %.200s is left", text, tmp);
+                                          : ox_fail(status, "%.700s; %.200s could not be removed", text, tmp);
 }
 
 enum ox_status ox_export_folder(const char *source, const char *path, enum ox_dtype dtype,

@@ -1,4 +1,4 @@
-/* Sampling: the most likely tokens come off a heap, as many as are needed, so that no vocabulary is sorted. */
+/* Samples a token. A heap gives the most likely tokens one by one, so the vocabulary need not be sorted. */
 #include "engine/generate/sample.h"
 
 #include "base/assert.h"
@@ -8,13 +8,13 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-static const uint64_t stream = 0x746f6b656e; /* of random numbers, apart from those of weights and data */
+static const uint64_t stream = 0x746f6b656e; /* random stream of sampling, separate from those of weights and data */
 
 struct ox_sampler {
     struct ox_sampling sampling;
     uint32_t vocab;
     struct ox_logit *heap; /* (vocab) */
-    double *weights;       /* (vocab): of the tokens in the order in which one is drawn */
+    double *weights;       /* (vocab): unnormalized probabilities, in the order in which the draw adds them up */
 };
 
 /* ---- heap: the largest on top ---------------------------------------------------------------------- */
@@ -49,8 +49,8 @@ static void heap_fill(struct ox_sampler *sampler, const float *logits) {
     }
 }
 
-/* Takes the largest of `count` away; it goes behind the heap, so that pops leave the order behind: the first
- * taken last. */
+/* Pops the largest of `count` logits and stores it just after the shrunk heap, so that the popped ones end up in
+ * ascending order at the end of the array. */
 static struct ox_logit heap_pop(struct ox_logit *heap, uint32_t count) {
     const struct ox_logit top = heap[0];
     heap[0] = heap[count - 1];
@@ -67,23 +67,23 @@ static enum ox_status find_largest(const struct ox_sampler *sampler, const float
     for (uint32_t i = 0; i < sampler->vocab; i++) {
         if (isnan(logits[i]) || logits[i] == INFINITY) {
             return ox_fail(OX_E_CORRUPT,
-                           "position %llu: the logit of token %u is not finite, so the model's weights are broken or "
-                           "too large for this arithmetic; look at them with `offload inspect`",
+                           "position %llu: the logit of token %u is not finite: the model's weights are broken or too "
+                           "large for --dtype; examine them with `offload inspect`",
                            (unsigned long long)position, i);
         }
         largest = logits[i] > logits[largest] ? i : largest;
     }
     if (logits[largest] == -INFINITY) {
-        return ox_fail(OX_E_CORRUPT, "position %llu: no token is possible; look at the model's weights with `offload "
-                       "inspect`", (unsigned long long)position);
+        return ox_fail(OX_E_CORRUPT, "position %llu: no token has a probability above 0; examine the model's weights "
+                       "with `offload inspect`", (unsigned long long)position);
     }
     *out = largest;
     return OX_OK;
 }
 
-/* Which of `count` weights the number `point` in [0, total) falls on. Rounding cannot carry it beyond the last one that
- * weighs anything. */
-static uint32_t land(const double *weights, uint32_t count, double point) {
+/* The index of the weight that `point`, in [0, total), falls on. Rounding cannot move it past the last weight above 0.
+ */
+static uint32_t index_of_point(const double *weights, uint32_t count, double point) {
     uint32_t last = 0;
     double sum = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -100,7 +100,7 @@ static double weight_of(const struct ox_sampler *sampler, float logit, float lar
     return exp(((double)logit - (double)largest) / sampler->sampling.temperature);
 }
 
-/* Among the top k (0: all), cut where the share p is reached. */
+/* Draws among the top_k largest logits (0: all), cut off where their probability reaches the share top_p. */
 static int32_t draw_top(struct ox_sampler *sampler, const float *logits, float largest, double chance) {
     const struct ox_sampling *const sampling = &sampler->sampling;
     const uint32_t vocab = sampler->vocab;
@@ -109,7 +109,7 @@ static int32_t draw_top(struct ox_sampler *sampler, const float *logits, float l
     double total = 0, reached = 0;
     uint32_t taken = 0;
     heap_fill(sampler, logits);
-    if (all) { /* known without taking them all */
+    if (all) { /* sum the whole heap without popping it */
         for (uint32_t i = 0; i < vocab; i++) {
             total += weight_of(sampler, logits[i], largest);
         }
@@ -128,7 +128,7 @@ static int32_t draw_top(struct ox_sampler *sampler, const float *logits, float l
         taken = kept;
         reached = sum;
     }
-    const uint32_t at = land(sampler->weights, taken, chance * reached);
+    const uint32_t at = index_of_point(sampler->weights, taken, chance * reached);
     return sampler->heap[vocab - 1 - at].id;
 }
 
@@ -138,7 +138,7 @@ static int32_t draw_any(struct ox_sampler *sampler, const float *logits, float l
         sampler->weights[i] = weight_of(sampler, logits[i], largest);
         total += sampler->weights[i];
     }
-    return (int32_t)land(sampler->weights, sampler->vocab, chance * total);
+    return (int32_t)index_of_point(sampler->weights, sampler->vocab, chance * total);
 }
 
 enum ox_status ox_sampler_next(struct ox_sampler *sampler, const float *logits, uint64_t position, int32_t *id) {

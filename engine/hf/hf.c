@@ -1,4 +1,4 @@
-/* Reads a Hugging Face model folder: which tensor lies in which file, checked before any is read. */
+/* Reads a Hugging Face model folder: finds the file of each tensor, and checks all of them before any is read. */
 #include "engine/hf/hf.h"
 
 #include "base/assert.h"
@@ -19,7 +19,7 @@ enum {
     SAMPLE_COUNT = 64,
 };
 
-/* Where a tensor of the model lies. */
+/* The file and entry of a tensor. */
 struct place {
     const struct ox_st_file *file;
     const struct ox_st_entry *entry;
@@ -32,7 +32,7 @@ struct ox_hf_folder {
     struct ox_st_file **files;
     uint32_t file_count;
     struct place *places; /* by tensor, NULL without weights */
-    struct place head;    /* a copy of a tied head, if a file has one */
+    struct place head;    /* lm_head.weight of a tied model, if a file has it */
 };
 
 static enum ox_status fail_memory(const char *path) {
@@ -57,7 +57,7 @@ static enum ox_status check_shape(const struct place *place, uint32_t rank, cons
     if (!same) {
         char have[200], want[64];
         return ox_fail(OX_E_CONFIG,
-                       "%s: tensor \"%s\" has the shape [%s], but config.json asks for [%s]; use the config.json that "
+                       "%s: tensor \"%s\" has the shape [%s], but config.json expects [%s]; use the config.json that "
                        "came with the weights",
                        ox_st_path(place->file), entry->name,
                        shape_text(entry->rank, entry->shape, have, sizeof have),
@@ -71,7 +71,7 @@ static enum ox_status check_shape(const struct place *place, uint32_t rank, cons
     return OX_OK;
 }
 
-/* A name in an index is a plain file name: no folder, nothing hidden. */
+/* Whether a name in an index is a plain file name, without a folder and not hidden. */
 static bool is_plain_name(const char *name) {
     return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL && strlen(name) <= 255;
 }
@@ -122,8 +122,8 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
         if (name == NULL || !is_plain_name(name)) {
             char text[OX_JSON_EXCERPT_BYTES];
             return ox_fail(OX_E_CORRUPT,
-                           "%s: tensor \"%.200s\" lies in %s, which is not the name of a file in the "
-                           "same folder; nothing outside the folder is read",
+                           "%s: tensor \"%.200s\" is listed in %s, which is not the name of a file in the same "
+                           "folder; nothing outside the folder is read",
                            path, tensor, ox_json_excerpt(file, text));
         }
         if (!is_open(folder, name)) {
@@ -133,7 +133,7 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
             }
         }
     }
-    /* Both must say the same: a tensor elsewhere than the index says may be an old one. */
+    /* Files and index must agree: a tensor in another file than the index names may be an old one. */
     size_t found = 0;
     for (uint32_t i = 0; i < folder->file_count; i++) {
         const struct ox_st_file *const file_open = folder->files[i];
@@ -197,8 +197,8 @@ static enum ox_status place_entry(struct ox_hf_folder *folder, const struct plac
         return OX_OK;
     }
     if (folder->places[idx].entry != NULL) {
-        return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is there twice, also in %s", ox_st_path(place->file),
-                       place->entry->name, ox_st_path(folder->places[idx].file));
+        return ox_fail(OX_E_CORRUPT, "%s: tensor \"%s\" is stored twice, also in %s; fetch or save it again",
+                       ox_st_path(place->file), place->entry->name, ox_st_path(folder->places[idx].file));
     }
     folder->places[idx] = *place;
     return check_shape(place, folder->model->tensors[idx].rank, folder->model->tensors[idx].shape);
@@ -225,7 +225,8 @@ static enum ox_status check_complete(const struct ox_hf_folder *folder) {
                               : "; fetch what is missing, or use the config.json that came with the weights");
 }
 
-/* A tied head that is stored as well must be the embedding. Samples, because the pair may be gigabytes. */
+/* Refuses a stored head of a tied model that differs from the embedding. It compares samples, because the two may be
+ * gigabytes. */
 static enum ox_status check_tied_head(const struct ox_hf_folder *folder) {
     const struct ox_tensor *const embed = &folder->model->tensors[0];
     OX_ASSERT(embed->role == OX_ROLE_EMBED);

@@ -66,8 +66,8 @@ static struct ox_st_spec *make_specs(const struct ox_model *model, enum ox_dtype
     return specs;
 }
 
-/* Divides the tensors among shards: one is closed when the next tensor would pass the limit, and a tensor
- * above it has one of its own. Fills `shards` unless NULL; returns their number. */
+/* Divides the tensors among shards. A shard ends when the next tensor would exceed the limit; a tensor larger than the
+ * limit gets a shard of its own. Fills `shards` unless it is NULL, and returns their number. */
 static uint32_t divide(const struct ox_model *model, uint64_t elem_bytes, uint64_t limit,
                        struct shard *shards) {
     uint32_t count = 0;
@@ -89,7 +89,7 @@ static uint32_t divide(const struct ox_model *model, uint64_t elem_bytes, uint64
     return count;
 }
 
-/* Weights of another model in the same folder would be loaded with these. */
+/* Refuses a folder with weights of another model, which would be loaded together with these. */
 static enum ox_status check_empty(const char *path) {
     DIR *const folder = opendir(path);
     if (folder == NULL) {
@@ -106,7 +106,8 @@ static enum ox_status check_empty(const char *path) {
     return status;
 }
 
-/* As transformers writes it: indented, sorted as it came, reals with as few digits as give the same value. */
+/* Writes JSON as transformers does: indented, keys in their order, and reals with the fewest digits that read back to
+ * the same value. */
 static enum ox_status write_json(const char *folder, const char *name, const json_t *json) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(folder, name, path);
@@ -125,7 +126,7 @@ static enum ox_status write_json(const char *folder, const char *name, const jso
     }
     if (status == OX_OK) {
         const size_t bytes = strlen(text);
-        text[bytes] = '\n'; /* in the place of the NUL */
+        text[bytes] = '\n'; /* replaces the NUL */
         status = ox_file_replace(path, text, bytes + 1);
     }
     free(text);
@@ -204,8 +205,8 @@ enum ox_status ox_hf_create(const char *path, const struct ox_model *model, cons
     divide(model, elem_bytes, shard_bytes_max, writer->shards);
     if (shard_count > SHARDS_MAX) {
         status = ox_fail(OX_E_CONFIG,
-                         "%s: the model would be written to %" PRIu32 " files of at most %" PRIu64
-                         " bytes; allow larger ones (at most %d files)",
+                         "%s: the model needs %" PRIu32 " files of at most %" PRIu64
+                         " bytes, but the limit is %d files; allow larger ones",
                          path, shard_count, shard_bytes_max, SHARDS_MAX);
         goto fail;
     }
@@ -267,7 +268,7 @@ enum ox_status ox_hf_finish(struct ox_hf_writer **writer) {
         status = ox_folder_sync(hf->path);
     }
     for (uint32_t i = 0; status == OX_OK && i < hf->shard_count; i++) {
-        hf->shards[i].finished = false; /* they stay */
+        hf->shards[i].finished = false; /* so that ox_hf_discard keeps them */
     }
     ox_hf_discard(writer);
     return status;

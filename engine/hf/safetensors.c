@@ -1,4 +1,4 @@
-/* Reads safetensors files. Nothing in a header is believed before it is checked. */
+/* Reads safetensors files. Nothing in a header is used before it is checked. */
 #include "engine/hf/safetensors.h"
 
 #include "base/assert.h"
@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "file formats are read in place");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little-endian and read in place");
 
 enum { HEADER_BYTES_MAX = 100000000, CONVERT_ELEMS = 2048 };
 
-/* The end of every message about a file that is not what its format says. */
+/* The end of every message about a file that breaks the format. */
 static const char remedy[] = "the file is damaged; fetch or save it again";
 
 struct ox_st_file {
@@ -39,7 +39,7 @@ static const struct {
 
 static const char *const own_names[] = {"F32", "F16", "BF16"}; /* by enum ox_dtype */
 
-/* Bits of one element, 0 when the name is no dtype. */
+/* The bits of one element; 0 for an unknown dtype. */
 static uint32_t dtype_bits(const char *name) {
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         if (strcmp(dtypes[i].name, name) == 0) {
@@ -70,7 +70,7 @@ static bool to_u64(const json_t *value, uint64_t *out) {
     return true;
 }
 
-/* Fills an entry but leaves `offset` relative to the data: its place is checked when all are known. */
+/* Reads one entry, with `offset` still relative to the data; check_places corrects it when all entries are known. */
 static enum ox_status read_entry(const struct ox_st_file *file, const char *name, const json_t *info,
                                  struct ox_st_entry *out) {
     const char *const dtype = json_string_value(json_object_get(info, "dtype"));
@@ -128,7 +128,8 @@ static int compare_entries(const void *a, const void *b) {
     return left->bytes < right->bytes ? -1 : left->bytes > right->bytes;
 }
 
-/* The data must be covered without hole or overlap, so that every byte has one meaning. */
+/* Refuses tensors with a hole or an overlap between them: every byte of the data must belong to one tensor. Also makes
+ * offsets absolute. */
 static enum ox_status check_places(struct ox_st_file *file) {
     uint64_t end = 0;
     if (file->count > 1) {
@@ -143,7 +144,7 @@ static enum ox_status check_places(struct ox_st_file *file) {
                            file->path, entry->name, entry->offset, end,
                            entry->offset < end ? "an overlap" : "a hole", remedy);
         }
-        end += entry->bytes; /* both below 2^63 */
+        end += entry->bytes; /* cannot overflow: both are below 2^63 */
         if (end > file->file_bytes - file->data_offset) {
             return fail_entry(file, entry->name,
                               "it reaches beyond the end of the file: the file is cut off");
@@ -198,8 +199,9 @@ static enum ox_status read_entries(struct ox_st_file *file, const json_t *header
 static enum ox_status read_header(struct ox_st_file *file) {
     uint64_t header_bytes = 0;
     if (file->file_bytes < sizeof header_bytes) {
-        return ox_fail(OX_E_CORRUPT, "%s: has %" PRIu64 " bytes and is no safetensors file; fetch or save it again",
-                       file->path, file->file_bytes);
+        return ox_fail(OX_E_CORRUPT,
+                       "%s: has %" PRIu64 " bytes, too few for a safetensors file; fetch or save it again", file->path,
+                       file->file_bytes);
     }
     enum ox_status status = ox_file_read_at(file->fd, file->path, &header_bytes, sizeof header_bytes, 0);
     if (status != OX_OK) {
@@ -207,8 +209,8 @@ static enum ox_status read_header(struct ox_st_file *file) {
     }
     if (header_bytes > HEADER_BYTES_MAX || header_bytes > file->file_bytes - sizeof header_bytes) {
         return ox_fail(OX_E_CORRUPT,
-                       "%s: claims a header of %" PRIu64 " bytes (the file has %" PRIu64 ", %d are "
-                       "allowed); it is cut off or no safetensors file: fetch or save it again",
+                       "%s: claims a header of %" PRIu64 " bytes (the file has %" PRIu64 ", the limit is %d); it is "
+                       "cut off or not a safetensors file: fetch or save it again",
                        file->path, header_bytes, file->file_bytes, HEADER_BYTES_MAX);
     }
     file->data_offset = sizeof header_bytes + header_bytes;
@@ -230,7 +232,7 @@ static enum ox_status read_header(struct ox_st_file *file) {
     return status;
 }
 
-/* IEEE half to single, exact. */
+/* Converts IEEE half to single precision, exactly. */
 static float f32_from_f16(uint16_t half) {
     const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31u,
                    mantissa = half & 0x3ffu;
@@ -242,8 +244,8 @@ static float f32_from_f16(uint16_t half) {
     return ox_f32_from_bits(sign | wide << 23 | mantissa << 13);
 }
 
-/* Widens `count` 16-bit values that lie in the last half of `out`. Going upwards, no value is overwritten
- * before it was read: value i lies at or beyond the end of result i - 1. */
+/* Widens in place `count` 16-bit values that fill the second half of `out`. In ascending order no value is overwritten
+ * before it is read, because value i begins at or after the end of result i - 1. */
 static void widen_in_place(float *out, uint64_t count, enum ox_dtype dtype) {
     const unsigned char *const source = (const unsigned char *)out + count * sizeof(uint16_t);
     uint16_t block[CONVERT_ELEMS];

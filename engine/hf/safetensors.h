@@ -1,5 +1,6 @@
-/* safetensors, read and written in bounded memory. Format: huggingface/safetensors README; the checks are
- * those of its reference reader and stricter where it says so (duplicate keys). Hostile input is expected. */
+/* Reads and writes safetensors files in bounded memory; hf.c, checkpoints and export use it. The README of
+ * huggingface/safetensors describes the format. The checks are those of its reference reader, and also refuse duplicate
+ * keys. Input may be hostile. */
 #ifndef OX_ENGINE_SAFETENSORS_H
 #define OX_ENGINE_SAFETENSORS_H
 
@@ -15,7 +16,7 @@ extern "C" {
 
 enum ox_dtype { OX_DTYPE_F32, OX_DTYPE_F16, OX_DTYPE_BF16, OX_DTYPE_OTHER };
 uint32_t ox_dtype_bytes(enum ox_dtype dtype); /* 0 for OTHER */
-const char *ox_dtype_name(enum ox_dtype dtype); /* "F32" ... */
+const char *ox_dtype_name(enum ox_dtype dtype); /* "F32", "F16", "BF16" */
 
 enum { OX_ST_RANK_MAX = 8 };
 
@@ -36,7 +37,7 @@ uint32_t ox_st_count(const struct ox_st_file *file);
 const struct ox_st_entry *ox_st_entry(const struct ox_st_file *file, uint32_t idx);
 const char *ox_st_path(const struct ox_st_file *file);
 
-/* Elements [first, first + count) as fp32, converted from F32, F16 or BF16. */
+/* Reads elements [first, first + count) into out[count] as fp32, converted from F32, F16 or BF16. */
 OX_MUST enum ox_status ox_st_read_f32(const struct ox_st_file *file, const struct ox_st_entry *entry,
                                       uint64_t first, uint64_t count, float *out);
 
@@ -48,19 +49,21 @@ struct ox_st_spec {
     uint64_t shape[OX_ST_RANK_MAX];
 };
 
-/* Creates the file at `path` with the whole header (padded so that data begins at a multiple of 4096, large
- * tensors first) and reserves its full size; ENOSPC is found here. Then tensors are filled in any order. */
+/* Creates the file at `path` with its whole header and reserves its full size, so that a full disk is found here. The
+ * header is padded so that the data begins at a multiple of 4096, with large tensors first. Tensors can then be written
+ * in any order. */
 struct ox_st_writer;
 OX_MUST enum ox_status ox_st_create(const char *path, const struct ox_st_spec *specs, uint32_t spec_count,
                                     struct ox_st_writer **out);
-/* Raw bytes of tensor spec_idx from byte_offset on, in its dtype. */
+/* Writes `bytes` bytes of tensor spec_idx, in its dtype, from byte_offset on. */
 OX_MUST enum ox_status ox_st_write(struct ox_st_writer *writer, uint32_t spec_idx, uint64_t byte_offset,
                                    const void *data, uint64_t bytes);
-/* Syncs and closes; every byte must have been written (asserted by count). */
+/* Syncs and closes the file; every byte must have been written, which is asserted by their count. Frees the writer,
+ * even on failure. */
 OX_MUST enum ox_status ox_st_finish(struct ox_st_writer **writer);
 void ox_st_discard(struct ox_st_writer **writer);
 
-/* Size of the file that these specs make. */
+/* The size in bytes of a file of these tensors. */
 uint64_t ox_st_file_bytes(const struct ox_st_spec *specs, uint32_t spec_count);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Writes safetensors files whose large tensors lie at multiples of 4096, where O_DIRECT can read them. */
+/* Writes safetensors files. Large tensors begin at multiples of 4096, so that O_DIRECT can read them. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/json.h"
@@ -11,7 +11,7 @@
 
 enum { HEADER_BYTES_MAX = 100000000, GROUP_COUNT = 3 };
 
-/* Where the tensors lie, and the header that says so. */
+/* The offsets of the tensors, and the header with them. */
 struct layout {
     uint64_t *offsets; /* of each spec, from the start of the file */
     char *header;      /* length field, JSON and padding */
@@ -36,7 +36,8 @@ static uint64_t spec_bytes(const struct ox_st_spec *spec) {
     return bytes;
 }
 
-/* Whole pages first, then what is left in falling order of element size, so that every element is aligned. */
+/* The order of a tensor in the file: first those of whole pages, then the others by falling element size, so that every
+ * element is aligned. */
 static uint32_t group_of(const struct ox_st_spec *spec) {
     return spec_bytes(spec) % OX_IO_ALIGN_BYTES == 0 ? 0 : ox_dtype_bytes(spec->dtype) == 4 ? 1 : 2;
 }
@@ -92,7 +93,7 @@ static enum ox_status layout_build(const struct ox_st_spec *specs, uint32_t coun
             OX_ASSERT(fits && end <= INT64_MAX - HEADER_BYTES_MAX - OX_IO_ALIGN_BYTES);
         }
     }
-    OX_ASSERT(!done || json_object_size(json) == count + (size_t)1); /* every name once */
+    OX_ASSERT(!done || json_object_size(json) == count + (size_t)1); /* no name twice */
     done = done && set_header(out, json);
     json_decref(json);
     if (!done) {

@@ -14,12 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WINDOW_BYTES = 1 << 18 }; /* a line of ours is a hundredth of it */
+enum { WINDOW_BYTES = 1 << 18 }; /* about a hundred times the longest line */
 
 struct ox_metrics {
     int fd;
-    bool torn;       /* half a line stands after `length` */
-    uint64_t length; /* of the whole lines */
+    bool torn;       /* an unfinished line follows `length` */
+    uint64_t length; /* bytes of all whole lines */
     uint64_t dropped;
     char path[OX_PATH_BYTES];
     struct ox_metrics_last last;
@@ -33,7 +33,7 @@ double ox_step_stall_share(const struct ox_step_report *report) {
     return share < 0 ? 0 : share;
 }
 
-/* Non-finite numbers have no form in JSON; null stands for them. */
+/* A JSON number, or null for NaN and infinity, which JSON cannot represent. */
 static json_t *number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
 }
@@ -44,15 +44,15 @@ static void drop_line(struct ox_metrics *metrics, const char *why) {
     }
 }
 
-/* Takes back what a failed write left, so that the next line does not continue half a one. */
-static bool mend(struct ox_metrics *metrics) {
+/* Cuts off an unfinished line that a failed write left, so that the next line does not continue it. */
+static bool cut_torn(struct ox_metrics *metrics) {
     metrics->torn = metrics->torn && ftruncate(metrics->fd, (off_t)metrics->length) != 0;
     return !metrics->torn;
 }
 
-/* One write call per line where the disk has room, so that a crash leaves at most the last line unfinished. */
+/* Writes a line with one call if the disk has room, so that a crash leaves at most the last line unfinished. */
 static bool append(struct ox_metrics *metrics, const char *text, size_t bytes) {
-    if (!mend(metrics)) {
+    if (!cut_torn(metrics)) {
         return false;
     }
     for (size_t done = 0; done < bytes;) {
@@ -63,7 +63,7 @@ static bool append(struct ox_metrics *metrics, const char *text, size_t bytes) {
         if (written <= 0) {
             const int err = written < 0 ? errno : ENOSPC;
             metrics->torn = done > 0;
-            mend(metrics);
+            cut_torn(metrics);
             errno = err;
             return false;
         }
@@ -81,7 +81,7 @@ static void write_line(struct ox_metrics *metrics, json_t *object) {
         return;
     }
     const size_t bytes = strlen(text);
-    text[bytes] = '\n'; /* in place of the terminator */
+    text[bytes] = '\n'; /* replaces the NUL */
     if (!append(metrics, text, bytes + 1)) {
         drop_line(metrics, strerror(errno));
     }
@@ -154,8 +154,8 @@ uint64_t ox_metrics_dropped(const struct ox_metrics *metrics) {
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* True for a complete line of ours that speaks of a step up to `step_max`; `last` then takes it in, unless it holds
- * one from further down. */
+/* Whether the line is complete, of this format, and of a step up to `step_max`. Since lines come in reverse, such a
+ * line goes into `last` unless that already has a later one. */
 static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct ox_metrics_last *last) {
     static const char name[] = "metrics.jsonl";
     json_t *object = NULL;
@@ -177,7 +177,7 @@ static bool take_line(const char *line, size_t bytes, uint64_t step_max, struct 
     return taken;
 }
 
-/* Part of the file, moved towards its beginning. */
+/* A part of the file in memory; it moves towards the beginning of the file. */
 struct window {
     int fd;
     const char *path;
@@ -186,7 +186,8 @@ struct window {
     size_t bytes;
 };
 
-/* Where the line begins that ends before `past`; that far from `past` only when no line of ours is so long. */
+/* Finds the start of the line that ends at `past`. For a line longer than the window it is the start of the window,
+ * which find_cut recognizes as no whole line. */
 static enum ox_status line_start(struct window *window, uint64_t past, uint64_t *start) {
     for (;;) {
         const size_t left = past > window->first ? (size_t)(past - window->first) : 0;
@@ -205,8 +206,8 @@ static enum ox_status line_start(struct window *window, uint64_t past, uint64_t 
     }
 }
 
-/* Goes back from the end, line by line, to the last one of a step up to `step`: lines stand in the order of their
- * steps. `*kept` is what remains of the file; `last` is known when the line of a step is met. */
+/* Goes back from the end, line by line, to the last line of a step up to `step`; lines are in the order of their steps.
+ * *kept is the length of the file up to there. Goes on until `last` is known, at the line of a step. */
 static enum ox_status find_cut(struct window *window, uint64_t bytes, uint64_t step, uint64_t *kept,
                                struct ox_metrics_last *last) {
     *kept = 0;
@@ -227,8 +228,8 @@ static enum ox_status find_cut(struct window *window, uint64_t bytes, uint64_t s
     return OX_OK;
 }
 
-/* Cuts off the lines of steps after `step` and an unfinished one. The cut is made in the file itself: it only takes
- * from the end of a log, and one that a crash prevented is made by the next start. */
+/* Cuts off the lines of steps after `step` and an unfinished line. It truncates the file in place: this only removes
+ * the end of a log, and if a crash prevents it, the next start does it again. */
 static enum ox_status trim(struct ox_metrics *metrics, uint64_t step) {
     struct stat info;
     if (fstat(metrics->fd, &info) != 0) {
@@ -261,12 +262,13 @@ enum ox_status ox_metrics_open(const char *folder, uint64_t step, struct ox_metr
     metrics->fd = -1;
     enum ox_status status = ox_path_join(folder, "metrics.jsonl", metrics->path);
     if (status == OX_OK) {
-        /* O_NONBLOCK, because a FIFO of that name would wait for its other end. */
+        /* O_NONBLOCK, because opening a FIFO of that name would wait for a reader. */
         metrics->fd = open(metrics->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-        status = metrics->fd >= 0 ? trim(metrics, step)
-                 : errno == ELOOP ? ox_fail(OX_E_CONFIG, "%s: is a link, and nothing is written through one; remove it",
-                                            metrics->path)
-                                  : ox_fail_errno(OX_E_IO, errno, "%s: cannot open it for appending", metrics->path);
+        status =
+            metrics->fd >= 0 ? trim(metrics, step)
+            : errno == ELOOP
+                ? ox_fail(OX_E_CONFIG, "%s: is a symbolic link, which is not written through; remove it", metrics->path)
+                : ox_fail_errno(OX_E_IO, errno, "%s: cannot open it for appending", metrics->path);
     }
     if (status != OX_OK) {
         ox_metrics_close(&metrics);

@@ -1,4 +1,5 @@
-/* The text form of Prometheus, replaced by renaming at each step so that a collector never sees half of it. */
+/* Writes the metrics in the text format of Prometheus. Every step replaces the file by renaming, so that a collector
+ * never sees half of it. */
 #include "engine/report/scalars.h"
 
 #include "base/file.h"
@@ -16,7 +17,7 @@ struct ox_prometheus {
     double busy_seconds[OX_LANE_COUNT], stall_seconds[OX_LANE_COUNT]; /* of this process */
     uint64_t bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     struct ox_step_report last;
-    struct ox_eval_report eval; /* tokens 0: none yet */
+    struct ox_eval_report eval; /* the last evaluation; tokens 0: none yet */
     bool broken;
 };
 
@@ -58,8 +59,8 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     const double wall = last->wall_seconds;
     counter(out, "steps_total", last->step, "Steps of the run.");
     counter(out, "tokens_total", last->tokens_seen, "Tokens trained on in the run.");
-    counter(out, "steps_skipped_total", p->steps_skipped, "Steps of this process without effect: not finite, or "
-            "nothing to learn.");
+    counter(out, "steps_skipped_total", p->steps_skipped, "Steps of this process that changed nothing: not finite, or "
+            "without targets.");
     gauge(out, "max_steps", (double)last->max_steps, "Steps at which the run ends.");
     gauge(out, "loss", last->result.loss, "Mean loss per token of the last step.");
     gauge(out, "grad_norm", last->result.grad_norm, "Gradient norm of the last step, before clipping.");
@@ -78,7 +79,7 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     }
     if (p->eval.tokens > 0) {
         gauge(out, "eval_loss", p->eval.loss, "Mean loss per token of the last evaluation.");
-        gauge(out, "eval_step", (double)p->eval.step, "The step after which it was made.");
+        gauge(out, "eval_step", (double)p->eval.step, "Step of the last evaluation.");
     }
 }
 

@@ -1,4 +1,5 @@
-/* Events as TensorBoard reads them: TFRecord frames (length, its check, data, its check) of Event messages. */
+/* Writes the events file of TensorBoard: Event messages in TFRecord frames (length, CRC of the length, data, CRC of the
+ * data). */
 #include "engine/report/scalars.h"
 
 #include "base/file.h"
@@ -16,7 +17,7 @@
 
 static const char prefix[] = "events.out.tfevents.", suffix[] = ".offload";
 
-/* Fields of tensorflow.Event, Summary and SessionLog. */
+/* Field numbers of tensorflow.Event, Summary and SessionLog. */
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
 enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, SESSION_STATUS = 1, SESSION_START = 1 };
 
@@ -32,7 +33,7 @@ struct ox_tensorboard {
 
 /* ---- frames ------------------------------------------------------------------------------------------ */
 
-/* CRC-32C, reflected. */
+/* Fills the table of CRC-32C, reflected. */
 static void fill_table(uint32_t table[256]) {
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t crc = i;
@@ -43,7 +44,7 @@ static void fill_table(uint32_t table[256]) {
     }
 }
 
-/* Masked, because a check of data that holds checks would be weak. */
+/* The CRC masked as TFRecord demands, because a CRC over data that contains CRCs is weak. */
 static uint32_t masked_crc(const uint32_t table[256], const unsigned char *data, size_t bytes) {
     uint32_t crc = UINT32_MAX;
     for (size_t i = 0; i < bytes; i++) {
@@ -66,7 +67,7 @@ static void give_up(struct ox_tensorboard *board, const char *why) {
     }
 }
 
-/* One write call, so that a crash leaves at most the last frame unfinished, which readers pass over. */
+/* Writes the event with one call, so that a crash leaves at most the last frame unfinished, which readers skip. */
 static void write_event(struct ox_tensorboard *board) {
     const struct ox_protobuf *const event = &board->event;
     unsigned char *const frame = event->failed ? NULL : malloc(event->bytes + FRAME_BYTES);
@@ -167,7 +168,7 @@ bool ox_tensorboard_is_ours(const char *name) {
            strspn(name + front, "0123456789") == bytes - front - back;
 }
 
-/* A name that is not taken: readers take the files in the order of their names. */
+/* Creates a file with a new name that sorts after the others, because readers read the files in that order. */
 static enum ox_status create(struct ox_tensorboard *board, const char *folder) {
     const uint64_t now = (uint64_t)time(NULL);
     for (uint64_t i = 0; i < 1000; i++) {
@@ -185,7 +186,7 @@ static enum ox_status create(struct ox_tensorboard *board, const char *folder) {
             break;
         }
     }
-    return ox_fail_errno(OX_E_IO, errno, "%s: cannot be made", board->path);
+    return ox_fail_errno(OX_E_IO, errno, "%s: cannot be created", board->path);
 }
 
 enum ox_status ox_tensorboard_open(const char *folder, uint64_t step, struct ox_tensorboard **out) {
@@ -204,7 +205,7 @@ enum ox_status ox_tensorboard_open(const char *folder, uint64_t step, struct ox_
     begin(board, 0);
     ox_protobuf_text(&board->event, EVENT_FILE_VERSION, "brain.Event:2");
     write_event(board);
-    begin(board, step + 1); /* later steps that are there already were undone */
+    begin(board, step + 1); /* discards the steps from here on in earlier files: they were undone */
     ox_protobuf_varint(&board->value, SESSION_STATUS, SESSION_START);
     ox_protobuf_message(&board->event, EVENT_SESSION_LOG, &board->value);
     write_event(board);

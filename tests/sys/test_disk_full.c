@@ -121,7 +121,7 @@ static void test_no_room_at_all(void) {
     fill_disk(64 << 10);
     begin("disk/run", "--max-steps 2");
     sys_run(&args, &process);
-    check_error(1, "disk/run: needs ");
+    check_error(1, "disk/run: the files to be written need ");
     CHECK(!is_there("disk/run/checkpoint-2") && !is_there("disk/run/checkpoint-2.tmp"));
     CHECK(is_there("disk/run/run.json") && is_there("disk/run/metrics.jsonl"));
     unmount_disk();

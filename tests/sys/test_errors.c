@@ -228,14 +228,14 @@ static void test_weights(void) {
     refused_model(folder, 1, "model/model.safetensors: tensor \"");
     CHECK(strstr(process.outcome.err, "the file is cut off") != NULL);
     CHECK(truncate(path, 4) == 0);
-    refused_model(folder, 1, "has 4 bytes and is no safetensors file");
+    refused_model(folder, 1, "has 4 bytes, too few for a safetensors file");
 
     files_patch(fresh_copy("model.safetensors"), 3, "\x7f", 1); /* the header's length */
     refused_model(folder, 1, "claims a header of ");
     files_patch(fresh_copy("model.safetensors"), 9, "#", 1); /* within the header */
     refused_model(folder, 1, "model/model.safetensors:1:2: not valid JSON");
     files_patch(fresh_copy("model.safetensors"), whole - 400, not_a_number, sizeof not_a_number);
-    refused_model(folder, 1, "is nan, which no weight can be");
+    refused_model(folder, 1, "is nan, which is not a valid weight");
 
     CHECK(unlink(fresh_copy("model.safetensors")) == 0);
     refused_model(folder, 2, "holds neither model.safetensors nor model.safetensors.index.json");
@@ -447,7 +447,7 @@ static void test_drives(void) {
     sys_args_word(&args, "--output=%s", output);
     sys_args_add(&args, common);
     sys_args_word(&args, "--nvme=%s:64MiB", drive);
-    refused(1, "is nan, which no weight can be");
+    refused(1, "is nan, which is not a valid weight");
     CHECK(!files_exist("drive/offload-store-0.ox"));
 }
 
