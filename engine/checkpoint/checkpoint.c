@@ -185,12 +185,8 @@ static void prune(const struct ox_run_state *state, const struct ox_checkpoint_s
             continue;
         }
         status = make_path(save->output_dir, steps[i], TMP_SUFFIX, tmp);
-        if (status == OX_OK) {
-            status = ox_folder_commit(path, tmp);
-        }
-        if (status == OX_OK) {
-            status = ox_folder_remove(tmp);
-        }
+        OX_TRY(status, ox_folder_commit(path, tmp));
+        OX_TRY(status, ox_folder_remove(tmp));
     }
     if (status != OX_OK) {
         ox_log(OX_LOG_WARN, "old checkpoints could not be deleted: %s", ox_error_text());
@@ -225,15 +221,9 @@ enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struct ox_run
     struct ox_run_state there;
     *job = (struct ox_checkpoint_job){.state = *state, .save = *save};
     enum ox_status status = ox_folder_make(save->output_dir);
-    if (status == OX_OK) {
-        status = make_path(save->output_dir, state->step, "", job->path);
-    }
-    if (status == OX_OK) {
-        status = make_path(save->output_dir, state->step, TMP_SUFFIX, job->tmp);
-    }
-    if (status == OX_OK) {
-        status = remove_unfinished(save->output_dir);
-    }
+    OX_TRY(status, make_path(save->output_dir, state->step, "", job->path));
+    OX_TRY(status, make_path(save->output_dir, state->step, TMP_SUFFIX, job->tmp));
+    OX_TRY(status, remove_unfinished(save->output_dir));
     if (status != OX_OK || (check_complete(job->path, &there) == OX_OK && is_same_moment(state, &there))) {
         return status;
     }
@@ -284,9 +274,7 @@ enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run
                                    const struct ox_checkpoint_save *save) {
     struct ox_checkpoint_job job;
     enum ox_status status = ox_engine_settle(engine);
-    if (status == OX_OK) {
-        status = ox_checkpoint_begin(engine, state, save, &job);
-    }
+    OX_TRY(status, ox_checkpoint_begin(engine, state, save, &job));
     if (status != OX_OK) {
         return status;
     }

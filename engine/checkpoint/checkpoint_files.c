@@ -134,25 +134,13 @@ static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_
     struct optim_specs specs = {0};
     char path[OX_PATH_BYTES];
     enum ox_status status = optim_specs_open(files->model, &files->planes, &specs);
-    if (status == OX_OK) {
-        status = check_room(files, save, &specs);
-    }
-    if (status == OX_OK) {
-        status = ox_folder_make(files->folder);
-    }
-    if (status == OX_OK) {
-        status = ox_hf_create(files->folder, files->model, save->original_config, files->dtype, save->shard_bytes_max,
-                              &files->hf);
-    }
-    if (status == OX_OK) {
-        status = ox_path_join(files->folder, OX_OPTIM_FILE, path);
-    }
-    if (status == OX_OK) {
-        status = ox_st_create(path, specs.specs, specs.count, &files->optim);
-    }
-    if (status == OX_OK) {
-        status = copy_companions(save->source_model, files->folder);
-    }
+    OX_TRY(status, check_room(files, save, &specs));
+    OX_TRY(status, ox_folder_make(files->folder));
+    OX_TRY(status, ox_hf_create(files->folder, files->model, save->original_config, files->dtype, save->shard_bytes_max,
+                                &files->hf));
+    OX_TRY(status, ox_path_join(files->folder, OX_OPTIM_FILE, path));
+    OX_TRY(status, ox_st_create(path, specs.specs, specs.count, &files->optim));
+    OX_TRY(status, copy_companions(save->source_model, files->folder));
     optim_specs_close(&specs);
     return status;
 }
@@ -201,15 +189,10 @@ enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct o
     files->dtype = save->weights_dtype;
     files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
     enum ox_status status = ox_path_join(folder, "", files->folder);
-    if (status == OX_OK) {
-        status = number_chunks(files, engine);
-    }
-    if (status == OX_OK) {
-        status = ox_tensor_sums_open(model, files->planes, ox_engine_plan_of(engine)->table.chunk_elems, &files->sums);
-    }
-    if (status == OX_OK) {
-        status = create(files, save);
-    }
+    OX_TRY(status, number_chunks(files, engine));
+    OX_TRY(status,
+           ox_tensor_sums_open(model, files->planes, ox_engine_plan_of(engine)->table.chunk_elems, &files->sums));
+    OX_TRY(status, create(files, save));
     if (status != OX_OK) {
         ox_checkpoint_files_discard(&files);
     }
@@ -285,15 +268,9 @@ enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr
     struct ox_manifest manifest = {.state = *state, .weights_dtype = files->dtype};
     OX_ASSERT(files->missing == 0);
     enum ox_status status = ox_st_finish(&files->optim);
-    if (status == OX_OK) {
-        status = ox_hf_finish(&files->hf);
-    }
-    if (status == OX_OK) {
-        status = ox_tensor_sums_collect(&files->sums, files->folder, &manifest);
-    }
-    if (status == OX_OK) {
-        status = ox_manifest_write(files->folder, &manifest);
-    }
+    OX_TRY(status, ox_hf_finish(&files->hf));
+    OX_TRY(status, ox_tensor_sums_collect(&files->sums, files->folder, &manifest));
+    OX_TRY(status, ox_manifest_write(files->folder, &manifest));
     ox_manifest_close(&manifest);
     ox_checkpoint_files_discard(files_ptr);
     return status;

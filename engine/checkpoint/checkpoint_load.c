@@ -72,9 +72,7 @@ static enum ox_status fill_planes(struct ox_engine *engine, const struct source 
                     status = fill_plane(model, unit_idx, source, &view, (enum ox_plane)plane);
                 }
             }
-            if (status == OX_OK) {
-                status = ox_engine_chunk_put(engine, unit_idx, i, &view);
-            }
+            OX_TRY(status, ox_engine_chunk_put(engine, unit_idx, i, &view));
             if (status != OX_OK) {
                 return status;
             }
@@ -170,18 +168,10 @@ enum ox_status ox_checkpoint_load(struct ox_engine *engine, const char *path) {
         calloc((size_t)model->tensor_count * OX_PLANE_COUNT, sizeof *entries);
     enum ox_status status = entries != NULL ? ox_path_join(path, OX_OPTIM_FILE, optim_path)
                                             : ox_fail(OX_E_NOMEM, "%s: no memory to load it", path);
-    if (status == OX_OK) {
-        status = ox_manifest_read(path, &manifest);
-    }
-    if (status == OX_OK) {
-        status = ox_hf_open(path, true, &folder);
-    }
-    if (status == OX_OK) {
-        status = check_same_model(model, ox_hf_model(folder), path);
-    }
-    if (status == OX_OK) {
-        status = ox_st_open(optim_path, &optim);
-    }
+    OX_TRY(status, ox_manifest_read(path, &manifest));
+    OX_TRY(status, ox_hf_open(path, true, &folder));
+    OX_TRY(status, check_same_model(model, ox_hf_model(folder), path));
+    OX_TRY(status, ox_st_open(optim_path, &optim));
     const struct ox_state_format to = ox_engine_config_of(engine)->state;
     const struct ox_state_format from = {.kind = (enum ox_optim_kind)manifest.state.optimizer,
                                          .moments = (enum ox_moments)manifest.state.moments};

@@ -87,9 +87,7 @@ static enum ox_status hash_from_drive(const char *folder, const struct ox_readba
     if (status == OX_OK && !known) {
         status = hash_file(folder, &in_memory);
     }
-    if (status == OX_OK) {
-        status = ox_file_open_direct(path, &fd, &file->bytes);
-    }
+    OX_TRY(status, ox_file_open_direct(path, &fd, &file->bytes));
     if (status != OX_OK) {
         return status;
     }
@@ -290,9 +288,7 @@ static enum ox_status get_files(const char *path, const json_t *object, struct o
         }
         enum ox_status status = add_file(path, name, manifest);
         uint64_t words[2];
-        if (status == OX_OK) {
-            status = get_hex(path, value, "xxh3_128", 2, words);
-        }
+        OX_TRY(status, get_hex(path, value, "xxh3_128", 2, words));
         if (status == OX_OK) {
             struct ox_manifest_file *const file = &manifest->files[manifest->file_count - 1];
             file->hash = (struct ox_hash128){.high = words[0], .low = words[1]};
@@ -380,9 +376,7 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
                          "folder of a run",
                          path);
     }
-    if (status == OX_OK) {
-        status = ox_json_load(path, MANIFEST_BYTES_MAX, &object);
-    }
+    OX_TRY(status, ox_json_load(path, MANIFEST_BYTES_MAX, &object));
     if (status == OX_OK && json_object_get(object, "run_id") == NULL) {
         status = ox_fail(OX_E_CONFIG, "%s: has no \"run_id\", so another program wrote it; give a checkpoint of this "
                          "program", path);
@@ -391,12 +385,8 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
     }
     if (status == OX_OK) {
         status = get_state(path, object, &manifest->state);
-        if (status == OX_OK) {
-            status = get_dtype(path, object, &manifest->weights_dtype);
-        }
-        if (status == OX_OK) {
-            status = get_files(path, object, manifest);
-        }
+        OX_TRY(status, get_dtype(path, object, &manifest->weights_dtype));
+        OX_TRY(status, get_files(path, object, manifest));
         if (status == OX_E_CONFIG && manifest->state.version == OX_RUN_STATE_VERSION) {
             status = ox_fail_in(OX_E_CORRUPT, "the checkpoint is damaged");
         }

@@ -105,9 +105,7 @@ static enum ox_status begin_file(void *context, const char *path, bool *known) {
     free(reading->spans);
     *reading = (struct reading){.sums = reading->sums, .seen_count = reading->seen_count};
     enum ox_status status = ox_st_open(path, &file);
-    if (status == OX_OK) {
-        status = list_spans(reading, file);
-    }
+    OX_TRY(status, list_spans(reading, file));
     ox_st_close(&file);
     return status;
 }

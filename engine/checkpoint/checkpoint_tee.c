@@ -63,9 +63,7 @@ enum ox_status ox_checkpoint_tee_open(struct ox_engine *engine, const struct ox_
     pthread_mutex_init(&tee->lock, NULL);
     const struct ox_host_lane_config config = {.label = "checkpoint", .owner = tee, .queue_len = 1};
     enum ox_status status = ox_host_lane_open(&config, &tee->lane);
-    if (status == OX_OK) {
-        status = ox_checkpoint_begin(engine, state, save, &tee->job);
-    }
+    OX_TRY(status, ox_checkpoint_begin(engine, state, save, &tee->job));
     if (status != OX_OK) {
         ox_lane_close(&tee->lane);
         pthread_mutex_destroy(&tee->lock);
@@ -105,10 +103,8 @@ enum ox_status ox_checkpoint_tee_close(struct ox_checkpoint_tee **tee_ptr, doubl
     ox_engine_tee(tee->engine, NULL);
     enum ox_status status = tee->ending ? ox_mark_join(tee->end) : ox_first_failure_result(&tee->failure);
     if (!tee->ending) {
-        if (status == OX_OK) {
-            status = ox_fail(OX_E_ABORTED, "%s: given up, because %" PRIu64 " chunks of the state are missing",
-                             tee->job.path, ox_checkpoint_files_missing(tee->job.files));
-        }
+        OX_TRY(status, ox_fail(OX_E_ABORTED, "%s: given up, because %" PRIu64 " chunks of the state are missing",
+                               tee->job.path, ox_checkpoint_files_missing(tee->job.files)));
         status = ox_checkpoint_drop(&tee->job, status);
     }
     *seconds = (double)tee->writing_ns * 1e-9;

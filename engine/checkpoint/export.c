@@ -62,9 +62,7 @@ static enum ox_status write_tensors(const struct export_job *job) {
         for (uint64_t first = 0; first < model->tensors[i].count; first += BUFFER_ELEMS) {
             const uint64_t count = ox_min_u64(BUFFER_ELEMS, model->tensors[i].count - first);
             enum ox_status status = read_part(job, i, first, count);
-            if (status == OX_OK) {
-                status = ox_hf_write(job->writer, i, first, count, convert(job, count));
-            }
+            OX_TRY(status, ox_hf_write(job->writer, i, first, count, convert(job, count)));
             if (status != OX_OK) {
                 return status;
             }
@@ -125,15 +123,9 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
         status =
             ox_hf_create(tmp, model, ox_hf_config(job->folder), job->dtype, shard_bytes_max, &job->writer);
     }
-    if (status == OX_OK) {
-        status = write_tensors(job);
-    }
-    if (status == OX_OK) {
-        status = ox_hf_copy_companions(source, tmp);
-    }
-    if (status == OX_OK) {
-        status = ox_hf_finish(&job->writer);
-    }
+    OX_TRY(status, write_tensors(job));
+    OX_TRY(status, ox_hf_copy_companions(source, tmp));
+    OX_TRY(status, ox_hf_finish(&job->writer));
     ox_hf_discard(&job->writer);
     return status;
 }
@@ -147,9 +139,7 @@ static enum ox_status write_folder(struct export_job *job, const char *source, c
         return status;
     }
     status = fill_folder(job, source, tmp, shard_bytes_max);
-    if (status == OX_OK) {
-        status = ox_folder_commit(tmp, path);
-    }
+    OX_TRY(status, ox_folder_commit(tmp, path));
     if (status == OX_OK) {
         return OX_OK;
     }

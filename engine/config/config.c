@@ -521,23 +521,11 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
 
 enum ox_status ox_config_validate(const struct ox_config *config, unsigned command) {
     enum ox_status status = check_paths(config, command);
-    if (status == OX_OK) {
-        status = check_memory(config, command);
-    }
-    if (status == OX_OK) {
-        status = check_optimizer(config, command);
-    }
-    if (status == OX_OK) {
-        status = check_schedule(config);
-    }
-    if (status == OX_OK) {
-        status = check_persist(config);
-    }
-    if (status == OX_OK) {
-        status = check_kept(config);
-    }
-    if (status == OX_OK) {
-        status = check_reports(config, command);
-    }
+    OX_TRY(status, check_memory(config, command));
+    OX_TRY(status, check_optimizer(config, command));
+    OX_TRY(status, check_schedule(config));
+    OX_TRY(status, check_persist(config));
+    OX_TRY(status, check_kept(config));
+    OX_TRY(status, check_reports(config, command));
     return status;
 }

@@ -233,9 +233,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
     }
     out->documents_config.format = out->rules.rows ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
     enum ox_status status = read_separator(out, out->rules.rows ? "" : config->separator);
-    if (status == OX_OK) {
-        status = ox_tokenizer_open(config->tokenizer, &out->tokenizer);
-    }
+    OX_TRY(status, ox_tokenizer_open(config->tokenizer, &out->tokenizer));
     if (status != OX_OK) {
         goto fail;
     }
@@ -246,9 +244,7 @@ static enum ox_status open_source(const struct ox_corpus_config *config, enum ox
     out->documents_config.piece_bytes = cuts != OX_CUTS_NONE ? OX_CORPUS_PIECE_BYTES : 0;
     out->documents_config.cut_before_newline = cuts == OX_CUTS_BEFORE_NEWLINE;
     status = choose_ends(config, &out->rules);
-    if (status == OX_OK) {
-        status = ox_documents_open(config->path, &out->documents_config, &out->documents);
-    }
+    OX_TRY(status, ox_documents_open(config->path, &out->documents_config, &out->documents));
     if (status == OX_OK) {
         out->key = key_of(out);
         status = name_cache(out);
@@ -368,9 +364,7 @@ static enum ox_status tokenize(struct source *source, struct ox_cache_writer *wr
                                   .stop = source->config->stop};
     bool changed = false;
     enum ox_status status = ox_corpus_tokenize(&work);
-    if (status == OX_OK) {
-        status = has_changed(source, &changed);
-    }
+    OX_TRY(status, has_changed(source, &changed));
     if (status == OX_OK && changed) {
         status = ox_fail(OX_E_CONFIG, "%s: was changed while it was read; start again when it is complete",
                          source->config->path);
@@ -412,15 +406,9 @@ static enum ox_status make_cache(struct source *source, struct ox_data **out) {
     size_t existing = 0;
     const char *const folder = source->config->cache_dir;
     enum ox_status status = source->is_named ? ox_folder_make_undoable(folder, &existing) : OX_OK;
-    if (status == OX_OK) {
-        status = ox_cache_create(source->is_named ? source->cache_path : NULL, unnamed_folder, &writer);
-    }
-    if (status == OX_OK) {
-        status = tokenize(source, writer, &header);
-    }
-    if (status == OX_OK) {
-        status = ox_cache_commit(&writer, &header, source->is_named ? NULL : &fd);
-    }
+    OX_TRY(status, ox_cache_create(source->is_named ? source->cache_path : NULL, unnamed_folder, &writer));
+    OX_TRY(status, tokenize(source, writer, &header));
+    OX_TRY(status, ox_cache_commit(&writer, &header, source->is_named ? NULL : &fd));
     ox_cache_discard(&writer);
     if (status != OX_OK && source->is_named) {
         ox_folder_unmake(folder, existing);
@@ -470,10 +458,8 @@ enum ox_status ox_corpus_open(const struct ox_corpus_config *config, struct ox_d
     OX_ASSERT(config->threads > 0);
     memset(report, 0, sizeof *report);
     enum ox_status status = find_format(config, &format);
-    if (status == OX_OK) {
-        status = format == OX_CORPUS_TEXT || format == OX_CORPUS_ROWS ? open_tokenized(config, format, &data, report)
-                                                                      : open_plain(config, format, &data);
-    }
+    OX_TRY(status, format == OX_CORPUS_TEXT || format == OX_CORPUS_ROWS ? open_tokenized(config, format, &data, report)
+                                                                        : open_plain(config, format, &data));
     if (status != OX_OK) {
         return status;
     }

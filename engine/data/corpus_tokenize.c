@@ -73,13 +73,9 @@ static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct wo
                                   const struct piece *piece, const char *text, size_t bytes) {
     enum ox_status status = piece->begins ? add_id(job, rules->text_bos, true) : OX_OK;
     const size_t first = job->ids.count;
-    if (status == OX_OK) {
-        status = piece->begins ? ox_encode(worker->encoder, text, bytes, true, false, &job->ids)
-                               : ox_encode_continued(worker->encoder, text, bytes, true, &job->ids);
-    }
-    if (status == OX_OK) {
-        status = ox_id_mask_append(&job->trained, true, job->ids.count - first);
-    }
+    OX_TRY(status, piece->begins ? ox_encode(worker->encoder, text, bytes, true, false, &job->ids)
+                                 : ox_encode_continued(worker->encoder, text, bytes, true, &job->ids));
+    OX_TRY(status, ox_id_mask_append(&job->trained, true, job->ids.count - first));
     return status == OX_OK && piece->ends ? add_id(job, rules->text_eos, true) : status;
 }
 
@@ -91,9 +87,7 @@ static enum ox_status render_prompt(const struct ox_corpus_rules *rules, struct 
     const bool has_eos = ox_tokenizer_eos(rules->tokenizer) >= 0;
     const size_t first = job->ids.count;
     enum ox_status status = has_bos ? OX_OK : add_id(job, rules->prompt_bos, false);
-    if (status == OX_OK) {
-        status = ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained);
-    }
+    OX_TRY(status, ox_chat_render(worker->renderer, where, &worker->chat, &job->ids, &job->trained));
     if (status == OX_OK && has_bos && rules->prompt_bos < 0) {
         const size_t rest = job->ids.count - first - 1;
         memmove(job->ids.ids + first, job->ids.ids + first + 1, rest * sizeof *job->ids.ids);
@@ -196,9 +190,7 @@ static enum ox_status write_batch(struct run *run, unsigned which) {
 
 static enum ox_status add_piece(struct job *job, const struct ox_document *document) {
     enum ox_status status = ox_text_append(&job->text, document->text, document->bytes);
-    if (status == OX_OK) {
-        status = ox_tok_reserve((void **)&job->pieces, &job->capacity, job->count + 1, sizeof *job->pieces);
-    }
+    OX_TRY(status, ox_tok_reserve((void **)&job->pieces, &job->capacity, job->count + 1, sizeof *job->pieces));
     if (status == OX_OK) {
         job->pieces[job->count++] = (struct piece){.path = document->path,
                                                    .line = document->line,
@@ -304,9 +296,7 @@ static enum ox_status run_all(struct run *run) {
         run->turn = 1 - run->turn;
         log_progress(run);
     }
-    if (status == OX_OK) {
-        status = ox_first_failure_result(&run->read);
-    }
+    OX_TRY(status, ox_first_failure_result(&run->read));
     return status == OX_OK ? write_batch(run, 1 - run->turn) : status;
 }
 
@@ -350,9 +340,7 @@ enum ox_status ox_corpus_tokenize(struct ox_corpus_work *work) {
     struct run run = {.work = work, .begin_ns = ox_clock_ns()};
     run.logged_ns = run.begin_ns;
     enum ox_status status = open_run(&run);
-    if (status == OX_OK) {
-        status = run_all(&run);
-    }
+    OX_TRY(status, run_all(&run));
     close_run(&run);
     return status;
 }

@@ -419,9 +419,7 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
         status = open_cache_file(data, path);
     } else if (status == OX_OK) {
         status = open_files(data, path);
-        if (status == OX_OK) {
-            status = find_fingerprint(data);
-        }
+        OX_TRY(status, find_fingerprint(data));
     }
     if (status != OX_OK) {
         ox_data_close(&data);

@@ -151,9 +151,8 @@ enum ox_status ox_documents_fill(struct ox_documents *documents, size_t wanted) 
         size_t got = 0;
         enum ox_status status = make_room(documents);
         char *const target = documents->buffer + documents->end;
-        if (status == OX_OK) {
-            status = read_some(documents->fd, path, target, OX_DOCUMENTS_READ_BYTES, documents->file_read_bytes, &got);
-        }
+        OX_TRY(status,
+               read_some(documents->fd, path, target, OX_DOCUMENTS_READ_BYTES, documents->file_read_bytes, &got));
         if (status != OX_OK) {
             return status;
         }
@@ -272,10 +271,8 @@ enum ox_status ox_documents_next(struct ox_documents *documents, struct ox_docum
     *found = false;
     while (documents->file_idx < documents->file_count) {
         enum ox_status status = documents->fd < 0 ? start_file(documents) : OX_OK;
-        if (status == OX_OK) {
-            status = documents->config.format == OX_DOCUMENTS_ROWS ? ox_documents_next_row(documents, out, found)
-                                                                   : ox_documents_next_text(documents, out, found);
-        }
+        OX_TRY(status, documents->config.format == OX_DOCUMENTS_ROWS ? ox_documents_next_row(documents, out, found)
+                                                                     : ox_documents_next_text(documents, out, found));
         if (status != OX_OK) {
             return status;
         }

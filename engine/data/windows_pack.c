@@ -91,9 +91,7 @@ static enum ox_status find_documents(struct ox_pack *pack) {
         return OX_OK;
     }
     enum ox_status status = ox_pack_document_at(config->data, config->token_first, &pack->document_first, &begin);
-    if (status == OX_OK) {
-        status = ox_pack_document_at(config->data, config->token_first + config->token_count - 1, &last, &begin);
-    }
+    OX_TRY(status, ox_pack_document_at(config->data, config->token_first + config->token_count - 1, &last, &begin));
     pack->document_count = last + 1 - pack->document_first;
     return status;
 }

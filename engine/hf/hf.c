@@ -163,21 +163,15 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     if (status == OX_OK && ox_path_exists(path)) {
         return open_file(folder, "model.safetensors");
     }
-    if (status == OX_OK) {
-        status = ox_path_join(folder->path, "model.safetensors.index.json", path);
-    }
+    OX_TRY(status, ox_path_join(folder->path, "model.safetensors.index.json", path));
     if (status == OX_OK && !ox_path_exists(path)) {
         status = ox_fail(OX_E_CONFIG,
                          "%s: holds neither model.safetensors nor model.safetensors.index.json; convert "
                          "other formats with save_pretrained of transformers, or start fresh with --from-scratch",
                          folder->path);
     }
-    if (status == OX_OK) {
-        status = ox_json_load(path, INDEX_BYTES_MAX, &index);
-    }
-    if (status == OX_OK) {
-        status = open_indexed_files(folder, path, index);
-    }
+    OX_TRY(status, ox_json_load(path, INDEX_BYTES_MAX, &index));
+    OX_TRY(status, open_indexed_files(folder, path, index));
     json_decref(index);
     return status;
 }
@@ -239,9 +233,7 @@ static enum ox_status check_tied_head(const struct ox_hf_folder *folder) {
         float head[SAMPLE_ELEMS], other[SAMPLE_ELEMS];
         const uint64_t first = (embed->count - part) / (SAMPLE_COUNT - 1) * i;
         status = ox_st_read_f32(folder->head.file, folder->head.entry, first, part, head);
-        if (status == OX_OK) {
-            status = ox_st_read_f32(folder->places[0].file, folder->places[0].entry, first, part, other);
-        }
+        OX_TRY(status, ox_st_read_f32(folder->places[0].file, folder->places[0].entry, first, part, other));
         if (status == OX_OK && memcmp(head, other, part * sizeof *head) != 0) {
             status = ox_fail(OX_E_CONFIG,
                              "%s: \"lm_head.weight\" differs from the embedding although they are tied; "
@@ -267,9 +259,7 @@ static enum ox_status open_weights(struct ox_hf_folder *folder) {
             status = place_entry(folder, &place);
         }
     }
-    if (status == OX_OK) {
-        status = check_complete(folder);
-    }
+    OX_TRY(status, check_complete(folder));
     return status == OX_OK ? check_tied_head(folder) : status;
 }
 
@@ -289,9 +279,7 @@ enum ox_status ox_hf_open(const char *path, bool weights, struct ox_hf_folder **
     }
     ox_path_warn_shared(path);
     status = ox_json_load(config_path, CONFIG_BYTES_MAX, &folder->config);
-    if (status == OX_OK) {
-        status = ox_model_config_parse(config_path, folder->config, &config);
-    }
+    OX_TRY(status, ox_model_config_parse(config_path, folder->config, &config));
     if (status == OX_OK) {
         status = ox_model_build(&config, &folder->model);
         if (status != OX_OK) {

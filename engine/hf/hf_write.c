@@ -163,9 +163,7 @@ static enum ox_status open_shards(struct ox_hf_writer *writer, const struct ox_s
         char name[SHARD_NAME_BYTES], path[OX_PATH_BYTES];
         shard_name(writer, i, name);
         status = ox_path_join(writer->path, name, path);
-        if (status == OX_OK) {
-            status = ox_st_create(path, specs + shard->tensor_first, shard->tensor_count, &shard->writer);
-        }
+        OX_TRY(status, ox_st_create(path, specs + shard->tensor_first, shard->tensor_count, &shard->writer));
     }
     return status;
 }
@@ -211,16 +209,12 @@ enum ox_status ox_hf_create(const char *path, const struct ox_model *model, cons
         goto fail;
     }
     status = ox_path_join(path, "", writer->path);
-    if (status == OX_OK) {
-        status = check_empty(path);
-    }
+    OX_TRY(status, check_empty(path));
     if (status == OX_OK) {
         status =
             ox_model_config_json(&model->config, original_config, dtype_in_config(dtype), &writer->config);
     }
-    if (status == OX_OK) {
-        status = open_shards(writer, specs);
-    }
+    OX_TRY(status, open_shards(writer, specs));
     if (status != OX_OK) {
         goto fail;
     }
@@ -261,12 +255,8 @@ enum ox_status ox_hf_finish(struct ox_hf_writer **writer) {
     if (status == OX_OK && hf->shard_count > 1) {
         status = write_index(hf);
     }
-    if (status == OX_OK) {
-        status = write_json(hf->path, "config.json", hf->config);
-    }
-    if (status == OX_OK) {
-        status = ox_folder_sync(hf->path);
-    }
+    OX_TRY(status, write_json(hf->path, "config.json", hf->config));
+    OX_TRY(status, ox_folder_sync(hf->path));
     for (uint32_t i = 0; status == OX_OK && i < hf->shard_count; i++) {
         hf->shards[i].finished = false; /* so that ox_hf_discard keeps them */
     }
@@ -316,9 +306,7 @@ enum ox_status ox_hf_copy_companions(const char *from, const char *to) {
             continue;
         }
         status = ox_path_join(from, name, source);
-        if (status == OX_OK) {
-            status = ox_path_join(to, name, target);
-        }
+        OX_TRY(status, ox_path_join(to, name, target));
         if (status == OX_OK && ox_path_is_file(source)) {
             status = ox_file_copy(source, target);
         }

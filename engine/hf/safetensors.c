@@ -221,13 +221,9 @@ static enum ox_status read_header(struct ox_st_file *file) {
                        header_bytes);
     }
     status = ox_file_read_at(file->fd, file->path, text, header_bytes, sizeof header_bytes);
-    if (status == OX_OK) {
-        status = ox_json_parse(file->path, text, header_bytes, &header);
-    }
+    OX_TRY(status, ox_json_parse(file->path, text, header_bytes, &header));
     free(text);
-    if (status == OX_OK) {
-        status = read_entries(file, header);
-    }
+    OX_TRY(status, read_entries(file, header));
     json_decref(header);
     return status;
 }
@@ -279,9 +275,7 @@ enum ox_status ox_st_open(const char *path, struct ox_st_file **out) {
         goto fail;
     }
     status = ox_file_open_input(path, &file->fd, &file->file_bytes);
-    if (status == OX_OK) {
-        status = read_header(file);
-    }
+    OX_TRY(status, read_header(file));
     if (status != OX_OK) {
         goto fail;
     }

@@ -157,9 +157,7 @@ void ox_chat_put_id(struct ox_chat_writer *writer, int64_t id, const char *name,
 static enum ox_status append(struct ox_ids *ids, struct ox_id_mask *trained, int64_t id, bool mark) {
     const int32_t narrow = (int32_t)id;
     enum ox_status status = ox_ids_append(ids, &narrow, 1);
-    if (status == OX_OK) {
-        status = ox_id_mask_append(trained, mark, 1);
-    }
+    OX_TRY(status, ox_id_mask_append(trained, mark, 1));
     return status;
 }
 
@@ -197,9 +195,7 @@ enum ox_status ox_chat_open(const struct ox_tokenizer *tokenizer, const struct o
         renderer->has_family = true;
         renderer->options.family = NULL; /* borrowed from the caller and no longer needed */
     }
-    if (status == OX_OK) {
-        status = ox_encoder_open(tokenizer, &renderer->encoder);
-    }
+    OX_TRY(status, ox_encoder_open(tokenizer, &renderer->encoder));
     if (status != OX_OK) {
         ox_chat_close(&renderer);
         return status;
@@ -234,9 +230,7 @@ enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *whe
     if (status == OX_OK && plain && bos >= 0 && ox_tokenizer_adds_bos(writer->tokenizer)) {
         status = append(ids, trained, bos, false);
     }
-    if (status == OX_OK) {
-        status = ox_encode_parts(renderer->encoder, writer->text.data, writer->parts, writer->count, ids, trained);
-    }
+    OX_TRY(status, ox_encode_parts(renderer->encoder, writer->text.data, writer->parts, writer->count, ids, trained));
     if (status == OX_OK && plain && eos >= 0) {
         status = append(ids, trained, eos, true);
     }

@@ -161,12 +161,8 @@ static enum ox_status read_message(struct reader *reader, size_t index, const js
         return fail_value(reader->where, "messages", "a list of objects", message);
     }
     enum ox_status status = read_role(where, message, &role);
-    if (status == OX_OK) {
-        status = refuse(where, message, "tool_calls");
-    }
-    if (status == OX_OK) {
-        status = refuse(where, message, "function_call");
-    }
+    OX_TRY(status, refuse(where, message, "tool_calls"));
+    OX_TRY(status, refuse(where, message, "function_call"));
     const json_t *const content = json_object_get(message, "content");
     if (status == OX_OK && json_is_string(content)) {
         status = add_message(reader, role, json_string_value(content));
@@ -176,9 +172,7 @@ static enum ox_status read_message(struct reader *reader, size_t index, const js
         status = fail_value(where, "content", "a text or a list of texts", content);
     }
     const char *reasoning = NULL;
-    if (status == OX_OK) {
-        status = ox_json_get_string(where, message, "reasoning_content", false, &reasoning);
-    }
+    OX_TRY(status, ox_json_get_string(where, message, "reasoning_content", false, &reasoning));
     if (status != OX_OK) {
         return status;
     }
@@ -282,9 +276,7 @@ static enum ox_status read_history(struct reader *reader) {
             return fail_value(reader->where, "history", "a list of [user, assistant] pairs", pair);
         }
         status = add_message(reader, OX_CHAT_USER, asked);
-        if (status == OX_OK) {
-            status = add_message(reader, OX_CHAT_ASSISTANT, answered);
-        }
+        OX_TRY(status, add_message(reader, OX_CHAT_ASSISTANT, answered));
     }
     return status;
 }
@@ -292,24 +284,14 @@ static enum ox_status read_history(struct reader *reader) {
 static enum ox_status read_alpaca(struct reader *reader) {
     const char *instruction = NULL, *input = NULL, *output = NULL, *system = NULL;
     enum ox_status status = ox_json_get_string(reader->where, reader->row, "instruction", true, &instruction);
-    if (status == OX_OK) {
-        status = ox_json_get_string(reader->where, reader->row, "input", false, &input);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_string(reader->where, reader->row, "output", true, &output);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_string(reader->where, reader->row, "system", false, &system);
-    }
+    OX_TRY(status, ox_json_get_string(reader->where, reader->row, "input", false, &input));
+    OX_TRY(status, ox_json_get_string(reader->where, reader->row, "output", true, &output));
+    OX_TRY(status, ox_json_get_string(reader->where, reader->row, "system", false, &system));
     if (status == OX_OK && system != NULL && system[0] != '\0') {
         status = add_message(reader, OX_CHAT_SYSTEM, system);
     }
-    if (status == OX_OK) {
-        status = read_history(reader);
-    }
-    if (status == OX_OK) {
-        status = add_joined(reader, OX_CHAT_USER, instruction, input);
-    }
+    OX_TRY(status, read_history(reader));
+    OX_TRY(status, add_joined(reader, OX_CHAT_USER, instruction, input));
     return status == OX_OK ? add_message(reader, OX_CHAT_ASSISTANT, output) : status;
 }
 
@@ -319,12 +301,8 @@ static enum ox_status read_completion(struct reader *reader) {
     const char *prompt = NULL, *completion = NULL;
     reader->chat->kind = OX_CHAT_COMPLETION;
     enum ox_status status = ox_json_get_string(reader->where, reader->row, "prompt", true, &prompt);
-    if (status == OX_OK) {
-        status = ox_json_get_string(reader->where, reader->row, "completion", true, &completion);
-    }
-    if (status == OX_OK) {
-        status = add_message(reader, OX_CHAT_USER, prompt);
-    }
+    OX_TRY(status, ox_json_get_string(reader->where, reader->row, "completion", true, &completion));
+    OX_TRY(status, add_message(reader, OX_CHAT_USER, prompt));
     return status == OX_OK ? add_message(reader, OX_CHAT_ASSISTANT, completion) : status;
 }
 

@@ -39,9 +39,7 @@ static enum ox_status read_added(const char *where, const json_t *json, struct o
     };
     const char *text = NULL;
     enum ox_status status = ox_json_get_string(where, json, "content", true, &text);
-    if (status == OX_OK) {
-        status = ox_json_get_u64(where, json, "id", true, id);
-    }
+    OX_TRY(status, ox_json_get_u64(where, json, "id", true, id));
     for (size_t i = 0; i < sizeof flags / sizeof *flags && status == OX_OK; i++) {
         status = ox_json_get_bool(where, json, flags[i].key, true, flags[i].value);
     }
@@ -115,9 +113,7 @@ static enum ox_status load_added(const char *where, const json_t *list, struct o
         uint64_t id = 0;
         enum ox_status status =
             read_added(where, json_array_get(list, i), &tokenizer->added[tokenizer->added_count], &id);
-        if (status == OX_OK) {
-            status = keep_added(where, tokenizer, id, &id_max);
-        }
+        OX_TRY(status, keep_added(where, tokenizer, id, &id_max));
         if (status != OX_OK) {
             free(tokenizer->added[tokenizer->added_count].text);
             return status;
@@ -156,9 +152,7 @@ static enum ox_status build_tries(const char *where, struct ox_tokenizer *tokeni
             status = ox_fail(OX_E_CONFIG, "%s: the normalizer removes all of the added token \"%.80s\"", where,
                              token->text);
         }
-        if (status == OX_OK) {
-            status = ox_trie_add(&tokenizer->normalized, text, bytes, index);
-        }
+        OX_TRY(status, ox_trie_add(&tokenizer->normalized, text, bytes, index));
     }
     ox_normal_scratch_close(&work);
     return status;
@@ -181,29 +175,17 @@ static enum ox_status load_tokenizer(const char *path, struct ox_tokenizer *toke
     if (status == OX_OK && !json_is_object(json)) {
         status = ox_fail(OX_E_CONFIG, "%s: not a JSON object; give a tokenizer.json", path);
     }
-    if (status == OX_OK) {
-        status = ox_tok_normalizer_open(path, json_object_get(json, "normalizer"), &tokenizer->normalizer);
-    }
-    if (status == OX_OK) {
-        status = ox_tok_pre_open(path, json_object_get(json, "pre_tokenizer"), &tokenizer->pre, &byte_level);
-    }
+    OX_TRY(status, ox_tok_normalizer_open(path, json_object_get(json, "normalizer"), &tokenizer->normalizer));
+    OX_TRY(status, ox_tok_pre_open(path, json_object_get(json, "pre_tokenizer"), &tokenizer->pre, &byte_level));
     if (status == OX_OK) {
         const json_t *const decoder = json_object_get(json, "decoder");
         tokenizer->has_decoder = decoder != NULL && !json_is_null(decoder);
         status = ox_tok_decoder_open(path, decoder, &tokenizer->decoder);
     }
-    if (status == OX_OK) {
-        status = ox_tok_post_open(path, json_object_get(json, "post_processor"), &tokenizer->post);
-    }
-    if (status == OX_OK) {
-        status = ox_bpe_open(path, json_object_get(json, "model"), byte_level, &tokenizer->bpe);
-    }
-    if (status == OX_OK) {
-        status = load_added(path, json_object_get(json, "added_tokens"), tokenizer);
-    }
-    if (status == OX_OK) {
-        status = build_tries(path, tokenizer);
-    }
+    OX_TRY(status, ox_tok_post_open(path, json_object_get(json, "post_processor"), &tokenizer->post));
+    OX_TRY(status, ox_bpe_open(path, json_object_get(json, "model"), byte_level, &tokenizer->bpe));
+    OX_TRY(status, load_added(path, json_object_get(json, "added_tokens"), tokenizer));
+    OX_TRY(status, build_tries(path, tokenizer));
     json_decref(json);
     return status;
 }
@@ -265,17 +247,11 @@ static enum ox_status load_flags(const char *where, const json_t *config, struct
     bool bos = false;
     bool eos = false;
     enum ox_status status = ox_json_get_bool(where, config, "add_bos_token", false, &bos);
-    if (status == OX_OK) {
-        status = ox_json_get_bool(where, config, "add_eos_token", false, &eos);
-    }
+    OX_TRY(status, ox_json_get_bool(where, config, "add_eos_token", false, &eos));
     if (json_is_boolean(json_object_get(config, "add_bos_token")) ||
         json_is_boolean(json_object_get(config, "add_eos_token"))) {
-        if (status == OX_OK) {
-            status = set_ids(&tokenizer->post.before, bos, tokenizer->bos);
-        }
-        if (status == OX_OK) {
-            status = set_ids(&tokenizer->post.after, eos, tokenizer->eos);
-        }
+        OX_TRY(status, set_ids(&tokenizer->post.before, bos, tokenizer->bos));
+        OX_TRY(status, set_ids(&tokenizer->post.after, eos, tokenizer->eos));
     }
     return status;
 }
@@ -287,15 +263,9 @@ static enum ox_status load_tokenizer_config(const char *path, struct ox_tokenize
         return status;
     }
     status = named_token(path, tokenizer, config, "bos_token", &tokenizer->bos);
-    if (status == OX_OK) {
-        status = named_token(path, tokenizer, config, "eos_token", &tokenizer->eos);
-    }
-    if (status == OX_OK) {
-        status = load_flags(path, config, tokenizer);
-    }
-    if (status == OX_OK) {
-        status = copy_template(path, config, &tokenizer->chat_template);
-    }
+    OX_TRY(status, named_token(path, tokenizer, config, "eos_token", &tokenizer->eos));
+    OX_TRY(status, load_flags(path, config, tokenizer));
+    OX_TRY(status, copy_template(path, config, &tokenizer->chat_template));
     json_decref(config);
     return status;
 }
@@ -306,9 +276,7 @@ static enum ox_status load_beside(const char *folder, struct ox_tokenizer *token
     if (status == OX_OK && ox_path_exists(path)) {
         status = load_tokenizer_config(path, tokenizer);
     }
-    if (status == OX_OK) {
-        status = ox_path_join(folder, "config.json", path);
-    }
+    OX_TRY(status, ox_path_join(folder, "config.json", path));
     if (status == OX_OK && ox_path_exists(path) && (tokenizer->bos < 0 || tokenizer->eos < 0)) {
         json_t *config = NULL;
         status = ox_json_load(path, CONFIG_BYTES_MAX, &config);
@@ -316,9 +284,7 @@ static enum ox_status load_beside(const char *folder, struct ox_tokenizer *token
         numbered_token(tokenizer, config, "eos_token_id", &tokenizer->eos);
         json_decref(config);
     }
-    if (status == OX_OK) {
-        status = ox_path_join(folder, "chat_template.jinja", path);
-    }
+    OX_TRY(status, ox_path_join(folder, "chat_template.jinja", path));
     if (status == OX_OK && ox_path_exists(path)) {
         size_t bytes = 0;
         free(tokenizer->chat_template);
@@ -379,12 +345,8 @@ enum ox_status ox_tokenizer_open(const char *path, struct ox_tokenizer **out) {
     ox_path_warn_shared(path);
     tokenizer->bos = tokenizer->eos = -1;
     status = load_tokenizer(file, tokenizer);
-    if (status == OX_OK) {
-        status = load_beside(folder, tokenizer);
-    }
-    if (status == OX_OK) {
-        status = check_post(file, tokenizer);
-    }
+    OX_TRY(status, load_beside(folder, tokenizer));
+    OX_TRY(status, check_post(file, tokenizer));
     if (status != OX_OK) {
         ox_tokenizer_close(&tokenizer);
         return status;

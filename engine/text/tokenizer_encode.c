@@ -113,9 +113,7 @@ static enum ox_status replace(struct ox_matcher *matcher, const struct ox_tok_st
     for (;;) {
         bool found;
         enum ox_status status = ox_match_next(matcher, &walk, &found);
-        if (status == OX_OK) {
-            status = ox_text_append(out, text + copied, (found ? walk.begin : bytes) - copied);
-        }
+        OX_TRY(status, ox_text_append(out, text + copied, (found ? walk.begin : bytes) - copied));
         if (status != OX_OK || !found) {
             return status;
         }
@@ -140,9 +138,7 @@ enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_norm
             if (bytes > 0 && !work->continues) {
                 status = ox_text_append(target, step->content, step->content_bytes);
             }
-            if (status == OX_OK) {
-                status = ox_text_append(target, text, bytes);
-            }
+            OX_TRY(status, ox_text_append(target, text, bytes));
         } else {
             OX_ASSERT(step->kind == OX_TOK_REPLACE);
             status = replace(work->matcher, step, text, bytes, target);
@@ -305,9 +301,7 @@ static enum ox_status prefix_space(struct ox_encoder *encoder, uint32_t index, s
     }
     text->bytes = 0;
     enum ox_status status = ox_text_append(text, " ", 1);
-    if (status == OX_OK) {
-        status = ox_text_append(text, fragment.text, fragment.bytes);
-    }
+    OX_TRY(status, ox_text_append(text, fragment.text, fragment.bytes));
     const struct fragment whole = {text->data, text->bytes, fragment.at_start};
     return status == OX_OK ? pre_tokenize(encoder, index + 1, whole) : status;
 }
@@ -431,9 +425,7 @@ static enum ox_status encode(struct ox_encoder *encoder, const char *text, size_
     }
     encoder->out = out;
     enum ox_status status = post ? ox_ids_append(out, ends->before.ids, ends->before.count) : OX_OK;
-    if (status == OX_OK) {
-        status = encode_text(encoder, text, bytes);
-    }
+    OX_TRY(status, encode_text(encoder, text, bytes));
     if (status == OX_OK && post) {
         status = ox_ids_append(out, ends->after.ids, ends->after.count);
     }
@@ -531,9 +523,7 @@ static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_add
     if (scan->gap_end > scan->gap_begin) {
         const size_t bytes = scan->gap_end - scan->gap_begin;
         status = encode_raw(encoder, scan->text + scan->gap_begin, bytes, scan->gap_begin == 0);
-        if (status == OX_OK) {
-            status = ox_id_mask_append(marks, false, encoder->out->count - first);
-        }
+        OX_TRY(status, ox_id_mask_append(marks, false, encoder->out->count - first));
         while ((*part)->end <= scan->gap_begin) {
             (*part)++;
         }
@@ -553,9 +543,7 @@ static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_add
             }
         }
         status = ox_ids_append(encoder->out, &id, 1);
-        if (status == OX_OK) {
-            status = ox_id_mask_append(marks, marked, 1);
-        }
+        OX_TRY(status, ox_id_mask_append(marks, marked, 1));
     }
     return status;
 }
@@ -569,9 +557,7 @@ enum ox_status ox_encoder_open(const struct ox_tokenizer *tokenizer, struct ox_e
     }
     encoder->tokenizer = tokenizer;
     enum ox_status status = ox_matcher_open(&encoder->normal.matcher);
-    if (status == OX_OK) {
-        status = ox_bpe_scratch_open(&encoder->bpe);
-    }
+    OX_TRY(status, ox_bpe_scratch_open(&encoder->bpe));
     if (status != OX_OK) {
         ox_encoder_close(&encoder);
         return status;

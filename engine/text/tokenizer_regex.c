@@ -57,9 +57,7 @@ static enum ox_status put_space(struct translation *t, bool negated) {
     if (!t->in_class) {
         status = put(t, negated ? "[^" : "[");
     }
-    if (status == OX_OK) {
-        status = put(t, space_items);
-    }
+    OX_TRY(status, put(t, space_items));
     return status == OX_OK && !t->in_class ? put(t, "]") : status;
 }
 
@@ -81,9 +79,7 @@ static enum ox_status translate_code(struct translation *t) {
     }
     enum ox_status status = put(t, "\\x{");
     t->at += 2;
-    if (status == OX_OK) {
-        status = copy(t, digits);
-    }
+    OX_TRY(status, copy(t, digits));
     return status == OX_OK ? put(t, "}") : status;
 }
 
@@ -240,9 +236,7 @@ static enum ox_status open_regex(const char *where, const char *pattern, struct 
     while (status == OX_OK && pattern[t.at] != '\0') {
         status = translate_step(&t);
     }
-    if (status == OX_OK) {
-        status = compile(where, pattern, &t.out, regex);
-    }
+    OX_TRY(status, compile(where, pattern, &t.out, regex));
     ox_text_free(&t.out);
     *out = regex;
     if (status != OX_OK) {

@@ -99,9 +99,7 @@ static enum ox_status read_steps(struct reader *reader, const json_t *json, cons
 static enum ox_status read_replace(struct reader *reader, const json_t *json, bool regex_allowed) {
     struct ox_tok_step *step = NULL;
     enum ox_status status = new_step(reader, OX_TOK_REPLACE, &step);
-    if (status == OX_OK) {
-        status = read_pattern(reader, json, regex_allowed, step);
-    }
+    OX_TRY(status, read_pattern(reader, json, regex_allowed, step));
     return status == OX_OK ? read_content(reader, json, "content", step) : status;
 }
 
@@ -146,9 +144,7 @@ static enum ox_status read_byte_level(struct reader *reader, const json_t *json)
     bool prefix_space = false;
     bool use_regex = true;
     enum ox_status status = ox_json_get_bool(reader->where, json, "add_prefix_space", true, &prefix_space);
-    if (status == OX_OK) {
-        status = ox_json_get_bool(reader->where, json, "use_regex", false, &use_regex);
-    }
+    OX_TRY(status, ox_json_get_bool(reader->where, json, "use_regex", false, &use_regex));
     if (status == OX_OK && prefix_space) {
         status = new_step(reader, OX_TOK_PREFIX_SPACE, &step);
     }
@@ -164,15 +160,9 @@ static enum ox_status read_split(struct reader *reader, const json_t *json) {
     struct ox_tok_step *step = NULL;
     const char *name = NULL;
     enum ox_status status = new_step(reader, OX_TOK_SPLIT, &step);
-    if (status == OX_OK) {
-        status = read_pattern(reader, json, true, step);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_bool(reader->where, json, "invert", false, &step->invert);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_string(reader->where, json, "behavior", true, &name);
-    }
+    OX_TRY(status, read_pattern(reader, json, true, step));
+    OX_TRY(status, ox_json_get_bool(reader->where, json, "invert", false, &step->invert));
+    OX_TRY(status, ox_json_get_string(reader->where, json, "behavior", true, &name));
     for (int i = 0; i < 5 && status == OX_OK; i++) {
         if (strcmp(name, names[i]) == 0) {
             step->behavior = (enum ox_split_behavior)i;
@@ -189,9 +179,7 @@ static enum ox_status read_scheme(struct reader *reader, const json_t *json, str
     const char *name = names[OX_PREPEND_ALWAYS];
     bool prefix_space = true;
     enum ox_status status = ox_json_get_string(reader->where, json, "prepend_scheme", false, &name);
-    if (status == OX_OK) {
-        status = ox_json_get_bool(reader->where, json, "add_prefix_space", false, &prefix_space);
-    }
+    OX_TRY(status, ox_json_get_bool(reader->where, json, "add_prefix_space", false, &prefix_space));
     int scheme = 0;
     while (status == OX_OK && scheme < 3 && strcmp(name, names[scheme]) != 0) {
         scheme++;
@@ -211,12 +199,8 @@ static enum ox_status read_scheme(struct reader *reader, const json_t *json, str
 static enum ox_status read_metaspace(struct reader *reader, const json_t *json) {
     struct ox_tok_step *step = NULL;
     enum ox_status status = new_step(reader, OX_TOK_METASPACE, &step);
-    if (status == OX_OK) {
-        status = read_char(reader, json, "replacement", step);
-    }
-    if (status == OX_OK) {
-        status = read_scheme(reader, json, step);
-    }
+    OX_TRY(status, read_char(reader, json, "replacement", step));
+    OX_TRY(status, read_scheme(reader, json, step));
     if (status == OX_OK) {
         step->split = true;
         status = ox_json_get_bool(reader->where, json, "split", false, &step->split);
@@ -252,12 +236,8 @@ static enum ox_status read_pre(struct reader *reader, const json_t *json, const 
 static enum ox_status read_strip(struct reader *reader, const json_t *json) {
     struct ox_tok_step *step = NULL;
     enum ox_status status = new_step(reader, OX_TOK_STRIP, &step);
-    if (status == OX_OK) {
-        status = read_char(reader, json, "content", step);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_u64(reader->where, json, "start", true, &step->start);
-    }
+    OX_TRY(status, read_char(reader, json, "content", step));
+    OX_TRY(status, ox_json_get_u64(reader->where, json, "start", true, &step->start));
     return status == OX_OK ? ox_json_get_u64(reader->where, json, "stop", true, &step->stop) : status;
 }
 
