@@ -74,14 +74,15 @@ static enum ox_status set_text(char *out, const struct ox_option *option, const 
     if (option->choices != NULL && choice_idx(option->choices, text) < 0) {
         return fail_choice(option, text, where);
     }
+    const bool is_prose = option->type == OX_OPT_PROSE; /* any UTF-8, with line ends */
     const size_t bytes = strlen(text) + 1;
     if (bytes > option->text_bytes) {
         return ox_fail(OX_E_CONFIG, "%s: a text of %zu bytes is too long; at most %zu fit", where, bytes - 1,
                        option->text_bytes - 1);
     }
-    if (!is_text(text, true)) {
-        return ox_fail(OX_E_CONFIG, "%s: the text is not UTF-8 or holds control characters; use another name",
-                       where);
+    if (!is_text(text, !is_prose)) {
+        return ox_fail(OX_E_CONFIG, "%s: the text is not UTF-8%s", where,
+                       is_prose ? "" : " or holds control characters; use another name");
     }
     memcpy(out, text, bytes);
     return OX_OK;
@@ -188,19 +189,6 @@ static enum ox_status add_nvme(struct ox_config *config, const char *text, const
     return OX_OK;
 }
 
-/* Sets a text that may be any UTF-8, with line ends. */
-static enum ox_status set_prose(char *out, const struct ox_option *option, const char *text, const char *where) {
-    const size_t bytes = strlen(text) + 1;
-    if (bytes > option->text_bytes) {
-        return ox_fail(OX_E_CONFIG, "%s: a text of %zu bytes is too long; at most %zu fit", where, bytes - 1,
-                       option->text_bytes - 1);
-    }
-    if (!is_text(text, false)) {
-        return ox_fail(OX_E_CONFIG, "%s: the text is not UTF-8", where);
-    }
-    memcpy(out, text, bytes);
-    return OX_OK;
-}
 
 /* Adds a source PATH or PATH:WEIGHT. A text that is the name of an existing file is a path as a whole. */
 static enum ox_status add_data(struct ox_config *config, const char *text, const char *where) {
@@ -489,6 +477,7 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
     }
     switch (option->type) {
     case OX_OPT_TEXT:
+    case OX_OPT_PROSE:
         return set_text(value, option, text, where);
     case OX_OPT_U64:
         return set_u64(value, option, text, where);
@@ -512,8 +501,6 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
         return add_nvme(config, text, where);
     case OX_OPT_DATA:
         return add_data(config, text, where);
-    case OX_OPT_PROSE:
-        return set_prose(value, option, text, where);
     }
     OX_ASSERT(!"option type");
     return OX_E_CONFIG;

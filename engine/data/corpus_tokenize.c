@@ -64,9 +64,11 @@ struct run {
 /* ---- one piece ----------------------------------------------------------------------------------------------- */
 
 static enum ox_status add_id(struct job *job, int64_t id, bool trained) {
-    const int32_t narrow = (int32_t)id;
-    const enum ox_status status = id >= 0 ? ox_ids_append(&job->ids, &narrow, 1) : OX_OK;
-    return status == OX_OK && id >= 0 ? ox_id_mask_append(&job->trained, trained, 1) : status;
+    enum ox_status status = id >= 0 ? ox_ids_add(&job->ids, id) : OX_OK;
+    if (id >= 0) {
+        OX_TRY(status, ox_id_mask_append(&job->trained, trained, 1));
+    }
+    return status;
 }
 
 static enum ox_status encode_text(const struct ox_corpus_rules *rules, struct worker *worker, struct job *job,

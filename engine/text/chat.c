@@ -59,6 +59,12 @@ static enum ox_chat_family detect(const char *template) {
                                                                                       : OX_CHAT_FAMILY_COUNT;
 }
 
+const char *ox_chat_role_name(enum ox_chat_role role) {
+    static const char *const names[OX_CHAT_ROLE_COUNT] = {"system", "user", "assistant", "tool"};
+    OX_ASSERT((unsigned)role < OX_CHAT_ROLE_COUNT);
+    return names[role];
+}
+
 const char *ox_chat_family_name(enum ox_chat_family family) {
     OX_ASSERT((unsigned)family < OX_CHAT_FAMILY_COUNT);
     return family_names[family];
@@ -155,8 +161,7 @@ void ox_chat_put_id(struct ox_chat_writer *writer, int64_t id, const char *name,
 /* ---- rendering ----------------------------------------------------------------------------------------------- */
 
 static enum ox_status append(struct ox_ids *ids, struct ox_id_mask *trained, int64_t id, bool mark) {
-    const int32_t narrow = (int32_t)id;
-    enum ox_status status = ox_ids_append(ids, &narrow, 1);
+    enum ox_status status = ox_ids_add(ids, id);
     OX_TRY(status, ox_id_mask_append(trained, mark, 1));
     return status;
 }

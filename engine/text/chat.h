@@ -23,7 +23,7 @@ extern "C" {
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-enum ox_chat_role { OX_CHAT_SYSTEM, OX_CHAT_USER, OX_CHAT_ASSISTANT, OX_CHAT_TOOL };
+enum ox_chat_role { OX_CHAT_SYSTEM, OX_CHAT_USER, OX_CHAT_ASSISTANT, OX_CHAT_TOOL, OX_CHAT_ROLE_COUNT };
 
 struct ox_chat_message {
     enum ox_chat_role role;

@@ -164,7 +164,6 @@ static void put_chatml_bos(struct ox_chat_writer *writer) {
 }
 
 static void write_chatml(struct ox_chat_writer *writer, const struct ox_chat *chat) {
-    static const char *const headers[] = {"system\n", "user\n", "assistant\n", "tool\n"};
     const enum ox_chat_family family = writer->family;
     const size_t question = last_question(chat);
     if (family == OX_CHAT_CHATML) {
@@ -179,7 +178,8 @@ static void write_chatml(struct ox_chat_writer *writer, const struct ox_chat *ch
             write_tool_answer(writer, chat, i);
             continue;
         }
-        put_im_header(writer, headers[message->role]);
+        put_im_header(writer, ox_chat_role_name(message->role));
+        ox_chat_put(writer, "\n", false);
         if (message->role == OX_CHAT_ASSISTANT && family == OX_CHAT_QWEN3) {
             write_qwen3_answer(writer, chat, i, question);
         } else {
@@ -205,11 +205,10 @@ static void put_llama3_header(struct ox_chat_writer *writer, const char *role) {
 }
 
 static void write_llama3(struct ox_chat_writer *writer, const struct ox_chat *chat) {
-    static const char *const roles[] = {"system", "user", "assistant"};
     ox_chat_put_token(writer, "<|begin_of_text|>", false);
     for (size_t i = 0; i < chat->count; i++) {
         const struct ox_chat_message *const message = &chat->messages[i];
-        put_llama3_header(writer, roles[message->role]);
+        put_llama3_header(writer, ox_chat_role_name(message->role));
         put_slice(writer, trimmed(message->text), message->trained);
         ox_chat_put_token(writer, "<|eot_id|>", message->trained);
     }
@@ -323,7 +322,6 @@ static bool is_chatml(enum ox_chat_family family) {
 
 /* Refuses a conversation with a message for which the template has no place. */
 static enum ox_status check_roles(const struct ox_chat_writer *writer, const struct ox_chat *chat) {
-    static const char *const names[] = {"system", "user", "assistant", "tool"};
     const char *const family = ox_chat_family_name(writer->family);
     const bool has_system = chat->messages[0].role == OX_CHAT_SYSTEM;
     const bool takes_turns = !is_chatml(writer->family) && writer->family != OX_CHAT_LLAMA3;
@@ -336,7 +334,7 @@ static enum ox_status check_roles(const struct ox_chat_writer *writer, const str
         if (takes_turns && !(has_system && i == 0) && role != turn) {
             return ox_fail(OX_E_CONFIG,
                            "message %zu: the chat template %s needs a message by the %s here, but this one is by the "
-                           "%s", i, family, names[turn], names[role]);
+                           "%s", i, family, ox_chat_role_name(turn), ox_chat_role_name(role));
         }
     }
     if (takes_turns && chat->count == (has_system ? 1U : 0U)) {

@@ -20,6 +20,9 @@ struct ox_chat_writer {
     size_t count, capacity;
 };
 
+/* "system", "user", "assistant" or "tool": in JSON rows, in templates and in messages. */
+const char *ox_chat_role_name(enum ox_chat_role role);
+
 /* Writes the messages in the writer's family. */
 void ox_chat_write(struct ox_chat_writer *writer, const struct ox_chat *chat);
 

@@ -1,5 +1,5 @@
 /* Reads JSON rows into conversations, one reader for each form of a row. */
-#include "engine/text/chat.h"
+#include "engine/text/chat_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,15 +102,10 @@ static enum ox_status add_content_list(struct reader *reader, const char *where,
 }
 
 static enum ox_status read_role(const char *where, const json_t *message, enum ox_chat_role *role) {
-    static const struct {
-        const char *name;
-        enum ox_chat_role role;
-    } roles[] = {
-        {"system", OX_CHAT_SYSTEM}, {"user", OX_CHAT_USER}, {"assistant", OX_CHAT_ASSISTANT}, {"tool", OX_CHAT_TOOL}};
     const json_t *const value = json_object_get(message, "role");
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
-        if (json_is_string(value) && strcmp(json_string_value(value), roles[i].name) == 0) {
-            *role = roles[i].role;
+    for (enum ox_chat_role i = 0; i < OX_CHAT_ROLE_COUNT; i++) {
+        if (json_is_string(value) && strcmp(json_string_value(value), ox_chat_role_name(i)) == 0) {
+            *role = i;
             return OX_OK;
         }
     }

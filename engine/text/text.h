@@ -19,6 +19,7 @@ OX_MUST enum ox_status ox_text_append(struct ox_text *text, const char *data, si
 void ox_text_free(struct ox_text *text);
 OX_MUST enum ox_status ox_id_mask_append(struct ox_id_mask *marks, bool mark, size_t count);
 OX_MUST enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t count);
+OX_MUST enum ox_status ox_ids_add(struct ox_ids *ids, int64_t id); /* appends one id, which fits in 32 bits */
 /* Grows *data to hold at least `count` elements of `each` bytes; contents stay. */
 OX_MUST enum ox_status ox_tok_reserve(void **data, size_t *capacity, size_t count, size_t each);
 

@@ -237,9 +237,8 @@ static enum ox_status copy_template(const char *where, const json_t *config, cha
 }
 
 static enum ox_status set_ids(struct ox_ids *ids, bool one, int64_t id) {
-    const int32_t narrow = (int32_t)id;
     ids->count = 0;
-    return one && id >= 0 ? ox_ids_append(ids, &narrow, 1) : OX_OK;
+    return one && id >= 0 ? ox_ids_add(ids, id) : OX_OK;
 }
 
 /* If the file has add_bos_token or add_eos_token, the two replace what the post-processor adds. */

@@ -48,22 +48,6 @@ static enum ox_status append_bytes(struct ox_text *out, const char *text, size_t
     return OX_OK;
 }
 
-static enum ox_status replace(const struct ox_tok_step *step, const char *text, size_t bytes, struct ox_text *out) {
-    struct ox_match_iter walk = {.pattern = &step->pattern, .text = text, .bytes = bytes};
-    size_t copied = 0;
-    for (;;) {
-        bool found;
-        enum ox_status status = ox_match_next(NULL, &walk, &found);
-        OX_TRY(status, ox_text_append(out, text + copied, (found ? walk.begin : bytes) - copied));
-        if (status == OX_OK && found) {
-            status = ox_text_append(out, step->content, step->content_bytes);
-        }
-        if (status != OX_OK || !found) {
-            return status;
-        }
-        copied = walk.end;
-    }
-}
 
 static enum ox_status strip(const struct ox_tok_step *step, const char *text, size_t bytes, struct ox_text *out) {
     const size_t each = step->content_bytes;
@@ -177,7 +161,7 @@ static enum ox_status each_piece(const struct ox_tok_step *step, const struct pi
         const size_t bytes = from->ends[i] - begin;
         enum ox_status status;
         if (step->kind == OX_TOK_REPLACE) {
-            status = replace(step, text, bytes, &to->text);
+            status = ox_tok_replace(NULL, step, text, bytes, &to->text); /* decoders have literal patterns only */
         } else if (step->kind == OX_TOK_STRIP) {
             status = strip(step, text, bytes, &to->text);
         } else {

@@ -84,6 +84,10 @@ enum ox_status ox_ids_append(struct ox_ids *ids, const int32_t *add, size_t coun
     return OX_OK;
 }
 
+enum ox_status ox_ids_add(struct ox_ids *ids, int64_t id) {
+    return ox_ids_append(ids, &(const int32_t){(int32_t)id}, 1);
+}
+
 enum ox_status ox_id_mask_append(struct ox_id_mask *marks, bool mark, size_t count) {
     const enum ox_status status =
         ox_tok_reserve((void **)&marks->marks, &marks->capacity, marks->count + count, sizeof *marks->marks);
@@ -106,23 +110,19 @@ void ox_ids_free(struct ox_ids *ids) {
 
 /* ---- normalizer ---------------------------------------------------------------------------------------------- */
 
-static enum ox_status replace(struct ox_matcher *matcher, const struct ox_tok_step *step, const char *text,
+enum ox_status ox_tok_replace(struct ox_matcher *matcher, const struct ox_tok_step *step, const char *text,
                               size_t bytes, struct ox_text *out) {
     struct ox_match_iter walk = {.pattern = &step->pattern, .text = text, .bytes = bytes};
-    size_t copied = 0;
-    for (;;) {
-        bool found;
-        enum ox_status status = ox_match_next(matcher, &walk, &found);
+    enum ox_status status = OX_OK;
+    bool found = true;
+    for (size_t copied = 0; status == OX_OK && found; copied = walk.end) {
+        status = ox_match_next(matcher, &walk, &found);
         OX_TRY(status, ox_text_append(out, text + copied, (found ? walk.begin : bytes) - copied));
-        if (status != OX_OK || !found) {
-            return status;
+        if (found) {
+            OX_TRY(status, ox_text_append(out, step->content, step->content_bytes));
         }
-        status = ox_text_append(out, step->content, step->content_bytes);
-        if (status != OX_OK) {
-            return status;
-        }
-        copied = walk.end;
     }
+    return status;
 }
 
 enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_normal_scratch *work, const char *text,
@@ -141,7 +141,7 @@ enum ox_status ox_tok_normalize(const struct ox_tok_steps *steps, struct ox_norm
             OX_TRY(status, ox_text_append(target, text, bytes));
         } else {
             OX_ASSERT(step->kind == OX_TOK_REPLACE);
-            status = replace(work->matcher, step, text, bytes, target);
+            status = ox_tok_replace(work->matcher, step, text, bytes, target);
         }
         if (status != OX_OK) {
             return status;
@@ -388,9 +388,8 @@ static enum ox_status encode_raw(struct ox_encoder *encoder, const char *text, s
                                      .bytes = scan.gap_end - scan.gap_begin,
                                      .at_start = at_start && scan.gap_begin == 0};
         status = pre_tokenize(encoder, 0, gap);
-        if (status == OX_OK && scan.token != NULL) {
-            const int32_t id = (int32_t)scan.token->id;
-            status = ox_ids_append(encoder->out, &id, 1);
+        if (scan.token != NULL) {
+            OX_TRY(status, ox_ids_add(encoder->out, scan.token->id));
         }
     }
     return status;
@@ -407,9 +406,8 @@ static enum ox_status encode_text(struct ox_encoder *encoder, const char *text, 
         if (scan.gap_end > scan.gap_begin) {
             status = encode_raw(encoder, text + scan.gap_begin, scan.gap_end - scan.gap_begin, scan.gap_begin == 0);
         }
-        if (status == OX_OK && scan.token != NULL) {
-            const int32_t id = (int32_t)scan.token->id;
-            status = ox_ids_append(encoder->out, &id, 1);
+        if (scan.token != NULL) {
+            OX_TRY(status, ox_ids_add(encoder->out, scan.token->id));
         }
     }
     return status;
@@ -533,7 +531,6 @@ static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_add
         }
     }
     if (status == OX_OK && scan->token != NULL) {
-        const int32_t id = (int32_t)scan->token->id;
         bool marked = false;
         size_t at = scan->gap_end;
         for (const struct ox_text_part *each = *part; at < scan->covered; each++) {
@@ -542,7 +539,7 @@ static enum ox_status encode_gap(struct ox_encoder *encoder, const struct ox_add
                 at = each->end;
             }
         }
-        status = ox_ids_append(encoder->out, &id, 1);
+        status = ox_ids_add(encoder->out, scan->token->id);
         OX_TRY(status, ox_id_mask_append(marks, marked, 1));
     }
     return status;

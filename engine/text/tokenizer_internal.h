@@ -220,6 +220,10 @@ struct ox_tok_post {
     struct ox_ids before, after;
     bool is_template;
 };
+/* Appends `text` with every match of the step's pattern replaced by its content. `matcher` may be NULL for a literal
+ * pattern. */
+OX_MUST enum ox_status ox_tok_replace(struct ox_matcher *matcher, const struct ox_tok_step *step, const char *text,
+                                      size_t bytes, struct ox_text *out);
 OX_MUST enum ox_status ox_tok_normalizer_open(const char *where, const json_t *json, struct ox_tok_steps *out);
 OX_MUST enum ox_status ox_tok_pre_open(const char *where, const json_t *json, struct ox_tok_steps *out,
                                        bool *byte_level);

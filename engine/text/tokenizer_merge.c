@@ -44,7 +44,7 @@ struct ox_bpe_scratch {
 /* ---- symbols ------------------------------------------------------------------------------------------------- */
 
 static enum ox_status add_symbol(struct ox_bpe_scratch *work, int32_t id) {
-    return ox_ids_append(&work->symbols_read, &id, 1);
+    return ox_ids_add(&work->symbols_read, id);
 }
 
 /* Writes the ids of the bytes of an unknown character; false if the model has no byte fallback or a byte has no
@@ -240,8 +240,7 @@ static enum ox_status merge_long(const struct ox_bpe *bpe, struct ox_bpe_scratch
         }
     }
     for (uint32_t i = 0; status == OX_OK && i != UINT32_MAX; i = work->symbols[i].next) {
-        const int32_t id = (int32_t)work->symbols[i].id;
-        status = ox_ids_append(out, &id, 1);
+        status = ox_ids_add(out, work->symbols[i].id);
     }
     return status;
 }
@@ -291,9 +290,8 @@ static enum ox_status encode_whole(const struct ox_bpe *bpe, struct ox_bpe_scrat
     if (bpe->ignore_merges && bpe->byte_level) {
         int64_t id;
         enum ox_status status = find_whole(bpe, work, piece, bytes, &id);
-        const int32_t whole = (int32_t)id;
         if (status != OX_OK || id >= 0) {
-            return status == OX_OK ? ox_ids_append(out, &whole, 1) : status;
+            return status == OX_OK ? ox_ids_add(out, id) : status;
         }
     }
     return encode_part(bpe, work, piece, bytes, out);
@@ -392,6 +390,5 @@ enum ox_status ox_bpe_encode(const struct ox_bpe *bpe, struct ox_bpe_scratch *wo
             return status;
         }
     }
-    const int32_t whole = (int32_t)id;
-    return id >= 0 ? ox_ids_append(out, &whole, 1) : encode_chars(bpe, work, piece, bytes, out);
+    return id >= 0 ? ox_ids_add(out, id) : encode_chars(bpe, work, piece, bytes, out);
 }

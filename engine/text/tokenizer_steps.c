@@ -20,6 +20,16 @@ static enum ox_status refuse_type(const struct reader *reader, const char *type)
     return ox_fail(OX_E_CONFIG, "%s: the %s type \"%.60s\" is not supported", reader->where, reader->part, type);
 }
 
+/* The index of `name` among `count` names, or -1. */
+static int index_of(const char *const names[], int count, const char *name) {
+    for (int i = 0; i < count; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 static enum ox_status new_step(struct reader *reader, enum ox_tok_step_kind kind, struct ox_tok_step **out) {
     if (reader->steps->count == OX_TOK_STEPS_MAX) {
         return ox_fail(OX_E_CONFIG, "%s: the %s has more than %d steps", reader->where, reader->part, OX_TOK_STEPS_MAX);
@@ -114,17 +124,16 @@ static enum ox_status read_normalizer(struct reader *reader, const json_t *json,
         return status == OX_OK ? read_content(reader, json, "prepend", step) : status;
     }
     static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(type, forms[i]) == 0) {
-            status = new_step(reader, OX_TOK_FORM, &step);
-            if (status == OX_OK) {
-                step->compat = i >= 2;
-                status = ox_form_open(i % 2 == 0, step->compat, &step->form);
-            }
-            return status;
-        }
+    const int form = index_of(forms, 4, type);
+    if (form < 0) {
+        return refuse_type(reader, type);
     }
-    return refuse_type(reader, type);
+    status = new_step(reader, OX_TOK_FORM, &step);
+    if (status == OX_OK) {
+        step->compat = form >= 2;
+        status = ox_form_open(form % 2 == 0, step->compat, &step->form);
+    }
+    return status;
 }
 
 /* ---- pre-tokenizers ------------------------------------------------------------------------------------------ */
@@ -163,15 +172,14 @@ static enum ox_status read_split(struct reader *reader, const json_t *json) {
     OX_TRY(status, read_pattern(reader, json, true, step));
     OX_TRY(status, ox_json_get_bool(reader->where, json, "invert", false, &step->invert));
     OX_TRY(status, ox_json_get_string(reader->where, json, "behavior", true, &name));
-    for (int i = 0; i < 5 && status == OX_OK; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            step->behavior = (enum ox_split_behavior)i;
-            return OX_OK;
-        }
+    if (status != OX_OK) {
+        return status;
     }
-    return status == OX_OK
+    const int behavior = index_of(names, 5, name);
+    step->behavior = (enum ox_split_behavior)behavior;
+    return behavior < 0
                ? ox_fail(OX_E_CONFIG, "%s: the Split behavior \"%.40s\" is not supported", reader->where, name)
-               : status;
+               : OX_OK;
 }
 
 static enum ox_status read_scheme(struct reader *reader, const json_t *json, struct ox_tok_step *step) {
@@ -180,20 +188,18 @@ static enum ox_status read_scheme(struct reader *reader, const json_t *json, str
     bool prefix_space = true;
     enum ox_status status = ox_json_get_string(reader->where, json, "prepend_scheme", false, &name);
     OX_TRY(status, ox_json_get_bool(reader->where, json, "add_prefix_space", false, &prefix_space));
-    int scheme = 0;
-    while (status == OX_OK && scheme < 3 && strcmp(name, names[scheme]) != 0) {
-        scheme++;
+    if (status != OX_OK) {
+        return status;
     }
-    if (status == OX_OK && scheme == 3) {
-        status =
-            ox_fail(OX_E_CONFIG, "%s: the Metaspace prepend_scheme \"%.40s\" is not supported", reader->where, name);
-    }
-    if (status == OX_OK && !prefix_space && scheme != OX_PREPEND_NEVER) {
-        status = ox_fail(OX_E_CONFIG, "%s: Metaspace has add_prefix_space false but the prepend_scheme \"%s\"",
-                         reader->where, name);
+    const int scheme = index_of(names, 3, name);
+    if (scheme < 0) {
+        return ox_fail(OX_E_CONFIG, "%s: the Metaspace prepend_scheme \"%.40s\" is not supported", reader->where, name);
     }
     step->prepend = (enum ox_prepend_scheme)scheme;
-    return status;
+    return prefix_space || step->prepend == OX_PREPEND_NEVER
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "%s: Metaspace has add_prefix_space false but the prepend_scheme \"%s\"",
+                         reader->where, name);
 }
 
 static enum ox_status read_metaspace(struct reader *reader, const json_t *json) {
@@ -275,8 +281,7 @@ static enum ox_status add_special(const char *where, const json_t *specials, con
         if (id < 0 || id >= OX_TOK_ID_LIMIT) {
             return ox_fail(OX_E_CONFIG, "%s: TemplateProcessing gives \"%.60s\" an invalid id", where, name);
         }
-        const int32_t narrow = (int32_t)id;
-        const enum ox_status status = ox_ids_append(out, &narrow, 1);
+        const enum ox_status status = ox_ids_add(out, id);
         if (status != OX_OK) {
             return status;
         }

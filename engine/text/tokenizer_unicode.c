@@ -284,12 +284,10 @@ bool ox_unicode_is_letter(uint32_t cp) {
 }
 
 bool ox_unicode_is_word(uint32_t cp) {
+    if (ox_unicode_is_letter(cp)) {
+        return true;
+    }
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
