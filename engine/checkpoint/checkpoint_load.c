@@ -124,8 +124,8 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
         }
     }
     if (ox_st_count(optim) != model->tensor_count * planes->count) {
-        return ox_fail(OX_E_CORRUPT, "%s: holds %" PRIu32 " tensors instead of %" PRIu32, ox_st_path(optim),
-                       ox_st_count(optim), model->tensor_count * planes->count);
+        return ox_fail(OX_E_CORRUPT, "%s: holds %" PRIu32 " tensors instead of %" PRIu32 "; use another checkpoint",
+                       ox_st_path(optim), ox_st_count(optim), model->tensor_count * planes->count);
     }
     return OX_OK;
 }

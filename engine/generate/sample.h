@@ -1,5 +1,5 @@
-/* From logits to a token: greedy, or by chance within the most likely tokens. The same seed, position and logits give
- * the same token. */
+/* Turns logits into a token: the most likely one, or one drawn at random among the most likely. `offload generate`
+ * calls it. Equal seeds, positions and logits give equal tokens. */
 #ifndef OX_ENGINE_SAMPLE_H
 #define OX_ENGINE_SAMPLE_H
 
@@ -12,9 +12,9 @@ extern "C" {
 #endif
 
 struct ox_sampling {
-    double temperature; /* 0: the most likely token, the lowest id of equals */
-    uint64_t top_k;     /* only the most likely tokens, so many; 0: all */
-    double top_p;       /* of those the fewest that reach this share of their probability together; 1: all */
+    double temperature; /* divisor of the logits; 0: the most likely token, the lowest id if several are equal */
+    uint64_t top_k;     /* draw among this many most likely tokens; 0: all */
+    double top_p;       /* of these, draw among the fewest that have this share of their probability; 1: all */
     uint64_t seed;
 };
 
@@ -27,11 +27,13 @@ struct ox_sampler;
 OX_MUST enum ox_status ox_sampler_open(const struct ox_sampling *sampling, uint32_t vocab, struct ox_sampler **out);
 void ox_sampler_close(struct ox_sampler **sampler);
 
-/* The token behind the one at `position`, from its logits (vocab). A NaN or +inf among them is OX_E_CORRUPT. */
+/* Draws the token after the one at `position` from that one's logits[vocab]. A NaN or +inf among them is
+ * OX_E_CORRUPT. */
 OX_MUST enum ox_status ox_sampler_next(struct ox_sampler *sampler, const float *logits, uint64_t position,
                                        int32_t *id);
 
-/* The `count` (at most vocab) largest logits, largest first, the lower id first of equals. */
+/* Writes the `count` largest logits to out[count], the largest first, equal ones by ascending id; `count` is at most
+ * vocab. */
 void ox_sampler_top(struct ox_sampler *sampler, const float *logits, uint64_t count, struct ox_logit *out);
 
 #ifdef __cplusplus

@@ -85,7 +85,8 @@ static enum ox_status open_file(struct ox_hf_folder *folder, const char *name) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(folder->path, name, path);
     if (status == OX_OK && folder->file_count >= FILES_MAX) {
-        status = ox_fail(OX_E_CONFIG, "%s: the index names more than %d files", folder->path, FILES_MAX);
+        status = ox_fail(OX_E_CONFIG, "%s: the index names more than %d files; save the model in larger ones",
+                         folder->path, FILES_MAX);
     }
     if (status != OX_OK) {
         return status;

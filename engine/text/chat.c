@@ -153,8 +153,10 @@ void ox_chat_put_id(struct ox_chat_writer *writer, int64_t id, const char *name,
     if (text != NULL) {
         ox_chat_put_token(writer, text, marked);
     } else if (writer->status == OX_OK) {
-        writer->status = ox_fail(OX_E_CONFIG, "the tokenizer has no %s, which the chat template %s needs", name,
-                                 ox_chat_family_name(writer->family));
+        writer->status = ox_fail(OX_E_CONFIG,
+                                 "the tokenizer has no %s, which the chat template %s needs; name another with "
+                                 "--chat-template",
+                                 name, ox_chat_family_name(writer->family));
     }
 }
 

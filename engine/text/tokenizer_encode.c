@@ -413,16 +413,22 @@ static enum ox_status encode_text(struct ox_encoder *encoder, const char *text, 
     return status;
 }
 
+static enum ox_status check_utf8(const char *text, size_t bytes) {
+    const size_t valid = ox_utf8_valid(text, bytes);
+    return valid == bytes ? OX_OK
+                          : ox_fail(OX_E_CORRUPT, "the text is not UTF-8 at byte %zu (0x%02x)", valid,
+                                    (unsigned char)text[valid]);
+}
+
 static enum ox_status encode(struct ox_encoder *encoder, const char *text, size_t bytes, bool post,
                              struct ox_ids *out) {
     const struct ox_tok_post *const ends = &encoder->tokenizer->post;
     const size_t begin = out->count;
-    const size_t valid = ox_utf8_valid(text, bytes);
-    if (valid < bytes) {
-        return ox_fail(OX_E_CORRUPT, "the text is not UTF-8 at byte %zu (0x%02x)", valid, (unsigned char)text[valid]);
-    }
+    enum ox_status status = check_utf8(text, bytes);
     encoder->out = out;
-    enum ox_status status = post ? ox_ids_append(out, ends->before.ids, ends->before.count) : OX_OK;
+    if (post) {
+        OX_TRY(status, ox_ids_append(out, ends->before.ids, ends->before.count));
+    }
     OX_TRY(status, encode_text(encoder, text, bytes));
     if (status == OX_OK && post) {
         status = ox_ids_append(out, ends->after.ids, ends->after.count);
@@ -596,19 +602,15 @@ enum ox_status ox_encode_continued(struct ox_encoder *encoder, const char *text,
 enum ox_status ox_encode_parts(struct ox_encoder *encoder, const char *text, const struct ox_text_part *parts,
                                size_t part_count, struct ox_ids *out, struct ox_id_mask *marks) {
     const size_t bytes = part_count > 0 ? parts[part_count - 1].end : 0;
-    const size_t valid = ox_utf8_valid(text, bytes);
     const size_t ids_begin = out->count;
     const size_t marks_begin = marks->count;
-    if (valid < bytes) {
-        return ox_fail(OX_E_CORRUPT, "the text is not UTF-8 at byte %zu (0x%02x)", valid, (unsigned char)text[valid]);
-    }
     struct ox_added_scan scan = {.trie = &encoder->tokenizer->raw,
                                  .tokens = encoder->tokenizer->added,
                                  .text = text,
                                  .bytes = bytes,
                                  .parts = parts};
     const struct ox_text_part *part = parts;
-    enum ox_status status = OX_OK;
+    enum ox_status status = check_utf8(text, bytes);
     encoder->out = out;
     encoder->parse_special = false; /* after the normalizer, the part that a token came from is unknown */
     while (status == OX_OK && ox_added_next(&scan)) {
