@@ -41,7 +41,7 @@ git ls-files | grep -E '\.(c|h|cu|cuh|inc|sh|awk|py)$' | sed 's|/[^/]*$||' | sor
 
 echo "comments that open with Of, The same, Those, So many, Who"
 printf '                                 '
-xargs cat <"$scratch/product" | grep -cE '(/\*|//|^[[:space:]]*\*)[[:space:]]+(Of|The same|Those|So many|Who)[[:space:],]'
+xargs cat <"$scratch/product" | grep -ciE '/\*[[:space:]]+(of|the same|those|so many|who)[[:space:],]'
 echo "lines of product code            $(xargs cat <"$scratch/product" | wc -l)"
 printf '  without blank lines, comments  '
 sed "s|^|$scratch/code/|" "$scratch/product" | xargs cat | grep -cE '[^[:space:]]'
