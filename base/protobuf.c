@@ -54,7 +54,7 @@ void ox_protobuf_varint(struct ox_protobuf *message, uint32_t field, uint64_t va
     put_varint(message, value);
 }
 
-void ox_protobuf_fixed64(struct ox_protobuf *message, uint32_t field, uint64_t value) {
+static void add_fixed64(struct ox_protobuf *message, uint32_t field, uint64_t value) {
     put_key(message, field, WIRE_FIXED64);
     put_fixed(message, value, 8);
 }
@@ -62,7 +62,7 @@ void ox_protobuf_fixed64(struct ox_protobuf *message, uint32_t field, uint64_t v
 void ox_protobuf_double(struct ox_protobuf *message, uint32_t field, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    ox_protobuf_fixed64(message, field, bits);
+    add_fixed64(message, field, bits);
 }
 
 void ox_protobuf_float(struct ox_protobuf *message, uint32_t field, float value) {
@@ -72,7 +72,7 @@ void ox_protobuf_float(struct ox_protobuf *message, uint32_t field, float value)
     put_fixed(message, bits, 4);
 }
 
-void ox_protobuf_bytes(struct ox_protobuf *message, uint32_t field, const void *data, size_t bytes) {
+static void add_bytes(struct ox_protobuf *message, uint32_t field, const void *data, size_t bytes) {
     put_key(message, field, WIRE_BYTES);
     put_varint(message, bytes);
     unsigned char *const at = extend(message, bytes);
@@ -82,11 +82,11 @@ void ox_protobuf_bytes(struct ox_protobuf *message, uint32_t field, const void *
 }
 
 void ox_protobuf_text(struct ox_protobuf *message, uint32_t field, const char *text) {
-    ox_protobuf_bytes(message, field, text, strlen(text));
+    add_bytes(message, field, text, strlen(text));
 }
 
 void ox_protobuf_message(struct ox_protobuf *message, uint32_t field, struct ox_protobuf *inner) {
-    ox_protobuf_bytes(message, field, inner->data, inner->bytes);
+    add_bytes(message, field, inner->data, inner->bytes);
     message->failed = message->failed || inner->failed;
     ox_protobuf_clear(inner);
 }

@@ -19,10 +19,8 @@ struct ox_protobuf {
 };
 
 void ox_protobuf_varint(struct ox_protobuf *message, uint32_t field, uint64_t value);
-void ox_protobuf_fixed64(struct ox_protobuf *message, uint32_t field, uint64_t value);
 void ox_protobuf_double(struct ox_protobuf *message, uint32_t field, double value);
 void ox_protobuf_float(struct ox_protobuf *message, uint32_t field, float value);
-void ox_protobuf_bytes(struct ox_protobuf *message, uint32_t field, const void *data, size_t bytes);
 void ox_protobuf_text(struct ox_protobuf *message, uint32_t field, const char *text);
 /* Adds `inner` as a field and empties it for reuse. */
 void ox_protobuf_message(struct ox_protobuf *message, uint32_t field, struct ox_protobuf *inner);

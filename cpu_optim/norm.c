@@ -48,7 +48,7 @@ double ox_sumsq_finish(double *sums, const void *grad, enum ox_grad_dtype dtype,
     return sums[0];
 }
 
-double ox_sumsq_scalar(const void *grad, enum ox_grad_dtype dtype, uint64_t count) {
+static double sumsq_scalar(const void *grad, enum ox_grad_dtype dtype, uint64_t count) {
     double sums[OX_NORM_LANES] = {0};
     const float *const wide = grad;
     const uint16_t *const narrow = grad;
@@ -71,7 +71,7 @@ ox_sumsq_fn *ox_sumsq_pick(enum ox_isa isa) {
         return ox_sumsq_avx2;
     }
 #endif
-    return ox_sumsq_scalar;
+    return sumsq_scalar;
 }
 
 static void norm_share(void *context, uint32_t idx, uint32_t count) {

@@ -25,7 +25,6 @@ struct ox_update_span ox_update_part(struct ox_state_format format, const struct
 
 /* The sum of squares of one group of at most OX_GROUP_ELEMS elements. */
 typedef double ox_sumsq_fn(const void *grad, enum ox_grad_dtype dtype, uint64_t count);
-double ox_sumsq_scalar(const void *grad, enum ox_grad_dtype dtype, uint64_t count);
 double ox_sumsq_avx2(const void *grad, enum ox_grad_dtype dtype, uint64_t count);
 double ox_sumsq_avx512(const void *grad, enum ox_grad_dtype dtype, uint64_t count);
 ox_sumsq_fn *ox_sumsq_pick(enum ox_isa isa);

@@ -27,7 +27,7 @@ void ox_cost_add_loop(struct ox_cost *cost, double rows, double width, struct ox
 }
 
 /* The CPU reads what it multiplies, packs it and reads it again. */
-void ox_cost_add_gemm(struct ox_cost *cost, struct ox_cost_gemm gemm) {
+static void add_gemm(struct ox_cost *cost, struct ox_cost_gemm gemm) {
     const double operands = gemm.m * gemm.k + gemm.k * gemm.n, result = (gemm.adds ? 2 : 1) * gemm.m * gemm.n;
     cost->work.gemm_flops += 2 * gemm.m * gemm.n * gemm.k;
     if (cost->on_gpu) {
@@ -38,15 +38,15 @@ void ox_cost_add_gemm(struct ox_cost *cost, struct ox_cost_gemm gemm) {
 }
 
 void ox_cost_add_linear(struct ox_cost *cost, double in_count, double out_count, bool residual) {
-    ox_cost_add_gemm(cost, (struct ox_cost_gemm){.m = cost->rows, .n = out_count, .k = in_count,
+    add_gemm(cost, (struct ox_cost_gemm){.m = cost->rows, .n = out_count, .k = in_count,
                                                  .out_bytes = cost->real_bytes, .adds = residual && cost->on_gpu});
     cost->work.ops++;
 }
 
 void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count) {
-    ox_cost_add_gemm(cost, (struct ox_cost_gemm){.m = cost->rows, .n = in_count, .k = out_count,
+    add_gemm(cost, (struct ox_cost_gemm){.m = cost->rows, .n = in_count, .k = out_count,
                                                  .out_bytes = cost->real_bytes});
-    ox_cost_add_gemm(cost, (struct ox_cost_gemm){.m = out_count, .n = in_count, .k = cost->rows,
+    add_gemm(cost, (struct ox_cost_gemm){.m = out_count, .n = in_count, .k = cost->rows,
                                                  .out_bytes = sizeof(float), .adds = true});
     cost->work.ops += cost->on_gpu ? 2 : 1;
 }

@@ -43,8 +43,6 @@ struct ox_cost_gemm {
     double out_bytes; /* of an element */
     bool adds;        /* to what is there, or to a residual: that is read too */
 };
-/* Counts no operation: one may do several. */
-void ox_cost_add_gemm(struct ox_cost *cost, struct ox_cost_gemm gemm);
 /* A linear layer's forward pass, and the two GEMMs of its backward pass. A GPU adds the residual in the GEMM. */
 void ox_cost_add_linear(struct ox_cost *cost, double in_count, double out_count, bool residual);
 void ox_cost_add_linear_backward(struct ox_cost *cost, double in_count, double out_count);

@@ -317,10 +317,6 @@ const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer) {
     return ox_hf_model(trainer->folder);
 }
 
-uint64_t ox_trainer_max_steps(const struct ox_trainer *trainer) {
-    return trainer->max_steps;
-}
-
 const char *ox_trainer_result(const struct ox_trainer *trainer) {
     return trainer->result;
 }

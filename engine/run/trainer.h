@@ -46,7 +46,6 @@ const struct ox_prediction *ox_trainer_prediction(const struct ox_trainer *train
 /* What would change that; of a plan that fits. */
 OX_MUST enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struct ox_advice out[OX_ADVICE_COUNT]);
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer);
-uint64_t ox_trainer_max_steps(const struct ox_trainer *trainer);
 /* plan.txt: the model, the step, the memory, the traffic. free() the text. */
 OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text);
 
@@ -68,8 +67,6 @@ typedef void ox_eval_seen(void *context, const struct ox_eval_source *source);
 OX_MUST enum ox_status ox_evaluate(const struct ox_config *config, ox_eval_seen *seen, void *context,
                                    struct ox_eval_source *out);
 
-/* Folder or file of the tokenizer that a configuration means, into `path` (OX_PATH_BYTES); "" when there is none. */
-OX_MUST enum ox_status ox_config_tokenizer(const struct ox_config *config, char *path);
 
 /* Host memory the process uses beside its arenas, at most: code, libraries, thread stacks, the matrix library's
  * packing buffers per compute thread, plan and file headers. Part of no budget; printed at start. */

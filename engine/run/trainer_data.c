@@ -26,7 +26,8 @@ static enum ox_corpus_format format_of(enum ox_data_format format) {
     return formats[format];
 }
 
-enum ox_status ox_config_tokenizer(const struct ox_config *config, char *path) {
+/* Folder or file of the tokenizer that a configuration means, into `path` (OX_PATH_BYTES); "" when there is none. */
+static enum ox_status find_tokenizer(const struct ox_config *config, char *path) {
     path[0] = '\0';
     if (config->tokenizer[0] != '\0') {
         snprintf(path, OX_PATH_BYTES, "%s", config->tokenizer);
@@ -101,7 +102,7 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
                      : ox_fail(OX_E_CONFIG, "--tokenizer %s: there is no such file or folder; give a folder with "
                                "tokenizer.json", config->tokenizer);
     }
-    return status == OX_OK ? ox_config_tokenizer(config, trainer->tokenizer_path) : status;
+    return status == OX_OK ? find_tokenizer(config, trainer->tokenizer_path) : status;
 }
 
 enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {

@@ -107,8 +107,6 @@ OX_MUST enum ox_status ox_run_clear(const char *output_dir);
 /* Removes the trigger files that an earlier process may have left. */
 void ox_run_clear_triggers(const char *output_dir);
 
-/* Hash of everything that may change bits. */
-uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer);
 
 /* The engine's view of a configuration; `model` outlives it. */
 OX_MUST enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct ox_model *model);
@@ -178,9 +176,6 @@ void ox_trainer_save_or_warn(struct ox_trainer *trainer);
 void ox_trainer_save_behind(struct ox_trainer *trainer);
 /* After each step: tells of a checkpoint on its way that has become complete, or has failed. */
 void ox_trainer_save_poll(struct ox_trainer *trainer);
-/* Ends a checkpoint on its way: waits for the drive, or gives it up where chunks are missing and the engine no longer
- * has them. No step is in flight. */
-void ox_trainer_finish_checkpoint(struct ox_trainer *trainer);
 /* Before a run ends by a fault that has not touched its state: the work of this process is kept. Returns the fault. */
 OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure);
 

@@ -77,7 +77,9 @@ bool ox_trainer_save_waits(const struct ox_trainer *trainer) {
            trainer->config.store_generations == 1;
 }
 
-void ox_trainer_finish_checkpoint(struct ox_trainer *trainer) {
+/* Ends a checkpoint on its way: waits for the drive, or gives it up where chunks are missing and the engine no longer
+ * has them. No step is in flight. */
+static void finish_checkpoint(struct ox_trainer *trainer) {
     if (trainer->tee == NULL) {
         return;
     }
@@ -96,7 +98,7 @@ static enum ox_status save(struct ox_trainer *trainer) {
     if (status != OX_OK) {
         return status;
     }
-    ox_trainer_finish_checkpoint(trainer);
+    finish_checkpoint(trainer);
     if (is_saved(trainer)) {
         return OX_OK;
     }
@@ -128,7 +130,7 @@ void ox_trainer_save_behind(struct ox_trainer *trainer) {
         ox_trainer_save_or_warn(trainer);
         return;
     }
-    ox_trainer_finish_checkpoint(trainer);
+    finish_checkpoint(trainer);
     if (is_saved(trainer)) {
         return;
     }
@@ -148,7 +150,7 @@ enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_stat
     if (trainer->stepped) {
         ox_trainer_persist(trainer);
     }
-    ox_trainer_finish_checkpoint(trainer);
+    finish_checkpoint(trainer);
     if (trainer->stepped && !trainer->is_torn && !trainer->save_failed) {
         ox_trainer_save_or_warn(trainer);
     }

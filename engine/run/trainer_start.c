@@ -17,7 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
+/* Hash of everything that may change bits. */
+static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     const struct ox_config *const c = &trainer->config;
     const struct ox_engine_config *const e = &trainer->engine_config;
     const struct ox_model_config *const m = &e->model->config;
@@ -547,7 +548,7 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
         .moments = (uint16_t)trainer->engine_config.state.moments,
         .seed = config->seed,
         .data_fingerprint = ox_trainer_data_fingerprint(trainer),
-        .numerics_hash = ox_trainer_numerics_hash(trainer),
+        .numerics_hash = numerics_hash(trainer),
         .best_eval_loss = INFINITY,
     };
     return OX_OK;

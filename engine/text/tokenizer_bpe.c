@@ -116,6 +116,11 @@ static bool sides_of(const json_t *merge, bool is_pair, const char **left, size_
     return true;
 }
 
+static void add_join(struct ox_bpe *bpe, uint32_t left, uint32_t right) {
+    const uint64_t bit = mix((uint64_t)left << 32 | right) >> bpe->join_shift;
+    bpe->joins[bit >> 6] |= UINT64_C(1) << (bit & 63);
+}
+
 static enum ox_status put_merge(const char *where, struct ox_bpe *bpe, size_t rank, const char *left, size_t left_bytes,
                                 const char *right) {
     const size_t right_bytes = strlen(right);
@@ -147,7 +152,7 @@ static enum ox_status put_merge(const char *where, struct ox_bpe *bpe, size_t ra
             size_t last = ox_utf8_back(left, left_bytes);
             size_t first = 0;
             const uint32_t last_char = ox_utf8_next(left, &last);
-            ox_bpe_add_join(bpe, last_char, ox_utf8_next(right, &first));
+            add_join(bpe, last_char, ox_utf8_next(right, &first));
         }
     }
     ox_text_free(&joined);
@@ -292,11 +297,6 @@ int32_t ox_bpe_char_id(const struct ox_bpe *bpe, uint32_t cp) {
 bool ox_bpe_may_join(const struct ox_bpe *bpe, uint32_t left, uint32_t right) {
     const uint64_t bit = mix((uint64_t)left << 32 | right) >> bpe->join_shift;
     return (bpe->joins[bit >> 6] >> (bit & 63) & 1) != 0;
-}
-
-void ox_bpe_add_join(struct ox_bpe *bpe, uint32_t left, uint32_t right) {
-    const uint64_t bit = mix((uint64_t)left << 32 | right) >> bpe->join_shift;
-    bpe->joins[bit >> 6] |= UINT64_C(1) << (bit & 63);
 }
 
 enum ox_status ox_bpe_open(const char *where, const json_t *model, bool byte_level, struct ox_bpe *out) {

@@ -162,7 +162,6 @@ const struct ox_merge_slot *ox_bpe_merge(const struct ox_bpe *bpe, uint32_t left
 int32_t ox_bpe_char_id(const struct ox_bpe *bpe, uint32_t cp);
 /* Whether some merge may join these two characters at its border; false is certain, true is not. */
 bool ox_bpe_may_join(const struct ox_bpe *bpe, uint32_t left, uint32_t right);
-void ox_bpe_add_join(struct ox_bpe *bpe, uint32_t left, uint32_t right);
 
 struct ox_bpe_scratch;
 OX_MUST enum ox_status ox_bpe_scratch_open(struct ox_bpe_scratch **out);

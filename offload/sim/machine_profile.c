@@ -368,7 +368,8 @@ static enum ox_status check_object(const char *where, const char *name, const st
     return status;
 }
 
-enum ox_status ox_machine_check(const char *where, const struct ox_machine *machine) {
+/* The same checks for a machine that was put together by the program. */
+static enum ox_status check_machine(const char *where, const struct ox_machine *machine) {
     OX_ASSERT(machine->drive_count <= OX_MACHINE_DRIVES_MAX);
     enum ox_status status = check_object(where, "", top_fields, machine);
     if (status == OX_OK && machine->has_gpu) {
@@ -437,7 +438,7 @@ struct json_t *ox_machine_json(const struct ox_machine *machine, struct json_t *
 }
 
 enum ox_status ox_machine_save(const char *path, const struct ox_machine *machine, struct json_t *measured) {
-    const enum ox_status checked = ox_machine_check(path, machine);
+    const enum ox_status checked = check_machine(path, machine);
     if (checked != OX_OK) {
         json_decref(measured);
         return checked;

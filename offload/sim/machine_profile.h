@@ -77,8 +77,6 @@ struct ox_machine {
 OX_MUST enum ox_status ox_machine_parse(const char *where, const char *text, size_t bytes, struct ox_machine *out);
 OX_MUST enum ox_status ox_machine_load(const char *path, struct ox_machine *out);
 
-/* The same checks for a machine that was put together by the program. */
-OX_MUST enum ox_status ox_machine_check(const char *where, const struct ox_machine *machine);
 
 /* A machine of which nothing is known but its number of cores, with one drive: nominal rates. Whoever shows what
  * follows from them says so. */
@@ -101,7 +99,7 @@ void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count);
  * without memory, or when a name is not UTF-8. */
 struct json_t;
 struct json_t *ox_machine_json(const struct ox_machine *machine, struct json_t *measured);
-/* Writes it, after ox_machine_check. */
+/* Writes it, after the same checks. */
 OX_MUST enum ox_status ox_machine_save(const char *path, const struct ox_machine *machine, struct json_t *measured);
 
 /* What drives get of a store, as speeds against each other: their rates of the optimizer's mix. Fills drive_count of

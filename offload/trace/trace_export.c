@@ -6,13 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *ox_trace_label(const struct ox_trace_header *head, const struct ox_trace_record *record, char *text) {
-    int used = snprintf(text, OX_TRACE_LABEL_BYTES, "%s", head->names[OX_TRACE_TASKS].text[record->kind]);
+/* "forward unit 3, batch 1"; `text` has LABEL_BYTES. */
+enum { LABEL_BYTES = 80 };
+static const char *label_of(const struct ox_trace_header *head, const struct ox_trace_record *record, char *text) {
+    int used = snprintf(text, LABEL_BYTES, "%s", head->names[OX_TRACE_TASKS].text[record->kind]);
     if (record->unit_idx != OX_NONE) {
-        used += snprintf(text + used, OX_TRACE_LABEL_BYTES - (size_t)used, " unit %" PRIu32, record->unit_idx);
+        used += snprintf(text + used, LABEL_BYTES - (size_t)used, " unit %" PRIu32, record->unit_idx);
     }
     if (record->mb_idx != OX_NONE) {
-        snprintf(text + used, OX_TRACE_LABEL_BYTES - (size_t)used, ", batch %" PRIu32, record->mb_idx);
+        snprintf(text + used, LABEL_BYTES - (size_t)used, ", batch %" PRIu32, record->mb_idx);
     }
     return text;
 }
@@ -24,14 +26,14 @@ static const char *plan_name(uint8_t plan) {
 /* "step 7", "evaluation after step 7". */
 static const char *span_label(const struct ox_trace_header *head, const struct ox_trace_record *record, char *text) {
     const char *const name = head->names[OX_TRACE_SPANS].text[record->span];
-    snprintf(text, OX_TRACE_LABEL_BYTES, record->span == OX_TRACE_SPAN_STEP ? "%s %" PRIu64 : "%s after step %" PRIu64,
+    snprintf(text, LABEL_BYTES, record->span == OX_TRACE_SPAN_STEP ? "%s %" PRIu64 : "%s after step %" PRIu64,
              name, record->step);
     return text;
 }
 
 /* Of what the optimizer's chunks moved. */
 static const char *flow_track(const struct ox_trace_header *head, uint32_t link, char *text) {
-    snprintf(text, OX_TRACE_LABEL_BYTES, "optimizer's %s", head->names[OX_TRACE_LINKS].text[link]);
+    snprintf(text, LABEL_BYTES, "optimizer's %s", head->names[OX_TRACE_LINKS].text[link]);
     return text;
 }
 
@@ -77,10 +79,10 @@ static void print_slice(FILE *out, unsigned tid, const struct ox_trace_record *r
 }
 
 static void print_task(FILE *out, const struct ox_trace *trace, uint64_t idx) {
-    char label[OX_TRACE_LABEL_BYTES];
+    char label[LABEL_BYTES];
     const struct ox_trace_record *const record = &trace->records[idx], *const parts = parts_of(trace, idx);
     const struct ox_trace_names *const names = &trace->head->names[OX_TRACE_PART_NAMES];
-    print_slice(out, record->lane, record, ox_trace_label(trace->head, record, label));
+    print_slice(out, record->lane, record, label_of(trace->head, record, label));
     fprintf(out, ",\"args\":{\"step\":%" PRIu64 ",\"task\":%" PRIu32 ",\"bytes\":%" PRIu64 ",\"queued_us\":%.3f,"
             "\"waited_us\":%.3f,\"predicted_us\":%.3f", record->step, record->task_idx, record->bytes,
             (double)record->queued_ns * 1e-3, (double)record->waited_ns * 1e-3, record->predicted_seconds * 1e6);
@@ -91,7 +93,7 @@ static void print_task(FILE *out, const struct ox_trace *trace, uint64_t idx) {
 }
 
 static void print_record(FILE *out, const struct ox_trace *trace, uint64_t idx) {
-    char label[OX_TRACE_LABEL_BYTES];
+    char label[LABEL_BYTES];
     const struct ox_trace_record *const record = &trace->records[idx];
     switch ((enum ox_trace_type)record->type) {
     case OX_TRACE_TASK:
@@ -138,7 +140,7 @@ static enum ox_status print_memory(FILE *out, const struct ox_trace_header *head
 static void print_threads(FILE *out, const struct ox_trace_header *head) {
     const struct ox_trace_names *const lanes = &head->names[OX_TRACE_LANES];
     const struct ox_trace_names *const spans = &head->names[OX_TRACE_SPANS];
-    char name[OX_TRACE_LABEL_BYTES];
+    char name[LABEL_BYTES];
     for (uint32_t i = 0; i < spans->count; i++) {
         print_thread(out, (unsigned)TID_SPANS + i, spans->text[i], i);
     }
@@ -235,12 +237,12 @@ static void end_slice(struct perfetto *p, uint64_t ns, uint64_t track) {
 }
 
 static void task_slice(struct perfetto *p, const struct ox_trace *trace, uint64_t idx) {
-    char label[OX_TRACE_LABEL_BYTES];
+    char label[LABEL_BYTES];
     const struct ox_trace_header *const head = trace->head;
     const struct ox_trace_record *const record = &trace->records[idx], *const parts = parts_of(trace, idx);
     const struct ox_trace_names *const names = &head->names[OX_TRACE_PART_NAMES];
     event(p, record->started_ns, UUID_LANES + record->lane, TYPE_BEGIN);
-    ox_protobuf_text(&p->inner, EVENT_NAME, ox_trace_label(head, record, label));
+    ox_protobuf_text(&p->inner, EVENT_NAME, label_of(head, record, label));
     ox_protobuf_text(&p->inner, EVENT_CATEGORY, plan_name(record->plan));
     note(p, "step", record->step);
     note(p, "task", record->task_idx);
@@ -261,7 +263,7 @@ static void task_slice(struct perfetto *p, const struct ox_trace *trace, uint64_
 }
 
 static void span_slice(struct perfetto *p, const struct ox_trace_header *head, const struct ox_trace_record *record) {
-    char label[OX_TRACE_LABEL_BYTES];
+    char label[LABEL_BYTES];
     event(p, record->started_ns, (uint64_t)UUID_SPANS + record->span, TYPE_BEGIN);
     ox_protobuf_text(&p->inner, EVENT_NAME, span_label(head, record, label));
     ox_protobuf_text(&p->inner, EVENT_CATEGORY, plan_name(record->plan));
@@ -271,7 +273,7 @@ static void span_slice(struct perfetto *p, const struct ox_trace_header *head, c
 }
 
 static void flow_slice(struct perfetto *p, const struct ox_trace_record *record) {
-    char label[OX_TRACE_LABEL_BYTES];
+    char label[LABEL_BYTES];
     snprintf(label, sizeof label, "unit %" PRIu32, record->unit_idx);
     event(p, record->started_ns, (uint64_t)UUID_FLOWS + record->link, TYPE_BEGIN);
     ox_protobuf_text(&p->inner, EVENT_NAME, label);
@@ -315,10 +317,10 @@ static void predicted_slices(struct perfetto *p, const struct ox_trace_header *h
         if (step->tasks[i] == NULL || task->predicted_seconds <= 0) {
             continue;
         }
-        char label[OX_TRACE_LABEL_BYTES];
+        char label[LABEL_BYTES];
         const uint64_t begin_ns = step->begin_ns + (uint64_t)(task->predicted_begin * 1e9);
         event(p, begin_ns, UUID_PREDICTED + task->lane, TYPE_BEGIN);
-        ox_protobuf_text(&p->inner, EVENT_NAME, ox_trace_label(head, step->tasks[i], label));
+        ox_protobuf_text(&p->inner, EVENT_NAME, label_of(head, step->tasks[i], label));
         ox_protobuf_text(&p->inner, EVENT_CATEGORY, "predicted");
         send_event(p);
         event(p, begin_ns + (uint64_t)(task->predicted_seconds * 1e9), UUID_PREDICTED + task->lane, TYPE_END);
@@ -329,7 +331,7 @@ static void predicted_slices(struct perfetto *p, const struct ox_trace_header *h
 static void describe_tracks(struct perfetto *p, const struct ox_trace_header *head) {
     const struct ox_trace_names *const lanes = &head->names[OX_TRACE_LANES];
     const struct ox_trace_names *const tiers = &head->names[OX_TRACE_TIERS];
-    char name[OX_TRACE_LABEL_BYTES];
+    char name[LABEL_BYTES];
     describe(p, UUID_PROCESS, head->title[0] != '\0' ? head->title : "offload", false);
     for (uint32_t i = 0; i < head->names[OX_TRACE_SPANS].count; i++) {
         describe(p, UUID_SPANS + i, head->names[OX_TRACE_SPANS].text[i], false);

@@ -11,10 +11,6 @@
 extern "C" {
 #endif
 
-/* "forward unit 3, batch 1"; `text` has OX_TRACE_LABEL_BYTES. */
-enum { OX_TRACE_LABEL_BYTES = 80 };
-const char *ox_trace_label(const struct ox_trace_header *head, const struct ox_trace_record *record, char *text);
-
 OX_MUST enum ox_status ox_trace_write_chrome(const struct ox_trace *trace, const struct ox_trace_steps *steps,
                                              FILE *out);
 OX_MUST enum ox_status ox_trace_write_perfetto(const struct ox_trace *trace, const struct ox_trace_steps *steps,

@@ -96,7 +96,8 @@ enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32
     return status;
 }
 
-double ox_trace_report_span(const struct ox_trace_report *report, uint32_t span, uint32_t *count) {
+/* Total seconds of all spans of a kind, and their number. */
+static double span_seconds(const struct ox_trace_report *report, uint32_t span, uint32_t *count) {
     uint64_t ns = 0;
     *count = 0;
     for (uint32_t i = 0; i < report->steps->count; i++) {
@@ -204,7 +205,7 @@ static void text_spans(const struct ox_trace_report *report, FILE *out) {
     fprintf(out, "\nrecorded             count       total        each\n");
     for (uint32_t span = 0; span < spans->count; span++) {
         uint32_t count = 0;
-        const double seconds = ox_trace_report_span(report, span, &count);
+        const double seconds = span_seconds(report, span, &count);
         if (count > 0) {
             fprintf(out, "  %-18s %5u  %10s  %10s\n", spans->text[span], count, ox_trace_time_text(seconds, all),
                     ox_trace_time_text(seconds / count, each));
@@ -216,7 +217,7 @@ enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *
     const struct ox_trace_analysis *const a = &report->analyses[report->typical];
     char time[OX_TRACE_TIME_BYTES], wear[OX_WEAR_TEXT_BYTES];
     uint32_t step_count = 0;
-    ox_trace_report_span(report, OX_TRACE_SPAN_STEP, &step_count);
+    span_seconds(report, OX_TRACE_SPAN_STEP, &step_count);
     fprintf(out, "%s\n%u whole steps of %u recorded; %" PRIu64 " records dropped, %" PRIu64 " torn\n",
             report->head->title, report->shown_count, step_count,
             report->steps->steps[report->steps->count - 1].dropped, report->trace->torn);
@@ -281,7 +282,7 @@ static json_t *spans_json(const struct ox_trace_report *report) {
     json_t *const object = json_object();
     for (uint32_t span = 0; span < spans->count; span++) {
         uint32_t count = 0;
-        const double seconds = ox_trace_report_span(report, span, &count);
+        const double seconds = span_seconds(report, span, &count);
         if (count > 0) {
             json_object_set_new(object, spans->text[span],
                                 json_pack("{s:I, s:f}", "count", (json_int_t)count, "seconds", seconds));

@@ -31,8 +31,6 @@ const struct ox_trace_step *ox_trace_report_step(const struct ox_trace_report *r
 uint64_t ox_trace_report_bytes(const struct ox_trace_report *report, uint32_t link, uint64_t *planned);
 /* Peak of the plan's buffers in a tier during the typical step. */
 OX_MUST enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32_t tier, uint64_t *bytes);
-/* Total seconds of all spans of a kind, and their number. */
-double ox_trace_report_span(const struct ox_trace_report *report, uint32_t span, uint32_t *count);
 /* Writes a line on drive wear to `text` (OX_WEAR_TEXT_BYTES), "" without drives, and returns it. */
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text);
 /* Writes "312 ms" or "4.2 s" to `text` (OX_TRACE_TIME_BYTES) and returns it. */
