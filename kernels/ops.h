@@ -15,6 +15,7 @@
 #include "kernels/device.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -268,7 +269,7 @@ struct ox_op_head {
 /* Tables for ox_op_rope: angle(p, i) = p * inv_freq[i], computed in double. */
 struct ox_op_rope_table {
     float *cos_table, *sin_table; /* (contexts, half_dim) */
-    const double *inv_freq;       /* (half_dim), host memory, read before the call returns */
+    const double *inv_freq;       /* (half_dim), host memory */
     uint32_t contexts, half_dim;
 };
 
@@ -296,34 +297,86 @@ struct ox_op_square_sums {
     bool grad_bf16;
 };
 
-/* One entry per operation; no entry is NULL once the engine has opened its device. */
+/* ---- the operations, one row each ---- */
+
+/* Groups that seconds are reported by. */
+enum ox_op_group {
+    OX_OPS_MATMUL, OX_OPS_ATTENTION, OX_OPS_NORM, OX_OPS_ACT, OX_OPS_HEAD, OX_OPS_OTHER, OX_OPS_GROUP_COUNT
+};
+
+/* A row: name, group, where the argument struct says what tensors are made of, a check of the arguments or NULL (in
+ * kernels/ops.c). The argument struct is struct ox_op_<name>, the functions are ox_cpu_<name> and ox_cuda_<name>; a row
+ * without one of them does not build. */
+#define OX_OP_MODEL_LIST(OP, device)                                                                   \
+    OP(device, zero, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                                \
+    OP(device, planes_join, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                         \
+    OP(device, add, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                                 \
+    OP(device, bf16_pack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                           \
+    OP(device, embed_forward, OX_OPS_OTHER, OX_OP_REAL(embed_forward), NULL)                           \
+    OP(device, embed_backward, OX_OPS_OTHER, OX_OP_REAL(embed_backward), NULL)                         \
+    OP(device, norm_forward, OX_OPS_NORM, OX_OP_REAL(norm_forward), NULL)                              \
+    OP(device, norm_backward, OX_OPS_NORM, OX_OP_REAL(norm_backward), NULL)                            \
+    OP(device, head_norm_forward, OX_OPS_NORM, OX_OP_REAL(head_norm_forward), check_head_norm_forward) \
+    OP(device, head_norm_backward, OX_OPS_NORM, OX_OP_REAL(head_norm_backward),                        \
+       check_head_norm_backward)                                                                       \
+    OP(device, linear_forward, OX_OPS_MATMUL, OX_OP_REAL(linear_forward), NULL)                        \
+    OP(device, linear_backward, OX_OPS_MATMUL, OX_OP_REAL(linear_backward), NULL)                      \
+    OP(device, rope, OX_OPS_OTHER, OX_OP_REAL(rope), check_rope)                                       \
+    OP(device, rope_table, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                          \
+    OP(device, act_forward, OX_OPS_ACT, OX_OP_REAL(act_forward), NULL)                                 \
+    OP(device, act_backward, OX_OPS_ACT, OX_OP_REAL(act_backward), NULL)                               \
+    OP(device, attention_forward, OX_OPS_ATTENTION, OX_OP_REAL(attention_forward),                     \
+       check_attention_forward)                                                                        \
+    OP(device, attention_backward, OX_OPS_ATTENTION, OX_OP_REAL(attention_backward),                   \
+       check_attention_backward)                                                                       \
+    OP(device, attention_cached, OX_OPS_ATTENTION, OX_OP_REAL(attention_cached),                       \
+       check_attention_cached)                                                                         \
+    OP(device, head, OX_OPS_HEAD, OX_OP_REAL(head), check_head)
+/* Operations of the optimizer. On the CPU they are those of cpu_optim, which this folder may not include; so
+ * engine/step/ops_optim.h puts them into the table. */
+#define OX_OP_OPTIM_LIST(OP, device)                                                                   \
+    OP(device, adam, OX_OPS_OTHER, OX_OP_NO_REAL, check_adam)                                          \
+    OP(device, square_sums, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)
+#define OX_OP_LIST(OP, device) OX_OP_MODEL_LIST(OP, device) OX_OP_OPTIM_LIST(OP, device)
+
+/* What is made of a row: its number, its entry in ox_op_rows, the declaration of a device's function, the function. */
+#define OX_OP_NUMBER(device, name, group, real_offset, check) OX_OP_##name,
+#define OX_OP_ROW(device, name, group, real_offset, check) \
+    {#name, sizeof(struct ox_op_##name), group, real_offset, check},
+#define OX_OP_DECLARATION(device, name, group, real_offset, check) ox_##device##_fn ox_##device##_##name;
+#define OX_OP_FUNCTION(device, name, group, real_offset, check) (ox_op_fn *)ox_##device##_##name,
+#define OX_OP_REAL(name) offsetof(struct ox_op_##name, real)
+#define OX_OP_NO_REAL SIZE_MAX
+
+enum ox_op { OX_OP_LIST(OX_OP_NUMBER, any) OX_OP_COUNT };
+
+struct ox_op_row {
+    const char *name;
+    size_t args_bytes;
+    enum ox_op_group group;
+    size_t real_offset;              /* of the member `real` in the argument struct, or OX_OP_NO_REAL */
+    void (*check)(const void *args); /* asserts what the operation asks of its arguments; or NULL */
+};
+extern const struct ox_op_row ox_op_rows[OX_OP_COUNT];
+
+/* A function of a device, of that device's own type. */
+typedef void ox_op_fn(void);
+
+/* The operations of one device. Nothing in it is NULL once the engine has opened its device. */
 struct ox_ops {
     const char *name;
-    enum ox_status (*zero)(struct ox_lane *, const struct ox_op_zero *);
-    enum ox_status (*planes_join)(struct ox_lane *, const struct ox_op_planes_join *);
-    enum ox_status (*add)(struct ox_lane *, const struct ox_op_add *);
-    enum ox_status (*bf16_pack)(struct ox_lane *, const struct ox_op_bf16_pack *);
-    enum ox_status (*embed_forward)(struct ox_lane *, const struct ox_op_embed_forward *);
-    enum ox_status (*embed_backward)(struct ox_lane *, const struct ox_op_embed_backward *);
-    enum ox_status (*norm_forward)(struct ox_lane *, const struct ox_op_norm_forward *);
-    enum ox_status (*norm_backward)(struct ox_lane *, const struct ox_op_norm_backward *);
-    enum ox_status (*head_norm_forward)(struct ox_lane *, const struct ox_op_head_norm_forward *);
-    enum ox_status (*head_norm_backward)(struct ox_lane *, const struct ox_op_head_norm_backward *);
-    enum ox_status (*linear_forward)(struct ox_lane *, const struct ox_op_linear_forward *);
-    enum ox_status (*linear_backward)(struct ox_lane *, const struct ox_op_linear_backward *);
-    enum ox_status (*rope)(struct ox_lane *, const struct ox_op_rope *);
-    enum ox_status (*rope_table)(struct ox_lane *, const struct ox_op_rope_table *);
-    enum ox_status (*act_forward)(struct ox_lane *, const struct ox_op_act_forward *);
-    enum ox_status (*act_backward)(struct ox_lane *, const struct ox_op_act_backward *);
-    enum ox_status (*attention_forward)(struct ox_lane *, const struct ox_op_attention_forward *);
-    enum ox_status (*attention_backward)(struct ox_lane *, const struct ox_op_attention_backward *);
-    enum ox_status (*attention_cached)(struct ox_lane *, const struct ox_op_attention_cached *);
-    enum ox_status (*head)(struct ox_lane *, const struct ox_op_head *);
-    enum ox_status (*adam)(struct ox_lane *, const struct ox_op_adam *);
-    enum ox_status (*square_sums)(struct ox_lane *, const struct ox_op_square_sums *);
+    /* Queues `function` with a copy of its arguments. Called by ox_op_queue alone. */
+    enum ox_status (*queue)(struct ox_lane *lane, const struct ox_op_row *row, ox_op_fn *function, const void *args);
     /* Current mark of the lane: done when all operations queued so far are done. */
     enum ox_status (*mark)(struct ox_lane *, struct ox_mark *out);
+    ox_op_fn *functions[OX_OP_COUNT];
 };
+
+/* Checks and queues one operation; `args` is its argument struct. Callers use OX_QUEUE, which checks that type. */
+OX_MUST enum ox_status ox_op_queue(const struct ox_ops *ops, struct ox_lane *lane, enum ox_op op, const void *args);
+/* Queues the operation `op` with a pointer to its argument struct: OX_QUEUE(ops, lane, add, &args). */
+#define OX_QUEUE(ops, lane, op, ...) \
+    ox_op_queue(ops, lane, OX_OP_##op, (const struct ox_op_##op *){__VA_ARGS__})
 
 /* A run of operations keeps its first failure, and what comes after that is not queued; so code that queues a list of
  * operations reads as that list. `status` begins as OX_OK. */
@@ -334,18 +387,17 @@ struct ox_run {
 };
 /* Queues the operation `op` with the members of its argument struct that follow: OX_RUN(run, add, .target = x, ...). */
 #define OX_RUN(run, op, ...) \
-    OX_TRY((run)->status, (run)->ops->op((run)->lane, &(struct ox_op_##op){__VA_ARGS__}))
+    OX_TRY((run)->status, OX_QUEUE((run)->ops, (run)->lane, op, &(struct ox_op_##op){__VA_ARGS__}))
 
-/* Fills the entries for lanes of the CPU device, but for those of the optimizer, which is cpu_optim's there: they stay
- * NULL until who knows both fills them (engine/step/ops_optim.h). */
+/* Fills the table for lanes of the CPU device, but for the optimizer's operations: they stay NULL. */
 void ox_ops_init_cpu(struct ox_ops *ops);
 
-/* Queues an operation that this folder does not know on a lane of the CPU device: `run` is given the device's threads
- * and a copy of `args`. */
+/* What an operation of the CPU device computes with, and its type. */
+struct ox_cpu;
 struct ox_pool;
-typedef void ox_ops_cpu_fn(struct ox_pool *pool, const void *args);
-enum { OX_OPS_CPU_ARGS_BYTES = 224 };
-OX_MUST enum ox_status ox_ops_cpu_submit(struct ox_lane *lane, ox_ops_cpu_fn *run, const void *args, size_t bytes);
+typedef void ox_cpu_fn(const struct ox_cpu *cpu, const void *args);
+/* The device's threads, for functions that other folders put into the table. */
+struct ox_pool *ox_cpu_pool(const struct ox_cpu *cpu);
 
 /* Scratch an operation needs, in bytes: functions of shapes and of what computes, which need no device. */
 uint64_t ox_ops_norm_scratch_bytes(const struct ox_compute *compute, uint32_t cols);
@@ -362,9 +414,6 @@ uint64_t ox_ops_attention_pairs(const struct ox_compute *compute, const struct o
 bool ox_ops_head_holds_logits(const struct ox_compute *compute, uint32_t rows, uint32_t vocab);
 
 /* Seconds spent per group of operations since the last call, for reports; CPU device only. */
-enum ox_op_group {
-    OX_OPS_MATMUL, OX_OPS_ATTENTION, OX_OPS_NORM, OX_OPS_ACT, OX_OPS_HEAD, OX_OPS_OTHER, OX_OPS_GROUP_COUNT
-};
 struct ox_ops_seconds {
     double seconds[OX_OPS_GROUP_COUNT];
 };

@@ -268,14 +268,12 @@ static enum ox_status make_constants(struct ox_engine *engine) {
     ox_model_rope_inv_freq(model, inv_freq);
     const struct ox_plan *const plan = engine->plan->train;
     float *const tables = ox_tiers_resident(&engine->tiers, plan, plan->const_buf).ptr;
-    enum ox_status status = engine->ops.rope_table(engine->lanes[OX_LANE_COMPUTE], &(struct ox_op_rope_table){
-        .cos_table = tables, .sin_table = tables + count, .inv_freq = inv_freq,
-        .contexts = engine->config.seq, .half_dim = model->head_dim / 2});
-    if (status == OX_OK) {
-        status = ox_lane_drain(engine->lanes[OX_LANE_COMPUTE]);
-    }
+    struct ox_run run = {.ops = &engine->ops, .lane = engine->lanes[OX_LANE_COMPUTE]};
+    OX_RUN(&run, rope_table, .cos_table = tables, .sin_table = tables + count, .inv_freq = inv_freq,
+           .contexts = engine->config.seq, .half_dim = model->head_dim / 2);
+    OX_TRY(run.status, ox_lane_drain(run.lane));
     free(inv_freq);
-    return status;
+    return run.status;
 }
 
 static enum ox_status open_memory(struct ox_engine *engine) {

@@ -6,8 +6,9 @@
 #include "cpu_optim/norm.h"
 #include "cpu_optim/optim.h"
 
-static void run_adam(struct ox_pool *pool, const void *args) {
+static void adam(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_adam *const op = args;
+    OX_ASSERT(op->format.kind < OX_OPTIM_KIND_COUNT && op->format.moments < OX_MOMENTS_COUNT && op->isa < OX_ISA_COUNT);
     const enum ox_grad_dtype grad_dtype = op->grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32;
     const struct ox_update_span span = {
         .hi = op->hi + op->first,
@@ -20,25 +21,15 @@ static void run_adam(struct ox_pool *pool, const void *args) {
         .first = op->first,
         .count = op->count,
     };
-    *op->nonfinite += ox_update_run_pool(pool, (enum ox_isa)op->isa, op->format, &span, &op->hyper);
+    *op->nonfinite += ox_update_run_pool(ox_cpu_pool(cpu), (enum ox_isa)op->isa, op->format, &span, &op->hyper);
 }
 
-static enum ox_status adam(struct ox_lane *lane, const struct ox_op_adam *op) {
-    OX_ASSERT(op->format.kind < OX_OPTIM_KIND_COUNT && op->format.moments < OX_MOMENTS_COUNT && op->isa < OX_ISA_COUNT);
-    OX_ASSERT(op->first + op->count <= op->elem_count);
-    return ox_ops_cpu_submit(lane, run_adam, op, sizeof *op);
-}
-
-static void run_square_sums(struct ox_pool *pool, const void *args) {
+static void square_sums(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_square_sums *const op = args;
-    ox_sumsq_partials(pool, op->grad, op->grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, op->count, op->partials);
-}
-
-static enum ox_status square_sums(struct ox_lane *lane, const struct ox_op_square_sums *op) {
-    return ox_ops_cpu_submit(lane, run_square_sums, op, sizeof *op);
+    ox_sumsq_partials(ox_cpu_pool(cpu), op->grad, op->grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, op->count, op->partials);
 }
 
 void ox_ops_optim_init_cpu(struct ox_ops *ops) {
-    ops->adam = adam;
-    ops->square_sums = square_sums;
+    ops->functions[OX_OP_adam] = (ox_op_fn *)adam;
+    ops->functions[OX_OP_square_sums] = (ox_op_fn *)square_sums;
 }

@@ -410,12 +410,12 @@ enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *pl
     const struct ox_range within = {.begin = 0, .end = op.elem_count};
     struct role_walk walk = {.next = NULL};
     enum ox_status status =
-        engine->ops.zero(lane, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
+        OX_QUEUE(&engine->ops, lane, zero, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
     while (status == OX_OK && next_role(engine, task->unit_idx, within, &walk)) {
         op.first = walk.range.begin;
         op.count = walk.range.end - walk.range.begin;
         op.decay = walk.decay;
-        status = engine->ops.adam(lane, &op);
+        status = OX_QUEUE(&engine->ops, lane, adam, &op);
     }
     engine->counts_due = true;
     if (task->carried) { /* what is queued is done, or the lane has failed and with it the step */

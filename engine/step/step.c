@@ -103,7 +103,7 @@ static enum ox_status issue_head(const struct issue *is) {
 
 static enum ox_status issue_join(const struct issue *is) {
     const struct ox_planes source = planes(is, is->task->unit_idx, OX_USE_WEIGHTS, OX_USE_STATE);
-    return is->engine->ops.planes_join(is->lane, &(struct ox_op_planes_join){
+    return OX_QUEUE(&is->engine->ops, is->lane, planes_join, &(struct ox_op_planes_join){
         .out = view(is, OX_USE_JOINED).ptr, .hi = source.hi, .lo = source.lo,
         .count = ox_unit_elems(is->engine, is->task->unit_idx)});
 }
@@ -149,17 +149,17 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         status = issue_backward(is);
         break;
     case OX_TASK_GRAD_ZERO:
-        status = engine->ops.zero(is->lane, &(struct ox_op_zero){
+        status = OX_QUEUE(&engine->ops, is->lane, zero, &(struct ox_op_zero){
             .target = view(is, OX_USE_GRAD).ptr, .bytes = ox_grad_elems(engine, is->task->grad_idx) * 4});
         break;
     case OX_TASK_GRAD_ADD:
-        status = engine->ops.add(is->lane, &(struct ox_op_add){
+        status = OX_QUEUE(&engine->ops, is->lane, add, &(struct ox_op_add){
             .target = view(is, OX_USE_GRAD).ptr, .a = view(is, OX_USE_GRAD).ptr,
             .b = view(is, OX_USE_GRAD_HEAD).ptr,
             .count = ox_grad_elems(engine, engine->plan->input.model.grads[is->task->grad_idx].addend)});
         break;
     case OX_TASK_DEVICE_REDUCE:
-        status = engine->ops.square_sums(is->lane, &(struct ox_op_square_sums){
+        status = OX_QUEUE(&engine->ops, is->lane, square_sums, &(struct ox_op_square_sums){
             .partials = view(is, OX_USE_TARGET).ptr, .grad = view(is, OX_USE_GRAD).ptr,
             .count = ox_unit_elems(engine, is->task->unit_idx), .grad_bf16 = engine->config.grad_bf16});
         break;
@@ -167,7 +167,7 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
         status = ox_optim_issue(engine, is->plan, is->task, is->lane);
         break;
     case OX_TASK_GRAD_PACK:
-        status = engine->ops.bf16_pack(is->lane, &(struct ox_op_bf16_pack){
+        status = OX_QUEUE(&engine->ops, is->lane, bf16_pack, &(struct ox_op_bf16_pack){
             .out = view(is, OX_USE_TARGET).ptr, .in = view(is, OX_USE_SOURCE).ptr,
             .count = ox_grad_elems(engine, is->task->grad_idx)});
         break;

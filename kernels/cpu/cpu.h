@@ -34,17 +34,8 @@ static inline const float *ox_cpu_from(const void *tensor, size_t at) {
     return (const float *)tensor + at;
 }
 
-/* `args` is the argument struct that the name says. */
-typedef void ox_cpu_fn(const struct ox_cpu *cpu, const void *args);
-ox_cpu_fn ox_cpu_zero, ox_cpu_planes_join, ox_cpu_add, ox_cpu_bf16_pack;
-ox_cpu_fn ox_cpu_embed_forward, ox_cpu_embed_backward;
-ox_cpu_fn ox_cpu_norm_forward, ox_cpu_norm_backward;
-ox_cpu_fn ox_cpu_head_norm_forward, ox_cpu_head_norm_backward;
-ox_cpu_fn ox_cpu_linear_forward, ox_cpu_linear_backward;
-ox_cpu_fn ox_cpu_rope, ox_cpu_rope_table;
-ox_cpu_fn ox_cpu_act_forward, ox_cpu_act_backward;
-ox_cpu_fn ox_cpu_attention_forward, ox_cpu_attention_backward, ox_cpu_attention_cached;
-ox_cpu_fn ox_cpu_head;
+/* The operations: ox_cpu_zero takes a struct ox_op_zero, and so on. */
+OX_OP_MODEL_LIST(OX_OP_DECLARATION, cpu)
 
 /* What this device says to the sizes of ops.h. */
 uint64_t ox_cpu_norm_scratch_bytes(uint32_t cols, uint32_t threads);

@@ -239,7 +239,7 @@ template <typename T> static ox_status backward(const ox_cuda_queue *queue, cons
     return status == OX_OK ? ox_launch_large(attention_dkv_kernel<T>, queue, by_key, args) : status;
 }
 
-extern "C" ox_status ox_cuda_attention_forward(const ox_cuda_queue *queue, const void *given) {
+extern "C" ox_status ox_cuda_attention_forward_own(const ox_cuda_queue *queue, const void *given) {
     const ox_op_attention_forward *const op = (const ox_op_attention_forward *)given;
     if (op->real == OX_REAL_F32) {
         return forward(queue, args_of<float>(op));
@@ -248,7 +248,7 @@ extern "C" ox_status ox_cuda_attention_forward(const ox_cuda_queue *queue, const
                                                       : forward(queue, args_of<ox_bf16>(op));
 }
 
-extern "C" ox_status ox_cuda_attention_backward(const ox_cuda_queue *queue, const void *given) {
+extern "C" ox_status ox_cuda_attention_backward_own(const ox_cuda_queue *queue, const void *given) {
     const ox_op_attention_backward *const op = (const ox_op_attention_backward *)given;
     if (op->real == OX_REAL_F32) {
         return backward(queue, args_of<float>(op));

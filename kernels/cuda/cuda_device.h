@@ -72,24 +72,16 @@ OX_MUST enum ox_status ox_cuda_blas_search(struct ox_device *device, const struc
 /* dbias of a linear_backward. */
 OX_MUST enum ox_status ox_cuda_column_sums(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op);
 
-/* Every entry of the table. */
+/* Fills the whole table. */
 void ox_ops_fill_cuda(struct ox_ops *ops);
 
 /* A struct ox_copy. */
 ox_cuda_fn ox_cuda_copy;
 
-/* The operations, by stem. */
-ox_cuda_fn ox_cuda_zero, ox_cuda_planes_join, ox_cuda_add, ox_cuda_bf16_pack;
-ox_cuda_fn ox_cuda_embed_forward, ox_cuda_embed_backward;
-ox_cuda_fn ox_cuda_norm_forward, ox_cuda_norm_backward;
-ox_cuda_fn ox_cuda_head_norm_forward, ox_cuda_head_norm_backward;
-ox_cuda_fn ox_cuda_linear_forward, ox_cuda_linear_backward;
-ox_cuda_fn ox_cuda_rope;
-ox_cuda_fn ox_cuda_act_forward, ox_cuda_act_backward;
-ox_cuda_fn ox_cuda_attention_forward, ox_cuda_attention_backward, ox_cuda_attention_cached;
-ox_cuda_fn ox_cuda_attention_forward_pick, ox_cuda_attention_backward_pick;
-ox_cuda_fn ox_cuda_head;
-ox_cuda_fn ox_cuda_adam, ox_cuda_square_sums;
+/* The operations: ox_cuda_zero takes a struct ox_op_zero, and so on. */
+OX_OP_LIST(OX_OP_DECLARATION, cuda)
+/* Attention by our own kernels; ox_cuda_attention_* choose between them and cuDNN. */
+ox_cuda_fn ox_cuda_attention_forward_own, ox_cuda_attention_backward_own;
 
 #ifdef __cplusplus
 }

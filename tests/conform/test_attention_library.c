@@ -95,10 +95,10 @@ static void run(struct lab *lab, const struct ox_attention_shape *shape, enum ox
                 const struct passes *passes) {
     lab->compute.real = real;
     void *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, shape));
-    REQUIRE_OK(lab->ops.attention_forward(lab->lane, &(struct ox_op_attention_forward){
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, attention_forward, &(struct ox_op_attention_forward){
         .out = passes->out, .lse = passes->lse, .qkv = passes->qkv, .scratch = scratch, .shape = *shape,
         .real = real}));
-    REQUIRE_OK(lab->ops.attention_backward(lab->lane, &(struct ox_op_attention_backward){
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, attention_backward, &(struct ox_op_attention_backward){
         .dqkv = passes->dqkv, .dout = passes->dout, .qkv = passes->qkv, .out = passes->out, .lse = passes->lse,
         .scratch = scratch, .shape = *shape, .real = real}));
     lab_finish(lab);

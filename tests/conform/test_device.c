@@ -97,11 +97,11 @@ static void test_order(const struct bench *bench) {
         const struct ox_op_zero wipe_right = {.target = right, .bytes = sizeof host};
         REQUIRE_OK(ox_lane_wait(first, mark));
         REQUIRE_OK(ox_device_lane_copy(bench->device, first, &there, NULL));
-        REQUIRE_OK(bench->ops.zero(first, &wipe_left));
+        REQUIRE_OK(OX_QUEUE(&bench->ops, first, zero, &wipe_left));
         REQUIRE_OK(bench->ops.mark(first, &mark));
         REQUIRE_OK(ox_lane_wait(second, mark));
         REQUIRE_OK(ox_device_lane_copy(bench->device, second, &back, NULL));
-        REQUIRE_OK(bench->ops.zero(second, &wipe_right));
+        REQUIRE_OK(OX_QUEUE(&bench->ops, second, zero, &wipe_right));
         REQUIRE_OK(bench->ops.mark(second, &mark));
     }
     REQUIRE_OK(ox_mark_join(mark));
@@ -142,7 +142,7 @@ static void test_turns(const struct bench *bench) {
         for (int lane = 0; lane < 2; lane++) {
             float *const mine = memory[lane];
             const struct ox_op_add op = {.target = mine + len, .a = mine + len, .b = mine, .count = (uint64_t)len};
-            REQUIRE_OK(bench->ops.add(lanes[lane], &op));
+            REQUIRE_OK(OX_QUEUE(&bench->ops, lanes[lane], add, &op));
         }
     }
     REQUIRE_OK(ox_lane_drain(lanes[0]));

@@ -265,8 +265,8 @@ static void both_passes(struct lab *lab, const struct job *job, struct results t
                                                       .scratch = scratch,
                                                       .shape = *shape,
                                                       .real = job->real};
-    REQUIRE_OK(lab->ops.attention_forward(lab->lane, &forward));
-    REQUIRE_OK(lab->ops.attention_backward(lab->lane, &backward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, attention_forward, &forward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, attention_backward, &backward));
     lab_finish(lab);
     guards_end(keep);
 }

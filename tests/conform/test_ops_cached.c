@@ -110,7 +110,7 @@ static void call(struct lab *lab, const struct text *text, struct cache cache, v
                                               .window = shape->window,
                                               .scale = (float)(1.0 / sqrt(shape->head_dim)),
                                               .real = text->real};
-    REQUIRE_OK(lab->ops.attention_cached(lab->lane, &op));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, attention_cached, &op));
     lab_finish(lab);
     guards_end(keep);
 }

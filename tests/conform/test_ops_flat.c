@@ -21,7 +21,7 @@ static float *patterns(size_t count, uint64_t stream) {
 
 static void test_zero(struct lab *lab, size_t bytes) {
     unsigned char *const target = guarded(bytes);
-    REQUIRE_OK(lab->ops.zero(lab->lane, &(struct ox_op_zero){.target = target, .bytes = bytes}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, zero, &(struct ox_op_zero){.target = target, .bytes = bytes}));
     lab_finish(lab);
     size_t left = 0;
     for (size_t i = 0; i < bytes; i++) {
@@ -35,9 +35,9 @@ static void test_add(struct lab *lab, size_t count) {
     const float *const a = random_floats(count, 1, 1.0), *const b = random_floats(count, 2, 1.0);
     float *const apart = floats(count), *const on_a = random_floats(count, 1, 1.0);
     float *const on_b = random_floats(count, 2, 1.0);
-    REQUIRE_OK(lab->ops.add(lab->lane, &(struct ox_op_add){apart, a, b, count}));
-    REQUIRE_OK(lab->ops.add(lab->lane, &(struct ox_op_add){on_a, on_a, b, count}));
-    REQUIRE_OK(lab->ops.add(lab->lane, &(struct ox_op_add){on_b, a, on_b, count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add, &(struct ox_op_add){apart, a, b, count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add, &(struct ox_op_add){on_a, on_a, b, count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, add, &(struct ox_op_add){on_b, a, on_b, count}));
     lab_finish(lab);
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
@@ -57,9 +57,9 @@ static void test_planes(struct lab *lab, size_t count) {
         hi[i] = ox_plane_hi(master[i]);
         lo[i] = ox_plane_lo(master[i]);
     }
-    REQUIRE_OK(lab->ops.planes_join(lab->lane, &(struct ox_op_planes_join){joined, hi, lo, count}));
-    REQUIRE_OK(lab->ops.planes_join(lab->lane, &(struct ox_op_planes_join){widened_hi, hi, NULL, count}));
-    REQUIRE_OK(lab->ops.bf16_pack(lab->lane, &(struct ox_op_bf16_pack){packed, master, count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){joined, hi, lo, count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){widened_hi, hi, NULL, count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, bf16_pack, &(struct ox_op_bf16_pack){packed, master, count}));
     lab_finish(lab);
     CHECK(memcmp(joined, master, count * sizeof(float)) == 0);
     size_t wrong = 0;

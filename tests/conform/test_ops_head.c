@@ -106,7 +106,7 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
     op.logits = shape->with_logits ? floats(logits_len) : NULL;
     op.scratch = guarded(ox_ops_head_scratch_bytes(&lab->compute, op.rows, op.hidden, op.vocab));
     fill(op.dweight, weight_len, 0.5f);
-    REQUIRE_OK(lab->ops.head(lab->lane, &op));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head, &op));
     lab_finish(lab);
 
     const double loss_error = fabs(op.loss_sum[0] - 2.0 - ref->loss) / ref->loss;
@@ -236,7 +236,7 @@ static void test_not_finite(struct lab *lab, enum ox_real real) {
                                   .vocab = VOCAB,
                                   .loss_scale = 1.0f,
                                   .real = real};
-    REQUIRE_OK(lab->ops.head(lab->lane, &op));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head, &op));
     lab_finish(lab);
     CHECK(isnan(*loss));
     guards_end(0);

@@ -93,7 +93,7 @@ static void run_with_moved_bias(struct lab *lab, const struct data *data) {
     unsigned char *const moved = reals(data->real, count + 1);
     memcpy(moved + real_bytes, forward.bias, count * real_bytes);
     forward.bias = moved + real_bytes;
-    REQUIRE_OK(lab->ops.linear_forward(lab->lane, &forward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, linear_forward, &forward));
     lab_finish(lab);
     const float *const out = floats_of(data->real, forward.out, data->out_len);
     lab_digest(lab, out, data->out_len * sizeof(float));
@@ -122,8 +122,8 @@ static void run_on(struct lab *lab, const struct data *data) {
         .layout = shape->layout,
         .real = real,
     };
-    REQUIRE_OK(lab->ops.linear_forward(lab->lane, &forward));
-    REQUIRE_OK(lab->ops.linear_backward(lab->lane, &backward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, linear_forward, &forward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, linear_backward, &backward));
     lab_finish(lab);
     const float *const out = floats_of(real, forward.out, data->out_len);
     lab_digest(lab, out, data->out_len * sizeof(float));

@@ -126,7 +126,7 @@ static void run_forward(struct lab *lab, const struct data *data, float *mean, f
         .kind = shape->kind,
         .real = real,
     };
-    REQUIRE_OK(lab->ops.norm_forward(lab->lane, &op));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, norm_forward, &op));
     lab_finish(lab);
     const float *const out = floats_of(real, out_reals, out_len);
     for (uint32_t row = 0; row < shape->rows; row++) {
@@ -167,7 +167,7 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
         .kind = shape->kind,
         .real = real,
     };
-    REQUIRE_OK(lab->ops.norm_backward(lab->lane, &op));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, norm_backward, &op));
     lab_finish(lab);
     const float *const din = floats_of(real, op.din, data->len);
     lab_digest(lab, din, data->len * sizeof(float));
@@ -296,7 +296,7 @@ static void run_heads_backward(struct lab *lab, const struct head_data *data, co
         .gain = reals_of(real, data->gain, shape->head_dim),
         .scratch = guarded(ox_ops_norm_scratch_bytes(&lab->compute, shape->head_dim)), .rows = shape->rows,
         .row_stride = (uint32_t)data->stride, .heads = shape->heads, .head_dim = shape->head_dim, .real = real};
-    REQUIRE_OK(lab->ops.head_norm_backward(lab->lane, &backward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head_norm_backward, &backward));
     lab_finish(lab);
     lab_digest(lab, dinout, data->len * ox_real_bytes(real));
     lab_digest(lab, dgain, shape->head_dim * sizeof(float));
@@ -320,7 +320,7 @@ static void run_heads_on(struct lab *lab, const struct head_data *data, bool kee
         .gain = reals_of(real, data->gain, shape->head_dim), .rows = shape->rows,
         .row_stride = (uint32_t)data->stride, .heads = shape->heads, .head_dim = shape->head_dim, .eps = eps,
         .real = real};
-    REQUIRE_OK(lab->ops.head_norm_forward(lab->lane, &forward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head_norm_forward, &forward));
     lab_finish(lab);
     check_real_error(real, "per head: out", error_of(floats_of(real, inout, data->len), data->out, data->len), 4e-7,
                      4e-3);

@@ -72,7 +72,7 @@ static void update_by_op(struct lab *lab, const struct unit *unit) {
     const struct ox_optim_hyper numbers = hyper();
     const uint64_t borders[] = {0, BORDER, END};
     for (int i = 0; i < 2; i++) {
-        REQUIRE_OK(lab->ops.adam(lab->lane, &(struct ox_op_adam){
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, adam, &(struct ox_op_adam){
             .hi = unit->hi, .state = unit->state, .grad = unit->grad, .nonfinite = unit->nonfinite,
             .elem_count = ELEMS, .first = borders[i], .count = borders[i + 1] - borders[i],
             .format = unit->format, .isa = OX_ISA_SCALAR, .stream = 7,
@@ -134,7 +134,7 @@ static void test_square_sums(struct lab *lab, uint64_t count, bool grad_bf16) {
     REQUIRE_OK(ox_pool_open(1, &pool));
     ox_sumsq_partials(pool, grad, grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, count, expected);
     ox_pool_close(&pool);
-    REQUIRE_OK(lab->ops.square_sums(lab->lane, &(struct ox_op_square_sums){sums, grad, count, grad_bf16}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, square_sums, &(struct ox_op_square_sums){sums, grad, count, grad_bf16}));
     lab_finish(lab);
     CHECK(memcmp(expected, sums, partials * sizeof *sums) == 0 && sums[0] > 0);
     guards_end(0);

@@ -88,11 +88,11 @@ static void run_act_on(struct lab *lab, const struct act_data *data) {
                                           .width = shape->width,
                                           .kind = shape->kind,
                                           .real = real};
-    REQUIRE_OK(lab->ops.act_forward(lab->lane, &forward));
-    REQUIRE_OK(lab->ops.act_backward(lab->lane, &backward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, act_forward, &forward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, act_backward, &backward));
     backward.din = in_place;
     backward.in = in_place;
-    REQUIRE_OK(lab->ops.act_backward(lab->lane, &backward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, act_backward, &backward));
     lab_finish(lab);
     check_real_error(real, "activation out", error_of(floats_of(real, out, data->out_len), data->out, data->out_len),
                      3e-7, 4e-3);
@@ -152,8 +152,7 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
         freq[i] = pow(10000.0, -2.0 * i / shape->head_dim);
     }
     const struct ox_op_rope_table table = {cos_table, sin_table, freq, CONTEXTS, half};
-    REQUIRE_OK(lab->ops.rope_table(lab->lane, &table));
-    memset(freq, 0, sizeof freq); /* they were read before the call returned */
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rope_table, &table));
     struct ox_op_rope op = {.qk = qk,
                             .cos_table = cos_table,
                             .sin_table = sin_table,
@@ -163,7 +162,7 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
                             .heads = shape->heads,
                             .head_dim = shape->head_dim,
                             .real = real};
-    REQUIRE_OK(lab->ops.rope(lab->lane, &op));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rope, &op));
     lab_finish(lab);
     for (size_t i = 0; i < table_len; i++) {
         const double angle = (double)(i / half) * pow(10000.0, -2.0 * (double)(i % half) / shape->head_dim);
@@ -183,7 +182,7 @@ static void run_rope_on(struct lab *lab, const struct rope_case *shape, const in
     check_real_error(real, "rope", error_of(floats_of(real, qk, len), want, len), 1.5e-7, 4e-3);
     lab_digest(lab, qk, len * ox_real_bytes(real));
     op.inverse = true;
-    REQUIRE_OK(lab->ops.rope(lab->lane, &op));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rope, &op));
     lab_finish(lab);
     check_real_error(real, "rope and back", error_of(floats_of(real, qk, len), kept, len), 2e-7, 6e-3);
     guards_end(keep);
@@ -278,8 +277,8 @@ static void run_embed_on(struct lab *lab, const struct embed_data *data, enum ox
                                                   .rows = shape->rows,
                                                   .hidden = shape->hidden,
                                                   .real = real};
-    REQUIRE_OK(lab->ops.embed_forward(lab->lane, &forward));
-    REQUIRE_OK(lab->ops.embed_backward(lab->lane, &backward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, embed_forward, &forward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, embed_backward, &backward));
     lab_finish(lab);
     CHECK(memcmp(floats_of(real, out, data->len), data->want, data->len * sizeof(float)) == 0);
     CHECK(memcmp(dtable, data->dtable_want, data->table_len * sizeof(float)) == 0);

@@ -98,10 +98,10 @@ static enum ox_status issue_round(struct rig *rig, int round) {
         status = ox_lane_wait(rig->lanes[COMPUTE], marks[UP][round]);
     }
     if (status == OX_OK) {
-        status = rig->ops.add(rig->lanes[COMPUTE], &twice);
+        status = OX_QUEUE(&rig->ops, rig->lanes[COMPUTE], add, &twice);
     }
     if (status == OX_OK) {
-        status = rig->ops.zero(rig->lanes[COMPUTE], &wipe);
+        status = OX_QUEUE(&rig->ops, rig->lanes[COMPUTE], zero, &wipe);
     }
     if (status == OX_OK) {
         status = rig->ops.mark(rig->lanes[COMPUTE], &marks[COMPUTE][round]);
@@ -288,7 +288,7 @@ static void *issue_many(void *context) {
         float *const from = i % 2 == 0 ? rig->first : rig->second, *const to = i % 2 == 0 ? rig->second : rig->first;
         const struct ox_op_add op = {.target = to, .a = from, .b = rig->values, .count = 10};
         struct ox_mark mark = {0};
-        REQUIRE_OK(rig->ops.add(rig->lanes[COMPUTE], &op));
+        REQUIRE_OK(OX_QUEUE(&rig->ops, rig->lanes[COMPUTE], add, &op));
         if (issuer->marks) {
             REQUIRE_OK(rig->ops.mark(rig->lanes[COMPUTE], &mark));
         }
@@ -314,7 +314,7 @@ static void test_full(bool marks) {
     for (int i = 0; i < COUNT; i++) {
         rig.values[i] = 1.0f;
     }
-    REQUIRE_OK(rig.ops.zero(rig.lanes[COMPUTE], &(struct ox_op_zero){.target = rig.first, .bytes = bytes}));
+    REQUIRE_OK(OX_QUEUE(&rig.ops, rig.lanes[COMPUTE], zero, &(struct ox_op_zero){.target = rig.first, .bytes = bytes}));
     ox_lane_observe(rig.lanes[COMPUTE], see, &seen);
     close_gate(&rig, &gate, &passed);
     REQUIRE_OK(ox_lane_wait(rig.lanes[COMPUTE], passed));
@@ -441,7 +441,7 @@ static void test_close(uint64_t fail_after) {
     const struct ox_op_add op = {.target = rig.second, .a = rig.first, .b = rig.first, .count = COUNT};
     for (int i = 0; i < 20; i++) {
         struct ox_mark mark;
-        REQUIRE_OK(rig.ops.add(rig.lanes[COMPUTE], &op));
+        REQUIRE_OK(OX_QUEUE(&rig.ops, rig.lanes[COMPUTE], add, &op));
         REQUIRE_OK(rig.ops.mark(rig.lanes[COMPUTE], &mark));
     }
     rig_close(&rig, false);

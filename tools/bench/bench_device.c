@@ -177,7 +177,7 @@ static enum ox_status queue_lead(struct ox_bench_device *device) {
     enum ox_status status = OX_OK;
     const struct ox_op_zero zero = {.target = device->lead, .bytes = device->lead_bytes};
     for (unsigned i = 0; i < LEAD_PASSES && status == OX_OK; i++) {
-        status = device->ops.zero(device->lane, &zero);
+        status = OX_QUEUE(&device->ops, device->lane, zero, &zero);
     }
     return status == OX_OK ? device->ops.mark(device->lane, &ignored) : status;
 }

@@ -16,7 +16,7 @@ struct update {
 
 static enum ox_status queue(void *context) {
     const struct update *const update = context;
-    return update->gpu->ops.adam(update->gpu->lane, &update->op);
+    return OX_QUEUE(&update->gpu->ops, update->gpu->lane, adam, &update->op);
 }
 
 static enum ox_status measure(struct ox_bench *bench, struct update *update, enum ox_moments moments) {
@@ -28,7 +28,7 @@ static enum ox_status measure(struct ox_bench *bench, struct update *update, enu
     const double limit = ox_bench_value(bench, "adam.gpu.copy"), params = (double)update->op.count;
     double seconds = 0.0;
     update->op.format = format;
-    enum ox_status status = update->gpu->ops.zero(update->gpu->lane, &zero);
+    enum ox_status status = OX_QUEUE(&update->gpu->ops, update->gpu->lane, zero, &zero);
     if (status == OX_OK) {
         status = ox_bench_device_time(update->gpu, &work, ox_bench_rounds(bench, 9, 3), &seconds);
     }

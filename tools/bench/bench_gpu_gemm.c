@@ -78,13 +78,13 @@ static struct ox_op_linear_backward backward_op(const struct gemms *gemms) {
 static enum ox_status queue_forward(void *context) {
     const struct gemms *const gemms = context;
     const struct ox_op_linear_forward op = forward_op(gemms);
-    return gemms->gpu->ops.linear_forward(gemms->gpu->lane, &op);
+    return OX_QUEUE(&gemms->gpu->ops, gemms->gpu->lane, linear_forward, &op);
 }
 
 static enum ox_status queue_backward(void *context) {
     const struct gemms *const gemms = context;
     const struct ox_op_linear_backward op = backward_op(gemms);
-    return gemms->gpu->ops.linear_backward(gemms->gpu->lane, &op);
+    return OX_QUEUE(&gemms->gpu->ops, gemms->gpu->lane, linear_backward, &op);
 }
 
 static const char *real_of(const struct gemms *gemms) {

@@ -46,14 +46,11 @@ static enum ox_status clear_state(struct measuring *m) {
     const struct ox_bench_tensors *const t = &m->tensors;
     const struct ox_state_layout layout =
         ox_state_layout_of((struct ox_state_format){OX_OPTIM_ADAMW, OX_MOMENTS_F32}, t->params);
-    const struct ox_op_zero state = {.target = t->state, .bytes = layout.bytes};
-    const struct ox_op_zero count = {.target = t->nonfinite, .bytes = sizeof *t->nonfinite};
-    const struct ox_op_zero loss = {.target = t->loss, .bytes = sizeof *t->loss};
-    enum ox_status status = m->device->ops.zero(m->device->lane, &state);
-    if (status == OX_OK) {
-        status = m->device->ops.zero(m->device->lane, &count);
-    }
-    return status == OX_OK ? m->device->ops.zero(m->device->lane, &loss) : status;
+    struct ox_run run = {.ops = &m->device->ops, .lane = m->device->lane};
+    OX_RUN(&run, zero, .target = t->state, .bytes = layout.bytes);
+    OX_RUN(&run, zero, .target = t->nonfinite, .bytes = sizeof *t->nonfinite);
+    OX_RUN(&run, zero, .target = t->loss, .bytes = sizeof *t->loss);
+    return run.status;
 }
 
 static void set_heads(struct ox_bench_tensors *t, uint32_t head_dim) {
@@ -65,7 +62,9 @@ static void set_heads(struct ox_bench_tensors *t, uint32_t head_dim) {
 
 static enum ox_status measure(struct measuring *m) {
     const struct ox_bench_work work = {.queue = queue, .context = m};
-    const char *const real = m->op->f32_alone ? "" : m->device->compute.real == OX_REAL_F32 ? ".f32" : ".bf16";
+    const struct ox_op_row *const row = &ox_op_rows[m->op->op];
+    const char *const type = m->device->compute.real == OX_REAL_F32 ? ".f32" : ".bf16";
+    const char *const name = ox_bench_op_name(m->op), *const real = row->real_offset == OX_OP_NO_REAL ? "" : type;
     double seconds = 0.0;
     set_heads(&m->tensors, m->op->head_dim);
     enum ox_status status = clear_state(m);
@@ -78,17 +77,17 @@ static enum ox_status measure(struct measuring *m) {
     const bool has_flops = m->cost.flops > 0.0;
     const double rate = (has_flops ? m->cost.flops : m->cost.bytes) / seconds;
     const double limit = has_flops ? m->flop_rate : m->copy_rate;
-    if (strncmp(m->op->name, "linear_", 7) == 0) {
+    if (row->group == OX_OPS_MATMUL) {
         m->flop_rate = fmax(m->flop_rate, rate);
     }
     ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = has_flops ? "FLOP/s" : "B/s",
                                                      .limit = limit, .ratio = limit > 0.0 ? rate / limit : 0.0},
-                 "ops.%s%s", m->op->name, real);
-    if (!has_flops && strcmp(m->op->name, "attention_cached") != 0) {
+                 "ops.%s%s", name, real);
+    if (!has_flops && m->op->op != OX_OP_attention_cached) {
         const double share = rate / limit, wanted = m->bench->gpu != NULL ? COPY_LIMIT : 0.0;
         ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE, .limit = wanted,
                                                          .ratio = wanted > 0.0 ? share / wanted : 0.0},
-                     "ops.%s%s.of_copy", m->op->name, real);
+                     "ops.%s%s.of_copy", name, real);
     }
     return OX_OK;
 }
@@ -115,8 +114,9 @@ static enum ox_status measure_type(struct measuring *m, enum ox_real real, unsig
     enum ox_status status = ox_bench_tensors_fill(&m->tensors);
     for (int linear = 1; linear >= 0; linear--) {
         for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+            const struct ox_op_row *const row = &ox_op_rows[all[i].op];
             m->op = &all[i];
-            if ((strncmp(all[i].name, "linear_", 7) == 0) == linear && (real == OX_REAL_F32 || !all[i].f32_alone)) {
+            if ((row->group == OX_OPS_MATMUL) == linear && (real == OX_REAL_F32 || row->real_offset != OX_OP_NO_REAL)) {
                 status = measure(m);
             }
         }
@@ -128,17 +128,18 @@ static enum ox_status measure_type(struct measuring *m, enum ox_real real, unsig
 
 static enum ox_status compare_one(struct measuring *m, struct ox_bench_device *own) {
     const struct ox_bench_work work = {.queue = queue, .context = m};
-    const double theirs = ox_bench_value(m->bench, "ops.%s.bf16", m->op->name);
+    const char *const name = ox_bench_op_name(m->op);
+    const double theirs = ox_bench_value(m->bench, "ops.%s.bf16", name);
     double seconds = 0.0;
     set_heads(&m->tensors, m->op->head_dim);
     const enum ox_status status = ox_bench_device_time(own, &work, m->rounds, &seconds);
     if (status == OX_OK) {
         const double rate = m->cost.flops / seconds, share = rate / theirs;
         ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = "FLOP/s", .limit = theirs,
-                                                         .ratio = share}, "ops.%s.bf16.own", m->op->name);
+                                                         .ratio = share}, "ops.%s.bf16.own", name);
         ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE,
                                                          .limit = CUDNN_LIMIT, .ratio = share / CUDNN_LIMIT},
-                     "ops.%s.bf16.own.of_cudnn", m->op->name);
+                     "ops.%s.bf16.own.of_cudnn", name);
     }
     return status;
 }

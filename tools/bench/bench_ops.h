@@ -40,13 +40,15 @@ struct ox_bench_cost {
 };
 
 struct ox_bench_op {
-    const char *name;
+    enum ox_op op;
+    const char *variant; /* names one of several figures of an operation; NULL: the operation's own name */
     /* queues it once; sets its cost */
     enum ox_status (*queue)(const struct ox_bench_tensors *, struct ox_bench_cost *);
-    bool f32_alone;     /* independent of the activation type, or float32 only */
-    uint32_t head_dim;  /* of attention; 0: no attention */
+    uint32_t head_dim; /* of attention; 0: no attention */
 };
+/* All operations but rope_table, which runs once per model; tests/unit/kernels/test_op_rows.c checks that. */
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count);
+const char *ox_bench_op_name(const struct ox_bench_op *op);
 
 /* Places the tensors from `base` on and returns their total bytes; NULL only computes the bytes. */
 uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *tensors, unsigned char *base);

@@ -28,24 +28,25 @@ static struct ox_lane *lane_of(const struct ox_bench_tensors *t) {
 
 static enum ox_status zero(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 4.0 * (double)t->params;
-    return t->device->ops.zero(lane_of(t), &(struct ox_op_zero){.target = t->wide[0], .bytes = t->params * 4});
+    return OX_QUEUE(&t->device->ops, lane_of(t), zero, &(struct ox_op_zero){
+        .target = t->wide[0], .bytes = t->params * 4});
 }
 
 static enum ox_status planes_join(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 8.0 * (double)t->params;
-    return t->device->ops.planes_join(lane_of(t), &(struct ox_op_planes_join){
+    return OX_QUEUE(&t->device->ops, lane_of(t), planes_join, &(struct ox_op_planes_join){
         .out = t->wide[0], .hi = t->hi, .lo = t->lo, .count = t->params});
 }
 
 static enum ox_status add(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 12.0 * (double)t->params;
-    return t->device->ops.add(lane_of(t), &(struct ox_op_add){
+    return OX_QUEUE(&t->device->ops, lane_of(t), add, &(struct ox_op_add){
         .target = t->wide[0], .a = t->wide[1], .b = t->wide[2], .count = t->params});
 }
 
 static enum ox_status bf16_pack(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 6.0 * (double)t->params;
-    return t->device->ops.bf16_pack(lane_of(t), &(struct ox_op_bf16_pack){
+    return OX_QUEUE(&t->device->ops, lane_of(t), bf16_pack, &(struct ox_op_bf16_pack){
         .out = (uint16_t *)t->wide[0], .in = t->wide[1], .count = t->params});
 }
 
@@ -53,7 +54,7 @@ static enum ox_status adam_of(const struct ox_bench_tensors *t, enum ox_moments 
     const struct ox_state_format format = {OX_OPTIM_ADAMW, moments};
     const struct ox_update_traffic traffic = ox_update_traffic_of(format, OX_GRAD_F32);
     out->bytes = (traffic.read + traffic.written) * (double)t->params;
-    return t->device->ops.adam(lane_of(t), &(struct ox_op_adam){
+    return OX_QUEUE(&t->device->ops, lane_of(t), adam, &(struct ox_op_adam){
         .hi = t->hi, .state = t->state, .grad = t->wide[1], .nonfinite = t->nonfinite, .elem_count = t->params,
         .count = t->params, .format = format, .isa = t->isa, .decay = true,
         .hyper = t->hyper});
@@ -73,7 +74,7 @@ static enum ox_status adam_q8(const struct ox_bench_tensors *t, struct ox_bench_
 
 static enum ox_status square_sums(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 4.0 * (double)t->params;
-    return t->device->ops.square_sums(lane_of(t), &(struct ox_op_square_sums){
+    return OX_QUEUE(&t->device->ops, lane_of(t), square_sums, &(struct ox_op_square_sums){
         .partials = t->partials, .grad = t->wide[1], .count = t->params});
 }
 
@@ -82,14 +83,14 @@ static enum ox_status square_sums(const struct ox_bench_tensors *t, struct ox_be
 static enum ox_status embed_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     const bool exact = t->device->compute.real == OX_REAL_F32;
     out->bytes = elems_of(t) * (real_bytes(t) + (exact ? 4.0 : 2.0));
-    return t->device->ops.embed_forward(lane_of(t), &(struct ox_op_embed_forward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), embed_forward, &(struct ox_op_embed_forward){
         .out = t->x, .table_hi = t->hi, .table_lo = exact ? t->lo : NULL, .ids = t->ids, .positions = t->positions,
         .rows = t->shape.rows, .hidden = t->shape.hidden, .real = t->device->compute.real});
 }
 
 static enum ox_status embed_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = elems_of(t) * (real_bytes(t) + 8.0);
-    return t->device->ops.embed_backward(lane_of(t), &(struct ox_op_embed_backward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), embed_backward, &(struct ox_op_embed_backward){
         .dtable = t->dweight, .dout = t->x, .ids = t->ids, .positions = t->positions, .rows = t->shape.rows,
         .hidden = t->shape.hidden, .real = t->device->compute.real});
 }
@@ -97,7 +98,7 @@ static enum ox_status embed_backward(const struct ox_bench_tensors *t, struct ox
 static enum ox_status norm_forward_of(const struct ox_bench_tensors *t, enum ox_norm_kind kind,
                                       struct ox_bench_cost *out) {
     out->bytes = elems_of(t) * 2.0 * real_bytes(t);
-    return t->device->ops.norm_forward(lane_of(t), &(struct ox_op_norm_forward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), norm_forward, &(struct ox_op_norm_forward){
         .out = t->y, .mean = kind == OX_NORM_LAYER ? t->mean : NULL, .rstd = t->rstd, .in = t->x, .gain = t->weight,
         .bias = kind == OX_NORM_LAYER ? t->weight : NULL, .rows = t->shape.rows, .cols = t->shape.hidden,
         .eps = 1e-5f, .kind = kind, .real = t->device->compute.real});
@@ -106,7 +107,7 @@ static enum ox_status norm_forward_of(const struct ox_bench_tensors *t, enum ox_
 static enum ox_status norm_backward_of(const struct ox_bench_tensors *t, enum ox_norm_kind kind,
                                        struct ox_bench_cost *out) {
     out->bytes = elems_of(t) * 4.0 * real_bytes(t);
-    return t->device->ops.norm_backward(lane_of(t), &(struct ox_op_norm_backward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), norm_backward, &(struct ox_op_norm_backward){
         .din = t->z, .residual = t->z, .dgain = t->sums, .dbias = kind == OX_NORM_LAYER ? t->dweight : NULL,
         .dout = t->y, .in = t->x, .gain = t->weight, .mean = t->mean, .rstd = t->rstd, .scratch = t->scratch,
         .rows = t->shape.rows, .cols = t->shape.hidden, .kind = kind, .real = t->device->compute.real});
@@ -134,7 +135,7 @@ static uint32_t qkv_cols(const struct ox_bench_tensors *t) {
 
 static enum ox_status head_norm_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = elems_of(t) * 3.0 * real_bytes(t);
-    return t->device->ops.head_norm_forward(lane_of(t), &(struct ox_op_head_norm_forward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), head_norm_forward, &(struct ox_op_head_norm_forward){
         .inout = t->qkv, .saved = t->y, .rstd = t->sums, .gain = t->weight, .rows = t->shape.rows,
         .row_stride = qkv_cols(t), .heads = t->heads, .head_dim = t->head_dim, .eps = 1e-6f,
         .real = t->device->compute.real});
@@ -142,7 +143,7 @@ static enum ox_status head_norm_forward(const struct ox_bench_tensors *t, struct
 
 static enum ox_status head_norm_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = elems_of(t) * 3.0 * real_bytes(t);
-    return t->device->ops.head_norm_backward(lane_of(t), &(struct ox_op_head_norm_backward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), head_norm_backward, &(struct ox_op_head_norm_backward){
         .dinout = t->dqkv, .dgain = t->dweight, .saved = t->y, .gain = t->weight, .rstd = t->sums,
         .scratch = t->scratch, .rows = t->shape.rows, .row_stride = qkv_cols(t), .heads = t->heads,
         .head_dim = t->head_dim, .real = t->device->compute.real});
@@ -151,7 +152,7 @@ static enum ox_status head_norm_backward(const struct ox_bench_tensors *t, struc
 static enum ox_status rope(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     const uint32_t heads = t->heads + t->kv_heads;
     out->bytes = (double)t->shape.rows * heads * t->head_dim * 2.0 * real_bytes(t);
-    return t->device->ops.rope(lane_of(t), &(struct ox_op_rope){
+    return OX_QUEUE(&t->device->ops, lane_of(t), rope, &(struct ox_op_rope){
         .qk = t->qkv, .cos_table = t->cosines, .sin_table = t->sines, .positions = t->positions,
         .rows = t->shape.rows, .row_stride = qkv_cols(t), .heads = heads, .head_dim = t->head_dim,
         .real = t->device->compute.real});
@@ -160,7 +161,7 @@ static enum ox_status rope(const struct ox_bench_tensors *t, struct ox_bench_cos
 static enum ox_status act_forward_of(const struct ox_bench_tensors *t, enum ox_activation kind,
                                      struct ox_bench_cost *out) {
     out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACTIVATION_SWIGLU ? 3.0 : 2.0) * real_bytes(t);
-    return t->device->ops.act_forward(lane_of(t), &(struct ox_op_act_forward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), act_forward, &(struct ox_op_act_forward){
         .out = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
         .real = t->device->compute.real});
 }
@@ -168,7 +169,7 @@ static enum ox_status act_forward_of(const struct ox_bench_tensors *t, enum ox_a
 static enum ox_status act_backward_of(const struct ox_bench_tensors *t, enum ox_activation kind,
                                       struct ox_bench_cost *out) {
     out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACTIVATION_SWIGLU ? 5.0 : 3.0) * real_bytes(t);
-    return t->device->ops.act_backward(lane_of(t), &(struct ox_op_act_backward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), act_backward, &(struct ox_op_act_backward){
         .din = t->dpair, .dout = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
         .real = t->device->compute.real});
 }
@@ -193,14 +194,14 @@ static enum ox_status gelu_backward(const struct ox_bench_tensors *t, struct ox_
 
 static enum ox_status linear_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->flops = 2.0 * elems_of(t) * 2.0 * t->shape.width;
-    return t->device->ops.linear_forward(lane_of(t), &(struct ox_op_linear_forward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), linear_forward, &(struct ox_op_linear_forward){
         .out = t->pair, .in = t->x, .weight = t->weight, .rows = t->shape.rows, .in_count = t->shape.hidden,
         .out_count = 2 * t->shape.width, .layout = OX_WEIGHT_OUT_IN, .real = t->device->compute.real});
 }
 
 static enum ox_status linear_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->flops = 4.0 * elems_of(t) * 2.0 * t->shape.width;
-    return t->device->ops.linear_backward(lane_of(t), &(struct ox_op_linear_backward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), linear_backward, &(struct ox_op_linear_backward){
         .din = t->y, .dweight = t->dweight, .dout = t->dpair, .in = t->x, .weight = t->weight, .rows = t->shape.rows,
         .in_count = t->shape.hidden, .out_count = 2 * t->shape.width, .layout = OX_WEIGHT_OUT_IN,
         .real = t->device->compute.real});
@@ -219,14 +220,14 @@ static double pairs_of(const struct ox_bench_tensors *t) {
 
 static enum ox_status attention_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->flops = 4.0 * pairs_of(t) * t->head_dim;
-    return t->device->ops.attention_forward(lane_of(t), &(struct ox_op_attention_forward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), attention_forward, &(struct ox_op_attention_forward){
         .out = t->z, .lse = t->lse, .qkv = t->qkv, .scratch = t->scratch, .shape = attention_shape(t),
         .real = t->device->compute.real});
 }
 
 static enum ox_status attention_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->flops = 10.0 * pairs_of(t) * t->head_dim;
-    return t->device->ops.attention_backward(lane_of(t), &(struct ox_op_attention_backward){
+    return OX_QUEUE(&t->device->ops, lane_of(t), attention_backward, &(struct ox_op_attention_backward){
         .dqkv = t->dqkv, .dout = t->y, .qkv = t->qkv, .out = t->z, .lse = t->lse, .scratch = t->scratch,
         .shape = attention_shape(t), .real = t->device->compute.real});
 }
@@ -243,14 +244,14 @@ static struct ox_op_attention_cached cached_op(const struct ox_bench_tensors *t)
 static enum ox_status attention_cached(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     const struct ox_op_attention_cached op = cached_op(t);
     out->bytes = 2.0 * op.cached * op.kv_heads * op.head_dim * real_bytes(t);
-    return t->device->ops.attention_cached(lane_of(t), &op);
+    return OX_QUEUE(&t->device->ops, lane_of(t), attention_cached, &op);
 }
 
 static enum ox_status head(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     const bool held = ox_ops_head_holds_logits(&t->device->compute, t->shape.rows, t->shape.vocab);
     const bool exact = t->device->compute.real == OX_REAL_F32;
     out->flops = (held ? 6.0 : 8.0) * elems_of(t) * t->shape.vocab;
-    return t->device->ops.head(lane_of(t), &(struct ox_op_head){
+    return OX_QUEUE(&t->device->ops, lane_of(t), head, &(struct ox_op_head){
         .loss_sum = t->loss, .din = t->y, .dweight = t->dweight, .in = t->x, .weight_hi = t->hi,
         .weight_lo = exact ? t->lo : NULL, .targets = t->targets, .scratch = t->scratch, .rows = t->shape.rows,
         .hidden = t->shape.hidden, .vocab = t->shape.vocab, .loss_scale = 1e-3f, .real = t->device->compute.real});
@@ -258,38 +259,42 @@ static enum ox_status head(const struct ox_bench_tensors *t, struct ox_bench_cos
 
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
     static const struct ox_bench_op all[] = {
-        {"zero", zero, true, 0},
-        {"planes_join", planes_join, true, 0},
-        {"add", add, true, 0},
-        {"bf16_pack", bf16_pack, true, 0},
-        {"embed_forward", embed_forward, false, 0},
-        {"embed_backward", embed_backward, false, 0},
-        {"rms_forward", rms_forward, false, 0},
-        {"rms_backward", rms_backward, false, 0},
-        {"layer_forward", layer_forward, false, 0},
-        {"layer_backward", layer_backward, false, 0},
-        {"head_norm_forward", head_norm_forward, false, 0},
-        {"head_norm_backward", head_norm_backward, false, 0},
-        {"rope", rope, false, 0},
-        {"swiglu_forward", swiglu_forward, false, 0},
-        {"swiglu_backward", swiglu_backward, false, 0},
-        {"gelu_forward", gelu_forward, false, 0},
-        {"gelu_backward", gelu_backward, false, 0},
-        {"linear_forward", linear_forward, false, 0},
-        {"linear_backward", linear_backward, false, 0},
-        {"attention_forward.dim_64", attention_forward, false, 64},
-        {"attention_backward.dim_64", attention_backward, false, 64},
-        {"attention_forward.dim_128", attention_forward, false, 128},
-        {"attention_backward.dim_128", attention_backward, false, 128},
-        {"attention_cached", attention_cached, false, 0},
-        {"head", head, false, 0},
-        {"square_sums", square_sums, true, 0},
-        {"adam.f32", adam_f32, true, 0},
-        {"adam.bf16", adam_bf16, true, 0},
-        {"adam.q8", adam_q8, true, 0},
+        {OX_OP_zero, NULL, zero, 0},
+        {OX_OP_planes_join, NULL, planes_join, 0},
+        {OX_OP_add, NULL, add, 0},
+        {OX_OP_bf16_pack, NULL, bf16_pack, 0},
+        {OX_OP_embed_forward, NULL, embed_forward, 0},
+        {OX_OP_embed_backward, NULL, embed_backward, 0},
+        {OX_OP_norm_forward, "rms_forward", rms_forward, 0},
+        {OX_OP_norm_backward, "rms_backward", rms_backward, 0},
+        {OX_OP_norm_forward, "layer_forward", layer_forward, 0},
+        {OX_OP_norm_backward, "layer_backward", layer_backward, 0},
+        {OX_OP_head_norm_forward, NULL, head_norm_forward, 0},
+        {OX_OP_head_norm_backward, NULL, head_norm_backward, 0},
+        {OX_OP_rope, NULL, rope, 0},
+        {OX_OP_act_forward, "swiglu_forward", swiglu_forward, 0},
+        {OX_OP_act_backward, "swiglu_backward", swiglu_backward, 0},
+        {OX_OP_act_forward, "gelu_forward", gelu_forward, 0},
+        {OX_OP_act_backward, "gelu_backward", gelu_backward, 0},
+        {OX_OP_linear_forward, NULL, linear_forward, 0},
+        {OX_OP_linear_backward, NULL, linear_backward, 0},
+        {OX_OP_attention_forward, "attention_forward.dim_64", attention_forward, 64},
+        {OX_OP_attention_backward, "attention_backward.dim_64", attention_backward, 64},
+        {OX_OP_attention_forward, "attention_forward.dim_128", attention_forward, 128},
+        {OX_OP_attention_backward, "attention_backward.dim_128", attention_backward, 128},
+        {OX_OP_attention_cached, NULL, attention_cached, 0},
+        {OX_OP_head, NULL, head, 0},
+        {OX_OP_square_sums, NULL, square_sums, 0},
+        {OX_OP_adam, "adam.f32", adam_f32, 0},
+        {OX_OP_adam, "adam.bf16", adam_bf16, 0},
+        {OX_OP_adam, "adam.q8", adam_q8, 0},
     };
     *count = sizeof all / sizeof *all;
     return all;
+}
+
+const char *ox_bench_op_name(const struct ox_bench_op *op) {
+    return op->variant != NULL ? op->variant : ox_op_rows[op->op].name;
 }
 
 /* ---- the tensors ----------------------------------------------------------------------------------------- */
@@ -383,10 +388,9 @@ enum ox_status ox_bench_tensors_fill(struct ox_bench_tensors *t) {
         angles[i] = pow(10000.0, -(double)i / (HEAD_DIM / 2));
     }
     enum ox_status status = put_rows(t);
-    if (status == OX_OK) {
-        status = t->device->ops.rope_table(lane_of(t), &(struct ox_op_rope_table){
-            .cos_table = t->cosines, .sin_table = t->sines, .inv_freq = angles, .contexts = t->shape.seq,
-            .half_dim = HEAD_DIM / 2});
-    }
+    OX_TRY(status, OX_QUEUE(&t->device->ops, lane_of(t), rope_table, &(struct ox_op_rope_table){
+        .cos_table = t->cosines, .sin_table = t->sines, .inv_freq = angles, .contexts = t->shape.seq,
+        .half_dim = HEAD_DIM / 2}));
+    OX_TRY(status, ox_lane_drain(lane_of(t)));
     return status;
 }

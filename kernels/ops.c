@@ -1,0 +1,57 @@
+/* The rows of the operations, and what holds for one on every device before it is queued. */
+#include "kernels/ops.h"
+
+#include "base/assert.h"
+
+static void check_head_norm_forward(const void *args) {
+    const struct ox_op_head_norm_forward *const op = args;
+    OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
+}
+
+static void check_head_norm_backward(const void *args) {
+    const struct ox_op_head_norm_backward *const op = args;
+    OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
+}
+
+static void check_rope(const void *args) {
+    const struct ox_op_rope *const op = args;
+    OX_ASSERT(op->head_dim % 2 == 0);
+}
+
+static void check_attention(const struct ox_attention_shape *shape) {
+    OX_ASSERT(shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0 && shape->scale > 0.0f);
+}
+
+static void check_attention_forward(const void *args) {
+    check_attention(&((const struct ox_op_attention_forward *)args)->shape);
+}
+
+static void check_attention_backward(const void *args) {
+    check_attention(&((const struct ox_op_attention_backward *)args)->shape);
+}
+
+static void check_attention_cached(const void *args) {
+    const struct ox_op_attention_cached *const op = args;
+    OX_ASSERT(op->kv_heads > 0 && op->heads % op->kv_heads == 0 && op->scale > 0.0f && op->rows > 0);
+}
+
+static void check_head(const void *args) {
+    const struct ox_op_head *const op = args;
+    OX_ASSERT(op->real == OX_REAL_F32 || op->weight_lo == NULL);
+}
+
+static void check_adam(const void *args) {
+    const struct ox_op_adam *const op = args;
+    OX_ASSERT(op->first + op->count <= op->elem_count);
+}
+
+const struct ox_op_row ox_op_rows[OX_OP_COUNT] = {OX_OP_LIST(OX_OP_ROW, any)};
+
+enum ox_status ox_op_queue(const struct ox_ops *ops, struct ox_lane *lane, enum ox_op op, const void *args) {
+    const struct ox_op_row *const row = &ox_op_rows[op];
+    OX_ASSERT(ops->functions[op] != NULL);
+    if (row->check != NULL) {
+        row->check(args);
+    }
+    return ops->queue(lane, row, ops->functions[op], args);
+}
