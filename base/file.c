@@ -73,6 +73,7 @@ static enum ox_status parent_of(const char *path, char *out) {
     return OX_OK;
 }
 
+/* Fails a write; for a full disk it names the bytes needed and the bytes free. */
 static enum ox_status fail_space(int err, const char *path, uint64_t needed) {
     char folder[OX_PATH_BYTES];
     uint64_t available = 0;

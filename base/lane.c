@@ -162,6 +162,7 @@ static void host_lane_observe(struct ox_lane *base, ox_lane_observer *observer, 
     pthread_mutex_unlock(&lane->lock);
 }
 
+/* Queues a job, or with fn NULL a wait; blocks while the queue is full. */
 static enum ox_status enqueue(struct host_lane *lane, ox_job_fn *fn, struct ox_mark after,
                               const void *args, size_t args_bytes, struct ox_mark *done) {
     OX_ASSERT(args_bytes <= OX_JOB_ARGS_BYTES);
@@ -210,6 +211,7 @@ static enum ox_status run_job(struct host_lane *lane, const struct job *job, boo
     return status;
 }
 
+/* The lane's thread: runs jobs in order, and skips them after the first failure. */
 static void *host_lane_main(void *context) {
     struct host_lane *const lane = context;
     pthread_mutex_lock(&lane->lock);

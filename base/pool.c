@@ -51,6 +51,7 @@ static int bind_thread(const struct ox_pool *pool, pthread_t thread, uint32_t id
     return pthread_setaffinity_np(thread, sizeof *cpus, cpus);
 }
 
+/* A thread of the pool: waits for the next loop, runs its share, and counts itself out. */
 static void *worker_main(void *context) {
     struct worker *const worker = context;
     struct ox_pool *const pool = worker->pool;

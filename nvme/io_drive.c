@@ -65,6 +65,7 @@ static long lock_holder(int fd) {
     return holder;
 }
 
+/* Locks the file, waiting a while for the writes of a killed process. */
 static enum ox_status lock_file(int fd, const char *path) {
     const uint64_t deadline_ns = ox_clock_ns() + LOCK_WAIT_NS;
     long poll_ns = 1000 * 1000;
@@ -140,6 +141,7 @@ static void probe_alignment(struct ox_drive *drive) {
                                                                             : info.stx_dio_mem_align;
 }
 
+/* Opens the file with O_DIRECT, or without where the file system refuses that. */
 static int open_flags(struct ox_drive *drive, int flags) {
     const int base = O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags;
     int fd = open(drive->path, base | O_DIRECT, 0600);

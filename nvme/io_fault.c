@@ -218,6 +218,7 @@ fail:
     return status;
 }
 
+/* Moves the request to a neighbouring place, if the file has one. */
 static void request_misdirect(const struct ox_io_queue *queue, uint32_t drive_idx, struct ox_io_req *req) {
     struct ox_drive_info info;
     drive_info(queue->drives[drive_idx], &info);
@@ -277,6 +278,7 @@ static void slot_end(struct ox_io_queue *queue, uint32_t slot_idx) {
     queue->ended[queue->ended_count++] = slot_idx;
 }
 
+/* Applies a result to the request, and marks the text of an injected failure. */
 static void result_take(struct ox_io_queue *queue, struct slot *slot, int64_t result, bool *ended) {
     struct ox_drive_info info;
     drive_info(queue->drives[slot->progress.drive_idx], &info);

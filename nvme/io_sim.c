@@ -259,6 +259,7 @@ static enum ox_status queue_wait(struct ox_io_queue *queue, uint64_t timeout_ns,
     return OX_OK;
 }
 
+/* Writes, and keeps what was replaced; false without memory. */
 static bool write_run(struct sim_file *file, const struct ox_io_req *req) {
     struct undo *const undo = malloc(sizeof *undo + req->bytes);
     if (undo == NULL) {

@@ -61,6 +61,7 @@ static uint32_t fifo_pop(struct fifo *fifo, uint32_t slot_count) {
     return slot_idx;
 }
 
+/* Transfers a whole request, resuming short results. */
 static void slot_run(const struct ox_drive *drive, struct slot *slot) {
     struct ox_io_progress *const progress = &slot->progress;
     const struct ox_io_req *const req = &progress->req;
@@ -74,6 +75,7 @@ static void slot_run(const struct ox_drive *drive, struct slot *slot) {
     } while (!ox_io_advance(progress, ox_drive_file_path(drive), result < 0 ? -errno : result, &slot->done));
 }
 
+/* A thread of one drive: runs its requests until the queue closes. */
 static void *worker_main(void *arg) {
     struct drive_work *const drive = arg;
     struct ox_io_queue *const queue = drive->queue;
@@ -120,6 +122,7 @@ static void queue_close(struct ox_io_queue *queue) {
     free(queue);
 }
 
+/* Starts the threads of all drives, together at most WORKERS_MAX; returns an errno. */
 static int workers_start(struct ox_io_queue *queue) {
     pthread_attr_t attr;
     int err = pthread_attr_init(&attr);
@@ -158,6 +161,7 @@ static bool queue_alloc(struct ox_io_queue *queue, struct ox_drive *const *drive
     return all;
 }
 
+/* Lets timed waits use the monotonic clock. */
 static void done_cond_init(pthread_cond_t *cond) {
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);

@@ -135,6 +135,7 @@ static enum ox_status queue_open(const struct ox_io_backend *backend, struct ox_
 
 /* ---- registered buffers ---------------------------------------------------------------------------- */
 
+/* Cuts regions into buffers that the kernel accepts; false when there are too many. */
 static bool pieces_cut(struct ox_io_queue *queue, const struct ox_io_region *regions, uint32_t region_count) {
     for (uint32_t i = 0; i < region_count; i++) {
         for (uint64_t at = 0; at < regions[i].bytes; at += PIECE_BYTES_MAX) {
@@ -286,6 +287,7 @@ static int wait_one(struct ring *ring, uint64_t timeout_ns) {
     return err < 0 ? err : 0;
 }
 
+/* Waits for a completion on any ring; returns a negative errno on failure, -ETIME on timeout. */
 static int wait_any(struct ox_io_queue *queue, uint64_t timeout_ns) {
     uint32_t live = 0, last = 0;
     for (uint32_t i = 0; i < queue->drive_count; i++) {

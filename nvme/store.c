@@ -41,6 +41,7 @@ struct transfer {
     enum ox_status status;
 };
 
+/* Waits until a request can be reaped; gives a silent drive up. */
 static enum ox_status transfer_wait(struct transfer *transfer) {
     struct ox_store *const store = transfer->store;
     const uint64_t tick_ns = ox_stall_tick_ns(&store->stall_limits);
@@ -149,6 +150,7 @@ static enum ox_status config_check(const struct ox_store_config *config) {
  * stay allocated and locked until the process ends. */
 static struct ox_store *given_up;
 
+/* Frees a store, also a half-built one; leaves alone one whose drive was given up. */
 static void store_free(struct ox_store *store) {
     if (store == NULL) {
         return;
@@ -437,6 +439,7 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
     return OX_OK;
 }
 
+/* Checks that the store belongs to the run, model and settings of `config`, and takes over its identity. */
 static enum ox_status identity_match(struct ox_store *store, const struct ox_store_config *config,
                                      const struct ox_store_identity *identity) {
     struct ox_drive_info info;
@@ -497,6 +500,7 @@ static enum ox_status geometry_read(struct ox_store *store, const struct ox_stor
     return ox_fail(OX_E_CORRUPT, "%s: the list of extents is damaged; resume from a checkpoint", info.path);
 }
 
+/* Rebuilds the layout from the file's identity, and checks that no file was cut short. */
 static enum ox_status layout_restore(struct ox_store *store, const struct ox_store_config *config,
                                      const struct ox_store_identity *identity) {
     struct ox_extent_spec *list = NULL;
@@ -546,6 +550,7 @@ static enum ox_status spool_restore(struct ox_store *store, const struct ox_stor
     return status;
 }
 
+/* Reads and checks what ox_store_open needs from the files. */
 static enum ox_status files_load(struct ox_store *store, const struct ox_store_config *config,
                                  unsigned char *regions) {
     const size_t drive_bytes = (size_t)OX_STORE_REGION_COUNT * OX_STORE_REGION_BYTES;
@@ -628,6 +633,7 @@ enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count)
     return OX_OK;
 }
 
+/* Reads the owner from a file's header, without a lock. */
 static enum ox_store_owner file_owner(const char *path, const uint64_t run_id[2]) {
     struct ox_store_identity identity;
     enum ox_store_owner owner = OX_STORE_OWNER_UNKNOWN;

@@ -80,6 +80,7 @@ static bool stripe_pick(const struct stripe *stripe, uint64_t bytes, uint32_t *d
     return found;
 }
 
+/* Fails for a store that does not fit, with the bytes it needs and the allowances. */
 static enum ox_status refuse(const struct ox_store_layout *layout, const uint64_t *bytes_max) {
     const uint64_t need =
         layout->state_offset * layout->drive_count + layout->generations * layout->state_bytes_sum +
@@ -102,6 +103,7 @@ static enum ox_status refuse(const struct ox_store_layout *layout, const uint64_
         ox_size_text(bytes_max[least], least_text));
 }
 
+/* Checks each extent's sizes, and adds up the state. */
 static enum ox_status extents_check(const struct ox_extent_spec *extents, uint32_t extent_count,
                                     struct ox_store_layout *layout) {
     for (uint32_t i = 0; i < extent_count; i++) {
@@ -151,6 +153,7 @@ static enum ox_status state_place(struct ox_store_layout *layout, const struct o
     return OX_OK;
 }
 
+/* Computes where the list of extents, both tables and the state begin. */
 static void fixed_place(struct ox_store_layout *layout) {
     const uint64_t count = layout->extent_count;
     layout->geometry_bytes = ox_align_up(count * sizeof(struct ox_extent_spec), OX_IO_ALIGN_BYTES);

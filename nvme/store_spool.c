@@ -7,6 +7,7 @@
 
 enum { PIECES_MIN = 64, PIECES_GUESS_MAX = 1 << 16, PIECE_BYTES_GUESS = 1 << 20 };
 
+/* Returns the entry of a piece, or the free entry where it belongs. */
 static struct ox_spool_piece *find(const struct ox_spool_map *map, uint32_t extent_idx, uint64_t from) {
     const uint64_t words[2] = {extent_idx, from};
     uint64_t at = ox_hash_seed(words, 2);

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* What is known of one drive. */
+/* The figures of one drive. */
 struct ox_wear {
     uint64_t step_bytes;   /* written per optimizer step: state and spool */
     uint64_t step_count;   /* steps of the run */

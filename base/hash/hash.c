@@ -12,6 +12,7 @@ static uint64_t hash64_plain(const void *data, size_t bytes, uint64_t seed) {
     return XXH3_64bits_withSeed(data, bytes, seed);
 }
 
+/* Returns the hash for the widest vectors that the processor has. */
 static hash64 *widest(void) {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -47,6 +47,7 @@ double ox_normal(uint64_t seed, uint64_t stream, uint64_t idx) {
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586476925 * v);
 }
 
+/* Returns the loops for the widest vectors that the processor has. */
 static ox_normals_fn *widest(void) {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

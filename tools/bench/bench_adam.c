@@ -66,6 +66,7 @@ static unsigned char *carve(struct comparison *comparison, uint64_t *at, uint64_
     return plane;
 }
 
+/* Places all planes and points the plain loops at them. */
 static void lay_out(struct comparison *comparison) {
     const uint64_t n = comparison->params;
     const bool has_v = ox_optim_has_v(comparison->format.kind);
@@ -178,6 +179,7 @@ struct runner {
     unsigned count;
 };
 
+/* Times one side once. */
 static struct duration timed(struct comparison *comparison, const struct runner *runner) {
     comparison->work = 0;
     const uint64_t begin_ns = ox_clock_ns();
@@ -198,6 +200,7 @@ struct pair {
     double ratio, ratio_of_work; /* the other's time divided by the optimizer's */
 };
 
+/* Times the optimizer and the other side alternately; fails when the optimizer saw a non-finite value. */
 static enum ox_status compare(struct comparison *comparison, const struct runner *other, struct pair *out) {
     static const struct runner fused = {.count = 0};
     double fused_wall[OX_BENCH_ROUNDS_MAX], fused_work[OX_BENCH_ROUNDS_MAX];

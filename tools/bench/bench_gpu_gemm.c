@@ -37,6 +37,7 @@ static void name_layers(const struct ox_bench_shape *shape, struct layer layers[
     layers[3] = (struct layer){"head", shape->hidden, shape->vocab};
 }
 
+/* Places the buffers and returns their bytes; without memory it only adds them up. */
 static uint64_t carve(struct gemms *gemms, uint32_t real_bytes) {
     struct layer layers[LAYER_COUNT];
     uint64_t in_max = 0, out_max = 0, weight_max = 0;

@@ -51,6 +51,7 @@ static void run_fio(struct measuring *m, enum ox_bench_work work, uint32_t round
     }
 }
 
+/* Runs every work once with every driver. */
 static enum ox_status round_run(struct measuring *m, uint32_t round) {
     enum ox_status status = OX_OK;
     for (unsigned work = 0; work < OX_BENCH_WORK_STEP; work++) {

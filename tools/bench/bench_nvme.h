@@ -21,7 +21,7 @@ enum ox_bench_work {
     OX_BENCH_WORK_WRITE, OX_BENCH_WORK_READ, OX_BENCH_WORK_MIX, OX_BENCH_WORK_STEP, OX_BENCH_WORK_COUNT
 };
 
-/* What is measured: OX_BENCH_DRIVE_FILE in `folder`, `bytes` long, and a store of that size beside it. */
+/* The measured files: OX_BENCH_DRIVE_FILE in `folder`, `bytes` long, and a store of that size beside it. */
 struct ox_bench_target {
     char folder[OX_PATH_BYTES], path[OX_PATH_BYTES];
     uint64_t bytes; /* a multiple of 2 * (STATE + HI) */

@@ -1,5 +1,5 @@
-/* Writes the machine profile: what `offload bench all` measured, in the form of offload/sim/machine_profile.h, with the
- * figures behind it under "measured". */
+/* Writes the machine profile from the records of `offload bench all`, in the form of offload/sim/machine_profile.h, and
+ * adds all records under "measured". */
 #include "tools/bench/bench_device.h"
 #include "tools/doctor/doctor.h"
 
@@ -78,7 +78,7 @@ static json_t *threads_json(const struct ox_bench *bench, const char *part, cons
     return list;
 }
 
-/* The figures behind the profile; the caller owns the result. NULL without memory. */
+/* Builds "measured": the records and facts that the profile came from. NULL without memory. */
 static json_t *measured_json(const struct ox_bench *bench, enum ox_isa isa) {
     static const char *const copies[] = {"read", "write", "copy"};
     static const char *const gemms[] = {"all", "projection", "up", "down", "input_grad", "weight_grad", "scores"};

@@ -124,6 +124,7 @@ static double own_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Keeps the queue full until all requests of the work are done, and measures that. */
 static enum ox_status rig_run(struct rig *rig, enum ox_bench_work work, uint64_t bytes, struct ox_bench_speed *out) {
     struct sequence sequence = {.work = work, .bytes = bytes};
     struct ox_first_failure first = {.status = OX_OK};

@@ -48,8 +48,8 @@ OX_MUST enum ox_status ox_fail_command(const char *name);
  * can fix, else 1. */
 int ox_cmd_fail(enum ox_status status);
 
-/* Writes `json`, which it takes over, and a newline to `out`; `flags` are jansson's. NULL stands for a lack of memory.
- * `what` names the result in the error. */
+/* Writes `json`, which it takes over, and a newline to `out`; `flags` are jansson's. NULL means that building it ran
+ * out of memory. `what` names the result in the error. */
 OX_MUST enum ox_status ox_print_json(FILE *out, json_t *json, size_t flags, const char *what);
 /* Writes "2h05m", "3m20s" or "12s" to `text` (OX_DURATION_TEXT_BYTES) and returns it. */
 enum { OX_DURATION_TEXT_BYTES = 32 };

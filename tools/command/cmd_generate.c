@@ -212,6 +212,8 @@ static enum ox_status end_of_turn(const struct generating *g, int64_t *id) {
     return OX_OK;
 }
 
+/* Collects the tokens that end the text: of config.json, generation_config.json, the tokenizer and the chat template.
+ * */
 static enum ox_status find_stops(struct generating *g) {
     char path[OX_PATH_BYTES];
     json_t *json = NULL;
@@ -250,6 +252,7 @@ static bool is_stop(const struct generating *g, int32_t id) {
 
 /* ---- text as it comes -------------------------------------------------------------------------------- */
 
+/* True when the text ends in a replacement character: its last character is incomplete. */
 static bool ends_open(const char *text, size_t bytes) {
     return bytes >= 3 && memcmp(text + bytes - 3, "\xef\xbf\xbd", 3) == 0;
 }
@@ -327,6 +330,7 @@ static enum ox_status examine_logits(struct generating *g, const float *logits) 
     return OX_OK;
 }
 
+/* Samples tokens until a stop token, --max-new-tokens or the end of the model's context. */
 static enum ox_status generate_all(struct generating *g, const float *logits) {
     const uint64_t start_ns = ox_clock_ns();
     const uint64_t wanted = g->config->max_new_tokens;

@@ -206,6 +206,7 @@ static enum ox_status inspect_checkpoint(struct inspection *in, const char *path
 
 /* ---- stores --------------------------------------------------------------------------------------- */
 
+/* Reads and verifies every extent of the state, and lists damaged ones. */
 static enum ox_status verify_extents(struct inspection *in, struct ox_store *store, uint32_t extent_count) {
     const struct ox_extent_spec *const extents = ox_store_extents(store);
     struct ox_store_port *port = NULL;
@@ -330,6 +331,7 @@ static bool is_store(const char *path, char *list) {
 
 /* ---- kinds of input -------------------------------------------------------------------------------- */
 
+/* Tells run folders, checkpoints and plain model folders apart. */
 static enum ox_status inspect_folder(struct inspection *in, const char *path) {
     char file[OX_PATH_BYTES], newest[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(path, "config.json", file);

@@ -90,6 +90,7 @@ static void read_lines(struct progress *s, char *text, bool from_start) {
     }
 }
 
+/* Reads the last part of metrics.jsonl, and how old it is. */
 static enum ox_status read_metrics(struct progress *s) {
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(s->folder, "metrics.jsonl", path);

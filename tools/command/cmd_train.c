@@ -129,6 +129,7 @@ static void add_step(struct progress *progress, const struct ox_step_report *rep
     progress->busy_seconds += report->result.lane_busy_seconds[OX_LANE_COMPUTE];
 }
 
+/* Adds up each step, and prints a progress line every logging_steps. */
 static void on_step(void *context, const struct ox_step_report *report) {
     struct progress *const progress = context;
     add_step(progress, report);

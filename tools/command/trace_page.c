@@ -144,6 +144,7 @@ static uint32_t add_part(struct part *parts, uint32_t count, struct part part) {
     return count + 1;
 }
 
+/* Lists the longest chain by lane, largest part first. */
 static uint32_t chain_by_lane(const struct page *p, struct part parts[PARTS_MAX]) {
     uint32_t count = 0;
     for (uint32_t cause = 0; cause < OX_TRACE_CAUSE_COUNT; cause++) {
@@ -153,6 +154,7 @@ static uint32_t chain_by_lane(const struct page *p, struct part parts[PARTS_MAX]
     return count;
 }
 
+/* Lists the longest chain by kind of task and of wait, largest part first. */
 static uint32_t chain_by_kind(const struct page *p, struct part parts[PARTS_MAX]) {
     static const char *const colors[] = {"issue", "start", "done"};
     const struct ox_trace_names *const kinds = &p->head->names[OX_TRACE_TASKS];
@@ -187,6 +189,7 @@ static uint32_t worst_cause(const struct ox_trace_analysis *a, uint32_t lane) {
     return worst;
 }
 
+/* Writes the summary sentence: what bounds a step, and what compute waits for. */
 static void put_lead(struct page *p) {
     struct part parts[PARTS_MAX];
     char time[OX_TRACE_TIME_BYTES];

@@ -93,6 +93,7 @@ static bool direct_write_works(int fd) {
     return works;
 }
 
+/* Reports a folder: file system, free space, direct I/O. */
 static void report_folder(struct ox_doctor *doctor, const char *name, const char *folder) {
     const char *const system = file_system_name(folder);
     char free_text[OX_SIZE_TEXT_BYTES] = "unknown";

@@ -28,6 +28,7 @@ static void keep_error(char *text, size_t text_bytes) {
     snprintf(text, text_bytes, "%s", ox_error_text());
 }
 
+/* Reads what NVML and the CUDA plugin report, before any device is opened. */
 static void read_all(struct survey *survey) {
     struct ox_nvml *nvml = NULL;
     if (ox_nvml_open(survey->paths->nvml, &nvml, &survey->nvml_absent) == OX_OK) {

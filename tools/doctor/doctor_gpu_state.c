@@ -148,6 +148,7 @@ static void report_health(struct ox_doctor *doctor, const struct ox_nvml_gpu *gp
     }
 }
 
+/* Reports the CPUs and the memory node next to the GPU, and whether this process may use them. */
 static void report_numa(struct ox_doctor *doctor, const struct ox_nvml_gpu *gpu) {
     char beside[96], nodes[48] = "", remedy[OX_DOCTOR_TEXT_BYTES], ours_text[96];
     cpu_set_t near, ours, both;
