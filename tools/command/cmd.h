@@ -44,9 +44,9 @@ void ox_help_print_command(FILE *file, const struct ox_command *command);
 
 /* Fails for an unknown command and suggests the most similar one. */
 OX_MUST enum ox_status ox_fail_command(const char *name);
-/* Prints "offload: <the error text>" as one line on stderr. Returns the exit status: 2 for OX_E_CONFIG, which the user
- * can fix, else 1. */
-int ox_cmd_fail(enum ox_status status);
+/* Returns the exit status: 0 for OX_OK, 2 for OX_E_CONFIG, which the user can fix, else 1. After a failure it prints
+ * "offload: <the error text>" as one line on stderr. */
+int ox_cmd_exit(enum ox_status status);
 
 /* Writes `json`, which it takes over, and a newline to `out`; `flags` are jansson's. NULL means that building it ran
  * out of memory. `what` names the result in the error. */

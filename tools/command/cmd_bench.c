@@ -80,7 +80,7 @@ int ox_cmd_bench(const struct ox_config *config) {
                                "the figures");
     }
     if (status != OX_OK) {
-        return ox_cmd_fail(status);
+        return ox_cmd_exit(status);
     }
     if (config->strict && bench.missed_count > 0) {
         fprintf(stderr, "offload: %" PRIu32 " figures are below their limits\n", bench.missed_count);

@@ -54,7 +54,7 @@ static enum ox_status print_json(const struct ox_doctor *doctor) {
 int ox_cmd_doctor(const struct ox_config *config) {
     struct ox_doctor *const doctor = calloc(1, sizeof *doctor);
     if (doctor == NULL) {
-        return ox_cmd_fail(ox_fail(OX_E_NOMEM, "no memory for the report"));
+        return ox_cmd_exit(ox_fail(OX_E_NOMEM, "no memory for the report"));
     }
     ox_doctor_machine(doctor);
     ox_doctor_drives(doctor, config);
@@ -66,5 +66,5 @@ int ox_cmd_doctor(const struct ox_config *config) {
         print_text(doctor);
     }
     free(doctor);
-    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    return ox_cmd_exit(status);
 }

@@ -61,5 +61,5 @@ int ox_cmd_eval(const struct ox_config *config) {
         print_source(&total, output.several);
     }
     json_decref(output.files);
-    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    return ox_cmd_exit(status);
 }

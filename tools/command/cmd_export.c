@@ -68,5 +68,5 @@ int ox_cmd_export(const struct ox_config *config) {
     if (status == OX_OK) {
         status = report(config, source, dtype);
     }
-    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    return ox_cmd_exit(status);
 }

@@ -476,5 +476,5 @@ int ox_cmd_generate(const struct ox_config *config) {
     ox_ids_free(&g.ids);
     ox_tokenizer_close(&g.tokenizer);
     ox_hf_close(&g.folder);
-    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    return ox_cmd_exit(status);
 }

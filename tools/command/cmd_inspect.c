@@ -479,5 +479,5 @@ int ox_cmd_inspect(const struct ox_config *config) {
         status = ox_fail(OX_E_CORRUPT, "%s: %zu damaged, as listed above", config->model, damaged);
     }
     json_decref(in.report);
-    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    return ox_cmd_exit(status);
 }

@@ -144,8 +144,7 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
 int ox_cmd_tokenize(const struct ox_config *config) {
     struct tokenizing t = {0};
     if (config->show || config->data_cache[0] != '\0') {
-        const enum ox_status shown = ox_show(config);
-        return shown == OX_OK ? OX_EXIT_OK : ox_cmd_fail(shown);
+        return ox_cmd_exit(ox_show(config));
     }
     const char *const path = config->tokenizer[0] != '\0' ? config->tokenizer : config->model;
     enum ox_status status = ox_tokenizer_open(path, &t.tokenizer);
@@ -158,5 +157,5 @@ int ox_cmd_tokenize(const struct ox_config *config) {
     ox_ids_free(&t.ids);
     ox_encoder_close(&t.encoder);
     ox_tokenizer_close(&t.tokenizer);
-    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    return ox_cmd_exit(status);
 }

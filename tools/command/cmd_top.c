@@ -404,17 +404,14 @@ static enum ox_status run_plain(const char *folder, bool once) {
 
 int ox_cmd_top(const struct ox_config *config) {
     if (config->run[0] == '\0') {
-        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run"));
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run"));
     }
     if (config->once) {
-        const enum ox_status status = run_plain(config->run, true);
-        return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+        return ox_cmd_exit(run_plain(config->run, true));
     }
     install(SIGINT, on_end);
     install(SIGTERM, on_end);
     install(SIGHUP, on_end);
     install(SIGWINCH, on_size);
-    const enum ox_status status = isatty(STDOUT_FILENO) == 1 ? run_terminal(config->run)
-                                                             : run_plain(config->run, false);
-    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    return ox_cmd_exit(isatty(STDOUT_FILENO) == 1 ? run_terminal(config->run) : run_plain(config->run, false));
 }

@@ -98,14 +98,12 @@ static enum ox_status run_export(const struct ox_config *config) {
 }
 
 int ox_cmd_trace(const struct ox_config *config) {
-    enum ox_status status = OX_OK;
     if (config->action[0] == '\0') {
-        status = ox_fail(OX_E_CONFIG, "--action is missing; run `offload trace report RUN` or `offload trace export "
-                         "RUN --output FILE`");
-    } else if (config->run[0] == '\0') {
-        status = ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run, or its trace.bin");
-    } else {
-        status = strcmp(config->action, "report") == 0 ? run_report(config) : run_export(config);
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--action is missing; run `offload trace report RUN` or `offload trace "
+                                   "export RUN --output FILE`"));
     }
-    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    if (config->run[0] == '\0') {
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run, or its trace.bin"));
+    }
+    return ox_cmd_exit(strcmp(config->action, "report") == 0 ? run_report(config) : run_export(config));
 }

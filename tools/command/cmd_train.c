@@ -429,7 +429,7 @@ int ox_cmd_plan(const struct ox_config *given) {
         status = print_plan(trainer, &config, true, advice);
     }
     ox_trainer_close(&trainer);
-    return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    return ox_cmd_exit(status);
 }
 
 static enum ox_status dry_run(const struct ox_trainer *trainer, const struct ox_config *config) {
@@ -445,35 +445,35 @@ static enum ox_status dry_run(const struct ox_trainer *trainer, const struct ox_
     return print_plan(trainer, config, true, NULL);
 }
 
-int ox_cmd_train(const struct ox_config *config) {
-    struct ox_trainer *trainer = NULL;
+/* Prints the plan to stderr, trains, and prints the summary. *ended_by: the signal that ended the run, or 0. */
+static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *config, int *ended_by) {
     struct progress progress = {.terminal = isatty(STDERR_FILENO) == 1, .logging_steps = config->logging_steps};
     const struct ox_trainer_hooks hooks = {
         .context = &progress, .start = on_start, .step = on_step, .eval = on_eval, .saved = on_saved};
-    int ended_by = 0;
-    install_handlers();
-    enum ox_status status = open_run(config, &trainer);
-    if (status == OX_OK && config->dry_run) {
-        status = dry_run(trainer, config);
-        ox_trainer_close(&trainer);
-        return status == OX_OK ? OX_EXIT_OK : ox_cmd_fail(status);
+    char *text = NULL;
+    enum ox_status status = ox_trainer_plan_text(trainer, false, &text);
+    if (status != OX_OK) {
+        return status;
     }
-    if (status == OX_OK) {
-        char *text = NULL;
-        status = ox_trainer_plan_text(trainer, false, &text);
-        if (status == OX_OK) {
-            fprintf(stderr, "%s\n", text);
-            free(text);
-        }
-    }
-    if (status == OX_OK) {
-        status = ox_trainer_run(trainer, &events, &hooks, &ended_by);
-    }
+    fprintf(stderr, "%s\n", text);
+    free(text);
+    status = ox_trainer_run(trainer, &events, &hooks, ended_by);
     end_line(&progress);
     if (status == OX_OK) {
         print_summary(trainer, &progress);
     }
-    const int exit_status = status != OX_OK ? ox_cmd_fail(status) : ended_by != 0 ? 128 + ended_by : OX_EXIT_OK;
+    return status;
+}
+
+int ox_cmd_train(const struct ox_config *config) {
+    struct ox_trainer *trainer = NULL;
+    int ended_by = 0;
+    install_handlers();
+    enum ox_status status = open_run(config, &trainer);
+    if (status == OX_OK) {
+        status = config->dry_run ? dry_run(trainer, config) : train(trainer, config, &ended_by);
+    }
+    const int exit_status = status == OX_OK && ended_by != 0 ? 128 + ended_by : ox_cmd_exit(status);
     ox_trainer_close(&trainer);
     return exit_status;
 }

@@ -83,7 +83,7 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     if (status == OX_OK && command->mask != 0) {
         status = ox_config_validate(&config, command->mask);
     }
-    return status == OX_OK ? command->run(&config) : ox_cmd_fail(status);
+    return status == OX_OK ? command->run(&config) : ox_cmd_exit(status);
 }
 
 static int dispatch(int argc, char **argv) {
@@ -95,7 +95,7 @@ static int dispatch(int argc, char **argv) {
     const bool help = strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
     const bool version = strcmp(name, "--version") == 0;
     const struct ox_command *const command = ox_command_find(help ? "help" : version ? "version" : name);
-    return command != NULL ? run_command(command, argc - 2, argv + 2) : ox_cmd_fail(ox_fail_command(name));
+    return command != NULL ? run_command(command, argc - 2, argv + 2) : ox_cmd_exit(ox_fail_command(name));
 }
 
 const struct ox_command *ox_commands(uint32_t *count) {
@@ -120,7 +120,10 @@ enum ox_status ox_fail_command(const char *name) {
     return ox_fail(OX_E_CONFIG, "'%s' is not a command; `offload help` lists them", name);
 }
 
-int ox_cmd_fail(enum ox_status status) {
+int ox_cmd_exit(enum ox_status status) {
+    if (status == OX_OK) {
+        return OX_EXIT_OK;
+    }
     print_line("offload: ", ox_error_text());
     return status == OX_E_CONFIG ? OX_EXIT_USAGE : OX_EXIT_FAILED;
 }
@@ -130,7 +133,7 @@ int main(int argc, char **argv) {
     const int exit_status = dispatch(argc, argv);
     /* A full disk or a closed pipe shows up at the latest here. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && exit_status == OX_EXIT_OK) {
-        return ox_cmd_fail(ox_fail(OX_E_IO, "the results could not be written to stdout"));
+        return ox_cmd_exit(ox_fail(OX_E_IO, "the results could not be written to stdout"));
     }
     return exit_status;
 }

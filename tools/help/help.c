@@ -109,14 +109,14 @@ int ox_cmd_help(const struct ox_config *config) {
                  {"names", print_names},     {"text", ox_help_print}};
     const struct ox_command *const command = ox_command_find(config->topic);
     if (config->topic[0] != '\0' && command == NULL) {
-        return ox_cmd_fail(ox_fail_command(config->topic));
+        return ox_cmd_exit(ox_fail_command(config->topic));
     }
     if (strcmp(config->as, "man") == 0) {
         ox_man_print(stdout, command);
         return OX_EXIT_OK;
     }
     if (command != NULL && strcmp(config->as, "text") != 0) {
-        return ox_cmd_fail(ox_fail(OX_E_CONFIG, "--as %s covers all commands; remove '%s'", config->as,
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--as %s covers all commands; remove '%s'", config->as,
                                    config->topic));
     }
     if (command != NULL) {
