@@ -54,7 +54,7 @@ static const struct ox_page pages[] = {
          "checkpoints in --output, which are Hugging Face model folders. --model is a folder with weights, or a "
          "config.json for training from scratch; its type is llama, mistral, qwen2, qwen3 or gpt2.\n"
          "First it makes and checks a plan: which bytes live where and when they move. A run that does not fit the "
-         "budget is refused before anything is written, with exit status 2; the nearest plan that would fit is shown. "
+         "budget is refused before anything is written, with exit status 2, the nearest plan, and the budget it needs. "
          "During training, stderr gets one line per step; a summary at the end goes to stdout. Options under Placement "
          "change speed and traffic, never a bit of the result.\n"
          "With --nvme every step is committed: after a crash, --resume-from-checkpoint latest continues from the last "
