@@ -1,5 +1,5 @@
-/* Generations: roots, tables, transactions and recovery. The one place that decides which of the two slots
- * of an extent is the truth; and with one slot, whether it is. */
+/* Roots, tables, transactions and recovery. Only this file decides which of the two slots of an extent is valid, or
+ * with one slot, whether that is. */
 #include "base/assert.h"
 #include "base/hash/hash.h"
 #include "base/log.h"
@@ -35,7 +35,7 @@ static uint64_t table_hash(const struct ox_store *store, const struct ox_store_r
     return ox_hash64(store->tables[root->generation], store->layout.table_bytes, ox_hash_seed(words, 4));
 }
 
-/* Lets store->block follow on `root`. */
+/* Makes store->block the successor of `root`. */
 static void block_follow(struct ox_store *store, const struct ox_store_root *root) {
     *store->block = *root;
     store->block->seq = store->seq_seen + 1;
@@ -43,16 +43,27 @@ static void block_follow(struct ox_store *store, const struct ox_store_root *roo
     store->block->parent_hash = root->checksum[0];
 }
 
-/* The block is on the drives: it is the root now. Readers may be asking meanwhile. */
-static void root_take(struct ox_store *store) {
-    pthread_mutex_lock(&store->mutex);
-    *store->root = *store->block;
-    pthread_mutex_unlock(&store->mutex);
+/* Writes store->block as the newest root on every drive, durably, and adopts it. Its number counts as used from the
+ * start, because a failed write may have reached a drive. The lock is for reads, which may consult the root. */
+static enum ox_status block_publish(struct ox_store *store) {
+    store->root_is_newest = false;
+    store->seq_seen++;
+    enum ox_status status = ring_write(store, store->block->seq);
+    if (status == OX_OK) {
+        status = ox_store_flush(store);
+    }
+    if (status == OX_OK) {
+        pthread_mutex_lock(&store->mutex);
+        *store->root = *store->block;
+        pthread_mutex_unlock(&store->mutex);
+        store->root_is_newest = true;
+    }
+    return status;
 }
 
-/* Makes our root the newest on every drive and wipes the rejected ones, durably, before anything else is written:
- * otherwise a rejected root above slots that are being rewritten would be taken for a commit. The session counted here
- * keeps checksums of an interrupted attempt from ever being valid again. */
+/* Writes our root as the newest on every drive and wipes rejected ones, durably, before anything else is written:
+ * otherwise a rejected root over a slot being rewritten could pass for a commit. The session counted here keeps
+ * checksums of an interrupted attempt from ever being valid again. */
 static enum ox_status reaffirm_root(struct ox_store *store) {
     if (store->root_is_newest) {
         return OX_OK;
@@ -64,29 +75,17 @@ static enum ox_status reaffirm_root(struct ox_store *store) {
         status = ring_write(store, seq);
     }
     if ((store->seq_seen + 1 - store->root->seq) % OX_STORE_RING_LEN == 0) {
-        store->seq_seen++; /* that slot holds the root we rely on */
+        store->seq_seen++; /* that ring slot holds our root */
     }
     block_follow(store, store->root);
     store->block->session++;
     ox_store_block_seal(store->block);
-    if (status == OX_OK) {
-        /* Counted before it is tried: a failed write may have reached some drive. */
-        store->seq_seen++;
-        status = ring_write(store, store->block->seq);
-    }
-    if (status == OX_OK) {
-        status = ox_store_flush(store);
-    }
-    if (status == OX_OK) {
-        root_take(store);
-        store->root_is_newest = true;
-    }
-    return status;
+    return status == OX_OK ? block_publish(store) : status;
 }
 
 /* ---- recovery --------------------------------------------------------------------------------- */
 
-/* Valid roots, newest first; they point into the regions read at open. */
+/* Valid roots, newest first; they point into the regions that were read. */
 struct candidates {
     const struct ox_store_root **roots;
     uint32_t count;
@@ -123,8 +122,8 @@ static void collect(const struct ox_store *store, const unsigned char *regions, 
     qsort(out->roots, out->count, sizeof *out->roots, newest_first);
 }
 
-/* A root names its parent; a record with the parent's number and another checksum belongs to another
- * history. A parent that is gone proves nothing. */
+/* A root names its parent. A record with the parent's number but another checksum belongs to another history; a missing
+ * parent proves nothing. */
 static bool parent_fits(const struct candidates *all, const struct ox_store_root *root) {
     bool seen = false;
     for (uint32_t i = 0; i < all->count; i++) {
@@ -154,7 +153,7 @@ static enum ox_status table_load(struct ox_store *store, const struct ox_store_r
                          root->step);
 }
 
-/* Reads all of the generation store->root names. */
+/* Reads and verifies the whole generation of store->root. */
 static enum ox_status generation_verify(struct ox_store *store) {
     void *buffer = NULL;
     struct ox_store_port *port = NULL;
@@ -171,19 +170,19 @@ static enum ox_status generation_verify(struct ox_store *store) {
     return status;
 }
 
-/* OX_OK when `root` stands for a whole generation. Only the newest root vouches for data that no later
- * attempt has touched, and not once it is open; else all data is read. */
+/* Returns OX_OK when `root` names an intact generation. Only the newest root that is not open vouches for its data,
+ * because no later attempt has overwritten it; otherwise all data is read. */
 static enum ox_status root_try(struct ox_store *store, const struct candidates *all, uint32_t idx) {
     const struct ox_store_root *const root = all->roots[idx];
     if (!parent_fits(all, root)) {
-        return ox_fail(OX_E_CORRUPT, "root record %" PRIu64 " does not follow from the one before it",
+        return ox_fail(OX_E_CORRUPT, "root record %" PRIu64 " does not follow the one before it",
                        root->seq);
     }
     *store->root = *root;
     if (!root->committed) {
         return root->seq == all->roots[0]->seq
                    ? OX_OK
-                   : ox_fail(OX_E_CORRUPT, "only the empty state of its creation is left");
+                   : ox_fail(OX_E_CORRUPT, "only the empty state from its creation is left");
     }
     enum ox_status status = table_load(store, root);
     if (status == OX_OK && (root->seq != all->roots[0]->seq || root->open != 0)) {
@@ -200,18 +199,18 @@ static bool same_data(const struct ox_store_root *a, const struct ox_store_root 
 static void choice_log(const struct ox_store_root *root, bool newest, const char *path) {
     if (root->open != 0) {
         ox_log(OX_LOG_WARN,
-               "%s: step %" PRIu64 " was interrupted before it overwrote anything; step %" PRIu64 " is whole", path,
+               "%s: step %" PRIu64 " was interrupted before it overwrote anything; step %" PRIu64 " is intact", path,
                root->open_step, root->step);
     } else if (!newest) {
-        ox_log(OX_LOG_WARN, "%s: the newest commit is damaged; going back to step %" PRIu64, path, root->step);
+        ox_log(OX_LOG_WARN, "%s: the newest commit is damaged; falling back to step %" PRIu64, path, root->step);
     }
 }
 
-static enum ox_status choose(struct ox_store *store, const struct candidates *all, const char *path) {
+static enum ox_status choose_root(struct ox_store *store, const struct candidates *all, const char *path) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < all->count; i++) {
         if (i > 0 && same_data(all->roots[i - 1], all->roots[i])) {
-            continue; /* the other copy of a root that was rejected */
+            continue; /* another copy of a rejected root */
         }
         status = root_try(store, all, i);
         if (status == OX_OK) {
@@ -230,18 +229,18 @@ static enum ox_status choose(struct ox_store *store, const struct candidates *al
             return ox_fail_in(status, "%s", path);
         }
         if (all->roots[i]->open != 0) {
-            break; /* older roots name what this one had replaced */
+            break; /* older roots name the state that this one replaced */
         }
     }
     if (all->count == 0) {
         return ox_fail(
             OX_E_CORRUPT,
-            "%s: holds no valid root record: its creation was interrupted or it is damaged; remove the "
+            "%s: has no valid root record: its creation was interrupted or it is damaged; remove the "
             "store and start from a checkpoint",
             path);
     }
     return ox_fail(status,
-                   "%s: no generation of the store is whole (%s); remove it and resume from a checkpoint",
+                   "%s: no generation of the store is intact (%s); remove it and resume from a checkpoint",
                    path, ox_error_text());
 }
 
@@ -254,7 +253,7 @@ enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *reg
     struct ox_drive_info info;
     store->backend->drive_info(store->drives[0], &info);
     collect(store, regions, &all);
-    const enum ox_status status = choose(store, &all, info.path);
+    const enum ox_status status = choose_root(store, &all, info.path);
     if (status == OX_OK) {
         store->seq_seen = all.roots[0]->seq;
         store->root_is_newest = false;
@@ -272,7 +271,7 @@ enum ox_status ox_store_root_create(struct ox_store *store) {
     root->run_id[1] = store->run_id[1];
     root->config_hash = store->config_hash;
     root->geometry_hash = store->geometry_hash;
-    root->generation = 1; /* so that the first transaction writes generation 0 */
+    root->generation = 1; /* makes the first transaction write generation 0 */
     ox_store_block_seal(root);
     *store->block = *root;
     store->root_is_newest = true;
@@ -281,8 +280,8 @@ enum ox_status ox_store_root_create(struct ox_store *store) {
 
 /* ---- transactions ------------------------------------------------------------------------------ */
 
-/* One generation: before any of it is overwritten every drive says so, durably, by a copy of our root that is open.
- * What it still says of the state holds as long as all of it verifies. */
+/* With one generation: marks the root open, durably, on every drive before any state is overwritten. What the open root
+ * says holds as long as all state verifies. */
 static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
     const struct ox_store_root *const root = store->root;
     if (!ox_store_is_single(store) || !root->committed || (root->open != 0 && root->open_step == step)) {
@@ -292,17 +291,7 @@ static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
     store->block->open = 1;
     store->block->open_step = step;
     ox_store_block_seal(store->block);
-    store->root_is_newest = false;
-    store->seq_seen++;
-    enum ox_status status = ring_write(store, store->block->seq);
-    if (status == OX_OK) {
-        status = ox_store_flush(store);
-    }
-    if (status == OX_OK) {
-        root_take(store);
-        store->root_is_newest = true;
-    }
-    return status;
+    return block_publish(store);
 }
 
 enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
@@ -311,17 +300,17 @@ enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     if (store->torn) {
         return ox_fail(OX_E_CORRUPT,
-                       "the store has one generation, and step %" PRIu64 " failed while it was rewritten; resume from "
-                       "a checkpoint", store->step);
+                       "the store has one generation, and step %" PRIu64 " failed while it was overwritten; resume "
+                       "from a checkpoint", store->step);
     }
     enum ox_status status = reaffirm_root(store);
     if (status == OX_OK) {
         status = mark_open(store, step);
     }
     if (status != OX_OK) {
-        return ox_fail_in(status, "the store cannot be made ready for step %" PRIu64, step);
+        return ox_fail_in(status, "the store cannot be prepared for step %" PRIu64, step);
     }
-    /* What the idle slots held is nobody's any more. */
+    /* The content of the idle slots is no longer needed. */
     OX_ASSERT(__atomic_load_n(&store->reads_in_flight[store->root->generation ^ 1], __ATOMIC_SEQ_CST) == 0);
     pthread_mutex_lock(&store->mutex);
     store->in_transaction = true;
@@ -342,7 +331,7 @@ static enum ox_status tables_write(struct ox_store *store, uint32_t generation) 
     return status;
 }
 
-/* The root record of the transaction under way, in store->block. */
+/* Prepares the transaction's root record in store->block. */
 static void block_prepare(struct ox_store *store, const void *meta, uint32_t meta_bytes) {
     block_follow(store, store->root);
     struct ox_store_root *const root = store->block;
@@ -361,14 +350,14 @@ static void block_prepare(struct ox_store *store, const void *meta, uint32_t met
     ox_store_block_seal(root);
 }
 
-static void leave(struct ox_store *store) {
+static void end_transaction(struct ox_store *store) {
     pthread_mutex_lock(&store->mutex);
     store->in_transaction = false;
     pthread_mutex_unlock(&store->mutex);
 }
 
-/* After a failure: with one generation whose state before was worth something, nothing brings it back. */
-static void tear(struct ox_store *store) {
+/* After a failure: notes whether committed state of a single generation was overwritten, which cannot be undone. */
+static void note_torn(struct ox_store *store) {
     bool touched = false;
     for (uint32_t i = 0; i < store->layout.extent_count && !touched; i++) {
         touched = store->extent_states[i] != OX_EXTENT_IDLE;
@@ -387,40 +376,31 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
     }
     if (status == OX_OK) {
         block_prepare(store, meta, meta_bytes);
-        store->root_is_newest = false;
-        store->seq_seen++;
-        status = ring_write(store, store->block->seq);
+        status = block_publish(store);
     }
-    if (status == OX_OK) {
-        status = ox_store_flush(store);
-    }
-    if (status == OX_OK) {
-        root_take(store);
-        store->root_is_newest = true;
-    }
-    leave(store);
+    end_transaction(store);
     if (status == OX_OK) {
         return OX_OK;
     }
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
-    tear(store);
+    note_torn(store);
     if (store->torn) {
         return ox_fail(status,
-                       "step %" PRIu64 " is not committed: %.700s; the store has one generation, which this step had "
-                       "overwritten: resume from a checkpoint", store->step, text);
+                       "step %" PRIu64 " is not committed: %.700s; the store has one generation, which this step "
+                       "overwrote; resume from a checkpoint", store->step, text);
     }
     const bool undone = reaffirm_root(store) == OX_OK;
     return ox_fail(status, "step %" PRIu64 " is not committed: %.800s%s", store->step, text,
-                   undone ? "" : "; its root may yet be found after a crash, then whole");
+                   undone ? "" : "; after a crash it may still be found committed, and then intact");
 }
 
 void ox_store_abort(struct ox_store *store) {
     OX_ASSERT(__atomic_load_n(&store->writes_in_flight, __ATOMIC_SEQ_CST) == 0);
     if (store->in_transaction) {
-        tear(store);
+        note_torn(store);
     }
-    leave(store);
+    end_transaction(store);
 }
 
 void ox_store_block_seal(void *block) {

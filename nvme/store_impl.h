@@ -150,7 +150,7 @@ struct ox_store {
     struct ox_store_root *block; /* one aligned block for transfers */
     struct ox_extent_sum *tables[2];
     uint64_t seq_seen; /* no root on any drive is newer */
-    bool root_is_newest; /* no root newer than ours can be on a drive */
+    bool root_is_newest; /* no root newer than ours can be on a drive: rejected ones are wiped */
 
     pthread_mutex_t mutex; /* guards what a read consults while it changes: root, in_transaction, step, attempt */
     bool in_transaction;

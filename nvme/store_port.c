@@ -1,5 +1,5 @@
-/* Ports: operations of any size on extents, cut into requests, verified when they are complete. Owns the
- * operations in flight; allocates nothing after it is opened. */
+/* Ports: operations of any size on extents, cut into requests, hashed or verified. A port owns its operations in flight
+ * and allocates nothing after it is opened. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash/hash.h"
@@ -12,33 +12,33 @@
 
 enum { REREADS_MAX = 3, NONE = UINT32_MAX };
 
-/* What waits to be sent to a drive: reads go first, because compute waits for them, but never more than so many
- * requests in a row while a write waits. */
+/* The lists of operations to be sent to a drive. Reads go first, because compute waits for them, but at most
+ * READS_IN_ROW_MAX requests in a row while a write waits. */
 enum lane { LANE_READ, LANE_WRITE, LANE_COUNT };
 enum { READS_IN_ROW_MAX = 16 };
 
-/* What a checksum is seeded with, besides the run. */
+/* The part that a checksum covers; it seeds the checksum besides the run. */
 enum part { PART_HEAD, PART_REST, PART_SPOOL };
 
 struct slot {
     struct ox_store_op op;
-    uint32_t next; /* of the list it is on */
+    uint32_t next; /* next slot on the same list */
     uint32_t drive_idx;
     uint64_t offset, bytes; /* in the drive file */
     uint64_t sent_bytes;
     uint32_t in_flight; /* requests */
     uint32_t rereads;
-    uint64_t since_ns; /* when the drive last took or gave something of it */
+    uint64_t since_ns; /* when the drive last accepted or returned a request of it */
     bool live, corrupt;
-    bool sending; /* on the list of what is to be sent */
+    bool sending; /* on a list of operations to be sent */
     enum ox_status status;
-    uint64_t step, attempt; /* of the data */
+    uint64_t step, attempt; /* step and attempt of the data */
     uint32_t generation;    /* reads of state */
     struct ox_extent_sum want;
     char text[sizeof((struct ox_io_done *)0)->text];
 };
 
-/* Slots by index, first in, first out. */
+/* A FIFO of slot indices. */
 struct list {
     uint32_t head, tail;
 };
@@ -53,8 +53,8 @@ struct ox_store_port {
     struct ox_store *store;
     struct ox_io_queue *queue;
     uint32_t depth, request_count, sending_count, op_count;
-    bool broken; /* the queue gives nothing back any more */
-    uint64_t check_ns; /* when to look for stalls again */
+    bool broken; /* the queue returns no more requests */
+    uint64_t check_ns; /* when to check for stalls next */
     struct ox_store_port *given_up_next;
     struct port_drive drives[OX_STORE_DRIVES_MAX];
     struct list free, ended;
@@ -131,7 +131,8 @@ static void count_reader(struct ox_store *store, const struct slot *slot, int ch
     }
 }
 
-/* No request of the operation is under way and none is to come: it has ended, or a read goes once more. */
+/* Ends an operation that has no request in flight or to send: verifies a read, and repeats it when the checksum is
+ * wrong. */
 static void slot_end(struct ox_store_port *port, uint32_t slot_idx) {
     struct ox_store *const store = port->store;
     struct slot *const slot = &port->slots[slot_idx];
@@ -169,7 +170,7 @@ static void slot_fail(struct slot *slot, enum ox_status status, const char *text
     }
 }
 
-/* Sends the slot's next request; false when that failed. */
+/* Sends the slot's next request; returns false on failure. */
 static bool slot_send(struct ox_store_port *port, uint32_t slot_idx) {
     struct ox_store *const store = port->store;
     struct slot *const slot = &port->slots[slot_idx];
@@ -195,7 +196,7 @@ static bool slot_send(struct ox_store_port *port, uint32_t slot_idx) {
     return true;
 }
 
-/* Which of the drive's lists is next; NULL when both are empty. */
+/* Picks the list to send from next; NULL when both are empty. */
 static struct list *lane_pick(struct port_drive *drive) {
     struct list *const reads = &drive->sending[LANE_READ];
     struct list *const writes = &drive->sending[LANE_WRITE];
@@ -225,15 +226,15 @@ static void pump_drive(struct ox_store_port *port, struct port_drive *drive) {
     }
 }
 
-/* Sends what the depth allows. */
+/* Sends requests up to the depth of each drive. */
 static void pump(struct ox_store_port *port) {
     for (uint32_t i = 0; i < port->store->drive_count && port->sending_count > 0; i++) {
         pump_drive(port, &port->drives[i]);
     }
 }
 
-/* Fails whatever is under way. Its buffers may still be written to by the kernel; with a broken queue the
- * process can only end. */
+/* Fails all operations in flight. The kernel may still write to their buffers, so with a broken queue the process can
+ * only end. */
 static void port_break(struct ox_store_port *port) {
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
@@ -256,7 +257,7 @@ static void port_break(struct ox_store_port *port) {
 
 /* ---- waiting ---------------------------------------------------------------------------------------- */
 
-/* Looks at the oldest operation that each drive has. Fails when one is to be given up. */
+/* Checks the oldest operation of each drive; fails when a drive must be given up. */
 static enum ox_status stalls_check(struct ox_store_port *port, uint64_t now_ns) {
     struct ox_store *const store = port->store;
     const struct slot *oldest[OX_STORE_DRIVES_MAX] = {NULL};
@@ -293,7 +294,7 @@ static enum ox_status stalls_check(struct ox_store_port *port, uint64_t now_ns) 
 enum { POLL = 0 };
 static const uint64_t FOREVER = UINT64_MAX;
 
-/* Takes one request back, if it comes within `max_ns`. False when there was none. */
+/* Reaps one request within `max_ns`; returns false when none came. */
 static bool port_take(struct ox_store_port *port, uint64_t max_ns) {
     const struct ox_io_backend *const backend = port->store->backend;
     const uint64_t begin_ns = max_ns == POLL || max_ns == FOREVER ? 0 : ox_clock_ns();
@@ -329,7 +330,7 @@ static bool port_take(struct ox_store_port *port, uint64_t max_ns) {
     if (done.status != OX_OK) {
         slot_fail(slot, done.status, done.text);
     }
-    /* What still has requests to send, or failed on the way, pump ends. */
+    /* An operation that still has requests to send, or failed meanwhile, is ended by pump. */
     if (slot->in_flight == 0 && !slot->sending) {
         slot_end(port, slot_idx);
     }
@@ -344,9 +345,10 @@ void ox_store_kick(struct ox_store_port *port) {
     }
 }
 
-/* ---- where an operation goes --------------------------------------------------------------------- */
+/* ---- placing an operation ------------------------------------------------------------------------ */
 
-/* With one generation an extent is read before it is written, in every transaction. */
+/* With one generation a transaction must read an extent before it writes it; fails for an extent that was
+ * overwritten. */
 static enum ox_status single_read_check(struct ox_store *store, uint32_t extent_idx) {
     const bool known = store->in_transaction || store->torn;
     const enum ox_extent_state state = known ? store->extent_states[extent_idx] : OX_EXTENT_IDLE;
@@ -357,12 +359,12 @@ static enum ox_status single_read_check(struct ox_store *store, uint32_t extent_
     struct ox_drive_info info;
     store->backend->drive_info(store->drives[store->layout.places[extent_idx].drive_idx], &info);
     return ox_fail(OX_E_CORRUPT,
-                   "%s: extent %u was overwritten by step %" PRIu64 ", which failed, and the store has one "
-                   "generation; resume from a checkpoint", info.path, extent_idx, store->step);
+                   "%s: extent %u was overwritten by step %" PRIu64 ", which failed, and the store has only "
+                   "one generation; resume from a checkpoint", info.path, extent_idx, store->step);
 }
 
-/* Sets where the state of the step asked for lies: the last commit, or what the transaction under way has written. A
- * commit may happen meanwhile on another thread; it moves no data, so either answer is the same place. */
+/* Finds the generation of the requested step: the last commit's, or the running transaction's. A commit on another
+ * thread meanwhile moves no data, so both answers name the same place. */
 static enum ox_status find_generation(struct ox_store *store, struct slot *slot) {
     const struct ox_store_root *const root = store->root;
     const uint32_t extent_idx = slot->op.extent_idx;
@@ -376,7 +378,7 @@ static enum ox_status find_generation(struct ox_store *store, struct slot *slot)
         slot->attempt = root->attempt;
         status = ox_store_is_single(store) ? single_read_check(store, extent_idx) : OX_OK;
     } else if (!store->in_transaction || wanted != store->step) {
-        status = ox_fail(OX_E_ABORTED, "extent %u of step %" PRIu64 " is not there: the step was given up", extent_idx,
+        status = ox_fail(OX_E_ABORTED, "extent %u of step %" PRIu64 " does not exist: the step was aborted", extent_idx,
                          wanted);
     } else {
         OX_ASSERT(store->extent_states[extent_idx] == OX_EXTENT_WRITTEN);
@@ -414,7 +416,8 @@ static void aim_write(struct ox_store *store, struct slot *slot) {
     slot->drive_idx = store->layout.places[extent_idx].drive_idx;
     slot->offset = ox_store_slot_offset(store, extent_idx, generation);
     slot->bytes = store->layout.extents[extent_idx].bytes;
-    /* Never into the committed generation; or if there is but one, not before all know, nor under a reader. */
+    /* Never write to the committed generation. With a single one, only after its root is marked open, and never under a
+     * reader. */
     const uint64_t held = ox_store_slot_offset(store, extent_idx, store->root->generation);
     if (ox_store_is_single(store)) {
         OX_ASSERT(store->root->open != 0 || !store->root->committed);
@@ -507,7 +510,7 @@ void ox_store_port_close(struct ox_store_port **port_ptr) {
     *port_ptr = NULL;
     if (port->broken && __atomic_load_n(&store->hung, __ATOMIC_SEQ_CST)) {
         port->given_up_next = __atomic_exchange_n(&store->given_up_ports, port, __ATOMIC_SEQ_CST);
-        return; /* the kernel or a thread still holds its requests */
+        return; /* the kernel or a thread still uses its requests */
     }
     store->backend->queue_close(port->queue);
     free(port);
@@ -525,7 +528,7 @@ void ox_store_port_info(const struct ox_store_port *port, struct ox_io_queue_inf
 enum ox_status ox_store_queue(struct ox_store_port *port, const struct ox_store_op *op) {
     OX_ASSERT(port->op_count < OX_STORE_OPS_MAX);
     if (port->broken) {
-        return ox_fail(OX_E_IO, "this port of the store broke earlier; end the process and resume");
+        return ox_fail(OX_E_IO, "this port of the store failed earlier; end the process and resume");
     }
     struct slot *const slot = &port->slots[port->free.head];
     const uint32_t next = slot->next;
@@ -568,7 +571,7 @@ enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag) {
         port->store->backend->drive_info(port->store->drives[slot->drive_idx], &info);
         status = is_spool(slot->op.kind)
                      ? ox_fail(status,
-                               "%s: spool extent %u at %" PRIu64 " is not what was written, after %d reads",
+                               "%s: spool extent %u at %" PRIu64 " differs from what was written, after %d reads",
                                info.path, slot->op.extent_idx, slot->op.spool_from, 1 + REREADS_MAX)
                      : ox_fail(status,
                                "%s: extent %u of step %" PRIu64

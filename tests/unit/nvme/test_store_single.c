@@ -82,7 +82,7 @@ static void expect_torn(struct rig *rig, uint32_t count, uint64_t step, uint64_t
             refused(read_extent(rig, i, step, true), OX_E_CORRUPT, words);
         }
     }
-    refused(ox_store_begin(rig->store, tried_step), OX_E_CORRUPT, "failed while it was rewritten");
+    refused(ox_store_begin(rig->store, tried_step), OX_E_CORRUPT, "failed while it was overwritten");
     refused(ox_store_begin(rig->store, tried_step + 1), OX_E_CORRUPT, "resume from a checkpoint");
     ox_store_port_close(&rig->port);
     ox_store_close(&rig->store);
@@ -294,7 +294,7 @@ static void damage(void) {
     ox_store_port_close(&rig.port);
     ox_store_close(&rig.store);
     CHECK(ox_io_sim_flip_bit(rig.sim, "/sim/offload-store-0.ox", table + 9, 3));
-    refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CORRUPT, "no generation of the store is whole");
+    refused(ox_store_open(&rig.kit.config, &rig.store), OX_E_CORRUPT, "no generation of the store is intact");
     CHECK(ox_io_sim_flip_bit(rig.sim, "/sim/offload-store-0.ox", table + 9, 3));
     rig_reopen(&rig);
     expect_whole(&rig, 3);
