@@ -1,8 +1,8 @@
-/* What an optimizer does to one element: the definition that the loops of every processor and the kernels of a GPU
- * share, and that the vector code reproduces to the bit. Every fused multiply-add is written as one, square root and
- * division are correctly rounded, and whoever includes this is compiled so that nothing else is fused or reassociated.
+/* Defines what an optimizer computes for one element. CPU loops and GPU kernels share it, and the vector code
+ * reproduces it to the bit. Every fused multiply-add is written as one, square root and division are correctly rounded,
+ * and files that include this are compiled so that nothing else is fused or reassociated.
  *
- * With g = grad * grad_scale, p the master, and decay = decay_factor where the element decays, else 1:
+ * With g = grad * grad_scale, p the master, and decay = decay_factor for an element that decays, else 1:
  *   AdamW  m = fma(beta1, m, (1 - beta1) * g)
  *          v = fma(beta2, v, (1 - beta2) * (g * g))
  *          p = fma(-lr, (m * m_scale) / (sqrt(v * v_scale) + eps), p * decay)
@@ -10,24 +10,25 @@
  *   Lion   c = fma(beta1, m, (1 - beta1) * g);  p = fma(-lr, sign(c), p * decay)
  *          m = fma(beta2, m, (1 - beta2) * g)            (Chen et al., arXiv 2302.06675; sign(0) = 0)
  *   SGD    m = fma(beta1, m, g);  p = fma(-lr, m, p * decay)
- * The update uses the new moments as computed, before they are rounded to their format.
+ * The update uses the new moments before they are rounded to their format.
  *
- * BF16: rounded at random, up or down with the probability that keeps the mean: a moment that moves by less than half
- * a step of its format would otherwise stand still, and v does under beta2 = 0.999. The error is below |x| / 128.
+ * BF16: rounding is random, up or down with the probability that keeps the mean. With rounding to nearest, a moment
+ * that changes by less than half a step of its format would never change, which happens to v under beta2 = 0.999. The
+ * error is below |x| / 128.
  *
- * Q8: blocks of OX_Q8_BLOCK elements share a scale, a power of two, in one byte; a code is a small float below it, so
- * that its steps grow with the value. m has a sign and 3 + 4 bits of exponent and fraction, v 4 + 4 bits. Rounding is
- * random as above. With `a` the largest magnitude of the block, the error is below
+ * Q8: blocks of OX_Q8_BLOCK elements share a one-byte scale, a power of two; a code is a small float below it, so its
+ * steps grow with the value. m has a sign and 3 + 4 bits of exponent and fraction, v 4 + 4 bits. Rounding is random as
+ * above. With `a` the largest magnitude of the block, the error is below
  *   |x| / 16            where |x| >= a / 62 (m), a / 15872 (v)
  *   a / 992, a / 253952 below that
- * and half of it for values set from outside, which are rounded to nearest. A v that is not 0 never becomes 0: one
- * below the smallest step is kept there. lo has eight bits, so that the master has 24: sign, exponent and 15 bits of
- * fraction, likewise rounded at random, because updates below 2^-17 of a weight would otherwise be lost.
+ * and half of that for values set from outside, which are rounded to nearest. A non-zero v never becomes 0: below the
+ * smallest step it stays at that step. lo has eight bits, so the master has 24: sign, exponent and 15 bits of fraction,
+ * also rounded at random, because updates below 2^-17 of a weight would otherwise be lost.
  *
- * A Q8 code is the top of a float. With S the scale of its block and y = |x| / S, the code is the fraction's upper four
- * bits and the exponent of z = y + max(y, 1): below 1 that is linear in steps of 1/16, from there each octave has 16
- * steps. All but the rounding is exact, because S is a power of two, and a value that a coarser or finer scale
- * can hold keeps its bits when the scale changes. */
+ * A Q8 code is the top of a float. With S the scale of its block and y = |x| / S, the code holds the fraction's upper
+ * four bits and the exponent of z = y + max(y, 1): below 1 that is linear in steps of 1/16, above it each octave has 16
+ * steps. Everything except the rounding is exact, because S is a power of two, and a value that a coarser or finer
+ * scale can hold keeps its bits when the scale changes. */
 #ifndef OX_BASE_OPTIM_ELEMENT_H
 #define OX_BASE_OPTIM_ELEMENT_H
 
@@ -42,15 +43,16 @@ extern "C" {
 enum {
     OX_Q8_SHIFT = 19, /* fraction bits of a float that a code leaves out */
     OX_Q8_OCTAVES_M = 6, OX_Q8_OCTAVES_V = 14, /* S = 2^-octaves times the power of two of the block's largest */
-    OX_Q8_SCALE_ROUND = 0x7ffff, /* brings fractions above 15/16, which the largest code cannot hold, to the next S */
+    /* rounds fractions above 15/16, which the largest code cannot hold, up to the next S */
+    OX_Q8_SCALE_ROUND = 0x7ffff,
     OX_Q8_NEAREST = 0x40000,
 };
 #define OX_F32_ONE_BITS UINT32_C(0x3f800000)
 #define OX_F32_INF_BITS UINT32_C(0x7f800000)
-#define OX_NARROW_LIMIT_BITS UINT32_C(0x7f000000) /* 2^127: rounding up from below it stays finite */
+#define OX_NARROW_LIMIT_BITS UINT32_C(0x7f000000) /* 2^127: values below it stay finite when rounded up */
 
-/* 32 random bits for an element: steps of the golden ratio from a key, folded and multiplied. They decide roundings and
- * must be cheap above all; the keys are new in every step. */
+/* Returns 32 random bits for an element: steps of the golden ratio from a key, folded and multiplied. They decide
+ * rounding, so speed matters most; keys change every step. */
 #define OX_NOISE_STRIDE UINT32_C(0x9e3779b9)
 #define OX_NOISE_FACTOR UINT32_C(0x846ca68b)
 static inline OX_ON_DEVICE_TOO uint32_t ox_noise(const uint32_t keys[2], uint32_t idx) {
@@ -58,7 +60,7 @@ static inline OX_ON_DEVICE_TOO uint32_t ox_noise(const uint32_t keys[2], uint32_
     return (x ^ (x >> 16) ^ keys[1]) * OX_NOISE_FACTOR;
 }
 
-/* Which of these bits round m and v in Q8 (which share the lowest ones), the master, and m and v in BF16. */
+/* The bits that round m and v in Q8 (which share the lowest ones), the master, and m and v in BF16. */
 static inline OX_ON_DEVICE_TOO uint32_t ox_noise_q8_m(uint32_t noise) {
     return noise >> 13;
 }
@@ -77,12 +79,12 @@ static inline OX_ON_DEVICE_TOO uint32_t ox_noise_bf16_v(uint32_t noise) {
 
 /* ---- Q8 ------------------------------------------------------------------------------------------- */
 
-/* The scale byte of a block whose largest magnitude has these bits: its exponent, rounded up. */
+/* Returns the scale byte of a block whose largest magnitude has these bits: its exponent, rounded up. */
 static inline OX_ON_DEVICE_TOO uint8_t ox_q8_scale_byte(uint32_t largest_bits) {
     return (uint8_t)((largest_bits + OX_Q8_SCALE_ROUND) >> 23);
 }
 
-/* The exponent field of S; at least 3, so that S / 4 and 2 / S are normal numbers. */
+/* Returns the exponent field of S, at least 3, so that S / 4 and 2 / S are normal numbers. */
 static inline OX_ON_DEVICE_TOO uint32_t ox_q8_scale_exponent(uint8_t scale_byte, uint32_t octaves) {
     return (scale_byte < octaves + 3 ? octaves + 3 : scale_byte) - octaves;
 }
@@ -94,7 +96,7 @@ static inline OX_ON_DEVICE_TOO float ox_q8_decode(uint32_t code, uint32_t scale_
     return low < high ? low : high;
 }
 
-/* `round` is added below the last bit that stays: random, or OX_Q8_NEAREST. */
+/* `round` is added below the last kept bit: random, or OX_Q8_NEAREST. */
 static inline OX_ON_DEVICE_TOO uint32_t ox_q8_encode(float magnitude, uint32_t scale_exponent, uint32_t round) {
     const float y = magnitude * ox_f32_from_bits((254 - scale_exponent) << 23);
     const float z = y + (y > 1.0f ? y : 1.0f);
@@ -112,7 +114,7 @@ static inline OX_ON_DEVICE_TOO uint8_t ox_q8_encode_m(float value, uint32_t scal
     return (uint8_t)(ox_q8_encode(magnitude, scale_exponent, round) | (bits >> 24 & 128u));
 }
 
-/* A value above 0 never becomes 0: a v of 0 would divide by eps alone. */
+/* A value above 0 never becomes 0: with v = 0 the update would divide by eps alone. */
 static inline OX_ON_DEVICE_TOO uint8_t ox_q8_encode_v(float value, uint32_t scale_exponent, uint32_t round) {
     const uint32_t code = ox_q8_encode(value, scale_exponent, round);
     return (uint8_t)(code == 0 && value > 0.0f ? 1 : code);
@@ -134,7 +136,7 @@ static inline OX_ON_DEVICE_TOO float ox_master24_join(uint16_t hi, uint8_t lo) {
 /* ---- the update ------------------------------------------------------------------------------------------ */
 
 struct ox_element {
-    float p, m, v; /* the master joined from its planes; v is 0 where the kind has none */
+    float p, m, v; /* the master, joined from its planes; v is 0 for a kind without it */
 };
 
 static inline OX_ON_DEVICE_TOO void ox_element_update(enum ox_optim_kind kind, const struct ox_optim_hyper *hyper,
@@ -160,13 +162,13 @@ static inline OX_ON_DEVICE_TOO bool ox_is_below(float value, uint32_t limit_bits
     return (ox_f32_bits(value) & 0x7fffffffu) < limit_bits;
 }
 
-/* Whether a format can hold the value: finite, and in the narrow formats below 2^127. */
+/* Returns whether a format can hold the value: finite, and below 2^127 in the narrow formats. */
 static inline OX_ON_DEVICE_TOO bool ox_moments_hold(enum ox_moments moments, float value) {
     return ox_is_below(value, moments == OX_MOMENTS_F32 ? OX_F32_INF_BITS : OX_NARROW_LIMIT_BITS);
 }
 
-/* Whether the format can hold all three. In the narrow formats an element that it cannot hold gets a NaN for its master
- * and zero moments, so that every device writes the same bits. */
+/* Returns whether the format can hold all three. In the narrow formats an element that does not fit gets a NaN as its
+ * master and zero moments, so that every device writes the same bits. */
 static inline OX_ON_DEVICE_TOO bool ox_element_check(enum ox_moments moments, struct ox_element *e) {
     const bool good =
         ox_moments_hold(moments, e->m) && ox_moments_hold(moments, e->v) && ox_moments_hold(moments, e->p);

@@ -1,12 +1,10 @@
-/* The words of the optimizers, for every folder: the kinds, the formats of their state, their names, the bytes that a
- * parameter takes, where the planes of a state lie, and the numbers of an update. What an update computes is in
- * base/optim_element.h.
+/* Defines the optimizers' terms for every folder: kinds, state formats, names, bytes per parameter, the layout of a
+ * state's planes, and the numbers of an update. base/optim_element.h defines what an update computes.
  *
  *              hi  lo   m          v          bytes per parameter
  *   f32         2   2   4          4          12       8 with one moment
  *   bf16        2   2   2          2           8       6
- *   q8          2   1   1 + 1/64   1 + 1/64    5.03    4.02
- */
+ *   q8          2   1   1 + 1/64   1 + 1/64    5.03    4.02 */
 #ifndef OX_BASE_OPTIM_FORMAT_H
 #define OX_BASE_OPTIM_FORMAT_H
 
@@ -19,21 +17,21 @@
 extern "C" {
 #endif
 
-/* Parameters come in whole groups: a unit has a number of groups, a chunk begins with one, and a partial sum of squares
- * covers one. The hi plane and the gradient of a group are whole blocks of OX_IO_ALIGN_BYTES. */
+/* Parameters come in whole groups: a unit has a whole number of groups, a chunk starts at a group, and a partial sum of
+ * squares covers one. A group's hi plane and its gradient are whole blocks of OX_IO_ALIGN_BYTES. */
 enum { OX_GROUP_ELEMS = 2048 };
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
-/* Each optimizer: its constant, its name in options and files, and whether it has a second moment. Files keep the
- * numbers: a new row goes last. */
+/* One row per optimizer: its constant, its name in options and files, and whether it has a second moment. Files store
+ * the numbers, so a new row goes last. */
 #define OX_OPTIM_ROWS(ROW)             \
     ROW(OX_OPTIM_ADAMW, "adamw", true) \
     ROW(OX_OPTIM_LION, "lion", false)  \
     ROW(OX_OPTIM_SGD, "sgd", false)
 
-/* Each format of the moments: its constant, its name, the bytes of one element of m or v, those of lo, and how many
- * elements share a scale of one byte (0: the format has no scales). */
+/* One row per format of the moments: its constant, its name, bytes per element of m or v, bytes per element of lo, and
+ * the elements that share a one-byte scale (0: no scales). */
 #define OX_MOMENTS_ROWS(ROW)                        \
     ROW(OX_MOMENTS_F32, "f32", 4, OX_LO_BYTES, 0)   \
     ROW(OX_MOMENTS_BF16, "bf16", 2, OX_LO_BYTES, 0) \
@@ -53,7 +51,7 @@ enum ox_moments { OX_MOMENTS_ROWS(OX_ROW_CONSTANT) OX_MOMENTS_COUNT };
 const char *ox_optim_kind_name(enum ox_optim_kind kind);
 const char *ox_moments_name(enum ox_moments moments);
 
-/* Inline, because loops that are compiled once per format decide by them. */
+/* Inline, so that loops compiled once per format can branch on them at compile time. */
 #define OX_CASE_HAS_V(constant, name, has_v) case constant: return has_v;
 #define OX_CASE_MOMENT_BYTES(constant, name, moment, lo, block) case constant: return moment;
 #define OX_CASE_LO_BYTES(constant, name, moment, lo, block) case constant: return lo;
@@ -67,7 +65,7 @@ static inline OX_ON_DEVICE_TOO uint32_t ox_moment_bytes(enum ox_moments moments)
 static inline OX_ON_DEVICE_TOO uint32_t ox_lo_bytes(enum ox_moments moments) {
     switch (moments) { OX_MOMENTS_ROWS(OX_CASE_LO_BYTES) default: return 0; }
 }
-/* Elements that share a scale; 0 where the format has none. */
+/* Returns the elements that share a scale; 0 for a format without scales. */
 static inline OX_ON_DEVICE_TOO uint32_t ox_scale_block_elems(enum ox_moments moments) {
     switch (moments) { OX_MOMENTS_ROWS(OX_CASE_BLOCK_ELEMS) default: return 0; }
 }
@@ -77,35 +75,35 @@ static inline uint64_t ox_grad_bytes(enum ox_grad_dtype dtype) {
     return dtype == OX_GRAD_BF16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-/* ---- where a state lies ----------------------------------------------------------------------------- */
+/* ---- layout of a state ------------------------------------------------------------------------------ */
 
 struct ox_state_format {
     enum ox_optim_kind kind;
     enum ox_moments moments;
 };
 
-/* The planes of `count` elements in one piece of memory, [lo | m | v]; the scales of a plane follow its codes. Plane v
- * is empty where the kind has none, scales where the format has none. */
+/* Offsets of the planes of `count` elements in one piece of memory, [lo | m | v]; a plane's scales follow its codes.
+ * Plane v is empty for a kind without it, scales are for a format without them. */
 struct ox_state_layout {
-    uint64_t lo_bytes; /* with the padding behind lo */
+    uint64_t lo_bytes; /* with the padding after lo */
     uint64_t m_offset, m_scale_offset;
     uint64_t v_offset, v_scale_offset;
-    uint64_t end;   /* of the last plane; what lies behind it is padding */
+    uint64_t end;   /* end of the last plane; the rest is padding */
     uint64_t bytes;
 };
 /* `count` is a multiple of OX_GROUP_ELEMS. lo_bytes and bytes are multiples of OX_IO_ALIGN_BYTES. */
 struct ox_state_layout ox_state_layout_of(struct ox_state_format format, uint64_t count);
 
-/* The state of some consecutive elements. Zero bytes are zero moments in every format. */
+/* Pointers to the state of consecutive elements. Zero bytes are zero moments in every format. */
 struct ox_state_planes {
     void *lo;                   /* uint16_t; q8: uint8_t */
-    void *m, *v;                /* float, bfloat16 or codes; v is NULL where the kind has none */
-    uint8_t *m_scale, *v_scale; /* one per OX_Q8_BLOCK elements; NULL where the format has none */
+    void *m, *v;                /* float, bfloat16 or codes; v is NULL for a kind without it */
+    uint8_t *m_scale, *v_scale; /* one per OX_Q8_BLOCK elements; NULL for a format without scales */
 };
-/* From element `begin` on, of a piece laid out for `count` elements; with scales, `begin` is a multiple of their block.
- */
+/* Returns the planes from element `begin` on, in a piece laid out for `count` elements; with scales, `begin` is a
+ * multiple of their block. */
 struct ox_state_planes ox_state_planes_at(struct ox_state_format format, void *state, uint64_t count, uint64_t begin);
-/* The same planes `begin` elements further on. */
+/* Returns the planes `begin` elements further on. */
 struct ox_state_planes ox_state_planes_skip(enum ox_moments moments, struct ox_state_planes planes, uint64_t begin);
 
 /* ---- the numbers of an update ----------------------------------------------------------------------- */
@@ -113,10 +111,10 @@ struct ox_state_planes ox_state_planes_skip(enum ox_moments moments, struct ox_s
 struct ox_optim_settings {
     double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
     uint64_t step; /* t, from 1 */
-    uint64_t seed; /* of the random roundings */
+    uint64_t seed; /* seeds the random rounding */
 };
 
-/* What an update computes with, derived from the settings in double and rounded once. */
+/* The numbers that an update uses, derived from the settings in double and rounded once. */
 struct ox_optim_hyper {
     float beta1, beta2, eps, learning_rate;
     float one_minus_beta1, one_minus_beta2;
@@ -127,7 +125,7 @@ struct ox_optim_hyper {
 };
 void ox_optim_hyper_init(const struct ox_optim_settings *settings, struct ox_optim_hyper *out);
 
-/* The keys of the random roundings of one step, for the parameters that `stream` names (base/optim_element.h). */
+/* Derives the keys of one step's random rounding for the parameters that `stream` names (base/optim_element.h). */
 void ox_noise_keys(const struct ox_optim_hyper *hyper, uint32_t stream, uint32_t keys[2]);
 
 #ifdef __cplusplus

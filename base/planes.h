@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Before a function that kernels call too. */
+/* Marks a function that kernels call too. */
 #ifdef __CUDACC__
 #define OX_ON_DEVICE_TOO __host__ __device__
 #else
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/* Bytes of an element of either plane. */
+/* Bytes per element of each plane. */
 enum { OX_HI_BYTES = 2, OX_LO_BYTES = 2 };
 
 static inline OX_ON_DEVICE_TOO uint32_t ox_f32_bits(float value) {

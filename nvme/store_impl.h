@@ -178,12 +178,12 @@ static inline uint64_t ox_store_slot_offset(const struct ox_store *store, uint32
            generation % store->layout.generations * store->layout.generation_bytes[place->drive_idx] + place->offset;
 }
 
-/* ox_store_submit in two parts: queues an operation, of which the kernel may get nothing yet; sends what is held back.
- */
+/* The two parts of ox_store_submit: ox_store_queue queues an operation, which the kernel may not get yet; ox_store_kick
+ * submits held requests. */
 OX_MUST enum ox_status ox_store_queue(struct ox_store_port *port, const struct ox_store_op *op);
 void ox_store_kick(struct ox_store_port *port);
 
-/* Moves any number of bytes between `buffer` and one drive, and waits. */
+/* Moves bytes between `buffer` and one drive, and waits. */
 OX_MUST enum ox_status ox_store_transfer(struct ox_store *store, enum ox_io_kind kind, uint32_t drive_idx,
                                          uint64_t offset, void *buffer, uint64_t bytes);
 OX_MUST enum ox_status ox_store_flush(struct ox_store *store);

@@ -205,7 +205,7 @@ static struct list *lane_pick(struct port_drive *drive) {
     return read ? reads : writes->head != NONE ? writes : NULL;
 }
 
-static void pump_drive(struct ox_store_port *port, struct port_drive *drive) {
+static void send_queued_to(struct ox_store_port *port, struct port_drive *drive) {
     while (drive->request_count < port->depth) {
         struct list *const list = lane_pick(drive);
         if (list == NULL) {
@@ -227,9 +227,9 @@ static void pump_drive(struct ox_store_port *port, struct port_drive *drive) {
 }
 
 /* Sends requests up to the depth of each drive. */
-static void pump(struct ox_store_port *port) {
+static void send_queued(struct ox_store_port *port) {
     for (uint32_t i = 0; i < port->store->drive_count && port->sending_count > 0; i++) {
-        pump_drive(port, &port->drives[i]);
+        send_queued_to(port, &port->drives[i]);
     }
 }
 
@@ -295,7 +295,7 @@ enum { POLL = 0 };
 static const uint64_t FOREVER = UINT64_MAX;
 
 /* Reaps one request within `max_ns`; returns false when none came. */
-static bool port_take(struct ox_store_port *port, uint64_t max_ns) {
+static bool reap_request(struct ox_store_port *port, uint64_t max_ns) {
     const struct ox_io_backend *const backend = port->store->backend;
     const uint64_t begin_ns = max_ns == POLL || max_ns == FOREVER ? 0 : ox_clock_ns();
     const uint64_t tick_ns = ox_min_u64(max_ns, ox_stall_tick_ns(&port->store->stall_limits));
@@ -330,11 +330,11 @@ static bool port_take(struct ox_store_port *port, uint64_t max_ns) {
     if (done.status != OX_OK) {
         slot_fail(slot, done.status, done.text);
     }
-    /* An operation that still has requests to send, or failed meanwhile, is ended by pump. */
+    /* An operation that still has requests to send, or failed meanwhile, is ended by send_queued. */
     if (slot->in_flight == 0 && !slot->sending) {
         slot_end(port, slot_idx);
     }
-    pump(port);
+    send_queued(port);
     return true;
 }
 
@@ -390,7 +390,7 @@ static enum ox_status find_generation(struct ox_store *store, struct slot *slot)
     return status;
 }
 
-static enum ox_status aim_read(struct ox_store *store, struct slot *slot) {
+static enum ox_status locate_read(struct ox_store *store, struct slot *slot) {
     const uint32_t extent_idx = slot->op.extent_idx;
     OX_ASSERT(extent_idx < store->layout.extent_count);
     const struct ox_extent_spec *const spec = &store->layout.extents[extent_idx];
@@ -408,7 +408,7 @@ static enum ox_status aim_read(struct ox_store *store, struct slot *slot) {
     return OX_OK;
 }
 
-static void aim_write(struct ox_store *store, struct slot *slot) {
+static void locate_write(struct ox_store *store, struct slot *slot) {
     const uint32_t extent_idx = slot->op.extent_idx;
     OX_ASSERT(store->in_transaction && store->root_is_newest && extent_idx < store->layout.extent_count);
     OX_ASSERT(store->extent_states[extent_idx] != OX_EXTENT_IN_FLIGHT);
@@ -434,7 +434,7 @@ static void aim_write(struct ox_store *store, struct slot *slot) {
     store->tables[generation][extent_idx] = hash_extent(store, slot);
 }
 
-static enum ox_status aim_spool(struct ox_store *store, struct slot *slot) {
+static enum ox_status locate_spool(struct ox_store *store, struct slot *slot) {
     const struct ox_store_op *const op = &slot->op;
     OX_ASSERT(op->extent_idx < store->layout.spool_count);
     const uint64_t bytes = store->layout.spool_bytes[op->extent_idx];
@@ -456,15 +456,15 @@ static enum ox_status aim_spool(struct ox_store *store, struct slot *slot) {
     return OX_OK;
 }
 
-static enum ox_status aim(struct ox_store *store, struct slot *slot) {
+static enum ox_status locate(struct ox_store *store, struct slot *slot) {
     OX_ASSERT((uintptr_t)slot->op.buffer % OX_IO_ALIGN_BYTES == 0);
     if (is_spool(slot->op.kind)) {
-        return aim_spool(store, slot);
+        return locate_spool(store, slot);
     }
     if (slot->op.kind != OX_STORE_WRITE) {
-        return aim_read(store, slot);
+        return locate_read(store, slot);
     }
-    aim_write(store, slot);
+    locate_write(store, slot);
     __atomic_fetch_add(&store->writes_in_flight, 1, __ATOMIC_SEQ_CST);
     return OX_OK;
 }
@@ -503,7 +503,7 @@ void ox_store_port_close(struct ox_store_port **port_ptr) {
         return;
     }
     while (port->request_count > 0) {
-        (void)port_take(port, FOREVER);
+        (void)reap_request(port, FOREVER);
     }
     struct ox_store *const store = port->store;
     __atomic_fetch_sub(&store->port_count, 1, __ATOMIC_SEQ_CST);
@@ -533,7 +533,7 @@ enum ox_status ox_store_queue(struct ox_store_port *port, const struct ox_store_
     struct slot *const slot = &port->slots[port->free.head];
     const uint32_t next = slot->next;
     *slot = (struct slot){.op = *op, .next = next};
-    const enum ox_status status = aim(port->store, slot);
+    const enum ox_status status = locate(port->store, slot);
     if (status != OX_OK) {
         return status;
     }
@@ -541,8 +541,8 @@ enum ox_status ox_store_queue(struct ox_store_port *port, const struct ox_store_
     slot->live = true;
     port->op_count++;
     sending_push(port, slot_idx);
-    pump(port);
-    while (port->sending_count > 0 && port->request_count > 0 && port_take(port, POLL)) {
+    send_queued(port);
+    while (port->sending_count > 0 && port->request_count > 0 && reap_request(port, POLL)) {
     }
     return OX_OK;
 }
@@ -556,7 +556,7 @@ enum ox_status ox_store_submit(struct ox_store_port *port, const struct ox_store
 enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag) {
     OX_ASSERT(port->op_count > 0);
     while (port->ended.head == NONE) {
-        (void)port_take(port, FOREVER);
+        (void)reap_request(port, FOREVER);
     }
     ox_store_kick(port);
     const uint32_t slot_idx = list_pop(port, &port->ended);
@@ -586,7 +586,7 @@ enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag) {
 
 bool ox_store_wait(struct ox_store_port *port, uint64_t max_ns) {
     OX_ASSERT(port->op_count > 0);
-    while (port->ended.head == NONE && port_take(port, max_ns)) {
+    while (port->ended.head == NONE && reap_request(port, max_ns)) {
         continue;
     }
     ox_store_kick(port);

@@ -20,8 +20,8 @@ enum ox_status ox_transfers_status(const struct ox_transfers *transfers) {
     return ox_first_failure_result(&transfers->first);
 }
 
-/* Reads go to the kernel together, when the last is queued; a write goes at once, because the next one is hashed
- * meanwhile. */
+/* Submits reads to the kernel together, after the last is queued, but each write at once, because hashing the next one
+ * takes time. */
 enum ox_status ox_transfers_submit(struct ox_transfers *transfers, uint32_t group, const struct ox_store_op *ops,
                                    uint32_t op_count) {
     uint32_t taken = 0;
