@@ -84,7 +84,7 @@ struct options {
  * was resident; of the drive: planned, against the file's. */
 struct outcome {
     double measured, least, most, predicted;
-    double others; /* of the processors' time meanwhile, what was not this process's: the kernel's own threads too */
+    double others; /* processor time of everything but this process meanwhile, kernel threads included */
     uint64_t host_planned, host_seen, nvme_planned, nvme_seen;
 };
 

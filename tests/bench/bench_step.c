@@ -27,9 +27,9 @@ enum {
     HIDDEN = 768, LAYERS = 12, HEADS = 12, HEAD_DIM = 64, WIDTH = 2048, VOCAB = 16384, CONTEXTS = 1024,
     BATCH = 4, SEQ = 512, MICRO_BATCHES = 2, ROWS = BATCH * SEQ,
     ROUNDS_MAX = 64,
-    /* How the head divides its work at this shape: rows and words at a time (kernels/cpu/head.c). */
+    /* Rows and words that the head takes at a time at this shape (kernels/cpu/head.c). */
     HEAD_ROWS = 1024, HEAD_WORDS = 4096,
-    /* How attention does (kernels/cpu/attention.c): the keys of a block of queries are one GEMM at this length. */
+    /* Queries that attention takes at a time (kernels/cpu/attention.c): their keys are one GEMM at this length. */
     QUERIES = 128,
 };
 
@@ -142,7 +142,7 @@ static const char *const part_names[PART_COUNT] = {
     "block GEMMs", "attention", "norms", "activation", "head", "rotation, planes, zeroing", "optimizer", "waiting",
 };
 
-/* The same for machines. */
+/* Names of the parts in JSON. */
 static const char *const part_keys[PART_COUNT] = {
     "block_products", "attention", "norms", "activation", "head", "other_operations", "optimizer", "waiting",
 };
@@ -239,7 +239,7 @@ static double flops_of(int rows, int in, int out) {
 struct gemms_time {
     double blocks, head, attention; /* seconds   */
     double work;                    /* processor seconds of blocks and head */
-    double block_flops, head_flops; /* of one step */
+    double block_flops, head_flops; /* in one step */
 };
 
 /* The matrices of a block, and how often a step multiplies by each: forward, again before backward (all but the last
@@ -390,7 +390,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Of member `offset` of the structs at `base`. */
+/* Median of one double in each of `count` structs: the member at `offset`, the structs `stride` bytes apart. */
 static double median(const void *base, size_t stride, size_t offset, uint32_t count) {
     double values[ROUNDS_MAX];
     for (uint32_t i = 0; i < count; i++) {

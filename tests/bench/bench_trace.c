@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Of the step's time. */
+/* Processor time with a trace divided by that without one, at most. */
 #define LIMIT 1.01
 
 enum { PAIRS_MAX = 4096, TRACE_BYTES = 64 << 20, PAIRS_MIN = 8, PUTS = 400000 };
@@ -128,7 +128,7 @@ static struct figure figure_of(double *values, uint32_t count) {
 
 struct outcome {
     uint32_t pairs;
-    double step_seconds, records; /* of a step without a trace; that one with a trace leaves */
+    double step_seconds, records; /* seconds of a step without a trace; records of a step with one */
     struct figure wall, processor, record_ns;
 };
 

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* As the emulation has it. */
+/* The scratch limit of the emulation. */
 enum { SLICE_BYTES = 200 << 10 };
 
 static const struct ox_attention_shape shapes[] = {

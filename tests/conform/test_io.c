@@ -1,4 +1,4 @@
-/* The same cases on every I/O backend: uring, threads, sim, and fault without rules over threads. */
+/* Every I/O backend passes the same cases: uring, threads, sim, and fault without rules over threads. */
 #include "base/bytes.h"
 #include "nvme/io_drive.h"
 #include "nvme/io_sim.h"
@@ -327,7 +327,7 @@ static void kernel_gives_less(const struct ox_io_backend *backend) {
     free(data);
 }
 
-/* How a result is taken, without a kernel that would give it. */
+/* Short and failed transfers as results: the kernel does not give them at will. */
 static void short_transfers(void) {
     const char *const path = "/some/drive";
     struct ox_io_done done;

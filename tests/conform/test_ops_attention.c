@@ -289,7 +289,7 @@ static void run_on(struct lab *lab, const struct job *job) {
     guards_end(keep);
 }
 
-/* Of all pairs of a query and a key, those of the emulation rounded up to its tiles; it is slow. */
+/* Multiplications over all pairs of a query and a key; the emulation rounds up to its tiles. */
 static double work_of(const struct ox_attention_shape *shape, enum ox_real real) {
     const double seq = real == OX_REAL_F32 ? shape->seq : (shape->seq + 127) / 128 * 128;
     return (double)shape->batch * shape->heads * seq * seq * shape->head_dim / (real == OX_REAL_F32 ? 1.0 : 32.0);

@@ -9,7 +9,7 @@
 struct head_case {
     uint32_t rows, hidden, vocab;
     bool with_lo, with_logits, loss_only;
-    double scale; /* of the inputs: 100 gives logits up to some 1e4 */
+    double scale; /* scale of the inputs: 100 gives logits up to about 1e4 */
 };
 static const struct head_case cases[] = {
     {1, 8, 3, true, true, false, 1.0},
@@ -81,7 +81,7 @@ struct loss_context {
     double *power;
 };
 
-/* As a function of the weights, for finite differences. */
+/* The loss as a function of the weights, for finite differences. */
 static double weight_loss(const void *context, const double *weight) {
     const struct loss_context *const at = context;
     (void)weight; /* it is at->ref->weight, changed in place */

@@ -241,7 +241,7 @@ enum { HEAD_CASE_COUNT = sizeof head_cases / sizeof head_cases[0] };
 struct head_data {
     const struct head_case *shape;
     enum ox_real real;
-    size_t stride, len, width; /* of a row, of all rows, of the heads of a row */
+    size_t stride, len, width; /* elements of a row, of all rows, of the heads of a row */
     const float *in, *gain, *dout;
     double *in_wide, *out, *rstd, *din, *dgain; /* out and din hold what lies between the heads too */
 };

@@ -14,7 +14,7 @@ enum { ELEMS = 12 * 2048, BORDER = 5 * OX_Q8_BLOCK, END = ELEMS - 27 };
 struct unit {
     struct ox_state_format format;
     bool grad_bf16;
-    uint64_t bytes; /* of the state */
+    uint64_t bytes; /* bytes of the optimizer state */
     uint16_t *hi;
     void *state, *grad;
     uint64_t *nonfinite;

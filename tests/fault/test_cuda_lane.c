@@ -25,7 +25,7 @@ struct rig {
     struct ox_ops ops;
     struct ox_lane *lanes[DEVICE_LANES], *host;
     float *values;            /* pinned; of the host */
-    float *first, *second;    /* of the device */
+    float *first, *second;    /* in device memory */
     struct ox_mark marks[DEVICE_LANES + 1][ROUNDS]; /* the host's last */
 };
 
@@ -373,7 +373,7 @@ static int check_marks(struct rig *rig, const char *what, bool one_cause) {
     return failed;
 }
 
-/* How many lanes, the host's included, drain with a failure. */
+/* Drains all lanes, the host's included, and returns how many fail. */
 static int drain_all(struct rig *rig) {
     int failed = ox_lane_drain(rig->host) != OX_OK;
     for (int i = 0; i < DEVICE_LANES; i++) {

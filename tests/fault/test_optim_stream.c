@@ -19,7 +19,7 @@ struct rig {
     struct ox_store *store;
     struct ox_stream *stream;
     _Alignas(PAGE) unsigned char slots[OX_STREAM_SLOTS_MAX * SLOT_BYTES];
-    unsigned char memory[9 * STATE_BYTES]; /* of the unit in memory */
+    unsigned char memory[9 * STATE_BYTES]; /* state of the unit that lives in memory */
     uint64_t step;                         /* that is to be committed */
     uint32_t begun;                        /* units; the lane's alone, as are all but the next two */
     uint32_t arrived, left;                /* chunks: the reader's and the writer's, read when the stream is empty */

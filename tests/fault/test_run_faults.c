@@ -99,7 +99,7 @@ static void sweep(const char *io_backend, uint64_t stride) {
             while (test_failure_count < 10 && (calls == 0 || rule.first_idx < calls) && inject(io_backend)) {
                 rule.first_idx += step;
             }
-            calls = calls == 0 ? seen->calls : calls; /* of the run that was not hit */
+            calls = calls == 0 ? seen->calls : calls; /* calls of a run without a fault */
         }
         printf("%s, %s: %llu calls\n", io_backend, point_names[point], (unsigned long long)calls);
         CHECK(calls > 0);

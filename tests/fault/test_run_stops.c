@@ -44,7 +44,7 @@ static const struct story {
 
 static struct ox_trainer_events events; /* the run's process has its own */
 static struct shared {
-    _Atomic uint64_t requests; /* of the process */
+    _Atomic uint64_t requests; /* requests of this process to its drive */
 } *shared;
 static struct tiny_told *told; /* shared */
 

@@ -31,7 +31,7 @@ static enum ox_status second_step(struct rig *rig, struct harness *harness) {
                           : ox_engine_step(harness->engine, &input, &result);
 }
 
-/* How many calls of a point a step makes. */
+/* Counts the calls of one kind that a step makes. */
 static uint64_t count_calls(struct rig *rig, enum ox_fault_point point) {
     struct harness harness;
     struct outcome outcome;

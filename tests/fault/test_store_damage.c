@@ -20,8 +20,8 @@ struct rig {
     struct ox_io_backend *sim;
     struct ox_store *store;
     struct ox_store_port *port;
-    struct ox_store_layout layout; /* of the store's files; its lists are not used after a close */
-    uint32_t generation;           /* of the last commit */
+    struct ox_store_layout layout; /* layout of the store's files; its lists are not used after a close */
+    uint32_t generation;           /* where the last commit lies */
     uint64_t seq;
 };
 
@@ -299,7 +299,7 @@ static enum place place_of(const struct rig *rig, uint64_t byte) {
     return in_ring && in_region >= root && in_region < root + OX_STORE_BLOCK_BYTES ? IN_ROOT : ELSEWHERE;
 }
 
-/* Of three flips one goes to the newest state, one to its table, its root or another record, one anywhere. */
+/* Chooses by turns a byte of the newest state, of its table, root or another record, and of anything. */
 static uint64_t choose_byte(const struct rig *rig, uint64_t idx) {
     const double at = ox_uniform(3, 0, idx);
     uint64_t from = 0, bytes = rig->layout.file_bytes[0];

@@ -27,10 +27,10 @@ struct place {
     const char *name;
     bool (*enter)(const struct place *, char *folder); /* in the child; false: cannot be had here */
     int argument;
-    const char *backend, *why; /* of the probe */
+    const char *backend, *why; /* what the probe says */
     int direct, align_bytes;
     int registered;
-    const char *note; /* of the drive or of the queue */
+    const char *note; /* what the drive or the queue says */
 };
 
 /* ---- ways in ------------------------------------------------------------------------------------------ */
@@ -152,7 +152,7 @@ static void check_said(const struct place *place, const struct ox_io_backend *ba
     CHECK(drive->direct == (drive->note[0] == '\0'));
 }
 
-/* Whoever insists on io_uring is told, and nothing stays behind. */
+/* Insisting on io_uring is refused with a reason, and nothing stays behind. */
 static void insist(const struct kit *kit, const char *folder) {
     struct ox_store *store = NULL;
     struct kit other = *kit;

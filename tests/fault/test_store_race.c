@@ -1,7 +1,8 @@
-/* Who may have a drive. Several starters at the same moment: exactly one wins, the others are told (OX_E_BUSY, or that
- * the file exists already). A process that is killed while its writes are under way: its successor waits for them, so
- * they never land on what the successor wrote; where this machine can make a drive slow (blkio throttle, root) that is
- * shown with writes that take seconds. The lock is on the very description that is used for I/O.
+/* A drive has one owner. Of several processes that start at the same moment exactly one wins; the others fail
+ * (OX_E_BUSY, or the file exists already). After a process is killed while its writes are under way, its successor
+ * waits for them, so that they never land on what the successor wrote; where this machine can make a drive slow (blkio
+ * throttle, root) that is shown with writes that take seconds. The lock is on the very description that is used for
+ * I/O.
  *
  *     test_store_race [--count RACES] */
 #include "base/clock.h"
@@ -42,7 +43,7 @@ static void starter(struct race *race, uint32_t idx, const struct ox_io_backend 
     for (int ms = 0; !atomic_load(&race->go) && ms < WAIT_MS_MAX; ms++) {
         pause_ms(1);
     }
-    /* Of every two races one is for a new file, one for a file that is there. */
+    /* Races for a new file and for an existing one take turns. */
     const enum ox_drive_mode mode = idx % 2 == 0 ? OX_DRIVE_CREATE : OX_DRIVE_OPEN;
     enum ox_status status = backend->drive_open(backend, path, mode, &drive);
     if (status == OX_OK && mode == OX_DRIVE_CREATE) {

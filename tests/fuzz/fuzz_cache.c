@@ -12,9 +12,9 @@
 #include <string.h>
 
 enum {
-    FAULT_CHECKSUM = 1, /* of one block */
+    FAULT_CHECKSUM = 1, /* the checksum of one block is wrong */
     FAULT_CUT = 2,      /* the file ends early */
-    START_BYTES = 88,   /* of block 0 behind the checksum: magic to salt */
+    START_BYTES = 88,   /* header fields of block 0 after its checksum: magic to salt */
     AREA_BYTES = OX_CACHE_BLOCK_BYTES - 8,
     BLOCKS_MAX = 4,
     VOCAB = 1 << 20,
@@ -27,7 +27,7 @@ static uint64_t seed_of(const uint8_t *start, uint64_t idx) {
     return ox_hash_seed((const uint64_t[]){salt, idx}, 2);
 }
 
-/* As many blocks as the bytes need. */
+/* Adds the blocks that the bytes need. */
 static size_t add_blocks(uint8_t *file, size_t block_count, const struct fuzz_part *part) {
     for (size_t done = 0; done < part->bytes && block_count < BLOCKS_MAX; done += AREA_BYTES) {
         const size_t left = part->bytes - done;

@@ -74,7 +74,7 @@ static size_t count_special(const struct ox_tokenizer *tokenizer, const struct o
     return count;
 }
 
-/* As many special tokens as the conversation has when nobody says anything of note. */
+/* The text of a conversation adds no special token: as many come out as with harmless texts. */
 static void check_special(struct ox_chat_renderer *renderer, const struct ox_tokenizer *tokenizer,
                           const struct ox_chat *chat, size_t expected) {
     struct ox_chat plain = {.kind = chat->kind, .count = chat->count};

@@ -40,7 +40,7 @@ static void read_first_line(char *line, struct ox_documents_config *config) {
 struct walk {
     size_t file, end, count;
     bool goes_on;
-    uint64_t hash; /* of the documents so far */
+    uint64_t hash; /* hash of the documents so far */
 };
 
 static void take_piece(const struct ox_documents_config *config, const struct ox_document *piece, struct walk *walk) {

@@ -130,7 +130,7 @@ static bool change_member(struct change *change, json_t *object, const char *key
     case 0:
         json_object_del(object, key);
         break;
-    case 1: /* the same under another name */
+    case 1: /* the same value under another name */
         snprintf(name, sizeof name, "%.100s%u", key, draw(change, 12));
         json_object_set_new(object, name, json_deep_copy(value));
         break;

@@ -63,7 +63,7 @@ static bool once_in(struct fuzz_case *c, uint64_t times) {
     return draw(c, times) == 0;
 }
 
-/* Of every order of magnitude as many. */
+/* Draws every order of magnitude equally often. */
 static double draw_wide(struct fuzz_case *c, double least, double most) {
     return least * exp(ox_uniform(c->seed, 3, c->counter++) * log(most / least));
 }
@@ -128,7 +128,7 @@ static void draw_model(struct fuzz_case *c) {
     }
 }
 
-/* Those of the formats there are, and some that nobody has thought of; fp32 compute needs a lo of two bytes. */
+/* Sizes of existing formats, and arbitrary ones; fp32 compute needs a lo plane of two bytes. */
 static struct ox_state_sizes draw_sizes(struct fuzz_case *c) {
     static const struct ox_state_sizes known[] = {
         {4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
@@ -156,7 +156,7 @@ static void draw_table(struct fuzz_case *c) {
     ox_shard_extents(&c->table, c->extents);
 }
 
-/* Of what a store of the state alone takes, from too little to plenty; one drive or some that need not be alike. */
+/* One drive, or several unequal ones, with room from too little to plenty for the state alone. */
 static void draw_drives(struct fuzz_case *c, uint64_t stored) {
     struct ox_plan_budget *const budget = &c->in.budget;
     const uint64_t fixed = ox_store_fixed_bytes(2 * c->table.chunk_count);
@@ -333,7 +333,7 @@ struct choice {
     enum ox_status status;
     struct ox_plans plans;
     double seconds;
-    uint64_t hash; /* of all of it */
+    uint64_t hash; /* hash of the whole plan */
 };
 
 static uint64_t plan_hash(const struct ox_plan *plan, uint64_t seed) {
@@ -347,7 +347,7 @@ static uint64_t plan_hash(const struct ox_plan *plan, uint64_t seed) {
     return ox_hash64(plan->traffic, sizeof plan->traffic, hash);
 }
 
-/* Of the step that most are. */
+/* Simulated seconds of an ordinary step. */
 static double simulate(const struct fuzz_case *c, const struct ox_plan *train) {
     struct ox_sim_setup setup = c->setup;
     struct ox_sim_result result;

@@ -16,7 +16,7 @@ enum { STALLS_MAX = 3 };
  * emulated runtime: 1.7e-3, 7.0e-2, 3.7e-2, 1.2e-3. */
 static const struct golden_limits bf16_limits = {5e-3, 2e-1, 1e-1, 4e-3};
 
-/* So many steps of a run in float32. */
+/* Compares the first steps of a run in float32 with the reference. */
 static void check_fp32(const struct golden *golden, const struct harness_run *run, size_t steps) {
     struct harness harness;
     struct outcome outcome;

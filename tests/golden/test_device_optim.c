@@ -105,7 +105,7 @@ static void check_overflow(const struct golden *golden) {
                 status = ox_engine_settle(harness.engine);
             }
             CHECK(status == OX_E_CORRUPT && strstr(ox_error_text(), "parameters became infinite") != NULL);
-            /* Who then wants to save what there is, is told again. */
+            /* Saving afterwards fails for the same reason. */
             CHECK(!overlap || ox_engine_settle(harness.engine) == OX_E_CORRUPT);
             harness_close(&harness);
         }

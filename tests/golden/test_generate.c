@@ -11,10 +11,10 @@
 
 enum { THREADS = 2, ODD_CHUNK = 7 };
 
-/* As those of test_golden.c. */
+/* The limits of test_golden.c. */
 static const double logits_limit = 1e-5, nll_limit = 1e-6;
-/* Of the command with a real model, whose reference ran in float32: the sum of its 512 logits is 4e-7 from that in
- * float64, ours 3e-7. */
+/* Limits for the command with a real model. The reference ran in float32: the sum of its 512 logits is 4e-7 from that
+ * in float64, ours 3e-7. */
 static const struct {
     double logits, sum, nll;
 } real_limits = {2.5e-5, 2e-6, 5e-7};
@@ -85,7 +85,7 @@ static double read_chunks(const struct ox_hf_folder *folder, struct ox_generator
     return nll_sum / (sequence->count - 1);
 }
 
-/* The same bits with the budgets that lead to each home, and none below the least. */
+/* Budgets that lead to each home of the weights give the same bits; less than the least budget is refused. */
 static void check_homes(const struct ox_hf_folder *folder, struct ox_generator_config config,
                         const struct sequence *sequence, const float *expected) {
     static const char *const names[] = {"joined", "planes", "files"};

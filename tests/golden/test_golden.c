@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double final_limit = 3e-5; /* of weights after ten steps, in float32 */
+static const double final_limit = 3e-5; /* error of weights after ten steps in float32 */
 /* Weights are rounded alike on both sides, so only the arithmetic differs. */
 static const struct golden_limits bf16_limits = {3e-7, 1e-5, 5e-6, 4e-7};
 

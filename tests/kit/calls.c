@@ -213,7 +213,7 @@ int fdatasync(int fd) {
 
 /* ---- transfers ----------------------------------------------------------------------------------------- */
 
-/* Whether a transfer that goes wrong is made after all, of half its bytes. A single byte cannot be cut short. */
+/* For a transfer that goes wrong: true when half its bytes are to be moved. A single byte cannot be cut short. */
 static bool halve(size_t *bytes) {
     const size_t multiple = rule.multiple > 0 ? rule.multiple : 1;
     if (rule.fault == CALL_FAILS) {

@@ -47,7 +47,7 @@ struct call_rule {
     enum call call;
     enum call_fault fault;
     int error;       /* errno of the answer; 0: a transfer answers 0 bytes */
-    uint64_t idx;    /* of the first occurrence that goes wrong, from 0 */
+    uint64_t idx;    /* the first occurrence that goes wrong, from 0 */
     bool persistent; /* so does every later one */
     /* Half a transfer is rounded down to a multiple of this (0 = 1); where nothing is left, it answers rule.error. */
     size_t multiple;

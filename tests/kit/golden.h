@@ -30,7 +30,7 @@ struct harness_run golden_run(const struct golden *golden);
 struct outcome {
     double losses[GOLDEN_STEPS], norms[GOLDEN_STEPS];
     float *logits;                  /* (batch * seq, vocab) of the first micro-batch of step 0 */
-    float *grads[GOLDEN_UNITS_MAX]; /* of step 0, in fp32; NULL where their home is on a drive */
+    float *grads[GOLDEN_UNITS_MAX]; /* gradients of step 0 in fp32; NULL where they live on a drive */
     float *weights[GOLDEN_UNITS_MAX];
     float *moments[2][GOLDEN_UNITS_MAX]; /* NULL where the optimizer does not have the second */
     uint64_t logits_count, elems[GOLDEN_UNITS_MAX];
@@ -68,7 +68,7 @@ double golden_compare_logits(const struct golden *golden, const char *name, cons
 struct golden_limits {
     double loss, logits, grads, norms;
 };
-extern const struct golden_limits golden_fp32_limits; /* of every device */
+extern const struct golden_limits golden_fp32_limits; /* for every device */
 /* Reports how far so many steps of a run in float32, which `outcome` is, lie from the reference's. */
 void golden_report_fp32(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
                         size_t steps);

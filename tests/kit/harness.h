@@ -63,10 +63,10 @@ void harness_reopen(const struct harness_run *run, const struct harness_place *p
  * have it. */
 float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_plane plane);
 
-/* How far measured values are from expected ones; expected ones that are NaN are not compared. */
+/* Difference of measured values from expected ones; expected ones that are NaN are not compared. */
 struct harness_error {
     double largest;   /* difference */
-    double magnitude; /* of the expected values */
+    double magnitude; /* largest expected value */
     uint64_t compared;
 };
 void harness_compare(struct harness_error *error, const float *measured, uint64_t stride,

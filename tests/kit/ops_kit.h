@@ -24,7 +24,7 @@ struct lab {
     struct ox_ops ops;
     struct ox_compute compute;
     bool emulated;
-    uint64_t digest; /* of the outputs of the current case */
+    uint64_t digest; /* hash of the outputs of the current case */
 };
 
 void labs_open(struct lab labs[LAB_MAX]);
@@ -35,8 +35,8 @@ void lab_open_simt(struct lab *lab);
 
 /* False where a case of so many multiplications would take the emulation too long. */
 bool lab_takes(const struct lab *lab, double work);
-/* Whether the device computes in this type, which is set as the lab's: the CPU knows float32 alone. To be called before
- * a case, because scratch sizes depend on it. */
+/* Sets the lab's type; false where the device does not compute in it (the CPU computes in float32 alone). To be called
+ * before a case, because scratch sizes depend on it. */
 bool lab_knows(struct lab *lab, enum ox_real real);
 /* Waits by the mark that the operations hand out. */
 void lab_finish(struct lab *lab);
@@ -78,13 +78,13 @@ float *floats_of(enum ox_real real, const void *tensor, size_t count);
 double error_of(const float *got, const double *want, size_t count);
 /* Checks an error and keeps the worst one of each quantity, which print_errors shows beside its tolerance. */
 void check_error(const char *what, double error, double tolerance);
-/* The same for tensors of that type; and with one tolerance for each type. */
+/* Checks the error of a tensor of that type; check_real_error has one tolerance for each type. */
 void check_error_in(enum ox_real real, const char *what, double error, double tolerance);
 void check_real_error(enum ox_real real, const char *what, double error, double f32, double bf16);
 void print_errors(void);
 
 typedef double loss_fn(const void *context, const double *x);
-/* How far `gradient` is from central differences of `loss` at x, relative to its largest element. */
+/* Difference of `gradient` from central differences of `loss` at x, relative to its largest element. */
 double gradient_error(loss_fn *loss, const void *context, double *x, const double *gradient, size_t count);
 
 #endif

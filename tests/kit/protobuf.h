@@ -8,8 +8,8 @@
 
 struct test_field {
     uint32_t number, wire;     /* wire: 0 varint, 1 and 5 fixed, 2 bytes */
-    uint64_t value;            /* of 0, 1 and 5 */
-    const unsigned char *data; /* of 2 */
+    uint64_t value;            /* with wire 0, 1 or 5 */
+    const unsigned char *data; /* with wire 2 */
     size_t bytes;
 };
 

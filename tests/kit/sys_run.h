@@ -66,7 +66,7 @@ bool sys_await(struct sys_process *process, const char *words);
 void sys_wait(struct sys_process *process);
 /* Starts and waits. */
 void sys_run(const struct sys_args *args, struct sys_process *process);
-/* The same; a status other than 0 ends the test with the program's words. */
+/* Starts and waits; a status other than 0 ends the test and prints what the program said. */
 void sys_run_well(const struct sys_args *args, struct sys_process *process);
 
 /* ---- what a run says ------------------------------------------------------------------------------ */

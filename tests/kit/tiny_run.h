@@ -19,11 +19,11 @@ enum tiny_end { TINY_DONE, TINY_FAILED, TINY_KILLED };
 
 /* What a process told of itself; it lies in memory that outlives the process. */
 struct tiny_told {
-    _Atomic uint64_t began;      /* 1 when the run has begun or goes on   */
-    _Atomic uint64_t begin_step; /* where it stood then                   */
-    _Atomic uint64_t step;       /* the last step that was told           */
-    _Atomic uint64_t saved_step; /* of the last checkpoint that was told  */
-    _Atomic uint64_t warnings;   /* but for what the test itself has asked for */
+    _Atomic uint64_t began;      /* 1 once the run has begun or resumed */
+    _Atomic uint64_t begin_step; /* its step at that time */
+    _Atomic uint64_t step;       /* the last step reported */
+    _Atomic uint64_t saved_step; /* the step of the last checkpoint reported */
+    _Atomic uint64_t warnings;   /* without those that the test provokes */
     char warning[OX_ERROR_TEXT_BYTES]; /* the first one */
     enum ox_status status;
     char text[OX_ERROR_TEXT_BYTES];

@@ -15,7 +15,7 @@ struct simt_blas {
     int unused;
 };
 struct simt_preference {
-    uint32_t align[4]; /* of a, b, c, d, in bytes */
+    uint32_t align[4]; /* alignment of a, b, c, d in bytes */
 };
 struct simt_desc {
     cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
@@ -85,7 +85,7 @@ static void run(const gemm &p) {
     OX_ASSERT((p.desc.a == CUBLAS_OP_N ? p.a_layout.rows : p.a_layout.cols) == m);
     OX_ASSERT((p.desc.b == CUBLAS_OP_N ? p.b_layout.rows : p.b_layout.cols) == k);
     OX_ASSERT((p.desc.b == CUBLAS_OP_N ? p.b_layout.cols : p.b_layout.rows) == n);
-    /* of what the reference's table of types has, all that is asked for here */
+    /* the combination of types that kernels/cuda/ asks for */
     OX_ASSERT(p.a_layout.type == p.b_layout.type && p.c_layout.type == p.d_layout.type);
     OX_ASSERT(p.a_layout.type == CUDA_R_16BF || p.d_layout.type == CUDA_R_32F);
     for (uint64_t col = 0; col < n; col++) {

@@ -41,7 +41,7 @@ struct ox_cudnn_library {
 struct descriptor {
     int type;
     bool finished = false;
-    int64_t engine = -1; /* of engines and their configs */
+    int64_t engine = -1; /* index of the engine, for engines and their configs */
     const descriptor *graph = nullptr;
     std::map<int, std::vector<unsigned char>> values;
 };
@@ -229,7 +229,7 @@ struct machine {
         }
     }
 
-    /* The same memory, seen anew. */
+    /* Gives the same memory another shape. */
     void reshape(const descriptor *op) {
         const descriptor *const to = inner(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
         const tensor x = open(inner(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC), false);
@@ -284,7 +284,8 @@ static std::map<int64_t, const descriptor *> outer_of(const descriptor *graph) {
     return out;
 }
 
-/* As an engine that keeps the gradients of scores in memory, and those of keys and values by head of queries. */
+/* Workspace of an engine that keeps in memory the gradients of scores, and those of keys and values by head of queries.
+ */
 static int64_t workspace_of(const descriptor *graph) {
     int64_t bytes = 256;
     for (const auto &found : outer_of(graph)) {

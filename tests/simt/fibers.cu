@@ -32,7 +32,7 @@ enum { WARP = 32, STACK_BYTES = 128 * 1024, THREADS_MAX = 1024 };
 
 enum class stop { READY, BLOCK, WARP_MEETING, DONE };
 
-/* Of a group that is `group`-th of its thread's. */
+/* A cp.async copy that belongs to its thread's group number `group`. */
 struct copy {
     void *to;
     const void *from;
@@ -45,7 +45,7 @@ struct fiber {
     stop at;
     bool begun;
     jmp_buf jump;
-    unsigned turn; /* of exchanges, for the two sets of slots */
+    unsigned turn; /* counts exchanges; its parity picks the set of slots */
     std::vector<copy> copies; /* under way, in order */
     unsigned groups; /* committed so far */
     void *fake_stack, *tsan;

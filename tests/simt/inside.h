@@ -26,7 +26,7 @@ cudaError_t simt_health();
 /* The calling thread does more than wait for events; with `stall`, it does something that may wait for the device. */
 void simt_called(bool stall);
 
-enum { SIMT_MEMORY_BYTES = 1 << 30 }; /* of a device */
+enum { SIMT_MEMORY_BYTES = 1 << 30 }; /* memory of one device */
 
 /* A copy's side: must lie within one block of device memory, or not touch any; counts what is pageable. */
 void simt_check_range(const void *ptr, size_t bytes);

@@ -68,7 +68,7 @@ static bool counts_down(std::atomic<uint64_t> &counter) {
     return left == 1;
 }
 
-/* Of a call that puts something on a stream. */
+/* The result of a call that queues work: an error where the test asks for one. */
 static cudaError_t may_queue() {
     simt_called(false);
     simt_counted.queued.fetch_add(1, std::memory_order_relaxed);
@@ -350,7 +350,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return cudaSuccess;
 }
 
-/* As of now: what is recorded later does not count. */
+/* Waits for what the event has recorded so far; later records do not count. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
     (void)flags;
     const cudaError_t error = may_queue();

@@ -36,7 +36,7 @@ void simt_set_delay(uint64_t seed, uint64_t ns_max);
  * as if it were its own dies, and says where. Costs two calls of the kernel per piece. Only while no stream runs. */
 void simt_guard(bool on);
 
-/* How often, since the plugin was opened. */
+/* Counts since the plugin was opened. */
 struct simt_counts {
     uint64_t queued;      /* calls that put work on a stream, failed ones included */
     uint64_t run;         /* pieces of work that streams began */

@@ -49,7 +49,7 @@ struct act {
 struct row {
     const char *name; /* what is wrong; with `acts` none, about the words alone */
     struct act acts[4];
-    const char *words; /* of the command */
+    const char *words; /* further words of the command */
     int exit_status;
     const char *says[4]; /* all of it in the one line of error */
     const char *warns;   /* in the one warning; NULL: there is none */

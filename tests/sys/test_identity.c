@@ -1,5 +1,5 @@
-/* Who a run is: a named checkpoint begins a branch that no crash leads back from, a fork is a run of its own, and
- * nobody's store, model or folder is deleted or shared unasked. And what a fault in the data leaves. */
+/* Identity of a run: resuming from a named checkpoint begins a branch that no crash undoes, a fork is a run of its own,
+ * and no store, model or folder of another run is deleted or shared unasked. Also what a fault in the data leaves. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "tests/kit/files.h"

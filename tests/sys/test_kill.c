@@ -1,7 +1,6 @@
 /* A run that is killed a hundred times, at moments spread over its start, its steps, its commits and its saves, ends
  * with the bytes of the run that nobody disturbed, and loses at most one step, or as many as its state was to stay in
- * memory. Then the gentle ways to stop: signals
- * and trigger files.
+ * memory. Then the gentle ways to stop: signals and trigger files.
  *
  *     test_kill [--count KILLS] */
 #include "tests/kit/files.h"
@@ -76,7 +75,7 @@ static void compare(const char *expected, const char *name, unsigned steps) {
 static struct {
     unsigned kills, before_start, while_saving, resumes, starts_over, ends;
     unsigned commits;  /* steps that any process told of */
-    unsigned lost;     /* of these, how many the next process had to repeat */
+    unsigned lost;     /* told steps that the next process had to repeat */
     unsigned restored; /* lines of metrics.jsonl that a killed process had owed */
 } counts;
 
@@ -110,7 +109,7 @@ struct knowledge {
     bool started;   /* a process has said that the run began */
     long kept_step; /* where a process has found it: from there nothing leads back */
     long told_step; /* the last step that the last process to get that far told of, or found */
-    long lost_max;  /* of its steps */
+    long lost_max;  /* most steps that a kill may lose */
 };
 
 static long max_long(long a, long b) {

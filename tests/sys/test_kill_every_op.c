@@ -23,7 +23,7 @@ enum { STRIDE_IN_MEMORY = 16, STRIDE_ON_DRIVE = 96 };
 enum { STRIDE_IN_MEMORY = 1, STRIDE_ON_DRIVE = 24 };
 #endif
 
-enum { AGAIN = 6 }; /* of those who go on, every so many times fewer are killed */
+enum { AGAIN = 6 }; /* a resumed process is killed at every AGAIN-th operation only */
 
 enum moment { BEFORE, UNDER_WAY, COMPLETE, MOMENT_COUNT };
 static const char *const moment_names[MOMENT_COUNT] = {"before", "under way", "complete"};
@@ -192,7 +192,7 @@ static bool kill_at(const char *io_backend, enum moment moment, uint64_t idx) {
     return killed;
 }
 
-/* The same of a process that goes on after one that was killed at operation `first_idx`. */
+/* Kills a process at operation `idx` that resumes after one killed at operation `first_idx`. */
 static bool kill_again_at(const char *io_backend, uint64_t first_idx, enum moment moment, uint64_t idx) {
     char what[96];
     CHECK(is_killed(io_backend, TINY_FRESH, UNDER_WAY, first_idx));

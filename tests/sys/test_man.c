@@ -91,7 +91,7 @@ static unsigned mask_of(const char *command) {
     return 0;
 }
 
-/* Whether the command takes a flag, given without its dashes. */
+/* True when the command takes this flag, written without its dashes. */
 static bool takes(unsigned mask, const char *flag) {
     const struct ox_option *option = ox_option_find(flag);
     if (option == NULL && strncmp(flag, "no-", 3) == 0) {
@@ -375,7 +375,7 @@ static void test_bash(void) {
     }
 }
 
-/* Of these two the syntax, and of fish what it offers. */
+/* zsh and fish: the syntax of both scripts, and what fish offers. */
 static void test_other_shells(void) {
     static char text[TEXT_BYTES], script[SYS_PATH_BYTES + 128];
     const char *path;

@@ -63,7 +63,7 @@ static void test_machines(const char *slow, const char *fast) {
     CHECK(json_is_true(json_object_get(a, "profiled")) && json_is_true(json_object_get(a, "feasible")));
     CHECK(number(json_object_get(a, "predicted_busy_seconds"), "compute") > 0.9 * seconds);
     json_decref(b);
-    json_t *const one = plan("--compute-threads 1", slow); /* of the machine's four */
+    json_t *const one = plan("--compute-threads 1", slow); /* one of the machine's four cores */
     CHECK(number(one, "predicted_seconds") > 3.5 * seconds);
     json_decref(one);
     json_decref(a);
@@ -116,7 +116,7 @@ static void test_more(const char *slow, const char *drive) {
     CHECK(strstr(process.outcome.out, "of the floor, ") != NULL);
 }
 
-/* Of steps that stay in memory, every so many cost what it takes to write them. */
+/* With --persist-steps, every so many steps cost the time of writing the state as well. */
 static void test_persist(const char *drive) {
     double written[3];
     for (unsigned i = 0; i < 3; i++) {

@@ -1,4 +1,4 @@
-/* The same run under placements of every sort: losses, norms, rates and the final files are the same bytes. */
+/* One training under many placements: losses, norms, rates and the final files are the same bytes. */
 #include "tests/sys/same_bits.inc"
 #include "tests/kit/files.h"
 

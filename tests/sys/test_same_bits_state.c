@@ -1,4 +1,4 @@
-/* The same run under several placements, for the optimizers and formats of their state. */
+/* One training under several placements, for every optimizer and format of its state. */
 #include "tests/sys/same_bits.inc"
 #include "tests/kit/files.h"
 

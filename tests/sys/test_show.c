@@ -165,7 +165,7 @@ static void test_json(void) {
                                       ANSWER("*b*\t*c"));
     line = expect_row(line, 1, 74, "/|Q|:| |a* *b* *c*<|endoftext|>/|the* *c*a*t*<|endoftext|>");
     CHECK(*line == '\0');
-    /* The same as a stream, where the first token of a document is no target. */
+    /* As a stream, the first token of a document is no target. */
     show(chats_path, "--seq-len 26 --max-windows 3 --format json --packing stream");
     line = expect_row(process.outcome.out, 0, 26, "/" USER("|h|i") ANSWER("*y*o") "|\n|<|im_start|>");
     line = expect_row(line, 1, 26, "/|u|s|e|r|\n|a|<|im_end|>|\n" ANSWER("*o*k* the*n") "|\n/|<|im_start|>");

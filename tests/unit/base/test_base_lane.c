@@ -17,7 +17,7 @@ struct board {
 
 struct job_args {
     uint32_t value;
-    uint32_t expected_len; /* of the log when the job starts; UINT32_MAX: any */
+    uint32_t expected_len; /* length of the log when the job starts; UINT32_MAX: any */
 };
 
 static enum ox_status log_value(void *owner, const void *args) {

@@ -1,3 +1,5 @@
+/* Files: paths, whole-file writes that are atomic, copies, folders made, removed, swept and committed, and what is
+ * refused. */
 #include "base/file.h"
 #include "base/log.h"
 #include "tests/kit/log.h"

@@ -36,6 +36,6 @@ int main(void) {
         check("avx512", ox_hash64_avx512);
     }
 #endif
-    CHECK(ox_hash64("", 0, 0) == UINT64_C(0x2d06800538d394c2)); /* of the xxHash specification */
+    CHECK(ox_hash64("", 0, 0) == UINT64_C(0x2d06800538d394c2)); /* from the xxHash specification */
     return test_end();
 }

@@ -1,3 +1,4 @@
+/* JSON files: refusals that name line and place, typed reads, large integers, excerpts, loading. */
 #include "base/file.h"
 #include "base/json.h"
 #include "tests/kit/test.h"

@@ -100,7 +100,7 @@ static void test_memory(void) {
     if (nodes.count == 1) {
         REQUIRE_OK(ox_nodes_interleave(&nodes, arena.base, arena.bytes));
         REQUIRE_OK(ox_nodes_bind(&nodes, 0, arena.base, arena.bytes));
-        nodes.count = 2; /* the same node twice: the call is made and changes nothing */
+        nodes.count = 2; /* one node twice: the call is made and changes nothing */
         nodes.ids[1] = nodes.ids[0];
     }
     int mode = -1;

@@ -30,7 +30,7 @@ static uint64_t read_le(const uint8_t *at, int bytes) {
     return value;
 }
 
-/* Whether the container's entries hold `arch` as `kind`; `*whole` is false when they do not add up. */
+/* True when the container's entries hold `arch` as `kind`; `*whole` is false when they do not add up. */
 static bool holds(struct image entries, unsigned kind, unsigned arch, bool *whole) {
     bool found = false;
     size_t at = 0;
@@ -95,7 +95,7 @@ static struct image compose(uint8_t *bytes, const unsigned (*entries)[2], unsign
     return (struct image){bytes, (size_t)(at - bytes)};
 }
 
-/* That something absent is told. */
+/* The reader notices what is absent. */
 static void test_reader(void) {
     static const unsigned entries[3][2] = {{KIND_CODE, 80}, {KIND_PTX, 120}, {KIND_CODE, 120}};
     uint8_t bytes[256];

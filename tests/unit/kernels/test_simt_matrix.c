@@ -37,7 +37,7 @@ static void open_emulation(void) {
     find(library, "simt_try_ldmatrix", &try_ldmatrix);
 }
 
-/* Of 8 elements a0..a7 of the left operand, 4 of the right one and 4 of the result. */
+/* Row and column of a lane's elements: 8 (a0..a7) of the left operand, 4 of the right one, 4 of the result. */
 static int a_row(int lane, int i) {
     return i < 2 || (i >= 4 && i < 6) ? lane >> 2 : (lane >> 2) + 8;
 }

@@ -1,3 +1,5 @@
+/* Checkpoints: every plane comes back bit by bit in every format, damage is found, old ones are pruned, and export
+ * gives the masters in either dtype. */
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -357,7 +359,7 @@ static void test_prune(struct ox_engine *engine) {
         REQUIRE_OK(ox_folder_make(test_pathf("%s/%s", output, strange[i])));
     }
     struct ox_run_state state = make_state(2);
-    state.run_id[1]++; /* of another run */
+    state.run_id[1]++; /* another run */
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
     CHECK(!ox_path_is_folder(test_pathf("%s/checkpoint-3.tmp", output)));
     save.total_limit = 2;
@@ -541,7 +543,7 @@ static float *read_plane(struct ox_engine *engine, const struct ox_model *model,
     return values;
 }
 
-/* How a plane came through, element by element: bits, rounded as far as the format's header allows, or zeros. */
+/* Compares a plane, element by element: bits, rounded as far as the format's header allows, or zeros. */
 static void check_plane(struct ox_engine *from, struct ox_engine *to, const struct ox_model *model,
                         enum ox_plane plane, double error_max, bool zero) {
     float *const before = read_plane(from, model, plane), *const after = read_plane(to, model, plane);

@@ -247,7 +247,7 @@ static void test_given_up(void) {
     ox_checkpoint_tee_fill(tee);
     REQUIRE_OK(close_tee(tee));
     CHECK(is_same_folder(test_path("not-given-up/checkpoint-1"), test_pathf("%s/checkpoint-1", output)));
-    /* The same moment once more is there already; what a crash has left is not in the way. */
+    /* Saving the same step again keeps what is there; what a crash has left is not in the way. */
     REQUIRE_OK(ox_folder_make(test_pathf("%s/checkpoint-2.tmp/inner", output)));
     struct stat before, after;
     CHECK(stat(test_pathf("%s/checkpoint-1/config.json", output), &before) == 0);

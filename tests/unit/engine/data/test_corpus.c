@@ -229,7 +229,7 @@ static void test_folder_of_files(void) {
 
 /* ---- caches -------------------------------------------------------------------------------------------------- */
 
-/* Of a cache; nothing temporary stays in it. */
+/* Counts the files of a cache; nothing temporary stays in it. */
 static unsigned count_files(const char *name, const char *ending) {
     CHECK(files_count(name, ".", "") == 0);
     return files_count(name, "", ending);
@@ -291,7 +291,7 @@ static void test_reuse(void) {
     /* Another tokenizer at the same place. */
     write_tokenizer("other", true, true, true);
     config.tokenizer = set_up("r.txt", "other", "")->tokenizer;
-    expect_reused(&config, true, "/<257><256>a"); /* the same by contents */
+    expect_reused(&config, true, "/<257><256>a"); /* another path with the same contents */
     write_tokenizer("other", true, true, false);
     expect_reused(&config, false, "/<257>tha");
 }

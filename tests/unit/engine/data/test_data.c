@@ -1,3 +1,4 @@
+/* Data in files: bytes, folders, many files, the token files of llm.c and llmq with masks, and what is refused. */
 #include "base/file.h"
 #include "engine/data/data.h"
 #include "tests/kit/files.h"

@@ -144,7 +144,7 @@ static bool begins_at(const struct text *text, uint64_t token) {
     return text->begins[i] == token && token < text->token_count;
 }
 
-/* As one computes perplexity: windows begin every `stride` tokens, targets met before do not count again. */
+/* Rows for perplexity: windows begin every `stride` tokens, and a target counts once. */
 static void naive_stream(const struct text *text, const struct ox_windows_config *config, struct rows *rows) {
     const uint64_t first = config->sources->token_first, end = first + config->sources->token_count;
     const uint32_t stride = config->stride > 0 ? config->stride : config->seq;
@@ -390,7 +390,7 @@ static void test_random(void) {
 
 /* ---- what is promised ------------------------------------------------------------------------------------------ */
 
-/* Of text 0, where all is trained: how often each token is a target in an epoch. */
+/* Counts how often each token of text 0, all of which is trained, is a target in an epoch. */
 static void count_targets(const struct ox_windows_config *config, uint8_t *times) {
     struct ox_windows *windows = NULL;
     struct ox_windows_counts counts;

@@ -61,7 +61,7 @@ static void test_shares(void) {
     check_shares((struct ox_sampling){.temperature = 1, .top_p = 0.41}, "01010000");
     check_shares((struct ox_sampling){.temperature = 1, .top_p = 0.79}, "01010100");
     check_shares((struct ox_sampling){.temperature = 1, .top_p = 0.94}, "11011100");
-    /* Of the best three (0.5, 0.25, 0.25) the best two reach 0.7; of all they would not. */
+    /* top_p applies after top_k: the best two of three (0.5, 0.25, 0.25) reach 0.7, of all they would not. */
     check_shares((struct ox_sampling){.temperature = 1, .top_k = 3, .top_p = 0.7}, "01010000");
     check_shares((struct ox_sampling){.temperature = 1, .top_k = 3, .top_p = 0.8}, "01010100");
 }

@@ -1,3 +1,5 @@
+/* Model folders: config.json of both families, weights in one file or several, odd and damaged files, and the files
+ * that are copied beside a model. */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/planes.h"

@@ -1,3 +1,4 @@
+/* safetensors files: hostile headers and sizes are refused, legal ones read, and what is written is read back. */
 #include "base/bytes.h"
 #include "base/planes.h"
 #include "engine/hf/safetensors.h"

@@ -1,3 +1,4 @@
+/* Models: tensors and units of every family, their order and names, initial values, and what a config may not say. */
 #include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/json.h"

@@ -1,4 +1,5 @@
-/* How often a state in memory is persisted, as a function of times: by hand, and what noise may not change. */
+/* The interval at which a state in memory is persisted, as a function of measured times: cases by hand, and noise that
+ * must not change it. */
 #include "engine/run/persist.h"
 #include "tests/kit/test.h"
 

@@ -435,7 +435,7 @@ static void test_golden(const char *family) {
         if (!json_is_true(json_object_get(row, "parse_special"))) {
             compare_row(&plain, family, row, number);
         }
-        compare_row(&special, family, row, number); /* the same, where no text holds such a string */
+        compare_row(&special, family, row, number); /* the same ids where no text holds such a string */
         json_decref(row);
         line = end + 1;
     }
