@@ -1,5 +1,5 @@
-/* Lanes of the CUDA device, on the emulated runtime: order within a lane and across lanes, of the device and of the
- * host; that who issues never waits; and that whatever call fails, the first cause reaches everyone, buffers come back
+/* Lanes of the CUDA device on the emulated runtime: order within a lane and across lanes, of the device and of the
+ * host; issuing work never waits; and whichever call fails, its cause is the one reported everywhere, buffers are freed
  * and nothing is left behind. */
 #include "base/clock.h"
 #include "kernels/ops.h"
@@ -118,7 +118,7 @@ static enum ox_status issue_round(struct rig *rig, int round) {
     return status == OX_OK ? ox_host_lane_submit(rig->host, add_one, NULL, 0, &marks[DEVICE_LANES][round]) : status;
 }
 
-/* All is issued at once; the results tell order, whatever the lanes' speeds. */
+/* All work is issued at once; the results show its order, whatever the lanes' speeds. */
 static void issue_all(struct rig *rig) {
     for (int i = 0; i < COUNT; i++) {
         rig->values[i] = (float)i;
@@ -150,7 +150,7 @@ static void run_well(struct rig *rig) {
 
 /* ---- order ---------------------------------------------------------------------------------------------- */
 
-/* Ordinary work makes nothing, and nobody waits for the device but those whose work that is. */
+/* Ordinary work allocates nothing, and only the host's own work waits for the device. */
 static void test_order(void) {
     struct rig rig;
     struct simt_counts before, after;
@@ -189,7 +189,7 @@ static void test_second_device(void) {
 
 /* ---- the host never waits ---------------------------------------------------------------------------------- */
 
-/* Work of the host that goes on when the test lets it. */
+/* Work of the host that waits until the test releases it. */
 struct gate {
     pthread_mutex_t lock;
     pthread_cond_t opened;
@@ -299,7 +299,7 @@ static void *issue_many(void *context) {
     return NULL;
 }
 
-/* A full queue holds up who fills it and nobody else; it goes on where it was. */
+/* A full queue blocks only its own producer, which then continues where it was. */
 static void test_full(bool marks) {
     enum { MANY = 3000, NEARLY = 500, QUEUE = 1024 };
     struct rig rig;
@@ -326,7 +326,7 @@ static void test_full(bool marks) {
     CHECK(atomic_load(&issuer.issued) <= QUEUE + 1);
     open_gate(&gate);
     pthread_join(thread, NULL);
-    /* A mark whose event serves another by now is done for those who wait for it, too. */
+    /* A mark is done for its waiters even when its event has been reused by a later mark. */
     REQUIRE_OK(ox_lane_wait(rig.lanes[DOWN], issuer.first));
     REQUIRE_OK(ox_lane_wait(rig.lanes[DOWN], issuer.last));
     REQUIRE_OK(rig.ops.mark(rig.lanes[COMPUTE], &passed));
@@ -351,7 +351,8 @@ static bool is_useful(const char *text, const char *what) {
            strstr(text, "dmesg") != NULL && strchr(text, '\n') == NULL;
 }
 
-/* After a lane's first mark that failed all fail; those that fail tell one cause when `one_cause`. Returns how many. */
+/* After a lane's first failed mark all later ones fail; with `one_cause` they report the same cause. Returns how many
+ * failed. */
 static int check_marks(struct rig *rig, const char *what, bool one_cause) {
     char text[OX_ERROR_TEXT_BYTES] = "";
     int failed = 0;

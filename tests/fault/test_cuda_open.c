@@ -1,5 +1,5 @@
-/* What stands between the program and a GPU is told in one line that names the thing and the remedy; and what the two
- * sides of the plugin's border hold of each other. */
+/* Opening the CUDA device: every failure is reported in one line that names the thing and the remedy; and the program
+ * and the plugin check that they were built alike. */
 #include "base/bytes.h"
 #include "base/file.h"
 #include "tests/kit/simt_kit.h"
@@ -93,7 +93,7 @@ static void test_memory(void) {
     CHECK(facts.free_bytes == facts.memory_bytes - OX_CUDA_WORKSPACE_BYTES);
     CHECK(ox_device_mem_open(device, 3 * OX_GIB, &more) == OX_E_NOMEM && more == NULL);
     CHECK(tells("3.00 GiB of device memory", "992 MiB of 1.00 GiB are free", "--device-mem"));
-    /* All but 2 KiB: what is asked for then fits, but not with what brings it to a page. */
+    /* All but 2 KiB: the request fits, but not once it is rounded up to a page. */
     REQUIRE_OK(ox_device_mem_open(device, facts.free_bytes - 2048, &memory));
     CHECK(ox_device_mem_open(device, 1024, &more) == OX_E_NOMEM && more == NULL);
     CHECK(tells("GPU 0: ", "2.00 KiB of 1.00 GiB are free", "--device-mem"));

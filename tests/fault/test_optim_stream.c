@@ -230,7 +230,7 @@ static void test_steps(uint32_t slot_count, uint32_t generations, uint64_t chaos
     rig_close(&rig);
 }
 
-/* Each transfer of a step in turn; then the step as if nothing had been. */
+/* Each transfer of a step fails in turn; the same step then succeeds as if nothing had happened. */
 static void test_faults(uint32_t slot_count, enum ox_fault_point point, enum ox_fault_kind kind, bool persistent) {
     static struct rig rig;
     const enum ox_status want = kind == OX_FAULT_MISDIRECT ? OX_E_CORRUPT : OX_E_IO;

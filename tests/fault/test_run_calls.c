@@ -1,8 +1,8 @@
-/* The files of a run beside its store (run.json, metrics.jsonl, plan.txt, config.resolved.yaml, latest, the folders of
- * checkpoints) where a whole tiny run is killed at every call that makes, fills, syncs, renames or removes them: before
- * the call, with half of it done where it writes, and after it; and where each of these calls fails, in several ways,
- * once or from then on. The run ends as if nothing had been, or in an error with a text; the next process goes on to
- * the bits of the run that nobody disturbed, with at most one step lost and no checkpoint that was told of.
+/* Files of a run beside its store (run.json, metrics.jsonl, plan.txt, config.resolved.yaml, latest, folders of
+ * checkpoints). A whole tiny run is killed at every system call that creates, fills, syncs, renames or removes them:
+ * before the call, with half of it done where it writes, and after it. Each of these calls also fails, in several ways,
+ * once or from then on. The run then ends normally or in an error with a text; the next process reaches the bits of the
+ * undisturbed run, with at most one step lost and no reported checkpoint.
  *
  * The calls are those of tests/kit/calls.h on paths of the run. The suite takes every STRIDE-th failure, at
  * another offset for each way, and all kills.
@@ -49,7 +49,7 @@ static void end(void) {
 
 static const struct tiny_seam seam = {.begin = begin, .end = end};
 
-/* False when the run ends before it comes to that call. */
+/* False when the run ends before that call. */
 static bool kill_at(enum call_fault fault, uint64_t idx) {
     static const char *const moments[] = {
         [CALL_DIES_BEFORE] = "before", [CALL_DIES_WITHIN] = "within", [CALL_DIES_AFTER] = "after"};
@@ -78,7 +78,7 @@ static void sweep_kills(uint64_t stride) {
     printf("\n%llu kills\n", (unsigned long long)counts.kills);
 }
 
-/* What is only interrupted or cut short goes on by itself, where the kernel does such a thing. */
+/* Interrupted and short calls are repeated, where the kernel knows such results. */
 static bool must_repair(void) {
     const bool transfer = rule.call == CALL_READ || rule.call == CALL_WRITE;
     return (transfer && (rule.fault == CALL_IS_SHORT || rule.error == EINTR)) ||

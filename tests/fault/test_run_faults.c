@@ -1,7 +1,7 @@
 /* A drive that fails anywhere in a whole tiny run: at every read, write, flush, open and allocation, in six ways, once
- * or from then on. The run repairs what it should and ends as if nothing had been, or it ends in an error that says
- * what failed; the next process then goes on to the bits of the run that nobody disturbed, with at most one step lost.
- * The suite takes every STRIDE-th call of each point, at another offset for each kind.
+ * or from then on. The run repairs what it can and ends normally, or ends in an error that says what failed. The next
+ * process then reaches the bits of the undisturbed run, with at most one step lost. The suite takes every STRIDE-th
+ * call of each kind, at another offset for each fault.
  *
  *     test_run_faults [STRIDE] */
 #include "nvme/io_sim.h"

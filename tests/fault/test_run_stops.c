@@ -1,7 +1,7 @@
-/* A whole tiny run that somebody interferes with: it is stopped at every request to its drive, without the grace to end
- * its step, also when that very request fails; it is asked to save after every step while the drive fails; its data
- * goes away. Wherever planes live and however steps overlap, what is saved is what it is named after, and who goes on
- * ends with the bits of the run that nobody disturbed.
+/* A whole tiny run with interference: it is stopped at every request to its drive, without time to end its step, also
+ * when that very request fails; it is asked to save after every step while the drive fails; its data disappear.
+ * Wherever planes live and however steps overlap, a checkpoint holds the step in its name, and the next process reaches
+ * the bits of the undisturbed run.
  *
  *     test_run_stops [STRIDE] */
 #include "nvme/io_sim.h"

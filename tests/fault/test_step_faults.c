@@ -1,6 +1,6 @@
-/* A drive that fails at any call of a step: the step fails with a text, nothing of it stays, and the engine goes on
- * from the last commit to the same bits, whatever it holds in memory. With steps that overlap the update of the step
- * before may be lost with it; and with an evaluation that comes first, which brings that update with it. */
+/* A drive that fails at any call of a step: the step fails with a text, nothing of it stays, and the engine continues
+ * from the last commit to the same bits, whatever it holds in memory. Where steps overlap, the update of the previous
+ * step may be lost as well; likewise before an evaluation, which performs that update first. */
 #include "nvme/io_sim.h"
 #include "tests/kit/golden.h"
 #include "tests/kit/test.h"
@@ -66,7 +66,7 @@ static void check_rule(struct rig *rig, struct ox_fault_rule rule) {
     CHECK(info.step == 1 || (info.step == 0 && rig->place.request.overlap > 0));
     rig->lost_count += info.step == 0;
     if (info.step == 0) {
-        if (!rig->reopens) { /* until the loss is taken note of, nothing goes on */
+        if (!rig->reopens) { /* every call fails until the loss is accepted */
             CHECK(second_step(rig, &harness) == OX_E_IO && ox_engine_settle(harness.engine) == OX_E_IO);
             REQUIRE_OK(ox_engine_roll_back(harness.engine));
         }

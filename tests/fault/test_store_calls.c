@@ -107,7 +107,7 @@ static void inspect(const struct outcome *outcome) {
     ox_store_close(&store);
 }
 
-/* A transfer goes on by itself, and so does waiting for a lock or for space after a signal. */
+/* The store repeats a short or interrupted transfer, and waits on for a lock or for space after a signal. */
 static bool must_repair(void) {
     const bool interrupted = rule.fault == CALL_FAILS && (rule.error == EINTR || rule.error == EAGAIN);
     if (rule.fault == CALL_STALLS) {
@@ -185,7 +185,7 @@ static void sweep(enum call_fault fault, int error) {
 }
 
 int main(void) {
-    /* Memory is enough: what is asked is how calls are answered, not what a drive keeps. */
+    /* A folder in memory is enough: the test is about answers of calls, not about what a drive keeps. */
     char folder[64] = "/dev/shm/offload-calls-XXXXXX";
     const bool in_memory = mkdtemp(folder) != NULL;
     kit_init(&kit, ox_io_threads(), in_memory ? folder : test_folder(), 1);

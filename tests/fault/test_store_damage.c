@@ -113,7 +113,7 @@ static void data(void) {
                       (bytes[j] < spec->head_bytes ? OX_E_CORRUPT : OX_OK));
             }
             flip(&rig, drive_idx, offset + bytes[j]);
-            /* The other generation is nobody's business. */
+            /* Damage to the other generation changes nothing. */
             flip(&rig, drive_idx, ox_store_slot_offset(rig.store, i, rig.generation ^ 1) + bytes[j]);
             REQUIRE_OK(ox_store_run(rig.port, &whole, 1));
         }
@@ -210,7 +210,7 @@ static void headers(void) {
     expect_corrupt(&rig, "headers are damaged");
     rig_close(&rig);
 
-    /* The list of extents is needed only where nobody brings it. */
+    /* The list of extents is read only where the caller brings none. */
     rig_open(&rig, 2);
     flip(&rig, 0, OX_STORE_GEOMETRY_OFFSET + 3);
     rig.kit.config.extents = NULL;

@@ -1,6 +1,6 @@
-/* Every I/O fault at every call of a tiny run, once and from then on: the store says so or repairs it, never
- * gives wrong data, and opens at the last commit afterwards; with one generation it may have lost the state to a fault
- * that it told of, and then says that too.
+/* Every I/O fault at every call of a tiny run, once and from then on: the store reports it or repairs it, never gives
+ * wrong data, and opens at the last commit afterwards. With one generation a reported fault may have lost the state,
+ * and the store then says so.
  *
  *     test_store_faults [--count DRIVES]     on stores of 1 to so many drives */
 #include "tests/kit/store_kit.h"
@@ -53,14 +53,14 @@ static void note(struct outcome *outcome, enum ox_status status) {
     }
 }
 
-/* A transfer that is cut short or interrupted goes on by itself; one that takes long only does. */
+/* A short or interrupted transfer is repeated; a slow one only takes longer. */
 static bool must_repair(const struct ox_fault_rule *rule) {
     const bool transfer = rule->point == OX_FAULT_ON_READ || rule->point == OX_FAULT_ON_WRITE;
     const bool passing = rule->kind == OX_FAULT_EAGAIN || rule->kind == OX_FAULT_EINTR || rule->kind == OX_FAULT_SHORT;
     return rule->kind == OX_FAULT_STALL || (transfer && passing && !rule->persistent);
 }
 
-/* What fails for good must be told, unless a copy stood in for it or nobody needed it. */
+/* A permanent failure must be reported, unless a copy replaced what it hit or nothing needed it. */
 static bool must_tell(const struct ox_fault_rule *rule) {
     const bool passing = rule->kind == OX_FAULT_EAGAIN || rule->kind == OX_FAULT_EINTR || rule->kind == OX_FAULT_SHORT;
     const bool loud = rule->kind <= OX_FAULT_SHORT;
@@ -105,7 +105,7 @@ static struct outcome scenario(const struct kit *kit) {
     return outcome;
 }
 
-/* One generation: a fault hit a transaction, of which the run was told, and the store says what became of it. */
+/* One generation: a fault hit a transaction and was reported, and the store says what became of the state. */
 static bool is_torn(const struct outcome *outcome, enum ox_status status) {
     char words[128];
     snprintf(words, sizeof words, "one generation (--store-generations 1) and was being rewritten at step %llu ",
@@ -176,7 +176,7 @@ static void sweep(enum ox_fault_kind kind, enum ox_fault_point point, bool persi
         ox_io_fault_set(rig.fault, NULL);
         if (hits > 0) {
             injection_count++;
-            /* Loud faults must be reported, or have hit a copy that another one stands in for. */
+            /* Faults with an error must be reported, or have hit something that exists twice. */
             inspect(&rig, &outcome, &rule, idx % 2 == 1 && kind <= OX_FAULT_SHORT);
         } else {
             CHECK(outcome.first == OX_OK && outcome.done_step == STEPS);

@@ -1,6 +1,6 @@
-/* kill -9 of a process that commits without end, on real files: whoever comes next finds every word of one
- * step, not older than the last commit that was reported done, and at most one newer. With one generation the store
- * may instead say at which step it was being rewritten, and is then made anew, as from a checkpoint.
+/* kill -9 of a process that commits without end, on real files: the next process finds every word of one step, not
+ * older than the last commit reported done, and at most one newer. With one generation the store may instead say at
+ * which step it was being rewritten, and is then made anew, as from a checkpoint.
  *
  *     test_store_kill [--count KILLS] */
 #include "base/prng/prng.h"

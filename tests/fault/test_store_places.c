@@ -1,6 +1,6 @@
-/* Places that are not as one would request: io_uring denied, little memory that may be locked, drives of 512 and of
- * 4096 bytes, tmpfs, overlay. The store runs in each, and says in one line what it makes do with. What needs root or a
- * kernel feature that is not here is listed as left out.
+/* Unfavourable places: io_uring denied, little lockable memory, drives of 512 and of 4096 bytes, tmpfs, overlay. The
+ * store runs in each of them and names in one line what it does without. Cases that need root or a missing kernel
+ * feature are listed as left out.
  *
  *     test_store_places [--sysctl]     also sets kernel.io_uring_disabled to 1 for a moment */
 #include "tests/kit/store_kit.h"

@@ -72,8 +72,8 @@ static void check_places(const struct cuda_kit *kit, const char *name, size_t st
     golden_close(&golden);
 }
 
-/* The host never touches the device's memory, nobody waits for the device within a step but who does nothing else, and
- * no order of what the device leaves open changes a bit. */
+/* The host never touches device memory, waits for the device within a step only where it has nothing else to do, and no
+ * order that the device leaves open changes a bit. */
 static void check_manners(const struct simt *simt, const struct golden *golden, const struct outcome *expected) {
     struct harness_run run = golden_run(golden);
     struct harness harness;
@@ -84,7 +84,7 @@ static void check_manners(const struct simt *simt, const struct golden *golden, 
     simt->set_seed(5);
     simt->set_delay(7, 300000);
     harness_open(&run, &harness_places[0], &harness);
-    golden_steps(&harness, golden, 0, 1, &outcome); /* whose logits come to pageable memory */
+    golden_steps(&harness, golden, 0, 1, &outcome); /* the logits are copied to pageable memory */
     simt->count(&before);
     golden_steps(&harness, golden, 1, FEW_STEPS, &outcome);
     simt->count(&after);

@@ -1,5 +1,5 @@
-/* The optimizer on the device: whichever units live there, with every format of their state, the bits are those of the
- * host's, and nothing of them crosses the link but what tells their norm and their counts. */
+/* The optimizer on the device: whichever units live there, in every format of their state, the bits are those of the
+ * host's optimizer, and only norms and counts cross the link. */
 #include "base/assert.h"
 #include "tests/kit/golden.h"
 #include "tests/kit/test.h"
@@ -56,7 +56,7 @@ static void check_formats(const struct golden *golden) {
     }
 }
 
-/* What is on the device is what was asked for; then only sums and counts come from it, and losses. */
+/* The requested units are on the device; then only sums, counts and losses are copied from it. */
 static void check_traffic(const struct golden *golden) {
     const struct harness_run run = golden_run(golden);
     for (size_t k = 0; k < PLACE_COUNT; k++) {
@@ -78,7 +78,7 @@ static void check_traffic(const struct golden *golden) {
     }
 }
 
-/* A step whose update overflows fails, in itself or where it is finished; also when the counts that tell so come only
+/* A step whose update overflows fails, at once or where it is finished; also when the counts that show it arrive only
  * after a stop. */
 static void check_overflow(const struct golden *golden) {
     struct harness_run run = golden_run(golden);
@@ -112,7 +112,7 @@ static void check_overflow(const struct golden *golden) {
     }
 }
 
-/* Stopped, skipped because it is not finite, evaluated in between: the run goes on as if nothing had been. */
+/* Stopped, skipped because it is not finite, evaluated in between: the run continues to the same bits. */
 static void check_between(const struct golden *golden, uint64_t chaos_seed) {
     const struct harness_run run = golden_run(golden);
     struct outcome expected, outcome;

@@ -1,5 +1,6 @@
-/* Steps that stay in memory: the same bits whichever are committed, every byte foreseen, and whatever comes between.
- * What is not committed is lost with the process, or when a drive fails, and is done again from the last commit. */
+/* Steps that stay in memory give the same bits, whichever of them are committed and whatever comes between, and move
+ * exactly the predicted bytes. Uncommitted steps are lost with the process, or when a drive fails, and are repeated
+ * from the last commit. */
 #include "nvme/io_sim.h"
 #include "tests/kit/golden.h"
 #include "tests/kit/test.h"

@@ -1,6 +1,6 @@
-/* Steps that overlap: whatever the norms ask for, and wherever such a run is interrupted, the bits are those of steps
- * that wait for each other. Clipping makes what was updated early be updated again; a step that is not finite takes it
- * back; stops, evaluations and a new engine on the same store come between. */
+/* Overlapping steps give the bits of steps that wait for each other, whatever the norms are and wherever the run is
+ * interrupted. Clipping repeats speculative updates, and a step that is not finite takes them back; stops, evaluations
+ * and a new engine on the same store come between. */
 #include "tests/kit/golden.h"
 #include "tests/kit/test.h"
 

@@ -216,7 +216,7 @@ static void check(const char *name) {
     golden_report("losses of tokens", errors.token_losses, 8e-6);
     golden_report("loss", fabs(packed.losses[0] - sum.losses[0]), 2.4e-7);
     golden_report("gradients, of the largest", compare_grads(ox_hf_model(folder), &packed, &sum), 5e-6);
-    /* The test can tell: as one document, only the first of a sequence stays what it is. */
+    /* The test can fail: as one document, only the first document of a row keeps its values. */
     golden_report("first documents, not begun again", errors.first, 1e-5);
     printf("  later documents, not begun again   %9.2e  above 1.00e-02\n", errors.later);
     CHECK(errors.later > 1e-2);

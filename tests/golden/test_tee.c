@@ -65,7 +65,7 @@ static int by_chunk(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* In the order of chunks, and once each: what was updated early and again is shown twice, and must be the same. */
+/* Chunks come in order and once each. Speculative updates that were repeated are shown twice, and must be the same. */
 static void put_in_order(struct seeing *have) {
     uint32_t count = 0;
     qsort(have->list, have->count, sizeof *have->list, by_chunk);

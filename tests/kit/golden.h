@@ -51,8 +51,8 @@ void outcome_close(struct outcome *outcome);
 /* Compares bit by bit and prints one line. */
 void outcome_check_same(const char *what, const struct outcome *expected, const struct outcome *outcome);
 
-/* FEW_STEPS steps at every placement, or every `stride`-th, others with every call, compared with those in memory; and
- * a run that ends after them and goes on from its store, elsewhere, for as many again. */
+/* Compares FEW_STEPS steps with those in memory at every placement, or at every `stride`-th (each call takes others);
+ * and a run that ends after them and resumes from its store at another placement, for as many again. */
 enum { FEW_STEPS = 2 };
 void golden_check_places(const struct golden *golden, const struct harness_run *run, const char *what, size_t stride);
 void golden_check_reopened(const struct golden *golden, const struct harness_run *run, const char *what,

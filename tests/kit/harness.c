@@ -26,9 +26,8 @@ const struct harness_place harness_in_memory = {
 #define NVME   OX_TIER_NVME
 #define HOST   OX_TIER_HOST
 #define DEVICE OX_TIER_DEVICE
-/* Requests are tiles, prefetch depth, the homes of activations, weights, state and gradients, whether steps overlap and
- * of how many units the optimizer runs early, and how many blocks keep what their backward needs; then, of how many the
- * state is on the device. */
+/* A request lists tiles, prefetch depth, the homes of activations, weights, state and gradients, overlap, speculative
+ * units, and blocks that keep their activations; then units with their state on the device. */
 const struct harness_place harness_places[] = {
     {.name = "three tiers, all on NVMe",
      .store = true,

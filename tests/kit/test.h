@@ -1,5 +1,5 @@
-/* What every test program includes: a test is a program that exits 0 (pass), 1 (fail) or 77 (skipped, with the
- * reason on stdout). A failed CHECK prints its place and goes on; TEST_END gives the exit status. */
+/* Included by every test program. A program exits with 0 (pass), 1 (fail) or 77 (skipped, with the reason on stdout). A
+ * failed CHECK prints its place and continues; test_end gives the exit status. */
 #ifndef OX_TESTS_TEST_H
 #define OX_TESTS_TEST_H
 
@@ -19,7 +19,7 @@ extern int test_failure_count;
         }                                                                                   \
     } while (0)
 
-/* For calls that must succeed before the test can go on. */
+/* For calls without whose success the test makes no sense: prints the error and exits. */
 #define REQUIRE_OK(call)                                                                    \
     do {                                                                                    \
         const enum ox_status test_status_ = (call);                                         \

@@ -230,7 +230,7 @@ void tiny_begin(enum tiny_place place) {
 
 /* ---- what is left ------------------------------------------------------------------------------------ */
 
-/* Every line of `some` stands in `all`, in the same order. */
+/* True when every line of `some` is in `all`, in the same order. */
 static bool is_part(const char *some, const char *all) {
     while (*some != '\0') {
         const size_t length = strcspn(some, "\n") + 1;
@@ -246,7 +246,7 @@ static bool is_part(const char *some, const char *all) {
     return true;
 }
 
-/* `lines_lost`: of metrics.jsonl; `save_lost`: the checkpoint on the way. */
+/* `lines_lost`: metrics.jsonl may lack lines; `save_lost`: the pending checkpoint may be missing. */
 static bool same_end(bool lines_lost, bool save_lost) {
     static const char *const types[] = {"step", "eval"};
     static const int steps[] = {TINY_SAVED_STEP, TINY_STEPS};
@@ -290,7 +290,8 @@ bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const
         tiny_counts.steps_lost += before->step > told->begin_step;
         tiny_counts.commits_untold += before->step < told->begin_step;
     }
-    /* A checkpoint on the way is filled by the next step: when that is committed first, nothing can make up for it. */
+    /* The next step fills a pending checkpoint; once that step is committed without it, the checkpoint cannot be made.
+     */
     const bool left_behind = before->saved_step < TINY_SAVED_STEP && told->begin_step > TINY_SAVED_STEP;
     if (end != TINY_DONE) {
         complain(what, "cannot go on", before, told);

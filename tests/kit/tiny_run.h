@@ -1,6 +1,6 @@
-/* A whole training run of a few steps on a tiny model, in a process of its own: what crash tests and fault tests cut
- * short. It goes through ox_trainer as `offload train` does, with every plane on the drive, and ends with the bits of
- * a run that nobody disturbed. */
+/* A whole training run of a few steps on a tiny model, in a process of its own, for tests that cut it short. It uses
+ * ox_trainer as `offload train` does, with every plane on the drive. A run that is resumed must end with the bits of an
+ * undisturbed one. */
 #ifndef OX_TESTS_TINY_RUN_H
 #define OX_TESTS_TINY_RUN_H
 
@@ -17,7 +17,7 @@ enum { TINY_STEPS = 3, TINY_SAVED_STEP = 2 };
 enum tiny_start { TINY_FRESH, TINY_OVERWRITE, TINY_RESUME };
 enum tiny_end { TINY_DONE, TINY_FAILED, TINY_KILLED };
 
-/* What a process told of itself; it lies in memory that outlives the process. */
+/* What a process reports about its run, in memory that outlives the process. */
 struct tiny_told {
     _Atomic uint64_t began;      /* 1 once the run has begun or resumed */
     _Atomic uint64_t begin_step; /* its step at that time */
@@ -33,8 +33,8 @@ struct tiny_told {
 struct tiny_seam {
     const struct ox_io_backend *(*begin)(const struct ox_io_backend *inner); /* the trainer is open, nothing written */
     void (*end)(void); /* when the run has ended by itself; or NULL */
-    struct ox_trainer_events *events; /* what is asked of the run from outside; or NULL */
-    void (*step)(uint64_t step);      /* each step that is told; or NULL */
+    struct ox_trainer_events *events; /* requests to the run from outside; or NULL */
+    void (*step)(uint64_t step);      /* called with each reported step; or NULL */
 };
 
 /* First of all: starts the program anew where the matrix library would have threads of its own, which spin while they
@@ -58,13 +58,13 @@ const char *tiny_folder(void);
 /* Runs to the end, or to where it is cut short. */
 enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
                        struct tiny_told *told);
-/* Undisturbed, from what the run `before` has left: goes on, or starts over where it had not begun. Checks that at most
- * one of the steps that were told of is lost, and no checkpoint, and that the end is that of the undisturbed run. What
- * `before` warned of may be missing: a checkpoint on the way, a line of metrics.jsonl. So may a checkpoint on the way
- * that had not been told of when the next step was committed. Then removes the run. False when a check failed; `what`
- * is printed then. */
+/* Continues what the run `before` has left, without disturbance: resumes it, or starts over where it had not begun.
+ * Checks that at most one reported step and no reported checkpoint is lost, and that the end is that of the undisturbed
+ * run. A pending checkpoint or a line of metrics.jsonl may be missing if `before` warned of it; so may a pending
+ * checkpoint that was not reported when the next step was committed. Then removes the run. False when a check failed;
+ * `what` is printed then. */
 bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const char *what);
-/* What tiny_end_well has seen. */
+/* Totals over all calls of tiny_end_well. */
 struct tiny_counts {
     uint64_t resumed, started_over, steps_lost, commits_untold;
 };

@@ -118,7 +118,7 @@ static void test_threads(void) {
 
 /* ---- a GPU --------------------------------------------------------------------------------------------- */
 
-/* The program beside the plugin of the emulated runtime, which stands for the GPU's; returns the program that was run
+/* Makes the program run beside the emulated CUDA plugin, which takes the place of a GPU's; returns the program used
  * before. */
 static char *use_emulated(void) {
     char program[SYS_PATH_BYTES];

@@ -117,7 +117,7 @@ static void test_doctor(void) {
     CHECK(reports("RAM", ""));
     CHECK(!reports("this folder", ""));
 
-    /* Defaults, then the file wherever --config stands, then flags. */
+    /* Settings come from defaults, then the file, wherever --config is on the line, then flags. */
     char line[2048];
     const char *const yaml = files_write_text("run.yaml", "format: json\nnvme:\n  - /from-file\n");
     snprintf(line, sizeof line, "doctor --config %s", yaml);
@@ -157,7 +157,8 @@ static void test_tokenize(void) {
             "{\"ids\":[]}\n{\"ids\":[");
 }
 
-/* A token file holds the ids of the text, is told by its first bytes, and is refused where it cannot be written. */
+/* A token file holds the ids of the text, is recognized by its first bytes, and is refused where it cannot be written.
+ */
 static void test_token_file(void) {
     static const char tokenizer_path[] = "tests/golden/tokenizers/qwen.json", text_path[] = "tests/golden/README.md";
     char line[1024];

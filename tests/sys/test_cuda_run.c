@@ -1,6 +1,5 @@
-/* The program on the CUDA device, which here is the plugin on the emulated runtime, lying beside a copy of the program
- * as the real one does: what `--device` takes and records, the bits of budgets and of a run that goes on, and what is
- * said where the device is not there. */
+/* The program on the CUDA device, here the emulated plugin beside a copy of the program: what `--device` takes and
+ * records, the same bits for every budget and for a resumed run, and the messages where there is no device. */
 #include "base/file.h"
 #include "tests/kit/cuda_kit.h"
 #include "tests/kit/files.h"

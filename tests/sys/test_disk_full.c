@@ -1,5 +1,5 @@
-/* Disks that are full: a checkpoint on the way that does not fit is reported and the run goes on, one at the end is an
- * error, what was saved before stays whole, and a store or an export that does not fit is refused before it begins.
+/* Full disks: a checkpoint during the run that does not fit is reported and training continues; one at the end is an
+ * error; saved checkpoints stay whole; and a store or an export that does not fit is refused before it begins.
  *
  * The disks are small file systems in memory, mounted where only this process and its children see them. */
 #include "base/file.h"
@@ -69,7 +69,7 @@ static bool is_there(const char *name) {
 
 /* ---- cases ------------------------------------------------------------------------------------------ */
 
-/* A store elsewhere: checkpoints on the way are then filled while training goes on. */
+/* With a store on another disk, checkpoints are filled while training continues. */
 static void add_drive(bool drive) {
     const char *path;
     if (drive) {
@@ -92,7 +92,7 @@ static void test_checkpoints(bool drive) {
     CHECK(!is_there("disk/run/checkpoint-3") && !is_there("disk/run/checkpoint-3.tmp"));
     CHECK(!is_there("disk/run/checkpoint-4") && !is_there("disk/run/checkpoint-4.tmp"));
 
-    /* The last whole one is where the run goes on, once there is room. */
+    /* Once there is room, the run resumes from the last whole checkpoint. */
     files_remove_folder("disk/run/checkpoint-1");
     begin("disk/run", "--max-steps 4 --resume latest");
     add_drive(drive);

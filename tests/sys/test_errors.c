@@ -1,4 +1,4 @@
-/* What users get wrong, and what they are told: the exit status (2 for what they can mend, else 1), exactly one line
+/* Mistakes of users and the messages for them: the exit status (2 for what the user can mend, else 1), exactly one line
  * "offload: ..." on stderr that names the thing, the place and the remedy, and nothing half-written left behind. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"

@@ -61,7 +61,7 @@ static bool same_words(const uint64_t a[2], const uint64_t b[2]) {
     return memcmp(a, b, 2 * sizeof *a) == 0;
 }
 
-/* Without room for a signal to be early or late: it is pending when the program begins to take signals. */
+/* The signal is neither early nor late: it is pending when the program begins to take signals. */
 static void run_with_pending(int signal_number) {
     sigset_t set, old;
     sigemptyset(&set);
@@ -188,7 +188,7 @@ static void test_overwrite(void) {
     begin("over", "--max-steps 3 --overwrite-output-dir --from-scratch");
     run(0, "step 3/3"); /* in spite of the trigger file that lay there */
     CHECK(exists("over/checkpoint-9/weights") && !exists("over/checkpoint-2") && !exists("over/offload.stop"));
-    /* The record of a run that was begun with force goes on without it. */
+    /* A run begun with --overwrite-output-dir resumes without that flag. */
     sys_args_begin(&args, "train");
     const char *const path = test_path("over/config.resolved.yaml");
     sys_args_word(&args, "--config=%s", path);

@@ -1,6 +1,6 @@
-/* A run that is killed a hundred times, at moments spread over its start, its steps, its commits and its saves, ends
- * with the bytes of the run that nobody disturbed, and loses at most one step, or as many as its state was to stay in
- * memory. Then the gentle ways to stop: signals and trigger files.
+/* A run killed a hundred times, at moments spread over its start, its steps, its commits and its saves, ends with the
+ * bytes of the undisturbed run. Each kill loses at most one step, or as many as were to stay in memory. Then the gentle
+ * ways to stop: signals and trigger files.
  *
  *     test_kill [--count KILLS] */
 #include "tests/kit/files.h"
@@ -74,8 +74,8 @@ static void compare(const char *expected, const char *name, unsigned steps) {
 
 static struct {
     unsigned kills, before_start, while_saving, resumes, starts_over, ends;
-    unsigned commits;  /* steps that any process told of */
-    unsigned lost;     /* told steps that the next process had to repeat */
+    unsigned commits;  /* steps reported by any process */
+    unsigned lost;     /* reported steps that the next process had to repeat */
     unsigned restored; /* lines of metrics.jsonl that a killed process had owed */
 } counts;
 
@@ -108,7 +108,7 @@ static void await_moment(uint64_t kill_idx, bool started, long resumed_at) {
 struct knowledge {
     bool started;   /* a process has said that the run began */
     long kept_step; /* where a process has found it: from there nothing leads back */
-    long told_step; /* the last step that the last process to get that far told of, or found */
+    long told_step; /* the last step reported or found by the last process that got so far */
     long lost_max;  /* most steps that a kill may lose */
 };
 
@@ -126,8 +126,8 @@ static const struct {
     {" --persist-steps 3 --device-mem 4MiB --tiles 2 --activation-tier nvme", 3},
     {" --persist-steps 2 --io-backend threads --prefetch-depth 0", 2}};
 
-/* Takes in what the process said; a resume further behind what had been told than it may be, or ahead of the one step
- * that may have been committed untold, is the failure this test is about. */
+/* Reads what the process said. The failures this test looks for: a resume further behind the reported steps than
+ * allowed, or ahead of the one step that may have been committed unreported. */
 static void take_words(struct knowledge *known, bool resuming, uint64_t kill_idx) {
     const long resumed = said("starting from ") ? 0 : sys_number_after(process.outcome.err, "resumed at step ", -1);
     if (resuming && resumed >= 0) {
@@ -179,7 +179,7 @@ static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx,
     if (process.outcome.exit_status == 0) {
         return false;
     }
-    /* Killed before anything was there to go on with: the one case in which the run is started over. */
+    /* Killed before there was anything to resume: the one case in which the run starts over. */
     if (!*resuming || known->started || (!said("holds no run") && !said("neither a complete checkpoint"))) {
         complain("cannot go on");
         exit(1);
@@ -255,7 +255,7 @@ static void test_signal(int signal_number, int exit_status, const char *words) {
     end_asked();
 }
 
-/* USR1: a checkpoint appears and the run goes on. */
+/* USR1: a checkpoint appears and training continues. */
 static void test_save_signal(void) {
     begin_short("");
     sys_start(&args, &process);

@@ -1,7 +1,6 @@
-/* A whole tiny run, killed at every operation it asks of its drive, at three moments of each: before the backend sees
- * it, while it is under way, and when it is complete but the caller has not been told. Whoever goes on loses at most
- * one step and ends with the bits of the run that nobody disturbed; so does who goes on after one that was killed while
- * it went on.
+/* A whole tiny run killed at every operation of its drive, at three moments of each: before the backend sees it, while
+ * it is under way, and when it is complete but not yet reported. The next process loses at most one step and ends with
+ * the bits of the undisturbed run, also when it is killed in turn.
  *
  * Operations are open, allocate, flush and close of the drive file, and every read and write. In memory all of them
  * are taken; on a drive, where requests outlive a process, every STRIDE-th, at another offset for each moment and
@@ -183,7 +182,7 @@ static bool is_killed(const char *io_backend, enum tiny_start start, enum moment
     return end == TINY_KILLED;
 }
 
-/* False when the run ends before it comes to that operation. */
+/* False when the run ends before that operation. */
 static bool kill_at(const char *io_backend, enum moment moment, uint64_t idx) {
     char what[96];
     const bool killed = is_killed(io_backend, TINY_FRESH, moment, idx);

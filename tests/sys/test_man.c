@@ -1,5 +1,5 @@
-/* Manual pages and completions against the table of options: every option of a command stands in its page and is
- * offered, nothing stands there that the program does not take, and roff and the shells find no fault. */
+/* Manual pages and completions against the table of options: every option of a command is in its page and is offered,
+ * nothing else is, and roff and the shells find no fault. */
 #include "base/file.h"
 #include "engine/config/config.h"
 #include "tests/kit/files.h"
@@ -124,7 +124,7 @@ static void read_names(void) {
     CHECK(name_count >= 11 && strcmp(names[0], "train") == 0);
 }
 
-/* What stands between this heading and the next one. */
+/* The text between this heading and the next one. */
 static const char *section(const char *heading, const char **end) {
     char line[NAME_BYTES];
     snprintf(line, sizeof line, "\n.SH %s\n", heading);
@@ -167,7 +167,7 @@ static void check_options(const char *command, unsigned mask) {
     }
 }
 
-/* Prose may tell of another command's flags, but not of any that no command takes; examples are exact. */
+/* Prose may mention another command's flags, but no flag that no command takes; examples are exact. */
 static void check_prose(const char *command) {
     const char *end = NULL, *at = page;
     char flag[NAME_BYTES], called[NAME_BYTES];

@@ -167,7 +167,7 @@ static void check_fatal(const char *output, const char *drive) {
     CHECK(same_checkpoint(before, at_end));
     CHECK(state_of(at_end).nonfinite_in_row == 3 && state_of(at_end).optimizer_steps == 2);
 
-    /* With other data it goes on from there. */
+    /* With other data the run resumes from there. */
     begin("good.txt", output, drive, "--max-steps 6 --max-grad-norm 0 --resume latest");
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.err, "resumed at step 5 of 6") != NULL);

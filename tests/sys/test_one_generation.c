@@ -1,6 +1,6 @@
-/* A store of one generation: half the room and the same bits; a run that is killed goes on from the last commit where
- * the store is whole, and from the last checkpoint where it was cut short, and ends with the bytes of the undisturbed
- * run. */
+/* A store of one generation takes half the space and gives the same bits. A killed run resumes from the last commit
+ * where the store is whole, and from the last checkpoint where a write was cut short, and ends with the bytes of the
+ * undisturbed run. */
 #include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
@@ -72,7 +72,7 @@ static void pause_us(unsigned microseconds) {
     nanosleep(&time, NULL);
 }
 
-/* Kills after a step that is drawn and a moment of its own; from then on the run must go on from what it has. */
+/* Kills the run after a drawn step, at a drawn moment; it must resume each time. */
 static void test_kills(void) {
     unsigned from_store = 0, from_checkpoint = 0;
     long told = 0;
@@ -101,7 +101,7 @@ static void test_kills(void) {
         const long resumed = sys_number_after(err, "resumed at step ", 0);
         CHECK(resumed >= told / SAVE_STEPS * SAVE_STEPS - SAVE_STEPS);
         told = sys_number_after(err, "\nstep ", resumed);
-        ended = process.outcome.signal_number != SIGKILL; /* a last step that was told of may not be saved yet */
+        ended = process.outcome.signal_number != SIGKILL; /* the last reported step may not be saved yet */
     }
     printf("went on from the store %u times, from a checkpoint %u times\n", from_store, from_checkpoint);
     CHECK(from_store + from_checkpoint > 2);

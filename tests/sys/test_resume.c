@@ -1,5 +1,5 @@
-/* A run that stops and goes on is the run that never stopped: at every step, by checkpoint and by store, under another
- * placement too. And what refuses, warns and is kept. */
+/* A run that stops and resumes equals one that never stopped: at every step, from checkpoint and from store, under
+ * another placement too. Also what is refused, what is warned of and what is kept. */
 #include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
@@ -195,7 +195,7 @@ static void go_on(int drives, const char *words) {
     sys_run(&args, &process);
 }
 
-/* The run of the copy has come to its end. */
+/* The run of the copy is complete. */
 static void end_well(void) {
     CHECK(said("resumed at step 3 "));
     compare("copy", 1);
@@ -208,7 +208,7 @@ static void go_on_well(const char *words) {
     end_well();
 }
 
-/* A store that is whole is not given up because it is asked for with other settings; the checkpoint can be named. */
+/* Other settings do not discard a whole store; a checkpoint can be named instead. */
 static void refuse_then_name(int drives, const char *words, const char *sign) {
     const char *checkpoint;
     go_on(drives, words);
@@ -234,7 +234,7 @@ static void test_other_placements(void) {
     go_on_well(" --device-mem 4MiB --host-mem 4MiB --tiles 2 --grads-tier nvme");
     refuse_then_name(1, " --chunk-elems 8192", "other settings");
     refuse_then_name(2, "", "copy-drive-1");
-    /* Without the drives' folders nothing goes on by itself; a checkpoint can be named. */
+    /* Without the drives' folders a run does not resume by itself; a checkpoint can be named. */
     go_on(0, "");
     expect(2, "start-drive-0), but no --nvme is given");
     begin("copy", 0, "");
@@ -365,7 +365,7 @@ static void test_other_format(void) {
     remove_run("start");
 }
 
-/* A checkpoint that is damaged is told, not loaded. */
+/* A damaged checkpoint is reported and not loaded. */
 static void test_damage(void) {
     const char *const copy = test_path("damaged");
     files_copy_folder("expected/checkpoint-4", copy);

@@ -1,6 +1,5 @@
-/* Checkpoints that training does not wait for: with a drive they have the bytes of those without one, at every step
- * too; a process that is killed while one is on its way goes on to the same end, and one that is stopped completes it.
- */
+/* Checkpoints that training does not wait for. With a drive they have the bytes of those without one, at every step. A
+ * process killed while one is pending is resumed to the same end, and a stopped process completes it. */
 #include "engine/checkpoint/checkpoint.h"
 #include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
@@ -125,7 +124,7 @@ static void test_stopped(void) {
     check_clean("stopped");
 }
 
-/* A folder of someone else's that comes to be in the way of the new name is no reason to lose either. */
+/* Neither checkpoint is lost when an unrelated folder takes the new one's name. */
 static void test_in_the_way(void) {
     begin("crowded", true, "--save-steps 40 --save-dtype bf16");
     sys_start(&args, &process);

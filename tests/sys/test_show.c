@@ -70,7 +70,7 @@ static void test_chats(void) {
                  "4 documents | 91 tokens | 23 may be trained | 4 sequences of 64, 34.0 % of the positions used\n");
 }
 
-/* One sequence unless more are asked for; documents of a row are told apart, and one that is cut is. */
+/* One sequence by default. Documents of a row are kept apart, and a cut document is marked. */
 static void test_rows(void) {
     show(chats_path, "--seq-len 90");
     CHECK(strncmp(process.outcome.out, "sequence 0: 90 positions, 22 targets\n  document 1: ", 51) == 0);
@@ -171,7 +171,7 @@ static void test_json(void) {
     line = expect_row(line, 1, 26, "/|u|s|e|r|\n|a|<|im_end|>|\n" ANSWER("*o*k* the*n") "|\n/|<|im_start|>");
     line = expect_row(line, 2, 26, "/|u|s|e|r|\n|a|<|im_end|>|\n" ANSWER("*b*\t*c") "|\n/|Q|:");
     CHECK(*line == '\0');
-    /* Without borders it goes on. */
+    /* Without borders a row continues into the next document. */
     show(chats_path, "--seq-len 90 --format json --packing stream --document-mask off");
     line = expect_row(process.outcome.out, 0, 90,
                       "/" USER("|h|i") ANSWER("*y*o") "|\n" USER("|a") ANSWER("*o*k* the*n") "|\n" USER("|a")

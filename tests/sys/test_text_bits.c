@@ -102,7 +102,8 @@ static void make_expected(void) {
     expected_checkpoint = test_pathf("%s/checkpoint-%d", folder, STEPS);
     expected_steps = sys_curve(folder, "step");
     expected_evals = sys_curve(folder, "eval");
-    /* It is worth comparing: rows hold several documents, steps differ in targets, and an epoch ends on the way. */
+    /* The comparison means something: rows hold several documents, steps differ in targets, and an epoch ends during
+     * the run. */
     const char *const training = strstr(process.outcome.err, "training: ");
     const long documents = training != NULL ? strtol(training + 10, NULL, 10) : 0,
                rows = sys_number_after(process.outcome.err, " documents in ", 0);
@@ -133,7 +134,7 @@ static void test_placements(void) {
     remove_run("place");
 }
 
-/* Tokens that were kept, and tokens that are made on the way, on more threads and on fewer. */
+/* Cached tokens, and tokens made during the run, on more threads and on fewer. */
 static void test_caches(void) {
     const char *const cache = test_path("shared-cache");
     for (int i = 0; i < 3; i++) {
@@ -150,7 +151,7 @@ static void test_caches(void) {
 static const char other_options[] = "was made with other training options",
                   other_data[] = "the data has changed since";
 
-/* Killed after its fifth step, it goes on where it was: within packed rows of both sources. */
+/* Killed after its fifth step, the run resumes within packed rows of both sources. */
 static void test_kills(void) {
     for (int drives = 0; drives < 2; drives++) {
         static const char *const again[] = {"--save-steps 3 --tiles 2 --optimizer-threads 2 --resume latest",
@@ -171,7 +172,7 @@ static void test_kills(void) {
     }
 }
 
-/* What changes the rows to come is told. */
+/* An option that changes later rows is reported. */
 static void test_changes(void) {
     static const struct {
         const char *words, *sign;

@@ -1,5 +1,5 @@
-/* Texts and rows of every form through the program: what counts as a target is what a hand counts, packing and what is
- * too long are as they were asked for, evaluations add up, and a plan needs no tokens. */
+/* Texts and rows of every form: targets are those that one counts by hand, packing and overlong documents follow the
+ * options, evaluations add up, and a plan needs no tokens. */
 #include "base/file.h"
 #include "engine/data/files.h"
 #include "tests/kit/files.h"
@@ -289,7 +289,7 @@ static double expect_counts(const char *data, const char *words, double tokens, 
     return mean;
 }
 
-/* Windows share no token; or, told how far apart they begin, count every token but the first once. */
+/* Windows share no token; with a stride they count every token but the first once. */
 static void test_stride(const char *text) {
     const double apart = expect_counts(text, "", 30 * 32 + 9, 31), /* 30 * 33 + 10 tokens */
                  whole = expect_counts(text, "--stride 32", 999, 32), /* 31 * 32 + 7 */
@@ -424,7 +424,7 @@ static void test_plans(void) {
     CHECK(told("31 steps") && !told(as_many));
 }
 
-/* A tokenizer from elsewhere goes into the checkpoint, so that the folder can be used as it is. */
+/* A tokenizer given by --tokenizer is copied into the checkpoint, so that the folder is complete. */
 static void test_other_tokenizer(void) {
     char *before = NULL, *after = NULL;
     size_t before_bytes = 0, after_bytes = 0;

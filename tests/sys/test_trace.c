@@ -1,5 +1,5 @@
-/* Recording as its user meets it: a run with --trace and --report-to leaves its files and the same numbers as one
- * without, and `offload trace` and `offload top` tell of it, on paper and on a terminal. */
+/* Recording: a run with --trace and --report-to leaves its files and the same numbers as one without, and `offload
+ * trace` and `offload top` show it, in text and on a terminal. */
 #include "base/file.h"
 #include "base/json.h"
 #include "offload/trace/trace_stats.h"
@@ -132,7 +132,7 @@ static void check_recording(const char *folder, bool overlaps) {
         CHECK(memcmp(step->bytes, step->planned, sizeof step->bytes) == 0);
         after_steps += step->plan == OX_TRACE_EVAL_AFTER_STEP;
     }
-    /* Evaluated after each step, the last one as it is saved; what overlaps has its last update then. */
+    /* Evaluations follow each step, the last one beside the save; overlapping steps finish the last update then. */
     CHECK(spans[OX_TRACE_SPAN_EVAL] > 0 && spans[OX_TRACE_SPAN_SAVE] == 1);
     CHECK(spans[OX_TRACE_SPAN_UPDATE] == (overlaps ? 1 : 0) && after_steps == (overlaps ? STEPS - 1 : 0));
     ox_trace_steps_close(&steps);

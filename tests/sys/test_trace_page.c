@@ -20,7 +20,7 @@ static const char before[] = "<script>window.faults = [];\n"
     "window.onerror = (text) => { window.faults.push(text); };\n"
     "console.error = (text) => { window.faults.push(text); };</script>\n";
 
-/* Colours of the timeline are counted, so that an empty one is told from a drawn one. */
+/* Colours of the timeline are counted, to distinguish an empty one from a drawn one. */
 static const char behind[] = "<script>\n"
     "(() => {\n"
     "  const found = [], lanes = document.getElementById('lanes');\n"

@@ -1,5 +1,5 @@
-/* Drives of different speed: each gets its share of the state, by the profile that the run began with; it goes on with
- * another profile, and the bits are those of drives that are alike. */
+/* Drives of different speed: each gets its share of the state by the profile that the run began with; the run resumes
+ * with another profile, and the bits are those of equal drives. */
 #include "tests/kit/files.h"
 #include "tests/kit/sys_run.h"
 #include "tests/kit/test.h"
