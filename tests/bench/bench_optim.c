@@ -74,7 +74,7 @@ static struct ox_engine *open_engine(const struct ox_model *model, const struct 
     return engine;
 }
 
-/* Bytes that the block device below the folder has read and written so far; zeros where the kernel does not tell. */
+/* Bytes that the block device of the folder has read and written so far; zeros where the kernel does not count them. */
 struct traffic {
     uint64_t read, written;
 };

@@ -80,8 +80,8 @@ struct options {
     struct ox_machine machine;
 };
 
-/* What a case's process hands back. Bytes of memory: arenas and what was announced beside them, against the most that
- * was resident; of the drive: planned, against the file's. */
+/* Results of a case's process. Memory: arenas and the announced overhead, against the largest resident size; drive:
+ * planned bytes, against the file's. */
 struct outcome {
     double measured, least, most, predicted;
     double others; /* processor time of everything but this process meanwhile, kernel threads included */

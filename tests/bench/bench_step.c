@@ -356,7 +356,7 @@ static uint64_t resident_peak_bytes(void) {
     return kib * 1024;
 }
 
-/* Two steps of a model of one block, in a process of its own so that its peak is nobody else's. */
+/* Two steps of a model of one block, in a process of their own, so that the peak is theirs alone. */
 static void measure_memory(const struct options *options) {
     fflush(stdout);
     const pid_t child = fork();

@@ -95,7 +95,7 @@ static void run_step(struct ox_engine *engine, const struct bench_case *given, u
     CHECK(result.finite);
 }
 
-/* What is written behind a step's end counts: a pause lets it come to its own end. */
+/* A pause lets the writer finish: records written after a step's end count too. */
 static struct sample take(struct ox_engine *engine, const struct bench_case *given, bool traced, uint64_t step) {
     enum { PAUSE_US = 1000 };
     ox_engine_trace_pause(engine, !traced);
@@ -188,7 +188,7 @@ static struct outcome run_case(const struct bench_case *given, double seconds) {
     return summarise(pairs, count, (double)records / traced);
 }
 
-/* What a record costs who puts it, without the step about it. */
+/* Time of putting a record, without a step around it. */
 static double put_ns(void) {
     char path[OX_PATH_BYTES];
     struct ox_trace *trace = NULL;

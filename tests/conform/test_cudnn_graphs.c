@@ -1,6 +1,5 @@
-/* What cuDNN says to our graphs of attention, without a GPU: that it knows them for attention, has an engine for them
- * on each architecture, how much memory the engine wants, and that its code compiles. What the code computes is the
- * business of the tests that run on a GPU.
+/* The real cuDNN and our graphs of attention, without a GPU: it recognizes them, has an engine for them on each
+ * architecture, names the engine's memory, and compiles its code. Tests on a GPU check what the code computes.
  *
  * The GPU is described, not present. cuDNN opens the driver's library all the same; where there is none, the toolkit's
  * stand-in for linking takes its place, which loads nothing. */
@@ -54,7 +53,7 @@ static void describe(const struct gpu *gpu, char out[JSON_BYTES]) {
              gpu->name, gpu->version, gpu->shared_bytes, gpu->version == 1200 ? 1536 : 2048, gpu->processors);
 }
 
-/* The toolkit's stand-in lies below a folder that the plugin looks for libraries in. */
+/* The toolkit's stub of the driver is below a folder where the plugin looks for libraries. */
 static void open_stand_in(void *plugin) {
     Dl_serinfo size, *found = NULL;
     if (dlinfo(plugin, RTLD_DI_SERINFOSIZE, &size) == 0) {

@@ -89,7 +89,7 @@ static void transfers(const struct ox_io_backend *backend, bool registered) {
     backend->queue_close(queue);
     backend->drive_close(drive);
 
-    /* What was written is there after a close; a second creation is refused. */
+    /* Written data is there after a close; a second creation is refused. */
     struct ox_drive *again = NULL;
     CHECK(backend->drive_open(backend, path_of(backend, "transfers"), OX_DRIVE_CREATE, &again) ==
           OX_E_CONFIG);

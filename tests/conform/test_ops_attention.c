@@ -229,7 +229,7 @@ struct job {
     enum ox_real real;
 };
 
-/* What both passes of an operation leave. */
+/* Results of both passes of an operation. */
 struct results {
     void *out, *dqkv;
     float *lse;
@@ -375,7 +375,7 @@ static void test_unseen(struct lab *lab, enum ox_real real) {
     guards_end(0);
 }
 
-/* What other documents hold does not move a bit of one. */
+/* The content of other documents changes no bit of one. */
 static void test_apart(struct lab *lab, enum ox_real real) {
     const struct ox_attention_shape shape = {
         .batch = 1, .seq = 500, .heads = 2, .kv_heads = 1, .head_dim = 16, .scale = 0.5f};

@@ -421,7 +421,8 @@ static void check_bounds(enum ox_moments moments, const struct values *exact, co
     CHECK(zeroed == 0);
 }
 
-/* Nearest on the way in, lossless once more, and within the bounds after an update with random rounding. */
+/* Conversion rounds to nearest, repeats without loss, and stays within the bounds after an update with random rounding.
+ */
 static void test_bounds(enum ox_moments moments) {
     const struct ox_state_format wide = {OX_OPTIM_ADAMW, OX_MOMENTS_F32}, format = {OX_OPTIM_ADAMW, moments};
     struct planes exact = planes_new(wide, OX_Q8_BLOCK, 0), narrow = planes_new(format, OX_Q8_BLOCK, 0);

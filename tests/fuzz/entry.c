@@ -1,4 +1,5 @@
-/* What libFuzzer calls: compiled once for each target, which FUZZ_TARGET names, and linked with clang alone. */
+/* The function that libFuzzer calls: compiled once for each target, which FUZZ_TARGET names, and linked by clang alone.
+ */
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

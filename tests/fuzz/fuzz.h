@@ -1,4 +1,4 @@
-/* What the fuzz targets share. A target takes any bytes as the files that a user gets from elsewhere, opens them, and
+/* Shared by the fuzz targets. A target takes any bytes as the files that a user gets from elsewhere, opens them, and
  * ends the program when a promise of the reader does not hold. libFuzzer calls it through entry.c; test_seeds.c calls
  * it with the committed seeds, without clang. */
 #ifndef OX_TESTS_FUZZ_FUZZ_H
@@ -33,7 +33,7 @@ extern bool fuzz_accepted;
 #define FUZZ_CHECK(condition) ((condition) ? (void)0 : fuzz_broken(#condition, __FILE__, __LINE__))
 __attribute__((noreturn, cold)) void fuzz_broken(const char *condition, const char *file, int line);
 
-/* Every failure has a status, and a text that names the place: `where` stands in it. */
+/* Every failure has a status and a text that contains `where`. */
 void fuzz_check_failure(enum ox_status status, const char *where);
 
 /* `name` in the folder of this process, which exists, as do the folders in `name`. Memory of the program. */

@@ -24,7 +24,7 @@ static void open_paths(void) {
     }
 }
 
-/* What the first line asks for; the separator points into `line`. */
+/* Settings of the first line; the separator points into `line`. */
 static void read_first_line(char *line, struct ox_documents_config *config) {
     char *at = line;
     config->format = strncmp(at, "rows", 4) == 0 ? OX_DOCUMENTS_ROWS : OX_DOCUMENTS_TEXT;
@@ -36,7 +36,7 @@ static void read_first_line(char *line, struct ox_documents_config *config) {
     config->separator_bytes = config->format == OX_DOCUMENTS_TEXT ? strlen(at) : 0;
 }
 
-/* Where the walk stands: the file, the byte behind the last piece, and whether its document goes on. */
+/* Position of the walk: the file, the byte after the last piece, and whether its document continues. */
 struct walk {
     size_t file, end, count;
     bool goes_on;

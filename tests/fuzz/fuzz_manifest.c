@@ -11,7 +11,7 @@ enum { PART_COUNT = 2 };
 
 static const char *run, *checkpoint, *again, *manifest_path, *latest_path, *files[3];
 
-/* What is listed now is whole. */
+/* A manifest made anew from the checkpoint's files verifies. */
 static void check_collected(void) {
     struct ox_manifest manifest = {.state = {.version = OX_RUN_STATE_VERSION}, .weights_dtype = OX_DTYPE_F32};
     FUZZ_CHECK(ox_manifest_collect(checkpoint, &manifest) == OX_OK && manifest.file_count == 2);

@@ -67,7 +67,8 @@ static bool same_ids(const struct ox_ids *a, const struct ox_ids *b) {
     return a->count == b->count && (a->count == 0 || memcmp(a->ids, b->ids, a->count * sizeof *a->ids) == 0);
 }
 
-/* Special tokens that are looked for behind the normalizer are none in parts: who needs them refuses them. */
+/* Special tokens that are matched after the normalizer are not found in parts, so whoever needs them must refuse parts.
+ */
 static bool has_late_special(const struct ox_tokenizer *tokenizer) {
     bool found = false;
     for (uint32_t i = 0; i < tokenizer->added_count; i++) {
@@ -76,7 +77,7 @@ static bool has_late_special(const struct ox_tokenizer *tokenizer) {
     return found;
 }
 
-/* The whole text as one part is what it is without parts. */
+/* The whole text as one part gives the ids of the text without parts. */
 static void check_parts(struct ox_encoder *encoder, const struct fuzz_part *text, bool control,
                         const struct ox_ids *expected) {
     struct ox_ids ids = {0};
@@ -101,7 +102,7 @@ static void check_parts(struct ox_encoder *encoder, const struct fuzz_part *text
     ox_id_mask_free(&marks);
 }
 
-/* What cannot be encoded as a whole cannot be in parts either. */
+/* A text that cannot be encoded as a whole cannot be encoded in parts either. */
 static void check_refused_parts(struct ox_encoder *encoder, const struct fuzz_part *text) {
     struct ox_ids ids = {0};
     struct ox_id_mask marks = {0};

@@ -241,7 +241,7 @@ static bool asks_too_much_of_device(const struct fuzz_case *c) {
     return (request->grad_tier == OX_TIER_DEVICE && !all) || ((all || some) && c->in.budget.nvme_bytes > 0) || apart;
 }
 
-/* What cannot be is taken back. */
+/* Takes back requests that contradict each other. */
 static void make_valid(const struct fuzz_case *c, struct ox_placement_request *request) {
     enum ox_tier *const tiers[] = {&request->act_tier, &request->weights_tier, &request->state_tier,
                                    &request->grad_tier};
@@ -392,7 +392,7 @@ static void check_budgets(const struct fuzz_case *c, const struct ox_plan *plan,
     }
 }
 
-/* What is told from sums alone is what the list of extents says. */
+/* Sizes computed from sums alone equal those of the list of extents. */
 static void check_sums(const struct fuzz_case *c) {
     const struct ox_plan_budget *const budget = &c->in.budget;
     const struct ox_store_sums sums = ox_shard_extent_sums(&c->table);
@@ -543,7 +543,7 @@ static void check_refused(struct fuzz_case *c, const struct choice *choice) {
 
 /* ---- more and the same ---------------------------------------------------------------------------- */
 
-/* What was chosen before is left in the input and the homes, and must not matter. */
+/* The input and the homes still hold an earlier choice, which must not matter. */
 static void check_same(struct fuzz_case *c, const struct choice *choice) {
     struct choice again = choose(c);
     tally.repeated++;

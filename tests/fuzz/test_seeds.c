@@ -16,7 +16,7 @@ static void run_file(const struct fuzz_target *target, const char *path) {
     char *text = NULL;
     size_t bytes = 0;
     REQUIRE_OK(ox_file_read(path, SEED_BYTES_MAX, &text, &bytes));
-    /* A copy of just that size, so that a sanitizer sees who reads beyond it. */
+    /* A copy of exactly that size, so that a sanitizer sees reads beyond it. */
     uint8_t *const data = malloc(bytes + (bytes == 0));
     FUZZ_CHECK(data != NULL);
     memcpy(data, text, bytes);

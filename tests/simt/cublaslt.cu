@@ -40,7 +40,7 @@ static void set(void *at, cudaDataType type, uint64_t idx, double value) {
     }
 }
 
-/* What an algorithm was chosen for: the alignment of a, b, c, d, and of the bias as its address was then. */
+/* The alignments for which an algorithm was chosen: a, b, c, d, and the bias by its address at that time. */
 enum { BIAS = 4 };
 
 static uint64_t align_of(const void *ptr) {

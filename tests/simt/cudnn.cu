@@ -110,8 +110,8 @@ static void put(const tensor &to, int64_t at, double value) {
     }
 }
 
-/* Where an element of a larger tensor meets this one: what it has once is the same for all, and heads share those that
- * are fewer, neighbours first. */
+/* Index of the element that meets one of a larger tensor: a dimension of 1 is the same for all, and fewer heads are
+ * shared by neighbours. */
 static int64_t meet(const tensor &of, const int64_t place[RANK], int64_t heads) {
     int64_t at = 0;
     for (int i = 0; i < RANK; i++) {
@@ -251,7 +251,7 @@ struct machine {
         }
     }
 
-    /* The workspace is the engine's at any time: who else has a part of it loses it. */
+    /* The engine may write its workspace at any time: tensors placed there are lost. */
     void run(const std::vector<void *> &operations, void *workspace, size_t bytes) {
         for (void *const pointer : operations) {
             const descriptor *const op = of(pointer);

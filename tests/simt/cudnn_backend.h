@@ -1,4 +1,4 @@
-/* What kernels/cuda/ names of cuDNN, for the emulation in cudnn.cu. The numbers are this file's own. */
+/* The names of cuDNN that kernels/cuda/ uses, for the emulation in cudnn.cu. The numbers are this file's own. */
 #ifndef OX_TESTS_SIMT_CUDNN_BACKEND_H
 #define OX_TESTS_SIMT_CUDNN_BACKEND_H
 
@@ -83,7 +83,7 @@ enum {
     CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
 };
 
-/* What an attribute is made of. */
+/* Types of attributes. */
 enum {
     CUDNN_TYPE_HANDLE,
     CUDNN_TYPE_BACKEND_DESCRIPTOR,

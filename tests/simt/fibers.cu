@@ -171,7 +171,7 @@ static bool release(unsigned first, unsigned past, stop at) {
     if (waiting == 0 || waiting + done < past - first) {
         return false;
     }
-    /* A thread that has left the kernel meets nobody: on a GPU this hangs or is undefined. */
+    /* A thread that has left the kernel reaches no barrier: on a GPU the others hang, or the result is undefined. */
     OX_ASSERT(done == 0);
     for (unsigned i = first; i < past; i++) {
         here.fibers[i].at = stop::READY;
@@ -248,7 +248,8 @@ static unsigned char *slots_of(unsigned turn) {
     return here.slots.data() + turn % 2 * (size_t)THREADS_MAX * SIMT_SLOT_BYTES;
 }
 
-/* Two sets of slots in turn: who gives again has met all others, who then have looked at the set before. */
+/* Two sets of slots alternate: before a lane writes again, all lanes have met once more and have read the previous set.
+ */
 void simt_give(const void *give, size_t bytes) {
     OX_ASSERT(bytes <= SIMT_SLOT_BYTES);
     fiber *const f = here.running;

@@ -21,7 +21,7 @@ void simt_run_kernel(const simt_shape &shape, const std::function<void()> &kerne
 
 /* Keeps a failure for cudaGetLastError. */
 cudaError_t simt_note(cudaError_t error);
-/* The failure that all calls tell once the device is broken. */
+/* The failure that all calls return once the device is broken. */
 cudaError_t simt_health();
 /* The calling thread does more than wait for events; with `stall`, it does something that may wait for the device. */
 void simt_called(bool stall);

@@ -1,4 +1,4 @@
-/* What a kernel sees, in the emulation: built-in variables, barriers, exchange within a warp. C++ alone; included by
+/* A kernel's view of the emulation: built-in variables, barriers, exchange within a warp. C++ alone; included by
  * cuda_runtime.h. */
 #ifndef OX_TESTS_SIMT_KERNEL_H
 #define OX_TESTS_SIMT_KERNEL_H
@@ -23,7 +23,7 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/* What a running fiber is. */
+/* Identity of the running fiber. */
 struct simt_here {
     simt_index thread, block, block_dim, grid_dim;
 };

@@ -9,7 +9,7 @@ static float widened(uint16_t bits) {
     return __uint_as_float((uint32_t)bits << 16);
 }
 
-/* What a lane gives for a product: its registers, whose halves are elements. */
+/* Operands of one lane for a product: its registers, whose halves are elements. */
 struct operands {
     uint16_t a[8], b[4];
 };

@@ -13,8 +13,8 @@ void simt_mma_bf16_16816(float acc[4], const uint32_t a[4], const uint32_t b[2])
 /* acc and the products, summed as the tensor cores sum them. */
 float simt_tensor_sum(float acc, const double products[], unsigned count);
 
-/* Copies of 16 bytes, of zeros where `from` is NULL, done no earlier than the thread waits for their group: who reads
- * without having waited finds what was there before. */
+/* Copies of 16 bytes, or zeros where `from` is NULL, made only when the thread waits for their group: a read without a
+ * wait finds the old content. */
 void simt_copy_later(void *to, const void *from);
 void simt_copy_commit();
 void simt_copy_wait(unsigned pending);

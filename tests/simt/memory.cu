@@ -57,7 +57,7 @@ void simt_touch_end() {
     }
 }
 
-/* Says whose memory it was and lets the instruction fault again, for whoever handled faults before. */
+/* Says whose memory it was and lets the instruction fault again, for the previous handler of faults. */
 static void on_fault(int, siginfo_t *info, void *) {
     const uintptr_t at = (uintptr_t)info->si_addr;
     if (lock.try_lock()) {

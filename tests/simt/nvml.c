@@ -172,7 +172,7 @@ int nvmlDeviceGetComputeMode(void *device, unsigned *out) {
     return give(gpu_of(device)->compute_mode, out);
 }
 
-/* nvmlProcessInfo_t: process, memory, two instances; the last one does not tell its memory. */
+/* nvmlProcessInfo_t: process, memory, two instances; the last process does not report its memory. */
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, unsigned long long (*out)[3]) {
     const struct ox_nvml_gpu *const gpu = gpu_of(device);
     const unsigned room = *count;

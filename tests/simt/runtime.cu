@@ -130,7 +130,7 @@ cudaError_t simt_queue(cudaStream_t stream, std::function<void()> job) {
 }
 
 void simt_launch(cudaStream_t stream, const simt_shape &shape, std::function<void()> kernel) {
-    (void)simt_queue(stream, [shape, kernel] { simt_run_kernel(shape, kernel); }); /* cudaGetLastError tells */
+    (void)simt_queue(stream, [shape, kernel] { simt_run_kernel(shape, kernel); }); /* reported by cudaGetLastError */
 }
 
 static void await(simt_event *event, uint64_t turn) {
@@ -256,7 +256,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
 
 /* ---- work of streams ------------------------------------------------------------------------------- */
 
-/* A copy may go on a stream of another device than the current one. */
+/* A copy may be queued on a stream of another device than the current one. */
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
     OX_ASSERT(kind == cudaMemcpyDefault);

@@ -1,4 +1,4 @@
-/* What a test tells the emulated runtime and asks it; tests/kit/simt_kit.h finds these in the plugin. */
+/* Calls by which a test controls and queries the emulated runtime; tests/kit/simt_kit.h finds them in the plugin. */
 #ifndef OX_TESTS_SIMT_SIMT_H
 #define OX_TESTS_SIMT_SIMT_H
 
@@ -19,7 +19,7 @@ void simt_break_after(uint64_t pieces);
 
 /* Devices that there are to be, and the driver's version; 1 and 13000 without this call. */
 void simt_set_machine(int device_count, int driver_version);
-/* What the device can do, 90 for 9.0, and host memory that it lets be pinned; 90 and all without these calls. */
+/* The device's capability (90 for 9.0), and the host memory that it lets be pinned; without these calls 90 and all. */
 void simt_set_capability(int capability);
 void simt_set_pinnable(size_t bytes);
 /* Whether registered memory has one address on both sides; it has without this call. */

@@ -8,7 +8,7 @@
 
 enum { LOG_LEN = 4096 };
 
-/* What jobs write to; owner of every lane here. */
+/* The record that jobs write to; it owns every lane here. */
 struct board {
     uint32_t log[LOG_LEN];
     uint32_t log_len;

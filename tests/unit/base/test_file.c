@@ -2,6 +2,7 @@
  * refused. */
 #include "base/file.h"
 #include "base/log.h"
+#include "tests/kit/files.h"
 #include "tests/kit/log.h"
 #include "tests/kit/test.h"
 
@@ -10,25 +11,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <dirent.h>
 #include <signal.h>
 
-static char path_a[OX_PATH_BYTES], path_b[OX_PATH_BYTES];
-
-static const char *in_folder(const char *name, char *out) {
-    REQUIRE_OK(ox_path_join(test_folder(), name, out));
-    return out;
-}
-
-static int entries_of(const char *path) {
-    int count = 0;
-    DIR *const folder = opendir(path);
-    while (folder != NULL && readdir(folder) != NULL) {
-        count++;
-    }
-    closedir(folder);
-    return count - 2;
-}
+static const char *path_a, *path_b;
 
 static void expect_content(const char *path, const char *text) {
     char *data = NULL;
@@ -58,7 +43,8 @@ static void test_paths(void) {
     CHECK(ox_file_replace(longer, "x", 1) == OX_E_CONFIG && ox_file_replace("", "x", 1) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "a path of 0 bytes cannot be used") != NULL);
     CHECK(ox_folder_commit(longer, "a") == OX_E_CONFIG && ox_folder_make("") == OX_E_CONFIG);
-    CHECK(ox_folder_sync(in_folder("nowhere", path_a)) == OX_E_CONFIG);
+    path_a = test_path("nowhere");
+    CHECK(ox_folder_sync(path_a) == OX_E_CONFIG);
     free(longer);
 }
 
@@ -68,16 +54,18 @@ static void test_bare_names(void) {
     CHECK(getcwd(before, sizeof before) != NULL && chdir(test_folder()) == 0);
     REQUIRE_OK(ox_file_replace("bare", "here", 4));
     CHECK(chdir(before) == 0);
-    expect_content(in_folder("bare", path_a), "here");
+    path_a = test_path("bare");
+    expect_content(path_a, "here");
     CHECK(unlink(path_a) == 0);
 }
 
 /* Names of temporary files that others left are stepped over; where no name is free, that is said. */
 static void test_taken_names(void) {
     enum { NAME_COUNT = 150 };
-    char folder[OX_PATH_BYTES], name[64], path[OX_PATH_BYTES];
+    char name[64], path[OX_PATH_BYTES];
     int refused = 0;
-    REQUIRE_OK(ox_folder_make(in_folder("names", folder)));
+    const char *const folder = test_path("names");
+    REQUIRE_OK(ox_folder_make(folder));
     for (int i = 0; i < NAME_COUNT; i++) { /* the program counts from 0 */
         snprintf(name, sizeof name, ".offload-%ld-%d.tmp", (long)getpid(), i);
         REQUIRE_OK(ox_path_join(folder, name, path));
@@ -92,12 +80,12 @@ static void test_taken_names(void) {
     }
     CHECK(refused == 1);
     expect_content(path, "x");
-    CHECK(entries_of(folder) == NAME_COUNT + 1);
+    CHECK(files_count(folder, "", "") == NAME_COUNT + 1);
     REQUIRE_OK(ox_folder_remove(folder));
 }
 
 static void test_replace_and_copy(void) {
-    in_folder("a", path_a);
+    path_a = test_path("a");
     REQUIRE_OK(ox_file_replace(path_a, "one", 3));
     expect_content(path_a, "one");
     REQUIRE_OK(ox_file_replace(path_a, "second", 6));
@@ -111,7 +99,7 @@ static void test_replace_and_copy(void) {
         large[i] = (char)(i * 7 + (i >> 12));
     }
     REQUIRE_OK(ox_file_replace(path_a, large, (3 << 20) + 17));
-    in_folder("b", path_b);
+    path_b = test_path("b");
     REQUIRE_OK(ox_file_copy(path_a, path_b));
     REQUIRE_OK(ox_file_read(path_b, (3 << 20) + 17, &copy, &bytes));
     CHECK(bytes == (3 << 20) + 17 && memcmp(copy, large, bytes) == 0);
@@ -123,36 +111,42 @@ static void test_replace_and_copy(void) {
     char name[256];
     memset(name, 'n', 255);
     name[255] = '\0';
-    REQUIRE_OK(ox_file_replace(in_folder(name, path_b), "long", 4));
+    path_b = test_path(name);
+    REQUIRE_OK(ox_file_replace(path_b, "long", 4));
     expect_content(path_b, "long");
     CHECK(unlink(path_b) == 0);
-    CHECK(entries_of(test_folder()) == 2);
+    CHECK(files_count(test_folder(), "", "") == 2);
 }
 
 static void test_refusals(void) {
     char *data = NULL;
     size_t bytes = 0;
-    CHECK(ox_file_copy(in_folder("missing", path_b), path_a) == OX_E_CONFIG);
-    CHECK(ox_file_copy(path_a, in_folder("no/such", path_b)) == OX_E_CONFIG);
-    CHECK(ox_file_read(in_folder("missing", path_b), 10, &data, &bytes) == OX_E_CONFIG);
+    path_b = test_path("missing");
+    CHECK(ox_file_copy(path_b, path_a) == OX_E_CONFIG);
+    path_b = test_path("no/such");
+    CHECK(ox_file_copy(path_a, path_b) == OX_E_CONFIG);
+    path_b = test_path("missing");
+    CHECK(ox_file_read(path_b, 10, &data, &bytes) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), path_b) != NULL);
     CHECK(ox_file_read(test_folder(), 10, &data, &bytes) == OX_E_CONFIG);
-    in_folder("fifo", path_b);
+    path_b = test_path("fifo");
     CHECK(mkfifo(path_b, 0600) == 0);
     CHECK(ox_file_read(path_b, 10, &data, &bytes) == OX_E_CONFIG);
     CHECK(unlink(path_b) == 0);
 
-    /* What cannot be replaced leaves no temporary file behind. */
-    const int before = entries_of(test_folder());
-    CHECK(mkdir(in_folder("taken", path_b), 0700) == 0);
+    /* A failed replacement leaves no temporary file behind. */
+    const unsigned before = files_count(test_folder(), "", "");
+    path_b = test_path("taken");
+    CHECK(mkdir(path_b, 0700) == 0);
     CHECK(ox_file_replace(path_b, "x", 1) != OX_OK);
     CHECK(ox_file_copy(path_a, path_b) != OX_OK);
-    CHECK(entries_of(test_folder()) == before + 1);
+    CHECK(files_count(test_folder(), "", "") == before + 1);
     CHECK(rmdir(path_b) == 0);
-    CHECK(ox_file_replace(in_folder("no/such", path_b), "x", 1) == OX_E_CONFIG);
+    path_b = test_path("no/such");
+    CHECK(ox_file_replace(path_b, "x", 1) == OX_E_CONFIG);
 
     /* A link at the target's place is replaced, not written through. */
-    in_folder("link", path_b);
+    path_b = test_path("link");
     CHECK(symlink(path_a, path_b) == 0);
     REQUIRE_OK(ox_file_replace(path_a, "target", 6));
     REQUIRE_OK(ox_file_replace(path_b, "new", 3));
@@ -162,7 +156,7 @@ static void test_refusals(void) {
 
 static void test_writer(void) {
     struct ox_file_writer writer;
-    in_folder("stream", path_b);
+    path_b = test_path("stream");
     REQUIRE_OK(ox_file_create(path_b, 8192, &writer));
     REQUIRE_OK(ox_file_write(&writer, "end", 3, 8189));
     REQUIRE_OK(ox_file_write(&writer, "start", 5, 0));
@@ -182,7 +176,7 @@ static void test_writer(void) {
     close(fd);
 
     /* More than any disk has: refused with both figures, and nothing is left. */
-    in_folder("huge", path_b);
+    path_b = test_path("huge");
     CHECK(ox_file_create(path_b, UINT64_MAX, &writer) == OX_E_CONFIG && !ox_path_is_file(path_b));
     CHECK(strstr(ox_error_text(), "bytes cannot exist") != NULL);
     CHECK(ox_file_create(path_b, UINT64_C(1) << 60, &writer) != OX_OK);
@@ -194,16 +188,16 @@ static void test_writer(void) {
     limit.rlim_max = old.rlim_max;
     CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
     char block[5000] = {0};
-    const int before = entries_of(test_folder());
+    const unsigned before = files_count(test_folder(), "", "");
     CHECK(ox_file_replace(path_b, block, sizeof block) == OX_E_IO);
     CHECK(ox_file_copy("/proc/self/exe", path_b) == OX_E_IO);
-    CHECK(entries_of(test_folder()) == before);
+    CHECK(files_count(test_folder(), "", "") == before);
     CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
 }
 
 static void test_folders(void) {
-    char deep[OX_PATH_BYTES], moved[OX_PATH_BYTES], file[OX_PATH_BYTES];
-    in_folder("x/y/z/", deep);
+    char file[OX_PATH_BYTES];
+    const char *deep = test_path("x/y/z/");
     REQUIRE_OK(ox_folder_make(deep));
     REQUIRE_OK(ox_folder_make(deep));
     CHECK(ox_path_is_folder(deep));
@@ -211,7 +205,7 @@ static void test_folders(void) {
     REQUIRE_OK(ox_file_replace(file, "f", 1));
     CHECK(ox_folder_make(file) == OX_E_CONFIG);
 
-    in_folder("x/moved", moved);
+    const char *const moved = test_path("x/moved");
     REQUIRE_OK(ox_folder_commit(deep, moved));
     CHECK(!ox_path_is_folder(deep) && ox_path_is_folder(moved));
     REQUIRE_OK(ox_folder_make(deep));
@@ -219,19 +213,19 @@ static void test_folders(void) {
           OX_E_CONFIG); /* never over an existing folder, even an empty one */
     CHECK(ox_path_is_folder(deep));
 
-    /* A link inside is removed, what it points to stays; so does what a link in the place of the folder
-     * names. */
-    char outside[OX_PATH_BYTES], link[OX_PATH_BYTES];
-    in_folder("outside", outside);
+    /* A link inside is removed and its target stays; so does the target of a link in place of the folder. */
+    const char *link;
+    const char *const outside = test_path("outside");
     REQUIRE_OK(ox_folder_make(outside));
     REQUIRE_OK(ox_path_join(outside, "kept", file));
     REQUIRE_OK(ox_file_replace(file, "kept", 4));
-    in_folder("x/link", link);
+    link = test_path("x/link");
     CHECK(symlink(outside, link) == 0);
-    REQUIRE_OK(ox_folder_remove(in_folder("x", path_b)));
+    path_b = test_path("x");
+    REQUIRE_OK(ox_folder_remove(path_b));
     CHECK(!ox_path_is_folder(path_b));
     expect_content(file, "kept");
-    in_folder("link-to-folder", link);
+    link = test_path("link-to-folder");
     CHECK(symlink(outside, link) == 0);
     CHECK(ox_folder_remove(link) == OX_E_CONFIG);
     expect_content(file, "kept");
@@ -242,11 +236,12 @@ static void test_folders(void) {
     for (size_t i = 0; i < 201; i++) {
         memcpy(levels + strlen(levels), "/d", 3);
     }
-    REQUIRE_OK(ox_folder_make(in_folder(levels, deep)));
-    CHECK(ox_folder_remove(in_folder("levels", file)) == OX_E_CONFIG && ox_path_is_folder(deep));
+    deep = test_path(levels);
+    REQUIRE_OK(ox_folder_make(deep));
+    CHECK(ox_folder_remove(test_path("levels")) == OX_E_CONFIG && ox_path_is_folder(deep));
     CHECK(strstr(ox_error_text(), "levels: cannot list a folder in it: Too many levels") != NULL);
-    REQUIRE_OK(ox_folder_remove(in_folder("levels/d/d", moved)));
-    REQUIRE_OK(ox_folder_remove(file));
+    REQUIRE_OK(ox_folder_remove(test_path("levels/d/d")));
+    REQUIRE_OK(ox_folder_remove(test_path("levels")));
 
     uint64_t available = 0;
     REQUIRE_OK(ox_folder_free_bytes(test_folder(), &available));
@@ -254,42 +249,45 @@ static void test_folders(void) {
     CHECK(ox_folder_free_bytes(path_b, &available) == OX_E_CONFIG);
 }
 
-/* What was made for nothing is removed again, and nothing else. */
+/* Folders made for nothing are removed again, and nothing else. */
 static void test_unmake(void) {
-    char there[OX_PATH_BYTES], deep[OX_PATH_BYTES], other[OX_PATH_BYTES];
     size_t existing = 0;
-    REQUIRE_OK(ox_folder_make(in_folder("unmade", there)));
-    REQUIRE_OK(ox_folder_make_undoable(in_folder("unmade/a//b/c/", deep), &existing));
+    const char *const there = test_path("unmade");
+    REQUIRE_OK(ox_folder_make(there));
+    const char *const deep = test_path("unmade/a//b/c/");
+    REQUIRE_OK(ox_folder_make_undoable(deep, &existing));
     CHECK(ox_path_is_folder(deep) && existing == strlen(there));
     ox_folder_unmake(deep, existing);
-    CHECK(ox_path_is_folder(there) && entries_of(there) == 0);
+    CHECK(ox_path_is_folder(there) && files_count(there, "", "") == 0);
     REQUIRE_OK(ox_folder_make_undoable(deep, &existing));
-    REQUIRE_OK(ox_file_replace(in_folder("unmade/a/file", other), "x", 1));
+    const char *const other = test_path("unmade/a/file");
+    REQUIRE_OK(ox_file_replace(other, "x", 1));
     ox_folder_unmake(deep, existing);
-    CHECK(ox_path_is_file(other) && !ox_path_exists(in_folder("unmade/a/b", deep)));
+    CHECK(ox_path_is_file(other) && !ox_path_exists(test_path("unmade/a/b")));
     REQUIRE_OK(ox_folder_make_undoable(there, &existing));
     ox_folder_unmake(there, existing);
     CHECK(ox_path_is_folder(there)); /* it was there before */
     REQUIRE_OK(ox_folder_remove(there));
 }
 
-/* What a killed process has left goes, what only looks like it stays. */
+/* Files left by a killed process are removed; files that only look like them stay. */
 static void test_sweep(void) {
     static const char *const names[] = {".offload-12-0.tmp", ".offload-12-7.tmp", ".offload-012-0.tmp",
                                         ".offload-1.tmp",    ".offload-1-2.tmp2", ".offload-x-1.tmp",
                                         "offload-1-2.tmp",   ".offload-1-2"};
-    char folder[OX_PATH_BYTES], path[OX_PATH_BYTES], name[64];
-    REQUIRE_OK(ox_folder_make(in_folder("swept", folder)));
+    char name[64];
+    const char *const folder = test_path("swept");
+    REQUIRE_OK(ox_folder_make(folder));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(name, sizeof name, "swept/%s", names[i]);
-        REQUIRE_OK(ox_file_replace(in_folder(name, path), "x", 1));
+        REQUIRE_OK(ox_file_replace(test_path(name), "x", 1));
     }
     ox_folder_sweep(folder);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(name, sizeof name, "swept/%s", names[i]);
-        CHECK(ox_path_exists(in_folder(name, path)) == (i >= 2));
+        CHECK(ox_path_exists(test_path(name)) == (i >= 2));
     }
-    ox_folder_sweep(in_folder("swept/nothing", path));
+    ox_folder_sweep(test_path("swept/nothing"));
     REQUIRE_OK(ox_folder_remove(folder));
 }
 
@@ -306,23 +304,30 @@ static void refused_input(const char *path, const char *words) {
 static void test_inputs(void) {
     int fd = -1;
     uint64_t bytes = 0;
-    REQUIRE_OK(ox_file_replace(in_folder("input", path_a), "12345", 5));
-    CHECK(symlink("input", in_folder("input-link", path_b)) == 0);
+    path_a = test_path("input");
+    REQUIRE_OK(ox_file_replace(path_a, "12345", 5));
+    path_b = test_path("input-link");
+    CHECK(symlink("input", path_b) == 0);
     REQUIRE_OK(ox_file_open_input(path_b, &fd, &bytes));
     CHECK(fd >= 0 && bytes == 5);
     close(fd);
-    CHECK(symlink("nowhere", in_folder("lost", path_b)) == 0 && ox_path_exists(path_b) && !ox_path_is_file(path_b));
+    path_b = test_path("lost");
+    CHECK(symlink("nowhere", path_b) == 0 && ox_path_exists(path_b) && !ox_path_is_file(path_b));
     refused_input(path_b, "lost: is a link to nowhere, which does not exist");
-    CHECK(mkfifo(in_folder("pipe", path_b), 0600) == 0);
+    path_b = test_path("pipe");
+    CHECK(mkfifo(path_b, 0600) == 0);
     refused_input(path_b, "pipe: is a FIFO; only regular files are read");
     refused_input("/dev/null", "/dev/null: is a device; only regular files are read");
     refused_input(test_folder(), "is a folder; only regular files are read");
-    refused_input(in_folder("absent", path_b), "absent: cannot open: No such file");
+    path_b = test_path("absent");
+    refused_input(path_b, "absent: cannot open: No such file");
     CHECK(!ox_path_exists(path_b));
     /* A file where a folder should be made, and a link that leads to none. */
-    CHECK(ox_folder_make(in_folder("input/below", path_b)) == OX_E_CONFIG);
+    path_b = test_path("input/below");
+    CHECK(ox_folder_make(path_b) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "input: is a file where a folder is needed") != NULL);
-    CHECK(ox_folder_make(in_folder("lost", path_b)) == OX_E_CONFIG);
+    path_b = test_path("lost");
+    CHECK(ox_folder_make(path_b) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "lost: is a link, but not to a folder") != NULL);
 }
 
@@ -337,14 +342,16 @@ static void announced(const char *path, mode_t mode, const char *announced_path,
 }
 
 static void test_shared(void) {
-    char folder[OX_PATH_BYTES], file[OX_PATH_BYTES], other[OX_PATH_BYTES];
     log_count_warnings("any user of this machine can change it");
-    REQUIRE_OK(ox_folder_make(in_folder("shared", folder)));
-    REQUIRE_OK(ox_file_replace(in_folder("shared/file", file), "x", 1));
-    REQUIRE_OK(ox_file_replace(in_folder("shared/other", other), "x", 1));
+    const char *const folder = test_path("shared");
+    REQUIRE_OK(ox_folder_make(folder));
+    const char *const file = test_path("shared/file");
+    REQUIRE_OK(ox_file_replace(file, "x", 1));
+    const char *const other = test_path("shared/other");
+    REQUIRE_OK(ox_file_replace(other, "x", 1));
     announced(file, 0644, file, 0);
     announced(file, 0664, folder, 0);
-    announced(folder, 01777, folder, 0); /* sticky: who may write there may not replace what others have */
+    announced(folder, 01777, folder, 0); /* sticky: other users may add files, but not replace existing ones */
     announced(folder, 01777, file, 0);
     announced(folder, 0777, file, 1);
     announced(folder, 0777, file, 0); /* once */

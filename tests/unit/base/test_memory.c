@@ -43,7 +43,7 @@ static void test_without_limits(void) {
     expect(UINT64_MAX, 8 * OX_GIB);
 }
 
-/* The least that any group on the way leaves counts; cached files are no use that stays. */
+/* The smallest rest of all groups up to the root counts; cached files do not count as used. */
 static void test_version_2(void) {
     begin("second");
     put_machine("0::/outer/inner\n");

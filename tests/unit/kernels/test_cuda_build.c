@@ -1,8 +1,8 @@
-/* The machine code in the CUDA plugin is what the plugin says it was built for: each kernel file of it holds code for
- * every GPU named, and PTX for those that come after. Read from the file, so it needs no GPU; skipped where the build
- * has no plugin. nvcc puts the code of a file into a container (magic 0xba55ed50, two of version, two of header size,
- * eight of size), whose entries begin with kind (1 PTX, 2 machine code), version, header size, eight of size, and at
- * 28 the architecture; the payload may be compressed, the headers are not. */
+/* The CUDA plugin holds the machine code that it says: each kernel file holds code for every GPU named, and PTX for
+ * later ones. Read from the file, so it needs no GPU; skipped where the build has no plugin. nvcc puts the code of a
+ * file into a container (magic 0xba55ed50, two of version, two of header size, eight of size), whose entries begin with
+ * kind (1 PTX, 2 machine code), version, header size, eight of size, and at 28 the architecture; the payload may be
+ * compressed, the headers are not. */
 #include "kernels/cuda.h"
 #include "tests/kit/test.h"
 

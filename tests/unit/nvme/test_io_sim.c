@@ -1,5 +1,5 @@
-/* The simulated disk loses what was not flushed, keeps what was, and repeats itself by seed; the fault
- * decorator hits the call it was told to. */
+/* The simulated disk loses what was not flushed, keeps what was, and repeats itself by seed; the fault decorator hits
+ * the call of its rule. */
 #include "nvme/io_sim.h"
 #include "tests/kit/store_kit.h"
 

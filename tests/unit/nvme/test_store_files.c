@@ -60,11 +60,11 @@ static void refusals(void) {
     struct kit kit;
     kit_init(&kit, ox_io_threads(), test_folder(), 2);
     struct ox_store *store = NULL;
-    /* What the user allows is less than what is needed. */
+    /* The user allows fewer bytes than needed. */
     kit.bytes_max[0] = kit.bytes_max[1] = OX_MIB;
     CHECK(ox_store_create(&kit.config, &store) == OX_E_CONFIG && store == NULL &&
           files_count(test_folder(), "", "") == 0);
-    /* What the file system has is less. The first file would fit; it must go again. */
+    /* The file system has fewer bytes than needed. The first file would fit; it must be removed again. */
     uint64_t vast[2] = {4096, UINT64_C(1) << 55};
     kit_init(&kit, ox_io_threads(), test_folder(), 2);
     kit.bytes_max[1] = UINT64_C(1) << 56;

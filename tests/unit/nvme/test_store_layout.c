@@ -95,7 +95,7 @@ static void shares(void) {
         CHECK(layout.places[i].drive_idx == i % 3);
     }
     ox_store_layout_close(&layout);
-    /* A small drive gets what it holds, spread over the list; the others share the rest equally. */
+    /* A small drive is filled, with extents spread over the list; the others share the rest equally. */
     const uint64_t narrow[3] = {OX_GIB, 24 * OX_MIB, OX_GIB};
     REQUIRE_OK(ox_store_layout_open(extents, COUNT, narrow, 3, &layout));
     CHECK(layout.generation_bytes[1] == 10 * OX_MIB);

@@ -1,6 +1,6 @@
 /* The store with one generation, on a disk in memory: half the size, the mark before the first write, what an abort and
- * a failure leave, what is refused; and that the files of two generations are what they were before there was a
- * choice. Power cuts, faults and kills: tests/fault/. */
+ * a failure leave, what is refused; and files of two generations are unchanged by the choice. Power cuts, faults and
+ * kills: tests/fault/. */
 #include "base/hash/hash.h"
 #include "nvme/store_impl.h"
 #include "tests/kit/store_kit.h"
@@ -346,7 +346,7 @@ static void several_ports(void) {
     rig_close(&rig);
 }
 
-/* What a caller must not do ends the process: reading what is overwritten, overwriting what is read. */
+/* Forbidden calls end the process: reading what is overwritten, overwriting what is read. */
 static void misuse(void) {
     for (int kind = 0; kind < 2; kind++) {
         fflush(stdout);

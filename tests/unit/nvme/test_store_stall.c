@@ -95,7 +95,8 @@ static void warnings(void) {
     ox_io_sim_close(&rig.sim);
 }
 
-/* What was in flight may yet reach memory or drive, so nothing is freed or unlocked; the backends outlive the store. */
+/* Requests in flight may still reach memory or drive, so nothing is freed or unlocked; the backends outlive the store.
+ */
 static void given_up(void) {
     static struct rig rig; /* never closed */
     static unsigned char *buffer;
@@ -126,7 +127,7 @@ static enum ox_status record(struct ox_io_queue *queue, uint32_t drive_idx, cons
     return inner_submit(queue, drive_idx, req);
 }
 
-/* Nothing is ready to whoever only looks, so that operations pile up. */
+/* A poll finds nothing ready, so that operations pile up. */
 static enum ox_status no_look(struct ox_io_queue *queue, uint64_t timeout_ns, bool *ready) {
     (void)queue;
     *ready = timeout_ns > 0;

@@ -44,7 +44,7 @@ static void unknowns(void) {
     CHECK(strlen(ox_wear_text(&wear, text)) < OX_WEAR_TEXT_BYTES);
 }
 
-/* What the store says a commit writes is what it writes, drive by drive. */
+/* A commit writes the bytes that the store predicts, drive by drive. */
 static void commits(void) {
     struct ox_io_backend *sim = NULL;
     struct kit kit;

@@ -328,7 +328,7 @@ static void test_damage(struct ox_engine *engine) {
     REQUIRE_OK(ox_checkpoint_find_latest(output, path));
     CHECK(strcmp(path, old) == 0);
 
-    /* What stands in the way of step 2 is kept under another name, and the step can be saved. */
+    /* A damaged folder with the name of step 2 is renamed, and the step can be saved. */
     const struct ox_run_state state = make_state(2);
     const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
@@ -666,7 +666,7 @@ static void test_version_2(struct ox_engine *engine, const struct ox_model *mode
     ox_engine_close(&other);
 }
 
-/* Numbers that a state cannot hold are told, not stored. */
+/* Numbers that a state cannot hold are refused, not stored. */
 static void test_bad_numbers(const struct ox_model *model) {
     const struct ox_state_format wide = {0}, narrow = {OX_OPTIM_ADAMW, OX_MOMENTS_Q8};
     struct ox_engine *source = open_engine_as(model, wide), *target = open_engine_as(model, narrow);

@@ -272,7 +272,7 @@ static void test_yaml(void) {
     CHECK(strstr(ox_error_text(), "/nonexistent/run.yaml") != NULL);
 }
 
-/* What is written reads back to the same bytes of the struct, whatever the values. */
+/* A written configuration reads back to the same bytes of the struct, whatever the values. */
 /* Values that YAML would take for something else when they are written as they are. */
 static void test_odd_values(void) {
     static struct ox_config first, second;

@@ -235,7 +235,7 @@ static unsigned count_files(const char *name, const char *ending) {
     return files_count(name, "", ending);
 }
 
-/* Opens it; whether the cache was used again, and what it holds. */
+/* Opens a corpus; checks whether the cache was used again, and what it holds. */
 static void expect_reused(const struct ox_corpus_config *config, bool reused, const char *expected) {
     struct ox_corpus_report report;
     struct ox_data *data = NULL;

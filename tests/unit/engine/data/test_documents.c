@@ -340,7 +340,7 @@ static void test_stamps(void) {
         REQUIRE_OK(ox_documents_hash(documents, &hashes[i]));
         ox_documents_close(&documents);
         if (i == 0) {
-            usleep(20000); /* longer than the clock of a file system stands still */
+            usleep(20000); /* longer than a tick of a file system's clock */
             CHECK(stat(test_path("s/a"), &info) == 0);
             const int fd = open(test_path("s/a"), O_WRONLY);
             const struct timespec times[] = {info.st_atim, info.st_mtim};

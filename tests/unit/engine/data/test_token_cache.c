@@ -1,4 +1,4 @@
-/* The token cache: what is written is what is read, and what was damaged, cut off or not finished is noticed. */
+/* The token cache: what is written is read back; damaged, cut and unfinished files are noticed. */
 #include "base/file.h"
 #include "base/prng/prng.h"
 #include "engine/data/data.h"
@@ -22,7 +22,7 @@ enum {
     DOCUMENTS_PER_BLOCK = OX_CACHE_DOCUMENTS_PER_BLOCK,
 };
 
-/* What a cache should hold. */
+/* The expected content of a cache. */
 static int32_t ids[TOKENS_MAX];
 static uint8_t trained[TOKENS_MAX];
 static uint64_t begins[TOKENS_MAX + 1];
@@ -232,7 +232,7 @@ static void test_unnamed(void) {
     REQUIRE_OK(write_text(test_path("named"), 100, 3));
     CHECK(fingerprint_of(test_path("named")) != fingerprint);
 
-    /* What is no cache: the descriptor is closed all the same. */
+    /* Not a cache: the descriptor is closed all the same. */
     files_write_text("text", "text");
     fd = open(test_path("text"), O_RDONLY | O_CLOEXEC);
     CHECK(fd >= 0 && ox_data_open_fd(fd, "text", &data) == OX_E_CORRUPT && data == NULL);
@@ -259,7 +259,7 @@ static void test_empty(void) {
 static char *image, *changed;
 static size_t image_bytes;
 
-/* What comes of a file of these bytes when all of it is read. */
+/* Opens a file of these bytes and reads all of it; returns the first failure. */
 static enum ox_status read_all(const char *bytes, size_t count) {
     const int fd = open(test_path("damaged"), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     CHECK(fd >= 0 && write(fd, bytes, count) == (ssize_t)count);
@@ -357,7 +357,7 @@ static void test_unfinished(void) {
 
     for (int i = 0; i < 2; i++) {
         const pid_t child = fork();
-        if (child == 0) { /* killed on the way */
+        if (child == 0) { /* killed before the cache is complete */
             REQUIRE_OK(ox_cache_create(path, NULL, &writer));
             REQUIRE_OK(add_text(writer, 100, true));
             raise(SIGKILL);
@@ -366,7 +366,7 @@ static void test_unfinished(void) {
         CHECK(waitpid(child, &how, 0) == child && WIFSIGNALED(how));
         CHECK(files_count(folder, "", "") == 1 && files_count(folder, ".", "") == 1);
     }
-    /* What was left goes, what another writes stays. */
+    /* Files left by killed processes are removed; files of running ones stay. */
     REQUIRE_OK(ox_cache_create(path, NULL, &writer));
     CHECK(files_count(folder, "", "") == 1);
     REQUIRE_OK(add_text(writer, 100, true));
@@ -379,7 +379,7 @@ static void test_unfinished(void) {
     ox_cache_discard(&second);
     CHECK(files_count(folder, "", "") == 1 && files_count(folder, ".", "") == 0);
     check_file(path);
-    /* Where a folder stands in its place. */
+    /* A folder has the cache's name. */
     REQUIRE_OK(ox_folder_make(test_path("crash/folder")));
     CHECK(write_text(test_path("crash/folder"), 100, 0) == OX_E_CONFIG);
     CHECK(files_count(folder, "", "") == 2 && files_count(folder, ".", "") == 0);

@@ -18,7 +18,7 @@ enum {
     SMALL_COUNT = 5,
 };
 
-/* Every token has an id of its own, so that a row tells where it is from. */
+/* Every token has an id of its own, so that a row shows where it comes from. */
 struct text {
     struct ox_data *data;
     uint64_t document_count, token_count;
@@ -649,7 +649,7 @@ static void test_errors(void) {
     CHECK(refused == 3);
     ox_windows_close(&windows);
 
-    /* Nothing to walk is no error: who asked knows what to say. */
+    /* Nothing to walk is no error; the caller decides. */
     const struct ox_window_source none = {.data = text->data, .weight = 1, .token_first = 3};
     config = good;
     for (int packing = 0; packing < 3; packing++) {

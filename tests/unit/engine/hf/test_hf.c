@@ -110,7 +110,7 @@ static void test_round_trip(void) {
         }
         ox_hf_close(&folder);
     }
-    /* What is given up leaves the folder as it was. */
+    /* A writer that is discarded leaves the folder unchanged. */
     struct ox_hf_folder *folder = NULL;
     struct ox_hf_writer *writer = NULL;
     make_folder("{}", from);
@@ -271,7 +271,7 @@ static void test_index(void) {
     ox_hf_close(&folder);
 }
 
-/* What is wrong with the sizes together is said with the place too. */
+/* An error that concerns several sizes together names the file too. */
 static void test_too_large(void) {
     static const char json[] =
         "{\"model_type\":\"llama\",\"vocab_size\":16777216,\"hidden_size\":1048576,\"intermediate_size\":4194304,"

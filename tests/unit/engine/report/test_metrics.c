@@ -84,7 +84,7 @@ static void fill(uint64_t steps) {
     ox_metrics_close(&metrics);
 }
 
-/* The line of a process's end stays behind the last step, and is none to go on from. */
+/* The line of a process's end stays after the last step, and is no step to resume from. */
 static void test_end_line(void) {
     fill(2);
     struct ox_metrics *metrics = open_at(2);
@@ -150,7 +150,7 @@ static void test_foreign_ends(void) {
     free(text);
 }
 
-/* Only the end is looked at: what stands before it, here a hole, may be larger than memory. */
+/* Only the end is read: what comes before it, here a hole, may be larger than memory. */
 static void test_large(void) {
     const off_t hole = (off_t)5 << 30;
     unlink(path);

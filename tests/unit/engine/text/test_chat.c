@@ -32,7 +32,7 @@ static void close_subject(struct subject *subject) {
 
 /* ---- by hand ------------------------------------------------------------------------------------------------- */
 
-/* Tokens as they stand in the vocabulary, with a | before each, or a * before one that is trained. */
+/* Tokens as written in the vocabulary, each after a |, or after a * where it is trained. */
 static void shown(struct subject *subject, const char *row, char *text, size_t bytes) {
     struct ox_chat chat = {0};
     struct ox_ids ids = {0};
@@ -264,7 +264,7 @@ static void test_bad_rows(void) {
     ox_chat_free(&chat);
 }
 
-/* What a template has no place for; nothing is appended then. */
+/* Messages that a template cannot express are refused, and nothing is appended. */
 static void test_bad_turns(void) {
     static const struct {
         const char *family, *row, *words;

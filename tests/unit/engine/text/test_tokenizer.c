@@ -152,8 +152,8 @@ static void test_vanished(void) {
     ox_tokenizer_close(&tokenizer);
 }
 
-/* Where unknown letters vanish, newlines before and behind them join; and what stands for them may join a newline. Then
- * the text cannot be cut between. */
+/* Where unknown letters vanish, newlines before and after them join, and a replacement may join a newline. Such a text
+ * cannot be cut there. */
 static void test_cuts(void) {
     static const struct {
         const char *unk;

@@ -1,5 +1,5 @@
-/* What `offload doctor` says of GPUs: every warning, from an NVML whose answers are made up and a plugin on the
- * emulated runtime, both in tests/simt; and why there is none, where there is none. */
+/* GPUs in `offload doctor`: every warning, from an NVML with made-up answers and a plugin on the emulated runtime, both
+ * in tests/simt; and the reason where there is no GPU. */
 #include "kernels/cuda.h"
 #include "tests/simt/nvml.h"
 #include "tests/kit/test.h"
@@ -95,7 +95,7 @@ static void test_users(void) {
     gpu->process_count = 1;
     gpu->process_bytes = 1 << 20;
     CHECK(state_says("memory", "", "1 process already on this GPU, with 1.00 MiB", "nvidia-smi"));
-    gpu->process_count = 3; /* one of them does not tell */
+    gpu->process_count = 3; /* one of them does not report it */
     gpu->process_bytes = 1 << 20;
     CHECK(state_says("memory", "", "3 processes already on this GPU, with 2.00 MiB", "--device-mem"));
     gpu->process_count = 1000;
@@ -199,7 +199,7 @@ static void test_neighbours(void) {
                      "--membind=63"));
 }
 
-/* What CUDA says of a device. */
+/* CUDA's information about a device. */
 static void test_devices(void) {
     set_capability(86);
     CHECK(state_says("device", "compute capability 8.6", "no machine code for 8.6", "CUDA_ARCHS=86"));
