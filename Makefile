@@ -30,14 +30,13 @@ ARCH    := $(shell uname -m)
 # ---- what the machine offers: build/config.mk ------------------------------------------------------
 
 DETECT      = CC='$(CC)' CXX='$(CXX)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' sh tools/dev/detect.sh
-# Goals that compile nothing do without detection; demo and test install what is missing before they ask for it;
-# fuzz builds with a compiler of its own.
+# These goals need no detection: they compile nothing, or install packages first (demo, test), or use clang (fuzz).
 PLAIN_GOALS := clean help deps test demo fuzz
 CONFIG      := build/config.mk
 ifneq ($(filter-out $(PLAIN_GOALS),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 
-# A request that the stored answer denies, or another compiler, looks at the machine once more.
+# Detection runs again when the stored answer denies what is asked for, or when the compiler is another one.
 WANTED_MISSING := $(strip $(if $(filter 1,$(cuda)),$(if $(filter 1,$(HAVE_CUDA)),,cuda)) \
                           $(if $(filter 1,$(nccl)),$(if $(filter 1,$(HAVE_NCCL)),,nccl)) \
                           $(if $(filter 1,$(mpi)),$(if $(filter 1,$(HAVE_MPI)),,mpi)))
@@ -65,8 +64,8 @@ endif
 
 # ---- flags -----------------------------------------------------------------------------------------
 
-# Fused multiply-adds are written out where they are meant, and nothing else of the fast-math family is allowed:
-# the optimizer gives the same bits on every instruction set.
+# No fast-math, and no multiplication and addition is fused unless the source says so: the optimizer must give the same
+# bits on every instruction set.
 WARN    := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow -Wpointer-arith -Wwrite-strings
 CFLAGS  := -std=c11 -D_GNU_SOURCE -O3 -g -I. -pthread -fno-math-errno -ffp-contract=off $(WARN)
 LDFLAGS := -pthread -rdynamic
@@ -76,7 +75,7 @@ CFLAGS  += -fsanitize=$(san) -fno-sanitize-recover=all -fno-omit-frame-pointer -
 LDFLAGS += -fsanitize=$(san)
 endif
 
-# Files that use wider vectors carry the instruction set in their name and are chosen at run time.
+# A file for wider vectors has the instruction set in its name; the program chooses at run time.
 ISA_FLAGS_avx2   := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512
 isa_of    = $(if $(filter %_avx512,$(1)),avx512,$(if $(filter %_avx2,$(1)),avx2,$(if $(filter %_neon,$(1)),neon)))
@@ -84,8 +83,8 @@ isa_flags = $(ISA_FLAGS_$(call isa_of,$(1)))
 
 # ---- files -----------------------------------------------------------------------------------------
 
-# The CUDA plugin takes base/ from the program that opens it, which therefore exports its symbols.
-# Attention by cuDNN is opened at run time; its headers are asked for here, and what has none takes another file.
+# The CUDA plugin uses base/ of the program that opens it; therefore the program exports its symbols. cuDNN is opened at
+# run time, but compiling for it needs its headers; without them, cudnn_absent.c takes its place.
 CUDNN_C := $(addprefix kernels/cuda/,cudnn.c cudnn_graph.c cudnn_library.c cudnn_plan.c)
 CUDNN_0 := kernels/cuda/cudnn_absent.c
 CUDA_C  := $(filter-out $(CUDNN_C) $(CUDNN_0),$(wildcard kernels/cuda/*.c))
@@ -97,13 +96,13 @@ LIB_C   := $(filter-out %_neon.c,$(LIB_C))
 else
 LIB_C   := $(filter-out %_avx2.c %_avx512.c,$(LIB_C))
 endif
-# Objects have a tree of their own, because build/offload is the program and offload/ a folder of sources.
+# Objects lie in build/obj, because build/offload is the program and offload/ a folder of sources.
 OBJ     := $(B)/obj
 LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o)
 TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command help bench doctor))))
 # What takes system calls over is linked into the programs that want it alone, named below: CALLS_P and MEMORY_P.
 KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(filter-out tests/kit/calls%,$(wildcard tests/kit/*.c)))
-# Programs of tests/<kind>/: test_* are the suite, bench_* and fuzz_* are run by hand.
+# In tests/<kind>/, programs named test_* are the suite; bench_* and fuzz_* are run by hand.
 PROG_C  := $(filter-out tests/kit/%,$(wildcard tests/*/*.c tests/*/*/*.c tests/*/*/*/*.c))
 PROG_P  := $(PROG_C:%.c=$(B)/%)
 TEST_P  := $(filter $(B)/tests/%,$(foreach p,$(PROG_P),$(if $(filter test_%,$(notdir $(p))),$(p))))
@@ -154,21 +153,21 @@ $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
 
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 
-# Machine code for what is in use, and PTX for what comes after. What ptxas says of registers and spills stays beside
-# each object, for tools/dev/check_spills.sh.
+# The plugin holds machine code for GPUs in use and PTX for later ones. What ptxas reports of registers and spills is
+# kept beside each object for tools/dev/check_spills.sh.
 CUDA_ARCHS := 80 90 100 120
 NVCC_FLAGS := -std=c++17 -O3 -I. -lineinfo -Xcompiler -fPIC,-Wall,-Wextra,-Werror \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
               -gencode arch=compute_120,code=compute_120 -Werror all-warnings -Xptxas -v
-# The optimizer's bits are those of the CPU: no multiplication and addition is fused but where it says so.
+# The optimizer must give the bits of the CPU, so nvcc may not fuse a multiplication and an addition here.
 NVCC_FLAGS_adam := -fmad=false
 NVCC_FLAGS_planes := -fmad=false
-# The plugin says itself what it has code for; tests/unit/kernels/test_cuda_build.c looks whether that is true.
+# The plugin reports which GPUs it has code for; tests/unit/kernels/test_cuda_build.c compares that with its contents.
 BUILT_FOR := $(CUDA_ARCHS:%=sm_%) compute_120
 CUDA_O  := $(patsubst %.c,$(OBJ)/%.o,$(CUDA_C) $(if $(filter 1,$(HAVE_CUDNN)),$(CUDNN_C),$(CUDNN_0))) \
            $(CUDA_CU:%.cu=$(OBJ)/%.o)
 
-# The name under which the library of this toolkit is opened at run time, with its version.
+# The versioned file name under which the program opens cuBLASLt at run time.
 CUBLASLT := $(firstword $(wildcard $(CUDA_LIB)/libcublasLt.so.[0-9]*) libcublasLt.so)
 
 $(B)/liboffload_cuda.so: $(CUDA_O)
@@ -187,7 +186,7 @@ $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu Makefile $(CONFIG)
 	$(Q)$(CUDA_NVCC) $(NVCC_FLAGS) $(NVCC_FLAGS_$*) -MMD -MP -c -o $@ $< 2>$(@:.o=.ptxas) || \
 	    { cat $(@:.o=.ptxas) >&2; exit 1; }
 
-# The same sources for the emulated runtime of tests/simt, by the host's compiler.
+# The CUDA sources compiled by the host's compiler for the emulated runtime of tests/simt.
 SIMT_FLAGS := $(filter-out -std=% -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wshadow,$(CFLAGS)) -std=c++17 -fPIC \
               -Wno-unknown-pragmas -Itests/simt -x c++
 SIMT_C  := $(filter-out %/blas_library.c %/cudnn_library.c,$(CUDA_C) $(CUDNN_C))
@@ -216,18 +215,18 @@ $(FAKE_NVML): $(OBJ)/simt/tests/simt/nvml.o
 $(B)/tests/unit/tools/doctor/test_doctor_gpu: $(addprefix $(OBJ)/tools/doctor/doctor_,items.o gpu.o gpu_state.o)
 $(B)/tests/unit/kernels/test_op_rows: $(filter $(OBJ)/tools/bench/% $(OBJ)/tools/doctor/%,$(TOOL_O))
 
-# The program beside the emulated plugin under the real one's name: a machine with a GPU, for tests of the command.
+# The program beside the emulated plugin, under the real plugin's name: tests of the command see a machine with a GPU.
 EMULATED := $(B)/emulated/offload
 $(EMULATED): $(B)/offload $(B)/liboffload_simt.so
 	@mkdir -p $(@D)
 	$(Q)cp -f $(B)/offload $@ && ln -sf ../liboffload_simt.so $(@D)/liboffload_cuda.so
 
-# The page of `offload trace report` carries its style sheet and script.
+# trace_page.c includes the style sheet and the script of the page.
 $(OBJ)/tools/command/trace_page.o: tools/command/trace_page.css tools/command/trace_page.js
 
 tests: $(TEST_P) $(EMULATED) $(FAKE_NVML)
 
-# The fuzz targets: all in one test with their seeds, and each with clang's libFuzzer, which tests/fuzz/fuzz.sh asks for.
+# Fuzz targets run over their seeds in one test, and each with clang's libFuzzer by tests/fuzz/fuzz.sh.
 FUZZ_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard tests/fuzz/fuzz*.c) tests/fuzz/mutate.c)
 $(B)/tests/fuzz/test_seeds: $(FUZZ_O)
 $(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/kit/test.o $(B)/liboffload.a
@@ -236,7 +235,7 @@ $(B)/fuzz_%: tests/fuzz/entry.c $(FUZZ_O) $(OBJ)/tests/kit/test.o $(B)/liboffloa
 
 # ---- checks ----------------------------------------------------------------------------------------
 
-# A violation in the text does not keep the tests from running; either fails the check.
+# Tests run even when tidy finds violations; either failure fails the check.
 check: all $(RUN_P) $(EMULATED) $(FAKE_NVML)
 	$(Q)status=0; \
 	$(if $(san),,$(MAKE) --no-print-directory tidy || status=1;) \
@@ -247,7 +246,7 @@ check: all $(RUN_P) $(EMULATED) $(FAKE_NVML)
 test: deps
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) check
 
-# The whole suite under AddressSanitizer and UBSan; what has threads or drives under ThreadSanitizer.
+# The whole suite runs under AddressSanitizer and UBSan, and tests of threads and drives under ThreadSanitizer.
 check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
 	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool io store device cuda_open step stream tee placement kept overlap in_memory golden corpus"
@@ -341,14 +340,14 @@ clean:
 
 help:
 	@echo "make            build/offload"
-	@echo "make test       installs what is missing (asks for root only then), builds, runs all checks and tests"
-	@echo "make check      the same without installing; tests=\"io store\" picks programs by name"
-	@echo "make check-san  the suite under the address, undefined and thread sanitizers"
+	@echo "make test       installs missing packages (asks for root only then), builds, runs all checks and tests"
+	@echo "make check      builds, runs all checks and tests; tests=\"io store\" picks programs by name"
+	@echo "make check-san  runs the suite under the address, undefined and thread sanitizers"
 	@echo "make demo       builds and shows a short training run"
 	@echo "make tests      builds the test programs        make bench    measures, and fails below a limit"
-	@echo "make tidy       the checks of the source text, and the proof that they work"
-	@echo "make check-cuda-build  registers and spills of the CUDA kernels, and the machine code in the plugin"
-	@echo "make check-gpu    on a machine with a GPU: conformance, golden tests, bits, memory, a run that learns; one table"
+	@echo "make tidy       checks the source text, and shows that each check finds a planted violation"
+	@echo "make check-cuda-build  checks spills of the CUDA kernels, and the machine code in the plugin"
+	@echo "make check-gpu    checks the CUDA device on a GPU: conformance, golden tests, bits, memory, a run that learns"
 	@echo "make bench-gpu    measures a GPU and whole steps on it; parts=\"offload peers\" nvme=FOLDER"
 	@echo "make fuzz       fuzzes the readers of files with clang (runs=200000, targets=\"yaml hf\"): docs/fuzzing.md"
 	@echo "make negative   shows that planted bugs in the store and the planner are caught (bugs=\"no_flush plan_without_lo\")"

@@ -1,4 +1,4 @@
-/* The engine's inside, shared by engine.c, planes.c, step.c, host_tasks.c and optim.c. */
+/* The inside of the engine, shared by the files of engine/step. */
 #ifndef OX_ENGINE_ENGINE_INTERNAL_H
 #define OX_ENGINE_ENGINE_INTERNAL_H
 

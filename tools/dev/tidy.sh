@@ -186,8 +186,13 @@ check_words() {
         xargs awk -v words_page=docs/words.md -f "$tools/tidy_words.awk" docs/words.md
 }
 
+check_names() {
+    grep -E '(\.(c|h|cu|cuh|inc)|README\.md|^docs/[a-z-]*\.md)$' "$scratch/present" | grep -vE '^tests/golden/.*/' |
+        xargs awk -v list="$scratch/present" -f "$tools/tidy_names.awk" "$scratch/present"
+}
+
 checks="layers readmes headers functions files columns params symbols calls environment printing allocation statuses macros \
-mathflags marks words"
+mathflags marks words names"
 sum=0
 for check in ${only:-$checks}; do
     "check_$check" >"$scratch/found"

@@ -90,7 +90,7 @@ repeat() { # line, count
 
 clean_tree
 for check in layers readmes headers functions files columns params calls environment printing allocation statuses macros \
-    mathflags marks words; do
+    mathflags marks words names; do
     output=$(run_check "$check") || {
         echo "tidy_test: $check complains about a clean tree:"
         echo "$output" | sed 's/^/  /'
@@ -189,6 +189,10 @@ plant mathflags Makefile 'NVCC_FLAGS += -ftz=true\n' 'Makefile:4: fast-math'
 plant mathflags build.mk 'NVCC_FLAGS := -prec-div=false\n' 'build.mk:1: fast-math'
 plant mathflags kernels/cuda/planes.cu '\n' 'Makefile:1: kernels/cuda/planes.cu needs'
 plant marks engine/run/bad.c '/* TO''DO: later */\n' 'engine/run/bad.c:1: unfinished'
+
+plant names engine/step/bad.h '/* Shared by good.c\n * and gone.c. */\n' 'engine/step/bad.h:2: names gone.c'
+plant names engine/step/bad.h '/* Shared by step.c and adam.cu. */\n' 'engine/step/bad.h:1: names adam.cu'
+plant names engine/README.md 'see `run/gone.c`\n' 'engine/README.md:1: names run/gone.c'
 
 plant_word() { # file, line of it, what is said
     clean_tree
