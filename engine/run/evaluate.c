@@ -12,7 +12,7 @@
 static void take_config(struct ox_trainer *trainer, const struct ox_config *config) {
     trainer->config = *config;
     trainer->lock_fd = -1;
-    trainer->eval_alone = true;
+    trainer->input.eval_alone = true;
     if (config->nvme_count > 0) {
         ox_log(OX_LOG_INFO, "evaluation uses memory alone; the drives of the configuration are not touched");
     }
@@ -63,10 +63,11 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
 static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, struct ox_windows **out) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_window_source source = {
-        .data = trainer->data[idx], .weight = 1, .token_count = ox_data_token_count(trainer->data[idx])};
+        .data = trainer->input.data[idx], .weight = 1, .token_count = ox_data_token_count(trainer->input.data[idx])};
     struct ox_windows_config windows;
     /* A file has the figures that it has alone, whatever else is evaluated with it. */
-    const enum ox_status status = ox_trainer_windows_config(trainer, ox_data_is_chat(trainer->data[idx]), &windows);
+    const enum ox_status status =
+        ox_trainer_windows_config(trainer, ox_data_is_chat(trainer->input.data[idx]), &windows);
     if (status != OX_OK) {
         return status;
     }
@@ -99,16 +100,16 @@ static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, 
     const uint64_t limit = trainer->config.max_windows;
     struct ox_windows_counts counts;
     *out = (struct ox_eval_source){.path = trainer->config.data[idx].path};
-    enum ox_status status = open_windows(trainer, idx, &trainer->eval);
+    enum ox_status status = open_windows(trainer, idx, &trainer->input.eval);
     if (status == OX_OK) {
-        ox_windows_counts(trainer->eval, &counts);
+        ox_windows_counts(trainer->input.eval, &counts);
         out->windows = limit > 0 && limit < counts.rows ? limit : counts.rows;
-        ox_trainer_log_rows(trainer->eval, out->path, (uint32_t)trainer->config.max_seq_length);
-        status = ox_trainer_eval_rows(trainer, trainer->eval, limit, sum);
+        ox_trainer_log_rows(trainer->input.eval, out->path, (uint32_t)trainer->config.max_seq_length);
+        status = ox_trainer_eval_rows(trainer, trainer->input.eval, limit, sum);
     }
     out->report.tokens = sum->targets;
     finish(&out->report, sum->loss, begin_ns);
-    ox_windows_close(&trainer->eval);
+    ox_windows_close(&trainer->input.eval);
     return status;
 }
 
@@ -118,7 +119,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, v
     double total = 0;
     *out = (struct ox_eval_source){.path = "total"};
     enum ox_status status = open_parts(trainer);
-    for (uint32_t i = 0; i < trainer->data_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < trainer->input.data_count && status == OX_OK; i++) {
         struct ox_eval_source source;
         struct ox_eval_sum sum = {0};
         status = evaluate_source(trainer, i, &sum, &source);

@@ -15,13 +15,13 @@ struct preview {
 static enum ox_status open_tokenizer(struct preview *preview) {
     struct ox_trainer *const trainer = preview->trainer;
     enum ox_status status = ox_trainer_check_data(trainer);
-    if (status == OX_OK && trainer->tokenizer_path[0] == '\0') {
+    if (status == OX_OK && trainer->input.tokenizer_path[0] == '\0') {
         status = ox_fail(OX_E_CONFIG, "%s: holds no tokenizer.json; name one by --tokenizer", trainer->config.model);
     }
     if (status == OX_OK) {
-        status = ox_tokenizer_open(trainer->tokenizer_path, &preview->tokenizer);
+        status = ox_tokenizer_open(trainer->input.tokenizer_path, &preview->tokenizer);
     }
-    trainer->vocab = status == OX_OK ? ox_tokenizer_vocab_count(preview->tokenizer) : 0;
+    trainer->input.vocab = status == OX_OK ? ox_tokenizer_vocab_count(preview->tokenizer) : 0;
     return status;
 }
 
@@ -58,29 +58,29 @@ static enum ox_status open_row(struct preview *preview) {
 }
 
 static void count_data(const struct ox_trainer *trainer, struct ox_preview *out) {
-    for (uint32_t i = 0; i < trainer->data_count; i++) {
-        out->documents += ox_data_document_count(trainer->data[i]);
-        out->tokens += ox_data_token_count(trainer->data[i]);
-        if (ox_data_kind_of(trainer->data[i]) == OX_DATA_CACHE) {
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        out->documents += ox_data_document_count(trainer->input.data[i]);
+        out->tokens += ox_data_token_count(trainer->input.data[i]);
+        if (ox_data_kind_of(trainer->input.data[i]) == OX_DATA_CACHE) {
             struct ox_cache_header header;
-            ox_data_cache_header(trainer->data[i], &header);
+            ox_data_cache_header(trainer->input.data[i], &header);
             out->trained += header.trained_count;
         } else {
-            out->trained += ox_data_token_count(trainer->data[i]);
+            out->trained += ox_data_token_count(trainer->input.data[i]);
         }
     }
-    ox_windows_counts(trainer->train, &out->counts);
+    ox_windows_counts(trainer->input.train, &out->counts);
     out->seq = (uint32_t)trainer->config.max_seq_length;
 }
 
 static enum ox_status walk(struct preview *preview, uint64_t row_max, ox_preview_fn *fn, void *context) {
     struct ox_windows_counts counts;
-    ox_windows_counts(preview->trainer->train, &counts);
+    ox_windows_counts(preview->trainer->input.train, &counts);
     enum ox_status status = OX_OK;
     for (uint64_t i = 0; i < row_max && i < counts.rows && status == OX_OK; i++) {
         preview->row.idx = i;
         preview->row.target_count = 0;
-        status = ox_windows_fill(preview->trainer->train, i, preview->row.row, &preview->row.target_count);
+        status = ox_windows_fill(preview->trainer->input.train, i, preview->row.row, &preview->row.target_count);
         if (status == OX_OK) {
             status = fn(context, preview->tokenizer, &preview->row);
         }

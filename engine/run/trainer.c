@@ -78,11 +78,11 @@ static void set_budget(struct ox_trainer *trainer) {
     }
     budget->host_bytes = config->host_mem_bytes;
     for (uint32_t i = 0; i < config->nvme_count; i++) {
-        trainer->nvme_folders[i] = config->nvme[i].path;
-        trainer->nvme_bytes[i] = config->nvme[i].bytes;
+        trainer->drives.folders[i] = config->nvme[i].path;
+        trainer->drives.bytes[i] = config->nvme[i].bytes;
         budget->nvme_bytes += config->nvme[i].bytes;
     }
-    budget->drive_bytes = config->nvme_count > 0 ? trainer->nvme_bytes : NULL;
+    budget->drive_bytes = config->nvme_count > 0 ? trainer->drives.bytes : NULL;
     budget->drive_count = config->nvme_count;
     budget->generations = (uint32_t)config->store_generations;
 }
@@ -142,8 +142,8 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
                  .persist_steps = strtoull(config->persist_steps, NULL, 10),
                  .device_units = (uint32_t)config->device_state_units},
         .chunk_elems = config->chunk_elems,
-        .nvme_folders = trainer->nvme_folders,
-        .nvme_bytes = trainer->nvme_bytes,
+        .nvme_folders = trainer->drives.folders,
+        .nvme_bytes = trainer->drives.bytes,
         .nvme_count = config->nvme_count,
         .queue_depth = (uint32_t)config->queue_depth,
         .chaos_seed = config->chaos_seed,
@@ -180,7 +180,7 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
                        "or a config.json for a fresh start", path);
     }
     const enum ox_status status = ox_hf_open(path, weights, &trainer->folder);
-    trainer->vocab = status == OX_OK ? ox_hf_model(trainer->folder)->config.vocab : 0;
+    trainer->input.vocab = status == OX_OK ? ox_hf_model(trainer->folder)->config.vocab : 0;
     return status;
 }
 
@@ -188,9 +188,9 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const uint64_t per_step = config->per_device_train_batch_size * config->gradient_accumulation_steps;
     trainer->max_steps = config->max_steps;
-    if (trainer->max_steps == 0 && trainer->train != NULL) {
+    if (trainer->max_steps == 0 && trainer->input.train != NULL) {
         struct ox_windows_counts counts;
-        ox_windows_counts(trainer->train, &counts);
+        ox_windows_counts(trainer->input.train, &counts);
         const double epochs = config->num_train_epochs * (double)counts.rows;
         trainer->max_steps = (uint64_t)(epochs / (double)per_step);
         trainer->max_steps = trainer->max_steps > 0 ? trainer->max_steps : 1;
@@ -231,7 +231,7 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     ox_trainer_fit_machine(trainer);
     engine->machine = &trainer->machine;
     engine->budget.drive_speeds =
-        ox_machine_drive_speeds(&trainer->machine, trainer->drive_speeds) ? trainer->drive_speeds : NULL;
+        ox_machine_drive_speeds(&trainer->machine, trainer->drives.speeds) ? trainer->drives.speeds : NULL;
     engine->machine_compute_threads = (uint32_t)config->compute_threads;
     engine->machine_optimizer_threads = (uint32_t)config->optimizer_threads;
     return predict(trainer, ox_engine_plan_open(engine, &trainer->plan));
@@ -288,7 +288,7 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
         return;
     }
     ox_trainer_close_reports(trainer);
-    OX_ASSERT(trainer->tee == NULL); /* a run ends what it has begun */
+    OX_ASSERT(trainer->saving.tee == NULL); /* a run ends what it has begun */
     ox_engine_close(&trainer->engine);
     ox_engine_plan_close(&trainer->plan);
     ox_trainer_close_data(trainer);
@@ -436,7 +436,8 @@ enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report
     const struct ox_prediction *const prediction = &trainer->prediction;
     struct ox_eval_sum sum;
     *out = (struct ox_eval_report){.step = trainer->state.step};
-    const enum ox_status status = ox_trainer_eval_rows(trainer, trainer->eval, trainer->config.eval_windows, &sum);
+    const enum ox_status status =
+        ox_trainer_eval_rows(trainer, trainer->input.eval, trainer->config.eval_windows, &sum);
     out->tokens = sum.targets;
     out->loss = sum.targets > 0 ? sum.loss / (double)sum.targets : NAN;
     out->perplexity = exp(out->loss);

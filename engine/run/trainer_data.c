@@ -47,12 +47,12 @@ static enum ox_status find_tokenizer(const struct ox_config *config, char *path)
 /* Where tokens are kept: beside the run, unless the user names a place. */
 static enum ox_status set_cache_dir(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    trainer->cache_dir[0] = '\0';
+    trainer->input.cache_dir[0] = '\0';
     if (config->data_cache[0] != '\0') {
-        snprintf(trainer->cache_dir, sizeof trainer->cache_dir, "%s", config->data_cache);
+        snprintf(trainer->input.cache_dir, sizeof trainer->input.cache_dir, "%s", config->data_cache);
         return OX_OK;
     }
-    return config->output_dir[0] != '\0' ? ox_path_join(config->output_dir, "cache", trainer->cache_dir) : OX_OK;
+    return config->output_dir[0] != '\0' ? ox_path_join(config->output_dir, "cache", trainer->input.cache_dir) : OX_OK;
 }
 
 static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, const char *path) {
@@ -60,13 +60,13 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
     return (struct ox_corpus_config){
         .path = path,
         .format = format_of(config->data_format),
-        .tokenizer = trainer->tokenizer_path,
-        .cache_dir = trainer->cache_dir,
+        .tokenizer = trainer->input.tokenizer_path,
+        .cache_dir = trainer->input.cache_dir,
         .separator = config->document_separator,
         .chat_template = config->chat_template,
         .add_bos = config->bos_per_window && config->add_bos == OX_CHOICE_AUTO ? OX_ADD_OFF : add_of(config->add_bos),
         .add_eos = add_of(config->add_eos),
-        .plain = trainer->eval_alone,
+        .plain = trainer->input.eval_alone,
         .parse_special = config->parse_special,
         .threads = trainer->engine_config.compute_threads,
         .stop = trainer->events != NULL ? &trainer->events->stop : NULL,
@@ -83,7 +83,7 @@ static enum ox_status check_input(const char *flag, const char *path) {
 
 enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    bool any = trainer->eval_alone || config->data_count == 0; /* weights are of training; a plan needs no data */
+    bool any = trainer->input.eval_alone || config->data_count == 0; /* weights are of training; a plan needs no data */
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
         status = check_input("--data", config->data[i].path);
@@ -102,7 +102,7 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
                      : ox_fail(OX_E_CONFIG, "--tokenizer %s: there is no such file or folder; give a folder with "
                                "tokenizer.json", config->tokenizer);
     }
-    return status == OX_OK ? find_tokenizer(config, trainer->tokenizer_path) : status;
+    return status == OX_OK ? find_tokenizer(config, trainer->input.tokenizer_path) : status;
 }
 
 enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
@@ -138,12 +138,12 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
            report.documents, report.documents == 1 ? "" : "s", report.tokens, report.trained, how);
     /* Found here, and not in the step that meets the first such token. */
     ox_data_cache_header(*out, &header);
-    if (header.vocab > trainer->vocab) {
+    if (header.vocab > trainer->input.vocab) {
         ox_data_close(out);
         return ox_fail(OX_E_CONFIG,
                        "%s: the tokenizer %s makes the token %" PRIu32 " of it, but the model knows %" PRIu32
-                       " tokens; use the tokenizer that the model was made for", path, trainer->tokenizer_path,
-                       header.vocab - 1, trainer->vocab);
+                       " tokens; use the tokenizer that the model was made for", path, trainer->input.tokenizer_path,
+                       header.vocab - 1, trainer->input.vocab);
     }
     return OX_OK;
 }
@@ -152,29 +152,29 @@ static enum ox_status open_sources(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
-        status = open_corpus(trainer, config->data[i].path, &trainer->data[i]);
-        trainer->data_count += status == OX_OK;
+        status = open_corpus(trainer, config->data[i].path, &trainer->input.data[i]);
+        trainer->input.data_count += status == OX_OK;
     }
     if (status == OX_OK && config->eval_data[0] != '\0') {
-        status = open_corpus(trainer, config->eval_data, &trainer->eval_data);
+        status = open_corpus(trainer, config->eval_data, &trainer->input.eval_data);
     }
     return status;
 }
 
 void ox_trainer_close_data(struct ox_trainer *trainer) {
-    ox_windows_close(&trainer->train);
-    ox_windows_close(&trainer->eval);
-    ox_data_close(&trainer->eval_data);
-    for (uint32_t i = 0; i < trainer->data_count; i++) {
-        ox_data_close(&trainer->data[i]);
+    ox_windows_close(&trainer->input.train);
+    ox_windows_close(&trainer->input.eval);
+    ox_data_close(&trainer->input.eval_data);
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        ox_data_close(&trainer->input.data[i]);
     }
-    trainer->data_count = 0;
+    trainer->input.data_count = 0;
 }
 
 uint64_t ox_trainer_data_fingerprint(const struct ox_trainer *trainer) {
-    uint64_t hash = ox_data_fingerprint(trainer->data[0]);
-    for (uint32_t i = 1; i < trainer->data_count; i++) {
-        const uint64_t words[] = {hash, ox_data_fingerprint(trainer->data[i])};
+    uint64_t hash = ox_data_fingerprint(trainer->input.data[0]);
+    for (uint32_t i = 1; i < trainer->input.data_count; i++) {
+        const uint64_t words[] = {hash, ox_data_fingerprint(trainer->input.data[i])};
         hash = ox_hash_seed(words, 2);
     }
     return hash;
@@ -183,9 +183,9 @@ uint64_t ox_trainer_data_fingerprint(const struct ox_trainer *trainer) {
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
 static bool has_chat(const struct ox_trainer *trainer) {
-    bool chat = trainer->eval_data != NULL && ox_data_is_chat(trainer->eval_data);
-    for (uint32_t i = 0; i < trainer->data_count; i++) {
-        chat = chat || ox_data_is_chat(trainer->data[i]);
+    bool chat = trainer->input.eval_data != NULL && ox_data_is_chat(trainer->input.eval_data);
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        chat = chat || ox_data_is_chat(trainer->input.data[i]);
     }
     return chat;
 }
@@ -193,9 +193,9 @@ static bool has_chat(const struct ox_trainer *trainer) {
 /* The tokenizer's BOS, or the model's. */
 static enum ox_status find_bos(const struct ox_trainer *trainer, int64_t *bos) {
     *bos = trainer->folder != NULL ? ox_hf_model(trainer->folder)->config.bos_id : -1;
-    if (trainer->tokenizer_path[0] != '\0') {
+    if (trainer->input.tokenizer_path[0] != '\0') {
         struct ox_tokenizer *tokenizer = NULL;
-        const enum ox_status status = ox_tokenizer_open(trainer->tokenizer_path, &tokenizer);
+        const enum ox_status status = ox_tokenizer_open(trainer->input.tokenizer_path, &tokenizer);
         if (status != OX_OK) {
             return status;
         }
@@ -218,7 +218,7 @@ enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool 
                                                  [OX_LONG_DROP] = OX_OVERLONG_DROP};
     *out = (struct ox_windows_config){
         .seq = (uint32_t)config->max_seq_length,
-        .vocab = trainer->vocab,
+        .vocab = trainer->input.vocab,
         .packing = config->packing != OX_PACKING_AUTO ? packings[config->packing]
                    : chat                             ? OX_PACK_BINS
                                                       : OX_PACK_STREAM,
@@ -268,18 +268,18 @@ static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *bord
     if (status != OX_OK) {
         return status;
     }
-    for (uint32_t i = 0; i < trainer->data_count; i++) {
-        const uint64_t count = ox_data_token_count(trainer->data[i]);
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        const uint64_t count = ox_data_token_count(trainer->input.data[i]);
         const double weight = trainer->config.data[i].weight;
         sources[i] = (struct ox_window_source){
-            .data = trainer->data[i],
+            .data = trainer->input.data[i],
             .weight = held && weight > 0 ? 1 : weight,
             .token_first = held ? borders[i] : 0,
             .token_count = held ? count - borders[i] : borders[i],
         };
     }
     config.sources = sources;
-    config.source_count = trainer->data_count;
+    config.source_count = trainer->input.data_count;
     config.order = held ? OX_WINDOWS_SEQUENTIAL : config.order;
     return ox_windows_open(&config, out);
 }
@@ -287,9 +287,9 @@ static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *bord
 /* Held out of --data: nothing, where that is less than a row. */
 static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *borders) {
     const double share = trainer->config.eval_data[0] != '\0' ? 0 : trainer->config.eval_fraction;
-    for (uint32_t i = 0; i < trainer->data_count; i++) {
-        borders[i] = ox_data_token_count(trainer->data[i]);
-        const enum ox_status status = share > 0 ? ox_windows_split(trainer->data[i], share, &borders[i]) : OX_OK;
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        borders[i] = ox_data_token_count(trainer->input.data[i]);
+        const enum ox_status status = share > 0 ? ox_windows_split(trainer->input.data[i], share, &borders[i]) : OX_OK;
         if (status != OX_OK) {
             return status;
         }
@@ -297,13 +297,13 @@ static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *border
     if (share == 0) {
         return OX_OK;
     }
-    const enum ox_status status = open_part(trainer, borders, true, &trainer->eval);
-    if (status != OX_OK || rows_of(trainer->eval) > 0) {
+    const enum ox_status status = open_part(trainer, borders, true, &trainer->input.eval);
+    if (status != OX_OK || rows_of(trainer->input.eval) > 0) {
         return status;
     }
-    ox_windows_close(&trainer->eval);
-    for (uint32_t i = 0; i < trainer->data_count; i++) {
-        borders[i] = ox_data_token_count(trainer->data[i]);
+    ox_windows_close(&trainer->input.eval);
+    for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+        borders[i] = ox_data_token_count(trainer->input.data[i]);
     }
     ox_log(OX_LOG_WARN, "nothing is evaluated: --eval-fraction %g of %s is less than one window of --max-seq-length "
            "%" PRIu64 " + 1 tokens; all of it is trained on", share, trainer->config.data[0].path,
@@ -314,7 +314,7 @@ static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *border
 static enum ox_status open_eval_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_window_source source = {
-        .data = trainer->eval_data, .weight = 1, .token_count = ox_data_token_count(trainer->eval_data)};
+        .data = trainer->input.eval_data, .weight = 1, .token_count = ox_data_token_count(trainer->input.eval_data)};
     struct ox_windows_config windows;
     enum ox_status status = ox_trainer_windows_config(trainer, has_chat(trainer), &windows);
     if (status != OX_OK) {
@@ -323,8 +323,8 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
     windows.sources = &source;
     windows.source_count = 1;
     windows.order = OX_WINDOWS_SEQUENTIAL;
-    status = ox_windows_open(&windows, &trainer->eval);
-    if (status == OX_OK && rows_of(trainer->eval) == 0) {
+    status = ox_windows_open(&windows, &trainer->input.eval);
+    if (status == OX_OK && rows_of(trainer->input.eval) == 0) {
         return ox_fail(OX_E_CONFIG, "--eval-data %s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64
                        " + 1; give more text, or leave it away", config->eval_data, source.token_count,
                        config->max_seq_length);
@@ -348,25 +348,25 @@ enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {
     uint64_t borders[OX_CONFIG_DATA_MAX];
     enum ox_status status = ox_trainer_open_sources(trainer);
     if (status == OX_OK) {
-        status = trainer->eval_data != NULL ? open_eval_data(trainer) : OX_OK;
+        status = trainer->input.eval_data != NULL ? open_eval_data(trainer) : OX_OK;
     }
     if (status == OX_OK) {
         status = open_held_out(trainer, borders);
     }
     if (status == OX_OK) {
-        status = open_part(trainer, borders, false, &trainer->train);
+        status = open_part(trainer, borders, false, &trainer->input.train);
     }
-    if (status == OX_OK && rows_of(trainer->train) == 0) {
+    if (status == OX_OK && rows_of(trainer->input.train) == 0) {
         uint64_t tokens = 0;
-        for (uint32_t i = 0; i < trainer->data_count; i++) {
-            tokens += ox_data_token_count(trainer->data[i]);
+        for (uint32_t i = 0; i < trainer->input.data_count; i++) {
+            tokens += ox_data_token_count(trainer->input.data[i]);
         }
         status = ox_fail(OX_E_CONFIG, "%s%s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64
                          " + 1; use a shorter length or more text", config->data[0].path,
-                         trainer->data_count > 1 ? " and the others" : "", tokens, config->max_seq_length);
+                         trainer->input.data_count > 1 ? " and the others" : "", tokens, config->max_seq_length);
     }
     if (status == OX_OK) {
-        ox_trainer_log_rows(trainer->train, "training", (uint32_t)config->max_seq_length);
+        ox_trainer_log_rows(trainer->input.train, "training", (uint32_t)config->max_seq_length);
     }
     return status;
 }

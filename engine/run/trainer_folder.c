@@ -174,7 +174,7 @@ bool ox_run_record_drives(struct ox_run_identity *identity, const struct ox_trai
     identity->nvme_count = trainer->config.nvme_count;
     for (uint32_t i = 0; i < identity->nvme_count; i++) {
         char folder[OX_CONFIG_TEXT_BYTES];
-        real_drive(trainer->nvme_folders[i], folder);
+        real_drive(trainer->drives.folders[i], folder);
         changed = changed || strcmp(folder, identity->nvme[i]) != 0;
         memcpy(identity->nvme[i], folder, sizeof folder);
     }
@@ -183,7 +183,7 @@ bool ox_run_record_drives(struct ox_run_identity *identity, const struct ox_trai
 
 bool ox_run_has_store(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
-        if (ox_store_exists(trainer->nvme_folders[i])) {
+        if (ox_store_exists(trainer->drives.folders[i])) {
             return true;
         }
     }
@@ -203,7 +203,7 @@ static bool is_recorded(const struct ox_run_identity *identity, const char *fold
 
 enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
-        const char *const folder = trainer->nvme_folders[i];
+        const char *const folder = trainer->drives.folders[i];
         const enum ox_store_owner owner = ox_store_owner(folder, trainer->identity.run_id);
         if (owner == OX_STORE_OWNER_OTHER) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "

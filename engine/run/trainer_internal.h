@@ -33,49 +33,74 @@ struct ox_run_identity {
     uint32_t nvme_count;
 };
 
-struct ox_trainer {
-    struct ox_config config;
-    struct ox_hf_folder *folder;
+/* What the run learns from, and what it is evaluated on. */
+struct ox_trainer_input {
     char tokenizer_path[OX_PATH_BYTES], cache_dir[OX_PATH_BYTES]; /* "": none */
     struct ox_data *data[OX_CONFIG_DATA_MAX], *eval_data;         /* eval_data: of --eval-data, or NULL */
-    uint32_t data_count;             /* 0: not opened yet */
-    uint32_t vocab;                  /* ids are below it */
-    struct ox_windows *train, *eval; /* eval: NULL where nothing is evaluated */
-    bool eval_alone;                 /* `offload eval`: texts are taken as they stand */
-    struct ox_schedule schedule;
-    uint64_t max_steps;
-    struct ox_engine_config engine_config;
-    struct ox_cuda_device_info gpu; /* zero where none is used, or none was looked at */
-    char no_gpu[256];         /* why, where one was looked for; else "" */
-    struct ox_engine_plan *plan; /* until the engine takes it over */
-    struct ox_engine *engine;
-    struct ox_machine machine;       /* that the plan is for */
-    struct ox_prediction prediction; /* of the plan, or of the nearest one */
-    const char *nvme_folders[OX_CONFIG_NVME_MAX];
-    uint64_t nvme_bytes[OX_CONFIG_NVME_MAX];
-    uint64_t drive_speeds[OX_MACHINE_DRIVES_MAX]; /* as the machine has them */
-    int lock_fd; /* of the run's folder, locked until the end; -1 = not yet */
-    struct ox_run_identity identity;
-    struct ox_run_state state;
-    struct ox_commit_note note; /* of the last commit; as found in the store after a resume from it */
+    uint32_t data_count;                                          /* 0: not opened yet */
+    uint32_t vocab;                                               /* ids are below it */
+    struct ox_windows *train, *eval;                              /* eval: NULL where nothing is evaluated */
+    bool eval_alone;                                              /* `offload eval`: texts are taken as they stand */
+};
+
+/* The drives of --nvme. */
+struct ox_trainer_drives {
+    const char *folders[OX_CONFIG_NVME_MAX];
+    uint64_t bytes[OX_CONFIG_NVME_MAX];
+    uint64_t speeds[OX_MACHINE_DRIVES_MAX]; /* as the machine has them */
+};
+
+/* Where steps are reported. */
+struct ox_trainer_reports {
     struct ox_metrics *metrics;
-    struct ox_tensorboard *tensorboard; /* these two may be NULL */
-    struct ox_prometheus *prometheus;
-    const struct ox_trainer_events *events;
-    const struct ox_trainer_hooks *hooks;
-    uint64_t retried_step, retry_count; /* the last step that was taken again after a drive failed; how many */
-    uint64_t persist_steps, logged_persist_steps; /* the state is persisted every so many; as the log has it */
-    uint64_t persisted_step; /* the last one that is committed, or will be within the next */
-    struct ox_persist_times persist_times;
-    bool stepped;      /* a step was taken by this process */
-    bool is_torn;      /* a step or its commit failed: what the engine holds is not to be saved as this state */
-    bool save_failed;  /* the last attempt to end with a checkpoint */
-    double step_seconds; /* of the last one: whether a stop can wait for the next */
-    uint64_t saved_step; /* step + 1 of the last checkpoint; 0 = none */
+    struct ox_tensorboard *tensorboard; /* NULL: not asked for */
+    struct ox_prometheus *prometheus;   /* likewise */
+};
+
+/* How often the state is committed to the store. */
+struct ox_trainer_persist {
+    uint64_t steps, logged_steps; /* a commit every `steps` steps; the number that the log names */
+    uint64_t last_step;           /* the last one that is committed, or will be within the next step */
+    struct ox_persist_times times;
+};
+
+/* Checkpoints: the last one, and the one that is being written while the run goes on. */
+struct ox_trainer_saving {
+    uint64_t last_step;            /* step + 1 of the last complete checkpoint; 0: none */
+    bool failed;                   /* the last attempt to end with a checkpoint failed */
     struct ox_checkpoint_tee *tee; /* of a checkpoint that is not complete yet, or NULL */
     struct ox_run_state tee_state;
     uint64_t tee_begin_ns; /* of ox_clock_ns */
-    double tee_seconds;  /* that training has waited for it so far */
+    double tee_seconds;    /* that training has waited for it so far */
+};
+
+struct ox_trainer {
+    struct ox_config config;
+    struct ox_hf_folder *folder;
+    struct ox_trainer_input input;
+    struct ox_schedule schedule;
+    uint64_t max_steps;
+    struct ox_engine_config engine_config;
+    struct ox_cuda_device_info gpu;  /* zero where none is used, or none was looked for */
+    char no_gpu[256];                /* why there is none, where one was looked for; else "" */
+    struct ox_engine_plan *plan;     /* until the engine takes it over */
+    struct ox_engine *engine;
+    struct ox_machine machine;       /* that the plan is for */
+    struct ox_prediction prediction; /* of the plan, or of the nearest one */
+    struct ox_trainer_drives drives;
+    int lock_fd; /* of the run's folder, locked until the end; -1: not yet */
+    struct ox_run_identity identity;
+    struct ox_run_state state;
+    struct ox_commit_note note; /* of the last commit; as found in the store after a resume from it */
+    struct ox_trainer_reports reports;
+    const struct ox_trainer_events *events;
+    const struct ox_trainer_hooks *hooks;
+    uint64_t retried_step, retry_count; /* the last step that was taken again after a drive failed; how many */
+    struct ox_trainer_persist persist;
+    struct ox_trainer_saving saving;
+    bool stepped;        /* this process has taken a step */
+    bool is_torn;        /* a step or its commit failed: the engine's planes must not be saved as this state */
+    double step_seconds; /* of the last step: whether a stop can wait for the next one */
     char result[OX_PATH_BYTES];
 };
 
@@ -130,7 +155,7 @@ const char *ox_trainer_device_text(const struct ox_trainer *trainer, char text[O
 OX_MUST enum ox_status ox_trainer_check_data(struct ox_trainer *trainer);
 /* False where text must be tokenized first. */
 OX_MUST enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready);
-/* All sources as tokens; with ox_trainer_open_data also trainer->train and trainer->eval. */
+/* All sources as tokens; with ox_trainer_open_data also trainer->input.train and trainer->input.eval. */
 OX_MUST enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_open_data(struct ox_trainer *trainer);
 void ox_trainer_close_data(struct ox_trainer *trainer);

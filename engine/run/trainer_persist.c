@@ -36,23 +36,23 @@ const char *ox_trainer_persist_text(const struct ox_trainer *trainer, char *text
 }
 
 static void tell(struct ox_trainer *trainer) {
-    trainer->logged_persist_steps = trainer->persist_steps;
+    trainer->persist.logged_steps = trainer->persist.steps;
     ox_log(OX_LOG_INFO, "the state is persisted every %" PRIu64 " step%s: a crash loses at most %" PRIu64,
-           trainer->persist_steps, trainer->persist_steps == 1 ? "" : "s", trainer->persist_steps);
+           trainer->persist.steps, trainer->persist.steps == 1 ? "" : "s", trainer->persist.steps);
 }
 
 void ox_trainer_persist_start(struct ox_trainer *trainer) {
     const uint64_t request = requested(trainer);
-    trainer->persisted_step = trainer->state.step;
+    trainer->persist.last_step = trainer->state.step;
     if (may_stay(trainer)) {
-        trainer->persist_steps = request > 0 ? request : ox_persist_auto(&trainer->persist_times);
+        trainer->persist.steps = request > 0 ? request : ox_persist_auto(&trainer->persist.times);
         if (request > 0) {
             tell(trainer);
         }
         return;
     }
     char text[OX_PERSIST_LINE_BYTES];
-    trainer->persist_steps = 1;
+    trainer->persist.steps = 1;
     ox_trainer_persist_text(trainer, text);
     text[strcspn(text, "\n")] = '\0';
     if (text[0] != '\0') {
@@ -63,19 +63,19 @@ void ox_trainer_persist_start(struct ox_trainer *trainer) {
 bool ox_trainer_stays_in_memory(const struct ox_trainer *trainer, uint64_t step) {
     const uint64_t save_steps = trainer->config.save_steps;
     const bool saved = save_steps > 0 && step % save_steps == 0; /* the store does not fall behind its checkpoints */
-    return step < trainer->persisted_step + trainer->persist_steps && !saved;
+    return step < trainer->persist.last_step + trainer->persist.steps && !saved;
 }
 
 void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_result *result, double seconds) {
     if (requested(trainer) > 0 || !may_stay(trainer)) {
         return;
     }
-    ox_persist_note(&trainer->persist_times, result->committed, seconds);
-    if (!result->committed || trainer->persist_times.extra_count < OX_PERSIST_TIMES_LEAST) {
+    ox_persist_note(&trainer->persist.times, result->committed, seconds);
+    if (!result->committed || trainer->persist.times.extra_count < OX_PERSIST_TIMES_LEAST) {
         return;
     }
-    trainer->persist_steps = ox_persist_auto(&trainer->persist_times);
-    const uint64_t now = trainer->persist_steps, told = trainer->logged_persist_steps;
+    trainer->persist.steps = ox_persist_auto(&trainer->persist.times);
+    const uint64_t now = trainer->persist.steps, told = trainer->persist.logged_steps;
     if (now >= 2 * told || told >= 2 * now) {
         tell(trainer);
     }

@@ -65,37 +65,37 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    enum ox_status status = ox_metrics_open(config->output_dir, trainer->state.step, &trainer->metrics);
+    enum ox_status status = ox_metrics_open(config->output_dir, trainer->state.step, &trainer->reports.metrics);
     if (status == OX_OK && wants(config, OX_REPORT_TENSORBOARD)) {
-        status = ox_tensorboard_open(config->output_dir, trainer->state.step, &trainer->tensorboard);
+        status = ox_tensorboard_open(config->output_dir, trainer->state.step, &trainer->reports.tensorboard);
     }
     if (status == OX_OK && wants(config, OX_REPORT_PROMETHEUS)) {
-        status = ox_prometheus_open(config->output_dir, &trainer->prometheus);
+        status = ox_prometheus_open(config->output_dir, &trainer->reports.prometheus);
     }
     return status == OX_OK && traces(config) ? open_trace(trainer) : status;
 }
 
 enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
-    const bool has_board = trainer->tensorboard != NULL;
-    ox_metrics_close(&trainer->metrics);
-    ox_tensorboard_close(&trainer->tensorboard);
-    if (has_board && ox_tensorboard_open(folder, trainer->state.step, &trainer->tensorboard) != OX_OK) {
+    const bool has_board = trainer->reports.tensorboard != NULL;
+    ox_metrics_close(&trainer->reports.metrics);
+    ox_tensorboard_close(&trainer->reports.tensorboard);
+    if (has_board && ox_tensorboard_open(folder, trainer->state.step, &trainer->reports.tensorboard) != OX_OK) {
         ox_log(OX_LOG_WARN, "%s; the run goes on without it", ox_error_text());
     }
-    return ox_metrics_open(folder, trainer->state.step, &trainer->metrics);
+    return ox_metrics_open(folder, trainer->state.step, &trainer->reports.metrics);
 }
 
 void ox_trainer_report_step(struct ox_trainer *trainer, const struct ox_step_report *report) {
-    ox_metrics_step(trainer->metrics, report);
-    ox_tensorboard_step(trainer->tensorboard, report);
-    ox_prometheus_step(trainer->prometheus, report);
+    ox_metrics_step(trainer->reports.metrics, report);
+    ox_tensorboard_step(trainer->reports.tensorboard, report);
+    ox_prometheus_step(trainer->reports.prometheus, report);
 }
 
 void ox_trainer_report_eval(struct ox_trainer *trainer, const struct ox_eval_report *report) {
-    ox_metrics_eval(trainer->metrics, report);
-    ox_tensorboard_eval(trainer->tensorboard, report);
-    ox_prometheus_eval(trainer->prometheus, report);
+    ox_metrics_eval(trainer->reports.metrics, report);
+    ox_tensorboard_eval(trainer->reports.tensorboard, report);
+    ox_prometheus_eval(trainer->reports.prometheus, report);
 }
 
 static void report_end(struct ox_trainer *trainer) {
@@ -109,14 +109,14 @@ static void report_end(struct ox_trainer *trainer) {
         report.store_reread_count = info.retry_count;
     }
     ox_engine_settled_traffic(trainer->engine, report.traffic);
-    ox_metrics_end(trainer->metrics, &report);
+    ox_metrics_end(trainer->reports.metrics, &report);
 }
 
 void ox_trainer_close_reports(struct ox_trainer *trainer) {
-    if (trainer->metrics != NULL && trainer->engine != NULL && trainer->stepped) {
+    if (trainer->reports.metrics != NULL && trainer->engine != NULL && trainer->stepped) {
         report_end(trainer);
     }
-    ox_metrics_close(&trainer->metrics);
-    ox_tensorboard_close(&trainer->tensorboard);
-    ox_prometheus_close(&trainer->prometheus);
+    ox_metrics_close(&trainer->reports.metrics);
+    ox_tensorboard_close(&trainer->reports.tensorboard);
+    ox_prometheus_close(&trainer->reports.prometheus);
 }

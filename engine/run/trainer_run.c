@@ -115,7 +115,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
     const uint64_t windows = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
     uint64_t targets = 0;
-    enum ox_status status = ox_trainer_fill(trainer, trainer->train, trainer->state.cursor, windows, &targets);
+    enum ox_status status = ox_trainer_fill(trainer, trainer->input.train, trainer->state.cursor, windows, &targets);
     if (status != OX_OK) {
         return status;
     }
@@ -130,7 +130,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     next.tokens_seen += targets;
     next.nonfinite_in_row = 0;
     const struct ox_step_input input = step_input(trainer, &next);
-    const bool usual = trainer->stepped && trainer->tee == NULL; /* the first one and a checkpoint take longer */
+    const bool usual = trainer->stepped && trainer->saving.tee == NULL; /* the first one and a checkpoint take longer */
     struct ox_step_report report = {.step = next.step, .max_steps = trainer->max_steps, .tokens = targets,
                                     .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
     trainer->note = (struct ox_commit_note){
@@ -146,7 +146,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     }
     trainer->state = next;
     if (report.result.finite && !input.in_memory) {
-        trainer->persisted_step = next.step;
+        trainer->persist.last_step = next.step;
     }
     report.predicted_seconds =
         report.result.committed ? trainer->prediction.persist_seconds : trainer->prediction.step.seconds;
@@ -160,7 +160,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
 }
 
 static enum ox_status evaluate(struct ox_trainer *trainer) {
-    if (trainer->eval == NULL) {
+    if (trainer->input.eval == NULL) {
         return OX_OK;
     }
     struct ox_eval_report report;
@@ -172,7 +172,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
         trainer->state.best_eval_loss = report.loss;
     }
     struct ox_metrics_last last;
-    ox_metrics_last(trainer->metrics, &last);
+    ox_metrics_last(trainer->reports.metrics, &last);
     if (last.eval_step != report.step) { /* a finished run that is resumed has it already */
         ox_trainer_report_eval(trainer, &report);
     }
@@ -192,7 +192,7 @@ static bool due(uint64_t step, uint64_t every) {
 static enum ox_status catch_up(struct ox_trainer *trainer) {
     const uint64_t step = trainer->state.step;
     struct ox_metrics_last last;
-    ox_metrics_last(trainer->metrics, &last);
+    ox_metrics_last(trainer->reports.metrics, &last);
     if (step == 0 || step == trainer->max_steps || last.step != step) {
         return OX_OK; /* into a new folder nothing is owed */
     }
@@ -231,7 +231,7 @@ static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
     trainer->retry_count++;
     memcpy(&trainer->note, info.meta, sizeof trainer->note);
     trainer->state = trainer->note.state;
-    trainer->persisted_step = trainer->state.step;
+    trainer->persist.last_step = trainer->state.step;
     trainer->is_torn = false;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " failed: %s; going on from step %" PRIu64 ", which is committed "
            "(retry %" PRIu64 " of this run)", failed, ox_error_text(), trainer->state.step, trainer->retry_count);
@@ -268,7 +268,7 @@ static struct owed look_at_step(struct ox_trainer *trainer, sig_atomic_t *saves_
     const struct ox_config *const config = &trainer->config;
     const uint64_t step = trainer->state.step;
     struct owed owed = {.asked = look_outside(trainer, saves_seen), .last = step == trainer->max_steps};
-    owed.evaluates = due(step, config->eval_steps) && !owed.last && trainer->eval != NULL;
+    owed.evaluates = due(step, config->eval_steps) && !owed.last && trainer->input.eval != NULL;
     owed.saves_now = owed.asked.save && !owed.last;
     owed.saves_behind = due(step, config->save_steps) && !owed.last && !owed.saves_now;
     return owed;

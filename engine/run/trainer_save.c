@@ -30,12 +30,12 @@ static double seconds_since(uint64_t begin_ns) {
 }
 
 static bool is_saved(const struct ox_trainer *trainer) {
-    return trainer->saved_step == trainer->state.step + 1;
+    return trainer->saving.last_step == trainer->state.step + 1;
 }
 
 static void report_saved(struct ox_trainer *trainer, uint64_t step, double seconds) {
     char name[64];
-    trainer->saved_step = step + 1;
+    trainer->saving.last_step = step + 1;
     snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
     if (ox_path_join(trainer->config.output_dir, name, trainer->result) != OX_OK) {
         trainer->result[0] = '\0';
@@ -51,17 +51,19 @@ static void report_not_saved(uint64_t step) {
 
 static void close_tee(struct ox_trainer *trainer, uint64_t begin_ns) {
     double written = 0;
-    const enum ox_status status = ox_checkpoint_tee_close(&trainer->tee, &written);
-    ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->tee_state.step, trainer->tee_begin_ns);
+    const enum ox_status status = ox_checkpoint_tee_close(&trainer->saving.tee, &written);
+    ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->saving.tee_state.step,
+                         trainer->saving.tee_begin_ns);
     if (status == OX_OK) {
-        report_saved(trainer, trainer->tee_state.step, trainer->tee_seconds + written + seconds_since(begin_ns));
+        report_saved(trainer, trainer->saving.tee_state.step,
+                     trainer->saving.tee_seconds + written + seconds_since(begin_ns));
     } else {
-        report_not_saved(trainer->tee_state.step);
+        report_not_saved(trainer->saving.tee_state.step);
     }
 }
 
 void ox_trainer_save_poll(struct ox_trainer *trainer) {
-    if (trainer->tee != NULL && ox_checkpoint_tee_ready(trainer->tee)) {
+    if (trainer->saving.tee != NULL && ox_checkpoint_tee_ready(trainer->saving.tee)) {
         close_tee(trainer, ox_clock_ns());
     }
 }
@@ -73,21 +75,21 @@ enum ox_status ox_trainer_settle(struct ox_trainer *trainer) {
 }
 
 bool ox_trainer_save_waits(const struct ox_trainer *trainer) {
-    return trainer->tee != NULL || ox_engine_store(trainer->engine) == NULL ||
+    return trainer->saving.tee != NULL || ox_engine_store(trainer->engine) == NULL ||
            trainer->config.store_generations == 1;
 }
 
 /* Ends a checkpoint on its way: waits for the drive, or gives it up where chunks are missing and the engine no longer
  * has them. No step is in flight. */
 static void finish_checkpoint(struct ox_trainer *trainer) {
-    if (trainer->tee == NULL) {
+    if (trainer->saving.tee == NULL) {
         return;
     }
     const uint64_t begin_ns = ox_clock_ns();
     /* Where steps overlap the update that shows the planes may be pending. */
     const bool settled = !trainer->is_torn && ox_trainer_settle(trainer) == OX_OK;
-    if (settled && trainer->state.optimizer_steps == trainer->tee_state.optimizer_steps) {
-        ox_checkpoint_tee_fill(trainer->tee); /* no step has changed the state since */
+    if (settled && trainer->state.optimizer_steps == trainer->saving.tee_state.optimizer_steps) {
+        ox_checkpoint_tee_fill(trainer->saving.tee); /* no step has changed the state since */
     }
     close_tee(trainer, begin_ns);
 }
@@ -104,7 +106,7 @@ static enum ox_status save(struct ox_trainer *trainer) {
     }
     const struct ox_checkpoint_save how = how_to_save(trainer);
     status = ox_checkpoint_write(trainer->engine, &trainer->state, &how);
-    trainer->save_failed = status != OX_OK;
+    trainer->saving.failed = status != OX_OK;
     ox_engine_trace_span(trainer->engine, OX_TRACE_SPAN_SAVE, trainer->state.step, begin_ns);
     if (status == OX_OK) {
         report_saved(trainer, trainer->state.step, seconds_since(begin_ns));
@@ -120,7 +122,7 @@ enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
 void ox_trainer_save_or_warn(struct ox_trainer *trainer) {
     if (save(trainer) != OX_OK) {
         report_not_saved(trainer->state.step);
-        trainer->save_failed = false; /* the end tries again */
+        trainer->saving.failed = false; /* the end tries again */
     }
 }
 
@@ -136,12 +138,12 @@ void ox_trainer_save_behind(struct ox_trainer *trainer) {
     }
     const uint64_t begin_ns = ox_clock_ns();
     const struct ox_checkpoint_save how = how_to_save(trainer);
-    trainer->tee_state = trainer->state;
-    trainer->tee_begin_ns = begin_ns;
-    if (ox_checkpoint_tee_open(trainer->engine, &trainer->state, &how, &trainer->tee) != OX_OK) {
+    trainer->saving.tee_state = trainer->state;
+    trainer->saving.tee_begin_ns = begin_ns;
+    if (ox_checkpoint_tee_open(trainer->engine, &trainer->state, &how, &trainer->saving.tee) != OX_OK) {
         report_not_saved(trainer->state.step);
     }
-    trainer->tee_seconds = seconds_since(begin_ns);
+    trainer->saving.tee_seconds = seconds_since(begin_ns);
 }
 
 enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure) {
@@ -151,7 +153,7 @@ enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_stat
         ox_trainer_persist(trainer);
     }
     finish_checkpoint(trainer);
-    if (trainer->stepped && !trainer->is_torn && !trainer->save_failed) {
+    if (trainer->stepped && !trainer->is_torn && !trainer->saving.failed) {
         ox_trainer_save_or_warn(trainer);
     }
     return ox_fail(failure, "%s", text);

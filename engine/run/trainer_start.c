@@ -60,13 +60,13 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
 
 static enum ox_status check_drives(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
-        if (!ox_path_is_folder(trainer->nvme_folders[i])) {
+        if (!ox_path_is_folder(trainer->drives.folders[i])) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: is not a folder; create it, or mount the drive",
-                           trainer->nvme_folders[i]);
+                           trainer->drives.folders[i]);
         }
-        if (access(trainer->nvme_folders[i], W_OK | X_OK) != 0) {
+        if (access(trainer->drives.folders[i], W_OK | X_OK) != 0) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: this user may not write there; change its owner or give another "
-                           "folder", trainer->nvme_folders[i]);
+                           "folder", trainer->drives.folders[i]);
         }
     }
     return OX_OK;
@@ -130,7 +130,7 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
     }
     if (ox_run_has_store(trainer)) {
         return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
-                       "--overwrite-output-dir to delete it", trainer->nvme_folders[0]);
+                       "--overwrite-output-dir to delete it", trainer->drives.folders[0]);
     }
     return OX_OK;
 }
@@ -140,7 +140,7 @@ static enum ox_status clear_run(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = ox_run_check_inputs(trainer);
     if (status == OX_OK && ox_run_has_store(trainer)) {
-        status = ox_store_remove(trainer->nvme_folders, config->nvme_count);
+        status = ox_store_remove(trainer->drives.folders, config->nvme_count);
     }
     return status == OX_OK ? ox_run_clear(config->output_dir) : status;
 }
@@ -166,7 +166,7 @@ static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, e
     snprintf(text, sizeof text, "%s", ox_error_text());
     const bool made_store = trainer->engine != NULL && ox_engine_store(trainer->engine) != NULL;
     ox_engine_close(&trainer->engine);
-    if (made_store && ox_store_remove(trainer->nvme_folders, trainer->config.nvme_count) != OX_OK) {
+    if (made_store && ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) != OX_OK) {
         ox_log(OX_LOG_WARN, "%s", ox_error_text());
     }
     if (made_folder && rmdir(trainer->config.output_dir) != 0) {
@@ -322,7 +322,7 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
         ox_log(OX_LOG_INFO, "the store is rebuilt from %s", path);
         status = reopen_engine(trainer);
         if (status == OX_OK) {
-            status = ox_store_remove(trainer->nvme_folders, trainer->config.nvme_count);
+            status = ox_store_remove(trainer->drives.folders, trainer->config.nvme_count);
         }
     }
     if (status == OX_OK) {
@@ -332,7 +332,7 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
         status = load_all(trainer, path);
     }
     if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
-        trainer->saved_step = trainer->state.step + 1;
+        trainer->saving.last_step = trainer->state.step + 1;
         snprintf(trainer->result, sizeof trainer->result, "%s", path);
     }
     return status;
@@ -512,14 +512,14 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
 static void restore_line(struct ox_trainer *trainer) {
     const struct ox_commit_note *const note = &trainer->note;
     struct ox_metrics_last last;
-    ox_metrics_last(trainer->metrics, &last);
+    ox_metrics_last(trainer->reports.metrics, &last);
     if (note->tokens > 0 && note->state.step == trainer->state.step && last.step < note->state.step) {
         const struct ox_step_report report = {
             .step = note->state.step, .max_steps = trainer->max_steps, .learning_rate = note->learning_rate,
             .tokens = note->tokens, .tokens_seen = note->state.tokens_seen, .wall_seconds = NAN,
             .result = {.loss = note->loss, .grad_norm = note->grad_norm, .grad_scale = note->grad_scale,
                        .finite = true}};
-        ox_metrics_step(trainer->metrics, &report);
+        ox_metrics_step(trainer->reports.metrics, &report);
     }
     if (last.eval_step == trainer->state.step && last.eval_loss < trainer->state.best_eval_loss) {
         trainer->state.best_eval_loss = last.eval_loss; /* measured after the commit */
@@ -530,7 +530,7 @@ static void restore_line(struct ox_trainer *trainer) {
 static enum ox_status prepare_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = OX_OK;
-    if (trainer->data_count == 0) {
+    if (trainer->input.data_count == 0) {
         if (config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir) {
             status = refuse_existing(trainer);
         }
