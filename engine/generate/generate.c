@@ -275,9 +275,7 @@ static enum ox_status load(struct ox_generator *generator) {
             status = load_planes(generator, i);
         }
     }
-    if (status == OX_OK) {
-        status = read_range(generator, (struct range){head, gain, model->config.hidden}, generator->memory.gain);
-    }
+    OX_TRY(status, read_range(generator, (struct range){head, gain, model->config.hidden}, generator->memory.gain));
     if (status == OX_OK && bias != UINT64_MAX) {
         status = read_range(generator, (struct range){head, bias, model->config.hidden}, generator->memory.bias);
     }

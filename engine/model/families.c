@@ -1,9 +1,11 @@
 /* The table of model families. */
 #include "engine/model/families.h"
 
+#include "base/assert.h"
 #include "base/json.h"
 #include "base/log.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool set(json_t *object, const char *key, json_t *value) {
@@ -158,15 +160,9 @@ static enum ox_status parse_shared(const char *where, const json_t *json, struct
     out->norm_eps = 1e-6f;
     out->rope_theta = 10000.0;
     enum ox_status status = ox_config_read_sizes(where, json, sizes, LLAMA_SIZES);
-    if (status == OX_OK) {
-        status = ox_config_read_sizes(where, json, &head_dim, 1);
-    }
-    if (status == OX_OK) {
-        status = ox_config_read_float(where, json, "rms_norm_eps", &out->norm_eps);
-    }
-    if (status == OX_OK) {
-        status = ox_config_read_rope(where, json, out);
-    }
+    OX_TRY(status, ox_config_read_sizes(where, json, &head_dim, 1));
+    OX_TRY(status, ox_config_read_float(where, json, "rms_norm_eps", &out->norm_eps));
+    OX_TRY(status, ox_config_read_rope(where, json, out));
     if (status != OX_OK) {
         return status;
     }
@@ -200,9 +196,7 @@ static bool write_shared(const struct ox_model_config *config, json_t *out) {
 static enum ox_status llama_parse(const char *where, const json_t *json, struct ox_model_config *out) {
     out->contexts = 2048;
     enum ox_status status = ox_json_get_bool(where, json, "attention_bias", false, &out->attention_bias);
-    if (status == OX_OK) {
-        status = ox_json_get_bool(where, json, "mlp_bias", false, &out->mlp_bias);
-    }
+    OX_TRY(status, ox_json_get_bool(where, json, "mlp_bias", false, &out->mlp_bias));
     out->out_bias = out->attention_bias;
     return status == OX_OK ? parse_shared(where, json, out) : status;
 }
@@ -321,9 +315,7 @@ static enum ox_status qwen3_parse(const char *where, const json_t *json, struct 
     out->qk_norm = true;
     enum ox_status status = ox_json_get_bool(where, json, "attention_bias", false, &out->attention_bias);
     out->out_bias = out->attention_bias;
-    if (status == OX_OK) {
-        status = parse_shared(where, json, out);
-    }
+    OX_TRY(status, parse_shared(where, json, out));
     return status == OX_OK ? read_layer_windows(where, json, out) : status;
 }
 
@@ -434,15 +426,9 @@ static enum ox_status gpt2_parse(const char *where, const json_t *json, struct o
     gpt2_size_keys(out, sizes);
     out->norm_eps = 1e-5f;
     enum ox_status status = gpt2_check_dropout(where, json);
-    if (status == OX_OK) {
-        status = ox_config_read_sizes(where, json, sizes, GPT2_SIZES);
-    }
-    if (status == OX_OK) {
-        status = ox_config_read_sizes(where, json, &inner, 1);
-    }
-    if (status == OX_OK) {
-        status = ox_config_read_float(where, json, "layer_norm_epsilon", &out->norm_eps);
-    }
+    OX_TRY(status, ox_config_read_sizes(where, json, sizes, GPT2_SIZES));
+    OX_TRY(status, ox_config_read_sizes(where, json, &inner, 1));
+    OX_TRY(status, ox_config_read_float(where, json, "layer_norm_epsilon", &out->norm_eps));
     if (status != OX_OK) {
         return status;
     }
@@ -562,6 +548,13 @@ const struct ox_family *ox_family_find(const char *model_type) {
     return NULL;
 }
 
-const char *ox_family_names(void) {
-    return "gpt2, llama, mistral, qwen2, qwen3";
+const char *ox_family_names(char text[OX_FAMILY_NAMES_BYTES]) {
+    size_t end = 0;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const size_t room = OX_FAMILY_NAMES_BYTES - end;
+        const int count = snprintf(text + end, room, "%s%s", i == 0 ? "" : ", ", families[i].model_type);
+        OX_ASSERT(count > 0 && (size_t)count < room);
+        end += (size_t)count;
+    }
+    return text;
 }

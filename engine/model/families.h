@@ -64,8 +64,9 @@ struct ox_family {
 
 /* NULL when unknown. */
 const struct ox_family *ox_family_find(const char *model_type);
-/* "gpt2, llama ...", for errors. */
-const char *ox_family_names(void);
+/* Writes "gpt2, llama ..." for errors and returns `text`. */
+enum { OX_FAMILY_NAMES_BYTES = 512 };
+const char *ox_family_names(char text[OX_FAMILY_NAMES_BYTES]);
 
 /* Helpers of the parse and write functions. */
 struct ox_size_key {

@@ -210,8 +210,9 @@ enum ox_status ox_model_config_check(const char *where, const struct ox_model_co
 enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out) {
     const struct ox_family *const family = ox_family_find(config->family);
     if (family == NULL) {
+        char names[OX_FAMILY_NAMES_BYTES];
         return ox_fail(OX_E_CONFIG, "the model_type \"%s\" is not supported; supported are %s",
-                       config->family, ox_family_names());
+                       config->family, ox_family_names(names));
     }
     enum ox_status status = ox_model_config_check(config->family, config);
     if (status != OX_OK) {

@@ -219,15 +219,9 @@ static enum ox_status read_rope_scaling(const char *where, const json_t *rope, s
     uint64_t original = 0;
     struct ox_rope_scaling read = {0};
     enum ox_status status = ox_json_get_double(where, rope, "factor", true, &read.factor);
-    if (status == OX_OK) {
-        status = ox_json_get_double(where, rope, "low_freq_factor", true, &read.low_factor);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_double(where, rope, "high_freq_factor", true, &read.high_factor);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_u64(where, rope, "original_max_position_embeddings", true, &original);
-    }
+    OX_TRY(status, ox_json_get_double(where, rope, "low_freq_factor", true, &read.low_factor));
+    OX_TRY(status, ox_json_get_double(where, rope, "high_freq_factor", true, &read.high_factor));
+    OX_TRY(status, ox_json_get_u64(where, rope, "original_max_position_embeddings", true, &original));
     if (status == OX_OK && (read.factor == 0.0 || original == 0 || original > UINT32_MAX)) {
         status = ox_fail(OX_E_CONFIG, "%s: the rope scaling %s has a size that no model has", where,
                          ox_json_excerpt(rope, text));
@@ -261,9 +255,7 @@ static enum ox_status read_rope_object(const char *where, const json_t *json, co
     if (status == OX_OK && kind == ROPE_LLAMA3) {
         status = read_rope_scaling(inside, rope, &out->rope_scaling);
     }
-    if (status == OX_OK) {
-        status = ox_json_get_double(where, json, "rope_theta", false, &outer);
-    }
+    OX_TRY(status, ox_json_get_double(where, json, "rope_theta", false, &outer));
     if (status == OX_OK && inner != 0.0 && outer != 0.0 && inner != outer) {
         status = ox_fail(OX_E_CONFIG, "%s: \"rope_theta\" is %g, but %g inside \"%s\"; remove the wrong one",
                          where, outer, inner, key);
@@ -319,9 +311,7 @@ enum ox_status ox_config_read_float(const char *where, const json_t *json, const
 
 enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out) {
     enum ox_status status = ox_json_get_double(where, json, "rope_theta", false, &out->rope_theta);
-    if (status == OX_OK) {
-        status = read_rope_object(where, json, "rope_parameters", out);
-    }
+    OX_TRY(status, read_rope_object(where, json, "rope_parameters", out));
     /* Where a file has both, transformers takes the scaling of this one. */
     if (status == OX_OK && json_object_size(json_object_get(json, "rope_scaling")) > 0) {
         out->rope_scaling = (struct ox_rope_scaling){0};
@@ -369,41 +359,24 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     }
     const struct ox_family *const family = ox_family_find(model_type);
     if (family == NULL) {
+        char names[OX_FAMILY_NAMES_BYTES];
         return ox_fail(OX_E_CONFIG, "%s: the \"model_type\" \"%.40s\" is not supported; supported are %s",
-                       where, model_type, ox_family_names());
+                       where, model_type, ox_family_names(names));
     }
     snprintf(out->family, sizeof out->family, "%s", family->model_type);
     out->init_range = 0.02;
     out->tied = family->tied_by_default;
     const struct ox_size_key vocab = {"vocab_size", true, &out->vocab};
     status = check_fixed_keys(where, json, common_fixed_keys, sizeof common_fixed_keys / sizeof *common_fixed_keys);
-    if (status == OX_OK) {
-        status = check_fixed_keys(where, json, family->fixed_keys, family->fixed_key_count);
-    }
-    if (status == OX_OK) {
-        status = check_architecture(where, json, family);
-    }
-    if (status == OX_OK) {
-        status = ox_config_read_sizes(where, json, &vocab, 1);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_bool(where, json, "tie_word_embeddings", false, &out->tied);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_double(where, json, "initializer_range", false, &out->init_range);
-    }
-    if (status == OX_OK) {
-        status = read_token_id(where, json, "bos_token_id", &out->bos_id);
-    }
-    if (status == OX_OK) {
-        status = read_token_id(where, json, "eos_token_id", &out->eos_id);
-    }
-    if (status == OX_OK) {
-        status = family->parse(where, json, out);
-    }
-    if (status == OX_OK) {
-        status = ox_model_config_check(where, out);
-    }
+    OX_TRY(status, check_fixed_keys(where, json, family->fixed_keys, family->fixed_key_count));
+    OX_TRY(status, check_architecture(where, json, family));
+    OX_TRY(status, ox_config_read_sizes(where, json, &vocab, 1));
+    OX_TRY(status, ox_json_get_bool(where, json, "tie_word_embeddings", false, &out->tied));
+    OX_TRY(status, ox_json_get_double(where, json, "initializer_range", false, &out->init_range));
+    OX_TRY(status, read_token_id(where, json, "bos_token_id", &out->bos_id));
+    OX_TRY(status, read_token_id(where, json, "eos_token_id", &out->eos_id));
+    OX_TRY(status, family->parse(where, json, out));
+    OX_TRY(status, ox_model_config_check(where, out));
     if (status == OX_OK) {
         warn_unknown_keys(where, json, family);
     }
@@ -414,8 +387,9 @@ enum ox_status ox_model_config_json(const struct ox_model_config *config, const 
                                     const char *dtype, json_t **out) {
     const struct ox_family *const family = ox_family_find(config->family);
     if (family == NULL) {
+        char names[OX_FAMILY_NAMES_BYTES];
         return ox_fail(OX_E_CONFIG, "the model_type \"%s\" is not supported; supported are %s",
-                       config->family, ox_family_names());
+                       config->family, ox_family_names(names));
     }
     json_t *const json = original != NULL ? json_deep_copy(original) : json_object();
     if (json == NULL || !set(json, "architectures", json_pack("[s]", family->architecture)) ||
