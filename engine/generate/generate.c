@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Weights are read PIECE elements at a time where they are changed on the way. The head's table is walked in tiles of
- * TABLE_ROWS tokens wherever it lives, so that its bits do not depend on that; of a prompt that is judged, NLL_ROWS
- * rows at a time. */
+/* Weights that change on the way are read PIECE elements at a time. The head's table is walked in tiles of TABLE_ROWS
+ * tokens wherever it lives, so that its bits do not depend on its home. A prompt whose loss is wanted passes the head
+ * NLL_ROWS rows at a time. */
 enum { PIECE = 1 << 18, TABLE_ROWS = 4096, NLL_ROWS = 64, SLOT_COUNT = 2 };
 
-/* Fixed parts of the arena. */
+/* Parts of the arena whose size does not depend on where the weights live. */
 struct memory {
     float *keys, *values;         /* (layers, contexts, kv_heads * head_dim) */
     float *cos_table, *sin_table; /* (contexts, head_dim / 2)                */
@@ -38,17 +38,17 @@ struct ox_generator {
     const struct ox_model *model;
     struct ox_device *device;
     struct ox_ops ops;
-    struct ox_run run; /* on the only lane; a failure is for good */
+    struct ox_run run; /* operations on the only lane; its failure is final */
     void *arena;
     uint64_t arena_bytes;
     struct memory memory;
     enum ox_weights_home home;
     uint64_t need[OX_WEIGHTS_HOME_COUNT];
-    uint64_t *unit_first;     /* where each unit begins in the weights, in elements */
+    uint64_t *unit_first;     /* first element of each unit in the weights */
     float *joined;            /* the weights, or NULL */
     uint16_t *planes;         /* the weights, or NULL */
-    float *slots[SLOT_COUNT]; /* (slot_elems): weights of the moment, unless they are joined */
-    struct ox_mark marks[SLOT_COUNT]; /* the last use of each */
+    float *slots[SLOT_COUNT]; /* (slot_elems): weights in use, unless all are joined */
+    struct ox_mark marks[SLOT_COUNT]; /* last use of each slot */
     uint64_t slot_elems;
     unsigned slot_idx;
     uint32_t count;
@@ -69,7 +69,7 @@ static struct ox_shape shape_of(const struct ox_generator *generator, uint32_t r
                              .compute = compute_of(generator)};
 }
 
-/* Floats of one layer's keys; its values are as many. */
+/* Floats that the keys of one layer take; its values take as many. */
 static uint64_t cache_stride(const struct ox_generator *generator) {
     const struct ox_model_config *const model = &generator->model->config;
     return ox_align_up((uint64_t)generator->config.contexts * model->kv_heads * model->head_dim, 16);
@@ -117,7 +117,7 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     return carve.bytes;
 }
 
-/* Where the head's table lies. */
+/* Where the head's table begins. */
 struct table {
     uint32_t unit_idx;
     uint64_t offset;
@@ -130,7 +130,7 @@ static struct table table_of(const struct ox_generator *generator) {
     return (struct table){unit_idx, model->units[unit_idx].role_offset[role]};
 }
 
-/* Places units one behind the other, and measures what each home needs. */
+/* Places the units one after the other and computes the memory that each home needs. */
 static enum ox_status measure(struct ox_generator *generator) {
     const struct ox_model *const model = generator->model;
     struct memory memory;
@@ -147,7 +147,7 @@ static enum ox_status measure(struct ox_generator *generator) {
     generator->slot_elems = ox_align_up(largest, 16);
     const uint64_t fixed = carve_memory(generator, NULL, &memory), slot = generator->slot_elems * sizeof(float);
     generator->need[OX_WEIGHTS_JOINED] = fixed + elems * sizeof(float);
-    /* Two planes are as large as what they join to. */
+    /* two planes take as many bytes as the joined weights */
     generator->need[OX_WEIGHTS_PLANES] =
         generator->config.fp32 ? UINT64_MAX : fixed + elems * sizeof(uint16_t) + slot;
     generator->need[OX_WEIGHTS_FILES] = fixed + SLOT_COUNT * slot;
@@ -210,7 +210,7 @@ static enum ox_status reserve(struct ox_generator *generator) {
 
 /* ---- weights --------------------------------------------------------------------------------------- */
 
-/* Elements of a unit's flat vector, as fp32. */
+/* A range of elements of a unit's flat vector, as fp32. */
 struct range {
     uint32_t unit_idx;
     uint64_t first, count;
@@ -222,7 +222,7 @@ static void round_all(float *values, uint64_t count) {
     }
 }
 
-/* From the files; what lies between tensors is left as it is. */
+/* Reads a range from the files; gaps between tensors are not touched. */
 static enum ox_status read_range(const struct ox_generator *generator, struct range range, float *out) {
     const struct ox_unit *const unit = &generator->model->units[range.unit_idx];
     const uint64_t range_end = range.first + range.count;
@@ -282,8 +282,8 @@ static enum ox_status load(struct ox_generator *generator) {
     return status;
 }
 
-/* Weights for the operations queued next, until weights_done. From files they are read here, while the lane computes
- * with the weights before them. */
+/* Returns weights for the operations queued next, until weights_done. Files are read here, while the lane computes with
+ * the weights before. */
 static const float *weights_get(struct ox_generator *generator, struct range range) {
     const uint64_t first = generator->unit_first[range.unit_idx] + range.first;
     if (generator->joined != NULL) {
@@ -301,14 +301,14 @@ static const float *weights_get(struct ox_generator *generator, struct range ran
 }
 
 static void weights_done(struct ox_generator *generator) {
-    if (generator->home == OX_WEIGHTS_FILES) { /* elsewhere the lane alone overwrites them */
+    if (generator->home == OX_WEIGHTS_FILES) { /* in other homes the lane alone overwrites them */
         struct ox_mark *const mark = &generator->marks[generator->slot_idx];
         generator->slot_idx = (generator->slot_idx + 1) % SLOT_COUNT;
         OX_TRY(generator->run.status, generator->ops.mark(generator->run.lane, mark));
     }
 }
 
-/* One row of a table of the embedding's unit, for the host. */
+/* Copies one row of a table of the embedding's unit for the host. */
 static enum ox_status row_get(const struct ox_generator *generator, enum ox_role role, uint64_t idx, float *out) {
     const uint32_t hidden = generator->model->config.hidden;
     const uint64_t first = generator->model->units[0].role_offset[role] + idx * hidden;
@@ -391,7 +391,7 @@ static void tile_logits(struct ox_generator *generator, const struct tile *tile,
     generator->run.status = job.run.status;
 }
 
-/* The rows of a chunk that are judged, by the ids that follow them. */
+/* The rows of a chunk whose loss is wanted, with the ids that follow them. */
 struct judged {
     const int32_t *targets;
     uint32_t rows;
@@ -433,7 +433,7 @@ static void judge_tile(struct ox_generator *generator, const struct tile *tile, 
     }
 }
 
-/* The logits of the last of `rows` rows, if `last`; the statistics of the judged rows. */
+/* Computes the logits of the last of `rows` rows, if `last`, and the statistics of the judged rows. */
 static void run_head(struct ox_generator *generator, uint32_t rows, bool last, struct judged *judged) {
     const struct memory *const memory = &generator->memory;
     const struct ox_model_config *const model = &generator->model->config;
@@ -455,13 +455,13 @@ static void run_head(struct ox_generator *generator, uint32_t rows, bool last, s
     }
 }
 
-/* A chunk of the tokens to read. */
+/* Part of the tokens of a call. */
 struct chunk {
     const int32_t *ids;
     uint32_t rows;
-    bool last;        /* of this call */
-    double *nll_sum;  /* or NULL */
-    double *state;    /* (3 * chunk_rows) with it */
+    bool last;        /* of the call */
+    double *nll_sum;  /* or NULL: no loss */
+    double *state;    /* (3 * chunk_rows), if nll_sum is wanted */
 };
 
 static enum ox_status queue_chunk(struct ox_generator *generator, const struct chunk *chunk, struct judged *judged) {

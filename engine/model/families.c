@@ -83,7 +83,7 @@ static const struct ox_family_row llama_rows[] = {
 };
 /* clang-format on */
 
-/* Frequencies that older files carry; they follow from rope_theta. */
+/* Older files carry frequencies; they follow from rope_theta. */
 static const char *const llama_ignored[] = {"layers.%u.self_attn.rotary_emb.inv_freq", NULL};
 
 static const struct ox_fixed_key llama_fixed_keys[] = {
@@ -147,12 +147,12 @@ static void llama_size_keys(struct ox_model_config *config, struct ox_size_key k
     keys[5] = (struct ox_size_key){"max_position_embeddings", false, &config->contexts};
 }
 
-/* What transformers takes for a size that is not there; null, given as 0, stands for a derived size. */
+/* The value that transformers takes for a missing key. For null it derives the size, which 0 stands for here. */
 static uint32_t when_missing(const json_t *json, const char *key, uint32_t value) {
     return json_object_get(json, key) == NULL ? value : 0;
 }
 
-/* What the llama-like families share. The caller sets before what a missing size means. */
+/* Reads what the llama-like families share. The caller sets beforehand what missing sizes mean. */
 static enum ox_status parse_shared(const char *where, const json_t *json, struct ox_model_config *out) {
     struct ox_size_key sizes[LLAMA_SIZES];
     const struct ox_size_key head_dim = {"head_dim", false, &out->head_dim};
@@ -183,7 +183,7 @@ static bool write_shared(const struct ox_model_config *config, json_t *out) {
     struct ox_model_config copy = *config;
     struct ox_size_key sizes[LLAMA_SIZES];
     llama_size_keys(&copy, sizes);
-    /* Where it follows from the others, qwen2 does not know the key. */
+    /* qwen2 has no such key: there the head dimension follows from the others */
     const bool derived =
         strcmp(config->family, "qwen2") == 0 && (uint64_t)config->heads * config->head_dim == config->hidden;
     return ox_config_write_sizes(out, sizes, LLAMA_SIZES) &&
@@ -209,7 +209,7 @@ static bool llama_write(const struct ox_model_config *config, bool has_original,
 
 /* ---- attention within a window ------------------------------------------------------------------ */
 
-/* sliding_window; missing it is 4096 in transformers, and null stands for none. */
+/* Reads sliding_window. A missing key means 4096 in transformers, null means no window. */
 static enum ox_status read_window(const char *where, const json_t *json, uint32_t *window) {
     const json_t *const value = json_object_get(json, "sliding_window");
     const struct ox_size_key key = {"sliding_window", false, window};
@@ -222,8 +222,8 @@ static enum ox_status read_window(const char *where, const json_t *json, uint32_
     return status;
 }
 
-/* layer_types: which layers have the window. A model is described by the first of them, so that those with
- * whole attention come before. */
+/* Reads layer_types, which says per layer whether it has the window. A model is described by the first layer that has
+ * it, so layers with full attention must come before. */
 static enum ox_status read_layer_types(const char *where, const json_t *types, struct ox_model_config *out) {
     char text[OX_JSON_EXCERPT_BYTES];
     uint32_t first = out->layers;
@@ -248,7 +248,7 @@ static enum ox_status read_layer_types(const char *where, const json_t *types, s
     return OX_OK;
 }
 
-/* The keys of the qwen families. */
+/* Reads the window keys of the qwen families. */
 static enum ox_status read_layer_windows(const char *where, const json_t *json, struct ox_model_config *out) {
     const struct ox_size_key first = {"max_window_layers", false, &out->window_layer};
     const json_t *const types = json_object_get(json, "layer_types");
@@ -270,7 +270,7 @@ static enum ox_status read_layer_windows(const char *where, const json_t *json, 
     return status;
 }
 
-/* Without a window the other keys, which `out` may have from a file, mean nothing. */
+/* Without a window the other window keys, which `out` may hold from a file, have no effect. */
 static bool write_layer_windows(const struct ox_model_config *config, json_t *out) {
     if (config->window == 0) {
         return set(out, "use_sliding_window", json_false());
@@ -365,7 +365,7 @@ static const struct ox_family_row gpt2_rows[] = {
 };
 /* clang-format on */
 
-/* Causal masks that older files carry. */
+/* Older files carry causal masks. */
 static const char *const gpt2_ignored[] = {"h.%u.attn.bias", "h.%u.attn.masked_bias", NULL};
 
 static const char *const gpt2_dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
@@ -395,7 +395,7 @@ static const char *const gpt2_keys[] = {"n_embd",
                                         "summary_first_dropout",
                                         NULL};
 
-/* The published GPT-2 folders ask for dropout, so a refusal would refuse them all. */
+/* A warning, not a refusal: the published GPT-2 folders all ask for dropout. */
 static enum ox_status gpt2_check_dropout(const char *where, const json_t *json) {
     for (size_t i = 0; i < sizeof gpt2_dropouts / sizeof *gpt2_dropouts; i++) {
         double share = 0.0;
@@ -457,7 +457,7 @@ static bool gpt2_write(const struct ox_model_config *config, bool has_original, 
                 set(out, "activation_function", json_string("gelu_new")) &&
                 set(out, "layer_norm_epsilon", json_real(ox_shortest_double(config->norm_eps)));
     for (size_t i = 0; !has_original && i < sizeof gpt2_dropouts / sizeof *gpt2_dropouts; i++) {
-        done = done && set(out, gpt2_dropouts[i], json_real(0.0)); /* left out, it would mean 0.1 */
+        done = done && set(out, gpt2_dropouts[i], json_real(0.0)); /* a missing key would mean 0.1 */
     }
     return done;
 }

@@ -1,4 +1,4 @@
-/* From a configuration to units and tensors. */
+/* Makes units and tensors from a configuration. */
 #include "engine/model/model.h"
 
 #include "base/assert.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Far above every model there is, and low enough that no product of shapes can overflow. */
+/* Limits far above every existing model, and low enough that no product of sizes can overflow. */
 enum {
     VOCAB_MAX = 1 << 24,
     HIDDEN_MAX = 1 << 20,
@@ -130,7 +130,7 @@ static void add_unit(struct ox_model *model, const struct ox_family *family, uin
     model->param_count += unit->param_count;
 }
 
-/* Whether `name` is `pattern`, in which %u stands for digits. */
+/* Returns whether `name` matches `pattern`, in which %u stands for digits. */
 static bool matches(const char *pattern, const char *name) {
     const char *const mark = strstr(pattern, "%u");
     if (mark == NULL) {
@@ -283,7 +283,7 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name) {
     return -1;
 }
 
-/* Of a normal tensor. */
+/* Standard deviation of a normal tensor. */
 static double init_deviation(const struct ox_model *model, const struct ox_tensor *tensor) {
     const double range = model->config.init_range;
     return tensor->init == OX_INIT_NORMAL_RESIDUAL ? range / sqrt(2.0 * model->config.layers) : range;

@@ -1,5 +1,5 @@
-/* A model is a description: from a config.json follow units, tensors, shapes and the block's forward and
- * backward. A family is one entry of the table in engine/model/families.c; nothing else knows its name. */
+/* A model as a description: units, tensors and shapes follow from a config.json; units.h computes with them. A family
+ * is one entry of the table in engine/model/families.c; nothing else knows its name. */
 #ifndef OX_ENGINE_MODEL_H
 #define OX_ENGINE_MODEL_H
 
@@ -17,31 +17,31 @@ extern "C" {
 
 enum { OX_TENSOR_ALIGN_ELEMS = 64, OX_TENSOR_NAME_BYTES = 96 };
 
-/* What a tensor does; the block's forward and backward ask for tensors by role. A role that a family does
- * not have has no tensor. Roles made of several file tensors (Q, K, V; GATE, UP) lie one after the other
- * without padding, so that they are one matrix. */
+/* What a tensor does; forward and backward ask for tensors by role. A role that a family lacks has no tensor. Roles
+ * made of several file tensors (q, k, v; gate, up) lie one after the other without padding, so that they are one
+ * matrix. */
 enum ox_role {
     OX_ROLE_EMBED,      /* (vocab, hidden) */
     OX_ROLE_POSITION,   /* (contexts, hidden) */
     OX_ROLE_NORM1, OX_ROLE_NORM1_BIAS, /* before attention (hidden) */
     OX_ROLE_QKV, OX_ROLE_QKV_BIAS,     /* ((heads + 2 kv_heads) * head_dim, hidden) or its transpose */
-    OX_ROLE_Q_NORM, OX_ROLE_K_NORM,    /* (head_dim): of each head before it is rotated */
+    OX_ROLE_Q_NORM, OX_ROLE_K_NORM,    /* (head_dim): per head, before the rotation */
     OX_ROLE_OUT, OX_ROLE_OUT_BIAS,     /* (hidden, heads * head_dim) */
     OX_ROLE_NORM2, OX_ROLE_NORM2_BIAS, /* before the MLP */
     OX_ROLE_GATE_UP, OX_ROLE_GATE_UP_BIAS, /* (2 width, hidden) as [gate; up], or (width, hidden): up alone */
     OX_ROLE_DOWN, OX_ROLE_DOWN_BIAS,       /* (hidden, width) */
     OX_ROLE_FINAL_NORM, OX_ROLE_FINAL_NORM_BIAS,
-    OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: OX_ROLE_EMBED serves */
+    OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: the head then uses OX_ROLE_EMBED */
     OX_ROLE_COUNT
 };
 
 enum ox_init_kind { OX_INIT_NORMAL, OX_INIT_NORMAL_RESIDUAL, OX_INIT_ZERO, OX_INIT_ONE };
 
-/* Llama 3's change of the rotary frequencies, for more positions than a model was first trained on: waves
- * longer than original / low_factor are stretched by `factor`, those shorter than original / high_factor are
- * kept, and between the two both are mixed. */
+/* Llama 3 scales rotary frequencies to reach more positions than a model was first trained on: wavelengths above
+ * original / low_factor are stretched by `factor`, those below original / high_factor are kept, and those between are
+ * interpolated. */
 struct ox_rope_scaling {
-    double factor; /* 0: no scaling, and the rest means nothing */
+    double factor; /* 0: no scaling, and the other members are unused */
     double low_factor, high_factor;
     uint32_t original; /* positions */
 };
@@ -56,16 +56,16 @@ struct ox_model_config {
     bool rope;          /* else learned positions */
     double rope_theta;
     struct ox_rope_scaling rope_scaling;
-    uint32_t window;      /* of attention in the layers from window_layer on; 0: none */
+    uint32_t window;      /* of attention, in the layers from window_layer on; 0: none */
     uint32_t window_layer;
-    bool qk_norm;         /* OX_ROLE_Q_NORM and OX_ROLE_K_NORM are there */
+    bool qk_norm;         /* the family has OX_ROLE_Q_NORM and OX_ROLE_K_NORM */
     bool tied;
     bool attention_bias, mlp_bias, norm_bias, out_bias;
     double init_range;  /* standard deviation of a fresh normal tensor */
     int64_t bos_id, eos_id; /* -1: none */
 };
 
-/* One tensor as it stands in files. */
+/* One tensor of a model's files. */
 struct ox_tensor {
     char name[OX_TENSOR_NAME_BYTES]; /* as written to files */
     uint32_t unit_idx;
@@ -74,8 +74,7 @@ struct ox_tensor {
     uint64_t shape[2];
     uint64_t count;  /* elements */
     uint64_t offset; /* first element within its unit's flat vector */
-    bool decay;      /* weight decay applies: matrices, not norms, not biases; embeddings are marked
-                        by role so that the trainer can decide */
+    bool decay;      /* weight decay applies: to matrices, not to norms and biases; the trainer decides about embeddings by their role */
     enum ox_init_kind init;
 };
 
@@ -112,39 +111,37 @@ struct ox_model {
     uint64_t param_count;
 };
 
-/* Reads a config.json of transformers v4 or v5. What it asks and the engine does not do (an unknown
- * model_type or rope_type, another activation, dropout of attention, quantised weights) is OX_E_CONFIG naming
- * key and value; gpt2's dropout, which all published folders ask for, and unknown keys are logged as
- * warnings.
- * `where` names the source in errors. */
+/* Reads a config.json of transformers v4 or v5. Whatever it asks for and the engine does not do (an unknown model_type
+ * or rope_type, another activation, dropout of attention, quantised weights) is OX_E_CONFIG with key and value. gpt2's
+ * dropout, which all published folders ask for, and unknown keys are warnings in the log. `where` names the source in
+ * errors. */
 OX_MUST enum ox_status ox_model_config_parse(const char *where, const json_t *json,
                                              struct ox_model_config *out);
 
-/* Whether the sizes are those of a model: none zero, none absurd, heads shared evenly. */
+/* OX_E_CONFIG unless the sizes are those of a model: none zero, none absurd, heads shared evenly. */
 OX_MUST enum ox_status ox_model_config_check(const char *where, const struct ox_model_config *config);
 
-/* Refuses sizes that overflow or exceed sane limits. */
+/* Refuses sizes that overflow or exceed the limits above. Close with ox_model_close. */
 OX_MUST enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out);
 void ox_model_close(struct ox_model **model);
 
-/* A config.json that transformers loads (both dtype and torch_dtype, architectures, every size), from ours;
- * keys of `original` (may be NULL) that we do not know are carried over. Caller owns the result. */
+/* Makes a config.json that transformers loads (both dtype and torch_dtype, architectures, every size); unknown keys of
+ * `original` (may be NULL) are carried over. The caller owns the result. */
 OX_MUST enum ox_status ox_model_config_json(const struct ox_model_config *config, const json_t *original,
                                             const char *dtype, json_t **out);
 
-/* Finds a tensor by file name, accepting the family's alternative spellings ("transformer." prefix of gpt2,
- * "model." missing...). Returns its index, -1 when unknown, -2 when it is known and to be ignored
- * (gpt2's attention masks, a tied lm_head.weight). */
+/* Finds a tensor by its name in a file, with or without the family's prefix ("transformer." of gpt2, "model."). Returns
+ * its index; -1 for an unknown name; -2 for a known one to ignore (gpt2's attention masks, a tied lm_head.weight). */
 int64_t ox_model_find_tensor(const struct ox_model *model, const char *name);
 
-/* Fresh value of element `idx` of a tensor: a pure function of seed, tensor name and index. */
+/* Initial value of element `idx` of a tensor: a pure function of seed, tensor name and index. */
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
                           uint64_t idx);
-/* Those of `count` elements from `first` on, the same bits at a fraction of the time. */
+/* Writes the initial values of `count` elements from `first` on: the same bits, much faster. */
 void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed, uint64_t first,
                           uint64_t count, float *out);
 
-/* Inverse frequencies of rotary embedding, scaled as the configuration asks, head_dim / 2 doubles. */
+/* Writes the head_dim / 2 inverse frequencies of rotary embedding, scaled as the configuration asks. */
 void ox_model_rope_inv_freq(const struct ox_model_config *config, double *inv_freq);
 
 #ifdef __cplusplus

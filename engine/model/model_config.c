@@ -1,4 +1,4 @@
-/* config.json: what all families share of reading and writing it. */
+/* Reads and writes what all families share of config.json. */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -17,7 +17,7 @@ static const struct ox_fixed_key common_fixed_keys[] = {
     {.key = "tie_encoder_decoder", .kind = OX_FIXED_FALSE},
 };
 
-/* Keys without influence on training, most of them written by older versions for every model. */
+/* Keys that do not influence training. Older versions wrote most of them for every model. */
 static const char *const common_keys[] = {"model_type",
                                           "vocab_size",
                                           "initializer_range",
@@ -141,7 +141,7 @@ static bool is_listed(const char *const *keys, const char *key) {
     return *keys != NULL;
 }
 
-/* An unknown key may or may not change the model, so it is named rather than refused. */
+/* An unknown key may or may not change the model: it is named in a warning, not refused. */
 static void warn_unknown_keys(const char *where, const json_t *json, const struct ox_family *family) {
     const char *key;
     json_t *value;
@@ -168,7 +168,7 @@ static enum ox_status check_architecture(const char *where, const json_t *json,
                    where, json_string_value(name), family->model_type, family->architecture);
 }
 
-/* An id or, as Llama 3 has it, a list of which the first counts. */
+/* A token id may be a list, as in Llama 3: the first counts. */
 static enum ox_status read_token_id(const char *where, const json_t *json, const char *key, int64_t *id) {
     const json_t *value = json_object_get(json, key);
     value = json_is_array(value) ? json_array_get(value, 0) : value;
@@ -187,8 +187,8 @@ static enum ox_status read_token_id(const char *where, const json_t *json, const
 
 enum rope_kind { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_UNKNOWN };
 
-/* The kind of rotary embedding that an object describes. Keys that its kind does not have, and what is not an
- * object, make it unknown. */
+/* Tells which kind of rotary embedding an object describes: unknown if it has a key that its kind does not have, or is
+ * no object. */
 static enum rope_kind rope_kind_of(const json_t *rope) {
     static const char *const scaling_keys[] = {"factor", "low_freq_factor", "high_freq_factor",
                                                "original_max_position_embeddings"};
@@ -233,7 +233,7 @@ static enum ox_status read_rope_scaling(const char *where, const json_t *rope, s
     return status;
 }
 
-/* rope_parameters (v5) and rope_scaling (v4) share their keys. */
+/* Reads rope_parameters (v5) or rope_scaling (v4), which share their keys. */
 static enum ox_status read_rope_object(const char *where, const json_t *json, const char *key,
                                        struct ox_model_config *out) {
     const json_t *const rope = json_object_get(json, key);
@@ -312,7 +312,7 @@ enum ox_status ox_config_read_float(const char *where, const json_t *json, const
 enum ox_status ox_config_read_rope(const char *where, const json_t *json, struct ox_model_config *out) {
     enum ox_status status = ox_json_get_double(where, json, "rope_theta", false, &out->rope_theta);
     OX_TRY(status, read_rope_object(where, json, "rope_parameters", out));
-    /* Where a file has both, transformers takes the scaling of this one. */
+    /* where a file has both, transformers takes the scaling from here */
     if (status == OX_OK && json_object_size(json_object_get(json, "rope_scaling")) > 0) {
         out->rope_scaling = (struct ox_rope_scaling){0};
     }
@@ -331,7 +331,7 @@ bool ox_config_write_rope(json_t *object, const struct ox_model_config *config) 
     json_t *const parameters =
         scaled ? pack_scaling(&config->rope_scaling) : json_pack("{s:s}", "rope_type", "default");
     const bool complete = set(parameters, "rope_theta", json_real(theta));
-    /* Version 5 reads the first, or the last where it is not null; version 4 the last two. */
+    /* Version 5 reads the first, or the last if that is not null; version 4 the last two. */
     return set(object, "rope_parameters", parameters) && complete && set(object, "rope_theta", json_real(theta)) &&
            set(object, "rope_scaling", scaled ? pack_scaling(&config->rope_scaling) : json_null());
 }
