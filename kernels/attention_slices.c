@@ -4,13 +4,13 @@
 #include "base/bytes.h"
 
 enum {
-    SLICE_MAX = 320 << 20, /* one head of keys and values may want so much: 8 heads of queries over 4096 tokens */
+    SLICE_MAX = 320 << 20, /* one head of keys and values may need this much: 8 query heads over 4096 tokens */
     PART_ALIGN = 256,
     PLACES_ALIGN = 128, /* queries and keys are counted in whole tiles */
 };
 
-/* Gradients of the scores in 16 bits; and gradients of keys and values per head of queries, before those that share
- * one are summed, which take as much as 32 bits. */
+/* Bytes for the gradients of the scores in 16 bits; and for the gradients of keys and values per query head, in up to
+ * 32 bits, before those of the query heads that share a key head are summed. */
 static uint64_t library_bytes(const struct ox_attention_shape *shape, uint64_t heads) {
     const uint64_t places = ox_align_up(shape->seq, PLACES_ALIGN);
     return heads * (2 * places * places + 8 * (uint64_t)shape->seq * shape->head_dim) + OX_ATTENTION_LIBRARY_BYTES;

@@ -1,5 +1,5 @@
-/* The CUDA device. Its code lives in a plugin, liboffload_cuda.so, which is opened at run time, so that one program
- * starts on machines with and without a driver. What stands in the way is told in one sentence. */
+/* The CUDA device. Its code is in a plugin, liboffload_cuda.so, which is opened at run time, so that one program starts
+ * on machines with and without a driver. If it cannot be used, one sentence says why. */
 #ifndef OX_KERNELS_CUDA_H
 #define OX_KERNELS_CUDA_H
 
@@ -15,28 +15,28 @@ extern "C" {
 struct ox_cuda_config {
     const char *plugin_path; /* NULL: beside the program, then in ../lib/offload, then where the loader looks */
     uint32_t device_idx;
-    bool own_attention; /* by our own kernels alone, also where cuDNN is here: a second opinion, and its benchmark */
+    bool own_attention; /* never use cuDNN for attention, even if it is here: for comparison and for its benchmark */
 };
 
-/* OX_E_DEVICE where there is no plugin, no driver, a driver or a plugin that is too old, no such device, or one for
- * which the plugin has no code. */
+/* OX_E_DEVICE if there is no plugin, no driver, no such device, if the driver or the plugin is too old, or if the
+ * plugin has no code for the device. */
 OX_MUST enum ox_status ox_cuda_device_open(const struct ox_cuda_config *config, struct ox_device **out);
 
-/* Fills every entry for lanes of that device. */
+/* Fills the whole table for lanes of that device. */
 void ox_ops_init_cuda(struct ox_device *device, struct ox_ops *ops);
 
-/* What the plugin is and what it meets here; no device is opened for it. */
+/* What the plugin is and what it finds on this machine. No device is opened for it. */
 struct ox_cuda_plugin_info {
     const char *path;         /* where the loader found it */
-    char built_for[128];      /* "sm_80 sm_90 compute_90": machine code by GPU, and PTX for GPUs that come after */
+    char built_for[128];      /* "sm_80 sm_90 compute_90": machine code per GPU, and PTX for later GPUs */
     uint32_t driver_version;  /* 13020 stands for 13.2; 0: there is no driver */
     uint32_t runtime_version; /* likewise */
     uint32_t device_count;
-    char why_none[512];    /* a sentence, where device_count is 0 */
-    uint32_t blas_version; /* of cuBLASLt where there is a device, 130200 stands for 13.2.0; 0: see why_no_blas */
+    char why_none[512];    /* a sentence, if device_count is 0 */
+    uint32_t blas_version; /* of cuBLASLt, 130200 stands for 13.2.0; 0: see why_no_blas */
     char why_no_blas[512];
 };
-/* `plugin_path` as above. OX_E_DEVICE where no plugin opens; a machine without devices is no failure. */
+/* `plugin_path` as above. OX_E_DEVICE if no plugin opens; a machine without devices is no failure. */
 OX_MUST enum ox_status ox_cuda_plugin_query(const char *plugin_path, struct ox_cuda_plugin_info *out);
 
 enum { OX_CUDA_PCI_TEXT_BYTES = 32 };
@@ -50,43 +50,41 @@ struct ox_cuda_device_info {
     uint32_t driver_version, runtime_version; /* 13020 stands for 13.2 */
     uint32_t blas_version;                    /* of cuBLASLt: 130200 stands for 13.2.0 */
     char pci[OX_CUDA_PCI_TEXT_BYTES];         /* "00000000:41:00.0", as NVML writes it */
-    char attention[192]; /* in bfloat16: "cuDNN 9.19.0", or "own kernels: " and why not by cuDNN */
+    char attention[192]; /* in bfloat16: "cuDNN 9.19.0", or "own kernels: " and the reason */
 };
 OX_MUST enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_cuda_device_info *out);
 
-/* How the algorithms that a linear layer's GEMMs are given compare with all that cuBLASLt offers for them, each
- * timed alone on the device; sums over the GEMMs. Of the two operations the other is NULL; their tensors are
- * written to. */
+/* Compares the algorithms chosen for a linear layer's GEMMs with all that cuBLASLt offers for them, each timed alone on
+ * the device; results are sums over the GEMMs. One of the two operations is NULL. Their tensors are overwritten. */
 struct ox_cuda_search {
-    uint32_t rounds;  /* of each algorithm; in */
-    uint32_t offered; /* the most for one GEMM */
+    uint32_t rounds;  /* per algorithm; set by the caller */
+    uint32_t offered; /* algorithms offered; the largest number for one GEMM */
     double taken_seconds, best_seconds;
 };
 OX_MUST enum ox_status ox_cuda_linear_search(struct ox_device *device, const struct ox_op_linear_forward *forward,
                                              const struct ox_op_linear_backward *backward,
                                              struct ox_cuda_search *search);
 
-/* For the scratch sizes of ops.h, where they ask for threads: sums over rows are taken over so many groups of them. */
+/* For the scratch sizes of ops.h, where the CPU has threads: sums over rows are taken over this many groups of rows. */
 enum { OX_CUDA_ROW_GROUPS = 256 };
-/* Queries that a block of attention's kernels in bfloat16 has. */
+/* Queries per block in attention's bfloat16 kernels. */
 enum { OX_CUDA_ATTENTION_ROWS = 128 };
 
-/* Device memory that the device itself takes when it is opened; and with it all that a process takes beside what it
- * asks for: the driver's context, code, libraries. The second is announced, and held against what a GPU shows by
- * `make check-gpu`. */
+/* Device memory that opening the device takes; and all that a process takes beyond what it asks for, with the driver's
+ * context, code and libraries. Plans count the second; `make check-gpu` compares it with a real GPU. */
 enum { OX_CUDA_WORKSPACE_BYTES = 32 << 20, OX_CUDA_PROCESS_BYTES = 768 << 20 };
 
-/* Host memory that driver and libraries take in the process, announced and held against likewise. */
+/* Host memory that driver and libraries take in the process; plans count it, `make check-gpu` compares it. */
 enum { OX_CUDA_HOST_BYTES = 1 << 30 };
 
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
-/* Raised with every change of what crosses the border, device.h and ops.h included. */
+/* Raise it whenever anything that crosses the border changes, device.h and ops.h included. */
 enum { OX_CUDA_PLUGIN_VERSION = 8 };
 
-/* The plugin's one symbol of its own, "ox_cuda_plugin". It takes everything of base/ from the program. */
+/* The plugin's only symbol of its own, "ox_cuda_plugin". The plugin takes everything of base/ from the program. */
 struct ox_cuda_plugin {
-    uint32_t version;                 /* OX_CUDA_PLUGIN_VERSION, as it was built */
+    uint32_t version;                 /* OX_CUDA_PLUGIN_VERSION when the plugin was built */
     uint32_t ops_bytes, device_bytes; /* sizeof struct ox_ops, struct ox_device_ops */
     const struct ox_device_ops *device_ops; /* of every device that it opens */
     enum ox_status (*device_open)(const struct ox_cuda_config *, struct ox_device **);

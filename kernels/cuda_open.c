@@ -12,7 +12,8 @@
 
 static const char plugin_name[] = "liboffload_cuda.so";
 
-/* Opened once and never closed: the driver's threads live in it. A program has one; tests have another beside it. */
+/* Opened once and never closed, because the driver's threads live in it. A program has one plugin; tests have another
+ * beside it. */
 enum { PLUGINS_MAX = 4 };
 struct loaded {
     const struct ox_cuda_plugin *plugin;
@@ -22,7 +23,7 @@ static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct loaded plugins[PLUGINS_MAX];
 static int plugin_count;
 
-/* Where it is built, beside the program; else where it is installed. False when it is in neither place. */
+/* Finds the plugin where it is built, beside the program, or where it is installed. False if it is in neither place. */
 static bool near_program(char out[PATH_MAX]) {
     static const char *const places[] = {"", "../lib/offload/"};
     char folder[PATH_MAX];
@@ -83,7 +84,7 @@ static const struct ox_cuda_plugin *plugin_of(const struct ox_device *device) {
         found = plugins[i].plugin->device_ops == device->ops ? plugins[i].plugin : found;
     }
     pthread_mutex_unlock(&plugin_lock);
-    OX_ASSERT(found != NULL); /* else it is no device of ox_cuda_device_open */
+    OX_ASSERT(found != NULL); /* otherwise ox_cuda_device_open did not open it */
     return found;
 }
 

@@ -1,5 +1,5 @@
-/* A device is memory plus in-order lanes. The CPU device has real lanes (a thread each), so the
- * engine's ordering is exercised, also under ThreadSanitizer, on machines without a GPU. */
+/* A device is memory plus in-order lanes. The CPU device has real lanes, each a thread, so that machines without a GPU
+ * exercise the engine's ordering too, also under ThreadSanitizer. */
 #ifndef OX_KERNELS_DEVICE_H
 #define OX_KERNELS_DEVICE_H
 
@@ -17,7 +17,7 @@ enum ox_device_kind { OX_DEVICE_CPU, OX_DEVICE_CUDA };
 
 struct ox_device;
 
-/* `bytes` at source to target; both stay valid until the mark is done. */
+/* Copies `bytes` bytes from source to target; both stay valid until the mark is done. */
 struct ox_copy {
     void *target;
     const void *source;
@@ -40,29 +40,29 @@ struct ox_device {
     const struct ox_device_ops *ops;
 };
 
-/* One exact-size reservation of device memory, 4096-byte aligned and touched. */
+/* Reserves device memory of exactly this size, 4096-byte aligned, with its pages touched. */
 OX_MUST enum ox_status ox_device_mem_open(struct ox_device *device, uint64_t bytes, void **out);
 void ox_device_mem_close(struct ox_device *device, void *ptr, uint64_t bytes);
 
-/* Makes the device known with host memory that copies come from and go to, so that they run beside everything else;
- * from memory it does not know they may wait for one another. Undo before the memory goes, with the same bytes. */
+/* Registers host memory with the device, so that copies from and to it run beside everything else; copies of other
+ * memory may wait for one another. Undo it before the memory is freed, with the same bytes. */
 OX_MUST enum ox_status ox_device_host_pin(struct ox_device *device, void *ptr, uint64_t bytes);
 OX_MUST enum ox_status ox_device_host_unpin(struct ox_device *device, void *ptr, uint64_t bytes);
 
-/* `label` is in static storage. Close with ox_lane_close before the device. */
+/* `label` has static storage. Close with ox_lane_close before the device. */
 OX_MUST enum ox_status ox_device_lane_open(struct ox_device *device, const char *label,
                                            struct ox_lane **out);
 
-/* Queues one copy between any two of host and device memory on a lane of this device. */
+/* Queues a copy on a lane of this device; source and target may each be host or device memory. */
 OX_MUST enum ox_status ox_device_lane_copy(struct ox_device *device, struct ox_lane *lane,
                                            const struct ox_copy *copy, struct ox_mark *done);
 
-/* Takes NULL; sets *device to NULL. */
+/* Accepts NULL; sets *device to NULL. */
 void ox_device_close(struct ox_device **device);
 
 struct ox_cpu_device_config {
-    uint32_t thread_count; /* of the compute lane, its caller included; at least 1 */
-    uint64_t chaos_seed;   /* not 0: every job is delayed at random, by seed (base/lane.h) */
+    uint32_t thread_count; /* threads of the compute lane with its caller; at least 1 */
+    uint64_t chaos_seed;   /* not 0: delays every job at random by this seed (base/lane.h) */
     uint64_t chaos_ns_max;
 };
 OX_MUST enum ox_status ox_cpu_device_open(const struct ox_cpu_device_config *config,

@@ -5,26 +5,26 @@
 
 enum {
     HELD_MAX = 16 * 1024 * 1024, /* floats */
-    HELD_ROWS_MIN = 384, /* with fewer rows at once, adding to dweight costs more than computing again */
+    HELD_ROWS_MIN = 384, /* with fewer rows at once, adding to dweight costs more than computing the logits twice */
     VOCAB_TILE = 4096,
     ROW_TILE = 1024,
     ROW_GRAIN = 32,
-    PART_GRAIN = 16, /* parts of the scratch begin at a cache line */
+    PART_GRAIN = 16, /* each part of the scratch begins at a cache line */
 };
 
-/* A GPU: sums of weights' gradients are read and written once for each group of rows, which many rows make cheap; past
- * some thousands they make nothing cheaper. */
+/* For a GPU. The sums of the weights' gradients are read and written once per group of rows: larger groups make that
+ * cheaper, up to a few thousand rows. */
 enum {
     GPU_HELD_MAX = 128 * 1024 * 1024, /* floats */
     GPU_GROUP_ROWS_MAX = 4096,
-    GPU_VOCAB_TILE = 8192, /* of weights that have to be joined */
+    GPU_VOCAB_TILE = 8192, /* floats of weights that have to be joined */
 };
 
 static uint32_t min_u32(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-/* Groups of `most` rows or less, of the same size but for the last. */
+/* Cuts rows into groups of at most `most` rows; all have the same size but the last. */
 static uint32_t even_groups(uint32_t rows, uint32_t most) {
     const uint32_t group_count = (uint32_t)ox_div_up(rows, most);
     const uint32_t even = (uint32_t)ox_align_up(ox_div_up(rows, group_count), ROW_GRAIN);
@@ -60,7 +60,7 @@ struct ox_head_walk ox_head_walk_of(const struct ox_compute *compute, uint32_t r
     return walk;
 }
 
-/* Weights in bfloat16 are used where they are. */
+/* Weights in bfloat16 are used in place. */
 static uint64_t weight_len(const struct ox_compute *compute, const struct ox_head_walk *walk, uint32_t hidden) {
     return compute->real == OX_REAL_BF16 ? 0 : ox_align_up((uint64_t)walk->tile_vocab * hidden, PART_GRAIN);
 }

@@ -11,21 +11,22 @@
 extern "C" {
 #endif
 
-/* Rows are taken in groups; within a group the vocabulary is walked in tiles twice: first for the maximum and the sum
- * of exponentials of each row, then for the gradients. Where the logits of a group of useful size fit they are kept
- * between the two walks (`held`); otherwise the group is all rows and the logits are computed again. On a GPU they are
- * always held, and in bfloat16 the vocabulary is one tile. A function of what computes, rows and vocab alone. */
+/* The head takes rows in groups. Within a group it walks the vocabulary in tiles twice: first for the maximum and the
+ * sum of exponentials of each row, then for the gradients. If the logits of a group of useful size fit, they are kept
+ * between the two walks (`held`); otherwise the group is all rows and the logits are computed twice. On a GPU they are
+ * always held, and in bfloat16 the vocabulary is one tile. The walk depends on the device, its type, rows and vocab
+ * alone. */
 struct ox_head_walk {
     uint32_t group_rows; /* rows per group                                    */
-    uint32_t tile_rows;  /* rows whose logits of one vocabulary tile exist    */
+    uint32_t tile_rows;  /* rows whose logits for one tile of the vocabulary exist at once */
     uint32_t tile_vocab;
-    uint64_t logit_stride; /* between rows of the logits' scratch              */
+    uint64_t logit_stride; /* elements between rows in the logits' scratch */
     bool held;
 };
 struct ox_head_walk ox_head_walk_of(const struct ox_compute *compute, uint32_t rows, uint32_t vocab);
 
-/* The parts of an operation's scratch: per row the sum of exponentials, the maximum and the target's logit; the fp32
- * weights of a tile, where they have to be joined; logits. */
+/* The parts of the head's scratch: per row the sum of exponentials, the maximum and the target's logit; fp32 weights of
+ * a tile, if they have to be joined; logits. */
 struct ox_head_scratch {
     double *sum;
     float *max, *target_logit;

@@ -1,5 +1,5 @@
-/* NVML, opened at run time. Calls are looked up by name when they are made: an older driver lacks some, and what it
- * does not tell stays unknown. */
+/* Opens NVML at run time. Calls are looked up by name when they are made: an older driver lacks some, and what it does
+ * not report stays unknown. */
 #include "kernels/nvml.h"
 
 #include "base/assert.h"
@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Results, by the numbers of nvmlReturn_t. */
+/* Results, with the numbers of nvmlReturn_t. */
 enum { NVML_SUCCESS = 0, NVML_INSUFFICIENT_SIZE = 7, NVML_DRIVER_NOT_LOADED = 9, NVML_VERSION_MISMATCH = 18 };
 
-/* nvmlMemory_t, nvmlPciInfo_t and nvmlProcessInfo_t as the guide lays them out. */
+/* nvmlMemory_t, nvmlPciInfo_t and nvmlProcessInfo_t, in the layout of the reference guide. */
 struct nvml_memory {
     unsigned long long total, free, used;
 };
@@ -23,7 +23,7 @@ struct nvml_pci {
 };
 struct nvml_process {
     unsigned pid;
-    unsigned long long used_bytes; /* all ones: not told */
+    unsigned long long used_bytes; /* all ones: not reported */
     unsigned gpu_instance, compute_instance;
 };
 
@@ -33,7 +33,7 @@ struct ox_nvml {
     uint32_t gpu_count;
 };
 
-/* Copies the address into a function pointer without a cast that ISO C lacks; false when absent. */
+/* Copies the address into a function pointer, as ISO C has no such cast; false if the library lacks the name. */
 static bool find(const struct ox_nvml *nvml, const char *symbol, void *function) {
     void *const address = dlsym(nvml->library, symbol);
     memcpy(function, &address, sizeof address);
@@ -96,7 +96,7 @@ enum ox_status ox_nvml_open(const char *library_path, struct ox_nvml **out, bool
     return OX_OK;
 }
 
-/* It counts its users, so that shutting down after a failed start does no harm. */
+/* NVML counts its users, so shutting it down after a failed start does no harm. */
 void ox_nvml_close(struct ox_nvml **nvml) {
     if (*nvml == NULL) {
         return;
@@ -120,21 +120,21 @@ uint32_t ox_nvml_gpu_count(const struct ox_nvml *nvml) {
 
 /* ---- one GPU --------------------------------------------------------------------------------------- */
 
-/* The calls that give one number; unknown where there is no such call or it does not know. */
+/* Calls that return one number; unknown if the driver lacks the call or the GPU the value. */
 static uint32_t ask(const struct ox_nvml *nvml, const char *symbol, void *gpu) {
     int (*call)(void *, unsigned *);
     unsigned value = 0;
     return find(nvml, symbol, &call) && call(gpu, &value) == NVML_SUCCESS ? value : OX_NVML_UNKNOWN;
 }
 
-/* Those that are told which one. */
+/* Calls with an index of what they ask about. */
 static uint32_t ask_kind(const struct ox_nvml *nvml, const char *symbol, void *gpu, int kind) {
     int (*call)(void *, int, unsigned *);
     unsigned value = 0;
     return find(nvml, symbol, &call) && call(gpu, kind, &value) == NVML_SUCCESS ? value : OX_NVML_UNKNOWN;
 }
 
-/* Those that give a setting as it is, and as it will be after a reset. */
+/* Calls that return a setting now and after the next reset. */
 static uint32_t ask_setting(const struct ox_nvml *nvml, const char *symbol, void *gpu) {
     int (*call)(void *, unsigned *, unsigned *);
     unsigned now = 0, then = 0;
@@ -165,7 +165,7 @@ static void read_speed(const struct ox_nvml *nvml, void *gpu, struct ox_nvml_gpu
     out->pcie_generation_max = ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", gpu);
     out->pcie_width_max = ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", gpu);
     out->pcie_generation_gpu = ask(nvml, "nvmlDeviceGetGpuMaxPcieLinkGeneration", gpu);
-    /* The same call under its newer and its older name. */
+    /* One call under its newer and its older name. */
     int (*reasons)(void *, unsigned long long *);
     unsigned long long bits = 0;
     out->held = (find(nvml, "nvmlDeviceGetCurrentClocksEventReasons", &reasons) ||
@@ -213,7 +213,7 @@ static void read_users(const struct ox_nvml *nvml, void *gpu, struct ox_nvml_gpu
     }
 }
 
-/* The library fills words of type long, which are 64 bits wherever there is a driver. */
+/* The library fills words of type long, which have 64 bits wherever there is a driver. */
 static void read_neighbours(const struct ox_nvml *nvml, void *gpu, struct ox_nvml_gpu *out) {
     enum { SCOPE_NODE = 0 };
     int (*cpus)(void *, unsigned, unsigned long *);

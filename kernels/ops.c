@@ -1,4 +1,4 @@
-/* The rows of the operations, and what holds for one on every device before it is queued. */
+/* The rows of the operations, and the checks that hold on every device before one is queued. */
 #include "kernels/ops.h"
 
 #include "base/assert.h"

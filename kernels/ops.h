@@ -1,13 +1,13 @@
-/* The operations of a transformer, one argument struct each. An operation is queued on a lane of
- * its device; its arguments are copied, what they point to stays untouched until the lane is past
- * it. All tensors are row-major; `rows` are tokens of one micro-batch, batch * seq, sequence by sequence.
+/* The operations of a transformer, one argument struct each. An operation is queued on a lane of its device: its
+ * arguments are copied, and what they point to stays untouched until the lane has passed it. All tensors are row-major;
+ * `rows` are the tokens of one micro-batch, batch * seq, sequence by sequence.
  *
- * A tensor given as void is made of the operation's `real`: activations, weights as compute uses them, and gradients
- * that go backward. Sums are taken in float32 whatever that is, and gradients of weights, statistics of rows, angles
- * and logits are float32. The CPU device knows OX_REAL_F32 alone.
+ * Tensors given as void have the operation's type `real`: activations, weights as compute uses them, and gradients that
+ * flow backward. Sums are taken in float32 for every type; gradients of weights, statistics of rows, angles and logits
+ * are float32. The CPU device computes in OX_REAL_F32 only.
  *
- * Same bits: an operation's result depends on its inputs, shapes and the device's thread count, never
- * on addresses or on what else runs. Gradients of weights are added to (`+=`), in call order. */
+ * Same bits: an operation's result depends on its inputs, its shapes and the device's thread count, never on addresses
+ * or on what else runs. Gradients of weights are added to (`+=`), in call order. */
 #ifndef OX_KERNELS_OPS_H
 #define OX_KERNELS_OPS_H
 
@@ -24,7 +24,7 @@ extern "C" {
 
 enum ox_norm_kind { OX_NORM_RMS, OX_NORM_LAYER };
 enum ox_activation { OX_ACTIVATION_SWIGLU, OX_ACTIVATION_GELU_TANH };
-/* How a weight matrix lies: [out, in] as torch.nn.Linear, or [in, out] as GPT-2's Conv1D. */
+/* Layout of a weight matrix: [out, in] as torch.nn.Linear, or [in, out] as GPT-2's Conv1D. */
 enum ox_weight_layout { OX_WEIGHT_OUT_IN, OX_WEIGHT_IN_OUT };
 
 enum ox_real { OX_REAL_F32, OX_REAL_BF16 };
@@ -36,7 +36,7 @@ static inline uint32_t ox_real_bytes(enum ox_real real) {
 struct ox_compute {
     enum ox_device_kind device;
     enum ox_real real;
-    uint32_t threads; /* of the CPU device's compute lane; a GPU has none to name */
+    uint32_t threads; /* of the CPU device's compute lane; unused on a GPU */
 };
 
 struct ox_op_zero {
@@ -44,8 +44,8 @@ struct ox_op_zero {
     uint64_t bytes;
 };
 
-/* Weights for compute from their planes (base/planes.h): lo != NULL gives the exact fp32 master,
- * lo == NULL the bfloat16 weight widened. */
+/* Makes weights for compute from their planes (base/planes.h): with lo the exact fp32 master, with lo == NULL the
+ * bfloat16 weight widened. */
 struct ox_op_planes_join {
     float *out; /* (count) */
     const uint16_t *hi;
@@ -60,14 +60,14 @@ struct ox_op_add {
     uint64_t count;
 };
 
-/* bfloat16 (ties to even) from float32, for gradients that leave in 16 bits. Must not alias. */
+/* Rounds float32 to bfloat16, ties to even, for gradients that leave in 16 bits. Must not alias. */
 struct ox_op_bf16_pack {
     uint16_t *out;
     const float *in;
     uint64_t count;
 };
 
-/* out[r] = table[ids[r]] + (positions table)[positions[r]]. Tables come as planes, lo may be NULL. */
+/* out[r] = table[ids[r]] + (positions table)[positions[r]]. The tables are planes; lo may be NULL. */
 struct ox_op_embed_forward {
     void *out;                        /* (rows, hidden) */
     const uint16_t *table_hi, *table_lo; /* (vocab, hidden) */
@@ -78,7 +78,7 @@ struct ox_op_embed_forward {
     enum ox_real real;
 };
 
-/* dtable[ids[r]] += dout[r] and dpos[positions[r]] += dout[r], for r ascending per element. */
+/* dtable[ids[r]] += dout[r] and dpos[positions[r]] += dout[r]; each element adds its rows in ascending order. */
 struct ox_op_embed_backward {
     float *dtable; /* (vocab, hidden) */
     float *dpos;   /* (contexts, hidden) or NULL */
@@ -105,8 +105,8 @@ struct ox_op_norm_forward {
     enum ox_real real;
 };
 
-/* din = [residual +] d(norm)/d(in) * dout; dgain += ..., dbias += ... . din may alias dout or
- * residual. The sums over rows are taken in a fixed order. */
+/* din = [residual +] d(norm)/d(in) * dout; dgain += ..., dbias += ... . din may alias dout or residual. Sums over rows
+ * have a fixed order. */
 struct ox_op_norm_backward {
     void *din;            /* (rows, cols) */
     const void *residual; /* (rows, cols) or NULL */
@@ -120,11 +120,11 @@ struct ox_op_norm_backward {
     enum ox_real real;
 };
 
-/* Root-mean-square norm, as above, of each of `heads` consecutive heads of every row, in place and by one
- * gain: of queries and keys before they are rotated (Henry et al., arXiv 2010.04245, name the idea). */
+/* Root-mean-square norm of each of `heads` consecutive heads of every row, in place, all with the same gain: for
+ * queries and keys before the rotation (the idea: Henry et al., arXiv 2010.04245). */
 struct ox_op_head_norm_forward {
     void *inout;      /* (rows, row_stride): heads * head_dim elements are touched per row */
-    void *saved;      /* (rows, heads, head_dim): what they were, kept for backward; or NULL */
+    void *saved;      /* (rows, heads, head_dim): the input, kept for backward; or NULL */
     float *rstd;      /* (rows, heads) */
     const void *gain; /* (head_dim) */
     uint32_t rows, row_stride, heads, head_dim;
@@ -132,7 +132,7 @@ struct ox_op_head_norm_forward {
     enum ox_real real;
 };
 
-/* In place from the gradient of the normed heads to that of the heads before; dgain += ... in a fixed order. */
+/* Turns, in place, the gradient of the normed heads into that of the heads before; dgain += ... in a fixed order. */
 struct ox_op_head_norm_backward {
     void *dinout; /* (rows, row_stride), as inout */
     float *dgain; /* (head_dim), added to */
@@ -197,15 +197,15 @@ struct ox_op_act_backward {
     enum ox_real real;
 };
 
-/* Causal attention with grouped query heads: query head h reads key/value head h / (heads/kv_heads).
- * qkv holds q | k | v in each row. No seq x seq matrix is ever in memory: keys are walked in blocks
- * with a running maximum and sum (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135). Blocks wholly
- * before the window or the document of their queries are not computed.
+/* Causal attention with grouped query heads: query head h reads key/value head h / (heads/kv_heads). qkv holds q | k |
+ * v in each row. No seq x seq matrix is ever in memory: keys are walked in blocks with a running maximum and sum
+ * (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135). Blocks that lie wholly before the window or the document of
+ * their queries are skipped.
  *
- * `positions` names the documents of a sequence: each is 0, where a document begins, or one more than that of the
- * row before, and query i sees no key before i - positions[i]. The first of a sequence is 0. That is the caller's to
- * keep; it is not checked. NULL: a sequence is one document, by our own kernels to the bit what positions of 0..seq-1
- * give; a library that stands in for them knows no documents. */
+ * `positions` tells where the documents of a sequence begin: a position is 0 at the beginning of a document, else one
+ * more than the one before, and query i sees no key before i - positions[i]. A sequence begins with 0. The caller
+ * ensures this; it is not checked. With NULL a sequence is one document. Our own kernels then give the same bits as for
+ * positions of 0..seq-1; a library in their place knows no documents. */
 struct ox_attention_shape {
     uint32_t batch, seq, heads, kv_heads, head_dim;
     uint32_t window; /* query i sees the keys j with i - window < j <= i; 0: all j <= i */
@@ -230,10 +230,9 @@ struct ox_op_attention_backward {
     enum ox_real real;
 };
 
-/* Causal attention of new rows of one sequence, for generating text: row i stands at place cached + i and sees the
- * keys j with j <= cached + i, within the window as above. The rows' own keys and values are appended to the cache
- * first, so that afterwards rows [0, cached + rows) of it are there. How a text is cut into calls changes rounding
- * alone. */
+/* Causal attention for generating text, of new rows of one sequence: row i has the position cached + i and sees the
+ * keys j <= cached + i, within the window as above. It first appends the rows' own keys and values to the cache, which
+ * then holds rows [0, cached + rows). How a text is cut into calls changes rounding only. */
 struct ox_op_attention_cached {
     void *out;           /* (rows, heads * head_dim) */
     const void *qkv;     /* (rows, (heads + 2 * kv_heads) * head_dim): q | k | v of each row, rotated */
@@ -253,11 +252,11 @@ struct ox_op_attention_cached {
  * A target of -1 is not counted and has no gradient. */
 struct ox_op_head {
     double *loss_sum; /* (1), added to, rows in ascending order */
-    float *row_nll;   /* (rows) or NULL: each row's loss, 0 where not counted */
+    float *row_nll;   /* (rows) or NULL: each row's loss, 0 for rows that are not counted */
     void *din;        /* (rows, hidden) or NULL */
     float *dweight;   /* (vocab, hidden); used when din != NULL */
     const void *in;   /* (rows, hidden) */
-    const uint16_t *weight_hi, *weight_lo; /* (vocab, hidden) planes; lo may be NULL, and is with bfloat16 */
+    const uint16_t *weight_hi, *weight_lo; /* (vocab, hidden) planes; lo may be NULL, and must be with bfloat16 */
     const int32_t *targets;                /* (rows) */
     float *logits; /* (rows, vocab) or NULL; for evaluation and tests only */
     void *scratch; /* ox_ops_head_scratch_bytes() */
@@ -273,23 +272,23 @@ struct ox_op_rope_table {
     uint32_t contexts, half_dim;
 };
 
-/* The optimizer on elements [first, first + count) of a unit whose weights, state and gradient all lie on the device,
- * in place and with the bits of cpu_optim/optim.h. `isa` is a number of its enum ox_isa, for the CPU device alone. */
+/* Updates elements [first, first + count) of a unit whose weights, state and gradient all lie on the device, in place
+ * and with the bits of cpu_optim/optim.h. `isa` is a number of that header's enum ox_isa, for the CPU device alone. */
 struct ox_op_adam {
     uint16_t *hi;        /* (elem_count) */
-    void *state;         /* of elem_count elements in one piece, laid out as ox_state_layout_of says: lo | m | v */
+    void *state;         /* of elem_count elements in one piece, in the layout of ox_state_layout_of: lo | m | v */
     const void *grad;    /* (elem_count), bfloat16 or float */
-    uint64_t *nonfinite; /* (1), added to: elements whose moments or master are not finite any more */
+    uint64_t *nonfinite; /* (1), added to: elements whose moments or master became inf or nan */
     uint64_t elem_count, first, count;
     struct ox_state_format format;
     uint32_t isa;
-    uint32_t stream; /* names the unit for random roundings */
+    uint32_t stream; /* names the unit for stochastic rounding */
     bool grad_bf16, decay;
     struct ox_optim_hyper hyper;
 };
 
-/* Partial sums of squares of a gradient in double, one for each OX_GROUP_ELEMS elements, in the order and with the bits
- * of ox_sumsq_partials (cpu_optim/norm.h). */
+/* Computes partial sums of squares of a gradient in double, one per OX_GROUP_ELEMS elements, in the order and with the
+ * bits of ox_sumsq_partials (cpu_optim/norm.h). */
 struct ox_op_square_sums {
     double *partials; /* (count / OX_GROUP_ELEMS, rounded up) */
     const void *grad; /* (count), bfloat16 or float */
@@ -299,14 +298,14 @@ struct ox_op_square_sums {
 
 /* ---- the operations, one row each ---- */
 
-/* Groups that seconds are reported by. */
+/* Groups of operations whose seconds are reported. */
 enum ox_op_group {
     OX_OPS_MATMUL, OX_OPS_ATTENTION, OX_OPS_NORM, OX_OPS_ACT, OX_OPS_HEAD, OX_OPS_OTHER, OX_OPS_GROUP_COUNT
 };
 
-/* A row: name, group, where the argument struct says what tensors are made of, a check of the arguments or NULL (in
- * kernels/ops.c). The argument struct is struct ox_op_<name>, the functions are ox_cpu_<name> and ox_cuda_<name>; a row
- * without one of them does not build. */
+/* A row has a name, a group, the offset of the type in the argument struct, and a check of the arguments (in
+ * kernels/ops.c) or NULL. The argument struct is struct ox_op_<name>, the functions are ox_cpu_<name> and
+ * ox_cuda_<name>; if one of them is missing, the program does not build. */
 #define OX_OP_MODEL_LIST(OP, device)                                                                   \
     OP(device, zero, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                                \
     OP(device, planes_join, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                         \
@@ -339,7 +338,8 @@ enum ox_op_group {
     OP(device, square_sums, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)
 #define OX_OP_LIST(OP, device) OX_OP_MODEL_LIST(OP, device) OX_OP_OPTIM_LIST(OP, device)
 
-/* What is made of a row: its number, its entry in ox_op_rows, the declaration of a device's function, the function. */
+/* What follows from a row: its number, its entry in ox_op_rows, the declaration of a device's function, and that
+ * function's entry in the device's table. */
 #define OX_OP_NUMBER(device, name, group, real_offset, check) OX_OP_##name,
 #define OX_OP_ROW(device, name, group, real_offset, check) \
     {#name, sizeof(struct ox_op_##name), group, real_offset, check},
@@ -355,65 +355,65 @@ struct ox_op_row {
     size_t args_bytes;
     enum ox_op_group group;
     size_t real_offset;              /* of the member `real` in the argument struct, or OX_OP_NO_REAL */
-    void (*check)(const void *args); /* asserts what the operation asks of its arguments; or NULL */
+    void (*check)(const void *args); /* asserts what the operation requires of its arguments; or NULL */
 };
 extern const struct ox_op_row ox_op_rows[OX_OP_COUNT];
 
-/* A function of a device, of that device's own type. */
+/* A function of a device, cast from the device's own type. */
 typedef void ox_op_fn(void);
 
-/* The operations of one device. Nothing in it is NULL once the engine has opened its device. */
+/* The operations of one device. Once the engine has opened its device, no member is NULL. */
 struct ox_ops {
     const char *name;
-    /* Queues `function` with a copy of its arguments. Called by ox_op_queue alone. */
+    /* Queues `function` with a copy of its arguments. Only ox_op_queue calls it. */
     enum ox_status (*queue)(struct ox_lane *lane, const struct ox_op_row *row, ox_op_fn *function, const void *args);
-    /* Current mark of the lane: done when all operations queued so far are done. */
+    /* Sets *out to a mark that is done when all operations queued so far are done. */
     enum ox_status (*mark)(struct ox_lane *, struct ox_mark *out);
     ox_op_fn *functions[OX_OP_COUNT];
 };
 
-/* Checks and queues one operation; `args` is its argument struct. Callers use OX_QUEUE, which checks that type. */
+/* Checks and queues one operation; `args` is its argument struct. Use OX_QUEUE, which checks the type. */
 OX_MUST enum ox_status ox_op_queue(const struct ox_ops *ops, struct ox_lane *lane, enum ox_op op, const void *args);
 /* Queues the operation `op` with a pointer to its argument struct: OX_QUEUE(ops, lane, add, &args). */
 #define OX_QUEUE(ops, lane, op, ...) \
     ox_op_queue(ops, lane, OX_OP_##op, (const struct ox_op_##op *){__VA_ARGS__})
 
-/* A run of operations keeps its first failure, and what comes after that is not queued; so code that queues a list of
- * operations reads as that list. `status` begins as OX_OK. */
+/* A list of operations that keeps its first failure and queues nothing after it, so that code reads as the list.
+ * `status` begins as OX_OK. */
 struct ox_run {
     const struct ox_ops *ops;
     struct ox_lane *lane;
     enum ox_status status;
 };
-/* Queues the operation `op` with the members of its argument struct that follow: OX_RUN(run, add, .target = x, ...). */
+/* Queues the operation `op`; the members of its argument struct follow: OX_RUN(run, add, .target = x, ...). */
 #define OX_RUN(run, op, ...) \
     OX_TRY((run)->status, OX_QUEUE((run)->ops, (run)->lane, op, &(struct ox_op_##op){__VA_ARGS__}))
 
-/* Fills the table for lanes of the CPU device, but for the optimizer's operations: they stay NULL. */
+/* Fills the table for lanes of the CPU device, except for the optimizer's operations: they stay NULL. */
 void ox_ops_init_cpu(struct ox_ops *ops);
 
-/* What an operation of the CPU device computes with, and its type. */
+/* What an operation of the CPU device computes with, and the type of its function. */
 struct ox_cpu;
 struct ox_pool;
 typedef void ox_cpu_fn(const struct ox_cpu *cpu, const void *args);
 /* The device's threads, for functions that other folders put into the table. */
 struct ox_pool *ox_cpu_pool(const struct ox_cpu *cpu);
 
-/* Scratch an operation needs, in bytes: functions of shapes and of what computes, which need no device. */
+/* Bytes of scratch that an operation needs, from shapes and from what computes; no device is needed. */
 uint64_t ox_ops_norm_scratch_bytes(const struct ox_compute *compute, uint32_t cols);
 uint64_t ox_ops_attention_scratch_bytes(const struct ox_compute *compute, const struct ox_attention_shape *shape);
-/* Of rows, cached, heads and head_dim; it never falls when rows or cached grow, so that the most of a run serves all
- * of its calls. */
+/* Depends on rows, cached, heads and head_dim, and never falls when rows or cached grow: the size for the largest call
+ * serves all calls of a run. */
 uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_compute *compute,
                                                const struct ox_op_attention_cached *op);
 uint64_t ox_ops_head_scratch_bytes(const struct ox_compute *compute, uint32_t rows, uint32_t hidden, uint32_t vocab);
 
-/* For predictions. Pairs of a query and a key whose score is computed, those included that a block computes and
- * hides; and whether the head computes its logits once for loss and gradients, or twice. */
+/* For predictions: the pairs of a query and a key whose score is computed, with those that a block computes and hides;
+ * and whether the head computes its logits once for loss and gradients, or twice. */
 uint64_t ox_ops_attention_pairs(const struct ox_compute *compute, const struct ox_attention_shape *shape);
 bool ox_ops_head_holds_logits(const struct ox_compute *compute, uint32_t rows, uint32_t vocab);
 
-/* Seconds spent per group of operations since the last call, for reports; CPU device only. */
+/* Seconds per group of operations since the last call, for reports; CPU device only. */
 struct ox_ops_seconds {
     double seconds[OX_OPS_GROUP_COUNT];
 };

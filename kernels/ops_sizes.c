@@ -1,4 +1,4 @@
-/* What operations need on each device, from shapes alone: plans are made where the device is not. */
+/* What operations need on each device, computed from shapes: a plan may be made where the device is not. */
 #include "base/bytes.h"
 #include "kernels/attention_slices.h"
 #include "kernels/cpu/cpu.h"
@@ -9,7 +9,7 @@ static bool on_cpu(const struct ox_compute *compute) {
     return compute->device == OX_DEVICE_CPU;
 }
 
-/* Sums over rows: those of gain and bias, for each group of rows. */
+/* Sums over rows for gain and bias, per group of rows. */
 uint64_t ox_ops_norm_scratch_bytes(const struct ox_compute *compute, uint32_t cols) {
     return on_cpu(compute) ? ox_cpu_norm_scratch_bytes(cols, compute->threads)
                            : (uint64_t)OX_CUDA_ROW_GROUPS * 2 * cols * sizeof(float);
@@ -22,8 +22,8 @@ uint64_t ox_ops_attention_scratch_bytes(const struct ox_compute *compute, const 
     if (compute->real == OX_REAL_F32) {
         return sizeof(float); /* nothing, but a plan has no empty buffer */
     }
-    /* Of every query the log-sum-exp and the product of output and its gradient, whole blocks of queries; or what a
-     * library wants, present or not. */
+    /* For every query the log-sum-exp and the dot product of output and gradient, in whole blocks of queries; or what a
+     * library needs, whether it is there or not: a plan must not depend on that. */
     const uint64_t rows = ox_align_up(shape->seq, OX_CUDA_ATTENTION_ROWS);
     const uint64_t own = (uint64_t)shape->batch * shape->heads * rows * 2 * sizeof(float);
     return ox_max_u64(own, ox_attention_library_scratch_bytes(shape));

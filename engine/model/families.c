@@ -183,7 +183,7 @@ static bool write_shared(const struct ox_model_config *config, json_t *out) {
     struct ox_model_config copy = *config;
     struct ox_size_key sizes[LLAMA_SIZES];
     llama_size_keys(&copy, sizes);
-    /* qwen2 has no such key: there the head dimension follows from the others */
+    /* qwen2 has the key only if the head dimension does not follow from the other sizes */
     const bool derived =
         strcmp(config->family, "qwen2") == 0 && (uint64_t)config->heads * config->head_dim == config->hidden;
     return ox_config_write_sizes(out, sizes, LLAMA_SIZES) &&

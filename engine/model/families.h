@@ -51,7 +51,7 @@ struct ox_family {
     const char *prefix;       /* of tensor names as written; files may leave it out */
     const struct ox_family_row *rows;
     uint32_t row_count;
-    const char *const *ignored; /* names, without the prefix, that files hold and that carry no weight; ends with NULL */
+    const char *const *ignored; /* names without prefix that are in files and carry no weight; ends with NULL */
     bool tied_by_default;       /* meaning of a missing tie_word_embeddings */
     const struct ox_fixed_key *fixed_keys;
     uint32_t fixed_key_count;

@@ -74,7 +74,7 @@ struct ox_tensor {
     uint64_t shape[2];
     uint64_t count;  /* elements */
     uint64_t offset; /* first element within its unit's flat vector */
-    bool decay;      /* weight decay applies: to matrices, not to norms and biases; the trainer decides about embeddings by their role */
+    bool decay;      /* weight decay applies: a matrix. The trainer decides about embeddings, by role */
     enum ox_init_kind init;
 };
 

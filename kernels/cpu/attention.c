@@ -1,6 +1,5 @@
-/* Causal attention in blocks of QUERIES x KEYS scores; blocks above the diagonal and blocks that the window
- * hides from all their queries are never computed.
- * GEMMs of a block run on the calling thread. */
+/* Causal attention in blocks of QUERIES x KEYS scores. Blocks above the diagonal, and blocks that the window hides from
+ * all their queries, are skipped. The GEMMs of a block run on the calling thread. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
@@ -8,11 +7,11 @@
 #include <math.h>
 #include <string.h>
 
-/* A block of scores and one of their gradients stay in the second-level cache. Where a row of queries sees no key
- * of a block, because its window or its document begins behind it or it stands before it, the block adds zero. */
+/* A block of scores and one of their gradients fit in the second-level cache. A query row that sees no key of a block,
+ * because the keys come after it or before its window or document, adds zero. */
 enum { QUERIES = 128, KEYS = 512 };
 
-/* Scratch of one thread, in floats: scores, their gradients, then one number per query each. */
+/* Scratch of one thread, in floats: scores, their gradients, then one value per query each. */
 struct work {
     float *score, *dscore;
     float *row_max, *row_sum;
@@ -20,17 +19,17 @@ struct work {
 
 struct attention {
     const struct ox_vector *vector;
-    const struct ox_attention_shape *shape; /* seq: of queries */
+    const struct ox_attention_shape *shape; /* number of queries of a sequence */
     const float *qkv, *dout, *out_in;
-    const float *keys, *values; /* of row 0: within qkv, or a cache */
-    uint32_t cached;            /* the keys of a sequence before that of its first query */
-    const int32_t *positions; /* or NULL */
+    const float *keys, *values; /* row 0, within qkv or a cache */
+    uint32_t cached;            /* keys of the sequence before its first query */
+    const int32_t *positions; /* (rows) or NULL */
     const float *lse_in;
     float *out, *lse, *dqkv;
     float *scratch;
     uint32_t query_blocks;
-    size_t row_stride; /* of qkv */
-    size_t key_stride; /* of keys and values */
+    size_t row_stride; /* between rows of qkv */
+    size_t key_stride; /* between rows of keys and of values */
     size_t out_stride;
 };
 
@@ -71,7 +70,7 @@ static struct work work_of(const struct attention *job, uint32_t thread) {
                          .row_sum = begin + 2 * block + QUERIES};
 }
 
-/* A matrix inside a larger one. */
+/* A matrix within a larger one. */
 struct view {
     const float *at;
     size_t stride;
@@ -91,7 +90,7 @@ static void multiply(const struct gemm *shape, struct view a, struct view b, flo
                 shape->beta, c, (blasint)c_stride);
 }
 
-/* Where the q, k or v of one head of one sequence begins; `slot` counts heads within a row. */
+/* Where q, k or v of one head of one sequence begins; `slot` counts the heads within a row. */
 static size_t slot_offset(const struct attention *job, uint32_t batch, uint32_t slot) {
     return (size_t)batch * job->shape->seq * job->row_stride + (size_t)slot * job->shape->head_dim;
 }
@@ -101,11 +100,11 @@ struct block {
     uint32_t batch, head, kv_head;
     uint32_t query, query_count;
     uint32_t key, key_count;
-    uint32_t key_begin; /* of the first block that these queries are given */
+    uint32_t key_begin; /* of the first block of keys for these queries */
 };
 
-/* The first key that row `row` of the block's queries sees: of its window or of its document, whichever begins
- * later. It never falls from one row to the next. */
+/* The first key that query row `row` of the block sees: that of its window or of its document, whichever is later. It
+ * never falls from one row to the next. */
 static uint32_t first_seen(const struct attention *job, const struct block *at, uint32_t row) {
     const uint32_t query = at->query + row, place = job->cached + query, window = job->shape->window;
     uint32_t begin = window == 0 || place < window ? 0 : place - window + 1;
@@ -115,7 +114,7 @@ static uint32_t first_seen(const struct attention *job, const struct block *at, 
     return begin;
 }
 
-/* The keys of the block that query row `row` sees, counted from the block's first; perhaps none. */
+/* The keys of the block that query row `row` sees, counted from the block's first key; may be empty. */
 struct seen {
     uint32_t begin, end;
 };
@@ -126,13 +125,13 @@ static struct seen seen_of(const struct attention *job, const struct block *at, 
     return (struct seen){.begin = min_u32(begin > at->key ? begin - at->key : 0, end), .end = end};
 }
 
-/* Zero for the keys of the block that a row does not see. */
+/* Sets to zero what belongs to keys that a row does not see. */
 static void clear_unseen(float *score, struct seen seen, uint32_t key_count) {
     memset(score, 0, seen.begin * sizeof(float));
     memset(score + seen.end, 0, (key_count - seen.end) * sizeof(float));
 }
 
-/* Where the blocks of keys of a block of queries begin. */
+/* The key at which the blocks of keys begin for a block of queries. */
 static uint32_t first_key(const struct attention *job, const struct block *at) {
     return first_seen(job, at, 0) / QUERIES * QUERIES;
 }
@@ -142,7 +141,7 @@ static struct view q_view(const struct attention *job, const struct block *at) {
         job->qkv + slot_offset(job, at->batch, at->head) + at->query * job->row_stride, job->row_stride};
 }
 
-/* Of keys and of values alike. */
+/* Element where the block's first key begins, in keys and in values alike. */
 static size_t key_offset(const struct attention *job, const struct block *at) {
     return ((size_t)at->batch * job->shape->seq + at->key) * job->key_stride +
            (size_t)at->kv_head * job->shape->head_dim;
@@ -156,7 +155,7 @@ static struct view v_view(const struct attention *job, const struct block *at) {
     return (struct view){job->values + key_offset(job, at), job->key_stride};
 }
 
-/* Of a (rows, heads * head_dim) tensor. */
+/* Where one head begins in a (rows, heads * head_dim) tensor. */
 static size_t out_offset(const struct attention *job, const struct block *at) {
     return ((size_t)at->batch * job->shape->seq + at->query) * job->out_stride +
            (size_t)at->head * job->shape->head_dim;
@@ -189,8 +188,8 @@ void ox_cpu_softmax_add(const struct ox_vector *vector, const struct ox_cpu_soft
     *row->sum += vector->exp_row(row->score, *row->max, row->count);
 }
 
-/* Turns the block's scores into exponentials against the running maximum, and brings what was summed
- * before to the new maximum. */
+/* Turns the block's scores into exponentials against the running maximum, and rescales the earlier sums to the new
+ * maximum. */
 static void forward_softmax(const struct attention *job, const struct block *at, const struct work *work) {
     const struct ox_vector *const vector = job->vector;
     float *const out = job->out + out_offset(job, at);
@@ -216,7 +215,7 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
     const struct ox_attention_shape *const shape = job->shape;
     const struct work work = work_of(job, thread);
     const uint32_t head_idx = item % (shape->batch * shape->heads);
-    /* The last queries of a sequence see most keys: the long items come first. */
+    /* The last queries of a sequence see most keys: these long items come first. */
     const uint32_t query_block = job->query_blocks - 1 - item / (shape->batch * shape->heads);
     struct block at = {.batch = head_idx / shape->heads,
                        .head = head_idx % shape->heads,
@@ -297,7 +296,7 @@ void ox_cpu_attention_blocks(const struct ox_cpu *cpu, const struct ox_op_attent
     forward(cpu, &job);
 }
 
-/* Scores become probabilities, their gradient before the softmax becomes that after it. */
+/* Turns scores into probabilities, and their gradients after the softmax into those before it. */
 static void backward_softmax(const struct attention *job, const struct block *at, const struct work *work) {
     const struct ox_vector *const vector = job->vector;
     const float *const lse = job->lse_in + lse_offset(job, at);
@@ -351,8 +350,8 @@ static void backward_block(const struct attention *job, const struct block *at, 
     multiply(&gemm, dscore, k_view(job, at), dq, job->row_stride);
 }
 
-/* One key/value head of one sequence with all query heads that read it, in order: so that the sums in
- * dk and dv are of one thread. */
+/* One key/value head of one sequence with all query heads that read it, in order, so that one thread makes the sums of
+ * dk and dv. */
 static void backward_item(void *context, uint32_t item, uint32_t thread) {
     const struct attention *const job = context;
     const struct ox_attention_shape *const shape = job->shape;

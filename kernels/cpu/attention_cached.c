@@ -1,14 +1,14 @@
-/* Attention for generating text. Many rows are walked in blocks as in training. One row alone is bound by the
- * memory that holds the cache: all heads of a key are taken while it is at hand, so that the cache is read once and in
- * order, and the keys are cut into spans for the threads. */
+/* Attention for generating text. Many rows are computed in blocks, as in training. A single row is limited by reading
+ * the cache: its keys are cut into spans for the threads, and each thread takes all heads of a key while the key is at
+ * hand, so that the cache is read once and in order. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Keys: the least of a span, those whose scores are held at a time, and the length of a row of scores, which is no
- * power of two because the heads' rows are written side by side. Rows that are copied by one item. */
+/* Keys: the fewest of a span, those whose scores exist at a time, and the length of a row of scores; that length is no
+ * power of two because the heads' rows lie side by side. Then the rows that one item copies. */
 enum { SPAN_LEAST = 64, BLOCK = 256, SCORE_STRIDE = BLOCK + 16, SPANS_PER_THREAD = 2, COPY_ROWS = 64 };
 
 static size_t kv_len(const struct ox_op_attention_cached *op) {
@@ -32,7 +32,7 @@ static void append_item(void *context, uint32_t item, uint32_t thread) {
 
 /* ---- one row ------------------------------------------------------------------------------------- */
 
-/* What the keys of one span make of all heads. */
+/* The result of one span of keys for all heads. */
 struct partial {
     float *out;       /* (heads, head_dim) */
     float *max, *sum; /* (heads) */
@@ -41,7 +41,7 @@ struct partial {
 struct row {
     const struct ox_vector *vector;
     const struct ox_op_attention_cached *op;
-    uint32_t begin, count; /* the keys that the row sees */
+    uint32_t begin, count; /* keys that the row sees */
     uint32_t span_count;
     float *scores; /* per thread, (heads, SCORE_STRIDE) */
     float *partials;
@@ -74,7 +74,7 @@ static struct partial partial_of(const struct row *job, uint32_t span) {
                             .sum = out + heads * (job->op->head_dim + 1)};
 }
 
-/* `count` keys from key `first` on, at most BLOCK, join a span. */
+/* Adds `count` keys, at most BLOCK, from key `first` on to a span. */
 static void add_block(const struct row *job, const struct partial *to, float *scores, uint32_t first,
                       uint32_t count) {
     const struct ox_op_attention_cached *const op = job->op;

@@ -1,4 +1,4 @@
-/* Inside of the CPU device: what a job sees of it, and the operations it runs. */
+/* Internals of the CPU device: what a job sees of it, and the operations. */
 #ifndef OX_KERNELS_CPU_CPU_H
 #define OX_KERNELS_CPU_CPU_H
 
@@ -15,8 +15,8 @@ struct ox_cpu {
     const struct ox_vector *vector;
 };
 
-/* The owner of every lane of the device. Operations queued on different lanes take turns: `turn` is
- * held while one uses the pool. */
+/* The owner of every lane of the device. Operations on different lanes take turns: whoever uses the pool holds
+ * `turn`. */
 struct ox_cpu_device {
     struct ox_device base;
     struct ox_cpu_device_config config;
@@ -26,7 +26,7 @@ struct ox_cpu_device {
     struct ox_ops_seconds seconds;
 };
 
-/* A tensor of the operation's `real` from element `at` on: float32 here, always. */
+/* Address of element `at` of a tensor of the operation's type, which is float32 on this device. */
 static inline float *ox_cpu_at(void *tensor, size_t at) {
     return (float *)tensor + at;
 }
@@ -37,21 +37,21 @@ static inline const float *ox_cpu_from(const void *tensor, size_t at) {
 /* The operations: ox_cpu_zero takes a struct ox_op_zero, and so on. */
 OX_OP_MODEL_LIST(OX_OP_DECLARATION, cpu)
 
-/* What this device says to the sizes of ops.h. */
+/* This device's part of the sizes in ops.h. */
 uint64_t ox_cpu_norm_scratch_bytes(uint32_t cols, uint32_t threads);
 uint64_t ox_cpu_attention_scratch_bytes(const struct ox_attention_shape *shape, uint32_t threads);
 uint64_t ox_cpu_attention_cached_scratch_bytes(const struct ox_op_attention_cached *op, uint32_t threads);
 uint64_t ox_cpu_attention_pairs(const struct ox_attention_shape *shape);
 
-/* Work that falls into items which do not touch each other: threads take the next item when they are
- * free, so that a thread held up elsewhere does not hold up the rest. Which thread runs an item must
- * not matter to its result; `thread` names scratch. */
+/* Runs `fn` for every item; items must not touch each other. Threads take the next item when they are free, so a thread
+ * that is held up elsewhere does not hold up the rest. Which thread runs an item must not change its result; `thread`
+ * is for scratch alone. */
 typedef void ox_cpu_item_fn(void *context, uint32_t item, uint32_t thread);
 void ox_cpu_items(struct ox_pool *pool, uint32_t item_count, ox_cpu_item_fn *fn, void *context);
 
-/* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, over the whole pool. With `residual`
- * or `bias`, c is first set to residual (n floats per row, may be c itself) plus bias (n); beta is
- * then ignored. The division is a function of shape and thread count, and never cuts k. */
+/* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, on all threads of the pool. With `residual` or `bias`,
+ * c is first set to residual (n floats per row, may be c itself) plus bias (n), and beta is ignored. The division into
+ * tiles depends on shape and thread count alone and never cuts k. */
 struct ox_gemm {
     float *c;
     const float *a, *b;
@@ -72,9 +72,9 @@ void ox_cpu_column_sums(const struct ox_cpu *cpu, float *sums, const float *in, 
 void ox_cpu_join(const struct ox_cpu *cpu, float *out, const uint16_t *hi, const uint16_t *lo,
                  uint64_t count);
 
-/* A softmax whose scores come in pieces: turns `count` more into exponentials against the running maximum, and
- * brings what was summed before, `sum` and the weighted `out`, to the new one. Before the first piece max is -inf and
- * sum is 0; `out` is not touched until a piece has had a score. */
+/* A softmax whose scores come in parts. Turns `count` more scores into exponentials against the running maximum, and
+ * rescales the earlier `sum` and the weighted `out` to the new one. Before the first part max is -inf and sum is 0;
+ * `out` is not touched before a part has had a score. */
 struct ox_cpu_softmax {
     float *score;
     uint32_t count; /* may be 0 */
@@ -84,11 +84,11 @@ struct ox_cpu_softmax {
 };
 void ox_cpu_softmax_add(const struct ox_vector *vector, const struct ox_cpu_softmax *row);
 
-/* The part of an attention_cached that comes after the rows' keys and values are in the cache, in blocks of rows as
- * attention_forward works; its scratch is that of a sequence of cached + rows. */
+/* The part of attention_cached after the rows' keys and values are in the cache: computes in blocks of rows, as
+ * attention_forward does, with the scratch of a sequence of cached + rows. */
 void ox_cpu_attention_blocks(const struct ox_cpu *cpu, const struct ox_op_attention_cached *op);
 
-/* The least count of elements a thread is woken for, and a border between threads: a cache line. */
+/* The fewest elements worth waking a thread for, and the border between threads: a cache line. */
 enum { OX_CPU_GRAIN = 16 };
 
 #endif

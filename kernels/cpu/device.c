@@ -1,5 +1,5 @@
-/* The CPU as a device: its memory is an arena of host memory, its lanes are host lanes, and the
- * operations queued on them run on one pool of threads. */
+/* The CPU as a device: its memory is an arena of host memory, its lanes are host lanes, and one pool of threads runs
+ * the operations queued on them. */
 #include "base/arena.h"
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Operations and copies of a few micro-batches: enough that the host is never held up. */
+/* Enough for the operations and copies of a few micro-batches, so that the host never waits for room. */
 enum { QUEUE_LEN = 256 };
 
 static struct ox_cpu_device *cpu_of(struct ox_device *device) {
@@ -33,7 +33,7 @@ static void cpu_mem_close(struct ox_device *device, void *ptr, uint64_t bytes) {
     ox_arena_close(&arena);
 }
 
-/* Its copies are its own loads and stores. */
+/* This device copies with its own loads and stores, so it has nothing to register. */
 static enum ox_status cpu_host_pin(struct ox_device *device, void *ptr, uint64_t bytes) {
     (void)device;
     (void)ptr;

@@ -8,7 +8,7 @@ struct embed {
     const void *op;
 };
 
-/* Rows of one item; the positions row is joined into a buffer of BUFFER floats at a time. */
+/* Rows per item. A row of positions is joined into a buffer, BUFFER floats at a time. */
 enum { ITEM_ROWS = 64, BUFFER = 256 };
 
 static void join_row(const struct ox_vector *vector, float *out, const uint16_t *hi, const uint16_t *lo,
@@ -46,7 +46,7 @@ void ox_cpu_embed_forward(const struct ox_cpu *cpu, const void *args) {
     ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op->rows, ITEM_ROWS), forward_item, &job);
 }
 
-/* A word may occur in many rows, so threads divide the columns and each walks all rows in order. */
+/* A token may occur in many rows: so threads divide the columns, and each walks all rows in order. */
 static void backward_share(void *context, uint32_t idx, uint32_t count) {
     const struct embed *const job = context;
     const struct ox_op_embed_backward *const op = job->op;

@@ -1,14 +1,14 @@
-/* GEMMs: OpenBLAS on one thread each, over a grid of output tiles. Its own threads would
- * spin beside the pool's, and how it divides a GEMM is not ours to fix. */
+/* GEMMs: a grid of output tiles, each by OpenBLAS on one thread. The library's own threads would spin beside the
+ * pool's, and its own division of a GEMM could not be fixed. */
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 
 #include <cblas.h>
 #include <string.h>
 
-/* TILE_GRAIN keeps tiles at whole micro-tiles of the library's kernels. Below SMALL multiply-adds one
- * thread is faster than waking the others. The library packs a strip of all rows it is given, into memory that is
- * not ours to count: a tile of more than SLAB_ROWS rows is handed to it in slabs. */
+/* TILE_GRAIN keeps tiles at whole micro-tiles of the library's kernels. Below SMALL multiply-adds one thread is faster
+ * than waking the others. The library packs a strip of all rows of a call into memory that no budget counts, so a tile
+ * of more than SLAB_ROWS rows is computed in slabs. */
 enum { TILE_GRAIN = 32, SMALL = 64 * 64 * 32, SLAB_ROWS = 4096 };
 
 struct grid {
@@ -43,7 +43,7 @@ static void multiply(const struct grid *grid, struct ox_range rows, struct ox_ra
     const float *const a = gemm->a + rows.begin * (gemm->a_transposed ? 1 : gemm->a_stride);
     const float *const b = gemm->b + cols.begin * (gemm->b_transposed ? gemm->b_stride : 1);
     if (gemm->m == 1 && !gemm->a_transposed) {
-        /* One row, as in generating: the matrix is read once and not packed. */
+        /* For one row, as in generating text: reads the matrix once and packs nothing. */
         const bool rows_of_b = gemm->b_transposed;
         const blasint width = (blasint)(cols.end - cols.begin), depth = (blasint)gemm->k;
         cblas_sgemv(CblasRowMajor, rows_of_b ? CblasNoTrans : CblasTrans, rows_of_b ? width : depth,
@@ -75,7 +75,7 @@ static void gemm_tile(void *context, uint32_t item, uint32_t thread) {
     }
 }
 
-/* The grid of `parts` tiles that packs the least: each tile packs its rows of a and columns of b. */
+/* Finds the grid of `parts` tiles that packs the least: each tile packs its rows of a and its columns of b. */
 static void divide(struct grid *grid, uint32_t parts) {
     uint64_t least = UINT64_MAX;
     for (uint32_t rows = 1; rows <= parts; rows++) {

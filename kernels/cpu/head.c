@@ -1,4 +1,4 @@
-/* Linear layer and cross-entropy, fused, walked as kernels/head_walk.h says. */
+/* Linear layer and cross-entropy, fused; kernels/head_walk.h says how rows and vocabulary are walked. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
@@ -21,7 +21,7 @@ struct job {
     uint32_t row, row_count;     /* of the current tile */
     uint32_t vocab, vocab_count; /* likewise            */
     float *tile;                 /* its logits          */
-    uint32_t joined;             /* first word of the tile whose weights are joined; none: UINT32_MAX */
+    uint32_t joined;             /* first token of the tile whose weights are joined; UINT32_MAX: none */
 };
 
 static void join_tile(struct job *job) {
@@ -57,7 +57,7 @@ static bool in_tile(const struct job *job, int32_t target) {
            (uint32_t)target - job->vocab < job->vocab_count;
 }
 
-/* First walk: running maximum and sum of each row. A NaN logit makes the sum NaN. */
+/* First walk: updates maximum and sum of each row. A NaN logit makes the sum NaN. */
 static void statistics_item(void *context, uint32_t item, uint32_t thread) {
     (void)thread;
     const struct job *const job = context;
@@ -86,7 +86,7 @@ static void statistics_item(void *context, uint32_t item, uint32_t thread) {
     }
 }
 
-/* Second walk: the logits become their own gradient. */
+/* Second walk: turns the logits into their own gradient. */
 static void gradient_item(void *context, uint32_t item, uint32_t thread) {
     (void)thread;
     const struct job *const job = context;
@@ -138,7 +138,7 @@ static void add_gradients(struct job *job) {
                           });
 }
 
-/* One walk over the vocabulary of the rows [first, end). */
+/* Walks the vocabulary once for the rows [first, end). */
 static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backward) {
     const struct ox_head_walk *const walk = &job->walk;
     const uint32_t vocab = job->op->vocab;
@@ -160,7 +160,7 @@ static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backw
     }
 }
 
-/* The rows' losses in ascending order. */
+/* Adds the rows' losses in ascending order. */
 static void add_losses(const struct job *job) {
     const struct ox_op_head *const op = job->op;
     double total = 0.0;

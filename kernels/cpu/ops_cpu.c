@@ -1,5 +1,5 @@
-/* Queues operations on lanes of the CPU device: the argument struct is copied into a job, which takes
- * the device's pool, runs the operation and adds its time to its group. */
+/* Queues operations on lanes of the CPU device: a job holds a copy of the argument struct, takes the device's pool,
+ * runs the operation and adds its time to its group. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "kernels/cpu/cpu.h"

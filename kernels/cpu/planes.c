@@ -33,7 +33,7 @@ void ox_cpu_items(struct ox_pool *pool, uint32_t item_count, ox_cpu_item_fn *fn,
     ox_pool_run(pool, items_share, &items);
 }
 
-/* Flat vectors are walked in pieces that stay in the second-level cache. */
+/* Flat vectors are walked in pieces that fit in the second-level cache. */
 enum { PIECE = 65536 };
 
 struct flat {
@@ -117,7 +117,7 @@ struct column_sums {
 
 enum { SUM_COLS = 256, SUM_ROWS = 64 };
 
-/* Blocks of rows are summed apart and then added, which keeps the rounding error of long columns low. */
+/* Sums blocks of rows separately and then adds them, which keeps the rounding error of long columns low. */
 static void column_sums_item(void *context, uint32_t item, uint32_t thread) {
     (void)thread;
     const struct column_sums *const job = context;

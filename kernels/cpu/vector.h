@@ -1,13 +1,13 @@
-/* Vector loops of the CPU operations: one table per instruction set, the same source compiled several
- * times (vector_body.inc). Sums are taken in lanes, so results differ between sets in the last bits; on
- * one machine the choice is always the same. */
+/* Vector loops of the CPU operations: one table per instruction set, all compiled from one source (vector_body.inc).
+ * Sums are taken in lanes, so results of two sets differ in the last bits; on one machine the choice is always the
+ * same. */
 #ifndef OX_KERNELS_CPU_VECTOR_H
 #define OX_KERNELS_CPU_VECTOR_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* One row of a normalisation. `mean` is 0 for the root-mean-square kind. */
+/* One row of a normalisation. `mean` is 0 for the root-mean-square norm. */
 struct ox_vector_norm {
     float *out; /* may alias any input */
     const float *in;
@@ -16,7 +16,7 @@ struct ox_vector_norm {
     float mean, rstd;
 };
 
-/* One row of its gradient, in two steps: the sums (which also add to dgain and dbias), then din. */
+/* The gradient of one row in two steps: first the sums (which also add to dgain and dbias), then din. */
 struct ox_vector_norm_back {
     float *din;            /* may alias dout or residual */
     const float *residual; /* or NULL */
@@ -24,8 +24,8 @@ struct ox_vector_norm_back {
     float *dbias; /* or NULL */
     const float *dout, *in, *gain;
     float mean, rstd;
-    float sum_g;  /* sum of dout * gain, set by the first step        */
-    float sum_gx; /* sum of dout * gain * normalised input, likewise  */
+    float sum_g;  /* sum of dout * gain, set by the first step */
+    float sum_gx; /* sum of dout * gain * normalised input, likewise */
 };
 
 struct ox_vector_rope {
@@ -44,11 +44,11 @@ struct ox_vector {
     void (*add)(float *target, const float *a, const float *b, size_t count);
     void (*scale)(float *inout, float factor, size_t count);
     void (*add_scaled)(float *inout, const float *in, float factor, size_t count); /* inout += in * factor */
-    float (*max)(const float *in, size_t count); /* NaN are passed over; -inf for none */
+    float (*max)(const float *in, size_t count); /* largest value; NaNs are skipped; -inf if there is none */
     float (*sum)(const float *in, size_t count);
     float (*dot)(const float *a, const float *b, size_t count);
     float (*square_sum)(const float *in, float mean, size_t count); /* of in - mean */
-    /* Sum of exp(in - shift), to about 1e-7 for any count. */
+    /* sum of exp(in - shift), to about 1e-7 for any count */
     double (*exp_sum)(const float *in, float shift, size_t count);
     /* inout = exp(inout - shift); returns the sum. */
     float (*exp_row)(float *inout, float shift, size_t count);
@@ -74,10 +74,10 @@ extern const struct ox_vector ox_vector_avx2;
 extern const struct ox_vector ox_vector_avx512;
 #endif
 
-/* The widest table this processor runs. */
+/* The widest table that this processor can run. */
 const struct ox_vector *ox_vector_pick(void);
 
-/* All tables this processor runs, at most OX_VECTOR_MAX, for tests; returns their number. */
+/* Lists all tables that this processor can run, at most OX_VECTOR_MAX, for tests; returns their number. */
 enum { OX_VECTOR_MAX = 3 };
 uint32_t ox_vector_list(const struct ox_vector *out[OX_VECTOR_MAX]);
 

@@ -1,5 +1,5 @@
-/* The table that runs anywhere: four lanes, which is SSE2 on x86-64 and NEON on ARM, no fused
- * multiply-add (fmaf would be a library call where the processor may lack it). */
+/* The table for any processor: four lanes, which is SSE2 on x86-64 and NEON on ARM, without fused multiply-add (where a
+ * processor lacks it, fmaf would be a library call). */
 #include "kernels/cpu/vector.h"
 
 enum { LANES = 4 };
