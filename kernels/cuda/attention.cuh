@@ -1,13 +1,13 @@
-/* What attention's kernels share: where queries, keys and values lie, and which keys a query sees. */
+/* Shared by attention's kernels: where queries, keys and values lie, and which keys a query sees. */
 #ifndef OX_KERNELS_CUDA_ATTENTION_CUH
 #define OX_KERNELS_CUDA_ATTENTION_CUH
 
 #include "kernels/cuda/kernel.cuh"
 
-/* A warp has a row, a block some rows and a tile of what they are held against, in shared memory. */
+/* A warp has one row. A block has some rows, and a tile of the rows they are multiplied with in shared memory. */
 enum { ATT_WARPS = 8, ATT_TILE = OX_WARP, ATT_DIM_MAX = 256, ATT_PER_LANE = ATT_DIM_MAX / OX_WARP };
 
-/* Rows of one head: (sequence, head) picks the base, `stride` parts the rows. */
+/* Rows of one head: sequence and head give the base, rows are `stride` elements apart. */
 template <typename T> struct head_rows {
     T *at;
     uint64_t sequence_stride; /* elements between sequences */
@@ -23,15 +23,15 @@ static __device__ __forceinline__ T *row_at(const head_rows<T> &rows, uint32_t s
 struct att_shape {
     uint32_t sequences;
     uint32_t queries, keys; /* per sequence */
-    uint32_t place;         /* of the first query among the keys */
+    uint32_t place;         /* position of the first query among the keys */
     uint32_t heads, kv_heads, head_dim, window;
     float scale;
     const int32_t *positions; /* (sequences * queries) or NULL: one document */
 };
 
-/* What backward needs of a query beside its rows. */
+/* What backward needs of a query besides its rows. */
 struct row_facts {
-    float lse, dout_out; /* the log of the sum of exponentials, and dout . out */
+    float lse, dout_out; /* log of the sum of exponentials, and dout . out */
 };
 
 template <typename T> struct forward_args {
@@ -46,10 +46,10 @@ template <typename T> struct backward_args {
     head_rows<const T> q, k, v, out, dout;
     head_rows<T> dq, dk, dv;
     const float *lse;
-    row_facts *facts; /* scratch, of the tensor-core kernels alone */
+    row_facts *facts; /* scratch; for the tensor-core kernels only */
 };
 
-/* The first key that a query sees; the last is the one at its own place. */
+/* The first key that a query sees; the last is the one at its own position. */
 static __device__ __forceinline__ uint32_t first_key(const att_shape &shape, uint32_t sequence, uint32_t query) {
     const uint32_t place = shape.place + query;
     uint32_t first = 0;
@@ -73,7 +73,7 @@ static __device__ __forceinline__ uint32_t first_tile(const att_shape &shape, ui
     return first / ATT_TILE * ATT_TILE;
 }
 
-/* The head's floats of a row, spread over the lanes: lane, lane + 32, ... */
+/* A head's floats of one row, spread over the lanes: lane, lane + 32, ... */
 template <typename T>
 static __device__ __forceinline__ void take_row(float out[ATT_PER_LANE], const T *row, uint32_t head_dim,
                                                 bool is_there) {
@@ -95,14 +95,14 @@ static __device__ __forceinline__ void give_row(T *row, const float in[ATT_PER_L
     }
 }
 
-/* Rows of a tile lie one float further apart than they are long, so that lanes of a warp, each at a row of its own,
- * meet different banks. */
+/* Rows of a tile are one float further apart than they are long, so that the lanes of a warp, each at its own row, use
+ * different banks. */
 static __device__ __forceinline__ uint32_t tile_stride(uint32_t head_dim) {
     return head_dim + 1;
 }
 
-/* Rows [begin, begin + ATT_TILE) of a head to shared memory, by the whole block, N elements at a time; zeros past
- * `count`. */
+/* Copies rows [begin, begin + ATT_TILE) of a head to shared memory, with the whole block, N elements at a time; zeros
+ * past `count`. */
 template <typename T, int N>
 static __device__ __forceinline__ void load_tile_by(float *tile, const head_rows<const T> &rows, uint32_t sequence,
                                                     uint32_t head, const uint32_t begin_count_dim[3]) {
@@ -134,7 +134,7 @@ static __device__ void load_tile(float *tile, const head_rows<const T> &rows, ui
     }
 }
 
-/* A row that is spread over the lanes, to the warp's own place in shared memory. */
+/* Copies a row that is spread over the lanes to the warp's part of shared memory. */
 static __device__ __forceinline__ void spread(float *to, const float row[ATT_PER_LANE], uint32_t head_dim) {
 #pragma unroll
     for (uint32_t i = 0; i < ATT_PER_LANE; i++) {

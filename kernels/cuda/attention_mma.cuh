@@ -1,19 +1,19 @@
-/* What the tensor-core kernels of attention share: tiles in shared memory and how a warp reads them, which keys a
- * tile's queries see, and how rows leave.
+/* Shared by the tensor-core kernels of attention: tiles in shared memory and how a warp reads them, which keys a tile's
+ * queries see, and how rows are written.
  *
- * A tile is some rows of one head, DIM elements each, of which those past the head's own are zero. The 16 bytes
- * at (row, chunk) lie at chunk ^ (row % 8): then the eight rows of a matrix that ldmatrix reads, and the eight chunks
- * that neighbouring threads copy, are in different banks. */
+ * A tile is some rows of one head, DIM elements each; elements past the head's own are zero. The 16 bytes at (row,
+ * chunk) are stored at chunk ^ (row % 8): so the eight rows of a matrix that ldmatrix reads, and the eight chunks that
+ * neighbouring threads copy, are in different banks. */
 #ifndef OX_KERNELS_CUDA_ATTENTION_MMA_CUH
 #define OX_KERNELS_CUDA_ATTENTION_MMA_CUH
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
-/* Rows of its own that a block has, and rows of a tile that it walks. */
+/* Rows that a block has for its own, and rows of a tile that it walks. */
 enum { MMA_OWN = OX_CUDA_ATTENTION_ROWS, MMA_STREAM = 64 };
 
-/* Weights are powers of two inside. */
+/* Inside, weights are powers of two. */
 static constexpr float MMA_LOG2_E = 1.4426950408889634f, MMA_LN_2 = 0.6931471805599453f;
 
 /* ---- tiles ------------------------------------------------------------------------------------------ */
@@ -27,7 +27,7 @@ template <int DIM> static __device__ __forceinline__ uint32_t tile_at(uint32_t r
     return row * mma_tile<DIM>::ROW_BYTES + ((chunk ^ (row % 8)) << 4);
 }
 
-/* Rows of one head of one sequence; `count` are there. */
+/* Rows of one head of one sequence; `count` of them exist. */
 struct mma_rows {
     const ox_bf16 *at;
     uint32_t stride, count, head_dim;
@@ -38,7 +38,7 @@ static __device__ __forceinline__ mma_rows rows_of(const head_rows<const ox_bf16
     return mma_rows{row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0], count_dim[1]};
 }
 
-/* Begins to copy rows [begin, begin + ROWS) to a tile, by the whole block; zeros where no row is. */
+/* Begins to copy rows [begin, begin + ROWS) to a tile, with the whole block; zeros for rows that do not exist. */
 template <int DIM, int ROWS, int THREADS>
 static __device__ __forceinline__ void fetch_rows(ox_shared tile, const mma_rows &rows, uint32_t begin) {
     enum { STEP = THREADS / mma_tile<DIM>::CHUNKS };
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void fetch_rows(ox_shared tile, const mma_rows
     const uint32_t count = chunk * 8 < rows.head_dim ? rows.count : 0;
     const ox_bf16 *from = rows.at + (uint64_t)(begin + first) * rows.stride + chunk * 8;
     uint32_t step = STEP * rows.stride;
-    ox_renew(step); /* eight addresses would be held */
+    ox_renew(step); /* otherwise eight addresses would be held in registers */
 #pragma unroll
     for (uint32_t i = 0; i < ROWS / STEP; i++) {
         ox_cp_async_16(tile + tile_at<DIM>(first + i * STEP, chunk), from, begin + first + i * STEP < count);
@@ -62,20 +62,20 @@ struct mma_reader {
     uint32_t chunk_bytes;
 };
 
-/* Matrices in the order upper left, lower left, upper right, lower right: an A as it lies, and, transposed, two B of
- * which the tile has k as rows. */
+/* Matrices in the order upper left, lower left, upper right, lower right: an A as stored, or, transposed, two B for a
+ * tile whose rows are k. */
 template <int DIM> static __device__ __forceinline__ mma_reader reader_down(ox_shared tile) {
     const uint32_t lane = threadIdx.x % OX_WARP, row = lane % 16, chunk = lane / 16;
     return mma_reader{tile + row * mma_tile<DIM>::ROW_BYTES, (chunk ^ (row % 8)) << 4};
 }
 
-/* Upper left, upper right, lower left, lower right: two B of which the tile has k as columns. */
+/* Matrices in the order upper left, upper right, lower left, lower right: two B for a tile whose columns are k. */
 template <int DIM> static __device__ __forceinline__ mma_reader reader_across(ox_shared tile) {
     const uint32_t lane = threadIdx.x % OX_WARP, row = lane % 8 + lane / 16 * 8, chunk = lane / 8 % 2;
     return mma_reader{tile + row * mma_tile<DIM>::ROW_BYTES, (chunk ^ (row % 8)) << 4};
 }
 
-/* Of the 16 rows from `row` on, a multiple of 8, and of columns [16 step, 16 step + 16). */
+/* For the 16 rows from `row` on, a multiple of 8, and columns [16 step, 16 step + 16). */
 template <int DIM>
 static __device__ __forceinline__ ox_shared read_at(const mma_reader &reader, uint32_t row, uint32_t step) {
     return reader.row + row * mma_tile<DIM>::ROW_BYTES + (reader.chunk_bytes ^ (step << 5));
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void add_rows(float acc[MT][DIM / 8][4], const
     }
 }
 
-/* Two neighbouring 16x8 results as the left operand of a product over their 16 columns. */
+/* Turns two neighbouring 16x8 results into the left operand of a GEMM over their 16 columns. */
 static __device__ __forceinline__ void left_operand(uint32_t a[4], const float left[4], const float right[4]) {
     a[0] = ox_bf16_pair(left[0], left[1]);
     a[1] = ox_bf16_pair(left[2], left[3]);
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void left_operand(uint32_t a[4], const float l
     a[3] = ox_bf16_pair(right[2], right[3]);
 }
 
-/* Over the four lanes that have a row of results, the same in each. */
+/* Combined over the four lanes that hold a row of results; the same in each lane. */
 static __device__ __forceinline__ float quad_sum(float value) {
     value += __shfl_xor_sync(0xffffffffu, value, 1);
     return value + __shfl_xor_sync(0xffffffffu, value, 2);
@@ -119,9 +119,8 @@ static __device__ __forceinline__ float quad_max(float value) {
 
 enum mma_sight { MMA_NONE, MMA_SOME, MMA_ALL };
 
-/* Of what is walked: rows [any_from, any_past) have something to do with some of a warp's own rows, rows
- * [all_from, all_past) with all of them. What a query sees first never goes back from one query to the next, so that
- * the ends of a range of own rows decide. */
+/* The walked rows: rows [any_from, any_past) concern some of a warp's own rows, rows [all_from, all_past) all of them.
+ * The first key that a query sees never falls from one query to the next, so the first and the last own row decide. */
 struct mma_bounds {
     uint32_t any_from, any_past, all_from, all_past;
 };
@@ -133,7 +132,7 @@ static __device__ __forceinline__ mma_sight sight_of(const mma_bounds &bounds, u
     return tile >= bounds.all_from && tile + MMA_STREAM <= bounds.all_past ? MMA_ALL : MMA_SOME;
 }
 
-/* Keys for queries [begin, begin + rows), of which some may not be there. */
+/* The keys for queries [begin, begin + rows), some of which may not exist. */
 static __device__ __forceinline__ mma_bounds key_bounds(const att_shape &shape, uint32_t begin, uint32_t rows) {
     if (begin >= shape.queries) {
         return mma_bounds{0, 0, 0, 0};
@@ -154,8 +153,8 @@ static __device__ __forceinline__ mma_target target_of(const head_rows<ox_bf16> 
     return mma_target{row_at(rows, sequence, head, count_dim[1], 0), rows.stride, count_dim[0], count_dim[1]};
 }
 
-/* A warp's 16 MT rows of results to rows [begin, ...) of the target, by way of as many rows of shared memory of its
- * own, so that they leave 16 bytes at a time. */
+/* Writes a warp's 16 MT rows of results to rows [begin, ...) of the target, through as many rows of the warp's own
+ * shared memory, so that they are written 16 bytes at a time. */
 template <int DIM, int MT>
 static __device__ __forceinline__ void give_rows(const mma_target &to, uint32_t begin, unsigned char *shared,
                                                  const float acc[MT][DIM / 8][4]) {
@@ -185,9 +184,9 @@ static __device__ __forceinline__ void give_rows(const mma_target &to, uint32_t 
 
 /* ---- the operations --------------------------------------------------------------------------------- */
 
-/* Whether the kernels take heads of that size; rows then begin on 16 bytes where the tensor does. For backward
- * `facts` holds (sequences, heads, queries rounded up to MMA_OWN), the log there being to the base of 2: a weight is
- * exp2(score * scale * log2 e - lse). */
+/* Whether the kernels take heads of that size; rows then begin on 16 bytes if the tensor does. For backward, `facts`
+ * holds (sequences, heads, queries rounded up to MMA_OWN). The log is to base 2 there: a weight is exp2(score * scale *
+ * log2 e - lse). */
 static inline bool ox_attention_mma_takes(uint32_t head_dim) {
     return head_dim % 16 == 0 && head_dim <= 128;
 }

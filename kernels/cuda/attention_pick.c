@@ -1,4 +1,4 @@
-/* Who computes attention: cuDNN what it takes, our own kernels the rest. */
+/* Chooses who computes attention: cuDNN, for the cases that it takes, else our own kernels. */
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cudnn.h"
 

@@ -1,6 +1,6 @@
-/* cuBLASLt, opened with the first device: half a gigabyte of library that a machine without a GPU is spared, where the
- * plugin is opened all the same to say why there is none. Its functions stand here under their own names, so that who
- * calls them need not know. */
+/* Opens cuBLASLt with the first device: a machine without a GPU, which opens the plugin to say why there is none, is
+ * spared half a gigabyte of library. Its functions are defined here under their own names, so that callers need not
+ * know. */
 #include "kernels/cuda/cuda_device.h"
 
 #include "base/assert.h"
@@ -35,7 +35,7 @@ static struct library {
 static bool is_open;
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A function's place in the struct above. */
+/* Offset of a function in the struct above. */
 static const struct symbol {
     const char *name;
     size_t offset;
@@ -72,7 +72,7 @@ static enum ox_status load(void) {
         }
         *(void **)((char *)&library + symbols[i].offset) = symbol;
     }
-    return OX_OK; /* never closed, as the driver */
+    return OX_OK; /* never closed, like the driver */
 }
 
 enum ox_status ox_cuda_blas_library_open(void) {
@@ -97,7 +97,7 @@ const char *cublasLtGetStatusString(cublasStatus_t status) {
     return library.status_string(status);
 }
 
-/* Asked for by who reports what is there, too. */
+/* Also called by reports of what is installed. */
 size_t cublasLtGetVersion(void) {
     return is_open ? library.version() : 0;
 }

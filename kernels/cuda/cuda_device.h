@@ -1,4 +1,4 @@
-/* Inside of the CUDA plugin: the device, its lanes, and how work gets on a stream. Used by C and by CUDA C++. */
+/* Internals of the CUDA plugin: the device, its lanes, and how work gets on a stream. Used by C and by CUDA C++. */
 #ifndef OX_KERNELS_CUDA_CUDA_DEVICE_H
 #define OX_KERNELS_CUDA_CUDA_DEVICE_H
 
@@ -19,41 +19,41 @@ struct ox_cuda_device {
     int idx;
     struct cudaDeviceProp prop;
     struct ox_cuda_blas *blas;
-    void *workspace; /* OX_CUDA_WORKSPACE_BYTES, of the compute lane's GEMMs */
-    struct ox_cudnn *cudnn; /* NULL: attention is by our own kernels */
+    void *workspace; /* OX_CUDA_WORKSPACE_BYTES, for the GEMMs of the compute lane */
+    struct ox_cudnn *cudnn; /* NULL: our own kernels compute attention */
     struct ox_cudnn_words attention; /* the library and its version, or why it is not used */
     pthread_mutex_t lock;
     struct ox_cuda_moved *moved; /* under lock; device.c */
 };
 
-/* What an operation is queued with. */
+/* What an operation's function gets to queue its work. */
 struct ox_cuda_queue {
     cudaStream_t stream;
     const struct ox_cuda_device *device;
-    struct ox_cuda_search *search; /* not NULL: GEMMs are not done, but their algorithms timed */
+    struct ox_cuda_search *search; /* not NULL: do not compute GEMMs, time their algorithms */
 };
 
-/* Puts the work of one operation on the stream, on the lane's feeding thread; `args` is the operation's struct. */
+/* Puts the work of one operation on the stream; runs on the lane's feeding thread. `args` is the operation's struct. */
 typedef enum ox_status ox_cuda_fn(const struct ox_cuda_queue *queue, const void *args);
 
-/* OX_E_DEVICE with the driver's words, unless `error` is cudaSuccess. */
+/* OX_E_DEVICE with the driver's text, unless `error` is cudaSuccess. */
 OX_MUST enum ox_status ox_cuda_check(cudaError_t error, const char *what);
 
 OX_MUST enum ox_status ox_cuda_lane_open(struct ox_cuda_device *device, const char *label, struct ox_lane **out);
-/* Copies `bytes` of `args`. */
+/* Queues `run` with a copy of `bytes` bytes of `args`. */
 OX_MUST enum ox_status ox_cuda_lane_submit(struct ox_lane *lane, ox_cuda_fn *run, const void *args, size_t bytes);
-/* Done when all that was submitted so far is done. */
+/* Sets *out to a mark that is done when all work submitted so far is done. */
 OX_MUST enum ox_status ox_cuda_lane_mark(struct ox_lane *lane, struct ox_mark *out);
 
-/* Loads cuBLASLt if that has not been done. */
+/* Loads cuBLASLt, unless it is loaded. */
 OX_MUST enum ox_status ox_cuda_blas_library_open(void);
 OX_MUST enum ox_status ox_cuda_blas_open(struct ox_cuda_blas **out);
 void ox_cuda_blas_close(struct ox_cuda_blas **blas);
-uint32_t ox_cuda_blas_version(void); /* of the library that is loaded */
+uint32_t ox_cuda_blas_version(void); /* of the loaded library */
 
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) [+ addend] [+ bias], row-major; strides count elements between rows. a and b
- * are of one type, c of another or the same; sums are float32. `addend` has the type, the shape and the stride of c and
- * may be c; bias has n elements of that type, the same for every row. */
+ * have one type, c may have another; sums are float32. `addend` has the type, the shape and the stride of c and may be
+ * c; `bias` has n elements of that type, the same for every row. */
 struct ox_cuda_gemm_args {
     void *c;
     const void *a, *b, *addend, *bias;
@@ -64,7 +64,7 @@ struct ox_cuda_gemm_args {
 };
 OX_MUST enum ox_status ox_cuda_gemm(const struct ox_cuda_queue *queue, const struct ox_cuda_gemm_args *gemm);
 
-/* Of struct ox_cuda_plugin. */
+/* The function of this name in struct ox_cuda_plugin. */
 OX_MUST enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_linear_forward *forward,
                                            const struct ox_op_linear_backward *backward,
                                            struct ox_cuda_search *search);
@@ -75,12 +75,12 @@ OX_MUST enum ox_status ox_cuda_column_sums(const struct ox_cuda_queue *queue, co
 /* Fills the whole table. */
 void ox_ops_fill_cuda(struct ox_ops *ops);
 
-/* A struct ox_copy. */
+/* Takes a struct ox_copy. */
 ox_cuda_fn ox_cuda_copy;
 
 /* The operations: ox_cuda_zero takes a struct ox_op_zero, and so on. */
 OX_OP_LIST(OX_OP_DECLARATION, cuda)
-/* Attention by our own kernels; ox_cuda_attention_* choose between them and cuDNN. */
+/* Attention by our own kernels. ox_cuda_attention_forward and _backward choose between these and cuDNN. */
 ox_cuda_fn ox_cuda_attention_forward_own, ox_cuda_attention_backward_own;
 
 #ifdef __cplusplus

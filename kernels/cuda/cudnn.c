@@ -1,4 +1,4 @@
-/* Attention by cuDNN: plans by shape, and operations cut into the slices that they are for. */
+/* Attention by cuDNN: keeps a plan per shape, and cuts operations into the slices that plans are made for. */
 #include "kernels/cuda/cudnn.h"
 
 #include "kernels/cuda/cuda_device.h"
@@ -15,7 +15,7 @@ enum { ALIGN_BYTES = 16, HEAD_DIM_GRAIN = 8 };
 struct ox_cudnn {
     struct ox_cudnn_library *library;
     struct ox_cudnn_target target;
-    /* A handle is one thread's at a time: plans are built and queued under the lock. */
+    /* A handle may be used by one thread at a time: plans are built and queued under the lock. */
     pthread_mutex_t lock;
     struct ox_cudnn_plan **plans;
     uint32_t plan_count;
@@ -61,7 +61,7 @@ void ox_cudnn_close(struct ox_cudnn **cudnn) {
 
 /* ---- plans by shape ----------------------------------------------------------------------------------- */
 
-/* The window's length and the scale are values that a call brings. */
+/* The window's length and the scale are passed as values with each call. */
 static bool same(const struct ox_cudnn_case *a, const struct ox_cudnn_case *b) {
     const struct ox_attention_shape *const x = &a->shape, *const y = &b->shape;
     return a->backward == b->backward && x->batch == y->batch && x->seq == y->seq && x->heads == y->heads &&
@@ -93,7 +93,7 @@ static enum ox_status plan_of(struct ox_cudnn *cudnn, const struct ox_cudnn_case
     return keep(cudnn, of, out);
 }
 
-/* False where nothing needs to be asked. */
+/* False if the case is known not to be cuDNN's without asking. */
 static bool case_of(const struct ox_attention_shape *shape, bool backward, uint64_t slice_bytes,
                     struct ox_cudnn_case *out) {
     struct ox_attention_slices slices;
@@ -109,7 +109,7 @@ static bool case_of(const struct ox_attention_shape *shape, bool backward, uint6
 
 /* ---- operations --------------------------------------------------------------------------------------- */
 
-/* Single values of a graph live in host memory until the call returns. */
+/* A graph's single values, in host memory until the call returns. */
 struct values {
     float scale, one, masked;
     int32_t window;

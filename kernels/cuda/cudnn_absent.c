@@ -1,4 +1,4 @@
-/* Stands for cudnn.c where a build has no headers of cuDNN, and in the emulation: it takes no case. */
+/* Replaces cudnn.c in builds without cuDNN's headers and in the emulation: takes no case. */
 #include "kernels/cuda/cudnn.h"
 
 #include <stdio.h>

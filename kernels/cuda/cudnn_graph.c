@@ -1,8 +1,8 @@
-/* Attention as cuDNN's engines know it: a graph of products, sums and steps by element over the scores, of which they
- * find the whole to be attention and compute it without the scores in memory.
+/* Attention as a graph of GEMMs, sums and elementwise operations over the scores. cuDNN's engines recognise it as
+ * attention and compute it without the scores in memory.
  *
- * The gradient of the queries is written by its product itself. Where it is summed in fp32 by all blocks at once, which
- * is what cuDNN does when nothing speaks against it, the order of the sums is left to chance, and no note tells. */
+ * The gradient of the queries is written by its GEMM itself. If all blocks sum it in fp32 at once, which is what cuDNN
+ * does unless the graph prevents it, the order of the sums is left to chance, and no note of the engine tells. */
 #include "kernels/cuda/cudnn_plan.h"
 
 #include "base/assert.h"
@@ -98,7 +98,8 @@ static void *keys(struct graph *graph, enum ox_cudnn_tensor id, bool transposed)
     return tensor(graph, id, CUDNN_DATA_BFLOAT16, transposed ? &other : &dims, IN_MEMORY);
 }
 
-/* A slice that has not all heads is of one sequence, so that what is one value per query lies densely always. */
+/* A slice that does not have all heads has one sequence only, so that values with one number per query are always
+ * dense. */
 static void *statistics(struct graph *graph, enum ox_cudnn_tensor id) {
     const struct dims dims = dense(graph, graph->heads, graph->seq, 1);
     return tensor(graph, id, CUDNN_DATA_FLOAT, &dims, IN_MEMORY);
@@ -114,7 +115,7 @@ static void add(struct graph *graph, void *operation) {
 
 struct step {
     cudnnPointwiseMode_t mode;
-    cudnnDataType_t type; /* of the arithmetic */
+    cudnnDataType_t type; /* type of the arithmetic */
     void *a, *b, *select; /* b and select may be NULL */
     void *out;
     int64_t axis;
@@ -178,7 +179,7 @@ static void *reduce(struct graph *graph, cudnnReduceTensorOp_t how, void *in, vo
     return out;
 }
 
-/* The same numbers seen with other dimensions. */
+/* The same numbers with other dimensions. */
 static void *reshape(struct graph *graph, void *in, void *out) {
     void *const made = ox_cudnn_make(graph->set, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     ox_cudnn_put_descriptor(graph->set, made, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, in);
@@ -196,7 +197,7 @@ static void *place(struct graph *graph, void *of, int64_t axis) {
     return out;
 }
 
-/* `in` where a (mode) b holds, else minus infinity. */
+/* Selects `in` where a (mode) b holds, else minus infinity. */
 static void *masked(struct graph *graph, void *in, cudnnPointwiseMode_t mode, void *a, void *b) {
     void *const sees = scores(graph, CUDNN_DATA_BOOLEAN), *const out = scores(graph, CUDNN_DATA_FLOAT);
     step(graph, &(struct step){.mode = mode, .type = CUDNN_DATA_BOOLEAN, .a = a, .b = b, .out = sees,
@@ -206,7 +207,7 @@ static void *masked(struct graph *graph, void *in, cudnnPointwiseMode_t mode, vo
     return out;
 }
 
-/* Keys behind the query, then keys before its window. */
+/* Masks keys after the query, then keys before its window. */
 static void *seen(struct graph *graph, void *in) {
     enum { ROW = 2, COL = 3 };
     void *const row = place(graph, in, ROW), *const col = place(graph, in, COL);
@@ -242,7 +243,7 @@ static void forward(struct graph *graph) {
     product(graph, share, keys(graph, OX_CUDNN_V, false), outputs(graph, OX_CUDNN_OUT));
 }
 
-/* Gradients of keys or values: by head of queries first, then the heads that share one are summed. */
+/* Gradients of keys or values: first per query head, then summed over the query heads that share one. */
 static void key_gradient(struct graph *graph, void *of_scores, void *by_query, enum ox_cudnn_tensor id) {
     const struct dims rows = dense(graph, graph->heads, graph->seq, graph->dim);
     void *const by_key = reshape(graph, of_scores,
@@ -257,7 +258,7 @@ static void key_gradient(struct graph *graph, void *of_scores, void *by_query, e
     reduce(graph, CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
 
-/* The sum over a row of gradient times output, once per query. */
+/* Per query, the sum over a row of gradient times output. */
 static void *row_sums(struct graph *graph, void *dout) {
     void *const both = combine(graph, CUDNN_POINTWISE_MUL, dout, outputs(graph, OX_CUDNN_OUT),
                                inner(graph, CUDNN_DATA_FLOAT, within_rows(graph, graph->heads, graph->out_stride)));

@@ -1,4 +1,4 @@
-/* The functions of libcudnn.so.9, and descriptors made with them. */
+/* Functions of libcudnn.so.9, and descriptors made with them. */
 #include "kernels/cuda/cudnn_plan.h"
 
 #include "base/assert.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Deterministic gradients on compute capability 10.0 begin here. */
+/* The first version with deterministic gradients on compute capability 10.0. */
 enum { VERSION_LEAST = 91800, VERSION_END = 100000, REASON_BYTES = 1024 };
 
 struct ox_cudnn_library {
@@ -75,7 +75,7 @@ bool ox_cudnn_library_open(struct ox_cudnn_library **out, struct ox_cudnn_words 
         snprintf(words->text, sizeof words->text, "no memory for the functions of cuDNN");
         return false;
     }
-    /* It stays once it is there: a library of CUDA's that goes takes what the driver knows of it along. */
+    /* The library is never unloaded: a CUDA library that is unloaded takes along what the driver knows of it. */
     library->file = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library->file == NULL) {
         const char *const why = dlerror();
@@ -100,7 +100,7 @@ uint64_t ox_cudnn_library_version(const struct ox_cudnn_library *library) {
     return library->version();
 }
 
-/* The status, and the first line of what the library says of it. */
+/* Writes the status and the first line of the library's message about it. */
 static void explain(const struct ox_cudnn_library *library, cudnnStatus_t status, struct ox_cudnn_words *words) {
     char reason[REASON_BYTES] = "";
     library->last_error(reason, sizeof reason);
@@ -141,7 +141,7 @@ bool ox_cudnn_target_describe(const struct ox_cudnn_library *library, const char
         ox_cudnn_set_close(&set);
         return false;
     }
-    out->properties = properties; /* from here on the target's */
+    out->properties = properties; /* owned by the target from here on */
     free(set.owned);
     return true;
 }

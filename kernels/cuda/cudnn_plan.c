@@ -1,5 +1,5 @@
-/* Which of cuDNN's engines computes a graph: the first that its heuristics name, that gives the same bits always, and
- * that wants no more memory than there is. Nothing is measured, so that a shape has one engine. */
+/* Chooses the cuDNN engine for a graph: the first that cuDNN's heuristics name, that always gives the same bits and
+ * that needs no more memory than granted. Nothing is measured, so that a shape always gets the same engine. */
 #include "kernels/cuda/cudnn_plan.h"
 
 #include "base/assert.h"
@@ -22,7 +22,7 @@ static void say(struct ox_cudnn_plan *plan, const char *why) {
 
 /* ---- one engine --------------------------------------------------------------------------------------- */
 
-/* The note on chance is not given to every engine that has it; the graph sees to the rest. */
+/* Not every engine whose sums depend on chance carries the note; the graph excludes the others. */
 static bool keeps_bits(struct ox_cudnn_plan *plan, void *engine) {
     static const int notes_name[2] = {CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE};
     cudnnBackendNumericalNote_t notes[NOTES_MAX];
@@ -58,7 +58,7 @@ static enum ox_status build(struct ox_cudnn_plan *plan, void *config) {
     }
     ox_cudnn_put_descriptor(set, made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (set->status != CUDNN_STATUS_SUCCESS) {
-        return OX_OK; /* told by the caller */
+        return OX_OK; /* the caller reports it */
     }
     const int status = ox_cudnn_try_finish(set, made, &plan->words);
     if (status == CUDNN_STATUS_SUCCESS) {
@@ -79,7 +79,7 @@ static enum ox_status build(struct ox_cudnn_plan *plan, void *config) {
                               : ox_fail(OX_E_DEVICE, "GPU, cuDNN, building a plan of attention: %s", plan->words.text);
 }
 
-/* Takes the config when its engine will do. */
+/* Takes the config if its engine will do. */
 static enum ox_status consider(struct ox_cudnn_plan *plan, void *config, bool builds) {
     static const int engine_name[2] = {CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR};
     struct ox_cudnn_set *const set = &plan->set;
@@ -107,9 +107,9 @@ static enum ox_status consider(struct ox_cudnn_plan *plan, void *config, bool bu
 
 /* ---- which engine ------------------------------------------------------------------------------------- */
 
-/* On compute capability 10 the heuristics of these versions do not name the engine that sums the queries' gradient in
- * a kernel of its own, in a fixed order and without a matrix of queries by keys in memory. Its number and its settings
- * hold for them alone. */
+/* On compute capability 10 the heuristics of these versions do not name the engine that sums the queries' gradient in a
+ * kernel of its own, in a fixed order and without a matrix of queries by keys in memory. Its number and its settings
+ * hold for these versions only. */
 enum { ORDERED_ENGINE = 5, ORDERED_KERNEL = 31, ORDERED_STAGES = 2, ORDERED_FIRST = 91800, ORDERED_END = 92300 };
 
 static void *choice(struct ox_cudnn_set *set, cudnnBackendKnobType_t knob, int64_t value) {

@@ -1,5 +1,5 @@
-/* Inside of the use of cuDNN: the opened library, its descriptors, and plans of one operation on one shape. The
- * library's own types do not appear, so that this header asks for none of its headers: enumerations are ints here. */
+/* Internals of cuDNN's use: the opened library, its descriptors, and plans for one operation on one shape. The
+ * library's own types do not appear, so that this header needs none of its headers: enumerations are ints here. */
 #ifndef OX_KERNELS_CUDA_CUDNN_PLAN_H
 #define OX_KERNELS_CUDA_CUDNN_PLAN_H
 
@@ -14,12 +14,12 @@ extern "C" {
 
 struct ox_cudnn_library;
 
-/* False where it does not open or is too old, with the reason. */
+/* False, with the reason, if the library does not open or is too old. */
 bool ox_cudnn_library_open(struct ox_cudnn_library **out, struct ox_cudnn_words *words);
 void ox_cudnn_library_close(struct ox_cudnn_library **library);
 uint64_t ox_cudnn_library_version(const struct ox_cudnn_library *library);
 
-/* Where a plan is to run: on the GPU of a handle, or on one that is only described. The other is NULL. */
+/* Where a plan is to run: on the GPU of a handle, or on one that is only described. The other member is NULL. */
 struct ox_cudnn_target {
     const struct ox_cudnn_library *library;
     void *handle, *properties;
@@ -27,21 +27,21 @@ struct ox_cudnn_target {
     uint32_t capability;  /* 90 stands for 9.0 */
 };
 
-/* False, with the library's words, where the GPU is none for it. */
+/* False, with the library's text, if cuDNN does not support the GPU. */
 bool ox_cudnn_target_open(const struct ox_cudnn_library *library, uint32_t capability, struct ox_cudnn_target *out,
                           struct ox_cudnn_words *words);
 bool ox_cudnn_target_describe(const struct ox_cudnn_library *library, const char *gpu, struct ox_cudnn_target *out,
                               struct ox_cudnn_words *words);
 void ox_cudnn_target_close(struct ox_cudnn_target *target);
 
-/* Descriptors that belong together. After the first failure nothing more is asked of the library, so that a whole
- * graph is described before its status is looked at. */
+/* Descriptors that belong together. After the first failure the library is not called any more, so that a whole graph
+ * is described before its status is checked. */
 struct ox_cudnn_set {
     const struct ox_cudnn_target *target;
     void **owned;
     uint32_t owned_count, owned_room;
     int status; /* cudnnStatus_t */
-    struct ox_cudnn_words words; /* with a failure */
+    struct ox_cudnn_words words; /* set with a failure */
 };
 
 /* NULL after a failure. */
@@ -51,16 +51,16 @@ void ox_cudnn_put_all(struct ox_cudnn_set *set, void *descriptor, const int name
                       const void *values);
 void ox_cudnn_put_descriptor(struct ox_cudnn_set *set, void *descriptor, int name, void *value);
 void ox_cudnn_finish(struct ox_cudnn_set *set, void *descriptor);
-/* How many values there are; the first `room` of them are written. 0 after a failure. */
+/* Returns how many values there are and writes at most `room` of them. 0 after a failure. */
 int64_t ox_cudnn_get(struct ox_cudnn_set *set, void *descriptor, const int name_type[2], int64_t room, void *values);
-/* As finish and get of one int64, where a refusal is an answer and not the set's failure; returns a cudnnStatus_t. */
+/* As finish and get of one int64, but a refusal is an answer and no failure of the set; returns a cudnnStatus_t. */
 int ox_cudnn_try_finish(struct ox_cudnn_set *set, void *descriptor, struct ox_cudnn_words *words);
 int ox_cudnn_try_get(struct ox_cudnn_set *set, void *descriptor, int name, int64_t *value);
 void ox_cudnn_set_close(struct ox_cudnn_set *set);
 
 /* ---- graphs (cudnn_graph.c) --------------------------------------------------------------------------- */
 
-/* A pass on a slice of an operation of this shape. */
+/* A pass over a slice of an operation of this shape. */
 struct ox_cudnn_case {
     struct ox_attention_shape shape;
     uint32_t batch, kv_heads; /* of the slice */
@@ -68,7 +68,7 @@ struct ox_cudnn_case {
     bool backward;
 };
 
-/* Numbers of a graph's tensors; those from OX_CUDNN_SCALE on are single values in host memory. */
+/* Numbers of a graph's tensors. Those from OX_CUDNN_SCALE on are single values in host memory. */
 enum ox_cudnn_tensor {
     OX_CUDNN_Q = 1,
     OX_CUDNN_K,
@@ -79,7 +79,7 @@ enum ox_cudnn_tensor {
     OX_CUDNN_DQ,
     OX_CUDNN_DK,
     OX_CUDNN_DV,
-    OX_CUDNN_SUMS, /* (batch, heads, seq): products of gradient and output, summed */
+    OX_CUDNN_SUMS, /* (batch, heads, seq): dot products of gradient and output */
     OX_CUDNN_SCALE,
     OX_CUDNN_ONE,
     OX_CUDNN_MASKED,
@@ -99,21 +99,21 @@ static inline bool ox_cudnn_has_window(const struct ox_attention_shape *shape) {
 struct ox_cudnn_plan {
     struct ox_cudnn_case of;
     struct ox_cudnn_set set;
-    void *config;  /* of the chosen engine; NULL: cuDNN does not take the case, and the words say why */
+    void *config;  /* of the chosen engine; NULL: cuDNN does not take the case, and the text says why */
     void *plan;    /* NULL: as above, or not built */
-    bool has_code; /* the engine's code was compiled, whether or not a driver could load it */
+    bool has_code; /* the engine's code was compiled, even if no driver could load it */
     int64_t engine;
     uint64_t workspace_bytes;
     struct ox_cudnn_words words;
 };
 
-/* OX_OK also where cuDNN does not take the case; a failure of memory or driver is one. Without `builds` the engine is
- * chosen and no code made. */
+/* OX_OK also if cuDNN does not take the case; a failure of memory or driver is a failure. Without `builds` an engine is
+ * chosen and no code is made. */
 OX_MUST enum ox_status ox_cudnn_plan_open(const struct ox_cudnn_target *target, const struct ox_cudnn_case *of,
                                           bool builds, struct ox_cudnn_plan **out);
 void ox_cudnn_plan_close(struct ox_cudnn_plan **plan);
 
-/* Addresses by number of tensor, NULL where the graph has none of that number. */
+/* Addresses by number of tensor; NULL if the graph has no tensor of that number. */
 struct ox_cudnn_call {
     void *at[OX_CUDNN_TENSOR_END];
     void *workspace, *stream;

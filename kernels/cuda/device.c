@@ -1,4 +1,4 @@
-/* The CUDA device: memory, copies, and what stands between the program and a GPU. */
+/* The CUDA device: memory, copies, and the reasons why a GPU cannot be used. */
 #include "kernels/cuda/cuda_device.h"
 
 #include "base/assert.h"
@@ -11,7 +11,7 @@ enum ox_status ox_cuda_check(cudaError_t error, const char *what) {
     if (error == cudaSuccess) {
         return OX_OK;
     }
-    (void)cudaGetLastError(); /* not left for the next call to find */
+    (void)cudaGetLastError(); /* clears it for the next call */
     if (error == cudaErrorMemoryAllocation) {
         return ox_fail(OX_E_NOMEM, "GPU, %s: %s; give --device-mem less, or end what else uses the GPU", what,
                        cudaGetErrorString(error));
@@ -24,12 +24,12 @@ static struct ox_cuda_device *cuda_of(struct ox_device *device) {
     return (struct ox_cuda_device *)device;
 }
 
-/* Every thread that calls the runtime names its device first; it costs nothing when it is that one already. */
+/* Every thread that calls the runtime sets its device first; that costs nothing if it is set already. */
 static enum ox_status use(struct ox_cuda_device *cuda) {
     return ox_cuda_check(cudaSetDevice(cuda->idx), "choosing the device");
 }
 
-/* A block whose address was moved up to a page: the runtime gives small ones where there is room. */
+/* A block whose address was rounded up to a page, as the runtime places small blocks anywhere. */
 struct ox_cuda_moved {
     struct ox_cuda_moved *next;
     void *ptr, *block;
@@ -98,7 +98,7 @@ static void mem_close(struct ox_device *device, void *ptr, uint64_t bytes) {
     free(moved);
 }
 
-/* Registered memory has one address on both sides, so that kernels may be given it, too: the conformance tests do. */
+/* Registered memory has the same address on both sides, so kernels may read it too; the conformance tests do. */
 static enum ox_status host_pin(struct ox_device *device, void *ptr, uint64_t bytes) {
     struct ox_cuda_device *const cuda = cuda_of(device);
     char size[OX_SIZE_TEXT_BYTES];
@@ -202,7 +202,7 @@ static uint32_t capability_of(const struct ox_cuda_device *cuda) {
     return (uint32_t)(cuda->prop.major * 10 + cuda->prop.minor);
 }
 
-/* What keeps cuDNN away is no failure. */
+/* Whatever prevents cuDNN's use is no failure. */
 static void open_attention(struct ox_cuda_device *cuda, const struct ox_cuda_config *config) {
     if (config->own_attention) {
         snprintf(cuda->attention.text, sizeof cuda->attention.text, "asked for");
@@ -212,7 +212,7 @@ static void open_attention(struct ox_cuda_device *cuda, const struct ox_cuda_con
 }
 
 static enum ox_status open_device(struct ox_cuda_device *cuda, const struct ox_cuda_config *config) {
-    enum { CAPABILITY_LEAST = 80 }; /* of what is built: bfloat16 in the tensor cores begins there */
+    enum { CAPABILITY_LEAST = 80 }; /* the lowest built for: bfloat16 on tensor cores begins there */
     enum ox_status status = use(cuda);
     if (status == OX_OK) {
         status = ox_cuda_check(cudaGetDeviceProperties(&cuda->prop, cuda->idx), "asking for properties");
@@ -271,7 +271,7 @@ static void about(struct ox_cuda_plugin_info *out) {
             snprintf(out->why_no_blas, sizeof out->why_no_blas, "%s", ox_error_text());
         }
     }
-    (void)cudaGetLastError(); /* not left for the next call to find */
+    (void)cudaGetLastError(); /* clears it for the next call */
 }
 
 static enum ox_status facts(struct ox_device *device, struct ox_cuda_device_info *out) {

@@ -1,5 +1,5 @@
-/* What the kernels share: how they are launched, elements as floats, loads of 16 bytes, and sums within a warp and a
- * block, always in the same order. Compiled by nvcc, and by the host's compiler against tests/simt. */
+/* Shared by all kernels: launching, elements as floats, loads of 16 bytes, and sums within a warp and a block in a
+ * fixed order. Compiled by nvcc, and by the host's compiler against tests/simt. */
 #ifndef OX_KERNELS_CUDA_KERNEL_CUH
 #define OX_KERNELS_CUDA_KERNEL_CUH
 
@@ -21,7 +21,7 @@ static inline void ox_launch(void (*kernel)(P...), const ox_cuda_queue *queue, c
                              A... args) {
     kernel<<<shape.grid, shape.block, shape.shared_bytes, queue->stream>>>(P(args)...);
 }
-/* For more than 48 KiB of shared memory, which a kernel has to be allowed. */
+/* For kernels with more than 48 KiB of shared memory, which have to be allowed to use it. */
 template <typename... P, typename... A>
 static inline ox_status ox_launch_large(void (*kernel)(P...), const ox_cuda_queue *queue, const ox_launch_shape &shape,
                                         A... args) {
@@ -57,7 +57,7 @@ static inline void *ox_dynamic_shared() {
 
 enum { OX_WARP = 32, OX_BLOCK_THREADS = 256 };
 
-/* Blocks for `count` items, `per_block` each, for kernels that go on in strides of the grid. */
+/* Number of blocks for `count` items, `per_block` each, for kernels that loop in strides of the grid. */
 static inline unsigned ox_grid_for(const ox_cuda_queue *queue, uint64_t count, uint64_t per_block) {
     const uint64_t wanted = (count + per_block - 1) / per_block;
     const uint64_t most = (uint64_t)queue->device->prop.multiProcessorCount * 16;
@@ -66,7 +66,7 @@ static inline unsigned ox_grid_for(const ox_cuda_queue *queue, uint64_t count, u
 
 /* ---- elements -------------------------------------------------------------------------------------- */
 
-/* bfloat16, as its bits. */
+/* A bfloat16, as its bits. */
 struct ox_bf16 {
     uint16_t bits;
 };
@@ -78,13 +78,13 @@ static __device__ __forceinline__ float ox_widen(ox_bf16 value) {
     return __uint_as_float((uint32_t)value.bits << 16);
 }
 
-/* A master from its planes: its upper half is hi less the carry that rounding gave it (base/planes.h). With a lo of 0
- * it is the bfloat16 weight widened. */
+/* Joins a master from its planes: the upper half is hi less the carry that rounding added (base/planes.h). With a lo of
+ * 0 it is the bfloat16 weight widened. */
 static __device__ __forceinline__ float ox_join(uint16_t hi, uint16_t lo) {
     return __uint_as_float(((uint32_t)(uint16_t)(hi - (lo >> 15)) << 16) | lo);
 }
 
-/* To nearest, ties to even; a NaN stays one: as ox_bf16_from_f32 of base/planes.h. */
+/* Rounds to nearest, ties to even; a NaN stays a NaN: as ox_bf16_from_f32 of base/planes.h. */
 static __device__ __forceinline__ uint16_t ox_bf16_bits(float value) {
     const uint32_t bits = __float_as_uint(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void ox_narrow(float value, ox_bf16 *out) {
     out->bits = ox_bf16_bits(value);
 }
 
-/* As many elements as one load takes; one where an address or a length does not allow it. */
+/* Elements per load; one if an address or a length does not allow more. */
 template <typename T, int N> struct alignas(sizeof(T) * N) ox_pack {
     T at[N];
 };
@@ -112,7 +112,7 @@ template <typename T, int N> static __device__ __forceinline__ void ox_unpack(fl
         out[i] = ox_widen(pack.at[i]);
     }
 }
-/* N elements; those of more than 16 bytes in several accesses of 16. */
+/* N elements; if they are more than 16 bytes, several accesses of 16. */
 template <typename T, int N> static __device__ __forceinline__ void ox_load(float out[N], const T *from) {
     enum { WIDE = ox_wide<T>::COUNT, PIECE = N < (int)WIDE ? N : (int)WIDE };
 #pragma unroll
@@ -133,7 +133,7 @@ template <typename T, int N> static __device__ __forceinline__ void ox_store(T *
     }
 }
 
-/* Whether rows of `cols` elements at `ptr`, `stride` apart, may be walked in loads of `count`. NULL may. */
+/* Whether rows of `cols` elements at `ptr`, `stride` apart, may be read in loads of `count`. NULL may. */
 static inline bool ox_is_wide(const void *ptr, uint64_t cols, uint64_t stride, unsigned count, size_t elem_bytes) {
     return (uintptr_t)ptr % (count * elem_bytes) == 0 && cols % count == 0 && stride % count == 0;
 }
@@ -143,7 +143,7 @@ template <typename T> static inline bool ox_all_wide(const void *ptr, uint64_t c
 
 /* ---- sums, in a fixed order ------------------------------------------------------------------------ */
 
-/* Over a warp, the same in every lane. */
+/* Combined over a warp; the same in every lane. */
 static __device__ __forceinline__ float ox_warp_sum(float value) {
 #pragma unroll
     for (int distance = OX_WARP / 2; distance > 0; distance /= 2) {
@@ -160,8 +160,8 @@ static __device__ __forceinline__ float ox_warp_max(float value) {
     return value;
 }
 
-/* Over a block of whole warps, the same in every thread; `slots` holds OX_WARP floats of shared memory, and may be
- * used again at once. */
+/* Combined over a block of whole warps; the same in every thread. `slots` holds OX_WARP floats of shared memory and may
+ * be used again at once. */
 static __device__ __forceinline__ float ox_block_sum(float value, float *slots) {
     const unsigned warp = threadIdx.x / OX_WARP, warps = blockDim.x / OX_WARP;
     value = ox_warp_sum(value);

@@ -1,13 +1,13 @@
-/* A lane of the CUDA device: a stream, and two threads of the host.
+/* A lane of the CUDA device: a stream and two host threads.
  *
  * The feeder takes operations in order and puts them on the stream. It waits for marks of host lanes itself, so that
- * the thread that issues a step never blocks and the device runs on with what it has; for marks of other streams it
- * makes the stream wait. The watcher waits for the events that marks are, tells when they happened, and so is the
- * lane that marks are joined on. Both are host lanes, whose order and whose rules of failure are the lane's own.
+ * the thread that issues a step never blocks and the device goes on with what it has; for marks of other streams it
+ * makes the stream wait. The watcher waits for the events that marks stand for and reports when they happened; marks
+ * are joined on it. Both are host lanes, and the lane has their order and their rules of failure.
  *
- * Mark number t is job t + 1 of the watcher, whose first job chooses the device. It waits for the feeder to have
- * recorded the event, then for the event; where the feeder gave up, for the stream to be empty, because a failed mark,
- * too, gives the buffers of its work back. */
+ * Mark number t is job t + 1 of the watcher, whose first job chooses the device. The job waits until the feeder has
+ * recorded the event, then for the event. If the feeder has failed, it waits until the stream is empty, because a
+ * failed mark, too, gives back the buffers of its work. */
 #include "kernels/cuda/cuda_device.h"
 
 #include "base/assert.h"
@@ -24,8 +24,8 @@ enum {
 
 struct slot {
     cudaEvent_t begin, end;
-    struct ox_mark fed; /* the feeder's: `end` is recorded */
-    uint64_t marked_ns; /* when the mark was issued */
+    struct ox_mark fed; /* of the feeder: `end` is recorded */
+    uint64_t marked_ns; /* host time of the mark's issue */
 };
 
 struct cuda_lane {
@@ -34,12 +34,12 @@ struct cuda_lane {
     cudaStream_t stream;
     struct ox_lane *feeder, *watcher;
     pthread_mutex_t lock;
-    uint64_t mark_count; /* issued */
+    uint64_t mark_count; /* marks issued */
     struct slot slots[MARK_COUNT];
-    /* The feeder's. */
+    /* Used by the feeder. */
     uint64_t fed_count; /* marks recorded */
     bool begun;         /* the span up to the next mark has its first operation */
-    /* The watcher's. Times of the device are counted from the last event. */
+    /* Used by the watcher. Times of the device are counted from the last event. */
     cudaEvent_t last;
     uint64_t last_ns;
     struct ox_lane_stats stats; /* under lock */
@@ -58,17 +58,17 @@ static struct slot *slot_of(struct cuda_lane *lane, uint64_t turn) {
     return &lane->slots[turn % MARK_COUNT];
 }
 
-/* What mark `turn` is joined by. */
+/* The watcher's mark for mark `turn` of the lane. */
 static struct ox_mark watched(const struct cuda_lane *lane, uint64_t turn) {
     return (struct ox_mark){.lane = lane->watcher, .seq = turn + 1};
 }
 
-/* The mark that had the slot of mark `turn` before; done when there was none. */
+/* The earlier mark with the slot of mark `turn`; done if there was none. */
 static struct ox_mark mark_before(const struct cuda_lane *lane, uint64_t turn) {
     return turn > MARK_COUNT ? watched(lane, turn - MARK_COUNT) : (struct ox_mark){0};
 }
 
-/* Names the lane in the text of a failure of its own. */
+/* Adds the lane's name to the text of its own failure. */
 static enum ox_status own(const struct cuda_lane *lane, enum ox_status status) {
     return status == OX_OK ? OX_OK : ox_fail_in(status, "lane %s", lane->base.label);
 }
@@ -77,7 +77,7 @@ static enum ox_status check(const struct cuda_lane *lane, cudaError_t error, con
     return own(lane, ox_cuda_check(error, what));
 }
 
-/* The first job of each of the lane's threads: the runtime has a current device per thread. */
+/* The first job of both threads: the runtime has a current device per thread. */
 static enum ox_status use_device(void *owner, const void *args) {
     const struct cuda_lane *const lane = owner;
     (void)args;
@@ -92,7 +92,7 @@ struct op_job {
 };
 _Static_assert(sizeof(struct op_job) == OX_JOB_ARGS_BYTES, "a job's arguments are one slot of the feeder");
 
-/* The span that ends with the next mark begins. Its slot may still be the watcher's when marks are many. */
+/* Begins the span that ends with the next mark. If many marks are pending, the watcher may still use its slot. */
 static enum ox_status begin_span(struct cuda_lane *lane) {
     const uint64_t turn = lane->fed_count + 1;
     const enum ox_status status = ox_mark_join(mark_before(lane, turn));
@@ -109,7 +109,7 @@ static enum ox_status run_op(void *owner, const void *args) {
         return status;
     }
     status = own(lane, job->run(&(struct ox_cuda_queue){.stream = lane->stream, .device = lane->device}, job->args));
-    const cudaError_t error = cudaGetLastError(); /* also after a failure, so that none is left for later */
+    const cudaError_t error = cudaGetLastError(); /* also after a failure, to clear it */
     return status == OX_OK ? check(lane, error, "an operation") : status;
 }
 
@@ -132,8 +132,8 @@ struct wait_job {
     struct ox_mark fed;
 };
 
-/* The event stands for that mark as long as its slot has not been given to a later one, which happens only when the
- * mark is done; then there is nothing to wait for. */
+/* The event belongs to that mark until its slot goes to a later mark, which happens only when the mark is done; then
+ * there is nothing to wait for. */
 static enum ox_status wait_job(void *owner, const void *args) {
     struct cuda_lane *const lane = owner;
     const struct wait_job *const job = args;
@@ -158,8 +158,8 @@ enum ox_status ox_cuda_lane_submit(struct ox_lane *base, ox_cuda_fn *run, const 
 
 /* ---- the watcher ---------------------------------------------------------------------------------- */
 
-/* Host time of an event that has happened. The clocks of host and device part slowly: no event lies in the future, nor
- * far back when the watcher was waiting for it. */
+/* Converts an event's time to host time. The clocks of host and device drift slowly: no event lies in the future, nor
+ * far in the past if the watcher was waiting for it. */
 static uint64_t event_ns(struct cuda_lane *lane, cudaEvent_t event) {
     enum { DRIFT_NS = 1000000 };
     float milliseconds = 0.0f;
@@ -211,25 +211,25 @@ static enum ox_status watch_job(void *owner, const void *args) {
     if (first.status == OX_OK) {
         account(lane, &slot, turn);
     } else {
-        cudaStreamSynchronize(lane->stream); /* it fails as well, or the failure is not the stream's */
+        cudaStreamSynchronize(lane->stream); /* it fails too, or the failure is not the stream's */
     }
     return ox_first_failure_result(&first);
 }
 
 enum ox_status ox_cuda_lane_mark(struct ox_lane *base, struct ox_mark *out) {
     struct cuda_lane *const lane = cuda_lane_of(base);
-    const uint64_t turn = lane->mark_count + 1; /* one thread issues, and it alone changes the count */
+    const uint64_t turn = lane->mark_count + 1; /* only the issuing thread changes the count */
     struct slot *const slot = slot_of(lane, turn);
     struct ox_mark fed = {0}, end = {0};
     enum ox_status status = ox_mark_join(mark_before(lane, turn));
-    (void)status; /* a failure of the lane is told by the new mark as well */
-    /* Counted before the slot's event is recorded again: from here on no lane waits for what it was before. */
+    (void)status; /* a failure of the lane is reported by the new mark too */
+    /* Count before the slot's event is recorded again: from here on no lane waits for the earlier mark of the slot. */
     pthread_mutex_lock(&lane->lock);
     OX_ASSERT(lane->mark_count + 1 == turn);
     lane->mark_count = turn;
     slot->marked_ns = ox_clock_ns();
     pthread_mutex_unlock(&lane->lock);
-    /* Without the lock: a queue may be full until the feeder, which takes it, has gone on. */
+    /* Not under the lock: a full queue waits for the feeder, which takes the lock. */
     status = ox_host_lane_submit(lane->feeder, record_job, NULL, 0, &fed);
     if (status == OX_OK) {
         pthread_mutex_lock(&lane->lock);
@@ -267,14 +267,14 @@ static enum ox_status lane_join(struct ox_lane *base, uint64_t seq) {
     return ox_mark_join(watched(cuda_lane_of(base), seq));
 }
 
-/* Also where the feeder or the watcher gave up, nothing may be left on the stream. */
+/* Even if the feeder or the watcher failed, nothing may be left on the stream. */
 static enum ox_status lane_drain(struct ox_lane *base) {
     struct cuda_lane *const lane = cuda_lane_of(base);
     struct ox_first_failure first = {0};
     ox_first_failure_note(&first, ox_lane_drain(lane->feeder));
     ox_first_failure_note(&first, ox_lane_drain(lane->watcher));
     ox_first_failure_note(&first, check(lane, cudaStreamSynchronize(lane->stream), "work on the device"));
-    lane->begun = false; /* what no mark told of is over; the next span does not begin with it */
+    lane->begun = false; /* work before without a mark is over; it is not part of the next span */
     return ox_first_failure_result(&first);
 }
 
@@ -282,7 +282,7 @@ static void lane_reset(struct ox_lane *base) {
     struct cuda_lane *const lane = cuda_lane_of(base);
     ox_lane_reset(lane->feeder);
     ox_lane_reset(lane->watcher);
-    /* Marks that were skipped are not recorded; their slots count on from what was issued. */
+    /* Skipped marks are not recorded; slots count on from the issued marks. */
     lane->fed_count = lane->mark_count;
     lane->begun = false;
 }
@@ -313,12 +313,12 @@ static void free_events(struct cuda_lane *lane) {
     }
 }
 
-/* Of a lane that may be half open. The watcher looks at the feeder's marks, so the feeder, when it has nothing left to
- * do, stays until the watcher has gone. */
+/* Frees a lane that may be half open. The watcher reads the feeder's marks, so the drained feeder is closed after
+ * it. */
 static void lane_free(struct cuda_lane *lane) {
     if (lane->feeder != NULL) {
         const enum ox_status status = ox_lane_drain(lane->feeder);
-        (void)status; /* who wanted to know has joined a mark */
+        (void)status; /* whoever needed the status has joined a mark */
     }
     ox_lane_close(&lane->watcher);
     ox_lane_close(&lane->feeder);
@@ -354,7 +354,7 @@ static enum ox_status open_stream(struct cuda_lane *lane) {
             error = cudaEventCreateWithFlags(&lane->slots[i].end, cudaEventBlockingSync);
         }
     }
-    /* From here times are counted; the slot is the first mark's in a long time. */
+    /* Times are counted from here on; the first mark uses this slot only much later. */
     lane->last = lane->slots[0].end;
     if (error == cudaSuccess) {
         error = cudaEventRecord(lane->last, lane->stream);

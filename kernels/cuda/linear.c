@@ -1,7 +1,7 @@
-/* GEMMs, by cuBLASLt. It counts columns first, so what is row-major here is its transpose there: every
- * GEMM is asked for with sides and factors exchanged. The library is asked once per shape which of its algorithms
- * to take; from then on a shape has one, so that its bits stay. What a GEMM takes at the least is 2 m n k operations
- * and (m k + k n) elements of a and b, m n of c, once more where it is added to. */
+/* GEMMs by cuBLASLt. The library is column-major, so a row-major matrix here is its transpose there: every GEMM is
+ * asked for with sides and factors exchanged. The library is asked for an algorithm once per shape; the shape keeps it,
+ * so that its bits stay the same. A GEMM takes at least 2 m n k operations, and moves (m k + k n) elements of a and b
+ * and m n of c, which are read too if c is added to. */
 #include "kernels/cuda/cuda_device.h"
 
 #include "base/assert.h"
@@ -20,7 +20,7 @@ struct gemm {
     uint64_t a_ld, b_ld, d_ld;
     cudaDataType_t in_type, out_type;
     bool has_bias, adds;
-    uint32_t align; /* of all addresses and rows, in bytes: 16, or less */
+    uint32_t align; /* alignment of all addresses and rows in bytes: 16, or less */
 };
 
 struct known {
@@ -144,8 +144,8 @@ static enum ox_status prefer(const struct gemm *p, cublasLtMatmulPreference_t pr
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     const uint64_t workspace_bytes = OX_CUDA_WORKSPACE_BYTES;
-    /* Where k is divided, parts are kept in float32 and added in a step of their own: never in the type of c, and never
-     * into c as they come. */
+    /* If k is divided, the parts are kept in float32 and added in a separate step: never in the type of c, and never
+     * into c in the order in which they arrive. */
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
@@ -159,15 +159,15 @@ static enum ox_status prefer(const struct gemm *p, cublasLtMatmulPreference_t pr
     return check(status, "choosing an algorithm");
 }
 
-/* For choosing an algorithm, too, which asks how the address is aligned. */
+/* Also used to choose an algorithm, which depends on the alignment of the addresses. */
 static cublasStatus_t set_bias(const struct description *description, const struct gemm *p, const void *bias) {
     return p->has_bias ? cublasLtMatmulDescSetAttribute(description->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                                         sizeof bias)
                        : CUBLAS_STATUS_SUCCESS;
 }
 
-/* What the library would take, the best by its own estimate first. The bias is named by an address that is aligned as
- * far as this one is known to be and no further, so that the answer does not depend on where the first one lies. */
+/* Lists the algorithms that the library would take, best by its own estimate first. The bias address is one with
+ * exactly the alignment that is known, so that the answer does not depend on where the first bias lies. */
 static enum ox_status ask(struct ox_cuda_blas *blas, const struct gemm *p, const struct description *description,
                           int wanted, cublasLtMatmulHeuristicResult_t *results, int *found) {
     cublasLtMatmulPreference_t preference = NULL;
@@ -208,7 +208,7 @@ static bool same(const struct gemm *a, const struct gemm *b) {
            a->out_type == b->out_type && a->has_bias == b->has_bias && a->adds == b->adds && a->align == b->align;
 }
 
-/* Shapes of a run are few; those beyond the table are asked for anew, with the same answer. */
+/* A run has few shapes; those beyond the table are asked for again each time, with the same answer. */
 static enum ox_status algorithm(struct ox_cuda_blas *blas, const struct gemm *p,
                                 const struct description *description, struct known *out) {
     enum ox_status status = OX_OK;
@@ -255,11 +255,11 @@ static cublasStatus_t multiply(const struct ox_cuda_queue *queue, const struct d
 
 enum { OFFERED_MAX = 64 };
 
-/* One that takes so many times as long as the best at first sight is not looked at again. */
+/* An algorithm this many times slower than the best is not timed a second time. */
 static const double hopeless = 1.2;
 
-/* The best of the rounds, by events; 0 where the library refuses what it has offered. `best` is what others took; 0:
- * none was timed yet. */
+/* Best time of the rounds, by events; 0 if the library refuses its own offer. `best` is the best of other algorithms;
+ * 0: none was timed yet. */
 static enum ox_status time_one(const struct ox_cuda_queue *queue, const struct description *description,
                                const struct known *known, const struct operands *at, double best, double *seconds) {
     cudaEvent_t begin = NULL, end = NULL;
@@ -271,7 +271,7 @@ static enum ox_status time_one(const struct ox_cuda_queue *queue, const struct d
     *seconds = 0.0;
     for (uint32_t i = 0; i < queue->search->rounds && error == cudaSuccess && !refused; i++) {
         float milliseconds = 0.0f;
-        refused = multiply(queue, description, known, at) != CUBLAS_STATUS_SUCCESS; /* warm, and ahead of the host */
+        refused = multiply(queue, description, known, at) != CUBLAS_STATUS_SUCCESS; /* warms up, and lets the host run ahead */
         error = cudaEventRecord(begin, queue->stream);
         refused = refused || multiply(queue, description, known, at) != CUBLAS_STATUS_SUCCESS;
         if (error == cudaSuccess) {

@@ -23,7 +23,7 @@
 #include "kernels/cuda/kernel.cuh"
 
 #ifdef __CUDACC__
-/* An address of shared memory, in the space of its own. */
+/* An address in the address space of shared memory. */
 using ox_shared = uint32_t;
 
 static __device__ __forceinline__ ox_shared ox_shared_of(const void *ptr) {
@@ -52,8 +52,8 @@ static __device__ __forceinline__ void ox_mma_bf16_16816(float acc[4], const uin
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* 16 bytes, or zeros where the source is not there; both addresses are multiples of 16. It is there for the thread
- * itself after ox_cp_async_wait, for others after the barrier that follows. */
+/* Copies 16 bytes, or writes zeros if the source does not exist; both addresses are multiples of 16. The thread itself
+ * may read them after ox_cp_async_wait, other threads after the barrier that follows. */
 static __device__ __forceinline__ void ox_cp_async_16(ox_shared to, const void *from, bool is_there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
@@ -61,12 +61,12 @@ static __device__ __forceinline__ void ox_cp_async_16(ox_shared to, const void *
                  : "memory");
 }
 
-/* What the thread copied since the last one is a group. */
+/* Groups what the thread has copied since the last group. */
 static __device__ __forceinline__ void ox_cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until no more than PENDING of the thread's groups, the last ones, are under way. */
+/* Waits until at most PENDING of the thread's latest groups are under way. */
 template <int PENDING> static __device__ __forceinline__ void ox_cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
@@ -78,8 +78,8 @@ static __device__ __forceinline__ float ox_exp2(float x) {
     return out;
 }
 
-/* The value may be another from here on, for all the compiler knows: what follows from it is computed where it is used,
- * not once before a loop and held in registers. */
+/* Makes the compiler forget the value: what follows from it is computed where it is used, not once before a loop and
+ * held in registers. */
 static __device__ __forceinline__ void ox_renew(uint32_t &value) {
     asm volatile("" : "+r"(value));
 }

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The same angles as the CPU's, from its own arithmetic: computed on the host, once per model, by the lane's feeding
- * thread, which waits until they are copied. */
+/* Computes the angles on the host, once per model, with the CPU device's arithmetic and so with its bits. Runs on the
+ * lane's feeding thread, which waits until they are copied. */
 enum ox_status ox_cuda_rope_table(const struct ox_cuda_queue *queue, const void *args) {
     const struct ox_op_rope_table *const op = args;
     const size_t count = (size_t)op->contexts * op->half_dim;
