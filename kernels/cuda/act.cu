@@ -1,4 +1,4 @@
-/* Activations of the MLP, forward and backward, element by element. What they move, at the least, in elements:
+/* Activations of the MLP, forward and backward, element by element. Elements moved, at least:
  *   swiglu  forward 3 rows width, backward 5 rows width
  *   gelu    forward 2 rows width, backward 3 rows width */
 #include "kernels/cuda/kernel.cuh"
@@ -86,7 +86,7 @@ static __global__ void gelu_backward(T *din, const T *dout, const T *in, uint32_
     ox_store<T, N>(din + at, d);
 }
 
-/* A block for a stretch of one row. */
+/* A block takes a stretch of one row. */
 static ox_launch_shape by_row(uint32_t rows, uint32_t width, unsigned per_thread) {
     const unsigned threads = 128;
     return ox_launch_shape{dim3(rows, (width + threads * per_thread - 1) / (threads * per_thread)), threads, 0};

@@ -1,8 +1,8 @@
-/* Attention in plain arithmetic: the reference of the device, for fp32, for head sizes that the kernels of the tensor
- * cores (attention_mma.cuh) do not take, and for generating text. Keys are walked in tiles with a running maximum and
- * sum (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135); backward computes every score again from the row's log
- * of the sum. Queries' gradients and those of keys and values come from two kernels, each with the rows that it adds to
- * as its own, so that sums have one order. */
+/* Attention in plain arithmetic: the device's reference, for fp32, for head sizes that the tensor-core kernels
+ * (attention_mma.cuh) do not take, and for generating text. Keys are walked in tiles with a running maximum and sum
+ * (Milakov & Gimelshein 1805.02867; Dao et al. 2205.14135); backward recomputes every score from the row's log of the
+ * sum. The gradient of the queries and those of keys and values come from two kernels; in each, a block owns the rows
+ * that it adds to, so that sums have one order. */
 #include "kernels/cuda/attention_mma.cuh"
 
 static size_t shared_bytes(uint32_t head_dim, unsigned tiles, unsigned rows_per_warp) {
@@ -103,7 +103,7 @@ template <typename T> static __global__ void attention_dq_kernel(backward_args<T
     }
 }
 
-/* One tile of queries, and of the gradients of their outputs, against the warp's key. */
+/* Takes one tile of queries, and of the gradients of their outputs, against the warp's key. */
 struct key_row {
     const float *key, *value; /* in shared memory */
     uint32_t place;
@@ -179,7 +179,7 @@ static att_shape shape_of(const ox_attention_shape &shape, const int32_t *positi
                      shape.scale, positions};
 }
 
-/* Queries, keys and values within rows of q | k | v: which = 0, 1, 2. */
+/* Queries, keys or values within rows of q | k | v: which = 0, 1, 2. */
 template <typename T> static head_rows<T> part_of(T *qkv, const ox_attention_shape &shape, unsigned which) {
     const uint32_t stride = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
     const uint32_t head = which == 0 ? 0 : which == 1 ? shape.heads : shape.heads + shape.kv_heads;

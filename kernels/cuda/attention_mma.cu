@@ -1,15 +1,15 @@
 /* Attention's forward pass on the tensor cores, in bfloat16 with sums in fp32: the structure of FlashAttention-2 (Dao,
- * arXiv 2307.08691). A block has 128 queries of one head, a warp 32 of them, whose outputs stay in registers while
- * keys and values pass by in tiles of 64. Keys and values take turns: while scores are computed the tile's values
- * arrive, while values are added the next keys do.
+ * arXiv 2307.08691). A block has 128 queries of one head and a warp 32 of them. Their outputs stay in registers while
+ * the block walks keys and values in tiles of 64. Copies overlap with computing: the tile's values arrive while its
+ * scores are computed, the next keys while values are added.
  *
  * Why these sizes, for a head of 128: each byte of keys and values that a block takes from the L2 cache serves 128
  * operations (4 * 128 * 128 operations for each key's 512 bytes), so 400 Tflop/s take 3.1 TB/s of it. Within the
- * processor a tile's products take 2 * 128 * 64 * 128 multiplications, 2048 cycles at the 1024 per cycle of sm_80,
- * and its fragments 160 KiB of shared memory, 1280 cycles at 128 bytes: with 16 queries per warp instead of 32 it would
- * be 2304, and shared memory the limit. 32 queries take 128 registers for outputs and 64 for scores, which leaves
- * what the rest needs below 255; queries therefore stay in shared memory. 64 KiB of that, and 128 threads, let two
- * blocks share a processor, so that one computes weights while the other multiplies. */
+ * processor a tile's GEMMs take 2 * 128 * 64 * 128 multiplications, 2048 cycles at the 1024 per cycle of sm_80, and its
+ * fragments 160 KiB of shared memory, 1280 cycles at 128 bytes; with 16 queries per warp instead of 32 it would be 2304
+ * cycles, and shared memory the limit. 32 queries take 128 registers for outputs and 64 for scores, which leaves enough
+ * for the rest below 255; queries therefore stay in shared memory. With 64 KiB of that and 128 threads, two blocks
+ * share a processor, so that one computes weights while the other multiplies. */
 #include "kernels/cuda/attention_mma.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * OX_WARP, MT = 2, WARP_ROWS = 16 * MT, NT = MMA_STREAM / 8 };
@@ -19,8 +19,8 @@ template <int DIM> struct forward_layout {
            BYTES = VALUES + mma_tile<DIM>::STREAM_BYTES };
 };
 
-/* Outputs so far, not divided by the sum of weights, that sum, and what scores are less of before they become weights,
- * as powers of two, of rows g and g + 8 of each 16. */
+/* For rows g and g + 8 of each 16: outputs so far, not yet divided by the sum of weights; that sum; and the shift that
+ * is subtracted from scores, in powers of two, before they become weights. */
 template <int DIM> struct running {
     float out[MT][DIM / 8][4];
     float shift[MT][2], sum[MT][2];
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void take_scores(float scores[MT][NT][4], cons
     }
 }
 
-/* Scores of keys that a query does not see become -infinity. */
+/* Sets scores of keys that a query does not see to -infinity. */
 static __device__ __forceinline__ void hide(float scores[MT][NT][4], const att_shape &shape, uint32_t query,
                                             uint32_t key) {
     const uint32_t lane = threadIdx.x % OX_WARP;
@@ -70,8 +70,8 @@ static __device__ __forceinline__ void hide(float scores[MT][NT][4], const att_s
     }
 }
 
-/* A row's shift follows its largest score only where that has left it behind by more than this many powers of two:
- * weights then stay below 2^8, and few tiles bring what there was to another shift. */
+/* A row's shift follows its largest score only when that exceeds it by more than this many powers of two. Weights then
+ * stay below 2^8, and few tiles make earlier sums be rescaled. */
 enum { SHIFT_SLACK = 8 };
 
 template <int DIM>
@@ -104,8 +104,8 @@ static __device__ __forceinline__ void follow(running<DIM> &state, const float s
     }
 }
 
-/* Scores become weights, 16 keys at a time, which are added up and with which values are. A row that has seen no key
- * yet has no shift; any does for weights of 0. */
+/* Turns scores into weights, 16 keys at a time, adds the weights up, and adds the values weighted by them. A row that
+ * has seen no key yet has no shift; any shift does for weights of 0. */
 template <int DIM>
 static __device__ __forceinline__ void add_values(running<DIM> &state, float scores[MT][NT][4],
                                                   const mma_reader &values, float scale_log2) {
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void add_values(running<DIM> &state, float sco
                 const float given = state.shift[m][i / 2 % 2], shift = given == -INFINITY ? 0.0f : given;
                 float *const score = &scores[m][n + i / 4][i % 4];
                 *score = ox_exp2(__fmaf_rn(*score, scale_log2, -shift));
-                state.sum[m][i / 2 % 2] += *score; /* of this lane's keys alone */
+                state.sum[m][i / 2 % 2] += *score; /* of this lane's keys only */
             }
             left_operand(a[m], scores[m][n], scores[m][n + 1]);
         }
@@ -187,13 +187,13 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
         const mma_rows keys = rows_of(args.k, blockIdx.z, kv_head, count_dim);
         const mma_rows values = rows_of(args.v, blockIdx.z, kv_head, count_dim);
         ox_cp_async_wait<0>();
-        __syncthreads(); /* the keys are there, and nobody adds values of the tile before any more */
+        __syncthreads(); /* the keys have arrived, and no warp adds values of the tile before any more */
         fetch_rows<DIM, MMA_STREAM, THREADS>(shared + layout::VALUES, values, tile);
         ox_cp_async_commit();
         float scores[MT][NT][4];
         take_scores<DIM>(scores, mma_reader{down.row + own * mma_tile<DIM>::ROW_BYTES, down.chunk_bytes}, across);
         ox_cp_async_wait<0>();
-        __syncthreads(); /* the values are there, and nobody reads these keys any more */
+        __syncthreads(); /* the values have arrived, and no warp reads these keys any more */
         if (tile + MMA_STREAM < past) {
             fetch_rows<DIM, MMA_STREAM, THREADS>(shared + layout::KEYS, keys, tile + MMA_STREAM);
             ox_cp_async_commit();

@@ -1,20 +1,21 @@
-/* Attention's backward pass on the tensor cores, in bfloat16 with sums in fp32.
+/* Attention's backward pass on the tensor cores, in bfloat16 with sums in fp32. A slope is the gradient of a score.
  *
- * Two kernels, each with 128 rows of its own in registers and the other side passing by in two stages of 64 rows: one
- * has queries and adds up their gradient, the other has keys and values and adds up theirs, over the queries of all
- * heads that share them, head after head. So every sum has one order, whatever the machine does when, without atomics
- * and without partial sums in memory; and since a warp computes its own rows against a tile, weights and slopes pass
- * from one product to the next within registers. The price is seven products where five would do, were the gradient of
- * queries added up in memory by all blocks of keys: in turns, which waits, or in any order, which changes bits. The
- * first kernel also computes dout . out of its queries, and leaves it with their log-sum-exp for the second.
+ * There are two kernels. In each a block holds 128 rows of its own in registers and walks the rows of the other side in
+ * two stages of 64: one holds queries and adds up their gradient; the other holds keys and values and adds up theirs,
+ * over the queries of all heads that share them, head after head. So every sum has one order, whatever the machine does
+ * when, without atomics and without partial sums in memory. A warp computes its own rows against a tile, so weights and
+ * slopes pass from one GEMM to the next within registers. The price is seven GEMMs instead of five. Five would be
+ * enough if all blocks of keys added up the gradient of the queries in memory: in turns, which waits, or in any order,
+ * which changes bits. The first kernel also computes dout . out of its queries, and leaves it with their log-sum-exp
+ * for the second.
  *
- * Why these sizes, for a head of 128: a warp has 16 rows, whose two operands take 64 registers and, in the kernel of
- * keys, whose two gradients take 128; scores and slopes are taken 16 queries at a time, since little more than their 16
- * registers is left. A tile's four products take 4 * 128 * 64 * 128 multiplications, 4096 cycles at the 1024 per cycle
- * of sm_80, and its fragments 8 * 64 KiB of shared memory, 4096 cycles at 128 bytes; with the own operands in shared
- * memory it would be 4608. Each byte that a block takes from the L2 cache, for which queries and output gradients have
- * 512 per row, serves 4 * 2 * 128 * 128 / 512 = 256 operations. A head of 64 has room for 32 rows per warp, which
- * halves the reads, but for the values, which then stay in shared memory. */
+ * Why these sizes, for a head of 128: a warp has 16 rows. Their two operands take 64 registers and, in the kernel of
+ * keys, their two gradients take 128; scores and slopes are computed 16 queries at a time, as little more than their 16
+ * registers is left. A tile's four GEMMs take 4 * 128 * 64 * 128 multiplications, 4096 cycles at the 1024 per cycle of
+ * sm_80, and its fragments 8 * 64 KiB of shared memory, 4096 cycles at 128 bytes; with the own operands in shared
+ * memory it would be 4608. Each byte that a block takes from the L2 cache, where queries and output gradients have 512
+ * per row, serves 4 * 2 * 128 * 128 / 512 = 256 operations. A head of 64 has room for 32 rows per warp, which halves
+ * the reads, except of the values, which then stay in shared memory. */
 #include "kernels/cuda/attention_mma.cuh"
 
 template <int DIM> struct backward_layout {
@@ -25,14 +26,14 @@ template <int DIM> struct backward_layout {
     };
 };
 
-/* A warp's rows as left operands: of queries and output gradients, or of keys and values, the second held in registers
- * or not. */
+/* A warp's rows as left operands: queries and output gradients, or keys and values. The second is held in registers or
+ * not. */
 template <int DIM, bool HELD> struct own_rows {
     uint32_t at[1 + HELD][128 / DIM][DIM / 16][4];
     mma_reader second;
 };
 
-/* Two matrices' rows [begin, begin + MMA_OWN), by way of shared memory. */
+/* Loads rows [begin, begin + MMA_OWN) of two matrices, through shared memory. */
 template <int DIM, bool HELD>
 static __device__ __forceinline__ void take_own(own_rows<DIM, HELD> &own, ox_shared shared, const mma_rows rows[2],
                                                 uint32_t begin) {
@@ -57,7 +58,7 @@ static __device__ __forceinline__ void take_own(own_rows<DIM, HELD> &own, ox_sha
     __syncthreads();
 }
 
-/* Own rows times rows [row, row + 8 NT) of two tiles, the first by the first and the second by the second. */
+/* Multiplies own rows by rows [row, row + 8 NT) of two tiles, the first by the first and the second by the second. */
 template <int DIM, int NT, bool HELD>
 static __device__ __forceinline__ void take_products(float scores[128 / DIM][NT][4], float slopes[128 / DIM][NT][4],
                                                      const own_rows<DIM, HELD> &own, const mma_reader tiles[2],
@@ -132,7 +133,7 @@ static __device__ __forceinline__ float pair_dot(uint32_t a, uint32_t b) {
     return __fmaf_rn(__uint_as_float(a & 0xffff0000u), __uint_as_float(b & 0xffff0000u), low);
 }
 
-/* Of rows g and g + 8 of each 16 that the warp has: what backward needs of them, also left for the other kernel. */
+/* What backward needs of rows g and g + 8 of each 16 of the warp; also written for the other kernel. */
 template <int DIM>
 static __device__ __forceinline__ void take_facts(row_facts facts[128 / DIM][2], const backward_args<ox_bf16> &args,
                                                   const own_rows<DIM, true> &own, ox_shared shared, uint32_t begin) {
@@ -172,7 +173,7 @@ static __device__ __forceinline__ void take_facts(row_facts facts[128 / DIM][2],
     __syncthreads();
 }
 
-/* Scores become slopes: weight * (dout . value - dout . out), 0 where the query does not see the key. */
+/* Turns scores into slopes: weight * (dout . value - dout . out), 0 if the query does not see the key. */
 template <int DIM, int NT>
 static __device__ __forceinline__ void query_slopes(float slopes[128 / DIM][NT][4],
                                                     const float scores[128 / DIM][NT][4],
@@ -241,7 +242,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
         }
         ox_cp_async_commit();
         ox_cp_async_wait<1>();
-        __syncthreads(); /* the tile is there */
+        __syncthreads(); /* the tile has arrived */
         const mma_sight sight = sight_of(bounds, tile);
         const mma_reader across[2] = {reader_across<DIM>(now), reader_across<DIM>(now + layout::SECOND)};
         const mma_reader down = reader_down<DIM>(now);
@@ -255,7 +256,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
             }
             add_products<DIM, NT>(acc, slopes, down, row);
         }
-        __syncthreads(); /* nobody reads the tile any more */
+        __syncthreads(); /* no warp reads the tile any more */
     }
     ox_cp_async_wait<0>();
     ox_renew(head);
@@ -265,13 +266,13 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
 
 /* ---- keys and values --------------------------------------------------------------------------------- */
 
-/* The queries that see a key end where this one stands; the first is the one at its own place. All lanes of a warp
- * call it together. */
+/* Where the queries that see a key end; the first is the one at the key's own position. All lanes of a warp call it
+ * together. */
 static __device__ __forceinline__ uint32_t seen_past(const att_shape &shape, uint32_t key) {
     if (shape.positions == nullptr) {
         return shape.window == 0 || key + shape.window > shape.queries ? shape.queries : key + shape.window;
     }
-    uint32_t sees = key, past = shape.queries; /* `sees` does, `past` and what follows do not */
+    uint32_t sees = key, past = shape.queries; /* `sees` falls once: `past` and all after it do not see the key */
     while (past - sees > 1) {
         const uint32_t step = (past - sees + OX_WARP - 1) / OX_WARP;
         const uint32_t probe = sees + (threadIdx.x % OX_WARP + 1) * step;
@@ -286,7 +287,7 @@ static __device__ __forceinline__ uint32_t seen_past(const att_shape &shape, uin
     return past;
 }
 
-/* Queries for keys [begin, begin + rows), of which some may not be there. */
+/* The queries for keys [begin, begin + rows), some of which may not exist. */
 static __device__ __forceinline__ mma_bounds query_bounds(const att_shape &shape, uint32_t begin, uint32_t rows) {
     if (begin >= shape.keys) {
         return mma_bounds{0, 0, 0, 0};
@@ -295,7 +296,8 @@ static __device__ __forceinline__ mma_bounds query_bounds(const att_shape &shape
     return mma_bounds{begin, seen_past(shape, last), begin + rows - 1, seen_past(shape, begin)};
 }
 
-/* Scores become weights, and slopes as above; queries are columns, and what is known of them is in shared memory. */
+/* Turns scores into weights and into slopes, as above; here queries are columns, and the facts about them are
+ * in shared memory. */
 template <int DIM, int NT>
 static __device__ __forceinline__ void key_slopes(float slopes[128 / DIM][NT][4], float scores[128 / DIM][NT][4],
                                                   const row_facts *facts, float scale_log2) {
@@ -331,12 +333,12 @@ static __device__ __forceinline__ void hide_queries(float slopes[128 / DIM][NT][
     }
 }
 
-/* A tile of queries of one of the heads that share the block's keys; head after head. */
+/* One tile of queries of one of the heads that share the block's keys; head after head. */
 struct query_walk {
     uint32_t head, tile;
 };
 
-/* Begins to copy those queries, their output gradients and what is known of them. */
+/* Begins to copy those queries, their output gradients and the facts about them. */
 template <int DIM>
 static __device__ __forceinline__ void fetch_queries(ox_shared stage, const backward_args<ox_bf16> &args,
                                                      query_walk at) {
@@ -388,7 +390,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
         }
         ox_cp_async_commit();
         ox_cp_async_wait<1>();
-        __syncthreads(); /* the tile is there */
+        __syncthreads(); /* the tile has arrived */
         const mma_sight sight = sight_of(bounds, at.tile);
         const row_facts *const facts = (const row_facts *)(bytes + stage * layout::STAGE + layout::FACTS);
         const mma_reader across[2] = {reader_across<DIM>(now), reader_across<DIM>(now + layout::SECOND)};
@@ -404,7 +406,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
             add_products<DIM, NT>(dv, weights, mma_reader{down.row + layout::SECOND, down.chunk_bytes}, row);
             add_products<DIM, NT>(dk, slopes, down, row);
         }
-        __syncthreads(); /* nobody reads the tile any more */
+        __syncthreads(); /* no warp reads the tile any more */
         at = next;
         stage ^= 1;
     }

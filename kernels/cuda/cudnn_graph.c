@@ -179,7 +179,7 @@ static void *reduce(struct graph *graph, cudnnReduceTensorOp_t how, void *in, vo
     return out;
 }
 
-/* The same numbers with other dimensions. */
+/* Another view of a tensor: its elements with other dimensions. */
 static void *reshape(struct graph *graph, void *in, void *out) {
     void *const made = ox_cudnn_make(graph->set, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     ox_cudnn_put_descriptor(graph->set, made, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, in);

@@ -1,6 +1,6 @@
-/* The embedding and its gradient. Backward sorts the rows by what they name, so that those of one entry of a table
- * stand together and in their order: one thread adds an element of all of them, the sums are those of the CPU to the
- * bit, and an entry that many rows name is divided by columns. What they move, at the least, in bytes:
+/* The embedding and its gradient. Backward sorts the rows by their table entry, so that the rows of one entry are
+ * neighbours, in their order: one thread adds an element of all of them, the sums have the bits of the CPU's, and an
+ * entry with many rows is divided by columns. Bytes moved, at least:
  *   forward   rows hidden (real + planes), planes once more with learned positions
  *   backward  rows hidden real + 8 hidden entries, of the table; the same for learned positions */
 #include "kernels/cuda/kernel.cuh"
@@ -62,14 +62,14 @@ extern "C" ox_status ox_cuda_embed_forward(const ox_cuda_queue *queue, const voi
 
 constexpr uint32_t CHUNK = 512;
 
-/* Rows with their keys: by chunks, each sorted; and all of them sorted. */
+/* Rows with their keys: sorted in chunks; and all of them sorted. */
 struct order {
     int32_t *chunk_keys, *keys;
     uint32_t *chunk_rows, *rows;
     uint32_t count;
 };
 
-/* A chunk of rows, each put where its key and then its number place it: by counting those before it. */
+/* Sorts a chunk of rows by key, then by number: a row's place is the number of rows before it. */
 static __global__ void sort_chunk_kernel(order to, const int32_t *keys) {
     __shared__ int32_t near[CHUNK];
     const uint32_t begin = blockIdx.x * CHUNK, count = to.count - begin < CHUNK ? to.count - begin : CHUNK;
@@ -88,7 +88,7 @@ static __global__ void sort_chunk_kernel(order to, const int32_t *keys) {
     }
 }
 
-/* How many of sorted keys are below `key`, or not above it. */
+/* How many of the sorted keys are below `key`, or not above it. */
 static __device__ uint32_t count_below(const int32_t *keys, uint32_t count, int32_t key, bool equal_too) {
     uint32_t low = 0, high = count;
     while (low < high) {
@@ -102,7 +102,7 @@ static __device__ uint32_t count_below(const int32_t *keys, uint32_t count, int3
     return low;
 }
 
-/* The place of a row among all: its place in its chunk, and those before it in each of the others. */
+/* A row's place among all rows: its place in its chunk, plus the rows before it in every other chunk. */
 static __global__ void merge_chunks_kernel(order to) {
     const uint32_t at = blockIdx.x * blockDim.x + threadIdx.x, own = at / CHUNK * CHUNK;
     if (at >= to.count) {
@@ -129,7 +129,7 @@ template <typename T> struct add_args {
     uint32_t hidden;
 };
 
-/* The next COUNT rows, all read before the first is added. */
+/* Adds the next COUNT rows, all of them read before the first is added. */
 template <typename T, int N, int COUNT>
 static __device__ __forceinline__ void add_batch(float sum[N], const T *dout, const uint32_t *rows, uint32_t hidden) {
     ox_pack<T, N> near[COUNT];
@@ -146,7 +146,7 @@ static __device__ __forceinline__ void add_batch(float sum[N], const T *dout, co
     }
 }
 
-/* The rows of one key, for a stretch of columns; of the blocks of these rows the first adds them. */
+/* Adds the rows of one key, for a stretch of columns. Of the blocks that have such rows, the first adds them. */
 template <typename T, int N> static __global__ void add_rows_kernel(add_args<T> args) {
     const uint32_t col = (blockIdx.y * ADD_THREADS + threadIdx.x) * N, count = args.rows.count;
     const int32_t *const keys = args.rows.keys, key = keys[blockIdx.x];
@@ -158,7 +158,7 @@ template <typename T, int N> static __global__ void add_rows_kernel(add_args<T> 
     float sum[N];
     ox_load<float, N>(sum, target);
     while (at < count && keys[at] == key) {
-        /* Keys are sorted: where the last of a batch has this one, all have it. */
+        /* keys are sorted: if the last of a batch has this key, all have it */
         if (at + BATCH <= count && keys[at + BATCH - 1] == key) {
             add_batch<T, N, BATCH>(sum, args.dout + col, args.rows.rows + at, args.hidden);
             at += BATCH;
@@ -170,8 +170,8 @@ template <typename T, int N> static __global__ void add_rows_kernel(add_args<T> 
     ox_store<float, N>(target, sum);
 }
 
-/* The order lies in the workspace of the GEMMs, which this lane alone uses, one operation after another; rows that
- * find no room there follow in the next turn, and so are added behind. */
+/* The order is in the workspace of the GEMMs, which only this lane uses, one operation after another. Rows that do not
+ * fit there follow in the next turn, so they are added later. */
 template <typename T>
 static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op, float *table, const int32_t *keys) {
     enum { WIDE = ox_wide<T>::COUNT };

@@ -1,8 +1,8 @@
-/* Linear layer and cross-entropy, fused. Rows are taken in groups whose logits exist whole (kernels/head_walk.h): a
- * GEMM, a block for each row that makes its loss and turns the logits into their own gradient, two GEMMs. In
- * bfloat16 the gradient is of that type too, and lies where its logits were. Beside its GEMMs, 2 rows hidden vocab
- * operations each, what it moves at the least is 12 rows vocab bytes of logits and their gradient, 14 in float32, and
- * 8 vocab hidden bytes of sums for each group of rows. */
+/* Linear layer and cross-entropy, fused. Rows are taken in groups whose logits exist whole (kernels/head_walk.h): one
+ * GEMM for the logits; one block per row, which computes the loss and turns the logits into their own gradient; two
+ * GEMMs for the gradients. In bfloat16 the gradient has that type too, and lies where its logits were. The GEMMs take 2
+ * rows hidden vocab operations each. Besides them at least 12 rows vocab bytes of logits and their gradient are moved,
+ * 14 in float32, and 8 vocab hidden bytes of sums per group of rows. */
 #include "kernels/cuda/kernel.cuh"
 
 #include "kernels/head_walk.h"
@@ -21,13 +21,13 @@ struct row_args {
     bool backward;
 };
 
-/* The largest so far, and the sum of exponentials below it. A NaN makes the sum NaN. */
+/* The largest logit so far, and the sum of exponentials relative to it. A NaN makes the sum NaN. */
 struct softmax {
     float max;
     double sum;
 };
 
-/* The logits from `begin` on as far as there are any; behind them those that count for nothing. */
+/* The logits from `begin` on; beyond the last, values that do not count. */
 static __device__ __forceinline__ void load_logits(float out[STEP], const float *logits, uint32_t begin,
                                                    uint32_t vocab) {
     ox_load<float, STEP>(out, logits + begin);
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void take(softmax *all, const float x[STEP]) {
     all->sum += (double)sum;
 }
 
-/* Over the block, in the order of its lanes and warps; the same in every thread. */
+/* Combined over the block, in the order of its lanes and warps; the same in every thread. */
 static __device__ softmax merge(softmax mine) {
     __shared__ float tops[OX_WARP];
     __shared__ double sums[OX_WARP];
@@ -81,8 +81,8 @@ static __device__ softmax merge(softmax mine) {
     return all;
 }
 
-/* The logits become their own gradient, of a type that is not wider: what is written lies before what is not yet read,
- * once the whole block has read its stretch. */
+/* Turns the logits into their own gradient, of a type that is not wider. A block reads its whole stretch before it
+ * writes, and what it writes lies before what is not yet read. */
 template <typename T>
 static __device__ void differentiate(const row_args &args, float *logits, const softmax &all, int32_t target) {
     const float factor = (float)((double)args.loss_scale / all.sum);
@@ -133,7 +133,7 @@ template <typename T> static __global__ void row_kernel(row_args args) {
     }
 }
 
-/* The rows' losses in ascending order: one thread adds, a block brings them near. */
+/* Adds the rows' losses in ascending order: one thread adds, the block loads for it. */
 static __global__ void add_losses_kernel(double *loss_sum, const double *losses, uint32_t rows) {
     __shared__ double near[OX_BLOCK_THREADS];
     double total = 0.0;
@@ -159,14 +159,14 @@ struct head_job {
     ox_head_scratch scratch;
     uint32_t row, row_count, vocab, vocab_count; /* of the group, of the tile */
     const void *weight;                          /* of the tile */
-    uint32_t joined; /* first word of the tile whose weights are joined; none: UINT32_MAX */
+    uint32_t joined; /* first token of the tile whose weights are joined; UINT32_MAX: none */
 };
 
 static const void *from(const ox_op_head *op, const void *tensor, uint64_t at) {
     return (const uint8_t *)tensor + at * ox_real_bytes(op->real);
 }
 
-/* In float32 weights are joined, in bfloat16 the plane is the weights. */
+/* float32 weights are joined from their planes; in bfloat16 the hi plane is the weights. */
 static ox_status find_weights(head_job *job) {
     const ox_op_head *const op = job->op;
     const uint64_t begin = (uint64_t)job->vocab * op->hidden;
@@ -230,7 +230,7 @@ static ox_status add_gradients(const head_job *job) {
     return status == OX_OK ? ox_cuda_gemm(job->queue, &dweight) : status;
 }
 
-/* Logits of the group, or what comes of their gradients, tile after tile of the vocabulary. */
+/* Computes the logits of the group, or what follows from their gradients, tile after tile of the vocabulary. */
 static ox_status walk_tiles(head_job *job, bool backward) {
     const uint32_t vocab = job->op->vocab, tile_vocab = job->walk.tile_vocab;
     ox_status status = OX_OK;

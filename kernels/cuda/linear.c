@@ -271,7 +271,7 @@ static enum ox_status time_one(const struct ox_cuda_queue *queue, const struct d
     *seconds = 0.0;
     for (uint32_t i = 0; i < queue->search->rounds && error == cudaSuccess && !refused; i++) {
         float milliseconds = 0.0f;
-        refused = multiply(queue, description, known, at) != CUBLAS_STATUS_SUCCESS; /* warms up, and lets the host run ahead */
+        refused = multiply(queue, description, known, at) != CUBLAS_STATUS_SUCCESS; /* warm, host ahead */
         error = cudaEventRecord(begin, queue->stream);
         refused = refused || multiply(queue, description, known, at) != CUBLAS_STATUS_SUCCESS;
         if (error == cudaSuccess) {

@@ -1,13 +1,13 @@
-/* Normalisations, and sums over rows. Forward a row is a block's; it is read a second time for its output, from the
- * caches. The gradients of gain and bias are sums over rows: first over fixed groups of rows, then over the groups in
- * order, so that the result depends on the shape alone. Backward a block has a group of rows and its threads have
- * columns: what is read of a row serves both its gradient and the sums. What they move, at the least, in elements:
+/* Normalisations, and sums over rows. In forward a block has a row, and reads it again, from the caches, for its
+ * output. The gradients of gain and bias are sums over rows: first over fixed groups of rows, then over the groups in
+ * order, so that the result depends on the shape alone. In backward a block has a group of rows and its threads have
+ * columns: what a thread reads of a row serves both its gradient and the sums. Elements moved, at least:
  *   norm       forward 2 rows cols, backward 3 rows cols, 4 with a residual
  *   head norm  forward 2 rows heads head_dim, 3 where the input is kept, backward 3 rows heads head_dim
  *   bias       rows cols */
 #include "kernels/cuda/kernel.cuh"
 
-/* Rows `stride` elements apart. */
+/* Rows that are `stride` elements apart. */
 template <typename T> struct rows_of {
     T *at;
     uint32_t stride;
@@ -78,7 +78,8 @@ template <typename T, int N> static __global__ void norm_forward_kernel(norm_for
 
 /* ---- sums over rows --------------------------------------------------------------------------------- */
 
-/* Heads of rows: head i is i % per_row of row i / per_row, rows are `stride` elements apart, heads `width`. */
+/* Heads within rows: head i is head i % per_row of row i / per_row; rows are `stride` elements apart, heads have
+ * `width` elements. */
 template <typename T> struct heads_of {
     T *at;
     uint32_t stride, per_row, width;
@@ -88,8 +89,8 @@ template <typename T> static __device__ __forceinline__ T *head_at(const heads_o
     return heads.at + (uint64_t)(idx / heads.per_row) * heads.stride + idx % heads.per_row * heads.width;
 }
 
-/* Columns of dout (rows, cols) times those of the normed input, where there is one; and of dout itself, where that is
- * wanted. Of every group of rows first the one, then the other, to scratch. */
+/* Column sums of dout (rows, cols) times the normed input, if there is one, and of dout itself, if wanted. For every
+ * group of rows, scratch gets first the one, then the other. */
 template <typename T> struct column_args {
     heads_of<const T> dout;
     const T *in; /* or NULL */
@@ -101,7 +102,7 @@ template <typename T> struct column_args {
 
 enum { SUM_ROWS = 8, GROUP_ROWS_MIN = 4 * SUM_ROWS };
 
-/* Adds what the threads of a block along y have of their columns, in order, and writes it. */
+/* Adds the column sums of the threads of a block along y, in order, and writes them. */
 template <int N>
 static __device__ void fold_rows(float *to, float (*near)[OX_WARP * N], const float sum[N], bool is_there) {
     for (int k = 0; k < N; k++) {
@@ -118,8 +119,8 @@ static __device__ void fold_rows(float *to, float (*near)[OX_WARP * N], const fl
     __syncthreads();
 }
 
-/* Group blockIdx.y of the rows, a stretch of the columns. Where the gradient of the rows is written over dout, this
- * runs before. */
+/* Sums group blockIdx.y of the rows, for a stretch of the columns. If the gradient of the rows is written over dout,
+ * this runs first. */
 template <typename T, int N> static __global__ void sum_columns_kernel(column_args<T> args) {
     __shared__ float near[SUM_ROWS][OX_WARP * N];
     const uint32_t col = (blockIdx.x * OX_WARP + threadIdx.x) * N;
@@ -154,12 +155,12 @@ template <typename T, int N> static __global__ void sum_columns_kernel(column_ar
 enum { FOLD_Y = 16 };
 
 struct group_args {
-    float *sums[2]; /* what the parts of a group are added to */
+    float *sums[2]; /* where the parts of a group are added */
     const float *scratch;
     uint32_t cols, groups;
 };
 
-/* Part blockIdx.y of gridDim.y, over all groups. */
+/* Adds part blockIdx.y of gridDim.y, over all groups. */
 static __global__ void add_groups_kernel(group_args args) {
     __shared__ float near[FOLD_Y][OX_WARP];
     const uint32_t col = blockIdx.x * OX_WARP + threadIdx.x;
@@ -184,7 +185,7 @@ static void add_groups(const ox_cuda_queue *queue, const group_args &args) {
               ox_launch_shape{dim3((args.cols + OX_WARP - 1) / OX_WARP, parts), dim3(OX_WARP, FOLD_Y), 0}, args);
 }
 
-/* Groups of `rows` that are no smaller than `least` rows, but for one, and not more than `most`. */
+/* Groups of `rows` rows: no smaller than `least`, except for one, and no more than `most` groups. */
 static unsigned groups_for(uint32_t rows, uint32_t least, uint32_t most) {
     const uint32_t groups = (rows + least - 1) / least;
     return groups < most ? groups : most;
@@ -194,7 +195,7 @@ template <typename T> static bool wide(const void *ptr, uint64_t cols) {
     return ox_all_wide<T>(ptr, cols, 0);
 }
 
-/* Both steps; the sums of the normed go to the first. */
+/* Both steps; the sums with the normed input go to the first target. */
 template <typename T>
 static void sum_columns(const ox_cuda_queue *queue, const column_args<T> &args, unsigned groups, float *const sums[2]) {
     enum { WIDE = ox_wide<T>::COUNT };
@@ -224,7 +225,7 @@ template <typename T> static void bias_sums(const ox_cuda_queue *queue, const ox
     sum_columns<T>(queue, args, groups_for(op->rows, GROUP_ROWS_MIN, most), sums);
 }
 
-/* The groups' sums lie in the workspace of the GEMMs, which this lane alone uses, one operation after another. */
+/* The groups' sums are in the workspace of the GEMMs, which only this lane uses, one operation after another. */
 extern "C" ox_status ox_cuda_column_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
     if (op->real == OX_REAL_F32) {
         bias_sums<float>(queue, op);
@@ -245,8 +246,8 @@ template <typename T> struct norm_backward_args {
     bool plain;
 };
 
-/* Jacobian of the norm: din = rstd (g - mean(g) - n mean(g n)), g = dout gain, n the normed row; the first mean only
- * where the norm takes one away. Rows of any width, one by one. */
+/* Jacobian of the norm: din = rstd * (g - mean(g) - n * mean(g * n)), with g = dout * gain and n the normed row;
+ * mean(g) is subtracted only if the norm subtracts a mean. For rows of any width, one by one. */
 template <typename T, int N> static __global__ void norm_backward_kernel(norm_backward_args<T> args) {
     __shared__ float slots[OX_WARP];
     const uint64_t row = blockIdx.x, at = row * args.cols;
@@ -287,8 +288,8 @@ template <typename T, int N, int PACKS> struct row_part {
     float mean, rstd;
 };
 
-/* The threads of a row, PACKS packs of columns each, apart by all threads of the row; a thread that has none there, or
- * whose row is past the group, has zeros. */
+/* The threads of a row have PACKS packs of columns each, as far apart as all threads of the row reach. A thread without
+ * columns there, or with a row past the group, has zeros. */
 template <typename T, int N, int PACKS>
 static __device__ __forceinline__ void fetch(row_part<T, N, PACKS> *part, const norm_backward_args<T> &args,
                                              uint32_t row, uint32_t past) {
@@ -307,7 +308,7 @@ static __device__ __forceinline__ void fetch(row_part<T, N, PACKS> *part, const 
     }
 }
 
-/* Both sums over the threads of a row; rows use two sets of slots in turn, so that one barrier is enough. */
+/* Both sums over the threads of a row. Rows use two sets of slots in turn, so that one barrier is enough. */
 static __device__ __forceinline__ float2 row_sums(float2 value, float2 *slots) {
     const unsigned warps = blockDim.x / OX_WARP, first = threadIdx.y * warps;
     value.x = ox_warp_sum(value.x);
@@ -324,7 +325,7 @@ static __device__ __forceinline__ float2 row_sums(float2 value, float2 *slots) {
     return sum;
 }
 
-/* The threads along y have had different rows of the group: their sums are added in order, in shared memory. */
+/* The threads along y have different rows of the group: their sums are added in order, in shared memory. */
 template <int COUNT, int N>
 static __device__ void write_sums(float *to, float *near, const float (&sums)[COUNT], uint32_t cols) {
     for (unsigned y = 0; y < blockDim.y; y++) {
@@ -342,8 +343,8 @@ static __device__ void write_sums(float *to, float *near, const float (&sums)[CO
     }
 }
 
-/* A group of rows in one pass: a thread has the same columns of all of them; the next row is on its way while the sums
- * of this one meet. PLAIN: with the sums of dout itself. */
+/* A group of rows in one pass: a thread has the same columns in all rows, and loads the next row while the sums of this
+ * one are combined. PLAIN: also sums dout itself. */
 template <typename T, int N, int PACKS, bool PLAIN>
 static __global__ void __launch_bounds__(GROUP_THREADS, PACKS == 1 && !PLAIN ? 2 : 1)
 norm_backward_group_kernel(norm_backward_args<T> args) {
@@ -405,7 +406,7 @@ norm_backward_group_kernel(norm_backward_args<T> args) {
     }
 }
 
-/* Threads of a block for a row: enough for one load each, in whole warps. */
+/* Threads per row in a block: enough for one load each, in whole warps. */
 static unsigned threads_for(uint32_t cols, unsigned per_thread) {
     const unsigned wanted = (cols + per_thread - 1) / per_thread;
     const unsigned threads = (wanted + OX_WARP - 1) / OX_WARP * OX_WARP;
@@ -446,7 +447,7 @@ static void launch_group(const ox_cuda_queue *queue, const ox_launch_shape &shap
     }
 }
 
-/* In one pass; the number of groups. */
+/* Works in one pass; returns the number of groups. */
 template <typename T> static unsigned backward_by_group(const ox_cuda_queue *queue, const norm_backward_args<T> &args) {
     const unsigned packs = args.cols / ox_wide<T>::COUNT, each = packs > (unsigned)GROUP_THREADS ? 2 : 1;
     const unsigned x = (packs + each * OX_WARP - 1) / (each * OX_WARP) * OX_WARP, y = GROUP_THREADS / x;
@@ -460,7 +461,7 @@ template <typename T> static unsigned backward_by_group(const ox_cuda_queue *que
     return groups;
 }
 
-/* In two: columns first, then rows, which may be written over dout. */
+/* Works in two passes: columns first, then rows, which may be written over dout. */
 template <typename T>
 static void backward_by_row(const ox_cuda_queue *queue, const norm_backward_args<T> &args, float *const sums[2]) {
     enum { WIDE = ox_wide<T>::COUNT };
@@ -512,7 +513,7 @@ extern "C" ox_status ox_cuda_norm_backward(const ox_cuda_queue *queue, const voi
 
 /* ---- heads ------------------------------------------------------------------------------------------ */
 
-/* Some neighbouring lanes of a warp, a power of two, have a head. */
+/* Each head has some neighbouring lanes of a warp, a power of two. */
 template <typename T> struct head_args {
     heads_of<T> inout;
     T *saved;
@@ -559,7 +560,7 @@ template <typename T, int N> static __global__ void head_norm_forward_kernel(hea
     }
 }
 
-/* In place, as backward of a row above; heads of any width, after the sums of the columns. */
+/* In place, like the backward pass of a row above; for heads of any width, after the column sums. */
 template <typename T> static __global__ void head_norm_backward_kernel(head_args<T> args) {
     const uint32_t head = (blockIdx.x * blockDim.x + threadIdx.x) / OX_WARP, width = args.inout.width;
     const bool is_there = head < args.heads;
@@ -577,7 +578,7 @@ template <typename T> static __global__ void head_norm_backward_kernel(head_args
     }
 }
 
-/* A group of heads in one pass: the lanes of a head keep the sums of their columns over all heads that they have. */
+/* A group of heads in one pass: the lanes of a head keep the sums of their columns over all their heads. */
 template <typename T, int N> static __global__ void head_norm_group_kernel(head_args<T> args) {
     __shared__ float near[OX_BLOCK_THREADS * N];
     const uint32_t per_group = (args.heads + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * per_group;
@@ -627,7 +628,7 @@ template <typename T, int N> static __global__ void head_norm_group_kernel(head_
     }
 }
 
-/* Lanes that have a head of `width` in one access each, if a warp has as many. */
+/* The number of lanes that hold a head of `width` in one access each, if a warp has that many. */
 static uint32_t lanes_for(uint32_t width, uint32_t per_lane) {
     uint32_t lanes = 1;
     while (lanes < OX_WARP && lanes * per_lane < width) {

@@ -1,5 +1,5 @@
-/* Operations on flat vectors: planes to fp32 weights, sums, bfloat16 gradients. All are bound by memory: four elements
- * to a thread and turn, 16 bytes where elements are fp32. */
+/* Operations on flat vectors: planes to fp32 weights, sums, bfloat16 gradients. Memory limits all of them: a thread
+ * takes four elements at a time, which are 16 bytes of fp32. */
 #include "kernels/cuda/kernel.cuh"
 
 enum { STEP = 4 };
@@ -45,7 +45,7 @@ template <int N> static __global__ void pack_kernel(uint16_t *out, const float *
     }
 }
 
-/* Threads for `count` elements, `per_thread` each. */
+/* Number of threads for `count` elements, `per_thread` each. */
 static ox_launch_shape flat(const ox_cuda_queue *queue, uint64_t count, unsigned per_thread) {
     return ox_launch_shape{ox_grid_for(queue, count, (uint64_t)OX_BLOCK_THREADS * per_thread), OX_BLOCK_THREADS, 0};
 }

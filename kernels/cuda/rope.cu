@@ -1,5 +1,4 @@
-/* Rotary embedding, in place. It moves, at the least, 2 rows heads head_dim elements, and rows head_dim floats of
- * angles. */
+/* Rotary embedding, in place. It moves at least 2 rows heads head_dim elements, and rows head_dim floats of angles. */
 #include "kernels/cuda/kernel.cuh"
 
 template <typename T> struct rope_args {
@@ -10,8 +9,8 @@ template <typename T> struct rope_args {
     float sign; /* of the angle: -1 rotates back */
 };
 
-/* A block has a row; along x its threads have the pairs of a head, along y the heads, so that angles are read once and
- * serve all heads of a thread. */
+/* A block has a row. Its threads along x have the pairs of a head, those along y the heads, so that angles are read
+ * once for all heads of a thread. */
 template <typename T, int N> static __global__ void rope_kernel(rope_args<T> args) {
     const uint64_t row = blockIdx.x;
     const uint64_t angles = (uint64_t)args.positions[row] * args.half;
@@ -35,7 +34,7 @@ template <typename T, int N> static __global__ void rope_kernel(rope_args<T> arg
     }
 }
 
-/* As many rounds over the heads as they take, and no more threads than these need. */
+/* As many rounds over the heads as needed, and no more threads than these rounds need. */
 static ox_launch_shape by_heads(const ox_op_rope *op, uint32_t packs) {
     const uint32_t x = packs < OX_BLOCK_THREADS ? packs : (uint32_t)OX_BLOCK_THREADS, most = OX_BLOCK_THREADS / x;
     const uint32_t rounds = (op->heads + most - 1) / most;
