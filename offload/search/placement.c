@@ -1,6 +1,7 @@
-/* Chooses tiles, prefetch depth, the home of checkpoints, how the optimizer overlaps, and the homes of every unit's
- * planes: what fits is placement_fill.c's question, what is fastest placement_search.c's. Here is the answer: the plans
- * of the choice, proven, or a refusal with the nearest budget that does. */
+/* The entry point of the search, which engine/step calls: it chooses tiles, prefetch depth, the home of activation
+ * checkpoints, how the optimizer overlaps, and the homes of every unit's planes. placement_fill.c decides what fits,
+ * placement_search.c what is fastest. This file returns the proven plans of the choice, or a refusal that names the
+ * nearest budget that fits. */
 #include "offload/search/placement_internal.h"
 
 #include "base/assert.h"
@@ -14,18 +15,18 @@
 
 enum { FIX_TEXT_BYTES = 192 };
 
-/* Allowances of the drives that hold what is refused. */
+/* Allowances with which the drives would hold the plan that is refused. */
 struct enough_drives {
     uint64_t bytes[OX_STORE_DRIVES_MAX];
     uint32_t count, largest;
-    bool each; /* all are changed, and alike */
+    bool each; /* all drives get the same new allowance */
 };
 
 static uint64_t whole_mib(uint64_t bytes) {
     return ox_align_up(bytes, OX_MIB);
 }
 
-/* Whether the plan fits with them; the budget stays as it is. */
+/* Checks whether the plan fits with these allowances; the budget is left unchanged. */
 static enum ox_status hold_with(struct ox_search *s, const struct enough_drives *drives) {
     struct ox_plan_budget *const budget = &s->in->budget;
     const uint64_t *const given = budget->drive_bytes;
@@ -49,8 +50,8 @@ static void begin_drives(const struct ox_search *s, struct enough_drives *drives
     drives->each = small_count > 1;
 }
 
-/* The largest drive takes what is missing, as little as whole extents allow; or all do, where several of them do not
- * even hold the store's tables. */
+/* Gives the largest drive what is missing, as little as whole extents allow; or enlarges all drives alike if several
+ * cannot even hold the store's tables. */
 static enum ox_status enlarge_drives(struct ox_search *s, struct enough_drives *drives) {
     begin_drives(s, drives);
     const uint64_t need = ox_search_need(s, OX_TIER_NVME);
@@ -90,7 +91,7 @@ static void name_drives(const struct ox_search *s, const struct enough_drives *d
     }
 }
 
-/* What the drives must be allowed; nothing where they do. */
+/* Writes the allowances that the drives need as options into `text`; leaves it empty if the drives suffice. */
 static enum ox_status fix_drives(struct ox_search *s, char *text) {
     text[0] = '\0';
     const struct ox_plan_budget *const budget = &s->in->budget;
@@ -127,12 +128,12 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
         snprintf(r->device_fix, sizeof r->device_fix, "--device-mem %lluMiB ",
                  r->enough_mib[OX_TIER_DEVICE] + whole_mib(s->in->budget.device_beside_bytes) / OX_MIB);
     }
-    /* A drive helps no evaluation that has none: it would have to be filled first. */
+    /* Advice to add a drive does not help an evaluation: the drive would have to be filled first. */
     const bool store = s->in->budget.nvme_bytes > 0, may_add = !store && !s->in->model.eval_only;
     if (store) {
         const bool parts = ox_search_over_all(s) == 0;
         snprintf(r->nvme, sizeof r->nvme, ", nvme %s of %s%s", r->need[OX_TIER_NVME], r->have[OX_TIER_NVME],
-                 parts ? ", which in whole parts the drives do not hold" : "");
+                 parts ? ", which the drives do not hold in whole extents" : "");
     }
     const enum ox_status status = fix_drives(s, r->nvme_fix);
     return status != OX_OK ? status
@@ -147,7 +148,7 @@ static enum ox_status refuse(struct ox_search *s) {
     s->with_eval = true;
     ox_search_farthest_homes(s, ox_search_requested_device_units(s));
     ox_search_build(s);
-    /* It is handed out for its ledger. */
+    /* The caller gets the plan that does not fit, so that it can show where the bytes go. */
     OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train);
     struct refusal refusal = {.device = ""};
     return tell(s, &refusal);
@@ -155,7 +156,7 @@ static enum ox_status refuse(struct ox_search *s) {
 
 /* ---- choosing ----------------------------------------------------------------------------------- */
 
-/* Where a state lives on the device, so does all that its update needs. */
+/* An update runs where its state lives, so state on the device needs weights and gradients there too. */
 static enum ox_status check_device_request(const struct ox_search *s) {
     const struct ox_placement_request *const request = s->request;
     const char *const asked = request->device_units > 0 ? "--device-state-units" : "--state-tier device";
@@ -199,7 +200,7 @@ static enum ox_status check_request(const struct ox_search *s) {
     return s->in->budget.unified ? OX_OK : check_device_request(s);
 }
 
-/* Each by itself, and that what one leaves is what the others find. */
+/* Proves each plan by itself, and that training leaves what the evaluation plans expect to find. */
 static enum ox_status check_plans(struct ox_search *s) {
     static const enum ox_plan_kind evals[] = {OX_PLAN_EVAL, OX_PLAN_EVAL_AFTER_STEP};
     const struct ox_plan *const train = ox_search_plan(s, OX_PLAN_TRAIN);

@@ -1,7 +1,7 @@
-/* What is known of the plans of one search. Candidates that differ often come to the same plan: where nothing more
- * fits, or all does, and before anything has come home. What a plan needs and takes follows from placement and homes,
- * so it is built and simulated once, and asked for by them afterwards. The effort counts as if it were done each time,
- * so that what is known changes no choice. */
+/* Known plans of one search. Different candidates often lead to the same plan: when nothing more fits, when everything
+ * fits, and before any plane has been moved nearer. What a plan needs and how long it takes follow from placement and
+ * homes alone, so each plan is built and simulated once and then looked up. The effort counts as if the work were
+ * repeated each time, so that a lookup changes no choice. */
 #include "offload/search/placement_internal.h"
 
 #include "base/assert.h"
@@ -10,9 +10,9 @@
 
 #include <stdlib.h>
 
-/* A task simulated costs as much as so many built. */
+/* Effort of simulating a task, in tasks built. */
 enum { SIMULATED_COST = 8 };
-/* Plans that are kept in mind, and places for them by key. */
+/* Plans that are remembered, and places of the hash table that finds them by key. */
 enum { BUILT_MAX = 8192, PLACE_COUNT = 4 * BUILT_MAX };
 
 struct ox_built {
@@ -20,25 +20,25 @@ struct ox_built {
     uint64_t need[OX_TIER_COUNT];
     uint64_t spool_key;
     uint32_t task_count;
-    double least, seconds; /* negative: not asked for yet */
+    double least, seconds; /* negative: not computed yet */
 };
 
 enum { KIND_COUNT = OX_PLAN_EVAL_AFTER_STEP + 1 };
 
-/* What a plan of the search holds. */
+/* Which placement and homes the memory of a plan was last built for. */
 struct held {
     uint64_t key;
-    bool complete; /* with its dependencies */
+    bool complete; /* dependencies are built too */
 };
 
 struct ox_built_table {
     struct ox_built *built;
-    struct ox_homes *homes; /* per unit, side by side */
+    struct ox_homes *homes; /* per unit: the homes that are hashed, without gaps */
     uint32_t count;
-    uint16_t places[PLACE_COUNT]; /* 1 + index; 0 = none */
-    /* of each kind */
-    struct ox_built beyond[KIND_COUNT]; /* where the table is full */
-    struct ox_built *now[KIND_COUNT];   /* with placement and homes as they were when it was asked for */
+    uint16_t places[PLACE_COUNT]; /* 1 + index; 0 = free */
+    /* One per kind of plan. */
+    struct ox_built beyond[KIND_COUNT]; /* takes the plan when the table is full */
+    struct ox_built *now[KIND_COUNT];   /* for the placement and homes of the last ox_search_build() */
     struct held held[KIND_COUNT];
 };
 
@@ -64,7 +64,7 @@ void ox_built_close(struct ox_built_table **table) {
     *table = NULL;
 }
 
-/* All that a plan follows from and that changes in a search. */
+/* Hashes all that determines a plan and changes during a search. */
 static uint64_t key_of(const struct ox_search *s, enum ox_plan_kind kind) {
     struct ox_homes *const homes = s->built->homes;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
@@ -79,8 +79,8 @@ static struct ox_plan *plan_of_kind(const struct ox_search *s, enum ox_plan_kind
     return plans[kind];
 }
 
-/* The plan itself, without dependencies; it may have been built and built over since. Placement and homes must be those
- * it was for. */
+/* The plan without dependencies, built anew if another one has used its memory since. Placement and homes must be those
+ * that `key` was made from. */
 static const struct ox_plan *measured(struct ox_search *s, enum ox_plan_kind kind, uint64_t key) {
     struct ox_plan *const plan = plan_of_kind(s, kind);
     struct held *const held = &s->built->held[kind];
@@ -188,7 +188,7 @@ double ox_search_seconds(struct ox_search *s) {
         struct ox_sim_result result;
         ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &s->setup, &result);
         built->seconds = result.seconds;
-        if (s->setup.in_memory && s->request->persist_steps > 0) { /* the mean of all steps */
+        if (s->setup.in_memory && s->request->persist_steps > 0) { /* the mean of steps in memory and written steps */
             struct ox_sim_setup written = s->setup;
             written.in_memory = false;
             ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &written, &result);

@@ -1,6 +1,6 @@
-/* What may be chosen: one function for each thing that a placement decides, which names its other values. The search
- * changes them one or two at a time and knows nothing else of them, so what is new to placements becomes a field of
- * the candidate, a line of ox_candidate_same() and a function in the table at the end. */
+/* What may be chosen: one function for each thing that a placement decides, which lists its other values. The search
+ * changes one or two choices at a time and knows nothing else about them. A new choice is a field of the candidate, a
+ * line of ox_candidate_same(), an entry of ox_candidate_hash() and a function in the table at the end. */
 #include "offload/search/placement_internal.h"
 
 #include "base/assert.h"
@@ -66,7 +66,7 @@ bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier) {
 }
 
 bool ox_choice_overlap(const struct ox_search *s, bool overlap) {
-    if (s->in->model.eval_only) { /* there is no optimizer, whatever is asked of it */
+    if (s->in->model.eval_only) { /* there is no optimizer, whatever the request */
         return !overlap;
     }
     return s->request->overlap < 0 || overlap == (s->request->overlap == 1);
@@ -80,7 +80,7 @@ uint32_t ox_choice_speculative_units(const struct ox_search *s, uint32_t quarter
     if (s->request->speculative_units >= 0) {
         return (uint32_t)ox_min_u64((uint64_t)s->request->speculative_units, unit_count);
     }
-    /* Who asks for overlap and not for none of it means some. */
+    /* A request for overlap that names no number of units means at least one. */
     const uint32_t least = s->request->overlap == 1;
     return (uint32_t)ox_max_u64((uint64_t)unit_count * quarters / OX_CHOICE_QUARTERS, least);
 }
@@ -100,7 +100,8 @@ bool ox_choice_device_weights(const struct ox_search *s) {
     return !s->in->budget.unified && s->request->weights_tier == OX_TIER_COUNT;
 }
 
-/* All that a unit has goes with its state, and there is no store. */
+/* A unit on the device has its weights, gradients and state there, which no request may contradict, and there is no
+ * store. */
 bool ox_choice_device_units(const struct ox_search *s) {
     const struct ox_placement_request *const request = s->request;
     return ox_choice_device_weights(s) && request->state_tier == OX_TIER_COUNT && request->grad_tier == OX_TIER_COUNT &&
@@ -135,7 +136,7 @@ static void choose_act_tier(const struct ox_search *s, struct ox_candidate from,
     }
 }
 
-/* A requested depth comes with the slots it began with. */
+/* A requested depth fixes the slots too: they stay as they are at the start of the search. */
 static void choose_depth(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     for (uint32_t depth = 0; depth < 4 && s->request->prefetch_depth < 0; depth++) {
         from.placement.prefetch_depth = depth;
@@ -163,7 +164,7 @@ static void choose_slots_fine(const struct ox_search *s, struct ox_candidate fro
     }
 }
 
-/* Every way in which the optimizer may overlap. */
+/* Without overlap, or with each quarter of the units updated speculatively. */
 static void choose_overlap(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     for (uint32_t quarters = 0; quarters <= OX_CHOICE_QUARTERS && ox_choice_overlap(s, true); quarters++) {
         from.placement.overlap = true;
@@ -177,8 +178,8 @@ static void choose_overlap(const struct ox_search *s, struct ox_candidate from, 
     }
 }
 
-/* The number of early units more finely: how long the optimizer of a step takes beside its own backward, and how long
- * beside the next forward, is balanced by single units. */
+/* Varies the number of speculative units in small steps, because the optimizer's time is split between its own backward
+ * and the next forward, and single units decide the balance. */
 static void choose_speculative(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     const uint32_t unit_count = s->table->unit_count, at = from.placement.speculative_units;
     for (uint32_t by = unit_count / 8; by > 0 && at > 0 && s->request->speculative_units < 0; by /= 2) {
@@ -193,7 +194,8 @@ static void choose_speculative(const struct ox_search *s, struct ox_candidate fr
     }
 }
 
-/* None, all, and from where it stands more and less of them: by half of all blocks, by a quarter, and so on. */
+/* Varies the number of blocks that keep activations: none, all, and up and down from the current number by half of all
+ * blocks, by a quarter, and so on. */
 static void choose_kept(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     const uint32_t most = s->request->kept_units < 0 ? ox_choice_kept_units(s) : 0, at = from.placement.kept_units;
     const uint32_t ends[] = {most, 0};
@@ -237,8 +239,8 @@ static void choose_device_weights(const struct ox_search *s, struct ox_candidate
     }
 }
 
-/* Updates where the weights are save their way there and back, but take room that others might use: none, all, and from
- * where it stands more and less of them. */
+/* Varies the number of units on the device: none, all, and up and down from the current number. Updating there saves
+ * transfers, but takes device memory that other planes and activations might use. */
 static void choose_device_units(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     const uint32_t most = ox_choice_device_units(s) ? s->table->unit_count : 0, at = from.device_units;
     const uint32_t ends[] = {most, 0};
@@ -258,7 +260,8 @@ static void choose_device_units(const struct ox_search *s, struct ox_candidate f
     }
 }
 
-/* Fewer planes of a sort near, which leaves room for the next sort of the order, or transfers where they are free. */
+/* Varies how many units keep a plane in its farthest home, which leaves memory for the next plane of the order, or uses
+ * transfers that are hidden anyway. */
 static void choose_away(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     const uint32_t unit_count = s->table->unit_count;
     for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {

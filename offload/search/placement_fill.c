@@ -1,5 +1,5 @@
-/* A candidate made whole: first built with every plane in its farthest home; what remains of a budget is then given to
- * planes in the candidate's order. Whether it fits is decided by the plans alone, never by rates. */
+/* Turns a candidate into a placement with homes: it is first built with every plane in its farthest home; what remains
+ * of each budget is then given to planes in the candidate's order. Plans alone decide whether it fits, never rates. */
 #include "offload/search/placement_internal.h"
 
 #include "base/assert.h"
@@ -66,7 +66,7 @@ static enum ox_tier *home_of(struct ox_shard *shard, enum ox_plane_of_unit plane
 static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum ox_plane_of_unit plane) {
     const struct ox_plan_model *const model = &s->in->model;
     const uint64_t elems = model->units[unit_idx].elem_count;
-    if (plane == OX_PLANE_GRAD) { /* one for each use of the weights */
+    if (plane == OX_PLANE_GRAD) { /* one gradient for each use of the weights */
         const uint32_t addend = model->grads[model->units[unit_idx].grad_idx].addend;
         return (elems + (addend == OX_NONE ? 0 : model->grads[addend].elem_count)) * sizeof(float);
     }
@@ -88,7 +88,8 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
     return a;
 }
 
-/* The stage at this place of the ranking. Spread, any number of them lie evenly: steps of the golden section. */
+/* The stage at this place of the ranking. OX_RANK_SPREAD takes steps of the golden section, so that any number of
+ * stages is spread evenly. */
 static uint32_t ranked(enum ox_ranking ranking, uint32_t stage_count, uint32_t place) {
     const uint32_t last = stage_count - 1;
     switch (ranking) {
@@ -108,7 +109,7 @@ static uint32_t ranked(enum ox_ranking ranking, uint32_t stage_count, uint32_t p
     }
 }
 
-/* How many units may still have a plane of theirs brought nearer. */
+/* How many units may still have this plane moved nearer. */
 static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *candidate, enum ox_plane_of_unit plane) {
     const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
     uint32_t count = 0;
@@ -118,7 +119,7 @@ static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *c
     return is_requested(s, plane) || count < candidate->away[plane] ? 0 : count - candidate->away[plane];
 }
 
-/* Moves planes of one sort to `tier` while `left` lasts; returns how many moved. */
+/* Moves this plane of units to `tier` while `left` bytes last; returns how many units moved. */
 static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candidate, enum ox_plane_of_unit plane,
                            enum ox_tier tier, uint64_t *left) {
     const struct ox_plan_model *const model = &s->in->model;
@@ -160,7 +161,8 @@ static void load_homes(struct ox_search *s, const struct ox_homes *homes) {
     }
 }
 
-/* More than there is, for planes whose own transfer buffers go as they come home: two of the largest unit in fp32. */
+/* How many bytes beyond the free ones may be tried, since a plane that is moved nearer frees its transfer buffers: at
+ * most two of the largest unit in fp32. */
 static uint64_t most_credit(const struct ox_search *s) {
     uint64_t elems_max = 0;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
@@ -169,9 +171,9 @@ static uint64_t most_credit(const struct ox_search *s) {
     return 2 * elems_max * sizeof(float);
 }
 
-/* Gives the rest of a tier to planes. Moving a plane home also removes its transfer buffers, so the rest is measured
- * anew a few times; a packing that comes out worse than counted, or asks for more of another tier than there is, is
- * taken back and tried with less. In the end, where the candidate says so, with more than the rest. */
+/* Gives the free bytes of a tier to planes. Moving a plane also frees its transfer buffers, so the free bytes are
+ * measured again a few times. A move that needs more than expected, in this tier or another, is undone and tried with
+ * less. In the end, if the candidate allows it, more than the free bytes is tried. */
 static void fill_tier(struct ox_search *s, const struct ox_candidate *candidate, enum ox_tier tier) {
     uint64_t share = 1, credit = 0;
     uint32_t credits = 0;
@@ -203,7 +205,7 @@ static void fill_tier(struct ox_search *s, const struct ox_candidate *candidate,
     }
 }
 
-/* Extents are whole on one drive: what fits in the sum of allowances may not fit in each. */
+/* Each extent lies whole on one drive, so what fits in the sum of allowances may not fit in each. */
 enum ox_status ox_search_check_drives(struct ox_search *s) {
     const struct ox_plan_budget *const given = &s->in->budget;
     if (given->drive_bytes == NULL || given->nvme_bytes == 0) {
@@ -224,14 +226,15 @@ enum ox_status ox_search_check_drives(struct ox_search *s) {
     if (ox_store_surely_fits(&config, &sums)) {
         return OX_OK;
     }
-    if (!s->extents_listed) { /* which takes long for a large model */
+    if (!s->extents_listed) { /* only when needed: it takes long for a large model */
         ox_shard_extents(s->table, s->extents);
         s->extents_listed = true;
     }
     return ox_store_fits(&config);
 }
 
-/* The same for what is spooled as before, which most candidates share with others: cutting a large store takes long. */
+/* Whether the drives hold the store. Answers are remembered by spooled sizes, which most candidates share, because
+ * dividing a large store over the drives takes long. */
 static bool drives_hold(struct ox_search *s) {
     const uint64_t hash = ox_search_spool_key(s);
     for (uint32_t i = 0; i < s->cut_count; i++) {
@@ -246,8 +249,8 @@ static bool drives_hold(struct ox_search *s) {
     return fits;
 }
 
-/* Where everything has come home, steps that write nothing save more than early updates do; should they find the room
- * that a late update needs. */
+/* Drops speculative updates if steps can then stay in memory: when every plane is in memory, steps that write nothing
+ * save more than speculative updates do. The carried update must fit, though. */
 static void stay_in_memory(struct ox_search *s) {
     const uint32_t speculative_units = s->in->placement.speculative_units;
     const bool fits = ox_search_over_all(s) == 0;
@@ -281,8 +284,8 @@ static void begin_fit(struct ox_search *s, const struct ox_candidate *candidate)
     ox_search_build(s);
 }
 
-/* Whether it fits is asked of all that is spooled too: a gradient that has come home may leave others that are harder
- * to cut. */
+/* Fills the candidate and checks budgets and drives. A gradient that was moved nearer may leave spooled extents that
+ * are harder to divide over the drives; the candidate is then taken without any moved planes. */
 static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
     begin_fit(s, candidate);
     fill(s, candidate);
@@ -291,7 +294,8 @@ static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
         begin_fit(s, candidate);
         stay_in_memory(s);
     }
-    /* Short of nothing but a good cut: the nearest of all that do not fit. */
+    /* One byte short stands for a plan that fits the sum of the drives but not each drive: the nearest of all that do
+     * not fit. */
     const uint64_t over_bytes = ox_search_over_all(s), short_bytes = over_bytes > 0 ? over_bytes : !drives_hold(s);
     if (short_bytes > 0 && short_bytes < s->nearest_short &&
         candidate->device_units == ox_search_requested_device_units(s)) {

@@ -1,4 +1,4 @@
-/* Shared by the files that choose a placement; not for others. */
+/* What the files of offload/search share; no other folder includes this. */
 #ifndef OX_OFFLOAD_PLACEMENT_INTERNAL_H
 #define OX_OFFLOAD_PLACEMENT_INTERNAL_H
 
@@ -9,40 +9,41 @@
 extern "C" {
 #endif
 
-/* Which units come home first where not all of them can: those that forward begins with, those that backward begins
- * with, some everywhere, so that no part of the step has all the transfers, or both ends before the others, because
- * they are the largest and so are the buffers in which they travel. */
+/* Which units' planes are brought nearer first when there is not room for all: the units that forward begins with, the
+ * units that backward begins with, units spread evenly, so that no part of the step has all the transfers, or both ends
+ * first, because the first and the last unit and their transfer buffers are the largest. */
 enum ox_ranking { OX_RANK_FIRST, OX_RANK_LAST, OX_RANK_SPREAD, OX_RANK_ENDS, OX_RANKING_COUNT };
 
 enum ox_plane_of_unit { OX_PLANE_WEIGHTS, OX_PLANE_GRAD, OX_PLANE_STATE, OX_PLANE_COUNT };
 
-/* A placement, and how the room that it leaves is given to planes. */
+/* A placement, and the rule by which the memory that it leaves free is given to planes. */
 struct ox_candidate {
     struct ox_placement placement;
-    uint8_t order;   /* of planes that come home to the host: index into ox_candidate_orders */
+    uint8_t order;   /* in which planes are moved to the host: index into ox_candidate_orders */
     uint8_t ranking; /* enum ox_ranking */
-    bool device_weights; /* room on the device is given to weights */
-    bool credit;         /* more is given than there is, where what comes home frees the rest */
-    uint32_t away[OX_PLANE_COUNT]; /* units of which a plane stays where it is farthest, though there were room */
-    uint32_t device_units; /* so many of the last units have their state there, and all else of them */
+    bool device_weights; /* free device memory is given to weights */
+    bool credit;         /* planes may be given more than is free, since moving them frees their transfer buffers */
+    uint32_t away[OX_PLANE_COUNT]; /* units whose plane stays in its farthest home, even with room nearer */
+    uint32_t device_units; /* last units whose weights, gradients and state live on the device */
 };
 
-/* Planes by letter: weights, gradients, state. The first one is by transfers saved per byte: weights are read twice a
- * tile, gradients written and read, state read. A plane that is not named stays where it is farthest. */
+/* Planes by letter: w weights, g gradients, s state. A plane that is not named stays in its farthest home. The first
+ * order is by transfers saved per byte: weights are read twice a tile, gradients are written and read, state is
+ * read. */
 enum { OX_CANDIDATE_ORDERS = 16 };
 extern const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS];
 
-/* A candidate and what came of it. */
+/* A candidate and its outcome. */
 struct ox_tried {
     struct ox_candidate asked, made;
     bool fits;
-    bool heeds;     /* steps stay in memory where they could, and where it is said how many do */
-    double seconds; /* simulated, or the least it can be where that is too long already */
+    bool heeds;     /* steps stay in memory if they could, or the user asked for it; ranks above speed */
+    double seconds; /* of a step: simulated, or a lower bound if that is too long already */
 };
 
 enum { OX_TRIED_MAX = 4096, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48, OX_CUTS_MAX = 64 };
 
-/* Whether the drives hold a store with these spool extents. */
+/* A known answer: whether the drives hold the store with these spool extents. */
 struct ox_newline_cut {
     uint64_t hash;
     bool fits;
@@ -52,71 +53,74 @@ struct ox_search {
     struct ox_plan_input *in;
     struct ox_shard_table *table;
     const struct ox_placement_request *request;
-    struct ox_sim_setup setup; /* of the step that most are with the homes as they are */
+    struct ox_sim_setup setup; /* simulates the usual step; `in_memory` follows the homes of the moment */
     struct ox_sim *sim;
-    struct ox_plans plans;        /* ox_search_plan() builds what is wanted */
-    struct ox_built_table *built; /* what is known of plans */
-    bool crowded;   /* steps would stay in memory, had a late update the room: what is taken where nothing else fits */
-    bool with_eval; /* those of evaluation are built too, and have to fit */
-    struct ox_extent_spec *extents;      /* of the store, when the drives' allowances are known */
+    struct ox_plans plans;        /* memory for plans; ox_search_plan() builds into it */
+    struct ox_built_table *built; /* known sizes and times of plans */
+    /* Steps could stay in memory, but the carried update lacks the memory: taken only if nothing else fits. */
+    bool crowded;
+    bool with_eval; /* evaluation plans are built too, and have to fit */
+    struct ox_extent_spec *extents;      /* of the store; used when each drive's allowance is known */
     bool extents_listed;
     struct ox_homes *homes, *best_homes; /* per unit */
     struct ox_tried best;
-    struct ox_placement nearest; /* of those that do not fit */
-    uint64_t nearest_short;      /* bytes over budget, all tiers together */
-    uint64_t effort;             /* tasks built and simulated so far */
+    struct ox_placement nearest; /* the candidate's that exceeds the budgets least, if none fits */
+    uint64_t nearest_short;      /* bytes by which `nearest` exceeds the budgets, summed over tiers */
+    uint64_t effort;             /* spent so far, in tasks built; a simulated task counts as several */
     struct ox_tried tried[OX_TRIED_MAX];
     uint32_t tried_count;
-    uint16_t tried_at[OX_TRIED_PLACES]; /* by hash: 1 + index; 0 = none */
+    uint16_t tried_at[OX_TRIED_PLACES]; /* hash table: 1 + index into `tried`; 0 = free */
     struct ox_newline_cut cuts[OX_CUTS_MAX];
     uint32_t cut_count;
 };
 
 /* ---- plans (offload/search/placement_built.c) --------------------------------------------------------- */
 
-/* Nothing else than placement and homes may change between two plans of a search. */
+/* Known plans of one search, keyed by placement and homes: nothing else of the input may change during the search. The
+ * caller owns the table. */
 struct ox_built_table;
 OX_MUST enum ox_status ox_built_open(uint32_t unit_count, struct ox_built_table **out);
 void ox_built_close(struct ox_built_table **table);
 
-/* Whether there is a plan of the evaluation that follows a step. */
+/* Whether a separate plan is needed for an evaluation right after a step, because an update is still pending then. */
 bool ox_search_overlaps(const struct ox_search *s);
-/* Turns to the plans with placement and homes as they are; the questions below are about these. */
+/* Selects the plans for the current placement and homes; the functions below answer for these. */
 void ox_search_build(struct ox_search *s);
 void ox_search_build_eval(struct ox_search *s);
 uint64_t ox_search_need(const struct ox_search *s, enum ox_tier tier);
-uint64_t ox_search_spool_key(const struct ox_search *s); /* of what the drives spool */
-/* Seconds of a step: what it cannot go below, and simulated. */
+uint64_t ox_search_spool_key(const struct ox_search *s); /* hash of the spooled sizes */
+/* Seconds of a step: a lower bound, and simulated. */
 double ox_search_least_seconds(struct ox_search *s);
 double ox_search_seconds(struct ox_search *s);
-/* The plan itself, as long as placement and homes have not changed. */
+/* The plan itself, with dependencies. The search owns it; it is valid until placement or homes change. */
 const struct ox_plan *ox_search_plan(struct ox_search *s, enum ox_plan_kind kind);
 
 /* ---- candidates (offload/search/placement_fill.c) ----------------------------------------------------- */
 
-/* Every plane in its farthest home, but for those of the last units that live on the device. */
+/* Puts every plane in its farthest home, except for the last `device_units` units, which live on the device. */
 void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units);
 uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier);
 uint64_t ox_search_over_all(const struct ox_search *s);
 OX_MUST enum ox_status ox_search_check_drives(struct ox_search *s);
 
-/* Sets homes and builds the plan of training; false when it does not fit, which is noted if nothing came nearer. After
- * that, for the few candidates that are worth it, those of evaluation too, which seldom ask for more: then less comes
- * home. */
+/* Sets homes and builds the training plan. Returns false if it does not fit, and keeps it in `nearest` if no other came
+ * nearer. ox_search_fit_eval() checks the evaluation plans too: for the few candidates that are worth it, because these
+ * plans seldom need more memory. If they do, fewer planes are moved nearer. */
 bool ox_search_fit_train(struct ox_search *s, const struct ox_candidate *candidate);
 bool ox_search_fit_eval(struct ox_search *s, const struct ox_candidate *candidate);
 
-/* The tier that a request means where host and device are one memory, which is also where no unit is apart from
- * others. */
+/* The tier that a request means: on unified memory, device means host, and no units can live on the device. */
 enum ox_tier ox_search_requested(enum ox_tier tier, bool unified);
 uint32_t ox_search_requested_device_units(const struct ox_search *s);
 
 /* ---- what may be chosen (offload/search/placement_choices.c) ------------------------------------------ */
 
-/* Chunks in flight in the optimizer's stream: so many that a drive is busy while others are checked and updated. */
+/* Slots of the optimizer's stream, which is chunks in flight: enough to keep a drive busy while other chunks are
+ * verified and updated. */
 enum { OX_SLOTS_DEEP = 32, OX_SLOTS_MIDDLE = 8, OX_SLOTS_SHALLOW = 3 };
 
-/* In this order they are changed one at a time; the last is there only where ox_choice_device_units says so. */
+/* The order in which the search changes one choice at a time; the last is tried only if ox_choice_device_units() allows
+ * it. */
 enum ox_choice {
     OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_CREDIT, OX_CHOICE_KEPT,
     OX_CHOICE_EARLY, OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER,
@@ -128,32 +132,33 @@ struct ox_choices {
     uint32_t count;
 };
 
-/* Adds candidates that differ from `from` in one thing alone; `from` itself may be among them. What is requested is not
- * changed. */
+/* Adds candidates that differ from `from` in one choice only; `from` itself may be among them. What the user requested
+ * is not changed. */
 typedef void ox_choice_fn(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out);
 extern ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT];
 
 bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *b);
-uint64_t ox_candidate_hash(const struct ox_candidate *candidate); /* of those that are the same the same */
-/* With what decides nothing in it as in a plain one: where all units live on the device, no plane comes home. */
+uint64_t ox_candidate_hash(const struct ox_candidate *candidate); /* equal for candidates that are the same */
+/* The candidate with every field that has no effect at its default: if all units live on the device, no plane is moved
+ * nearer. */
 struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_candidate candidate);
 
-/* Whether request and budget allow it. */
+/* Whether request and budget allow this value of the choice. */
 bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier);
 bool ox_choice_overlap(const struct ox_search *s, bool overlap);
 bool ox_choice_device_weights(const struct ox_search *s);
 bool ox_choice_device_units(const struct ox_search *s);
-/* How many of the last units are updated in backward, at so many of OX_CHOICE_QUARTERS: what the update replaces must
- * stay on the drives. */
+/* How many of the last units are updated in backward, speculatively, when that is `quarters` of OX_CHOICE_QUARTERS of
+ * all units; 0 if the drives do not keep what such an update replaces. */
 enum { OX_CHOICE_QUARTERS = 4 };
 uint32_t ox_choice_speculative_units(const struct ox_search *s, uint32_t quarters);
 
-/* How many blocks may keep what their backward needs at most; where that is requested, how many do. */
+/* The largest number of blocks that may keep activations; if the user requested a number, that number. */
 uint32_t ox_choice_kept_units(const struct ox_search *s);
 
 /* ---- the search (offload/search/placement_search.c) --------------------------------------------------- */
 
-/* Leaves the best in `best` and `best_homes`, where any fits. */
+/* Leaves the fastest candidate that fits in `best` and `best_homes`; `best.fits` is false if none fits. */
 void ox_search_run(struct ox_search *s);
 
 #ifdef __cplusplus

@@ -1,29 +1,29 @@
-/* Which candidate is fastest: its plan is simulated on the machine. Most need not be, because the busiest lane or
- * resource of their plan alone takes longer than the best so far.
- *
- * The search begins with every number of tiles and home of checkpoints, each in the largest form that fits: these
- * decide what travels. From the best of them it changes one or two things at a time as long as that pays, then from the
- * best of every other beginning. What effort is left goes to a few changes at once, drawn at random, with a climb from
- * each that is not far behind. Effort is counted in tasks, not seconds, and the draws are fixed, so that the same input
- * always has the same answer. */
+/* Finds the fastest candidate by simulating its plan on the machine. Most candidates need no simulation, because the
+ * busiest lane or resource of their plan alone takes longer than the best so far.
+ * The search starts with every number of tiles and every home of activation checkpoints, each in the largest form that
+ * fits: these decide what is transferred. From the best start it changes one or two choices at a time as long as that
+ * pays, then does so from the best of every other start. The effort that is left goes to a few random changes at once,
+ * each followed by a climb if the result is not far behind. Effort is counted in tasks, not seconds, and the random
+ * numbers are fixed, so that the same input always has the same answer. */
 #include "offload/search/placement_internal.h"
 
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 
-/* What the search may take, in tasks built: a fraction of a second. */
+/* Largest effort, in tasks built: a fraction of a second. */
 static const uint64_t EFFORT_MAX = 8000000;
-/* Up to here every number of tiles is tried. Beyond, a series of ever more tiles ends where doubling them, with all it
- * lets come home and all it repeats, has twice not paid. */
+/* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
+ * not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;
-/* What may take this much longer than the best is still looked at in another form. */
+/* A start that takes less than this many times the best is still worth trying in other forms. */
 static const double NEAR = 1.3;
-/* What is better by less than this share is not better. */
+/* Times that differ by less than this share count as equal. */
 static const double EQUAL = 2e-3;
-/* So many draws in a row without gain end the search. */
+/* The search ends after this many random draws in a row without gain. */
 enum { DRAWS_IDLE = 40 };
 
-/* What may be tried: where units may live on the device there is as much again to choose, and more of it interplays. */
+/* How many candidates may be tried: more if units may live on the device, because that choice interacts with most
+ * others. */
 static uint32_t tried_max(const struct ox_search *s) {
     return ox_choice_device_units(s) ? OX_TRIED_MAX : OX_TRIED_MAX / 4;
 }
@@ -75,7 +75,7 @@ static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *can
     return tried;
 }
 
-/* Where a candidate is among those tried, or would be. */
+/* The place of the hash table where this candidate is, or belongs. */
 static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candidate) {
     uint64_t at = ox_candidate_hash(candidate) % OX_TRIED_PLACES;
     while (s->tried_at[at] != 0 && !ox_candidate_same(&s->tried[s->tried_at[at] - 1].asked, candidate)) {
@@ -84,7 +84,7 @@ static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candid
     return &s->tried_at[at];
 }
 
-/* Once for each candidate, as far as the effort allows it: a plan that fits is looked for until there is one. */
+/* Judges each candidate once, within the effort allowed; the limit does not apply until one plan fits. */
 static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked) {
     const struct ox_candidate candidate = ox_candidate_plain(s, *asked);
     uint16_t *const place = place_of(s, &candidate);
@@ -105,10 +105,10 @@ static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked
 
 /* ---- one or two things at a time ----------------------------------------------------------------- */
 
-/* What depends on each other: an early update needs its gradient only to be kept, a late one reads it, so what stays in
- * memory goes with when the optimizer runs; what travels ahead and what the optimizer holds share the room there is;
- * more tiles keep fewer activations at a time; and what is kept, or alive at a time, is in the way of states on the
- * device. */
+/* Choices that depend on each other, and are changed together. A carried update reads its gradient back from its home,
+ * a speculative one does not, so which planes should stay in memory depends on when the optimizer runs. Prefetch and
+ * the optimizer's slots share free memory. More tiles keep fewer activations at a time. Kept activations, and those
+ * alive at a time, compete with units on the device. */
 static const enum ox_choice pairs[][2] = {
     {OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS}, {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS},
     {OX_CHOICE_TILES, OX_CHOICE_KEPT}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_KEPT},
@@ -138,7 +138,7 @@ static void change_two(struct ox_search *s, const enum ox_choice pair[2], struct
     }
 }
 
-/* One thing at a time, until nothing helps. */
+/* Changes one choice at a time until nothing helps. */
 static void climb(struct ox_search *s, struct ox_tried *at) {
     for (double before = 0; before != at->seconds;) {
         before = at->seconds;
@@ -149,7 +149,7 @@ static void climb(struct ox_search *s, struct ox_tried *at) {
     }
 }
 
-/* From the best, two things as well. */
+/* Climbs from the best, and changes pairs of choices as well. */
 static void climb_best(struct ox_search *s) {
     struct ox_tried at = s->best;
     for (double before = 0; before != at.seconds;) {
@@ -165,7 +165,7 @@ static uint32_t draw(uint64_t *counter, uint32_t below) {
     return (uint32_t)(ox_uniform(1, 0, (*counter)++) * below);
 }
 
-/* Changes a few things at random and climbs from there; returns when that has not paid for a while. */
+/* Changes a few choices at random and climbs from there; returns when that has not paid for a while. */
 static void climb_from_draws(struct ox_search *s) {
     const uint32_t sorts = ox_choice_device_units(s) ? OX_CHOICE_COUNT : OX_CHOICE_DEVICE_UNITS;
     uint64_t counter = 0;
@@ -196,13 +196,14 @@ static const struct rung {
              {0, 1, false}};
 enum { RUNG_COUNT = sizeof rungs / sizeof *rungs };
 
-/* A requested depth is on one size of rungs alone. */
+/* A requested depth is tried only on the rungs of that depth, where 2 stands for all larger ones. */
 static bool rung_allowed(const struct ox_search *s, const struct rung *rung) {
     const int32_t request = s->request->prefetch_depth;
     return ox_choice_overlap(s, rung->overlap) && (request < 0 || ox_min_u64((uint64_t)request, 2) == rung->depth);
 }
 
-/* Backward is about three quarters of a step's compute, so it takes as much of the optimizer. */
+/* The start for a rung. Backward is about three quarters of a step's compute, so three quarters of the units are
+ * updated in it. */
 static struct ox_candidate candidate_on(const struct ox_search *s, const struct rung *rung, uint32_t tiles,
                                         enum ox_tier act_tier) {
     const int32_t request = s->request->prefetch_depth;
@@ -223,13 +224,14 @@ static const struct rung *least_rung(const struct ox_search *s) {
     return least;
 }
 
-/* Whether it can be left: a plan is there, and this one's smallest form does not fit. */
+/* Whether this start can be skipped: some plan fits already, and not even the smallest form of this one does. */
 static bool hopeless(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
     const struct ox_candidate candidate = candidate_on(s, least_rung(s), tiles, act_tier);
     return s->best.fits && !ox_search_fit_train(s, &candidate);
 }
 
-/* Tries a candidate with as many of one thing as fit, which `count` is in it, and leaves them there. */
+/* Finds by bisection the largest `*count`, up to `most`, with which the candidate fits, and leaves it there; `count`
+ * points into the candidate. */
 static void try_most(struct ox_search *s, struct ox_candidate *candidate, uint32_t *count, uint32_t most) {
     uint32_t least = 0, past = most + 1;
     for (*count = most; least + 1 < past; *count = least + (past - least) / 2) {
@@ -242,15 +244,16 @@ static void try_most(struct ox_search *s, struct ox_candidate *candidate, uint32
     *count = least;
 }
 
-/* What a device of its own keeps of its blocks, planes can not have: what is best of either is far from the other. */
+/* Also starts with the most kept activations. On a separate device they compete with planes for memory, and a climb
+ * seldom finds its way from one extreme to the other. */
 static void begin_kept(struct ox_search *s, struct ox_candidate candidate) {
     if (!s->in->budget.unified && s->request->kept_units < 0) {
         try_most(s, &candidate, &candidate.placement.kept_units, ox_choice_kept_units(s));
     }
 }
 
-/* All units on the device, in the largest form that fits, with overlap and without: nothing of them travels, so there
- * is room that a few units less would not find. */
+/* Starts with all units on the device, in the largest form that fits, with overlap and without: no plane is transferred
+ * then, which frees buffers that a few units fewer would still need. */
 static bool begin_on_device(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
     bool found[2] = {false, false};
     for (int i = 0; i < RUNG_COUNT; i++) {
@@ -264,8 +267,8 @@ static bool begin_on_device(struct ox_search *s, uint32_t tiles, enum ox_tier ac
     return found[0] || found[1];
 }
 
-/* So many units on the device that its memory and that of the host, neither of which holds all, do together; 0 where
- * they do not. */
+/* Finds how many units must live on the device if neither device nor host memory can hold all, but both together can; 0
+ * if they cannot. */
 static uint32_t units_between(struct ox_search *s, struct ox_candidate candidate) {
     uint32_t least = 0, past = s->table->unit_count;
     while (least + 1 < past) {
@@ -301,8 +304,8 @@ static struct ox_tried begin_between(struct ox_search *s, uint32_t tiles, enum o
     return outcome;
 }
 
-/* What else may be best where a candidate fits: with what the device can keep, with all units there, or with as many as
- * fit beside it. */
+/* Other starts next to one that fits: with the most kept activations, with all units on the device, or with as many
+ * units there as fit. */
 static void begin_others(struct ox_search *s, struct ox_candidate candidate) {
     begin_kept(s, candidate);
     if (ox_choice_device_units(s) &&
@@ -312,7 +315,7 @@ static void begin_others(struct ox_search *s, struct ox_candidate candidate) {
     }
 }
 
-/* The largest form that fits: transfers run ahead and steps overlap as far as there is room for that. */
+/* Starts with the largest form that fits, in which transfers run ahead and steps overlap as far as memory allows. */
 static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
     struct ox_tried outcome = {.fits = false};
     bool failed = false;
@@ -329,7 +332,7 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
         if (!outcome.fits) {
             continue;
         }
-        candidate.device_weights = false; /* without copies for the optimizer there and back */
+        candidate.device_weights = false; /* saves the copies of weights between device and optimizer */
         if (outcome.seconds < NEAR * s->best.seconds && ox_choice_device_weights(s)) {
             (void)try(s, &candidate);
         }
@@ -375,7 +378,7 @@ static void begin_all(struct ox_search *s) {
 
 /* ---- all of it ----------------------------------------------------------------------------------- */
 
-/* None, some or all. */
+/* 0 for none, 1 for some, 2 for all. */
 static uint32_t some_of(uint32_t units, uint32_t unit_count) {
     return units == 0 ? 0 : units < unit_count ? 1 : 2;
 }
@@ -386,7 +389,7 @@ static bool alike(const struct ox_candidate *a, const struct ox_candidate *b, ui
            some_of(a->device_units, unit_count) == some_of(b->device_units, unit_count);
 }
 
-/* Of candidates alike the best that was tried; the best of all first. */
+/* Lists the best tried candidate of each group of alike ones, the fastest first; returns their number. */
 static uint32_t best_of_each(const struct ox_search *s, struct ox_tried *out) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->tried_count; i++) {
