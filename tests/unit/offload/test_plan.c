@@ -3,147 +3,26 @@
 #include "offload/plan/plan.h"
 #include "offload/proof/proof.h"
 #include "base/bytes.h"
-#include "base/prng/prng.h"
-#include "offload/sim/sim.h"
-#include "tests/kit/plan_model.h"
+#include "tests/kit/plan_sample.h"
 #include "tests/kit/test.h"
 
 #include <string.h>
 
-enum { UNITS_MAX = 12, SAMPLES = 250 };
-
-struct sample {
-    uint64_t elems[UNITS_MAX];
-    struct plan_model model;
-    struct ox_plan_input in;
-    struct ox_shard_table table;
-    struct ox_placement_request request;
-    struct ox_machine machine;
-    struct ox_sim_setup setup;
-};
-
-static uint64_t draw(uint64_t seed, uint64_t *counter, uint64_t below) {
-    return (uint64_t)(ox_uniform(seed, 1, (*counter)++) * (double)below);
-}
-
-/* Every other three models have units that differ in everything, numbered in any order. */
-static bool is_varied(uint64_t seed) {
-    return seed / 3 % 2 == 1;
-}
-
-static void draw_model(struct sample *s, uint64_t seed, uint64_t *counter) {
-    struct ox_plan_model *const model = &s->in.model;
-    struct plan_model_sizes sizes = {0};
-    uint64_t kept_counter = 90000;
-    const uint32_t unit_count = 2 + (uint32_t)draw(seed, counter, UNITS_MAX - 1);
-    for (uint32_t i = 0; i < unit_count; i++) {
-        s->elems[i] = OX_GROUP_ELEMS * (1 + draw(seed, counter, 40));
-    }
-    sizes.tied_elems = draw(seed, counter, 2) ? s->elems[0] : 0;
-    model->micro_batches = 1 + (uint32_t)draw(seed, counter, 7);
-    sizes.act_bytes = 4 * (1 + draw(seed, counter, 30000));
-    model->batch_bytes = 12 * (1 + draw(seed, counter, 500));
-    model->const_bytes = draw(seed, counter, 9000);
-    sizes.forward_bytes = 1 + draw(seed, counter, 400000);
-    sizes.backward_bytes = 1 + draw(seed, counter, 800000);
-    sizes.head_bytes = 1 + draw(seed, counter, 300000);
-    sizes.head_eval_bytes = 1 + draw(seed, counter, 200000);
-    sizes.kept_bytes = draw(seed, &kept_counter, 4) == 0 ? 0 : 1 + draw(seed, &kept_counter, 200000);
-    sizes.forward_kept_bytes = 1 + draw(seed, &kept_counter, 100000);
-    sizes.backward_kept_bytes = 1 + draw(seed, &kept_counter, 200000);
-    s->request.kept_units = (int32_t)draw(seed, &kept_counter, unit_count + 2) - 1;
-    plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
-    if (is_varied(seed)) {
-        plan_model_vary(&s->model, model, s->elems, seed);
-    }
-    model->fp32 = draw(seed, counter, 2);
-    model->grad_bf16 = draw(seed, counter, 2);
-    model->joins = model->fp32 || draw(seed, counter, 2);
-}
-
-/* Those of the formats there are, and some that nobody has thought of; fp32 compute needs a lo of two bytes. */
-static struct ox_state_sizes draw_sizes(const struct sample *s, uint64_t seed, uint64_t *counter) {
-    static const struct ox_state_sizes known[] = {
-        {4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
-    enum { KNOWN = sizeof known / sizeof *known };
-    const uint64_t nth = draw(seed, counter, KNOWN + 2);
-    struct ox_state_sizes sizes = nth < KNOWN
-                                      ? known[nth]
-                                      : (struct ox_state_sizes){1 + (uint32_t)draw(seed, counter, 9000),
-                                                                1 + (uint32_t)draw(seed, counter, 20000)};
-    if (s->in.model.fp32) {
-        sizes.lo_per_group = OX_LO_BYTES * OX_GROUP_ELEMS;
-    }
-    return sizes;
-}
-
-static void draw_machine(struct ox_machine *machine, uint64_t seed) {
-    uint64_t counter = 70000;
-    ox_machine_nominal(1 + (uint32_t)draw(seed, &counter, 32), machine);
-    machine->has_gpu = draw(seed, &counter, 2);
-    machine->gpu = (struct ox_machine_gpu){.bf16_flops = 1e14, .fp32_flops = 2e13, .h2d_rate = 2e10, .d2h_rate = 3e10,
-                                           .duplex_rate = 2e10 + 1e9 * (double)draw(seed, &counter, 30)};
-    machine->drives[0].read_rate *= 0.1 * (double)(1 + draw(seed, &counter, 100));
-    machine->drives[0].mix_rate *= 0.1 * (double)(1 + draw(seed, &counter, 20));
-}
-
-/* Without drives some states live on the device. */
-static void draw_device_units(struct sample *s, uint64_t seed) {
-    uint64_t counter = 80000;
-    const uint64_t nth = draw(seed, &counter, 4);
-    if (s->in.budget.unified || s->in.budget.nvme_bytes > 0) {
-        return;
-    }
-    s->in.budget.device_bytes *= 1 + nth;
-    if (nth == 1) {
-        s->request.state_tier = OX_TIER_DEVICE;
-    } else if (nth == 2) {
-        s->request.device_units = 1 + (uint32_t)draw(seed, &counter, s->in.model.unit_count);
-    }
-}
-
-static void draw_sample(struct sample *s, uint64_t seed) {
-    uint64_t counter = 0;
-    memset(s, 0, sizeof *s);
-    draw_machine(&s->machine, seed);
-    s->setup = (struct ox_sim_setup){.machine = &s->machine, .run_ahead_tasks = 64};
-    draw_model(s, seed, &counter);
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < s->in.model.unit_count; i++) {
-        total += s->elems[i] * 16;
-    }
-    struct ox_plan_budget *const budget = &s->in.budget;
-    budget->unified = draw(seed, &counter, 2);
-    budget->host_bytes = 500000 + draw(seed, &counter, 2 * total);
-    budget->device_bytes = budget->unified ? 0 : 500000 + draw(seed, &counter, 2 * total);
-    budget->nvme_bytes = draw(seed, &counter, 4) ? 200 * total : 0;
-    s->request = (struct ox_placement_request){
-        .kept_units = s->request.kept_units, .prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
-        .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT, .grad_tier = OX_TIER_COUNT};
-    if (draw(seed, &counter, 3) == 0) {
-        s->request.tiles = 1 + (uint32_t)draw(seed, &counter, s->in.model.micro_batches);
-        s->request.prefetch_depth = (int32_t)draw(seed, &counter, 5);
-    }
-    s->request.overlap = (int32_t)draw(seed, &counter, 3) - 1;
-    s->request.speculative_units = (int32_t)draw(seed, &counter, s->in.model.unit_count + 2) - 1;
-    draw_device_units(s, seed);
-    const uint64_t chunk = OX_GROUP_ELEMS * (1 + draw(seed, &counter, 16));
-    REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
-}
+enum { SAMPLES = 250 };
 
 /* Takes one dependency away, or moves a buffer onto another; the checker must object whenever the result is
  * wrong. Removing a dependency that another path implies is no fault, so objections are counted. */
-static void plant_faults(const struct sample *s, struct ox_plan *plan, uint64_t seed, uint64_t *objected) {
+static void plant_faults(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, uint64_t *objected) {
     uint64_t counter = 1000;
     for (int i = 0; i < 30; i++) {
-        struct ox_task *const task = &plan->tasks[draw(seed, &counter, plan->task_count)];
-        uint32_t *const dep = &task->deps[draw(seed, &counter, OX_LANE_COUNT)];
+        struct ox_task *const task = &plan->tasks[plan_sample_number(seed, &counter, plan->task_count)];
+        uint32_t *const dep = &task->deps[plan_sample_number(seed, &counter, OX_LANE_COUNT)];
         const uint32_t kept = *dep;
         *dep = 0;
         *objected += kept != 0 && ox_proof_check(plan, &s->in) != OX_OK;
         *dep = kept;
     }
-    const uint32_t self = (uint32_t)draw(seed, &counter, plan->task_count);
+    const uint32_t self = (uint32_t)plan_sample_number(seed, &counter, plan->task_count);
     uint32_t *const dep = &plan->tasks[self].deps[(plan->tasks[self].lane + 1) % OX_LANE_COUNT];
     const uint32_t kept = *dep;
     *dep = self + 2; /* on a later task */
@@ -166,7 +45,7 @@ struct tally {
 };
 
 /* The plan with one task changed must be refused; then the task is put back. */
-static void refuse_changed(const struct sample *s, struct ox_plan *plan, uint32_t task_idx,
+static void refuse_changed(const struct plan_sample *s, struct ox_plan *plan, uint32_t task_idx,
                            const struct ox_task *changed, struct tally *tally) {
     const struct ox_task kept = plan->tasks[task_idx];
     plan->tasks[task_idx] = *changed;
@@ -191,7 +70,7 @@ static uint32_t draw_task(const struct ox_plan *plan, enum ox_task_kind kind, ui
     for (uint32_t i = 0; i < plan->task_count; i++) {
         count += plan->tasks[i].kind == kind;
     }
-    uint32_t nth = count == 0 ? 0 : (uint32_t)draw(seed, counter, count);
+    uint32_t nth = count == 0 ? 0 : (uint32_t)plan_sample_number(seed, counter, count);
     for (uint32_t i = 0; i < plan->task_count && count > 0; i++) {
         if (plan->tasks[i].kind == kind && nth-- == 0) {
             return i;
@@ -202,7 +81,7 @@ static uint32_t draw_task(const struct ox_plan *plan, enum ox_task_kind kind, ui
 
 /* Another buffer of the same sort in the same tier; OX_NONE when there is none. */
 static uint32_t draw_sibling(const struct ox_plan *plan, uint32_t buf_idx, uint64_t seed, uint64_t *counter) {
-    const uint32_t from = (uint32_t)draw(seed, counter, plan->buf_count);
+    const uint32_t from = (uint32_t)plan_sample_number(seed, counter, plan->buf_count);
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const uint32_t at = (from + i) % plan->buf_count;
         if (at != buf_idx && plan->bufs[at].kind == plan->bufs[buf_idx].kind &&
@@ -221,7 +100,7 @@ static bool is_unique(uint8_t role) {
 
 /* Of every sort of task one: without its uses, with one use less, with one use turned around or on another
  * buffer, and of another unit or micro-batch. Each makes the step mean something else. */
-static void change_meaning(const struct sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
+static void change_meaning(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
     uint64_t counter = 5000;
     for (int kind = 0; kind < OX_TASK_KIND_COUNT; kind++) {
         const uint32_t at = draw_task(plan, (enum ox_task_kind)kind, seed, &counter);
@@ -232,7 +111,7 @@ static void change_meaning(const struct sample *s, struct ox_plan *plan, uint64_
         struct ox_task changed = kept;
         changed.use_count = 0;
         refuse_changed(s, plan, at, &changed, tally);
-        const uint32_t use_idx = (uint32_t)draw(seed, &counter, kept.use_count);
+        const uint32_t use_idx = (uint32_t)plan_sample_number(seed, &counter, kept.use_count);
         changed = kept;
         drop_use(&changed, use_idx);
         refuse_changed(s, plan, at, &changed, tally);
@@ -280,7 +159,7 @@ static void take_out(struct ox_plan *plan, uint32_t task_idx) {
 }
 
 /* A whole task missing, of each sort. */
-static void drop_tasks(const struct sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
+static void drop_tasks(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
     uint64_t counter = 9000;
     for (int kind = 0; kind < OX_TASK_KIND_COUNT; kind++) {
         const uint32_t at = draw_task(plan, (enum ox_task_kind)kind, seed, &counter);
@@ -308,7 +187,7 @@ static void drop_tasks(const struct sample *s, struct ox_plan *plan, uint64_t se
 }
 
 /* The faults that a reader of the plan would make up first, in every plan that has the place for them. */
-static void change_steps(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
+static void change_steps(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
     uint32_t first_adam = OX_NONE;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         struct ox_task changed = plan->tasks[i];
@@ -331,7 +210,7 @@ static void change_steps(const struct sample *s, struct ox_plan *plan, struct ta
 
 /* Blocks that keep what they need, and blocks that do not: a backward that finds nothing kept, or what is another
  * block's; a forward that keeps nothing, or what nobody asked for; and what is kept used twice. */
-static uint64_t change_kept(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
+static uint64_t change_kept(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
     uint32_t last_kept = OX_NONE;
     uint64_t kept_count = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
@@ -358,7 +237,7 @@ static uint64_t change_kept(const struct sample *s, struct ox_plan *plan, struct
 }
 
 /* A size that is not exact must be refused; then it is put back. */
-static void refuse_size(const struct sample *s, struct ox_plan *plan, uint64_t *size, uint64_t wrong,
+static void refuse_size(const struct plan_sample *s, struct ox_plan *plan, uint64_t *size, uint64_t wrong,
                         struct tally *tally) {
     const uint64_t kept = *size;
     *size = wrong;
@@ -372,7 +251,7 @@ static void refuse_size(const struct sample *s, struct ox_plan *plan, uint64_t *
 }
 
 /* Buffers: a page short and a page too large; weights without lo; a stream that lacks a slot. */
-static void change_buffers(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
+static void change_buffers(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         struct ox_buf *const buf = &plan->bufs[i];
         const uint64_t bytes = buf->bytes;
@@ -391,7 +270,7 @@ static void change_buffers(const struct sample *s, struct ox_plan *plan, struct 
 }
 
 /* Extents of the spool, what the plan sums up, and the bytes that tasks state. */
-static void change_sums(const struct sample *s, struct ox_plan *plan, struct tally *tally) {
+static void change_sums(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
     for (uint32_t i = 0; i < plan->spool_count; i++) {
         const uint64_t bytes = plan->spool_bytes[i];
         refuse_size(s, plan, &plan->spool_bytes[i], bytes + OX_IO_ALIGN_BYTES, tally);
@@ -416,7 +295,7 @@ static void change_sums(const struct sample *s, struct ox_plan *plan, struct tal
     }
 }
 
-static void refuse_fact(const struct sample *s, const struct ox_plan *plan, uint64_t *bytes, struct tally *tally) {
+static void refuse_fact(const struct plan_sample *s, const struct ox_plan *plan, uint64_t *bytes, struct tally *tally) {
     *bytes += OX_IO_ALIGN_BYTES;
     tally->made++;
     if (ox_proof_check(plan, &s->in) == OX_OK) {
@@ -428,7 +307,7 @@ static void refuse_fact(const struct sample *s, const struct ox_plan *plan, uint
 }
 
 /* Each unit's own sizes count: a plan is refused when any one of them asks for a page more than it was built for. */
-static void change_facts(struct sample *s, const struct ox_plan *plan, struct tally *tally) {
+static void change_facts(struct plan_sample *s, const struct ox_plan *plan, struct tally *tally) {
     uint32_t behind = 0; /* blocks */
     for (uint32_t i = s->in.model.stage_count; i > 0; i--) {
         struct ox_plan_unit *const unit = &s->model.units[s->in.model.stages[i - 1]];
@@ -449,7 +328,7 @@ static void change_facts(struct sample *s, const struct ox_plan *plan, struct ta
 }
 
 /* What the plan says of state against sums of its own, piece by piece: memory, drives and traffic. */
-static void check_state_bytes(const struct sample *s, const struct ox_plan *plan) {
+static void check_state_bytes(const struct plan_sample *s, const struct ox_plan *plan) {
     const struct ox_state_sizes sizes = s->table.sizes;
     const bool store = s->in.budget.nvme_bytes > 0;
     uint64_t hi = 0, state = 0, read = 0, home = 0, home_found = 0;
@@ -482,7 +361,7 @@ static void check_state_bytes(const struct sample *s, const struct ox_plan *plan
 }
 
 /* What is updated before the norm is known can be taken back only where the drives keep what it replaces. */
-static uint64_t refuse_one_generation(struct sample *s, const struct ox_plan *plan) {
+static uint64_t refuse_one_generation(struct plan_sample *s, const struct ox_plan *plan) {
     if (s->in.placement.speculative_units == 0) {
         return 0;
     }
@@ -502,7 +381,7 @@ static uint64_t bytes_before(const struct ox_plan *plan) {
 }
 
 /* A gradient that an evaluation would lose: its home given away, or another one than training has. */
-static void lose_gradients(const struct sample *s, const struct ox_plans *plans, struct tally *tally) {
+static void lose_gradients(const struct plan_sample *s, const struct ox_plans *plans, struct tally *tally) {
     struct ox_plan *const eval = plans->eval_after_step;
     for (uint32_t i = 0; i < eval->buf_count; i++) {
         struct ox_buf *const buf = &eval->bufs[i];
@@ -524,7 +403,7 @@ static void lose_gradients(const struct sample *s, const struct ox_plans *plans,
 }
 
 /* The evaluation that follows a step brings the update of that step with it, as the next step would. */
-static uint64_t check_eval_after_step(const struct sample *s, const struct ox_plans *plans, uint64_t seed,
+static uint64_t check_eval_after_step(const struct plan_sample *s, const struct ox_plans *plans, uint64_t seed,
                                       struct tally *tally) {
     struct ox_plan *const eval = plans->eval_after_step;
     REQUIRE_OK(ox_proof_check_pair(plans->train, plans->eval));
@@ -553,7 +432,7 @@ static uint64_t advised(const char *option, uint64_t given) {
 }
 
 /* The budget that a refusal names does. */
-static void take_advice(struct sample *s) {
+static void take_advice(struct plan_sample *s) {
     struct ox_plan_budget *const budget = &s->in.budget;
     const char *const nearest = strstr(ox_error_text(), "nearest that fits: ");
     struct ox_plans plans = {0};
@@ -569,8 +448,8 @@ static void test_random_plans(uint64_t count) {
     uint64_t fit = 0, refused = 0, objected = 0, early = 0, kept = 0, after_steps = 0;
     struct tally tally = {0}, sizes = {0};
     for (uint64_t seed = 1; seed <= count; seed++) {
-        struct sample s;
-        draw_sample(&s, seed);
+        struct plan_sample s;
+        plan_sample_draw(&s, seed);
         struct ox_plans plans = {0};
         const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans);
         if (status == OX_OK) {
@@ -622,8 +501,8 @@ static void test_random_plans(uint64_t count) {
 
 /* What the refusal recommends does fit. */
 static void test_nearest_budget(void) {
-    struct sample s;
-    draw_sample(&s, 7);
+    struct plan_sample s;
+    plan_sample_draw(&s, 7);
     s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = 4096, .nvme_bytes = UINT64_C(1) << 40};
     s.request.tiles = 0;
     s.request.prefetch_depth = -1;
@@ -644,8 +523,8 @@ static void test_nearest_budget(void) {
 static void test_uneven_drives(void) {
     uint32_t refused = 0, fit = 0;
     for (uint64_t pages = 0; pages < 400; pages += 10) {
-        struct sample s;
-        draw_sample(&s, 7);
+        struct plan_sample s;
+        plan_sample_draw(&s, 7);
         struct ox_plans plans = {0};
         s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = OX_GIB, .nvme_bytes = OX_GIB};
         s.request = (struct ox_placement_request){.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_NVME,
