@@ -273,7 +273,7 @@ enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t bytes) {
 enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run_state *state,
                                    const struct ox_checkpoint_save *save) {
     struct ox_checkpoint_job job;
-    enum ox_status status = ox_engine_settle(engine);
+    enum ox_status status = ox_engine_finish_update(engine);
     OX_TRY(status, ox_checkpoint_begin(engine, state, save, &job));
     if (status != OX_OK) {
         return status;

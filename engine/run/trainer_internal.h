@@ -187,7 +187,7 @@ void ox_trainer_persist(struct ox_trainer *trainer);
 
 /* Commits what is pending. When that fails the engine stands before where the run does, and nothing is saved until they
  * agree again. */
-OX_MUST enum ox_status ox_trainer_settle(struct ox_trainer *trainer);
+OX_MUST enum ox_status ox_trainer_finish_update(struct ox_trainer *trainer);
 /* True where ox_trainer_save_behind reads planes before the next step after all. */
 bool ox_trainer_save_waits(const struct ox_trainer *trainer);
 

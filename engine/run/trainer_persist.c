@@ -82,7 +82,7 @@ void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_re
 }
 
 void ox_trainer_persist(struct ox_trainer *trainer) {
-    if (trainer->is_torn || ox_engine_store(trainer->engine) == NULL || ox_trainer_settle(trainer) != OX_OK) {
+    if (trainer->is_torn || ox_engine_store(trainer->engine) == NULL || ox_trainer_finish_update(trainer) != OX_OK) {
         return; /* what is to be saved then says why not */
     }
     struct ox_commit_note note = {.state = trainer->state};

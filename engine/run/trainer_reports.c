@@ -108,7 +108,7 @@ static void report_end(struct ox_trainer *trainer) {
         report.store_write_bytes = info.write_bytes;
         report.store_reread_count = info.retry_count;
     }
-    ox_engine_settled_traffic(trainer->engine, report.traffic);
+    ox_engine_finished_traffic(trainer->engine, report.traffic);
     ox_metrics_end(trainer->reports.metrics, &report);
 }
 

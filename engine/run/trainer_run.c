@@ -241,8 +241,8 @@ static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
 
 /* What is pending is committed, so that planes can be read. Where a drive fails once, the run may stand at an earlier
  * step afterwards. */
-static enum ox_status settle(struct ox_trainer *trainer) {
-    const enum ox_status status = ox_trainer_settle(trainer);
+static enum ox_status finish_update(struct ox_trainer *trainer) {
+    const enum ox_status status = ox_trainer_finish_update(trainer);
     return status == OX_E_IO && may_retry(trainer) ? go_back(trainer, trainer->state.step) : status;
 }
 
@@ -282,7 +282,7 @@ static bool reads_planes(const struct ox_trainer *trainer, const struct owed *ow
 /* After a step: `*ends` when the run is to end with it. */
 static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *owed, bool *ends) {
     const uint64_t step = trainer->state.step;
-    enum ox_status status = reads_planes(trainer, owed) ? settle(trainer) : OX_OK;
+    enum ox_status status = reads_planes(trainer, owed) ? finish_update(trainer) : OX_OK;
     *ends = owed->asked.stop != 0 || owed->asked.finish;
     if (status != OX_OK || *ends) {
         return status;
@@ -361,7 +361,7 @@ enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_traine
     status = run_on(trainer, ended_by);
     if (status == OX_E_ABORTED && events->stop != 0) {
         *ended_by = events->stop;
-        status = is_kept(trainer) ? OX_OK : settle(trainer);
+        status = is_kept(trainer) ? OX_OK : finish_update(trainer);
     }
     if (status != OX_OK) {
         return ox_trainer_save_and_fail(trainer, status);

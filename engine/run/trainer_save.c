@@ -68,8 +68,8 @@ void ox_trainer_save_poll(struct ox_trainer *trainer) {
     }
 }
 
-enum ox_status ox_trainer_settle(struct ox_trainer *trainer) {
-    const enum ox_status status = ox_engine_settle(trainer->engine);
+enum ox_status ox_trainer_finish_update(struct ox_trainer *trainer) {
+    const enum ox_status status = ox_engine_finish_update(trainer->engine);
     trainer->is_torn = trainer->is_torn || status != OX_OK;
     return status;
 }
@@ -87,8 +87,8 @@ static void finish_checkpoint(struct ox_trainer *trainer) {
     }
     const uint64_t begin_ns = ox_clock_ns();
     /* Where steps overlap the update that shows the planes may be pending. */
-    const bool settled = !trainer->is_torn && ox_trainer_settle(trainer) == OX_OK;
-    if (settled && trainer->state.optimizer_steps == trainer->saving.tee_state.optimizer_steps) {
+    const bool finished = !trainer->is_torn && ox_trainer_finish_update(trainer) == OX_OK;
+    if (finished && trainer->state.optimizer_steps == trainer->saving.tee_state.optimizer_steps) {
         ox_checkpoint_tee_fill(trainer->saving.tee); /* no step has changed the state since */
     }
     close_tee(trainer, begin_ns);
@@ -96,7 +96,8 @@ static void finish_checkpoint(struct ox_trainer *trainer) {
 
 static enum ox_status save(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
-    enum ox_status status = ox_trainer_settle(trainer); /* else the engine is not where the run believes it to be */
+    /* Else the engine is not where the run believes it to be. */
+    enum ox_status status = ox_trainer_finish_update(trainer);
     if (status != OX_OK) {
         return status;
     }

@@ -339,7 +339,7 @@ static enum ox_status put_all(struct ox_engine *engine) {
 }
 
 enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uint32_t meta_bytes) {
-    enum ox_status status = ox_engine_settle(engine);
+    enum ox_status status = ox_engine_finish_update(engine);
     if (status != OX_OK || engine->store == NULL) {
         return status;
     }

@@ -122,7 +122,7 @@ void ox_chunk_clear(const struct ox_chunk_view *view);
  * how many of them it cannot hold. */
 void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane);
 OX_MUST uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane);
-/* Fills the view from wherever the planes live; nothing is pending (ox_engine_settle). */
+/* Fills the view from wherever the planes live; nothing is pending (ox_engine_finish_update). */
 OX_MUST enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                            struct ox_chunk_view *out);
 /* Writes the view to wherever the planes live. All chunks between load_begin and load_commit: drives then take what was
@@ -174,7 +174,7 @@ struct ox_step_result {
     bool committed;         /* to the store, within this call: this step, or where steps overlap the one before */
     double seconds;
     double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT];
-    /* Bytes that did cross, counted where they did, those of an update settled since the step before included. */
+    /* Bytes that did cross, counted where they did, with those of an update finished alone since the step before. */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     /* That the plan foresees for such a step: the plan's own figures, but where steps overlap for the first one, and
      * for those about a clipped one. */
@@ -192,10 +192,10 @@ OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_
 
 /* Finishes and commits an update that is pending; nothing happens where there is none. Before planes are read or
  * loaded, and before the engine is closed when the last step is to stay. */
-OX_MUST enum ox_status ox_engine_settle(struct ox_engine *engine);
+OX_MUST enum ox_status ox_engine_finish_update(struct ox_engine *engine);
 
-/* Bytes of updates that were settled since the last step and stand in no step's result yet. */
-void ox_engine_settled_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+/* Bytes of updates that were finished alone since the last step and stand in no step's result yet. */
+void ox_engine_finished_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 
 /* Takes note that steps since the last commit are gone (ox_store_info says which it is), and reads it back. */
 OX_MUST enum ox_status ox_engine_roll_back(struct ox_engine *engine);

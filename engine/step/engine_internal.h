@@ -36,7 +36,7 @@ struct ox_step_state {
     bool pending_in_memory;  /* the update of the step before is not written */
     bool from_store;         /* which begins with what the last commit holds, not memory */
     bool speculates;         /* the last units are updated in backward */
-    bool settles;            /* nothing but what is pending */
+    bool finishes_update;    /* nothing but what is pending */
     bool counts_due;         /* units are updated on the device, or were and their counts have not come */
     bool counts_come;        /* the counts of such units were asked for */
     uint64_t weights_step;   /* of the planes that compute uses, last commit or not; 0: last commit */
@@ -102,8 +102,8 @@ struct ox_engine {
     struct ox_tee tee; /* chunk is NULL: none */
     uint64_t tee_step; /* whose planes it is to see */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* by atomic access alone: all lanes count */
-    /* By updates that were settled since the last step; the next one's figures include them. */
-    uint64_t settled[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], settled_planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    /* By updates that were finished alone since the last step; the next one's figures include them. */
+    uint64_t finished[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], finished_planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 
 /* A task for a host lane; the lane's owner is the engine. */
@@ -128,12 +128,12 @@ OX_MUST enum ox_status ox_overlap_begin_transaction(struct ox_engine *engine, co
 OX_MUST enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task *task);
 /* What the drives' and the device's links should have seen in this step or evaluation. */
 void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
-/* Adds what those of an update that is settled should see. */
-void ox_overlap_plan_settle(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
+/* Adds what those of an update that is finished alone should see. */
+void ox_overlap_plan_finish(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* After all lanes have drained with `status`, which is returned unless something worse is found. */
 OX_MUST enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status status);
-/* The same where an update was settled, alone or within an evaluation. */
-OX_MUST enum ox_status ox_overlap_end_settle(struct ox_engine *engine, enum ox_status status);
+/* The same where a pending update was finished, alone or within an evaluation. */
+OX_MUST enum ox_status ox_overlap_end_finish(struct ox_engine *engine, enum ox_status status);
 /* Before a step or a reading of planes: after a failure the last commit is read back. */
 OX_MUST enum ox_status ox_overlap_make_ready(struct ox_engine *engine);
 /* Reads the planes that compute uses, as of the step's weights_step, to [hi | lo] of the whole unit; waits. */

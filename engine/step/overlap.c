@@ -36,8 +36,8 @@ void ox_overlap_begin_step(struct ox_engine *engine) {
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         step->counts_due |= engine->due_now[i] && ox_plan_state_on_device(&engine->plan->input, i);
     }
-    step->speculates = overlaps(engine) && engine->plan->input.placement.speculative_units > 0 && !step->settles &&
-                       step->plan->kind == OX_PLAN_TRAIN &&
+    step->speculates = overlaps(engine) && engine->plan->input.placement.speculative_units > 0 &&
+                       !step->finishes_update && step->plan->kind == OX_PLAN_TRAIN &&
                        (step->input->max_grad_norm == 0 || engine->unclipped_steps >= UNCLIPPED_STEPS);
     if (step->speculates) {
         struct ox_optim_settings settings = step->input->adam;
@@ -69,7 +69,7 @@ bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *ta
     case OX_TASK_NONFINITE:
         return !step->counts_due;
     default: /* without an update the planes are still brought where forward wants them, unless there is none */
-        return !due && (step->settles || ox_task_find_use(task, OX_USE_TARGET) < 0);
+        return !due && (step->finishes_update || ox_task_find_use(task, OX_USE_TARGET) < 0);
     }
 }
 
@@ -100,7 +100,7 @@ enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
     const uint64_t *const counts = ox_tiers_resident(&engine->tiers, plan, plan->nonfinite_buf).ptr;
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         if (ox_plan_state_on_device(&engine->plan->input, i) && counts[i] > 0) {
-            return nonfinite(i, counts[i]); /* and stays due: whoever settles before a save must fail as well */
+            return nonfinite(i, counts[i]); /* and stays due: finishing the update before a save must fail as well */
         }
     }
     engine->counts_due = false;
@@ -186,7 +186,7 @@ void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COU
     out[OX_LINK_D2H][OX_TRAFFIC_OTHER] -= told ? 0 : counts_bytes(engine);
 }
 
-void ox_overlap_plan_settle(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+void ox_overlap_plan_finish(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         if (engine->due_now[i]) {
             add_work(engine, i, (struct ox_adam_work){.updates = true, .grad_at_rest = true,
@@ -290,7 +290,7 @@ enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status stat
     return ox_fail(status, "%s", text);
 }
 
-enum ox_status ox_overlap_end_settle(struct ox_engine *engine, enum ox_status status) {
+enum ox_status ox_overlap_end_finish(struct ox_engine *engine, enum ox_status status) {
     if (status == OX_OK) {
         forget_pending(engine);
         return OX_OK;

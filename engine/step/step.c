@@ -451,7 +451,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
     status = take_logits(engine, input, status);
     ox_tracing_end(engine->tracing, status);
     return train                                   ? ox_overlap_end_step(engine, status)
-           : plan->kind == OX_PLAN_EVAL_AFTER_STEP ? ox_overlap_end_settle(engine, status) : status;
+           : plan->kind == OX_PLAN_EVAL_AFTER_STEP ? ox_overlap_end_finish(engine, status) : status;
 }
 
 static void read_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
@@ -474,7 +474,7 @@ static void add_traffic(const struct ox_engine *engine, uint64_t before[OX_LINK_
     }
 }
 
-enum ox_status ox_engine_settle(struct ox_engine *engine) {
+enum ox_status ox_engine_finish_update(struct ox_engine *engine) {
     const struct ox_plan *const plan = engine->plan->train;
     enum ox_status status = ox_overlap_make_ready(engine);
     if (status != OX_OK || !engine->pending.exists) {
@@ -483,7 +483,7 @@ enum ox_status ox_engine_settle(struct ox_engine *engine) {
     static const struct ox_step_input nothing = {0};
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     read_traffic(engine, traffic);
-    engine->step = (struct ox_step_state){.input = &nothing, .plan = plan, .settles = true};
+    engine->step = (struct ox_step_state){.input = &nothing, .plan = plan, .finishes_update = true};
     ox_overlap_begin_step(engine);
     set_slots(engine, plan);
     memset(engine->marks, 0, plan->task_count * sizeof *engine->marks);
@@ -498,16 +498,16 @@ enum ox_status ox_engine_settle(struct ox_engine *engine) {
     status = drain_all(engine, status);
     status = status == OX_OK ? ox_overlap_check_counts(engine) : status;
     ox_tracing_end(engine->tracing, status);
-    status = ox_overlap_end_settle(engine, status);
+    status = ox_overlap_end_finish(engine, status);
     if (status == OX_OK) {
-        add_traffic(engine, traffic, engine->settled);
-        ox_overlap_plan_settle(engine, engine->settled_planned);
+        add_traffic(engine, traffic, engine->finished);
+        ox_overlap_plan_finish(engine, engine->finished_planned);
     }
     return status;
 }
 
-void ox_engine_settled_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    memcpy(out, engine->settled, sizeof engine->settled);
+void ox_engine_finished_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+    memcpy(out, engine->finished, sizeof engine->finished);
 }
 
 static void read_clocks(struct ox_engine *engine, struct ox_lane_stats out[OX_LANE_COUNT]) {
@@ -535,15 +535,15 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
         out->lane_wait_seconds[i] = (double)(after[i].wait_ns - before[i].wait_ns) * 1e-9;
     }
     ox_overlap_planned(engine, out->planned);
-    memcpy(out->traffic, engine->settled, sizeof out->traffic);
+    memcpy(out->traffic, engine->finished, sizeof out->traffic);
     add_traffic(engine, traffic, out->traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out->planned[link][kind] += engine->settled_planned[link][kind];
+            out->planned[link][kind] += engine->finished_planned[link][kind];
         }
     }
-    memset(engine->settled, 0, sizeof engine->settled);
-    memset(engine->settled_planned, 0, sizeof engine->settled_planned);
+    memset(engine->finished, 0, sizeof engine->finished);
+    memset(engine->finished_planned, 0, sizeof engine->finished_planned);
     out->loss = engine->step.loss;
     out->grad_norm = engine->step.grad_norm;
     out->grad_scale = engine->step.grad_scale;

@@ -325,7 +325,7 @@ static void put_traffic(struct ox_tracing *tracing, struct ox_trace_record recor
     if (tracing->span != OX_TRACE_SPAN_UPDATE && !record.failed) {
         ox_overlap_planned(tracing->engine, planned);
     } else if (tracing->span == OX_TRACE_SPAN_UPDATE) {
-        ox_overlap_plan_settle(tracing->engine, planned);
+        ox_overlap_plan_finish(tracing->engine, planned);
     }
     for (uint8_t link = 0; link < OX_LINK_COUNT; link++) {
         for (uint8_t kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {

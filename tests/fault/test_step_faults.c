@@ -67,7 +67,7 @@ static void check_rule(struct rig *rig, struct ox_fault_rule rule) {
     rig->lost_count += info.step == 0;
     if (info.step == 0) {
         if (!rig->reopens) { /* every call fails until the loss is accepted */
-            CHECK(second_step(rig, &harness) == OX_E_IO && ox_engine_settle(harness.engine) == OX_E_IO);
+            CHECK(second_step(rig, &harness) == OX_E_IO && ox_engine_finish_update(harness.engine) == OX_E_IO);
             REQUIRE_OK(ox_engine_roll_back(harness.engine));
         }
         outcome_close(&outcome);

@@ -102,11 +102,11 @@ static void check_overflow(const struct golden *golden) {
                 CHECK(status == OX_E_ABORTED || status == OX_E_CORRUPT);
             }
             if (overlap && status != OX_E_CORRUPT) {
-                status = ox_engine_settle(harness.engine);
+                status = ox_engine_finish_update(harness.engine);
             }
             CHECK(status == OX_E_CORRUPT && strstr(ox_error_text(), "parameters became infinite") != NULL);
             /* Saving afterwards fails for the same reason. */
-            CHECK(!overlap || ox_engine_settle(harness.engine) == OX_E_CORRUPT);
+            CHECK(!overlap || ox_engine_finish_update(harness.engine) == OX_E_CORRUPT);
             harness_close(&harness);
         }
     }

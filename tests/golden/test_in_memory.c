@@ -65,7 +65,8 @@ static void check_places(const struct golden *golden, const struct harness_run *
     }
 }
 
-/* A stop, a settling, an evaluation; the end of the process before a commit, and after one that was asked for. */
+/* A stop, an update finished alone, an evaluation; the end of the process before a commit, and after one that was asked
+ * for. */
 static void check_between(const struct golden *golden, const struct harness_run *run, const struct outcome *expected) {
     for (size_t i = 1; i < PLACE_COUNT; i += i == 1 ? 1 : 2) {
         const struct harness_place place = place_of(i);
@@ -91,7 +92,7 @@ static void check_between(const struct golden *golden, const struct harness_run 
         REQUIRE_OK(ox_engine_persist(harness.engine, "three", 5));
         CHECK(committed_step(&harness) == 3);
         golden_steps(&harness, golden, 3, 5, &outcome); /* the first of them is to be committed */
-        REQUIRE_OK(ox_engine_settle(harness.engine));
+        REQUIRE_OK(ox_engine_finish_update(harness.engine));
         harness_reopen(run, &place, &harness);
         CHECK(committed_step(&harness) == 4);
         golden_steps(&harness, golden, 4, 5, &outcome);
@@ -182,7 +183,7 @@ static void check_tee(const struct golden *golden, const struct harness_run *run
         harness_open(run, &place, &harness);
         harness.persist_steps = 100;
         golden_steps(&harness, golden, 0, 2, &outcome);
-        REQUIRE_OK(ox_engine_settle(harness.engine));
+        REQUIRE_OK(ox_engine_finish_update(harness.engine));
         for (uint32_t unit_idx = 0; unit_idx < harness.model->unit_count; unit_idx++) {
             for (uint32_t k = 0; k < ox_engine_chunk_count(harness.engine, unit_idx); k++) {
                 struct ox_chunk_view view;
@@ -192,7 +193,7 @@ static void check_tee(const struct golden *golden, const struct harness_run *run
         }
         ox_engine_tee(harness.engine, &(struct ox_tee){.chunk = show, .context = &shown});
         golden_steps(&harness, golden, 2, 3, &outcome);
-        REQUIRE_OK(ox_engine_settle(harness.engine));
+        REQUIRE_OK(ox_engine_finish_update(harness.engine));
         CHECK(shown.count == before.count && shown.sum == before.sum);
         harness_close(&harness);
         outcome_close(&outcome);

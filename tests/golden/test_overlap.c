@@ -15,8 +15,8 @@ struct story {
     const char *name;
     bool sparing; /* every third placement will do */
     double max_grad_norms[STEPS];
-    bool settles[STEPS], evaluates[STEPS], stops[STEPS], reopens[STEPS]; /* after the step; stops: before it */
-    bool cuts[STEPS]; /* an evaluation after the step, or after it was settled, is stopped */
+    bool finishes[STEPS], evaluates[STEPS], stops[STEPS], reopens[STEPS]; /* after the step; stops: before it */
+    bool cuts[STEPS]; /* an evaluation after the step, or after its update was finished, is stopped */
 };
 
 #define LOOSE 1e9
@@ -26,18 +26,18 @@ static const struct story stories[] = {
     {.name = "never clipped", .sparing = true, .max_grad_norms = {LOOSE, LOOSE, LOOSE, LOOSE, LOOSE, LOOSE}},
     {.name = "clipped at once", .sparing = true, .max_grad_norms = {TIGHT, TIGHT, TIGHT, TIGHT, TIGHT, TIGHT}},
     {.name = "clipped late", .max_grad_norms = {0, LOOSE, TIGHT, 0, 0, LOOSE}},
-    {.name = "settled and evaluated", .sparing = true, .max_grad_norms = {LOOSE, TIGHT, 0, 0, 0, 0},
-     .settles = {true, true, false, true, false, true}, .evaluates = {false, true, false, false, true}},
+    {.name = "finished and evaluated", .sparing = true, .max_grad_norms = {LOOSE, TIGHT, 0, 0, 0, 0},
+     .finishes = {true, true, false, true, false, true}, .evaluates = {false, true, false, false, true}},
     {.name = "evaluated", .max_grad_norms = {LOOSE, TIGHT, 0, 0, TIGHT, 0},
      .evaluates = {true, true, false, true, true, true}},
     {.name = "evaluations stopped", .sparing = true, .max_grad_norms = {LOOSE, TIGHT, 0, LOOSE, 0, 0},
-     .settles = {false, false, false, false, true}, .evaluates = {false, true, false, true},
+     .finishes = {false, false, false, false, true}, .evaluates = {false, true, false, true},
      .stops = {false, false, false, false, true}, .cuts = {true, true, true, true, true, true}},
     {.name = "stopped", .sparing = true,
      .max_grad_norms = {LOOSE, LOOSE, TIGHT, 0, 0, 0},
      .stops = {false, true, true, true, false, true}},
     {.name = "begun anew", .sparing = true, .max_grad_norms = {LOOSE, 0, TIGHT, 0, 0, 0},
-     .settles = {false, true, true, false, true}, .reopens = {false, true, true, false, true}},
+     .finishes = {false, true, true, false, true}, .reopens = {false, true, true, false, true}},
 };
 
 struct tally {
@@ -52,8 +52,8 @@ static void stop_once(struct harness *harness, struct ox_step_input input) {
     CHECK(ox_engine_step(harness->engine, &input, &result) == OX_E_ABORTED);
 }
 
-/* The first evaluation after a step brings its update with it, unless that was settled; both move what was planned, and
- * both see the weights that the step leads to. */
+/* The first evaluation after a step brings its update with it, unless that was finished; both move what was planned,
+ * and both see the weights that the step leads to. */
 static void evaluate(const struct story *story, struct harness *harness, struct ox_step_input input, size_t step,
                      struct tally *tally) {
     const volatile sig_atomic_t stop = 1;
@@ -66,7 +66,7 @@ static void evaluate(const struct story *story, struct harness *harness, struct 
     }
     for (int i = 0; i < 2 && story->evaluates[step]; i++) {
         REQUIRE_OK(ox_engine_eval(harness->engine, &input, &results[i]));
-        CHECK(results[i].with_update == (overlaps && i == 0 && !story->settles[step]));
+        CHECK(results[i].with_update == (overlaps && i == 0 && !story->finishes[step]));
         CHECK(memcmp(results[i].traffic, results[i].planned, sizeof results[i].traffic) == 0);
         CHECK(results[i].loss_sum == results[0].loss_sum);
         tally->evals[step] = results[0].loss_sum;
@@ -97,8 +97,8 @@ static void tell(const struct story *story, const struct harness_run *run, const
         tally->steps++;
         tally->clipped += result.grad_scale < 1;
         tally->again += i > 0 && !usual;
-        if (story->settles[i]) {
-            REQUIRE_OK(ox_engine_settle(harness.engine));
+        if (story->finishes[i]) {
+            REQUIRE_OK(ox_engine_finish_update(harness.engine));
         }
         evaluate(story, &harness, input, i, tally);
         if (story->reopens[i] && place->store) {

@@ -100,12 +100,12 @@ static void check_place(const struct golden *golden, struct ox_state_format stat
     golden_train(golden, &run, &harness_in_memory, STEPS, &expected);
     harness_open(&run, place, &harness);
     golden_steps(&harness, golden, 0, 1, &outcome);
-    REQUIRE_OK(ox_engine_settle(harness.engine));
+    REQUIRE_OK(ox_engine_finish_update(harness.engine));
     see_between_steps(&harness, &want);
     have.count = 0;
     ox_engine_tee(harness.engine, &(struct ox_tee){.chunk = see, .context = &have});
     golden_steps(&harness, golden, 1, 2, &outcome);
-    REQUIRE_OK(ox_engine_settle(harness.engine));
+    REQUIRE_OK(ox_engine_finish_update(harness.engine));
     ox_engine_tee(harness.engine, NULL);
     if (place->store) {
         check_same(&want, &have);

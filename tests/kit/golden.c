@@ -255,7 +255,7 @@ void golden_check_reopened(const struct golden *golden, const struct harness_run
         later.chunk_elems = place->chunk_elems;
         harness_open(run, place, &harness);
         golden_steps(&harness, golden, 0, FEW_STEPS, &outcome);
-        REQUIRE_OK(ox_engine_settle(harness.engine));
+        REQUIRE_OK(ox_engine_finish_update(harness.engine));
         harness_reopen(run, &later, &harness);
         golden_steps(&harness, golden, FEW_STEPS, 2 * FEW_STEPS, &outcome);
         outcome_read_weights(&harness, &outcome);

@@ -343,7 +343,7 @@ void harness_close(struct harness *harness) {
 /* ---- looking ------------------------------------------------------------------------------------ */
 
 float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_plane plane) {
-    REQUIRE_OK(ox_engine_settle(harness->engine));
+    REQUIRE_OK(ox_engine_finish_update(harness->engine));
     float *const values = calloc(harness->model->units[unit_idx].elem_count, sizeof *values);
     if (values == NULL) {
         printf("no memory for unit %u\n", unit_idx);
@@ -378,7 +378,7 @@ void harness_compare(struct harness_error *error, const float *measured, uint64_
 
 void harness_exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi) {
     struct ox_chunk_view view;
-    REQUIRE_OK(ox_engine_settle(harness->engine));
+    REQUIRE_OK(ox_engine_finish_update(harness->engine));
     REQUIRE_OK(ox_engine_chunk_get(harness->engine, unit_idx, 0, &view));
     const uint16_t before = view.hi[0];
     view.hi[0] = *hi;

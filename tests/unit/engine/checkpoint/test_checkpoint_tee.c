@@ -146,7 +146,7 @@ static void test_same(const char *name, struct ox_state_format format, enum ox_d
             show(1);
         } else {
             golden_steps(&harness, &golden, 1, 2, &outcome);
-            REQUIRE_OK(ox_engine_settle(harness.engine));
+            REQUIRE_OK(ox_engine_finish_update(harness.engine));
         }
         REQUIRE_OK(close_tee(tee));
         const char *const folder = step == 1 ? "checkpoint-1" : "checkpoint-2";
