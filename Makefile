@@ -136,8 +136,9 @@ $(B)/tests/%: $(OBJ)/tests/%.o $(KIT_O) $(B)/liboffload.a
 	@echo "  LINK    $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(B)/liboffload.a $(LDLIBS)
 
-# The proof links without the builder: its own objects, base/ and names, and not the library.
-PROOF_O := $(patsubst %.c,$(OBJ)/%.o,$(wildcard offload/proof/*.c) offload/plan/names.c $(wildcard base/*.c base/*/*.c))
+# The proof links without the builder: its own objects, base/, names and tables of data, and not the library.
+PROOF_C := $(wildcard offload/proof/*.c base/*.c base/*/*.c) offload/plan/names.c offload/plan/cases.c
+PROOF_O := $(PROOF_C:%.c=$(OBJ)/%.o)
 $(B)/tests/unit/offload/test_proof_alone: $(OBJ)/tests/unit/offload/test_proof_alone.o \
     $(OBJ)/tests/kit/plan_model.o $(OBJ)/tests/kit/test.o $(PROOF_O)
 	@mkdir -p $(@D)

@@ -7,6 +7,7 @@
 #include "engine/step/optim_stream.h"
 #include "engine/step/tracing.h"
 #include "nvme/transfers.h"
+#include "offload/plan/cases.h"
 #include "offload/plan/tier.h"
 
 #ifdef __cplusplus
@@ -31,14 +32,9 @@ struct ox_step_state {
     bool finite;
     bool committed;
     struct ox_optim_hyper hyper;
-    /* With overlap, set before the first task is issued: */
-    bool begin_due, commit_due; /* of the transaction of the step before */
+    uint32_t facts;          /* that tasks ask for (offload/plan/cases.h), known before the first one is issued */
     bool pending_in_memory;  /* the update of the step before is not written */
-    bool from_store;         /* which begins with what the last commit holds, not memory */
-    bool speculates;         /* the last units are updated in backward */
-    bool finishes_update;    /* nothing but what is pending */
-    bool counts_due;         /* units are updated on the device, or were and their counts have not come */
-    bool counts_come;        /* the counts of such units were asked for */
+    bool counts_come;        /* what updates on the device count was asked for */
     uint64_t weights_step;   /* of the planes that compute uses, last commit or not; 0: last commit */
     struct ox_optim_hyper speculative_hyper;
     uint64_t speculative_nonfinite_count;
@@ -106,6 +102,12 @@ struct ox_engine {
     uint64_t finished[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], finished_planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };
 
+/* Whether the task does its work in the step at hand; else it only keeps its place. */
+static inline bool ox_engine_works(const struct ox_engine *engine, const struct ox_task *task) {
+    const bool due = task->unit_idx < engine->plan->table.unit_count && engine->due_now[task->unit_idx];
+    return ox_task_works(task, engine->step.facts, due);
+}
+
 /* A task for a host lane; the lane's owner is the engine. */
 struct ox_host_task {
     const struct ox_plan *plan;
@@ -116,10 +118,9 @@ enum ox_status ox_host_task_run(void *engine, const void *host_task);
 
 /* ---- steps that overlap: engine/step/overlap.c ------------------------------------------------------------ */
 
-/* Decides what the tasks of the step will do; step.input is set. */
-void ox_overlap_begin_step(struct ox_engine *engine);
-/* Whether a task has nothing to do in this step: it then only keeps its place. */
-bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *task);
+/* Works out the facts of the step, with step.input set. `own_work`: a forward follows; else what is pending is finished
+ * alone. */
+void ox_overlap_begin_step(struct ox_engine *engine, bool own_work);
 struct ox_update_args ox_overlap_update_args(const struct ox_engine *engine, const struct ox_task *task);
 /* An ADAM task has updated its unit, with so many parameters that are not finite. */
 OX_MUST enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task *task,

@@ -23,54 +23,67 @@ static uint32_t unit_count(const struct ox_engine *engine) {
     return engine->plan->table.unit_count;
 }
 
-void ox_overlap_begin_step(struct ox_engine *engine) {
+/* What the step before has left, as facts. */
+static uint32_t facts_of_pending(const struct ox_engine *engine) {
+    const struct ox_pending *const pending = &engine->pending;
+    const bool written = pending->exists && !pending->in_memory && engine->store != NULL;
+    bool counts_due = engine->counts_due;
+    for (uint32_t i = 0; i < unit_count(engine); i++) {
+        counts_due |= engine->due_now[i] && ox_plan_state_on_device(&engine->plan->input, i);
+    }
+    return (written ? OX_FACT_COMMIT_DUE : 0u) | (written && !pending->begun ? OX_FACT_BEGIN_DUE : 0u) |
+           (pending->exists && pending->from_store ? 0u : OX_FACT_FROM_MEMORY) |
+           (counts_due ? OX_FACT_COUNTS_DUE : 0u);
+}
+
+static bool is_due_as_in(const struct ox_engine *engine, enum ox_pending_kind pending) {
+    const struct ox_step_case at = {.pending = pending, .own = OX_OWN_NOTHING};
+    for (uint32_t i = 0; i < unit_count(engine); i++) {
+        if (ox_pending_cases[pending].due != OX_DUE_ANY &&
+            (engine->due_now[i] != 0) != ox_case_is_due(at, &engine->plan->input, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The plan was proven for the cases of the table alone. */
+static bool is_known_case(const struct ox_engine *engine) {
+    const uint32_t facts = engine->step.facts & OX_FACTS_OF_PENDING;
+    bool known = false;
+    for (int i = 0; i < OX_PENDING_COUNT && !known; i++) {
+        known = (ox_pending_cases[i].facts & OX_FACTS_OF_PENDING) == facts &&
+                is_due_as_in(engine, (enum ox_pending_kind)i);
+    }
+    return known;
+}
+
+void ox_overlap_begin_step(struct ox_engine *engine, bool own_work) {
     struct ox_step_state *const step = &engine->step;
+    const bool train = own_work && step->plan->kind == OX_PLAN_TRAIN;
     OX_ASSERT(!step->input->in_memory || ox_plan_may_stay_in_memory(&engine->plan->input));
     memcpy(engine->due_now, engine->unit_due, unit_count(engine));
     step->pending_in_memory = engine->pending.exists && engine->pending.in_memory;
-    step->commit_due = engine->pending.exists && !engine->pending.in_memory;
-    step->begin_due = step->commit_due && !engine->pending.begun;
-    step->from_store = engine->pending.exists && engine->pending.from_store;
     step->weights_step = engine->weights_step;
-    step->counts_due = engine->counts_due;
-    for (uint32_t i = 0; i < unit_count(engine); i++) {
-        step->counts_due |= engine->due_now[i] && ox_plan_state_on_device(&engine->plan->input, i);
-    }
-    step->speculates = overlaps(engine) && engine->plan->input.placement.speculative_units > 0 &&
-                       !step->finishes_update && step->plan->kind == OX_PLAN_TRAIN &&
-                       (step->input->max_grad_norm == 0 || engine->unclipped_steps >= UNCLIPPED_STEPS);
-    if (step->speculates) {
+    step->facts = facts_of_pending(engine) | (own_work ? OX_FACT_OWN_WORK : 0u) |
+                  (train && !step->input->in_memory ? OX_FACT_COMMITS : 0u);
+    if (train && overlaps(engine) && engine->plan->input.placement.speculative_units > 0 &&
+        (step->input->max_grad_norm == 0 || engine->unclipped_steps >= UNCLIPPED_STEPS)) {
+        step->facts |= OX_FACT_SPECULATES;
         struct ox_optim_settings settings = step->input->adam;
         settings.grad_scale = 1;
         ox_optim_hyper_init(&settings, &step->speculative_hyper);
     }
+    OX_ASSERT(is_known_case(engine));
 }
 
-bool ox_overlap_is_idle(const struct ox_engine *engine, const struct ox_task *task) {
-    const struct ox_step_state *const step = &engine->step;
-    const bool of_unit = task->unit_idx < unit_count(engine);
-    const bool due = of_unit && engine->due_now[task->unit_idx];
-    if (!task->carried) {
-        const bool early = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
-                           task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH;
-        const bool of_store = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_COMMIT;
-        return (early && overlaps(engine) && !step->speculates) || (of_store && step->input->in_memory);
-    }
-    switch ((enum ox_task_kind)task->kind) {
-    case OX_TASK_BEGIN:
-        return !step->begin_due;
-    case OX_TASK_WRITTEN:
-    case OX_TASK_COMMIT:
-        return !step->commit_due;
-    case OX_TASK_DOWNLOAD:
-        return !due || step->from_store;
-    case OX_TASK_REFRESH:
-        return !due;
-    case OX_TASK_NONFINITE:
-        return !step->counts_due;
-    default: /* without an update the planes are still brought where forward wants them, unless there is none */
-        return !due && (step->finishes_update || ox_task_find_use(task, OX_USE_TARGET) < 0);
-    }
+/* The update begins with what the last commit holds. */
+static bool is_from_store(const struct ox_engine *engine) {
+    return (engine->step.facts & OX_FACT_FROM_MEMORY) == 0;
+}
+
+static bool speculates(const struct ox_engine *engine) {
+    return (engine->step.facts & OX_FACT_SPECULATES) != 0;
 }
 
 struct ox_update_args ox_overlap_update_args(const struct ox_engine *engine, const struct ox_task *task) {
@@ -82,7 +95,7 @@ struct ox_update_args ox_overlap_update_args(const struct ox_engine *engine, con
     if (!engine->due_now[task->unit_idx]) {
         return (struct ox_update_args){.base_step = step->weights_step};
     }
-    return (struct ox_update_args){.hyper = &engine->pending.hyper, .from_store = step->from_store,
+    return (struct ox_update_args){.hyper = &engine->pending.hyper, .from_store = is_from_store(engine),
                                   .in_memory = step->pending_in_memory, .base_step = engine->pending.base_step};
 }
 
@@ -145,56 +158,75 @@ enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task 
 
 typedef uint64_t traffic_row[OX_TRAFFIC_KIND_COUNT];
 
-static void add_work(const struct ox_engine *engine, uint32_t unit_idx, struct ox_adam_work work, bool plus,
-                     traffic_row *out) {
-    traffic_row sum[OX_LINK_COUNT] = {{0}};
+/* What an optimizer's task finds in a step: facts, and of its unit whether the carried update is due. */
+struct finds {
+    uint32_t facts;
+    bool due, in_memory; /* in_memory: what it updates is not written */
+};
+
+static void add_adam(const struct ox_engine *engine, const struct ox_task *task, struct finds finds, traffic_row *out) {
+    const struct ox_adam_work work = {.updates = !task->carried || finds.due,
+                                      .grad_at_rest = !overlaps(engine) || task->carried,
+                                      .in_memory = finds.in_memory,
+                                      .from_store = task->carried && (finds.facts & OX_FACT_FROM_MEMORY) == 0};
+    ox_plan_adam_traffic(&engine->plan->input, task->unit_idx, work, out);
+}
+
+/* Adds what a task moves if it is one of those whose work differs from step to step. */
+static void add_task(const struct ox_engine *engine, const struct ox_task *task, struct finds finds, traffic_row *out) {
     const struct ox_plan_input *const input = &engine->plan->input;
-    ox_plan_adam_traffic(input, unit_idx, work, sum);
-    if (work.updates && input->table->shards[unit_idx].homes.weights == OX_TIER_DEVICE &&
-        !ox_plan_state_on_device(input, unit_idx)) {
-        const uint64_t bytes = ox_plan_weight_bytes(input, unit_idx);
-        sum[OX_LINK_D2H][OX_TRAFFIC_WEIGHTS] += work.from_store ? 0 : bytes;
-        sum[OX_LINK_H2D][OX_TRAFFIC_WEIGHTS] += bytes;
+    if (!ox_task_works(task, finds.facts, finds.due)) {
+        return;
     }
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
-        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out[link][kind] += plus ? sum[link][kind] : 0 - sum[link][kind];
-        }
+    switch ((enum ox_task_kind)task->kind) {
+    case OX_TASK_ADAM:
+        add_adam(engine, task, finds, out);
+        break;
+    case OX_TASK_DOWNLOAD:
+        out[OX_LINK_D2H][OX_TRAFFIC_WEIGHTS] += ox_plan_weight_bytes(input, task->unit_idx);
+        break;
+    case OX_TASK_REFRESH:
+        out[OX_LINK_H2D][OX_TRAFFIC_WEIGHTS] += ox_plan_weight_bytes(input, task->unit_idx);
+        break;
+    case OX_TASK_NONFINITE:
+        out[OX_LINK_D2H][OX_TRAFFIC_OTHER] += unit_count(engine) * sizeof(uint64_t);
+        break;
+    default:
+        break;
     }
 }
 
-/* What tells of updates on the device. */
-static uint64_t counts_bytes(const struct ox_engine *engine) {
-    return engine->plan->train->counts_buf == OX_NONE ? 0 : unit_count(engine) * sizeof(uint64_t);
+static struct finds finds_now(const struct ox_engine *engine, const struct ox_task *task) {
+    const struct ox_step_state *const step = &engine->step;
+    return (struct finds){.facts = step->facts,
+                          .due = task->unit_idx < unit_count(engine) && engine->due_now[task->unit_idx],
+                          .in_memory = task->carried ? step->pending_in_memory : step->input->in_memory};
 }
 
 void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    const bool after = !overlaps(engine);
-    const struct ox_step_state *const step = &engine->step;
-    const bool in_memory = after ? step->input->in_memory : step->pending_in_memory;
-    memcpy(out, step->plan->traffic, sizeof step->plan->traffic);
-    for (uint32_t i = 0; i < unit_count(engine) && step->plan->kind != OX_PLAN_EVAL; i++) {
-        const bool early = !after && ox_plan_is_speculative(&engine->plan->input, i), due = after || engine->due_now[i];
-        add_work(engine, i, (struct ox_adam_work){.updates = !early, .grad_at_rest = true}, false, out);
-        add_work(engine, i, (struct ox_adam_work){.updates = due, .grad_at_rest = true, .in_memory = in_memory,
-                                                  .from_store = step->from_store}, true, out);
-        if (early && !step->speculates && step->plan->kind == OX_PLAN_TRAIN) {
-            add_work(engine, i, (struct ox_adam_work){.updates = true}, false, out);
+    const struct ox_plan *const plan = engine->step.plan;
+    const struct ox_step_case usual = ox_usual_case(&engine->plan->input, plan->kind);
+    uint64_t foreseen[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
+    memcpy(out, plan->traffic, sizeof plan->traffic);
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        const bool due = task->unit_idx < unit_count(engine) &&
+                         ox_case_is_due(usual, &engine->plan->input, task->unit_idx);
+        add_task(engine, task, finds_now(engine, task), out);
+        add_task(engine, task, (struct finds){.facts = ox_case_facts(usual), .due = due}, foreseen);
+    }
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            out[link][kind] -= foreseen[link][kind];
         }
     }
-    const bool told = after || step->counts_due || step->plan->kind == OX_PLAN_EVAL;
-    out[OX_LINK_D2H][OX_TRAFFIC_OTHER] -= told ? 0 : counts_bytes(engine);
 }
 
 void ox_overlap_plan_finish(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    for (uint32_t i = 0; i < unit_count(engine); i++) {
-        if (engine->due_now[i]) {
-            add_work(engine, i, (struct ox_adam_work){.updates = true, .grad_at_rest = true,
-                                                      .in_memory = engine->step.pending_in_memory,
-                                                      .from_store = engine->step.from_store}, true, out);
-        }
+    const struct ox_plan *const plan = engine->step.plan;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        add_task(engine, &plan->tasks[i], finds_now(engine, &plan->tasks[i]), out);
     }
-    out[OX_LINK_D2H][OX_TRAFFIC_OTHER] += engine->step.counts_due ? counts_bytes(engine) : 0;
 }
 
 /* ---- the end of a step ------------------------------------------------------------------------------- */
@@ -233,8 +265,8 @@ static void fall_back(struct ox_engine *engine) {
 static void leave_pending(struct ox_engine *engine) {
     const struct ox_step_state *const step = &engine->step;
     struct ox_pending *const pending = &engine->pending;
-    const bool again = step->speculates && step->grad_scale < 1.0;
-    *pending = (struct ox_pending){.exists = true, .begun = step->speculates, .from_store = again,
+    const bool again = speculates(engine) && step->grad_scale < 1.0;
+    *pending = (struct ox_pending){.exists = true, .begun = speculates(engine), .from_store = again,
                                    .in_memory = step->input->in_memory,
                                    .step = step->input->step, .base_step = engine->weights_step,
                                    .hyper = step->hyper, .meta_bytes = step->input->meta_bytes};
@@ -242,7 +274,7 @@ static void leave_pending(struct ox_engine *engine) {
         memcpy(pending->meta, step->input->meta, pending->meta_bytes);
     }
     for (uint32_t i = 0; i < unit_count(engine); i++) {
-        engine->unit_due[i] = again || !step->speculates || !ox_plan_is_speculative(&engine->plan->input, i);
+        engine->unit_due[i] = again || !speculates(engine) || !ox_plan_is_speculative(&engine->plan->input, i);
     }
     engine->weights_step = pending->step;
 }
@@ -262,7 +294,7 @@ static enum ox_status end_decided(struct ox_engine *engine) {
         leave_pending(engine);
         return OX_OK;
     }
-    if (step->speculates) {
+    if (speculates(engine)) {
         ox_store_abort(engine->store);
         return restore(engine);
     }
@@ -283,7 +315,7 @@ enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status stat
     }
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
-    const bool changed = status != OX_E_ABORTED || (engine->step.speculates && !engine->pending.exists);
+    const bool changed = status != OX_E_ABORTED || (speculates(engine) && !engine->pending.exists);
     if (engine->store != NULL && changed) {
         fall_back(engine);
     } /* else the step was only stopped: what is pending stays so, as far as it has come */

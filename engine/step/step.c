@@ -258,7 +258,7 @@ static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
 
 static enum ox_status issue_task(struct ox_engine *engine, const struct ox_plan *plan, uint32_t idx) {
     const struct ox_task *const task = &plan->tasks[idx];
-    const bool idle = ox_overlap_is_idle(engine, task);
+    const bool idle = !ox_engine_works(engine, task);
     const struct issue is = {.engine = engine, .plan = plan, .task = task, .lane = engine->lanes[task->lane]};
     ox_tracing_issue(engine->tracing, idx, idle, &engine->marks[idx]);
     for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
@@ -440,8 +440,8 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
         return status;
     }
     const bool train = plan->kind == OX_PLAN_TRAIN;
+    ox_overlap_begin_step(engine, true);
     if (plan->kind != OX_PLAN_EVAL) {
-        ox_overlap_begin_step(engine);
         set_slots(engine, plan);
     }
     ox_tracing_begin(engine->tracing, plan, train ? OX_TRACE_SPAN_STEP : OX_TRACE_SPAN_EVAL,
@@ -483,14 +483,14 @@ enum ox_status ox_engine_finish_update(struct ox_engine *engine) {
     static const struct ox_step_input nothing = {0};
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     read_traffic(engine, traffic);
-    engine->step = (struct ox_step_state){.input = &nothing, .plan = plan, .finishes_update = true};
-    ox_overlap_begin_step(engine);
+    engine->step = (struct ox_step_state){.input = &nothing, .plan = plan};
+    ox_overlap_begin_step(engine, false);
     set_slots(engine, plan);
     memset(engine->marks, 0, plan->task_count * sizeof *engine->marks);
     ox_tracing_begin(engine->tracing, plan, OX_TRACE_SPAN_UPDATE, engine->pending.step);
     /* One after the other: that two of them do not share space may rest on tasks between them, which are left out. */
     for (uint32_t i = 0; i < plan->task_count && status == OX_OK; i++) {
-        if (plan->tasks[i].carried) {
+        if ((plan->tasks[i].when & OX_FACT_OWN_WORK) == 0) {
             status = issue_task(engine, plan, i);
             status = status == OX_OK ? ox_mark_join(engine->marks[i]) : status;
         }

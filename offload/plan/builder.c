@@ -67,6 +67,7 @@ struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum
     task->unit_idx = unit_idx;
     task->grad_idx = OX_NONE;
     task->mb_idx = mb_idx;
+    task->when = OX_FACT_OWN_WORK;
     return task;
 }
 
@@ -75,6 +76,11 @@ struct ox_task *ox_build_grad_task(struct ox_builder *b, enum ox_task_kind kind,
     struct ox_task *const task = ox_build_task(b, kind, lane, ox_build_grad(b, grad_idx)->unit_idx, OX_NONE);
     task->grad_idx = grad_idx;
     return task;
+}
+
+void ox_build_carry(struct ox_task *task, uint32_t facts) {
+    task->carried = true;
+    task->when = (uint16_t)facts;
 }
 
 static struct ox_use *add_use(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {

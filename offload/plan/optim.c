@@ -23,9 +23,22 @@ static bool has_store(const struct ox_builder *b) {
     return b->in->budget.nvme_bytes > 0;
 }
 
-/* Whether it does its work in a step as most are: no clipping of what was done early. */
-static bool works(const struct ox_builder *b, const struct adam *adam) {
-    return adam->when != WHEN_CARRIED || !ox_build_is_speculative(b, adam->unit_idx);
+/* A plan's bytes are those of the usual case. */
+static bool is_due(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_case_is_due(ox_usual_case(b->in, b->plan->kind), b->in, unit_idx);
+}
+
+static bool works(const struct ox_builder *b, const struct ox_task *task) {
+    return ox_task_works(task, ox_case_facts(ox_usual_case(b->in, b->plan->kind)), is_due(b, task->unit_idx));
+}
+
+/* A carried task of an optimizer asks for these facts; what runs early, for a step that speculates. */
+static void set_when(struct ox_task *task, enum when when, uint32_t carried_facts) {
+    if (when == WHEN_CARRIED) {
+        ox_build_carry(task, carried_facts);
+    } else if (when == WHEN_SPECULATIVE) {
+        task->when |= OX_FACT_SPECULATES;
+    }
 }
 
 void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
@@ -61,7 +74,8 @@ bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input) {
 
 static void count_adam(struct ox_builder *b, struct ox_task *task, const struct adam *adam) {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
-    const struct ox_adam_work work = {.updates = works(b, adam), .grad_at_rest = adam->when != WHEN_SPECULATIVE};
+    const struct ox_adam_work work = {.updates = !task->carried || is_due(b, task->unit_idx),
+                                      .grad_at_rest = adam->when != WHEN_SPECULATIVE};
     ox_plan_adam_traffic(b->in, adam->unit_idx, work, traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -77,8 +91,8 @@ static void copy_planes(struct ox_builder *b, enum ox_task_kind kind, const stru
     const bool down = kind == OX_TASK_DOWNLOAD;
     struct ox_task *const task =
         ox_build_transfer(b, kind, adam->unit_idx, down ? home : downloaded, down ? downloaded : home);
-    task->carried = adam->when == WHEN_CARRIED;
-    if (works(b, adam)) {
+    set_when(task, adam->when, down ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
+    if (works(b, task)) {
         ox_build_count(b, task, down ? OX_LINK_D2H : OX_LINK_H2D, OX_TRAFFIC_WEIGHTS,
               ox_plan_weight_bytes(b->in, adam->unit_idx));
     }
@@ -129,7 +143,7 @@ static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
     struct ox_plan *const plan = b->plan;
     const uint32_t unit_idx = adam->unit_idx;
     struct ox_task *const task = ox_build_task(b, OX_TASK_DEVICE_ADAM, OX_LANE_COMPUTE, unit_idx, OX_NONE);
-    task->carried = adam->when == WHEN_CARRIED;
+    set_when(task, adam->when, OX_FACT_DUE);
     if (adam->when == WHEN_AFTER) {
         ox_build_reads(task, plan->norm_buf, OX_USE_NORM);
     }
@@ -140,7 +154,7 @@ static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
     if (unit_idx == last_device_unit(b)) {
         struct ox_task *const nonfinite =
             ox_build_transfer(b, OX_TASK_NONFINITE, OX_NONE, plan->counts_buf, plan->nonfinite_buf);
-        nonfinite->carried = task->carried;
+        set_when(nonfinite, adam->when, OX_FACT_COUNTS_DUE);
         ox_build_count(b, nonfinite, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->unit_count);
     }
 }
@@ -161,7 +175,8 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
         copy_planes(b, OX_TASK_DOWNLOAD, adam, weights);
     }
     struct ox_task *const task = ox_build_task(b, OX_TASK_ADAM, OX_LANE_ADAM, unit_idx, OX_NONE);
-    task->carried = adam->when == WHEN_CARRIED;
+    /* Planes that a forward wants from the drives are brought there also when they need no update. */
+    set_when(task, adam->when, adam->target == OX_NONE ? OX_FACT_DUE : OX_FACT_WANTED);
     if (adam->when == WHEN_AFTER) {
         ox_build_reads(task, b->plan->norm_buf, OX_USE_NORM);
     }
@@ -196,7 +211,11 @@ static void begin_transaction(struct ox_builder *b, bool carried) {
         plan->bufs[plan->stream_buf].resident = b->in->placement.speculative_units > 0;
     }
     struct ox_task *const begin = ox_build_task(b, OX_TASK_BEGIN, OX_LANE_ADAM, OX_NONE, OX_NONE);
-    begin->carried = carried;
+    if (carried) {
+        ox_build_carry(begin, OX_FACT_BEGIN_DUE);
+    } else {
+        begin->when |= b->in->placement.overlap ? OX_FACT_SPECULATES : OX_FACT_COMMITS;
+    }
     ox_build_writes(begin, plan->stream_buf, OX_USE_STREAM);
     if (!b->in->placement.overlap) {
         ox_build_reads(begin, plan->norm_buf, OX_USE_NORM);
@@ -205,7 +224,11 @@ static void begin_transaction(struct ox_builder *b, bool carried) {
 
 static struct ox_task *end_transaction(struct ox_builder *b, enum ox_task_kind kind, bool carried) {
     struct ox_task *const task = ox_build_task(b, kind, OX_LANE_ADAM, OX_NONE, OX_NONE);
-    task->carried = carried;
+    if (carried) {
+        ox_build_carry(task, OX_FACT_COMMIT_DUE);
+    } else {
+        task->when |= OX_FACT_COMMITS;
+    }
     ox_build_writes(task, b->plan->stream_buf, OX_USE_STREAM);
     return task;
 }

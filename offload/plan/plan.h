@@ -117,6 +117,7 @@ struct ox_task {
     bool carried;      /* BEGIN, ADAM, DOWNLOAD, REFRESH, DEVICE_ADAM, NONFINITE, WRITTEN, COMMIT: of the step before,
                           which overlaps */
     uint8_t use_count;
+    uint16_t when;     /* facts of a step that must all hold for the task to work in it (offload/plan/cases.h) */
     uint32_t unit_idx; /* or OX_NONE */
     uint32_t grad_idx; /* GRAD_*: the gradient (ox_plan_model.grads), which is one of the unit; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */

@@ -12,6 +12,7 @@
 #include "offload/proof/proof_internal.h"
 #include "offload/proof/sizes.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,15 +63,20 @@ static bool is_gradient_of(const struct effects *e, uint32_t grad_idx, uint32_t 
     return grad_idx < e->plan->grad_count && ox_effects_grad(e, grad_idx)->unit_idx == unit_idx;
 }
 
+static bool is_of_optimizer(const struct ox_task *task) {
+    return task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM || task->kind == OX_TASK_DOWNLOAD ||
+           task->kind == OX_TASK_REFRESH || task->kind == OX_TASK_DEVICE_ADAM || task->kind == OX_TASK_NONFINITE ||
+           task->kind == OX_TASK_WRITTEN || task->kind == OX_TASK_COMMIT;
+}
+
 static bool fits_rule(const struct effects *e) {
     const struct ox_task *const task = e->task;
     const struct rule *const rule = &rules[task->kind];
-    const bool of_optimizer = task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM ||
-                              task->kind == OX_TASK_DOWNLOAD || task->kind == OX_TASK_REFRESH ||
-                              task->kind == OX_TASK_DEVICE_ADAM || task->kind == OX_TASK_NONFINITE ||
-                              task->kind == OX_TASK_WRITTEN || task->kind == OX_TASK_COMMIT;
-    return task->lane == rule->lane && (e->train || !rule->train_only || task->carried) &&
-           (!task->carried || (e->overlap && of_optimizer)) &&
+    const bool asks_of_unit = (task->when & OX_FACTS_OF_UNIT) != 0;
+    return task->lane == rule->lane && (task->when & ~OX_FACTS_ALL) == 0 &&
+           (!asks_of_unit || task->unit_idx < e->plan->unit_count) &&
+           (e->train || !rule->train_only || task->carried) &&
+           (!task->carried || (e->overlap && is_of_optimizer(task))) &&
            (rule->scope == OF_STEP ? task->unit_idx == OX_NONE : task->unit_idx < e->plan->unit_count) &&
            (rule->scope == OF_GRADIENT ? is_gradient_of(e, task->grad_idx, task->unit_idx)
                                        : task->grad_idx == OX_NONE) &&
@@ -144,18 +150,6 @@ static void follow(struct effects *e) {
 
 /* ---- begin and end ---------------------------------------------------------------------------- */
 
-/* The gradients of the step before, for its optimizer. */
-static void begin_gradients(struct effects *e) {
-    for (uint32_t i = 0; i < e->plan->buf_count; i++) {
-        const struct ox_buf *const buf = &e->plan->bufs[i];
-        if (e->overlap && buf->resident && buf->kind == OX_BUF_GRAD && buf->unit_idx < e->plan->unit_count &&
-            ox_effects_unit(e, buf->unit_idx)->grad_idx == buf->grad_idx &&
-            buf->tier == ox_proof_homes(e->in, buf->unit_idx)->grad) {
-            e->held[i] = ox_content(REDUCED, buf->unit_idx, CURRENT);
-        }
-    }
-}
-
 /* A state on the device has everything beside it, and nothing of it on drives or in one memory with the host. */
 static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
@@ -164,10 +158,12 @@ static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
     return e->in->model.eval_only || (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
 }
 
-/* What the step finds: weights and state in their homes, one of each, the batches and the constants. */
-static bool begin(struct effects *e) {
+/* Weights and state that live in memory have one buffer each, in their tier; and the buffers that the executor knows by
+ * name are there. So in every case. */
+static bool has_homes(struct effects *e) {
     const struct ox_plan *const plan = e->plan;
     uint32_t expected = 0, found = 0;
+    memset(e->reduced, 0, plan->unit_count); /* which homes were seen: 1 for weights, 2 for state */
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         const struct ox_homes *const homes = ox_proof_homes(e->in, i);
         expected += (homes->weights != OX_TIER_NVME) + (homes->state != OX_TIER_NVME && !e->in->model.eval_only);
@@ -177,51 +173,140 @@ static bool begin(struct effects *e) {
     }
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const struct ox_buf *const buf = &plan->bufs[i];
-        const bool weights = buf->resident && buf->kind == OX_BUF_WEIGHTS;
-        if (!weights && !(buf->resident && buf->kind == OX_BUF_STATE)) {
+        if (!buf->resident || (buf->kind != OX_BUF_WEIGHTS && buf->kind != OX_BUF_STATE)) {
             continue;
         }
-        if (buf->unit_idx >= plan->unit_count) {
+        const uint8_t home = buf->kind == OX_BUF_WEIGHTS ? 1 : 2;
+        if (buf->unit_idx >= plan->unit_count || (e->reduced[buf->unit_idx] & home) != 0) {
             return false;
         }
         const struct ox_homes *const homes = ox_proof_homes(e->in, buf->unit_idx);
-        e->held[i] = ox_content(weights ? PLANES : STATE, buf->unit_idx, e->overlap ? OLD : CURRENT);
-        uint8_t *const seen = weights ? e->updated : e->reduced;
-        if (buf->tier != (weights ? homes->weights : homes->state) || seen[buf->unit_idx]++ != 0 ||
-            buf->bytes < ox_effects_bytes(e, e->held[i], true)) {
+        if (buf->tier != (home == 1 ? homes->weights : homes->state)) {
             return false;
         }
+        e->reduced[buf->unit_idx] |= home;
         found++;
     }
-    memset(e->updated, e->overlap ? OLD : CURRENT, plan->unit_count);
-    memset(e->reduced, 0, plan->unit_count);
-    begin_gradients(e);
-    if (plan->const_buf >= plan->buf_count || plan->batch_host_buf >= plan->buf_count ||
-        plan->loss_buf >= plan->buf_count || plan->loss_host_buf >= plan->buf_count) {
-        return false;
+    return found == expected && plan->const_buf < plan->buf_count && plan->bufs[plan->const_buf].resident &&
+           plan->batch_host_buf < plan->buf_count && plan->bufs[plan->batch_host_buf].resident &&
+           plan->loss_host_buf < plan->buf_count && plan->bufs[plan->loss_host_buf].resident &&
+           plan->loss_buf < plan->buf_count && plan->norm_buf < plan->buf_count;
+}
+
+/* The home of the gradient that a unit's optimizer takes. */
+static bool is_gradient_home(const struct effects *e, const struct ox_buf *buf) {
+    return buf->resident && buf->kind == OX_BUF_GRAD && buf->unit_idx < e->plan->unit_count &&
+           buf->grad_idx == ox_effects_unit(e, buf->unit_idx)->grad_idx &&
+           buf->tier == ox_proof_homes(e->in, buf->unit_idx)->grad;
+}
+
+/* What a buffer holds when the step begins. A unit whose carried update is due has the planes of the step before, or
+ * where they may have been replaced too early nothing that may be read, and its gradient. */
+static struct ox_content first_content(const struct effects *e, uint32_t buf_idx) {
+    const struct ox_buf *const buf = &e->plan->bufs[buf_idx];
+    const bool of_unit = buf->unit_idx < e->plan->unit_count, due = of_unit && e->due[buf->unit_idx];
+    if (buf_idx == e->plan->const_buf) {
+        return ox_content(CONSTANT, OX_NONE, 0);
     }
-    e->held[plan->const_buf] = ox_content(CONSTANT, OX_NONE, 0);
-    e->held[plan->batch_host_buf] = ox_content(BATCHES, OX_NONE, 0);
-    return found == expected && plan->bufs[plan->const_buf].resident && plan->bufs[plan->batch_host_buf].resident &&
-           plan->bufs[plan->loss_host_buf].resident;
+    if (buf_idx == e->plan->batch_host_buf && ox_effects_meets(e, OX_FACT_OWN_WORK)) {
+        return ox_content(BATCHES, OX_NONE, 0);
+    }
+    if (buf_idx == e->plan->written_buf && !ox_effects_meets(e, OX_FACT_COMMIT_DUE)) {
+        return ox_content(WRITTEN, OX_NONE, 0);
+    }
+    if (buf_idx == e->plan->counts_buf && e->device_count > 0) {
+        return ox_content(COUNTS, OX_NONE, e->device_count);
+    }
+    if (!buf->resident || !of_unit) {
+        return ox_content(NOTHING, 0, 0);
+    }
+    if (due && is_gradient_home(e, buf)) {
+        return ox_content(REDUCED, buf->unit_idx, CURRENT);
+    }
+    if ((buf->kind != OX_BUF_WEIGHTS && buf->kind != OX_BUF_STATE) ||
+        (due && !ox_effects_meets(e, OX_FACT_FROM_MEMORY))) {
+        return ox_content(NOTHING, 0, 0);
+    }
+    return ox_content(buf->kind == OX_BUF_WEIGHTS ? PLANES : STATE, buf->unit_idx, due ? OLD : CURRENT);
 }
 
-/* The version that a unit has at the end: with overlap only the last ones have gone on. */
-static uint32_t last_version(const struct effects *e, uint32_t unit_idx) {
-    return e->train && (!e->overlap || ox_proof_is_speculative(e->in, unit_idx)) ? NEW : CURRENT;
+/* The counts of units that were updated on the device before the step was stopped are there already. */
+static uint32_t counted_units(const struct effects *e) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < e->plan->unit_count && ox_effects_meets(e, OX_FACT_COUNTS_DUE); i++) {
+        count += ox_proof_on_device(e->in, i) && !e->due[i];
+    }
+    return count;
 }
 
-/* Where a unit's gradient must still be at the end of a step whose optimizer has not run, or may have to run again;
- * and of an evaluation, which may have been cut short before it did. */
-static bool gradient_stays(const struct effects *e, uint32_t unit_idx) {
-    const struct ox_content gradient = ox_content(REDUCED, unit_idx, e->train ? NEW : CURRENT);
+static void begin(struct effects *e) {
+    e->begun = ox_effects_meets(e, OX_FACT_COMMIT_DUE) && !ox_effects_meets(e, OX_FACT_BEGIN_DUE) &&
+               e->in->budget.nvme_bytes > 0;
+    e->commit_count = e->written_count = 0;
+    e->device_count = counted_units(e);
+    e->wrong = NULL;
+    memset(e->traffic, 0, sizeof e->traffic);
+    memset(e->reduced, 0, e->plan->unit_count);
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        e->updated[i] = e->due[i] ? OLD : CURRENT;
+    }
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
-        if (e->plan->bufs[i].resident && ox_content_same(e->held[i], gradient) &&
-            e->plan->bufs[i].tier == ox_proof_homes(e->in, unit_idx)->grad) {
-            return true;
+        e->held[i] = first_content(e, i);
+    }
+}
+
+/* The version that a unit has at the end: with overlap only what a step updates early goes beyond its own. */
+static uint32_t last_version(const struct effects *e, uint32_t unit_idx) {
+    const bool early = ox_effects_meets(e, OX_FACT_SPECULATES) && ox_proof_is_speculative(e->in, unit_idx);
+    return early || (e->train && !e->overlap) ? NEW : CURRENT;
+}
+
+/* A gradient must still be in its home at the end of a step whose optimizer has not run, or may have to run again; and
+ * at the end of an evaluation, which may be cut short, that of an update that was due. */
+static bool gradients_stay(const struct effects *e) {
+    const bool own = e->train && ox_effects_meets(e, OX_FACT_OWN_WORK);
+    uint32_t expected = 0, found = 0;
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        expected += own || e->due[i];
+    }
+    for (uint32_t i = 0; i < e->plan->buf_count; i++) {
+        const struct ox_buf *const buf = &e->plan->bufs[i];
+        if (is_gradient_home(e, buf) && (own || e->due[buf->unit_idx])) {
+            found += ox_content_same(e->held[i], ox_content(REDUCED, buf->unit_idx, own ? NEW : CURRENT));
         }
     }
-    return false;
+    return found == expected;
+}
+
+/* Every home holds what the optimizer made. */
+static bool homes_are_current(const struct effects *e) {
+    for (uint32_t i = 0; i < e->plan->buf_count; i++) {
+        const struct ox_buf *const buf = &e->plan->bufs[i];
+        if (buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE) &&
+            !ox_content_same(e->held[i], ox_content(buf->kind == OX_BUF_WEIGHTS ? PLANES : STATE, buf->unit_idx,
+                                                    last_version(e, buf->unit_idx)))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What updates on the device have counted comes in the step that ends them. */
+static bool counts_arrive(const struct effects *e) {
+    const bool due = e->overlap ? ox_effects_meets(e, OX_FACT_COUNTS_DUE) : e->train;
+    const struct ox_content counts = ox_content(COUNTS, OX_NONE, ox_effects_device_units(e));
+    return !due || counts.count == 0 || (e->plan->nonfinite_buf < e->plan->buf_count &&
+                                         ox_content_same(e->held[e->plan->nonfinite_buf], counts));
+}
+
+/* One commit ends what was pending, where there is a store that takes it; only a step that speculates leaves its own
+ * transaction open. */
+static bool is_committed_once(const struct effects *e) {
+    const bool store = e->in->budget.nvme_bytes > 0;
+    const bool carried = store && ox_effects_meets(e, OX_FACT_COMMIT_DUE);
+    const bool own = store && e->train && !e->overlap && ox_effects_meets(e, OX_FACT_COMMITS);
+    return e->commit_count == (uint32_t)(carried || own) && e->written_count == carried &&
+           e->begun == (store && ox_effects_meets(e, OX_FACT_SPECULATES));
 }
 
 /* What the step leaves: every home as the optimizer made it, or the gradient for one to come; all losses; and one
@@ -232,34 +317,75 @@ static const char *end(const struct effects *e) {
         if (e->updated[i] != last_version(e, i)) {
             return "a unit is not updated exactly once";
         }
-        if (e->overlap && !gradient_stays(e, i)) {
-            return "a gradient does not stay for the optimizer of the step";
-        }
     }
-    for (uint32_t i = 0; i < plan->buf_count; i++) {
-        const struct ox_content held = e->held[i];
-        if (plan->bufs[i].resident && (held.what == PLANES || held.what == STATE) &&
-            held.count != last_version(e, held.idx)) {
-            return "the home of a unit does not hold what the optimizer made";
-        }
+    if (e->overlap && !gradients_stay(e)) {
+        return "a gradient does not stay for the optimizer of the step";
     }
-    if (!ox_content_same(e->held[plan->loss_host_buf], ox_content(LOSSES, OX_NONE, plan->micro_batches))) {
+    if (!homes_are_current(e)) {
+        return "the home of a unit does not hold what the optimizer made";
+    }
+    if (ox_effects_meets(e, OX_FACT_OWN_WORK) &&
+        !ox_content_same(e->held[plan->loss_host_buf], ox_content(LOSSES, OX_NONE, plan->micro_batches))) {
         return "the losses do not arrive";
     }
-    const uint32_t device_units = e->train || e->overlap ? ox_effects_device_units(e) : 0;
-    const struct ox_content counts = ox_content(COUNTS, OX_NONE, device_units);
-    if (device_units > 0 &&
-        (plan->nonfinite_buf >= plan->buf_count || !ox_content_same(e->held[plan->nonfinite_buf], counts))) {
+    if (e->train && ox_effects_meets(e, OX_FACT_OWN_WORK) &&
+        !ox_content_same(e->held[plan->norm_buf], ox_content(FACTOR, OX_NONE, 0))) {
+        return "the norm is not known";
+    }
+    if (!counts_arrive(e)) {
         return "what was counted on the device does not arrive";
     }
-    const bool store = (e->train || e->overlap) && e->in->budget.nvme_bytes > 0;
-    const bool overlap = store && e->overlap;
-    if (e->commit_count != store || e->written_count != overlap ||
-        e->begun != (e->train && overlap && e->in->placement.speculative_units > 0)) {
-        return "the step is not committed exactly once";
-    }
-    return NULL;
+    return is_committed_once(e) ? NULL : "the step is not committed exactly once";
 }
+
+/* ---- one case --------------------------------------------------------------------------------- */
+
+/* Only what is carried may work where nothing but a pending update is finished; and of the step's own optimizer, where
+ * steps overlap, only in a step that takes the risk. */
+static void check_when(struct effects *e) {
+    if (!e->task->carried && !ox_effects_meets(e, OX_FACT_OWN_WORK)) {
+        ox_effects_reject(e, "works where a pending update is finished alone");
+    }
+    if (!e->task->carried && e->overlap && is_of_optimizer(e->task) && !ox_effects_meets(e, OX_FACT_SPECULATES)) {
+        ox_effects_reject(e, "updates a unit before the norm is known in a step that does not speculate");
+    }
+}
+
+static void follow_task(struct effects *e, bool usual) {
+    const bool due = e->task->unit_idx < e->plan->unit_count && e->due[e->task->unit_idx];
+    e->found_count = 0;
+    e->moved_bytes = 0;
+    if (ox_task_works(e->task, e->facts, due)) {
+        check_when(e);
+        follow(e);
+        if (e->found_count != e->task->use_count) {
+            ox_effects_reject(e, "has uses that its work does not know");
+        }
+    }
+    if (usual && e->moved_bytes != e->task->bytes) {
+        ox_effects_reject(e, "states another number of bytes than it moves");
+    }
+}
+
+static enum ox_status follow_case(struct effects *e, struct ox_step_case at, bool usual) {
+    const char *const pending = ox_pending_cases[at.pending].name, *const own = ox_own_cases[at.own].name;
+    e->facts = ox_case_facts(at);
+    begin(e);
+    for (uint32_t i = 0; i < e->plan->task_count; i++) {
+        e->task = &e->plan->tasks[i];
+        follow_task(e, usual);
+        if (e->wrong != NULL) {
+            char text[160];
+            snprintf(text, sizeof text, "%s, where %s and %s", e->wrong, pending, own);
+            return ox_proof_fault(e->plan, i, text);
+        }
+    }
+    const char *const wrong = end(e);
+    return wrong == NULL ? OX_OK : ox_fail(OX_E_CONFIG, "plan is wrong: %s, where %s and %s; please report this", wrong,
+                                           pending, own);
+}
+
+/* ---- sizes and traffic ------------------------------------------------------------------------ */
 
 /* A buffer that is given away within the step is as large as the largest thing that it has held. */
 static enum ox_status check_sizes(const struct effects *e) {
@@ -290,35 +416,97 @@ static enum ox_status check_traffic(const struct effects *e) {
     return OX_OK;
 }
 
-static enum ox_status follow_all(struct effects *e) {
-    if (!begin(e)) {
-        return ox_fail(OX_E_CONFIG, "plan is wrong: what lives through the step is not what the homes say; please "
-                       "report this");
+/* ---- all cases -------------------------------------------------------------------------------- */
+
+/* Whether an update may stay unwritten though there is a store: all planes live in memory, and none is replaced too
+ * early. */
+static bool may_stay_in_memory(const struct effects *e) {
+    bool may = e->in->budget.nvme_bytes > 0 && !e->in->model.eval_only && e->in->placement.speculative_units == 0;
+    for (uint32_t i = 0; i < e->plan->unit_count && may; i++) {
+        const struct ox_homes *const homes = ox_proof_homes(e->in, i);
+        may = homes->weights != OX_TIER_NVME && homes->state != OX_TIER_NVME;
     }
+    return may;
+}
+
+/* What may be pending when a plan of this kind begins. */
+static bool may_be_pending(const struct effects *e, enum ox_pending_kind pending) {
+    const bool store = e->in->budget.nvme_bytes > 0, early = e->in->placement.speculative_units > 0;
+    switch (pending) {
+    case OX_PENDING_NOTHING:
+        return e->plan->kind != OX_PLAN_EVAL_AFTER_STEP;
+    case OX_PENDING_REST:
+    case OX_PENDING_AGAIN:
+    case OX_PENDING_PART_AGAIN:
+        return e->overlap && early;
+    case OX_PENDING_ALL:
+    case OX_PENDING_PART:
+        return e->overlap && store;
+    default:
+        return e->overlap && (!store || may_stay_in_memory(e));
+    }
+}
+
+static bool may_do(const struct effects *e, enum ox_own_kind own, enum ox_pending_kind pending) {
+    switch (own) {
+    case OX_OWN_SPECULATES:
+        return e->train && e->overlap && e->in->placement.speculative_units > 0;
+    case OX_OWN_WAITS:
+        return e->train;
+    case OX_OWN_IN_MEMORY:
+        return e->train && may_stay_in_memory(e);
+    case OX_OWN_EVALUATES:
+        return !e->train;
+    default:
+        return e->train && pending != OX_PENDING_NOTHING;
+    }
+}
+
+/* Which units are due. A step can be stopped behind any unit; as nothing that a unit's tasks need is another unit's, a
+ * half of the units and then the other half show as much as every place to stop. */
+enum { HALVES_COUNT = 4 };
+static void set_due(struct effects *e, struct ox_step_case at, uint32_t nth) {
+    const bool any = ox_pending_cases[at.pending].due == OX_DUE_ANY;
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        e->due[i] = any ? (nth >> (i % 2) & 1) != 0 : ox_case_is_due(at, e->in, i);
+    }
+}
+
+static enum ox_status follow_all(struct effects *e) {
+    const struct ox_step_case usual = ox_usual_case(e->in, e->plan->kind);
+    set_due(e, usual, 0);
+    enum ox_status status = follow_case(e, usual, true);
+    status = status == OX_OK ? check_traffic(e) : status;
+    for (int pending = 0; pending < OX_PENDING_COUNT; pending++) {
+        for (int own = 0; own < OX_OWN_COUNT && may_be_pending(e, (enum ox_pending_kind)pending); own++) {
+            const struct ox_step_case at = {(enum ox_pending_kind)pending, (enum ox_own_kind)own};
+            const uint32_t count = ox_pending_cases[pending].due == OX_DUE_ANY ? HALVES_COUNT : 1;
+            for (uint32_t i = 0; i < count && status == OX_OK && may_do(e, at.own, at.pending); i++) {
+                set_due(e, at, i);
+                status = follow_case(e, at, false);
+            }
+        }
+    }
+    return status == OX_OK ? check_sizes(e) : status;
+}
+
+static enum ox_status check_tasks(struct effects *e) {
     for (uint32_t i = 0; i < e->plan->task_count; i++) {
         e->task = &e->plan->tasks[i];
-        e->found_count = 0;
         if (!fits_rule(e)) {
             return ox_proof_fault(e->plan, i, "has a lane, a unit or a micro-batch that its kind cannot have");
         }
-        e->moved_bytes = 0;
-        follow(e);
-        if (e->found_count != e->task->use_count) {
-            ox_effects_reject(e, "has uses that its work does not know");
-        }
-        if (e->moved_bytes != e->task->bytes) {
-            ox_effects_reject(e, "states another number of bytes than it moves");
-        }
-        if (e->wrong != NULL) {
-            return ox_proof_fault(e->plan, i, e->wrong);
-        }
     }
-    const char *const wrong = end(e);
-    if (wrong != NULL) {
-        return ox_fail(OX_E_CONFIG, "plan is wrong: %s; please report this", wrong);
+    return OX_OK;
+}
+
+static enum ox_status check_all(struct effects *e) {
+    if (!has_homes(e)) {
+        return ox_fail(OX_E_CONFIG, "plan is wrong: what lives through the step is not what the homes say; please "
+                       "report this");
     }
-    const enum ox_status status = check_sizes(e);
-    return status == OX_OK ? check_traffic(e) : status;
+    const enum ox_status status = check_tasks(e);
+    return status == OX_OK ? follow_all(e) : status;
 }
 
 enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct ox_plan_input *input) {
@@ -327,11 +515,12 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.overlap = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
     e.held = calloc(plan->buf_count + 1u, sizeof *e.held);
     e.largest_bytes = calloc(plan->buf_count + 1u, sizeof *e.largest_bytes);
-    e.updated = calloc(2 * (plan->unit_count + 1u), 1);
-    e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count + 1u;
+    e.updated = calloc(3 * (size_t)plan->unit_count, 1);
+    e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count;
+    e.due = e.updated == NULL ? NULL : e.reduced + plan->unit_count;
     const enum ox_status status = e.held == NULL || e.largest_bytes == NULL || e.updated == NULL
                                       ? ox_fail(OX_E_NOMEM, "plan checker: no memory for %u buffers", plan->buf_count)
-                                      : follow_all(&e);
+                                      : check_all(&e);
     free(e.updated);
     free(e.largest_bytes);
     free(e.held);

@@ -2,7 +2,7 @@
 #ifndef OX_OFFLOAD_PROOF_EFFECTS_H
 #define OX_OFFLOAD_PROOF_EFFECTS_H
 
-#include "offload/plan/plan.h"
+#include "offload/plan/cases.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -45,8 +45,10 @@ enum ox_access { READS = 1, WRITES = 2, UPDATES = READS | WRITES };
 struct effects {
     const struct ox_plan *plan;
     const struct ox_plan_input *in;
+    uint32_t facts;          /* of the case that is followed */
+    uint8_t *due;            /* per unit: whether its carried update has still to run */
     struct ox_content *held; /* per buffer */
-    uint64_t *largest_bytes; /* per buffer: of all that it has held */
+    uint64_t *largest_bytes; /* per buffer: of all that it has held, in all cases */
     uint8_t *updated;        /* per unit: its version */
     uint8_t *reduced;        /* per unit: whether its norm is counted */
     bool train;
@@ -76,6 +78,8 @@ struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad
 
 /* ---- what the task in work does with its uses (effects_uses.c) ------------------------------------- */
 
+/* Whether the fact holds in the case that is followed. */
+bool ox_effects_meets(const struct effects *e, enum ox_fact fact);
 /* Notes the first violation. */
 void ox_effects_reject(struct effects *e, const char *why);
 /* The use with this role, or NULL. */
@@ -92,6 +96,8 @@ void ox_effects_change(struct effects *e, enum ox_use_role role, enum ox_tier ti
                        const struct ox_content from_to[2]);
 /* The buffer holds this from now on, and must have room for it. */
 void ox_effects_hold(struct effects *e, uint32_t buf_idx, struct ox_content content);
+/* The use is changed, whatever it has held; it holds this then. */
+void ox_effects_replace(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content);
 /* The use, where there is one, must be the buffer that the executor knows by name. */
 void ox_effects_need_buffer(struct effects *e, enum ox_use_role role, uint32_t buf_idx);
 /* Counts what the task moves over a link; within unified memory nothing crosses one. */
@@ -121,8 +127,6 @@ void ox_effects_norm(struct effects *e);
 void ox_effects_adam(struct effects *e, uint32_t unit_idx);
 void ox_effects_device_adam(struct effects *e, uint32_t unit_idx);
 void ox_effects_nonfinite(struct effects *e);
-/* Whether the task in work, of the unit's optimizer, updates it in a step as most are. */
-bool ox_effects_updates_as_usual(const struct effects *e, uint32_t unit_idx);
 /* How many units are updated on the device. */
 uint32_t ox_effects_device_units(const struct effects *e);
 void ox_effects_begin_transaction(struct effects *e);

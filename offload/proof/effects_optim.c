@@ -60,37 +60,68 @@ static void next_version(struct effects *e, uint32_t unit_idx, uint32_t from) {
     }
 }
 
+/* The update of the step before, done again, takes all planes from the last commit: it does not matter what memory has
+ * come to hold. */
+static bool is_from_store(const struct effects *e) {
+    return e->task->carried && !ox_effects_meets(e, OX_FACT_FROM_MEMORY);
+}
+
 static void change_version(struct effects *e, enum ox_use_role role, enum ox_tier tier, enum ox_holding what) {
     const uint32_t unit_idx = e->task->unit_idx, from = e->task->carried ? OLD : CURRENT;
     const struct ox_content from_to[2] = {ox_content(what, unit_idx, from), ox_content(what, unit_idx, from + 1)};
-    ox_effects_change(e, role, tier, from_to);
+    if (is_from_store(e)) {
+        ox_effects_replace(e, role, tier, from_to[1]);
+    } else {
+        ox_effects_change(e, role, tier, from_to);
+    }
 }
 
-/* A plan states what moves in a step as most are, where no norm asked for clipping: what was updated early in the step
- * before is not updated again. */
-bool ox_effects_updates_as_usual(const struct effects *e, uint32_t unit_idx) {
-    return !e->task->carried || !ox_proof_is_speculative(e->in, unit_idx);
+/* Whether the update reaches the store: not where nothing of a step is written. */
+static bool is_written(const struct effects *e) {
+    return e->in->budget.nvme_bytes > 0 &&
+           ox_effects_meets(e, e->task->carried ? OX_FACT_COMMIT_DUE : OX_FACT_COMMITS);
 }
 
 /* What an update moves between drives and slots: every chunk is written, and read where its home is. What runs early
  * takes the gradient from the memory that it has just come to. */
 static void count_adam(struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
-    const bool early = e->overlap && !e->task->carried;
+    const bool early = e->overlap && !e->task->carried, all = is_from_store(e);
     const uint64_t hi = ox_proof_elems(e->in, unit_idx) * sizeof(uint16_t);
     const uint64_t state = ox_proof_stored_state_bytes(e->in, unit_idx);
-    if (!ox_effects_updates_as_usual(e, unit_idx)) {
-        ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS,
-                         homes->weights == OX_TIER_NVME ? ox_proof_planes_bytes(e->in, unit_idx) : 0);
-        return;
-    }
     ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
                      homes->grad == OX_TIER_NVME && !early ? ox_proof_reduced_bytes(e->in, unit_idx) : 0);
-    if (e->in->budget.nvme_bytes > 0) {
-        ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, homes->weights == OX_TIER_NVME ? hi : 0);
-        ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, homes->state == OX_TIER_NVME ? state : 0);
+    if (is_written(e)) {
+        ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, homes->weights == OX_TIER_NVME || all ? hi : 0);
+        ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, homes->state == OX_TIER_NVME || all ? state : 0);
         ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS, hi);
         ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, state);
+    }
+}
+
+/* A carried task of a unit that is up to date only brings its planes from the drives to where a forward wants them; its
+ * other uses are left alone. */
+static void fetch(struct effects *e, uint32_t unit_idx) {
+    if (ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_NVME || e->updated[unit_idx] != CURRENT ||
+        !ox_effects_meets(e, OX_FACT_OWN_WORK)) {
+        ox_effects_reject(e, "updates what is not due, or brings planes that no forward wants");
+        return;
+    }
+    ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, ox_content(PLANES, unit_idx, CURRENT));
+    ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
+    e->found_count = e->task->use_count;
+}
+
+/* An update before the norm is known must be one that can be taken back. */
+static void check_early(struct effects *e, uint32_t unit_idx) {
+    if (!ox_proof_is_speculative(e->in, unit_idx)) {
+        ox_effects_reject(e, "updates a unit before the norm is known that is to wait for it");
+    }
+    if (e->in->budget.nvme_bytes == 0 || ox_proof_generations(e->in) < 2) {
+        ox_effects_reject(e, "replaces before the norm is known what the step may have to begin with again");
+    }
+    if (e->plan->stream_buf == OX_NONE || !e->plan->bufs[e->plan->stream_buf].resident) {
+        ox_effects_reject(e, "leaves writes in flight in memory that is given away before the commit");
     }
 }
 
@@ -100,18 +131,16 @@ void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
     const uint32_t from = e->task->carried ? OLD : CURRENT, to = from + 1;
     const bool early = e->overlap && !e->task->carried;
+    if (e->task->carried && !e->due[unit_idx]) {
+        fetch(e, unit_idx);
+        return;
+    }
     next_version(e, unit_idx, from);
     if (ox_proof_on_device(e->in, unit_idx)) {
         ox_effects_reject(e, "updates on the host what lives on the device");
     }
-    if (early && !ox_proof_is_speculative(e->in, unit_idx)) {
-        ox_effects_reject(e, "updates a unit before the norm is known that is to wait for it");
-    }
-    if (early && (e->in->budget.nvme_bytes == 0 || ox_proof_generations(e->in) < 2)) {
-        ox_effects_reject(e, "replaces before the norm is known what the step may have to begin with again");
-    }
-    if (early && (e->plan->stream_buf == OX_NONE || !e->plan->bufs[e->plan->stream_buf].resident)) {
-        ox_effects_reject(e, "leaves writes in flight in memory that is given away before the commit");
+    if (early) {
+        check_early(e, unit_idx);
     }
     if (!e->overlap) {
         ox_effects_need_use(e, OX_USE_NORM, OX_TIER_HOST, ox_content(FACTOR, OX_NONE, 0));
@@ -128,8 +157,8 @@ void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
     if (e->in->budget.nvme_bytes > 0) {
         ox_effects_fill(e, OX_USE_STREAM, OX_TIER_HOST, ox_content(SLOTS, OX_NONE, 0));
         ox_effects_need_buffer(e, OX_USE_STREAM, e->plan->stream_buf);
-        if (!e->begun) {
-            ox_effects_reject(e, "writes to the store outside of a transaction");
+        if (is_written(e) != e->begun) {
+            ox_effects_reject(e, "writes to the store outside of a transaction, or leaves it out of one");
         }
     }
     count_adam(e, unit_idx);
@@ -173,7 +202,8 @@ void ox_effects_nonfinite(struct effects *e) {
 
 /* That of the step before ends before this one's begins. */
 void ox_effects_begin_transaction(struct effects *e) {
-    const bool in_order = e->task->carried ? e->commit_count == 0 : !e->overlap || e->commit_count == 1;
+    const uint32_t before = e->overlap && !e->task->carried && ox_effects_meets(e, OX_FACT_COMMIT_DUE);
+    const bool in_order = e->commit_count == before;
     if (e->begun || e->in->budget.nvme_bytes == 0 || !in_order) {
         ox_effects_reject(e, "begins a transaction while another one is under way");
     }

@@ -91,6 +91,10 @@ struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad
 
 /* ---- one use --------------------------------------------------------------------------------------- */
 
+bool ox_effects_meets(const struct effects *e, enum ox_fact fact) {
+    return (e->facts & fact) != 0;
+}
+
 void ox_effects_reject(struct effects *e, const char *why) {
     e->wrong = e->wrong == NULL ? why : e->wrong;
 }
@@ -164,6 +168,13 @@ void ox_effects_change(struct effects *e, enum ox_use_role role, enum ox_tier ti
         ox_effects_reject(e, "adds to a buffer that holds something else than its work needs");
     }
     ox_effects_hold(e, use->buf_idx, from_to[1]);
+}
+
+void ox_effects_replace(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content) {
+    const struct ox_use *const use = ox_effects_find_use(e, role, UPDATES, tier);
+    if (use != NULL) {
+        ox_effects_hold(e, use->buf_idx, content);
+    }
 }
 
 void ox_effects_need_buffer(struct effects *e, enum ox_use_role role, uint32_t buf_idx) {

@@ -156,8 +156,7 @@ static void follow_read(struct effects *e, uint32_t unit_idx) {
 static void follow_copy(struct effects *e, struct route route, uint32_t version) {
     const uint32_t unit_idx = e->task->unit_idx;
     move(e, route, ox_content(PLANES, unit_idx, version));
-    count_move(e, route, OX_TRAFFIC_WEIGHTS,
-               ox_effects_updates_as_usual(e, unit_idx) ? ox_proof_planes_bytes(e->in, unit_idx) : 0);
+    count_move(e, route, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
 }
 
 static void need_extent(struct effects *e, uint32_t spool_idx, uint64_t bytes) {

@@ -1,6 +1,7 @@
 /* What each task of a plan needs of a machine: bytes and operations over the rates of its profile. The kinds of task
  * are those that engine/step/step.c, host_tasks.c and optim.c run, and each is described as it is done there. */
 #include "offload/sim/sim.h"
+#include "offload/plan/cases.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -293,9 +294,18 @@ static struct stream stream_of(const struct pricing *p) {
     return stream;
 }
 
-/* In a step as most are, what ran early in the step before is only fetched. */
-static bool updates(const struct pricing *p) {
-    return !p->task->carried || !ox_plan_is_speculative(p->setup->input, p->task->unit_idx);
+/* The step that is simulated: the usual one, or one like it whose updates stay in memory. */
+static struct ox_step_case case_of(const struct pricing *p) {
+    struct ox_step_case at = ox_usual_case(p->setup->input, p->plan->kind);
+    if (p->setup->in_memory) {
+        at.pending = at.pending == OX_PENDING_NOTHING ? OX_PENDING_NOTHING : OX_PENDING_IN_MEMORY;
+        at.own = at.own == OX_OWN_WAITS ? OX_OWN_IN_MEMORY : at.own;
+    }
+    return at;
+}
+
+static bool is_due(const struct pricing *p) {
+    return ox_case_is_due(case_of(p), p->setup->input, p->task->unit_idx);
 }
 
 /* A drive gives its rates to many requests at a time; each then takes longer than it would alone. Measured on a virtual
@@ -366,7 +376,7 @@ static struct ox_sim_work device_adam(const struct pricing *p) {
 /* One flush for the data and the tables, one for the root. */
 static struct ox_sim_work commit(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
-    work.latency += p->setup->in_memory ? 0 : 2 * (p->drive->flush_seconds + p->drive->latency_seconds);
+    work.latency += 2 * (p->drive->flush_seconds + p->drive->latency_seconds);
     return work;
 }
 
@@ -391,6 +401,10 @@ static bool keeps(const struct pricing *p) {
 
 static struct ox_sim_work price(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
+    const bool idle = !ox_task_works(p->task, ox_case_facts(case_of(p)), is_due(p));
+    if (idle && p->task->kind != OX_TASK_ADAM) { /* an update that is not due counts as a read, of nothing at least */
+        return new_work(p);
+    }
     switch ((enum ox_task_kind)p->task->kind) {
     case OX_TASK_FORWARD:
         return run_pass(p, keeps(p) ? &unit_of(p)->forward_kept : &unit_of(p)->forward);
@@ -432,7 +446,7 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_REDUCE:
         return reduce(p);
     case OX_TASK_ADAM:
-        return updates(p) ? adam(p) : transfer(p, false);
+        return !p->task->carried || is_due(p) ? adam(p) : transfer(p, false);
     case OX_TASK_COMMIT:
         return commit(p);
     default:

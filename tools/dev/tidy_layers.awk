@@ -15,7 +15,7 @@ BEGIN {
     # offload moves bytes and computes nothing: of kernels it needs the device alone.
     room("offload/plan", "base nvme kernels/device.h")
     # The proof reads a plan as data and shares no code with the builder.
-    room("offload/proof", "base offload/plan/plan.h offload/plan/shard.h")
+    room("offload/proof", "base offload/plan/plan.h offload/plan/shard.h offload/plan/cases.h")
     room("offload/sim", "base offload/plan")
     room("offload/search", "base base/hash base/prng offload/plan offload/proof offload/sim")
     room("offload/trace", "base base/hash offload/plan offload/sim")
