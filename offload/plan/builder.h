@@ -40,7 +40,7 @@ struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum
 /* A task on a gradient. */
 struct ox_task *ox_build_grad_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane,
                                    uint32_t grad_idx);
-/* The task belongs to the update of the step before, and works where these facts hold. Others ask for own work alone. */
+/* The task belongs to the update of the step before, and works where these facts hold; others ask for own work. */
 void ox_build_carry(struct ox_task *task, uint32_t facts);
 void ox_build_reads(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 void ox_build_writes(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);

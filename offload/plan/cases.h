@@ -30,6 +30,8 @@ enum ox_fact {
     OX_FACTS_ALL = (1 << 9) - 1
 };
 
+const char *ox_fact_name(enum ox_fact fact); /* of one: "commit-due" */
+
 /* `due`: whether the carried update of the task's unit is; false for a task of no unit. */
 static inline bool ox_task_works(const struct ox_task *task, uint32_t facts, bool due) {
     const bool wanted = due || (facts & OX_FACT_OWN_WORK) != 0;

@@ -1,5 +1,5 @@
 /* Names of lanes, tasks, buffers, links and tiers: data alone, which the proof may use for its messages. */
-#include "offload/plan/plan.h"
+#include "offload/plan/cases.h"
 
 #include "base/assert.h"
 
@@ -40,6 +40,14 @@ const char *ox_traffic_name(enum ox_traffic_kind kind) {
                                                              "other"};
     OX_ASSERT((unsigned)kind < OX_TRAFFIC_KIND_COUNT);
     return names[kind];
+}
+
+const char *ox_fact_name(enum ox_fact fact) {
+    static const char *const names[] = {"own-work",   "speculates",  "commits", "begin-due", "commit-due",
+                                        "counts-due", "from-memory", "due",     "wanted"};
+    const int idx = __builtin_ctz(fact);
+    OX_ASSERT(fact != 0 && (unsigned)idx < sizeof names / sizeof *names);
+    return names[idx];
 }
 
 const char *ox_tier_name(enum ox_tier tier) {

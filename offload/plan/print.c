@@ -1,5 +1,5 @@
 /* A plan as text for people: where the bytes live, what travels, who works. */
-#include "offload/plan/plan.h"
+#include "offload/plan/cases.h"
 
 #include "base/bytes.h"
 
@@ -133,6 +133,18 @@ static void print_lanes(FILE *out, const struct ox_plan *plan) {
     fprintf(out, " from %u buffers\n", plan->buf_count);
 }
 
+/* What a task asks for that not every step has: "if commit-due". */
+static void print_facts(FILE *out, const struct ox_task *task) {
+    const uint32_t facts = task->when & ~(uint32_t)OX_FACT_OWN_WORK;
+    const char *word = "  if";
+    for (uint32_t fact = 1; fact <= facts; fact *= 2) {
+        if ((facts & fact) != 0) {
+            fprintf(out, "%s %s", word, ox_fact_name((enum ox_fact)fact));
+            word = ",";
+        }
+    }
+}
+
 static void print_tasks(FILE *out, const struct ox_plan *plan) {
     fprintf(out, "\n  task lane        what        unit   mb        bytes  after\n");
     for (uint32_t i = 0; i < plan->task_count; i++) {
@@ -149,6 +161,7 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
                 fprintf(out, " %u", task->deps[lane] - 1);
             }
         }
+        print_facts(out, task);
         fprintf(out, "\n");
     }
 }

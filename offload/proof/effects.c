@@ -3,9 +3,12 @@
  * The first half (order.c) shows that uses in conflict have an order and that no byte is shared, so the list
  * may be followed one task at a time. Here that is done with what buffers hold by name instead of numbers: the
  * planes of unit 3, the sum of its gradient over two micro-batches. A task finds in its buffers exactly what it
- * needs, in a tier where it can be touched, or the plan is wrong; at the end every unit's home must hold
- * the optimizer made of it, every buffer must be as large as the largest thing that it has held, and every link must
- * have carried what the plan says. */
+ * needs, in a tier where it can be touched, or the plan is wrong. At the end every unit's home must hold what the
+ * optimizer made of it, every buffer must be as large as the largest thing that it has held, and every link must
+ * have carried what the plan says.
+ *
+ * The list is followed once for every case that a step can meet (offload/plan/cases.h), without the tasks that are
+ * idle in it. */
 #include "offload/proof/effects.h"
 
 #include "base/bytes.h"
