@@ -1,5 +1,6 @@
 /* Finds the fastest candidate by simulating its plan on the machine. Most candidates need no simulation, because the
  * busiest lane or resource of their plan alone takes longer than the best so far.
+ *
  * The search starts with every number of tiles and every home of activation checkpoints, each in the largest form that
  * fits: these decide what is transferred. From the best start it changes one or two choices at a time as long as that
  * pays, then does so from the best of every other start. The effort that is left goes to a few random changes at once,

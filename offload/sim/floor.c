@@ -6,12 +6,13 @@
 #include <math.h>
 
 enum { BF16 = 2, F32 = 4 };
-/* Within so much of compute alone a step counts as hidden; so far the search for it goes, in steps of so much. */
+/* A step that takes less than HIDDEN_AT times its compute counts as hidden. The search for the tokens that this needs
+ * runs from HIDDEN_FIRST to HIDDEN_LAST, each time HIDDEN_AT times as many. */
 #define HIDDEN_AT 1.05
 #define HIDDEN_FIRST 1024.0
 #define HIDDEN_LAST 4e6
 
-/* Of nothing there is nothing to wait for, whatever the rate. */
+/* Nothing to transfer takes no time, even at rate 0. */
 static double seconds_for(double amount, double rate) {
     return amount > 0.0 ? amount / rate : 0.0;
 }
@@ -28,8 +29,8 @@ static double largest(const double *values, unsigned count) {
     return most;
 }
 
-/* T_mu = min(T, q T_mu0), G = ceil(floor(T) / floor(T_mu)), A = 2 h L T, A_t = A / k, D = 4 h T / k of F, K = 4 P
- * where more than one tile, or ZeRO-Infinity's order, has to keep a sum. */
+/* Batch shape: T_mu = min(T, q T_mu0), G = ceil(floor(T) / floor(T_mu)), A = 2 h L T, A_t = A / k, D = 4 h T / k for F,
+ * K = 4 P if there is a sum to keep: with more than one tile, or in ZeRO-Infinity's order. */
 static void shape_batch(const struct ox_floor_case *given, double tiles, struct ox_floor *out) {
     const struct ox_floor_model *const model = &given->model;
     const double tokens = given->run.tokens;
@@ -47,8 +48,9 @@ static void shape_batch(const struct ox_floor_case *given, double tiles, struct 
     out->accumulator_bytes = out->tiles > 1.0 || given->run.schedule == OX_FLOOR_H ? F32 * model->params : 0.0;
 }
 
-/* Greedy: the GPU's working set, checkpoints, gradient accumulator, hi, the rest of the state. With y = P / L,
- * W_gpu = 3 2 y + 2 4 y + 40 h T_mu + D + reserve: three bf16 layers, two fp32 layers, working activations. */
+/* Places greedily, in this order: the GPU's working set, activation checkpoints, gradient accumulator, hi, the rest of
+ * the state. With y = P / L, W_gpu = 3 2 y + 2 4 y + 40 h T_mu + D + reserve: three bf16 layers, two fp32 layers,
+ * working activations. */
 static void place(const struct ox_floor_case *given, struct ox_floor *out) {
     const struct ox_floor_box *const box = &given->box;
     const double params = given->model.params, layer = params / given->model.layers;
@@ -83,7 +85,7 @@ static void count_traffic(const struct ox_floor_case *given, struct ox_floor *ou
         t->d2h = BF16 * streamed * tiles + acts + spilled * acts;
     }
     t->weights_read = BF16 * params * (1.0 - out->weight_share) * 2.0 * tiles;
-    /* ZeRO-Infinity also spills the last sum. */
+    /* ZeRO-Infinity also writes the last sum to NVMe. */
     const double sums = schedule == OX_FLOOR_H ? tiles : tiles - 1.0;
     t->grad_read = t->grad_written = F32 * params * (1.0 - out->grad_share) * sums;
     t->checkpoints = out->checkpoints_on_nvme * tiles;
@@ -91,7 +93,8 @@ static void count_traffic(const struct ox_floor_case *given, struct ox_floor *ou
     t->state_written = t->state_read + BF16 * params * (1.0 - out->weight_share);
     t->nvme_read = t->weights_read + t->grad_read + t->state_read + t->checkpoints;
     t->nvme_written = t->grad_written + t->state_written + t->checkpoints;
-    /* Adam reads state and bf16 gradient and writes state; an accumulation reads a bf16 and an fp32 and writes one. */
+    /* Adam reads the state and the bf16 gradient and writes the state; an accumulation reads a bf16 and an fp32
+     * gradient and writes an fp32 one. */
     t->adam = (2.0 * given->run.state_bytes + BF16) * streamed;
     t->accumulate = 10.0 * streamed * fmax(0.0, tiles - 1.0) + (schedule == OX_FLOOR_H ? F32 * streamed : 0.0);
     t->dram = t->adam + t->accumulate + t->h2d + t->d2h + t->nvme_read + t->nvme_written;
@@ -119,7 +122,7 @@ static double step_seconds(enum ox_floor_schedule schedule, const struct ox_floo
     case OX_FLOOR_H:
         return out->passes_seconds + out->optimizer_seconds;
     case OX_FLOOR_HA: {
-        /* b: of the last micro-batch backward and recomputation are 3 of 4 parts. */
+        /* b: backward and recomputation of the last micro-batch, which are 3 of its 4 parts. */
         const double last = 0.75 * out->passes_seconds / out->tiles;
         return out->passes_seconds - last + fmax(last, out->optimizer_seconds);
     }
@@ -130,7 +133,7 @@ static double step_seconds(enum ox_floor_schedule schedule, const struct ox_floo
 
 static struct ox_floor with_tiles(const struct ox_floor_case *given, double tiles) {
     const struct ox_floor_model *const model = &given->model;
-    const double passes = 3.0 + given->run.recompute; /* in units of forward alone */
+    const double passes = 3.0 + given->run.recompute; /* in units of one forward */
     struct ox_floor out = {.bound = OX_FLOOR_COMPUTE};
     shape_batch(given, tiles, &out);
     place(given, &out);

@@ -1,4 +1,5 @@
-/* The form of a profile: one table of keys for each of its objects, which reader, writer and check follow alike. */
+/* The file format of a profile: one table of keys for each of its objects, which reader, writer and check follow
+ * alike. */
 #include "offload/sim/machine_profile.h"
 
 #include "base/assert.h"
@@ -15,7 +16,7 @@ enum { VERSION = 2, WHERE_BYTES = OX_PATH_BYTES + 64 };
 
 enum kind { TEXT, BYTES, COUNT, RATE, FLOPS, SECONDS, SECONDS_PER_PARAM, SECONDS_PER_BYTE };
 
-/* The units a value may be mistaken for lie outside: GB/s and TFLOP/s below, milliseconds and nanoseconds above. */
+/* Limits that catch a value in the wrong unit: GB/s and TFLOP/s lie below, milliseconds and nanoseconds above. */
 static const struct {
     double least, most;
     const char *unit;
@@ -34,7 +35,7 @@ struct field {
     size_t offset;
     enum kind kind;
     bool optional;
-    size_t room; /* of a text */
+    size_t room; /* bytes of the array that holds a TEXT */
 };
 
 static const struct field gpu_fields[] = {
@@ -88,7 +89,7 @@ static const struct field top_fields[] = {
     {0},
 };
 
-/* What stands beside the fields; `adam` is told in host_others. */
+/* Keys of an object that are not in its table of fields. */
 static const char *const no_others[] = {NULL};
 static const char *const top_others[] = {"offload_profile", "gpu", "host", "drives", "sources", "measured", NULL};
 static const char *const host_others[] = {"adam", NULL};
@@ -228,7 +229,7 @@ static enum ox_status read_object(const char *where, json_t *object, const struc
     return status;
 }
 
-/* An object under a key of the profile. */
+/* Reads the object under a key of the profile. */
 static enum ox_status read_part(const char *where, const char *name, json_t *object, const struct field *fields,
                                 void *out) {
     char place[WHERE_BYTES];
@@ -266,7 +267,7 @@ static bool has_source_place(const char *key) {
     return false;
 }
 
-/* Sources are for people: that each is a text and belongs to a value is all that is asked. */
+/* Sources are for people, so only this is checked: each is a text and belongs to a value. */
 static enum ox_status check_sources(const char *where, json_t *sources) {
     const char *key;
     json_t *value;
@@ -368,7 +369,7 @@ static enum ox_status check_object(const char *where, const char *name, const st
     return status;
 }
 
-/* The same checks for a machine that was put together by the program. */
+/* Checks a machine that the program put together as the reader checks a file. */
 static enum ox_status check_machine(const char *where, const struct ox_machine *machine) {
     OX_ASSERT(machine->drive_count <= OX_MACHINE_DRIVES_MAX);
     enum ox_status status = check_object(where, "", top_fields, machine);
@@ -392,7 +393,7 @@ static enum ox_status check_machine(const char *where, const struct ox_machine *
     return status;
 }
 
-/* Fields that are optional and 0 are left out. */
+/* Adds all fields, except optional ones that are 0. */
 static int add_fields(json_t *to, const struct field *fields, const void *object) {
     int failed = 0;
     for (const struct field *field = fields; field->key != NULL; field++) {
@@ -475,7 +476,7 @@ struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine) {
     }
     for (uint32_t i = 0; i < machine->drive_count; i++) {
         const struct ox_machine_drive *const drive = &machine->drives[i];
-        const double parts = all.mix_rate / drive->mix_rate; /* its share is one of so many */
+        const double parts = all.mix_rate / drive->mix_rate; /* 1 / share of this drive */
         all.read_rate = fmin(all.read_rate, drive->read_rate * parts);
         all.write_rate = fmin(all.write_rate, drive->write_rate * parts);
         all.latency_seconds = fmax(all.latency_seconds, drive->latency_seconds);
@@ -498,16 +499,17 @@ struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine) {
 
 /* ---- nominal rates -------------------------------------------------------------------------------- */
 
-/* A desktop's drive on PCIe 4. */
+/* A consumer drive on PCIe 4. */
 static const struct ox_machine_drive nominal_drive = {
     .name = "nominal", .read_rate = 5e9, .write_rate = 3e9, .mix_rate = 4e9, .latency_seconds = 1e-4,
     .flush_seconds = 5e-3};
 
-/* By generation: GEMMs of one multiprocessor, at the usual clock and the share of them that libraries reach; memory
- * of its fastest usual card, bound to a PCIe of 16 lanes. Of generations between two the earlier one is taken. */
+/* Nominal rates by generation. The FLOP rates are of one multiprocessor at the usual clock, times the share that
+ * libraries reach; memory is that of the generation's fastest usual card, the link is PCIe with 16 lanes. A GPU between
+ * two generations takes the earlier one. */
 static const struct generation {
-    uint32_t capability, processor_count; /* the second of a usual card, where it is not known */
-    double bf16_flops, fp32_flops;        /* of a multiprocessor */
+    uint32_t capability, processor_count; /* processor_count: used if the GPU does not report one */
+    double bf16_flops, fp32_flops;        /* per multiprocessor */
     double memory_rate, link_rate;
 } generations[] = {
     {0, 100, 2e12, 0.3e12, 1.5e12, 20e9},   {80, 108, 2e12, 0.13e12, 1.5e12, 25e9},
@@ -530,7 +532,7 @@ void ox_machine_nominal_gpu(struct ox_machine *machine, const struct ox_machine_
     snprintf(machine->gpu.name, sizeof machine->gpu.name, "%s", facts->name);
 }
 
-/* Cores with wide vectors, each with its share of two channels of memory. */
+/* Nominal rates of cores with wide vectors that share two channels of memory. */
 void ox_machine_nominal(uint32_t cores, struct ox_machine *out) {
     *out = (struct ox_machine){
         .name = "nominal", .source = "no profile: nominal rates for this number of cores",

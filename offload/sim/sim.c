@@ -5,22 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What runs on a lane; the last place is that of writes which outlived their task. */
+/* Places of what runs: one per lane, and one for writes that outlive their task. */
 enum { TAIL = OX_LANE_COUNT, ACTIVE_COUNT = OX_LANE_COUNT + 1 };
-/* What may be used, with the sum of what is asked for: the resources, then the two pairs. */
+/* What has a limit: each resource, and each pair of directions. */
 enum { PAIR_NVME = OX_SIM_RESOURCE_COUNT, PAIR_LINK, LIMIT_COUNT };
 
 struct active {
     bool runs;
     uint32_t task_idx;
     struct ox_sim_work work;
-    double asks[LIMIT_COUNT]; /* of each, at full speed */
-    double latency; /* still to pass */
-    double left;    /* of the work, from 1 to 0 */
-    double speed;   /* of that which it has alone */
+    double asks[LIMIT_COUNT]; /* demand for each limit at full speed */
+    double latency; /* seconds still to pass */
+    double left;    /* share of the work, from 1 to 0 */
+    double speed;   /* relative to its speed alone */
 };
 
-/* A task that is done has its end; `end` is negative before. */
+/* `end` is negative until the task is done. */
 struct times {
     double begin, end;
 };
@@ -28,19 +28,19 @@ struct times {
 struct ox_sim {
     uint32_t task_max;
     struct times *times;
-    uint32_t *next_in_lane; /* 1 + task index; 0 = the lane's last */
-    /* of the plan that is played */
+    uint32_t *next_in_lane; /* 1 + task index; 0 = last of its lane */
+    /* The rest describes the plan that is running. */
     const struct ox_plan *plan;
     struct ox_sim_limits limits;
     ox_sim_work_fn *work;
     const void *context;
     struct ox_sim_result *result;
     double now;
-    uint32_t issued;  /* tasks before this one are */
-    uint32_t head[OX_LANE_COUNT]; /* 1 + the lane's next task */
-    double free_since[OX_LANE_COUNT], issued_at[OX_LANE_COUNT]; /* of the next task */
+    uint32_t issued;  /* number of tasks issued, in order of the plan */
+    uint32_t head[OX_LANE_COUNT]; /* 1 + the lane's next task; 0 = none */
+    double free_since[OX_LANE_COUNT], issued_at[OX_LANE_COUNT]; /* per lane; issued_at: when its next task was issued */
     struct active active[ACTIVE_COUNT];
-    double bound[OX_SIM_RESOURCE_COUNT]; /* seconds at the limit, as a part of it */
+    double bound[OX_SIM_RESOURCE_COUNT]; /* seconds times the share of the limit in use */
 };
 
 const char *ox_sim_resource_name(enum ox_sim_resource resource) {
@@ -76,7 +76,7 @@ struct ox_sim_duplex ox_sim_duplex_of(double read_rate, double write_rate, doubl
     return (struct ox_sim_duplex){.together = read + write, .balance = min(read, write) / max(read, write)};
 }
 
-/* The limit of both, for work that asks for so much of each: that of one alone where the other is small. */
+/* The limit of both directions together for this demand: that of one direction if the other's demand is small. */
 static double limit_of(const struct ox_sim_duplex *duplex, double read, double write) {
     const double more = max(read, write);
     const double balance = more > 0 ? min(read, write) / more : 0;
@@ -99,7 +99,7 @@ static void set_asks(struct active *active) {
     active->asks[PAIR_LINK] = (use[OX_SIM_H2D] + use[OX_SIM_D2H]) / active->work.seconds;
 }
 
-/* What works at this moment, in order of lanes. */
+/* What runs past its latency at this moment, in order of lanes. */
 struct crowd {
     struct active *members[ACTIVE_COUNT];
     int count;
@@ -125,7 +125,8 @@ static void gather(struct ox_sim *sim, struct crowd *crowd) {
     crowd->limits[PAIR_LINK] = limit_of(&sim->limits.link, asked[OX_SIM_H2D], asked[OX_SIM_D2H]);
 }
 
-/* The speed at which all that is not settled yet reaches a limit, at most 1; *tightest is that limit. */
+/* The common speed, at most 1, at which the members that are not settled yet reach a limit; *tightest is that limit, or
+ * -1. */
 static double common_speed(const struct crowd *crowd, const bool settled[ACTIVE_COUNT], int *tightest) {
     double speed = 1, asked[LIMIT_COUNT] = {0}, given[LIMIT_COUNT] = {0};
     *tightest = -1;
@@ -147,7 +148,8 @@ static double common_speed(const struct crowd *crowd, const bool settled[ACTIVE_
     return speed;
 }
 
-/* All are slowed down alike until a limit is kept; those that do not need it may then be faster. */
+/* Slows all members down alike until they keep a limit; those that do not use the limited resource may then run
+ * faster. */
 static void set_speeds(struct crowd *crowd) {
     bool settled[ACTIVE_COUNT] = {false};
     for (int round = 0; round < ACTIVE_COUNT; round++) {
@@ -171,7 +173,8 @@ static bool is_done(const struct ox_sim *sim, uint32_t task_idx) {
     return sim->times[task_idx].end >= 0;
 }
 
-/* The issuing thread waits for the task that many before, and for the norm, which decides what follows. */
+/* Issues tasks in order of the plan. Issue waits for the task `run_ahead_tasks` before, and for the norm, which decides
+ * what follows. */
 static void issue(struct ox_sim *sim) {
     const struct ox_plan *const plan = sim->plan;
     const uint32_t ahead = sim->limits.run_ahead_tasks;
@@ -188,7 +191,7 @@ static void issue(struct ox_sim *sim) {
     }
 }
 
-/* Takes over what the lane's last task left in flight, and stops counting it apart. */
+/* Adds the writes that the lane's last task left in flight to this one. */
 static void take_tail(struct ox_sim *sim, struct ox_sim_work *work) {
     struct active *const tail = &sim->active[TAIL];
     if (!tail->runs) {
@@ -242,7 +245,7 @@ static bool start(struct ox_sim *sim, int lane) {
     sim->times[head - 1].begin = sim->now;
     sim->head[lane] = sim->next_in_lane[head - 1];
     if (sim->head[lane] != 0 && sim->head[lane] <= sim->issued) {
-        sim->issued_at[lane] = sim->now; /* already; it has not held up the lane */
+        sim->issued_at[lane] = sim->now; /* it was issued in time and does not delay the lane */
     }
     return true;
 }
@@ -280,7 +283,7 @@ static double time_left(const struct active *active) {
     return active->left * active->work.seconds / active->speed;
 }
 
-/* To the next end of anything. */
+/* Seconds until the next latency or task ends; negative if nothing runs. */
 static double next_event(const struct ox_sim *sim) {
     double least = -1;
     for (int i = 0; i < ACTIVE_COUNT; i++) {
@@ -312,7 +315,7 @@ static void count_use(struct ox_sim *sim, const struct crowd *crowd, double seco
 
 static void pass(struct ox_sim *sim, double seconds) {
     sim->now += seconds;
-    for (int i = TAIL; i >= 0; i--) { /* a task that ends may leave a tail, which begins now */
+    for (int i = TAIL; i >= 0; i--) { /* the tail comes first, because a task that ends may leave a new one */
         struct active *const active = &sim->active[i];
         if (!active->runs) {
             continue;
@@ -387,7 +390,7 @@ void ox_sim_play(struct ox_sim *sim, const struct ox_plan *plan, const struct ox
         pass(sim, seconds);
     }
     for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
-        OX_ASSERT(sim->head[lane] == 0); /* a plan's dependencies go back alone, so every task is reached */
+        OX_ASSERT(sim->head[lane] == 0); /* dependencies point backwards only, so every task is reached */
     }
     out->seconds = sim->now;
     bind(sim);

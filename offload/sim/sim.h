@@ -1,11 +1,11 @@
-/* The simulator: the second executor of a plan, in virtual time. It takes the tasks as the runtime does (lanes are
- * FIFO, a task waits for its dependencies, issue runs ahead by so many tasks and stops at the norm) and gives each the
- * time that the machine needs for it.
+/* The simulator executes a plan in virtual time. Like the runtime it keeps lanes in order, lets a task wait for its
+ * dependencies, issues a limited number of tasks ahead and stops issuing at the norm; each task takes the time that the
+ * machine needs for it. The search and predictions call it.
  *
- * A task uses several resources at once. Alone it takes as long as its slowest part; with others it is slowed down as
- * much as they are, until what they use together is what the machine has. Between two events all speeds are constant,
- * so a step takes as many turns as tasks start and end. There is no clock and nothing random in it: the same plan and
- * machine give the same numbers. */
+ * A task uses several resources at a time. Alone it takes as long as its slowest part; tasks that compete for a
+ * resource are slowed down alike until their demand fits its limit. Between two events all speeds are constant, so the
+ * work is in proportion to the number of tasks. There is no clock and nothing random: the same plan and machine give
+ * the same numbers. */
 #ifndef OX_OFFLOAD_SIM_H
 #define OX_OFFLOAD_SIM_H
 
@@ -16,11 +16,11 @@
 extern "C" {
 #endif
 
-/* What tasks share. Each can be used for one second a second; the two directions of drives, and of the link between
- * host and device, have a limit together as well. */
+/* What tasks share. Each resource can be used for one second per second. The two directions of the drives, and of the
+ * link between host and device, also have a limit together. */
 enum ox_sim_resource {
     OX_SIM_GPU,
-    OX_SIM_CORES, /* all of the host's: where the CPU is the device, its compute too */
+    OX_SIM_CORES, /* all cores of the host; if the CPU is the device, compute uses them too */
     OX_SIM_MEMORY,
     OX_SIM_NVME_READ, OX_SIM_NVME_WRITE,
     OX_SIM_H2D, OX_SIM_D2H,
@@ -28,62 +28,63 @@ enum ox_sim_resource {
 };
 const char *ox_sim_resource_name(enum ox_sim_resource resource);
 
-/* What a task needs. `tail` are seconds of writes that may be in flight when it ends: they delay the next task of its
- * lane, and the step. */
+/* What a task needs, in seconds. `tail` is time of writes that may still be in flight when the task ends: they delay
+ * the next task of its lane, and the end of the step. */
 struct ox_sim_work {
-    double latency; /* seconds at first, in which it uses nothing */
-    double seconds; /* of the rest, alone on the machine: at least each of `use` */
-    double use[OX_SIM_RESOURCE_COUNT]; /* seconds of the whole resource */
-    double unhidden; /* of `seconds`, those that come on top of what the drives need, with a tail taken over as well */
+    double latency; /* at its start, when it uses no resource */
+    double seconds; /* after the latency, alone on the machine: at least each of `use` */
+    double use[OX_SIM_RESOURCE_COUNT]; /* of the whole resource */
+    double unhidden; /* part of `seconds` on top of the drives' time, also when a tail is taken over */
     double tail;
 };
 
-/* How much two directions give together: both at `together` when neither is less than `balance` of the other. */
+/* How much two directions give together: `together`, in units of one direction alone, if the smaller one is at least
+ * `balance` times the larger one; less if it is smaller. */
 struct ox_sim_duplex {
     double together, balance;
 };
 
 struct ox_sim_limits {
     struct ox_sim_duplex nvme, link;
-    uint32_t run_ahead_tasks; /* that may be issued and not done; 0: no limit */
+    uint32_t run_ahead_tasks; /* most tasks issued and not done; 0: no limit */
 };
 
-/* From the rates of one direction alone and from that of both at a time, as many bytes each way. */
+/* From the rates of each direction alone and from the sum of both at a time, with as many bytes each way. */
 struct ox_sim_duplex ox_sim_duplex_of(double read_rate, double write_rate, double mix_rate);
-/* Seconds alone of work that uses both directions. */
+/* Seconds of work that uses both directions and runs alone. */
 double ox_sim_duplex_seconds(const struct ox_sim_duplex *duplex, double read_seconds, double write_seconds);
 
 struct ox_sim_lane {
     double busy;
-    double waited_for[OX_LANE_COUNT]; /* with a task issued: for the last of its dependencies, by their lane */
-    double unissued;                  /* between its tasks, because the next one was not issued yet */
+    double waited_for[OX_LANE_COUNT]; /* seconds with a task issued, by the lane of its last dependency */
+    double unissued;                  /* seconds between tasks because the next one was not issued yet */
 };
 
 struct ox_sim_result {
     double seconds;
     double used[OX_SIM_RESOURCE_COUNT]; /* seconds of each resource */
-    enum ox_sim_resource binding;       /* the one that was busy longest; of a pair, its busier direction */
-    double binding_share;               /* of the step in which it was at its limit, a pair's together */
+    enum ox_sim_resource binding;       /* at its limit for longest; of a pair, the busier direction */
+    double binding_share;               /* share of the step in which it was at its limit, alone or as a pair */
     struct ox_sim_lane lanes[OX_LANE_COUNT];
 };
 
-/* Seconds in which a lane with a task issued waited: what the runtime counts as a stall. */
+/* Seconds in which a lane waited with a task issued, which the runtime counts as a stall. */
 double ox_sim_stalled(const struct ox_sim_lane *lane);
 
 struct ox_sim;
 
-/* Reserves room for plans of up to `task_max` tasks; nothing after it allocates. */
+/* Allocates memory for plans of up to `task_max` tasks; no later call allocates. Close with ox_sim_close(). */
 OX_MUST enum ox_status ox_sim_open(uint32_t task_max, struct ox_sim **out);
 void ox_sim_close(struct ox_sim **sim);
 
-/* What each task needs, asked when it starts. */
+/* Returns what a task needs; called when it starts. */
 typedef struct ox_sim_work ox_sim_work_fn(const void *context, const struct ox_plan *plan, uint32_t task_idx);
 
-/* Runs the plan with the works that `work` tells. */
+/* Runs the plan with what `work` returns for each task. The caller owns all arguments. */
 void ox_sim_play(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_limits *limits,
                  ox_sim_work_fn *work, const void *context, struct ox_sim_result *out);
 
-/* Of the last plan: when a task began and ended, in seconds of the step. */
+/* When a task of the last plan began and ended, in seconds from the start of the step. */
 double ox_sim_begin(const struct ox_sim *sim, uint32_t task_idx);
 double ox_sim_end(const struct ox_sim *sim, uint32_t task_idx);
 
@@ -92,19 +93,19 @@ double ox_sim_end(const struct ox_sim *sim, uint32_t task_idx);
 struct ox_sim_setup {
     const struct ox_machine *machine;
     const struct ox_plan_input *input;
-    uint32_t compute_threads, optimizer_threads; /* 0: as many as the machine has cores */
+    uint32_t compute_threads, optimizer_threads; /* 0: one per core */
     uint32_t run_ahead_tasks;
-    bool in_memory; /* a step whose update is not written (ox_plan_may_stay_in_memory) */
+    bool in_memory; /* the step's update is not written to drives (ox_plan_may_stay_in_memory) */
 };
 
 struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const struct ox_plan *plan, uint32_t task_idx);
 struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup);
 
-/* Seconds that no order of the plan's tasks goes below: of its fullest lane, and of the resource it needs most. A
- * fraction of the work of simulating it. */
+/* A lower bound of the step's seconds for any order of the plan's tasks: its fullest lane, or the resource that it
+ * needs most. Takes a fraction of the time of simulating the step. */
 double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan);
 
-/* The step that `plan` makes on that machine. */
+/* Simulates the step of `plan` on the machine of `setup`. */
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
                 struct ox_sim_result *out);
 

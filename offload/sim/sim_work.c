@@ -1,48 +1,49 @@
-/* What each task of a plan needs of a machine: bytes and operations over the rates of its profile. The kinds of task
- * are those that engine/step/step.c, host_tasks.c and optim.c run, and each is described as it is done there. */
+/* What each task of a plan needs from a machine: bytes and operations over the rates of its profile. The kinds of task
+ * are those that engine/step/step.c, host_tasks.c and optim.c run; a change there needs its counterpart here. */
 #include "offload/sim/sim.h"
 #include "offload/plan/cases.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
 
-/* One core's share of memory: what it has of all of it, but not less than this, which one core of a machine with many
- * still reaches. Checksums, copies and sums of one thread run at this rate, because they are bound by memory. */
+/* One core's memory rate is its share of all, but at least this, which one core of a machine with many cores still
+ * reaches. Checksums, copies and sums on one thread run at this rate, because memory limits them. */
 static const double CORE_RATE_LEAST = 12e9;
-/* A plain copy makes memory read the lines that it overwrites: what loops and packing have of its rate. Joining planes
- * and clearing gradients pass over memory that nothing has touched for long. */
+/* Shares of the memory rate. A plain copy also reads the cache lines that it overwrites: COPY_SHARE holds for copying
+ * loops and packing. COLD_SHARE holds for joining planes and clearing gradients, whose memory is no longer
+ * cached. */
 static const double COPY_SHARE = 0.72, COLD_SHARE = 0.48;
-/* GEMMs within a step, with other work between them, of the rate that they have alone:
+/* GEMMs in a step, between other work, reach this share of their rate alone:
  * docs/measurements/2026-11-20-two-cores.md. */
 static const double GEMM_SHARE = 0.98;
-/* Attention's GEMMs of single heads are short and have exponentials between them: of the rate of large GEMMs. */
+/* Attention's GEMMs are short, with exponentials between them, and reach this share of the rate of large GEMMs. */
 static const double ATTENTION_SHARE = 0.82;
-/* A profile's rate of GEMMs includes the packing of what is multiplied, which the works of a plan count apart. Per
- * operation that is, in bytes, at the shape that `offload bench gemm` takes most of its time for: 512 rows, 2048 by
+/* The GEMM rate of a profile includes packing of the operands, which the work of a plan counts separately. This is the
+ * packing in bytes per operation at the shape for which `offload bench gemm` takes most of its time: 512 rows, 2048 by
  * 5632. */
 static const double PACKED_BYTES_PER_FLOP = 6.0 / 512 + 6.0 / 5632 + 2.0 / 2048;
-/* What the kernel takes of a core for a byte where the profile does not say: in between what was measured for io_uring
- * on a virtual NVMe drive. Then what the engine's own threads take besides hashing, waking each other and looking for
- * what has ended, from steps on that drive against the same ones in memory. */
+/* Core time per byte. The kernel's, if the profile does not say: between values measured for io_uring on a virtual NVMe
+ * drive. Then that of the engine's own threads apart from hashing, for waking each other and polling for completions:
+ * from steps on that drive compared with the same steps in memory. */
 static const double KERNEL_SECONDS_PER_BYTE = 1e-11, ENGINE_SECONDS_PER_BYTE = 1.6e-10;
-/* A drive now and then waits for a thread that has no core yet: so much of what its transfers ask of all cores is not
- * hidden behind them. */
+/* A drive sometimes waits for a thread that has no core yet: this share of the core time of its transfers is not hidden
+ * behind them. */
 static const double UNHIDDEN_SHARE = 0.5;
-/* Where compute leaves no core free, a thread that wakes up waits for the time slice of another one: the lane of reads
- * once a task, that of writes, which hashes first, twice. */
+/* If compute leaves no core free, a thread that wakes up waits for the time slice of another one: the lane of reads
+ * once per task, the lane of writes, which hashes first, twice. */
 static const double SLICE_SECONDS = 0.75e-3;
-/* To take one operation from the compute lane and share it out among threads that are awake. */
+/* Time to take one operation from the compute lane and distribute it over threads that are awake. */
 static const double OPERATION_SECONDS = 4e-6;
 
-/* Of a GPU, nominal until one is measured: what an operation takes beside its bytes and GEMMs, from the end of the
- * one before to when all multiprocessors are at work; attention's rate where the profile has none, as a share of the
- * rate of GEMMs, by libraries in bfloat16 and by plain arithmetic in float32; and what a byte of its memory costs in
- * GEMMs where not even that is known, about as much on all of the last three generations. */
+/* Nominal values for a GPU, until one is measured. The time from the end of one operation until all multiprocessors
+ * work on the next; the rate of attention, if the profile has none, as a share of the GEMM rate, for libraries in
+ * bfloat16 and for plain arithmetic in float32; and operations per byte of memory, if the profile has no memory rate,
+ * which is about the same for the last three generations. */
 static const double LAUNCH_SECONDS = 3e-6;
 static const double GPU_ATTENTION_SHARE = 0.6, GPU_ATTENTION_SHARE_FP32 = 0.15;
 static const double GPU_FLOPS_PER_BYTE = 150;
 
-/* What is the same for all tasks of a plan. */
+/* What all tasks of a plan have in common. */
 struct basis {
     const struct ox_sim_setup *setup;
     struct ox_machine_drive drive; /* all drives together */
@@ -57,7 +58,7 @@ struct pricing {
     const struct ox_machine_drive *drive;
     const struct ox_sim_limits *limits;
     double cores, core_rate;
-    bool on_gpu; /* compute; else the CPU is the device, also when it has memory of its own */
+    bool on_gpu; /* compute runs on a GPU; else the CPU is the device, even with its own memory budget */
 };
 
 static double min(double a, double b) {
@@ -72,12 +73,12 @@ static double threads_of(const struct pricing *p, uint32_t requested) {
     return requested == 0 ? p->cores : min(requested, p->cores);
 }
 
-/* What the threads of compute have of memory when they copy. */
+/* The rate at which the compute threads copy. */
 static double compute_copy_rate(const struct pricing *p) {
     return COPY_SHARE * min(p->machine->host.dram_rate, threads_of(p, p->setup->compute_threads) * p->core_rate);
 }
 
-/* GEMMs per second of the device; of the CPU without packing. */
+/* GEMM operations per second of the device; for the CPU without packing. */
 static double flops_of(const struct pricing *p) {
     if (p->on_gpu) {
         return p->setup->input->model.fp32 ? p->machine->gpu.fp32_flops : p->machine->gpu.bf16_flops;
@@ -103,7 +104,7 @@ static double gpu_attention_rate(const struct pricing *p) {
 
 /* ---- pieces --------------------------------------------------------------------------------------- */
 
-/* `threads` cores are busy for so long. */
+/* Adds `seconds` in which `threads` cores are busy. */
 static void use_cores(const struct pricing *p, struct ox_sim_work *work, double seconds, double threads) {
     work->use[OX_SIM_CORES] += seconds * threads / p->cores;
 }
@@ -112,7 +113,7 @@ static void use_memory(const struct pricing *p, struct ox_sim_work *work, double
     work->use[OX_SIM_MEMORY] += bytes / p->machine->host.dram_rate;
 }
 
-/* At least what its resources need alone. */
+/* Makes the task take at least as long as each of its resources needs. */
 static struct ox_sim_work finish(const struct pricing *p, struct ox_sim_work work) {
     for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
         work.seconds = max(work.seconds, work.use[r]);
@@ -130,7 +131,7 @@ static struct ox_sim_work new_work(const struct pricing *p) {
 
 /* ---- compute -------------------------------------------------------------------------------------- */
 
-/* A GPU moves what it multiplies meanwhile; between GEMMs it is bound by its memory. */
+/* A GPU loads operands while it multiplies; between GEMMs its memory is the limit. */
 static struct ox_sim_work compute_on_gpu(const struct pricing *p, const struct ox_plan_work *given) {
     struct ox_sim_work work = new_work(p);
     const double memory_rate = gpu_memory_rate(p);
@@ -154,13 +155,13 @@ static struct ox_sim_work compute(const struct pricing *p, const struct ox_plan_
     return finish(p, work);
 }
 
-/* Passes over memory that nothing has touched for long, which a GPU's does not mind. */
+/* A pass over memory that is in no cache any more, which slows down a CPU but not a GPU. */
 static struct ox_sim_work compute_bytes(const struct pricing *p, double bytes) {
     const double cold = p->on_gpu ? 1 : COPY_SHARE / COLD_SHARE;
     return compute(p, &(struct ox_plan_work){.bytes = bytes * cold, .ops = 1});
 }
 
-/* Without a prediction it costs what any task costs. */
+/* A pass for which the model gives no work takes the time of submitting a task. */
 static struct ox_sim_work run_pass(const struct pricing *p, const struct ox_plan_pass *pass) {
     const struct ox_plan_work *const given = &pass->work;
     const bool known = given->ops > 0 || given->bytes > 0 || given->gemm_flops > 0 || given->attention_flops > 0;
@@ -179,7 +180,7 @@ static double grad_elems(const struct pricing *p) {
     return (double)p->setup->input->model.grads[p->task->grad_idx].elem_count;
 }
 
-/* Of the gradient of a second use of the unit's weights; 0 where there is none. */
+/* Elements of the gradient of a second use of the unit's weights; 0 if there is none. */
 static double addend_elems(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
     const uint32_t addend = model->grads[unit_of(p)->grad_idx].addend;
@@ -188,8 +189,8 @@ static double addend_elems(const struct pricing *p) {
 
 /* ---- copies --------------------------------------------------------------------------------------- */
 
-/* A copy within unified memory is no traffic; its bytes are those of its target. Between two memories one that is not
- * counted is left out in most steps. */
+/* A copy within unified memory counts no traffic, so its bytes are taken from its target buffer. Between two memories a
+ * copy without counted bytes is skipped in most steps and takes no transfer time. */
 static double moved_bytes(const struct pricing *p) {
     const int target = ox_task_find_use(p->task, OX_USE_TARGET);
     const bool counted = !p->setup->input->budget.unified || p->task->bytes > 0 || target < 0;
@@ -213,7 +214,7 @@ static struct ox_sim_work copy(const struct pricing *p) {
 
 /* ---- drives --------------------------------------------------------------------------------------- */
 
-/* What bytes take of cores on their way to the drives and back, hashing apart. */
+/* Adds the core time of moving bytes to and from drives, apart from hashing. */
 static void use_cores_to_move(const struct pricing *p, struct ox_sim_work *work, double read, double written) {
     const double reading = p->drive->read_core_seconds, writing = p->drive->write_core_seconds;
     use_cores(p, work, (read + written) * ENGINE_SECONDS_PER_BYTE, 1);
@@ -227,7 +228,7 @@ static struct ox_sim_work add_unhidden(struct ox_sim_work work) {
     return work;
 }
 
-/* The lane's thread verifies or hashes one request while the next ones are in flight. */
+/* A read or write of drives: the lane's thread verifies or hashes one request while the next ones are in flight. */
 static struct ox_sim_work transfer(const struct pricing *p, bool write) {
     struct ox_sim_work work = new_work(p);
     const double bytes = (double)p->task->bytes;
@@ -244,8 +245,8 @@ static struct ox_sim_work transfer(const struct pricing *p, bool write) {
 
 /* ---- the optimizer -------------------------------------------------------------------------------- */
 
-/* Seconds of the update of one parameter on the run's threads: the known format whose planes are nearest in bytes, by
- * bytes. */
+/* Seconds of the update of one parameter on `threads` threads: the measured format with the nearest number of bytes,
+ * scaled by bytes. */
 static double update_seconds(const struct pricing *p, double bytes, double threads) {
     static const double known_bytes[OX_MOMENTS_COUNT] = {28, 20, 14.06};
     const struct ox_machine_adam *const adam = &p->machine->host.adam;
@@ -263,9 +264,9 @@ static double update_seconds(const struct pricing *p, double bytes, double threa
     return max(seconds, bytes / p->machine->host.dram_rate);
 }
 
-/* What a unit's update reads from drives and writes to them, in bytes. */
+/* Bytes that a unit's update reads from drives and writes to them. */
 struct stream {
-    double read, written, copied; /* copied: from homes in memory to slots */
+    double read, written, copied; /* copied: between homes in memory and slots */
     double chunks;
 };
 
@@ -288,7 +289,7 @@ static struct stream stream_of(const struct pricing *p) {
         stream.copied += (shard->homes.state == OX_TIER_NVME ? 0 : state) +
                          (shard->homes.weights == OX_TIER_NVME ? 0 : hi);
     }
-    if (ox_task_find_use(p->task, OX_USE_TARGET) >= 0) { /* handed to the forward */
+    if (ox_task_find_use(p->task, OX_USE_TARGET) >= 0) { /* the new weights go to the forward that runs next */
         stream.copied += (double)ox_plan_weight_bytes(in, p->task->unit_idx);
     }
     return stream;
@@ -308,21 +309,22 @@ static bool is_due(const struct pricing *p) {
     return ox_case_is_due(case_of(p), p->setup->input, p->task->unit_idx);
 }
 
-/* A drive gives its rates to many requests at a time; each then takes longer than it would alone. Measured on a virtual
- * NVMe: with slots for 8 chunks the optimizer's mix is a tenth slower than with 32, with one it takes as long as read,
- * update and write one after the other. */
+/* A drive reaches its rates with many requests at a time, each of which takes longer than alone, by up to this
+ * factor. Measured on a virtual NVMe drive: with slots for 8 chunks the optimizer's mix is a tenth slower than with 32;
+ * with one slot it takes as long as read, update and write one after the other. */
 static const double BESIDE_OTHERS = 6;
 
-/* A chunk has its slot from its read to the end of its write, so the unit takes what all chunks take, by the slots. */
+/* Seconds that a unit takes because of its slots: a chunk holds its slot from its read to the end of its write, so the
+ * time of all chunks is divided by the number of slots. */
 static double held_seconds(const struct pricing *p, const struct stream *stream, double working) {
     const double slots = p->setup->input->placement.stream_slots;
     const double moving = stream->read / p->drive->read_rate + stream->written / p->drive->write_rate;
     return slots <= 0 ? 0 : (working + moving * min(slots, BESIDE_OTHERS)) / slots;
 }
 
-/* Reads and writes of some chunks are in flight while one thread verifies, the lane (with others) updates, and a third
- * gathers and hashes, chunk after chunk. The update of the last chunk has nothing beside it; the reads of the next unit
- * follow without a gap. */
+/* The update of a unit from and to drives, as a pipeline over chunks: reads and writes are in flight while one thread
+ * verifies, the lane (with others) updates, and a third thread gathers and hashes. Nothing overlaps the update of the
+ * last chunk; the reads of the next unit follow without a gap. */
 static struct ox_sim_work adam(const struct pricing *p) {
     const struct ox_plan_input *const in = p->setup->input;
     const struct stream stream = stream_of(p);
@@ -358,7 +360,7 @@ static struct ox_sim_work adam(const struct pricing *p) {
     return stream.read + stream.written > 0 ? add_unhidden(work) : work;
 }
 
-/* An update where weights, state and gradient are: of the CPU device by the host's own figures. */
+/* An update of a unit that lives on the device. For the CPU device the host's optimizer rates hold. */
 static struct ox_sim_work device_adam(const struct pricing *p) {
     const struct ox_plan_input *const in = p->setup->input;
     const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
@@ -373,14 +375,14 @@ static struct ox_sim_work device_adam(const struct pricing *p) {
     return finish(p, work);
 }
 
-/* One flush for the data and the tables, one for the root. */
+/* A commit flushes twice: data and tables, then the root. */
 static struct ox_sim_work commit(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     work.latency += 2 * (p->drive->flush_seconds + p->drive->latency_seconds);
     return work;
 }
 
-/* Sums on one thread; the gradient of weights that are used twice takes in that of the second use first. */
+/* Sums of squares on one thread. If the weights are used twice, the gradient of the second use is added first. */
 static struct ox_sim_work reduce(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     const struct ox_plan_model *const model = &p->setup->input->model;
@@ -394,7 +396,7 @@ static struct ox_sim_work reduce(const struct pricing *p) {
 
 /* ---- all of them ---------------------------------------------------------------------------------- */
 
-/* Whether the block's backward is spared what its forward keeps. */
+/* Whether the block keeps activations, so that its backward repeats no forward. */
 static bool keeps(const struct pricing *p) {
     return ox_task_find_use(p->task, OX_USE_KEPT) >= 0;
 }
@@ -485,7 +487,7 @@ struct ox_sim_work ox_sim_task_work(const struct ox_sim_setup *setup, const stru
     return work_of(&basis, plan, task_idx);
 }
 
-/* Both directions of a pair at their best. */
+/* Seconds of a pair whose directions are always in the best balance. */
 static double pair_seconds(const struct ox_sim_duplex *duplex, double a, double b) {
     return max(max(a, b), (a + b) / max(duplex->together, 1));
 }
