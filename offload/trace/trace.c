@@ -1,4 +1,5 @@
-/* The bytes of trace.bin, both ways. Little endian wherever it is read. */
+/* Encodes and decodes the bytes of trace.bin, and makes a head from plans. Numbers are little endian on every
+ * machine. */
 #include "offload/trace/trace.h"
 
 #include "base/assert.h"
@@ -13,7 +14,7 @@
 static const unsigned char magic[8] = {'O', 'X', 'T', 'R', 'A', 'C', 'E', '\n'};
 enum { VERSION = 2 };
 
-/* Of the fixed front of the head: magic, version, record size, head size, capacity, check. */
+/* Offsets in the head's fixed front: magic, version, record size, head size, capacity, checksum. */
 enum { AT_VERSION = 8, AT_RECORD_BYTES = 12, AT_HEAD_BYTES = 16, AT_CAPACITY = 24, AT_CHECK = 32, FRONT_BYTES = 40 };
 
 /* ---- words ---------------------------------------------------------------------------------------- */
@@ -43,12 +44,12 @@ static double of_bits(uint64_t bits) {
     return value;
 }
 
-/* One walk serves measuring (`to` is NULL), encoding, and decoding (`from`), so that they cannot differ. */
+/* The same functions measure (`to` is NULL), encode (`to`) and decode (`from`), so that the three cannot differ. */
 struct walk {
     unsigned char *to;
     const unsigned char *from;
     uint64_t at, end;
-    bool bad; /* decoding ran past the end, or met what cannot be */
+    bool bad; /* decoding ran past the end, or met an impossible value */
 };
 
 static uint64_t word(struct walk *walk, uint64_t value, unsigned bytes) {
@@ -85,12 +86,12 @@ static void number(struct walk *walk, double *value) {
     *value = of_bits(word(walk, bits_of(*value), 8));
 }
 
-/* What is written was made by this program; what is read may be anything. */
+/* Checks only when decoding: what is written comes from this program, what is read may be anything. */
 static void refuse_if(struct walk *walk, bool bad) {
     walk->bad = walk->bad || (bad && walk->from != NULL);
 }
 
-/* A count that must not exceed what the reader has room for. */
+/* A count, which must not exceed `count_max`. */
 static void counted(struct walk *walk, uint32_t *count, uint32_t count_max) {
     word32(walk, count);
     if (*count > count_max) {
@@ -99,7 +100,8 @@ static void counted(struct walk *walk, uint32_t *count, uint32_t count_max) {
     }
 }
 
-/* A length and that many bytes. What is printed later must not steer a terminal or end a string. */
+/* A string as its length and bytes. Control characters are refused, because a printed string must not steer a terminal,
+ * and NUL would end it. */
 static void text(struct walk *walk, char *value, uint32_t room) {
     uint32_t length = (uint32_t)strlen(value);
     counted(walk, &length, room - 1);
@@ -163,7 +165,7 @@ static void walk_buf(struct walk *walk, const struct ox_trace_header *head, stru
                         buf->tier >= head->names[OX_TRACE_TIERS].count);
 }
 
-/* Room for as many as the head claims, which the bytes that are left must be able to hold. */
+/* Allocates the tasks and buffers that the head claims, if the remaining bytes can hold that many. */
 static bool make_room(struct walk *walk, struct ox_trace_plan *plan) {
     enum { TASK_BYTES_MIN = 37, BUF_BYTES = 31 };
     if (walk->from == NULL) {
@@ -179,7 +181,7 @@ static bool make_room(struct walk *walk, struct ox_trace_plan *plan) {
     return plan->tasks != NULL && plan->bufs != NULL;
 }
 
-/* False when there is no memory. */
+/* False if there is no memory. */
 static bool walk_plan(struct walk *walk, const struct ox_trace_header *head, struct ox_trace_plan *plan) {
     counted(walk, &plan->task_count, OX_TRACE_TASKS_MAX);
     counted(walk, &plan->buf_count, OX_TRACE_TASKS_MAX);
@@ -291,7 +293,7 @@ enum ox_status ox_trace_header_decode(const char *where, const unsigned char *by
 
 /* ---- records -------------------------------------------------------------------------------------- */
 
-/* The four times of a record, or in their place the parts. */
+/* One of the four times of a record, or of the parts that take their place. */
 static uint64_t *time_of(struct ox_trace_record *record, unsigned nth) {
     uint64_t *const times[OX_TRACE_PARTS_MAX] = {&record->queued_ns, &record->started_ns, &record->ended_ns,
                                                  &record->waited_ns};
@@ -299,7 +301,7 @@ static uint64_t *time_of(struct ox_trace_record *record, unsigned nth) {
 }
 
 static void walk_record(struct walk *walk, struct ox_trace_record *record) {
-    walk->at = 8; /* behind the check */
+    walk->at = 8; /* after the checksum */
     word64(walk, &record->seq);
     word8(walk, &record->type);
     word8(walk, &record->plan);
@@ -328,7 +330,7 @@ static uint64_t record_check(const unsigned char *bytes) {
     return ox_hash64(bytes + 8, OX_TRACE_RECORD_BYTES - 8, VERSION);
 }
 
-/* As walk_record has it, without its questions: this runs for every task of a run. */
+/* Encodes what walk_record() does, but without its branches, because this runs for every task of a run. */
 void ox_trace_record_encode(const struct ox_trace_record *record, unsigned char bytes[OX_TRACE_RECORD_BYTES]) {
     const uint64_t what = (uint64_t)record->type | (uint64_t)record->plan << 8 | (uint64_t)record->lane << 16 |
                           (uint64_t)record->kind << 24 | (uint64_t)record->link << 32 |
@@ -384,7 +386,7 @@ enum ox_traffic_kind ox_trace_traffic_of(enum ox_task_kind kind) {
     }
 }
 
-/* NULL: there is none of that kind. */
+/* Copies a plan, which may be NULL; false if there is no memory. */
 static bool take_plan(const struct ox_plan *plan, struct ox_trace_plan *out) {
     if (plan == NULL) {
         return true;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "forward unit 3, batch 1"; `text` has LABEL_BYTES. */
+/* A task's label, such as "forward unit 3, batch 1"; `text` has LABEL_BYTES. */
 enum { LABEL_BYTES = 80 };
 static const char *label_of(const struct ox_trace_header *head, const struct ox_trace_record *record, char *text) {
     int used = snprintf(text, LABEL_BYTES, "%s", head->names[OX_TRACE_TASKS].text[record->kind]);
@@ -23,7 +23,7 @@ static const char *plan_name(uint8_t plan) {
     return plan == OX_TRACE_TRAIN ? "train" : "eval";
 }
 
-/* "step 7", "evaluation after step 7". */
+/* A span's label, such as "step 7" or "evaluation after step 7". */
 static const char *span_label(const struct ox_trace_header *head, const struct ox_trace_record *record, char *text) {
     const char *const name = head->names[OX_TRACE_SPANS].text[record->span];
     snprintf(text, LABEL_BYTES, record->span == OX_TRACE_SPAN_STEP ? "%s %" PRIu64 : "%s after step %" PRIu64,
@@ -31,13 +31,13 @@ static const char *span_label(const struct ox_trace_header *head, const struct o
     return text;
 }
 
-/* Of what the optimizer's chunks moved. */
+/* The name of the track that shows what the optimizer's chunks moved over a link. */
 static const char *flow_track(const struct ox_trace_header *head, uint32_t link, char *text) {
     snprintf(text, LABEL_BYTES, "optimizer's %s", head->names[OX_TRACE_LINKS].text[link]);
     return text;
 }
 
-/* The parts of the task of a record: those behind it, if any are. */
+/* The parts record of a task, which directly follows the task's record; NULL if there is none. */
 static const struct ox_trace_record *parts_of(const struct ox_trace *trace, uint64_t idx) {
     const struct ox_trace_record *const next = &trace->records[idx + 1];
     return idx + 1 < trace->count && next->type == OX_TRACE_PARTS && next->task_idx == trace->records[idx].task_idx
@@ -172,7 +172,7 @@ enum ox_status ox_trace_write_chrome(const struct ox_trace *trace, const struct 
 
 /* ---- Perfetto -------------------------------------------------------------------------------------- */
 
-/* Field numbers of perfetto.protos. */
+/* Field numbers and values of perfetto.protos. */
 enum { TRACE_PACKET = 1, PACKET_TIMESTAMP = 8, PACKET_SEQUENCE = 10, PACKET_EVENT = 11, PACKET_DESCRIPTOR = 60 };
 enum { TRACK_UUID = 1, TRACK_NAME = 2, TRACK_PROCESS = 3, TRACK_PARENT = 5, TRACK_COUNTER = 8 };
 enum { PROCESS_PID = 1, PROCESS_NAME = 6, COUNTER_UNIT = 3, UNIT_BYTES = 3 };
@@ -184,7 +184,7 @@ enum { UUID_PROCESS = 1, UUID_LANES = 16, UUID_PREDICTED = 64, UUID_MEMORY = 128
 
 struct perfetto {
     FILE *out;
-    struct ox_protobuf trace, packet, inner, note; /* kept for their room */
+    struct ox_protobuf trace, packet, inner, note; /* kept between events to reuse their memory */
     bool failed;
 };
 
@@ -309,7 +309,7 @@ static enum ox_status memory_counters(struct perfetto *p, const struct ox_trace_
     return OX_OK;
 }
 
-/* What was predicted, beside what came. */
+/* Adds the predicted tasks on tracks of their own, to compare with the recorded ones. */
 static void predicted_slices(struct perfetto *p, const struct ox_trace_header *head, const struct ox_trace_step *step) {
     const struct ox_trace_plan *const plan = &head->plans[step->plan];
     for (uint32_t i = 0; i < plan->task_count; i++) {

@@ -1,5 +1,6 @@
-/* A trace as other viewers read it: Chrome's JSON (chrome://tracing, speedscope) and Perfetto's protocol buffers
- * (ui.perfetto.dev). Lanes are threads, tasks slices; memory and steps are tracks of their own. */
+/* Writes a trace in the formats of other viewers: Chrome's JSON (chrome://tracing, speedscope) and Perfetto's protocol
+ * buffers (ui.perfetto.dev). Lanes become threads and tasks become slices; memory and steps have tracks of their own.
+ * tools/command calls it. */
 #ifndef OX_OFFLOAD_TRACE_EXPORT_H
 #define OX_OFFLOAD_TRACE_EXPORT_H
 

@@ -1,5 +1,6 @@
-/* Reading a trace: the head, then whatever is whole of the ring, in the order it was put. A run that is still at work
- * may overwrite what is being read; a record that changes under the reader fails its check and is counted. */
+/* Reads a trace: the head, then all whole records of the ring, in the order in which they were put. A running writer
+ * may overwrite what is being read; a record that changes under the reader fails its checksum and is counted as
+ * torn. */
 #include "offload/trace/trace.h"
 
 #include "base/bytes.h"
@@ -18,11 +19,11 @@ struct reader {
     int fd;
     const char *path;
     uint64_t head_bytes, capacity;
-    uint64_t places; /* that hold anything */
-    bool torn;       /* the last one ends within */
+    uint64_t places; /* of the ring, as far as the file goes */
+    bool torn;       /* the file ends inside a record */
 };
 
-/* How long the head says it is; the rest of it is checked as a whole. */
+/* The length that the head claims to have; ox_trace_header_decode() checks it. */
 static uint64_t claimed_bytes(const unsigned char *front) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < 8; i++) {
@@ -41,7 +42,7 @@ static enum ox_status read_head(struct reader *reader, uint64_t file_bytes, stru
     if (status != OX_OK) {
         return status;
     }
-    /* A claim beyond the file is looked at as far as the file goes, and is refused there. */
+    /* A head that claims to be longer than the file is read as far as the file goes, and decoding refuses it. */
     const uint64_t bytes = ox_min_u64(ox_min_u64(ox_max_u64(claimed_bytes(front), FRONT_BYTES), file_bytes),
                                       HEAD_BYTES_MAX);
     unsigned char *const data = malloc(bytes);
@@ -87,7 +88,7 @@ static bool is_sound(const struct ox_trace_header *head, const struct ox_trace_r
     return false;
 }
 
-/* False when the place holds no record of its own. */
+/* Decodes a record; false if this place of the ring holds no sound record that belongs there. */
 static bool take(const struct reader *reader, const struct ox_trace_header *head, const unsigned char *bytes,
                  uint64_t place, struct ox_trace_record *out) {
     return ox_trace_record_decode(bytes, out) && out->seq % reader->capacity == place && is_sound(head, out);
@@ -98,7 +99,7 @@ static int by_seq(const void *a, const void *b) {
     return left->seq < right->seq ? -1 : left->seq > right->seq;
 }
 
-/* Places [first, first + count) of the ring, behind what `trace` has. */
+/* Reads places [first, first + count) of the ring and appends their records to `trace`. */
 static enum ox_status read_places(const struct reader *reader, uint64_t first, uint64_t count, struct ox_trace *trace) {
     unsigned char *const window = malloc((size_t)WINDOW_RECORDS * OX_TRACE_RECORD_BYTES);
     if (window == NULL) {
@@ -133,8 +134,8 @@ static uint64_t seq_at(const struct reader *reader, const struct ox_trace_header
     return record.seq;
 }
 
-/* The place behind the newest record: numbers rise up to it, and from there on are a lap older. Where a record is torn
- * the answer may be off, and fewer new records are found. */
+/* The place after the newest record, by bisection: numbers rise up to it, and after it are one round older. If a record
+ * is torn the result may be off, and fewer new records are found. */
 static uint64_t find_end(const struct reader *reader, const struct ox_trace_header *head) {
     const uint64_t first = seq_at(reader, head, 0);
     uint64_t low = 0, high = reader->places; /* the end is in (low, high] */
@@ -153,7 +154,8 @@ static uint64_t find_end(const struct reader *reader, const struct ox_trace_head
 static enum ox_status read_records(const struct reader *reader, uint64_t count_max, struct ox_trace *trace) {
     const bool all = count_max == 0 || count_max >= reader->places;
     const uint64_t count = all ? reader->places : count_max;
-    trace->records = malloc((count + 1) * sizeof *trace->records); /* one more, for a place that is not whole */
+    /* One more, because a torn record is decoded there too. */
+    trace->records = malloc((count + 1) * sizeof *trace->records);
     if (trace->records == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for its records", reader->path);
     }
@@ -163,7 +165,7 @@ static enum ox_status read_records(const struct reader *reader, uint64_t count_m
     } else {
         const uint64_t end = find_end(reader, trace->head);
         const uint64_t before = ox_min_u64(end, count);
-        if (before < count) { /* the ring's other end */
+        if (before < count) { /* the older part at the ring's end */
             status = read_places(reader, reader->places - (count - before), count - before, trace);
         }
         if (status == OX_OK) {

@@ -47,7 +47,8 @@ static void add_record(struct ox_trace_step *step, const struct ox_trace_record 
     }
 }
 
-/* What belongs to a span lies before its end; where that was lost, it belongs to none. */
+/* Assigns records to spans. A span's records come before its end record; if that record was lost, they belong to
+ * none. */
 static void fill_steps(const struct ox_trace *trace, struct ox_trace_steps *steps) {
     uint32_t ended = 0;
     for (uint64_t i = 0; i < trace->count && ended < steps->count; i++) {
@@ -61,12 +62,13 @@ static void fill_steps(const struct ox_trace *trace, struct ox_trace_steps *step
     }
 }
 
-/* A step and an evaluation are whole plans; what else is recorded was to move what its records say. */
+/* Whether the span runs a whole plan, as steps and evaluations do; other spans should move what their own records
+ * say. */
 static bool is_plan(const struct ox_trace_step *step) {
     return step->span == OX_TRACE_SPAN_STEP || step->span == OX_TRACE_SPAN_EVAL;
 }
 
-/* `flow_count`: so many may belong to it. */
+/* Allocates a span; at most `flow_count` flow records belong to it. */
 static enum ox_status make_step(const struct ox_trace *trace, const struct ox_trace_record *record,
                                 uint32_t flow_count, struct ox_trace_step *out) {
     const uint32_t task_count = trace->head->plans[record->plan].task_count;
@@ -83,7 +85,7 @@ static enum ox_status make_step(const struct ox_trace *trace, const struct ox_tr
                ? OX_OK : ox_fail(OX_E_NOMEM, "trace: no memory for its steps");
 }
 
-/* How many tasks it has: all of the plan, or those of the update of the step before. */
+/* How many tasks the span has: all of its plan, or those of the carried update. */
 static uint32_t task_count_of(const struct ox_trace *trace, const struct ox_trace_step *step) {
     const struct ox_trace_plan *const plan = &trace->head->plans[step->plan];
     uint32_t count = 0;
@@ -186,8 +188,8 @@ enum { NO_TASK = UINT32_MAX };
 struct chain {
     const struct ox_trace_header *head;
     const struct ox_trace_step *step;
-    uint32_t *previous; /* of each task: the one before it on its lane, or NO_TASK */
-    uint32_t norm_idx;  /* behind which nothing is issued before it is known */
+    uint32_t *previous; /* per task: the previous one on its lane, or NO_TASK */
+    uint32_t norm_idx;  /* tasks after it are issued only when it is done */
 };
 
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
@@ -204,7 +206,8 @@ static void consider(const struct chain *chain, uint32_t candidate, uint64_t unt
     }
 }
 
-/* What a task waited for last: a dependency, its lane, or what the issue waits for. */
+/* The task that this one waited for last: a dependency, the previous task of its lane, or a task that held up the
+ * issue. */
 static uint32_t held_by(const struct chain *chain, uint32_t idx) {
     const struct ox_trace_plan *const plan = &chain->head->plans[chain->step->plan];
     const uint64_t started_ns = chain->step->tasks[idx]->started_ns;
@@ -224,7 +227,7 @@ static uint32_t held_by(const struct chain *chain, uint32_t idx) {
     return best;
 }
 
-/* Adds `ns` of a task to its lane and, in proportion, to what it waited for within; returns what the lane gets. */
+/* Adds `ns` of a task to its lane and, in proportion, to what it waited for inside; returns the lane's part. */
 static uint64_t add_time(const struct chain *chain, uint32_t idx, uint64_t ns,
                          uint64_t causes[OX_TRACE_CAUSE_COUNT]) {
     const struct ox_trace_record *const parts = chain->step->parts[idx];
@@ -245,8 +248,8 @@ static uint64_t add_time(const struct chain *chain, uint32_t idx, uint64_t ns,
     return left_ns;
 }
 
-/* Shares out [from_ns, until_ns], at the end of which `idx` started, among what held it up: `causes` gets the time by
- * lane and cause, `kinds` (may be NULL) that of tasks by kind. */
+/* Divides [from_ns, until_ns], at the end of which task `idx` started, among what held it up: `causes` gets the time by
+ * lane and cause, `kinds` (may be NULL) the time of tasks by kind. */
 static void share_out(const struct chain *chain, uint32_t idx, uint64_t from_ns, uint64_t until_ns,
                       uint64_t causes[OX_TRACE_CAUSE_COUNT], uint64_t *kinds) {
     const struct ox_trace_record *const *const tasks = chain->step->tasks;
@@ -272,7 +275,7 @@ static void share_out(const struct chain *chain, uint32_t idx, uint64_t from_ns,
 static void analyze_lanes(const struct chain *chain, struct ox_trace_analysis *out) {
     const struct ox_trace_step *const step = chain->step;
     const uint32_t lane_count = chain->head->names[OX_TRACE_LANES].count;
-    uint64_t past_ns[OX_TRACE_LANES_MAX]; /* the end of each lane's last task */
+    uint64_t past_ns[OX_TRACE_LANES_MAX]; /* the end of each lane's previous task */
     for (uint32_t lane = 0; lane < lane_count; lane++) {
         past_ns[lane] = step->begin_ns;
     }
@@ -331,7 +334,7 @@ static void analyze_kinds(const struct chain *chain, struct ox_trace_analysis *o
     }
 }
 
-/* The norm decides whether and how the optimizer runs: the issue waits for it. */
+/* The norm task, for which the issue waits because it decides whether and how the optimizer runs; or NO_TASK. */
 static uint32_t find_norm(const struct ox_trace_header *head, const struct ox_trace_plan *plan) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
         if (strcmp(head->names[OX_TRACE_TASKS].text[plan->tasks[i].kind], "norm") == 0) {
@@ -373,7 +376,7 @@ struct change {
     bool begins;
 };
 
-/* At the same time what ends goes first, because its room may be taken over. */
+/* At equal times ends come first, because a new buffer may take over the memory. */
 static int by_time(const void *a, const void *b) {
     const struct change *const left = a, *const right = b;
     if (left->ns != right->ns) {

@@ -1,6 +1,6 @@
-/* Two buffers and a lane of its own: one buffer fills while the other is on its way to the file. When both are taken,
- * records are dropped: a step never waits for its own recording. A lock guards all but the file; who puts holds it for
- * as long as it takes to write 96 bytes. */
+/* Writes a trace with two buffers and a lane: one buffer fills while the other is being written. If both are full,
+ * records are dropped, because a step must never wait for its recording. A lock guards everything but the file; a
+ * caller holds it for as long as encoding 96 bytes takes. */
 #include "offload/trace/trace.h"
 
 #include "base/assert.h"
@@ -28,10 +28,10 @@ struct ox_trace_writer {
     struct ox_lane *lane;
     pthread_mutex_t lock;
     unsigned char *buffers[2];
-    int filling;            /* which one */
-    uint32_t fill;          /* records in it */
-    struct ox_mark writing; /* of the other one */
-    bool broken;            /* a write failed: nothing more is tried */
+    int filling;            /* index of the buffer that is being filled */
+    uint32_t fill;          /* records in that buffer */
+    struct ox_mark writing; /* done when the other buffer is written */
+    bool broken;            /* a write failed; nothing more is written */
     uint64_t seq, dropped;
 };
 
@@ -41,7 +41,7 @@ struct write_job {
     uint32_t count;
 };
 
-/* Runs on the lane: the ring's places from `seq` on, in at most two pieces. */
+/* Runs on the lane: writes the records to the ring's places from `seq` on, in at most two pieces. */
 static enum ox_status write_records(void *owner, const void *args) {
     const struct ox_trace_writer *const writer = owner;
     struct write_job job;
@@ -123,7 +123,7 @@ uint64_t ox_trace_writer_dropped(struct ox_trace_writer *writer) {
 
 /* ---- opening -------------------------------------------------------------------------------------- */
 
-/* O_NONBLOCK, because a FIFO of that name would wait for its other end. */
+/* O_NONBLOCK, because opening a FIFO of that name could wait for its other end. */
 static enum ox_status open_file(struct ox_trace_writer *writer, const char *path) {
     struct stat info;
     snprintf(writer->path, sizeof writer->path, "%s", path);
