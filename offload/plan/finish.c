@@ -45,7 +45,7 @@ static void derive_deps(struct ox_plan_full *full) {
     }
 }
 
-/* When each buffer begins to be used and when that ends. */
+/* Sets the first and last task that uses each buffer. */
 static void derive_lives(struct ox_plan *plan) {
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         plan->bufs[i].first_task_idx = OX_NONE;
@@ -63,7 +63,7 @@ static void derive_lives(struct ox_plan *plan) {
 
 /* ---- offsets -------------------------------------------------------------------------------- */
 
-/* One arena behind its resident part: its segments by address, without gaps, and the runs of free ones. */
+/* One arena after its resident part: its segments by address, without gaps, and the runs of free ones. */
 struct space {
     struct ox_segment *segments; /* shared by the arenas */
     uint32_t tail, first_run;
@@ -73,9 +73,9 @@ struct space {
 
 struct spaces {
     struct ox_plan_full *full;
-    bool measuring; /* nobody asks for dependencies */
+    bool measuring; /* only offsets and peaks are needed, no dependencies */
     struct space space[OX_TIER_NVME];
-    uint32_t segment_count, recycled; /* of all arenas; the second begins a list by `next` */
+    uint32_t segment_count, recycled; /* of all arenas; recycled: first of a list linked by `next` */
 };
 
 static uint32_t new_segment(struct spaces *s) {
@@ -90,7 +90,7 @@ static uint32_t new_segment(struct spaces *s) {
     return idx;
 }
 
-/* The ends of a run that lies between two other runs. */
+/* Makes a run of free segments between two other runs: links its ends. */
 static void set_run(struct space *space, uint32_t first, uint32_t last, uint32_t run_prev, uint32_t run_next) {
     struct ox_segment *const segments = space->segments;
     segments[first].run_other = last;
@@ -112,7 +112,7 @@ static void drop_run(struct space *space, uint32_t first) {
     }
 }
 
-/* The segment's buffer is past its last use: it begins a run, or joins those beside it. */
+/* Frees a segment after its buffer's last use: it starts a run, or joins the free neighbours. */
 static void release(struct space *space, uint32_t idx) {
     struct ox_segment *const segments = space->segments;
     const uint32_t prev = segments[idx].prev, next = segments[idx].next;
@@ -149,7 +149,7 @@ static uint32_t find_run(const struct space *space, uint64_t bytes) {
     return OX_NONE;
 }
 
-/* The first task of a buffer waits for every use of the buffer that had the space before. */
+/* Makes the first task of a buffer wait for every use of the buffer that had the space before. */
 static void inherit(struct ox_plan_full *full, uint32_t task_idx, uint32_t former_idx) {
     struct ox_task *const task = &full->plan.tasks[task_idx];
     const uint32_t *const used_by = full->scratch.tracks[former_idx].used_by;
@@ -158,7 +158,7 @@ static void inherit(struct ox_plan_full *full, uint32_t task_idx, uint32_t forme
     }
 }
 
-/* Takes [begin, end) from the front of a run; what is left of it stays one. Returns the first segment behind. */
+/* Takes [begin, end) from the front of a run, whose rest stays a run. Returns the first segment after it. */
 static uint32_t cut_run(struct spaces *s, struct space *space, uint32_t run, uint64_t end, uint32_t task_idx) {
     struct ox_segment *const segments = space->segments;
     const uint32_t last = segments[run].run_other, past = segments[last].next;
@@ -214,7 +214,7 @@ static void place(struct spaces *s, uint32_t buf_idx, uint32_t task_idx) {
     }
 }
 
-/* Buffers get their space in the order of their first use and give it back after their last. */
+/* Gives buffers space in the order of their first use, and frees it after their last use. */
 static void place_all(struct spaces *s) {
     struct ox_plan *const plan = &s->full->plan;
     uint32_t *const segment_of = s->full->scratch.segment_of;

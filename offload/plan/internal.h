@@ -1,4 +1,4 @@
-/* Shared by the files that build a plan; not for others. */
+/* What the files that build a plan share; no other folder includes this. */
 #ifndef OX_OFFLOAD_PLAN_INTERNAL_H
 #define OX_OFFLOAD_PLAN_INTERNAL_H
 
@@ -16,8 +16,8 @@ struct ox_buf_track {
     uint8_t written_lane;                /* of written_by                                     */
 };
 
-/* A stretch of an arena and the buffer that has it, or had it last; neighbours are linked. Free neighbours are a
- * run: its first and last segment know each other, and the runs are linked by their first segments. */
+/* A part of an arena and the buffer that has it, or had it last; neighbours are linked. Adjacent free segments are a
+ * run: its first and last segment point to each other, and runs are linked by their first segments. */
 struct ox_segment {
     uint64_t begin, end;
     uint32_t buf_idx;

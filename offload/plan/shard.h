@@ -1,6 +1,6 @@
-/* The shard table: what moves, how large it is, and where it lives between steps. Built once from the
- * units' sizes and the placement, never changed; the only place that knows how a unit is cut into chunks and
- * which extents of the store they are. */
+/* The shard table: what moves, how large it is, and where it lives between steps. It is built once from the units'
+ * sizes and the placement and never changes. Only this file knows how a unit is divided into chunks and which extents
+ * of the store they use. Builder, proof, search and engine call it. */
 #ifndef OX_OFFLOAD_SHARD_H
 #define OX_OFFLOAD_SHARD_H
 
@@ -18,14 +18,14 @@ extern "C" {
 enum ox_tier { OX_TIER_DEVICE, OX_TIER_HOST, OX_TIER_NVME, OX_TIER_COUNT };
 const char *ox_tier_name(enum ox_tier tier); /* "device", "host", "nvme" */
 
-/* What the optimizer's format makes of a parameter's state, as data: bytes for each OX_GROUP_ELEMS elements. The
- * state of some elements in one piece is lo, padded to OX_IO_ALIGN_BYTES, and the rest behind it, padded likewise. */
+/* Size of the optimizer state in its format: bytes for each OX_GROUP_ELEMS elements. State in one piece is lo, padded
+ * to OX_IO_ALIGN_BYTES, then the rest, padded to the same alignment. */
 struct ox_state_sizes {
     uint32_t lo_per_group, rest_per_group;
 };
 
-/* Homes of one unit. Weights: `hi`, and `lo` beside it when the compute type is fp32 and the state is
- * elsewhere. State: lo and the moments. Gradient: the finished sum between backward and Adam. */
+/* Homes of one unit. Weights: `hi`, and also `lo` when the compute type is fp32 and the state is elsewhere. State: lo
+ * and the moments. Gradient: the finished sum between backward and Adam. */
 struct ox_homes {
     enum ox_tier weights, state, grad;
 };
@@ -48,12 +48,12 @@ OX_MUST enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t 
                                            struct ox_state_sizes sizes, struct ox_shard_table *out);
 void ox_shard_table_close(struct ox_shard_table *table);
 
-/* Of `count` elements whose state lies in one piece: all of it, and lo with its padding at the front. */
+/* Bytes of the state of `count` elements in one piece: all of it, and its front, which is lo with padding. */
 uint64_t ox_shard_state_bytes(const struct ox_shard_table *table, uint64_t count);
 uint64_t ox_shard_lo_bytes(const struct ox_shard_table *table, uint64_t count);
-/* Of a unit whose state lies chunk by chunk, as in the store. */
+/* Bytes of a unit's state chunk by chunk, as in the store. */
 uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit_idx);
-/* Of a parameter with hi, apart from padding. */
+/* Bytes of hi and state per parameter, without padding. */
 double ox_shard_bytes_per_elem(const struct ox_shard_table *table);
 
 /* Chunk `chunk_idx` of a unit: elements [first, first + count) of its flat vector and its two extents: `hi`
@@ -68,7 +68,7 @@ struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit
  * numbers are gradients in the optimizer's stream and fp32 values where chunks are loaded and saved. */
 struct ox_chunk_layout {
     uint64_t hi_bytes, state_bytes, numbers_bytes;
-    uint64_t state_offset, numbers_offset; /* hi lies at 0 */
+    uint64_t state_offset, numbers_offset; /* bytes; hi is at 0 */
     uint64_t bytes;
 };
 struct ox_chunk_layout ox_shard_chunk_layout(const struct ox_shard_table *table, uint64_t count, uint32_t number_bytes);

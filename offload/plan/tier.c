@@ -27,7 +27,7 @@ void ox_tiers_close(struct ox_tiers *tiers) {
         ox_device_mem_close(tiers->device, tiers->device_base, tiers->device_bytes);
     }
     if (tiers->is_pinned && ox_device_host_unpin(tiers->device, tiers->host.base, tiers->host.bytes) != OX_OK) {
-        ox_log(OX_LOG_WARN, "%s", ox_error_text()); /* the memory goes all the same */
+        ox_log(OX_LOG_WARN, "%s", ox_error_text()); /* the memory is released anyway */
     }
     ox_arena_close(&tiers->host);
     *tiers = (struct ox_tiers){0};

@@ -1,6 +1,6 @@
-/* The memory tiers of a run: one arena each, reserved at open with the exact size that the plans need, and given
- * out as views. A view is the right to touch a buffer's bytes for the length of a task: the plan says when, the
- * tier where. Nobody else turns an offset into a pointer. */
+/* The memory tiers of a run: one arena each, reserved at open with the exact size that the plans need. The engine gets
+ * buffers as views: the right to touch a buffer's bytes while a task runs. The plan says when, the tier where; no other
+ * code turns an offset into a pointer. */
 #ifndef OX_OFFLOAD_TIER_H
 #define OX_OFFLOAD_TIER_H
 
@@ -16,7 +16,7 @@ extern "C" {
 struct ox_tiers {
     struct ox_device *device; /* not owned */
     struct ox_arena host;
-    bool is_pinned; /* the device knows host memory */
+    bool is_pinned; /* host memory is registered with the device */
     void *device_base;
     uint64_t device_bytes;
 };
@@ -27,8 +27,8 @@ struct ox_view {
     enum ox_tier tier;
 };
 
-/* Reserves and touches `bytes[DEVICE]` and `bytes[HOST]`, and makes host memory known to the device. Host memory starts
- * as zeros, the device's as it happens to be. */
+/* Reserves and touches `bytes[DEVICE]` and `bytes[HOST]`, and registers host memory with the device. Host memory starts
+ * as zeros, device memory is uninitialized. `device` must outlive the tiers; close with ox_tiers_close(). */
 OX_MUST enum ox_status ox_tiers_open(struct ox_device *device, const uint64_t bytes[OX_TIER_COUNT],
                                      struct ox_tiers *out);
 void ox_tiers_close(struct ox_tiers *tiers);
@@ -41,10 +41,10 @@ struct ox_view ox_tiers_view(const struct ox_tiers *tiers, const struct ox_plan 
 struct ox_view ox_tiers_view_if(const struct ox_tiers *tiers, const struct ox_plan *plan,
                                   const struct ox_task *task, enum ox_use_role role);
 
-/* A resident buffer, between steps. */
+/* The view of a resident buffer, for use between steps. */
 struct ox_view ox_tiers_resident(const struct ox_tiers *tiers, const struct ox_plan *plan, uint32_t buf_idx);
 
-/* The host arena behind the plan's resident part: free for other use between steps. */
+/* The host arena after the plan's resident part, free for other use between steps. */
 struct ox_view ox_tiers_scratch(const struct ox_tiers *tiers, const struct ox_plan *plan);
 
 #ifdef __cplusplus

@@ -164,7 +164,8 @@ void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
     count_adam(e, unit_idx);
 }
 
-/* The same where the unit lives: what would replace it too early could not be taken back. */
+/* An update of a unit that lives on the device: only one copy of its state exists, so an update that comes too early
+ * could not be rolled back. */
 void ox_effects_device_adam(struct effects *e, uint32_t unit_idx) {
     const uint32_t from = e->task->carried ? OLD : CURRENT, to = from + 1;
     next_version(e, unit_idx, from);

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* OX_E_CONFIG that names the task and what is wrong with it. */
+/* Returns OX_E_CONFIG with a text that names the task and what is wrong with it. */
 OX_MUST enum ox_status ox_proof_fault(const struct ox_plan *plan, uint32_t task_idx, const char *what);
 
 /* Resident buffers, spool extents and the store's share of the drives: offload/proof/sizes_check.c. */

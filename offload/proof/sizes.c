@@ -1,5 +1,4 @@
-/* Every size here is worked out from the definitions and not from the builder's code; where the two differ, the plan
- * is refused. */
+/* Computes every size from the definitions and not from the builder's code; if the two differ, the plan is refused. */
 #include "offload/proof/sizes.h"
 
 #include "base/bytes.h"
@@ -46,7 +45,7 @@ static uint64_t pages(uint64_t bytes) {
     return (bytes + OX_IO_ALIGN_BYTES - 1) / OX_IO_ALIGN_BYTES * OX_IO_ALIGN_BYTES;
 }
 
-/* In one piece: lo, then moments and scales, each padded to whole pages. */
+/* State in one piece: lo, then moments and scales, each padded to whole pages. */
 static uint64_t piece_of_state(const struct ox_plan_input *input, uint64_t elems) {
     const struct ox_state_sizes *const sizes = &input->table->sizes;
     const uint64_t groups = elems / OX_GROUP_ELEMS;
@@ -120,7 +119,7 @@ bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, u
 
 /* ---- chunks ---------------------------------------------------------------------------------------- */
 
-/* The largest chunk there is: of the largest unit, where that is smaller than a chunk may be. */
+/* Elements of the largest chunk, which is the largest unit if that is smaller than a full chunk. */
 static uint64_t largest_chunk(const struct ox_plan_input *input) {
     uint64_t elems = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {

@@ -15,14 +15,14 @@ const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_
 /* Whether the unit's state lives on the device, where its optimizer then runs. */
 bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
 
-/* How often the store holds the state: 2, or 1 where the user gave up crash safety. */
+/* Copies of the state in the store: 2, or 1 if the user gave up crash safety. */
 uint32_t ox_proof_generations(const struct ox_plan_input *input);
 
-/* Planes as compute needs them: hi, and lo behind it where compute is fp32. */
+/* Planes as compute needs them: hi, followed by lo if compute is fp32. */
 uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether fp32 compute finds lo in the state, because weights and state have their home in the same memory. */
 bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Planes in their home in memory. */
+/* The unit's planes in their home in memory. */
 uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* State of a unit in one piece, as memory has it, and chunk by chunk, as the store has it. */
 uint64_t ox_proof_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
@@ -32,7 +32,8 @@ uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t
  * twice are added before they are rounded, so that where the optimizer is on the host they leave the device as they
  * are. */
 bool ox_proof_packs(const struct ox_plan_input *input, uint32_t grad_idx);
-/* A sum, whole or partial; one that is packed; and a unit's finished gradient as the optimizer takes it. */
+/* Bytes of a gradient sum, whole or partial; of a packed one; and of a unit's finished gradient as the optimizer reads
+ * it. */
 uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
@@ -49,9 +50,9 @@ bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_id
 /* Whether the unit is a block that keeps what its backward needs: of the last ones, those that can. */
 bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx);
 
-/* The optimizer's stream: its slots, and one chunk in fp32. */
+/* Bytes of the optimizer's stream: its slots, and one chunk in fp32. */
 uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input);
-/* What loading and saving need behind the resident part of host memory. */
+/* Bytes that loading and saving need after the resident part of host memory. */
 uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input);
 
 /* Extents of the spool: gradients, then activation checkpoints by unit and micro-batch. */

@@ -1,5 +1,5 @@
-/* Space that does not follow from what a task holds: resident buffers, spool extents, and the store's share of the
- * drives. Each must be exactly as large as it is stated here. */
+/* Checks the space that does not follow from what a task holds: resident buffers, spool extents, and the store's share
+ * of the drives. Each must have exactly the size stated here. */
 #include "offload/proof/proof_internal.h"
 #include "offload/proof/sizes.h"
 
@@ -11,7 +11,7 @@ static bool has_gradients(const struct ox_plan *plan, const struct ox_plan_input
     return !input->model.eval_only && (plan->kind == OX_PLAN_TRAIN || with_update);
 }
 
-/* Buffers that the executor knows by name. 0: there is no such buffer. */
+/* Bytes of a buffer that the executor knows by name; 0: there is no such buffer. */
 static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t buf_idx) {
     uint64_t partials = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
@@ -84,7 +84,7 @@ static uint64_t grad_extent_bytes(const struct ox_plan *plan, const struct ox_pl
     return spooled ? ox_proof_grad_home_bytes(input, grad_idx) : 0;
 }
 
-/* Blocks alone have checkpoints, and those that keep more keep their input beside it. */
+/* Only blocks have activation checkpoints; blocks that keep activations keep their input with them. */
 static uint64_t act_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_plan_unit *const unit = &input->model.units[unit_idx];
     const bool spooled = plan->kind == OX_PLAN_TRAIN && unit->kind == OX_PLAN_BLOCK &&

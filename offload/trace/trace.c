@@ -44,7 +44,8 @@ static double of_bits(uint64_t bits) {
     return value;
 }
 
-/* The same functions measure (`to` is NULL), encode (`to`) and decode (`from`), so that the three cannot differ. */
+/* One set of functions measures (`to` is NULL), encodes (`to`) and decodes (`from`), so that the three cannot
+ * differ. */
 struct walk {
     unsigned char *to;
     const unsigned char *from;
