@@ -374,17 +374,6 @@ uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t grad_idx) {
     return engine->plan->input.model.grads[grad_idx].elem_count;
 }
 
-uint32_t ox_grad_chunk_count(const struct ox_engine *engine, uint32_t grad_idx) {
-    return (uint32_t)ox_div_up(ox_grad_elems(engine, grad_idx), engine->plan->table.chunk_elems);
-}
-
-struct ox_grad_chunk ox_grad_chunk(const struct ox_engine *engine, uint32_t grad_idx, uint32_t piece_idx) {
-    const uint64_t first = piece_idx * engine->plan->table.chunk_elems;
-    return (struct ox_grad_chunk){
-        .first = first,
-        .count = ox_min_u64(engine->plan->table.chunk_elems, ox_grad_elems(engine, grad_idx) - first)};
-}
-
 void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
                          float *out) {
     const uint32_t grad_idx = engine->plan->input.model.units[unit_idx].grad_idx;

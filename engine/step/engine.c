@@ -433,7 +433,7 @@ static uint64_t geometry_hash(const struct ox_engine *engine) {
 static void register_slots(struct ox_engine *engine) {
     const struct ox_plan *const plan = engine->plan->train;
     for (uint32_t i = 0; i < plan->task_count; i++) {
-        if (plan->tasks[i].kind == OX_TASK_ADAM) {
+        if (ox_task_updates_on_host(&plan->tasks[i])) {
             const struct ox_view slots = ox_tiers_view_if(&engine->tiers, plan, &plan->tasks[i], OX_USE_STREAM);
             if (slots.ptr != NULL) {
                 ox_stream_register(engine->stream, &(struct ox_io_region){slots.ptr, slots.bytes});

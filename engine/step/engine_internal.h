@@ -175,12 +175,6 @@ void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, co
 /* Where a unit's partial sums begin in the norm's, which are in the order of units. */
 uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_idx);
 
-/* Pieces of a spooled gradient (of ox_plan_model.grads): the chunk grid of its unit. */
-struct ox_grad_chunk {
-    uint64_t first, count;
-};
-uint32_t ox_grad_chunk_count(const struct ox_engine *engine, uint32_t grad_idx);
-struct ox_grad_chunk ox_grad_chunk(const struct ox_engine *engine, uint32_t grad_idx, uint32_t piece_idx);
 uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t grad_idx);
 uint64_t ox_unit_elems(const struct ox_engine *engine, uint32_t unit_idx);
 

@@ -48,41 +48,28 @@ static enum ox_status read_weights(const struct task_run *run) {
                                  view(run, OX_USE_TARGET).ptr);
 }
 
-static enum ox_status move_act(const struct task_run *run, bool write) {
+/* Checkpoints go as a whole, gradients in pieces of a chunk, so that several are in flight. */
+static enum ox_status move_spooled(const struct task_run *run) {
     struct ox_engine *const engine = run->engine;
-    const struct ox_plan_unit *const unit = &engine->plan->input.model.units[run->task->unit_idx];
-    const uint64_t bytes = ox_align_up(unit->input_bytes, OX_IO_ALIGN_BYTES);
-    const struct ox_store_op op = {
-        .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
-        .extent_idx = ox_plan_spool_act(run->plan, run->task->unit_idx, run->task->mb_idx),
-        .buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr,
-        .spool_len = bytes,
-    };
-    ox_engine_count(engine, write ? OX_LINK_NVME_WRITE : OX_LINK_NVME_READ, OX_TRAFFIC_ACTIVATIONS, bytes);
-    return ox_store_run(write ? engine->write_port : engine->read_port, &op, 1);
-}
-
-static enum ox_status move_grad(const struct task_run *run, bool write) {
-    struct ox_engine *const engine = run->engine;
-    const uint32_t grad_idx = run->task->grad_idx;
+    const struct ox_task *const task = run->task;
+    const bool write = task->lane == OX_LANE_NVME_WRITE, grad = task->move == OX_MOVE_GRAD;
+    const uint64_t bytes = ox_plan_move_bytes(&engine->plan->input, task);
+    const uint64_t width = grad ? bytes / ox_grad_elems(engine, task->grad_idx) : 1;
+    const uint64_t piece_bytes = grad ? engine->plan->table.chunk_elems * width : bytes;
     struct ox_transfers transfers = {.port = write ? engine->write_port : engine->read_port};
     unsigned char *const buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
-    /* A finished gradient may be in 16 bits; partial sums, and what is still to be added to another, never are. */
-    const bool narrow = write && run->task->last && engine->config.grad_bf16 &&
-                        engine->plan->input.model.grads[grad_idx].added_to == OX_NONE;
-    const uint64_t width = narrow ? 2 : 4;
     enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < ox_grad_chunk_count(engine, grad_idx) && status == OX_OK; i++) {
-        const struct ox_grad_chunk piece = ox_grad_chunk(engine, grad_idx, i);
+    for (uint64_t from = 0; from < bytes && status == OX_OK; from += piece_bytes) {
+        const uint64_t len = ox_min_u64(piece_bytes, bytes - from);
         status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
             .kind = write ? OX_STORE_SPOOL_WRITE : OX_STORE_SPOOL_READ,
-            .extent_idx = ox_plan_spool_grad(run->plan, grad_idx),
-            .buffer = buffer + piece.first * width,
-            .spool_from = piece.first * width,
-            .spool_len = piece.count * width,
+            .extent_idx = grad ? ox_plan_spool_grad(run->plan, task->grad_idx)
+                               : ox_plan_spool_act(run->plan, task->unit_idx, task->mb_idx),
+            .buffer = buffer + from,
+            .spool_from = from,
+            .spool_len = len,
         }, 1);
-        ox_engine_count(engine, write ? OX_LINK_NVME_WRITE : OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
-                        piece.count * width);
+        ox_engine_count(engine, ox_lane_link((enum ox_lane_id)task->lane), ox_task_traffic(task), len);
     }
     return ox_transfers_drain(&transfers);
 }
@@ -168,16 +155,8 @@ enum ox_status ox_host_task_run(void *engine, const void *host_task) {
         return OX_OK;
     }
     switch ((enum ox_task_kind)run.task->kind) {
-    case OX_TASK_READ:
-        return read_weights(&run);
-    case OX_TASK_ACT_WRITE:
-        return move_act(&run, true);
-    case OX_TASK_ACT_READ:
-        return move_act(&run, false);
-    case OX_TASK_GRAD_WRITE:
-        return move_grad(&run, true);
-    case OX_TASK_GRAD_READ:
-        return move_grad(&run, false);
+    case OX_TASK_MOVE:
+        return run.task->move == OX_MOVE_WEIGHTS ? read_weights(&run) : move_spooled(&run);
     case OX_TASK_REDUCE:
         reduce(&run);
         return OX_OK;
@@ -186,7 +165,7 @@ enum ox_status ox_host_task_run(void *engine, const void *host_task) {
         return OX_OK;
     case OX_TASK_BEGIN:
         return ox_overlap_begin_transaction(run.engine, run.task);
-    case OX_TASK_ADAM:
+    case OX_TASK_UPDATE:
         return ox_optim_run(run.engine, run.plan, run.task);
     case OX_TASK_WRITTEN:
         return drain_writes(&run);

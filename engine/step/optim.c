@@ -291,7 +291,7 @@ static const struct ox_task *task_ahead(const struct ox_engine *engine, const st
                                         const struct ox_task *task) {
     const struct ox_task *const past = &plan->tasks[plan->task_count];
     for (const struct ox_task *next = task + 1; next < past && next->kind != OX_TASK_WRITTEN; next++) {
-        if (next->kind == OX_TASK_ADAM && ox_engine_works(engine, next)) {
+        if (ox_task_updates_on_host(next) && ox_engine_works(engine, next)) {
             const bool there = next->deps[OX_LANE_NVME_WRITE] <= task->deps[OX_LANE_NVME_WRITE];
             return there && ox_overlap_update_args(engine, next).hyper != NULL ? next : NULL;
         }

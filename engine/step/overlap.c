@@ -178,21 +178,10 @@ static void add_task(const struct ox_engine *engine, const struct ox_task *task,
     if (!ox_task_works(task, finds.facts, finds.due)) {
         return;
     }
-    switch ((enum ox_task_kind)task->kind) {
-    case OX_TASK_ADAM:
+    if (ox_task_updates_on_host(task)) {
         add_adam(engine, task, finds, out);
-        break;
-    case OX_TASK_DOWNLOAD:
-        out[OX_LINK_D2H][OX_TRAFFIC_WEIGHTS] += ox_plan_weight_bytes(input, task->unit_idx);
-        break;
-    case OX_TASK_REFRESH:
-        out[OX_LINK_H2D][OX_TRAFFIC_WEIGHTS] += ox_plan_weight_bytes(input, task->unit_idx);
-        break;
-    case OX_TASK_NONFINITE:
-        out[OX_LINK_D2H][OX_TRAFFIC_OTHER] += unit_count(engine) * sizeof(uint64_t);
-        break;
-    default:
-        break;
+    } else if (task->kind == OX_TASK_MOVE && (task->move == OX_MOVE_PLANES || task->move == OX_MOVE_NONFINITE)) {
+        out[ox_lane_link((enum ox_lane_id)task->lane)][ox_task_traffic(task)] += ox_plan_move_bytes(input, task);
     }
 }
 

@@ -158,12 +158,12 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
             .b = view(is, OX_USE_GRAD_HEAD).ptr,
             .count = ox_grad_elems(engine, engine->plan->input.model.grads[is->task->grad_idx].addend)});
         break;
-    case OX_TASK_DEVICE_REDUCE:
+    case OX_TASK_REDUCE:
         status = OX_QUEUE(&engine->ops, is->lane, square_sums, &(struct ox_op_square_sums){
             .partials = view(is, OX_USE_TARGET).ptr, .grad = view(is, OX_USE_GRAD).ptr,
             .count = ox_unit_elems(engine, is->task->unit_idx), .grad_bf16 = engine->config.grad_bf16});
         break;
-    case OX_TASK_DEVICE_ADAM:
+    case OX_TASK_UPDATE:
         status = ox_optim_issue(engine, is->plan, is->task, is->lane);
         break;
     case OX_TASK_GRAD_PACK:
@@ -179,71 +179,21 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
 
 /* ---- copies --------------------------------------------------------------------------------------- */
 
-static enum ox_traffic_kind traffic_of(enum ox_task_kind kind) {
-    switch (kind) {
-    case OX_TASK_UPLOAD:
-    case OX_TASK_DOWNLOAD:
-    case OX_TASK_REFRESH:
-        return OX_TRAFFIC_WEIGHTS;
-    case OX_TASK_ACT_SAVE:
-    case OX_TASK_ACT_LOAD:
-        return OX_TRAFFIC_ACTIVATIONS;
-    case OX_TASK_GRAD_SAVE:
-    case OX_TASK_GRAD_LOAD:
-        return OX_TRAFFIC_GRADS;
-    default:
-        return OX_TRAFFIC_OTHER;
-    }
-}
-
 static enum ox_status copy(const struct issue *is, void *target, const void *source, uint64_t bytes,
                            struct ox_mark *done) {
-    const enum ox_link link = is->task->lane == OX_LANE_H2D ? OX_LINK_H2D : OX_LINK_D2H;
-    ox_engine_count(is->engine, link, traffic_of((enum ox_task_kind)is->task->kind), bytes);
+    ox_engine_count(is->engine, ox_lane_link((enum ox_lane_id)is->task->lane), ox_task_traffic(is->task), bytes);
     const struct ox_copy pair = {.target = target, .source = source, .bytes = bytes};
     return ox_device_lane_copy(is->engine->device, is->lane, &pair, done);
-}
-
-/* What a copy task moves, in bytes, apart from the split planes of an upload. */
-static uint64_t copy_bytes(const struct issue *is) {
-    const struct ox_plan_input *const input = &is->engine->plan->input;
-    const struct ox_task *const task = is->task;
-    const struct ox_plan_grad *const grad = task->grad_idx == OX_NONE ? NULL : &input->model.grads[task->grad_idx];
-    const bool narrow = task->last && input->model.grad_bf16 && grad != NULL && grad->added_to == OX_NONE &&
-                        grad->addend == OX_NONE;
-    switch ((enum ox_task_kind)task->kind) {
-    case OX_TASK_BATCH:
-        return is->engine->batch_bytes;
-    case OX_TASK_UPLOAD:
-    case OX_TASK_DOWNLOAD:
-    case OX_TASK_REFRESH:
-        return ox_plan_weight_bytes(input, task->unit_idx);
-    case OX_TASK_ACT_SAVE:
-    case OX_TASK_ACT_LOAD:
-        return input->model.units[task->unit_idx].input_bytes;
-    case OX_TASK_GRAD_SAVE:
-    case OX_TASK_GRAD_LOAD:
-        return grad->elem_count * (narrow ? 2 : 4);
-    case OX_TASK_LOSS:
-        return is->plan->micro_batches * sizeof(double);
-    case OX_TASK_NORM_SAVE:
-        return ox_plan_partials_bytes(input, task->unit_idx);
-    case OX_TASK_NONFINITE:
-        return is->plan->unit_count * sizeof(uint64_t);
-    default:
-        OX_ASSERT(!"not a copy");
-        return 0;
-    }
 }
 
 static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
     unsigned char *target = view(is, OX_USE_TARGET).ptr;
     const unsigned char *source = view(is, OX_USE_SOURCE).ptr;
     const unsigned char *const state = view_if(is, OX_USE_STATE);
-    const uint64_t bytes = copy_bytes(is);
-    if (is->task->kind == OX_TASK_BATCH) {
+    const uint64_t bytes = ox_plan_move_bytes(&is->engine->plan->input, is->task);
+    if (is->task->move == OX_MOVE_BATCH) {
         source += is->task->mb_idx * is->engine->batch_bytes;
-    } else if (is->task->kind == OX_TASK_NORM_SAVE) {
+    } else if (is->task->move == OX_MOVE_PARTIALS) {
         target += ox_norm_partials_first(is->engine, is->task->unit_idx) * sizeof(double);
     }
     if (state == NULL) {
@@ -274,7 +224,7 @@ static enum ox_status issue_task(struct ox_engine *engine, const struct ox_plan 
     if (idle && (copies || task->lane == OX_LANE_COMPUTE)) {
         return engine->ops.mark(is.lane, &engine->marks[idx]);
     }
-    engine->step.counts_come |= task->kind == OX_TASK_NONFINITE;
+    engine->step.counts_come |= task->kind == OX_TASK_MOVE && task->move == OX_MOVE_NONFINITE;
     if (task->lane == OX_LANE_COMPUTE) {
         return issue_compute(&is, &engine->marks[idx]);
     }
@@ -312,7 +262,7 @@ static enum ox_status decide(struct ox_engine *engine, uint32_t norm_idx, bool *
 /* The slots of the optimizer's stream lie where the plan says. */
 static void set_slots(struct ox_engine *engine, const struct ox_plan *plan) {
     for (uint32_t i = 0; i < plan->task_count && engine->store != NULL; i++) {
-        if (plan->tasks[i].kind == OX_TASK_ADAM) {
+        if (ox_task_updates_on_host(&plan->tasks[i])) {
             ox_optim_set_slots(engine, plan, &plan->tasks[i]);
             return;
         }
@@ -324,7 +274,7 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
         enum ox_status status = i < OX_RUN_AHEAD_TASKS ? OX_OK
                                                        : ox_mark_join(engine->marks[i - OX_RUN_AHEAD_TASKS]);
         const bool looks = (plan->kind != OX_PLAN_TRAIN || i >= OX_RUN_AHEAD_TASKS) &&
-                           plan->tasks[i].lane == OX_LANE_COMPUTE && plan->tasks[i].kind != OX_TASK_DEVICE_ADAM;
+                           plan->tasks[i].lane == OX_LANE_COMPUTE && plan->tasks[i].kind != OX_TASK_UPDATE;
         if (status == OX_OK && looks && stop_asked(engine->step.input)) {
             status = ox_fail(OX_E_ABORTED, plan->kind == OX_PLAN_TRAIN ? "stopped before the optimizer began"
                                                                        : "stopped within an evaluation");

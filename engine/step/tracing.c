@@ -194,19 +194,11 @@ static void publish(struct lane_log *log) {
     }
 }
 
+/* The optimizer's lane reads and writes several. */
 static uint8_t link_of(const struct ox_plan_budget *budget, uint8_t lane) {
-    switch ((enum ox_lane_id)lane) {
-    case OX_LANE_H2D:
-        return budget->unified ? OX_TRACE_NO_LINK : OX_LINK_H2D;
-    case OX_LANE_D2H:
-        return budget->unified ? OX_TRACE_NO_LINK : OX_LINK_D2H;
-    case OX_LANE_NVME_READ:
-        return OX_LINK_NVME_READ;
-    case OX_LANE_NVME_WRITE:
-        return OX_LINK_NVME_WRITE;
-    default: /* the optimizer reads and writes several */
-        return OX_TRACE_NO_LINK;
-    }
+    const enum ox_link link = ox_lane_link((enum ox_lane_id)lane);
+    const bool within = budget->unified && (link == OX_LINK_H2D || link == OX_LINK_D2H);
+    return link == OX_LINK_COUNT || within ? OX_TRACE_NO_LINK : (uint8_t)link;
 }
 
 /* All of it is of the span under way: at the end of one nothing is left. */
@@ -214,9 +206,10 @@ static struct ox_trace_record record_of(const struct ox_tracing *tracing, const 
     const struct ox_task *const task = &tracing->plan->tasks[entry->task_idx];
     const uint8_t plan = plan_of(tracing);
     return (struct ox_trace_record){
-        .type = OX_TRACE_TASK, .plan = plan, .lane = task->lane, .kind = task->kind, .last = task->last,
+        .type = OX_TRACE_TASK, .plan = plan, .lane = task->lane, .kind = (uint8_t)ox_task_word(task),
+        .last = task->last,
         .link = link_of(&tracing->engine->config.budget, task->lane),
-        .traffic = (uint8_t)ox_trace_traffic_of((enum ox_task_kind)task->kind), .span = tracing->span,
+        .traffic = (uint8_t)ox_task_traffic(task), .span = tracing->span,
         .idle = entry->idle, .step = tracing->step, .task_idx = entry->task_idx,
         .unit_idx = ox_task_unit_or_grad(task), .mb_idx = task->mb_idx, .bytes = entry->idle ? 0 : task->bytes,
         .queued_ns = entry->queued_ns,

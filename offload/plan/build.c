@@ -128,11 +128,12 @@ static void place_homes(struct ox_builder *b) {
 
 /* What the step before wrote can be read once it is on the drives; the commit need not have ended. */
 static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
-    struct ox_task *const read = ox_build_transfer(b, OX_TASK_READ, unit_idx, OX_NONE, target);
+    struct ox_task *const read = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_NVME_READ, OX_NONE, target);
+    read->unit_idx = unit_idx;
     if (b->plan->written_buf != OX_NONE) {
         ox_build_reads(read, b->plan->written_buf, OX_USE_WRITTEN);
     }
-    ox_build_count(b, read, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, ox_plan_weight_bytes(b->in, unit_idx));
+    ox_build_count_move(b, read);
 }
 
 /* The planes of a unit where compute can read them; the transfers that bring them are emitted here. `first`: of all
@@ -153,11 +154,12 @@ static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool firs
         return at;
     }
     const uint32_t target = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_DEVICE, bytes, unit_idx);
-    struct ox_task *const task = ox_build_transfer(b, OX_TASK_UPLOAD, unit_idx, at, target);
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_H2D, at, target);
+    task->unit_idx = unit_idx;
     if (ox_plan_lo_in_state(b->in, unit_idx)) {
         ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
     }
-    ox_build_count(b, task, OX_LINK_H2D, OX_TRAFFIC_WEIGHTS, bytes);
+    ox_build_count_move(b, task);
     return target;
 }
 
@@ -194,6 +196,11 @@ static void reads_weights(const struct ox_builder *b, struct ox_task *task, cons
 
 /* ---- activation checkpoints ------------------------------------------------------------------- */
 
+/* The input of a block. */
+struct act {
+    uint32_t unit_idx, mb_idx;
+};
+
 static uint32_t *act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t unit_idx, uint32_t mb_idx) {
     return &slots[unit_idx * b->plan->micro_batches + mb_idx];
 }
@@ -202,6 +209,13 @@ static uint32_t *act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t 
 static bool act_stays(const struct ox_builder *b, uint32_t unit_idx) {
     return b->in->placement.act_tier == OX_TIER_DEVICE || b->in->placement.act_tier == b->compute ||
            b->scratch->keeps[unit_idx];
+}
+
+static void move_act(struct ox_builder *b, struct act act, enum ox_lane_id route, uint32_t source, uint32_t target) {
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_ACT, route, source, target);
+    task->unit_idx = act.unit_idx;
+    task->mb_idx = act.mb_idx;
+    ox_build_count_move(b, task);
 }
 
 /* `x` is the input of block unit_idx; sends it home. */
@@ -214,16 +228,12 @@ static void save_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx, u
     }
     if (!ox_build_unified(b)) {
         *slot = ox_build_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
-        struct ox_task *const save = ox_build_transfer(b, OX_TASK_ACT_SAVE, unit_idx, x, *slot);
-        save->mb_idx = mb_idx;
-        ox_build_count(b, save, OX_LINK_D2H, OX_TRAFFIC_ACTIVATIONS, bytes);
+        move_act(b, (struct act){unit_idx, mb_idx}, OX_LANE_D2H, x, *slot);
     }
     if (b->in->placement.act_tier == OX_TIER_NVME) {
         const uint32_t spool = ox_build_buf(b, OX_BUF_ACT, OX_TIER_NVME, bytes, unit_idx);
         b->plan->spool_bytes[ox_plan_spool_act(b->plan, unit_idx, mb_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
-        struct ox_task *const write = ox_build_transfer(b, OX_TASK_ACT_WRITE, unit_idx, *slot, spool);
-        write->mb_idx = mb_idx;
-        ox_build_count(b, write, OX_LINK_NVME_WRITE, OX_TRAFFIC_ACTIVATIONS, ox_align_up(bytes, OX_IO_ALIGN_BYTES));
+        move_act(b, (struct act){unit_idx, mb_idx}, OX_LANE_NVME_WRITE, *slot, spool);
         *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx) = spool;
         *slot = OX_NONE;
     }
@@ -238,28 +248,26 @@ static uint32_t load_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_id
     if (b->in->placement.act_tier == OX_TIER_NVME) {
         at = ox_build_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, unit_idx);
         const uint32_t spool = *act_slot(b, b->scratch->act_spool, unit_idx, mb_idx);
-        struct ox_task *const read = ox_build_transfer(b, OX_TASK_ACT_READ, unit_idx, spool, at);
-        read->mb_idx = mb_idx;
-        ox_build_count(b, read, OX_LINK_NVME_READ, OX_TRAFFIC_ACTIVATIONS, ox_align_up(bytes, OX_IO_ALIGN_BYTES));
+        move_act(b, (struct act){unit_idx, mb_idx}, OX_LANE_NVME_READ, spool, at);
         if (ox_build_unified(b)) {
             return at;
         }
     }
     const uint32_t target = ox_build_buf(b, OX_BUF_ACT, OX_TIER_DEVICE, bytes, unit_idx);
-    struct ox_task *const load = ox_build_transfer(b, OX_TASK_ACT_LOAD, unit_idx, at, target);
-    load->mb_idx = mb_idx;
-    ox_build_count(b, load, OX_LINK_H2D, OX_TRAFFIC_ACTIVATIONS, bytes);
+    move_act(b, (struct act){unit_idx, mb_idx}, OX_LANE_H2D, at, target);
     return target;
 }
 
 /* ---- gradients -------------------------------------------------------------------------------- */
 
-static struct ox_task *move_grad(struct ox_builder *b, enum ox_task_kind kind, uint32_t grad_idx, uint32_t source,
-                                 uint32_t target) {
-    const uint32_t unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
-    struct ox_task *const task = ox_build_transfer(b, kind, unit_idx, source, target);
+/* `last`: it is the finished sum. */
+static void move_grad(struct ox_builder *b, enum ox_lane_id route, uint32_t grad_idx, uint32_t source, uint32_t target,
+                      bool last) {
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_GRAD, route, source, target);
+    task->unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
     task->grad_idx = grad_idx;
-    return task;
+    task->last = last;
+    ox_build_count_move(b, task);
 }
 
 /* Brings the partial sum of the tiles before back to where kernels add to it. */
@@ -272,15 +280,14 @@ static void load_partial(struct ox_builder *b, uint32_t grad_idx) {
     uint32_t at = s->grad_home[grad_idx];
     if (grad_tier(b, grad_idx) == OX_TIER_NVME) {
         at = ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad_idx);
-        ox_build_count(b, move_grad(b, OX_TASK_GRAD_READ, grad_idx, s->grad_spool[grad_idx], at), OX_LINK_NVME_READ,
-                       OX_TRAFFIC_GRADS, bytes);
+        move_grad(b, OX_LANE_NVME_READ, grad_idx, s->grad_spool[grad_idx], at, false);
         if (ox_build_unified(b)) {
             s->grad_live[grad_idx] = at;
             return;
         }
     }
     const uint32_t target = ox_build_grad_buf(b, b->compute, bytes, grad_idx);
-    ox_build_count(b, move_grad(b, OX_TASK_GRAD_LOAD, grad_idx, at, target), OX_LINK_H2D, OX_TRAFFIC_GRADS, bytes);
+    move_grad(b, OX_LANE_H2D, grad_idx, at, target, false);
     s->grad_live[grad_idx] = target;
 }
 
@@ -307,10 +314,8 @@ static void reduce_grad(struct ox_builder *b, uint32_t grad_idx, uint32_t at) {
     if (grad->addend != OX_NONE) {
         second = s->grad_home[grad->addend];
         if (second == OX_NONE) {
-            const uint64_t bytes = sum_bytes(b, grad->addend);
-            second = ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad->addend);
-            ox_build_count(b, move_grad(b, OX_TASK_GRAD_READ, grad->addend, s->grad_spool[grad->addend], second),
-                           OX_LINK_NVME_READ, OX_TRAFFIC_GRADS, bytes);
+            second = ox_build_grad_buf(b, OX_TIER_HOST, sum_bytes(b, grad->addend), grad->addend);
+            move_grad(b, OX_LANE_NVME_READ, grad->addend, s->grad_spool[grad->addend], second, false);
         }
     }
     struct ox_task *const task = ox_build_task(b, OX_TASK_REDUCE, OX_LANE_REDUCE, grad->unit_idx, OX_NONE);
@@ -378,21 +383,14 @@ static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t g
     if (!ox_build_unified(b) || (to_host && at != s->grad_home[grad_idx])) {
         const uint32_t target = to_host ? s->grad_home[grad_idx]
                                         : ox_build_grad_buf(b, OX_TIER_HOST, bytes, grad_idx);
-        struct ox_task *const save = move_grad(b, OX_TASK_GRAD_SAVE, grad_idx, at, target);
-        save->last = last;
-        ox_build_count(b, save, OX_LINK_D2H, OX_TRAFFIC_GRADS, bytes);
+        move_grad(b, OX_LANE_D2H, grad_idx, at, target, last);
         at = target;
     }
     if (last && ox_build_grad(b, grad_idx)->added_to == OX_NONE) {
         reduce_grad(b, grad_idx, at);
-        if (b->in->model.grad_bf16 && sums_on_host(b, grad_idx)) {
-            bytes /= 2; /* rounded by the reduction */
-        }
     }
     if (!to_host) {
-        struct ox_task *const write = move_grad(b, OX_TASK_GRAD_WRITE, grad_idx, at, s->grad_spool[grad_idx]);
-        write->last = last;
-        ox_build_count(b, write, OX_LINK_NVME_WRITE, OX_TRAFFIC_GRADS, bytes);
+        move_grad(b, OX_LANE_NVME_WRITE, grad_idx, at, s->grad_spool[grad_idx], last);
     }
     s->grad_speculative[grad_idx] = at;
 }
@@ -450,12 +448,11 @@ static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
         b->scratch->batch[mb_idx] = b->plan->batch_host_buf;
         return;
     }
-    const uint64_t bytes = b->in->model.batch_bytes;
-    b->scratch->batch[mb_idx] = ox_build_buf(b, OX_BUF_BATCH, OX_TIER_DEVICE, bytes, OX_NONE);
-    struct ox_task *const task = ox_build_transfer(b, OX_TASK_BATCH, OX_NONE, b->plan->batch_host_buf,
-                                          b->scratch->batch[mb_idx]);
+    const uint32_t target = ox_build_buf(b, OX_BUF_BATCH, OX_TIER_DEVICE, b->in->model.batch_bytes, OX_NONE);
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_BATCH, OX_LANE_H2D, b->plan->batch_host_buf, target);
     task->mb_idx = mb_idx;
-    ox_build_count(b, task, OX_LINK_H2D, OX_TRAFFIC_OTHER, bytes);
+    ox_build_count_move(b, task);
+    b->scratch->batch[mb_idx] = target;
 }
 
 /* What a block's pass works with beside activations. */
@@ -709,8 +706,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     place_homes(&b);
     emit_stages(&b);
     if (!ox_build_unified(&b)) {
-        ox_build_count(&b, ox_build_transfer(&b, OX_TASK_LOSS, OX_NONE, plan->loss_buf, plan->loss_host_buf),
-                       OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->micro_batches);
+        ox_build_count_move(&b, ox_build_move(&b, OX_MOVE_LOSSES, OX_LANE_D2H, plan->loss_buf, plan->loss_host_buf));
     }
     if (b.train) {
         ox_build_optimizer(&b);

@@ -104,25 +104,20 @@ void ox_build_updates(struct ox_task *task, uint32_t buf_idx, enum ox_use_role r
     use->read = use->write = true;
 }
 
-struct ox_task *ox_build_transfer(struct ox_builder *b, enum ox_task_kind kind, uint32_t unit_idx, uint32_t source,
-                                  uint32_t target) {
-    static const enum ox_lane_id lanes[OX_TASK_KIND_COUNT] = {
-        [OX_TASK_READ] = OX_LANE_NVME_READ,       [OX_TASK_UPLOAD] = OX_LANE_H2D,
-        [OX_TASK_ACT_SAVE] = OX_LANE_D2H,         [OX_TASK_ACT_WRITE] = OX_LANE_NVME_WRITE,
-        [OX_TASK_ACT_READ] = OX_LANE_NVME_READ,   [OX_TASK_ACT_LOAD] = OX_LANE_H2D,
-        [OX_TASK_GRAD_SAVE] = OX_LANE_D2H,        [OX_TASK_GRAD_WRITE] = OX_LANE_NVME_WRITE,
-        [OX_TASK_GRAD_READ] = OX_LANE_NVME_READ,  [OX_TASK_GRAD_LOAD] = OX_LANE_H2D,
-        [OX_TASK_GRAD_PACK] = OX_LANE_COMPUTE,    [OX_TASK_DOWNLOAD] = OX_LANE_D2H,
-        [OX_TASK_REFRESH] = OX_LANE_H2D,          [OX_TASK_LOSS] = OX_LANE_D2H,
-        [OX_TASK_BATCH] = OX_LANE_H2D,            [OX_TASK_NORM_SAVE] = OX_LANE_D2H,
-        [OX_TASK_NONFINITE] = OX_LANE_D2H,
-    };
-    struct ox_task *const task = ox_build_task(b, kind, lanes[kind], unit_idx, OX_NONE);
+struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_lane_id route, uint32_t source,
+                              uint32_t target) {
+    struct ox_task *const task = ox_build_task(b, OX_TASK_MOVE, route, OX_NONE, OX_NONE);
+    task->move = (uint8_t)what;
     if (source != OX_NONE) {
         ox_build_reads(task, source, OX_USE_SOURCE);
     }
     ox_build_writes(task, target, OX_USE_TARGET);
     return task;
+}
+
+void ox_build_count_move(struct ox_builder *b, struct ox_task *task) {
+    ox_build_count(b, task, ox_lane_link((enum ox_lane_id)task->lane), ox_task_traffic(task),
+                   ox_plan_move_bytes(b->in, task));
 }
 
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,

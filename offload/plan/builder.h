@@ -46,9 +46,12 @@ void ox_build_reads(struct ox_task *task, uint32_t buf_idx, enum ox_use_role rol
 void ox_build_writes(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 void ox_build_updates(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 
-/* One transfer: source is read, target written; no source where the drives are it. */
-struct ox_task *ox_build_transfer(struct ox_builder *b, enum ox_task_kind kind, uint32_t unit_idx, uint32_t source,
-                                  uint32_t target);
+/* A move of what has no unit and no micro-batch, until the caller says otherwise: source is read, target written; no
+ * source where the store is it. */
+struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_lane_id route, uint32_t source,
+                              uint32_t target);
+/* Counts what a move carries, once it says of which unit, gradient or micro-batch that is. */
+void ox_build_count_move(struct ox_builder *b, struct ox_task *task);
 /* Counts bytes as traffic of a link; copies between host and device count only where these are two memories. */
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,
                     uint64_t bytes);

@@ -10,14 +10,68 @@ const char *ox_lane_name(enum ox_lane_id lane) {
     return names[lane];
 }
 
-const char *ox_task_name(enum ox_task_kind kind) {
-    static const char *const names[OX_TASK_KIND_COUNT] = {
+/* Their order is that of the numbers in traces. */
+enum word {
+    WORD_BATCH, WORD_READ, WORD_UPLOAD, WORD_JOIN, WORD_FORWARD, WORD_HEAD, WORD_BACKWARD,
+    WORD_ACT_SAVE, WORD_ACT_WRITE, WORD_ACT_READ, WORD_ACT_LOAD, WORD_GRAD_ZERO, WORD_GRAD_ADD, WORD_GRAD_PACK,
+    WORD_GRAD_SAVE, WORD_GRAD_WRITE, WORD_GRAD_READ, WORD_GRAD_LOAD, WORD_REDUCE, WORD_DEVICE_REDUCE, WORD_NORM_SAVE,
+    WORD_NORM, WORD_BEGIN, WORD_DOWNLOAD, WORD_ADAM, WORD_REFRESH, WORD_DEVICE_ADAM, WORD_NONFINITE, WORD_LOSS,
+    WORD_WRITTEN, WORD_COMMIT,
+    WORD_COUNT
+};
+_Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
+
+static uint32_t word_of_move(const struct ox_task *task) {
+    static const uint8_t words[OX_MOVE_COUNT][OX_LANE_COUNT] = {
+        [OX_MOVE_WEIGHTS] = {[OX_LANE_NVME_READ] = WORD_READ, [OX_LANE_H2D] = WORD_UPLOAD},
+        [OX_MOVE_PLANES] = {[OX_LANE_D2H] = WORD_DOWNLOAD, [OX_LANE_H2D] = WORD_REFRESH},
+        [OX_MOVE_ACT] = {[OX_LANE_D2H] = WORD_ACT_SAVE, [OX_LANE_NVME_WRITE] = WORD_ACT_WRITE,
+                         [OX_LANE_NVME_READ] = WORD_ACT_READ, [OX_LANE_H2D] = WORD_ACT_LOAD},
+        [OX_MOVE_GRAD] = {[OX_LANE_D2H] = WORD_GRAD_SAVE, [OX_LANE_NVME_WRITE] = WORD_GRAD_WRITE,
+                          [OX_LANE_NVME_READ] = WORD_GRAD_READ, [OX_LANE_H2D] = WORD_GRAD_LOAD},
+        [OX_MOVE_BATCH] = {[OX_LANE_H2D] = WORD_BATCH},
+        [OX_MOVE_LOSSES] = {[OX_LANE_D2H] = WORD_LOSS},
+        [OX_MOVE_PARTIALS] = {[OX_LANE_D2H] = WORD_NORM_SAVE},
+        [OX_MOVE_NONFINITE] = {[OX_LANE_D2H] = WORD_NONFINITE},
+    };
+    OX_ASSERT(task->move < OX_MOVE_COUNT && task->lane < OX_LANE_COUNT);
+    return words[task->move][task->lane];
+}
+
+uint32_t ox_task_word(const struct ox_task *task) {
+    static const uint8_t words[OX_TASK_KIND_COUNT] = {
+        [OX_TASK_JOIN] = WORD_JOIN,           [OX_TASK_FORWARD] = WORD_FORWARD,     [OX_TASK_HEAD] = WORD_HEAD,
+        [OX_TASK_BACKWARD] = WORD_BACKWARD,   [OX_TASK_GRAD_ZERO] = WORD_GRAD_ZERO, [OX_TASK_GRAD_ADD] = WORD_GRAD_ADD,
+        [OX_TASK_GRAD_PACK] = WORD_GRAD_PACK, [OX_TASK_REDUCE] = WORD_REDUCE,       [OX_TASK_NORM] = WORD_NORM,
+        [OX_TASK_BEGIN] = WORD_BEGIN,         [OX_TASK_UPDATE] = WORD_ADAM,         [OX_TASK_WRITTEN] = WORD_WRITTEN,
+        [OX_TASK_COMMIT] = WORD_COMMIT,
+    };
+    const bool on_device = task->lane == OX_LANE_COMPUTE;
+    OX_ASSERT(task->kind < OX_TASK_KIND_COUNT);
+    switch ((enum ox_task_kind)task->kind) {
+    case OX_TASK_MOVE:
+        return word_of_move(task);
+    case OX_TASK_REDUCE:
+        return on_device ? WORD_DEVICE_REDUCE : WORD_REDUCE;
+    case OX_TASK_UPDATE:
+        return on_device ? WORD_DEVICE_ADAM : WORD_ADAM;
+    default:
+        return words[task->kind];
+    }
+}
+
+const char *ox_task_word_name(uint32_t word) {
+    static const char *const names[OX_TASK_WORD_COUNT] = {
         "batch",     "read",      "upload",     "join",      "forward",   "head",      "backward", "act-save",
         "act-write", "act-read",  "act-load",   "grad-zero", "grad-add",  "grad-pack", "grad-save",
         "grad-write", "grad-read", "grad-load", "reduce",    "dev-reduce", "norm-save", "norm",    "begin",
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit"};
-    OX_ASSERT((unsigned)kind < OX_TASK_KIND_COUNT);
-    return names[kind];
+    OX_ASSERT(word < OX_TASK_WORD_COUNT);
+    return names[word];
+}
+
+const char *ox_task_name(const struct ox_task *task) {
+    return ox_task_word_name(ox_task_word(task));
 }
 
 const char *ox_buf_name(enum ox_buf_kind kind) {

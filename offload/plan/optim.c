@@ -85,16 +85,13 @@ static void count_adam(struct ox_builder *b, struct ox_task *task, const struct 
 }
 
 /* The copies of a unit that lives on the device, to the optimizer and back. */
-static void copy_planes(struct ox_builder *b, enum ox_task_kind kind, const struct adam *adam,
-                        uint32_t downloaded) {
-    const uint32_t home = b->scratch->weights_home[adam->unit_idx];
-    const bool down = kind == OX_TASK_DOWNLOAD;
-    struct ox_task *const task =
-        ox_build_transfer(b, kind, adam->unit_idx, down ? home : downloaded, down ? downloaded : home);
-    set_when(task, adam->when, down ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
+static void move_planes(struct ox_builder *b, enum ox_lane_id route, const struct adam *adam, uint32_t source,
+                        uint32_t target) {
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_PLANES, route, source, target);
+    task->unit_idx = adam->unit_idx;
+    set_when(task, adam->when, route == OX_LANE_D2H ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
     if (works(b, task)) {
-        ox_build_count(b, task, down ? OX_LINK_D2H : OX_LINK_H2D, OX_TRAFFIC_WEIGHTS,
-              ox_plan_weight_bytes(b->in, adam->unit_idx));
+        ox_build_count_move(b, task);
     }
 }
 
@@ -122,7 +119,7 @@ void ox_build_device_counts(struct ox_builder *b) {
 void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
     const uint64_t bytes = ox_plan_partials_bytes(b->in, unit_idx);
     b->scratch->partials[unit_idx] = ox_build_buf(b, OX_BUF_SMALL, OX_TIER_DEVICE, bytes, unit_idx);
-    struct ox_task *const task = ox_build_task(b, OX_TASK_DEVICE_REDUCE, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_REDUCE, OX_LANE_COMPUTE, unit_idx, OX_NONE);
     task->last = true;
     ox_build_reads(task, grad, OX_USE_GRAD);
     ox_build_writes(task, b->scratch->partials[unit_idx], OX_USE_TARGET);
@@ -132,8 +129,10 @@ void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t gr
 static void save_partials(struct ox_builder *b) {
     for (uint32_t i = 0; i < b->plan->unit_count; i++) {
         if (ox_build_on_device(b, i)) {
-            ox_build_count(b, ox_build_transfer(b, OX_TASK_NORM_SAVE, i, b->scratch->partials[i], b->plan->norm_buf),
-                  OX_LINK_D2H, OX_TRAFFIC_OTHER, ox_plan_partials_bytes(b->in, i));
+            struct ox_task *const task =
+                ox_build_move(b, OX_MOVE_PARTIALS, OX_LANE_D2H, b->scratch->partials[i], b->plan->norm_buf);
+            task->unit_idx = i;
+            ox_build_count_move(b, task);
         }
     }
 }
@@ -142,7 +141,7 @@ static void save_partials(struct ox_builder *b) {
 static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
     struct ox_plan *const plan = b->plan;
     const uint32_t unit_idx = adam->unit_idx;
-    struct ox_task *const task = ox_build_task(b, OX_TASK_DEVICE_ADAM, OX_LANE_COMPUTE, unit_idx, OX_NONE);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_UPDATE, OX_LANE_COMPUTE, unit_idx, OX_NONE);
     set_when(task, adam->when, OX_FACT_DUE);
     if (adam->when == WHEN_AFTER) {
         ox_build_reads(task, plan->norm_buf, OX_USE_NORM);
@@ -153,9 +152,9 @@ static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
     ox_build_writes(task, plan->counts_buf, OX_USE_COUNTS);
     if (unit_idx == last_device_unit(b)) {
         struct ox_task *const nonfinite =
-            ox_build_transfer(b, OX_TASK_NONFINITE, OX_NONE, plan->counts_buf, plan->nonfinite_buf);
+            ox_build_move(b, OX_MOVE_NONFINITE, OX_LANE_D2H, plan->counts_buf, plan->nonfinite_buf);
         set_when(nonfinite, adam->when, OX_FACT_COUNTS_DUE);
-        ox_build_count(b, nonfinite, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)plan->unit_count);
+        ox_build_count_move(b, nonfinite);
     }
 }
 
@@ -172,9 +171,9 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
     uint32_t weights = s->weights_home[unit_idx];
     if (weights_on_device) {
         weights = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, ox_plan_weight_bytes(b->in, unit_idx), unit_idx);
-        copy_planes(b, OX_TASK_DOWNLOAD, adam, weights);
+        move_planes(b, OX_LANE_D2H, adam, s->weights_home[unit_idx], weights);
     }
-    struct ox_task *const task = ox_build_task(b, OX_TASK_ADAM, OX_LANE_ADAM, unit_idx, OX_NONE);
+    struct ox_task *const task = ox_build_task(b, OX_TASK_UPDATE, OX_LANE_ADAM, unit_idx, OX_NONE);
     /* Planes that a forward wants from the drives are brought there also when they need no update. */
     set_when(task, adam->when, adam->target == OX_NONE ? OX_FACT_DUE : OX_FACT_WANTED);
     if (adam->when == WHEN_AFTER) {
@@ -195,7 +194,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
     }
     count_adam(b, task, adam);
     if (weights_on_device) {
-        copy_planes(b, OX_TASK_REFRESH, adam, weights);
+        move_planes(b, OX_LANE_H2D, adam, weights, s->weights_home[unit_idx]);
     }
 }
 

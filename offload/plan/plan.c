@@ -45,6 +45,64 @@ bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_id
     return input->table->shards[unit_idx].homes.state == OX_TIER_DEVICE && !input->model.eval_only;
 }
 
+enum ox_link ox_lane_link(enum ox_lane_id lane) {
+    static const enum ox_link links[OX_LANE_COUNT] = {
+        [OX_LANE_COMPUTE] = OX_LINK_COUNT,        [OX_LANE_H2D] = OX_LINK_H2D,
+        [OX_LANE_D2H] = OX_LINK_D2H,              [OX_LANE_NVME_READ] = OX_LINK_NVME_READ,
+        [OX_LANE_NVME_WRITE] = OX_LINK_NVME_WRITE, [OX_LANE_REDUCE] = OX_LINK_COUNT,
+        [OX_LANE_ADAM] = OX_LINK_COUNT};
+    OX_ASSERT((unsigned)lane < OX_LANE_COUNT);
+    return links[lane];
+}
+
+enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
+    static const enum ox_traffic_kind kinds[OX_MOVE_COUNT] = {
+        [OX_MOVE_WEIGHTS] = OX_TRAFFIC_WEIGHTS, [OX_MOVE_PLANES] = OX_TRAFFIC_WEIGHTS,
+        [OX_MOVE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_GRAD] = OX_TRAFFIC_GRADS,
+        [OX_MOVE_BATCH] = OX_TRAFFIC_OTHER,     [OX_MOVE_LOSSES] = OX_TRAFFIC_OTHER,
+        [OX_MOVE_PARTIALS] = OX_TRAFFIC_OTHER,  [OX_MOVE_NONFINITE] = OX_TRAFFIC_OTHER};
+    if (task->kind != OX_TASK_MOVE) {
+        return ox_task_updates_on_host(task) ? OX_TRAFFIC_STATE : OX_TRAFFIC_OTHER;
+    }
+    OX_ASSERT(task->move < OX_MOVE_COUNT);
+    return kinds[task->move];
+}
+
+/* Partial sums are fp32, and so is what is still to be added to another. A sum that another is added to on the host is
+ * rounded there, after it has left the device. */
+static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
+    const struct ox_plan_grad *const grad = &input->model.grads[task->grad_idx];
+    const bool added = grad->addend == OX_NONE || task->lane == OX_LANE_NVME_WRITE;
+    const bool rounded = input->model.grad_bf16 && task->last && grad->added_to == OX_NONE && added;
+    return grad->elem_count * (rounded ? 2 : 4);
+}
+
+uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
+    const struct ox_plan_model *const model = &input->model;
+    const bool of_drives = task->lane == OX_LANE_NVME_READ || task->lane == OX_LANE_NVME_WRITE;
+    OX_ASSERT(task->kind == OX_TASK_MOVE);
+    switch ((enum ox_move)task->move) {
+    case OX_MOVE_WEIGHTS:
+    case OX_MOVE_PLANES:
+        return ox_plan_weight_bytes(input, task->unit_idx);
+    case OX_MOVE_ACT: /* drives take whole blocks */
+        return ox_align_up(model->units[task->unit_idx].input_bytes, of_drives ? OX_IO_ALIGN_BYTES : 1);
+    case OX_MOVE_GRAD:
+        return moved_grad_bytes(input, task);
+    case OX_MOVE_BATCH:
+        return model->batch_bytes;
+    case OX_MOVE_LOSSES:
+        return model->micro_batches * sizeof(double);
+    case OX_MOVE_PARTIALS:
+        return ox_plan_partials_bytes(input, task->unit_idx);
+    case OX_MOVE_NONFINITE:
+        return model->unit_count * sizeof(uint64_t);
+    default:
+        OX_ASSERT(!"moves nothing known");
+        return 0;
+    }
+}
+
 uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_div_up(input->model.units[unit_idx].elem_count, OX_GROUP_ELEMS) * sizeof(double);
 }

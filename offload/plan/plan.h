@@ -31,40 +31,38 @@ enum ox_lane_id {
 const char *ox_lane_name(enum ox_lane_id lane);
 
 enum ox_task_kind {
-    OX_TASK_BATCH,        /* h2d: tokens of a micro-batch                                */
-    OX_TASK_READ,         /* nvme.read: planes of a unit                                 */
-    OX_TASK_UPLOAD,       /* h2d: planes of a unit                                       */
-    OX_TASK_JOIN,         /* compute: fp32 weights from planes, where the device joins   */
-    OX_TASK_FORWARD,      /* compute: a unit, one micro-batch                            */
-    OX_TASK_HEAD,         /* compute: final norm, head, loss, and in training their backward */
-    OX_TASK_BACKWARD,     /* compute: a unit, one micro-batch, from its checkpoint or from what forward kept */
-    OX_TASK_ACT_SAVE,     /* d2h: activation checkpoint                                  */
-    OX_TASK_ACT_WRITE,    /* nvme.write                                                  */
-    OX_TASK_ACT_READ,     /* nvme.read                                                   */
-    OX_TASK_ACT_LOAD,     /* h2d                                                         */
-    OX_TASK_GRAD_ZERO,    /* compute: start of an accumulator                            */
-    OX_TASK_GRAD_ADD,     /* compute: the second use of tied weights to the first, where the sum stays on the device */
-    OX_TASK_GRAD_PACK,    /* compute: finished sum to bf16                               */
-    OX_TASK_GRAD_SAVE,    /* d2h: partial or finished sum                                */
-    OX_TASK_GRAD_WRITE,   /* nvme.write                                                  */
-    OX_TASK_GRAD_READ,    /* nvme.read                                                   */
-    OX_TASK_GRAD_LOAD,    /* h2d: partial sum of the tiles before                        */
-    OX_TASK_REDUCE,       /* reduce: square sums of a finished gradient; adds the second use of tied weights */
-    OX_TASK_DEVICE_REDUCE, /* compute: square sums of a finished gradient that stays on the device */
-    OX_TASK_NORM_SAVE,    /* d2h: those sums, to the others                              */
-    OX_TASK_NORM,         /* reduce: global norm, clip factor, and whether the step is finite */
-    OX_TASK_BEGIN,        /* adam: the store's transaction begins                        */
-    OX_TASK_DOWNLOAD,     /* d2h: planes of a unit that lives on the device, for the optimizer */
-    OX_TASK_ADAM,         /* adam: a unit, chunk by chunk, from its homes to its homes   */
-    OX_TASK_REFRESH,      /* h2d: new planes of a unit to its home on the device         */
-    OX_TASK_DEVICE_ADAM,  /* compute: a unit whose state lives on the device             */
-    OX_TASK_NONFINITE,      /* d2h: how many parameters of such units are not finite any more */
-    OX_TASK_LOSS,         /* d2h: losses of the micro-batches                            */
-    OX_TASK_WRITTEN,      /* adam: waits until all that it wrote has reached the drives  */
-    OX_TASK_COMMIT,       /* adam: the store's transaction ends                          */
+    OX_TASK_MOVE,      /* h2d, d2h, nvme.read, nvme.write: bytes from one tier to another; enum ox_move says of what */
+    OX_TASK_JOIN,      /* compute: fp32 weights from planes, where the device joins        */
+    OX_TASK_FORWARD,   /* compute: a unit, one micro-batch                                 */
+    OX_TASK_HEAD,      /* compute: final norm, head, loss, and in training their backward  */
+    OX_TASK_BACKWARD,  /* compute: a unit, one micro-batch, from its checkpoint or from what forward kept */
+    OX_TASK_GRAD_ZERO, /* compute: start of an accumulator                                 */
+    OX_TASK_GRAD_ADD,  /* compute: the second use of tied weights to the first, where the sum stays on the device */
+    OX_TASK_GRAD_PACK, /* compute: finished sum to bf16                                    */
+    OX_TASK_REDUCE,    /* reduce: square sums of a finished gradient, after that of a second use was added to it;
+                          compute: those of a gradient that stays on the device            */
+    OX_TASK_NORM,      /* reduce: global norm, clip factor, and whether the step is finite */
+    OX_TASK_BEGIN,     /* adam: the store's transaction begins                             */
+    OX_TASK_UPDATE,    /* adam: a unit, chunk by chunk, from its homes to its homes; compute: a unit whose state lives
+                          on the device                                                    */
+    OX_TASK_WRITTEN,   /* adam: waits until all that it wrote has reached the drives       */
+    OX_TASK_COMMIT,    /* adam: the store's transaction ends                               */
     OX_TASK_KIND_COUNT
 };
-const char *ox_task_name(enum ox_task_kind kind);
+
+/* What a MOVE carries. Its lane is its route; its uses are source and target, but for what comes from the store, which
+ * is no buffer. */
+enum ox_move {
+    OX_MOVE_WEIGHTS,   /* planes of a unit, to where compute reads them                              */
+    OX_MOVE_PLANES,    /* planes of a unit that lives on the device, to its optimizer on the host and back */
+    OX_MOVE_ACT,       /* activation checkpoint: the input of a unit                                 */
+    OX_MOVE_GRAD,      /* partial or finished sum                                                    */
+    OX_MOVE_BATCH,     /* tokens of a micro-batch                                                    */
+    OX_MOVE_LOSSES,    /* losses of all micro-batches                                                */
+    OX_MOVE_PARTIALS,  /* square sums of a gradient that stays on the device                         */
+    OX_MOVE_NONFINITE, /* how many parameters of units updated on the device are not finite any more */
+    OX_MOVE_COUNT
+};
 
 /* What a buffer is to the task that uses it. */
 enum ox_use_role {
@@ -113,18 +111,25 @@ enum { OX_TASK_USES_MAX = 12 };
 
 struct ox_task {
     uint8_t kind, lane;
-    bool last;         /* GRAD_*, REDUCE: the finished sum, not a partial one */
-    bool carried;      /* BEGIN, ADAM, DOWNLOAD, REFRESH, DEVICE_ADAM, NONFINITE, WRITTEN, COMMIT: of the step before,
-                          which overlaps */
+    uint8_t move;      /* MOVE: enum ox_move */
+    bool last;         /* gradients: the finished sum, not a partial one */
+    bool carried;      /* of the update of the step before, which overlaps */
     uint8_t use_count;
     uint16_t when;     /* facts of a step that must all hold for the task to work in it (offload/plan/cases.h) */
     uint32_t unit_idx; /* or OX_NONE */
-    uint32_t grad_idx; /* GRAD_*: the gradient (ox_plan_model.grads), which is one of the unit; else OX_NONE */
+    uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: which one of the unit's (ox_plan_model.grads); else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
     uint64_t bytes;    /* that cross a link; 0 for work */
     uint32_t deps[OX_LANE_COUNT]; /* per lane: 1 + index of the latest task that must end first; 0 = none */
     struct ox_use uses[OX_TASK_USES_MAX];
 };
+
+/* What people are told that a task does, which says more than its kind: "read", "upload", "act-save" ... A trace stores
+ * the number of that word. */
+enum { OX_TASK_WORD_COUNT = 31 };
+uint32_t ox_task_word(const struct ox_task *task);
+const char *ox_task_word_name(uint32_t word);
+const char *ox_task_name(const struct ox_task *task);
 
 /* The number that lists of tasks and buffers show under "unit": of a gradient it is the gradient's, because a unit may
  * have two. */
@@ -142,6 +147,10 @@ enum ox_traffic_kind {
 };
 const char *ox_link_name(enum ox_link link);
 const char *ox_traffic_name(enum ox_traffic_kind kind);
+/* The link that a lane's moves cross; OX_LINK_COUNT for lanes that work. */
+enum ox_link ox_lane_link(enum ox_lane_id lane);
+/* What the bytes of a task are, mainly. */
+enum ox_traffic_kind ox_task_traffic(const struct ox_task *task);
 
 /* What compute does in one task, for predictions. GEMMs of whole matrices and those within heads of attention run
  * at different rates; bytes are those that operations read and write, attention's left out. Those of GEMMs are among
@@ -294,8 +303,8 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
 void ox_plan_measure(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
 void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input);
 
-/* What an ADAM task may do. In a plan whose steps overlap, `traffic` is that of a step as most are: the early units of
- * the step before are there already, the others are updated. */
+/* What an update on the host may do. In a plan whose steps overlap, `traffic` is that of a step as most are: the early
+ * units of the step before are there already, the others are updated. */
 struct ox_adam_work {
     bool updates;       /* else planes are only read to where forward wants them, if the drives are their home */
     bool from_store;    /* all planes are read, whatever memory holds */
@@ -316,6 +325,14 @@ int ox_task_find_use(const struct ox_task *task, enum ox_use_role role);
 /* Index of a spool extent. */
 uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t grad_idx);
 uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
+
+/* Bytes that a MOVE carries, counted as traffic or not. */
+uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task);
+
+/* Whether the task is an update by the optimizer of the host, not by the device. */
+static inline bool ox_task_updates_on_host(const struct ox_task *task) {
+    return task->kind == OX_TASK_UPDATE && task->lane == OX_LANE_ADAM;
+}
 
 /* How many units are blocks. */
 uint32_t ox_plan_block_count(const struct ox_plan_model *model);

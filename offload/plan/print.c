@@ -150,7 +150,7 @@ static void print_tasks(FILE *out, const struct ox_plan *plan) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
         fprintf(out, "%6u %-11s %-10s%s", i, ox_lane_name((enum ox_lane_id)task->lane),
-                ox_task_name((enum ox_task_kind)task->kind), task->carried ? "'" : " ");
+                ox_task_name(task), task->carried ? "'" : " ");
         const uint32_t number = ox_task_unit_or_grad(task);
         fprintf(out, number == OX_NONE ? "    -" : "%5d", (int)number);
         fprintf(out, task->mb_idx == OX_NONE ? "    -" : "%5d", (int)task->mb_idx);

@@ -23,63 +23,67 @@
 
 enum scope { OF_STEP, OF_UNIT, OF_GRADIENT };
 
-/* What all tasks of a kind have in common. */
-static const struct rule {
-    uint8_t lane, scope;
+/* Lanes as bits. */
+enum {
+    ON_COMPUTE = 1 << OX_LANE_COMPUTE,
+    ON_H2D = 1 << OX_LANE_H2D,
+    ON_D2H = 1 << OX_LANE_D2H,
+    ON_READ = 1 << OX_LANE_NVME_READ,
+    ON_WRITE = 1 << OX_LANE_NVME_WRITE,
+    ON_REDUCE = 1 << OX_LANE_REDUCE,
+    ON_ADAM = 1 << OX_LANE_ADAM,
+    ON_ALL_ROUTES = ON_H2D | ON_D2H | ON_READ | ON_WRITE,
+};
+
+/* What all tasks of a kind have in common, and all moves of one thing. */
+struct rule {
+    uint8_t lanes, scope;
     bool of_batch;   /* names a micro-batch */
     bool train_only; /* no part of an evaluation, but for the step before */
-} rules[OX_TASK_KIND_COUNT] = {
-    [OX_TASK_BATCH] = {OX_LANE_H2D, OF_STEP, true, false},
-    [OX_TASK_READ] = {OX_LANE_NVME_READ, OF_UNIT, false, false},
-    [OX_TASK_UPLOAD] = {OX_LANE_H2D, OF_UNIT, false, false},
-    [OX_TASK_JOIN] = {OX_LANE_COMPUTE, OF_UNIT, false, false},
-    [OX_TASK_FORWARD] = {OX_LANE_COMPUTE, OF_UNIT, true, false},
-    [OX_TASK_HEAD] = {OX_LANE_COMPUTE, OF_UNIT, true, false},
-    [OX_TASK_BACKWARD] = {OX_LANE_COMPUTE, OF_UNIT, true, true},
-    [OX_TASK_ACT_SAVE] = {OX_LANE_D2H, OF_UNIT, true, true},
-    [OX_TASK_ACT_WRITE] = {OX_LANE_NVME_WRITE, OF_UNIT, true, true},
-    [OX_TASK_ACT_READ] = {OX_LANE_NVME_READ, OF_UNIT, true, true},
-    [OX_TASK_ACT_LOAD] = {OX_LANE_H2D, OF_UNIT, true, true},
-    [OX_TASK_GRAD_ZERO] = {OX_LANE_COMPUTE, OF_GRADIENT, false, true},
-    [OX_TASK_GRAD_ADD] = {OX_LANE_COMPUTE, OF_GRADIENT, false, true},
-    [OX_TASK_GRAD_PACK] = {OX_LANE_COMPUTE, OF_GRADIENT, false, true},
-    [OX_TASK_GRAD_SAVE] = {OX_LANE_D2H, OF_GRADIENT, false, true},
-    [OX_TASK_GRAD_WRITE] = {OX_LANE_NVME_WRITE, OF_GRADIENT, false, true},
-    [OX_TASK_GRAD_READ] = {OX_LANE_NVME_READ, OF_GRADIENT, false, true},
-    [OX_TASK_GRAD_LOAD] = {OX_LANE_H2D, OF_GRADIENT, false, true},
-    [OX_TASK_REDUCE] = {OX_LANE_REDUCE, OF_UNIT, false, true},
-    [OX_TASK_DEVICE_REDUCE] = {OX_LANE_COMPUTE, OF_UNIT, false, true},
-    [OX_TASK_NORM_SAVE] = {OX_LANE_D2H, OF_UNIT, false, true},
-    [OX_TASK_NORM] = {OX_LANE_REDUCE, OF_STEP, false, true},
-    [OX_TASK_BEGIN] = {OX_LANE_ADAM, OF_STEP, false, true},
-    [OX_TASK_DOWNLOAD] = {OX_LANE_D2H, OF_UNIT, false, true},
-    [OX_TASK_ADAM] = {OX_LANE_ADAM, OF_UNIT, false, true},
-    [OX_TASK_REFRESH] = {OX_LANE_H2D, OF_UNIT, false, true},
-    [OX_TASK_DEVICE_ADAM] = {OX_LANE_COMPUTE, OF_UNIT, false, true},
-    [OX_TASK_NONFINITE] = {OX_LANE_D2H, OF_STEP, false, true},
-    [OX_TASK_LOSS] = {OX_LANE_D2H, OF_STEP, false, false},
-    [OX_TASK_WRITTEN] = {OX_LANE_ADAM, OF_STEP, false, true},
-    [OX_TASK_COMMIT] = {OX_LANE_ADAM, OF_STEP, false, true},
+    bool of_update;  /* may belong to the update of the step before */
+};
+static const struct rule rules[OX_TASK_KIND_COUNT] = {
+    [OX_TASK_JOIN] = {ON_COMPUTE, OF_UNIT, false, false, false},
+    [OX_TASK_FORWARD] = {ON_COMPUTE, OF_UNIT, true, false, false},
+    [OX_TASK_HEAD] = {ON_COMPUTE, OF_UNIT, true, false, false},
+    [OX_TASK_BACKWARD] = {ON_COMPUTE, OF_UNIT, true, true, false},
+    [OX_TASK_GRAD_ZERO] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
+    [OX_TASK_GRAD_ADD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
+    [OX_TASK_GRAD_PACK] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
+    [OX_TASK_REDUCE] = {ON_REDUCE | ON_COMPUTE, OF_UNIT, false, true, false},
+    [OX_TASK_NORM] = {ON_REDUCE, OF_STEP, false, true, false},
+    [OX_TASK_BEGIN] = {ON_ADAM, OF_STEP, false, true, true},
+    [OX_TASK_UPDATE] = {ON_ADAM | ON_COMPUTE, OF_UNIT, false, true, true},
+    [OX_TASK_WRITTEN] = {ON_ADAM, OF_STEP, false, true, true},
+    [OX_TASK_COMMIT] = {ON_ADAM, OF_STEP, false, true, true},
+};
+static const struct rule move_rules[OX_MOVE_COUNT] = {
+    [OX_MOVE_WEIGHTS] = {ON_READ | ON_H2D, OF_UNIT, false, false, false},
+    [OX_MOVE_PLANES] = {ON_D2H | ON_H2D, OF_UNIT, false, true, true},
+    [OX_MOVE_ACT] = {ON_ALL_ROUTES, OF_UNIT, true, true, false},
+    [OX_MOVE_GRAD] = {ON_ALL_ROUTES, OF_GRADIENT, false, true, false},
+    [OX_MOVE_BATCH] = {ON_H2D, OF_STEP, true, false, false},
+    [OX_MOVE_LOSSES] = {ON_D2H, OF_STEP, false, false, false},
+    [OX_MOVE_PARTIALS] = {ON_D2H, OF_UNIT, false, true, false},
+    [OX_MOVE_NONFINITE] = {ON_D2H, OF_STEP, false, true, true},
 };
 
 static bool is_gradient_of(const struct effects *e, uint32_t grad_idx, uint32_t unit_idx) {
     return grad_idx < e->plan->grad_count && ox_effects_grad(e, grad_idx)->unit_idx == unit_idx;
 }
 
-static bool is_of_optimizer(const struct ox_task *task) {
-    return task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_ADAM || task->kind == OX_TASK_DOWNLOAD ||
-           task->kind == OX_TASK_REFRESH || task->kind == OX_TASK_DEVICE_ADAM || task->kind == OX_TASK_NONFINITE ||
-           task->kind == OX_TASK_WRITTEN || task->kind == OX_TASK_COMMIT;
+static const struct rule *rule_of(const struct ox_task *task) {
+    return task->kind == OX_TASK_MOVE ? &move_rules[task->move] : &rules[task->kind];
 }
 
 static bool fits_rule(const struct effects *e) {
     const struct ox_task *const task = e->task;
-    const struct rule *const rule = &rules[task->kind];
+    const struct rule *const rule = rule_of(task);
     const bool asks_of_unit = (task->when & OX_FACTS_OF_UNIT) != 0;
-    return task->lane == rule->lane && (task->when & ~OX_FACTS_ALL) == 0 &&
+    return (rule->lanes >> task->lane & 1) != 0 && (task->when & ~OX_FACTS_ALL) == 0 &&
            (!asks_of_unit || task->unit_idx < e->plan->unit_count) &&
            (e->train || !rule->train_only || task->carried) &&
-           (!task->carried || (e->overlap && is_of_optimizer(task))) &&
+           (!task->carried || (e->overlap && rule->of_update)) &&
            (rule->scope == OF_STEP ? task->unit_idx == OX_NONE : task->unit_idx < e->plan->unit_count) &&
            (rule->scope == OF_GRADIENT ? is_gradient_of(e, task->grad_idx, task->unit_idx)
                                        : task->grad_idx == OX_NONE) &&
@@ -89,6 +93,7 @@ static bool fits_rule(const struct effects *e) {
 static void follow(struct effects *e) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t unit_idx = e->task->unit_idx, grad_idx = e->task->grad_idx;
+    const bool on_device = e->task->lane == OX_LANE_COMPUTE;
     switch ((enum ox_task_kind)e->task->kind) {
     case OX_TASK_JOIN:
         if (!e->in->model.joins) {
@@ -117,13 +122,7 @@ static void follow(struct effects *e) {
         ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(PACKED, grad_idx, 0));
         break;
     case OX_TASK_REDUCE:
-        ox_effects_reduce(e, unit_idx);
-        break;
-    case OX_TASK_DEVICE_REDUCE:
-        ox_effects_device_reduce(e, unit_idx);
-        break;
-    case OX_TASK_NORM_SAVE:
-        ox_effects_norm_save(e, unit_idx);
+        (on_device ? ox_effects_device_reduce : ox_effects_reduce)(e, unit_idx);
         break;
     case OX_TASK_NORM:
         ox_effects_norm(e);
@@ -131,14 +130,8 @@ static void follow(struct effects *e) {
     case OX_TASK_BEGIN:
         ox_effects_begin_transaction(e);
         break;
-    case OX_TASK_ADAM:
-        ox_effects_adam(e, unit_idx);
-        break;
-    case OX_TASK_DEVICE_ADAM:
-        ox_effects_device_adam(e, unit_idx);
-        break;
-    case OX_TASK_NONFINITE:
-        ox_effects_nonfinite(e);
+    case OX_TASK_UPDATE:
+        (on_device ? ox_effects_device_adam : ox_effects_adam)(e, unit_idx);
         break;
     case OX_TASK_WRITTEN:
         ox_effects_written(e);
@@ -147,7 +140,7 @@ static void follow(struct effects *e) {
         ox_effects_commit(e);
         break;
     default:
-        ox_effects_transfer(e, unit_idx);
+        ox_effects_move(e, unit_idx);
     }
 }
 
@@ -349,7 +342,7 @@ static void check_when(struct effects *e) {
     if (!e->task->carried && !ox_effects_meets(e, OX_FACT_OWN_WORK)) {
         ox_effects_reject(e, "works where a pending update is finished alone");
     }
-    if (!e->task->carried && e->overlap && is_of_optimizer(e->task) && !ox_effects_meets(e, OX_FACT_SPECULATES)) {
+    if (!e->task->carried && e->overlap && rule_of(e->task)->of_update && !ox_effects_meets(e, OX_FACT_SPECULATES)) {
         ox_effects_reject(e, "updates a unit before the norm is known in a step that does not speculate");
     }
 }

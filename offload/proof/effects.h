@@ -117,8 +117,7 @@ void ox_effects_head(struct effects *e, uint32_t unit_idx);
 void ox_effects_backward(struct effects *e, uint32_t unit_idx);
 /* The gradient of a second use of the weights is added to this one. */
 void ox_effects_add_second_use(struct effects *e, uint32_t grad_idx);
-/* Copies, reads and writes. */
-void ox_effects_transfer(struct effects *e, uint32_t unit_idx);
+void ox_effects_move(struct effects *e, uint32_t unit_idx);
 
 void ox_effects_reduce(struct effects *e, uint32_t unit_idx);
 void ox_effects_device_reduce(struct effects *e, uint32_t unit_idx);

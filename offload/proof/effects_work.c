@@ -113,50 +113,35 @@ void ox_effects_add_second_use(struct effects *e, uint32_t grad_idx) {
                         ox_content(SUM, ox_effects_grad(e, grad_idx)->addend, micro_batches));
 }
 
-/* ---- transfers -------------------------------------------------------------------------------- */
+/* ---- moves ------------------------------------------------------------------------------------ */
 
 struct route {
     enum ox_tier from, to;
+    enum ox_link link;
 };
 
-static void count_move(struct effects *e, struct route route, enum ox_traffic_kind kind, uint64_t bytes) {
-    const enum ox_link link = route.to == OX_TIER_NVME     ? OX_LINK_NVME_WRITE
-                              : route.from == OX_TIER_NVME ? OX_LINK_NVME_READ
-                              : route.to == OX_TIER_DEVICE ? OX_LINK_H2D : OX_LINK_D2H;
-    ox_effects_count(e, link, kind, bytes);
+/* Where the bytes of a lane come from and go to. */
+static struct route route_of(const struct effects *e) {
+    const enum ox_tier compute = ox_effects_compute_tier(e);
+    switch ((enum ox_lane_id)e->task->lane) {
+    case OX_LANE_NVME_READ:
+        return (struct route){OX_TIER_NVME, OX_TIER_HOST, OX_LINK_NVME_READ};
+    case OX_LANE_NVME_WRITE:
+        return (struct route){OX_TIER_HOST, OX_TIER_NVME, OX_LINK_NVME_WRITE};
+    case OX_LANE_H2D:
+        return (struct route){OX_TIER_HOST, compute, OX_LINK_H2D};
+    default:
+        return (struct route){compute, OX_TIER_HOST, OX_LINK_D2H};
+    }
+}
+
+static bool of_drives(struct route route) {
+    return route.from == OX_TIER_NVME || route.to == OX_TIER_NVME;
 }
 
 static void move(struct effects *e, struct route route, struct ox_content content) {
     ox_effects_need_use(e, OX_USE_SOURCE, route.from, content);
     ox_effects_fill(e, OX_USE_TARGET, route.to, content);
-}
-
-static void follow_upload(struct effects *e, uint32_t unit_idx) {
-    const struct route route = {OX_TIER_HOST, OX_TIER_DEVICE};
-    move(e, route, ox_content(PLANES, unit_idx, CURRENT));
-    count_move(e, route, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
-    if (ox_proof_lo_in_state(e->in, unit_idx)) {
-        ox_effects_need_use(e, OX_USE_STATE, OX_TIER_HOST, ox_content(STATE, unit_idx, CURRENT));
-    }
-}
-
-static void follow_read(struct effects *e, uint32_t unit_idx) {
-    if (e->in->budget.nvme_bytes == 0 || ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_NVME) {
-        ox_effects_reject(e, "reads from drives what does not live there");
-    }
-    if (e->overlap) { /* else nothing has been written since the last commit */
-        ox_effects_need_use(e, OX_USE_WRITTEN, OX_TIER_NVME, ox_content(WRITTEN, OX_NONE, 0));
-        ox_effects_need_buffer(e, OX_USE_WRITTEN, e->plan->written_buf);
-    }
-    ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, ox_content(PLANES, unit_idx, CURRENT));
-    ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
-}
-
-/* The planes of a unit that lives on the device, to its optimizer on the host or back. */
-static void follow_copy(struct effects *e, struct route route, uint32_t version) {
-    const uint32_t unit_idx = e->task->unit_idx;
-    move(e, route, ox_content(PLANES, unit_idx, version));
-    count_move(e, route, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
 }
 
 static void need_extent(struct effects *e, uint32_t spool_idx, uint64_t bytes) {
@@ -165,34 +150,58 @@ static void need_extent(struct effects *e, uint32_t spool_idx, uint64_t bytes) {
     }
 }
 
-static void follow_act(struct effects *e, enum ox_task_kind kind, uint32_t unit_idx) {
-    const enum ox_tier tier = ox_effects_compute_tier(e);
-    const struct route route = kind == OX_TASK_ACT_SAVE    ? (struct route){tier, OX_TIER_HOST}
-                               : kind == OX_TASK_ACT_WRITE ? (struct route){OX_TIER_HOST, OX_TIER_NVME}
-                               : kind == OX_TASK_ACT_READ  ? (struct route){OX_TIER_NVME, OX_TIER_HOST}
-                                                           : (struct route){OX_TIER_HOST, tier};
+/* From the store, which is no buffer, to the host; from there to the device. */
+static void move_weights(struct effects *e, struct route route, uint32_t unit_idx) {
+    const struct ox_content planes = ox_content(PLANES, unit_idx, CURRENT);
+    ox_effects_count(e, route.link, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
+    if (!of_drives(route)) {
+        move(e, route, planes);
+        if (e->in->budget.unified) {
+            ox_effects_reject(e, "moves what is there");
+        }
+        if (ox_proof_lo_in_state(e->in, unit_idx)) {
+            ox_effects_need_use(e, OX_USE_STATE, OX_TIER_HOST, ox_content(STATE, unit_idx, CURRENT));
+        }
+        return;
+    }
+    if (e->in->budget.nvme_bytes == 0 || ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_NVME) {
+        ox_effects_reject(e, "reads from drives what does not live there");
+    }
+    if (e->overlap) { /* else nothing has been written since the last commit */
+        ox_effects_need_use(e, OX_USE_WRITTEN, OX_TIER_NVME, ox_content(WRITTEN, OX_NONE, 0));
+        ox_effects_need_buffer(e, OX_USE_WRITTEN, e->plan->written_buf);
+    }
+    ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, planes);
+}
+
+/* The planes of a unit that lives on the device, to its optimizer on the host, and as that has made them back. */
+static void move_planes(struct effects *e, struct route route, uint32_t unit_idx) {
+    const uint32_t before = e->task->carried ? OLD : CURRENT;
+    if (e->in->budget.unified || ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_DEVICE) {
+        ox_effects_reject(e, "moves planes that do not live on the device");
+    }
+    move(e, route, ox_content(PLANES, unit_idx, route.link == OX_LINK_D2H ? before : before + 1));
+    ox_effects_count(e, route.link, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
+}
+
+static void move_act(struct effects *e, struct route route, uint32_t unit_idx) {
     uint64_t bytes = ox_effects_unit(e, unit_idx)->input_bytes;
-    if (kind == OX_TASK_ACT_WRITE || kind == OX_TASK_ACT_READ) { /* of whole pages */
+    if (of_drives(route)) { /* of whole pages */
         bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
         need_extent(e, ox_proof_act_extent(e->plan, unit_idx, e->task->mb_idx), bytes);
     }
     move(e, route, ox_content(ACT, unit_idx, e->task->mb_idx));
-    count_move(e, route, OX_TRAFFIC_ACTIVATIONS, bytes);
+    ox_effects_count(e, route.link, OX_TRAFFIC_ACTIVATIONS, bytes);
 }
 
 /* A gradient leaves (partial, or finished and marked `last`), or comes back, always as an fp32 sum. */
-static void follow_grad(struct effects *e, enum ox_task_kind kind, uint32_t unit_idx) {
-    const enum ox_tier tier = ox_effects_compute_tier(e);
-    const struct route route = kind == OX_TASK_GRAD_SAVE    ? (struct route){tier, OX_TIER_HOST}
-                               : kind == OX_TASK_GRAD_WRITE ? (struct route){OX_TIER_HOST, OX_TIER_NVME}
-                               : kind == OX_TASK_GRAD_READ  ? (struct route){OX_TIER_NVME, OX_TIER_HOST}
-                                                            : (struct route){OX_TIER_HOST, tier};
+static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) {
+    const uint32_t grad_idx = e->task->grad_idx;
     const struct ox_use *const use = ox_effects_use(e, OX_USE_SOURCE);
     const struct ox_content source = use == NULL ? ox_content(NOTHING, OX_NONE, 0) : e->held[use->buf_idx];
-    const uint32_t grad_idx = e->task->grad_idx;
     const bool is_second_use = ox_effects_grad(e, grad_idx)->added_to != OX_NONE;
-    const bool leaves = kind == OX_TASK_GRAD_SAVE || kind == OX_TASK_GRAD_WRITE;
-    const bool at_rest = kind == OX_TASK_GRAD_WRITE && !is_second_use;
+    const bool leaves = route.link == OX_LINK_D2H || route.link == OX_LINK_NVME_WRITE;
+    const bool at_rest = route.link == OX_LINK_NVME_WRITE && !is_second_use;
     const struct ox_content whole =
         at_rest ? ox_content(REDUCED, unit_idx, NEW) : ox_effects_finished_sum(e, grad_idx);
     if (source.idx != (source.what == REDUCED ? unit_idx : grad_idx) ||
@@ -200,48 +209,53 @@ static void follow_grad(struct effects *e, enum ox_task_kind kind, uint32_t unit
                                   : source.what != SUM || source.count >= e->plan->micro_batches)) ||
         (!leaves && (source.what != SUM || e->task->last))) {
         ox_effects_reject(e, "moves something else than the gradient that it names");
+        return;
     }
-    if (route.from == OX_TIER_NVME || route.to == OX_TIER_NVME) {
+    if (of_drives(route)) {
         need_extent(e, ox_proof_grad_extent(grad_idx), ox_effects_bytes(e, source, false));
     }
     move(e, route, source);
-    count_move(e, route, OX_TRAFFIC_GRADS, ox_effects_bytes(e, source, false));
+    ox_effects_count(e, route.link, OX_TRAFFIC_GRADS, ox_effects_bytes(e, source, false));
 }
 
-void ox_effects_transfer(struct effects *e, uint32_t unit_idx) {
-    const enum ox_tier tier = ox_effects_compute_tier(e);
-    const enum ox_task_kind kind = (enum ox_task_kind)e->task->kind;
-    switch (kind) {
-    case OX_TASK_BATCH:
-        ox_effects_need_use(e, OX_USE_SOURCE, OX_TIER_HOST, ox_content(BATCHES, OX_NONE, 0));
-        ox_effects_need_buffer(e, OX_USE_SOURCE, e->plan->batch_host_buf);
-        ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(BATCH, OX_NONE, e->task->mb_idx));
-        ox_effects_count(e, OX_LINK_H2D, OX_TRAFFIC_OTHER, e->in->model.batch_bytes);
+static void move_batch(struct effects *e, struct route route) {
+    ox_effects_need_use(e, OX_USE_SOURCE, route.from, ox_content(BATCHES, OX_NONE, 0));
+    ox_effects_need_buffer(e, OX_USE_SOURCE, e->plan->batch_host_buf);
+    ox_effects_fill(e, OX_USE_TARGET, route.to, ox_content(BATCH, OX_NONE, e->task->mb_idx));
+    ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, e->in->model.batch_bytes);
+}
+
+static void move_losses(struct effects *e, struct route route) {
+    move(e, route, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+    ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
+    ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, 8 * (uint64_t)e->plan->micro_batches);
+}
+
+void ox_effects_move(struct effects *e, uint32_t unit_idx) {
+    const struct route route = route_of(e);
+    switch ((enum ox_move)e->task->move) {
+    case OX_MOVE_WEIGHTS:
+        move_weights(e, route, unit_idx);
         break;
-    case OX_TASK_READ:
-        follow_read(e, unit_idx);
+    case OX_MOVE_PLANES:
+        move_planes(e, route, unit_idx);
         break;
-    case OX_TASK_UPLOAD:
-        follow_upload(e, unit_idx);
+    case OX_MOVE_ACT:
+        move_act(e, route, unit_idx);
         break;
-    case OX_TASK_DOWNLOAD:
-        follow_copy(e, (struct route){OX_TIER_DEVICE, OX_TIER_HOST}, e->task->carried ? OLD : CURRENT);
+    case OX_MOVE_GRAD:
+        move_grad(e, route, unit_idx);
         break;
-    case OX_TASK_REFRESH:
-        follow_copy(e, (struct route){OX_TIER_HOST, OX_TIER_DEVICE}, e->task->carried ? CURRENT : NEW);
+    case OX_MOVE_BATCH:
+        move_batch(e, route);
         break;
-    case OX_TASK_LOSS:
-        move(e, (struct route){tier, OX_TIER_HOST}, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
-        ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
-        ox_effects_count(e, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)e->plan->micro_batches);
+    case OX_MOVE_LOSSES:
+        move_losses(e, route);
         break;
-    case OX_TASK_ACT_SAVE:
-    case OX_TASK_ACT_WRITE:
-    case OX_TASK_ACT_READ:
-    case OX_TASK_ACT_LOAD:
-        follow_act(e, kind, unit_idx);
+    case OX_MOVE_PARTIALS:
+        ox_effects_norm_save(e, unit_idx);
         break;
     default:
-        follow_grad(e, kind, unit_idx);
+        ox_effects_nonfinite(e);
     }
 }

@@ -34,7 +34,7 @@ struct checker {
 enum ox_status ox_proof_fault(const struct ox_plan *plan, uint32_t task_idx, const char *what) {
     const struct ox_task *const task = &plan->tasks[task_idx];
     return ox_fail(OX_E_CONFIG, "plan is wrong at task %u (%s, unit %d, micro-batch %d): %s; please report this",
-                   task_idx, ox_task_name((enum ox_task_kind)task->kind), (int)ox_task_unit_or_grad(task),
+                   task_idx, ox_task_name(task), (int)ox_task_unit_or_grad(task),
                    (int)task->mb_idx, what);
 }
 
@@ -54,7 +54,7 @@ static enum ox_status check_order(struct checker *c) {
     uint32_t last_of_lane[OX_LANE_COUNT] = {0}; /* 1 + task index */
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
-        if (task->kind >= OX_TASK_KIND_COUNT || task->lane >= OX_LANE_COUNT) {
+        if (task->kind >= OX_TASK_KIND_COUNT || task->lane >= OX_LANE_COUNT || task->move >= OX_MOVE_COUNT) {
             return ox_fail(OX_E_CONFIG, "plan is wrong at task %u: unknown kind or lane; please report this", i);
         }
         struct clock *const clock = &c->clocks[i];
@@ -295,7 +295,7 @@ struct update_order {
 
 static bool update_in_order(const struct checker *c, const struct ox_task *task, struct update_order *order) {
     order->norm_count += task->kind == OX_TASK_NORM;
-    if (task->kind != OX_TASK_ADAM && task->kind != OX_TASK_DEVICE_ADAM) {
+    if (task->kind != OX_TASK_UPDATE) {
         return true;
     }
     if (task->unit_idx >= c->plan->unit_count) {

@@ -403,8 +403,9 @@ static bool keeps(const struct pricing *p) {
 
 static struct ox_sim_work price(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
+    const bool on_device = p->task->lane == OX_LANE_COMPUTE;
     const bool idle = !ox_task_works(p->task, ox_case_facts(case_of(p)), is_due(p));
-    if (idle && p->task->kind != OX_TASK_ADAM) { /* an update that is not due counts as a read, of nothing at least */
+    if (idle && !ox_task_updates_on_host(p->task)) { /* such an update, not due, is a read, of nothing at least */
         return new_work(p);
     }
     switch ((enum ox_task_kind)p->task->kind) {
@@ -422,33 +423,13 @@ static struct ox_sim_work price(const struct pricing *p) {
         return compute_bytes(p, grad_elems(p) * 6);
     case OX_TASK_GRAD_ADD:
         return compute_bytes(p, addend_elems(p) * 12);
-    case OX_TASK_DEVICE_REDUCE:
-        return compute_bytes(p, unit_elems(p) * (model->grad_bf16 ? 2 : 4));
-    case OX_TASK_DEVICE_ADAM:
-        return device_adam(p);
-    case OX_TASK_READ:
-    case OX_TASK_ACT_READ:
-    case OX_TASK_GRAD_READ:
-        return transfer(p, false);
-    case OX_TASK_ACT_WRITE:
-    case OX_TASK_GRAD_WRITE:
-        return transfer(p, true);
-    case OX_TASK_BATCH:
-    case OX_TASK_UPLOAD:
-    case OX_TASK_ACT_SAVE:
-    case OX_TASK_ACT_LOAD:
-    case OX_TASK_GRAD_SAVE:
-    case OX_TASK_GRAD_LOAD:
-    case OX_TASK_DOWNLOAD:
-    case OX_TASK_REFRESH:
-    case OX_TASK_NORM_SAVE:
-    case OX_TASK_NONFINITE:
-    case OX_TASK_LOSS:
-        return copy(p);
     case OX_TASK_REDUCE:
-        return reduce(p);
-    case OX_TASK_ADAM:
-        return !p->task->carried || is_due(p) ? adam(p) : transfer(p, false);
+        return on_device ? compute_bytes(p, unit_elems(p) * (model->grad_bf16 ? 2 : 4)) : reduce(p);
+    case OX_TASK_UPDATE:
+        return on_device ? device_adam(p) : !p->task->carried || is_due(p) ? adam(p) : transfer(p, false);
+    case OX_TASK_MOVE:
+        return p->task->lane == OX_LANE_NVME_READ || p->task->lane == OX_LANE_NVME_WRITE
+                   ? transfer(p, p->task->lane == OX_LANE_NVME_WRITE) : copy(p);
     case OX_TASK_COMMIT:
         return commit(p);
     default:

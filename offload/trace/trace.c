@@ -363,30 +363,6 @@ bool ox_trace_record_decode(const unsigned char bytes[OX_TRACE_RECORD_BYTES], st
 
 /* ---- from plans ----------------------------------------------------------------------------------- */
 
-enum ox_traffic_kind ox_trace_traffic_of(enum ox_task_kind kind) {
-    switch (kind) {
-    case OX_TASK_READ:
-    case OX_TASK_UPLOAD:
-    case OX_TASK_DOWNLOAD:
-    case OX_TASK_REFRESH:
-        return OX_TRAFFIC_WEIGHTS;
-    case OX_TASK_ACT_SAVE:
-    case OX_TASK_ACT_WRITE:
-    case OX_TASK_ACT_READ:
-    case OX_TASK_ACT_LOAD:
-        return OX_TRAFFIC_ACTIVATIONS;
-    case OX_TASK_GRAD_SAVE:
-    case OX_TASK_GRAD_WRITE:
-    case OX_TASK_GRAD_READ:
-    case OX_TASK_GRAD_LOAD:
-        return OX_TRAFFIC_GRADS;
-    case OX_TASK_ADAM:
-        return OX_TRAFFIC_STATE;
-    default:
-        return OX_TRAFFIC_OTHER;
-    }
-}
-
 /* Copies a plan, which may be NULL; false if there is no memory. */
 static bool take_plan(const struct ox_plan *plan, struct ox_trace_plan *out) {
     if (plan == NULL) {
@@ -408,9 +384,9 @@ static bool take_plan(const struct ox_plan *plan, struct ox_trace_plan *out) {
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
         out->tasks[i] = (struct ox_trace_task){
-            .kind = task->kind, .lane = task->lane, .last = task->last, .carried = task->carried,
+            .kind = (uint8_t)ox_task_word(task), .lane = task->lane, .last = task->last, .carried = task->carried,
             .unit_idx = ox_task_unit_or_grad(task), .mb_idx = task->mb_idx, .bytes = task->bytes,
-            .traffic = (uint8_t)ox_trace_traffic_of((enum ox_task_kind)task->kind)};
+            .traffic = (uint8_t)ox_task_traffic(task)};
         memcpy(out->tasks[i].deps, task->deps, sizeof task->deps);
     }
     for (uint32_t i = 0; i < plan->buf_count; i++) {
@@ -439,8 +415,8 @@ static void take_names(struct ox_trace_names *names) {
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         add_name(&names[OX_TRACE_LANES], ox_lane_name((enum ox_lane_id)i));
     }
-    for (int i = 0; i < OX_TASK_KIND_COUNT; i++) {
-        add_name(&names[OX_TRACE_TASKS], ox_task_name((enum ox_task_kind)i));
+    for (uint32_t i = 0; i < OX_TASK_WORD_COUNT; i++) {
+        add_name(&names[OX_TRACE_TASKS], ox_task_word_name(i));
     }
     for (int i = 0; i < OX_LINK_COUNT; i++) {
         add_name(&names[OX_TRACE_LINKS], ox_link_name((enum ox_link)i));
@@ -467,7 +443,7 @@ enum ox_status ox_trace_header_open(const struct ox_plans *plans, const struct o
     _Static_assert((int)OX_LANE_COUNT <= (int)OX_TRACE_LANES_MAX && (int)OX_LINK_COUNT <= (int)OX_TRACE_LINKS_MAX &&
                    (int)OX_TRAFFIC_KIND_COUNT <= (int)OX_TRACE_KINDS_MAX &&
                    (int)OX_TIER_COUNT <= (int)OX_TRACE_TIERS_MAX && (int)OX_BUF_KIND_COUNT <= (int)OX_TRACE_BUFS_MAX &&
-                   (int)OX_TASK_KIND_COUNT <= (int)OX_TRACE_NAMES_MAX &&
+                   (int)OX_TASK_WORD_COUNT <= (int)OX_TRACE_NAMES_MAX &&
                    (int)OX_TRACE_SPAN_COUNT <= (int)OX_TRACE_SPANS_MAX &&
                    (int)OX_TRACE_PART_COUNT <= (int)OX_TRACE_PARTS_MAX,
                    "a plan fits a trace");

@@ -57,8 +57,8 @@ struct ox_trace_names {
     char text[OX_TRACE_NAMES_MAX][OX_TRACE_NAME_BYTES];
 };
 
-/* A task of a plan, with the fields of struct ox_task. predicted_*: seconds from the start of the step, 0 if nothing
- * was predicted. */
+/* A task of a plan, with the fields of struct ox_task; `kind` is ox_task_word(). predicted_*: seconds from the start of
+ * the step, 0 if nothing was predicted. */
 struct ox_trace_task {
     uint8_t kind, lane;
     bool last;
@@ -125,9 +125,6 @@ enum ox_trace_type {
 };
 
 enum { OX_TRACE_NO_LINK = 255 };
-
-/* The kind of most bytes that tasks of this kind move. */
-enum ox_traffic_kind ox_trace_traffic_of(enum ox_task_kind kind);
 
 struct ox_trace_record {
     uint64_t seq;      /* set by the writer, which counts from 0 without gaps */

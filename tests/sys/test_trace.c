@@ -76,8 +76,9 @@ static void check_task(const struct ox_trace *trace, const struct ox_trace_step 
         const uint32_t dep = planned->deps[lane];
         CHECK(dep == 0 || step->tasks[dep - 1] == NULL || step->tasks[dep - 1]->ended_ns <= task->started_ns);
     }
-    CHECK((parts != NULL) == (!task->idle && (planned->kind == OX_TASK_ADAM || planned->kind == OX_TASK_WRITTEN ||
-                                              planned->kind == OX_TASK_COMMIT)));
+    const char *const name = trace->head->names[OX_TRACE_TASKS].text[planned->kind];
+    const bool of_stream = strcmp(name, "adam") == 0 || strcmp(name, "written") == 0 || strcmp(name, "commit") == 0;
+    CHECK((parts != NULL) == (!task->idle && of_stream));
     uint64_t sum = 0;
     for (int i = 0; i < OX_TRACE_PART_COUNT && parts != NULL; i++) {
         sum += parts->parts_ns[i];

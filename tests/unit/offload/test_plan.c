@@ -52,7 +52,7 @@ static void refuse_changed(const struct plan_sample *s, struct ox_plan *plan, ui
     tally->made++;
     if (ox_proof_check(plan, &s->in) == OX_OK) {
         printf("accepted: task %u (%s, unit %d, micro-batch %d) changed\n", task_idx,
-               ox_task_name((enum ox_task_kind)kept.kind), (int)kept.unit_idx, (int)kept.mb_idx);
+               ox_task_name(&kept), (int)kept.unit_idx, (int)kept.mb_idx);
     } else {
         tally->found++;
     }
@@ -65,14 +65,14 @@ static void drop_use(struct ox_task *task, uint32_t use_idx) {
 }
 
 /* A task of this sort, drawn among all of them; OX_NONE when the plan has none. */
-static uint32_t draw_task(const struct ox_plan *plan, enum ox_task_kind kind, uint64_t seed, uint64_t *counter) {
+static uint32_t draw_task(const struct ox_plan *plan, uint32_t word, uint64_t seed, uint64_t *counter) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
-        count += plan->tasks[i].kind == kind;
+        count += ox_task_word(&plan->tasks[i]) == word;
     }
     uint32_t nth = count == 0 ? 0 : (uint32_t)plan_sample_number(seed, counter, count);
     for (uint32_t i = 0; i < plan->task_count && count > 0; i++) {
-        if (plan->tasks[i].kind == kind && nth-- == 0) {
+        if (ox_task_word(&plan->tasks[i]) == word && nth-- == 0) {
             return i;
         }
     }
@@ -102,8 +102,8 @@ static bool is_unique(uint8_t role) {
  * buffer, and of another unit or micro-batch. Each makes the step mean something else. */
 static void change_meaning(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
     uint64_t counter = 5000;
-    for (int kind = 0; kind < OX_TASK_KIND_COUNT; kind++) {
-        const uint32_t at = draw_task(plan, (enum ox_task_kind)kind, seed, &counter);
+    for (uint32_t word = 0; word < OX_TASK_WORD_COUNT; word++) {
+        const uint32_t at = draw_task(plan, word, seed, &counter);
         if (at == OX_NONE) {
             continue;
         }
@@ -138,6 +138,13 @@ static void change_meaning(const struct plan_sample *s, struct ox_plan *plan, ui
         changed = kept;
         changed.carried = !kept.carried;
         refuse_changed(s, plan, at, &changed, tally);
+        for (uint8_t move = 0; move < OX_MOVE_COUNT && kept.kind == OX_TASK_MOVE; move++) {
+            changed = kept;
+            changed.move = move;
+            if (move != kept.move) {
+                refuse_changed(s, plan, at, &changed, tally);
+            }
+        }
     }
 }
 
@@ -161,8 +168,8 @@ static void take_out(struct ox_plan *plan, uint32_t task_idx) {
 /* A whole task missing, of each sort. */
 static void drop_tasks(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
     uint64_t counter = 9000;
-    for (int kind = 0; kind < OX_TASK_KIND_COUNT; kind++) {
-        const uint32_t at = draw_task(plan, (enum ox_task_kind)kind, seed, &counter);
+    for (uint32_t word = 0; word < OX_TASK_WORD_COUNT; word++) {
+        const uint32_t at = draw_task(plan, word, seed, &counter);
         if (at == OX_NONE) {
             continue;
         }
@@ -176,7 +183,7 @@ static void drop_tasks(const struct plan_sample *s, struct ox_plan *plan, uint64
         take_out(plan, at);
         tally->made++;
         if (ox_proof_check(plan, &s->in) == OX_OK) {
-            printf("accepted: task %u (%s) missing\n", at, ox_task_name((enum ox_task_kind)kind));
+            printf("accepted: task %u (%s) missing\n", at, ox_task_word_name(word));
         } else {
             tally->found++;
         }
@@ -191,9 +198,8 @@ static void change_steps(const struct plan_sample *s, struct ox_plan *plan, stru
     uint32_t first_adam = OX_NONE;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         struct ox_task changed = plan->tasks[i];
-        const bool moves_grad = changed.kind == OX_TASK_GRAD_SAVE || changed.kind == OX_TASK_GRAD_WRITE ||
-                                changed.kind == OX_TASK_GRAD_READ || changed.kind == OX_TASK_GRAD_LOAD;
-        const bool updates = changed.kind == OX_TASK_ADAM || changed.kind == OX_TASK_DEVICE_ADAM;
+        const bool moves_grad = changed.kind == OX_TASK_MOVE && changed.move == OX_MOVE_GRAD;
+        const bool updates = changed.kind == OX_TASK_UPDATE;
         if (updates && changed.unit_idx == s->in.model.stages[0]) {
             first_adam = i;
         } else if (updates && first_adam != OX_NONE) {

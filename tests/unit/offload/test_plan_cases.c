@@ -76,7 +76,7 @@ static void flip_masks(const struct plan_sample *s, struct ox_plan *plan, struct
             } else {
                 tally->made++;
                 printf("accepted: task %u (%s%s, unit %d) asks for %#x instead of %#x\n", i,
-                       ox_task_name((enum ox_task_kind)kept.kind), kept.carried ? "'" : "", (int)kept.unit_idx,
+                       ox_task_name(&kept), kept.carried ? "'" : "", (int)kept.unit_idx,
                        task->when, kept.when);
             }
         }

@@ -212,7 +212,7 @@ static void check_device_updates(uint64_t seed, bool has_gpu) {
     uint32_t updates = 0;
     for (uint32_t i = 0; i < plans.train->task_count; i++) {
         const struct ox_task *const task = &plans.train->tasks[i];
-        if (task->kind != OX_TASK_DEVICE_ADAM) {
+        if (task->kind != OX_TASK_UPDATE || task->lane != OX_LANE_COMPUTE) {
             continue;
         }
         const double elems = (double)s.elems[task->unit_idx];
