@@ -16,6 +16,7 @@
 #include "nvme/store.h"
 #include "offload/sim/machine_profile.h"
 #include "offload/plan/plan.h"
+#include "offload/search/placement.h"
 
 #include <signal.h>
 

@@ -121,8 +121,8 @@ enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
 }
 
 enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task *task, uint64_t nonfinite_count) {
-    const bool early = overlaps(engine) && !task->carried;
-    if (early) { /* the norm may yet say that this was to be expected */
+    const bool speculative = overlaps(engine) && !task->carried;
+    if (speculative) { /* the norm may yet say that this was to be expected */
         engine->step.speculative_nonfinite_count += nonfinite_count;
         return OX_OK;
     }

@@ -360,39 +360,11 @@ uint64_t ox_plan_stream_slot_bytes(const struct ox_plan_input *input);
 /* The optimizer's slots, and a chunk in fp32 for who is shown the planes. */
 uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input);
 
-/* ---- placement: what fits (offload/search/placement.c) ---------------------------------------------- */
-
-/* The user's requests; OX_TIER_COUNT = automatic. */
-struct ox_placement_request {
-    uint32_t tiles;        /* 0 = automatic */
-    int32_t prefetch_depth; /* -1 = automatic */
-    enum ox_tier act_tier, weights_tier, state_tier, grad_tier;
-    int32_t overlap;        /* 0 or 1; -1 = automatic */
-    int32_t speculative_units;    /* -1 = automatic */
-    int32_t kept_units;     /* -1 = automatic; all blocks where it exceeds them */
-    bool may_stay_in_memory; /* some steps, where all planes fit there: then no unit is early */
-    uint64_t persist_steps;  /* of which every so many are written; 0: as rarely as costs next to nothing. With more
-                                than 1 a placement whose steps stay in memory comes before all others */
-    uint32_t device_units; /* so many of the last units live and are updated on the device, and the tiers above are for
-                              the others; 0 = automatic. A state tier of DEVICE means all units */
-    bool quick;         /* half the effort: for what a plan would be, not for one that is run */
-};
-
 /* The plans of one input; eval_after_step where steps overlap, else NULL. */
 struct ox_plans {
     struct ox_plan *train, *eval, *eval_after_step;
 };
 void ox_plans_close(struct ox_plans *plans);
-
-/* Chooses placement and homes (written to input->placement and table): of those that fit, the one whose plan takes the
- * least time when it is simulated on the machine of `setup`, whose own input is not looked at. On success the plans of
- * the choice are built and checked. What does not fit is OX_E_CONFIG whose text says what is short by how much and the
- * nearest budget that fits; then out->train is that nearest plan, for its ledger, and there is no other. Close them in
- * any case. */
-struct ox_sim_setup;
-OX_MUST enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
-                                           const struct ox_placement_request *request, const struct ox_sim_setup *setup,
-                                           struct ox_plans *out);
 
 /* ---- for people (offload/plan/print.c) ------------------------------------------------------- */
 

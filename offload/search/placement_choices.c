@@ -32,9 +32,9 @@ uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
                             candidate->device_weights,
                             candidate->credit,
                             candidate->device_units,
-                            candidate->away[OX_PLANE_WEIGHTS],
-                            candidate->away[OX_PLANE_GRAD],
-                            candidate->away[OX_PLANE_STATE]};
+                            candidate->away[OX_HOME_WEIGHTS],
+                            candidate->away[OX_HOME_GRAD],
+                            candidate->away[OX_HOME_STATE]};
     return ox_hash64(all, sizeof all, 0);
 }
 
@@ -264,7 +264,7 @@ static void choose_device_units(const struct ox_search *s, struct ox_candidate f
  * transfers that are hidden anyway. */
 static void choose_away(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     const uint32_t unit_count = s->table->unit_count;
-    for (int plane = 0; plane < OX_PLANE_COUNT; plane++) {
+    for (int plane = 0; plane < OX_HOME_COUNT; plane++) {
         const uint32_t at = from.away[plane];
         for (uint32_t by = unit_count / 2; by > 0; by /= 2) {
             from.away[plane] = at - by;
@@ -293,7 +293,7 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_DEVICE_WEIGHTS] = choose_device_weights,
     [OX_CHOICE_CREDIT] = choose_credit,
     [OX_CHOICE_KEPT] = choose_kept,
-    [OX_CHOICE_EARLY] = choose_speculative,
+    [OX_CHOICE_SPECULATIVE] = choose_speculative,
     [OX_CHOICE_DEPTH] = choose_depth,
     [OX_CHOICE_SLOTS] = choose_slots,
     [OX_CHOICE_SLOTS_FINE] = choose_slots_fine,

@@ -58,24 +58,24 @@ uint64_t ox_search_over_all(const struct ox_search *s) {
 
 /* ---- filling what remains --------------------------------------------------------------------- */
 
-static enum ox_tier *home_of(struct ox_shard *shard, enum ox_plane_of_unit plane) {
-    return plane == OX_PLANE_WEIGHTS ? &shard->homes.weights
-           : plane == OX_PLANE_GRAD  ? &shard->homes.grad : &shard->homes.state;
+static enum ox_tier *home_of(struct ox_shard *shard, enum ox_home plane) {
+    return plane == OX_HOME_WEIGHTS ? &shard->homes.weights
+           : plane == OX_HOME_GRAD  ? &shard->homes.grad : &shard->homes.state;
 }
 
-static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum ox_plane_of_unit plane) {
+static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum ox_home plane) {
     const struct ox_plan_model *const model = &s->in->model;
     const uint64_t elems = model->units[unit_idx].elem_count;
-    if (plane == OX_PLANE_GRAD) { /* one gradient for each use of the weights */
+    if (plane == OX_HOME_GRAD) { /* one gradient for each use of the weights */
         const uint32_t addend = model->grads[model->units[unit_idx].grad_idx].addend;
         return (elems + (addend == OX_NONE ? 0 : model->grads[addend].elem_count)) * sizeof(float);
     }
-    return plane == OX_PLANE_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
+    return plane == OX_HOME_STATE ? ox_shard_state_bytes(s->table, elems) : ox_plan_weight_bytes(s->in, unit_idx);
 }
 
-static bool is_requested(const struct ox_search *s, enum ox_plane_of_unit plane) {
-    const enum ox_tier request = plane == OX_PLANE_WEIGHTS ? s->request->weights_tier
-                              : plane == OX_PLANE_GRAD  ? s->request->grad_tier : s->request->state_tier;
+static bool is_requested(const struct ox_search *s, enum ox_home plane) {
+    const enum ox_tier request = plane == OX_HOME_WEIGHTS ? s->request->weights_tier
+                              : plane == OX_HOME_GRAD  ? s->request->grad_tier : s->request->state_tier;
     return request < OX_TIER_COUNT;
 }
 
@@ -110,7 +110,7 @@ static uint32_t ranked(enum ox_ranking ranking, uint32_t stage_count, uint32_t p
 }
 
 /* How many units may still have this plane moved nearer. */
-static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *candidate, enum ox_plane_of_unit plane) {
+static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *candidate, enum ox_home plane) {
     const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
@@ -120,7 +120,7 @@ static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *c
 }
 
 /* Moves this plane of units to `tier` while `left` bytes last; returns how many units moved. */
-static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candidate, enum ox_plane_of_unit plane,
+static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candidate, enum ox_home plane,
                            enum ox_tier tier, uint64_t *left) {
     const struct ox_plan_model *const model = &s->in->model;
     const uint32_t most = may_move(s, candidate, plane);
@@ -143,7 +143,7 @@ static uint32_t fill_planes(struct ox_search *s, const struct ox_candidate *cand
     const char *const order = tier == OX_TIER_HOST ? ox_candidate_orders[candidate->order] : "w";
     uint32_t moved = 0;
     for (const char *at = order; *at != '\0'; at++) {
-        const enum ox_plane_of_unit plane = *at == 'w' ? OX_PLANE_WEIGHTS : *at == 'g' ? OX_PLANE_GRAD : OX_PLANE_STATE;
+        const enum ox_home plane = *at == 'w' ? OX_HOME_WEIGHTS : *at == 'g' ? OX_HOME_GRAD : OX_HOME_STATE;
         moved += fill_plane(s, candidate, plane, tier, &left);
     }
     return moved;

@@ -2,8 +2,7 @@
 #ifndef OX_OFFLOAD_PLACEMENT_INTERNAL_H
 #define OX_OFFLOAD_PLACEMENT_INTERNAL_H
 
-#include "offload/plan/plan.h"
-#include "offload/sim/sim.h"
+#include "offload/search/placement.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -14,7 +13,8 @@ extern "C" {
  * first, because the first and the last unit and their transfer buffers are the largest. */
 enum ox_ranking { OX_RANK_FIRST, OX_RANK_LAST, OX_RANK_SPREAD, OX_RANK_ENDS, OX_RANKING_COUNT };
 
-enum ox_plane_of_unit { OX_PLANE_WEIGHTS, OX_PLANE_GRAD, OX_PLANE_STATE, OX_PLANE_COUNT };
+/* What of a unit has a home of its own. */
+enum ox_home { OX_HOME_WEIGHTS, OX_HOME_GRAD, OX_HOME_STATE, OX_HOME_COUNT };
 
 /* A placement, and the rule by which the memory that it leaves free is given to planes. */
 struct ox_candidate {
@@ -23,7 +23,7 @@ struct ox_candidate {
     uint8_t ranking; /* enum ox_ranking */
     bool device_weights; /* free device memory is given to weights */
     bool credit;         /* planes may be given more than is free, since moving them frees their transfer buffers */
-    uint32_t away[OX_PLANE_COUNT]; /* units whose plane stays in its farthest home, even with room nearer */
+    uint32_t away[OX_HOME_COUNT]; /* units whose plane stays in its farthest home, even with room nearer */
     uint32_t device_units; /* last units whose weights, gradients and state live on the device */
 };
 
@@ -123,7 +123,7 @@ enum { OX_SLOTS_DEEP = 32, OX_SLOTS_MIDDLE = 8, OX_SLOTS_SHALLOW = 3 };
  * it. */
 enum ox_choice {
     OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_CREDIT, OX_CHOICE_KEPT,
-    OX_CHOICE_EARLY, OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER,
+    OX_CHOICE_SPECULATIVE, OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE, OX_CHOICE_TILES, OX_CHOICE_ACT_TIER,
     OX_CHOICE_AWAY, OX_CHOICE_DEVICE_UNITS, OX_CHOICE_COUNT
 };
 enum { OX_CHOICES_MAX = 128 };

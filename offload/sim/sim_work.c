@@ -275,10 +275,10 @@ static struct stream stream_of(const struct pricing *p) {
     const struct ox_shard *const shard = &in->table->shards[p->task->unit_idx];
     const double state = (double)ox_shard_stored_bytes(in->table, p->task->unit_idx);
     const double hi = (double)shard->elem_count * OX_HI_BYTES;
-    const bool early = in->placement.overlap && !p->task->carried;
+    const bool speculative = in->placement.overlap && !p->task->carried;
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     const struct ox_adam_work work = {
-        .updates = true, .grad_at_rest = !early, .in_memory = p->setup->in_memory};
+        .updates = true, .grad_at_rest = !speculative, .in_memory = p->setup->in_memory};
     ox_plan_adam_traffic(in, p->task->unit_idx, work, traffic);
     struct stream stream = {.chunks = shard->chunk_count};
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {

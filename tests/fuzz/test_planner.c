@@ -13,6 +13,7 @@
 #include "base/prng/prng.h"
 #include "offload/plan/plan.h"
 #include "offload/proof/proof.h"
+#include "offload/search/placement.h"
 #include "offload/sim/sim.h"
 #include "tests/kit/plan_model.h"
 #include "tests/kit/test.h"

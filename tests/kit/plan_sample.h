@@ -4,6 +4,7 @@
 #define OX_TESTS_PLAN_SAMPLE_H
 
 #include "offload/plan/plan.h"
+#include "offload/search/placement.h"
 #include "offload/sim/sim.h"
 #include "tests/kit/plan_model.h"
 

@@ -24,7 +24,8 @@ BEGIN {
     room("engine/model", "base base/hash base/prng kernels offload/plan")
     room("engine/data", "base base/hash base/prng engine/text")
     room("engine/hf", "base engine/model")
-    room("engine/step", "base base/hash nvme cpu_optim kernels offload/plan offload/sim offload/trace engine/model")
+    room("engine/step", "base base/hash nvme cpu_optim kernels offload/plan offload/search offload/sim offload/trace" \
+        " engine/model")
     room("engine/report", "base engine/step")
     room("engine/checkpoint", "base base/hash engine/model engine/hf engine/step")
     room("engine/generate", "base base/prng engine/model engine/hf")

@@ -4,6 +4,7 @@
  * each, and the first model. */
 #include "base/bytes.h"
 #include "base/prng/prng.h"
+#include "offload/search/placement.h"
 #include "offload/sim/sim.h"
 #include "tests/kit/plan_model.h"
 #include "tests/kit/random_plan.h"

@@ -3,6 +3,7 @@
  * argument, or a number and how many cases to skip between, those of a list of models and budgets are compared. */
 #include "base/bytes.h"
 #include "engine/step/engine.h"
+#include "offload/search/placement.h"
 #include "offload/sim/sim.h"
 #include "tests/kit/test.h"
 

@@ -3,6 +3,7 @@
 #include "offload/sim/sim.h"
 #include "base/bytes.h"
 #include "base/prng/prng.h"
+#include "offload/search/placement.h"
 #include "tests/kit/plan_model.h"
 #include "tests/kit/test.h"
 
