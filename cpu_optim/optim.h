@@ -43,7 +43,7 @@ struct ox_update_span {
  * what reaches 2^127 counts, and a counted element is left with zero moments and a NaN for its master. */
 uint64_t ox_update_run(enum ox_isa isa, struct ox_state_format format, const struct ox_update_span *span,
                        const struct ox_optim_hyper *hyper);
-/* The same divided over the pool; same bits for every thread count. */
+/* ox_update_run divided over the threads of a pool; the bits do not depend on their number. */
 uint64_t ox_update_run_pool(struct ox_pool *pool, enum ox_isa isa, struct ox_state_format format,
                             const struct ox_update_span *span, const struct ox_optim_hyper *hyper);
 

@@ -9,7 +9,7 @@
 
 #define MORE_HOST_BYTES (32 * OX_GIB)
 #define MORE_DEVICE_BYTES (8 * OX_GIB)
-/* Of a run that has none yet. */
+/* The drive that is advised to a run without drives. */
 #define FIRST_DRIVE_BYTES (UINT64_C(4) << 40)
 /* A change of less than this share is not worth a line. */
 static const double NOTABLE = 0.02;

@@ -13,7 +13,7 @@ uint64_t ox_persist_interval(double extra, double seconds) {
     return steps < OX_PERSIST_STEPS_MAX ? (uint64_t)steps : OX_PERSIST_STEPS_MAX;
 }
 
-/* Of the latest `count` in a ring, at least one: the middle one, or the lower of the two. */
+/* The median of the latest `count` times in a ring, at least one; of an even number the lower middle one. */
 static double median(const double ring[OX_PERSIST_TIMES], uint32_t count) {
     double sorted[OX_PERSIST_TIMES];
     const uint32_t held = count < OX_PERSIST_TIMES ? count : OX_PERSIST_TIMES;

@@ -35,7 +35,7 @@ struct ox_prediction {
 
 OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out);
 
-/* The same step once more, task by task: the simulator that has run it; close it. */
+/* Simulates the step of `input` and hands over the simulator, which has the times of each task; close it. */
 OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out);
 
 enum { OX_PREDICTION_TEXT_BYTES = 1280 };

@@ -194,12 +194,12 @@ bool ox_trainer_save_waits(const struct ox_trainer *trainer);
 /* Where the run ends: its state in the store and as a checkpoint, complete on return, unless it is the last one
  * saved. */
 OX_MUST enum ox_status ox_trainer_save(struct ox_trainer *trainer);
-/* A checkpoint on the way that the disk refuses is reported and the run goes on: the state is not at risk. */
+/* Saves; a failure is a warning and the run goes on, because the state is not at risk. */
 void ox_trainer_save_or_warn(struct ox_trainer *trainer);
-/* The same while the run goes on: the chunks are taken from the next step's optimizer. At once without a store, which
- * alone streams them, or with one of a single generation. A checkpoint that is still on its way is waited for. */
+/* Begins a checkpoint that the next step's optimizer fills chunk by chunk while the run goes on. Without a store of two
+ * generations nothing streams the chunks, so it saves at once. First waits for an earlier checkpoint. */
 void ox_trainer_save_behind(struct ox_trainer *trainer);
-/* After each step: tells of a checkpoint on its way that has become complete, or has failed. */
+/* After each step: reports a checkpoint that has become complete or has failed meanwhile. */
 void ox_trainer_save_poll(struct ox_trainer *trainer);
 /* Before a run ends by a fault that has not touched its state: the work of this process is kept. Returns the fault. */
 OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure);
@@ -226,7 +226,7 @@ OX_MUST enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer);
 
 /* ---- trainer.c ---- */
 
-/* Of the plan as it stands. */
+/* What a prediction of the present plan needs. */
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer);
 /* Opens trainer->folder. */
 OX_MUST enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights);

@@ -17,7 +17,7 @@ static uint64_t persist_steps(const struct ox_trainer *trainer) {
     return known ? trainer->prediction.persist_steps : 1;
 }
 
-/* Of all bytes, what the drive with the most of them gets: state and what is spooled are shared by speed. */
+/* The share of all written bytes that the busiest drive gets: state and spool are divided by speed. */
 static double largest_share(const struct ox_trainer *trainer) {
     const uint64_t *const speeds = trainer->engine_config.budget.drive_speeds;
     const uint32_t count = trainer->config.nvme_count;
@@ -29,7 +29,7 @@ static double largest_share(const struct ox_trainer *trainer) {
     return most / sum;
 }
 
-/* Of one drive. */
+/* The wear of the busiest drive. */
 static struct ox_wear wear_of(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);

@@ -127,13 +127,13 @@ OX_MUST enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct
                                           uint64_t nonfinite_count);
 OX_MUST enum ox_status ox_overlap_begin_transaction(struct ox_engine *engine, const struct ox_task *task);
 OX_MUST enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task *task);
-/* What the drives' and the device's links should have seen in this step or evaluation. */
+/* Bytes that must have crossed each link in this step or evaluation. */
 void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
-/* Adds what those of an update that is finished alone should see. */
+/* Adds the bytes of a pending update that is finished alone. */
 void ox_overlap_plan_finish(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* After all lanes have drained with `status`, which is returned unless something worse is found. */
 OX_MUST enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status status);
-/* The same where a pending update was finished, alone or within an evaluation. */
+/* Likewise after a pending update was finished, alone or within an evaluation. */
 OX_MUST enum ox_status ox_overlap_end_finish(struct ox_engine *engine, enum ox_status status);
 /* Before a step or a reading of planes: after a failure the last commit is read back. */
 OX_MUST enum ox_status ox_overlap_make_ready(struct ox_engine *engine);
@@ -162,7 +162,7 @@ void ox_state_copy(const struct ox_engine *engine, uint32_t unit_idx, const stru
 OX_MUST enum ox_status ox_optim_open(struct ox_engine *engine);
 /* Updates one unit, chunk by chunk; its writes may be in flight when it returns, and reads of the unit after it. */
 OX_MUST enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task);
-/* The same as operations of the compute lane, where a unit's state lives on the device. */
+/* Issues the update of one unit as operations of the compute lane, where the unit's state lives on the device. */
 OX_MUST enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
                                       struct ox_lane *lane);
 /* Waits for all transfers of the stream and empties it; the first failure wins. */

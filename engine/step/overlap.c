@@ -1,18 +1,17 @@
-/* Steps that overlap: what a step leaves for the next one to do, and how that ends when no step follows, or one that
- * fails.
+/* Steps that overlap: what a step leaves for the next one, and how that ends when no step follows or the next fails.
  *
- * With overlap a step ends when its norm is known. Its update is pending then: the next step, or an evaluation that
- * comes before it, runs it within its forward, unit by unit, and commits it. Of the last units the update may have run
- * in backward already, unclipped; when the norm asks for clipping after all, that is done again with all the others,
- * from the last commit and the gradients, which stay until then. A step that is not finite leaves nothing pending, and
- * what it changed early is read back. */
+ * With overlap a step ends when its norm is known. Its update is then pending: the next step, or an evaluation before
+ * it, carries the update within its forward, unit by unit, and commits it. The update of the last units may have run in
+ * backward already, without clipping. When the norm asks for clipping after all, all units are updated again from the
+ * last commit and from the gradients, which stay until then. A step that is not finite leaves nothing pending, and the
+ * planes that it changed in backward are read back from the last commit. */
 #include "engine/step/engine_internal.h"
 
 #include "base/assert.h"
 
 #include <string.h>
 
-/* So many steps without clipping let the next one assume that it is not clipped either. */
+/* After this many steps without clipping a step assumes that it is not clipped either, and speculates. */
 enum { UNCLIPPED_STEPS = 8 };
 
 static bool overlaps(const struct ox_engine *engine) {

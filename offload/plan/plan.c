@@ -225,11 +225,10 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t units = input->model.unit_count, grads = input->model.grad_count;
     const uint64_t micro_batches = input->model.micro_batches;
     check_model(&input->model);
-    /* Of a unit, a micro-batch has six tasks at most (forward, save, write; read, load, backward) and no more buffers
-     * than these (what is kept beside that input needs none to travel), and a tile
-     * twelve (three forward; three for weights and six for gradients backward). As many tiles as micro-batches are
-     * the most. Beside them a tile has twelve for each gradient of a second use, a step eight per unit: transfers of
-     * planes, the update and what goes with it. */
+    /* The most tasks, which is also the most buffers. Each micro-batch has six per unit (forward, save, write; read,
+     * load, backward). Each tile, of which there are at most as many as micro-batches, has twelve per unit (three
+     * forward; three for weights and six for gradients backward) and twelve for each gradient of a second use. A step
+     * has eight per unit: transfers of planes, the update and its companions. */
     const uint64_t stages = micro_batches * 2 * units;
     const uint64_t tasks = micro_batches * (units * (6 + 12) + 1 + (grads - units) * 12) + units * 8 + 64;
     if (tasks > UINT32_MAX / 16) {

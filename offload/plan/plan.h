@@ -181,8 +181,8 @@ struct ox_plan_unit {
     uint64_t elem_count;
     uint64_t input_bytes, output_bytes; /* activations; 0 where it takes tokens or gives the loss */
     uint64_t kept_bytes; /* that a block can keep for its backward; 0: it cannot */
-    /* Of the head, `forward` is the loss alone and `backward` the loss with its gradients. The kept ones: of a block
-     * that keeps what its backward needs. An embedding needs no room. */
+    /* The head's `forward` is the loss alone, its `backward` the loss with its gradients. The kept passes are those of
+     * a block that keeps what its backward needs. An embedding needs no room. */
     struct ox_plan_pass forward, backward, forward_kept, backward_kept;
     uint32_t grad_idx;       /* the gradient of its weights */
     uint32_t table_unit_idx; /* a head whose table is another unit's (tied weights): that unit; else OX_NONE */
