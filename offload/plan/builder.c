@@ -1,6 +1,7 @@
 /* The small steps from which task lists are made: a buffer, a task, a use, a transfer. */
 #include "offload/plan/builder.h"
 
+#include <stddef.h>
 #include <string.h>
 
 bool ox_build_unified(const struct ox_builder *b) {
@@ -61,7 +62,7 @@ struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum
                               uint32_t mb_idx) {
     OX_ASSERT(b->plan->task_count < b->plan->task_cap);
     struct ox_task *const task = &b->plan->tasks[b->plan->task_count++];
-    memset(task, 0, sizeof *task);
+    memset(task, 0, offsetof(struct ox_task, uses)); /* each use is written whole */
     task->kind = (uint8_t)kind;
     task->lane = (uint8_t)lane;
     task->unit_idx = unit_idx;
@@ -83,25 +84,21 @@ void ox_build_carry(struct ox_task *task, uint32_t facts) {
     task->when = (uint16_t)facts;
 }
 
-static struct ox_use *add_use(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
-    OX_ASSERT(task->use_count < OX_TASK_USES_MAX && buf_idx != OX_NONE);
-    struct ox_use *const use = &task->uses[task->use_count++];
-    use->buf_idx = buf_idx;
-    use->role = (uint8_t)role;
-    return use;
+static void add_use(struct ox_task *task, struct ox_use use) {
+    OX_ASSERT(task->use_count < OX_TASK_USES_MAX && use.buf_idx != OX_NONE);
+    task->uses[task->use_count++] = use;
 }
 
 void ox_build_reads(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
-    add_use(task, buf_idx, role)->read = true;
+    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true});
 }
 
 void ox_build_writes(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
-    add_use(task, buf_idx, role)->write = true;
+    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .write = true});
 }
 
 void ox_build_updates(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
-    struct ox_use *const use = add_use(task, buf_idx, role);
-    use->read = use->write = true;
+    add_use(task, (struct ox_use){.buf_idx = buf_idx, .role = (uint8_t)role, .read = true, .write = true});
 }
 
 struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_lane_id route, uint32_t source,

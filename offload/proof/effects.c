@@ -514,9 +514,14 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.updated = calloc(3 * (size_t)plan->unit_count, 1);
     e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count;
     e.due = e.updated == NULL ? NULL : e.reduced + plan->unit_count;
-    const enum ox_status status = e.held == NULL || e.largest_bytes == NULL || e.updated == NULL
-                                      ? ox_fail(OX_E_NOMEM, "plan checker: no memory for %u buffers", plan->buf_count)
-                                      : check_all(&e);
+    e.keeps = calloc(plan->unit_count, sizeof *e.keeps);
+    for (uint32_t i = 0; i < plan->unit_count && e.keeps != NULL; i++) {
+        e.keeps[i] = ox_proof_keeps(input, plan->kind, i);
+    }
+    const bool room = e.held != NULL && e.largest_bytes != NULL && e.updated != NULL && e.keeps != NULL;
+    const enum ox_status status =
+        room ? check_all(&e) : ox_fail(OX_E_NOMEM, "plan checker: no memory for %u buffers", plan->buf_count);
+    free(e.keeps);
     free(e.updated);
     free(e.largest_bytes);
     free(e.held);

@@ -51,6 +51,7 @@ struct effects {
     uint64_t *largest_bytes; /* per buffer: of all that it has held, in all cases */
     uint8_t *updated;        /* per unit: its version */
     uint8_t *reduced;        /* per unit: whether its norm is counted */
+    bool *keeps;             /* per unit: ox_proof_keeps() */
     bool train;
     bool overlap;            /* the update that the step before has left is carried here */
     bool begun;              /* the store's transaction */

@@ -6,10 +6,6 @@
 
 /* ---- kernels ---------------------------------------------------------------------------------- */
 
-static bool keeps(const struct effects *e, uint32_t unit_idx) {
-    return ox_proof_keeps(e->in, e->plan->kind, unit_idx);
-}
-
 /* Backward leaves gradients where it found what it needed: once it has run, nothing is there. */
 static void use_up_kept(struct effects *e, uint32_t unit_idx) {
     const struct ox_use *const use = ox_effects_find_use(e, OX_USE_KEPT, UPDATES, ox_effects_compute_tier(e));
@@ -44,12 +40,12 @@ void ox_effects_forward(struct effects *e, uint32_t unit_idx) {
     } else {
         need_weights(e, unit_idx);
         ox_effects_need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, e->task->mb_idx));
-        ox_effects_use_workspace(e, keeps(e, unit_idx) ? unit->forward_kept.room_bytes : unit->forward.room_bytes,
+        ox_effects_use_workspace(e, e->keeps[unit_idx] ? unit->forward_kept.room_bytes : unit->forward.room_bytes,
                                  true);
     }
     ox_effects_need_batch(e);
     ox_effects_fill(e, OX_USE_Y, tier, ox_content(ACT, next_idx, e->task->mb_idx));
-    if (keeps(e, unit_idx)) {
+    if (e->keeps[unit_idx]) {
         ox_effects_fill(e, OX_USE_KEPT, tier, ox_content(KEPT, unit_idx, e->task->mb_idx));
     }
 }
@@ -91,7 +87,7 @@ void ox_effects_backward(struct effects *e, uint32_t unit_idx) {
     if (unit->kind == OX_PLAN_BLOCK) {
         need_weights(e, unit_idx);
         ox_effects_need_use(e, OX_USE_X, tier, ox_content(ACT, unit_idx, mb_idx));
-        ox_effects_use_workspace(e, keeps(e, unit_idx) ? unit->backward_kept.room_bytes : unit->backward.room_bytes,
+        ox_effects_use_workspace(e, e->keeps[unit_idx] ? unit->backward_kept.room_bytes : unit->backward.room_bytes,
                                  true);
     }
     ox_effects_need_batch(e);
@@ -99,7 +95,7 @@ void ox_effects_backward(struct effects *e, uint32_t unit_idx) {
                                           ox_content(ACT_GRAD, unit_idx, mb_idx)};
     ox_effects_change(e, OX_USE_DX, tier, from_to);
     ox_effects_add_gradient(e, OX_USE_GRAD, unit->grad_idx);
-    if (keeps(e, unit_idx)) {
+    if (e->keeps[unit_idx]) {
         use_up_kept(e, unit_idx);
     }
 }
