@@ -45,7 +45,7 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     model->joins = model->fp32 || plan_sample_number(seed, counter, 2);
 }
 
-/* Those of the formats there are, and some that nobody has thought of; fp32 compute needs a lo of two bytes. */
+/* Draws state sizes: those of the real formats, and others that no format has; fp32 compute needs a lo of 2 bytes. */
 static struct ox_state_sizes draw_sizes(const struct plan_sample *s, uint64_t seed, uint64_t *counter) {
     static const struct ox_state_sizes known[] = {
         {4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
