@@ -29,15 +29,9 @@ static enum ox_status open_engine(struct ox_trainer *trainer) {
     trainer->engine_config.eval_only = true;
     trainer->engine_config.state = (struct ox_state_format){0}; /* there is none: any --dtype goes with it */
     enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
-    if (status == OX_OK) {
-        status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
-    }
-    if (status == OX_OK) {
-        status = ox_engine_load_begin(trainer->engine, 0);
-    }
-    if (status == OX_OK) {
-        status = ox_engine_load_weights(trainer->engine, trainer->folder);
-    }
+    OX_TRY(status, ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine));
+    OX_TRY(status, ox_engine_load_begin(trainer->engine, 0));
+    OX_TRY(status, ox_engine_load_weights(trainer->engine, trainer->folder));
     return status == OX_OK ? ox_engine_load_commit(trainer->engine, NULL, 0) : status;
 }
 
@@ -51,12 +45,8 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     }
     ox_trainer_cap_sequence(trainer);
     status = ox_trainer_check_data(trainer);
-    if (status == OX_OK) {
-        status = ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder));
-    }
-    if (status == OX_OK) {
-        status = ox_trainer_open_sources(trainer);
-    }
+    OX_TRY(status, ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder)));
+    OX_TRY(status, ox_trainer_open_sources(trainer));
     return status == OX_OK ? open_engine(trainer) : status;
 }
 

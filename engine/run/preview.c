@@ -18,9 +18,7 @@ static enum ox_status open_tokenizer(struct preview *preview) {
     if (status == OX_OK && trainer->input.tokenizer_path[0] == '\0') {
         status = ox_fail(OX_E_CONFIG, "%s: holds no tokenizer.json; name one by --tokenizer", trainer->config.model);
     }
-    if (status == OX_OK) {
-        status = ox_tokenizer_open(trainer->input.tokenizer_path, &preview->tokenizer);
-    }
+    OX_TRY(status, ox_tokenizer_open(trainer->input.tokenizer_path, &preview->tokenizer));
     trainer->input.vocab = status == OX_OK ? ox_tokenizer_vocab_count(preview->tokenizer) : 0;
     return status;
 }
@@ -81,9 +79,7 @@ static enum ox_status walk(struct preview *preview, uint64_t row_max, ox_preview
         preview->row.idx = i;
         preview->row.target_count = 0;
         status = ox_windows_fill(preview->trainer->input.train, i, preview->row.row, &preview->row.target_count);
-        if (status == OX_OK) {
-            status = fn(context, preview->tokenizer, &preview->row);
-        }
+        OX_TRY(status, fn(context, preview->tokenizer, &preview->row));
     }
     return status;
 }
@@ -101,15 +97,9 @@ enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max,
     preview.trainer->lock_fd = -1;
     preview.trainer->engine_config.compute_threads = ox_processor_count();
     enum ox_status status = open_model(preview.trainer);
-    if (status == OX_OK) {
-        status = open_tokenizer(&preview);
-    }
-    if (status == OX_OK) {
-        status = open_row(&preview);
-    }
-    if (status == OX_OK) {
-        status = ox_trainer_open_data(preview.trainer);
-    }
+    OX_TRY(status, open_tokenizer(&preview));
+    OX_TRY(status, open_row(&preview));
+    OX_TRY(status, ox_trainer_open_data(preview.trainer));
     if (status == OX_OK) {
         count_data(preview.trainer, out);
     }

@@ -150,12 +150,8 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
     };
     set_budget(trainer);
     enum ox_status status = check_counts(config, model);
-    if (status == OX_OK) {
-        status = ox_trainer_pick_device(trainer);
-    }
-    if (status == OX_OK) {
-        status = pick_isa(config->isa, &trainer->engine_config.isa);
-    }
+    OX_TRY(status, ox_trainer_pick_device(trainer));
+    OX_TRY(status, pick_isa(config->isa, &trainer->engine_config.isa));
     if (status == OX_OK && config->nvme_count > 0) {
         status = pick_io(config->io_backend, &trainer->engine_config.io);
     }
@@ -247,9 +243,7 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     }
     ox_trainer_cap_sequence(trainer);
     status = ox_trainer_check_data(trainer);
-    if (status == OX_OK) {
-        status = ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder));
-    }
+    OX_TRY(status, ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder)));
     bool ready = false;
     if (status == OX_OK && trainer->config.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);

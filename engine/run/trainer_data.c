@@ -334,9 +334,7 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer) {
     enum ox_status status = set_cache_dir(trainer);
-    if (status == OX_OK) {
-        status = open_sources(trainer);
-    }
+    OX_TRY(status, open_sources(trainer));
     if (status != OX_OK) {
         ox_trainer_close_data(trainer);
     }
@@ -347,15 +345,9 @@ enum ox_status ox_trainer_open_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     uint64_t borders[OX_CONFIG_DATA_MAX];
     enum ox_status status = ox_trainer_open_sources(trainer);
-    if (status == OX_OK) {
-        status = trainer->input.eval_data != NULL ? open_eval_data(trainer) : OX_OK;
-    }
-    if (status == OX_OK) {
-        status = open_held_out(trainer, borders);
-    }
-    if (status == OX_OK) {
-        status = open_part(trainer, borders, false, &trainer->input.train);
-    }
+    OX_TRY(status, trainer->input.eval_data != NULL ? open_eval_data(trainer) : OX_OK);
+    OX_TRY(status, open_held_out(trainer, borders));
+    OX_TRY(status, open_part(trainer, borders, false, &trainer->input.train));
     if (status == OX_OK && rows_of(trainer->input.train) == 0) {
         uint64_t tokens = 0;
         for (uint32_t i = 0; i < trainer->input.data_count; i++) {

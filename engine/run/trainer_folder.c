@@ -105,21 +105,11 @@ enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identi
     const char *from = "";
     memset(identity, 0, sizeof *identity);
     enum ox_status status = ox_path_join(output_dir, "run.json", path);
-    if (status == OX_OK) {
-        status = ox_json_load(path, IDENTITY_BYTES_MAX, &json);
-    }
-    if (status == OX_OK) {
-        status = get_hex(path, json, "run_id", identity->run_id, 2);
-    }
-    if (status == OX_OK) {
-        status = get_hex(path, json, "branch", &identity->branch, 1);
-    }
-    if (status == OX_OK) {
-        status = get_hex(path, json, "parent", identity->parent, 2);
-    }
-    if (status == OX_OK) {
-        status = ox_json_get_string(path, json, "from", true, &from);
-    }
+    OX_TRY(status, ox_json_load(path, IDENTITY_BYTES_MAX, &json));
+    OX_TRY(status, get_hex(path, json, "run_id", identity->run_id, 2));
+    OX_TRY(status, get_hex(path, json, "branch", &identity->branch, 1));
+    OX_TRY(status, get_hex(path, json, "parent", identity->parent, 2));
+    OX_TRY(status, ox_json_get_string(path, json, "from", true, &from));
     if (status == OX_OK) {
         snprintf(identity->from, sizeof identity->from, "%s", from);
         status = get_drives(path, json, identity);
@@ -147,9 +137,7 @@ enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run
                        "--resume-from-checkpoint UTF-8?", output_dir);
     }
     enum ox_status status = ox_path_join(output_dir, "run.json", path);
-    if (status == OX_OK) {
-        status = ox_file_replace(path, text, strlen(text));
-    }
+    OX_TRY(status, ox_file_replace(path, text, strlen(text)));
     free(text);
     return status;
 }
@@ -278,9 +266,7 @@ enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
         status = check_input(config, "--data", config->data[i].path);
     }
-    if (status == OX_OK) {
-        status = check_input(config, "--tokenizer", config->tokenizer);
-    }
+    OX_TRY(status, check_input(config, "--tokenizer", config->tokenizer));
     return status == OX_OK ? check_input(config, "--eval-data", config->eval_data) : status;
 }
 

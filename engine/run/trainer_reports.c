@@ -27,9 +27,7 @@ enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
     }
     enum ox_status status = ox_trace_header_open(
         &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
-    if (status == OX_OK) {
-        status = ox_trace_check_room(head, trainer->config.trace_bytes);
-    }
+    OX_TRY(status, ox_trace_check_room(head, trainer->config.trace_bytes));
     ox_trace_header_close(&head);
     return status;
 }
@@ -47,9 +45,7 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES];
     struct ox_sim *sim = NULL;
     enum ox_status status = ox_path_join(config->output_dir, "trace.bin", path);
-    if (status == OX_OK) {
-        status = predict_tasks(trainer, &sim);
-    }
+    OX_TRY(status, predict_tasks(trainer, &sim));
     snprintf(title, sizeof title, "%s, %.4g M parameters, %s; %u x %u tokens, %u micro-batch%s", model->config.family,
              (double)model->param_count * 1e-6, engine->fp32 ? "fp32" : "bf16", engine->batch, engine->seq,
              engine->micro_batches, engine->micro_batches == 1 ? "" : "es");

@@ -335,9 +335,7 @@ static bool is_kept(const struct ox_trainer *trainer) {
 
 static enum ox_status run_on(struct ox_trainer *trainer, int *ended_by) {
     enum ox_status status = catch_up(trainer);
-    if (status == OX_OK) {
-        status = loop(trainer, ended_by);
-    }
+    OX_TRY(status, loop(trainer, ended_by));
     const bool complete = status == OX_OK && *ended_by == 0 && trainer->state.step == trainer->max_steps;
     if (complete) {
         status = ox_trainer_save(trainer); /* before the evaluation, which may fail or be stopped */

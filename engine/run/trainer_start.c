@@ -149,9 +149,7 @@ static enum ox_status clear_run(const struct ox_trainer *trainer) {
 static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
     *made = !ox_path_is_folder(trainer->config.output_dir);
     enum ox_status status = ox_folder_make(trainer->config.output_dir);
-    if (status == OX_OK) {
-        status = ox_run_lock(trainer);
-    }
+    OX_TRY(status, ox_run_lock(trainer));
     if (status == OX_OK) {
         ox_run_clear_triggers(trainer->config.output_dir);
         ox_folder_sweep(trainer->config.output_dir);
@@ -178,9 +176,7 @@ static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, e
 static enum ox_status draw_run(struct ox_trainer *trainer) {
     struct ox_run_identity *const identity = &trainer->identity;
     enum ox_status status = ox_run_draw(identity->run_id, 2);
-    if (status == OX_OK) {
-        status = ox_run_draw(&identity->branch, 1);
-    }
+    OX_TRY(status, ox_run_draw(&identity->branch, 1));
     return status;
 }
 
@@ -217,19 +213,13 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
     }
     /* Again, now that nobody else can begin a run there. */
     status = config->overwrite_output_dir ? clear_run(trainer) : refuse_existing(trainer);
-    if (status == OX_OK) {
-        status = draw_run(trainer);
-    }
+    OX_TRY(status, draw_run(trainer));
     if (status == OX_OK) {
         take_identity(trainer);
         status = create_store(trainer);
     }
-    if (status == OX_OK) {
-        status = load_all(trainer, NULL);
-    }
-    if (status == OX_OK) {
-        status = write_first_identity(trainer);
-    }
+    OX_TRY(status, load_all(trainer, NULL));
+    OX_TRY(status, write_first_identity(trainer));
     return status == OX_OK ? OX_OK : undo_start(trainer, made, status);
 }
 
@@ -299,18 +289,14 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
 static enum ox_status reopen_engine(struct ox_trainer *trainer) {
     ox_engine_close(&trainer->engine);
     enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
-    if (status == OX_OK) {
-        status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
-    }
+    OX_TRY(status, ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine));
     return status;
 }
 
 static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *path) {
     struct ox_run_state found = {0};
     enum ox_status status = ox_checkpoint_verify(path);
-    if (status == OX_OK) {
-        status = ox_checkpoint_read_state(path, &found);
-    }
+    OX_TRY(status, ox_checkpoint_read_state(path, &found));
     return status == OX_OK ? take_state(trainer, &found, path) : status;
 }
 
@@ -321,16 +307,10 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
     if (ox_run_has_store(trainer)) {
         ox_log(OX_LOG_INFO, "the store is rebuilt from %s", path);
         status = reopen_engine(trainer);
-        if (status == OX_OK) {
-            status = ox_store_remove(trainer->drives.folders, trainer->config.nvme_count);
-        }
+        OX_TRY(status, ox_store_remove(trainer->drives.folders, trainer->config.nvme_count));
     }
-    if (status == OX_OK) {
-        status = create_store(trainer);
-    }
-    if (status == OX_OK) {
-        status = load_all(trainer, path);
-    }
+    OX_TRY(status, create_store(trainer));
+    OX_TRY(status, load_all(trainer, path));
     if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
         trainer->saving.last_step = trainer->state.step + 1;
         snprintf(trainer->result, sizeof trainer->result, "%s", path);
@@ -370,13 +350,9 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     char path[OX_PATH_BYTES] = "";
     bool resumed = false;
     enum ox_status status = open_run(trainer);
-    if (status == OX_OK) {
-        status = ox_run_check_drives_given(trainer);
-    }
+    OX_TRY(status, ox_run_check_drives_given(trainer));
     const uint64_t newest_step = status == OX_OK ? find_checkpoint(trainer, path) : 0;
-    if (status == OX_OK) {
-        status = resume_store(trainer, newest_step, &resumed);
-    }
+    OX_TRY(status, resume_store(trainer, newest_step, &resumed));
     snprintf(origin, OX_PATH_BYTES, "%s", resumed ? "the store's last commit" : path);
     if (status == OX_OK && !resumed && path[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "%s: has neither a complete checkpoint nor a usable store%s",
@@ -386,12 +362,8 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     }
     if (status == OX_OK && !resumed) {
         status = ox_run_check_stores(trainer);
-        if (status == OX_OK) {
-            status = read_checkpoint(trainer, path);
-        }
-        if (status == OX_OK) {
-            status = load_checkpoint(trainer, path);
-        }
+        OX_TRY(status, read_checkpoint(trainer, path));
+        OX_TRY(status, load_checkpoint(trainer, path));
     }
     if (status == OX_OK && ox_run_record_drives(&trainer->identity, trainer)) {
         status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
@@ -428,24 +400,16 @@ static enum ox_status turn_to(struct ox_trainer *trainer, const char *path) {
 static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path, bool fresh) {
     struct ox_run_identity *const identity = &trainer->identity;
     enum ox_status status = fresh ? draw_run(trainer) : ox_run_read_identity(trainer->config.output_dir, identity);
-    if (status == OX_OK) {
-        status = ox_run_draw(&identity->branch, 1);
-    }
+    OX_TRY(status, ox_run_draw(&identity->branch, 1));
     if (status == OX_OK && !trainer->config.overwrite_output_dir) {
         status = ox_run_check_stores(trainer);
     }
-    if (status == OX_OK) {
-        status = read_checkpoint(trainer, path);
-    }
-    if (status == OX_OK) {
-        status = set_origin(trainer, path, trainer->state.run_id);
-    }
+    OX_TRY(status, read_checkpoint(trainer, path));
+    OX_TRY(status, set_origin(trainer, path, trainer->state.run_id));
     if (status == OX_OK && !fresh) {
         status = turn_to(trainer, path);
     }
-    if (status == OX_OK) {
-        status = load_checkpoint(trainer, path);
-    }
+    OX_TRY(status, load_checkpoint(trainer, path));
     return status == OX_OK && fresh ? write_first_identity(trainer) : status;
 }
 
@@ -488,21 +452,11 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
     char path[OX_PATH_BYTES];
     char *yaml = NULL, *plan = NULL;
     enum ox_status status = config_text(trainer, &yaml);
-    if (status == OX_OK) {
-        status = ox_path_join(trainer->config.output_dir, "config.resolved.yaml", path);
-    }
-    if (status == OX_OK) {
-        status = ox_file_replace(path, yaml, strlen(yaml));
-    }
-    if (status == OX_OK) {
-        status = ox_trainer_plan_text(trainer, true, &plan);
-    }
-    if (status == OX_OK) {
-        status = ox_path_join(trainer->config.output_dir, "plan.txt", path);
-    }
-    if (status == OX_OK) {
-        status = ox_file_replace(path, plan, strlen(plan));
-    }
+    OX_TRY(status, ox_path_join(trainer->config.output_dir, "config.resolved.yaml", path));
+    OX_TRY(status, ox_file_replace(path, yaml, strlen(yaml)));
+    OX_TRY(status, ox_trainer_plan_text(trainer, true, &plan));
+    OX_TRY(status, ox_path_join(trainer->config.output_dir, "plan.txt", path));
+    OX_TRY(status, ox_file_replace(path, plan, strlen(plan)));
     free(plan);
     free(yaml);
     return status;
@@ -534,9 +488,7 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
         if (config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir) {
             status = refuse_existing(trainer);
         }
-        if (status == OX_OK) {
-            status = ox_trainer_open_data(trainer);
-        }
+        OX_TRY(status, ox_trainer_open_data(trainer));
         if (status != OX_OK) {
             return status;
         }
@@ -559,34 +511,22 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
     const char *const resume = trainer->config.resume_from_checkpoint;
     enum ox_status status = check_drives(trainer);
-    if (status == OX_OK) {
-        status = check_output(trainer);
-    }
-    if (status == OX_OK) {
-        status = prepare_data(trainer);
-    }
-    if (status == OX_OK) {
-        status = ox_trainer_check_wear(trainer);
-    }
-    if (status == OX_OK) {
-        status = ox_trainer_check_trace(trainer);
-    }
+    OX_TRY(status, check_output(trainer));
+    OX_TRY(status, prepare_data(trainer));
+    OX_TRY(status, ox_trainer_check_wear(trainer));
+    OX_TRY(status, ox_trainer_check_trace(trainer));
     if (status == OX_OK) {
         trainer->engine_config.stop = &trainer->events->stop;
         status = ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine);
     }
-    if (status == OX_OK) {
-        status = resume[0] == '\0'                ? start_fresh(trainer)
-                 : strcmp(resume, "latest") == 0 ? resume_latest(trainer, origin) : resume_named(trainer, origin);
-    }
+    OX_TRY(status, resume[0] == '\0'                ? start_fresh(trainer)
+                   : strcmp(resume, "latest") == 0 ? resume_latest(trainer, origin) : resume_named(trainer, origin));
     if (status == OX_OK) {
         announce_drives(trainer);
         ox_trainer_persist_start(trainer);
         status = write_descriptions(trainer);
     }
-    if (status == OX_OK) {
-        status = ox_trainer_open_reports(trainer);
-    }
+    OX_TRY(status, ox_trainer_open_reports(trainer));
     if (status == OX_OK && trainer->state.step > 0) {
         restore_line(trainer);
     }

@@ -221,9 +221,7 @@ enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, 
     OX_ASSERT(!engine->pending.exists && !engine->must_restore);
     ox_engine_chunk_view(engine, unit_idx, chunk_idx, out);
     enum ox_status status = get_from_store(engine, unit_idx, chunk_idx, out);
-    if (status == OX_OK) {
-        status = copy_device(engine, unit_idx, out, false);
-    }
+    OX_TRY(status, copy_device(engine, unit_idx, out, false));
     const struct ox_resident resident = ox_engine_resident(engine, unit_idx);
     if (resident.hi != NULL) {
         memcpy(out->hi, resident.hi + out->first, out->count * OX_HI_BYTES);

@@ -316,18 +316,10 @@ static enum ox_status open_device(struct ox_engine *engine) {
 
 static enum ox_status open_parts(struct ox_engine *engine) {
     enum ox_status status = open_device(engine);
-    if (status == OX_OK) {
-        status = open_memory(engine);
-    }
-    if (status == OX_OK) {
-        status = ox_pool_open(engine->config.optimizer_threads, &engine->optim_pool);
-    }
-    if (status == OX_OK) {
-        status = ox_pool_open(1, &engine->reduce_pool);
-    }
-    if (status == OX_OK) {
-        status = open_lanes(engine);
-    }
+    OX_TRY(status, open_memory(engine));
+    OX_TRY(status, ox_pool_open(engine->config.optimizer_threads, &engine->optim_pool));
+    OX_TRY(status, ox_pool_open(1, &engine->reduce_pool));
+    OX_TRY(status, open_lanes(engine));
     return status == OX_OK ? make_constants(engine) : status;
 }
 
@@ -445,15 +437,9 @@ static void register_slots(struct ox_engine *engine) {
 
 static enum ox_status open_ports(struct ox_engine *engine) {
     enum ox_status status = ox_store_port_open(engine->store, &engine->read_port);
-    if (status == OX_OK) {
-        status = ox_store_port_open(engine->store, &engine->write_port);
-    }
-    if (status == OX_OK) {
-        status = ox_store_port_open(engine->store, &engine->chunk_slots.transfers.port);
-    }
-    if (status == OX_OK) {
-        status = ox_optim_open(engine);
-    }
+    OX_TRY(status, ox_store_port_open(engine->store, &engine->write_port));
+    OX_TRY(status, ox_store_port_open(engine->store, &engine->chunk_slots.transfers.port));
+    OX_TRY(status, ox_optim_open(engine));
     if (status == OX_OK) {
         register_slots(engine);
     }

@@ -279,9 +279,7 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
             status = ox_fail(OX_E_ABORTED, plan->kind == OX_PLAN_TRAIN ? "stopped before the optimizer began"
                                                                        : "stopped within an evaluation");
         }
-        if (status == OX_OK) {
-            status = issue_task(engine, plan, i);
-        }
+        OX_TRY(status, issue_task(engine, plan, i));
         bool skip = false;
         if (status == OX_OK && plan->tasks[i].kind == OX_TASK_NORM) {
             status = decide(engine, i, &skip);
@@ -383,9 +381,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
         .weights_step = engine->weights_step};
     note_packed(engine, plan);
     status = poison(engine, plan);
-    if (status == OX_OK) {
-        status = make_logits_buffer(engine, input);
-    }
+    OX_TRY(status, make_logits_buffer(engine, input));
     if (status != OX_OK) {
         return status;
     }

@@ -331,12 +331,8 @@ static enum ox_status set_up(struct comparison *comparison) {
                        config->size_bytes, PARAM_BYTES * GRAIN);
     }
     enum ox_status status = ox_bench_isa(config, &comparison->isa);
-    if (status == OX_OK) {
-        status = ox_pool_open(ox_bench_threads(config->optimizer_threads), &comparison->pool);
-    }
-    if (status == OX_OK) {
-        status = ox_bench_arena_open("adam", comparison->params * PARAM_BYTES + 32 * OX_MIB, &comparison->arena);
-    }
+    OX_TRY(status, ox_pool_open(ox_bench_threads(config->optimizer_threads), &comparison->pool));
+    OX_TRY(status, ox_bench_arena_open("adam", comparison->params * PARAM_BYTES + 32 * OX_MIB, &comparison->arena));
     const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
     ox_optim_hyper_init(&settings, &comparison->hyper);

@@ -66,9 +66,7 @@ static enum ox_status open_lane(struct ox_bench_device *device) {
 static enum ox_status open_gpu(uint64_t lead_bytes, bool own_attention, struct ox_bench_device *gpu) {
     const struct ox_cuda_config config = {.own_attention = own_attention};
     enum ox_status status = ox_cuda_device_open(&config, &gpu->device);
-    if (status == OX_OK) {
-        status = ox_cuda_device_query(gpu->device, &gpu->facts);
-    }
+    OX_TRY(status, ox_cuda_device_query(gpu->device, &gpu->facts));
     if (status == OX_OK) {
         ox_ops_init_cuda(gpu->device, &gpu->ops);
         gpu->compute = (struct ox_compute){.device = OX_DEVICE_CUDA};
@@ -100,9 +98,7 @@ enum ox_status ox_bench_gpu_open(struct ox_bench *bench) {
 
 enum ox_status ox_bench_gpu_open_own(const struct ox_bench_device *gpu, struct ox_bench_device **out) {
     enum ox_status status = allocate(out);
-    if (status == OX_OK) {
-        status = open_gpu(gpu->lead_bytes, true, *out);
-    }
+    OX_TRY(status, open_gpu(gpu->lead_bytes, true, *out));
     if (status != OX_OK) {
         ox_bench_device_close(out);
     }
@@ -116,9 +112,7 @@ void ox_bench_gpu_close(struct ox_bench *bench) {
 enum ox_status ox_bench_cpu_open(uint32_t threads, struct ox_bench_device **out) {
     const struct ox_cpu_device_config config = {.thread_count = threads};
     enum ox_status status = allocate(out);
-    if (status == OX_OK) {
-        status = ox_cpu_device_open(&config, &(*out)->device);
-    }
+    OX_TRY(status, ox_cpu_device_open(&config, &(*out)->device));
     if (status == OX_OK) {
         ox_ops_init_cpu(&(*out)->ops);
         ox_ops_optim_init_cpu(&(*out)->ops);
@@ -191,12 +185,8 @@ static enum ox_status time_once(struct ox_bench_device *device, const struct ox_
     for (uint32_t i = 0; i < repeats && status == OX_OK; i++) {
         status = work->queue(work->context);
     }
-    if (status == OX_OK) {
-        status = device->ops.mark(device->lane, &done);
-    }
-    if (status == OX_OK) {
-        status = ox_mark_join(done);
-    }
+    OX_TRY(status, device->ops.mark(device->lane, &done));
+    OX_TRY(status, ox_mark_join(done));
     const uint64_t ns = gpu ? device->watch.device_ns : device->watch.busy_ns;
     *seconds = (double)ox_max_u64(ns, 1) * 1e-9 / repeats;
     return status;
@@ -206,9 +196,7 @@ enum ox_status ox_bench_device_time(struct ox_bench_device *device, const struct
                                     double *seconds) {
     double all[OX_BENCH_ROUNDS_MAX];
     enum ox_status status = time_once(device, work, 1, seconds); /* warm-up: chooses algorithms, loads code */
-    if (status == OX_OK) {
-        status = time_once(device, work, 1, seconds);
-    }
+    OX_TRY(status, time_once(device, work, 1, seconds));
     const double requested = repeat_seconds / *seconds;
     const uint32_t repeats = requested < 1.0 ? 1 : requested > REPEATS_MAX ? REPEATS_MAX : (uint32_t)requested;
     for (uint32_t i = 0; i < rounds && status == OX_OK; i++) {

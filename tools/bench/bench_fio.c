@@ -147,9 +147,7 @@ enum ox_status ox_bench_fio_run(const struct ox_bench_target *target, enum ox_be
                                 uring ? "--fixedbufs=1" : NULL, "--registerfiles=1", NULL};
     char *text = NULL;
     enum ox_status status = run_program(args, &text);
-    if (status == OX_OK) {
-        status = read_report(text, rate);
-    }
+    OX_TRY(status, read_report(text, rate));
     free(text);
     return status;
 }

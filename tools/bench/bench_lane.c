@@ -19,9 +19,7 @@ static enum ox_status run_once(struct ox_lane *lane, double *seconds) {
     for (unsigned i = 0; i < TASKS && status == OX_OK; i++) {
         struct ox_mark done;
         status = ox_host_lane_submit(lane, nothing, NULL, 0, &done);
-        if (status == OX_OK) {
-            status = ox_mark_join(done);
-        }
+        OX_TRY(status, ox_mark_join(done));
     }
     *seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9 / TASKS;
     return status;

@@ -68,9 +68,7 @@ static enum ox_status measure(struct measuring *m) {
     double seconds = 0.0;
     set_heads(&m->tensors, m->op->head_dim);
     enum ox_status status = clear_state(m);
-    if (status == OX_OK) {
-        status = ox_bench_device_time(m->device, &work, m->rounds, &seconds);
-    }
+    OX_TRY(status, ox_bench_device_time(m->device, &work, m->rounds, &seconds));
     if (status != OX_OK) {
         return status;
     }

@@ -83,9 +83,7 @@ static enum ox_status rig_open(const struct ox_io_backend *backend, const struct
     if (status == OX_OK && mode == OX_DRIVE_CREATE) {
         status = backend->drive_allocate(rig->drive, target->bytes);
     }
-    if (status == OX_OK) {
-        status = backend->queue_open(backend, &rig->drive, 1, rig->depth, &rig->queue);
-    }
+    OX_TRY(status, backend->queue_open(backend, &rig->drive, 1, rig->depth, &rig->queue));
     if (status != OX_OK) {
         rig_close(rig);
         return status;
@@ -207,9 +205,7 @@ static enum ox_status time_flushes(struct rig *rig, double *median) {
     for (uint32_t i = 0; i < FLUSHES && status == OX_OK; i++) {
         status = rig_one(rig, OX_IO_WRITE, (uint64_t)(i % 4) * OX_BENCH_HI_BYTES, OX_BENCH_HI_BYTES);
         const uint64_t begin_ns = ox_clock_ns();
-        if (status == OX_OK) {
-            status = rig->backend->drive_flush(rig->drive);
-        }
+        OX_TRY(status, rig->backend->drive_flush(rig->drive));
         seconds[i] = (double)(ox_clock_ns() - begin_ns) * 1e-9;
     }
     *median = status == OX_OK ? ox_bench_median(seconds, FLUSHES) : 0.0;
@@ -222,9 +218,7 @@ enum ox_status ox_bench_file_latencies(const struct ox_io_backend *backend, cons
     enum ox_status status = rig_open(backend, target, OX_BENCH_WORK_READ, OX_DRIVE_OPEN, &rig);
     if (status == OX_OK) {
         status = time_reads(&rig, target->bytes, &out->read);
-        if (status == OX_OK) {
-            status = time_flushes(&rig, &out->flush);
-        }
+        OX_TRY(status, time_flushes(&rig, &out->flush));
         rig_close(&rig);
     }
     return status;
@@ -274,12 +268,8 @@ static enum ox_status step_open(const struct ox_io_backend *backend, const struc
     memset(step, 0, sizeof *step);
     step->chunk_count = (uint32_t)(target->bytes / 2 / CHUNK_BYTES);
     enum ox_status status = store_open(backend, target, create, step);
-    if (status == OX_OK) {
-        status = ox_store_port_open(step->store, &step->transfers.port);
-    }
-    if (status == OX_OK) {
-        status = ox_bench_arena_open("nvme", (uint64_t)SLOTS * CHUNK_BYTES, &step->slots);
-    }
+    OX_TRY(status, ox_store_port_open(step->store, &step->transfers.port));
+    OX_TRY(status, ox_bench_arena_open("nvme", (uint64_t)SLOTS * CHUNK_BYTES, &step->slots));
     if (status != OX_OK) {
         step_close(step);
         return status;
@@ -339,12 +329,8 @@ enum ox_status ox_bench_store_run(const struct ox_io_backend *backend, const str
     }
     const uint64_t begin_ns = ox_clock_ns();
     status = ox_store_begin(step.store, step.number + 1);
-    if (status == OX_OK) {
-        status = step_stream(&step);
-    }
-    if (status == OX_OK) {
-        status = ox_store_commit(step.store, NULL, 0);
-    }
+    OX_TRY(status, step_stream(&step));
+    OX_TRY(status, ox_store_commit(step.store, NULL, 0));
     *rate = 2.0 * step.chunk_count * CHUNK_BYTES / ((double)(ox_clock_ns() - begin_ns) * 1e-9);
     step_close(&step);
     return status;
@@ -362,9 +348,7 @@ enum ox_status ox_bench_store_make(const struct ox_io_backend *backend, const st
             const struct ox_store_op op = {.kind = OX_STORE_WRITE, .extent_idx = i, .buffer = step.slots.base};
             status = ox_store_run(step.transfers.port, &op, 1);
         }
-        if (status == OX_OK) {
-            status = ox_store_commit(step.store, NULL, 0);
-        }
+        OX_TRY(status, ox_store_commit(step.store, NULL, 0));
     }
     step_close(&step);
     return status;

@@ -104,9 +104,7 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
     const struct ox_option *option = NULL;
     bool negated = false;
     enum ox_status status = find_option(a, argument, flag, &option, &negated);
-    if (status == OX_OK) {
-        status = mark_seen(a, option);
-    }
+    OX_TRY(status, mark_seen(a, option));
     if (status != OX_OK) {
         return status;
     }

@@ -62,11 +62,7 @@ int ox_cmd_export(const struct ox_config *config) {
     char source[OX_PATH_BYTES];
     const enum ox_dtype dtype = strcmp(config->save_dtype, "bf16") == 0 ? OX_DTYPE_BF16 : OX_DTYPE_F32;
     enum ox_status status = find_source(config->model, source);
-    if (status == OX_OK) {
-        status = ox_export_folder(source, config->output_dir, dtype, shard_bytes_max);
-    }
-    if (status == OX_OK) {
-        status = report(config, source, dtype);
-    }
+    OX_TRY(status, ox_export_folder(source, config->output_dir, dtype, shard_bytes_max));
+    OX_TRY(status, report(config, source, dtype));
     return ox_cmd_exit(status);
 }

@@ -81,9 +81,7 @@ static enum ox_status open_model(struct generating *g) {
                          "--model %s: has no weights, neither %s nor %s; name a folder with weights", model,
                          names[0], names[1]);
     }
-    if (status == OX_OK) {
-        status = ox_hf_open(model, true, &g->folder);
-    }
+    OX_TRY(status, ox_hf_open(model, true, &g->folder));
     if (status != OX_OK) {
         return status;
     }
@@ -129,9 +127,7 @@ static enum ox_status encode_chat(struct generating *g, const char *where, char 
         return ox_fail(OX_E_CONFIG, "%s: the message contains a NUL character; remove it", where);
     }
     enum ox_status status = ox_chat_open(g->tokenizer, &options, &renderer);
-    if (status == OX_OK) {
-        status = ox_chat_render(renderer, where, &chat, &g->ids, &marks);
-    }
+    OX_TRY(status, ox_chat_render(renderer, where, &chat, &g->ids, &marks));
     ox_id_mask_free(&marks);
     ox_chat_close(&renderer);
     return status;
@@ -153,9 +149,7 @@ static enum ox_status read_prompt(struct generating *g) {
     } else if ((text = strdup(config->prompt)) == NULL) {
         status = ox_fail(OX_E_NOMEM, "no memory for the prompt");
     }
-    if (status == OX_OK) {
-        status = config->chat ? encode_chat(g, where, text, bytes) : encode_plain(g, where, text, bytes);
-    }
+    OX_TRY(status, config->chat ? encode_chat(g, where, text, bytes) : encode_plain(g, where, text, bytes));
     free(text);
     g->prompt_count = g->ids.count;
     g->text_begin = config->chat ? g->prompt_count : 0;
@@ -222,19 +216,13 @@ static enum ox_status find_stops(struct generating *g) {
         return OX_OK;
     }
     enum ox_status status = read_stops(&g->stops, g->config->model, ox_hf_config(g->folder));
-    if (status == OX_OK) {
-        status = ox_path_join(g->config->model, "generation_config.json", path);
-    }
+    OX_TRY(status, ox_path_join(g->config->model, "generation_config.json", path));
     if (status == OX_OK && ox_path_is_file(path)) {
         status = ox_json_load(path, JSON_BYTES_MAX, &json);
-        if (status == OX_OK) {
-            status = read_stops(&g->stops, path, json);
-        }
+        OX_TRY(status, read_stops(&g->stops, path, json));
         json_decref(json);
     }
-    if (status == OX_OK) {
-        status = append_id(&g->stops, ox_tokenizer_eos(g->tokenizer));
-    }
+    OX_TRY(status, append_id(&g->stops, ox_tokenizer_eos(g->tokenizer)));
     if (status == OX_OK && g->config->chat) {
         status = end_of_turn(g, &turn);
     }
@@ -267,9 +255,7 @@ static enum ox_status stream_to(struct generating *g, size_t count, bool last) {
         return OX_OK;
     }
     enum ox_status status = ox_decode(g->tokenizer, ids, stream->shown - stream->from, true, &before, &before_bytes);
-    if (status == OX_OK) {
-        status = ox_decode(g->tokenizer, ids, count - stream->from, true, &text, &bytes);
-    }
+    OX_TRY(status, ox_decode(g->tokenizer, ids, count - stream->from, true, &text, &bytes));
     if (status == OX_OK && bytes > before_bytes && (last || !ends_open(text, bytes))) {
         const size_t added = bytes - before_bytes;
         if (fwrite(text + before_bytes, 1, added, stdout) != added || fflush(stdout) != 0) {
@@ -350,12 +336,8 @@ static enum ox_status generate_all(struct generating *g, const float *logits) {
             g->steps++;
         }
         int32_t id = 0;
-        if (status == OX_OK) {
-            status = ox_sampler_next(g->sampler, logits, g->ids.count - 1, &id);
-        }
-        if (status == OX_OK) {
-            status = append_id(&g->ids, id);
-        }
+        OX_TRY(status, ox_sampler_next(g->sampler, logits, g->ids.count - 1, &id));
+        OX_TRY(status, append_id(&g->ids, id));
         if (status == OX_OK && is_stop(g, id)) {
             g->finish = "stop";
         } else if (status == OX_OK) {
@@ -376,18 +358,12 @@ static enum ox_status generate(struct generating *g) {
     g->streams = strcmp(g->config->format, "json") != 0;
     enum ox_status status = ox_generator_read(g->generator, g->ids.ids, (uint32_t)g->prompt_count,
                                               reports ? &g->nll_sum : NULL, &logits);
-    if (status == OX_OK) {
-        status = stream_to(g, g->prompt_count, false);
-    }
+    OX_TRY(status, stream_to(g, g->prompt_count, false));
     if (status == OX_OK && reports) {
         status = examine_logits(g, logits);
     }
-    if (status == OX_OK) {
-        status = generate_all(g, logits);
-    }
-    if (status == OX_OK) {
-        status = stream_to(g, g->text_end, true);
-    }
+    OX_TRY(status, generate_all(g, logits));
+    OX_TRY(status, stream_to(g, g->text_end, true));
     if (g->streams && g->stream.line_open) {
         putchar('\n');
     }

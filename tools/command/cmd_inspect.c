@@ -118,9 +118,7 @@ static enum ox_status add_files(struct inspection *in, const char *folder) {
     for (int i = 0; i < count; i++) {
         char path[OX_PATH_BYTES];
         status = ox_path_join(folder, names[i]->d_name, path);
-        if (status == OX_OK) {
-            status = add_file(in, path, names[i]->d_name);
-        }
+        OX_TRY(status, add_file(in, path, names[i]->d_name));
         if (status != OX_OK) {
             add_damage(in);
         }
@@ -472,9 +470,7 @@ int ox_cmd_inspect(const struct ox_config *config) {
     if (status == OX_OK && in.short_of_memory) {
         status = ox_fail(OX_E_NOMEM, "no memory to describe %s", config->model);
     }
-    if (status == OX_OK) {
-        status = print_report(&in, strcmp(config->format, "json") == 0);
-    }
+    OX_TRY(status, print_report(&in, strcmp(config->format, "json") == 0));
     if (status == OX_OK && damaged > 0) {
         status = ox_fail(OX_E_CORRUPT, "%s: %zu damaged, as listed above", config->model, damaged);
     }

@@ -148,12 +148,8 @@ int ox_cmd_tokenize(const struct ox_config *config) {
     }
     const char *const path = config->tokenizer[0] != '\0' ? config->tokenizer : config->model;
     enum ox_status status = ox_tokenizer_open(path, &t.tokenizer);
-    if (status == OX_OK) {
-        status = ox_encoder_open(t.tokenizer, &t.encoder);
-    }
-    if (status == OX_OK) {
-        status = config->jsonl ? tokenize_lines(&t, config->data[0].path) : count_tokens(&t, config);
-    }
+    OX_TRY(status, ox_encoder_open(t.tokenizer, &t.encoder));
+    OX_TRY(status, config->jsonl ? tokenize_lines(&t, config->data[0].path) : count_tokens(&t, config));
     ox_ids_free(&t.ids);
     ox_encoder_close(&t.encoder);
     ox_tokenizer_close(&t.tokenizer);

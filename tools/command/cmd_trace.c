@@ -22,9 +22,7 @@ static enum ox_status write_file(const char *path, write_fn *write, const void *
     if (fclose(out) != 0 && status == OX_OK) {
         status = ox_fail(OX_E_NOMEM, "%s: no memory to write it", path);
     }
-    if (status == OX_OK) {
-        status = ox_file_replace(path, data, bytes);
-    }
+    OX_TRY(status, ox_file_replace(path, data, bytes));
     free(data);
     return status;
 }
@@ -46,9 +44,7 @@ static enum ox_status run_report(const struct ox_config *config) {
     if (config->output_dir[0] != '\0') {
         status = write_file(config->output_dir, write_page, &report);
     }
-    if (status == OX_OK) {
-        status = json ? ox_trace_report_json(&report, stdout) : ox_trace_report_text(&report, stdout);
-    }
+    OX_TRY(status, json ? ox_trace_report_json(&report, stdout) : ox_trace_report_text(&report, stdout));
     if (status == OX_OK && config->output_dir[0] != '\0') {
         fprintf(stderr, "wrote the page %s\n", config->output_dir);
     }
@@ -81,12 +77,8 @@ static enum ox_status run_export(const struct ox_config *config) {
     }
     struct recording recording = {0};
     enum ox_status status = ox_trace_open(config->run, 0, &recording.trace);
-    if (status == OX_OK) {
-        status = ox_trace_steps_open(recording.trace, &recording.steps);
-    }
-    if (status == OX_OK) {
-        status = write_file(config->output_dir, chrome ? write_chrome : write_perfetto, &recording);
-    }
+    OX_TRY(status, ox_trace_steps_open(recording.trace, &recording.steps));
+    OX_TRY(status, write_file(config->output_dir, chrome ? write_chrome : write_perfetto, &recording));
     if (status == OX_OK) {
         fprintf(stderr, "wrote %llu records to %s; open it in %s\n", (unsigned long long)recording.trace->count,
                 config->output_dir,

@@ -418,16 +418,10 @@ int ox_cmd_plan(const struct ox_config *given) {
     config = *given;
     config.plan_only = true;
     enum ox_status status = apply_profile_memory(&config);
-    if (status == OX_OK) {
-        status = open_run(&config, &trainer);
-    }
+    OX_TRY(status, open_run(&config, &trainer));
     struct ox_advice advice[OX_ADVICE_COUNT];
-    if (status == OX_OK) {
-        status = ox_trainer_advise(trainer, advice);
-    }
-    if (status == OX_OK) {
-        status = print_plan(trainer, &config, true, advice);
-    }
+    OX_TRY(status, ox_trainer_advise(trainer, advice));
+    OX_TRY(status, print_plan(trainer, &config, true, advice));
     ox_trainer_close(&trainer);
     return ox_cmd_exit(status);
 }
@@ -470,9 +464,7 @@ int ox_cmd_train(const struct ox_config *config) {
     int ended_by = 0;
     install_handlers();
     enum ox_status status = open_run(config, &trainer);
-    if (status == OX_OK) {
-        status = config->dry_run ? dry_run(trainer, config) : train(trainer, config, &ended_by);
-    }
+    OX_TRY(status, config->dry_run ? dry_run(trainer, config) : train(trainer, config, &ended_by));
     const int exit_status = status == OX_OK && ended_by != 0 ? 128 + ended_by : ox_cmd_exit(status);
     ox_trainer_close(&trainer);
     return exit_status;

@@ -45,9 +45,7 @@ enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *ou
         status = ox_fail(OX_E_CONFIG, "%s: holds no whole step yet; wait for the run, or record it with more "
                          "--trace-bytes", path);
     }
-    if (status == OX_OK) {
-        status = analyze_all(out);
-    }
+    OX_TRY(status, analyze_all(out));
     if (status != OX_OK) {
         ox_trace_report_close(out);
     }
