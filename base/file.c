@@ -439,9 +439,7 @@ enum ox_status ox_file_copy(const char *source, const char *target) {
     for (uint64_t offset = 0; status == OX_OK && offset < bytes;) {
         const size_t part = (size_t)ox_min_u64(COPY_BYTES, bytes - offset);
         status = ox_file_read_at(fd, source, buffer, part, offset);
-        if (status == OX_OK) {
-            status = ox_file_write(&writer, buffer, part, offset);
-        }
+        OX_TRY(status, ox_file_write(&writer, buffer, part, offset));
         offset += part;
     }
     free(buffer);
@@ -657,12 +655,8 @@ enum ox_status ox_folder_sync(const char *path) {
 enum ox_status ox_folder_commit(const char *from, const char *to) {
     char from_parent[OX_PATH_BYTES], to_parent[OX_PATH_BYTES];
     enum ox_status status = parent_of(from, from_parent);
-    if (status == OX_OK) {
-        status = parent_of(to, to_parent);
-    }
-    if (status == OX_OK) {
-        status = ox_folder_sync(from);
-    }
+    OX_TRY(status, parent_of(to, to_parent));
+    OX_TRY(status, ox_folder_sync(from));
     if (status != OX_OK) {
         return status;
     }

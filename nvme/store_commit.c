@@ -49,9 +49,7 @@ static enum ox_status block_publish(struct ox_store *store) {
     store->root_is_newest = false;
     store->seq_seen++;
     enum ox_status status = ring_write(store, store->block->seq);
-    if (status == OX_OK) {
-        status = ox_store_flush(store);
-    }
+    OX_TRY(status, ox_store_flush(store));
     if (status == OX_OK) {
         pthread_mutex_lock(&store->mutex);
         *store->root = *store->block;
@@ -304,9 +302,7 @@ enum ox_status ox_store_begin(struct ox_store *store, uint64_t step) {
                        "from a checkpoint", store->step);
     }
     enum ox_status status = reaffirm_root(store);
-    if (status == OX_OK) {
-        status = mark_open(store, step);
-    }
+    OX_TRY(status, mark_open(store, step));
     if (status != OX_OK) {
         return ox_fail_in(status, "the store cannot be prepared for step %" PRIu64, step);
     }
@@ -371,9 +367,7 @@ enum ox_status ox_store_commit(struct ox_store *store, const void *meta, uint32_
     OX_ASSERT(__atomic_load_n(&store->written_count, __ATOMIC_SEQ_CST) == store->layout.extent_count);
     const uint32_t generation = store->root->generation ^ 1;
     enum ox_status status = tables_write(store, generation);
-    if (status == OX_OK) {
-        status = ox_store_flush(store);
-    }
+    OX_TRY(status, ox_store_flush(store));
     if (status == OX_OK) {
         block_prepare(store, meta, meta_bytes);
         status = block_publish(store);

@@ -312,9 +312,7 @@ static bool reap_request(struct ox_store_port *port, uint64_t max_ns) {
             return false;
         }
     }
-    if (status == OX_OK) {
-        status = backend->queue_reap(port->queue, &done);
-    }
+    OX_TRY(status, backend->queue_reap(port->queue, &done));
     if (status != OX_OK) {
         port_break(port);
         return true;

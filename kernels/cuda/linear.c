@@ -115,9 +115,7 @@ static enum ox_status describe_layouts(const struct gemm *p, struct description 
         status = check(cublasLtMatrixLayoutCreate(&out->b, p->in_type, b_plain ? p->k : p->n, b_plain ? p->n : p->k,
                                                   (int64_t)p->b_ld), "a layout");
     }
-    if (status == OX_OK) {
-        status = check(cublasLtMatrixLayoutCreate(&out->d, p->out_type, p->m, p->n, (int64_t)p->d_ld), "a layout");
-    }
+    OX_TRY(status, check(cublasLtMatrixLayoutCreate(&out->d, p->out_type, p->m, p->n, (int64_t)p->d_ld), "a layout"));
     return status;
 }
 
@@ -125,15 +123,9 @@ static enum ox_status describe(const struct gemm *p, struct description *out) {
     const cublasLtEpilogue_t epilogue = p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     enum ox_status status =
         check(cublasLtMatmulDescCreate(&out->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a GEMM");
-    if (status == OX_OK) {
-        status = set(out->desc, CUBLASLT_MATMUL_DESC_TRANSA, &p->a_op, sizeof p->a_op);
-    }
-    if (status == OX_OK) {
-        status = set(out->desc, CUBLASLT_MATMUL_DESC_TRANSB, &p->b_op, sizeof p->b_op);
-    }
-    if (status == OX_OK) {
-        status = set(out->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    }
+    OX_TRY(status, set(out->desc, CUBLASLT_MATMUL_DESC_TRANSA, &p->a_op, sizeof p->a_op));
+    OX_TRY(status, set(out->desc, CUBLASLT_MATMUL_DESC_TRANSB, &p->b_op, sizeof p->b_op));
+    OX_TRY(status, set(out->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     return status == OX_OK ? describe_layouts(p, out) : status;
 }
 
@@ -177,9 +169,7 @@ static enum ox_status ask(struct ox_cuda_blas *blas, const struct gemm *p, const
         return status;
     }
     status = prefer(p, preference);
-    if (status == OX_OK) {
-        status = check(set_bias(description, p, (const void *)(uintptr_t)p->align), "choosing an algorithm");
-    }
+    OX_TRY(status, check(set_bias(description, p, (const void *)(uintptr_t)p->align), "choosing an algorithm"));
     if (status == OX_OK) {
         status = check(cublasLtMatmulAlgoGetHeuristic(blas->handle, description->desc, description->a, description->b,
                                                       description->d, description->d, preference, wanted, results,
@@ -310,9 +300,7 @@ static enum ox_status search_all(const struct ox_cuda_queue *queue, const struct
         return ox_fail(OX_E_NOMEM, "GPU: no memory for %d algorithms", (int)OFFERED_MAX);
     }
     enum ox_status status = ask(queue->device->blas, &taken->gemm, description, OFFERED_MAX, results, &found);
-    if (status == OX_OK) {
-        status = time_one(queue, description, taken, at, 0.0, &best);
-    }
+    OX_TRY(status, time_one(queue, description, taken, at, 0.0, &best));
     search->taken_seconds += best;
     for (int i = 0; i < found && status == OX_OK; i++) {
         const struct known other = {.gemm = taken->gemm, .algo = results[i].algo,
@@ -336,9 +324,7 @@ static enum ox_status run(const struct ox_cuda_queue *queue, struct gemm p, cons
     struct known known;
     p.align = align_of(&p, at);
     enum ox_status status = describe(&p, &description);
-    if (status == OX_OK) {
-        status = algorithm(blas, &p, &description, &known);
-    }
+    OX_TRY(status, algorithm(blas, &p, &description, &known));
     if (status == OX_OK) {
         status = queue->search != NULL ? search_all(queue, &description, &known, at)
                                        : check(multiply(queue, &description, &known, at), "a GEMM");
@@ -405,9 +391,7 @@ enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_
                                    const struct ox_op_linear_backward *backward, struct ox_cuda_search *search) {
     struct ox_cuda_queue queue = {.device = (const struct ox_cuda_device *)device, .search = search};
     enum ox_status status = ox_cuda_check(cudaSetDevice(queue.device->idx), "choosing the device");
-    if (status == OX_OK) {
-        status = ox_cuda_check(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking), "a stream");
-    }
+    OX_TRY(status, ox_cuda_check(cudaStreamCreateWithFlags(&queue.stream, cudaStreamNonBlocking), "a stream"));
     if (status != OX_OK) {
         return status;
     }

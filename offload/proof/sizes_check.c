@@ -137,8 +137,6 @@ static enum ox_status check_store(const struct ox_plan *plan, const struct ox_pl
 enum ox_status ox_proof_check_sizes(const struct ox_plan *plan, const struct ox_plan_input *input) {
     uint64_t spool = 0;
     enum ox_status status = check_residents(plan, input);
-    if (status == OX_OK) {
-        status = check_spool(plan, input, &spool);
-    }
+    OX_TRY(status, check_spool(plan, input, &spool));
     return status == OX_OK ? check_store(plan, input, spool) : status;
 }

@@ -185,9 +185,7 @@ static enum ox_status read_field(const char *where, const json_t *object, const 
     }
     double value = 0.0;
     enum ox_status status = ox_json_get_double(where, object, field->key, true, &value);
-    if (status == OX_OK) {
-        status = check_number(where, field, value);
-    }
+    OX_TRY(status, check_number(where, field, value));
     if (status == OX_OK && (field->kind == BYTES || field->kind == COUNT) && value != floor(value)) {
         return ox_fail(OX_E_CONFIG, "%s: \"%s\" must be a whole number, but is %.17g", where, field->key, value);
     }
@@ -303,29 +301,17 @@ static enum ox_status read_machine(const char *where, json_t *top, struct ox_mac
         return ox_fail(OX_E_CONFIG, "%s: is a profile of form %" PRIu64 ", and this program reads form %d; write it "
                        "anew with `offload bench all --output`", where, version, VERSION);
     }
-    if (status == OX_OK) {
-        status = read_object(where, top, top_fields, top_others, out);
-    }
+    OX_TRY(status, read_object(where, top, top_fields, top_others, out));
     json_t *const gpu = json_object_get(top, "gpu"), *const host = json_object_get(top, "host");
     out->has_gpu = gpu != NULL && !json_is_null(gpu);
     if (status == OX_OK && out->has_gpu) {
         status = read_part(where, "gpu", gpu, gpu_fields, &out->gpu);
     }
-    if (status == OX_OK) {
-        status = read_part(where, "host", host, host_fields, &out->host);
-    }
-    if (status == OX_OK) {
-        status = read_part(where, "host.adam", json_object_get(host, "adam"), adam_fields, &out->host.adam);
-    }
-    if (status == OX_OK) {
-        status = check_formats(where, &out->host.adam);
-    }
-    if (status == OX_OK) {
-        status = read_drives(where, json_object_get(top, "drives"), out);
-    }
-    if (status == OX_OK) {
-        status = check_sources(where, json_object_get(top, "sources"));
-    }
+    OX_TRY(status, read_part(where, "host", host, host_fields, &out->host));
+    OX_TRY(status, read_part(where, "host.adam", json_object_get(host, "adam"), adam_fields, &out->host.adam));
+    OX_TRY(status, check_formats(where, &out->host.adam));
+    OX_TRY(status, read_drives(where, json_object_get(top, "drives"), out));
+    OX_TRY(status, check_sources(where, json_object_get(top, "sources")));
     return status;
 }
 
@@ -376,15 +362,9 @@ static enum ox_status check_machine(const char *where, const struct ox_machine *
     if (status == OX_OK && machine->has_gpu) {
         status = check_object(where, "gpu", gpu_fields, &machine->gpu);
     }
-    if (status == OX_OK) {
-        status = check_object(where, "host", host_fields, &machine->host);
-    }
-    if (status == OX_OK) {
-        status = check_object(where, "host.adam", adam_fields, &machine->host.adam);
-    }
-    if (status == OX_OK) {
-        status = check_formats(where, &machine->host.adam);
-    }
+    OX_TRY(status, check_object(where, "host", host_fields, &machine->host));
+    OX_TRY(status, check_object(where, "host.adam", adam_fields, &machine->host.adam));
+    OX_TRY(status, check_formats(where, &machine->host.adam));
     for (uint32_t i = 0; i < machine->drive_count && status == OX_OK; i++) {
         char name[32];
         snprintf(name, sizeof name, "drives[%" PRIu32 "]", i);
