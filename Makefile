@@ -101,7 +101,7 @@ OBJ     := $(B)/obj
 LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o)
 TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command help bench doctor))))
 # What takes system calls over is linked into the programs that want it alone, named below: CALLS_P and MEMORY_P.
-KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(filter-out tests/kit/calls%,$(wildcard tests/kit/*.c)))
+KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(filter-out tests/kit/calls%,$(wildcard tests/kit/*.c tests/kit/*/*.c)))
 # In tests/<kind>/, programs named test_* are the suite; bench_* and fuzz_* are run by hand.
 PROG_C  := $(filter-out tests/kit/%,$(wildcard tests/*/*.c tests/*/*/*.c tests/*/*/*/*.c))
 PROG_P  := $(PROG_C:%.c=$(B)/%)
@@ -139,8 +139,8 @@ $(B)/tests/%: $(OBJ)/tests/%.o $(KIT_O) $(B)/liboffload.a
 # The proof links without the builder: its own objects, base/, names and tables of data, and not the library.
 PROOF_C := $(wildcard offload/proof/*.c base/*.c base/*/*.c) offload/plan/names.c offload/plan/cases.c
 PROOF_O := $(PROOF_C:%.c=$(OBJ)/%.o)
-$(B)/tests/unit/offload/test_proof_alone: $(OBJ)/tests/unit/offload/test_proof_alone.o \
-    $(OBJ)/tests/kit/plan_model.o $(OBJ)/tests/kit/test.o $(PROOF_O)
+$(B)/tests/unit/offload/proof/test_proof_alone: $(OBJ)/tests/unit/offload/proof/test_proof_alone.o \
+    $(OBJ)/tests/kit/plan/plan_model.o $(OBJ)/tests/kit/test.o $(PROOF_O)
 	@mkdir -p $(@D)
 	@echo "  LINK    $@ (without the library)"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)

@@ -1,6 +1,6 @@
 /* The proof of a plan: what the builder writes is believed only after this has followed it. It is independent of the
  * builder: it reads a plan, its input and the definitions in plan.h and shard.h as data, states every size and every
- * rule itself, and links without any file of the builder (tests/unit/offload/test_proof_alone.c). */
+ * rule itself, and links without any file of the builder (tests/unit/offload/proof/test_proof_alone.c). */
 #ifndef OX_OFFLOAD_PROOF_H
 #define OX_OFFLOAD_PROOF_H
 

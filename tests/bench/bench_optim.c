@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "cpu_optim/optim.h"
 #include "engine/step/engine.h"
-#include "tests/kit/harness.h"
+#include "tests/kit/run/harness.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>

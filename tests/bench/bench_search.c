@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "engine/step/engine.h"
 #include "offload/sim/sim.h"
-#include "tests/kit/random_plan.h"
+#include "tests/kit/plan/random_plan.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -15,7 +15,7 @@
 #include "engine/step/engine.h"
 #include "engine/run/trainer.h"
 #include "offload/sim/sim.h"
-#include "tests/kit/harness.h"
+#include "tests/kit/run/harness.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

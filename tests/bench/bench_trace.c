@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/prng/prng.h"
 #include "engine/step/tracing.h"
-#include "tests/kit/harness.h"
+#include "tests/kit/run/harness.h"
 #include "tests/kit/test.h"
 
 #include <inttypes.h>

@@ -5,7 +5,7 @@
 #include "base/planes.h"
 #include "kernels/attention_slices.h"
 #include "kernels/cuda.h"
-#include "tests/kit/ops_kit.h"
+#include "tests/kit/device/ops_kit.h"
 
 #include <dlfcn.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "engine/step/ops_optim.h"
 #include "kernels/ops.h"
-#include "tests/kit/simt_kit.h"
+#include "tests/kit/device/simt_kit.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Attention against a plain reference in double, forward and backward. */
-#include "tests/kit/ops_kit.h"
+#include "tests/kit/device/ops_kit.h"
 
 #include <math.h>
 #include <string.h>

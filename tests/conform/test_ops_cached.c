@@ -1,5 +1,5 @@
 /* Attention over a cache of keys and values against a plain reference in double. */
-#include "tests/kit/ops_kit.h"
+#include "tests/kit/device/ops_kit.h"
 
 #include <math.h>
 #include <string.h>

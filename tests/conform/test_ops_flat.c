@@ -1,7 +1,7 @@
 /* Operations on flat vectors; all of them are exact. */
 #include "base/planes.h"
 #include "base/prng/prng.h"
-#include "tests/kit/ops_kit.h"
+#include "tests/kit/device/ops_kit.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* The fused head against a plain reference in double: losses, gradients, logits. */
 #include "base/planes.h"
 #include "base/prng/prng.h"
-#include "tests/kit/ops_kit.h"
+#include "tests/kit/device/ops_kit.h"
 
 #include <math.h>
 #include <string.h>

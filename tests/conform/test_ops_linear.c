@@ -1,5 +1,5 @@
 /* Linear layers in both layouts against a plain reference in double. */
-#include "tests/kit/ops_kit.h"
+#include "tests/kit/device/ops_kit.h"
 
 #include <string.h>
 

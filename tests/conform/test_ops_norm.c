@@ -1,5 +1,5 @@
 /* Normalisations, forward and backward, against a plain reference in double. */
-#include "tests/kit/ops_kit.h"
+#include "tests/kit/device/ops_kit.h"
 
 #include <math.h>
 #include <string.h>

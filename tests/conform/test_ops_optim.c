@@ -3,7 +3,7 @@
 #include "cpu_optim/norm.h"
 #include "cpu_optim/optim.h"
 #include "engine/step/ops_optim.h"
-#include "tests/kit/ops_kit.h"
+#include "tests/kit/device/ops_kit.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Activations, rotary embedding and token embedding against references in double. */
 #include "base/planes.h"
 #include "base/prng/prng.h"
-#include "tests/kit/ops_kit.h"
+#include "tests/kit/device/ops_kit.h"
 
 #include <math.h>
 #include <string.h>

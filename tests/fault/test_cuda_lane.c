@@ -3,7 +3,7 @@
  * and nothing is left behind. */
 #include "base/clock.h"
 #include "kernels/ops.h"
-#include "tests/kit/simt_kit.h"
+#include "tests/kit/device/simt_kit.h"
 #include "tests/kit/test.h"
 
 #include <pthread.h>

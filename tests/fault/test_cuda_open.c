@@ -2,7 +2,7 @@
  * and the plugin check that they were built alike. */
 #include "base/bytes.h"
 #include "base/file.h"
-#include "tests/kit/simt_kit.h"
+#include "tests/kit/device/simt_kit.h"
 
 #include <dlfcn.h>
 #include <stdint.h>

@@ -10,7 +10,7 @@
  *     test_run_calls [STRIDE] */
 #include "tests/kit/calls.h"
 #include "tests/kit/test.h"
-#include "tests/kit/tiny_run.h"
+#include "tests/kit/run/tiny_run.h"
 
 #include <errno.h>
 #include <string.h>

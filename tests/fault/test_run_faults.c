@@ -6,7 +6,7 @@
  *     test_run_faults [STRIDE] */
 #include "nvme/io_sim.h"
 #include "tests/kit/test.h"
-#include "tests/kit/tiny_run.h"
+#include "tests/kit/run/tiny_run.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * from the last commit to the same bits, whatever it holds in memory. Where steps overlap, the update of the previous
  * step may be lost as well; likewise before an evaluation, which performs that update first. */
 #include "nvme/io_sim.h"
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>

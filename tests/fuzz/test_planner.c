@@ -15,7 +15,7 @@
 #include "offload/proof/proof.h"
 #include "offload/search/placement.h"
 #include "offload/sim/sim.h"
-#include "tests/kit/plan_model.h"
+#include "tests/kit/plan/plan_model.h"
 #include "tests/kit/test.h"
 
 #include <inttypes.h>

@@ -2,8 +2,8 @@
  * emulated runtime of tests/simt, on some of the cases and for one step; with one, on the GPU too, on all of them.
  * Tolerances in float32 are those of the CPU; the error of this run is printed beside them. */
 #include "base/clock.h"
-#include "tests/kit/golden.h"
-#include "tests/kit/simt_kit.h"
+#include "tests/kit/run/golden.h"
+#include "tests/kit/device/simt_kit.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* The optimizer on the device: whichever units live there, in every format of their state, the bits are those of the
  * host's optimizer, and only norms and counts cross the link. */
 #include "base/assert.h"
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>

@@ -2,8 +2,8 @@
  * chunks and at once, from weights in memory and from files; and the command with a real model, where there is one. */
 #include "base/file.h"
 #include "engine/generate/generate.h"
-#include "tests/kit/golden.h"
-#include "tests/kit/sys_run.h"
+#include "tests/kit/run/golden.h"
+#include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

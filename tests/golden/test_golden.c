@@ -1,7 +1,7 @@
 /* The engine against PyTorch: every case of tests/golden/ in float32, in memory and through three tiers, and
  * in bfloat16. Tolerances are at most four times what was measured when they were set, the worst of all cores
  * that OpenBLAS knows; the measured error of this run is printed beside them. */
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

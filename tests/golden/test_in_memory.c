@@ -2,7 +2,7 @@
  * exactly the predicted bytes. Uncommitted steps are lost with the process, or when a drive fails, and are repeated
  * from the last commit. */
 #include "nvme/io_sim.h"
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* Blocks that keep what their backward needs compute the same bits as blocks that recompute it: families with every
  * option of a block, with every number of blocks kept, in memory and across tiers. */
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>

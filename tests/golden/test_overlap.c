@@ -1,7 +1,7 @@
 /* Overlapping steps give the bits of steps that wait for each other, whatever the norms are and wherever the run is
  * interrupted. Clipping repeats speculative updates, and a step that is not finite takes them back; stops, evaluations
  * and a new engine on the same store come between. */
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>

@@ -2,7 +2,7 @@
  * against an engine for each document by itself. Logits and losses of every token, and the gradients summed over the
  * documents. Tolerances are at most four times what was measured when they were set. */
 #include "base/prng/prng.h"
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

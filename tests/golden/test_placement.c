@@ -2,7 +2,7 @@
  * tests/golden/ at every placement, compared with the run in memory. */
 #include "base/assert.h"
 #include "base/file.h"
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* No bit depends on where a state lies or how it is cut, whichever optimizer made it and in whichever format it is
  * kept: random roundings and the scales of eight-bit moments included. And a format does change bits. */
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
  * (tests/golden/make/golden_stories.py). */
 #include "base/file.h"
 #include "base/json.h"
-#include "tests/kit/harness.h"
+#include "tests/kit/run/harness.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* What a tee is shown during a step are the planes of the last commit, every chunk once and in order, wherever they
  * live; and the step does not notice. */
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Calls by which a test controls and queries the emulated runtime; tests/kit/simt_kit.h finds them in the plugin. */
+/* Calls by which a test controls and queries the emulated runtime; tests/kit/device/simt_kit.h finds them in the
+ * plugin. */
 #ifndef OX_TESTS_SIMT_SIMT_H
 #define OX_TESTS_SIMT_SIMT_H
 

@@ -65,9 +65,8 @@ check_layers() {
     xargs awk -f "$tools/tidy_layers.awk" <"$scratch/sources"
 }
 
-# Tests are named by the text of tests/README.md, which says what a kind of test is for.
 check_readmes() {
-    grep -E '\.(c|h|cu|cuh|inc|sh|awk|py|css|js)$' "$scratch/present" | grep -vE '^(tests|\.ci)/' >"$scratch/listed"
+    grep -E '\.(c|h|cu|cuh|inc|sh|awk|py|css|js)$' "$scratch/present" | grep -v '^\.ci/' >"$scratch/listed"
     # shellcheck disable=SC2046 # no path of the tree has a space
     awk -f "$tools/tidy_readmes.awk" $(grep -E '/README\.md$' "$scratch/present") "$scratch/listed"
 }

@@ -41,13 +41,17 @@ BEGIN {
     # A test may include whatever it tests, private headers too.
     room("tests/simt", product)
     room("tests/kit", product " tests/simt")
-    count = split("bench conform fault fuzz golden golden/make negative sys unit/offload", kinds, " ")
+    count = split("device plan run", parts, " ")
     for (i = 1; i <= count; i++)
-        room("tests/" kinds[i], product " tests/simt tests/kit")
+        room("tests/kit/" parts[i], product " tests/simt tests/kit")
+    kits = " tests/simt tests/kit tests/kit/device tests/kit/plan tests/kit/run"
+    count = split("bench conform fault fuzz golden sys/command sys/text sys/train", kinds, " ")
+    for (i = 1; i <= count; i++)
+        room("tests/" kinds[i], product kits)
     # tests/unit mirrors the sources, room by room.
     count = split(product, rooms, " ")
     for (i = 1; i <= count; i++)
-        room("tests/unit/" rooms[i], product " tests/simt tests/kit")
+        room("tests/unit/" rooms[i], product kits)
 }
 function room(folder, list,    names, i, n) {
     n = split(list, names, " ")

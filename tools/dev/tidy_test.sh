@@ -131,28 +131,33 @@ plant_include tools/command/bad.c nvme/store_impl.h 'nvme/store_impl.h is privat
 plant_include tools/help/bad.c engine/run/trainer.h 'tools/help may not include engine/run'
 plant_include tools/demo/bad.c engine/text/tokenizer.h 'tools/demo may not include engine/text'
 plant_include tests/kit/bad.c tests/unit/engine/run/x.h 'tests/kit may not include tests/unit/engine/run'
-plant_include tests/sys/bad.c tests/golden/x.h 'tests/sys may not include tests/golden'
+plant_include tests/kit/bad.c tests/kit/run/x.h 'tests/kit may not include tests/kit/run'
+plant_include tests/kit/run/bad.c tests/kit/device/x.h 'tests/kit/run may not include tests/kit/device'
+plant_include tests/sys/train/bad.c tests/golden/x.h 'tests/sys/train may not include tests/golden'
 plant_include engine/run/bad.c tests/kit/test.h 'engine/run may not include tests/kit'
 plant_include engine/run/bad.c model.h '"model.h" is not written from the root'
 plant_include engine/run/bad.c ../base/good.h '"../base/good.h" is not written from the root'
-for folder in engine tools/extra extra tests/unit tests/unit/engine; do
+for folder in engine tools/extra extra tests/sys tests/unit tests/unit/engine tests/unit/offload; do
     plant layers "$folder/bad.c" '#include "base/good.h"\n' "$folder/bad.c:1: the folder $folder is no room"
 done
 plant readmes engine/step/bad.c 'int a;\n' 'engine/step/README.md:1: does not name `bad.c`'
 plant readmes tools/extra/bad.sh 'true\n' 'tools/extra/README.md:1: is missing'
 plant readmes engine/bad.c 'int a;\n' 'engine/bad.c:1: lies beside the rooms of engine'
-clean_tree
-i=0
-while [ $i -lt 31 ]; do
-    i=$((i + 1))
-    echo 'int a;' >"$root/base/many$i.c"
-    echo "\`many$i.c\`" >>"$root/base/README.md"
+for folder in base tests/unit/base; do
+    clean_tree
+    mkdir -p "$root/$folder"
+    i=0
+    while [ $i -lt 31 ]; do
+        i=$((i + 1))
+        echo 'int a;' >"$root/$folder/many$i.c"
+        echo "\`many$i.c\`" >>"$root/$folder/README.md"
+    done
+    planted=$((planted + 1))
+    case $(run_check readmes) in
+    *"$folder:1: more than 30 files"*) ;;
+    *) failed=$((failed + 1)) && echo "tidy_test: readmes missed a folder of more than 30 files in $folder" ;;
+    esac
 done
-planted=$((planted + 1))
-case $(run_check readmes) in
-*'base:1: more than 30 files'*) ;;
-*) failed=$((failed + 1)) && echo "tidy_test: readmes missed a folder of 32 files" ;;
-esac
 plant headers base/bad.h 'static inline uint64_t ox_f(void) { return 0; }\n' 'base/bad.h:1: does not compile alone as C11'
 if echo 'int main() { return 0; }' | "${CXX:-g++}" -x c++ -fsyntax-only - 2>/dev/null; then
     plant headers base/bad.h 'struct bad { int class; };\n' 'base/bad.h:1: does not compile alone as C++17'

@@ -1,5 +1,5 @@
 /* The prose of the manual pages: what a command does, which files it leaves, and how to call it. Flags and words in
- * back quotes are printed bold. tests/sys/test_man.c requires a page for every command. */
+ * back quotes are printed bold. tests/sys/command/test_man.c requires a page for every command. */
 #include "tools/help/help.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "base/lane.h"
 #include "engine/step/ops_optim.h"
 #include "kernels/cuda.h"
-#include "tests/kit/simt_kit.h"
+#include "tests/kit/device/simt_kit.h"
 #include "tests/kit/test.h"
 #include "tools/bench/bench_ops.h"
 

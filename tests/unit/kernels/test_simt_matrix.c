@@ -3,7 +3,7 @@
  * exact. */
 #include "base/planes.h"
 #include "base/prng/prng.h"
-#include "tests/kit/cuda_kit.h"
+#include "tests/kit/device/cuda_kit.h"
 #include "tests/simt/matrix.h"
 
 #include <dlfcn.h>

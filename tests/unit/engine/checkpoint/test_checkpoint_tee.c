@@ -7,7 +7,7 @@
 #include "engine/data/files.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
-#include "tests/kit/golden.h"
+#include "tests/kit/run/golden.h"
 #include "tests/kit/log.h"
 #include "tests/kit/test.h"
 

@@ -1,0 +1,116 @@
+#include "tests/kit/plan/plan_sample.h"
+
+#include "base/prng/prng.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+uint64_t plan_sample_number(uint64_t seed, uint64_t *counter, uint64_t below) {
+    return (uint64_t)(ox_uniform(seed, 1, (*counter)++) * (double)below);
+}
+
+/* Every other three models have units that differ in everything, numbered in any order. */
+static bool is_varied(uint64_t seed) {
+    return seed / 3 % 2 == 1;
+}
+
+static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) {
+    struct ox_plan_model *const model = &s->in.model;
+    struct plan_model_sizes sizes = {0};
+    uint64_t kept_counter = 90000;
+    const uint32_t unit_count = 2 + (uint32_t)plan_sample_number(seed, counter, PLAN_SAMPLE_UNITS_MAX - 1);
+    for (uint32_t i = 0; i < unit_count; i++) {
+        s->elems[i] = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, counter, 40));
+    }
+    sizes.tied_elems = plan_sample_number(seed, counter, 2) ? s->elems[0] : 0;
+    model->micro_batches = 1 + (uint32_t)plan_sample_number(seed, counter, 7);
+    sizes.act_bytes = 4 * (1 + plan_sample_number(seed, counter, 30000));
+    model->batch_bytes = 12 * (1 + plan_sample_number(seed, counter, 500));
+    model->const_bytes = plan_sample_number(seed, counter, 9000);
+    sizes.forward_bytes = 1 + plan_sample_number(seed, counter, 400000);
+    sizes.backward_bytes = 1 + plan_sample_number(seed, counter, 800000);
+    sizes.head_bytes = 1 + plan_sample_number(seed, counter, 300000);
+    sizes.head_eval_bytes = 1 + plan_sample_number(seed, counter, 200000);
+    const bool keeps = plan_sample_number(seed, &kept_counter, 4) != 0;
+    sizes.kept_bytes = keeps ? 1 + plan_sample_number(seed, &kept_counter, 200000) : 0;
+    sizes.forward_kept_bytes = 1 + plan_sample_number(seed, &kept_counter, 100000);
+    sizes.backward_kept_bytes = 1 + plan_sample_number(seed, &kept_counter, 200000);
+    s->request.kept_units = (int32_t)plan_sample_number(seed, &kept_counter, unit_count + 2) - 1;
+    plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
+    if (is_varied(seed)) {
+        plan_model_vary(&s->model, model, s->elems, seed);
+    }
+    model->fp32 = plan_sample_number(seed, counter, 2);
+    model->grad_bf16 = plan_sample_number(seed, counter, 2);
+    model->joins = model->fp32 || plan_sample_number(seed, counter, 2);
+}
+
+/* Draws state sizes: those of the real formats, and others that no format has; fp32 compute needs a lo of 2 bytes. */
+static struct ox_state_sizes draw_sizes(const struct plan_sample *s, uint64_t seed, uint64_t *counter) {
+    static const struct ox_state_sizes known[] = {
+        {4096, 16384}, {4096, 8192}, {4096, 4096}, {2048, 4160}, {2048, 2080}};
+    enum { KNOWN = sizeof known / sizeof *known };
+    const uint64_t nth = plan_sample_number(seed, counter, KNOWN + 2);
+    struct ox_state_sizes sizes = nth < KNOWN
+                                      ? known[nth]
+                                      : (struct ox_state_sizes){1 + (uint32_t)plan_sample_number(seed, counter, 9000),
+                                                                1 + (uint32_t)plan_sample_number(seed, counter, 20000)};
+    if (s->in.model.fp32) {
+        sizes.lo_per_group = OX_LO_BYTES * OX_GROUP_ELEMS;
+    }
+    return sizes;
+}
+
+static void draw_machine(struct ox_machine *machine, uint64_t seed) {
+    uint64_t counter = 70000;
+    ox_machine_nominal(1 + (uint32_t)plan_sample_number(seed, &counter, 32), machine);
+    machine->has_gpu = plan_sample_number(seed, &counter, 2);
+    machine->gpu = (struct ox_machine_gpu){.bf16_flops = 1e14, .fp32_flops = 2e13, .h2d_rate = 2e10, .d2h_rate = 3e10,
+                                           .duplex_rate = 2e10 + 1e9 * (double)plan_sample_number(seed, &counter, 30)};
+    machine->drives[0].read_rate *= 0.1 * (double)(1 + plan_sample_number(seed, &counter, 100));
+    machine->drives[0].mix_rate *= 0.1 * (double)(1 + plan_sample_number(seed, &counter, 20));
+}
+
+/* Without drives some states live on the device. */
+static void draw_device_units(struct plan_sample *s, uint64_t seed) {
+    uint64_t counter = 80000;
+    const uint64_t nth = plan_sample_number(seed, &counter, 4);
+    if (s->in.budget.unified || s->in.budget.nvme_bytes > 0) {
+        return;
+    }
+    s->in.budget.device_bytes *= 1 + nth;
+    if (nth == 1) {
+        s->request.state_tier = OX_TIER_DEVICE;
+    } else if (nth == 2) {
+        s->request.device_units = 1 + (uint32_t)plan_sample_number(seed, &counter, s->in.model.unit_count);
+    }
+}
+
+void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
+    uint64_t counter = 0;
+    memset(s, 0, sizeof *s);
+    draw_machine(&s->machine, seed);
+    s->setup = (struct ox_sim_setup){.machine = &s->machine, .run_ahead_tasks = 64};
+    draw_model(s, seed, &counter);
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < s->in.model.unit_count; i++) {
+        total += s->elems[i] * 16;
+    }
+    struct ox_plan_budget *const budget = &s->in.budget;
+    budget->unified = plan_sample_number(seed, &counter, 2);
+    budget->host_bytes = 500000 + plan_sample_number(seed, &counter, 2 * total);
+    budget->device_bytes = budget->unified ? 0 : 500000 + plan_sample_number(seed, &counter, 2 * total);
+    budget->nvme_bytes = plan_sample_number(seed, &counter, 4) ? 200 * total : 0;
+    s->request = (struct ox_placement_request){
+        .kept_units = s->request.kept_units, .prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
+        .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT, .grad_tier = OX_TIER_COUNT};
+    if (plan_sample_number(seed, &counter, 3) == 0) {
+        s->request.tiles = 1 + (uint32_t)plan_sample_number(seed, &counter, s->in.model.micro_batches);
+        s->request.prefetch_depth = (int32_t)plan_sample_number(seed, &counter, 5);
+    }
+    s->request.overlap = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
+    s->request.speculative_units = (int32_t)plan_sample_number(seed, &counter, s->in.model.unit_count + 2) - 1;
+    draw_device_units(s, seed);
+    const uint64_t chunk = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, &counter, 16));
+    REQUIRE_OK(ox_shard_table_open(s->elems, s->in.model.unit_count, chunk, draw_sizes(s, seed, &counter), &s->table));
+}

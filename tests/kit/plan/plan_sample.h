@@ -1,0 +1,28 @@
+/* Random models, budgets and requests for tests of plans: small ones of 2 to 12 units that exercise every home, both
+ * kinds of memory, tied and untied heads, and all formats of optimizer state. */
+#ifndef OX_TESTS_PLAN_SAMPLE_H
+#define OX_TESTS_PLAN_SAMPLE_H
+
+#include "offload/plan/plan.h"
+#include "offload/search/placement.h"
+#include "offload/sim/sim.h"
+#include "tests/kit/plan/plan_model.h"
+
+enum { PLAN_SAMPLE_UNITS_MAX = 12 };
+
+struct plan_sample {
+    uint64_t elems[PLAN_SAMPLE_UNITS_MAX];
+    struct plan_model model;
+    struct ox_plan_input in;
+    struct ox_shard_table table; /* to be closed by the test */
+    struct ox_placement_request request;
+    struct ox_machine machine;
+    struct ox_sim_setup setup;
+};
+
+/* The sample of a seed, always the same. It refers to itself: it must not be copied. */
+void plan_sample_draw(struct plan_sample *s, uint64_t seed);
+/* A whole number below `below`, from a seed and a counter that advances. */
+uint64_t plan_sample_number(uint64_t seed, uint64_t *counter, uint64_t below);
+
+#endif

@@ -1,0 +1,330 @@
+#include "tests/kit/run/golden.h"
+
+#include "base/assert.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void golden_open(const char *name, struct golden *out) {
+    char path[512];
+    *out = (struct golden){0};
+    snprintf(out->folder, sizeof out->folder, "tests/golden/%s", name);
+    snprintf(path, sizeof path, "%s/golden.json", out->folder);
+    REQUIRE_OK(ox_json_load(path, 8 << 20, &out->json));
+    const struct {
+        const char *key;
+        uint64_t *value;
+    } counts[] = {{"seq", &out->seq},
+                  {"batch", &out->batch},
+                  {"micro_batches", &out->micro_batches},
+                  {"sample_stride", &out->stride},
+                  {"sample_above", &out->sample_above}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        REQUIRE_OK(ox_json_get_u64(path, out->json, counts[i].key, true, counts[i].value));
+    }
+    const struct {
+        const char *key;
+        double *value;
+    } reals[] = {{"max_grad_norm", &out->max_grad_norm},
+                 {"adam_beta1", &out->beta1},
+                 {"adam_beta2", &out->beta2},
+                 {"adam_epsilon", &out->eps},
+                 {"weight_decay", &out->weight_decay}};
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        REQUIRE_OK(ox_json_get_double(path, out->json, reals[i].key, true, reals[i].value));
+    }
+    snprintf(path, sizeof path, "%s/golden.safetensors", out->folder);
+    REQUIRE_OK(ox_st_open(path, &out->tensors));
+}
+
+void golden_close(struct golden *golden) {
+    ox_st_close(&golden->tensors);
+    json_decref(golden->json);
+}
+
+double golden_number(const struct golden *golden, const char *key, size_t idx) {
+    const json_t *const value = json_array_get(json_object_get(golden->json, key), idx);
+    CHECK(json_is_number(value));
+    return json_number_value(value);
+}
+
+float *golden_tensor(const struct golden *golden, const char *kind, const char *name, uint64_t *count) {
+    char wanted[OX_TENSOR_NAME_BYTES + 16];
+    snprintf(wanted, sizeof wanted, "%s%s%s", kind, name[0] == '\0' ? "" : ".", name);
+    for (uint32_t i = 0; i < ox_st_count(golden->tensors); i++) {
+        const struct ox_st_entry *const entry = ox_st_entry(golden->tensors, i);
+        if (strcmp(entry->name, wanted) == 0) {
+            float *const values = malloc(entry->count * sizeof *values);
+            CHECK(values != NULL);
+            REQUIRE_OK(ox_st_read_f32(golden->tensors, entry, 0, entry->count, values));
+            *count = entry->count;
+            return values;
+        }
+    }
+    printf("%s: no tensor %s\n", golden->folder, wanted);
+    exit(1);
+}
+
+struct harness_run golden_run(const struct golden *golden) {
+    return (struct harness_run){
+        .model_folder = golden->folder,
+        .batch = (uint32_t)golden->batch,
+        .seq = (uint32_t)golden->seq,
+        .micro_batches = (uint32_t)golden->micro_batches,
+        .compute_threads = 2,
+        .fp32 = true,
+    };
+}
+
+/* ---- steps -------------------------------------------------------------------------------------- */
+
+uint64_t golden_fill(struct ox_engine *engine, const struct golden *golden, size_t step) {
+    uint64_t counted = 0;
+    const json_t *const inputs = json_array_get(json_object_get(golden->json, "inputs"), step);
+    const json_t *const targets = json_array_get(json_object_get(golden->json, "targets"), step);
+    for (uint32_t mb_idx = 0; mb_idx < golden->micro_batches; mb_idx++) {
+        const struct ox_batch batch = ox_engine_batch(engine, mb_idx);
+        const json_t *const ids = json_array_get(inputs, mb_idx), *const next =
+                                                                      json_array_get(targets, mb_idx);
+        CHECK(json_array_size(ids) == golden->batch * golden->seq &&
+              json_array_size(next) == json_array_size(ids));
+        for (size_t i = 0; i < json_array_size(ids); i++) {
+            batch.ids[i] = (int32_t)json_integer_value(json_array_get(ids, i));
+            batch.targets[i] = (int32_t)json_integer_value(json_array_get(next, i));
+            counted += batch.targets[i] != -1;
+        }
+    }
+    return counted;
+}
+
+struct ox_step_input golden_input(const struct golden *golden, size_t step, uint64_t target_count) {
+    return (struct ox_step_input){
+        .step = step + 1,
+        .target_count = target_count,
+        .adam = {.learning_rate = golden_number(golden, "lrs", step),
+                 .beta1 = golden->beta1,
+                 .beta2 = golden->beta2,
+                 .eps = golden->eps,
+                 .weight_decay = golden->weight_decay,
+                 .grad_scale = 1,
+                 .step = step + 1,
+                 .seed = 77},
+        .max_grad_norm = golden->max_grad_norm,
+    };
+}
+
+/* Gradients whose home is in memory. */
+static void read_grads(struct harness *harness, struct outcome *out) {
+    const struct ox_shard_table *const table = &ox_engine_plan_of(harness->engine)->table;
+    for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+        if (table->shards[i].homes.grad == OX_TIER_HOST) {
+            out->grads[i] = calloc(out->elems[i], sizeof(float));
+            ox_engine_grad_read(harness->engine, i, 0, out->elems[i], out->grads[i]);
+        }
+    }
+}
+
+static void begin_outcome(const struct harness *harness, const struct golden *golden, struct outcome *out) {
+    OX_ASSERT(harness->model->unit_count <= GOLDEN_UNITS_MAX);
+    *out = (struct outcome){.logits_count = golden->batch * golden->seq * harness->model->config.vocab};
+    out->logits = calloc(out->logits_count, sizeof(float));
+    for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+        out->elems[i] = harness->model->units[i].elem_count;
+    }
+}
+
+void golden_steps(struct harness *harness, const struct golden *golden, size_t first, size_t past,
+                  struct outcome *out) {
+    if (first == 0) {
+        begin_outcome(harness, golden, out);
+    }
+    for (size_t i = first; i < past; i++) {
+        struct ox_step_result result;
+        struct ox_step_input input = golden_input(golden, i, golden_fill(harness->engine, golden, i));
+        input.logits = i == 0 ? out->logits : NULL;
+        input.in_memory = harness->persist_steps > 0 && input.step % harness->persist_steps != 0;
+        REQUIRE_OK(ox_engine_step(harness->engine, &input, &result));
+        CHECK(result.finite);
+        CHECK(memcmp(result.traffic, result.planned, sizeof result.traffic) == 0);
+        out->losses[i] = result.loss;
+        out->norms[i] = result.grad_norm;
+        if (i == 0) {
+            read_grads(harness, out);
+        }
+    }
+}
+
+void outcome_read_weights(struct harness *harness, struct outcome *out) {
+    for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+        free(out->weights[i]);
+        free(out->moments[0][i]);
+        free(out->moments[1][i]);
+        out->weights[i] = harness_read_unit(harness, i, OX_PLANE_MASTER);
+        out->moments[0][i] = harness_read_unit(harness, i, OX_PLANE_M);
+        out->moments[1][i] = harness_read_unit(harness, i, OX_PLANE_V);
+    }
+}
+
+void golden_train(const struct golden *golden, const struct harness_run *run,
+                  const struct harness_place *place, size_t steps, struct outcome *out) {
+    struct harness harness;
+    harness_open(run, place, &harness);
+    golden_steps(&harness, golden, 0, steps, out);
+    outcome_read_weights(&harness, out);
+    harness_close(&harness);
+}
+
+void outcome_close(struct outcome *outcome) {
+    free(outcome->logits);
+    for (int i = 0; i < GOLDEN_UNITS_MAX; i++) {
+        free(outcome->grads[i]);
+        free(outcome->weights[i]);
+        free(outcome->moments[0][i]);
+        free(outcome->moments[1][i]);
+    }
+}
+
+/* ---- verdicts ----------------------------------------------------------------------------------- */
+
+static bool same_floats(const float *a, const float *b, uint64_t count) {
+    return a == NULL || b == NULL || memcmp(a, b, count * sizeof *a) == 0;
+}
+
+void outcome_check_same(const char *what, const struct outcome *expected, const struct outcome *outcome) {
+    const bool losses = memcmp(expected->losses, outcome->losses, sizeof expected->losses) == 0;
+    const bool norms = memcmp(expected->norms, outcome->norms, sizeof expected->norms) == 0;
+    const bool logits = same_floats(expected->logits, outcome->logits, expected->logits_count);
+    bool weights = true, moments = true, grads = true;
+    for (int i = 0; i < GOLDEN_UNITS_MAX; i++) {
+        CHECK((expected->weights[i] == NULL) == (outcome->weights[i] == NULL));
+        weights = weights && same_floats(expected->weights[i], outcome->weights[i], expected->elems[i]);
+        for (int k = 0; k < 2; k++) {
+            CHECK((expected->moments[k][i] == NULL) == (outcome->moments[k][i] == NULL));
+            moments = moments && same_floats(expected->moments[k][i], outcome->moments[k][i], expected->elems[i]);
+        }
+        grads = grads && same_floats(expected->grads[i], outcome->grads[i], expected->elems[i]);
+    }
+    const bool same = losses && norms && logits && weights && moments && grads;
+    printf("  %-46s %s\n", what, same ? "same bits" : "DIFFERENT BITS");
+    if (!same) {
+        printf("    losses %d, norms %d, logits %d, gradients %d, weights %d, moments %d\n", losses, norms, logits,
+               grads, weights, moments);
+    }
+    CHECK(same);
+}
+
+/* The placements of one call. */
+static bool is_turn(const struct harness_place *place, size_t stride, size_t call) {
+    return (size_t)(place - harness_places) % stride == call % stride;
+}
+
+void golden_check_places(const struct golden *golden, const struct harness_run *run, const char *what, size_t stride) {
+    static size_t call;
+    struct outcome expected, outcome;
+    printf("%s, %s\n", golden->folder, what);
+    golden_train(golden, run, &harness_in_memory, FEW_STEPS, &expected);
+    call++;
+    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
+        if (!is_turn(place, stride, call)) {
+            continue;
+        }
+        golden_train(golden, run, place, FEW_STEPS, &outcome);
+        outcome_check_same(place->name, &expected, &outcome);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+}
+
+void golden_check_reopened(const struct golden *golden, const struct harness_run *run, const char *what,
+                           size_t stride) {
+    static size_t call;
+    struct outcome expected, outcome;
+    printf("%s, %s, reopened\n", golden->folder, what);
+    golden_train(golden, run, &harness_in_memory, 2 * FEW_STEPS, &expected);
+    call++;
+    for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
+        if (!place->store || !is_turn(place, stride, call)) {
+            continue;
+        }
+        struct harness_place later = place[1].name != NULL && place[1].store ? place[1] : harness_places[0];
+        struct harness harness;
+        later.drives = place->drives;
+        later.chunk_elems = place->chunk_elems;
+        harness_open(run, place, &harness);
+        golden_steps(&harness, golden, 0, FEW_STEPS, &outcome);
+        REQUIRE_OK(ox_engine_finish_update(harness.engine));
+        harness_reopen(run, &later, &harness);
+        golden_steps(&harness, golden, FEW_STEPS, 2 * FEW_STEPS, &outcome);
+        outcome_read_weights(&harness, &outcome);
+        outcome_check_same(place->name, &expected, &outcome);
+        harness_close(&harness);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+}
+
+double golden_compare_tensors(const struct golden *golden, const struct ox_model *model, const char *kind,
+                              float *const *units) {
+    double worst = 0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        struct harness_error error = {0};
+        uint64_t count = 0;
+        float *const expected = golden_tensor(golden, kind, tensor->name, &count);
+        const uint64_t stride = tensor->count > golden->sample_above ? golden->stride : 1;
+        CHECK(count == (tensor->count + stride - 1) / stride);
+        harness_compare(&error, units[tensor->unit_idx] + tensor->offset, stride, expected, count);
+        free(expected);
+        CHECK(error.compared > count / 2);
+        const double value = strstr(kind, "grad") != NULL ? error.largest / error.magnitude : error.largest;
+        worst = value <= worst ? worst : value;
+    }
+    return worst;
+}
+
+double golden_compare_logits(const struct golden *golden, const char *name, const struct outcome *outcome) {
+    struct harness_error error = {0};
+    uint64_t count = 0;
+    float *const expected = golden_tensor(golden, name, "", &count);
+    CHECK(count == outcome->logits_count);
+    harness_compare(&error, outcome->logits, 1, expected, count);
+    free(expected);
+    return error.largest;
+}
+
+void golden_report(const char *what, double measured, double limit) {
+    printf("  %-34s %9.2e  of %9.2e\n", what, measured, limit);
+    CHECK(measured <= limit);
+}
+
+const struct golden_limits golden_fp32_limits = {2e-6, 1e-5, 5e-6, 4e-6};
+
+void golden_report_fp32(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                        size_t steps) {
+    const struct golden_limits *const limits = &golden_fp32_limits;
+    double loss = 0, norm = 0;
+    for (size_t i = 0; i < steps; i++) {
+        loss = fmax(loss, fabs(outcome->losses[i] - golden_number(golden, "losses", i)));
+        norm = fmax(norm, fabs(outcome->norms[i] / golden_number(golden, "grad_norms", i) - 1));
+    }
+    golden_report("losses", loss, limits->loss);
+    golden_report("logits", golden_compare_logits(golden, "logits", outcome), limits->logits);
+    golden_report("gradients, of the largest", golden_compare_tensors(golden, model, "grad", outcome->grads),
+                  limits->grads);
+    golden_report("gradient norms, relative", norm, limits->norms);
+}
+
+void golden_report_bf16(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                        const struct golden_limits *limits) {
+    double loss = 0, norm = 0;
+    REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_loss", true, &loss));
+    REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_grad_norm", true, &norm));
+    golden_report("bf16 loss", fabs(outcome->losses[0] - loss), limits->loss);
+    golden_report("bf16 logits", golden_compare_logits(golden, "bf16_logits", outcome), limits->logits);
+    golden_report("bf16 gradients, of the largest", golden_compare_tensors(golden, model, "bf16_grad", outcome->grads),
+                  limits->grads);
+    golden_report("bf16 gradient norm, relative", fabs(outcome->norms[0] / norm - 1), limits->norms);
+}

@@ -1,0 +1,82 @@
+/* The reference results of tests/golden/ (its README.md says what they are), and runs of the engine over
+ * their batches. */
+#ifndef OX_TESTS_GOLDEN_H
+#define OX_TESTS_GOLDEN_H
+
+#include "base/json.h"
+#include "engine/hf/safetensors.h"
+#include "tests/kit/run/harness.h"
+
+enum { GOLDEN_STEPS = 10, GOLDEN_UNITS_MAX = 8 };
+
+struct golden {
+    char folder[256];
+    json_t *json;
+    struct ox_st_file *tensors;
+    uint64_t seq, batch, micro_batches, stride, sample_above;
+    double max_grad_norm, beta1, beta2, eps, weight_decay;
+};
+
+void golden_open(const char *name, struct golden *out);
+void golden_close(struct golden *golden);
+/* Element of an array of numbers. */
+double golden_number(const struct golden *golden, const char *key, size_t idx);
+/* One tensor "kind.name", or "kind" for an empty name, as stored; free() it. */
+float *golden_tensor(const struct golden *golden, const char *kind, const char *name, uint64_t *count);
+/* The engine's shape for this case, in float32. */
+struct harness_run golden_run(const struct golden *golden);
+
+/* What steps leave behind. */
+struct outcome {
+    double losses[GOLDEN_STEPS], norms[GOLDEN_STEPS];
+    float *logits;                  /* (batch * seq, vocab) of the first micro-batch of step 0 */
+    float *grads[GOLDEN_UNITS_MAX]; /* gradients of step 0 in fp32; NULL where they live on a drive */
+    float *weights[GOLDEN_UNITS_MAX];
+    float *moments[2][GOLDEN_UNITS_MAX]; /* NULL where the optimizer does not have the second */
+    uint64_t logits_count, elems[GOLDEN_UNITS_MAX];
+};
+
+/* Fills the micro-batches of a step and returns the count of targets that count. */
+uint64_t golden_fill(struct ox_engine *engine, const struct golden *golden, size_t step);
+struct ox_step_input golden_input(const struct golden *golden, size_t step, uint64_t target_count);
+/* Steps [first, past), adding to `out`; what crossed links must be what the plan said. */
+void golden_steps(struct harness *harness, const struct golden *golden, size_t first, size_t past,
+                  struct outcome *out);
+/* A fresh engine, `steps` steps, and its weights. */
+void golden_train(const struct golden *golden, const struct harness_run *run,
+                  const struct harness_place *place, size_t steps, struct outcome *out);
+void outcome_read_weights(struct harness *harness, struct outcome *out);
+void outcome_close(struct outcome *outcome);
+
+/* Compares bit by bit and prints one line. */
+void outcome_check_same(const char *what, const struct outcome *expected, const struct outcome *outcome);
+
+/* Compares FEW_STEPS steps with those in memory at every placement, or at every `stride`-th (each call takes others);
+ * and a run that ends after them and resumes from its store at another placement, for as many again. */
+enum { FEW_STEPS = 2 };
+void golden_check_places(const struct golden *golden, const struct harness_run *run, const char *what, size_t stride);
+void golden_check_reopened(const struct golden *golden, const struct harness_run *run, const char *what,
+                           size_t stride);
+
+/* Largest error of all tensors "kind.name", whose units are given; of gradients relative to the tensor's largest. */
+double golden_compare_tensors(const struct golden *golden, const struct ox_model *model, const char *kind,
+                              float *const *units);
+/* Largest error of the first micro-batch's logits, against the tensor of this name. */
+double golden_compare_logits(const struct golden *golden, const char *name, const struct outcome *outcome);
+
+/* Errors that a device is allowed against the reference. */
+struct golden_limits {
+    double loss, logits, grads, norms;
+};
+extern const struct golden_limits golden_fp32_limits; /* for every device */
+/* Reports how far so many steps of a run in float32, which `outcome` is, lie from the reference's. */
+void golden_report_fp32(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                        size_t steps);
+/* Reports how far the first step of a run in bfloat16, which `outcome` is, lies from the reference's. */
+void golden_report_bf16(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
+                        const struct golden_limits *limits);
+
+/* Prints the measured error beside its tolerance and checks it. */
+void golden_report(const char *what, double measured, double limit);
+
+#endif

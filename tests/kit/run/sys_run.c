@@ -1,0 +1,345 @@
+#include "tests/kit/run/sys_run.h"
+
+#include "base/prng/prng.h"
+#include "tests/kit/files.h"
+#include "tests/kit/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+__attribute__((noreturn)) static void give_up(const char *what, const char *path) {
+    printf("%s %s: %s\n", what, path, strerror(errno));
+    exit(1);
+}
+
+/* ---- files ---------------------------------------------------------------------------------------- */
+
+const char *sys_write_model(const char *family) {
+    static const char llama[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 256,"
+        " \"hidden_size\": 48, \"intermediate_size\": 96, \"num_hidden_layers\": 3, \"num_attention_heads\": 4,"
+        " \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5,"
+        " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\"}\n";
+    static const char gpt2[] =
+        "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_embd\": 48,"
+        " \"n_layer\": 3, \"n_head\": 4, \"n_positions\": 64, \"n_inner\": 96, \"layer_norm_epsilon\": 1e-5,"
+        " \"activation_function\": \"gelu_new\", \"tie_word_embeddings\": true}\n";
+    const char *const text = strcmp(family, "gpt2") == 0 ? gpt2 : llama;
+    const char *const path = test_pathf("%s.json", family);
+    files_write_text(path, text);
+    return path;
+}
+
+const char *sys_write_text(size_t bytes) {
+    static const char *const nouns[] = {"drive", "layer", "token", "gradient", "plan", "lane", "chunk", "slot"};
+    static const char *const verbs[] = {"waits for", "follows", "reads", "keeps", "gives back", "sees"};
+    const char *const path = test_path("text.txt");
+    FILE *const file = fopen(path, "w");
+    size_t written = 0;
+    for (uint64_t i = 0; file != NULL && written < bytes; i++) {
+        uint32_t words[4];
+        ox_philox(1, 2, i, words);
+        const int line = fprintf(file, "The %s %s the %s, %u times.\n", nouns[words[0] % 8], verbs[words[1] % 6],
+                                 nouns[words[2] % 8], words[3] % 100);
+        written += line > 0 ? (size_t)line : bytes;
+    }
+    if (file == NULL || fclose(file) != 0) {
+        give_up("cannot write", path);
+    }
+    return path;
+}
+
+/* The character that stands for a byte in a byte-level vocabulary, with what JSON wants before it. */
+static void print_byte(FILE *file, unsigned byte) {
+    unsigned moved = 256;
+    for (unsigned other = 0; other < byte; other++) {
+        moved += other <= ' ' || (other >= 0x7f && other <= 0xa0) || other == 0xad;
+    }
+    const bool as_it_is = (byte > ' ' && byte < 0x7f) || (byte > 0xa0 && byte != 0xad);
+    fprintf(file, "\"\\u%04x\"", as_it_is ? byte : moved);
+}
+
+static void write_tokenizer(const char *path) {
+    static const char *const specials[] = {"<|endoftext|>", "<|startoftext|>", "<|im_start|>", "<|im_end|>"};
+    FILE *const file = fopen(path, "w");
+    if (file == NULL) {
+        give_up("cannot write", path);
+    }
+    fputs("{\"version\":\"1.0\",\"added_tokens\":[", file);
+    for (int i = 0; i < SYS_VOCAB - SYS_EOS; i++) {
+        fprintf(file, "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                "\"normalized\":false,\"special\":true}", i > 0 ? "," : "", SYS_EOS + i, specials[i]);
+    }
+    fputs("],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+          "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
+          "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\"model\":{\"type\":\"BPE\","
+          "\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+          "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{", file);
+    for (unsigned byte = 0; byte < 256; byte++) {
+        print_byte(file, byte);
+        fprintf(file, ":%u,", byte);
+    }
+    fputs("\"he\":256,\"the\":257,\"\\u0120the\":258},\"merges\":[\"h e\",\"t he\",\"\\u0120 the\"]}}\n", file);
+    if (fclose(file) != 0) {
+        give_up("cannot write", path);
+    }
+}
+
+const char *sys_write_speaker(void) {
+    static const char config[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 263,"
+        " \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+        " \"num_key_value_heads\": 2, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-5,"
+        " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\"}\n";
+    static const char tokenizer[] =
+        "{\"bos_token\": \"<|startoftext|>\", \"eos_token\": \"<|endoftext|>\", \"add_bos_token\": false,"
+        " \"chat_template\": \"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n'"
+        " + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}\"}\n";
+    files_make_folder("speaker");
+    files_write_text("speaker/config.json", config);
+    files_write_text("speaker/tokenizer_config.json", tokenizer);
+    write_tokenizer(test_path("speaker/tokenizer.json"));
+    return test_path("speaker");
+}
+
+/* ---- words ---------------------------------------------------------------------------------------- */
+
+void sys_args_word(struct sys_args *args, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    char *const word = args->text + args->used;
+    const int length = vsnprintf(word, sizeof args->text - args->used, format, values);
+    va_end(values);
+    if (length < 0 || args->used + (size_t)length + 1 >= sizeof args->text || args->count == SYS_WORDS_MAX) {
+        printf("too many words for the program\n");
+        exit(1);
+    }
+    args->used += (size_t)length + 1;
+    args->words[args->count++] = word;
+    args->words[args->count] = NULL;
+}
+
+void sys_args_begin(struct sys_args *args, const char *command) {
+    args->used = 0;
+    args->count = 0;
+    args->out_path = NULL;
+    sys_args_word(args, "offload");
+    sys_args_add(args, command);
+}
+
+void sys_args_add(struct sys_args *args, const char *words) {
+    for (const char *at = words; *at != '\0';) {
+        const size_t length = strcspn(at, " ");
+        if (length > 0) {
+            sys_args_word(args, "%.*s", (int)length, at);
+        }
+        at += length + (at[length] == ' ');
+    }
+}
+
+void sys_args_train(struct sys_args *args, const char *model, const char *data, const char *output) {
+    sys_args_begin(args, "train");
+    sys_args_word(args, "--model=%s", model);
+    sys_args_word(args, "--data=%s", data);
+    sys_args_word(args, "--output=%s", test_path(output));
+}
+
+void sys_args_drive(struct sys_args *args, const char *name, const char *bytes) {
+    sys_args_word(args, "--nvme=%s:%s", files_make_folder(name), bytes);
+}
+
+/* ---- the program ---------------------------------------------------------------------------------- */
+
+/* The words lie in a struct that must not move: the pointers go into it. */
+static void become(char *const words[], const char *out_path, int err) {
+    const char *const program = getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
+    const int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (out >= 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0) {
+        execv(program, words);
+    }
+    _exit(126);
+}
+
+void sys_start(const struct sys_args *args, struct sys_process *process) {
+    static unsigned serial;
+    int ends[2];
+    process->out_path = args->out_path != NULL ? args->out_path : test_pathf("out-%u", serial++);
+    process->keeps_out = args->out_path != NULL;
+    process->err_bytes = 0;
+    process->outcome.err[0] = '\0';
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        give_up("cannot make", "a pipe");
+    }
+    fflush(stdout);
+    process->pid = fork();
+    if (process->pid == 0) {
+        become(args->words, process->out_path, ends[1]);
+    }
+    if (process->pid < 0) {
+        give_up("cannot start", "a process");
+    }
+    close(ends[1]);
+    process->err_fd = ends[0];
+}
+
+/* Reads once; false at the end. What does not fit is dropped from the front half. */
+static bool read_more(struct sys_process *process) {
+    char *const err = process->outcome.err;
+    if (process->err_fd < 0) {
+        return false;
+    }
+    if (process->err_bytes == SYS_OUTPUT_BYTES - 1) {
+        memmove(err, err + SYS_OUTPUT_BYTES / 2, SYS_OUTPUT_BYTES / 2);
+        process->err_bytes -= SYS_OUTPUT_BYTES / 2;
+    }
+    ssize_t got = 0;
+    do {
+        got = read(process->err_fd, err + process->err_bytes, SYS_OUTPUT_BYTES - 1 - process->err_bytes);
+    } while (got < 0 && errno == EINTR);
+    if (got <= 0) {
+        close(process->err_fd);
+        process->err_fd = -1;
+        return false;
+    }
+    process->err_bytes += (size_t)got;
+    err[process->err_bytes] = '\0';
+    return true;
+}
+
+bool sys_await(struct sys_process *process, const char *words) {
+    while (strstr(process->outcome.err, words) == NULL) {
+        if (!read_more(process)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void sys_wait(struct sys_process *process) {
+    while (read_more(process)) {
+        continue;
+    }
+    int status = 0;
+    struct rusage usage = {0};
+    pid_t ended = 0;
+    do {
+        ended = wait4(process->pid, &status, 0, &usage);
+    } while (ended < 0 && errno == EINTR);
+    if (ended != process->pid) {
+        give_up("cannot wait for", "the program");
+    }
+    struct sys_outcome *const outcome = &process->outcome;
+    outcome->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    outcome->peak_kib = usage.ru_maxrss;
+    outcome->signal_number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    if (outcome->exit_status == 126) {
+        printf("the program cannot be started; build it or set OX_BIN\n");
+        exit(1);
+    }
+    FILE *const file = process->keeps_out ? NULL : fopen(process->out_path, "r");
+    const size_t bytes = file == NULL ? 0 : fread(outcome->out, 1, SYS_OUTPUT_BYTES - 1, file);
+    outcome->out[bytes] = '\0';
+    if (file != NULL) {
+        fclose(file);
+        unlink(process->out_path);
+    }
+}
+
+void sys_run(const struct sys_args *args, struct sys_process *process) {
+    sys_start(args, process);
+    sys_wait(process);
+}
+
+void sys_run_well(const struct sys_args *args, struct sys_process *process) {
+    sys_run(args, process);
+    if (process->outcome.exit_status != 0) {
+        for (int i = 0; i < args->count; i++) {
+            printf("%s ", args->words[i]);
+        }
+        printf("\n... ended with %d (signal %d):\n%s%s\n", process->outcome.exit_status,
+               process->outcome.signal_number, process->outcome.out, process->outcome.err);
+        exit(1);
+    }
+}
+
+/* ---- what a run says ------------------------------------------------------------------------------ */
+
+char *sys_curve(const char *folder, const char *type) {
+    char begin[64];
+    size_t bytes = 0, kept = 0;
+    char *const data = files_read(test_pathf("%s/metrics.jsonl", folder), &bytes);
+    snprintf(begin, sizeof begin, "{\"type\":\"%s\",", type);
+    for (size_t at = 0; at < bytes;) {
+        const size_t length = strcspn(data + at, "\n");
+        const char *const line = data + at, *const end = strstr(line, ",\"seconds\"");
+        if (strncmp(line, begin, strlen(begin)) == 0) {
+            const size_t head = end != NULL && end < line + length ? (size_t)(end - line) : length;
+            memmove(data + kept, line, head);
+            data[kept + head] = '\n';
+            kept += head + 1;
+        }
+        at += length + 1;
+    }
+    data[kept] = '\0';
+    return data;
+}
+
+const char *sys_curve_from(const char *curve, unsigned step) {
+    char words[64];
+    snprintf(words, sizeof words, "\"step\":%u,", step);
+    const char *at = strstr(curve, words);
+    while (at != NULL && at > curve && at[-1] != '\n') {
+        at--;
+    }
+    return at != NULL ? at : "";
+}
+
+double sys_metric(const char *curve, unsigned step, const char *key) {
+    char words[64];
+    const char *const line = sys_curve_from(curve, step);
+    snprintf(words, sizeof words, "\"%s\":", key);
+    const char *const at = strstr(line, words);
+    return at != NULL && at < line + strcspn(line, "\n") ? strtod(at + strlen(words), NULL) : NAN;
+}
+
+long sys_number_after(const char *text, const char *words, long otherwise) {
+    long number = otherwise;
+    for (const char *at = strstr(text, words); at != NULL; at = strstr(at + 1, words)) {
+        char *end = NULL;
+        const long found = strtol(at + strlen(words), &end, 10);
+        number = end != at + strlen(words) ? found : number;
+    }
+    return number;
+}
+
+bool sys_same_text(const char *what, const char *a, const char *b) {
+    size_t at = 0;
+    while (a[at] != '\0' && a[at] == b[at]) {
+        at++;
+    }
+    if (a[at] == b[at]) {
+        return true;
+    }
+    while (at > 0 && a[at - 1] != '\n') {
+        at--;
+    }
+    printf("%s part:\n  %.*s\n  %.*s\n", what, (int)strcspn(a + at, "\n"), a + at, (int)strcspn(b + at, "\n"), b + at);
+    return false;
+}
+
+bool sys_same_checkpoint(const char *a, const char *b) {
+    static const char *const names[] = {"model.safetensors", "optimizer.safetensors"};
+    bool same = true;
+    for (int i = 0; i < 2; i++) {
+        same = files_same(test_pathf("%s/%s", a, names[i]), test_pathf("%s/%s", b, names[i])) && same;
+    }
+    return same;
+}

@@ -1,0 +1,310 @@
+#include "tests/kit/files.h"
+#include "tests/kit/run/tiny_run.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "engine/run/trainer_internal.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char config_json[] =
+    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 256,"
+    " \"hidden_size\": 8, \"intermediate_size\": 16, \"num_hidden_layers\": 1, \"num_attention_heads\": 2,"
+    " \"num_key_value_heads\": 1, \"max_position_embeddings\": 16, \"rms_norm_eps\": 1e-5,"
+    " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\"}\n";
+
+/* Everything lives on the drive, and every unit passes through each lane that there is. */
+static const char *const options[][2] = {
+    {"gradient-accumulation-steps", "2"}, {"batch-size", "1"}, {"max-seq-length", "8"}, {"learning-rate", "3e-2"},
+    {"warmup-steps", "1"}, {"max-grad-norm", "0.5"}, {"eval-windows", "1"}, {"eval-steps", "2"},
+    {"compute-threads", "1"}, {"optimizer-threads", "1"}, {"chunk-elems", "2048"}, {"device-mem", "2MiB"},
+    {"host-mem", "2MiB"}, {"weights-tier", "nvme"}, {"state-tier", "nvme"}, {"grads-tier", "nvme"}, {"tiles", "1"},
+    {"save-dtype", "bf16"}, {"queue-depth", "4"}, {"data-format", "bytes"},
+};
+enum { OPTION_COUNT = sizeof options / sizeof *options };
+
+struct tiny_counts tiny_counts;
+
+static const char *model_path, *text_path;
+static char memory_root[] = "/dev/shm/offload-tiny-XXXXXX";
+static const char *root;
+static const char *const (*more_options)[2];
+
+static const char *in_root(const char *name) {
+    return test_pathf("%s/%s", root, name);
+}
+
+static const char *drive_of(const char *name) {
+    return test_pathf("%s/%s-drive", root, name);
+}
+
+void tiny_single_thread(char **argv) {
+    static const char name[] = "OPENBLAS_NUM_THREADS";
+    const char *const value = getenv(name);
+    if ((value == NULL || strcmp(value, "1") != 0) && setenv(name, "1", 1) == 0) {
+        execv("/proc/self/exe", argv); /* where that fails, it only takes longer */
+    }
+}
+
+void *tiny_shared(size_t bytes) {
+    void *const memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        printf("no memory to share\n");
+        exit(1);
+    }
+    return memory;
+}
+
+/* ---- within the new process ------------------------------------------------------------------------- */
+
+static void set_option(struct ox_config *config, const char *name, const char *value) {
+    REQUIRE_OK(ox_config_set(config, ox_option_find(name), value, name));
+}
+
+static void fill_config(struct ox_config *config, const char *name, const char *io_backend, enum tiny_start start) {
+    char drive[SYS_PATH_BYTES + 16], steps[16];
+    ox_config_init(config);
+    set_option(config, "model", model_path);
+    set_option(config, "data", text_path);
+    set_option(config, "output", in_root(name));
+    snprintf(drive, sizeof drive, "%s:16MiB", drive_of(name));
+    set_option(config, "nvme", drive);
+    snprintf(steps, sizeof steps, "%d", TINY_STEPS);
+    set_option(config, "max-steps", steps);
+    snprintf(steps, sizeof steps, "%d", TINY_SAVED_STEP);
+    set_option(config, "save-steps", steps);
+    set_option(config, "io-backend", io_backend);
+    for (unsigned i = 0; i < OPTION_COUNT; i++) {
+        set_option(config, options[i][0], options[i][1]);
+    }
+    for (unsigned i = 0; more_options != NULL && more_options[i][0] != NULL; i++) {
+        set_option(config, more_options[i][0], more_options[i][1]);
+    }
+    config->overwrite_output_dir = start == TINY_OVERWRITE;
+    snprintf(config->resume_from_checkpoint, sizeof config->resume_from_checkpoint, "%s",
+             start == TINY_RESUME ? "latest" : "");
+    REQUIRE_OK(ox_config_validate(config, OX_CMD_TRAIN));
+}
+
+static void on_log(void *context, enum ox_log_level level, const char *line) {
+    struct tiny_told *const told = context;
+    const bool expected = strstr(line, "degraded: goes through the page cache") != NULL ||
+                          strstr(line, "--store-generations 1: the store is rewritten in place") != NULL;
+    if (level == OX_LOG_WARN && !expected && atomic_fetch_add(&told->warnings, 1) == 0) {
+        snprintf(told->warning, sizeof told->warning, "%s", line);
+    }
+}
+
+static void on_start(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin) {
+    struct tiny_told *const told = context;
+    (void)max_steps;
+    (void)origin;
+    atomic_store(&told->begin_step, state->step);
+    atomic_store(&told->step, state->step);
+    atomic_store(&told->began, 1);
+}
+
+static void (*step_hook)(uint64_t step);
+
+static void on_step(void *context, const struct ox_step_report *report) {
+    struct tiny_told *const told = context;
+    atomic_store(&told->step, report->step);
+    if (step_hook != NULL) {
+        step_hook(report->step);
+    }
+}
+
+static void on_saved(void *context, const char *path, double seconds) {
+    struct tiny_told *const told = context;
+    (void)seconds;
+    atomic_store(&told->saved_step, strtoull(strrchr(path, '-') + 1, NULL, 10));
+}
+
+static enum ox_status train(const struct ox_config *config, const struct tiny_seam *seam, struct tiny_told *told) {
+    static const struct ox_trainer_events nothing;
+    const struct ox_trainer_events *const events = seam != NULL && seam->events != NULL ? seam->events : &nothing;
+    const struct ox_trainer_hooks hooks = {.context = told, .start = on_start, .step = on_step, .saved = on_saved};
+    struct ox_trainer *trainer = NULL;
+    int ended_by = 0;
+    enum ox_status status = ox_trainer_open(config, &trainer);
+    if (status == OX_OK) {
+        if (seam != NULL) {
+            trainer->engine_config.io = seam->begin(trainer->engine_config.io);
+            step_hook = seam->step;
+        }
+        status = ox_trainer_run(trainer, events, &hooks, &ended_by);
+    }
+    told->status = status;
+    snprintf(told->text, sizeof told->text, "%s", status != OX_OK ? ox_error_text() : "");
+    ox_trainer_close(&trainer);
+    if (seam != NULL && seam->end != NULL) {
+        seam->end();
+    }
+    return status;
+}
+
+/* ---- processes --------------------------------------------------------------------------------------- */
+
+static enum tiny_end run_as(const char *name, const char *io_backend, enum tiny_start start,
+                            const struct tiny_seam *seam, struct tiny_told *told) {
+    static struct ox_config config;
+    memset(told, 0, sizeof *told);
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        files_make_folder(drive_of(name));
+        fill_config(&config, name, io_backend, start);
+        ox_log_set_sink(on_log, told);
+        const enum ox_status status = train(&config, seam, told);
+        fflush(stdout);
+        _exit(status == OX_OK ? 0 : 3);
+    }
+    int how = 0;
+    if (child < 0 || waitpid(child, &how, 0) != child) {
+        printf("a process cannot be started\n");
+        exit(1);
+    }
+    if (WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL) {
+        return TINY_KILLED;
+    }
+    if (!WIFEXITED(how) || (WEXITSTATUS(how) != 0 && WEXITSTATUS(how) != 3)) {
+        printf("the run ended with status %d: %s\n", how, told->text);
+        test_failure_count++;
+        exit(1);
+    }
+    return WEXITSTATUS(how) == 0 ? TINY_DONE : TINY_FAILED;
+}
+
+const char *tiny_folder(void) {
+    return in_root("disturbed");
+}
+
+enum tiny_end tiny_run(const char *io_backend, enum tiny_start start, const struct tiny_seam *seam,
+                       struct tiny_told *told) {
+    return run_as("disturbed", io_backend, start, seam, told);
+}
+
+static void remove_run(const char *name) {
+    files_remove_folder(in_root(name));
+    files_remove_folder(drive_of(name));
+}
+
+static void remove_memory(void) {
+    root = memory_root;
+    remove_run("undisturbed");
+    remove_run("disturbed");
+    rmdir(memory_root);
+}
+
+void tiny_set_options(const char *const (*more)[2]) {
+    more_options = more;
+}
+
+const char *tiny_write_text(void) {
+    text_path = sys_write_text(2000);
+    return text_path;
+}
+
+void tiny_begin(enum tiny_place place) {
+    static struct tiny_told *told;
+    if (told == NULL) {
+        told = tiny_shared(sizeof *told);
+        model_path = files_write_text("tiny.json", config_json);
+        (void)tiny_write_text();
+    }
+    if (place == TINY_IN_MEMORY && root != memory_root && mkdtemp(memory_root) != NULL) {
+        root = memory_root;
+        atexit(remove_memory);
+    }
+    root = place == TINY_ON_DRIVE || root == NULL ? test_folder() : root;
+    if (run_as("undisturbed", "threads", TINY_OVERWRITE, NULL, told) != TINY_DONE) {
+        printf("the undisturbed run: %s\n", told->text);
+        exit(1);
+    }
+}
+
+/* ---- what is left ------------------------------------------------------------------------------------ */
+
+/* True when every line of `some` is in `all`, in the same order. */
+static bool is_part(const char *some, const char *all) {
+    while (*some != '\0') {
+        const size_t length = strcspn(some, "\n") + 1;
+        while (*all != '\0' && strncmp(some, all, length) != 0) {
+            all += strcspn(all, "\n") + 1;
+        }
+        if (*all == '\0') {
+            return false;
+        }
+        some += length;
+        all += length;
+    }
+    return true;
+}
+
+/* `lines_lost`: metrics.jsonl may lack lines; `save_lost`: the pending checkpoint may be missing. */
+static bool same_end(bool lines_lost, bool save_lost) {
+    static const char *const types[] = {"step", "eval"};
+    static const int steps[] = {TINY_SAVED_STEP, TINY_STEPS};
+    bool same = true;
+    for (int i = 0; i < 2; i++) {
+        const char *const left = test_pathf("%s/undisturbed/checkpoint-%d", root, steps[i]);
+        const char *const right = test_pathf("%s/disturbed/checkpoint-%d", root, steps[i]);
+        same = (i == 0 && save_lost && !files_exist(right)) || (sys_same_checkpoint(left, right) && same);
+        char *const expected = sys_curve(in_root("undisturbed"), types[i]);
+        char *const curve = sys_curve(in_root("disturbed"), types[i]);
+        same = (lines_lost ? is_part(curve, expected) : sys_same_text(types[i], expected, curve)) && same;
+        free(expected);
+        free(curve);
+    }
+    return same;
+}
+
+static void complain(const char *what, const char *why, const struct tiny_told *before, const struct tiny_told *told) {
+    printf("%s: %s: told of step %llu and checkpoint %llu; went on at step %llu; %s; %s; %s\n", what, why,
+           (unsigned long long)before->step, (unsigned long long)before->saved_step,
+           (unsigned long long)told->begin_step, before->text, told->text, told->warning);
+    test_failure_count++;
+}
+
+static bool was_nothing(const struct tiny_told *told) {
+    return strstr(told->text, "holds no run") != NULL || strstr(told->text, "neither a complete checkpoint") != NULL;
+}
+
+bool tiny_end_well(const char *io_backend, const struct tiny_told *before, const char *what) {
+    static struct tiny_told *told;
+    const int failures = test_failure_count;
+    told = told != NULL ? told : tiny_shared(sizeof *told);
+    enum tiny_end end = run_as("disturbed", io_backend, TINY_RESUME, NULL, told);
+    if (end == TINY_FAILED && before->began == 0 && was_nothing(told)) {
+        /* A start that failed by itself has taken back what it made; one that was killed could not. */
+        const enum tiny_start start = before->status != OX_OK ? TINY_FRESH : TINY_OVERWRITE;
+        end = run_as("disturbed", io_backend, start, NULL, told);
+        tiny_counts.started_over++;
+    } else {
+        tiny_counts.resumed++;
+        tiny_counts.steps_lost += before->step > told->begin_step;
+        tiny_counts.commits_untold += before->step < told->begin_step;
+    }
+    /* The next step fills a pending checkpoint; once that step is committed without it, the checkpoint cannot be made.
+     */
+    const bool left_behind = before->saved_step < TINY_SAVED_STEP && told->begin_step > TINY_SAVED_STEP;
+    if (end != TINY_DONE) {
+        complain(what, "cannot go on", before, told);
+    } else if (told->begin_step + 1 < before->step || told->begin_step > before->step + 1 ||
+               told->begin_step < before->begin_step || told->begin_step < before->saved_step) {
+        complain(what, "went on elsewhere", before, told);
+    } else if (told->warnings > 0) {
+        complain(what, "a warning", before, told);
+    } else if (!same_end(before->warnings > 0, before->warnings > 0 || left_behind)) {
+        complain(what, "other bits", before, told);
+    } else if (files_count(tiny_folder(), "", ".tmp") > 0) {
+        complain(what, "a temporary file", before, told);
+    }
+    remove_run("disturbed");
+    return test_failure_count == failures;
+}

@@ -1,0 +1,333 @@
+/* `offload bench` at sizes too small to say anything about a machine: the records and the profile have their fields,
+ * nothing stays on the drive however it ends, and what cannot be met is refused before anything is written. */
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include "offload/sim/machine_profile.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *drive;
+
+static void begin(const char *words) {
+    sys_args_begin(&args, "bench");
+    sys_args_add(&args, words);
+}
+
+/* ---- records ------------------------------------------------------------------------------------------- */
+
+/* What the program printed as JSON; json_decref() it. */
+static json_t *parse(const char *text) {
+    json_error_t error;
+    json_t *const json = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (json == NULL) {
+        printf("not JSON: %s: %.300s\n", error.text, text);
+        exit(1);
+    }
+    return json;
+}
+
+/* Counts the limits that were missed. */
+static unsigned check_records(const json_t *records) {
+    unsigned missed = 0;
+    CHECK(json_is_array(records) && json_array_size(records) > 0);
+    for (size_t i = 0; i < json_array_size(records); i++) {
+        const json_t *const record = json_array_get(records, i);
+        const char *const unit = json_string_value(json_object_get(record, "unit"));
+        const json_t *const value = json_object_get(record, "value"), *const limit = json_object_get(record, "limit"),
+                     *const ratio = json_object_get(record, "ratio");
+        CHECK(json_object_size(record) == 5 && json_is_string(json_object_get(record, "name")) && unit != NULL);
+        CHECK(json_is_number(value) && json_number_value(value) >= 0.0 && isfinite(json_number_value(value)));
+        CHECK(json_is_null(limit) ? json_is_null(ratio) : json_number_value(limit) > 0.0 && json_is_number(ratio));
+        CHECK(unit == NULL || strstr(unit, "/s") == NULL || json_number_value(value) > 0.0);
+        missed += unit != NULL && strcmp(unit, "1") == 0 && json_is_number(ratio) && json_number_value(ratio) < 1.0;
+    }
+    return missed;
+}
+
+static double value_of(const json_t *records, const char *name) {
+    for (size_t i = 0; i < json_array_size(records); i++) {
+        const json_t *const record = json_array_get(records, i);
+        const char *const found = json_string_value(json_object_get(record, "name"));
+        if (found != NULL && strcmp(found, name) == 0) {
+            return json_number_value(json_object_get(record, "value"));
+        }
+    }
+    printf("no record '%s'\n", name);
+    test_failure_count++;
+    return 0.0;
+}
+
+/* What is printed has seven digits. */
+static bool near(double a, double b) {
+    return fabs(a - b) <= 1e-6 * fabs(b);
+}
+
+/* The status follows from the figures with --strict alone; either may come out on a busy machine. */
+static void test_adam(void) {
+    for (int strict = 0; strict < 2; strict++) {
+        begin("adam --size 2MiB --rounds 1 --format json");
+        sys_args_add(&args, strict ? "--strict" : "");
+        sys_run(&args, &process);
+        json_t *const records = parse(process.outcome.out);
+        const unsigned missed = check_records(records);
+        CHECK(process.outcome.exit_status == (strict && missed > 0 ? 1 : 0));
+        CHECK((strstr(process.outcome.err, "below their limits") != NULL) == (strict && missed > 0));
+        CHECK(value_of(records, "adam.adamw.f32.grad_f32.bytes") == 28.0);
+        CHECK(value_of(records, "adam.adamw.f32.grad_bf16.of_plain_loop") > 0.0);
+        CHECK(value_of(records, "adam.lion.q8.grad_f32.rate") > 0.0);
+        CHECK(value_of(records, "adam.three_passes.grad_f32.by_one") > 0.0);
+        CHECK(value_of(records, "adam.other_processes") <= 1.0);
+        json_decref(records);
+    }
+    begin("adam --size 2MiB --rounds 1 --state-format bf16 --isa scalar --optimizer-threads 3");
+    sys_run_well(&args, &process);
+    static const char first[] = "adam: 0.1 million parameters, 3 threads, scalar, median of 1 rounds\n";
+    CHECK(strncmp(process.outcome.out, first, strlen(first)) == 0);
+    CHECK(strstr(process.outcome.out, "adam.adamw.bf16.grad_f32.rate ") != NULL);
+    CHECK(strstr(process.outcome.out, ".f32.") == NULL && strstr(process.outcome.out, ".q8.") == NULL);
+    CHECK(strstr(process.outcome.out, "three_passes") == NULL && process.outcome.err[0] == '\0');
+}
+
+static void test_threads(void) {
+    begin("copy --size 64KiB --rounds 2 --compute-threads 3 --format json");
+    sys_run_well(&args, &process);
+    json_t *records = parse(process.outcome.out);
+    CHECK(check_records(records) == 0);
+    CHECK(json_array_size(records) == 3 * 3 + 1); /* 1, 2 and 3 threads */
+    CHECK(value_of(records, "copy.read.threads_1") > 0.0 && value_of(records, "copy.copy.threads_3") > 0.0);
+    json_decref(records);
+    begin("gemm --size 256KiB --rounds 1 --compute-threads 1 --format json");
+    sys_run_well(&args, &process);
+    records = parse(process.outcome.out);
+    CHECK(check_records(records) == 0);
+    CHECK(json_array_size(records) == 6 + 1 + 1);
+    CHECK(value_of(records, "gemm.up.threads_1") > 0.0 && value_of(records, "gemm.all.threads_1") > 0.0);
+    json_decref(records);
+}
+
+/* ---- a GPU --------------------------------------------------------------------------------------------- */
+
+/* Makes the program run beside the emulated CUDA plugin, which takes the place of a GPU's; returns the program used
+ * before. */
+static char *use_emulated(void) {
+    char program[SYS_PATH_BYTES];
+    char *const before = strdup(getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload");
+    const char *const slash = strrchr(before, '/');
+    snprintf(program, sizeof program, "%.*s/emulated/offload", slash == NULL ? 1 : (int)(slash - before),
+             slash == NULL ? "." : before);
+    setenv("OX_BIN", program, 1);
+    return before;
+}
+
+/* Figures of the emulation say nothing; that each is there, and what the profile takes of them, can be checked. */
+static void test_gpu(void) {
+    static const char *const expected[] = {
+        "copy.h2d.kib_16", "copy.duplex.kib_256", "copy.gpu.d2h", "gemm.gpu.head.backward.f32",
+        "gemm.gpu.up.forward.f32.of_best_of_1", "ops.copy", "ops.linear_backward.f32", "ops.rms_backward.f32.of_copy",
+        "ops.attention_backward.dim_64.f32", "ops.head.f32", "ops.adam.q8", "adam.gpu.bf16.times_cpu"};
+    static const char *const parts[] = {"copy --size 1MiB", "gemm --size 1MiB", "ops --size 2MiB", "adam --size 2MiB"};
+    char *const before = use_emulated();
+    bool found[sizeof expected / sizeof *expected] = {false};
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        begin(parts[i]);
+        sys_args_add(&args, "--device cuda --rounds 1 --format json --compute-threads 1 --optimizer-threads 1");
+        sys_run_well(&args, &process);
+        json_t *const records = parse(process.outcome.out);
+        (void)check_records(records);
+        json_decref(records);
+        for (unsigned k = 0; k < sizeof expected / sizeof *expected; k++) {
+            char name[128];
+            snprintf(name, sizeof name, "\"%s\"", expected[k]);
+            found[k] |= strstr(process.outcome.out, name) != NULL;
+        }
+        CHECK(strstr(process.outcome.err, "GPU: emulated, ") != NULL);
+    }
+    for (unsigned k = 0; k < sizeof expected / sizeof *expected; k++) {
+        if (!found[k]) {
+            printf("no record %s\n", expected[k]);
+            test_failure_count++;
+        }
+    }
+    setenv("OX_BIN", before, 1);
+    free(before);
+}
+
+/* ---- drives -------------------------------------------------------------------------------------------- */
+
+static void test_nvme(void) {
+    char file[2 * SYS_PATH_BYTES];
+    snprintf(file, sizeof file, "%s/offload-bench.tmp", drive);
+    files_make_folder(file); /* what a killed run left */
+    files_write_text("drive/offload-bench.tmp/drive.dat", "old");
+    begin("nvme --size 13MiB --rounds 1 --queue-depth 3 --io-backend threads --format json");
+    sys_args_word(&args, "--nvme=%s", drive);
+    sys_run_well(&args, &process);
+    json_t *records = parse(process.outcome.out);
+    (void)check_records(records);
+    CHECK(value_of(records, "nvme0.write.threads") > 0.0 && value_of(records, "nvme0.step.threads") > 0.0);
+    CHECK(strstr(process.outcome.out, "uring") == NULL);
+    CHECK(strstr(process.outcome.err, "12.0 MiB in blocks of 512 KiB, depth 3, median of 1 rounds") != NULL);
+    CHECK(files_count(drive, "", "") == 0);
+    json_decref(records);
+    /* Without a size of its own the file fits the allowance: two files and 16 MiB. */
+    begin("nvme --rounds 1");
+    sys_args_word(&args, "--nvme=%s:30MiB", drive);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "6.00 MiB in blocks of") != NULL);
+    CHECK(files_count(drive, "", "") == 0);
+}
+
+/* Without fio there are figures, no ratios, and the way to get it. */
+static void test_without_fio(void) {
+    char *const before = strdup(getenv("PATH"));
+    setenv("PATH", drive, 1);
+    begin("nvme --size 6MiB --rounds 1 --format json");
+    sys_args_word(&args, "--nvme=%s", drive);
+    sys_run_well(&args, &process);
+    setenv("PATH", before, 1);
+    free(before);
+    json_t *const records = parse(process.outcome.out);
+    CHECK(check_records(records) == 0 && value_of(records, "nvme0.read.threads") > 0.0);
+    CHECK(strstr(process.outcome.out, "fio") == NULL && strstr(process.outcome.out, "\"limit\": null") != NULL);
+    CHECK(strstr(process.outcome.err, "apt-get install -y fio") != NULL);
+    CHECK(files_count(drive, "", "") == 0);
+    json_decref(records);
+}
+
+static void test_interrupted(int signal_number) {
+    begin("nvme --size 48MiB --rounds 99 --format json");
+    sys_args_word(&args, "--nvme=%s", drive);
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "nvme0: ")); /* its file lies there */
+    CHECK(files_count(drive, "", "") == 1);
+    CHECK(kill(process.pid, signal_number) == 0);
+    sys_wait(&process);
+    CHECK(process.outcome.exit_status == 128 + signal_number && process.outcome.out[0] == '\0');
+    CHECK(files_count(drive, "", "") == 0);
+}
+
+static void test_profile(void) {
+    const char *const path = test_path("profile.json");
+    begin("all --size 12MiB --rounds 1 --format json --compute-threads 2");
+    sys_args_word(&args, "--nvme=%s", drive);
+    sys_args_word(&args, "--output=%s", path);
+    sys_run_well(&args, &process);
+    json_t *const records = parse(process.outcome.out);
+    (void)check_records(records);
+    static struct ox_machine machine;
+    REQUIRE_OK(ox_machine_load(path, &machine));
+    CHECK(!machine.has_gpu && machine.drive_count == 1 && machine.host.cores == 2 && machine.name[0] != '\0');
+    CHECK(machine.drives[0].read_rate > 0.0 && machine.drives[0].latency_seconds > 0.0 && machine.task_seconds > 0.0);
+    CHECK(near(machine.host.flops, value_of(records, "gemm.all.threads_2")));
+    CHECK(near(machine.host.core_flops, value_of(records, "gemm.all.threads_1")));
+    CHECK(near(machine.host.adam.seconds[OX_MOMENTS_F32], 1e-9 * value_of(records, "adam.adamw.f32.grad_f32.time")));
+    CHECK(machine.host.adam.seconds[OX_MOMENTS_Q8] > 0.0);
+    CHECK(machine.host.dram_rate >= (1.0 - 1e-6) * value_of(records, "copy.read.threads_2"));
+    json_error_t error;
+    json_t *const profile = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    const json_t *const measured = json_object_get(profile, "measured");
+    CHECK(json_string_length(json_object_get(measured, "date")) == strlen("2000-01-01T00:00:00Z"));
+    const json_t *const parts = json_object_get(measured, "machine");
+    CHECK(json_is_string(json_object_get(parts, "cpu")) && json_is_string(json_object_get(parts, "kernel")));
+    const json_t *const first = json_array_get(json_object_get(measured, "drives"), 0);
+    const char *const found = json_string_value(json_object_get(first, "path"));
+    CHECK(found != NULL && strcmp(found, drive) == 0 && json_is_string(json_object_get(measured, "isa")));
+    CHECK(json_array_size(json_object_get(measured, "copy")) == 2);
+    const json_t *const gemm = json_array_get(json_object_get(measured, "gemm"), 0);
+    CHECK(json_integer_value(json_object_get(gemm, "threads")) == 1);
+    CHECK(near(json_number_value(json_object_get(gemm, "all")), value_of(records, "gemm.all.threads_1")));
+    CHECK(json_array_size(json_object_get(measured, "records")) == json_array_size(records));
+    CHECK(files_count(drive, "", "") == 0);
+    json_decref(profile);
+    json_decref(records);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------ */
+
+/* One line on stderr with `expected`, nothing on stdout, nothing on the drive. */
+static void refused(const char *words, const char *nvme, int exit_status, const char *expected) {
+    begin(words);
+    if (nvme != NULL) {
+        sys_args_word(&args, "--nvme=%s", nvme);
+    }
+    sys_run(&args, &process);
+    const struct sys_outcome *const outcome = &process.outcome;
+    const char *const newline = strchr(outcome->err, '\n');
+    if (outcome->exit_status != exit_status || outcome->out[0] != '\0' || newline == NULL || newline[1] != '\0' ||
+        strncmp(outcome->err, "offload: ", 9) != 0 || strstr(outcome->err, expected) == NULL) {
+        printf("bench %s: expected status %d and '%s', got %d: %s%s\n", words, exit_status, expected,
+               outcome->exit_status, outcome->out, outcome->err);
+        test_failure_count++;
+    }
+    CHECK(files_count(drive, "", "") == 0);
+}
+
+static void test_refusals(void) {
+    char path[2 * SYS_PATH_BYTES];
+    refused("", NULL, 2, "give one of adam, nvme, gemm, copy, ops, all");
+    refused("adamw", NULL, 2, "what: 'adamw' is not one of adam, nvme, gemm, copy, ops, all");
+    refused("adam copy", NULL, 2, "'copy' is unexpected");
+    refused("nvme", NULL, 2, "--nvme is missing; name a folder");
+    refused("nvme", "/nonexistent", 2, "--nvme: /nonexistent is not a folder");
+    refused("nvme", "/proc", 2, "--nvme: cannot write to /proc");
+    refused("nvme --size 4MiB", drive, 2, "--size: 4194304 bytes are too few to measure a drive");
+    refused("nvme --size 8000TiB --format json", drive, 2, " are free; give a smaller --size");
+    snprintf(path, sizeof path, "%s:20MiB", drive);
+    refused("nvme --size 12MiB", path, 2, "the measurement needs 40.0 MiB of");
+    refused("nvme", path, 2, "but is allowed only 20.0 MiB");
+    refused("adam --size 100", NULL, 2, "--size: 100 bytes are too few");
+    refused("adam --size 800TiB", NULL, 1, "is available; give a smaller --size");
+#if defined(__x86_64__)
+    refused("adam --isa neon --size 1MiB", NULL, 2, "--isa neon: this machine lacks these instructions");
+#else
+    refused("adam --isa avx2 --size 1MiB", NULL, 2, "--isa avx2: this machine lacks these instructions");
+#endif
+    refused("gemm --size 1", NULL, 2, "--size: 1 bytes are too few");
+    refused("copy --size 1", NULL, 2, "--size: 1 bytes are too few");
+    refused("adam --output x.json", NULL, 2, "--output is for the profile of `offload bench all`");
+    refused("all --output /nonexistent/x.json", NULL, 2, "cannot be written to /nonexistent");
+    snprintf(path, sizeof path, "all --output %s", drive);
+    refused(path, NULL, 2, "is a folder; name the file to write");
+}
+
+/* Another one at work on the same drive is left alone. */
+static void test_busy(void) {
+    char path[2 * SYS_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/offload-bench.tmp", drive);
+    files_make_folder(path);
+    const int fd = open(path, O_RDONLY | O_DIRECTORY);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    begin("nvme --size 6MiB");
+    sys_args_word(&args, "--nvme=%s", drive);
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 1 && strstr(process.outcome.err, "another `offload bench`") != NULL);
+    CHECK(files_count(drive, "", "") == 1);
+    close(fd);
+    CHECK(rmdir(path) == 0);
+}
+
+int main(void) {
+    drive = files_make_folder("drive");
+    test_adam();
+    test_threads();
+    test_gpu();
+    test_nvme();
+    test_without_fio();
+    test_interrupted(SIGINT);
+    test_interrupted(SIGTERM);
+    test_profile();
+    test_refusals();
+    test_busy();
+    return test_end();
+}

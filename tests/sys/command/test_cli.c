@@ -1,0 +1,203 @@
+/* The command as its users meet it: exit statuses, one-line errors, help, and what goes to which stream. The
+ * program is $OX_BIN, else build/offload. */
+#include "base/file.h"
+#include "engine/config/config.h"
+#include "engine/data/data.h"
+#include "engine/text/tokenizer.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct sys_args args;
+static struct sys_process process;
+static const struct sys_outcome *const last = &process.outcome;
+
+/* stdout goes to a file, which is not read; NULL: to last->out. */
+static void run_into(const char *line, const char *out_path) {
+    sys_args_begin(&args, line);
+    args.out_path = out_path;
+    sys_run(&args, &process);
+}
+
+static void run(const char *line) {
+    run_into(line, NULL);
+}
+
+/* Exit status 2, nothing on stdout, one line "offload: ..." with `words` on stderr. */
+static void refused(const char *line, const char *words) {
+    run(line);
+    const char *const newline = strchr(last->err, '\n');
+    const bool one_line = newline != NULL && newline[1] == '\0';
+    if (last->exit_status != 2 || last->out[0] != '\0' || !one_line || strncmp(last->err, "offload: ", 9) != 0 ||
+        strstr(last->err, words) == NULL) {
+        printf("offload %s: expected status 2 and '%s', got %d:\n%s%s\n", line, words, last->exit_status,
+               last->out, last->err);
+        test_failure_count++;
+    }
+}
+
+/* Exit status 0, `words` on stdout, nothing on stderr. */
+static void answers(const char *line, const char *words) {
+    run(line);
+    if (last->exit_status != 0 || last->err[0] != '\0' || strstr(last->out, words) == NULL) {
+        printf("offload %s: expected '%s', got %d:\n%s%s\n", line, words, last->exit_status, last->out,
+               last->err);
+        test_failure_count++;
+    }
+}
+
+static void test_usage(void) {
+    run("");
+    CHECK(last->exit_status == 2 && last->out[0] == '\0' && strstr(last->err, "Usage: offload") != NULL);
+    refused("docter", "'docter' is not a command; did you mean `offload doctor`?");
+    refused("zzzzzzzzzzz", "`offload help` lists them");
+    refused("help docter", "did you mean `offload doctor`?");
+    refused("help doctor version", "'version' is unexpected");
+    refused("doctor --formt json", "did you mean '--format'?");
+    refused("doctor --zzzzzzzz", "`offload help doctor` lists them");
+    refused("doctor -format json", "did you mean '--format'?");
+    refused("doctor --seed 1", "`offload doctor` does not take --seed");
+    refused("doctor --format", "--format has no value");
+    refused("doctor --format --nvme /tmp", "--format has no value");
+    refused("doctor --format yaml", "--format: 'yaml' is not one of text, json");
+    refused("doctor --format json --format text", "--format is given twice");
+    refused("doctor extra", "'extra' is unexpected");
+    refused("doctor --config /nonexistent.yaml", "/nonexistent.yaml");
+    refused("doctor --config", "--config has no value");
+    refused("version --format json", "`offload version` does not take --format");
+    refused("version extra", "'extra' is unexpected");
+}
+
+static void test_help(void) {
+    answers("help", "offload doctor");
+    answers("--help", "offload doctor");
+    answers("help doctor", "--nvme PATH:SIZE");
+    answers("doctor --help", "--nvme PATH:SIZE");
+    answers("doctor --zzz -h", "--config FILE");
+    CHECK(strstr(last->out, "--learning-rate") == NULL);
+    for (const char *line = last->out; *line != '\0';) {
+        const size_t len = strcspn(line, "\n");
+        CHECK(len <= 100);
+        line += len + (line[len] == '\n');
+    }
+    answers("version", "offload ");
+    answers("--version", "offload ");
+}
+
+/* True when the JSON report on stdout has an item of this name whose value begins with `value`. */
+static bool reports(const char *name, const char *value) {
+    json_error_t error;
+    json_t *const report = json_loads(last->out, JSON_REJECT_DUPLICATES, &error);
+    CHECK(json_is_array(report));
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(report); i++) {
+        const json_t *const item = json_array_get(report, i);
+        const char *const item_name = json_string_value(json_object_get(item, "name"));
+        const char *const item_value = json_string_value(json_object_get(item, "value"));
+        CHECK(item_name != NULL && item_value != NULL && json_object_get(item, "group") != NULL);
+        CHECK((json_object_get(item, "warning") == NULL) == (json_object_get(item, "remedy") == NULL));
+        found = found || (item_name != NULL && item_value != NULL && strcmp(item_name, name) == 0 &&
+                          strncmp(item_value, value, strlen(value)) == 0);
+    }
+    json_decref(report);
+    return found;
+}
+
+static void test_doctor(void) {
+    answers("doctor", "OpenBLAS core");
+    answers("doctor --format=json --nvme /nonexistent", "\"kernel\"");
+    CHECK(reports("drive", "/nonexistent: unusable"));
+    CHECK(reports("RAM", ""));
+    CHECK(!reports("this folder", ""));
+
+    /* Settings come from defaults, then the file, wherever --config is on the line, then flags. */
+    char line[2048];
+    const char *const yaml = files_write_text("run.yaml", "format: json\nnvme:\n  - /from-file\n");
+    snprintf(line, sizeof line, "doctor --config %s", yaml);
+    answers(line, "\"kernel\"");
+    CHECK(reports("drive", "/from-file"));
+    snprintf(line, sizeof line, "doctor --nvme /from-flag --config=%s", yaml);
+    answers(line, "\"kernel\"");
+    CHECK(reports("drive", "/from-flag"));
+    CHECK(!reports("drive", "/from-file"));
+    snprintf(line, sizeof line, "doctor --format text --config %s", yaml);
+    answers(line, "Processor\n");
+    snprintf(line, sizeof line, "doctor --config %s --config %s", yaml, yaml);
+    refused(line, "--config is given twice");
+
+    setenv("OPENBLAS_CORETYPE", "Haswell", 1);
+    answers("doctor", "remedy: unset OPENBLAS_CORETYPE");
+    unsetenv("OPENBLAS_CORETYPE");
+}
+
+/* Results that cannot be written are a failure, not a silence. */
+static void test_full_stdout(void) {
+    if (access("/dev/full", W_OK) == 0) {
+        run_into("version", "/dev/full");
+        CHECK(last->exit_status == 1 && strstr(last->err, "could not be written") != NULL);
+    }
+}
+
+static void test_tokenize(void) {
+    refused("tokenize", "--model is missing");
+    refused("tokenize --model tests/golden/tokenizers/qwen.json", "--data is missing");
+    refused("tokenize --model /nonexistent --data x", "/nonexistent");
+    refused("tokenize --model tests/golden/tokenizers/qwen.json --jsonl --data /nonexistent", "/nonexistent");
+    answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md", " tokens | ");
+    answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md --format json",
+            "\"tokens\":");
+    answers("tokenize --model tests/golden/tokenizers/llama3.json --jsonl --data tests/golden/tokenizers/llama3.jsonl",
+            "{\"ids\":[]}\n{\"ids\":[");
+}
+
+/* A token file holds the ids of the text, is recognized by its first bytes, and is refused where it cannot be written.
+ */
+static void test_token_file(void) {
+    static const char tokenizer_path[] = "tests/golden/tokenizers/qwen.json", text_path[] = "tests/golden/README.md";
+    char line[1024];
+    const char *const path = test_path("tokens.bin");
+    snprintf(line, sizeof line, "tokenize --model %s --data %s --output %s", tokenizer_path, text_path, path);
+    answers(line, " tokens | ");
+    struct ox_tokenizer *tokenizer = NULL;
+    struct ox_encoder *encoder = NULL;
+    struct ox_data *data = NULL;
+    struct ox_ids ids = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(text_path, 1 << 20, &text, &bytes));
+    REQUIRE_OK(ox_tokenizer_open(tokenizer_path, &tokenizer));
+    REQUIRE_OK(ox_encoder_open(tokenizer, &encoder));
+    REQUIRE_OK(ox_encode(encoder, text, bytes, true, false, &ids));
+    REQUIRE_OK(ox_data_open(path, OX_DATA_AUTO, &data));
+    CHECK(ox_data_kind_of(data) == OX_DATA_LLMQ && ox_data_token_count(data) == ids.count && ids.count > 100);
+    int32_t *const found = calloc(ids.count, sizeof *found);
+    REQUIRE_OK(ox_data_read(data, 0, ids.count, ox_tokenizer_vocab_count(tokenizer), found, NULL));
+    CHECK(memcmp(found, ids.ids, ids.count * sizeof *found) == 0);
+    snprintf(line, sizeof line, "tokenize --model %s --data %s --output %s/none/t.bin", tokenizer_path, text_path,
+             test_folder());
+    run_into(line, "/dev/null");
+    CHECK(last->exit_status != 0 && strstr(last->err, "/none/") != NULL);
+    free(found);
+    free(text);
+    ox_ids_free(&ids);
+    ox_data_close(&data);
+    ox_encoder_close(&encoder);
+    ox_tokenizer_close(&tokenizer);
+}
+
+int main(void) {
+    test_usage();
+    test_help();
+    test_doctor();
+    test_tokenize();
+    test_token_file();
+    test_full_stdout();
+    return test_end();
+}

@@ -1,0 +1,616 @@
+/* Mistakes of users and the messages for them: the exit status (2 for what the user can mend, else 1), exactly one line
+ * "offload: ..." on stderr that names the thing, the place and the remedy, and nothing half-written left behind. */
+#include "base/file.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+static const char common[] = "--max-seq-length 16 --host-mem 32MiB --compute-threads 1 --optimizer-threads 1 "
+                             "--eval-windows 2";
+
+static const char *config_path; /* config.json of a fresh model */
+static const char *text_path;
+static const char *output;
+static const char *trained; /* a checkpoint */
+static struct sys_args args;
+static struct sys_process process;
+
+/* ---- files ------------------------------------------------------------------------------------------ */
+
+/* A copy of the trained model that a case may spoil; `file` of it. */
+static const char *fresh_copy(const char *file) {
+    const char *const folder = test_path("model");
+    if (files_exist(folder)) {
+        files_remove_folder(folder);
+    }
+    files_copy_folder(trained, folder);
+    return test_pathf("model/%s", file);
+}
+
+/* ---- what a run leaves ------------------------------------------------------------------------------ */
+
+static bool is_of_a_run(const char *name) {
+    static const char *const files[] = {"run.json", "config.resolved.yaml", "plan.txt", "metrics.jsonl", "latest",
+                                        ".", ".."};
+    for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
+        if (strcmp(name, files[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* No folder, or one that holds files of a run, each whole. */
+static void check_nothing_half_written(const char *folder) {
+    DIR *const entries = opendir(folder);
+    for (struct dirent *entry = entries != NULL ? readdir(entries) : NULL; entry != NULL; entry = readdir(entries)) {
+        const char *path;
+        path = test_pathf("%s/%s", folder, entry->d_name);
+        const size_t length = strlen(entry->d_name);
+        const bool checkpoint = strncmp(entry->d_name, "checkpoint-", 11) == 0 &&
+                                (length < 4 || strcmp(entry->d_name + length - 4, ".tmp") != 0);
+        if (checkpoint ? ox_checkpoint_verify(path) != OX_OK : !is_of_a_run(entry->d_name)) {
+            printf("%s is left behind\n", path);
+            test_failure_count++;
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+}
+
+static void begin(const char *command) {
+    sys_args_begin(&args, command);
+    output = test_path("output");
+}
+
+/* `offload train` of the fresh model with further words. */
+static void begin_train(const char *words) {
+    begin("train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_args_add(&args, words);
+}
+
+static void check_error(int exit_status, const char *words) {
+    const struct sys_outcome *const outcome = &process.outcome;
+    unsigned error_count = 0;
+    const char *line = outcome->err, *last = "";
+    while (*line != '\0') {
+        last = line;
+        error_count += strncmp(line, "offload: ", 9) == 0;
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    if (outcome->exit_status != exit_status || error_count != 1 || strncmp(last, "offload: ", 9) != 0 ||
+        strstr(last, words) == NULL) {
+        printf("expected status %d and one line of error with '%s':\n ", exit_status, words);
+        for (int i = 0; i < args.count; i++) {
+            printf(" %s", args.words[i]);
+        }
+        printf("\n%s... ended with %d\n", outcome->err, outcome->exit_status);
+        test_failure_count++;
+    }
+}
+
+/* Runs, expects this error, and that no run was begun. */
+static void refused(int exit_status, const char *words) {
+    sys_run(&args, &process);
+    check_error(exit_status, words);
+    if (files_exist(output)) {
+        printf("%s was made by a run that was refused (%s)\n", output, words);
+        test_failure_count++;
+        files_remove_folder(output);
+    }
+}
+
+static void refused_train(const char *more, int exit_status, const char *words) {
+    begin_train(more);
+    refused(exit_status, words);
+}
+
+/* ---- options ---------------------------------------------------------------------------------------- */
+
+static void test_options(void) {
+    static const struct {
+        const char *words, *error;
+    } cases[] = {
+        {"--learnin-rate 1", "did you mean '--learning-rate'?"},
+        {"--zzzzzzzz 1", "`offload help train` lists them"},
+        {"--max-steps two", "--max-steps: 'two' is not a whole number"},
+        {"--max-steps -1", "--max-steps: -1 is out of range"},
+        {"--learning-rate fast", "--learning-rate: 'fast' is not a number"},
+        {"--dtype fp8", "--dtype: 'fp8' is not one of fp32, bf16"},
+        {"--max-steps 1 --max-steps 2", "--max-steps is given twice"},
+        {"--nvme /tmp", "has no size; write it as /tmp:400GiB"},
+        {"--nvme /tmp:1GiB --nvme /tmp:1GiB", "is given twice; give each drive once"},
+        {"--state-tier nvme", "--state-tier nvme needs a drive; add --nvme PATH:SIZE"},
+        {"--device-state-units 2", "host memory is device memory here, for all units alike; add --device-mem SIZE"},
+        {"--kept-blocks 99", "blocks; give 0 to "},
+        {"--device-mem 64MiB --device-state-units 99", "the embedding, its blocks and the head; give 1 to "},
+        {"--device-mem 64MiB --state-tier device --weights-tier host", "where weights and gradients must live too"},
+        {"--device-mem 64MiB --grads-tier device", "add --state-tier device, or use host or nvme"},
+        {"--max-steps 0 --num-train-epochs 0", "are both 0; give one of them"},
+        {"--warmup-steps 1 --warmup-ratio 0.1", "are both given; give one of them"},
+        {"--max-steps 2 --warmup-steps 3", "together exceed --max-steps 2"},
+        {"--decay-steps 1", "applies only to --lr-scheduler-type wsd; remove it"},
+        {"--tiles 4", "exceeds --gradient-accumulation-steps 1"},
+        {"--chunk-elems 3000", "is not a multiple of 2048"},
+        {"--from-scratch --resume latest", "contradict each other; give one"},
+        {"--overwrite-output-dir --resume latest", "add --no-overwrite-output-dir"},
+        {"--isa neon --isa avx2", "--isa is given twice"},
+        {"--per-device-train-batch-size 0", "is out of range; give 1 to 65536"},
+        {"--resume latest", "holds no run to go on with; leave --resume-from-checkpoint away"},
+        {"--resume /nonexistent", "--resume-from-checkpoint /nonexistent: there is no such folder"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        refused_train(cases[i].words, 2, cases[i].error);
+    }
+    begin("train");
+    refused(2, "--model is missing; give");
+    sys_args_word(&args, "--model=%s", config_path);
+    refused(2, "--data is missing; give");
+    sys_args_word(&args, "--data=%s", text_path);
+    refused(2, "--output is missing; name");
+    begin_train("");
+    args.count--;
+    sys_args_add(&args, "2 --host-mem 1KiB");
+    refused(2, "--host-mem is given twice");
+    begin("train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, "--max-seq-length 16 --host-mem 64KiB");
+    refused(2, "nearest that fits: --host-mem ");
+}
+
+static void test_yaml(void) {
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"seed: 1\nlearnin_rate: 1\n", "run.yaml:2: 'learnin_rate' is not an option; did you mean 'learning_rate'?"},
+        {"seed: 1\n\nmax_steps: many\n", "run.yaml:3: max_steps: 'many' is not a whole number"},
+        {"seed: 1\nseed: 2\n", "run.yaml:2: 'seed' was set already in line 1"},
+        {"seed: [1, 2]\n", "run.yaml:1: "},
+        {"seed: 1\nmax_steps: ]\n", "run.yaml:2: not YAML"},
+        {"- seed\n", "run.yaml:1: lines of the form 'option: value' are expected"},
+        {"seed:\n", "run.yaml:1: seed has no value"},
+        {"nvme:\n  - /tmp:lots\n", "run.yaml:2: nvme: '/tmp:lots' does not end in a size"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const path = files_write_text("run.yaml", cases[i].text);
+        begin_train("");
+        sys_args_word(&args, "--config=%s", path);
+        refused(2, cases[i].error);
+    }
+    refused_train("--config /nonexistent.yaml", 2, "/nonexistent.yaml");
+}
+
+/* ---- model ------------------------------------------------------------------------------------------ */
+
+static void refused_model(const char *path, int exit_status, const char *words) {
+    begin("train");
+    sys_args_word(&args, "--model=%s", path);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    refused(exit_status, words);
+}
+
+static void test_config_json(void) {
+    refused_model("/nonexistent", 2, "--model /nonexistent: there is no such file or folder; give a folder");
+    const char *const path = files_make_folder("empty");
+    refused_model(path, 2, "empty/config.json");
+    refused_model(files_write_text("odd.json", "{\"model_type\": \"mamba\"}"), 2, "\"mamba\" is not supported");
+    refused_model(files_write_text("odd.json", "{\"model_type\": \"llama\""), 1, "odd.json");
+    refused_model(files_write_text("odd.json", "{\"model_type\": \"llama\", \"vocab_size\": 256}"), 2, "hidden_size");
+}
+
+static void test_weights(void) {
+    static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};
+    const char *const folder = test_path("model");
+    const char *const path = fresh_copy("model.safetensors");
+    const off_t whole = (off_t)files_size(path);
+    CHECK(truncate(path, whole - 100) == 0);
+    refused_model(folder, 1, "model/model.safetensors: tensor \"");
+    CHECK(strstr(process.outcome.err, "the file is cut off") != NULL);
+    CHECK(truncate(path, 4) == 0);
+    refused_model(folder, 1, "has 4 bytes, too few for a safetensors file");
+
+    files_patch(fresh_copy("model.safetensors"), 3, "\x7f", 1); /* the header's length */
+    refused_model(folder, 1, "claims a header of ");
+    files_patch(fresh_copy("model.safetensors"), 9, "#", 1); /* within the header */
+    refused_model(folder, 1, "model/model.safetensors:1:2: not valid JSON");
+    files_patch(fresh_copy("model.safetensors"), whole - 400, not_a_number, sizeof not_a_number);
+    refused_model(folder, 1, "is nan, which is not a valid weight");
+
+    CHECK(unlink(fresh_copy("model.safetensors")) == 0);
+    refused_model(folder, 2, "holds neither model.safetensors nor model.safetensors.index.json");
+    files_write_text("model/model.safetensors.index.json",
+               "{\"weight_map\": {\"model.norm.weight\": \"model-00001-of-00002.safetensors\"}}");
+    refused_model(folder, 2, "model-00001-of-00002.safetensors: cannot open");
+}
+
+/* ---- data ------------------------------------------------------------------------------------------- */
+
+static void refused_data(const char *path, int exit_status, const char *words) {
+    begin("train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    refused(exit_status, words);
+}
+
+static void test_data(void) {
+    refused_data("/nonexistent", 2, "--data /nonexistent: there is no such file or folder");
+    refused_data(files_write_text("none.txt", ""), 2, "none.txt: holds no tokens");
+    refused_data(files_write_text("short.txt", "A line."), 2, "7 tokens are not one window of --max-seq-length 16 + 1");
+    refused_train("--eval-data /nonexistent", 2, "--eval-data /nonexistent: there is no such file");
+
+    /* Ids are known when they are read, in the first step at the earliest: the run exists by then. */
+    static unsigned char tokens[1024 + 2 * 64];
+    const uint32_t head[] = {20240520, 1, 64};
+    memcpy(tokens, head, sizeof head);
+    for (unsigned i = 0; i < 64; i++) {
+        tokens[1024 + 2 * i + 1] = 3; /* 768 */
+    }
+    const char *const path = test_path("tokens.bin");
+    files_write(path, tokens, sizeof tokens);
+    begin("train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_run(&args, &process);
+    check_error(1, "has the id 768, but the model knows 256 tokens");
+    check_nothing_half_written(output);
+    files_remove_folder(output);
+}
+
+/* ---- output ----------------------------------------------------------------------------------------- */
+
+static void test_output(void) {
+    const char *path = test_path("file");
+    files_write_text(path, "");
+    begin_train("");
+    output = test_path("output");
+    args.count = 4; /* offload train --model --data */
+    sys_args_word(&args, "--output=%s", path);
+    sys_args_add(&args, common);
+    refused(2, "file: is a file, not a folder; give another name");
+    CHECK(files_size(path) == 0);
+
+    args.count = 4;
+    sys_args_word(&args, "--output=/proc/offload");
+    sys_args_add(&args, common);
+    refused(2, "/proc/offload: cannot create the folder");
+
+    path = files_make_folder("closed");
+    if (geteuid() != 0 && chmod(path, 0500) == 0) {
+        args.count = 4;
+        sys_args_word(&args, "--output=%s", path);
+        sys_args_add(&args, common);
+        refused(2, "closed: nothing can be written there");
+    }
+    args.count = 4;
+    sys_args_word(&args, "--output=%s/..", trained);
+    sys_args_add(&args, common);
+    refused(2, "already holds a run; add --resume-from-checkpoint latest to go on with it, or --overwrite-output-dir");
+}
+
+/* ---- records of a run ------------------------------------------------------------------------------- */
+
+static void test_resolved(void) {
+    const char *const yaml = test_path("first/config.resolved.yaml");
+    begin("plan");
+    sys_args_word(&args, "--config=%s", yaml);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "memory at its fullest") != NULL && process.outcome.err[0] == '\0');
+
+    begin("eval");
+    sys_args_word(&args, "--config=%s", yaml);
+    sys_args_word(&args, "--model=%s", trained);
+    sys_run_well(&args, &process);
+    CHECK(strncmp(process.outcome.out, "loss ", 5) == 0 && process.outcome.err[0] == '\0');
+
+    begin("train");
+    sys_args_word(&args, "--config=%s", yaml);
+    refused(2, "already holds a run");
+    sys_args_word(&args, "--output=%s", output);
+    sys_run_well(&args, &process);
+    CHECK(sys_same_checkpoint(test_path("first/checkpoint-2"), test_path("output/checkpoint-2")));
+    files_remove_folder(output);
+
+    /* Flags stay strict, and so do names that no command knows. */
+    begin("eval");
+    sys_args_add(&args, "--learning-rate 1");
+    refused(2, "`offload eval` does not take --learning-rate");
+    begin("eval");
+    sys_args_word(&args, "--config=%s", files_write_text("run.yaml", "learnin_rate: 1\n"));
+    refused(2, "did you mean 'learning_rate'?");
+    begin("doctor");
+    sys_args_word(&args, "--config=%s", files_write_text("run.yaml", "seed: 1\n"));
+    refused(2, "`offload doctor` does not take 'seed'");
+}
+
+static void test_damaged_checkpoint(void) {
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "config.json"};
+    char more[SYS_PATH_BYTES + 32];
+    snprintf(more, sizeof more, "--resume-from-checkpoint %s", test_path("model"));
+    for (unsigned i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *const path = fresh_copy(files[i]);
+        files_flip(path, (int64_t)files_size(path) / 2);
+        char words[128];
+        snprintf(words, sizeof words, "model/%s: its content has changed since it was saved; use another", files[i]);
+        refused_train(more, 1, words);
+    }
+    const char *const path = fresh_copy("trainer_state.json");
+    files_flip(path, (int64_t)files_size(path) / 2);
+    refused_train(more, 1, "model/trainer_state.json");
+    CHECK(unlink(fresh_copy("optimizer.safetensors")) == 0);
+    refused_train(more, 1, "model/optimizer.safetensors: cannot open");
+}
+
+/* ---- drives ----------------------------------------------------------------------------------------- */
+
+enum { HEADERS_BYTES = 2 << 20, PAGE_BYTES = 4096 };
+
+static void begin_on(const char *drive, const char *more) {
+    begin_train("--weights-tier nvme --state-tier nvme --lr-scheduler-type constant");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_args_add(&args, more);
+}
+
+/* "1.5 MB" behind these words, in bytes. */
+static double amount_after(const char *text, const char *words) {
+    const char *const at = strstr(text, words);
+    char *unit = NULL;
+    const double value = at == NULL ? 0 : strtod(at + strlen(words), &unit);
+    return at == NULL ? 0 : value * (unit[1] == 'k' ? 1e3 : unit[1] == 'M' ? 1e6 : unit[1] == 'G' ? 1e9 : 1);
+}
+
+/* What memory holds is written as rarely as the user says, and counted so. */
+static void test_persist(const char *drive) {
+    const char *const out = process.outcome.out;
+    begin_train("--max-steps 100 --persist-steps 7 --dry-run");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_run_well(&args, &process);
+    CHECK(strstr(out, "persist: the state lives in memory and is written to the drives every 7 steps: a crash loses at "
+                      "most as many\n") != NULL);
+    const double rare = amount_after(out, "wear: the drive, the state every 7 steps, writes ");
+    begin_train("--max-steps 100 --persist-steps 1 --dry-run");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_run_well(&args, &process);
+    const double often = amount_after(out, "wear: the drive writes ");
+    CHECK(strstr(out, "persist: ") == NULL);
+    begin_train("--max-steps 100 --dry-run");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    sys_run_well(&args, &process);
+    const double most = amount_after(out, "wear: the drive, were the state written every step, writes ");
+    CHECK(most == often && strstr(out, "by prediction, then as often as costs 2 % of the measured time") != NULL);
+    CHECK(rare > 0 && often > 6 * rare && often < 8 * rare);
+    begin_on(drive, "--max-steps 100 --persist-steps 7 --dry-run");
+    sys_run_well(&args, &process);
+    CHECK(strstr(out, "--persist-steps 7 has no effect: part of the state lives on the drives") != NULL);
+    begin_on(drive, "--device-mem 64MiB --device-state-units 1");
+    refused(2, "--device-state-units: with a store the state lives on the host or on the drives");
+    begin_on(drive, "--persist-steps 7 --optimizer-overlap speculative");
+    refused(2, "--persist-steps 7: speculative updates need every step on the drives");
+    begin_on(drive, "--persist-steps sometimes");
+    refused(2, "--persist-steps: 'sometimes' is neither auto nor a number of steps");
+}
+
+static void test_drives(void) {
+    begin_on("/nonexistent", "");
+    refused(2, "--nvme /nonexistent: is not a folder; create it, or mount the drive");
+    begin_on("/proc", "");
+    const bool root = geteuid() == 0;
+    refused(root ? 1 : 2, root ? "/proc/offload-store-0.ox: cannot open" : "--nvme /proc: this user may not write");
+    const char *const drive = files_make_folder("drive");
+    if (geteuid() != 0 && chmod(drive, 0500) == 0) {
+        begin_on(drive, "");
+        refused(2, "drive: this user may not write there");
+        CHECK(chmod(drive, 0700) == 0);
+    }
+
+    /* A drive is not used up without a word. */
+    begin_on(drive, "--max-steps 1000000 --drive-endurance 100GB");
+    refused(2, "rated for (--drive-endurance)");
+    CHECK(strstr(process.outcome.err, "wear: the drive writes") != NULL);
+    CHECK(!files_exist("drive/offload-store-0.ox"));
+    begin_on(drive, "--max-steps 1000000 --drive-endurance 100GB --accept-wear --dry-run");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "% of its rated 100.0 GB") != NULL);
+
+    test_persist(drive);
+
+    /* A start that fails leaves no store in the way of the next one. */
+    static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};
+    files_patch(fresh_copy("model.safetensors"), -400, not_a_number, sizeof not_a_number);
+    begin("train");
+    sys_args_word(&args, "--model=%s", test_path("model"));
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    refused(1, "is nan, which is not a valid weight");
+    CHECK(!files_exist("drive/offload-store-0.ox"));
+}
+
+/* Memory as a drive: it works, and is announced. */
+static void test_memory_drive(void) {
+    struct statfs info;
+    char drive[64];
+    snprintf(drive, sizeof drive, "/dev/shm/offload-test-%ld", (long)getpid());
+    if (statfs("/dev/shm", &info) != 0 || info.f_type != TMPFS_MAGIC || mkdir(drive, 0700) != 0) {
+        printf("no tmpfs at /dev/shm: a drive in memory is not tried\n");
+        return;
+    }
+    begin_on(drive, "--max-steps 1");
+    sys_run(&args, &process);
+    files_remove_folder(drive);
+    CHECK(process.outcome.exit_status == 0);
+    CHECK(strstr(process.outcome.err, "offload-store-0.ox: degraded: goes through the page cache") != NULL);
+    files_remove_folder(output);
+}
+
+static void test_store_in_use(void) {
+    static struct sys_process holder;
+    const char *const drive = test_path("drive");
+    begin_on(drive, "--max-steps 1000000 --logging-steps 1000000");
+    sys_start(&args, &holder);
+    CHECK(sys_await(&holder, "starting from"));
+
+    begin_on(drive, "--max-steps 2 --resume latest");
+    sys_run(&args, &process);
+    check_error(1, "output: another process is training there; wait for its end");
+    begin_on(drive, "--max-steps 2 --overwrite-output-dir");
+    sys_run(&args, &process);
+    check_error(1, "output: another process is training there; wait for its end");
+    begin_on(drive, "--max-steps 2 --overwrite-output-dir");
+    output = test_path("other");
+    args.count = 4;
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_args_add(&args, "--overwrite-output-dir");
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    refused(1, "drive/offload-store-0.ox: in use by ");
+    output = test_path("output");
+    CHECK(files_exist("output/run.json")); /* what the holder has written is still there */
+
+    CHECK(kill(holder.pid, SIGTERM) == 0);
+    sys_wait(&holder);
+    CHECK(holder.outcome.exit_status == 128 + SIGTERM);
+    check_nothing_half_written(output);
+
+    output = test_path("other");
+    args.count = 4;
+    sys_args_word(&args, "--output=%s", output);
+    sys_args_add(&args, common);
+    sys_args_word(&args, "--nvme=%s:64MiB", drive);
+    refused(2, "drive: holds the store of another run; use another folder, or --overwrite-output-dir to delete it");
+    files_remove_folder(drive);
+    output = test_path("output");
+    files_remove_folder(output);
+}
+
+/* Brings back the run that was interrupted at step 2, store and all. */
+static void restore_run(void) {
+    static const char *const names[] = {"drive", "output"};
+    const char *to;
+    for (unsigned i = 0; i < 2; i++) {
+        to = test_path(names[i]);
+        if (files_exist(to)) {
+            files_remove_folder(to);
+        }
+        files_copy_folder(test_pathf("kept-%s", names[i]), to);
+    }
+}
+
+static void spoil_store(off_t first, off_t past) {
+    const char *const path = test_path("drive/offload-store-0.ox");
+    static const unsigned char spoilt[64] = {1, 2, 3};
+    for (off_t at = first; at < past && at < (off_t)files_size(path); at += PAGE_BYTES) {
+        files_patch(path, at + 100, spoilt, sizeof spoilt);
+    }
+}
+
+/* The record of a run on drives serves an evaluation too, which leaves the drives alone. */
+static void check_eval_of_run(void) {
+    begin("eval");
+    sys_args_word(&args, "--config=%s", test_path("output/config.resolved.yaml"));
+    sys_args_word(&args, "--model=%s", trained);
+    sys_run_well(&args, &process);
+    CHECK(strcmp(process.outcome.err,
+                 "evaluation uses memory alone; the drives of the configuration are not touched\n") == 0);
+    begin("eval");
+    sys_args_add(&args, "--nvme /tmp:1GiB");
+    sys_run(&args, &process);
+    check_error(2, "`offload eval` does not take --nvme");
+}
+
+/* From the checkpoint, with a warning, and to the same bits as from the store. */
+static void check_falls_back(const char *drive, const char *why) {
+    begin_on(drive, "--max-steps 3 --resume latest");
+    sys_run_well(&args, &process);
+    if (strstr(process.outcome.err, "warning: the store is not used: ") == NULL ||
+        strstr(process.outcome.err, why) == NULL ||
+        strstr(process.outcome.err, "resumed at step 2 of 3 from ") == NULL) {
+        printf("expected a resume from the checkpoint because '%s':\n%s", why, process.outcome.err);
+        test_failure_count++;
+    }
+    CHECK(sys_same_checkpoint(test_path("expected"), test_path("output/checkpoint-3")));
+}
+
+static void test_damaged_store(void) {
+    const char *const drive = files_make_folder("drive");
+    begin_on(drive, "--max-steps 2");
+    sys_run_well(&args, &process);
+    check_eval_of_run();
+    files_copy_folder(drive, "kept-drive");
+    files_copy_folder(output, "kept-output");
+    begin_on(drive, "--max-steps 3 --resume latest");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "resumed at step 2 of 3 from the store's last commit") != NULL);
+    files_copy_folder("output/checkpoint-3", "expected");
+
+    const char *const path = test_path("drive/offload-store-0.ox");
+    const off_t bytes = (off_t)files_size(path);
+    restore_run();
+    spoil_store(HEADERS_BYTES + (64 << 10), bytes);
+    check_falls_back(drive, "does not match its checksum");
+    restore_run();
+    spoil_store(0, HEADERS_BYTES);
+    check_falls_back(drive, "both its headers are damaged");
+    restore_run();
+    CHECK(truncate(path, HEADERS_BYTES + (256 << 10)) == 0);
+    check_falls_back(drive, "cut short");
+
+    restore_run();
+    spoil_store(0, bytes);
+    files_remove_folder("output/checkpoint-2");
+    begin_on(drive, "--max-steps 3 --resume latest");
+    sys_run(&args, &process);
+    check_error(2, "output: has neither a complete checkpoint nor a usable store");
+    check_nothing_half_written(output);
+}
+
+int main(void) {
+    config_path = sys_write_model("llama");
+    text_path = sys_write_text(20000);
+    begin_train("--max-steps 2");
+    args.count = 4;
+    sys_args_word(&args, "--output=%s", test_path("first"));
+    sys_args_add(&args, common);
+    sys_args_add(&args, "--max-steps 2");
+    sys_run_well(&args, &process);
+    trained = test_path("first/checkpoint-2");
+
+    test_options();
+    test_yaml();
+    test_config_json();
+    test_weights();
+    test_data();
+    test_output();
+    test_resolved();
+    test_damaged_checkpoint();
+    test_drives();
+    test_memory_drive();
+    test_store_in_use();
+    test_damaged_store();
+    return test_end();
+}

@@ -1,0 +1,366 @@
+/* Recording: a run with --trace and --report-to leaves its files and the same numbers as one without, and `offload
+ * trace` and `offload top` show it, in text and on a terminal. */
+#include "base/file.h"
+#include "base/json.h"
+#include "offload/trace/trace_stats.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+enum { STEPS = 5, FILE_BYTES_MAX = 1 << 26 };
+
+static struct sys_process process;
+static const char *model, *text, *drive;
+
+static void train(const char *folder, unsigned steps, const char *words) {
+    struct sys_args args;
+    sys_args_begin(&args, "train");
+    sys_args_add(&args, "--max-seq-length 32 --batch-size 2 --gradient-accumulation-steps 2 --tiles 2 "
+                        "--device-mem 64MiB --host-mem 128MiB --chunk-elems 2048 --weights-tier nvme --state-tier nvme "
+                        "--compute-threads 1 --optimizer-threads 1 --eval-windows 4 --save-steps 0");
+    sys_args_word(&args, "--model");
+    sys_args_word(&args, "%s", model);
+    sys_args_word(&args, "--data");
+    sys_args_word(&args, "%s", text);
+    sys_args_word(&args, "--nvme");
+    sys_args_word(&args, "%s:64MiB", drive);
+    sys_args_word(&args, "--output");
+    sys_args_word(&args, "%s", folder);
+    sys_args_word(&args, "--max-steps");
+    sys_args_word(&args, "%u", steps);
+    sys_args_add(&args, "--overwrite-output-dir");
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+}
+
+static void tell(const char *command, const char *words) {
+    struct sys_args args;
+    sys_args_begin(&args, command);
+    sys_args_add(&args, words);
+    sys_run(&args, &process);
+}
+
+static void told(const char *words) {
+    if (process.outcome.exit_status != 0 || strstr(process.outcome.out, words) == NULL) {
+        printf("expected '%s', got status %d: %s%s\n", words, process.outcome.exit_status, process.outcome.out,
+               process.outcome.err);
+        test_failure_count++;
+    }
+}
+
+static void refused(const char *command, const char *words, const char *expected) {
+    tell(command, words);
+    if (process.outcome.exit_status != 2 || strstr(process.outcome.err, expected) == NULL) {
+        printf("offload %s %s: expected status 2 and '%s', got %d: %s\n", command, words, expected,
+               process.outcome.exit_status, process.outcome.err);
+        test_failure_count++;
+    }
+}
+
+/* ---- what is recorded --------------------------------------------------------------------------------- */
+
+static void check_task(const struct ox_trace *trace, const struct ox_trace_step *step, uint32_t task_idx) {
+    const struct ox_trace_task *const planned = &trace->head->plans[step->plan].tasks[task_idx];
+    const struct ox_trace_record *const task = step->tasks[task_idx], *const parts = step->parts[task_idx];
+    CHECK(task->queued_ns >= step->begin_ns && task->ended_ns <= step->end_ns);
+    CHECK(task->kind == planned->kind && task->bytes == (task->idle ? 0 : planned->bytes));
+    for (uint32_t lane = 0; lane < OX_LANE_COUNT; lane++) {
+        const uint32_t dep = planned->deps[lane];
+        CHECK(dep == 0 || step->tasks[dep - 1] == NULL || step->tasks[dep - 1]->ended_ns <= task->started_ns);
+    }
+    const char *const name = trace->head->names[OX_TRACE_TASKS].text[planned->kind];
+    const bool of_stream = strcmp(name, "adam") == 0 || strcmp(name, "written") == 0 || strcmp(name, "commit") == 0;
+    CHECK((parts != NULL) == (!task->idle && of_stream));
+    uint64_t sum = 0;
+    for (int i = 0; i < OX_TRACE_PART_COUNT && parts != NULL; i++) {
+        sum += parts->parts_ns[i];
+    }
+    CHECK(parts == NULL || sum == task->ended_ns - task->started_ns);
+}
+
+/* Tasks in an order that the plan's dependencies allow, bytes as the plan has them. All that the optimizer moves over
+ * the drives' links is in the flows, which do not overlap. */
+static void check_step(const struct ox_trace *trace, const struct ox_trace_step *step) {
+    uint64_t flows[OX_LINK_COUNT] = {0}, past_ns[OX_LINK_COUNT] = {0}, tasks[OX_LINK_COUNT] = {0};
+    for (uint32_t k = 0; k < trace->head->plans[step->plan].task_count; k++) {
+        if (step->tasks[k] != NULL) {
+            check_task(trace, step, k);
+            tasks[step->tasks[k]->link % OX_LINK_COUNT] +=
+                step->tasks[k]->link == OX_TRACE_NO_LINK ? 0 : step->tasks[k]->bytes;
+        }
+    }
+    for (uint32_t i = 0; i < step->flow_count; i++) {
+        const struct ox_trace_record *const flow = step->flows[i];
+        CHECK(flow->started_ns >= past_ns[flow->link] && flow->ended_ns <= step->end_ns);
+        CHECK(flow->waited_ns <= flow->ended_ns - flow->started_ns && flow->task_idx > 0);
+        flows[flow->link] += flow->bytes;
+        past_ns[flow->link] = flow->ended_ns;
+    }
+    for (int link = OX_LINK_NVME_READ; link <= OX_LINK_NVME_WRITE; link++) {
+        uint64_t crossed = 0;
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            crossed += step->bytes[link][kind];
+        }
+        CHECK(flows[link] + tasks[link] == crossed);
+    }
+}
+
+/* Every task of every step once, and what lies between the steps. */
+static void check_recording(const char *folder, bool overlaps) {
+    struct ox_trace *trace = NULL;
+    struct ox_trace_steps *steps = NULL;
+    uint32_t after_steps = 0;
+    REQUIRE_OK(ox_trace_open(folder, 0, &trace));
+    REQUIRE_OK(ox_trace_steps_open(trace, &steps));
+    CHECK(trace->torn == 0 && trace->overwritten == 0 && trace->head->max_steps == STEPS);
+    CHECK(steps->whole_count == STEPS);
+    uint32_t spans[OX_TRACE_SPAN_COUNT] = {0};
+    for (uint32_t i = 0; i < steps->count; i++) {
+        const struct ox_trace_step *const step = &steps->steps[i];
+        spans[step->span]++;
+        CHECK(step->whole == (step->span <= OX_TRACE_SPAN_UPDATE) && step->dropped == 0);
+        if (step->whole) {
+            check_step(trace, step);
+        }
+        CHECK(memcmp(step->bytes, step->planned, sizeof step->bytes) == 0);
+        after_steps += step->plan == OX_TRACE_EVAL_AFTER_STEP;
+    }
+    /* Evaluations follow each step, the last one beside the save; overlapping steps finish the last update then. */
+    CHECK(spans[OX_TRACE_SPAN_EVAL] > 0 && spans[OX_TRACE_SPAN_SAVE] == 1);
+    CHECK(spans[OX_TRACE_SPAN_UPDATE] == (overlaps ? 1 : 0) && after_steps == (overlaps ? STEPS - 1 : 0));
+    ox_trace_steps_close(&steps);
+    ox_trace_close(&trace);
+}
+
+static void test_recording(const char *run) {
+    const char *const plain = test_path("plain");
+    train(plain, STEPS, "--eval-steps 0");
+    char *const curve = sys_curve(plain, "step");
+    CHECK(!files_exist("plain/trace.bin") && !files_exist("plain/metrics.prom"));
+    train(run, STEPS, "--trace on --report-to all --eval-steps 1");
+    char *const traced = sys_curve(run, "step");
+    CHECK(sys_same_text("losses with and without a trace", curve, traced));
+    check_recording(run, true);
+    CHECK(files_count(run, "events.out.tfevents.", "") == 1 && files_count(run, "metrics.prom", "") == 1);
+    CHECK(files_count(run, ".offload-", "") == 0);
+    train(run, STEPS, "--eval-steps 0"); /* starting over takes what the earlier run has left */
+    CHECK(files_count(run, "events.out.tfevents.", "") == 0 && files_count(run, "trace.bin", "") == 0);
+    train(run, STEPS, "--eval-steps 0 --trace 2");
+    struct ox_trace *trace = NULL;
+    struct ox_trace_steps *steps = NULL;
+    REQUIRE_OK(ox_trace_open(run, 0, &trace));
+    REQUIRE_OK(ox_trace_steps_open(trace, &steps));
+    CHECK(steps->count == 2 && steps->whole_count == 2 && steps->steps[1].step == 2);
+    ox_trace_steps_close(&steps);
+    ox_trace_close(&trace);
+    free(curve);
+    free(traced);
+}
+
+/* A ring that holds little more than a step; the newest steps stay. */
+static void test_small_ring(const char *run) {
+    struct ox_trace *trace = NULL;
+    struct ox_trace_steps *steps = NULL;
+    train(run, 40, "--eval-steps 0 --trace on --trace-bytes 160KiB");
+    REQUIRE_OK(ox_trace_open(run, 0, &trace));
+    REQUIRE_OK(ox_trace_steps_open(trace, &steps));
+    CHECK(trace->overwritten > 0 && steps->whole_count > 0 && steps->whole_count < 40);
+    CHECK(steps->steps[steps->count - 1].step == 40);
+    ox_trace_steps_close(&steps);
+    ox_trace_close(&trace);
+}
+
+/* What is made of a trace that ends anywhere: all whole steps before the cut. */
+static void check_cut(const char *path, uint64_t bytes, uint32_t *whole_count) {
+    struct ox_trace *trace = NULL;
+    struct ox_trace_steps *steps = NULL;
+    static struct ox_trace_analysis analysis;
+    CHECK(truncate(path, (off_t)bytes) == 0);
+    REQUIRE_OK(ox_trace_open(path, 0, &trace));
+    REQUIRE_OK(ox_trace_steps_open(trace, &steps));
+    CHECK(trace->torn <= 1 && steps->whole_count <= *whole_count);
+    for (uint32_t i = 0; i < steps->count; i++) {
+        REQUIRE_OK(ox_trace_analyze(trace->head, &steps->steps[i], &analysis));
+    }
+    *whole_count = steps->whole_count;
+    ox_trace_steps_close(&steps);
+    ox_trace_close(&trace);
+}
+
+static void test_cut(const char *run) {
+    char words[SYS_PATH_BYTES * 3];
+    char *data = NULL;
+    size_t bytes = 0;
+    struct ox_trace *trace = NULL;
+    const char *const path = test_pathf("%s/trace.bin", run);
+    REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &data, &bytes));
+    REQUIRE_OK(ox_trace_open(path, 0, &trace));
+    const uint64_t head_bytes = bytes - trace->count * OX_TRACE_RECORD_BYTES;
+    ox_trace_close(&trace);
+    const char *const cut = test_path("cut.bin");
+    FILE *const out = fopen(cut, "w");
+    CHECK(out != NULL && fwrite(data, 1, bytes, out) == bytes && fclose(out) == 0);
+    free(data);
+    uint32_t whole_count = STEPS;
+    bool reported = false;
+    for (uint64_t at = bytes; at > bytes - 3 * OX_TRACE_RECORD_BYTES; at--) {
+        check_cut(cut, at, &whole_count);
+    }
+    for (uint64_t at = bytes - 4 * OX_TRACE_RECORD_BYTES; at > head_bytes + 5000; at -= 4999) {
+        check_cut(cut, at, &whole_count);
+        if (whole_count == 2 && !reported) {
+            snprintf(words, sizeof words, "report %s --output %s", cut, test_path("cut.html"));
+            tell("trace", words);
+            told("2 whole steps");
+            reported = true;
+        }
+    }
+    CHECK(whole_count == 0 && reported);
+}
+
+/* ---- what is told ------------------------------------------------------------------------------------- */
+
+static void test_report(const char *run) {
+    char words[SYS_PATH_BYTES * 3], *html = NULL;
+    json_t *json = NULL;
+    size_t bytes = 0;
+    snprintf(words, sizeof words, "report %s", run);
+    tell("trace", words);
+    told("5 whole steps");
+    told("longest chain");
+    CHECK(strstr(process.outcome.out, "differs") == NULL);
+    const char *const page = test_path("page.html");
+    snprintf(words, sizeof words, "report %s --format json --output %s", run, page);
+    tell("trace", words);
+    told("\"typical_step\"");
+    REQUIRE_OK(ox_json_parse("report", process.outcome.out, strlen(process.outcome.out), &json));
+    CHECK(json_array_size(json_object_get(json, "steps")) == STEPS);
+    json_decref(json);
+    REQUIRE_OK(ox_file_read(page, FILE_BYTES_MAX, &html, &bytes));
+    CHECK(strncmp(html, "<!doctype html>", 15) == 0 && strstr(html, "</html>") != NULL);
+    CHECK(strstr(html, "http://") == NULL && strstr(html, "https://") == NULL && strstr(html, " src=") == NULL);
+    CHECK(strstr(html, "differs</td>") == NULL && strstr(html, "<th>nvme.read</th>") != NULL);
+    CHECK(strstr(html, "is bound by") != NULL && strstr(html, "<th>evaluation</th>") != NULL);
+    free(html);
+}
+
+static void test_export(const char *run) {
+    char words[SYS_PATH_BYTES * 3];
+    json_t *json = NULL;
+    const char *file = test_path("chrome.json");
+    snprintf(words, sizeof words, "export %s/trace.bin --format chrome --output %s", run, file);
+    tell("trace", words);
+    told("");
+    REQUIRE_OK(ox_json_load(file, FILE_BYTES_MAX, &json));
+    CHECK(json_array_size(json_object_get(json, "traceEvents")) > 100);
+    json_decref(json);
+    file = test_path("run.perfetto-trace");
+    snprintf(words, sizeof words, "export %s --output %s", run, file);
+    tell("trace", words);
+    told("");
+    CHECK(files_exist(file));
+}
+
+static void test_refusals(const char *run) {
+    char words[SYS_PATH_BYTES * 2];
+    const char *const empty = files_make_folder("empty");
+    refused("trace", "", "--action is missing");
+    refused("trace", "report", "--run is missing");
+    refused("trace", "look", "report");
+    refused("top", "", "--run is missing");
+    snprintf(words, sizeof words, "report %s", empty);
+    refused("trace", words, "--trace on");
+    snprintf(words, sizeof words, "%s --once", empty);
+    refused("top", words, "metrics.jsonl");
+    snprintf(words, sizeof words, "export %s", run);
+    refused("trace", words, "--output is missing");
+    snprintf(words, sizeof words, "report %s --format chrome", run);
+    refused("trace", words, "trace export");
+    refused("plan", "--model x --format perfetto", "trace export");
+    refused("train", "--model x --data y --output z --trace often", "off, on or a number of steps");
+}
+
+/* ---- top ---------------------------------------------------------------------------------------------- */
+
+static void test_top(const char *run) {
+    char words[SYS_PATH_BYTES * 2];
+    snprintf(words, sizeof words, "%s --once", run);
+    tell("top", words);
+    told("step 5/5");
+    told("nvme_read");
+    told("longest chain of tasks in step 5");
+    CHECK(strchr(process.outcome.out, '\033') == NULL);
+    tell("top", run); /* not a terminal: it ends with the run */
+    told("step 5/5");
+}
+
+/* Reads what the terminal shows until it has `words`; false when it closes or stays silent. */
+static bool await(int terminal, const char *words, char *seen, size_t room) {
+    size_t used = strlen(seen);
+    struct pollfd input = {.fd = terminal, .events = POLLIN};
+    while (strstr(seen, words) == NULL) {
+        if (used + 1 >= room || poll(&input, 1, 20000) <= 0) {
+            return false;
+        }
+        const ssize_t got = read(terminal, seen + used, room - used - 1);
+        if (got <= 0) {
+            return false;
+        }
+        used += (size_t)got;
+        seen[used] = '\0';
+    }
+    return true;
+}
+
+static void test_terminal(const char *run, bool by_signal) {
+    static char seen[1 << 16];
+    struct termios before, after;
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    CHECK(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    const int inner = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    CHECK(inner >= 0 && tcgetattr(inner, &before) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(inner, STDIN_FILENO);
+        dup2(inner, STDOUT_FILENO);
+        const char *const program = getenv("OX_BIN") != NULL ? getenv("OX_BIN") : "build/offload";
+        execl(program, "offload", "top", run, (char *)NULL);
+        _exit(126);
+    }
+    seen[0] = '\0';
+    CHECK(await(terminal, "q quits", seen, sizeof seen) && strstr(seen, "step 5/5") != NULL);
+    CHECK(strstr(seen, "\033[?1049h") != NULL);
+    CHECK(by_signal ? kill(child, SIGTERM) == 0 : write(terminal, "q", 1) == 1);
+    CHECK(await(terminal, "\033[?1049l", seen, sizeof seen));
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(tcgetattr(inner, &after) == 0 && after.c_lflag == before.c_lflag);
+    close(inner);
+    close(terminal);
+}
+
+int main(void) {
+    model = sys_write_model("llama");
+    text = sys_write_text(20000);
+    drive = files_make_folder("drive");
+    const char *const run = test_path("run");
+    test_recording(run);
+    test_small_ring(run);
+    train(run, STEPS, "--eval-steps 0 --trace on");
+    test_report(run);
+    test_export(run);
+    test_cut(run);
+    test_refusals(run);
+    test_top(run);
+    test_terminal(run, false);
+    test_terminal(run, true);
+    return test_end();
+}

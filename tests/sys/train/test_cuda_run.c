@@ -1,0 +1,158 @@
+/* The program on the CUDA device, here the emulated plugin beside a copy of the program: what `--device` takes and
+ * records, the same bits for every budget and for a resumed run, and the messages where there is no device. */
+#include "base/file.h"
+#include "tests/kit/device/cuda_kit.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { STEPS = 3, LINE = SYS_PATH_BYTES + 64 };
+
+static const char common_words[] =
+    "--max-steps 3 --gradient-accumulation-steps 2 --batch-size 1 --max-seq-length 12"
+    " --learning-rate 3e-3 --max-grad-norm 0.5 --eval-steps 3 --eval-windows 2 --host-mem 16MiB --compute-threads 1"
+    " --optimizer-threads 1 --chunk-elems 4096";
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model_path, *text_path;
+
+/* A copy of the program in a folder of its own, with the plugin or without. */
+static const char *place_program(const char *name, bool plugin) {
+    char file[PATH_MAX];
+    struct cuda_kit kit;
+    files_make_folder(name);
+    test_build_path("offload", file);
+    const char *const path = test_pathf("%s/offload", name);
+    files_copy_folder(file, path); /* one file */
+    cuda_kit_emulated(&kit);
+    CHECK(!plugin || symlink(kit.plugin, test_pathf("%s/liboffload_cuda.so", name)) == 0);
+    return path;
+}
+
+static void begin(const char *name, const char *words, bool drive) {
+    sys_args_train(&args, model_path, text_path, name);
+    sys_args_add(&args, common_words);
+    sys_args_add(&args, words);
+    if (strstr(words, "--resume") == NULL) {
+        sys_args_add(&args, "--from-scratch");
+    }
+    if (drive) {
+        sys_args_drive(&args, test_pathf("%s-drive", name), "32MiB");
+    }
+}
+
+static char *curve_of(const char *name) {
+    return sys_curve(test_path(name), "step");
+}
+
+static void check_same(const char *a, const char *b) {
+    char *const curves[2] = {curve_of(a), curve_of(b)};
+    CHECK(sys_same_text(b, curves[0], curves[1]));
+    free(curves[0]);
+    free(curves[1]);
+    CHECK(sys_same_checkpoint(test_pathf("%s/checkpoint-%d", a, STEPS), test_pathf("%s/checkpoint-%d", b, STEPS)));
+}
+
+static bool has(const char *path, const char *words) {
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(path, 1 << 20, &text, &bytes));
+    const bool found = strstr(text, words) != NULL;
+    free(text);
+    return found;
+}
+
+/* `auto` finds the device, says which it is and records it; the numbers are those of the CPU but for rounding. */
+static void test_auto(void) {
+    begin("auto", "--dtype fp32", false);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "device: emulated") != NULL);
+    const char *const config = test_pathf("%s/config.resolved.yaml", test_path("auto"));
+    CHECK(has(config, "\ndevice: cuda\n"));
+    begin("cpu", "--dtype fp32 --device cpu", false);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "device: the CPU") != NULL);
+    char *const on_device = curve_of("auto"), *const on_cpu = curve_of("cpu");
+    for (unsigned step = 1; step <= STEPS; step++) {
+        const double a = sys_metric(on_device, step, "loss"), b = sys_metric(on_cpu, step, "loss");
+        printf("step %u: loss %.7f on the device, %.7f on the CPU\n", step, a, b);
+        CHECK(fabs(a - b) < 2e-6);
+    }
+    free(on_device);
+    free(on_cpu);
+}
+
+static void test_same_bits(void) {
+    static const struct {
+        const char *name, *words;
+        bool drive;
+    } places[] = {
+        {"device", "--state-tier device --optimizer-overlap off", false},
+        {"small", "--device-mem 769MiB --prefetch-depth 0 --tiles 2 --weights-tier host --kept-blocks 0", false},
+        {"drive", "--device-mem 770MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --activation-tier nvme "
+                  "--optimizer-overlap speculative", true},
+        {"chaos", "--chaos-seed 3 --tiles 2 --optimizer-overlap held", false},
+    };
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+        begin(places[i].name, places[i].words, places[i].drive);
+        sys_args_add(&args, "--dtype fp32");
+        sys_run_well(&args, &process);
+        check_same("auto", places[i].name);
+    }
+}
+
+/* From the checkpoint of the second step, in another budget; then on another device. */
+static void test_resume(void) {
+    begin("resumed", "--dtype fp32 --save-steps 2", false);
+    sys_run_well(&args, &process);
+    begin("resumed", "--dtype fp32 --save-steps 2 --resume-from-checkpoint", false);
+    sys_args_word(&args, "%s/checkpoint-2", test_path("resumed"));
+    sys_args_add(&args, "--device-mem 1GiB --state-tier host");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "was made with other") == NULL);
+    check_same("auto", "resumed");
+    begin("resumed", "--dtype fp32 --save-steps 2 --device cpu --resume-from-checkpoint", false);
+    sys_args_word(&args, "%s/checkpoint-2", test_path("resumed"));
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "on another device or with other libraries") != NULL);
+}
+
+/* One line and an exit status of its own; nothing is begun. */
+static void check_refused(const char *name, const char *words, int status, const char *said) {
+    begin(name, words, false);
+    sys_run(&args, &process);
+    const char *const newline = strchr(process.outcome.err, '\n');
+    const bool good = process.outcome.exit_status == status && strstr(process.outcome.err, said) != NULL &&
+                      newline != NULL && newline[1] == '\0' && !files_exist(name);
+    if (!good) {
+        printf("%s: exit status %d, expected %d and \"%s\" in one line:\n%s", words, process.outcome.exit_status,
+               status, said, process.outcome.err);
+    }
+    CHECK(good);
+}
+
+int main(void) {
+    const char *const program = place_program("with", true), *const lonely_program = place_program("without", false);
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(6000);
+    setenv("OX_BIN", program, 1);
+    test_auto();
+    test_same_bits();
+    test_resume();
+    check_refused("little", "--device cuda --device-mem 512MiB", 2, "go to the driver");
+    check_refused("short", "--device cuda --device-mem 786500KiB", 2, "nearest that fits: --device-mem 769MiB ");
+    check_refused("much", "--device cuda --device-mem 900GiB", 2, "has 1.00 GiB");
+    setenv("OX_BIN", lonely_program, 1);
+    check_refused("lonely", "--device cuda", 1, "GPU: ");
+    begin("alone", "--dtype fp32", false);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "device: the CPU; GPU: ") != NULL);
+    check_same("cpu", "alone");
+    return test_end();
+}

@@ -1,0 +1,307 @@
+/* Identity of a run: resuming from a named checkpoint begins a branch that no crash undoes, a fork is a run of its own,
+ * and no store, model or folder of another run is deleted or shared unasked. Also what a fault in the data leaves. */
+#include "base/file.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model_path, *text_path;
+
+static void begin_with(const char *name, const char *model, const char *data) {
+    sys_args_train(&args, model, data, name);
+    sys_args_add(&args, "--max-seq-length 16 --compute-threads 1 --optimizer-threads 1 --host-mem 32MiB"
+                        " --eval-windows 2 --lr-scheduler-type constant --chunk-elems 8192");
+}
+
+static void begin(const char *name, const char *words) {
+    begin_with(name, model_path, text_path);
+    sys_args_add(&args, words);
+}
+
+static void on_drive(const char *drive) {
+    sys_args_drive(&args, drive, "32MiB");
+}
+
+static void resume(const char *checkpoint) {
+    sys_args_word(&args, "--resume=%s", test_path(checkpoint));
+}
+
+static bool exists(const char *name) {
+    return files_exist(name);
+}
+
+static void expect(int exit_status, const char *words) {
+    if (process.outcome.exit_status != exit_status || strstr(process.outcome.err, words) == NULL) {
+        printf("expected status %d and \"%s\", got %d:\n%s\n", exit_status, words, process.outcome.exit_status,
+               process.outcome.err);
+        test_failure_count++;
+    }
+}
+
+static void run(int exit_status, const char *words) {
+    sys_run(&args, &process);
+    expect(exit_status, words);
+}
+
+static struct ox_run_state state_of(const char *name) {
+    struct ox_run_state state = {0};
+    REQUIRE_OK(ox_checkpoint_read_state(test_path(name), &state));
+    return state;
+}
+
+static bool same_words(const uint64_t a[2], const uint64_t b[2]) {
+    return memcmp(a, b, 2 * sizeof *a) == 0;
+}
+
+/* The signal is neither early nor late: it is pending when the program begins to take signals. */
+static void run_with_pending(int signal_number) {
+    sigset_t set, old;
+    sigemptyset(&set);
+    sigaddset(&set, signal_number);
+    sigprocmask(SIG_BLOCK, &set, &old);
+    sys_start(&args, &process);
+    kill(process.pid, signal_number);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    sys_wait(&process);
+}
+
+/* ---- branches ---------------------------------------------------------------------------------------- */
+
+/* Six steps, then back to the second one by name; what follows stays there, though the old branch got further. */
+static void test_branch(bool with_drive) {
+    char *text = NULL;
+    size_t bytes = 0;
+    begin("run", "--max-steps 6 --save-steps 2");
+    if (with_drive) {
+        on_drive("drive");
+    }
+    run(0, "step 6/6");
+    const struct ox_run_state before = state_of("run/checkpoint-2");
+
+    begin("run", "--max-steps 6 --learning-rate 1e-3");
+    resume("run/checkpoint-2");
+    if (with_drive) {
+        on_drive("drive");
+    }
+    const char *drive, *kept;
+    if (with_drive) {
+        kept = test_path("kept-drive");
+        drive = test_path("drive");
+        files_copy_folder(drive, kept);
+    }
+    run_with_pending(SIGTERM); /* before any step of the new branch */
+    expect(128 + SIGTERM, "");
+    if (with_drive) { /* as if it had ended before the old store was removed */
+        files_remove_folder(drive);
+        files_copy_folder(kept, drive);
+    }
+    const char *const latest = test_path("run/latest");
+    REQUIRE_OK(ox_file_read(latest, 100, &text, &bytes));
+    CHECK(strcmp(text, "checkpoint-2\n") == 0);
+    free(text);
+    begin("run", "--max-steps 6 --learning-rate 1e-3 --save-total-limit 1 --resume latest");
+    if (with_drive) {
+        on_drive("drive");
+    }
+    run_with_pending(SIGUSR2);
+    expect(0, "resumed at step 2 of 6");
+    CHECK(with_drive == (strstr(process.outcome.err, "the store is of a branch that the run has left") != NULL));
+    CHECK(exists("run/checkpoint-3") && exists("run/checkpoint-4") && exists("run/checkpoint-6"));
+    begin("run", "--max-steps 5 --learning-rate 1e-3 --resume latest");
+    if (with_drive) {
+        on_drive("drive");
+    }
+    run(0, "resumed at step 3 of 5");
+    const struct ox_run_state after = state_of("run/checkpoint-5");
+    CHECK(same_words(after.run_id, before.run_id) && after.branch != before.branch && after.branch != 0);
+    /* What the old branch has written under a name that is needed is moved aside, not deleted. */
+    begin("run", "--max-steps 6 --learning-rate 1e-3 --resume latest");
+    if (with_drive) {
+        on_drive("drive");
+    }
+    run(0, "resumed at step 5 of 6");
+    CHECK(state_of("run/checkpoint-6").branch == after.branch);
+    CHECK(state_of("run/checkpoint-6.old-1").branch == before.branch);
+}
+
+/* A fork is another run: neither takes the other's store. */
+static void test_fork(void) {
+    begin("fork", "--max-steps 7");
+    resume("run/checkpoint-6");
+    on_drive("fork-drive");
+    run(0, "resumed at step 6 of 7");
+    const struct ox_run_state run_state = state_of("run/checkpoint-6"), fork_state = state_of("fork/checkpoint-7");
+    CHECK(!same_words(run_state.run_id, fork_state.run_id) && run_state.branch != fork_state.branch);
+    begin("run", "--max-steps 7 --resume latest");
+    on_drive("fork-drive");
+    run(2, "fork-drive");
+    begin("run", "--max-steps 7");
+    resume("run/checkpoint-6");
+    on_drive("fork-drive");
+    run(2, "fork-drive: holds the store of another run; use another folder, or --overwrite-output-dir to delete it");
+    CHECK(exists("fork-drive/offload-store-0.ox"));
+    begin("fork", "--max-steps 8 --resume latest");
+    on_drive("fork-drive");
+    run(0, "resumed at step 7 of 8 from the store's last commit");
+    /* Without its drives it does not fall back by itself. */
+    begin("fork", "--max-steps 8 --resume latest");
+    run(2, "/fork-drive), but no --nvme is given; give them with --nvme, or name a checkpoint");
+    begin("fork", "--max-steps 8 --resume latest");
+    on_drive("empty-drive");
+    run(2, "the given ones hold no store");
+    begin("run", "--max-steps 7 --overwrite-output-dir");
+    resume("run/checkpoint-6");
+    on_drive("fork-drive");
+    run(0, "resumed at step 6 of 7");
+}
+
+/* ---- deletion, records, lock -------------------------------------------------------------------------- */
+
+static void test_overwrite(void) {
+    begin("over", "--max-steps 2");
+    run(0, "step 2/2");
+    const char *const model = test_path("over/checkpoint-2");
+    begin_with("over", model, text_path);
+    sys_args_add(&args, "--max-steps 2 --overwrite-output-dir");
+    run(2, "checkpoint-2: lies in what --overwrite-output-dir would delete");
+    const char *const link = test_path("link");
+    CHECK(symlink(model, link) == 0);
+    begin_with("over", link, text_path);
+    sys_args_add(&args, "--max-steps 2 --overwrite-output-dir");
+    run(2, "link: lies in what --overwrite-output-dir would delete");
+    begin_with("over", model_path, test_path("over/metrics.jsonl"));
+    sys_args_add(&args, "--max-steps 2 --data-format bytes --overwrite-output-dir");
+    run(2, "metrics.jsonl: lies in what");
+    CHECK(exists("over/checkpoint-2/trainer_state.json") && exists("over/run.json"));
+    /* Another program's checkpoint stays. */
+    files_make_folder("over/checkpoint-9");
+    files_write_text("over/checkpoint-9/weights", "");
+    files_write_text("over/offload.stop", "");
+    begin("over", "--max-steps 3 --overwrite-output-dir --from-scratch");
+    run(0, "step 3/3"); /* in spite of the trigger file that lay there */
+    CHECK(exists("over/checkpoint-9/weights") && !exists("over/checkpoint-2") && !exists("over/offload.stop"));
+    /* A run begun with --overwrite-output-dir resumes without that flag. */
+    sys_args_begin(&args, "train");
+    const char *const path = test_path("over/config.resolved.yaml");
+    sys_args_word(&args, "--config=%s", path);
+    sys_args_add(&args, "--resume-from-checkpoint latest");
+    run(0, "resumed at step 3 of 3");
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--config=%s", path);
+    run(2, "already holds a run");
+}
+
+static void test_lock(void) {
+    static struct sys_process holder;
+    begin("locked", "--max-steps 1000000 --logging-steps 1000000");
+    sys_start(&args, &holder);
+    CHECK(sys_await(&holder, "starting from"));
+    static const char *const words[] = {"--overwrite-output-dir", "--resume latest"};
+    for (int i = 0; i < 2; i++) {
+        begin("locked", words[i]);
+        run(1, "locked: another process is training there");
+    }
+    CHECK(exists("locked/run.json"));
+    CHECK(kill(holder.pid, SIGTERM) == 0);
+    sys_wait(&holder);
+    CHECK(holder.outcome.exit_status == 128 + SIGTERM);
+}
+
+/* A signal that comes while the weights are loaded is not kept waiting, and a start that is given up leaves nothing. */
+static void test_early_stop(void) {
+    begin("early", "--max-steps 2");
+    on_drive("early-drive");
+    run_with_pending(SIGTERM);
+    expect(128 + SIGTERM, "");
+    CHECK(!exists("early") && !exists("early-drive/offload-store-0.ox"));
+    begin("run", "--max-steps 9 --resume latest");
+    on_drive("fork-drive"); /* which test_fork has left to it */
+    run_with_pending(SIGTERM);
+    expect(128 + SIGTERM, "");
+    begin("run", "--max-steps 7 --resume latest");
+    on_drive("fork-drive");
+    run(0, "resumed at step 7 of 7 from the store's last commit");
+}
+
+/* ---- data --------------------------------------------------------------------------------------------- */
+
+/* Tokens of llm.c, 17 of each step's window of 16; from token `bad` on they are beyond the vocabulary. */
+static const char *write_tokens(const char *name, unsigned count, unsigned bad) {
+    static unsigned char tokens[1024 + 2 * 256];
+    const uint32_t head[] = {20240520, 1, count};
+    memset(tokens, 0, sizeof tokens);
+    memcpy(tokens, head, sizeof head);
+    for (unsigned i = 0; i < count; i++) {
+        tokens[1024 + 2 * i] = (unsigned char)i;
+        tokens[1024 + 2 * i + 1] = i >= bad ? 3 : 0;
+    }
+    const char *const path = test_path(name);
+    files_write(path, tokens, 1024 + 2 * (size_t)count);
+    return path;
+}
+
+static void test_bad_data(void) {
+    begin_with("bad", model_path, write_tokens("late.bin", 200, 100));
+    sys_args_add(&args, "--data-order sequential --eval-fraction 0 --max-steps 12 --per-device-train-batch-size 1");
+    run(1, "but the model knows 256 tokens");
+    CHECK(exists("bad/checkpoint-6/trainer_state.json"));
+    /* The end's evaluation fails: what was trained is there. */
+    begin("bad-eval", "--max-steps 2");
+    sys_args_word(&args, "--eval-data=%s", write_tokens("eval.bin", 64, 0));
+    run(1, "but the model knows 256 tokens");
+    CHECK(exists("bad-eval/checkpoint-2/trainer_state.json"));
+    begin("none", "--max-steps 2");
+    sys_args_word(&args, "--eval-data=%s", write_tokens("short.bin", 8, 8));
+    run(2, "short.bin: 8 tokens are not one window");
+    CHECK(!exists("none"));
+    begin_with("small", model_path, write_tokens("small.bin", 40, 40));
+    sys_args_add(&args, "--max-steps 2 --per-device-train-batch-size 1 --eval-fraction 0.1");
+    run(0, "nothing is evaluated: --eval-fraction 0.1");
+}
+
+static const char *write_masked(void) {
+    enum { COUNT = 65 };
+    unsigned char file[1024 + 4 * COUNT + (COUNT + 7) / 8] = "BIN.TOK\n";
+    const uint32_t head[] = {2, 4, COUNT, 256, 1, 0};
+    memcpy(file + 8, head, sizeof head);
+    unsigned char *const mask = file + 1024 + 4 * COUNT;
+    memset(mask, 0xff, (COUNT + 7) / 8);
+    for (unsigned i = 17; i <= 32; i++) { /* the targets of the second window */
+        mask[i / 8] = (unsigned char)(mask[i / 8] & ~(1u << i % 8));
+    }
+    const char *const path = test_path("masked.bin");
+    files_write(path, file, sizeof file);
+    return path;
+}
+
+static void test_masked_step(void) {
+    begin_with("masked", model_path, write_masked());
+    sys_args_add(&args, "--data-order sequential --eval-fraction 0 --max-steps 4 --per-device-train-batch-size 1");
+    run(0, "step 2 is skipped: its windows of ");
+    CHECK(strstr(process.outcome.out, "1 step had no token to be trained on") != NULL);
+    const struct ox_run_state state = state_of("masked/checkpoint-4");
+    CHECK(state.optimizer_steps == 3 && state.cursor == 4 && state.tokens_seen == 48);
+}
+
+int main(void) {
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(8000);
+    test_branch(false);
+    files_remove_folder("run");
+    test_branch(true);
+    test_fork();
+    test_overwrite();
+    test_lock();
+    test_early_stop();
+    test_bad_data();
+    test_masked_step();
+    return test_end();
+}

@@ -1,0 +1,340 @@
+/* A run killed a hundred times, at moments spread over its start, its steps, its commits and its saves, ends with the
+ * bytes of the undisturbed run. Each kill loses at most one step, or as many as were to stay in memory. Then the gentle
+ * ways to stop: signals and trigger files.
+ *
+ *     test_kill [--count KILLS] */
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include "base/file.h"
+#include "base/prng/prng.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KILLS = 100, STEPS = 1000, SAVE_STEPS = 25, SHORT_STEPS = 12, LINE = SYS_PATH_BYTES + 64 };
+
+static const char common_words[] =
+    "--gradient-accumulation-steps 2 --batch-size 1 --max-seq-length 16 --learning-rate 3e-3"
+    " --lr-scheduler-type cosine --warmup-steps 4 --max-grad-norm 0.5 --eval-windows 4 --compute-threads 1"
+    " --optimizer-threads 1 --chunk-elems 8192";
+
+/* What all runs of a part of the test compute in. */
+static const char *numerics = "";
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model_path, *text_path;
+
+static void begin(const char *name, unsigned steps, const char *words) {
+    sys_args_train(&args, model_path, text_path, name);
+    sys_args_word(&args, "--max-steps=%u", steps);
+    sys_args_add(&args, common_words);
+    sys_args_add(&args, numerics);
+    sys_args_add(&args, words);
+    sys_args_drive(&args, test_pathf("%s-drive", name), "32MiB");
+}
+
+static void remove_run(const char *name) {
+    files_remove_folder(name);
+    files_remove_folder(test_pathf("%s-drive", name));
+}
+
+static bool said(const char *words) {
+    return strstr(process.outcome.err, words) != NULL;
+}
+
+static void complain(const char *what) {
+    printf("%s: exit status %d, signal %d\n%s\n", what, process.outcome.exit_status, process.outcome.signal_number,
+           process.outcome.err);
+    test_failure_count++;
+}
+
+static void compare(const char *expected, const char *name, unsigned steps) {
+    static const char *const types[] = {"step", "eval"};
+    const char *const folders[2] = {test_path(expected), test_path(name)};
+    bool same = sys_same_checkpoint(test_pathf("%s/checkpoint-%u", expected, steps),
+                                    test_pathf("%s/checkpoint-%u", name, steps));
+    for (int i = 0; i < 2; i++) {
+        char *const left = sys_curve(folders[0], types[i]), *const right = sys_curve(folders[1], types[i]);
+        same = sys_same_text(types[i], left, right) && same;
+        free(left);
+        free(right);
+    }
+    if (!same) {
+        complain(name);
+    }
+}
+
+/* ---- kill -9 ---------------------------------------------------------------------------------------- */
+
+static struct {
+    unsigned kills, before_start, while_saving, resumes, starts_over, ends;
+    unsigned commits;  /* steps reported by any process */
+    unsigned lost;     /* reported steps that the next process had to repeat */
+    unsigned restored; /* lines of metrics.jsonl that a killed process had owed */
+} counts;
+
+static void pause_us(unsigned microseconds) {
+    const struct timespec time = {.tv_sec = microseconds / 1000000, .tv_nsec = (long)(microseconds % 1000000) * 1000};
+    nanosleep(&time, NULL);
+}
+
+/* Waits for what the draw says: nothing, a number of steps, or the step after which a checkpoint is written; then for
+ * a moment of its own. The moments decide where the kill lands, not whether the test passes. */
+static void await_moment(uint64_t kill_idx, bool started, long resumed_at) {
+    uint32_t draw[4];
+    char words[64];
+    ox_philox(77, 1, kill_idx, draw);
+    if (kill_idx % 4 == 0 || !started) {
+        /* A slow machine needs longer to start: until it has, it is given more from one kill to the next. */
+        const unsigned range = started ? (kill_idx % 8 == 0 ? 60000 : 18000) : 6000 * (3 + (unsigned)kill_idx);
+        pause_us(draw[0] % range);
+        return;
+    }
+    const long save_at = (resumed_at / SAVE_STEPS + 1) * SAVE_STEPS;
+    const bool at_save = kill_idx % 4 == 1 && save_at - resumed_at < 10;
+    snprintf(words, sizeof words, "\nstep %ld/", at_save ? save_at : resumed_at + 1 + (long)(draw[1] % 5));
+    if (sys_await(&process, words)) {
+        pause_us(draw[2] % (at_save ? 10000 : 12000));
+    }
+}
+
+/* What is known of the run between two processes. */
+struct knowledge {
+    bool started;   /* a process has said that the run began */
+    long kept_step; /* where a process has found it: from there nothing leads back */
+    long told_step; /* the last step reported or found by the last process that got so far */
+    long lost_max;  /* most steps that a kill may lose */
+};
+
+static long max_long(long a, long b) {
+    return a > b ? a : b;
+}
+
+/* Where a run may lie, and how many of its steps a kill may cost there. */
+static const struct {
+    const char *words;
+    long lost_max;
+} places[] = {
+    {" --persist-steps 1", 1},
+    {" --device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --tiles 1", 1},
+    {" --persist-steps 3 --device-mem 4MiB --tiles 2 --activation-tier nvme", 3},
+    {" --persist-steps 2 --io-backend threads --prefetch-depth 0", 2}};
+
+/* Reads what the process said. The failures this test looks for: a resume further behind the reported steps than
+ * allowed, or ahead of the one step that may have been committed unreported. */
+static void take_words(struct knowledge *known, bool resuming, uint64_t kill_idx) {
+    const long resumed = said("starting from ") ? 0 : sys_number_after(process.outcome.err, "resumed at step ", -1);
+    if (resuming && resumed >= 0) {
+        counts.resumes++;
+        const long least = max_long(known->kept_step, known->told_step - known->lost_max);
+        if (resumed < least || resumed > known->told_step + 1) {
+            printf("told of step %ld, ", known->told_step);
+            complain("resumed elsewhere");
+        }
+        counts.lost += resumed < known->told_step;
+        known->kept_step = known->told_step = resumed;
+    }
+    known->lost_max = resumed >= 0 ? places[kill_idx % 4].lost_max : known->lost_max;
+    const long told = sys_number_after(process.outcome.err, "\nstep ", -1);
+    const long begun = max_long(resumed, 0);
+    counts.commits += told > begun ? (unsigned)(told - begun) : 0;
+    known->told_step = max_long(known->told_step, told);
+    known->started = known->started || resumed >= 0;
+    if (said("warning")) {
+        complain("a warning");
+    }
+}
+
+static void begin_part(bool resuming, uint64_t kill_idx) {
+    begin("killed", STEPS, "--eval-steps 10 --save-total-limit 2");
+    sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
+    sys_args_add(&args, places[kill_idx % 4].words);
+    sys_args_add(&args, resuming ? "--resume latest" : "--overwrite-output-dir");
+}
+
+/* One process, killed before `kills_max` unless it ends before. False when the run is complete. */
+static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx, unsigned kills_max) {
+    begin_part(*resuming, kill_idx);
+    sys_start(&args, &process);
+    if (kill_idx < kills_max) {
+        await_moment(kill_idx, known->started, known->told_step);
+        kill(process.pid, SIGKILL);
+    }
+    sys_wait(&process);
+    take_words(known, *resuming, kill_idx);
+    if (process.outcome.signal_number == SIGKILL) {
+        counts.kills++;
+        counts.before_start += !said("resumed at step ") && !said("starting from ");
+        const long told = sys_number_after(process.outcome.err, "\nstep ", -1);
+        counts.while_saving += told > 0 && told % SAVE_STEPS == 0 && !said("saved ");
+        *resuming = true;
+        return true;
+    }
+    if (process.outcome.exit_status == 0) {
+        return false;
+    }
+    /* Killed before there was anything to resume: the one case in which the run starts over. */
+    if (!*resuming || known->started || (!said("holds no run") && !said("neither a complete checkpoint"))) {
+        complain("cannot go on");
+        exit(1);
+    }
+    counts.starts_over++;
+    *resuming = false;
+    return true;
+}
+
+static void count_restored(void) {
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read(test_path("killed/metrics.jsonl"), (size_t)1 << 30, &text, &bytes));
+    for (const char *at = strstr(text, "\"seconds\":null"); at != NULL; at = strstr(at + 1, "\"seconds\":null")) {
+        counts.restored++;
+    }
+    free(text);
+}
+
+static void test_kills(const char *words, unsigned kills_max) {
+    numerics = words;
+    begin("expected", STEPS, "--eval-steps 10 --save-total-limit 2");
+    sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
+    sys_run_well(&args, &process);
+    while (counts.kills < kills_max && test_failure_count == 0) {
+        struct knowledge known = {0};
+        bool resuming = false;
+        while (run_part(&known, &resuming, counts.kills, kills_max)) {
+            continue;
+        }
+        counts.ends++;
+        compare("expected", "killed", STEPS);
+        count_restored();
+        remove_run("killed"); /* a start that is killed early must not find it */
+    }
+    printf("%u kills (%u before the run began or went on, %u while saving), %u resumes, %u starts over, "
+           "%u steps told of, %u of them lost, %u lines restored, %u runs brought to the end\n",
+           counts.kills, counts.before_start, counts.while_saving, counts.resumes, counts.starts_over, counts.commits,
+           counts.lost, counts.restored, counts.ends);
+    remove_run("expected");
+}
+
+/* ---- asked to stop ----------------------------------------------------------------------------------- */
+
+static void begin_short(const char *words) {
+    begin("asked", SHORT_STEPS, "--eval-steps 4 --save-steps 0");
+    sys_args_add(&args, words);
+}
+
+static bool checkpoint_exists(long step) {
+    return files_exist(test_pathf("asked/checkpoint-%ld/trainer_state.json", step));
+}
+
+/* Goes on to the end and compares. */
+static void end_asked(void) {
+    begin_short("--resume latest");
+    sys_run_well(&args, &process);
+    compare("undisturbed", "asked", SHORT_STEPS);
+    remove_run("asked");
+}
+
+static void test_signal(int signal_number, int exit_status, const char *words) {
+    begin_short(words);
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "\nstep 3/"));
+    kill(process.pid, signal_number);
+    sys_wait(&process);
+    const long step = sys_number_after(process.outcome.err, "/checkpoint-", -1);
+    if (process.outcome.exit_status != exit_status || step < 3 || step >= SHORT_STEPS || !checkpoint_exists(step)) {
+        printf("signal %d, checkpoint of step %ld: ", signal_number, step);
+        complain("expected a saved stop");
+    }
+    end_asked();
+}
+
+/* USR1: a checkpoint appears and training continues. */
+static void test_save_signal(void) {
+    begin_short("");
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "\nstep 3/"));
+    kill(process.pid, SIGUSR1);
+    CHECK(sys_await(&process, "saved "));
+    sys_wait(&process);
+    const char *const saved = strstr(process.outcome.err, "/checkpoint-");
+    const long step = saved != NULL ? strtol(saved + strlen("/checkpoint-"), NULL, 10) : -1;
+    CHECK(process.outcome.exit_status == 0 && step >= 3 && step < SHORT_STEPS && checkpoint_exists(step));
+    compare("undisturbed", "asked", SHORT_STEPS);
+    remove_run("asked");
+}
+
+static void test_trigger(const char *name, bool ends) {
+    const char *const path = test_pathf("asked/%s", name);
+    begin_short("");
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "\nstep 2/"));
+    files_write_text(path, "");
+    CHECK(sys_await(&process, "saved "));
+    sys_wait(&process);
+    const char *const saved = strstr(process.outcome.err, "/checkpoint-");
+    const long step = saved != NULL ? strtol(saved + strlen("/checkpoint-"), NULL, 10) : -1;
+    CHECK(process.outcome.exit_status == 0 && step >= 2 && step < SHORT_STEPS && checkpoint_exists(step));
+    CHECK(!files_exist(path)); /* it acts once */
+    if (ends) {
+        CHECK(sys_number_after(process.outcome.err, "\nstep ", -1) == step);
+        end_asked();
+        return;
+    }
+    compare("undisturbed", "asked", SHORT_STEPS);
+    remove_run("asked");
+}
+
+/* Two signals that are pending together: the second one ends the process at once, and nothing is saved. Threads may
+ * take one each at the same instant, so the sight of it is given a few tries. */
+static void test_second_signal(void) {
+    bool seen = false;
+    for (int i = 0; i < 5 && !seen; i++) {
+        begin_short(i == 0 ? "" : "--overwrite-output-dir");
+        sys_start(&args, &process);
+        CHECK(sys_await(&process, "\nstep 3/"));
+        kill(process.pid, SIGSTOP);
+        int status = 0;
+        CHECK(waitpid(process.pid, &status, WUNTRACED) == process.pid && WIFSTOPPED(status));
+        kill(process.pid, SIGINT);
+        kill(process.pid, SIGTERM);
+        kill(process.pid, SIGCONT);
+        sys_wait(&process);
+        const int ended = process.outcome.exit_status;
+        if (ended != 128 + SIGINT && ended != 128 + SIGTERM) {
+            complain("ended by two signals");
+        }
+        seen = !said("saved ");
+    }
+    CHECK(seen);
+    end_asked();
+}
+
+static void test_asked(void) {
+    begin("undisturbed", SHORT_STEPS, "--eval-steps 4 --save-steps 0");
+    sys_run_well(&args, &process);
+    test_signal(SIGTERM, 143, "");
+    test_signal(SIGINT, 130, "");
+    test_signal(SIGTERM, 143, "--stop-grace-seconds 0"); /* does not wait for the step to end */
+    test_signal(SIGUSR2, 0, "");
+    test_save_signal();
+    test_trigger("offload.save", false);
+    test_trigger("offload.stop", true);
+    test_second_signal();
+}
+
+int main(int argc, char **argv) {
+    const unsigned kills = argc == 3 && strcmp(argv[1], "--count") == 0 ? (unsigned)strtoul(argv[2], NULL, 10) : KILLS;
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(20000);
+    test_asked();
+    test_kills("", kills * 7 / 10);
+    test_kills(" --dtype bf16 --moments q8", kills);
+    return test_end();
+}

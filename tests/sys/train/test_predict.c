@@ -1,0 +1,218 @@
+/* Predicted step times as a user meets them: in the plan, for another machine, and beside each step of a run. */
+#include "kernels/cuda.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model_path, *text_path;
+
+/* A machine whose compute takes so long that nothing else counts. */
+static const char *write_profile(const char *name, double flops, const char *drives) {
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"offload_profile\": 2, \"name\": \"%s\", \"source\": \"a test\", \"task_seconds\": 1e-9, \"gpu\": null,"
+             " \"host\": {\"memory_bytes\": 1e10, \"cores\": 4, \"dram_bytes_per_second\": 1e15,"
+             " \"core_flops_per_second\": %g, \"flops_per_second\": %g,"
+             " \"adam\": {\"threads\": 4, \"f32_seconds_per_param\": 1e-12}},"
+             " \"drives\": [%s]}", name, flops, 4 * flops, drives);
+    return files_write_text(test_pathf("%s.json", name), text);
+}
+
+static void begin(const char *command, const char *words) {
+    sys_args_begin(&args, command);
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_add(&args, "--seq-len 32 --batch-size 2 --gradient-accumulation-steps 2 --host-mem 64MiB");
+    sys_args_add(&args, words);
+}
+
+/* The plan as JSON; the caller's. */
+static json_t *plan(const char *words, const char *profile) {
+    begin("plan", "--format json");
+    sys_args_add(&args, words);
+    if (profile != NULL) {
+        sys_args_word(&args, "--profile=%s", profile);
+    }
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    CHECK(json != NULL);
+    return json;
+}
+
+static double number(const json_t *json, const char *key) {
+    return json_number_value(json_object_get(json, key));
+}
+
+static void check_text(const json_t *json, const char *key, const char *expected) {
+    const char *const text = json_string_value(json_object_get(json, key));
+    CHECK(text != NULL && strcmp(text, expected) == 0);
+}
+
+static void test_machines(const char *slow, const char *fast) {
+    json_t *const a = plan("", slow), *const b = plan("", fast);
+    const double seconds = number(a, "predicted_seconds");
+    CHECK(seconds > 0 && number(a, "floor_seconds") > 0 && number(a, "floor_seconds") <= seconds);
+    CHECK(number(b, "predicted_seconds") < seconds / 9.5 && number(b, "predicted_seconds") > seconds / 10.5);
+    check_text(a, "binding_resource", "cores");
+    check_text(a, "machine", "slow");
+    CHECK(json_is_true(json_object_get(a, "profiled")) && json_is_true(json_object_get(a, "feasible")));
+    CHECK(number(json_object_get(a, "predicted_busy_seconds"), "compute") > 0.9 * seconds);
+    json_decref(b);
+    json_t *const one = plan("--compute-threads 1", slow); /* one of the machine's four cores */
+    CHECK(number(one, "predicted_seconds") > 3.5 * seconds);
+    json_decref(one);
+    json_decref(a);
+}
+
+static double count(const json_t *json, const char *plane, const char *tier) {
+    return number(json_object_get(json_object_get(json, "homes"), plane), tier);
+}
+
+/* What was requested for is what the plan says that it has, and every unit has a home for each of its planes. */
+static void test_choice(void) {
+    static const char *const planes[] = {"weights", "state", "grads"};
+    json_t *const json = plan("--device-mem 64MiB --device-state-units 2 --kept-blocks 1 --tiles 2 --prefetch-depth 1 "
+                              "--optimizer-overlap held --activation-tier host", NULL);
+    CHECK(number(json, "tiles") == 2 && number(json, "prefetch_depth") == 1 && number(json, "kept_blocks") == 1);
+    CHECK(json_is_true(json_object_get(json, "overlap")) && number(json, "speculative_units") == 0);
+    CHECK(number(json, "device_units") == 2 && number(json, "stream_slots") > 0);
+    check_text(json, "activation_tier", "host");
+    for (unsigned i = 0; i < sizeof planes / sizeof *planes; i++) {
+        const double on_device = count(json, planes[i], "device"), on_host = count(json, planes[i], "host");
+        CHECK(on_device + on_host == number(json, "units") && on_device >= 2);
+        CHECK(i == 0 || on_device == 2);
+        CHECK(count(json, planes[i], "nvme") == 0);
+    }
+    json_decref(json);
+}
+
+/* What would change the step: of a slow computer only the number of tokens, of a slow drive another one. */
+static void test_more(const char *slow, const char *drive) {
+    json_t *json = plan("", slow);
+    const json_t *more = json_object_get(json, "with_more");
+    const double seconds = number(json, "predicted_seconds");
+    CHECK(json_is_null(json_object_get(more, "device_memory")));
+    CHECK(number(json_object_get(more, "host_memory"), "speedup") == 1);
+    CHECK(number(json_object_get(more, "tokens"), "seconds") > 1.9 * seconds);
+    CHECK(fabs(number(json_object_get(more, "tokens"), "speedup") - 1) < 0.05);
+    json_decref(json);
+    char words[SYS_PATH_BYTES];
+    snprintf(words, sizeof words, "--persist-steps 1 --nvme %s:64MiB", test_folder());
+    json = plan(words, drive);
+    more = json_object_get(json, "with_more");
+    CHECK(number(json_object_get(more, "drive"), "speedup") > 1.8);
+    CHECK(number(json_object_get(more, "drive"), "speedup") < 2.2);
+    json_decref(json);
+    begin("plan", words);
+    sys_args_word(&args, "--profile=%s", drive);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "with one more drive: ") != NULL);
+    CHECK(strstr(process.outcome.out, "host memory: ") == NULL);
+    CHECK(strstr(process.outcome.out, "of the floor, ") != NULL);
+}
+
+/* With --persist-steps, every so many steps cost the time of writing the state as well. */
+static void test_persist(const char *drive) {
+    double written[3];
+    for (unsigned i = 0; i < 3; i++) {
+        char words[SYS_PATH_BYTES];
+        const unsigned steps = i == 0 ? 1 : 4 * i;
+        snprintf(words, sizeof words, "--persist-steps %u --optimizer-overlap held --nvme %s:64MiB", steps,
+                 test_folder());
+        json_t *const json = plan(words, drive);
+        const double seconds = number(json, "predicted_seconds"), mean = number(json, "predicted_mean_seconds");
+        CHECK(i == 0 ? mean == seconds : mean > seconds);
+        written[i] = seconds + (mean - seconds) * steps;
+        json_decref(json);
+    }
+    CHECK(written[0] > 0 && fabs(written[1] / written[0] - 1) < 1e-9 && fabs(written[2] / written[0] - 1) < 1e-9);
+}
+
+/* Memory that is not given is that of the machine. */
+static void test_other_machine(void) {
+    sys_args_begin(&args, "plan");
+    sys_args_word(&args, "--model=%s", model_path);
+    sys_args_add(&args, "--seq-len 32 --format json --from-scratch --profile docs/profiles/rtx4090-1-drive.json");
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    const json_t *const budget = json_object_get(json, "budget_bytes");
+    CHECK(json_integer_value(json_object_get(budget, "device")) == 21000000000 - (json_int_t)OX_CUDA_PROCESS_BYTES);
+    CHECK(json_integer_value(json_object_get(budget, "host")) == 112000000000);
+    json_decref(json);
+}
+
+/* Without --profile: the user's own, and without that a nominal machine, which is said. */
+static void test_standard_place(const char *slow) {
+    const char *const folder = files_make_folder("conf");
+    CHECK(setenv("XDG_CONFIG_HOME", folder, 1) == 0);
+    json_t *json = plan("", NULL);
+    check_text(json, "machine", "nominal");
+    CHECK(json_is_false(json_object_get(json, "profiled")));
+    json_decref(json);
+    files_make_folder("conf/offload");
+    CHECK(rename(slow, test_path("conf/offload/machine.json")) == 0);
+    json = plan("", NULL);
+    check_text(json, "machine", "slow");
+    json_decref(json);
+    begin("plan", "--profile=/nowhere/machine.json");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "/nowhere/machine.json") != NULL);
+}
+
+/* Every step's line has what the plan has; the profile is not part of the run's configuration. */
+static void test_run(const char *fast) {
+    char line[8192];
+    const char *run;
+    json_t *const expected = plan("", fast);
+    begin("train", "--max-steps 2");
+    sys_args_word(&args, "--data=%s", text_path);
+    run = test_path("run");
+    sys_args_word(&args, "--output=%s", run);
+    sys_args_word(&args, "--profile=%s", fast);
+    sys_run_well(&args, &process);
+    FILE *file = fopen(test_path("run/metrics.jsonl"), "r");
+    CHECK(file != NULL);
+    int steps = 0;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        json_t *const json = json_loads(line, 0, NULL);
+        const char *const type = json_string_value(json_object_get(json, "type"));
+        if (type != NULL && strcmp(type, "step") == 0) {
+            steps++;
+            CHECK(number(json, "predicted_seconds") == number(expected, "predicted_seconds"));
+        }
+        json_decref(json);
+    }
+    CHECK(steps == 2);
+    if (file != NULL) {
+        fclose(file);
+    }
+    file = fopen(test_path("run/config.resolved.yaml"), "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        CHECK(strstr(line, "fast.json") == NULL);
+    }
+    CHECK(file != NULL && fclose(file) == 0);
+    json_decref(expected);
+}
+
+int main(void) {
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(20000);
+    const char *const slow = write_profile("slow", 1e6, ""), *const fast = write_profile("fast", 1e7, "");
+    const char *const drive =
+        write_profile("drive", 1e12,
+                      "{\"name\": \"slow\", \"read_bytes_per_second\": 1e6, \"write_bytes_per_second\": 1e6,"
+                      " \"mix_bytes_per_second\": 1e6, \"latency_seconds\": 1e-6, \"flush_seconds\": 1e-6}");
+    test_machines(slow, fast);
+    test_more(slow, drive);
+    test_persist(drive);
+    test_choice();
+    test_other_machine();
+    test_run(fast);
+    test_standard_place(slow);
+    return test_end();
+}

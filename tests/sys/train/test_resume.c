@@ -1,0 +1,399 @@
+/* A run that stops and resumes equals one that never stopped: at every step, from checkpoint and from store, under
+ * another placement too. Also what is refused, what is warned of and what is kept. */
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STEPS = 8, LINE = SYS_PATH_BYTES + 32 };
+
+static const char common_words[] =
+    "--gradient-accumulation-steps 4 --batch-size 1 --max-seq-length 24"
+    " --lr-scheduler-type cosine --warmup-steps 2 --max-grad-norm 0.5 --eval-steps 3 --eval-windows 8"
+    " --compute-threads 1 --max-steps 8";
+/* Unless the words of a test name the option. */
+static const char *const defaults[][2] = {{"--learning-rate", "3e-3"}, {"--chunk-elems", "4096"}};
+static const char on_drives[] = " --device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme"
+                                " --grads-tier nvme --activation-tier nvme";
+
+/* What all runs of a part of the test compute in. */
+static const char *numerics = "";
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *model_path, *text_path;
+static const char *expected_folder, *expected_checkpoint;
+static char *expected_steps, *expected_evals;
+
+/* A run in folder `name`, with a store when `drives` is not 0. */
+static void begin(const char *name, int drives, const char *words) {
+    sys_args_train(&args, model_path, text_path, name);
+    sys_args_add(&args, common_words);
+    sys_args_add(&args, numerics);
+    sys_args_add(&args, words);
+    for (int i = 0; i < 2; i++) {
+        if (strstr(words, defaults[i][0]) == NULL) {
+            sys_args_word(&args, "%s=%s", defaults[i][0], defaults[i][1]);
+        }
+    }
+    for (int i = 0; i < drives; i++) {
+        sys_args_drive(&args, test_pathf("%s-drive-%d", name, i), "32MiB");
+    }
+}
+
+static void remove_run(const char *name) {
+    files_remove_folder(name);
+    for (int i = 0; i < 2; i++) {
+        files_remove_folder(test_pathf("%s-drive-%d", name, i));
+    }
+}
+
+static void copy_run(const char *from, const char *to) {
+    static const char *const parts[] = {"", "-drive-0", "-drive-1"};
+    const char *source;
+    for (int i = 0; i < 3; i++) {
+        source = test_pathf("%s%s", from, parts[i]);
+        if (files_exist(source)) {
+            files_copy_folder(source, test_pathf("%s%s", to, parts[i]));
+        }
+    }
+}
+
+static bool said(const char *words) {
+    return strstr(process.outcome.err, words) != NULL;
+}
+
+/* The program's last words are these and its status is this one. */
+static void expect(int exit_status, const char *words) {
+    if (process.outcome.exit_status != exit_status || !said(words)) {
+        printf("expected status %d and \"%s\", got %d:\n%s\n", exit_status, words, process.outcome.exit_status,
+               process.outcome.err);
+        test_failure_count++;
+    }
+}
+
+/* Losses and evaluations from step `from` on, and the final files, are those of the run that never stopped. */
+static void compare(const char *name, unsigned from) {
+    const char *const folder = test_path(name);
+    const char *const checkpoint = test_pathf("%s/checkpoint-%d", folder, STEPS);
+    char *const steps = sys_curve(folder, "step"), *const evals = sys_curve(folder, "eval");
+    const unsigned first_eval = (from + 2) / 3 * 3; /* evaluations are at 3, 6 and 8 */
+    const bool same =
+        sys_same_text("losses", sys_curve_from(expected_steps, from), steps) &&
+        sys_same_text("evaluations", sys_curve_from(expected_evals, first_eval > STEPS ? STEPS : first_eval), evals) &&
+        sys_same_checkpoint(expected_checkpoint, checkpoint);
+    if (!same) {
+        printf("    in %s, from step %u on\n%s\n", name, from, process.outcome.err);
+        test_failure_count++;
+    }
+    free(steps);
+    free(evals);
+}
+
+static void make_expected(const char *words) {
+    numerics = words;
+    remove_run("expected");
+    free(expected_steps);
+    free(expected_evals);
+    expected_folder = test_path("expected");
+    expected_checkpoint = test_pathf("%s/checkpoint-%d", expected_folder, STEPS);
+    begin("expected", 0, "--save-steps 1");
+    sys_run_well(&args, &process);
+    expected_steps = sys_curve(expected_folder, "step");
+    expected_evals = sys_curve(expected_folder, "eval");
+    CHECK(sys_curve_from(expected_steps, STEPS)[0] != '\0' && sys_curve_from(expected_evals, 6)[0] != '\0');
+}
+
+/* ---- at every step --------------------------------------------------------------------------------- */
+
+/* A checkpoint of each step, taken into a folder of its own, under one placement and another. */
+static void test_named_checkpoints(void) {
+    static const char *const words[] = {"", " --tiles 4 --optimizer-threads 2", on_drives};
+    for (unsigned step = 1; step < STEPS; step++) {
+        begin("named", step % 3 == 2 ? 1 : 0, words[step % 3]);
+        sys_args_word(&args, "--resume-from-checkpoint=%s/checkpoint-%u", expected_folder, step);
+        sys_run_well(&args, &process);
+        CHECK(sys_number_after(process.outcome.err, "resumed at step ", -1) == (long)step);
+        CHECK(!said("warning"));
+        compare("named", step + 1);
+        remove_run("named");
+    }
+}
+
+/* USR2 is sent before the program can take it, so it ends right after its first step. */
+static void run_one_step(void) {
+    sigset_t set, old;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &set, &old);
+    sys_start(&args, &process);
+    kill(process.pid, SIGUSR2);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    sys_wait(&process);
+    if (process.outcome.exit_status != 0) {
+        printf("one step: exit status %d\n%s\n", process.outcome.exit_status, process.outcome.err);
+        exit(1);
+    }
+}
+
+/* One step for each process. Where `placements` has several entries
+ * they take turns. */
+static void test_chain(const char *name, int drives, const char *const *placements, unsigned placement_count) {
+    const char *const latest = test_pathf("%s/latest", test_path(name));
+    for (unsigned step = 1; step <= STEPS; step++) {
+        char saved[64];
+        begin(name, drives, placements[step % placement_count]);
+        sys_args_add(&args, step > 1 ? "--save-steps 0 --resume latest" : "--save-steps 0");
+        run_one_step();
+        snprintf(saved, sizeof saved, "/checkpoint-%u in ", step);
+        CHECK(said(saved));
+        CHECK(files_exist(latest));
+        CHECK(!said("warning"));
+        CHECK(step == 1 || sys_number_after(process.outcome.err, "resumed at step ", -1) == (long)step - 1);
+        CHECK(step == 1 || said("the store's last commit") == (drives > 0));
+    }
+    compare(name, 1);
+}
+
+static void test_chains(void) {
+    static const char *const plain[] = {""};
+    static const char *const in_memory[] = {" --tiles 4 --prefetch-depth 0", " --device-mem 4MiB", " --tiles 2",
+                                            " --device-mem 16MiB --device-state-units 2",
+                                            " --device-mem 16MiB --state-tier device"};
+    static const char *const tiers[] = {" --device-mem 4MiB --host-mem 4MiB --activation-tier host --tiles 1",
+                                        on_drives, " --tiles 4 --prefetch-depth 0",
+                                        " --device-mem 8MiB --weights-tier device --state-tier nvme --tiles 2",
+                                        " --device-mem 4MiB --grads-tier nvme --io-backend threads --queue-depth 2"};
+    test_chain("by-checkpoint", 0, plain, 1);
+    remove_run("by-checkpoint");
+    test_chain("by-checkpoint", 0, in_memory, 5);
+    remove_run("by-checkpoint");
+    test_chain("by-store", 1, plain, 1);
+    remove_run("by-store");
+    test_chain("by-store", 2, tiers, 5);
+    remove_run("by-store");
+}
+
+/* ---- the store and the checkpoint beside each other ----------------------------------------------- */
+
+/* A run with a store, stopped after its third step. */
+static void stop_at_three(const char *words) {
+    for (int step = 1; step <= 3; step++) {
+        begin("start", 1, words);
+        sys_args_add(&args, step > 1 ? "--resume latest" : "");
+        run_one_step();
+    }
+}
+
+static void go_on(int drives, const char *words) {
+    copy_run("start", "copy");
+    begin("copy", drives, words);
+    sys_args_add(&args, "--resume latest");
+    sys_run(&args, &process);
+}
+
+/* The run of the copy is complete. */
+static void end_well(void) {
+    CHECK(said("resumed at step 3 "));
+    compare("copy", 1);
+    remove_run("copy");
+}
+
+static void go_on_well(const char *words) {
+    go_on(1, words);
+    expect(0, "the store's last commit");
+    end_well();
+}
+
+/* Other settings do not discard a whole store; a checkpoint can be named instead. */
+static void refuse_then_name(int drives, const char *words, const char *sign) {
+    const char *checkpoint;
+    go_on(drives, words);
+    expect(2, sign);
+    begin("copy", 1, "");
+    sys_args_add(&args, "--resume latest");
+    sys_run_well(&args, &process);
+    CHECK(said("the store's last commit"));
+    end_well();
+    copy_run("start", "copy");
+    begin("copy", drives, words);
+    checkpoint = test_path("copy/checkpoint-3");
+    sys_args_word(&args, "--resume=%s", checkpoint);
+    sys_run_well(&args, &process);
+    CHECK(said("/checkpoint-3\n"));
+    end_well();
+}
+
+static void test_other_placements(void) {
+    stop_at_three(" --save-steps 0 --tiles 1");
+    go_on_well(on_drives);
+    go_on_well(" --tiles 4 --activation-tier nvme");
+    go_on_well(" --device-mem 4MiB --host-mem 4MiB --tiles 2 --grads-tier nvme");
+    refuse_then_name(1, " --chunk-elems 8192", "other settings");
+    refuse_then_name(2, "", "copy-drive-1");
+    /* Without the drives' folders a run does not resume by itself; a checkpoint can be named. */
+    go_on(0, "");
+    expect(2, "start-drive-0), but no --nvme is given");
+    begin("copy", 0, "");
+    sys_args_word(&args, "--resume=%s", test_path("copy/checkpoint-3"));
+    sys_run_well(&args, &process);
+    end_well();
+    /* The checkpoint is gone: the store is enough; then the store is gone too. */
+    files_remove_folder("start/checkpoint-3");
+    files_remove_folder("start/checkpoint-2");
+    files_remove_folder("start/checkpoint-1");
+    go_on_well("");
+    go_on(0, "");
+    expect(2, "but no --nvme is given");
+    remove_run("copy");
+    remove_run("start");
+    /* A checkpoint of another run that lies there is none of this one's. */
+    stop_at_three(" --save-steps 0 --tiles 1");
+    files_copy_folder("expected/checkpoint-6", "start/checkpoint-6");
+    const char *const latest = test_path("start/latest");
+    CHECK(!files_same(latest, "expected/latest"));
+    files_remove_folder("start/checkpoint-3");
+    go_on_well("");
+    remove_run("start");
+}
+
+/* ---- what is kept, refused and told --------------------------------------------------------------- */
+
+static void test_total_limit(void) {
+    begin("limit", 0, "--save-steps 1 --save-total-limit 3");
+    sys_run_well(&args, &process);
+    for (unsigned step = 1; step <= STEPS; step++) {
+        CHECK(files_exist(test_pathf("limit/checkpoint-%u", step)) == (step > STEPS - 3));
+        CHECK(!files_exist(test_pathf("limit/checkpoint-%u.tmp", step)));
+    }
+    const char *const latest = test_path("expected/latest");
+    CHECK(files_same("limit/latest", latest));
+    compare("limit", 1);
+    /* A finished run that is resumed has nothing left to do and changes nothing. */
+    begin("limit", 0, "--save-steps 1 --save-total-limit 3 --resume latest");
+    sys_run_well(&args, &process);
+    CHECK(said("resumed at step 8 of 8"));
+    compare("limit", 1);
+    remove_run("limit");
+}
+
+static void test_refusals(void) {
+    begin("none", 0, "--resume latest");
+    sys_run(&args, &process);
+    expect(2, "holds no run to go on with");
+    CHECK(!files_exist("none"));
+    begin("none", 0, "");
+    const char *const folder = test_path("nowhere");
+    sys_args_word(&args, "--resume=%s", folder);
+    sys_run(&args, &process);
+    expect(2, "nowhere");
+
+    begin("again", 1, "");
+    sys_run_well(&args, &process);
+    begin("again", 1, "");
+    sys_run(&args, &process);
+    expect(2, "already holds a run");
+    compare("again", 1); /* nothing was touched */
+    /* The folder of another run's store is refused as well. */
+    const char *const guest = test_path("guest-drive-0");
+    files_copy_folder("again-drive-0", guest);
+    begin("guest", 1, "");
+    sys_run(&args, &process);
+    expect(2, "holds the store of another run");
+    CHECK(!files_exist("guest/run.json"));
+    remove_run("guest");
+    files_write_text("again/notes.txt", "");
+    begin("again", 1, "--overwrite-output-dir");
+    sys_run_well(&args, &process);
+    CHECK(said("starting from fresh weights"));
+    CHECK(files_exist("again/notes.txt"));
+    compare("again", 1);
+    remove_run("again");
+}
+
+static void test_changed_options(void) {
+    begin("changed", 0, "--learning-rate 1e-3");
+    sys_args_word(&args, "--resume=%s/checkpoint-4", expected_folder);
+    sys_run_well(&args, &process);
+    CHECK(said("was made with other training options"));
+    char *const steps = sys_curve(test_path("changed"), "step");
+    CHECK(strcmp(sys_curve_from(steps, 5), sys_curve_from(expected_steps, 5)) != 0);
+    CHECK(sys_curve_from(steps, STEPS)[0] != '\0');
+    free(steps);
+    remove_run("changed");
+}
+
+/* ---- formats of the state -------------------------------------------------------------------------- */
+
+static void expect_inspected(const char *path, const char *optimizer, const char *moments) {
+    char line[2][64];
+    sys_args_begin(&args, "inspect");
+    sys_args_word(&args, "%s", path);
+    sys_run_well(&args, &process);
+    snprintf(line[0], sizeof line[0], "%-16s  %s\n", "optimizer", optimizer);
+    snprintf(line[1], sizeof line[1], "%-16s  %s\n", "moments", moments);
+    CHECK(strstr(process.outcome.out, line[0]) != NULL && strstr(process.outcome.out, line[1]) != NULL);
+}
+
+/* A store is of one format and is not given up for another one; a checkpoint goes over to it, and says so. */
+static void test_other_format(void) {
+    numerics = " --dtype bf16 --moments q8";
+    stop_at_three(" --save-steps 0");
+    expect_inspected(test_path("start/checkpoint-3"), "adamw", "q8");
+    expect_inspected(test_path("start-drive-0"), "adamw", "q8");
+    numerics = " --dtype bf16 --optimizer lion";
+    go_on(1, "");
+    expect(2, "other settings");
+    begin("copy", 1, "");
+    sys_args_word(&args, "--resume=%s", test_path("copy/checkpoint-3"));
+    sys_run_well(&args, &process);
+    CHECK(said("has the state of adamw with q8 moments, but the run continues with lion and f32 moments\n"));
+    CHECK(said("was made with other training options"));
+    expect_inspected(test_path("copy/checkpoint-8"), "lion", "f32");
+    expect_inspected(test_path("copy-drive-0"), "lion", "f32");
+    numerics = " --dtype bf16 --moments bf16";
+    begin("back", 0, "");
+    sys_args_word(&args, "--resume=%s", test_path("copy/checkpoint-8"));
+    sys_run_well(&args, &process);
+    CHECK(said("continues with adamw and bf16 moments; its numbers are rounded; the second moments begin at "
+               "zero\n"));
+    remove_run("back");
+    remove_run("copy");
+    remove_run("start");
+}
+
+/* A damaged checkpoint is reported and not loaded. */
+static void test_damage(void) {
+    const char *const copy = test_path("damaged");
+    files_copy_folder("expected/checkpoint-4", copy);
+    files_patch("damaged/optimizer.safetensors", -5, "\1", 1);
+    begin("from-damaged", 0, "");
+    sys_args_word(&args, "--resume=%s", copy);
+    sys_run(&args, &process);
+    expect(1, "optimizer.safetensors");
+    remove_run("from-damaged");
+    files_remove_folder(copy);
+}
+
+int main(void) {
+    model_path = sys_write_model("llama");
+    text_path = sys_write_text(24000);
+    make_expected("");
+    test_named_checkpoints();
+    test_chains();
+    test_other_placements();
+    test_total_limit();
+    test_refusals();
+    test_changed_options();
+    test_damage();
+    test_other_format();
+    make_expected(" --dtype bf16 --moments q8");
+    test_named_checkpoints();
+    test_chains();
+    free(expected_steps);
+    free(expected_evals);
+    return test_end();
+}

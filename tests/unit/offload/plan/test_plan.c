@@ -1,0 +1,566 @@
+/* Plans of random models and budgets are proven by the checker or refused with a reason; and the checker finds
+ * every planted fault, so that its proof means something. A number as argument is that of random models. */
+#include "offload/plan/plan.h"
+#include "offload/proof/proof.h"
+#include "base/bytes.h"
+#include "tests/kit/plan/plan_sample.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+enum { SAMPLES = 250 };
+
+/* Takes one dependency away, or moves a buffer onto another; the checker must object whenever the result is
+ * wrong. Removing a dependency that another path implies is no fault, so objections are counted. */
+static void plant_faults(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, uint64_t *objected) {
+    uint64_t counter = 1000;
+    for (int i = 0; i < 30; i++) {
+        struct ox_task *const task = &plan->tasks[plan_sample_number(seed, &counter, plan->task_count)];
+        uint32_t *const dep = &task->deps[plan_sample_number(seed, &counter, OX_LANE_COUNT)];
+        const uint32_t kept = *dep;
+        *dep = 0;
+        *objected += kept != 0 && ox_proof_check(plan, &s->in) != OX_OK;
+        *dep = kept;
+    }
+    const uint32_t self = (uint32_t)plan_sample_number(seed, &counter, plan->task_count);
+    uint32_t *const dep = &plan->tasks[self].deps[(plan->tasks[self].lane + 1) % OX_LANE_COUNT];
+    const uint32_t kept = *dep;
+    *dep = self + 2; /* on a later task */
+    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
+    *dep = kept;
+    plan->peak_bytes[OX_TIER_HOST] += s->in.budget.host_bytes;
+    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
+    plan->peak_bytes[OX_TIER_HOST] -= s->in.budget.host_bytes;
+    struct ox_buf *const small = &plan->bufs[plan->norm_buf];
+    const uint64_t offset = small->offset;
+    small->offset = plan->bufs[plan->batch_host_buf].offset;
+    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
+    small->offset = offset;
+    REQUIRE_OK(ox_proof_check(plan, &s->in));
+}
+
+struct tally {
+    uint64_t made, found;
+    uint64_t device_plans; /* of those changed, with an update on the device */
+};
+
+/* The plan with one task changed must be refused; then the task is put back. */
+static void refuse_changed(const struct plan_sample *s, struct ox_plan *plan, uint32_t task_idx,
+                           const struct ox_task *changed, struct tally *tally) {
+    const struct ox_task kept = plan->tasks[task_idx];
+    plan->tasks[task_idx] = *changed;
+    tally->made++;
+    if (ox_proof_check(plan, &s->in) == OX_OK) {
+        printf("accepted: task %u (%s, unit %d, micro-batch %d) changed\n", task_idx,
+               ox_task_name(&kept), (int)kept.unit_idx, (int)kept.mb_idx);
+    } else {
+        tally->found++;
+    }
+    plan->tasks[task_idx] = kept;
+}
+
+static void drop_use(struct ox_task *task, uint32_t use_idx) {
+    task->use_count--;
+    memmove(&task->uses[use_idx], &task->uses[use_idx + 1], (task->use_count - use_idx) * sizeof *task->uses);
+}
+
+/* A task of this sort, drawn among all of them; OX_NONE when the plan has none. */
+static uint32_t draw_task(const struct ox_plan *plan, uint32_t word, uint64_t seed, uint64_t *counter) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        count += ox_task_word(&plan->tasks[i]) == word;
+    }
+    uint32_t nth = count == 0 ? 0 : (uint32_t)plan_sample_number(seed, counter, count);
+    for (uint32_t i = 0; i < plan->task_count && count > 0; i++) {
+        if (ox_task_word(&plan->tasks[i]) == word && nth-- == 0) {
+            return i;
+        }
+    }
+    return OX_NONE;
+}
+
+/* Another buffer of the same sort in the same tier; OX_NONE when there is none. */
+static uint32_t draw_sibling(const struct ox_plan *plan, uint32_t buf_idx, uint64_t seed, uint64_t *counter) {
+    const uint32_t from = (uint32_t)plan_sample_number(seed, counter, plan->buf_count);
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        const uint32_t at = (from + i) % plan->buf_count;
+        if (at != buf_idx && plan->bufs[at].kind == plan->bufs[buf_idx].kind &&
+            plan->bufs[at].tier == plan->bufs[buf_idx].tier) {
+            return at;
+        }
+    }
+    return OX_NONE;
+}
+
+/* Roles whose buffer has no equal; another copy of weights or of an activation may do as well. */
+static bool is_unique(uint8_t role) {
+    return role == OX_USE_GRAD || role == OX_USE_GRAD_HEAD || role == OX_USE_STATE || role == OX_USE_NORM ||
+           role == OX_USE_LOSS || role == OX_USE_KEPT;
+}
+
+/* Of every sort of task one: without its uses, with one use less, with one use turned around or on another
+ * buffer, and of another unit or micro-batch. Each makes the step mean something else. */
+static void change_meaning(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
+    uint64_t counter = 5000;
+    for (uint32_t word = 0; word < OX_TASK_WORD_COUNT; word++) {
+        const uint32_t at = draw_task(plan, word, seed, &counter);
+        if (at == OX_NONE) {
+            continue;
+        }
+        const struct ox_task kept = plan->tasks[at];
+        struct ox_task changed = kept;
+        changed.use_count = 0;
+        refuse_changed(s, plan, at, &changed, tally);
+        const uint32_t use_idx = (uint32_t)plan_sample_number(seed, &counter, kept.use_count);
+        changed = kept;
+        drop_use(&changed, use_idx);
+        refuse_changed(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.uses[use_idx].read = !changed.uses[use_idx].read;
+        refuse_changed(s, plan, at, &changed, tally);
+        for (uint32_t i = 0; i < kept.use_count; i++) {
+            const uint32_t sibling = draw_sibling(plan, kept.uses[i].buf_idx, seed, &counter);
+            changed = kept;
+            changed.uses[i].buf_idx = sibling;
+            if (is_unique(kept.uses[i].role) && sibling != OX_NONE) {
+                refuse_changed(s, plan, at, &changed, tally);
+            }
+        }
+        changed = kept;
+        changed.unit_idx = kept.unit_idx == 0 ? 1 : kept.unit_idx - 1;
+        refuse_changed(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.grad_idx = kept.grad_idx == 0 ? 1 : kept.grad_idx - 1;
+        refuse_changed(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.mb_idx = kept.mb_idx == 0 ? 1 : kept.mb_idx - 1;
+        refuse_changed(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.carried = !kept.carried;
+        refuse_changed(s, plan, at, &changed, tally);
+        for (uint8_t move = 0; move < OX_MOVE_COUNT && kept.kind == OX_TASK_MOVE; move++) {
+            changed = kept;
+            changed.move = move;
+            if (move != kept.move) {
+                refuse_changed(s, plan, at, &changed, tally);
+            }
+        }
+    }
+}
+
+/* Takes a task out of the list; who waited for it waits for the one before it in its lane. */
+static void take_out(struct ox_plan *plan, uint32_t task_idx) {
+    const uint8_t lane = plan->tasks[task_idx].lane;
+    uint32_t before = task_idx;
+    while (before > 0 && plan->tasks[before - 1].lane != lane) {
+        before--;
+    }
+    plan->task_count--;
+    for (uint32_t i = task_idx; i < plan->task_count; i++) {
+        plan->tasks[i] = plan->tasks[i + 1];
+        for (int j = 0; j < OX_LANE_COUNT; j++) {
+            uint32_t *const dep = &plan->tasks[i].deps[j];
+            *dep = *dep == task_idx + 1 ? before : *dep - (*dep > task_idx);
+        }
+    }
+}
+
+/* A whole task missing, of each sort. */
+static void drop_tasks(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
+    uint64_t counter = 9000;
+    for (uint32_t word = 0; word < OX_TASK_WORD_COUNT; word++) {
+        const uint32_t at = draw_task(plan, word, seed, &counter);
+        if (at == OX_NONE) {
+            continue;
+        }
+        const uint32_t count = plan->task_count;
+        struct ox_task *const kept = malloc(count * sizeof *kept);
+        CHECK(kept != NULL);
+        if (kept == NULL) {
+            return;
+        }
+        memcpy(kept, plan->tasks, count * sizeof *kept);
+        take_out(plan, at);
+        tally->made++;
+        if (ox_proof_check(plan, &s->in) == OX_OK) {
+            printf("accepted: task %u (%s) missing\n", at, ox_task_word_name(word));
+        } else {
+            tally->found++;
+        }
+        memcpy(plan->tasks, kept, count * sizeof *kept);
+        plan->task_count = count;
+        free(kept);
+    }
+}
+
+/* The faults that a reader of the plan would make up first, in every plan that has the place for them. */
+static void change_steps(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
+    uint32_t first_adam = OX_NONE;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        struct ox_task changed = plan->tasks[i];
+        const bool moves_grad = changed.kind == OX_TASK_MOVE && changed.move == OX_MOVE_GRAD;
+        const bool updates = changed.kind == OX_TASK_UPDATE;
+        if (updates && changed.unit_idx == s->in.model.stages[0]) {
+            first_adam = i;
+        } else if (updates && first_adam != OX_NONE) {
+            const struct ox_task *const first = &plan->tasks[first_adam];
+            changed.uses[ox_task_find_use(&changed, OX_USE_GRAD)].buf_idx =
+                first->uses[ox_task_find_use(first, OX_USE_GRAD)].buf_idx;
+            refuse_changed(s, plan, i, &changed, tally);
+        } else if (moves_grad) {
+            changed.last = !changed.last;
+            refuse_changed(s, plan, i, &changed, tally);
+        }
+    }
+}
+
+/* Blocks that keep what they need, and blocks that do not: a backward that finds nothing kept, or what is another
+ * block's; a forward that keeps nothing, or what nobody asked for; and what is kept used twice. */
+static uint64_t change_kept(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
+    uint32_t last_kept = OX_NONE;
+    uint64_t kept_count = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        struct ox_task changed = plan->tasks[i];
+        const int use_idx = ox_task_find_use(&changed, OX_USE_KEPT);
+        if (use_idx >= 0) {
+            const uint32_t buf_idx = changed.uses[use_idx].buf_idx;
+            kept_count += changed.kind == OX_TASK_FORWARD;
+            drop_use(&changed, (uint32_t)use_idx);
+            refuse_changed(s, plan, i, &changed, tally);
+            changed = plan->tasks[i];
+            changed.uses[use_idx].buf_idx = last_kept;
+            if (last_kept != OX_NONE && last_kept != buf_idx) {
+                refuse_changed(s, plan, i, &changed, tally);
+            }
+            last_kept = buf_idx;
+        } else if ((changed.kind == OX_TASK_BACKWARD || changed.kind == OX_TASK_FORWARD) && last_kept != OX_NONE) {
+            changed.uses[changed.use_count++] = (struct ox_use){
+                .buf_idx = last_kept, .role = OX_USE_KEPT, .read = changed.kind == OX_TASK_BACKWARD, .write = true};
+            refuse_changed(s, plan, i, &changed, tally);
+        }
+    }
+    return kept_count;
+}
+
+/* A size that is not exact must be refused; then it is put back. */
+static void refuse_size(const struct plan_sample *s, struct ox_plan *plan, uint64_t *size, uint64_t wrong,
+                        struct tally *tally) {
+    const uint64_t kept = *size;
+    *size = wrong;
+    tally->made++;
+    if (ox_proof_check(plan, &s->in) == OX_OK) {
+        printf("accepted: %llu bytes instead of %llu\n", (unsigned long long)wrong, (unsigned long long)kept);
+    } else {
+        tally->found++;
+    }
+    *size = kept;
+}
+
+/* Buffers: a page short and a page too large; weights without lo; a stream that lacks a slot. */
+static void change_buffers(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        struct ox_buf *const buf = &plan->bufs[i];
+        const uint64_t bytes = buf->bytes;
+        if (buf->first_task_idx == OX_NONE && !buf->resident) {
+            continue;
+        }
+        refuse_size(s, plan, &buf->bytes, bytes - OX_IO_ALIGN_BYTES, tally);
+        refuse_size(s, plan, &buf->bytes, bytes + OX_IO_ALIGN_BYTES, tally);
+        if (buf->kind == OX_BUF_WEIGHTS && s->in.model.fp32 && bytes > s->elems[buf->unit_idx] * 2) {
+            refuse_size(s, plan, &buf->bytes, s->elems[buf->unit_idx] * 2, tally);
+        }
+        if (buf->kind == OX_BUF_STREAM) {
+            refuse_size(s, plan, &buf->bytes, bytes - ox_plan_stream_slot_bytes(&s->in), tally);
+        }
+    }
+}
+
+/* Extents of the spool, what the plan sums up, and the bytes that tasks state. */
+static void change_sums(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
+    for (uint32_t i = 0; i < plan->spool_count; i++) {
+        const uint64_t bytes = plan->spool_bytes[i];
+        refuse_size(s, plan, &plan->spool_bytes[i], bytes + OX_IO_ALIGN_BYTES, tally);
+        if (bytes > 0) {
+            refuse_size(s, plan, &plan->spool_bytes[i], bytes - OX_IO_ALIGN_BYTES, tally);
+        }
+    }
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        refuse_size(s, plan, &plan->peak_bytes[tier], plan->peak_bytes[tier] + OX_IO_ALIGN_BYTES, tally);
+        refuse_size(s, plan, &plan->peak_bytes[tier], plan->peak_bytes[tier] - OX_IO_ALIGN_BYTES, tally);
+        refuse_size(s, plan, &plan->resident_bytes[tier], plan->resident_bytes[tier] + OX_IO_ALIGN_BYTES, tally);
+        refuse_size(s, plan, &plan->resident_bytes[tier], plan->resident_bytes[tier] - OX_IO_ALIGN_BYTES, tally);
+    }
+    refuse_size(s, plan, &plan->stored_weight_bytes, plan->stored_weight_bytes + 1, tally);
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            refuse_size(s, plan, &plan->traffic[link][kind], plan->traffic[link][kind] + 1, tally);
+        }
+    }
+    for (uint32_t i = 0; i < plan->task_count; i += 1 + plan->task_count / 50) {
+        refuse_size(s, plan, &plan->tasks[i].bytes, plan->tasks[i].bytes + 1, tally);
+    }
+}
+
+static void refuse_fact(const struct plan_sample *s, const struct ox_plan *plan, uint64_t *bytes, struct tally *tally) {
+    *bytes += OX_IO_ALIGN_BYTES;
+    tally->made++;
+    if (ox_proof_check(plan, &s->in) == OX_OK) {
+        printf("accepted: a page more of a unit's bytes\n");
+    } else {
+        tally->found++;
+    }
+    *bytes -= OX_IO_ALIGN_BYTES;
+}
+
+/* Each unit's own sizes count: a plan is refused when any one of them asks for a page more than it was built for. */
+static void change_facts(struct plan_sample *s, const struct ox_plan *plan, struct tally *tally) {
+    uint32_t behind = 0; /* blocks */
+    for (uint32_t i = s->in.model.stage_count; i > 0; i--) {
+        struct ox_plan_unit *const unit = &s->model.units[s->in.model.stages[i - 1]];
+        const bool keeps = behind < s->in.placement.kept_units && unit->kept_bytes > 0;
+        if (unit->kind == OX_PLAN_EMBEDDING) {
+            continue;
+        }
+        refuse_fact(s, plan, &unit->input_bytes, tally);
+        refuse_fact(s, plan, keeps ? &unit->backward_kept.room_bytes : &unit->backward.room_bytes, tally);
+        if (unit->kind == OX_PLAN_BLOCK) {
+            refuse_fact(s, plan, keeps ? &unit->forward_kept.room_bytes : &unit->forward.room_bytes, tally);
+            behind++;
+        }
+        if (keeps) {
+            refuse_fact(s, plan, &unit->kept_bytes, tally);
+        }
+    }
+}
+
+/* What the plan says of state against sums of its own, piece by piece: memory, drives and traffic. */
+static void check_state_bytes(const struct plan_sample *s, const struct ox_plan *plan) {
+    const struct ox_state_sizes sizes = s->table.sizes;
+    const bool store = s->in.budget.nvme_bytes > 0;
+    uint64_t hi = 0, state = 0, read = 0, home = 0, home_found = 0;
+    for (uint32_t i = 0; i < s->table.unit_count; i++) {
+        uint64_t unit = 0;
+        for (uint32_t k = 0; k < s->table.shards[i].chunk_count; k++) {
+            const uint64_t groups = ox_shard_chunk(&s->table, i, k).count / OX_GROUP_ELEMS;
+            unit += ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
+                    ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES;
+            hi += groups * OX_GROUP_ELEMS * 2;
+        }
+        state += unit;
+        read += s->table.shards[i].homes.state == OX_TIER_NVME ? unit : 0;
+        const uint64_t groups = s->elems[i] / OX_GROUP_ELEMS;
+        home += s->table.shards[i].homes.state != OX_TIER_NVME
+                    ? ox_div_up(groups * sizes.lo_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES +
+                          ox_div_up(groups * sizes.rest_per_group, OX_IO_ALIGN_BYTES) * OX_IO_ALIGN_BYTES
+                    : 0;
+    }
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        home_found += plan->bufs[i].kind == OX_BUF_STATE ? plan->bufs[i].bytes : 0;
+    }
+    struct ox_ledger ledger;
+    ox_plan_ledger(plan, &ledger);
+    CHECK(home_found == home);
+    CHECK(plan->traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_STATE] == (store ? state : 0));
+    CHECK(plan->traffic[OX_LINK_NVME_READ][OX_TRAFFIC_STATE] == (store ? read : 0));
+    CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_STATE] == (store ? 2 * state : 0));
+    CHECK(ledger.bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] == (store ? 2 * hi : 0));
+}
+
+/* What is updated before the norm is known can be taken back only where the drives keep what it replaces. */
+static uint64_t refuse_one_generation(struct plan_sample *s, const struct ox_plan *plan) {
+    if (s->in.placement.speculative_units == 0) {
+        return 0;
+    }
+    s->in.budget.generations = 1;
+    CHECK(ox_proof_check(plan, &s->in) != OX_OK);
+    s->in.budget.generations = 2;
+    return 1;
+}
+
+/* Bytes that the updates of the step before move. */
+static uint64_t bytes_before(const struct ox_plan *plan) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        bytes += plan->tasks[i].carried ? plan->tasks[i].bytes : 0;
+    }
+    return bytes;
+}
+
+/* A gradient that an evaluation would lose: its home given away, or another one than training has. */
+static void lose_gradients(const struct plan_sample *s, const struct ox_plans *plans, struct tally *tally) {
+    struct ox_plan *const eval = plans->eval_after_step;
+    for (uint32_t i = 0; i < eval->buf_count; i++) {
+        struct ox_buf *const buf = &eval->bufs[i];
+        if (buf->kind != OX_BUF_GRAD || s->in.model.grads[buf->grad_idx].added_to != OX_NONE) {
+            continue;
+        }
+        CHECK(buf->resident);
+        buf->resident = false;
+        tally->made++;
+        tally->found += ox_proof_check(eval, &s->in) != OX_OK;
+        buf->resident = true;
+        if (buf->tier == OX_TIER_HOST) {
+            buf->offset += OX_IO_ALIGN_BYTES;
+            tally->made++;
+            tally->found += ox_proof_check_pair(plans->train, eval) != OX_OK;
+            buf->offset -= OX_IO_ALIGN_BYTES;
+        }
+    }
+}
+
+/* The evaluation that follows a step brings the update of that step with it, as the next step would. */
+static uint64_t check_eval_after_step(const struct plan_sample *s, const struct ox_plans *plans, uint64_t seed,
+                                      struct tally *tally) {
+    struct ox_plan *const eval = plans->eval_after_step;
+    REQUIRE_OK(ox_proof_check_pair(plans->train, plans->eval));
+    CHECK((eval != NULL) == s->in.placement.overlap);
+    if (eval == NULL) {
+        return 0;
+    }
+    uint64_t ignored = 0;
+    REQUIRE_OK(ox_proof_check_pair(plans->train, eval));
+    CHECK(bytes_before(eval) == bytes_before(plans->train));
+    CHECK(eval->peak_bytes[OX_TIER_HOST] <= s->in.budget.host_bytes);
+    CHECK(eval->peak_bytes[OX_TIER_DEVICE] <= s->in.budget.device_bytes);
+    if (seed % 3 == 0 && seed <= SAMPLES) {
+        plant_faults(s, eval, seed, &ignored);
+        change_meaning(s, eval, seed, tally);
+        drop_tasks(s, eval, seed, tally);
+        change_steps(s, eval, tally);
+        lose_gradients(s, plans, tally);
+    }
+    return 1;
+}
+
+static uint64_t advised(const char *option, uint64_t given) {
+    const char *const at = strstr(ox_error_text(), option);
+    return at == NULL ? given : strtoull(at + strlen(option), NULL, 10) * OX_MIB;
+}
+
+/* The budget that a refusal names does. */
+static void take_advice(struct plan_sample *s) {
+    struct ox_plan_budget *const budget = &s->in.budget;
+    const char *const nearest = strstr(ox_error_text(), "nearest that fits: ");
+    struct ox_plans plans = {0};
+    CHECK(nearest != NULL);
+    budget->device_bytes = advised("--device-mem ", budget->device_bytes);
+    budget->host_bytes = advised("--host-mem ", budget->host_bytes);
+    budget->nvme_bytes = advised("--nvme PATH:", budget->nvme_bytes);
+    REQUIRE_OK(ox_placement_choose(&s->in, &s->table, &s->request, &s->setup, &plans));
+    ox_plans_close(&plans);
+}
+
+static void test_random_plans(uint64_t count) {
+    uint64_t fit = 0, refused = 0, objected = 0, early = 0, kept = 0, after_steps = 0;
+    struct tally tally = {0}, sizes = {0};
+    for (uint64_t seed = 1; seed <= count; seed++) {
+        struct plan_sample s;
+        plan_sample_draw(&s, seed);
+        struct ox_plans plans = {0};
+        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans);
+        if (status == OX_OK) {
+            fit++;
+            CHECK(plans.train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
+            CHECK(plans.train->peak_bytes[OX_TIER_DEVICE] <= s.in.budget.device_bytes);
+            check_state_bytes(&s, plans.train);
+            early += refuse_one_generation(&s, plans.train);
+            if (seed <= SAMPLES) {
+                plant_faults(&s, plans.train, seed, &objected);
+            }
+            if (seed % 3 == 0 && seed <= SAMPLES) {
+                tally.device_plans += plans.train->counts_buf != OX_NONE;
+                change_meaning(&s, plans.train, seed, &tally);
+                drop_tasks(&s, plans.train, seed, &tally);
+                change_steps(&s, plans.train, &tally);
+                kept += change_kept(&s, plans.train, &tally);
+                change_facts(&s, plans.train, &tally);
+                change_meaning(&s, plans.eval, seed, &tally);
+                change_buffers(&s, plans.train, &sizes);
+                change_sums(&s, plans.train, &sizes);
+                change_buffers(&s, plans.eval, &sizes);
+                change_sums(&s, plans.eval, &sizes);
+            }
+            after_steps += check_eval_after_step(&s, &plans, seed, &tally);
+        } else {
+            refused++;
+            CHECK(plans.train->peak_bytes[OX_TIER_HOST] > s.in.budget.host_bytes ||
+                  plans.train->peak_bytes[OX_TIER_DEVICE] > s.in.budget.device_bytes ||
+                  plans.train->peak_bytes[OX_TIER_NVME] > s.in.budget.nvme_bytes);
+            if (status != OX_E_CONFIG || strstr(ox_error_text(), "does not fit") == NULL) {
+                printf("seed %llu: %s\n", (unsigned long long)seed, ox_error_text());
+                CHECK(status == OX_E_CONFIG && strstr(ox_error_text(), "does not fit") != NULL);
+            } else {
+                take_advice(&s);
+            }
+        }
+        ox_plans_close(&plans);
+        ox_shard_table_close(&s.table);
+    }
+    printf("%llu plans proven, %llu refused, %llu planted faults found, %llu of %llu changes of meaning\n",
+           (unsigned long long)fit, (unsigned long long)refused, (unsigned long long)objected,
+           (unsigned long long)tally.found, (unsigned long long)tally.made);
+    printf("%llu of %llu wrong sizes\n", (unsigned long long)sizes.found, (unsigned long long)sizes.made);
+    CHECK(sizes.found == sizes.made && sizes.made > 10000);
+    CHECK(tally.found == tally.made && tally.made > 5000 && tally.device_plans >= 5);
+    CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && kept > 100 && after_steps > 30);
+}
+
+/* What the refusal recommends does fit. */
+static void test_nearest_budget(void) {
+    struct plan_sample s;
+    plan_sample_draw(&s, 7);
+    s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = 4096, .nvme_bytes = UINT64_C(1) << 40};
+    s.request.tiles = 0;
+    s.request.prefetch_depth = -1;
+    struct ox_plans plans = {0};
+    CHECK(ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans) == OX_E_CONFIG);
+    const char *const advice = strstr(ox_error_text(), "--host-mem ");
+    CHECK(advice != NULL && plans.train != NULL);
+    if (advice != NULL) {
+        s.in.budget.host_bytes = strtoull(advice + strlen("--host-mem "), NULL, 10) * OX_MIB;
+    }
+    ox_plans_close(&plans);
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans));
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+}
+
+/* Allowances that suffice together but cannot be cut into are refused by the planner, not by the store. */
+static void test_uneven_drives(void) {
+    uint32_t refused = 0, fit = 0;
+    for (uint64_t pages = 0; pages < 400; pages += 10) {
+        struct plan_sample s;
+        plan_sample_draw(&s, 7);
+        struct ox_plans plans = {0};
+        s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = OX_GIB, .nvme_bytes = OX_GIB};
+        s.request = (struct ox_placement_request){.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_NVME,
+                                            .weights_tier = OX_TIER_NVME, .state_tier = OX_TIER_NVME,
+                                            .grad_tier = OX_TIER_NVME};
+        const uint64_t fixed = ox_store_fixed_bytes(2 * s.table.chunk_count);
+        s.in.budget.nvme_fixed_bytes = 3 * fixed;
+        REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans));
+        const uint64_t need = plans.train->peak_bytes[OX_TIER_NVME] - 3 * fixed;
+        ox_plans_close(&plans);
+        const uint64_t slack = pages * OX_IO_ALIGN_BYTES;
+        const uint64_t drives[3] = {fixed + need / 3 + slack, fixed + need / 5 + slack,
+                                    fixed + need - need / 3 - need / 5 + slack};
+        s.in.budget.drive_bytes = drives;
+        s.in.budget.drive_count = 3;
+        s.in.budget.nvme_bytes = drives[0] + drives[1] + drives[2];
+        const enum ox_status status = ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans);
+        CHECK(status == OX_OK || (status == OX_E_CONFIG && strstr(ox_error_text(), "of 3)") != NULL));
+        refused += status != OX_OK;
+        fit += status == OX_OK;
+        ox_plans_close(&plans);
+        ox_shard_table_close(&s.table);
+    }
+    printf("uneven drives: %u refused, %u fit\n", refused, fit);
+    CHECK(refused > 0 && fit > 0);
+}
+
+int main(int argc, char **argv) {
+    test_uneven_drives();
+    test_random_plans(argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES);
+    test_nearest_budget();
+    return test_end();
+}

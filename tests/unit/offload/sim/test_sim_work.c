@@ -1,0 +1,250 @@
+/* Real plans of random models, budgets and machines, simulated: what their tasks need of a machine is what the plan
+ * says it moves, and the step keeps to the bounds that follow from it. */
+#include "offload/sim/sim.h"
+#include "base/bytes.h"
+#include "base/prng/prng.h"
+#include "offload/search/placement.h"
+#include "tests/kit/plan/plan_model.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { UNITS_MAX = 10, SAMPLES = 60 };
+
+struct sample {
+    uint64_t elems[UNITS_MAX];
+    struct plan_model model;
+    struct ox_plan_input in;
+    struct ox_shard_table table;
+    struct ox_machine machine;
+};
+
+static double draw(uint64_t seed, uint64_t *counter, double from, double to) {
+    return from + ox_uniform(seed, 3, (*counter)++) * (to - from);
+}
+
+static void draw_machine(struct ox_machine *machine, uint64_t seed, uint64_t *counter) {
+    const uint32_t cores = 1 + (uint32_t)draw(seed, counter, 0, 32);
+    const double core_flops = draw(seed, counter, 1e10, 2e11);
+    *machine = (struct ox_machine){
+        .name = "drawn", .has_gpu = draw(seed, counter, 0, 2) < 1, .drive_count = 1, .task_seconds = 1e-5,
+        .gpu = {.bf16_flops = 1e14, .fp32_flops = 1e13, .h2d_rate = draw(seed, counter, 5e9, 5e10),
+                .d2h_rate = draw(seed, counter, 5e9, 5e10)},
+        .host = {.cores = cores, .dram_rate = draw(seed, counter, 1e10, 2e11), .core_flops = core_flops,
+                 .flops = core_flops * cores,
+                 .adam = {.threads = cores, .seconds = {draw(seed, counter, 1e-10, 2e-9)}}},
+        .drives = {{.read_rate = draw(seed, counter, 5e8, 1e10), .write_rate = draw(seed, counter, 5e8, 1e10),
+                    .latency_seconds = 1e-4, .flush_seconds = 1e-3}}};
+    struct ox_machine_drive *const drive = &machine->drives[0];
+    drive->mix_rate = draw(seed, counter, 0.7, 2) * fmin(drive->read_rate, drive->write_rate);
+    machine->gpu.duplex_rate = draw(seed, counter, 1, 2) * fmin(machine->gpu.h2d_rate, machine->gpu.d2h_rate);
+}
+
+static void draw_sample(struct sample *s, uint64_t seed) {
+    uint64_t counter = 0, total = 0;
+    memset(s, 0, sizeof *s);
+    struct ox_plan_model *const model = &s->in.model;
+    struct ox_plan_work works[2][UNITS_MAX];
+    const uint32_t unit_count = 2 + (uint32_t)draw(seed, &counter, 0, UNITS_MAX - 1);
+    for (uint32_t i = 0; i < unit_count; i++) {
+        s->elems[i] = OX_GROUP_ELEMS * (uint64_t)draw(seed, &counter, 1, 60);
+        total += s->elems[i] * 16;
+        for (int backward = 0; backward < 2; backward++) {
+            works[backward][i] = (struct ox_plan_work){
+                .gemm_flops = draw(seed, &counter, 0, 1e9), .attention_flops = draw(seed, &counter, 0, 1e8),
+                .bytes = draw(seed, &counter, 0, 1e7), .ops = 9};
+        }
+    }
+    const struct plan_model_sizes sizes = {
+        .tied_elems = draw(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0, .act_bytes = 40000, .forward_bytes = 100000,
+        .backward_bytes = 100000, .head_bytes = 100000, .head_eval_bytes = 100000};
+    plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
+    for (uint32_t i = 0; i < unit_count; i++) {
+        s->model.units[i].forward.work = works[0][i];
+        s->model.units[i].backward.work = works[1][i];
+    }
+    if (seed % 2 == 1) {
+        plan_model_vary(&s->model, model, s->elems, seed);
+    }
+    model->micro_batches = 1 + (uint32_t)draw(seed, &counter, 0, 5);
+    model->batch_bytes = 1200;
+    model->fp32 = draw(seed, &counter, 0, 2) < 1;
+    model->grad_bf16 = draw(seed, &counter, 0, 2) < 1;
+    model->joins = model->fp32 || draw(seed, &counter, 0, 2) < 1;
+    s->in.budget = (struct ox_plan_budget){.unified = draw(seed, &counter, 0, 2) < 1,
+                                           .host_bytes = 3000000 + (uint64_t)draw(seed, &counter, 0, 2) * total,
+                                           .nvme_bytes = 200 * total};
+    s->in.budget.device_bytes = s->in.budget.unified ? 0 : 3000000 + 2 * total;
+    draw_machine(&s->machine, seed, &counter);
+    REQUIRE_OK(ox_shard_table_open(s->elems, model->unit_count, OX_GROUP_ELEMS * 8,
+                                   (struct ox_state_sizes){4096, 16384}, &s->table));
+}
+
+/* Seconds of the drives in both directions: what the plan counts over the rates of the machine. */
+static void check_drives(const struct sample *s, const struct ox_plan *plan, const struct ox_sim_result *result) {
+    double bytes[2] = {0, 0};
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        bytes[0] += (double)plan->traffic[OX_LINK_NVME_READ][kind];
+        bytes[1] += (double)plan->traffic[OX_LINK_NVME_WRITE][kind];
+    }
+    const double read = bytes[0] / s->machine.drives[0].read_rate, write = bytes[1] / s->machine.drives[0].write_rate;
+    CHECK(fabs(result->used[OX_SIM_NVME_READ] - read) <= 1e-9 * (1 + read));
+    CHECK(fabs(result->used[OX_SIM_NVME_WRITE] - write) <= 1e-9 * (1 + write));
+}
+
+static void check_bounds(const struct sample *s, const struct ox_plan *plan, const struct ox_sim_setup *setup,
+                         const struct ox_sim_result *result) {
+    double sum = 0, flops = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_sim_work work = ox_sim_task_work(setup, plan, i);
+        sum += work.latency + work.seconds + work.tail;
+        for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+            CHECK(work.use[r] >= 0 && work.use[r] <= work.seconds * (1 + 1e-12));
+        }
+        const uint32_t kind = plan->tasks[i].kind, unit_idx = plan->tasks[i].unit_idx;
+        const bool backward = kind == OX_TASK_BACKWARD || kind == OX_TASK_HEAD;
+        flops += kind == OX_TASK_FORWARD ? s->model.units[unit_idx].forward.work.gemm_flops : 0;
+        flops += backward ? s->model.units[unit_idx].backward.work.gemm_flops : 0;
+    }
+    const bool gpu = s->machine.has_gpu && !s->in.budget.unified;
+    /* Of the CPU, packing aside: the profile's rate includes it, and it is taken to be half of it at most. */
+    const double rate = gpu ? s->in.model.fp32 ? s->machine.gpu.fp32_flops : s->machine.gpu.bf16_flops
+                            : 2 * s->machine.host.flops;
+    CHECK(result->seconds >= flops / rate * (1 - 1e-9));
+    for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
+        CHECK(result->used[r] <= result->seconds * (1 + 1e-9));
+    }
+    CHECK((result->used[OX_SIM_GPU] > 0) == gpu);
+    if (ox_sim_limits_of(setup).nvme.together >= 1) {
+        CHECK(result->seconds <= sum * (1 + 1e-9));
+    }
+}
+
+/* A machine that is twice as fast in everything needs half the time. */
+static void check_scale(struct sample *s, struct ox_sim *sim, const struct ox_plan *plan,
+                        const struct ox_sim_setup *setup, double before) {
+    struct ox_machine *const m = &s->machine;
+    double *const rates[] = {&m->gpu.bf16_flops, &m->gpu.fp32_flops, &m->gpu.h2d_rate, &m->gpu.d2h_rate,
+                             &m->gpu.duplex_rate, &m->host.dram_rate, &m->host.core_flops, &m->host.flops,
+                             &m->drives[0].read_rate, &m->drives[0].write_rate, &m->drives[0].mix_rate};
+    double *const times[] = {&m->host.adam.seconds[0], &m->drives[0].latency_seconds, &m->drives[0].flush_seconds,
+                             &m->task_seconds};
+    for (unsigned i = 0; i < sizeof rates / sizeof *rates; i++) {
+        *rates[i] *= 2;
+    }
+    for (unsigned i = 0; i < sizeof times / sizeof *times; i++) {
+        *times[i] /= 2;
+    }
+    struct ox_sim_result result;
+    ox_sim_run(sim, plan, setup, &result);
+    CHECK(result.seconds < before && result.seconds > before * 0.49);
+}
+
+/* Bytes that cost a core more are found again in the use of all cores, and the step does not get shorter by it. */
+static void check_cores(struct sample *s, struct ox_sim *sim, const struct ox_plan *plan,
+                        const struct ox_sim_setup *setup) {
+    struct ox_machine_drive *const drive = &s->machine.drives[0];
+    struct ox_sim_result cheap, dear;
+    double bytes[2] = {0, 0};
+    for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+        bytes[0] += (double)plan->traffic[OX_LINK_NVME_READ][kind];
+        bytes[1] += (double)plan->traffic[OX_LINK_NVME_WRITE][kind];
+    }
+    drive->read_core_seconds = drive->write_core_seconds = 1e-12;
+    ox_sim_run(sim, plan, setup, &cheap);
+    drive->read_core_seconds = 3e-11;
+    drive->write_core_seconds = 5e-11;
+    ox_sim_run(sim, plan, setup, &dear);
+    const double more = (bytes[0] * 2.9e-11 + bytes[1] * 4.9e-11) / s->machine.host.cores;
+    CHECK(fabs(dear.used[OX_SIM_CORES] - cheap.used[OX_SIM_CORES] - more) <= 1e-9 * (1 + more));
+    CHECK(dear.seconds >= cheap.seconds * 0.99); /* a pipeline may happen to fall into place better */
+    drive->read_core_seconds = drive->write_core_seconds = 0;
+}
+
+static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
+    struct sample s;
+    draw_sample(&s, seed);
+    const struct ox_placement_request request = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
+                                           .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
+                                           .grad_tier = OX_TIER_COUNT, .overlap = (int32_t)(seed % 2)};
+    struct ox_plans plans = {0};
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64};
+    if (ox_placement_choose(&s.in, &s.table, &request, &setup, &plans) == OX_OK) {
+        struct ox_sim *sim = NULL;
+        struct ox_sim_result result, other, after_step;
+        const struct ox_plan *const train = plans.train;
+        REQUIRE_OK(ox_sim_open(train->task_cap > plans.eval->task_cap ? train->task_cap : plans.eval->task_cap, &sim));
+        ox_sim_run(sim, plans.eval, &setup, &other);
+        CHECK(other.seconds > 0 && other.used[OX_SIM_NVME_WRITE] == 0);
+        ox_sim_run(sim, train, &setup, &result);
+        check_drives(&s, train, &result);
+        check_bounds(&s, train, &setup, &result);
+        CHECK(other.seconds < result.seconds);
+        if (plans.eval_after_step != NULL) {
+            ox_sim_run(sim, plans.eval_after_step, &setup, &after_step);
+            /* Planes come with the update, beside those that are read: that can be quicker. */
+            CHECK(after_step.seconds >= other.seconds * 0.95);
+            CHECK(after_step.seconds < result.seconds * 1.1); /* a part of the same work, perhaps in a worse order */
+            (*after_steps)++;
+        }
+        check_cores(&s, sim, train, &setup);
+        check_scale(&s, sim, train, &setup, result.seconds);
+        ox_sim_close(&sim);
+        (*fit)++;
+    }
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+}
+
+/* An update on the device takes what its planes take of the device's memory: of a GPU by its own rate, or where that is
+ * not known by one that goes with its GEMMs; of the CPU as the optimizer takes it, on the threads of compute. */
+static void check_device_updates(uint64_t seed, bool has_gpu) {
+    struct sample s;
+    draw_sample(&s, seed);
+    s.machine.has_gpu = has_gpu;
+    s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
+    const struct ox_placement_request request = {.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_DEVICE,
+                                           .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_DEVICE,
+                                           .grad_tier = OX_TIER_COUNT, .overlap = (int32_t)(seed % 2)};
+    struct ox_plans plans = {0};
+    const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in};
+    REQUIRE_OK(ox_placement_choose(&s.in, &s.table, &request, &setup, &plans));
+    uint32_t updates = 0;
+    for (uint32_t i = 0; i < plans.train->task_count; i++) {
+        const struct ox_task *const task = &plans.train->tasks[i];
+        if (task->kind != OX_TASK_UPDATE || task->lane != OX_LANE_COMPUTE) {
+            continue;
+        }
+        const double elems = (double)s.elems[task->unit_idx];
+        const double bytes = elems * (2 * 12 + (s.in.model.grad_bf16 ? 2 : 4));
+        s.machine.gpu.memory_rate = 0;
+        const struct ox_sim_work unknown = ox_sim_task_work(&setup, plans.train, i);
+        s.machine.gpu.memory_rate = 1e13;
+        const struct ox_sim_work own = ox_sim_task_work(&setup, plans.train, i);
+        if (has_gpu) {
+            CHECK(fabs(unknown.use[OX_SIM_GPU] * s.machine.gpu.bf16_flops / 150 / bytes - 1) < 1e-9);
+            CHECK(fabs(own.use[OX_SIM_GPU] * 1e13 / bytes - 1) < 1e-9 && own.use[OX_SIM_MEMORY] == 0);
+        } else {
+            CHECK(own.seconds == unknown.seconds && own.use[OX_SIM_CORES] > 0 && own.use[OX_SIM_GPU] == 0);
+            CHECK(own.seconds >= bytes / s.machine.host.dram_rate * (1 - 1e-9));
+        }
+        updates++;
+    }
+    CHECK(updates == s.in.model.unit_count);
+    ox_plans_close(&plans);
+    ox_shard_table_close(&s.table);
+}
+
+int main(void) {
+    uint32_t fit = 0, after_steps = 0;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        check_device_updates(seed, seed % 3 != 0);
+    }
+    for (uint64_t seed = 0; seed < SAMPLES; seed++) {
+        run_sample(seed, &fit, &after_steps);
+    }
+    printf("%u of %d plans fit, %u overlap\n", fit, SAMPLES, after_steps);
+    CHECK(fit > SAMPLES / 2 && after_steps > 0);
+    return test_end();
+}
