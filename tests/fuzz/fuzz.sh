@@ -95,11 +95,14 @@ engine/data/token_cache.c engine/config/config.c engine/config/config_yaml.c eng
 # The tests of what a target reads; test_reader_faults lets memory and calls on files fail under each of them.
 tests_of() {
     case $1 in
-    cache) set -- engine/token_cache engine/corpus ;;
-    hf) set -- engine/hf base/file base/json ;;
-    manifest) set -- engine/checkpoint ;;
-    yaml) set -- engine/config ;;
-    *) set -- "engine/$1" ;;
+    cache) set -- engine/data/token_cache engine/data/corpus ;;
+    data | documents) set -- "engine/data/$1" ;;
+    hf) set -- engine/hf/hf base/file base/json ;;
+    safetensors) set -- engine/hf/safetensors ;;
+    manifest) set -- engine/checkpoint/checkpoint ;;
+    model) set -- engine/model/model ;;
+    yaml) set -- engine/config/config ;;
+    *) set -- "engine/text/$1" ;;
     esac
     for test in "$@"; do
         echo "unit/${test%/*}/test_${test##*/}"
