@@ -1,8 +1,8 @@
 /* Builds the task list of a step: tile by tile, forward through the units, the head, and back, every micro-batch
  * of the tile through one unit before the next; then the norm, the optimizer unit by unit, the commit.
  *
- * A pass over one unit is a stage. What a stage needs from elsewhere (planes, partial gradients) is emitted
- * prefetch_depth stages before the work itself; list order is issue order, so the transfer runs ahead
+ * A pass over one unit is a stage. Transfers that a stage needs (planes, partial gradients) are emitted
+ * prefetch_depth stages before its work; list order is issue order, so transfers run ahead
  * exactly as far as memory allows. */
 #include "offload/plan/builder.h"
 
@@ -12,21 +12,22 @@ enum pass { PASS_FORWARD, PASS_HEAD, PASS_BACKWARD };
 
 struct stage {
     uint32_t idx, tile, unit_idx;
-    uint32_t place; /* of the unit in the order of forward */
+    uint32_t place; /* the unit's position in the order of forward */
     uint32_t mb_first, mb_past;
     enum pass pass;
 };
 
 /* ---- homes ------------------------------------------------------------------------------------ */
 
-/* The gradients of two uses of the same weights are summed in fp32 where their optimizer is, so that neither tile count
- * nor order of units changes a bit; to the host they leave unrounded. */
+/* Whether this gradient is added to another on the host. Two uses of the same weights are summed in fp32, where their
+ * optimizer runs, so that neither the number of tiles nor the order of units changes a bit; they leave the device
+ * unrounded. */
 static bool sums_on_host(const struct ox_builder *b, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
     return (grad->addend != OX_NONE || grad->added_to != OX_NONE) && !ox_build_on_device(b, grad->unit_idx);
 }
 
-/* A gradient that is added to another is rounded with that one. */
+/* Whether the device rounds the finished gradient to bf16. One that is added to another is rounded with the sum. */
 static bool packs(const struct ox_builder *b, uint32_t grad_idx) {
     return b->in->model.grad_bf16 && !sums_on_host(b, grad_idx) && ox_build_grad(b, grad_idx)->added_to == OX_NONE;
 }
@@ -35,7 +36,7 @@ static uint64_t sum_bytes(const struct ox_builder *b, uint32_t grad_idx) {
     return ox_build_grad(b, grad_idx)->elem_count * sizeof(float);
 }
 
-/* Partial sums of several tiles come there too, unless they stay where they are summed. */
+/* Bytes of a gradient's home. With several tiles it also takes fp32 partial sums, unless these stay on the device. */
 static uint64_t grad_home_bytes(const struct ox_builder *b, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
     const bool wide = (b->in->placement.tiles > 1 && !ox_build_on_device(b, grad->unit_idx)) || !packs(b, grad_idx);
@@ -77,8 +78,8 @@ static uint32_t new_grad_home(struct ox_builder *b, enum ox_tier tier, uint32_t 
     return buf_idx;
 }
 
-/* A gradient that stays on the device is at home where it was summed; only one that waits there for the next step keeps
- * that place between steps. */
+/* Gives a gradient its home. One that stays on the device has its accumulator as home, which is resident only if the
+ * gradient waits there for the next step. */
 static void place_gradient(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan *const plan = b->plan;
     struct ox_plan_scratch *const s = b->scratch;
@@ -126,7 +127,7 @@ static void place_homes(struct ox_builder *b) {
 
 /* ---- weights ---------------------------------------------------------------------------------- */
 
-/* What the step before wrote can be read once it is on the drives; the commit need not have ended. */
+/* Reads planes from the drives. It waits until the writes of the step before are on the drives, not for the commit. */
 static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
     struct ox_task *const read = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_NVME_READ, OX_NONE, target);
     read->unit_idx = unit_idx;
@@ -136,8 +137,8 @@ static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t targe
     ox_build_count_move(b, read);
 }
 
-/* The planes of a unit where compute can read them; the transfers that bring them are emitted here. `first`: of all
- * the plan's uses, which is where an overlapped optimizer brings them up to date. */
+/* Returns the buffer where compute reads the planes of a unit, and emits the transfers that fill it. `first`: this is
+ * the plan's first use of the unit, at which an overlapped optimizer updates it. */
 static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool first) {
     const enum ox_tier home = ox_build_homes(b, unit_idx)->weights;
     const uint64_t bytes = ox_plan_weight_bytes(b->in, unit_idx);
@@ -163,7 +164,7 @@ static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool firs
     return target;
 }
 
-/* Planes as a kernel reads them: beside them, where memory of the device is their home, the state that holds lo. */
+/* A kernel's uses of planes: hi, and for fp32 compute lo, which may lie in the state. */
 static void reads_planes(const struct ox_builder *b, struct ox_task *task, uint32_t unit_idx, uint32_t planes,
                          bool is_table) {
     ox_build_reads(task, planes, is_table ? OX_USE_TABLE : OX_USE_WEIGHTS);
@@ -184,7 +185,7 @@ static uint32_t join_weights(struct ox_builder *b, const struct stage *stage) {
     return joined;
 }
 
-/* A block's weights as its passes read them. */
+/* A block's use of its weights: joined to fp32, or as planes. */
 static void reads_weights(const struct ox_builder *b, struct ox_task *task, const struct stage *stage,
                           uint32_t joined) {
     if (joined == OX_NONE) {
@@ -196,7 +197,7 @@ static void reads_weights(const struct ox_builder *b, struct ox_task *task, cons
 
 /* ---- activation checkpoints ------------------------------------------------------------------- */
 
-/* The input of a block. */
+/* Names an activation checkpoint: the input of a block for one micro-batch. */
 struct act {
     uint32_t unit_idx, mb_idx;
 };
@@ -205,7 +206,7 @@ static uint32_t *act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t 
     return &slots[unit_idx * b->plan->micro_batches + mb_idx];
 }
 
-/* What is kept beside an input is larger than the input, so this stays with it. */
+/* Whether the input stays in compute memory. It also does where a block keeps activations, which take more room. */
 static bool act_stays(const struct ox_builder *b, uint32_t unit_idx) {
     return b->in->placement.act_tier == OX_TIER_DEVICE || b->in->placement.act_tier == b->compute ||
            b->scratch->keeps[unit_idx];
@@ -218,7 +219,7 @@ static void move_act(struct ox_builder *b, struct act act, enum ox_lane_id route
     ox_build_count_move(b, task);
 }
 
-/* `x` is the input of block unit_idx; sends it home. */
+/* Sends `x`, the input of block unit_idx, to its home. */
 static void save_act(struct ox_builder *b, uint32_t unit_idx, uint32_t mb_idx, uint32_t x) {
     const uint64_t bytes = ox_build_unit(b, unit_idx)->input_bytes;
     uint32_t *const slot = act_slot(b, b->scratch->act, unit_idx, mb_idx);
@@ -270,7 +271,7 @@ static void move_grad(struct ox_builder *b, enum ox_lane_id route, uint32_t grad
     ox_build_count_move(b, task);
 }
 
-/* Brings the partial sum of the tiles before back to where kernels add to it. */
+/* Brings the partial sum of earlier tiles back to where kernels add to it. */
 static void load_partial(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     if (grad_is_direct(b, grad_idx) || grad_on_device(b, grad_idx)) {
@@ -291,7 +292,7 @@ static void load_partial(struct ox_builder *b, uint32_t grad_idx) {
     s->grad_live[grad_idx] = target;
 }
 
-/* The accumulator of a gradient at the start of its backward in a tile. */
+/* Returns the accumulator of a gradient when its backward begins in a tile. */
 static uint32_t begin_grad(struct ox_builder *b, const struct stage *stage, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     if (grad_is_direct(b, grad_idx)) {
@@ -306,7 +307,7 @@ static uint32_t begin_grad(struct ox_builder *b, const struct stage *stage, uint
     return s->grad_live[grad_idx];
 }
 
-/* Square sums of a finished gradient that lies in host memory at `at`; it takes in that of a second use first. */
+/* Emits the square sums of a finished gradient in host buffer `at`; the gradient of a second use is added first. */
 static void reduce_grad(struct ox_builder *b, uint32_t grad_idx, uint32_t at) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
@@ -335,7 +336,7 @@ static struct ox_task *pack(struct ox_builder *b, uint32_t grad_idx, uint32_t so
     return task;
 }
 
-/* A sum that stays on the device, where it is finished: both uses of tied weights in one, in the form that the
+/* Finishes a sum that stays on the device: adds both uses of tied weights, and brings it into the form that the
  * optimizer takes. */
 static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
@@ -360,7 +361,7 @@ static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
     ox_build_device_reduce(b, grad->unit_idx, at);
 }
 
-/* After a tile: sends the accumulator home, finished or partial. */
+/* Sends the accumulator home after a tile, finished or partial. */
 static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const bool last = stage->tile + 1 == b->in->placement.tiles;
@@ -397,7 +398,7 @@ static void end_grad(struct ox_builder *b, const struct stage *stage, uint32_t g
 
 /* ---- stages ----------------------------------------------------------------------------------- */
 
-/* Forward ends at the head, whose backward is part of its forward; the other units go back in reverse. */
+/* Stages of backward: all units but the head, whose backward is part of its forward. */
 static uint32_t backward_count(const struct ox_builder *b) {
     return b->train ? b->in->model.stage_count - 1 : 0;
 }
@@ -455,7 +456,7 @@ static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
     b->scratch->batch[mb_idx] = target;
 }
 
-/* What a block's pass works with beside activations. */
+/* Buffers of a block's pass beside activations. */
 struct block_pass {
     uint32_t joined, room;
 };
@@ -597,8 +598,8 @@ static void sum_nvme(struct ox_builder *b) {
         plan->resident_bytes[OX_TIER_NVME] + spool + (store ? b->in->budget.nvme_fixed_bytes : 0);
 }
 
-/* The optimizers that run in backward. They follow their gradient by as many stages as transfers run ahead, so that
- * backward need not wait for them before it gives the next gradient away. */
+/* Emits the updates that run in backward. They follow their gradient by as many stages as transfers run ahead, so that
+ * backward need not wait for them before it sends the next gradient away. */
 static void run_speculative(struct ox_builder *b, uint32_t stage_idx, uint32_t depth) {
     const uint32_t stage_count = stages_per_tile(b) * b->in->placement.tiles;
     const uint32_t first_back = stage_count - 1 - backward_count(b); /* the head's in the last tile */
@@ -617,7 +618,7 @@ static void run_speculative(struct ox_builder *b, uint32_t stage_idx, uint32_t d
 static void emit_stages(struct ox_builder *b) {
     const uint32_t stage_count = stages_per_tile(b) * b->in->placement.tiles;
     OX_ASSERT(stage_count <= b->scratch->stage_cap);
-    /* A partial gradient may not be asked for before the tile before has sent it away. */
+    /* A partial gradient may not be fetched before the previous tile has sent it away. */
     const uint32_t depth = (uint32_t)ox_min_u64(b->in->placement.prefetch_depth, stages_per_tile(b) - 1);
     uint32_t prepared = 0;
     for (uint32_t i = 0; i < stage_count; i++) {
@@ -637,7 +638,7 @@ static void emit_stages(struct ox_builder *b) {
     }
 }
 
-/* A pass begins with tokens and ends with the loss: there are no tasks for activations that come from elsewhere or go
+/* Asserts that a pass begins with tokens and ends with the loss: no task takes activations from elsewhere or sends them
  * there. */
 static void check_stages(const struct ox_plan_model *model) {
     const struct ox_plan_unit *const units = model->units;
@@ -663,7 +664,7 @@ static void check_input(const struct ox_plan *plan, const struct ox_plan_input *
     check_stages(model);
 }
 
-/* Which blocks keep what their backward needs: of the last `kept_units`, those that can. */
+/* Marks the blocks that keep what their backward needs: those among the last `kept_units` that can. */
 static void choose_kept(struct ox_builder *b) {
     const struct ox_plan_model *const model = &b->in->model;
     uint32_t left = b->train ? b->in->placement.kept_units : 0;

@@ -1,4 +1,4 @@
-/* What the files that write a plan's task list share: the builder, and the small steps from which lists are made. */
+/* Declarations that the files that write a task list share: the builder, and the small steps that lists are made of. */
 #ifndef OX_OFFLOAD_PLAN_BUILDER_H
 #define OX_OFFLOAD_PLAN_BUILDER_H
 
@@ -12,7 +12,7 @@ struct ox_builder {
     struct ox_plan_scratch *scratch;
     const struct ox_plan_input *in;
     enum ox_tier compute; /* where kernels read and write: DEVICE, or HOST when unified */
-    uint64_t dx_bytes;    /* room for the gradient of any activation between units */
+    uint64_t dx_bytes;    /* bytes of the largest gradient of an activation between units */
     bool train;
     bool carries; /* forward carries the update of the previous step */
 };
@@ -25,10 +25,10 @@ const struct ox_plan_grad *ox_build_grad(const struct ox_builder *b, uint32_t gr
 const struct ox_homes *ox_build_homes(const struct ox_builder *b, uint32_t unit_idx);
 /* Whether the unit is updated on the device. */
 bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_idx);
-/* True for the units whose optimizer runs in the backward of its own step. */
+/* Whether the unit is updated in the backward of its own step. */
 bool ox_build_is_speculative(const struct ox_builder *b, uint32_t unit_idx);
 
-/* A new buffer; `bytes` is rounded up to whole blocks. A resident one keeps its place between steps. */
+/* Adds a buffer and returns its index; `bytes` is rounded up to whole pages. A resident one lasts between steps. */
 uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
                       uint32_t unit_idx);
 uint32_t ox_build_resident(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
@@ -37,37 +37,37 @@ uint32_t ox_build_grad_buf(struct ox_builder *b, enum ox_tier tier, uint64_t byt
 
 struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane, uint32_t unit_idx,
                               uint32_t mb_idx);
-/* A task on a gradient. */
+/* Adds a task that works on a gradient. */
 struct ox_task *ox_build_grad_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane,
                                    uint32_t grad_idx);
-/* The task belongs to the update of the step before, and works where these facts hold; others ask for own work. */
+/* Makes the task part of the update of the step before, which works where these facts hold instead of OWN_WORK. */
 void ox_build_carry(struct ox_task *task, uint32_t facts);
 void ox_build_reads(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 void ox_build_writes(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 void ox_build_updates(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role);
 
-/* A move of what has no unit and no micro-batch, until the caller says otherwise: source is read, target written; no
- * source where the store is it. */
+/* Adds a move from `source` to `target`; `source` is OX_NONE for a read from the store. The caller fills in unit,
+ * gradient or micro-batch, which are OX_NONE. */
 struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_lane_id route, uint32_t source,
                               uint32_t target);
-/* Counts what a move carries, once it says of which unit, gradient or micro-batch that is. */
+/* Counts the bytes of a move, after unit, gradient or micro-batch were filled in. */
 void ox_build_count_move(struct ox_builder *b, struct ox_task *task);
-/* Counts bytes as traffic of a link; copies between host and device count only where these are two memories. */
+/* Counts bytes as traffic of a link. With unified memory copies between host and device do not count. */
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,
                     uint64_t bytes);
 
 /* ---- the optimizer: offload/plan/optim.c ------------------------------------------------------- */
 
-/* The optimizer of one unit. CARRIED: `target` is where the unit's planes are wanted, or OX_NONE when memory is their
- * home; that of the first stage begins the transaction, that of the last is followed by the commit. SPECULATIVE: `grad`
- * is the finished gradient in host memory. */
+/* Adds the update of one unit. CARRIED: `target` is the buffer that forward reads the unit's planes from, or OX_NONE if
+ * their home is in memory; the unit of the first stage begins the transaction, the commit follows the unit of the last.
+ * SPECULATIVE: `grad` is the finished gradient in host memory. */
 void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t target);
 void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
-/* Where memory of the device is some unit's home of state: room for what its update counts. */
+/* Adds buffers for the counts of updates on the device, if any unit's state lives there. */
 void ox_build_device_counts(struct ox_builder *b);
-/* Square sums of a finished gradient that stays on the device. */
+/* Adds the square sums of a finished gradient that stays on the device. */
 void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
-/* What ends a training step: the norm, and without overlap the optimizer of all units and the commit. */
+/* Adds the end of a training step: the norm, and without overlap the update of all units and the commit. */
 void ox_build_optimizer(struct ox_builder *b);
 
 #endif

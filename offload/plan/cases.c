@@ -1,9 +1,9 @@
-/* The cases that a step can meet, as tables: data alone, which the proof goes through. */
+/* The cases that a step can meet, as tables: data alone, so that the proof can go through all of them. */
 #include "offload/plan/cases.h"
 
 const struct ox_pending_case ox_pending_cases[OX_PENDING_COUNT] = {
     [OX_PENDING_NOTHING] = {"nothing is pending", OX_FACT_FROM_MEMORY, OX_DUE_NONE},
-    [OX_PENDING_REST] = {"the update of all but the early units is pending",
+    [OX_PENDING_REST] = {"the update of all but the speculative units is pending",
                          OX_FACT_FROM_MEMORY | OX_FACT_COMMIT_DUE | OX_FACT_COUNTS_DUE, OX_DUE_NOT_SPECULATIVE},
     [OX_PENDING_ALL] = {"the update of all units is pending",
                         OX_FACT_FROM_MEMORY | OX_FACT_BEGIN_DUE | OX_FACT_COMMIT_DUE | OX_FACT_COUNTS_DUE, OX_DUE_ALL},

@@ -1,8 +1,8 @@
-/* From uses to dependencies and offsets.
+/* Derives dependencies and offsets from the uses of tasks.
  *
  * A read waits for the last write of its buffer; a write waits for the last write and for every read since. A
  * buffer takes the lowest gap whose former owners are all past their last use in list order; its first
- * task then waits for those last uses, lane by lane, so that the space is really free when it runs. */
+ * task then waits for those last uses, lane by lane, so that the space is free when it runs. */
 #include "offload/plan/internal.h"
 
 #include "base/assert.h"
@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-/* `dep` is 1 + index of a task of that lane, 0 = none. Work on the same lane needs no entry: lanes are FIFO. */
+/* Adds a dependency. `dep` is 1 + index of a task of `lane`, 0 = none. A task on its own lane needs none: lanes are
+ * FIFO. */
 static void add_dep(struct ox_task *task, uint8_t lane, uint32_t dep) {
     if (lane != task->lane && task->deps[lane] < dep) {
         task->deps[lane] = dep;
@@ -63,7 +64,7 @@ static void derive_lives(struct ox_plan *plan) {
 
 /* ---- offsets -------------------------------------------------------------------------------- */
 
-/* One arena after its resident part: its segments by address, without gaps, and the runs of free ones. */
+/* One arena after its resident part: segments in order of address, without gaps, and the runs of free segments. */
 struct space {
     struct ox_segment *segments; /* shared by the arenas */
     uint32_t tail, first_run;
@@ -75,7 +76,7 @@ struct spaces {
     struct ox_plan_full *full;
     bool measuring; /* only offsets and peaks are needed, no dependencies */
     struct space space[OX_TIER_NVME];
-    uint32_t segment_count, recycled; /* of all arenas; recycled: first of a list linked by `next` */
+    uint32_t segment_count, recycled; /* for all arenas together; recycled: first of a list linked by `next` */
 };
 
 static uint32_t new_segment(struct spaces *s) {
@@ -90,7 +91,7 @@ static uint32_t new_segment(struct spaces *s) {
     return idx;
 }
 
-/* Makes a run of free segments between two other runs: links its ends. */
+/* Makes a run of the free segments from first to last, and links it between two other runs. */
 static void set_run(struct space *space, uint32_t first, uint32_t last, uint32_t run_prev, uint32_t run_next) {
     struct ox_segment *const segments = space->segments;
     segments[first].run_other = last;
@@ -112,7 +113,7 @@ static void drop_run(struct space *space, uint32_t first) {
     }
 }
 
-/* Frees a segment after its buffer's last use: it starts a run, or joins the free neighbours. */
+/* Frees a segment after its buffer's last use: it becomes a run, or part of a neighbour's. */
 static void release(struct space *space, uint32_t idx) {
     struct ox_segment *const segments = space->segments;
     const uint32_t prev = segments[idx].prev, next = segments[idx].next;
@@ -137,7 +138,7 @@ static void release(struct space *space, uint32_t idx) {
     set_run(space, first, last, run_prev, run_next);
 }
 
-/* The lowest run that holds `bytes`; else the one at the arena's end, which may grow; OX_NONE when there is none. */
+/* The lowest run of at least `bytes`; else the run at the arena's end, which may grow; OX_NONE if neither exists. */
 static uint32_t find_run(const struct space *space, uint64_t bytes) {
     const struct ox_segment *const segments = space->segments;
     for (uint32_t i = space->first_run; i != OX_NONE; i = segments[i].run_next) {
@@ -149,7 +150,7 @@ static uint32_t find_run(const struct space *space, uint64_t bytes) {
     return OX_NONE;
 }
 
-/* Makes the first task of a buffer wait for every use of the buffer that had the space before. */
+/* Makes a buffer's first task wait for every use of the buffer that had the space before. */
 static void inherit(struct ox_plan_full *full, uint32_t task_idx, uint32_t former_idx) {
     struct ox_task *const task = &full->plan.tasks[task_idx];
     const uint32_t *const used_by = full->scratch.tracks[former_idx].used_by;
@@ -158,7 +159,7 @@ static void inherit(struct ox_plan_full *full, uint32_t task_idx, uint32_t forme
     }
 }
 
-/* Takes [begin, end) from the front of a run, whose rest stays a run. Returns the first segment after it. */
+/* Takes the front of a run up to address `end`; the rest stays a run. Returns the first segment after it. */
 static uint32_t cut_run(struct spaces *s, struct space *space, uint32_t run, uint64_t end, uint32_t task_idx) {
     struct ox_segment *const segments = space->segments;
     const uint32_t last = segments[run].run_other, past = segments[last].next;

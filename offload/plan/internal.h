@@ -1,4 +1,4 @@
-/* What the files that build a plan share; no other folder includes this. */
+/* Declarations that the files of this folder share; no other folder includes this. */
 #ifndef OX_OFFLOAD_PLAN_INTERNAL_H
 #define OX_OFFLOAD_PLAN_INTERNAL_H
 
@@ -8,52 +8,52 @@
 extern "C" {
 #endif
 
-/* Per buffer while building: who used it last, for the dependencies of the next use. */
+/* Per buffer while building: the tasks that used it last, from which the next use gets its dependencies. */
 struct ox_buf_track {
-    uint32_t written_by;                 /* 1 + task index; 0 = nobody yet                    */
+    uint32_t written_by;                 /* 1 + task index; 0 = not written yet               */
     uint32_t read_by[OX_LANE_COUNT];     /* 1 + task index, since that write                  */
-    uint32_t used_by[OX_LANE_COUNT];     /* 1 + task index of the last use of any sort        */
-    uint8_t written_lane;                /* of written_by                                     */
+    uint32_t used_by[OX_LANE_COUNT];     /* 1 + task index of the last use of any role        */
+    uint8_t written_lane;                /* lane of that task                                 */
 };
 
-/* A part of an arena and the buffer that has it, or had it last; neighbours are linked. Adjacent free segments are a
+/* A part of an arena, and the buffer that has it or had it last; neighbours are linked. Adjacent free segments form a
  * run: its first and last segment point to each other, and runs are linked by their first segments. */
 struct ox_segment {
     uint64_t begin, end;
     uint32_t buf_idx;
     uint32_t prev, next;
-    uint32_t run_other; /* the other end of the run, on its ends; OX_NONE = in use */
+    uint32_t run_other; /* at each end of a run: the other end; OX_NONE = in use */
     uint32_t run_prev, run_next;
 };
 
-/* Working memory of the builder, reserved with the plan. */
+/* Scratch of the builder, allocated with the plan. */
 struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
     struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
     uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
-    uint32_t *weights_home, *state_home; /* per unit */
+    uint32_t *weights_home, *state_home; /* per unit: resident buffers, or OX_NONE */
     uint32_t *grad_home, *grad_spool;    /* per gradient */
-    uint32_t *grad_live;  /* per gradient: accumulator in use           */
+    uint32_t *grad_live;  /* per gradient: its accumulator              */
     uint32_t *grad_speculative; /* per gradient: finished, for an optimizer in backward or on the device */
     uint32_t *partials;   /* per unit: square sums of its gradient, on the device */
     bool *keeps;          /* per unit: a block that keeps what its backward needs */
     uint32_t *weights_at; /* per stage: planes where compute reads    */
     uint32_t *table_at;   /* per stage: planes of the tied table       */
-    uint32_t *act;        /* (unit_count, micro_batches): checkpoints */
-    uint32_t *act_spool;  /* likewise, on NVMe                         */
-    uint32_t *kept;       /* likewise, of blocks that keep more        */
+    uint32_t *act;        /* (unit_count, micro_batches): activation checkpoints */
+    uint32_t *act_spool;  /* (unit_count, micro_batches): those on NVMe          */
+    uint32_t *kept;       /* (unit_count, micro_batches): kept activations       */
     uint32_t *x, *dx, *batch; /* per micro-batch                       */
     uint32_t stage_cap;
 };
 
 struct ox_plan_full {
     struct ox_plan plan; /* first: the public part */
-    struct ox_plan_scratch scratch; /* of a shrunk plan only the homes of weights, state and gradients */
+    struct ox_plan_scratch scratch; /* a shrunk plan has only the homes of weights, state and gradients */
     uint64_t memory_bytes;
 };
 
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
- * needs. Fills peak_bytes. `measuring`: offsets and peaks alone. */
+ * requires. Fills peak_bytes. `measuring`: offsets and peaks alone. */
 void ox_plan_finish(struct ox_plan_full *full, bool measuring);
 
 #ifdef __cplusplus

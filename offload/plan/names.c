@@ -1,4 +1,4 @@
-/* Names of lanes, tasks, buffers, links and tiers: data alone, which the proof may use for its messages. */
+/* Names of lanes, tasks, buffers, links, facts and tiers: data alone, so that the proof may use it in messages. */
 #include "offload/plan/cases.h"
 
 #include "base/assert.h"
@@ -10,7 +10,7 @@ const char *ox_lane_name(enum ox_lane_id lane) {
     return names[lane];
 }
 
-/* Their order is that of the numbers in traces. */
+/* Traces store these numbers, so their order never changes. */
 enum word {
     WORD_BATCH, WORD_READ, WORD_UPLOAD, WORD_JOIN, WORD_FORWARD, WORD_HEAD, WORD_BACKWARD,
     WORD_ACT_SAVE, WORD_ACT_WRITE, WORD_ACT_READ, WORD_ACT_LOAD, WORD_GRAD_ZERO, WORD_GRAD_ADD, WORD_GRAD_PACK,

@@ -1,29 +1,28 @@
-/* The optimizer's part of a plan. Without overlap it follows the norm. With overlap the optimizer of the step before
- * runs within the forward, each unit right before it is needed there, and hands new planes to it without a detour over
- * the drive; of the last `speculative_units` it runs in the backward of its own step instead, on the assumption that
- * the norm will not ask for clipping. Those of its tasks in the forward then only fetch the planes, or do all of it
- * once more where the assumption was wrong. What is to be done is known when the step begins; the plan holds for each
- * case.
+/* The optimizer's part of a plan. Without overlap it follows the norm. With overlap the update of the step before runs
+ * within the forward, each unit right before forward needs it, and passes new planes on without a detour over the
+ * drive. The last `speculative_units` are updated in the backward of their own step instead, on the assumption that the
+ * norm will not require clipping. Their carried tasks then only fetch planes, or repeat the whole update if the
+ * assumption was wrong. Which case holds is known when a step begins; one plan serves all of them.
  *
- * A unit whose state lives on the device is updated there, as an operation of the compute lane at the same places. */
+ * A unit whose state lives on the device is updated there, by an operation of the compute lane at the same point. */
 #include "offload/plan/builder.h"
 
-/* When a unit's optimizer runs: after the norm of its own step is known; within the forward of the next step; in the
- * backward of its own, before the norm is known. */
+/* When a unit is updated: after the norm of its own step is known; within the forward of the next step; in the backward
+ * of its own step, before the norm is known. */
 enum when { WHEN_AFTER, WHEN_CARRIED, WHEN_SPECULATIVE };
 
 struct adam {
     uint32_t unit_idx;
     enum when when;
     uint32_t grad;   /* finished gradient */
-    uint32_t target; /* where new planes are wanted besides their home, or OX_NONE */
+    uint32_t target; /* a buffer that takes the new planes besides their home, or OX_NONE */
 };
 
 static bool has_store(const struct ox_builder *b) {
     return b->in->budget.nvme_bytes > 0;
 }
 
-/* A plan's bytes are those of the usual case. */
+/* Whether the unit's carried update is due in the usual case, for which a plan counts its bytes. */
 static bool is_due(const struct ox_builder *b, uint32_t unit_idx) {
     return ox_case_is_due(ox_usual_case(b->in, b->plan->kind), b->in, unit_idx);
 }
@@ -32,7 +31,8 @@ static bool works(const struct ox_builder *b, const struct ox_task *task) {
     return ox_task_works(task, ox_case_facts(ox_usual_case(b->in, b->plan->kind)), is_due(b, task->unit_idx));
 }
 
-/* A carried task of an optimizer asks for these facts; what runs early, for a step that speculates. */
+/* Sets when an optimizer's task works: a carried one where these facts hold, a speculative one if the step speculates.
+ */
 static void set_when(struct ox_task *task, enum when when, uint32_t carried_facts) {
     if (when == WHEN_CARRIED) {
         ox_build_carry(task, carried_facts);
@@ -84,7 +84,7 @@ static void count_adam(struct ox_builder *b, struct ox_task *task, const struct 
     }
 }
 
-/* The copies of a unit that lives on the device, to the optimizer and back. */
+/* Copies planes that live on the device to the optimizer on the host, or back. */
 static void move_planes(struct ox_builder *b, enum ox_lane_id route, const struct adam *adam, uint32_t source,
                         uint32_t target) {
     struct ox_task *const task = ox_build_move(b, OX_MOVE_PLANES, route, source, target);
@@ -97,7 +97,7 @@ static void move_planes(struct ox_builder *b, enum ox_lane_id route, const struc
 
 /* ---- on the device ------------------------------------------------------------------------------ */
 
-/* The last unit, in the order of updates, that is updated there; OX_NONE = none. */
+/* The last unit, in the order of updates, that is updated on the device; OX_NONE = none. */
 static uint32_t last_device_unit(const struct ox_builder *b) {
     const struct ox_plan_model *const model = &b->in->model;
     for (uint32_t i = model->stage_count; i > 0; i--) {
@@ -125,7 +125,7 @@ void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t gr
     ox_build_writes(task, b->scratch->partials[unit_idx], OX_USE_TARGET);
 }
 
-/* The sums come to the host when all are there, so that no gradient's copy waits for them. */
+/* Copies the partial sums to the host. It does so after the last of them, so that no copy of a gradient waits. */
 static void save_partials(struct ox_builder *b) {
     for (uint32_t i = 0; i < b->plan->unit_count; i++) {
         if (ox_build_on_device(b, i)) {
@@ -137,7 +137,7 @@ static void save_partials(struct ox_builder *b) {
     }
 }
 
-/* What the counts of the units say is known behind the last of them. */
+/* Updates a unit on the device. The counts of all units are copied to the host after the last one. */
 static void run_device_adam(struct ox_builder *b, const struct adam *adam) {
     struct ox_plan *const plan = b->plan;
     const uint32_t unit_idx = adam->unit_idx;
@@ -174,7 +174,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
         move_planes(b, OX_LANE_D2H, adam, s->weights_home[unit_idx], weights);
     }
     struct ox_task *const task = ox_build_task(b, OX_TASK_UPDATE, OX_LANE_ADAM, unit_idx, OX_NONE);
-    /* Planes that a forward wants from the drives are brought there also when they need no update. */
+    /* A forward that needs planes from the drives gets them by this task, also if they need no update. */
     set_when(task, adam->when, adam->target == OX_NONE ? OX_FACT_DUE : OX_FACT_WANTED);
     if (adam->when == WHEN_AFTER) {
         ox_build_reads(task, b->plan->norm_buf, OX_USE_NORM);
@@ -198,7 +198,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
     }
 }
 
-/* Without a store the optimizer works in place and needs neither slots nor a transaction. */
+/* Begins the store's transaction. Without a store the optimizer works in place and needs neither slots nor this. */
 static void begin_transaction(struct ox_builder *b, bool carried) {
     if (!has_store(b)) {
         return;
@@ -206,7 +206,7 @@ static void begin_transaction(struct ox_builder *b, bool carried) {
     struct ox_plan *const plan = b->plan;
     if (plan->stream_buf == OX_NONE) {
         plan->stream_buf = ox_build_buf(b, OX_BUF_STREAM, OX_TIER_HOST, ox_plan_stream_bytes(b->in), OX_NONE);
-        /* Writes outlive their task until the commit, which for early units is in the next step. */
+        /* Writes may be in flight until the commit, which for speculative units comes in the next step. */
         plan->bufs[plan->stream_buf].resident = b->in->placement.speculative_units > 0;
     }
     struct ox_task *const begin = ox_build_task(b, OX_TASK_BEGIN, OX_LANE_ADAM, OX_NONE, OX_NONE);
@@ -232,7 +232,7 @@ static struct ox_task *end_transaction(struct ox_builder *b, enum ox_task_kind k
     return task;
 }
 
-/* Backward may read what was written while the drives are being flushed. */
+/* Ends the transaction. WRITTEN is a task of its own so that backward may read new planes while the drives flush. */
 static void commit(struct ox_builder *b, bool carried) {
     if (!has_store(b)) {
         return;

@@ -1,4 +1,4 @@
-/* Memory and small questions of a plan. */
+/* Memory of a plan, and small queries. */
 #include "offload/plan/internal.h"
 
 #include "base/assert.h"
@@ -68,8 +68,8 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
     return kinds[task->move];
 }
 
-/* Partial sums are fp32, and so is what is still to be added to another. A sum that another is added to on the host is
- * rounded there, after it has left the device. */
+/* Bytes of a gradient on this route. Partial sums and gradients that are added to another move in fp32. A sum to which
+ * another is added on the host moves to the host in fp32 too, and is rounded there. */
 static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_grad *const grad = &input->model.grads[task->grad_idx];
     const bool added = grad->addend == OX_NONE || task->lane == OX_LANE_NVME_WRITE;
@@ -85,7 +85,7 @@ uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_t
     case OX_MOVE_WEIGHTS:
     case OX_MOVE_PLANES:
         return ox_plan_weight_bytes(input, task->unit_idx);
-    case OX_MOVE_ACT: /* drives take whole blocks */
+    case OX_MOVE_ACT: /* drives transfer whole pages */
         return ox_align_up(model->units[task->unit_idx].input_bytes, of_drives ? OX_IO_ALIGN_BYTES : 1);
     case OX_MOVE_GRAD:
         return moved_grad_bytes(input, task);
@@ -151,7 +151,7 @@ uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input) {
     return ox_plan_stream_slot_bytes(input) * input->placement.stream_slots + chunk_elems_max(input) * sizeof(float);
 }
 
-/* All arrays of a plan in one allocation, so that building needs none. */
+/* All arrays of a plan lie in one allocation, so that building allocates nothing. */
 struct carve {
     unsigned char *base; /* NULL while only measuring */
     uint64_t used;
@@ -164,7 +164,7 @@ static void *carve(struct carve *memory, uint64_t count, uint64_t size) {
     return at;
 }
 
-/* What a plan keeps for its executor; the rest is the builder's. */
+/* The arrays that the executor needs; the others serve the builder alone. */
 static void carve_kept(struct carve *memory, struct ox_plan_full *full) {
     struct ox_plan *const plan = &full->plan;
     struct ox_plan_scratch *const scratch = &full->scratch;
@@ -199,7 +199,7 @@ static void carve_plan(struct carve *memory, struct ox_plan_full *full) {
     scratch->batch = carve(memory, micro_batches, sizeof(uint32_t));
 }
 
-/* The lists of a model name each other. */
+/* Asserts that units, gradients and stages of a model refer to each other consistently. */
 static void check_model(const struct ox_plan_model *model) {
     OX_ASSERT(model->unit_count >= 1 && model->stage_count == model->unit_count && model->micro_batches >= 1);
     for (uint32_t i = 0; i < model->unit_count; i++) {

@@ -1,9 +1,9 @@
 /* A training step as data: a static list of tasks, their lanes and dependencies, and the arena offset of every
- * buffer. Building it is a pure function of its input (no clock, no device); the checker proves it; the
- * executor obeys it.
+ * buffer. A plan is a pure function of its input (no clock, no device); the checker proves it, and the
+ * executor runs it as it is.
  *
- * The list is in issue order: a task depends only on earlier ones, and lanes are FIFO, so it cannot
- * deadlock. What a task reads and writes is stated by its uses; dependencies follow from them, and from the
+ * The list is in issue order. A task depends only on earlier ones, and lanes are FIFO, so a step cannot
+ * deadlock. The uses of a task state what it reads and writes; dependencies follow from them, and from the
  * space that buffers inherit from one another. */
 #ifndef OX_OFFLOAD_PLAN_H
 #define OX_OFFLOAD_PLAN_H
@@ -31,27 +31,28 @@ enum ox_lane_id {
 const char *ox_lane_name(enum ox_lane_id lane);
 
 enum ox_task_kind {
-    OX_TASK_MOVE,      /* h2d, d2h, nvme.read, nvme.write: bytes from one tier to another; enum ox_move says of what */
-    OX_TASK_JOIN,      /* compute: fp32 weights from planes, where the device joins        */
+    OX_TASK_MOVE,      /* h2d, d2h, nvme.read, nvme.write: copies what enum ox_move says from one tier to another */
+    OX_TASK_JOIN,      /* compute: makes fp32 weights of planes, for fp32 compute          */
     OX_TASK_FORWARD,   /* compute: a unit, one micro-batch                                 */
     OX_TASK_HEAD,      /* compute: final norm, head, loss, and in training their backward  */
-    OX_TASK_BACKWARD,  /* compute: a unit, one micro-batch, from its checkpoint or from what forward kept */
-    OX_TASK_GRAD_ZERO, /* compute: start of an accumulator                                 */
-    OX_TASK_GRAD_ADD,  /* compute: the second use of tied weights to the first, where the sum stays on the device */
-    OX_TASK_GRAD_PACK, /* compute: finished sum to bf16                                    */
-    OX_TASK_REDUCE,    /* reduce: square sums of a finished gradient, after that of a second use was added to it;
-                          compute: those of a gradient that stays on the device            */
+    OX_TASK_BACKWARD,  /* compute: a unit, one micro-batch, from its activation checkpoint or from what forward kept */
+    OX_TASK_GRAD_ZERO, /* compute: clears an accumulator                                   */
+    OX_TASK_GRAD_ADD,  /* compute: adds the gradient of the second use of tied weights to that of the first, where the
+                          sum stays on the device                                          */
+    OX_TASK_GRAD_PACK, /* compute: rounds a finished sum to bf16                           */
+    OX_TASK_REDUCE,    /* reduce: square sums of a finished gradient, to which that of a second use is added first;
+                          compute: square sums of a gradient that stays on the device      */
     OX_TASK_NORM,      /* reduce: global norm, clip factor, and whether the step is finite */
     OX_TASK_BEGIN,     /* adam: the store's transaction begins                             */
-    OX_TASK_UPDATE,    /* adam: a unit, chunk by chunk, from its homes to its homes; compute: a unit whose state lives
-                          on the device                                                    */
-    OX_TASK_WRITTEN,   /* adam: waits until all that it wrote has reached the drives       */
+    OX_TASK_UPDATE,    /* adam: updates a unit chunk by chunk, from its homes to its homes; compute: updates a unit
+                          whose state lives on the device                                  */
+    OX_TASK_WRITTEN,   /* adam: waits until all that the lane wrote is on the drives       */
     OX_TASK_COMMIT,    /* adam: the store's transaction ends                               */
     OX_TASK_KIND_COUNT
 };
 
-/* What a MOVE carries. Its lane is its route; its uses are source and target, but for what comes from the store, which
- * is no buffer. */
+/* What a MOVE carries. Its lane is the route, its uses are source and target. What comes from the store has no source,
+ * because the store is no buffer. */
 enum ox_move {
     OX_MOVE_WEIGHTS,   /* planes of a unit, to where compute reads them                              */
     OX_MOVE_PLANES,    /* planes of a unit that lives on the device, to its optimizer on the host and back */
@@ -60,22 +61,22 @@ enum ox_move {
     OX_MOVE_BATCH,     /* tokens of a micro-batch                                                    */
     OX_MOVE_LOSSES,    /* losses of all micro-batches                                                */
     OX_MOVE_PARTIALS,  /* square sums of a gradient that stays on the device                         */
-    OX_MOVE_NONFINITE, /* how many parameters of units updated on the device are not finite any more */
+    OX_MOVE_NONFINITE, /* how many parameters of units updated on the device are no longer finite */
     OX_MOVE_COUNT
 };
 
 /* What a buffer is to the task that uses it. */
 enum ox_use_role {
-    OX_USE_SOURCE, OX_USE_TARGET, /* of a copy, read or write                              */
+    OX_USE_SOURCE, OX_USE_TARGET, /* what a MOVE reads and what it writes                  */
     OX_USE_WEIGHTS,               /* planes of the task's unit                             */
     OX_USE_STATE,                 /* lo and moments of the task's unit, where memory is their home */
-    OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes (and state, for lo) of the unit whose table a tied head uses */
+    OX_USE_TABLE, OX_USE_TABLE_STATE, /* planes of the unit whose table a tied head uses; its state for lo */
     OX_USE_JOINED,                /* fp32 weights                                          */
     OX_USE_X, OX_USE_Y, OX_USE_DX, /* activations in and out, gradient of activations       */
-    OX_USE_KEPT,                  /* what forward leaves to backward, which uses it up       */
-    OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is that of tied weights' use in the head */
+    OX_USE_KEPT,                  /* what forward keeps for backward, which overwrites it    */
+    OX_USE_GRAD, OX_USE_GRAD_HEAD, /* accumulators; the second is for the head's use of tied weights */
     OX_USE_WORK, OX_USE_BATCH, OX_USE_LOSS, OX_USE_NORM, OX_USE_CONST, OX_USE_STREAM,
-    OX_USE_COUNTS,                /* parameters that are not finite, per unit              */
+    OX_USE_COUNTS,                /* per unit, how many parameters are not finite          */
     OX_USE_WRITTEN                /* the drives hold all planes that the step computes with */
 };
 
@@ -91,9 +92,9 @@ enum { OX_NONE = UINT32_MAX };
 
 struct ox_buf {
     uint64_t bytes, offset; /* in its tier's arena, aligned to OX_IO_ALIGN_BYTES */
-    uint32_t first_task_idx, last_task_idx; /* of its uses; a resident one lives through the whole plan */
+    uint32_t first_task_idx, last_task_idx; /* its first and last use; a resident buffer lives through the whole plan */
     uint32_t unit_idx;                      /* or OX_NONE */
-    uint32_t grad_idx;                      /* of a gradient; else OX_NONE */
+    uint32_t grad_idx;                      /* for a gradient; else OX_NONE */
     uint8_t kind;                           /* enum ox_buf_kind */
     uint8_t tier;                           /* DEVICE or HOST */
     bool resident;                          /* keeps its place between steps; weights, state, batches and
@@ -104,7 +105,7 @@ struct ox_use {
     uint32_t buf_idx;
     uint8_t role;
     bool read;  /* needs what the buffer holds */
-    bool write; /* changes it; both for an update */
+    bool write; /* changes it; an update both reads and writes */
 };
 
 enum { OX_TASK_USES_MAX = 12 };
@@ -112,27 +113,27 @@ enum { OX_TASK_USES_MAX = 12 };
 struct ox_task {
     uint8_t kind, lane;
     uint8_t move;      /* MOVE: enum ox_move */
-    bool last;         /* gradients: the finished sum, not a partial one */
-    bool carried;      /* of the update of the step before, which overlaps */
+    bool last;         /* for gradients: the finished sum, not a partial one */
+    bool carried;      /* part of the update of the step before, which overlaps this step */
     uint8_t use_count;
-    uint16_t when;     /* facts of a step that must all hold for the task to work in it (offload/plan/cases.h) */
+    uint16_t when;     /* facts that must all hold in a step for the task to work (offload/plan/cases.h) */
     uint32_t unit_idx; /* or OX_NONE */
-    uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: which one of the unit's (ox_plan_model.grads); else OX_NONE */
+    uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
-    uint64_t bytes;    /* that cross a link; 0 for work */
+    uint64_t bytes;    /* bytes that cross a link; 0 for work */
     uint32_t deps[OX_LANE_COUNT]; /* per lane: 1 + index of the latest task that must end first; 0 = none */
     struct ox_use uses[OX_TASK_USES_MAX];
 };
 
-/* What people are told that a task does, which says more than its kind: "read", "upload", "act-save" ... A trace stores
- * the number of that word. */
+/* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
+ * the number of the word. */
 enum { OX_TASK_WORD_COUNT = 31 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
 
-/* The number that lists of tasks and buffers show under "unit": of a gradient it is the gradient's, because a unit may
- * have two. */
+/* The number that lists of tasks and buffers show under "unit". For a gradient it is the gradient's index, because a
+ * unit may have two gradients. */
 static inline uint32_t ox_task_unit_or_grad(const struct ox_task *task) {
     return task->grad_idx == OX_NONE ? task->unit_idx : task->grad_idx;
 }
@@ -147,30 +148,31 @@ enum ox_traffic_kind {
 };
 const char *ox_link_name(enum ox_link link);
 const char *ox_traffic_name(enum ox_traffic_kind kind);
-/* The link that a lane's moves cross; OX_LINK_COUNT for lanes that work. */
+/* The link that the moves of a lane cross; OX_LINK_COUNT for lanes that do not move bytes. */
 enum ox_link ox_lane_link(enum ox_lane_id lane);
-/* What the bytes of a task are, mainly. */
+/* The kind of traffic under which the bytes of a task are counted. */
 enum ox_traffic_kind ox_task_traffic(const struct ox_task *task);
 
-/* What compute does in one task, for predictions. GEMMs of whole matrices and those within heads of attention run
- * at different rates; bytes are those that operations read and write, attention's left out. Those of GEMMs are among
- * them on the CPU, which packs what it multiplies; a GPU moves them while it multiplies. */
+/* What compute does in one task, for predictions. Attention's operations are counted apart, because its GEMMs run at
+ * another rate than those of whole matrices. `bytes` are read and written by operations other than attention. On the
+ * CPU, which packs the operands of a GEMM, they include the bytes of GEMMs; a GPU moves these while it multiplies, so
+ * it counts them in `gemm_bytes`. */
 struct ox_plan_work {
     double gemm_flops, attention_flops, bytes;
-    double gemm_bytes; /* of a GPU's GEMMs */
-    uint32_t ops; /* operations, queued one by one */
+    double gemm_bytes; /* GPU: bytes that GEMMs read and write */
+    uint32_t ops; /* operations that the task queues */
 };
 
 enum ox_plan_unit_kind {
     OX_PLAN_EMBEDDING, /* tokens to activations */
-    OX_PLAN_BLOCK,     /* activations to activations; its backward starts from its input, or from what forward kept */
+    OX_PLAN_BLOCK,     /* activations to activations; backward starts from its input or from what forward kept */
     OX_PLAN_HEAD       /* activations to the loss; in training its backward is part of the same task */
 };
 
-/* One pass of a unit over a micro-batch: bytes of its workspace, and what compute does (all zero: no prediction). */
+/* One pass of a unit over a micro-batch. */
 struct ox_plan_pass {
-    uint64_t room_bytes;
-    struct ox_plan_work work;
+    uint64_t room_bytes; /* workspace */
+    struct ox_plan_work work; /* all zero: no prediction */
 };
 
 /* A unit: the part of a model whose weights, state and gradient travel together. Units may differ in everything.
@@ -179,20 +181,20 @@ struct ox_plan_unit {
     enum ox_plan_unit_kind kind;
     uint32_t stage_idx; /* its place in the order of forward: stages[stage_idx] is this unit */
     uint64_t elem_count;
-    uint64_t input_bytes, output_bytes; /* activations; 0 where it takes tokens or gives the loss */
-    uint64_t kept_bytes; /* that a block can keep for its backward; 0: it cannot */
-    /* The head's `forward` is the loss alone, its `backward` the loss with its gradients. The kept passes are those of
-     * a block that keeps what its backward needs. An embedding needs no room. */
+    uint64_t input_bytes, output_bytes; /* activations; 0 where the unit takes tokens or gives the loss */
+    uint64_t kept_bytes; /* bytes that a block can keep for its backward; 0: it cannot keep any */
+    /* The head's `forward` computes the loss alone, its `backward` the loss and its gradients. The `_kept` passes are
+     * for a block that keeps what its backward needs. An embedding needs no workspace. */
     struct ox_plan_pass forward, backward, forward_kept, backward_kept;
     uint32_t grad_idx;       /* the gradient of its weights */
-    uint32_t table_unit_idx; /* a head whose table is another unit's (tied weights): that unit; else OX_NONE */
-    uint32_t table_grad_idx; /* and the gradient that this use of the table gives; else OX_NONE */
+    uint32_t table_unit_idx; /* for a head with tied weights: the unit whose table it uses; else OX_NONE */
+    uint32_t table_grad_idx; /* the gradient from this use of the table; else OX_NONE */
 };
 
 /* A gradient: one sum over the micro-batches, with an accumulator and a home. A unit whose weights are used twice has
- * one for each use; the second is added to the first elements of the first before the optimizer takes that. */
+ * one for each use; before the update the second is added to the first, from its first element on. */
 struct ox_plan_grad {
-    uint32_t unit_idx;   /* whose weights it is the gradient of */
+    uint32_t unit_idx;   /* the unit that has these weights */
     uint32_t added_to;   /* the gradient that this one is added to, or OX_NONE */
     uint32_t addend;     /* the gradient that is added to this one, or OX_NONE */
     uint64_t elem_count;
@@ -210,43 +212,43 @@ struct ox_plan_model {
     bool fp32;       /* compute type: the lo plane travels too */
     bool joins;      /* blocks compute with float32 weights, made of their planes; else with hi as it is */
     bool grad_bf16;  /* how a finished gradient leaves the device */
-    bool eval_only;  /* no state, no gradients: there are EVAL plans alone */
+    bool eval_only;  /* no state, no gradients: only EVAL plans can be built */
 };
 
 struct ox_plan_budget {
     bool unified;          /* host memory is device memory; device_bytes is unused */
     uint64_t device_bytes, host_bytes;
-    uint64_t device_beside_bytes; /* what --device-mem is more than that, by which a refusal advises it */
+    uint64_t device_beside_bytes; /* --device-mem less device_bytes; a refusal adds it to the advised --device-mem */
     uint64_t nvme_bytes;   /* 0 = no store */
-    uint64_t nvme_fixed_bytes; /* of them, what the store's own tables take */
-    const uint64_t *drive_bytes; /* of them, each drive's; NULL = only the sum counts */
-    const uint64_t *drive_speeds; /* against each other (ox_machine_drive_speeds): each gets its share; NULL = alike */
+    uint64_t nvme_fixed_bytes; /* part of nvme_bytes that the store's own tables take */
+    const uint64_t *drive_bytes; /* each drive's part of nvme_bytes; NULL = only the sum counts */
+    const uint64_t *drive_speeds; /* relative (ox_machine_drive_speeds): bytes are shared accordingly; NULL = alike */
     uint32_t drive_count;
-    uint32_t generations; /* of the state on drives: 2, or 1 where the user gave up crash safety; 0 = 2 */
+    uint32_t generations; /* copies of the state on drives: 2, or 1 if the user gave up crash safety; 0 = 2 */
 };
-/* 1 or 2. */
+/* Generations of the state on drives, 1 or 2. */
 uint32_t ox_plan_generations(const struct ox_plan_budget *budget);
 
-/* How to place and order things: numerics never depend on it. */
+/* How tasks and buffers are placed and ordered. No bit of a result depends on it. */
 struct ox_placement {
     uint32_t tiles;          /* k: groups of micro-batches that pass the units together */
-    uint32_t prefetch_depth; /* units whose planes travel ahead of the one in work; 0 = none */
+    uint32_t prefetch_depth; /* how many units ahead of compute planes are transferred; 0 = none */
     enum ox_tier act_tier;   /* home of activation checkpoints */
     uint32_t stream_slots;    /* chunks in flight in the optimizer's stream */
-    /* The optimizer of a step runs within the forward that follows, of the next step or of an evaluation: a unit's
-     * forward waits for its own optimizer alone. Of the last `speculative_units` it runs in the step's own backward,
-     * before the norm is known (speculative): what it replaces must still be on the drives, so there they ask for two
-     * generations. */
+    /* With `overlap` the update of a step runs within the forward that follows, of the next step or of an evaluation:
+     * the forward of a unit waits for the update of that unit alone. The last `speculative_units` are updated in the
+     * step's own backward, before the norm is known. What they replace must stay on the drives until then, so a store
+     * needs two generations. */
     bool overlap;
     uint32_t speculative_units;
-    /* The last `kept_units` blocks, whose backward comes first, do not recompute: of every micro-batch their input and
-     * what backward needs of their forward stays in compute memory until backward has used it up. A block that can
-     * keep nothing recomputes wherever it is. */
+    /* The last `kept_units` blocks, whose backward comes first, do not recompute: for every micro-batch their input and
+     * what backward needs from their forward stays in compute memory until backward has used it. A block that can keep
+     * nothing recomputes in any case. */
     uint32_t kept_units;
 };
 
-/* EVAL_AFTER_STEP: the first evaluation after a step that left its update to the forward that follows, where steps
- * overlap; the gradients stay in their homes until its end. */
+/* EVAL_AFTER_STEP: where steps overlap, the first evaluation after a step, whose forward carries that step's update;
+ * the gradients stay in their homes until it ends. */
 enum ox_plan_kind { OX_PLAN_TRAIN, OX_PLAN_EVAL, OX_PLAN_EVAL_AFTER_STEP };
 
 struct ox_plan_input {
@@ -256,7 +258,7 @@ struct ox_plan_input {
     const struct ox_shard_table *table; /* with the homes of every unit */
 };
 
-/* Whether, where steps overlap, a unit's optimizer runs in the backward of its own step. */
+/* Whether the unit is updated in the backward of its own step, if steps overlap. */
 static inline bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->model.units[unit_idx].stage_idx + input->placement.speculative_units >= input->model.stage_count;
 }
@@ -268,14 +270,14 @@ struct ox_plan {
     uint32_t task_count, task_cap, buf_count, buf_cap;
     uint32_t micro_batches, unit_count, grad_count;
     uint64_t peak_bytes[OX_TIER_COUNT];     /* arena size needed; NVME: state and spool */
-    uint64_t resident_bytes[OX_TIER_COUNT]; /* of it, held between steps: the front of the arena */
-    uint64_t stored_weight_bytes;           /* of those of NVME, hi; the rest is state. All generations of both */
-    uint32_t fullest_task[OX_TIER_COUNT];   /* at which the buffers of an arena together are largest */
+    uint64_t resident_bytes[OX_TIER_COUNT]; /* part of peak_bytes held between steps, at the front of the arena */
+    uint64_t stored_weight_bytes; /* part of resident_bytes[NVME] that is hi; the rest is state. All generations */
+    uint32_t fullest_task[OX_TIER_COUNT];   /* the task at which the buffers of an arena sum up to most */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* per step, in bytes */
-    /* Indexes of buffers the executor asks for by name; OX_NONE where a plan has none. */
+    /* Indexes of buffers that the executor finds by name; OX_NONE if the plan has no such buffer. */
     uint32_t loss_buf, loss_host_buf, norm_buf, const_buf, stream_buf;
-    uint32_t counts_buf, nonfinite_buf; /* of updates on the device: counts per unit, there and on the host */
-    uint32_t written_buf;    /* no bytes: its users wait for what the step before has written */
+    uint32_t counts_buf, nonfinite_buf; /* what updates on the device count per unit, there and on the host */
+    uint32_t written_buf;    /* without bytes: its uses make tasks wait for the writes of the step before */
     uint32_t batch_host_buf; /* host: all micro-batches, in order */
     /* Spool extents of the store: one for each gradient, then one for each (unit, micro-batch) activation
      * checkpoint; 0 bytes where nothing is spooled. */
@@ -283,18 +285,18 @@ struct ox_plan {
     uint32_t spool_count;
 };
 
-/* Reserves room for the largest plan of this input. */
+/* Allocates memory for the largest plan of this input; the caller closes the plan. */
 OX_MUST enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **out);
 void ox_plan_close(struct ox_plan **plan);
 
-/* Gives back the room that the last build left over; the plan cannot be built again. Should there be no memory for
- * the smaller copy, the plan stays as it is. */
+/* Frees memory that the last build left unused; the plan cannot be built again. If there is no memory for the smaller
+ * copy, the plan stays as it is. */
 void ox_plan_shrink(struct ox_plan **plan);
 
 /* Heap bytes of a plan, its lists included. */
 uint64_t ox_plan_memory_bytes(const struct ox_plan *plan);
 
-/* Writes the plan; never fails for lack of budget: peak_bytes says what it needs, and the caller compares. Resident
+/* Writes the plan. A small budget is no error: peak_bytes says what the plan needs, and the caller compares. Resident
  * buffers come first and lie at the same offsets in all plans of the same input. */
 void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
 
@@ -303,33 +305,33 @@ void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum
 void ox_plan_measure(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
 void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input);
 
-/* What an update on the host may do. In a plan whose steps overlap, `traffic` is that of a step as most are: the early
- * units of the step before are there already, the others are updated. */
+/* What an update on the host reads and writes. Where steps overlap, the plan's `traffic` is that of the usual step: the
+ * speculative units were updated by the step before, the others are updated now. */
 struct ox_adam_work {
-    bool updates;       /* else planes are only read to where forward wants them, if the drives are their home */
-    bool from_store;    /* all planes are read, whatever memory holds */
-    bool grad_at_rest;  /* the gradient is read from its home, else from the memory it left the device to */
-    bool in_memory;     /* where every plane has its home: nothing is written */
+    bool updates;       /* else it only reads planes from the drives to where forward needs them */
+    bool from_store;    /* all planes are read from the drives, also those whose home is in memory */
+    bool grad_at_rest;  /* the gradient is read from its home, else from the host buffer it was just copied to */
+    bool in_memory;     /* nothing is written to the drives, because every plane has its home in memory */
 };
-/* Adds to `traffic` what crosses the drives' links for one unit. */
+/* Adds to `traffic` the bytes that one unit's update moves over the links of the drives. */
 void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
                           uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 
-/* Whether a step may stay in memory, uncommitted, though there is a store: every plane has its home there, and no
- * update asks the drives for what it replaces. */
+/* Whether a step may stay in memory, uncommitted, though there is a store: every plane has its home in memory, and no
+ * update is speculative, so none needs the drives to keep what it replaces. */
 bool ox_plan_may_stay_in_memory(const struct ox_plan_input *input);
 
-/* The index of the use with this role, or -1. */
+/* Index of the task's use with this role, or -1. */
 int ox_task_find_use(const struct ox_task *task, enum ox_use_role role);
 
 /* Index of a spool extent. */
 uint32_t ox_plan_spool_grad(const struct ox_plan *plan, uint32_t grad_idx);
 uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
 
-/* Bytes that a MOVE carries, counted as traffic or not. */
+/* Bytes that a MOVE carries, also where they do not count as traffic. */
 uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task);
 
-/* Whether the task is an update by the optimizer of the host, not by the device. */
+/* Whether the task is an update on the host, not on the device. */
 static inline bool ox_task_updates_on_host(const struct ox_task *task) {
     return task->kind == OX_TASK_UPDATE && task->lane == OX_LANE_ADAM;
 }
@@ -337,27 +339,27 @@ static inline bool ox_task_updates_on_host(const struct ox_task *task) {
 /* How many units are blocks. */
 uint32_t ox_plan_block_count(const struct ox_plan_model *model);
 
-/* Bytes of a unit's planes as compute needs them: hi, and lo for fp32. */
+/* Bytes of the planes of a unit that compute needs: hi, and for fp32 also lo. */
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Bytes of the partial sums of a unit's gradient norm. */
 uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether the unit's state lives on the device, where it is then updated: its weights and its gradient live there too,
- * and nothing of it crosses the link but the partial sums of the norm. */
+/* Whether the unit's state lives on the device, where the unit is then updated. Its weights and gradient live there
+ * too, so that only the partial sums of the norm cross the link. */
 bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
 /* True when lo is read from the state, which lies in the same memory as hi, instead of a copy beside hi. */
 bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Resident buffers of a unit's planes: its home when that is memory, else OX_NONE. */
+/* The resident buffers that hold weights, state or gradient at home; OX_NONE where the home is not memory. */
 uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t grad_idx);
 
-/* Host memory behind the resident part that loading and saving need: one chunk (struct ox_chunk_layout, with fp32
- * values). Part of peak_bytes. */
+/* Bytes of host memory behind the resident part that loading and saving need: one chunk (struct ox_chunk_layout, with
+ * fp32 values). They are part of peak_bytes. */
 uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input);
 
 /* Bytes of the slot that one chunk takes in the optimizer's stream (struct ox_chunk_layout, with gradients). */
 uint64_t ox_plan_stream_slot_bytes(const struct ox_plan_input *input);
-/* The optimizer's slots, and a chunk in fp32 for who is shown the planes. */
+/* Bytes of the optimizer's slots, and of a chunk in fp32 in which a checkpoint reads the planes. */
 uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input);
 
 /* The plans of one input; eval_after_step where steps overlap, else NULL. */
@@ -368,8 +370,8 @@ void ox_plans_close(struct ox_plans *plans);
 
 /* ---- for people (offload/plan/print.c) ------------------------------------------------------- */
 
-/* Bytes per tier by owner at the tier's fullest moment; `unused` is alignment and gaps, of drives the
- * store's own tables. */
+/* Bytes per tier by owner at the tier's fullest moment. `unused` is alignment and gaps; on drives it is the store's own
+ * tables. */
 struct ox_ledger {
     uint64_t bytes[OX_TIER_COUNT][OX_BUF_KIND_COUNT];
     uint64_t unused[OX_TIER_COUNT];

@@ -1,4 +1,4 @@
-/* A plan as text for people: where the bytes live, what travels, who works. */
+/* A plan as text for users: where bytes live, what crosses links, and which lane does what. */
 #include "offload/plan/cases.h"
 
 #include "base/bytes.h"
@@ -133,7 +133,7 @@ static void print_lanes(FILE *out, const struct ox_plan *plan) {
     fprintf(out, " from %u buffers\n", plan->buf_count);
 }
 
-/* What a task asks for that not every step has: "if commit-due". */
+/* Prints the facts without which the task does not work, such as "if commit-due". */
 static void print_facts(FILE *out, const struct ox_task *task) {
     const uint32_t facts = task->when & ~(uint32_t)OX_FACT_OWN_WORK;
     const char *word = "  if";

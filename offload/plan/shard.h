@@ -1,6 +1,6 @@
 /* The shard table: what moves, how large it is, and where it lives between steps. It is built once from the units'
- * sizes and the placement and never changes. Only this file knows how a unit is divided into chunks and which extents
- * of the store they use. Builder, proof, search and engine call it. */
+ * sizes and the placement, and never changes. Only this file knows how a unit is cut into chunks and which extents
+ * of the store these use. Builder, proof, search and engine call it. */
 #ifndef OX_OFFLOAD_SHARD_H
 #define OX_OFFLOAD_SHARD_H
 
@@ -25,7 +25,7 @@ struct ox_state_sizes {
 };
 
 /* Homes of one unit. Weights: `hi`, and also `lo` when the compute type is fp32 and the state is elsewhere. State: lo
- * and the moments. Gradient: the finished sum between backward and Adam. */
+ * and the moments. Gradient: the finished sum between backward and update. */
 struct ox_homes {
     enum ox_tier weights, state, grad;
 };
@@ -40,7 +40,7 @@ struct ox_shard_table {
     struct ox_shard *shards; /* one per unit; owned */
     uint32_t unit_count;
     uint32_t chunk_count;
-    uint64_t chunk_elems; /* of a full chunk, a multiple of OX_GROUP_ELEMS */
+    uint64_t chunk_elems; /* elements of a full chunk, a multiple of OX_GROUP_ELEMS */
     struct ox_state_sizes sizes;
 };
 

@@ -1,5 +1,5 @@
 /* The memory tiers of a run: one arena each, reserved at open with the exact size that the plans need. The engine gets
- * buffers as views: the right to touch a buffer's bytes while a task runs. The plan says when, the tier where; no other
+ * buffers as views: the right to touch a buffer's bytes while a task runs. The plan says when, the tier where. No other
  * code turns an offset into a pointer. */
 #ifndef OX_OFFLOAD_TIER_H
 #define OX_OFFLOAD_TIER_H
