@@ -1,14 +1,14 @@
 /* The second half of the proof: what a plan computes is a training step.
  *
  * The first half (order.c) shows that uses in conflict have an order and that no byte is shared, so the list
- * may be followed one task at a time. Here that is done with what buffers hold by name instead of numbers: the
- * planes of unit 3, the sum of its gradient over two micro-batches. A task finds in its buffers exactly what it
- * needs, in a tier where it can be touched, or the plan is wrong. At the end every unit's home must hold what the
+ * may be followed one task at a time. This half does so, with names in the place of numbers: a buffer holds "the
+ * planes of unit 3" or "the sum of its gradient over two micro-batches". The plan is wrong unless every task finds in
+ * its buffers exactly what it needs, in a tier where it can use it. At the end every unit's home must hold what the
  * optimizer made of it, every buffer must be as large as the largest thing that it has held, and every link must
  * have carried what the plan says.
  *
- * The list is followed once for every case that a step can meet (offload/plan/cases.h), without the tasks that are
- * idle in it. */
+ * The list is followed once for every case that a step can meet (offload/plan/cases.h), each time without the tasks
+ * that do not work in it. */
 #include "offload/proof/effects.h"
 
 #include "base/bytes.h"
@@ -35,12 +35,12 @@ enum {
     ON_ALL_ROUTES = ON_H2D | ON_D2H | ON_READ | ON_WRITE,
 };
 
-/* What all tasks of a kind have in common, and all moves of one thing. */
+/* What all tasks of a kind have in common; for moves, all that carry one thing. */
 struct rule {
     uint8_t lanes, scope;
     bool of_batch;   /* names a micro-batch */
-    bool train_only; /* no part of an evaluation, but for the step before */
-    bool of_update;  /* may belong to the update of the step before */
+    bool train_only; /* part of an evaluation only where it is carried */
+    bool of_update;  /* may be carried: part of the update of the step before */
 };
 static const struct rule rules[OX_TASK_KIND_COUNT] = {
     [OX_TASK_JOIN] = {ON_COMPUTE, OF_UNIT, false, false, false},
@@ -97,7 +97,7 @@ static void follow(struct effects *e) {
     switch ((enum ox_task_kind)e->task->kind) {
     case OX_TASK_JOIN:
         if (!e->in->model.joins) {
-            ox_effects_reject(e, "joins what nobody reads");
+            ox_effects_reject(e, "joins planes of which no task reads fp32 weights");
         }
         ox_effects_need_planes(e, unit_idx, false);
         ox_effects_fill(e, OX_USE_JOINED, tier, ox_content(JOINED, unit_idx, 0));
@@ -146,7 +146,7 @@ static void follow(struct effects *e) {
 
 /* ---- begin and end ---------------------------------------------------------------------------- */
 
-/* A state on the device has everything beside it, and nothing of it on drives or in one memory with the host. */
+/* State on the device needs weights and gradient there too, a device memory of its own, and no store. */
 static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
     const bool there = !e->in->budget.unified && e->in->budget.nvme_bytes == 0 && homes->weights == OX_TIER_DEVICE &&
@@ -154,8 +154,8 @@ static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
     return e->in->model.eval_only || (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
 }
 
-/* Weights and state that live in memory have one buffer each, in their tier; and the buffers that the executor knows by
- * name are there. So in every case. */
+/* Whether weights and state that live in memory have one buffer each, in their tier, and the buffers that the executor
+ * knows by name exist. This does not depend on the case. */
 static bool has_homes(struct effects *e) {
     const struct ox_plan *const plan = e->plan;
     uint32_t expected = 0, found = 0;
@@ -189,15 +189,15 @@ static bool has_homes(struct effects *e) {
            plan->loss_buf < plan->buf_count && plan->norm_buf < plan->buf_count;
 }
 
-/* The home of the gradient that a unit's optimizer takes. */
+/* Whether the buffer is the home of the gradient that a unit's optimizer takes. */
 static bool is_gradient_home(const struct effects *e, const struct ox_buf *buf) {
     return buf->resident && buf->kind == OX_BUF_GRAD && buf->unit_idx < e->plan->unit_count &&
            buf->grad_idx == ox_effects_unit(e, buf->unit_idx)->grad_idx &&
            buf->tier == ox_proof_homes(e->in, buf->unit_idx)->grad;
 }
 
-/* What a buffer holds when the step begins. A unit whose carried update is due has the planes of the step before, or
- * where they may have been replaced too early nothing that may be read, and its gradient. */
+/* What a buffer holds when the step begins. A unit whose carried update is due has its gradient and the planes of the
+ * step before; these may not be read if a speculative update may have replaced them. */
 static struct ox_content first_content(const struct effects *e, uint32_t buf_idx) {
     const struct ox_buf *const buf = &e->plan->bufs[buf_idx];
     const bool of_unit = buf->unit_idx < e->plan->unit_count, due = of_unit && e->due[buf->unit_idx];
@@ -226,7 +226,7 @@ static struct ox_content first_content(const struct effects *e, uint32_t buf_idx
     return ox_content(buf->kind == OX_BUF_WEIGHTS ? PLANES : STATE, buf->unit_idx, due ? OLD : CURRENT);
 }
 
-/* The counts of units that were updated on the device before the step was stopped are there already. */
+/* How many units were updated on the device before the step was interrupted: their counts are there already. */
 static uint32_t counted_units(const struct effects *e) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < e->plan->unit_count && ox_effects_meets(e, OX_FACT_COUNTS_DUE); i++) {
@@ -251,14 +251,15 @@ static void begin(struct effects *e) {
     }
 }
 
-/* The version that a unit has at the end: with overlap only what a step updates early goes beyond its own. */
+/* The version that a unit has at the end: with overlap, only speculative updates go beyond what the step computed
+ * with. */
 static uint32_t last_version(const struct effects *e, uint32_t unit_idx) {
-    const bool early = ox_effects_meets(e, OX_FACT_SPECULATES) && ox_proof_is_speculative(e->in, unit_idx);
-    return early || (e->train && !e->overlap) ? NEW : CURRENT;
+    const bool speculative = ox_effects_meets(e, OX_FACT_SPECULATES) && ox_proof_is_speculative(e->in, unit_idx);
+    return speculative || (e->train && !e->overlap) ? NEW : CURRENT;
 }
 
-/* A gradient must still be in its home at the end of a step whose optimizer has not run, or may have to run again; and
- * at the end of an evaluation, which may be cut short, that of an update that was due. */
+/* Whether gradients are still in their homes at the end. Those of the step itself must be, because its update has not
+ * run or may have to run again; those of a carried update must be after an evaluation, which may be interrupted. */
 static bool gradients_stay(const struct effects *e) {
     const bool own = e->train && ox_effects_meets(e, OX_FACT_OWN_WORK);
     uint32_t expected = 0, found = 0;
@@ -274,7 +275,7 @@ static bool gradients_stay(const struct effects *e) {
     return found == expected;
 }
 
-/* Every home holds what the optimizer made. */
+/* Whether every home holds what the optimizer made. */
 static bool homes_are_current(const struct effects *e) {
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
         const struct ox_buf *const buf = &e->plan->bufs[i];
@@ -287,7 +288,7 @@ static bool homes_are_current(const struct effects *e) {
     return true;
 }
 
-/* What updates on the device have counted comes in the step that ends them. */
+/* Whether the counts of updates on the device reach the host in the step that finishes these updates. */
 static bool counts_arrive(const struct effects *e) {
     const bool due = e->overlap ? ox_effects_meets(e, OX_FACT_COUNTS_DUE) : e->train;
     const struct ox_content counts = ox_content(COUNTS, OX_NONE, ox_effects_device_units(e));
@@ -295,8 +296,8 @@ static bool counts_arrive(const struct effects *e) {
                                          ox_content_same(e->held[e->plan->nonfinite_buf], counts));
 }
 
-/* One commit ends what was pending, where there is a store that takes it; only a step that speculates leaves its own
- * transaction open. */
+/* Whether one commit ends a pending update that goes to a store, and the step's own transaction stays open only if the
+ * step speculates. */
 static bool is_committed_once(const struct effects *e) {
     const bool store = e->in->budget.nvme_bytes > 0;
     const bool carried = store && ox_effects_meets(e, OX_FACT_COMMIT_DUE);
@@ -305,8 +306,8 @@ static bool is_committed_once(const struct effects *e) {
            e->begun == (store && ox_effects_meets(e, OX_FACT_SPECULATES));
 }
 
-/* What the step leaves: every home as the optimizer made it, or the gradient for one to come; all losses; and one
- * commit where there is a store. */
+/* Returns what is missing at the end of the step, or NULL: every home as the optimizer made it, or the gradient for an
+ * update to come; all losses; and with a store one commit. */
 static const char *end(const struct effects *e) {
     const struct ox_plan *const plan = e->plan;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
@@ -315,29 +316,29 @@ static const char *end(const struct effects *e) {
         }
     }
     if (e->overlap && !gradients_stay(e)) {
-        return "a gradient does not stay for the optimizer of the step";
+        return "a gradient does not stay in its home for the update";
     }
     if (!homes_are_current(e)) {
         return "the home of a unit does not hold what the optimizer made";
     }
     if (ox_effects_meets(e, OX_FACT_OWN_WORK) &&
         !ox_content_same(e->held[plan->loss_host_buf], ox_content(LOSSES, OX_NONE, plan->micro_batches))) {
-        return "the losses do not arrive";
+        return "the losses do not reach the host";
     }
     if (e->train && ox_effects_meets(e, OX_FACT_OWN_WORK) &&
         !ox_content_same(e->held[plan->norm_buf], ox_content(FACTOR, OX_NONE, 0))) {
         return "the norm is not known";
     }
     if (!counts_arrive(e)) {
-        return "what was counted on the device does not arrive";
+        return "the counts of updates on the device do not reach the host";
     }
     return is_committed_once(e) ? NULL : "the step is not committed exactly once";
 }
 
 /* ---- one case --------------------------------------------------------------------------------- */
 
-/* Only what is carried may work where nothing but a pending update is finished; and of the step's own optimizer, where
- * steps overlap, only in a step that takes the risk. */
+/* Checks when the task works. If only a pending update is finished, no task but carried ones may work. If steps
+ * overlap, the step's own updates may run only in a step that speculates. */
 static void check_when(struct effects *e) {
     if (!e->task->carried && !ox_effects_meets(e, OX_FACT_OWN_WORK)) {
         ox_effects_reject(e, "works where a pending update is finished alone");
@@ -355,7 +356,7 @@ static void follow_task(struct effects *e, bool usual) {
         check_when(e);
         follow(e);
         if (e->found_count != e->task->use_count) {
-            ox_effects_reject(e, "has uses that its work does not know");
+            ox_effects_reject(e, "has uses that its work does not need");
         }
     }
     if (usual && e->moved_bytes != e->task->bytes) {
@@ -383,7 +384,7 @@ static enum ox_status follow_case(struct effects *e, struct ox_step_case at, boo
 
 /* ---- sizes and traffic ------------------------------------------------------------------------ */
 
-/* A buffer that is given away within the step is as large as the largest thing that it has held. */
+/* Checks that a buffer that is not resident is as large as the largest thing that it has held. */
 static enum ox_status check_sizes(const struct effects *e) {
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
         const struct ox_buf *const buf = &e->plan->bufs[i];
@@ -414,8 +415,8 @@ static enum ox_status check_traffic(const struct effects *e) {
 
 /* ---- all cases -------------------------------------------------------------------------------- */
 
-/* Whether an update may stay unwritten though there is a store: all planes live in memory, and none is replaced too
- * early. */
+/* Whether an update may stay unwritten though there is a store: all planes live in memory, and none is updated
+ * speculatively. */
 static bool may_stay_in_memory(const struct effects *e) {
     bool may = e->in->budget.nvme_bytes > 0 && !e->in->model.eval_only && e->in->placement.speculative_units == 0;
     for (uint32_t i = 0; i < e->plan->unit_count && may; i++) {
@@ -425,16 +426,16 @@ static bool may_stay_in_memory(const struct effects *e) {
     return may;
 }
 
-/* What may be pending when a plan of this kind begins. */
+/* Whether this may be pending when a plan of this kind begins. */
 static bool may_be_pending(const struct effects *e, enum ox_pending_kind pending) {
-    const bool store = e->in->budget.nvme_bytes > 0, early = e->in->placement.speculative_units > 0;
+    const bool store = e->in->budget.nvme_bytes > 0, speculates = e->in->placement.speculative_units > 0;
     switch (pending) {
     case OX_PENDING_NOTHING:
         return e->plan->kind != OX_PLAN_EVAL_AFTER_STEP;
     case OX_PENDING_REST:
     case OX_PENDING_AGAIN:
     case OX_PENDING_PART_AGAIN:
-        return e->overlap && early;
+        return e->overlap && speculates;
     case OX_PENDING_ALL:
     case OX_PENDING_PART:
         return e->overlap && store;
@@ -458,8 +459,8 @@ static bool may_do(const struct effects *e, enum ox_own_kind own, enum ox_pendin
     }
 }
 
-/* Which units are due. A step can be stopped behind any unit; as nothing that a unit's tasks need is another unit's, a
- * half of the units and then the other half show as much as every place to stop. */
+/* Sets which units are due. A step can be interrupted after any unit. The tasks of a unit need nothing of another unit,
+ * so checking one half of the units and then the other half shows as much as checking every place to stop. */
 enum { HALVES_COUNT = 4 };
 static void set_due(struct effects *e, struct ox_step_case at, uint32_t nth) {
     const bool any = ox_pending_cases[at.pending].due == OX_DUE_ANY;
@@ -498,7 +499,7 @@ static enum ox_status check_tasks(struct effects *e) {
 
 static enum ox_status check_all(struct effects *e) {
     if (!has_homes(e)) {
-        return ox_fail(OX_E_CONFIG, "plan is wrong: what lives through the step is not what the homes say; please "
+        return ox_fail(OX_E_CONFIG, "plan is wrong: its resident buffers are not what the homes say; please "
                        "report this");
     }
     const enum ox_status status = check_tasks(e);

@@ -1,8 +1,8 @@
-/* What the norm and the optimizer need and leave. */
+/* What the tasks of the norm and of the optimizer need, and what they leave. */
 #include "offload/proof/effects.h"
 #include "offload/proof/sizes.h"
 
-/* The sums of a unit come to those of the others. */
+/* Adds the square sums of a unit to those of the others. */
 static void add_norm(struct effects *e, uint32_t unit_idx, enum ox_use_role role) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
@@ -25,7 +25,7 @@ void ox_effects_reduce(struct effects *e, uint32_t unit_idx) {
     add_norm(e, unit_idx, OX_USE_NORM);
 }
 
-/* It only reads the gradient, which is then as the optimizer takes it. */
+/* The task only reads the gradient, which from then on counts as reduced. */
 void ox_effects_device_reduce(struct effects *e, uint32_t unit_idx) {
     if (!ox_proof_on_device(e->in, unit_idx)) {
         ox_effects_reject(e, "leaves a gradient on the device whose optimizer is elsewhere");
@@ -60,8 +60,7 @@ static void next_version(struct effects *e, uint32_t unit_idx, uint32_t from) {
     }
 }
 
-/* The update of the step before, done again, takes all planes from the last commit: it does not matter what memory has
- * come to hold. */
+/* Whether a repeated update of the step before takes all planes from the last commit, whatever memory holds. */
 static bool is_from_store(const struct effects *e) {
     return e->task->carried && !ox_effects_meets(e, OX_FACT_FROM_MEMORY);
 }
@@ -76,21 +75,21 @@ static void change_version(struct effects *e, enum ox_use_role role, enum ox_tie
     }
 }
 
-/* Whether the update reaches the store: not where nothing of a step is written. */
+/* Whether the update is written to the store. */
 static bool is_written(const struct effects *e) {
     return e->in->budget.nvme_bytes > 0 &&
            ox_effects_meets(e, e->task->carried ? OX_FACT_COMMIT_DUE : OX_FACT_COMMITS);
 }
 
-/* What an update moves between drives and slots: every chunk is written, and read where its home is. What runs early
- * takes the gradient from the memory that it has just come to. */
+/* Counts what an update moves between drives and slots: every chunk is written, and read if the drives are its home. A
+ * speculative update takes the gradient from the host buffer that it has just reached. */
 static void count_adam(struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
-    const bool early = e->overlap && !e->task->carried, all = is_from_store(e);
+    const bool speculative = e->overlap && !e->task->carried, all = is_from_store(e);
     const uint64_t hi = ox_proof_elems(e->in, unit_idx) * sizeof(uint16_t);
     const uint64_t state = ox_proof_stored_state_bytes(e->in, unit_idx);
     ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_GRADS,
-                     homes->grad == OX_TIER_NVME && !early ? ox_proof_reduced_bytes(e->in, unit_idx) : 0);
+                     homes->grad == OX_TIER_NVME && !speculative ? ox_proof_reduced_bytes(e->in, unit_idx) : 0);
     if (is_written(e)) {
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, homes->weights == OX_TIER_NVME || all ? hi : 0);
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, homes->state == OX_TIER_NVME || all ? state : 0);
@@ -99,12 +98,12 @@ static void count_adam(struct effects *e, uint32_t unit_idx) {
     }
 }
 
-/* A carried task of a unit that is up to date only brings its planes from the drives to where a forward wants them; its
- * other uses are left alone. */
+/* The carried update of a unit that is up to date only reads its planes from the drives to where forward needs them; it
+ * leaves its other uses alone. */
 static void fetch(struct effects *e, uint32_t unit_idx) {
     if (ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_NVME || e->updated[unit_idx] != CURRENT ||
         !ox_effects_meets(e, OX_FACT_OWN_WORK)) {
-        ox_effects_reject(e, "updates what is not due, or brings planes that no forward wants");
+        ox_effects_reject(e, "updates what is not due, or reads planes that no forward needs");
         return;
     }
     ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, ox_content(PLANES, unit_idx, CURRENT));
@@ -112,25 +111,26 @@ static void fetch(struct effects *e, uint32_t unit_idx) {
     e->found_count = e->task->use_count;
 }
 
-/* An update before the norm is known must be one that can be taken back. */
-static void check_early(struct effects *e, uint32_t unit_idx) {
+/* Checks that an update before the norm is known can be rolled back. */
+static void check_speculative(struct effects *e, uint32_t unit_idx) {
     if (!ox_proof_is_speculative(e->in, unit_idx)) {
-        ox_effects_reject(e, "updates a unit before the norm is known that is to wait for it");
+        ox_effects_reject(e, "updates a unit before the norm is known that should wait for it");
     }
     if (e->in->budget.nvme_bytes == 0 || ox_proof_generations(e->in) < 2) {
-        ox_effects_reject(e, "replaces before the norm is known what the step may have to begin with again");
+        ox_effects_reject(e, "replaces before the norm is known what a repeated update would have to read");
     }
     if (e->plan->stream_buf == OX_NONE || !e->plan->bufs[e->plan->stream_buf].resident) {
-        ox_effects_reject(e, "leaves writes in flight in memory that is given away before the commit");
+        ox_effects_reject(e, "leaves writes in flight from memory that is reused before the commit");
     }
 }
 
-/* The optimizer turns a version into the next: after the norm, or where steps overlap that of the step before to what
- * this one computes with, and of the last units also that to the next, from a gradient that has just been reduced. */
+/* The optimizer turns one version of a unit into the next. Without overlap it does so after the norm. With overlap the
+ * carried update makes the version that this step computes with, and a speculative one makes the next version, from a
+ * gradient that has just been reduced. */
 void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_proof_homes(e->in, unit_idx);
     const uint32_t from = e->task->carried ? OLD : CURRENT, to = from + 1;
-    const bool early = e->overlap && !e->task->carried;
+    const bool speculative = e->overlap && !e->task->carried;
     if (e->task->carried && !e->due[unit_idx]) {
         fetch(e, unit_idx);
         return;
@@ -139,13 +139,13 @@ void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
     if (ox_proof_on_device(e->in, unit_idx)) {
         ox_effects_reject(e, "updates on the host what lives on the device");
     }
-    if (early) {
-        check_early(e, unit_idx);
+    if (speculative) {
+        check_speculative(e, unit_idx);
     }
     if (!e->overlap) {
         ox_effects_need_use(e, OX_USE_NORM, OX_TIER_HOST, ox_content(FACTOR, OX_NONE, 0));
     }
-    ox_effects_need_use(e, OX_USE_GRAD, early ? OX_TIER_HOST : homes->grad, ox_content(REDUCED, unit_idx, to));
+    ox_effects_need_use(e, OX_USE_GRAD, speculative ? OX_TIER_HOST : homes->grad, ox_content(REDUCED, unit_idx, to));
     if (homes->state == OX_TIER_HOST) {
         change_version(e, OX_USE_STATE, OX_TIER_HOST, STATE);
     }
@@ -164,7 +164,7 @@ void ox_effects_adam(struct effects *e, uint32_t unit_idx) {
     count_adam(e, unit_idx);
 }
 
-/* An update of a unit that lives on the device: only one copy of its state exists, so an update that comes too early
+/* An update of a unit that lives on the device. It may not be speculative: there is only one copy of the state, so it
  * could not be rolled back. */
 void ox_effects_device_adam(struct effects *e, uint32_t unit_idx) {
     const uint32_t from = e->task->carried ? OLD : CURRENT, to = from + 1;
@@ -193,7 +193,7 @@ uint32_t ox_effects_device_units(const struct effects *e) {
 void ox_effects_nonfinite(struct effects *e) {
     const struct ox_content all = ox_content(COUNTS, OX_NONE, ox_effects_device_units(e));
     if (e->task->carried != e->overlap) {
-        ox_effects_reject(e, "is of another step than the updates that it tells of");
+        ox_effects_reject(e, "copies the counts of another step's updates");
     }
     ox_effects_need_use(e, OX_USE_SOURCE, OX_TIER_DEVICE, all);
     ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, all);
@@ -201,7 +201,7 @@ void ox_effects_nonfinite(struct effects *e) {
     ox_effects_count(e, OX_LINK_D2H, OX_TRAFFIC_OTHER, 8 * (uint64_t)e->plan->unit_count);
 }
 
-/* That of the step before ends before this one's begins. */
+/* The transaction of the step before must end before this step's begins. */
 void ox_effects_begin_transaction(struct effects *e) {
     const uint32_t before = e->overlap && !e->task->carried && ox_effects_meets(e, OX_FACT_COMMIT_DUE);
     const bool in_order = e->commit_count == before;
@@ -216,7 +216,7 @@ void ox_effects_begin_transaction(struct effects *e) {
     }
 }
 
-/* Behind the updates of all units, and within the transaction. */
+/* Checks that all units are updated and that the transaction is open. */
 static void end_transaction(struct effects *e) {
     const uint32_t version = e->task->carried ? CURRENT : NEW;
     if (!e->begun) {

@@ -1,4 +1,4 @@
-/* What a task may do with the buffers that it uses, and what it finds in them. */
+/* Checks what a task does with the buffers that it uses, and what it finds in them. */
 #include "offload/proof/effects.h"
 
 #include "base/bytes.h"
@@ -130,11 +130,11 @@ const struct ox_use *ox_effects_find_use(struct effects *e, enum ox_use_role rol
 void ox_effects_need_use(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content) {
     const struct ox_use *const use = ox_effects_find_use(e, role, READS, tier);
     if (use != NULL && !ox_content_same(e->held[use->buf_idx], content)) {
-        ox_effects_reject(e, "reads a buffer that holds something else than its work needs");
+        ox_effects_reject(e, "reads a buffer that does not hold what its work needs");
     }
 }
 
-/* A buffer has held something of this size. */
+/* Notes that the buffer has held something of this size, for which it must have room. */
 static void need_bytes(struct effects *e, uint32_t buf_idx, uint64_t bytes) {
     e->largest_bytes[buf_idx] = ox_max_u64(e->largest_bytes[buf_idx], bytes);
     if (e->plan->bufs[buf_idx].bytes < bytes) {
@@ -165,7 +165,7 @@ void ox_effects_change(struct effects *e, enum ox_use_role role, enum ox_tier ti
         return;
     }
     if (!ox_content_same(e->held[use->buf_idx], from_to[0])) {
-        ox_effects_reject(e, "adds to a buffer that holds something else than its work needs");
+        ox_effects_reject(e, "updates a buffer that does not hold what its work needs");
     }
     ox_effects_hold(e, use->buf_idx, from_to[1]);
 }
@@ -180,7 +180,7 @@ void ox_effects_replace(struct effects *e, enum ox_use_role role, enum ox_tier t
 void ox_effects_need_buffer(struct effects *e, enum ox_use_role role, uint32_t buf_idx) {
     const struct ox_use *const use = ox_effects_use(e, role);
     if (use != NULL && use->buf_idx != buf_idx) {
-        ox_effects_reject(e, "uses another buffer than the one of that name");
+        ox_effects_reject(e, "does not use the buffer that the executor knows by that name");
     }
 }
 

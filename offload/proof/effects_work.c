@@ -1,4 +1,4 @@
-/* What kernels and transfers need and leave. */
+/* What kernels and transfers need, and what they leave. */
 #include "offload/proof/effects.h"
 
 #include "base/bytes.h"
@@ -6,7 +6,7 @@
 
 /* ---- kernels ---------------------------------------------------------------------------------- */
 
-/* Backward leaves gradients where it found what it needed: once it has run, nothing is there. */
+/* Backward overwrites what forward kept with gradients, so that nothing may be read there any more. */
 static void use_up_kept(struct effects *e, uint32_t unit_idx) {
     const struct ox_use *const use = ox_effects_find_use(e, OX_USE_KEPT, UPDATES, ox_effects_compute_tier(e));
     if (use == NULL) {
@@ -18,7 +18,7 @@ static void use_up_kept(struct effects *e, uint32_t unit_idx) {
     e->held[use->buf_idx] = ox_content(NOTHING, 0, 0);
 }
 
-/* As a block computes with them. */
+/* Demands a block's weights in the form that it computes with. */
 static void need_weights(struct effects *e, uint32_t unit_idx) {
     if (e->in->model.joins) {
         ox_effects_need_use(e, OX_USE_JOINED, ox_effects_compute_tier(e), ox_content(JOINED, unit_idx, 0));
@@ -32,7 +32,7 @@ void ox_effects_forward(struct effects *e, uint32_t unit_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t next_idx = ox_proof_next_unit(e->in, unit_idx);
     if (unit->kind == OX_PLAN_HEAD || next_idx == OX_NONE) {
-        ox_effects_reject(e, "gives activations that no unit takes");
+        ox_effects_reject(e, "makes activations that no unit reads");
         return;
     }
     if (unit->kind == OX_PLAN_EMBEDDING) {
@@ -56,7 +56,7 @@ void ox_effects_head(struct effects *e, uint32_t unit_idx) {
     const struct ox_plan_unit *const unit = ox_effects_unit(e, unit_idx);
     const bool tied = unit->table_unit_idx != OX_NONE;
     if (unit->kind != OX_PLAN_HEAD) {
-        ox_effects_reject(e, "is of a unit that gives no loss");
+        ox_effects_reject(e, "belongs to a unit that computes no loss");
         return;
     }
     ox_effects_need_planes(e, unit_idx, false);
@@ -67,7 +67,7 @@ void ox_effects_head(struct effects *e, uint32_t unit_idx) {
     ox_effects_need_batch(e);
     ox_effects_use_workspace(e, e->train ? unit->backward.room_bytes : unit->forward.room_bytes, false);
     if (mb_idx > 0 && !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
-        ox_effects_reject(e, "follows losses that are not there");
+        ox_effects_reject(e, "adds to losses of micro-batches that were not computed");
     }
     ox_effects_fill(e, OX_USE_LOSS, tier, ox_content(LOSSES, OX_NONE, mb_idx + 1));
     ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
@@ -146,14 +146,14 @@ static void need_extent(struct effects *e, uint32_t spool_idx, uint64_t bytes) {
     }
 }
 
-/* From the store, which is no buffer, to the host; from there to the device. */
+/* Weights move from the store, which is no buffer, to the host, and from the host to the device. */
 static void move_weights(struct effects *e, struct route route, uint32_t unit_idx) {
     const struct ox_content planes = ox_content(PLANES, unit_idx, CURRENT);
     ox_effects_count(e, route.link, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
     if (!of_drives(route)) {
         move(e, route, planes);
         if (e->in->budget.unified) {
-            ox_effects_reject(e, "moves what is there");
+            ox_effects_reject(e, "moves weights that compute can read where they are");
         }
         if (ox_proof_lo_in_state(e->in, unit_idx)) {
             ox_effects_need_use(e, OX_USE_STATE, OX_TIER_HOST, ox_content(STATE, unit_idx, CURRENT));
@@ -161,7 +161,7 @@ static void move_weights(struct effects *e, struct route route, uint32_t unit_id
         return;
     }
     if (e->in->budget.nvme_bytes == 0 || ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_NVME) {
-        ox_effects_reject(e, "reads from drives what does not live there");
+        ox_effects_reject(e, "reads weights from drives that do not have them");
     }
     if (e->overlap) { /* else nothing has been written since the last commit */
         ox_effects_need_use(e, OX_USE_WRITTEN, OX_TIER_NVME, ox_content(WRITTEN, OX_NONE, 0));
@@ -170,7 +170,7 @@ static void move_weights(struct effects *e, struct route route, uint32_t unit_id
     ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, planes);
 }
 
-/* The planes of a unit that lives on the device, to its optimizer on the host, and as that has made them back. */
+/* Planes that live on the device move to the optimizer on the host; its new planes move back. */
 static void move_planes(struct effects *e, struct route route, uint32_t unit_idx) {
     const uint32_t before = e->task->carried ? OLD : CURRENT;
     if (e->in->budget.unified || ox_proof_homes(e->in, unit_idx)->weights != OX_TIER_DEVICE) {
@@ -182,7 +182,7 @@ static void move_planes(struct effects *e, struct route route, uint32_t unit_idx
 
 static void move_act(struct effects *e, struct route route, uint32_t unit_idx) {
     uint64_t bytes = ox_effects_unit(e, unit_idx)->input_bytes;
-    if (of_drives(route)) { /* of whole pages */
+    if (of_drives(route)) { /* drives transfer whole pages */
         bytes = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
         need_extent(e, ox_proof_act_extent(e->plan, unit_idx, e->task->mb_idx), bytes);
     }
@@ -204,7 +204,7 @@ static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) 
         (leaves && (e->task->last ? !ox_content_same(source, whole)
                                   : source.what != SUM || source.count >= e->plan->micro_batches)) ||
         (!leaves && (source.what != SUM || e->task->last))) {
-        ox_effects_reject(e, "moves something else than the gradient that it names");
+        ox_effects_reject(e, "does not move the gradient that it names");
         return;
     }
     if (of_drives(route)) {

@@ -48,7 +48,7 @@ static void merge(struct clock *into, const struct clock *from) {
     }
 }
 
-/* Every dependency is on an earlier task: with FIFO lanes that is the absence of deadlock. */
+/* Checks that every dependency is on an earlier task. As lanes are FIFO, there can then be no deadlock. */
 static enum ox_status check_order(struct checker *c) {
     const struct ox_plan *const plan = c->plan;
     uint32_t last_of_lane[OX_LANE_COUNT] = {0}; /* 1 + task index */
@@ -75,10 +75,10 @@ static enum ox_status check_order(struct checker *c) {
     return OX_OK;
 }
 
-/* True for what one step leaves to the next; other resident buffers keep their place alone. */
+/* Whether the buffer brings its content from the step before; other resident buffers only keep their place. */
 static bool is_carried(const struct ox_plan *plan, uint32_t buf_idx) {
     const struct ox_buf *const buf = &plan->bufs[buf_idx];
-    const bool gradient = buf->kind == OX_BUF_GRAD && plan->written_buf != OX_NONE; /* of the step before */
+    const bool gradient = buf->kind == OX_BUF_GRAD && plan->written_buf != OX_NONE; /* for the carried update */
     return buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE || gradient ||
                              buf_idx == plan->const_buf || buf_idx == plan->batch_host_buf);
 }
@@ -140,7 +140,7 @@ static uint32_t first_use(const struct span *span) {
     return first;
 }
 
-/* Two buffers share bytes: all uses of the earlier must be over before any of the later. */
+/* Checks two buffers that share bytes: all uses of the earlier must be over before the first of the later. */
 static enum ox_status check_pair(const struct checker *c, uint32_t a, uint32_t b) {
     const uint32_t a_first = first_use(&c->spans[a]), b_first = first_use(&c->spans[b]);
     if (c->plan->bufs[a].resident || c->plan->bufs[b].resident) {
@@ -162,7 +162,7 @@ static enum ox_status check_pair(const struct checker *c, uint32_t a, uint32_t b
     return OX_OK;
 }
 
-/* An arena cut at every begin and end of a buffer; of each cell, the buffer that had it last. */
+/* An arena cut into cells at every begin and end of a buffer. `owners`: the buffer that had each cell last. */
 struct cells {
     uint64_t *begins;
     uint32_t *owners;
@@ -193,8 +193,8 @@ static uint32_t cell_at(const struct cells *cells, uint64_t offset) {
     return low;
 }
 
-/* Buffers take their bytes in the order of their first use, each from the last owner. "All uses over before the
- * first of the next" is transitive, so that these pairs prove all pairs. */
+/* Buffers take their bytes in the order of their first use, each from the last owner. "All uses are over before the
+ * first use of the next" is transitive, so checking each pair of successive owners proves all pairs. */
 static enum ox_status check_owners(struct checker *c, const struct cells *cells, uint32_t count) {
     memset(cells->owners, 0xff, cells->count * sizeof *cells->owners); /* OX_NONE */
     for (uint32_t i = 0; i < count; i++) {
@@ -242,8 +242,8 @@ fail:
     return status;
 }
 
-/* Resident buffers fill the front of an arena; behind it lies what a step gives away again, and between steps the
- * host's scratch. An arena is no larger than that needs. */
+/* Checks that an arena is exactly as large as its content: resident buffers at the front, behind them the other buffers
+ * of a step, and between steps the scratch of the host. */
 static enum ox_status check_peak(const struct checker *c, enum ox_tier tier, uint64_t end, uint64_t resident) {
     const struct ox_plan *const plan = c->plan;
     const uint64_t with_scratch = tier == OX_TIER_HOST ? resident + ox_proof_scratch_bytes(c->in) : 0;
@@ -287,8 +287,8 @@ static enum ox_status check_arena(struct checker *c, enum ox_tier tier, uint64_t
 
 /* ---- work ------------------------------------------------------------------------------------- */
 
-/* Updates of units follow each other in order: those of the step before upwards, those of this step upwards behind the
- * norm, or downwards ahead of it where steps overlap. */
+/* How many updates and norms the list has had so far. Carried updates follow the order of forward. So do the step's own
+ * updates, which come after the norm; if steps overlap, they come before it, in the order of backward. */
 struct update_order {
     uint32_t carried_count, own_count, norm_count;
 };
@@ -316,14 +316,14 @@ static enum ox_status check_update_counts(const struct checker *c, const struct 
     const uint32_t carried = overlap && plan->kind != OX_PLAN_EVAL ? plan->unit_count : 0;
     const uint32_t own = !train ? 0 : overlap ? c->in->placement.speculative_units : plan->unit_count;
     if (order->carried_count != carried || order->own_count != own || order->norm_count != train) {
-        return ox_fail(OX_E_CONFIG, "plan is wrong: %u and %u of %u units are updated; please report this",
-                       order->carried_count, order->own_count, plan->unit_count);
+        return ox_fail(OX_E_CONFIG, "plan is wrong: of %u units it updates %u for the step before and %u for this one; "
+                       "please report this", plan->unit_count, order->carried_count, order->own_count);
     }
     return OX_OK;
 }
 
-/* Every unit meets every micro-batch once, in ascending order: gradients are summed in that order whatever
- * the placement. */
+/* Checks that every unit meets every micro-batch once, in ascending order, because gradients are summed in that order
+ * in every placement. */
 static enum ox_status check_work(struct checker *c) {
     const struct ox_plan *const plan = c->plan;
     struct update_order order = {0};
@@ -332,7 +332,7 @@ static enum ox_status check_work(struct checker *c) {
         const bool backward = task->kind == OX_TASK_BACKWARD;
         if (backward || task->kind == OX_TASK_FORWARD || task->kind == OX_TASK_HEAD) {
             if (task->unit_idx >= plan->unit_count) {
-                return ox_proof_fault(plan, i, "is of a unit that does not exist");
+                return ox_proof_fault(plan, i, "names a unit that does not exist");
             }
             uint32_t *const next = &c->next_mb[task->unit_idx + (backward ? plan->unit_count : 0)];
             if (task->mb_idx != (*next)++) {

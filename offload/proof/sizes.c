@@ -3,7 +3,7 @@
 
 #include "base/bytes.h"
 
-/* A parameter is fp32: its upper half is hi, its lower half lo (base/planes.h). A gradient is summed in fp32. */
+/* Bytes of hi and of lo, the two halves of an fp32 parameter (base/planes.h); of an fp32 number; of a square sum. */
 static const uint64_t HALF_BYTES = 2, WORD_BYTES = 4, SUM_OF_SQUARES_BYTES = 8;
 
 uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -81,7 +81,7 @@ uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit
     return ox_proof_elems(input, unit_idx) * (input->model.grad_bf16 ? HALF_BYTES : WORD_BYTES);
 }
 
-/* Partial sums travel where several tiles meet and the sum does not stay on the device. */
+/* With several tiles the home also takes fp32 partial sums, unless the sum stays on the device. */
 uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
     const uint32_t unit_idx = input->model.grads[grad_idx].unit_idx;
     const bool partial = input->placement.tiles > 1 && !ox_proof_on_device(input, unit_idx);

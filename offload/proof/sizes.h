@@ -1,4 +1,4 @@
-/* The sizes of a step, as the proof states them: from what a model, a budget and a placement are (plan.h), from the
+/* The sizes of a step as the proof states them. They follow from model, budget and placement (plan.h), from the
  * planes of a parameter (base/planes.h) and from how state is laid out (shard.h). The builder has its own; the two must
  * agree. All sizes are bytes. */
 #ifndef OX_OFFLOAD_PROOF_SIZES_H
@@ -28,26 +28,25 @@ uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t
 uint64_t ox_proof_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 
-/* Whether the finished sum of a gradient is rounded to bf16 where it was summed. The two sums of weights that are used
- * twice are added before they are rounded, so that where the optimizer is on the host they leave the device as they
- * are. */
+/* Whether the device rounds the finished sum of a gradient to bf16. The two sums of weights that are used twice are
+ * rounded after they are added; if the optimizer runs on the host, both leave the device in fp32. */
 bool ox_proof_packs(const struct ox_plan_input *input, uint32_t grad_idx);
 /* Bytes of a gradient sum, whole or partial; of a packed one; and of a unit's finished gradient as the optimizer reads
  * it. */
 uint64_t ox_proof_sum_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
-/* A gradient's home, in memory or as an extent of the spool: room for the widest form in which the gradient leaves the
- * memory it was summed in. */
+/* Bytes of a gradient's home, in memory or in the spool: the widest form in which the gradient leaves the memory where
+ * it is summed. */
 uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 /* Square sums of a finished gradient, one per group of elements. */
 uint64_t ox_proof_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 
 /* The unit whose input is this one's output; OX_NONE where the pass ends. */
 uint32_t ox_proof_next_unit(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether, where steps overlap, the unit is one of the last, which are updated in the backward of their own step. */
+/* Whether the unit is one of the last, which are updated in the backward of their own step if steps overlap. */
 bool ox_proof_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether the unit is a block that keeps what its backward needs: of the last ones, those that can. */
+/* Whether the unit is a block that keeps what its backward needs: one of the last blocks, and able to. */
 bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, uint32_t unit_idx);
 
 /* Bytes of the optimizer's stream: its slots, and one chunk in fp32. */

@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 
-/* A step reads and writes gradients; an evaluation that brings an update with it reads them. */
+/* Whether the plan uses gradients: a training step does, and an evaluation that carries an update reads them. */
 static bool has_gradients(const struct ox_plan *plan, const struct ox_plan_input *input) {
     const bool with_update = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
     return !input->model.eval_only && (plan->kind == OX_PLAN_TRAIN || with_update);
@@ -37,8 +37,8 @@ static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_inp
     return 0;
 }
 
-/* What a buffer that keeps its place between steps must have, whether or not this plan fills it; 0: no step needs it.
- * A gradient's room on the drives is as large when it is given away after the step. */
+/* Bytes that a resident buffer must have, whether or not this plan fills it; 0: no step needs it. A gradient's extent
+ * on the drives has the same size if it is not resident. */
 static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t buf_idx) {
     const struct ox_buf *const buf = &plan->bufs[buf_idx];
     const bool of_unit = buf->unit_idx < plan->unit_count;
