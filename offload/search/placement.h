@@ -1,4 +1,4 @@
-/* The choice of a placement: what fits the budgets, and of that what is fastest. */
+/* Chooses the placement: the fastest one that fits the budgets. */
 #ifndef OX_OFFLOAD_PLACEMENT_H
 #define OX_OFFLOAD_PLACEMENT_H
 
@@ -16,20 +16,20 @@ struct ox_placement_request {
     enum ox_tier act_tier, weights_tier, state_tier, grad_tier;
     int32_t overlap;        /* 0 or 1; -1 = automatic */
     int32_t speculative_units;    /* -1 = automatic */
-    int32_t kept_units;     /* -1 = automatic; all blocks where it exceeds them */
-    bool may_stay_in_memory; /* some steps, where all planes fit there: then no unit is early */
-    uint64_t persist_steps;  /* of which every so many are written; 0: as rarely as costs next to nothing. With more
-                                than 1 a placement whose steps stay in memory comes before all others */
-    uint32_t device_units; /* so many of the last units live and are updated on the device, and the tiers above are for
-                              the others; 0 = automatic. A state tier of DEVICE means all units */
-    bool quick;         /* half the effort: for what a plan would be, not for one that is run */
+    int32_t kept_units;     /* blocks; more than there are means all; -1 = automatic */
+    bool may_stay_in_memory; /* some steps may stay in memory, if all planes fit; then no update is speculative */
+    uint64_t persist_steps;  /* every how many steps one is written then; 0: so rarely that it costs next to nothing. If
+                                it is over 1, placements whose steps stay in memory are preferred to all others */
+    uint32_t device_units; /* how many of the last units live and are updated on the device, while the tiers above are
+                              for the others; 0 = automatic. A state tier of DEVICE means all units */
+    bool quick;         /* half the effort: for a preview, not for a plan that is run */
 };
 
-/* Chooses placement and homes (written to input->placement and table): of those that fit, the one whose plan takes the
- * least time when it is simulated on the machine of `setup`, whose own input is not looked at. On success the plans of
- * the choice are built and checked. What does not fit is OX_E_CONFIG whose text says what is short by how much and the
- * nearest budget that fits; then out->train is that nearest plan, for its ledger, and there is no other. Close them in
- * any case. */
+/* Chooses placement and homes, and writes them to input->placement and the table: among those that fit, the one whose
+ * plan takes the least time in a simulation on the machine of `setup` (setup->input is ignored). On success `out` has
+ * the plans of the choice, built and proven. If nothing fits, returns OX_E_CONFIG with a text that says what is short,
+ * by how much, and which nearest budget fits; out->train is then the plan of that budget, for its ledger, and the other
+ * plans are NULL. The caller closes `out` in any case. */
 OX_MUST enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
                                            const struct ox_placement_request *request, const struct ox_sim_setup *setup,
                                            struct ox_plans *out);

@@ -28,7 +28,7 @@ enum { KIND_COUNT = OX_PLAN_EVAL_AFTER_STEP + 1 };
 /* Which placement and homes the memory of a plan was last built for. */
 struct held {
     uint64_t key;
-    bool complete; /* dependencies are built too */
+    bool complete; /* dependencies are built as well */
 };
 
 struct ox_built_table {

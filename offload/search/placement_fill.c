@@ -237,14 +237,14 @@ enum ox_status ox_search_check_drives(struct ox_search *s) {
  * dividing a large store over the drives takes long. */
 static bool drives_hold(struct ox_search *s) {
     const uint64_t hash = ox_search_spool_key(s);
-    for (uint32_t i = 0; i < s->cut_count; i++) {
-        if (s->cuts[i].hash == hash) {
-            return s->cuts[i].fits;
+    for (uint32_t i = 0; i < s->drives_answer_count; i++) {
+        if (s->drives_answers[i].hash == hash) {
+            return s->drives_answers[i].fits;
         }
     }
     const bool fits = ox_search_check_drives(s) == OX_OK;
-    if (s->cut_count < OX_CUTS_MAX) {
-        s->cuts[s->cut_count++] = (struct ox_newline_cut){.hash = hash, .fits = fits};
+    if (s->drives_answer_count < OX_DRIVES_ANSWERS_MAX) {
+        s->drives_answers[s->drives_answer_count++] = (struct ox_drives_answer){.hash = hash, .fits = fits};
     }
     return fits;
 }

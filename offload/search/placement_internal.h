@@ -38,13 +38,14 @@ struct ox_tried {
     struct ox_candidate asked, made;
     bool fits;
     bool heeds;     /* steps stay in memory if they could, or the user asked for it; ranks above speed */
-    double seconds; /* of a step: simulated, or a lower bound if that is too long already */
+    double seconds; /* time of a step: simulated, or a lower bound if that is already too long */
 };
 
-enum { OX_TRIED_MAX = 4096, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48, OX_CUTS_MAX = 64 };
+enum { OX_TRIED_MAX = 4096, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48,
+       OX_DRIVES_ANSWERS_MAX = 64 };
 
 /* A known answer: whether the drives hold the store with these spool extents. */
-struct ox_newline_cut {
+struct ox_drives_answer {
     uint64_t hash;
     bool fits;
 };
@@ -60,7 +61,7 @@ struct ox_search {
     /* Steps could stay in memory, but the carried update lacks the memory: taken only if nothing else fits. */
     bool crowded;
     bool with_eval; /* evaluation plans are built too, and have to fit */
-    struct ox_extent_spec *extents;      /* of the store; used when each drive's allowance is known */
+    struct ox_extent_spec *extents;      /* extents of the store; used when each drive's allowance is known */
     bool extents_listed;
     struct ox_homes *homes, *best_homes; /* per unit */
     struct ox_tried best;
@@ -70,8 +71,8 @@ struct ox_search {
     struct ox_tried tried[OX_TRIED_MAX];
     uint32_t tried_count;
     uint16_t tried_at[OX_TRIED_PLACES]; /* hash table: 1 + index into `tried`; 0 = free */
-    struct ox_newline_cut cuts[OX_CUTS_MAX];
-    uint32_t cut_count;
+    struct ox_drives_answer drives_answers[OX_DRIVES_ANSWERS_MAX];
+    uint32_t drives_answer_count;
 };
 
 /* ---- plans (offload/search/placement_built.c) --------------------------------------------------------- */

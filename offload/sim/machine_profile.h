@@ -28,8 +28,8 @@ enum {
 struct ox_machine_gpu {
     char name[OX_MACHINE_NAME_BYTES];
     uint64_t memory_bytes;
-    double bf16_flops, fp32_flops; /* of GEMMs */
-    double attention_flops;        /* of attention in bfloat16; 0: not known */
+    double bf16_flops, fp32_flops; /* rates of GEMMs */
+    double attention_flops;        /* rate of attention in bfloat16; 0: not known */
     double h2d_rate, d2h_rate;     /* one direction at a time, pinned memory */
     double duplex_rate;            /* both directions at a time, added */
     double memory_rate;            /* GPU memory, reads and writes added; 0: not known */
@@ -53,8 +53,8 @@ struct ox_machine_host {
 struct ox_machine_drive {
     char name[OX_MACHINE_NAME_BYTES];
     double read_rate, write_rate; /* one direction at a time */
-    double mix_rate;              /* of the optimizer: as many bytes read as written, added */
-    double latency_seconds;       /* of a small read on an idle drive */
+    double mix_rate;              /* the optimizer's mix: as many bytes read as written, added */
+    double latency_seconds;       /* a small read on an idle drive */
     double flush_seconds;
     double read_core_seconds, write_core_seconds; /* core time that the kernel takes per byte; 0: not known */
     uint64_t capacity_bytes;  /* 0: not known */

@@ -33,7 +33,7 @@ const char *ox_sim_resource_name(enum ox_sim_resource resource);
 struct ox_sim_work {
     double latency; /* at its start, when it uses no resource */
     double seconds; /* after the latency, alone on the machine: at least each of `use` */
-    double use[OX_SIM_RESOURCE_COUNT]; /* of the whole resource */
+    double use[OX_SIM_RESOURCE_COUNT]; /* seconds for which it takes the whole resource */
     double unhidden; /* part of `seconds` on top of the drives' time, also when a tail is taken over */
     double tail;
 };

@@ -90,7 +90,7 @@ struct ox_trace_plan {
 struct ox_trace_header {
     char title[OX_TRACE_TITLE_BYTES]; /* one line for people: model and step */
     uint64_t epoch_unix_ns;           /* wall-clock time at which the run's clock was 0 */
-    uint64_t max_steps;               /* of the run; 0 = not known */
+    uint64_t max_steps;               /* last step of the run; 0 = not known */
     uint64_t budget_bytes[OX_TRACE_TIERS_MAX];
     uint64_t rated_bytes;             /* endurance of each drive, by its maker; 0 = not known */
     uint32_t drive_count;
@@ -116,9 +116,9 @@ bool ox_trace_is_predicted(const struct ox_trace_header *head);
 enum ox_trace_type {
     OX_TRACE_TASK = 1, /* a task: queued by the issuing thread, started and ended by its lane        */
     OX_TRACE_END,      /* a span: when it started and ended; bytes: records dropped until then        */
-    OX_TRACE_BYTES,    /* of a span: the bytes that crossed `link` as `traffic`                       */
-    OX_TRACE_PLANNED,  /* of a span: the bytes that should have, if not as in the plan's `traffic` */
-    OX_TRACE_PARTS,    /* of the previous record's task: parts_ns */
+    OX_TRACE_BYTES,    /* the bytes that crossed `link` as `traffic` in a span                        */
+    OX_TRACE_PLANNED,  /* the bytes that should have crossed it, where the plan's `traffic` differs   */
+    OX_TRACE_PARTS,    /* parts_ns of the previous record's task                                      */
     /* What the optimizer's chunks moved over `link` between started and ended; task_idx: number of chunks, waited_ns:
      * time with nothing in flight. */
     OX_TRACE_FLOW,

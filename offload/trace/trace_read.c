@@ -19,7 +19,7 @@ struct reader {
     int fd;
     const char *path;
     uint64_t head_bytes, capacity;
-    uint64_t places; /* of the ring, as far as the file goes */
+    uint64_t places; /* records of the ring that the file has */
     bool torn;       /* the file ends inside a record */
 };
 

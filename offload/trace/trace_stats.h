@@ -63,7 +63,7 @@ struct ox_trace_analysis {
     uint64_t kind_part_ns[OX_TRACE_NAMES_MAX][OX_TRACE_PARTS_MAX]; /* parts of kind_ns, if known */
     uint32_t kind_count[OX_TRACE_NAMES_MAX];
     double kind_predicted[OX_TRACE_NAMES_MAX]; /* seconds */
-    double predicted_seconds;                  /* of the step; 0: nothing was predicted */
+    double predicted_seconds;                  /* time of the step; 0: nothing was predicted */
 };
 OX_MUST enum ox_status ox_trace_analyze(const struct ox_trace_header *head, const struct ox_trace_step *step,
                                         struct ox_trace_analysis *out);
