@@ -114,38 +114,30 @@ template <typename T> static bool wide(const void *ptr, uint32_t width) {
     return ox_all_wide<T>(ptr, width, width);
 }
 
-template <typename T> static void forward(const ox_cuda_queue *queue, const ox_op_act_forward *op) {
+template <typename T> static ox_status forward(const ox_cuda_queue *queue, const ox_op_act_forward *op) {
     if (wide<T>(op->out, op->width) && wide<T>(op->in, op->width)) {
         launch_forward<T, ox_wide<T>::COUNT>(queue, op);
     } else {
         launch_forward<T, 1>(queue, op);
     }
+    return OX_OK;
 }
 
-template <typename T> static void backward(const ox_cuda_queue *queue, const ox_op_act_backward *op) {
+template <typename T> static ox_status backward(const ox_cuda_queue *queue, const ox_op_act_backward *op) {
     if (wide<T>(op->din, op->width) && wide<T>(op->dout, op->width) && wide<T>(op->in, op->width)) {
         launch_backward<T, ox_wide<T>::COUNT>(queue, op);
     } else {
         launch_backward<T, 1>(queue, op);
     }
+    return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_act_forward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_act_forward *const op = (const ox_op_act_forward *)args;
-    if (op->real == OX_REAL_F32) {
-        forward<float>(queue, op);
-    } else {
-        forward<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? forward<float>(queue, op) : forward<ox_bf16>(queue, op);
 }
 
 extern "C" ox_status ox_cuda_act_backward(const ox_cuda_queue *queue, const void *args) {
     const ox_op_act_backward *const op = (const ox_op_act_backward *)args;
-    if (op->real == OX_REAL_F32) {
-        backward<float>(queue, op);
-    } else {
-        backward<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? backward<float>(queue, op) : backward<ox_bf16>(queue, op);
 }

@@ -37,7 +37,7 @@ template <typename T, int N> static __global__ void embed_kernel(ox_op_embed_for
     }
 }
 
-template <typename T> static void embed(const ox_cuda_queue *queue, const ox_op_embed_forward *op) {
+template <typename T> static ox_status embed(const ox_cuda_queue *queue, const ox_op_embed_forward *op) {
     enum { WIDE = ox_wide<ox_bf16>::COUNT };
     const uintptr_t addresses = (uintptr_t)op->out | (uintptr_t)op->table_hi | (uintptr_t)op->table_lo |
                                 (uintptr_t)op->pos_hi | (uintptr_t)op->pos_lo;
@@ -46,16 +46,12 @@ template <typename T> static void embed(const ox_cuda_queue *queue, const ox_op_
     } else {
         ox_launch(embed_kernel<T, 1>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, *op);
     }
+    return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_embed_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_embed_forward *const op = (const ox_op_embed_forward *)given;
-    if (op->real == OX_REAL_F32) {
-        embed<float>(queue, op);
-    } else {
-        embed<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? embed<float>(queue, op) : embed<ox_bf16>(queue, op);
 }
 
 /* ---- rows by key ------------------------------------------------------------------------------------ */
@@ -194,19 +190,15 @@ static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op,
     }
 }
 
-template <typename T> static void embed_backward(const ox_cuda_queue *queue, const ox_op_embed_backward *op) {
+template <typename T> static ox_status embed_backward(const ox_cuda_queue *queue, const ox_op_embed_backward *op) {
     add_rows<T>(queue, op, op->dtable, op->ids);
     if (op->dpos != nullptr) {
         add_rows<T>(queue, op, op->dpos, op->positions);
     }
+    return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_embed_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_embed_backward *const op = (const ox_op_embed_backward *)given;
-    if (op->real == OX_REAL_F32) {
-        embed_backward<float>(queue, op);
-    } else {
-        embed_backward<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? embed_backward<float>(queue, op) : embed_backward<ox_bf16>(queue, op);
 }

@@ -210,7 +210,7 @@ static void sum_columns(const ox_cuda_queue *queue, const column_args<T> &args, 
     add_groups(queue, group_args{{sums[0], sums[1]}, args.scratch, args.cols, groups});
 }
 
-template <typename T> static void bias_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
+template <typename T> static ox_status bias_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
     const uint32_t cols = op->out_count;
     const uint64_t room = OX_CUDA_WORKSPACE_BYTES / (cols * sizeof(float));
     const unsigned most = room < (uint64_t)OX_CUDA_ROW_GROUPS ? (unsigned)room : (unsigned)OX_CUDA_ROW_GROUPS;
@@ -223,16 +223,12 @@ template <typename T> static void bias_sums(const ox_cuda_queue *queue, const ox
     args.plain = true;
     float *const sums[2] = {op->dbias, nullptr};
     sum_columns<T>(queue, args, groups_for(op->rows, GROUP_ROWS_MIN, most), sums);
+    return OX_OK;
 }
 
 /* The groups' sums are in the workspace of the GEMMs, which only this lane uses, one operation after another. */
 extern "C" ox_status ox_cuda_column_sums(const ox_cuda_queue *queue, const ox_op_linear_backward *op) {
-    if (op->real == OX_REAL_F32) {
-        bias_sums<float>(queue, op);
-    } else {
-        bias_sums<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? bias_sums<float>(queue, op) : bias_sums<ox_bf16>(queue, op);
 }
 
 /* ---- backward --------------------------------------------------------------------------------------- */
@@ -413,7 +409,7 @@ static unsigned threads_for(uint32_t cols, unsigned per_thread) {
     return threads < 512 ? threads : 512;
 }
 
-template <typename T> static void norm_forward(const ox_cuda_queue *queue, const ox_op_norm_forward *op) {
+template <typename T> static ox_status norm_forward(const ox_cuda_queue *queue, const ox_op_norm_forward *op) {
     enum { WIDE = ox_wide<T>::COUNT };
     norm_forward_args<T> args = {};
     args.out = rows_of<T>{(T *)op->out, op->out_stride == 0 ? op->cols : op->out_stride};
@@ -430,6 +426,7 @@ template <typename T> static void norm_forward(const ox_cuda_queue *queue, const
     } else {
         ox_launch(norm_forward_kernel<T, 1>, queue, ox_launch_shape{op->rows, threads_for(op->cols, 1), 0}, args);
     }
+    return OX_OK;
 }
 
 template <typename T> static bool is_wide(const norm_backward_args<T> &args) {
@@ -477,7 +474,7 @@ static void backward_by_row(const ox_cuda_queue *queue, const norm_backward_args
     }
 }
 
-template <typename T> static void norm_backward(const ox_cuda_queue *queue, const ox_op_norm_backward *op) {
+template <typename T> static ox_status norm_backward(const ox_cuda_queue *queue, const ox_op_norm_backward *op) {
     const bool layer = op->kind == OX_NORM_LAYER;
     const norm_backward_args<T> args = {
         (T *)op->din, (const T *)op->residual, (const T *)op->dout, (const T *)op->in, (const T *)op->gain,
@@ -489,26 +486,17 @@ template <typename T> static void norm_backward(const ox_cuda_queue *queue, cons
     } else {
         backward_by_row<T>(queue, args, sums);
     }
+    return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_norm_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_norm_forward *const op = (const ox_op_norm_forward *)given;
-    if (op->real == OX_REAL_F32) {
-        norm_forward<float>(queue, op);
-    } else {
-        norm_forward<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? norm_forward<float>(queue, op) : norm_forward<ox_bf16>(queue, op);
 }
 
 extern "C" ox_status ox_cuda_norm_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_norm_backward *const op = (const ox_op_norm_backward *)given;
-    if (op->real == OX_REAL_F32) {
-        norm_backward<float>(queue, op);
-    } else {
-        norm_backward<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? norm_backward<float>(queue, op) : norm_backward<ox_bf16>(queue, op);
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------ */
@@ -647,7 +635,8 @@ template <typename T> static bool heads_are_wide(const head_args<T> &args) {
            wide<T>(args.saved, args.inout.width) && wide<T>(args.gain, args.inout.width);
 }
 
-template <typename T> static void head_norm_forward(const ox_cuda_queue *queue, const ox_op_head_norm_forward *op) {
+template <typename T>
+static ox_status head_norm_forward(const ox_cuda_queue *queue, const ox_op_head_norm_forward *op) {
     enum { WIDE = ox_wide<T>::COUNT };
     head_args<T> args = {{(T *)op->inout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved, op->rstd,
                          (const T *)op->gain, nullptr, op->rows * op->heads, 0, op->eps};
@@ -658,9 +647,11 @@ template <typename T> static void head_norm_forward(const ox_cuda_queue *queue, 
         args.lanes = OX_WARP;
         ox_launch(head_norm_forward_kernel<T, 1>, queue, by_head(args.heads, args.lanes), args);
     }
+    return OX_OK;
 }
 
-template <typename T> static void head_norm_backward(const ox_cuda_queue *queue, const ox_op_head_norm_backward *op) {
+template <typename T>
+static ox_status head_norm_backward(const ox_cuda_queue *queue, const ox_op_head_norm_backward *op) {
     enum { WIDE = ox_wide<T>::COUNT, GROUPS_MAX = 2 * OX_CUDA_ROW_GROUPS }; /* one part each, of scratch for two */
     const head_args<T> args = {{(T *)op->dinout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved,
                                (float *)op->rstd, (const T *)op->gain, (float *)op->scratch, op->rows * op->heads,
@@ -670,31 +661,22 @@ template <typename T> static void head_norm_backward(const ox_cuda_queue *queue,
         const unsigned groups = groups_for(args.heads, 2 * OX_BLOCK_THREADS / args.lanes, GROUPS_MAX);
         ox_launch(head_norm_group_kernel<T, WIDE>, queue, ox_launch_shape{groups, OX_BLOCK_THREADS, 0}, args);
         add_groups(queue, group_args{{sums[0], nullptr}, args.scratch, op->head_dim, groups});
-        return;
+        return OX_OK;
     }
     const heads_of<const T> dout = {args.inout.at, op->row_stride, op->heads, op->head_dim};
     const column_args<T> columns = {dout, args.saved, nullptr, args.rstd, args.scratch, args.heads, op->head_dim,
                                     false};
     sum_columns<T>(queue, columns, groups_for(args.heads, GROUP_ROWS_MIN, GROUPS_MAX), sums);
     ox_launch(head_norm_backward_kernel<T>, queue, by_head(args.heads, OX_WARP), args);
+    return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_head_norm_forward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_head_norm_forward *const op = (const ox_op_head_norm_forward *)given;
-    if (op->real == OX_REAL_F32) {
-        head_norm_forward<float>(queue, op);
-    } else {
-        head_norm_forward<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? head_norm_forward<float>(queue, op) : head_norm_forward<ox_bf16>(queue, op);
 }
 
 extern "C" ox_status ox_cuda_head_norm_backward(const ox_cuda_queue *queue, const void *given) {
     const ox_op_head_norm_backward *const op = (const ox_op_head_norm_backward *)given;
-    if (op->real == OX_REAL_F32) {
-        head_norm_backward<float>(queue, op);
-    } else {
-        head_norm_backward<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? head_norm_backward<float>(queue, op) : head_norm_backward<ox_bf16>(queue, op);
 }

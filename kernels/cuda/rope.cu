@@ -41,7 +41,7 @@ static ox_launch_shape by_heads(const ox_op_rope *op, uint32_t packs) {
     return ox_launch_shape{op->rows, dim3(x, (op->heads + rounds - 1) / rounds), 0};
 }
 
-template <typename T> static void rope(const ox_cuda_queue *queue, const ox_op_rope *op) {
+template <typename T> static ox_status rope(const ox_cuda_queue *queue, const ox_op_rope *op) {
     enum { WIDE = ox_wide<T>::COUNT };
     const uint32_t half = op->head_dim / 2;
     const rope_args<T> args = {(T *)op->qk, op->cos_table, op->sin_table, op->positions,
@@ -52,14 +52,10 @@ template <typename T> static void rope(const ox_cuda_queue *queue, const ox_op_r
     } else {
         ox_launch(rope_kernel<T, 1>, queue, by_heads(op, half), args);
     }
+    return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_rope(const ox_cuda_queue *queue, const void *given) {
     const ox_op_rope *const op = (const ox_op_rope *)given;
-    if (op->real == OX_REAL_F32) {
-        rope<float>(queue, op);
-    } else {
-        rope<ox_bf16>(queue, op);
-    }
-    return OX_OK;
+    return op->real == OX_REAL_F32 ? rope<float>(queue, op) : rope<ox_bf16>(queue, op);
 }
