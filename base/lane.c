@@ -38,13 +38,16 @@ void ox_lane_reset(struct ox_lane *lane) {
 }
 
 void ox_lane_stats(struct ox_lane *lane, struct ox_lane_stats *out) {
-    lane->ops->stats(lane, out);
+    pthread_mutex_lock(&lane->lock);
+    *out = lane->stats;
+    pthread_mutex_unlock(&lane->lock);
 }
 
 void ox_lane_observe(struct ox_lane *lane, ox_lane_observer *observer, void *context) {
-    if (lane->ops->observe != NULL) {
-        lane->ops->observe(lane, observer, context);
-    }
+    pthread_mutex_lock(&lane->lock);
+    lane->observer = observer;
+    lane->observer_context = context;
+    pthread_mutex_unlock(&lane->lock);
 }
 
 void ox_lane_close(struct ox_lane **lane) {
@@ -83,7 +86,6 @@ struct host_lane {
     struct ox_host_lane_config config;
     struct job *queue;
     pthread_t thread;
-    pthread_mutex_t lock;
     pthread_cond_t work;     /* signalled when a job is queued or the lane closes */
     pthread_cond_t progress; /* signalled when a job ends                        */
     uint64_t issued, done;
@@ -91,9 +93,6 @@ struct host_lane {
     enum ox_status failure;
     char failure_text[OX_ERROR_TEXT_BYTES];
     bool closing;
-    struct ox_lane_stats stats;
-    ox_lane_observer *observer; /* may be NULL */
-    void *observer_context;
 };
 
 static struct host_lane *host_lane_of(struct ox_lane *lane) {
@@ -110,66 +109,51 @@ static enum ox_status ended_status(struct host_lane *lane, uint64_t seq) {
 
 static enum ox_status host_lane_poll(struct ox_lane *base, uint64_t seq, bool *done) {
     struct host_lane *const lane = host_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
     *done = lane->done >= seq;
     const enum ox_status status = *done ? ended_status(lane, seq) : OX_OK;
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lane->base.lock);
     return status;
 }
 
 static enum ox_status host_lane_join(struct ox_lane *base, uint64_t seq) {
     struct host_lane *const lane = host_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
     OX_ASSERT(seq <= lane->issued);
     while (lane->done < seq) {
-        pthread_cond_wait(&lane->progress, &lane->lock);
+        pthread_cond_wait(&lane->progress, &lane->base.lock);
     }
     const enum ox_status status = ended_status(lane, seq);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lane->base.lock);
     return status;
 }
 
 static enum ox_status host_lane_drain(struct ox_lane *base) {
     struct host_lane *const lane = host_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
     const uint64_t last = lane->issued;
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lane->base.lock);
     return host_lane_join(base, last);
 }
 
 static void host_lane_reset(struct ox_lane *base) {
     struct host_lane *const lane = host_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
     OX_ASSERT(lane->done == lane->issued);
     lane->failed_seq = 0;
     lane->failure = OX_OK;
     lane->failure_text[0] = '\0';
-    pthread_mutex_unlock(&lane->lock);
-}
-
-static void host_lane_stats(struct ox_lane *base, struct ox_lane_stats *out) {
-    struct host_lane *const lane = host_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
-    *out = lane->stats;
-    pthread_mutex_unlock(&lane->lock);
-}
-
-static void host_lane_observe(struct ox_lane *base, ox_lane_observer *observer, void *context) {
-    struct host_lane *const lane = host_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
-    lane->observer = observer;
-    lane->observer_context = context;
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lane->base.lock);
 }
 
 /* Queues a job, or with fn NULL a wait; blocks while the queue is full. */
 static enum ox_status enqueue(struct host_lane *lane, ox_job_fn *fn, struct ox_mark after,
                               const void *args, size_t args_bytes, struct ox_mark *done) {
     OX_ASSERT(args_bytes <= OX_JOB_ARGS_BYTES);
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
     OX_ASSERT(!lane->closing);
     while (lane->issued - lane->done >= lane->config.queue_len) {
-        pthread_cond_wait(&lane->progress, &lane->lock);
+        pthread_cond_wait(&lane->progress, &lane->base.lock);
     }
     struct job *const job = &lane->queue[lane->issued % lane->config.queue_len];
     job->fn = fn;
@@ -182,7 +166,7 @@ static enum ox_status enqueue(struct host_lane *lane, ox_job_fn *fn, struct ox_m
         *done = (struct ox_mark){.lane = &lane->base, .seq = lane->issued};
     }
     pthread_cond_signal(&lane->work);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lane->base.lock);
     return OX_OK;
 }
 
@@ -214,10 +198,10 @@ static enum ox_status run_job(struct host_lane *lane, const struct job *job, boo
 /* The lane's thread: runs jobs in order, and skips them after the first failure. */
 static void *host_lane_main(void *context) {
     struct host_lane *const lane = context;
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
     for (;;) {
         while (lane->done == lane->issued && !lane->closing) {
-            pthread_cond_wait(&lane->work, &lane->lock);
+            pthread_cond_wait(&lane->work, &lane->base.lock);
         }
         if (lane->done == lane->issued) {
             break;
@@ -225,40 +209,40 @@ static void *host_lane_main(void *context) {
         const struct job *const job = &lane->queue[lane->done % lane->config.queue_len];
         const bool skip = lane->failed_seq != 0;
         struct ox_job_times times = {.seq = lane->done + 1};
-        ox_lane_observer *const observer = lane->observer;
-        void *const observer_context = lane->observer_context;
-        pthread_mutex_unlock(&lane->lock);
+        ox_lane_observer *const observer = lane->base.observer;
+        void *const observer_context = lane->base.observer_context;
+        pthread_mutex_unlock(&lane->base.lock);
 
         const enum ox_status status = run_job(lane, job, skip, &times);
         if (observer != NULL) {
             observer(observer_context, &times);
         }
 
-        pthread_mutex_lock(&lane->lock);
+        pthread_mutex_lock(&lane->base.lock);
         if (status != OX_OK && lane->failed_seq == 0) {
             lane->failed_seq = times.seq;
             lane->failure = status;
             snprintf(lane->failure_text, sizeof lane->failure_text, "%s", ox_error_text());
         }
-        *(times.wait ? &lane->stats.wait_ns : &lane->stats.busy_ns) += times.end_ns - times.begin_ns;
-        lane->stats.job_count += !times.wait;
+        *(times.wait ? &lane->base.stats.wait_ns : &lane->base.stats.busy_ns) += times.end_ns - times.begin_ns;
+        lane->base.stats.job_count += !times.wait;
         lane->done = times.seq;
         pthread_cond_broadcast(&lane->progress);
     }
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lane->base.lock);
     return NULL;
 }
 
 static void host_lane_close(struct ox_lane *base) {
     struct host_lane *const lane = host_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
     lane->closing = true;
     pthread_cond_signal(&lane->work);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lane->base.lock);
     pthread_join(lane->thread, NULL);
     pthread_cond_destroy(&lane->progress);
     pthread_cond_destroy(&lane->work);
-    pthread_mutex_destroy(&lane->lock);
+    pthread_mutex_destroy(&lane->base.lock);
     free(lane->queue);
     free(lane);
 }
@@ -269,8 +253,6 @@ static const struct ox_lane_ops host_lane_ops = {
     .join = host_lane_join,
     .drain = host_lane_drain,
     .reset = host_lane_reset,
-    .stats = host_lane_stats,
-    .observe = host_lane_observe,
     .close = host_lane_close,
 };
 
@@ -294,7 +276,7 @@ enum ox_status ox_host_lane_open(const struct ox_host_lane_config *config, struc
     lane->base = (struct ox_lane){.ops = &host_lane_ops, .label = config->label};
     lane->config = *config;
     lane->queue = queue;
-    pthread_mutex_init(&lane->lock, NULL);
+    pthread_mutex_init(&lane->base.lock, NULL);
     pthread_cond_init(&lane->work, NULL);
     pthread_cond_init(&lane->progress, NULL);
     const int err = pthread_create(&lane->thread, NULL, host_lane_main, lane);

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,14 +51,16 @@ struct ox_lane_ops {
     enum ox_status (*join)(struct ox_lane *, uint64_t seq);
     enum ox_status (*drain)(struct ox_lane *);
     void (*reset)(struct ox_lane *);
-    void (*stats)(struct ox_lane *, struct ox_lane_stats *out);
-    void (*observe)(struct ox_lane *, ox_lane_observer *observer, void *context); /* NULL: unsupported */
     void (*close)(struct ox_lane *);
 };
 
 struct ox_lane {
     const struct ox_lane_ops *ops;
     const char *label; /* shown in traces and errors: "compute", "nvme.read", "adam"; static storage */
+    pthread_mutex_t lock; /* guards what follows, and what the implementation changes beside it */
+    struct ox_lane_stats stats;
+    ox_lane_observer *observer; /* or NULL */
+    void *observer_context;
 };
 
 /* Sets *done. Returns the status of the marked work once it is done, OX_OK before. */

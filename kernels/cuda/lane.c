@@ -33,7 +33,6 @@ struct cuda_lane {
     struct ox_cuda_device *device;
     cudaStream_t stream;
     struct ox_lane *feeder, *watcher;
-    pthread_mutex_t lock;
     uint64_t mark_count; /* marks issued */
     struct slot slots[MARK_COUNT];
     /* Used by the feeder. */
@@ -42,9 +41,6 @@ struct cuda_lane {
     /* Used by the watcher. Times of the device are counted from the last event. */
     cudaEvent_t last;
     uint64_t last_ns;
-    struct ox_lane_stats stats; /* under lock */
-    ox_lane_observer *observer;
-    void *observer_context;
 };
 
 static const struct ox_lane_ops cuda_lane_ops;
@@ -139,12 +135,12 @@ static enum ox_status wait_job(void *owner, const void *args) {
     const struct wait_job *const job = args;
     struct cuda_lane *const other = job->other;
     enum ox_status status = ox_mark_join(job->fed);
-    pthread_mutex_lock(&other->lock);
+    pthread_mutex_lock(&other->base.lock);
     if (status == OX_OK && other->mark_count - job->turn < MARK_COUNT) {
         const struct slot *const slot = slot_of(other, job->turn);
         status = check(lane, cudaStreamWaitEvent(lane->stream, slot->end, 0), "waiting for another lane");
     }
-    pthread_mutex_unlock(&other->lock);
+    pthread_mutex_unlock(&other->base.lock);
     return status;
 }
 
@@ -184,13 +180,13 @@ static void account(struct cuda_lane *lane, const struct slot *slot, uint64_t tu
     times.begin_ns = times.end_ns - (busy_ns < times.end_ns - lane->last_ns ? busy_ns : times.end_ns - lane->last_ns);
     lane->last = slot->end;
     lane->last_ns = times.end_ns;
-    pthread_mutex_lock(&lane->lock);
-    lane->stats.busy_ns += times.end_ns - times.begin_ns;
-    lane->stats.wait_ns += times.begin_ns > idle_from_ns ? times.begin_ns - idle_from_ns : 0;
-    lane->stats.job_count++;
-    ox_lane_observer *const observer = lane->observer;
-    void *const context = lane->observer_context;
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
+    lane->base.stats.busy_ns += times.end_ns - times.begin_ns;
+    lane->base.stats.wait_ns += times.begin_ns > idle_from_ns ? times.begin_ns - idle_from_ns : 0;
+    lane->base.stats.job_count++;
+    ox_lane_observer *const observer = lane->base.observer;
+    void *const context = lane->base.observer_context;
+    pthread_mutex_unlock(&lane->base.lock);
     if (observer != NULL) {
         observer(context, &times);
     }
@@ -201,9 +197,9 @@ static enum ox_status watch_job(void *owner, const void *args) {
     struct ox_first_failure first = {0};
     uint64_t turn;
     memcpy(&turn, args, sizeof turn);
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
     const struct slot slot = *slot_of(lane, turn);
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lane->base.lock);
     ox_first_failure_note(&first, ox_mark_join(slot.fed));
     if (first.status == OX_OK) {
         ox_first_failure_note(&first, check(lane, cudaEventSynchronize(slot.end), "work on the device"));
@@ -224,17 +220,17 @@ enum ox_status ox_cuda_lane_mark(struct ox_lane *base, struct ox_mark *out) {
     enum ox_status status = ox_mark_join(mark_before(lane, turn));
     (void)status; /* a failure of the lane is reported by the new mark too */
     /* Count before the slot's event is recorded again: from here on no lane waits for the earlier mark of the slot. */
-    pthread_mutex_lock(&lane->lock);
+    pthread_mutex_lock(&lane->base.lock);
     OX_ASSERT(lane->mark_count + 1 == turn);
     lane->mark_count = turn;
     slot->marked_ns = ox_clock_ns();
-    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lane->base.lock);
     /* Not under the lock: a full queue waits for the feeder, which takes the lock. */
     status = ox_host_lane_submit(lane->feeder, record_job, NULL, 0, &fed);
     if (status == OX_OK) {
-        pthread_mutex_lock(&lane->lock);
+        pthread_mutex_lock(&lane->base.lock);
         slot->fed = fed;
-        pthread_mutex_unlock(&lane->lock);
+        pthread_mutex_unlock(&lane->base.lock);
         status = ox_host_lane_submit(lane->watcher, watch_job, &turn, sizeof turn, &end);
     }
     OX_ASSERT(status != OX_OK || end.seq == watched(lane, turn).seq);
@@ -251,10 +247,10 @@ static enum ox_status lane_wait(struct ox_lane *base, struct ox_mark after) {
     }
     struct cuda_lane *const other = cuda_lane_of(after.lane);
     struct wait_job job = {.other = other, .turn = after.seq};
-    pthread_mutex_lock(&other->lock);
+    pthread_mutex_lock(&other->base.lock);
     const bool old = other->mark_count - job.turn >= MARK_COUNT;
     job.fed = slot_of(other, job.turn)->fed;
-    pthread_mutex_unlock(&other->lock);
+    pthread_mutex_unlock(&other->base.lock);
     return old ? ox_lane_wait(lane->feeder, after)
                : ox_host_lane_submit(lane->feeder, wait_job, &job, sizeof job, NULL);
 }
@@ -287,21 +283,6 @@ static void lane_reset(struct ox_lane *base) {
     lane->begun = false;
 }
 
-static void lane_stats(struct ox_lane *base, struct ox_lane_stats *out) {
-    struct cuda_lane *const lane = cuda_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
-    *out = lane->stats;
-    pthread_mutex_unlock(&lane->lock);
-}
-
-static void lane_observe(struct ox_lane *base, ox_lane_observer *observer, void *context) {
-    struct cuda_lane *const lane = cuda_lane_of(base);
-    pthread_mutex_lock(&lane->lock);
-    lane->observer = observer;
-    lane->observer_context = context;
-    pthread_mutex_unlock(&lane->lock);
-}
-
 static void free_events(struct cuda_lane *lane) {
     for (int i = 0; i < MARK_COUNT; i++) {
         if (lane->slots[i].begin != NULL) {
@@ -327,7 +308,7 @@ static void lane_free(struct cuda_lane *lane) {
         cudaStreamDestroy(lane->stream);
     }
     free_events(lane);
-    pthread_mutex_destroy(&lane->lock);
+    pthread_mutex_destroy(&lane->base.lock);
     free(lane);
 }
 
@@ -341,8 +322,6 @@ static const struct ox_lane_ops cuda_lane_ops = {
     .join = lane_join,
     .drain = lane_drain,
     .reset = lane_reset,
-    .stats = lane_stats,
-    .observe = lane_observe,
     .close = lane_close,
 };
 
@@ -382,7 +361,7 @@ enum ox_status ox_cuda_lane_open(struct ox_cuda_device *device, const char *labe
     }
     lane->base = (struct ox_lane){.ops = &cuda_lane_ops, .label = label};
     lane->device = device;
-    pthread_mutex_init(&lane->lock, NULL);
+    pthread_mutex_init(&lane->base.lock, NULL);
     enum ox_status status = open_stream(lane);
     OX_TRY(status, open_thread(lane, QUEUE_LEN, &lane->feeder));
     OX_TRY(status, open_thread(lane, MARK_COUNT + 1, &lane->watcher));
