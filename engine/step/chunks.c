@@ -1,4 +1,4 @@
-/* Planes of a unit between steps: read from and written to wherever the plan has them. */
+/* Reads and writes the planes of a unit between steps, wherever the plan has them. */
 #include "engine/step/engine_internal.h"
 
 #include "base/assert.h"
@@ -31,7 +31,7 @@ struct ox_resident ox_engine_resident(const struct ox_engine *engine, uint32_t u
     return out;
 }
 
-/* A chunk's part of each plane of a unit's state, there and in a state of the chunk alone. */
+/* A chunk's part of each plane of the state, in the unit's state and in a state of the chunk alone. */
 enum { STATE_PIECES = 5 };
 struct state_piece {
     void *unit, *alone; /* NULL: the format has no such plane */
@@ -53,7 +53,7 @@ static void state_pieces(const struct ox_engine *engine, uint32_t unit_idx, cons
     out[4] = (struct state_piece){unit.v_scale, alone.v_scale, scales};
 }
 
-/* The padding goes to the drive: it is not what was there before. */
+/* Clears the padding, which goes to the drive, so that a store's bytes do not depend on what memory held before. */
 static void clear_padding(const struct ox_engine *engine, const struct ox_chunk *chunk, void *chunk_state) {
     const struct ox_state_format format = engine->config.state;
     const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
@@ -119,7 +119,7 @@ void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t 
                           struct ox_chunk_view *out) {
     struct ox_chunk_slots *const slots = &engine->chunk_slots;
     slots->at = is_written(engine) ? (slots->at + 1) % slot_count(engine) : 0;
-    ox_transfers_wait(&slots->transfers, slots->at); /* the next call with a status returns a failure */
+    ox_transfers_wait(&slots->transfers, slots->at); /* the next call that has a status returns a failure */
     view_in_slot(engine, slots->at, unit_idx, chunk_idx, out);
 }
 
@@ -151,7 +151,7 @@ uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane pla
                                view->count, view->values);
 }
 
-/* One copy between device and host; lanes are drained between steps. */
+/* Makes one copy between device and host. Its lane is idle between steps. */
 static enum ox_status copy_piece(struct ox_engine *engine, const struct state_piece *piece, bool to_device) {
     struct ox_lane *const lane = engine->lanes[to_device ? OX_LANE_H2D : OX_LANE_D2H];
     const struct ox_copy copy = {.target = to_device ? piece->unit : piece->alone,
@@ -162,7 +162,7 @@ static enum ox_status copy_piece(struct ox_engine *engine, const struct state_pi
     return status == OX_OK ? ox_mark_join(done) : status;
 }
 
-/* What a chunk has on the device: hi, for fp32 the lo behind it, or the state. */
+/* Copies what a chunk has on the device: hi, for fp32 the lo behind it, or the state. */
 static enum ox_status copy_device(struct ox_engine *engine, uint32_t unit_idx, const struct ox_chunk_view *view,
                                   bool to_device) {
     const struct ox_plan *const plan = engine->plan->train;
@@ -282,7 +282,7 @@ enum ox_status ox_engine_load_commit(struct ox_engine *engine, const void *meta,
     return ox_store_commit(engine->store, meta, meta_bytes);
 }
 
-/* Reads the unit's chunk into the slot; does not wait. */
+/* Starts to read the unit's chunk into the slot; does not wait. */
 static enum ox_status fetch_chunk(struct ox_engine *engine, uint32_t slot, uint32_t unit_idx, uint32_t chunk_idx) {
     const struct ox_chunk chunk = ox_shard_chunk(&engine->plan->table, unit_idx, chunk_idx);
     struct ox_chunk_view view;
@@ -323,7 +323,7 @@ enum ox_status ox_engine_load_unit(struct ox_engine *engine, uint32_t unit_idx, 
     return ox_first_failure_result(&first);
 }
 
-/* Every chunk from memory to the store. */
+/* Writes every chunk from memory to the store. */
 static enum ox_status put_all(struct ox_engine *engine) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < engine->plan->table.unit_count && status == OX_OK; unit_idx++) {

@@ -1,4 +1,4 @@
-/* Opening and closing: everything a step will need is reserved here. */
+/* Opens and closes the engine, and reserves everything that a step needs. */
 #include "engine/step/engine_internal.h"
 
 #include "base/assert.h"
@@ -17,8 +17,8 @@ static bool on_cpu(const struct ox_engine_config *config) {
     return config->device == OX_DEVICE_CPU;
 }
 
-/* The CPU computes with float32 whatever the weights' precision; a GPU with bfloat16 where the master is not asked
- * for. */
+/* The shape and type of compute. The CPU always computes with float32; a GPU with bfloat16, unless fp32 is requested.
+ */
 static struct ox_shape shape_of(const struct ox_engine_config *config) {
     const enum ox_real real = on_cpu(config) || config->fp32 ? OX_REAL_F32 : OX_REAL_BF16;
     return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
@@ -36,7 +36,8 @@ static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t 
                                  .work = ox_unit_cost(shape, unit_idx, pass)};
 }
 
-/* An embedding takes tokens, the head gives the loss; between units travels one row of `hidden` per token. */
+/* Describes a unit to the planner. The embedding takes tokens, the head gives the loss; activations between units have
+ * one row of `hidden` per token. */
 static struct ox_plan_unit describe_unit(const struct ox_shape *shape, uint32_t unit_idx) {
     static const enum ox_plan_unit_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING, [OX_UNIT_BLOCK] = OX_PLAN_BLOCK,
                                                    [OX_UNIT_HEAD] = OX_PLAN_HEAD};
@@ -60,7 +61,7 @@ static struct ox_plan_unit describe_unit(const struct ox_shape *shape, uint32_t 
     };
 }
 
-/* The head uses the embedding's table: what it adds to the table's gradient is a gradient of its own. */
+/* Lets the head use the embedding's table, with a gradient of its own for this use. */
 static void tie_head(const struct ox_model *model, struct ox_engine_plan *plan) {
     const uint32_t head_idx = model->unit_count - 1, owner_idx = 0, tied_idx = model->unit_count;
     const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
@@ -103,7 +104,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     };
 }
 
-/* What the planner knows of the format; where the planes lie within is the optimizer's. */
+/* Sizes of the state, which are all that the planner needs of its format. */
 static struct ox_state_sizes state_sizes(const struct ox_engine_config *config) {
     const struct ox_state_layout group = ox_state_layout_of(config->state, OX_GROUP_ELEMS);
     return (struct ox_state_sizes){
@@ -172,7 +173,7 @@ static enum ox_status choose(const struct ox_engine_config *config, struct ox_en
 enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct ox_engine_plan **out) {
     *out = NULL;
     OX_ASSERT(config->batch > 0 && config->seq > 0 && config->micro_batches > 0 && config->compute_threads > 0);
-    OX_ASSERT(!config->fp32 || config->state.moments != OX_MOMENTS_Q8); /* compute needs all of the master */
+    OX_ASSERT(!config->fp32 || config->state.moments != OX_MOMENTS_Q8); /* compute needs the whole master */
     OX_ASSERT(on_cpu(config) || !config->budget.unified);
     enum ox_status status = check_shape(config);
     if (status != OX_OK) {
@@ -201,7 +202,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
         ox_engine_plan_close(&plan);
         return status;
     }
-    *out = plan; /* on failure: the nearest plan, for its ledger */
+    *out = plan; /* on failure too: the nearest plan, for its ledger */
     return status;
 }
 
@@ -291,7 +292,7 @@ static enum ox_status open_memory(struct ox_engine *engine) {
     engine->unit_due = calloc(2 * (size_t)train->unit_count, 1);
     engine->due_now = engine->unit_due == NULL ? NULL : engine->unit_due + train->unit_count;
     engine->packed = calloc(engine->config.micro_batches, sizeof *engine->packed);
-    engine->unclipped_steps = UINT32_MAX / 2; /* the first step assumes the best */
+    engine->unclipped_steps = UINT32_MAX / 2; /* so the first step speculates */
     if (engine->marks == NULL || engine->unit_due == NULL || engine->packed == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
@@ -404,8 +405,8 @@ void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffi
 
 /* ---- the store ----------------------------------------------------------------------------------- */
 
-/* What the extents' meaning depends on: a store of another model or format, or cut differently, is refused. Stores
- * made before there were formats have that of AdamW in fp32, which adds nothing. */
+/* Hash of all that the content of extents depends on, by which a store of another model or format, or with other
+ * chunks, is refused. AdamW in fp32 adds nothing to the hash, because older stores have no format recorded. */
 static uint64_t geometry_hash(const struct ox_engine *engine) {
     const struct ox_model *const model = engine->config.model;
     uint64_t hash = ox_hash_seed(&engine->config.chunk_elems, 1);
@@ -421,7 +422,7 @@ static uint64_t geometry_hash(const struct ox_engine *engine) {
                ? hash : ox_hash_seed(words, sizeof words / sizeof *words);
 }
 
-/* The optimizer's slots carry most of what crosses: they are pinned for the drives, where the kernel allows it. */
+/* Pins the optimizer's slots for the drives, if the kernel allows it: most transfers go through them. */
 static void register_slots(struct ox_engine *engine) {
     const struct ox_plan *const plan = engine->plan->train;
     for (uint32_t i = 0; i < plan->task_count; i++) {
@@ -479,8 +480,8 @@ enum ox_status ox_engine_store_create(struct ox_engine *engine, const uint64_t r
     return open_store(engine, run_id, true);
 }
 
-/* Planes that live in memory come back from the last commit. What stays on the drives is read too, for its checksums:
- * damage is found while the run can still turn to a checkpoint. Costs what one step reads. */
+/* Loads planes that live in memory from the last commit. It reads those that stay on the drives too, to verify their
+ * checksums: damage is then found while the run can still use a checkpoint. This reads as much as one step does. */
 static enum ox_status load_and_verify(struct ox_engine *engine) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < engine->plan->table.unit_count && status == OX_OK; unit_idx++) {

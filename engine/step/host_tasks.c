@@ -1,4 +1,4 @@
-/* Tasks of the host lanes: drive reads and writes, reductions, the norm, the optimizer, the commit. Each runs on its
+/* Runs the tasks of host lanes: drive reads and writes, reductions, norm, update, commit. Each runs on its
  * lane's thread; the plan has ordered everything it touches. */
 #include "engine/step/engine_internal.h"
 
@@ -48,7 +48,7 @@ static enum ox_status read_weights(const struct task_run *run) {
                                  view(run, OX_USE_TARGET).ptr);
 }
 
-/* Checkpoints go as a whole, gradients in pieces of a chunk, so that several are in flight. */
+/* Moves an activation checkpoint as a whole, or a gradient in pieces of a chunk, so that several are in flight. */
 static enum ox_status move_spooled(const struct task_run *run) {
     struct ox_engine *const engine = run->engine;
     const struct ox_task *const task = run->task;
@@ -93,7 +93,7 @@ static void reduce(const struct task_run *run) {
     const uint64_t elems = ox_unit_elems(engine, unit_idx);
     void *const grad = view(run, OX_USE_GRAD).ptr;
     double *const partials = view(run, OX_USE_NORM).ptr;
-    if (addend != OX_NONE) { /* of tied weights */
+    if (addend != OX_NONE) { /* tied weights: the gradient of their second use */
         ox_grad_add(engine->reduce_pool, grad, view(run, OX_USE_GRAD_HEAD).ptr, ox_grad_elems(engine, addend));
         if (engine->config.grad_bf16) {
             ox_grad_to_bf16(engine->reduce_pool, grad, grad, elems);
@@ -106,7 +106,7 @@ static void reduce(const struct task_run *run) {
 /* A norm beyond this would overflow the squares of Adam's second moment in fp32. */
 static const double NORM_MAX = 1e18;
 
-/* Global norm over all units in order, clipping as torch.nn.utils.clip_grad_norm_ has it. */
+/* Computes the global norm over all units in order, and the clip factor as torch.nn.utils.clip_grad_norm_ does. */
 static void decide(const struct task_run *run) {
     struct ox_engine *const engine = run->engine;
     struct ox_step_state *const step = &engine->step;
@@ -132,7 +132,7 @@ static void decide(const struct task_run *run) {
     ox_optim_hyper_init(&settings, &step->hyper);
 }
 
-/* Waits until all that the optimizer wrote has reached the drives. */
+/* Waits until all that the optimizer wrote is on the drives. */
 static enum ox_status drain_writes(const struct task_run *run) {
     const uint64_t begin_ns = ox_clock_ns();
     const enum ox_status status = ox_optim_drain(run->engine);

@@ -1,5 +1,5 @@
-/* An update on the compute lane makes the same call as the optimizer's lane, on the device's threads: the bits are the
- * same. */
+/* An update on the compute lane makes the call that the optimizer's lane makes, on the device's threads, so it gives
+ * the same bits. */
 #include "engine/step/ops_optim.h"
 
 #include "base/assert.h"

@@ -1,5 +1,5 @@
-/* The optimizer's operations of the CPU device: those of kernels/ops.h that cpu_optim computes. Only here are both
- * known. */
+/* The operations of kernels/ops.h that cpu_optim computes for the CPU device. They are here because no lower room may
+ * include both folders. */
 #ifndef OX_ENGINE_OPS_OPTIM_H
 #define OX_ENGINE_OPS_OPTIM_H
 

@@ -1,10 +1,10 @@
-/* What a unit's update is: where each plane comes from and goes to, which elements decay, what is counted. The stream
- * (engine/step/optim_stream.h) moves the chunks; without a store everything is in memory and updated where it lies.
+/* Updates a unit: where each plane comes from and goes to, which elements decay, what is counted. The stream
+ * (engine/step/optim_stream.h) moves the chunks; without a store everything is in memory and updated in place.
  *
- * What lives in memory is updated there; the slot then only carries the copy that goes to the store, so that memory may
- * change again while the write is in flight. Writes outlive the unit's task and are waited for by the commit. A step
- * that stays in memory passes the stream all the same, which then brings gradients from the drives, if that is where
- * they are, and shows chunks to the tee, but copies and writes nothing. */
+ * Planes that live in memory are updated there; the slot then only has the copy that goes to the store, so that memory
+ * may change again while the write is in flight. Writes may end after the unit's task; the commit waits for them. A
+ * step that stays in memory uses the stream too, which then reads gradients from the drives, if they are there, and
+ * shows chunks to the tee, but copies and writes nothing. */
 #include "engine/step/engine_internal.h"
 #include "engine/step/ops_optim.h"
 
@@ -46,7 +46,7 @@ static struct chunk_run run_of(void *engine, const struct ox_stream_chunk *chunk
     return chunk_run(engine, &chunk->run, chunk->chunk_idx, chunk->slot);
 }
 
-/* The state of a chunk from element `begin` of the unit on, wherever it is updated. */
+/* The state of a chunk from element `begin` of the unit on, where it is updated. */
 static struct ox_state_planes state_at(const struct chunk_run *run, uint64_t begin) {
     const struct ox_state_format format = run->engine->config.state;
     const uint64_t elems = run->engine->plan->table.shards[run->unit->unit_idx].elem_count;
@@ -95,7 +95,7 @@ uint64_t ox_optim_transfer_bytes(const struct ox_engine *engine, const struct ox
            (at->run.source.grad == NULL ? layout.numbers_bytes : 0);
 }
 
-/* What lives in memory, as it is now, into the slot. */
+/* Copies planes that live in memory into the slot. */
 static void gather(const struct chunk_run *run) {
     if (run->unit->source.state != NULL) {
         ox_state_copy(run->engine, run->unit->unit_idx, &run->chunk, run->state, OX_STATE_TO_CHUNK);
@@ -105,7 +105,7 @@ static void gather(const struct chunk_run *run) {
     }
 }
 
-/* Called before the update: the tee sees the planes of the last commit. */
+/* Called before the update, so that the tee sees the planes of the last commit. */
 static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
     const struct ox_engine *const engine = owner;
     if (engine->tee.chunk == NULL || at->run.base_step != engine->tee_step) {
@@ -127,7 +127,7 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
 
 /* ---- writer's thread ------------------------------------------------------------------------------------ */
 
-/* Copies of the new planes that memory keeps besides. */
+/* Copies new planes from the slot to memory that keeps them too. */
 static void scatter(const struct chunk_run *run) {
     const struct ox_unit_run *const unit = run->unit;
     const uint64_t first = run->chunk.first, hi_bytes = run->layout.hi_bytes;
@@ -202,15 +202,15 @@ static uint64_t update_span(const struct chunk_run *run, struct ox_range range, 
 _Static_assert((int)OX_TENSOR_ALIGN_ELEMS % (int)OX_Q8_BLOCK == 0 && (int)OX_GROUP_ELEMS % (int)OX_Q8_BLOCK == 0,
                "a span of q8 state begins with a block");
 
-/* Where a walk over the roles of a unit stands. */
+/* Where an iteration over the roles of a unit is. */
 struct role_walk {
-    const struct ox_tensor *next; /* NULL: at the beginning */
+    const struct ox_tensor *next; /* NULL: at the start */
     struct ox_range range;
     bool decay;
 };
 
-/* Role by role, because decay differs; the gaps between them stay zero. Tensors of one role are neighbours without a
- * gap, and one may begin within a block of eight-bit moments, so they are one span. */
+/* Goes to the next role, because decay differs between roles; the gaps between roles stay zero. Tensors of one role are
+ * neighbours without a gap and form one span, because one may begin within a block of eight-bit moments. */
 static bool next_role(const struct ox_engine *engine, uint32_t unit_idx, struct ox_range within,
                       struct role_walk *walk) {
     const struct ox_model *const model = engine->config.model;
@@ -232,7 +232,7 @@ static bool next_role(const struct ox_engine *engine, uint32_t unit_idx, struct 
     return found;
 }
 
-/* Returns how many parameters are not finite any more. */
+/* Updates a chunk; returns how many of its parameters are no longer finite. */
 static uint64_t update_chunk(const struct chunk_run *run) {
     const struct ox_range within = {.begin = run->chunk.first, .end = run->chunk.first + run->chunk.count};
     struct role_walk walk = {.next = NULL};
@@ -245,7 +245,7 @@ static uint64_t update_chunk(const struct chunk_run *run) {
 
 /* ---- units ------------------------------------------------------------------------------------------------ */
 
-/* A unit that lives on the device is downloaded as [hi | lo], updated here, and uploaded again. */
+/* Lets the update work on the downloaded copy, [hi | lo], of a unit that lives on the device; it is uploaded later. */
 static void update_downloaded(const struct ox_engine *engine, unsigned char *downloaded, struct ox_unit_run *run) {
     const uint64_t elems = engine->plan->table.shards[run->unit_idx].elem_count;
     run->source.hi = (uint16_t *)downloaded;
@@ -284,9 +284,8 @@ static struct ox_unit_run unit_run(const struct ox_engine *engine, const struct 
     return run;
 }
 
-/* The optimizer's task after this one, when all that its reads need is there by now: state and weights of the last
- * commit are, unless there is a commit in between, and its gradient if no later write of the spool has to end for
- * it. */
+/* The optimizer's next task, if all that it reads is on the drives by now; else NULL. State and weights are, unless a
+ * commit comes in between. The gradient is, if the task waits for no later write of the spool than this one does. */
 static const struct ox_task *task_ahead(const struct ox_engine *engine, const struct ox_plan *plan,
                                         const struct ox_task *task) {
     const struct ox_task *const past = &plan->tasks[plan->task_count];
@@ -344,7 +343,7 @@ static enum ox_status run_unit(struct ox_engine *engine, const struct ox_plan *p
     return ox_overlap_updated(engine, task, nonfinite_count);
 }
 
-/* There is no update, but forward wants the planes. */
+/* Reads the planes for forward of a unit that needs no update. */
 static enum ox_status read_unit(struct ox_engine *engine, const struct ox_unit_run *run, uint32_t task_idx) {
     const uint64_t begin_ns = ox_clock_ns();
     const enum ox_status status =
@@ -389,7 +388,7 @@ void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
     engine->tee_step = engine->weights_step;
 }
 
-/* All operations of a lane come one after the other, so its counts say nothing of them before they come to the host. */
+/* Operations of a lane run one after the other, so the next unit needs no check before the counts reach the host. */
 enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
                               struct ox_lane *lane) {
     const struct ox_tiers *const tiers = &engine->tiers;
@@ -418,13 +417,13 @@ enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *pl
         status = OX_QUEUE(&engine->ops, lane, adam, &op);
     }
     engine->counts_due = true;
-    if (task->carried) { /* what is queued is done, or the lane has failed and with it the step */
+    if (task->carried) { /* a queued operation is done, unless the lane and with it the step fails */
         engine->unit_due[task->unit_idx] = false;
     }
     return status;
 }
 
-/* What the lane waited for within is told to the trace. */
+/* Runs an update on the host, and reports to the trace what the lane waited for. */
 enum ox_status ox_optim_run(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task) {
     struct ox_stream_waits before = {0}, after = {0};
     const struct ox_unit_run run = unit_run(engine, plan, task);

@@ -1,5 +1,5 @@
 /* The optimizer's stream: slots, the reader's and the writer's thread, and what they pass on to each other. Chunks are
- * numbered from 0 in the order in which they are asked for; how far each thread has come is one such number. */
+ * numbered from 0 in the order in which their reads start; one such number says how far each thread has come. */
 #include "engine/step/optim_stream.h"
 
 #include "base/assert.h"
@@ -18,31 +18,31 @@ struct slot {
     bool used;
 };
 
-/* A unit that is ordered. It ends when all its chunks were asked for. */
+/* A unit that is ordered. The order ends when the reads of all its chunks have started. */
 struct order {
     struct ox_unit_run run;
-    uint32_t asked; /* chunks */
+    uint32_t asked; /* chunks whose reads have started */
 };
 
 enum { ORDERS_MAX = 2 };
-/* While transfers are in flight a thread looks this often for other work: a chunk should not wait for the end of
- * another one's transfer. */
+/* While transfers are in flight a thread looks for other work this often, so that no chunk waits for the end of another
+ * one's transfer. */
 static const uint64_t LOOK_NS = 300000;
 
-/* The reader or the writer. Its transfers, a group for each slot, are its thread's alone while it works. */
+/* The reader or the writer. While its thread works, it alone uses the transfers, one group per slot. */
 struct side {
     struct ox_transfers transfers;
     pthread_t thread;
     bool has_thread, works;
     pthread_cond_t wake;    /* there is something to do */
     uint64_t busy_since_ns; /* since when transfers have been in flight without a gap; kept for the observer */
-    uint64_t turns;         /* for chaos */
+    uint64_t turns;         /* how often it has paused, for chaos */
 };
 
 /* How far the units have come: each number counts units, and is at most the one before it. */
 struct units {
-    struct order orders[ORDERS_MAX]; /* of unit number n: at n % ORDERS_MAX */
-    uint64_t ordered, asking, begun; /* asking: whose chunks are being asked for */
+    struct order orders[ORDERS_MAX]; /* the order of unit number n is at n % ORDERS_MAX */
+    uint64_t ordered, asking, begun; /* asking: the unit whose reads are being started */
 };
 
 /* How far the chunks have come: each number is at most the one before it, and asked - left at most slot_count. */
@@ -52,24 +52,24 @@ struct chunks {
 
 struct slots {
     unsigned char *base;
-    uint64_t bytes; /* of one */
+    uint64_t bytes; /* bytes of one slot */
     uint32_t count;
     struct slot all[OX_STREAM_SLOTS_MAX];
-    uint8_t of[OX_STREAM_SLOTS_MAX]; /* chunk number n that has not left: at n % OX_STREAM_SLOTS_MAX */
+    uint8_t of[OX_STREAM_SLOTS_MAX]; /* the slot of chunk n, until it has left, is at n % OX_STREAM_SLOTS_MAX */
 };
 
 /* Time without a free slot. */
 struct starvation {
-    uint64_t since_ns;                     /* 0: a slot is free, or none is wanted */
-    uint64_t blocked_since_ns, blocked_ns; /* the part of it in which nothing was being read either */
+    uint64_t since_ns;                     /* when it began; 0: a slot is free, or none is needed */
+    uint64_t blocked_since_ns, blocked_ns; /* the part of that time in which no read was in flight */
 };
 
-/* The lock guards everything but the sides' transfers, and what a slot holds, which belongs to the thread that the
- * counters say. */
+/* The lock guards everything except the transfers of reader and writer, and the content of slots, which belongs to the
+ * thread that the counters of `chunks` say. */
 struct ox_stream {
     struct ox_stream_config config;
     pthread_mutex_t lock;
-    pthread_cond_t progress; /* for the lane, and for whoever drains */
+    pthread_cond_t progress; /* wakes the lane, and a thread that drains */
     struct side reader, writer;
     struct slots slots;
     struct units units;
@@ -78,7 +78,7 @@ struct ox_stream {
     bool draining, closing;
     struct ox_first_failure first;
     struct ox_stream_stats stats;
-    struct ox_stream_waits waits; /* the lane's own */
+    struct ox_stream_waits waits; /* written by the lane alone */
     ox_stream_observer *observer;
     void *observer_context;
 };
@@ -91,7 +91,7 @@ static struct slot *slot_at(struct ox_stream *stream, uint64_t chunk_seq) {
     return &stream->slots.all[slot_idx_at(stream, chunk_seq)];
 }
 
-/* Keeps a failure that this thread has just recorded, and wakes whoever waits. The caller holds the lock. */
+/* Keeps a failure that this thread has just recorded, and wakes all that wait. The caller holds the lock. */
 static void note(struct ox_stream *stream, enum ox_status status) {
     ox_first_failure_note(&stream->first, status);
     if (status != OX_OK) {
@@ -101,7 +101,7 @@ static void note(struct ox_stream *stream, enum ox_status status) {
     }
 }
 
-/* Lets go of the lock for a moment, when chaos is on. */
+/* With chaos on, releases the lock and pauses for a moment. */
 static void chaos(struct ox_stream *stream, struct side *side) {
     if (stream->config.chaos_seed != 0) {
         const char *const label = side == &stream->reader ? "adam.read" : "adam.write";
@@ -114,7 +114,7 @@ static void chaos(struct ox_stream *stream, struct side *side) {
 
 /* ---- transfers: on the side's own thread ------------------------------------------------------------- */
 
-/* Submits operations of a slot. Lets go of the lock meanwhile. */
+/* Submits operations of a slot. Releases the lock meanwhile. */
 static enum ox_status submit(struct ox_stream *stream, struct side *side, uint32_t slot_idx,
                              const struct ox_store_op *ops, uint32_t count) {
     OX_ASSERT(count <= OX_STREAM_OPS_MAX);
@@ -128,8 +128,8 @@ static enum ox_status submit(struct ox_stream *stream, struct side *side, uint32
     return status;
 }
 
-/* Takes back one operation, and shows the observer a chunk whose operations have all ended. False when none came while
- * the thread looked. Lets go of the lock meanwhile. */
+/* Takes one operation that has ended, and shows the observer a chunk whose operations have all ended. Returns false if
+ * none ended within LOOK_NS. Releases the lock meanwhile. */
 static bool take(struct ox_stream *stream, struct side *side, uint32_t *slot_idx) {
     pthread_mutex_unlock(&stream->lock);
     const bool there = ox_transfers_take(&side->transfers, LOOK_NS, slot_idx);
@@ -145,7 +145,7 @@ static bool take(struct ox_stream *stream, struct side *side, uint32_t *slot_idx
     return there;
 }
 
-/* Nothing to do until someone wakes the side, or false when the stream closes. */
+/* Waits until the side is woken; returns false when the stream closes. */
 static bool rest(struct ox_stream *stream, struct side *side) {
     side->works = false;
     pthread_cond_broadcast(&stream->progress);
@@ -168,7 +168,7 @@ static bool free_slot(const struct ox_stream *stream, uint32_t *slot_idx) {
     return false;
 }
 
-/* While all slots hold chunks that are being written, nothing can be asked for. */
+/* Measures the time in which no read can start because all slots hold chunks that are being written. */
 static void note_blocked(struct starvation *s, bool blocked) {
     if (blocked && s->blocked_since_ns == 0) {
         s->blocked_since_ns = ox_clock_ns();
@@ -241,7 +241,8 @@ static void arrive(struct ox_stream *stream) {
     pthread_cond_broadcast(&stream->progress);
 }
 
-/* What was found to do stays to be done while the lock is let go: no other thread asks or passes on. */
+/* The reader's thread. Work that it has found stays to be done while the lock is released, because no other thread
+ * starts reads or passes chunks on. */
 static void *reader_main(void *context) {
     struct ox_stream *const stream = context;
     struct side *const reader = &stream->reader;
@@ -257,7 +258,7 @@ static void *reader_main(void *context) {
         }
         reader->works = true;
         chaos(stream, reader);
-        /* Asking comes before passing on: `arrived` may be slow, and the drive shall not wait for it. */
+        /* Reads start before chunks are passed on: `arrived` may be slow, and the drive should not wait for it. */
         if (asks) {
             ask(stream, slot_idx);
         } else if (arrives) {

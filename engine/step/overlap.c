@@ -1,4 +1,4 @@
-/* Steps that overlap: what a step leaves for the next one, and how that ends when no step follows or the next fails.
+/* Steps that overlap: what a step leaves to the next one, and how that ends if no step follows or the next one fails.
  *
  * With overlap a step ends when its norm is known. Its update is then pending: the next step, or an evaluation before
  * it, carries the update within its forward, unit by unit, and commits it. The update of the last units may have run in
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* After this many steps without clipping a step assumes that it is not clipped either, and speculates. */
+/* After this many steps without clipping, a step assumes that it will not be clipped either, and speculates. */
 enum { UNCLIPPED_STEPS = 8 };
 
 static bool overlaps(const struct ox_engine *engine) {
@@ -22,7 +22,7 @@ static uint32_t unit_count(const struct ox_engine *engine) {
     return engine->plan->table.unit_count;
 }
 
-/* What the step before has left, as facts. */
+/* The facts that follow from what the step before has left. */
 static uint32_t facts_of_pending(const struct ox_engine *engine) {
     const struct ox_pending *const pending = &engine->pending;
     const bool written = pending->exists && !pending->in_memory && engine->store != NULL;
@@ -46,7 +46,7 @@ static bool is_due_as_in(const struct ox_engine *engine, enum ox_pending_kind pe
     return true;
 }
 
-/* The plan was proven for the cases of the table alone. */
+/* Whether the plan was proven for this case: it was for the cases of the table alone. */
 static bool is_known_case(const struct ox_engine *engine) {
     const uint32_t facts = engine->step.facts & OX_FACTS_OF_PENDING;
     bool known = false;
@@ -76,7 +76,7 @@ void ox_overlap_begin_step(struct ox_engine *engine, bool own_work) {
     OX_ASSERT(is_known_case(engine));
 }
 
-/* The update begins with what the last commit holds. */
+/* Whether the carried update takes all planes from the last commit. */
 static bool is_from_store(const struct ox_engine *engine) {
     return (engine->step.facts & OX_FACT_FROM_MEMORY) == 0;
 }
@@ -112,7 +112,7 @@ enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
     const uint64_t *const counts = ox_tiers_resident(&engine->tiers, plan, plan->nonfinite_buf).ptr;
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         if (ox_plan_state_on_device(&engine->plan->input, i) && counts[i] > 0) {
-            return nonfinite(i, counts[i]); /* and stays due: finishing the update before a save must fail as well */
+            return nonfinite(i, counts[i]); /* counts_due stays set: finishing the update for a save must fail too */
         }
     }
     engine->counts_due = false;
@@ -121,7 +121,7 @@ enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
 
 enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task *task, uint64_t nonfinite_count) {
     const bool speculative = overlaps(engine) && !task->carried;
-    if (speculative) { /* the norm may yet say that this was to be expected */
+    if (speculative) { /* harmless if the norm requires clipping or is not finite */
         engine->step.speculative_nonfinite_count += nonfinite_count;
         return OX_OK;
     }
@@ -157,10 +157,10 @@ enum ox_status ox_overlap_commit(struct ox_engine *engine, const struct ox_task 
 
 typedef uint64_t traffic_row[OX_TRAFFIC_KIND_COUNT];
 
-/* What an optimizer's task finds in a step: facts, and of its unit whether the carried update is due. */
+/* What an optimizer's task finds in a step: the facts, and whether the carried update of its unit is due. */
 struct finds {
     uint32_t facts;
-    bool due, in_memory; /* in_memory: what it updates is not written */
+    bool due, in_memory; /* in_memory: the update is not written */
 };
 
 static void add_adam(const struct ox_engine *engine, const struct ox_task *task, struct finds finds, traffic_row *out) {
@@ -171,7 +171,7 @@ static void add_adam(const struct ox_engine *engine, const struct ox_task *task,
     ox_plan_adam_traffic(&engine->plan->input, task->unit_idx, work, out);
 }
 
-/* Adds what a task moves if it is one of those whose work differs from step to step. */
+/* Adds what a task moves, if its work differs from step to step. */
 static void add_task(const struct ox_engine *engine, const struct ox_task *task, struct finds finds, traffic_row *out) {
     const struct ox_plan_input *const input = &engine->plan->input;
     if (!ox_task_works(task, finds.facts, finds.due)) {
@@ -219,7 +219,8 @@ void ox_overlap_plan_finish(const struct ox_engine *engine, uint64_t out[OX_LINK
 
 /* ---- the end of a step ------------------------------------------------------------------------------- */
 
-/* Reads the planes in memory back from the last commit; a run that is stopped is still to be saved from them. */
+/* Reads the planes in memory back from the last commit. `stop` does not abort this: a stopped run is saved from them.
+ */
 static enum ox_status restore(struct ox_engine *engine) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < unit_count(engine) && status == OX_OK; unit_idx++) {
@@ -237,8 +238,9 @@ static void forget_pending(struct ox_engine *engine) {
     memset(engine->unit_due, 0, unit_count(engine));
 }
 
-/* Everything back to the last commit. Planes in memory are read back when somebody asks for them again: the drive may
- * be failing now. A step that was told of and is lost with this keeps all calls from going on as if it were there. */
+/* Returns everything to the last commit. Planes in memory are read back by the next call that needs them, because a
+ * drive may be failing now. If a step is lost whose result was already returned, all calls fail until the caller
+ * accepts the loss (ox_engine_roll_back). */
 static void fall_back(struct ox_engine *engine) {
     struct ox_store_info info;
     ox_store_abort(engine->store);
@@ -249,7 +251,7 @@ static void fall_back(struct ox_engine *engine) {
     engine->must_restore |= info.committed;
 }
 
-/* The step's update becomes pending. */
+/* Makes the step's update pending. */
 static void leave_pending(struct ox_engine *engine) {
     const struct ox_step_state *const step = &engine->step;
     struct ox_pending *const pending = &engine->pending;
@@ -270,7 +272,7 @@ static void leave_pending(struct ox_engine *engine) {
 static enum ox_status end_decided(struct ox_engine *engine) {
     const struct ox_step_state *const step = &engine->step;
     OX_ASSERT(engine->store == NULL || !engine->pending.exists || engine->pending.in_memory);
-    forget_pending(engine); /* where nothing is committed this is left to do */
+    forget_pending(engine); /* a commit has done it; an update that is not committed is forgotten here */
     engine->unclipped_steps = step->finite && step->grad_scale == 1.0 ? engine->unclipped_steps + 1 : 0;
     if (step->finite && step->grad_scale == 1.0 && step->speculative_nonfinite_count > 0) {
         fall_back(engine);
@@ -293,7 +295,7 @@ enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status stat
     if (!overlaps(engine)) {
         if (status == OX_OK) {
             engine->weights_step = engine->step.finite ? engine->step.input->step : engine->weights_step;
-        } else if (engine->store != NULL && status != OX_E_ABORTED) { /* stopped: before the optimizer began */
+        } else if (engine->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the optimizer had not begun */
             fall_back(engine);
         }
         return status;
@@ -306,7 +308,7 @@ enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status stat
     const bool changed = status != OX_E_ABORTED || (speculates(engine) && !engine->pending.exists);
     if (engine->store != NULL && changed) {
         fall_back(engine);
-    } /* else the step was only stopped: what is pending stays so, as far as it has come */
+    } /* else the step was stopped: an update that is pending stays so, as far as it has come */
     return ox_fail(status, "%s", text);
 }
 
@@ -317,7 +319,7 @@ enum ox_status ox_overlap_end_finish(struct ox_engine *engine, enum ox_status st
     }
     char text[OX_ERROR_TEXT_BYTES];
     memcpy(text, ox_error_text(), sizeof text);
-    if (engine->store != NULL && status != OX_E_ABORTED) { /* stopped: it goes on where it was */
+    if (engine->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the update will go on from here */
         fall_back(engine);
     }
     return ox_fail(status, "%s", text);
@@ -332,7 +334,7 @@ enum ox_status ox_overlap_make_ready(struct ox_engine *engine) {
 }
 
 enum ox_status ox_engine_roll_back(struct ox_engine *engine) {
-    fall_back(engine); /* whatever memory holds by now */
+    fall_back(engine); /* even if memory happens to hold the last commit */
     engine->lost_step = 0;
     return ox_overlap_make_ready(engine);
 }

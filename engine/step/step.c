@@ -1,6 +1,6 @@
-/* Runs a plan. Tasks are issued in list order; every lane waits for what its next task depends on, so the issuing
- * thread never blocks on work, only to bound how far it runs ahead. The first failure stops the issue, all
- * lanes drain, and the transaction is aborted. */
+/* Runs a plan. Tasks are issued in list order, and every lane waits for what its next task depends on. So the issuing
+ * thread blocks only for the norm and to bound how far it runs ahead. After the first failure nothing more is issued,
+ * all lanes drain, and the transaction is aborted. */
 #include "engine/step/engine_internal.h"
 
 #include "base/assert.h"
@@ -38,7 +38,7 @@ static void *view_if(const struct issue *is, enum ox_use_role role) {
     return ox_tiers_view_if(&is->engine->tiers, is->plan, is->task, role).ptr;
 }
 
-/* Planes of `unit_idx` as viewed under `role`; lo lies behind hi, or begins the state. */
+/* Planes of `unit_idx` in the use with `role`; lo lies behind hi, or at the front of the state. */
 static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, enum ox_use_role role,
                                enum ox_use_role state_role) {
     const uint16_t *const hi = view(is, role).ptr;
@@ -59,7 +59,7 @@ static struct ox_unit_job unit_job(const struct issue *is) {
         .kept = view_if(is, OX_USE_KEPT),
     };
     const unsigned char *batch = view_if(is, OX_USE_BATCH);
-    if (batch != NULL) { /* unified: one buffer holds all micro-batches */
+    if (batch != NULL) { /* with unified memory one buffer holds all micro-batches */
         batch += engine->config.budget.unified ? is->task->mb_idx * engine->batch_bytes : 0;
         job.ids = (const int32_t *)batch;
         job.positions = job.ids + engine->shape.rows;
@@ -78,7 +78,7 @@ static enum ox_status issue_head(const struct issue *is) {
     struct ox_engine *const engine = is->engine;
     struct ox_unit_job job = unit_job(is);
     const uint32_t unit_idx = is->task->unit_idx;
-    const uint32_t table_idx = engine->plan->input.model.units[unit_idx].table_unit_idx; /* of tied weights */
+    const uint32_t table_idx = engine->plan->input.model.units[unit_idx].table_unit_idx; /* OX_NONE: not tied */
     const bool tied = table_idx != OX_NONE;
     struct ox_head_args args = {
         .planes = planes(is, unit_idx, OX_USE_WEIGHTS, OX_USE_STATE),
@@ -108,7 +108,7 @@ static enum ox_status issue_join(const struct issue *is) {
         .count = ox_unit_elems(is->engine, is->task->unit_idx)});
 }
 
-/* A block's weights as its passes read them. */
+/* A block's weights as its passes read them: joined, or hi. */
 static const void *weights(const struct issue *is) {
     return is->engine->plan->input.model.joins ? view(is, OX_USE_JOINED).ptr : view(is, OX_USE_WEIGHTS).ptr;
 }
@@ -239,7 +239,7 @@ static bool stop_asked(const struct ox_step_input *input) {
     return input->stop != NULL && *input->stop != 0;
 }
 
-/* The norm is known: whether the step is worth taking. Without overlap the optimizer follows. */
+/* Waits for the norm, and decides whether the step is skipped. Without overlap the optimizer follows. */
 static enum ox_status decide(struct ox_engine *engine, uint32_t norm_idx, bool *skip) {
     const enum ox_status status = ox_mark_join(engine->marks[norm_idx]);
     if (status != OX_OK) {
@@ -259,7 +259,7 @@ static enum ox_status decide(struct ox_engine *engine, uint32_t norm_idx, bool *
     return OX_OK;
 }
 
-/* The slots of the optimizer's stream lie where the plan says. */
+/* Places the slots of the optimizer's stream where the plan says. */
 static void set_slots(struct ox_engine *engine, const struct ox_plan *plan) {
     for (uint32_t i = 0; i < plan->task_count && engine->store != NULL; i++) {
         if (ox_task_updates_on_host(&plan->tasks[i])) {
@@ -291,12 +291,12 @@ static enum ox_status issue_all(struct ox_engine *engine, const struct ox_plan *
     return OX_OK;
 }
 
-/* What was only given up, because of a stop or of another failure, comes behind what failed. */
+/* Notes a status. One that was aborted, by a stop or by another failure, counts only if nothing else failed. */
 static void note_status(struct ox_first_failure notes[2], enum ox_status status) {
     ox_first_failure_note(&notes[status == OX_E_ABORTED], status);
 }
 
-/* Waits for every lane; the first failure of all is the step's. Whatever failed, nothing is in flight after. */
+/* Waits for every lane, so that nothing is in flight, and returns the first failure of all. */
 static enum ox_status drain_all(struct ox_engine *engine, enum ox_status status) {
     struct ox_first_failure notes[2] = {{0}};
     note_status(notes, status);
@@ -310,7 +310,7 @@ static enum ox_status drain_all(struct ox_engine *engine, enum ox_status status)
     return ox_first_failure_result(&notes[notes[0].status == OX_OK]);
 }
 
-/* With chaos on, what a step has not written must not be read: NaN everywhere but in resident buffers. */
+/* With chaos on, fills all but resident buffers with NaN, to show reads of what the step has not written. */
 static enum ox_status poison(struct ox_engine *engine, const struct ox_plan *plan) {
     if (engine->config.chaos_seed == 0) {
         return OX_OK;
@@ -330,8 +330,8 @@ static enum ox_status poison(struct ox_engine *engine, const struct ox_plan *pla
     return status == OX_OK ? drained : status;
 }
 
-/* Notes of which micro-batches a sequence has several documents: only then is attention told of them, because not every
- * kernel for it knows documents. */
+/* Notes the micro-batches in which a sequence has several documents. Attention gets positions only for these, because
+ * not every attention kernel supports several documents. */
 static void note_packed(struct ox_engine *engine, const struct ox_plan *plan) {
     const unsigned char *const all = ox_tiers_resident(&engine->tiers, plan, plan->batch_host_buf).ptr;
     for (uint32_t mb_idx = 0; mb_idx < plan->micro_batches; mb_idx++) {
@@ -347,7 +347,7 @@ static uint64_t logits_bytes(const struct ox_engine *engine) {
     return (uint64_t)engine->shape.rows * engine->config.model->config.vocab * sizeof(float);
 }
 
-/* The logits that a test asks for come by way of device memory that no plan counts. */
+/* Copies the logits that a test requests, from device memory that no plan counts. */
 static enum ox_status take_logits(struct ox_engine *engine, const struct ox_step_input *input, enum ox_status status) {
     const uint64_t bytes = logits_bytes(engine);
     if (engine->logits_buffer == NULL) {
@@ -408,7 +408,7 @@ static void read_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_CO
     }
 }
 
-/* Adds what has crossed since `before`. */
+/* Adds the bytes that have crossed links since `before`. */
 static void add_traffic(const struct ox_engine *engine, uint64_t before[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT],
                         uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     uint64_t now[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
@@ -434,7 +434,7 @@ enum ox_status ox_engine_finish_update(struct ox_engine *engine) {
     set_slots(engine, plan);
     memset(engine->marks, 0, plan->task_count * sizeof *engine->marks);
     ox_tracing_begin(engine->tracing, plan, OX_TRACE_SPAN_UPDATE, engine->pending.step);
-    /* One after the other: that two of them do not share space may rest on tasks between them, which are left out. */
+    /* Tasks run one at a time: only tasks between them, which are left out here, may keep two from sharing space. */
     for (uint32_t i = 0; i < plan->task_count && status == OX_OK; i++) {
         if ((plan->tasks[i].when & OX_FACT_OWN_WORK) == 0) {
             status = issue_task(engine, plan, i);

@@ -1,6 +1,6 @@
-/* Per lane a ring of tasks that were issued, in order. The lane's thread fills in times, the issuing thread collects
- * what has ended and hands it to the writer. Between them there is no lock: each has its own numbers and reads those of
- * the other, and once a lane is drained all of it is the issuing thread's. */
+/* Each lane has a ring of the tasks that were issued, in order. The lane's thread fills in times; the issuing thread
+ * collects tasks that have ended and passes them to the writer of the file. They share no lock: each thread writes its
+ * own counters and reads those of the other, and once a lane is drained the issuing thread owns all of the ring. */
 #include "engine/step/tracing.h"
 
 #include "base/assert.h"
@@ -14,34 +14,34 @@
 #include <time.h>
 
 enum { RING_LEN = 4 * OX_RUN_AHEAD_TASKS, CACHE_LINE_BYTES = 64 };
-/* What has ended is handed to the file this often: a run that is killed loses no more of it. */
+/* Records go to the file this often, so that a killed run loses no more than that. */
 static const uint64_t FLUSH_NS = 100000000;
 
-/* What the two threads pass to and fro of a task, in one line of cache; the rest is the plan's. */
+/* What the two threads exchange about a task, in one cache line; the plan has the rest. */
 struct entry {
-    _Alignas(CACHE_LINE_BYTES) const struct ox_mark *mark; /* set by the issue */
-    uint64_t last_seq; /* of the task's jobs, by atomic access; 0: not known yet to have been issued */
+    _Alignas(CACHE_LINE_BYTES) const struct ox_mark *mark; /* set when the task is issued */
+    uint64_t last_seq; /* number of the task's last job, atomic; 0: not yet known */
     uint64_t queued_ns, started_ns, ended_ns, waited_ns;
     uint32_t task_idx;
     bool idle;
-    bool has_parts; /* set by the lane: of its time, what was not work */
+    bool has_parts; /* set by the lane: lane_log.parts_ns has the parts of its time */
 };
 _Static_assert(sizeof(struct entry) == CACHE_LINE_BYTES, "an entry is a line");
 
 /* Numbers count all entries ever: collected <= running <= issued. */
 struct lane_log {
     struct entry ring[RING_LEN];
-    uint64_t (*parts_ns)[OX_TRACE_PART_COUNT]; /* of each; NULL but on the optimizer's lane */
+    uint64_t (*parts_ns)[OX_TRACE_PART_COUNT]; /* per entry; NULL except on the optimizer's lane */
     uint64_t epoch_ns;
-    _Alignas(CACHE_LINE_BYTES) uint64_t issued; /* by atomic access: set by the issuing thread */
-    uint64_t collected;                         /* its own                                     */
-    _Alignas(CACHE_LINE_BYTES) uint64_t running; /* by atomic access: set by the lane  */
-    uint64_t seen_issued;                        /* its own, as the rest               */
-    uint64_t seen_seq, seen_end_ns;              /* of its last job                    */
+    _Alignas(CACHE_LINE_BYTES) uint64_t issued; /* atomic, set by the issuing thread     */
+    uint64_t collected;                         /* used by the issuing thread alone      */
+    _Alignas(CACHE_LINE_BYTES) uint64_t running; /* atomic, set by the lane            */
+    uint64_t seen_issued;                        /* used by the lane alone, as the rest */
+    uint64_t seen_seq, seen_end_ns;              /* number and end of its last job     */
 };
 
-/* Chunks of the optimizer's stream on their way to or from the drives, put together until FLOW_NS have passed, the unit
- * is another one, or the drives had nothing to do for a while: so there are few records, however small chunks are. */
+/* Transfers of the optimizer's stream. Chunks are joined into one record until FLOW_NS have passed, the unit changes,
+ * or the drives were idle for a while, so that there are few records however small chunks are. */
 enum { FLOW_NS = 20000000, FLOW_NS_MIN = 1000000 };
 struct flow {
     bool open;
@@ -53,15 +53,15 @@ struct ox_tracing {
     struct ox_engine *engine;
     struct ox_trace_writer *writer;
     struct lane_log logs[OX_LANE_COUNT];
-    struct flow flows[2];        /* of reads and writes, each its thread's; of the issuing thread once all is drained */
-    const struct ox_plan *plan;  /* of the span that is under way; NULL: none is */
+    struct flow flows[2];        /* reads, written by the reader's thread; writes, by the writer's thread */
+    const struct ox_plan *plan;  /* plan of the current span; NULL: there is none */
     uint8_t span;
-    uint64_t epoch_ns, begin_ns; /* of the span */
-    uint64_t steps_left;         /* UINT64_MAX: all */
+    uint64_t epoch_ns, begin_ns; /* time 0 of the trace; begin of the span */
+    uint64_t steps_left;         /* steps still to record; UINT64_MAX: all */
     uint64_t step;
     bool paused;
     uint64_t missed;             /* tasks whose ring was full */
-    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* as the span found the counters */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* counters when the span began */
     float *predicted; /* seconds of each task of training */
     uint64_t flushed_ns;
     uint64_t adam_parts_ns[RING_LEN][OX_TRACE_PART_COUNT];
@@ -75,7 +75,8 @@ static uint8_t plan_of(const struct ox_tracing *tracing) {
 
 /* ---- the lanes' side --------------------------------------------------------------------------------- */
 
-/* Whether the task at `running` is; the issuing thread's number is only looked at when the one seen last is used up. */
+/* Whether the task at `running` is issued. Reads the issuing thread's counter only if the value seen last is used up.
+ */
 static bool is_issued(struct lane_log *log) {
     if (log->running == log->seen_issued) {
         log->seen_issued = __atomic_load_n(&log->issued, __ATOMIC_ACQUIRE);
@@ -83,7 +84,7 @@ static bool is_issued(struct lane_log *log) {
     return log->running < log->seen_issued;
 }
 
-/* Ends tasks whose last job has run. */
+/* Sets the end of tasks whose last job has run. */
 static void end_tasks(struct lane_log *log) {
     for (; is_issued(log); __atomic_store_n(&log->running, log->running + 1, __ATOMIC_RELEASE)) {
         struct entry *const entry = &log->ring[log->running % RING_LEN];
@@ -92,14 +93,14 @@ static void end_tasks(struct lane_log *log) {
             return;
         }
         entry->ended_ns = log->seen_end_ns;
-        if (entry->started_ns == 0) { /* nothing of it ran */
+        if (entry->started_ns == 0) { /* no job of it ran */
             entry->started_ns = log->seen_end_ns;
         }
     }
 }
 
-/* A job of a later task is met only after the issue of the earlier one was made known, so the job before it was the
- * earlier one's last. */
+/* The lane's observer. When a job of a later task comes, the issue of the earlier task was already published, so the
+ * job before was the last of the earlier task. */
 static void on_job(void *context, const struct ox_job_times *times) {
     struct lane_log *const log = context;
     const uint64_t begin_ns = times->begin_ns - log->epoch_ns;
@@ -116,7 +117,7 @@ static void on_job(void *context, const struct ox_job_times *times) {
     log->seen_end_ns = times->end_ns - log->epoch_ns;
 }
 
-/* On the lane's thread, within a job of the task: all before it have ended. */
+/* Called on the lane's thread within a job of the task, so all earlier tasks have ended. */
 void ox_tracing_parts(struct ox_tracing *tracing, uint32_t task_idx, const uint64_t parts_ns[OX_TRACE_PART_COUNT]) {
     if (tracing == NULL || tracing->plan == NULL) {
         return;
@@ -177,7 +178,7 @@ void ox_tracing_read(struct ox_tracing *tracing, uint32_t unit_idx, uint64_t beg
     if (tracing == NULL || tracing->plan == NULL) {
         return;
     }
-    struct flow *const flow = &tracing->flows[0]; /* the stream's reader has nothing to do now */
+    struct flow *const flow = &tracing->flows[0]; /* the stream's reader is idle now */
     put_flow(tracing, flow, false);
     *flow = (struct flow){.open = true, .begin_ns = begin_ns - tracing->epoch_ns, .bytes = bytes, .chunk_count = 1,
                           .end_ns = ox_clock_ns() - tracing->epoch_ns, .unit_idx = unit_idx};
@@ -186,7 +187,7 @@ void ox_tracing_read(struct ox_tracing *tracing, uint32_t unit_idx, uint64_t beg
 
 /* ---- the issuing thread's side ------------------------------------------------------------------------ */
 
-/* What the issue of the last task has left in its mark. */
+/* Publishes to the lane which job is the last of the task issued last, by its mark. */
 static void publish(struct lane_log *log) {
     struct entry *const entry = &log->ring[(log->issued - 1) % RING_LEN];
     if (log->issued > log->collected && entry->last_seq == 0) {
@@ -194,14 +195,14 @@ static void publish(struct lane_log *log) {
     }
 }
 
-/* The optimizer's lane reads and writes several. */
+/* The link of a lane's moves. The optimizer's lane reads and writes over several links, so it has none. */
 static uint8_t link_of(const struct ox_plan_budget *budget, uint8_t lane) {
     const enum ox_link link = ox_lane_link((enum ox_lane_id)lane);
     const bool within = budget->unified && (link == OX_LINK_H2D || link == OX_LINK_D2H);
     return link == OX_LINK_COUNT || within ? OX_TRACE_NO_LINK : (uint8_t)link;
 }
 
-/* All of it is of the span under way: at the end of one nothing is left. */
+/* Makes a task's record. It belongs to the current span, because no task is left at the end of a span. */
 static struct ox_trace_record record_of(const struct ox_tracing *tracing, const struct entry *entry) {
     const struct ox_task *const task = &tracing->plan->tasks[entry->task_idx];
     const uint8_t plan = plan_of(tracing);
@@ -217,7 +218,7 @@ static struct ox_trace_record record_of(const struct ox_tracing *tracing, const 
         .predicted_seconds = plan == OX_TRACE_TRAIN ? (double)tracing->predicted[entry->task_idx] : 0};
 }
 
-/* Turns the record of a task into that of its parts. */
+/* Turns the record of a task into the record of its parts, and puts it. */
 static void put_parts(struct ox_tracing *tracing, struct ox_trace_record record, const uint64_t *parts_ns) {
     uint64_t work_ns = record.ended_ns - record.started_ns;
     for (int i = 0; i < OX_TRACE_PART_COUNT; i++) {
@@ -306,7 +307,7 @@ static void put_bytes(struct ox_tracing *tracing, struct ox_trace_record record,
     ox_trace_writer_put(tracing->writer, &record);
 }
 
-/* What crossed links in the span, and what should have where that is not what the plan says of most. */
+/* Puts what crossed links in the span, and what should have crossed if that differs from the plan's traffic. */
 static void put_traffic(struct ox_tracing *tracing, struct ox_trace_record record) {
     uint64_t now[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     uint64_t usual[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
@@ -344,7 +345,7 @@ static void collect_all(struct ox_tracing *tracing, enum ox_status status) {
         end_tasks(log);
         collect(tracing, log);
         if (status != OX_OK) {
-            log->running = log->seen_issued = log->collected = log->issued; /* what is left never ran */
+            log->running = log->seen_issued = log->collected = log->issued; /* the others never ran */
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -363,7 +364,7 @@ void ox_tracing_end(struct ox_tracing *tracing, enum ox_status status) {
         .bytes = ox_trace_writer_dropped(tracing->writer) + tracing->missed, .queued_ns = tracing->begin_ns,
         .started_ns = tracing->begin_ns, .ended_ns = ox_clock_ns() - tracing->epoch_ns};
     put_traffic(tracing, record);
-    ox_trace_writer_put(tracing->writer, &record); /* behind all that belongs to it */
+    ox_trace_writer_put(tracing->writer, &record); /* after all records of the span */
     flush(tracing, record.ended_ns);
     tracing->plan = NULL;
     if (tracing->span == OX_TRACE_SPAN_STEP && tracing->steps_left != UINT64_MAX && --tracing->steps_left == 0) {

@@ -1,7 +1,7 @@
-/* Recording a run: when each task was queued, started and ended, into the trace of offload/trace/trace.h.
+/* Records when each task was queued, started and ended, into a trace (offload/trace/trace.h).
  *
- * Lanes tell of their jobs as they end (base/lane.h); the issuing thread tells which task the jobs that follow belong
- * to. A task is a row of neighbouring jobs on one lane, the last of which is its mark. */
+ * Lanes report their jobs as these end (base/lane.h); the issuing thread reports to which task the next jobs belong. A
+ * task is a series of neighbouring jobs on one lane, of which the last is its mark. */
 #ifndef OX_ENGINE_TRACING_H
 #define OX_ENGINE_TRACING_H
 
@@ -14,43 +14,44 @@ extern "C" {
 
 struct ox_tracing_config {
     const char *path;
-    const char *title;    /* one line for people */
-    uint64_t bytes_max;   /* of the file */
-    uint64_t steps_max;   /* of this process that are recorded; 0 = all */
-    uint64_t max_steps;   /* of the run */
-    uint64_t rated_bytes; /* of each drive; 0 = not known */
-    const struct ox_sim *predicted; /* which has run the plan of training last; NULL: no predictions */
+    const char *title;    /* one line for users */
+    uint64_t bytes_max;   /* largest size of the file */
+    uint64_t steps_max;   /* how many steps of this process are recorded; 0 = all */
+    uint64_t max_steps;   /* last step of the run */
+    uint64_t rated_bytes; /* endurance of each drive; 0 = not known */
+    const struct ox_sim *predicted; /* its last run was the training plan; NULL: no predictions */
 };
 
-/* Between steps. ox_engine_close ends it. */
+/* Begins to record, between steps, until ox_engine_close. */
 OX_MUST enum ox_status ox_engine_trace(struct ox_engine *engine, const struct ox_tracing_config *config);
 
-/* Between steps: stops recording, as if there were no trace, or goes on with it. */
+/* Pauses the recording between steps, or continues it. */
 void ox_engine_trace_pause(struct ox_engine *engine, bool pause);
 
-/* On the calling thread: what has no tasks, as a save of the state of `step`, has lasted from begin_ns (of
- * ox_clock_ns) until now. Nothing happens where nothing is recorded. */
+/* Records work of the calling thread that has no tasks, such as a save of the state of `step`: it lasted from begin_ns
+ * (of ox_clock_ns) until now. Does nothing without a trace. */
 void ox_engine_trace_span(struct ox_engine *engine, enum ox_trace_span span, uint64_t step, uint64_t begin_ns);
 
 /* ---- told by the executor: step.c --------------------------------------------------------------------- */
 
 struct ox_tracing;
 
-/* A step, an evaluation or the update of a step begins: tasks of `plan` are issued. Takes NULL, as the rest does. */
+/* Begins a step, an evaluation or an update that is finished alone, with tasks of `plan`. `tracing` may be NULL, here
+ * and below. */
 void ox_tracing_begin(struct ox_tracing *tracing, const struct ox_plan *plan, enum ox_trace_span span, uint64_t step);
-/* A task is about to be issued; its mark will be in *mark. `idle`: it has nothing to do this time. */
+/* Called before a task is issued; its mark will be in *mark. `idle`: it does not work in this step. */
 void ox_tracing_issue(struct ox_tracing *tracing, uint32_t task_idx, bool idle, const struct ox_mark *mark);
-/* It is over, its lanes are drained. */
+/* Ends what ox_tracing_begin began; all lanes are drained. */
 void ox_tracing_end(struct ox_tracing *tracing, enum ox_status status);
 
 /* ---- told by the optimizer's lane ----------------------------------------------------------------------- */
 
-/* Nanoseconds by enum ox_trace_part of the task that runs now, of which only the work is not known: it is the rest. */
+/* Records how long each enum ox_trace_part of the running task took; the part that is work is what remains. */
 void ox_tracing_parts(struct ox_tracing *tracing, uint32_t task_idx, const uint64_t parts_ns[OX_TRACE_PART_COUNT]);
-/* Planes of a unit were read without the stream, which is not reading, from begin_ns until now. */
+/* Records that planes of a unit were read from begin_ns until now, not by the stream, which is idle. */
 void ox_tracing_read(struct ox_tracing *tracing, uint32_t unit_idx, uint64_t begin_ns, uint64_t bytes);
 
-/* The lanes are still open. */
+/* Closes the recording, while the lanes are still open. */
 void ox_tracing_close(struct ox_tracing **tracing);
 
 #ifdef __cplusplus
