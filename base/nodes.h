@@ -19,7 +19,7 @@ enum { OX_NODES_MAX = 64, OX_NODES_TEXT_BYTES = 160 };
 struct ox_nodes {
     uint32_t count; /* at least 1 */
     uint32_t ids[OX_NODES_MAX];
-    cpu_set_t cpus[OX_NODES_MAX]; /* of each node, within the */
+    cpu_set_t cpus[OX_NODES_MAX]; /* per node: its processors that this process may run on */
 };
 
 /* Reads the nodes; without NUMA support in the kernel, one node with all processors. */

@@ -31,7 +31,7 @@ struct ox_update_span {
     const uint16_t *hi;
     uint16_t *hi_out;
     struct ox_state_planes state;
-    const void *grad; /* of grad_dtype */
+    const void *grad; /* elements of type grad_dtype */
     enum ox_grad_dtype grad_dtype;
     bool decay;
     uint32_t stream;

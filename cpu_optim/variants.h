@@ -10,7 +10,7 @@ struct ox_update_job {
     struct ox_state_format format;
     struct ox_update_span span;
     const struct ox_optim_hyper *hyper;
-    uint32_t noise_keys[2]; /* of the random roundings, for this step and stream */
+    uint32_t noise_keys[2]; /* for the random roundings of this step and stream */
 };
 
 /* The scalar one is the definition. The others hand it the elements that do not fill a vector or a block. */

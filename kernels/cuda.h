@@ -33,7 +33,7 @@ struct ox_cuda_plugin_info {
     uint32_t runtime_version; /* likewise */
     uint32_t device_count;
     char why_none[512];    /* a sentence, if device_count is 0 */
-    uint32_t blas_version; /* of cuBLASLt, 130200 stands for 13.2.0; 0: see why_no_blas */
+    uint32_t blas_version; /* version of cuBLASLt, 130200 for 13.2.0; 0: see why_no_blas */
     char why_no_blas[512];
 };
 /* `plugin_path` as above. OX_E_DEVICE if no plugin opens; a machine without devices is no failure. */
@@ -48,7 +48,7 @@ struct ox_cuda_device_info {
     uint32_t capability; /* 90 stands for 9.0 */
     uint32_t processor_count;
     uint32_t driver_version, runtime_version; /* 13020 stands for 13.2 */
-    uint32_t blas_version;                    /* of cuBLASLt: 130200 stands for 13.2.0 */
+    uint32_t blas_version;                    /* version of cuBLASLt: 130200 stands for 13.2.0 */
     char pci[OX_CUDA_PCI_TEXT_BYTES];         /* "00000000:41:00.0", as NVML writes it */
     char attention[192]; /* in bfloat16: "cuDNN 9.19.0", or "own kernels: " and the reason */
 };
@@ -86,7 +86,7 @@ enum { OX_CUDA_PLUGIN_VERSION = 8 };
 struct ox_cuda_plugin {
     uint32_t version;                 /* OX_CUDA_PLUGIN_VERSION when the plugin was built */
     uint32_t ops_bytes, device_bytes; /* sizeof struct ox_ops, struct ox_device_ops */
-    const struct ox_device_ops *device_ops; /* of every device that it opens */
+    const struct ox_device_ops *device_ops; /* operations of every device that it opens */
     enum ox_status (*device_open)(const struct ox_cuda_config *, struct ox_device **);
     void (*ops_init)(struct ox_ops *);
     enum ox_status (*facts)(struct ox_device *, struct ox_cuda_device_info *);

@@ -36,7 +36,7 @@ static inline uint32_t ox_real_bytes(enum ox_real real) {
 struct ox_compute {
     enum ox_device_kind device;
     enum ox_real real;
-    uint32_t threads; /* of the CPU device's compute lane; unused on a GPU */
+    uint32_t threads; /* threads of the CPU device's compute lane; unused on a GPU */
 };
 
 struct ox_op_zero {
@@ -209,7 +209,7 @@ struct ox_op_act_backward {
 struct ox_attention_shape {
     uint32_t batch, seq, heads, kv_heads, head_dim;
     uint32_t window; /* query i sees the keys j with i - window < j <= i; 0: all j <= i */
-    float scale;     /* of the scores: 1/sqrt(head_dim) */
+    float scale;     /* factor of the scores: 1/sqrt(head_dim) */
 };
 struct ox_op_attention_forward {
     void *out;       /* (rows, heads * head_dim) */
@@ -276,7 +276,7 @@ struct ox_op_rope_table {
  * and with the bits of cpu_optim/optim.h. `isa` is a number of that header's enum ox_isa, for the CPU device alone. */
 struct ox_op_adam {
     uint16_t *hi;        /* (elem_count) */
-    void *state;         /* of elem_count elements in one piece, in the layout of ox_state_layout_of: lo | m | v */
+    void *state;         /* elem_count elements in one piece, in the layout of ox_state_layout_of: lo | m | v */
     const void *grad;    /* (elem_count), bfloat16 or float */
     uint64_t *nonfinite; /* (1), added to: elements whose moments or master became inf or nan */
     uint64_t elem_count, first, count;
@@ -354,7 +354,7 @@ struct ox_op_row {
     const char *name;
     size_t args_bytes;
     enum ox_op_group group;
-    size_t real_offset;              /* of the member `real` in the argument struct, or OX_OP_NO_REAL */
+    size_t real_offset;              /* bytes before the member `real` in the argument struct, or OX_OP_NO_REAL */
     void (*check)(const void *args); /* asserts what the operation requires of its arguments; or NULL */
 };
 extern const struct ox_op_row ox_op_rows[OX_OP_COUNT];

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-enum { OX_IO_REQ_BYTES_MAX = 4 << 20 }; /* of one request; the store splits larger transfers */
+enum { OX_IO_REQ_BYTES_MAX = 4 << 20 }; /* largest request; the store splits larger transfers */
 
 enum ox_io_kind { OX_IO_READ, OX_IO_WRITE };
 

@@ -40,7 +40,7 @@ struct ox_store_identity {
     uint64_t speeds[OX_STORE_DRIVES_MAX];    /* speeds at creation, which do too; all 0: equal */
     uint32_t one_generation;                 /* 0: two, also in files older than the choice */
     unsigned char zero[OX_STORE_BLOCK_BYTES - 332];
-    uint64_t checksum[2]; /* of all before it */
+    uint64_t checksum[2]; /* checksum of all members before it */
 };
 OX_STATIC_ASSERT(sizeof(struct ox_store_identity) == OX_STORE_BLOCK_BYTES, "one block");
 
@@ -62,7 +62,7 @@ struct ox_store_root {
     uint64_t open_step;
     uint32_t open;
     unsigned char zero[OX_STORE_BLOCK_BYTES - OX_STORE_META_BYTES_MAX - 140];
-    uint64_t checksum[2]; /* of all before it */
+    uint64_t checksum[2]; /* checksum of all members before it */
 };
 OX_STATIC_ASSERT(sizeof(struct ox_store_root) == OX_STORE_BLOCK_BYTES, "one block");
 

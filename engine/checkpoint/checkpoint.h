@@ -40,7 +40,7 @@ struct ox_run_state {
     uint64_t data_fingerprint;
     uint64_t tokens_seen;     /* targets that counted                                     */
     uint64_t nonfinite_steps, nonfinite_in_row;
-    uint64_t numerics_hash;   /* of all options that may change bits: a resume with other ones is reported */
+    uint64_t numerics_hash;   /* hash of all options that may change bits: a resume with other ones is reported */
     double best_eval_loss;    /* infinity before the first evaluation                     */
 };
 

@@ -15,7 +15,7 @@ struct ox_checkpoint_files {
     const struct ox_model *model;
     char folder[OX_PATH_BYTES];
     enum ox_dtype dtype;
-    struct ox_plane_list planes; /* of each tensor, in the optimizer file */
+    struct ox_plane_list planes; /* what the optimizer file has for each tensor */
     struct ox_hf_writer *hf;
     struct ox_st_writer *optim;
     struct ox_tensor_sums sums;

@@ -27,7 +27,7 @@ struct source {
     const struct ox_model *model;
     const struct ox_hf_folder *folder;
     const struct ox_st_file *optim;
-    const struct ox_st_entry **entries; /* of the optimizer file, by tensor and plane; NULL without master */
+    const struct ox_st_entry **entries; /* entries of the optimizer file, by tensor and plane; NULL without master */
     struct ox_pool *pool;
     uint64_t seed;
 };

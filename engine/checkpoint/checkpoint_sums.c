@@ -28,7 +28,7 @@ struct reading {
     uint32_t seen_count; /* spans seen, in all files */
     uint64_t at, begin, left;
     uint64_t first, count; /* elements of the current piece */
-    uint64_t sum;          /* of the hashes of the span's pieces so far */
+    uint64_t sum;          /* sum of the hashes of the span's pieces so far */
     const struct span *bad;
     XXH3_state_t state;
 };

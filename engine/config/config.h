@@ -168,7 +168,7 @@ struct ox_option {
     const char *name; /* kebab-case; YAML keys and flags also accept snake_case */
     const char *alias; /* second name or NULL */
     enum ox_option_type type;
-    size_t offset, text_bytes; /* of the member in struct ox_config */
+    size_t offset, text_bytes; /* where the member of struct ox_config lies; its bytes if it is a text */
     double min, max;           /* range of a number, inclusive */
     const char *choices;       /* "fp32|bf16", or NULL */
     const char *placeholder;   /* name of the value in help; NULL: named by its type */

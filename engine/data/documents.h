@@ -37,7 +37,7 @@ struct ox_document {
     bool begins, ends; /* the piece begins the document, and ends it */
     const char *path;
     uint64_t line;   /* ROWS: the line where the row begins, from 1; TEXT: 0 */
-    uint64_t offset; /* of the piece in its file                             */
+    uint64_t offset; /* where the piece begins in its file, in bytes         */
 };
 
 struct ox_documents;

@@ -39,11 +39,11 @@ struct ox_documents {
     uint64_t file_hash, file_read_bytes;
     char *buffer; /* bytes [begin, end) are read but not yet used */
     size_t begin, end, capacity;
-    uint64_t offset; /* of buffer[begin] in the file */
+    uint64_t offset; /* bytes of the file before buffer[begin] */
     bool in_document;
     enum ox_rows_place place;
     uint64_t line;
-    uint64_t hash; /* of the files read so far */
+    uint64_t hash; /* hash of the files read so far */
     bool any;      /* a document was found */
 };
 

@@ -459,7 +459,7 @@ static void run_head(struct ox_generator *generator, uint32_t rows, bool last, s
 struct chunk {
     const int32_t *ids;
     uint32_t rows;
-    bool last;        /* of the call */
+    bool last;        /* the last chunk of the call */
     double *nll_sum;  /* or NULL: no loss */
     double *state;    /* (3 * chunk_rows), if nll_sum is wanted */
 };

@@ -14,7 +14,7 @@ extern "C" {
 struct ox_sampling {
     double temperature; /* divisor of the logits; 0: the most likely token, the lowest id if several are equal */
     uint64_t top_k;     /* draw among this many most likely tokens; 0: all */
-    double top_p;       /* of these, draw among the fewest that have this share of their probability; 1: all */
+    double top_p;       /* draw among the fewest of those that have this share of their probability; 1: all */
     uint64_t seed;
 };
 

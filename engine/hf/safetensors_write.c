@@ -13,7 +13,7 @@ enum { HEADER_BYTES_MAX = 100000000, GROUP_COUNT = 3 };
 
 /* The offsets of the tensors, and the header with them. */
 struct layout {
-    uint64_t *offsets; /* of each spec, from the start of the file */
+    uint64_t *offsets; /* per spec: bytes from the start of the file */
     char *header;      /* length field, JSON and padding */
     uint64_t header_bytes;
     uint64_t file_bytes;
@@ -21,7 +21,7 @@ struct layout {
 
 struct ox_st_writer {
     struct ox_file_writer file;
-    uint64_t *offsets, *bytes; /* of each spec */
+    uint64_t *offsets, *bytes; /* per spec */
     uint32_t count;
     uint64_t header_bytes, file_bytes;
 };

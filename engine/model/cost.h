@@ -20,8 +20,8 @@ struct ox_cost_loop {
  * sums over the rows of a norm in a pass of its own, and then over the sums of groups of rows. */
 struct ox_cost_loops {
     struct ox_cost_loop norm, norm_backward;
-    struct ox_cost_loop norm_of_sum; /* of a sum with a residual, which a GPU's GEMM has made already */
-    struct ox_cost_loop head_norm, head_norm_backward; /* of queries and keys, beside their rotation */
+    struct ox_cost_loop norm_of_sum; /* norm of a sum with a residual, which a GPU's GEMM has already made */
+    struct ox_cost_loop head_norm, head_norm_backward; /* norm of queries and keys, beside their rotation */
 };
 
 struct ox_cost {
@@ -40,7 +40,7 @@ void ox_cost_add_loop(struct ox_cost *cost, double rows, double width, struct ox
 /* out (m, n) = a (m, k) b (k, n) */
 struct ox_cost_gemm {
     double m, n, k;
-    double out_bytes; /* of an element */
+    double out_bytes; /* bytes of one element of the output */
     bool adds;        /* to what is there, or to a residual: that is read too */
 };
 /* A linear layer's forward pass, and the two GEMMs of its backward pass. A GPU adds the residual in the GEMM. */

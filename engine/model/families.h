@@ -46,9 +46,9 @@ struct ox_fixed_key {
 
 struct ox_family {
     const char *model_type;
-    const char *architecture; /* of the model with its head */
-    const char *base_model;   /* of the model without */
-    const char *prefix;       /* of tensor names as written; files may leave it out */
+    const char *architecture; /* name of the model with its head */
+    const char *base_model;   /* name of the model without it */
+    const char *prefix;       /* front of tensor names as written; files may leave it out */
     const struct ox_family_row *rows;
     uint32_t row_count;
     const char *const *ignored; /* names without prefix that are in files and carry no weight; ends with NULL */

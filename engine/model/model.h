@@ -51,12 +51,12 @@ struct ox_model_config {
     uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, width /* of the MLP */, contexts;
     enum ox_norm_kind norm;
     enum ox_activation act;
-    enum ox_weight_layout layout; /* of the block's matrices */
+    enum ox_weight_layout layout; /* layout of a block's matrices */
     float norm_eps;
     bool rope;          /* else learned positions */
     double rope_theta;
     struct ox_rope_scaling rope_scaling;
-    uint32_t window;      /* of attention, in the layers from window_layer on; 0: none */
+    uint32_t window;      /* attention window in layers from window_layer on; 0: none */
     uint32_t window_layer;
     bool qk_norm;         /* the family has OX_ROLE_Q_NORM and OX_ROLE_K_NORM */
     bool tied;
@@ -97,7 +97,7 @@ struct ox_unit {
     uint64_t elem_count;
     uint64_t param_count; /* elem_count without gaps */
     uint64_t role_offset[OX_ROLE_COUNT]; /* element offset of the role's first tensor; UINT64_MAX: none */
-    struct ox_half halves[OX_HALVES_MAX]; /* of a block, in the order of the forward pass */
+    struct ox_half halves[OX_HALVES_MAX]; /* halves of a block, in the order of forward */
     uint32_t half_count;
 };
 

@@ -74,11 +74,11 @@ OX_MUST enum ox_status ox_block_backward(struct ox_unit_job *job, const void *we
                                          void *dx);
 
 struct ox_head_args {
-    struct ox_planes planes; /* of the head's unit */
+    struct ox_planes planes; /* planes of the head's unit */
     struct ox_planes table;  /* (vocab, hidden): the head's own, or the embedding's where they are tied */
     const void *x;           /* (rows, hidden) */
     void *dx;                /* (rows, hidden), or NULL: the loss alone */
-    float *grads;            /* of the head's unit, added to */
+    float *grads;            /* gradient of the head's unit, added to */
     float *grads_table;      /* (vocab, hidden), added to */
     double *loss_sum;        /* set to the sum of the losses of the counted rows */
     float loss_scale;

@@ -16,7 +16,7 @@ struct ox_step_report {
     uint64_t tokens;          /* targets that counted in this step                           */
     uint64_t tokens_seen;     /* targets that counted in the run                             */
     double wall_seconds;      /* reading data and the step; `result` has the step's own time */
-    double predicted_seconds; /* of the step; NaN (no prediction) is written as null         */
+    double predicted_seconds; /* predicted time of the step; NaN (none) is written as null   */
     struct ox_step_result result;
 };
 
@@ -26,7 +26,7 @@ struct ox_eval_report {
     double perplexity;
     uint64_t tokens;
     double seconds; /* reading data and all batches, and the pending update of the last step if there was one */
-    double predicted_seconds; /* of the same; NaN (no prediction) is written as null */
+    double predicted_seconds; /* predicted time of the evaluation; NaN (none) is written as null */
     bool with_update;         /* a pending update was part of it */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
 };

@@ -14,7 +14,7 @@
 struct ox_prometheus {
     char path[OX_PATH_BYTES];
     uint64_t steps_skipped;
-    double busy_seconds[OX_LANE_COUNT], stall_seconds[OX_LANE_COUNT]; /* of this process */
+    double busy_seconds[OX_LANE_COUNT], stall_seconds[OX_LANE_COUNT]; /* since this process began */
     uint64_t bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     struct ox_step_report last;
     struct ox_eval_report eval; /* the last evaluation; tokens 0: none yet */

@@ -100,7 +100,7 @@ struct block {
     uint32_t batch, head, kv_head;
     uint32_t query, query_count;
     uint32_t key, key_count;
-    uint32_t key_begin; /* of the first block of keys for these queries */
+    uint32_t key_begin; /* where the first block of keys for these queries begins */
 };
 
 /* The first key that query row `row` of the block sees: that of its window or of its document, whichever is later. It

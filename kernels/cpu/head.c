@@ -18,8 +18,8 @@ struct job {
     const struct ox_cpu *cpu;
     struct ox_head_walk walk;
     struct ox_head_scratch scratch;
-    uint32_t row, row_count;     /* of the current tile */
-    uint32_t vocab, vocab_count; /* likewise            */
+    uint32_t row, row_count;     /* rows of the current tile */
+    uint32_t vocab, vocab_count; /* its tokens          */
     float *tile;                 /* its logits          */
     uint32_t joined;             /* first token of the tile whose weights are joined; UINT32_MAX: none */
 };

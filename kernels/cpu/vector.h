@@ -47,7 +47,7 @@ struct ox_vector {
     float (*max)(const float *in, size_t count); /* largest value; NaNs are skipped; -inf if there is none */
     float (*sum)(const float *in, size_t count);
     float (*dot)(const float *a, const float *b, size_t count);
-    float (*square_sum)(const float *in, float mean, size_t count); /* of in - mean */
+    float (*square_sum)(const float *in, float mean, size_t count); /* sum of (in - mean)^2 */
     /* sum of exp(in - shift), to about 1e-7 for any count */
     double (*exp_sum)(const float *in, float shift, size_t count);
     /* inout = exp(inout - shift); returns the sum. */

@@ -119,7 +119,7 @@ static __device__ __forceinline__ void add_values(running<DIM> &state, float sco
                 const float given = state.shift[m][i / 2 % 2], shift = given == -INFINITY ? 0.0f : given;
                 float *const score = &scores[m][n + i / 4][i % 4];
                 *score = ox_exp2(__fmaf_rn(*score, scale_log2, -shift));
-                state.sum[m][i / 2 % 2] += *score; /* of this lane's keys only */
+                state.sum[m][i / 2 % 2] += *score; /* sums only this lane's keys */
             }
             left_operand(a[m], scores[m][n], scores[m][n + 1]);
         }
@@ -164,7 +164,7 @@ template <int DIM>
 static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kernel(const forward_args<ox_bf16> args) {
     using layout = forward_layout<DIM>;
     const att_shape &shape = args.shape;
-    const uint32_t begin = (gridDim.y - 1 - blockIdx.y) * MMA_OWN; /* those with the most keys first */
+    const uint32_t begin = (gridDim.y - 1 - blockIdx.y) * MMA_OWN; /* queries with the most keys come first */
     const uint32_t past = begin + MMA_OWN < shape.queries ? begin + MMA_OWN : shape.queries;
     const uint32_t own = threadIdx.x / OX_WARP * WARP_ROWS, count_dim[2] = {shape.queries, shape.head_dim};
     uint32_t kv_head = blockIdx.x / (shape.heads / shape.kv_heads);

@@ -211,7 +211,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     const att_shape &shape = args.shape;
     const uint32_t kv_head = blockIdx.x / (shape.heads / shape.kv_heads), sequence = blockIdx.z;
     uint32_t head = blockIdx.x;
-    const uint32_t begin = (gridDim.y - 1 - blockIdx.y) * MMA_OWN; /* those with the most keys first */
+    const uint32_t begin = (gridDim.y - 1 - blockIdx.y) * MMA_OWN; /* queries with the most keys come first */
     const uint32_t first = begin + threadIdx.x / OX_WARP * layout::WARP_ROWS;
     const uint32_t count_dim[2] = {shape.queries, shape.head_dim};
     const mma_rows ours[2] = {rows_of(args.q, sequence, head, count_dim),
@@ -383,7 +383,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     ox_cp_async_commit();
     while (at.head < heads_past) {
         const ox_shared now = shared + stage * layout::STAGE;
-        const bool is_last = at.tile + MMA_STREAM >= past; /* of its head */
+        const bool is_last = at.tile + MMA_STREAM >= past; /* the last tile of its head */
         const query_walk next = {at.head + is_last, is_last ? begin : at.tile + MMA_STREAM};
         if (next.head < heads_past) {
             fetch_queries<DIM>(shared + (stage ^ 1) * layout::STAGE, args, next);

@@ -14,7 +14,7 @@ enum { RANK = 4, OPERATIONS_MAX = 40, VIRTUAL_FIRST = 100, ALIGN_BYTES = 16, NO_
 struct graph {
     struct ox_cudnn_set *set;
     const struct ox_cudnn_case *of;
-    int64_t batch, heads, kv_heads, seq, dim; /* of the slice */
+    int64_t batch, heads, kv_heads, seq, dim; /* shape of one slice */
     int64_t qkv_stride, out_stride; /* between rows */
     int64_t next_id;
     void *scale, *masked, *window; /* single values */

@@ -63,7 +63,7 @@ void ox_cudnn_set_close(struct ox_cudnn_set *set);
 /* A pass over a slice of an operation of this shape. */
 struct ox_cudnn_case {
     struct ox_attention_shape shape;
-    uint32_t batch, kv_heads; /* of the slice */
+    uint32_t batch, kv_heads; /* rows and key heads of one slice */
     uint64_t sums_bytes, workspace_max;
     bool backward;
 };
@@ -99,7 +99,7 @@ static inline bool ox_cudnn_has_window(const struct ox_attention_shape *shape) {
 struct ox_cudnn_plan {
     struct ox_cudnn_case of;
     struct ox_cudnn_set set;
-    void *config;  /* of the chosen engine; NULL: cuDNN does not take the case, and the text says why */
+    void *config;  /* configuration of the chosen engine; NULL: cuDNN does not take the case, and the text says why */
     void *plan;    /* NULL: as above, or not built */
     bool has_code; /* the engine's code was compiled, even if no driver could load it */
     int64_t engine;

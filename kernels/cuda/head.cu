@@ -10,9 +10,9 @@
 enum { STEP = 4, ROW_THREADS_MAX = 512 };
 
 struct row_args {
-    float *logits; /* of the group's rows */
+    float *logits; /* logits of the group's rows */
     uint64_t stride;
-    uint32_t row, vocab; /* the first of the group */
+    uint32_t row, vocab; /* row: the first of the group */
     const int32_t *targets;
     double *loss;   /* (rows) */
     float *row_nll; /* (rows) or NULL */
@@ -157,8 +157,8 @@ struct head_job {
     const ox_op_head *op;
     ox_head_walk walk;
     ox_head_scratch scratch;
-    uint32_t row, row_count, vocab, vocab_count; /* of the group, of the tile */
-    const void *weight;                          /* of the tile */
+    uint32_t row, row_count, vocab, vocab_count; /* rows of the group, tokens of the tile */
+    const void *weight;                          /* weights of the tile */
     uint32_t joined; /* first token of the tile whose weights are joined; UINT32_MAX: none */
 };
 

@@ -24,7 +24,7 @@ enum {
 
 struct slot {
     cudaEvent_t begin, end;
-    struct ox_mark fed; /* of the feeder: `end` is recorded */
+    struct ox_mark fed; /* mark of the feeder: `end` is recorded */
     uint64_t marked_ns; /* host time of the mark's issue */
 };
 

@@ -508,7 +508,7 @@ template <typename T> struct head_args {
     float *rstd;
     const T *gain;
     float *scratch;
-    uint32_t heads, lanes; /* of all rows; of a head */
+    uint32_t heads, lanes; /* heads of all rows; lanes that work on one head */
     float eps;
 };
 

@@ -6,7 +6,7 @@ template <typename T> struct rope_args {
     const float *cos_table, *sin_table;
     const int32_t *positions;
     uint32_t row_stride, heads, half;
-    float sign; /* of the angle: -1 rotates back */
+    float sign; /* sign of the angle: -1 rotates back */
 };
 
 /* A block has a row. Its threads along x have the pairs of a head, those along y the heads, so that angles are read

@@ -27,7 +27,7 @@ struct ox_bench_tensors {
     float *wide[3];                   /* (params) */
     float *cosines, *sines;           /* (seq, 64) */
     uint16_t *hi, *lo;                /* (params); (vocab, hidden) of a table */
-    void *state;                      /* of params */
+    void *state;                      /* optimizer state of params */
     double *loss, *partials;
     uint64_t *nonfinite;
     int32_t *ids, *positions, *targets; /* (rows) */
@@ -44,7 +44,7 @@ struct ox_bench_op {
     const char *variant; /* names one of several figures of an operation; NULL: the operation's own name */
     /* queues it once; sets its cost */
     enum ox_status (*queue)(const struct ox_bench_tensors *, struct ox_bench_cost *);
-    uint32_t head_dim; /* of attention; 0: no attention */
+    uint32_t head_dim; /* head_dim of attention; 0: no attention */
 };
 /* All operations but rope_table, which runs once per model; tests/unit/kernels/test_op_rows.c checks that. */
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count);

@@ -37,7 +37,7 @@ struct generating {
     struct stream stream;
     bool streams;
     const char *finish;
-    double seconds, step_seconds; /* of everything; of the passes after the prompt */
+    double seconds, step_seconds; /* time of everything, and of the passes after the prompt */
     size_t steps;
     struct ox_logit *top; /* (top_logits), after */
     size_t top_count;
