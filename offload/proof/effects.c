@@ -13,7 +13,6 @@
 
 #include "base/bytes.h"
 #include "offload/proof/proof_internal.h"
-#include "offload/proof/sizes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,60 +87,6 @@ static bool fits_rule(const struct effects *e) {
            (rule->scope == OF_GRADIENT ? is_gradient_of(e, task->grad_idx, task->unit_idx)
                                        : task->grad_idx == OX_NONE) &&
            (rule->of_batch ? task->mb_idx < e->plan->micro_batches : task->mb_idx == OX_NONE);
-}
-
-static void follow(struct effects *e) {
-    const enum ox_tier tier = ox_effects_compute_tier(e);
-    const uint32_t unit_idx = e->task->unit_idx, grad_idx = e->task->grad_idx;
-    const bool on_device = e->task->lane == OX_LANE_COMPUTE;
-    switch ((enum ox_task_kind)e->task->kind) {
-    case OX_TASK_JOIN:
-        if (!e->in->model.joins) {
-            ox_effects_reject(e, "joins planes of which no task reads fp32 weights");
-        }
-        ox_effects_need_planes(e, unit_idx, false);
-        ox_effects_fill(e, OX_USE_JOINED, tier, ox_content(JOINED, unit_idx, 0));
-        break;
-    case OX_TASK_FORWARD:
-        ox_effects_forward(e, unit_idx);
-        break;
-    case OX_TASK_HEAD:
-        ox_effects_head(e, unit_idx);
-        break;
-    case OX_TASK_BACKWARD:
-        ox_effects_backward(e, unit_idx);
-        break;
-    case OX_TASK_GRAD_ZERO:
-        ox_effects_fill(e, OX_USE_GRAD, tier, ox_content(SUM, grad_idx, 0));
-        break;
-    case OX_TASK_GRAD_ADD:
-        ox_effects_add_second_use(e, grad_idx);
-        break;
-    case OX_TASK_GRAD_PACK:
-        ox_effects_need_use(e, OX_USE_SOURCE, tier, ox_effects_whole_sum(e, grad_idx));
-        ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(PACKED, grad_idx, 0));
-        break;
-    case OX_TASK_REDUCE:
-        (on_device ? ox_effects_device_reduce : ox_effects_reduce)(e, unit_idx);
-        break;
-    case OX_TASK_NORM:
-        ox_effects_norm(e);
-        break;
-    case OX_TASK_BEGIN:
-        ox_effects_begin_transaction(e);
-        break;
-    case OX_TASK_UPDATE:
-        (on_device ? ox_effects_device_adam : ox_effects_adam)(e, unit_idx);
-        break;
-    case OX_TASK_WRITTEN:
-        ox_effects_written(e);
-        break;
-    case OX_TASK_COMMIT:
-        ox_effects_commit(e);
-        break;
-    default:
-        ox_effects_move(e, unit_idx);
-    }
 }
 
 /* ---- begin and end ---------------------------------------------------------------------------- */
@@ -354,7 +299,7 @@ static void follow_task(struct effects *e, bool usual) {
     e->moved_bytes = 0;
     if (ox_task_works(e->task, e->facts, due)) {
         check_when(e);
-        follow(e);
+        ox_effects_follow(e);
         if (e->found_count != e->task->use_count) {
             ox_effects_reject(e, "has uses that its work does not need");
         }

@@ -3,6 +3,7 @@
 #define OX_OFFLOAD_PROOF_EFFECTS_H
 
 #include "offload/plan/cases.h"
+#include "offload/proof/sizes.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -64,75 +65,43 @@ struct effects {
     const char *wrong;          /* the first violation */
 };
 
-/* ---- contents and facts ---------------------------------------------------------------------------- */
+static inline struct ox_content ox_content(enum ox_holding what, uint32_t idx, uint32_t count) {
+    return (struct ox_content){(uint8_t)what, idx, count};
+}
 
-struct ox_content ox_content(enum ox_holding what, uint32_t idx, uint32_t count);
-bool ox_content_same(struct ox_content a, struct ox_content b);
-uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home);
-/* The tier where kernels read and write. */
-enum ox_tier ox_effects_compute_tier(const struct effects *e);
-const struct ox_plan_unit *ox_effects_unit(const struct effects *e, uint32_t unit_idx);
-const struct ox_plan_grad *ox_effects_grad(const struct effects *e, uint32_t grad_idx);
-/* A gradient summed over all micro-batches and both uses of the weights, before and after it is rounded. */
-struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx);
-struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad_idx);
+static inline bool ox_content_same(struct ox_content a, struct ox_content b) {
+    return a.what == b.what && a.idx == b.idx && a.count == b.count;
+}
 
-/* ---- what the task in work does with its uses (effects_uses.c) ------------------------------------- */
+static inline const struct ox_plan_unit *ox_effects_unit(const struct effects *e, uint32_t unit_idx) {
+    return &e->in->model.units[unit_idx];
+}
+
+static inline const struct ox_plan_grad *ox_effects_grad(const struct effects *e, uint32_t grad_idx) {
+    return &e->in->model.grads[grad_idx];
+}
 
 /* Whether the fact holds in the case that is followed. */
-bool ox_effects_meets(const struct effects *e, enum ox_fact fact);
+static inline bool ox_effects_meets(const struct effects *e, enum ox_fact fact) {
+    return (e->facts & fact) != 0;
+}
+
 /* Notes the first violation. */
-void ox_effects_reject(struct effects *e, const char *why);
-/* The task's use with this role, or NULL. */
-const struct ox_use *ox_effects_use(const struct effects *e, enum ox_use_role role);
-/* The task's use with this role, which is counted as checked. Rejects the task and returns NULL if there is none, or if
- * access or tier is another. */
-const struct ox_use *ox_effects_find_use(struct effects *e, enum ox_use_role role, enum ox_access access,
-                                         enum ox_tier tier);
-/* Demands that the use holds `content` and is only read. */
-void ox_effects_need_use(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content);
-/* Demands that the use is only written; it holds `content` then. */
-void ox_effects_fill(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content);
-/* Demands that the use is updated and holds from_to[0]; it holds from_to[1] then. */
-void ox_effects_change(struct effects *e, enum ox_use_role role, enum ox_tier tier,
-                       const struct ox_content from_to[2]);
-/* Sets what the buffer holds, and demands that it has room for it. */
-void ox_effects_hold(struct effects *e, uint32_t buf_idx, struct ox_content content);
-/* Demands that the use is updated, whatever it has held; it holds `content` then. */
-void ox_effects_replace(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content);
-/* Demands that the use, if there is one, is the buffer that the executor knows by name. */
-void ox_effects_need_buffer(struct effects *e, enum ox_use_role role, uint32_t buf_idx);
-/* Counts what the task moves over a link; within unified memory copies cross none. */
-void ox_effects_count(struct effects *e, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes);
+static inline void ox_effects_reject(struct effects *e, const char *why) {
+    e->wrong = e->wrong == NULL ? why : e->wrong;
+}
 
-/* Demands the planes of a unit where its kernels read them; lo may lie in the state. */
-void ox_effects_need_planes(struct effects *e, uint32_t unit_idx, bool is_table);
-void ox_effects_need_batch(struct effects *e);
-void ox_effects_add_gradient(struct effects *e, enum ox_use_role role, uint32_t grad_idx);
-/* Demands a workspace of exactly this size, and with `constants` the constant tables. */
-void ox_effects_use_workspace(struct effects *e, uint64_t bytes, bool constants);
-
-/* ---- tasks, by kind (effects_work.c, effects_optim.c) ---------------------------------------------- */
-
-void ox_effects_forward(struct effects *e, uint32_t unit_idx);
-void ox_effects_head(struct effects *e, uint32_t unit_idx);
-void ox_effects_backward(struct effects *e, uint32_t unit_idx);
-/* GRAD_ADD: the gradient of a second use of the weights is added to this one. */
-void ox_effects_add_second_use(struct effects *e, uint32_t grad_idx);
-void ox_effects_move(struct effects *e, uint32_t unit_idx);
-
-void ox_effects_reduce(struct effects *e, uint32_t unit_idx);
-void ox_effects_device_reduce(struct effects *e, uint32_t unit_idx);
-void ox_effects_norm_save(struct effects *e, uint32_t unit_idx);
-void ox_effects_norm(struct effects *e);
-void ox_effects_adam(struct effects *e, uint32_t unit_idx);
-void ox_effects_device_adam(struct effects *e, uint32_t unit_idx);
-void ox_effects_nonfinite(struct effects *e);
 /* How many units are updated on the device. */
-uint32_t ox_effects_device_units(const struct effects *e);
-void ox_effects_begin_transaction(struct effects *e);
-void ox_effects_written(struct effects *e);
-void ox_effects_commit(struct effects *e);
+static inline uint32_t ox_effects_device_units(const struct effects *e) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < e->plan->unit_count; i++) {
+        count += ox_proof_on_device(e->in, i);
+    }
+    return count;
+}
+
+/* What the task in work does, in the case that is followed (effects_tasks.c). */
+void ox_effects_follow(struct effects *e);
 
 #ifdef __cplusplus
 }
