@@ -327,8 +327,7 @@ static void run_shape(struct lab labs[LAB_MAX], const struct packed *given, enum
             run_on(&labs[i], &job);
         }
     }
-    labs_same_bits(labs);
-    guards_end(0);
+    labs_end_case(labs);
 }
 
 /* One document per sequence: the same bits whether the positions say so or are not given. */
@@ -426,7 +425,5 @@ int main(void) {
     run_shape(labs, &(struct packed){.shape = whole[WHOLE_LARGE]}, OX_REAL_F32, true);
     run_shape(labs, &packed[PACKED_LARGE], OX_REAL_F32, true);
     run_shape(labs, &halves[HALVES_LARGE], OX_REAL_BF16, true);
-    labs_close(labs);
-    print_errors();
-    return test_end();
+    return labs_end(labs);
 }

@@ -165,8 +165,7 @@ static void run_shape(struct lab labs[LAB_MAX], struct shape shape, enum ox_real
             run_on(&labs[i], &text, want);
         }
     }
-    labs_same_bits(labs);
-    guards_end(0);
+    labs_end_case(labs);
 }
 
 /* A text in one call and in several; the scratch of the most of rows and of cached serves all. */
@@ -217,7 +216,5 @@ int main(void) {
     /* One row before which more keys lie than one thread holds the scores of at a time. */
     run_shape(labs, (struct shape){.rows = 1, .cached = 3000, .heads = 2, .kv_heads = 1, .head_dim = 8},
               OX_REAL_F32);
-    labs_close(labs);
-    print_errors();
-    return test_end();
+    return labs_end(labs);
 }

@@ -81,6 +81,5 @@ int main(void) {
             test_planes(&labs[lab], counts[i]);
         }
     }
-    labs_close(labs);
-    return test_end();
+    return labs_end(labs);
 }

@@ -208,8 +208,7 @@ static void run_case(struct lab labs[LAB_MAX], const struct head_case *shape, en
             run_on(&labs[i], &ref, &op);
         }
     }
-    labs_same_bits(labs);
-    guards_end(0);
+    labs_end_case(labs);
 }
 
 /* A logit that is not a number must reach the loss: the step is aborted by it. */
@@ -254,7 +253,5 @@ int main(void) {
             test_not_finite(&labs[i / 2], real);
         }
     }
-    labs_close(labs);
-    print_errors();
-    return test_end();
+    return labs_end(labs);
 }

@@ -168,8 +168,7 @@ static void run_case(struct lab labs[LAB_MAX], const struct linear_case *shape, 
             run_on(&labs[i], &data);
         }
     }
-    labs_same_bits(labs);
-    guards_end(0);
+    labs_end_case(labs);
 }
 
 int main(void) {
@@ -178,7 +177,5 @@ int main(void) {
     for (int i = 0; i < 2 * (int)CASE_COUNT; i++) {
         run_case(labs, &cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
     }
-    labs_close(labs);
-    print_errors();
-    return test_end();
+    return labs_end(labs);
 }

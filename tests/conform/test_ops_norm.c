@@ -223,8 +223,7 @@ static void run_case(struct lab labs[LAB_MAX], const struct norm_case *shape, en
         run_backward(&labs[i], &data, mean, rstd);
         guards_end(keep);
     }
-    labs_same_bits(labs);
-    guards_end(0);
+    labs_end_case(labs);
 }
 
 /* ---- per head ----------------------------------------------------------------------------------- */
@@ -359,8 +358,7 @@ static void run_heads(struct lab labs[LAB_MAX], const struct head_case *shape, e
             run_heads_on(&labs[i], &data, false);
         }
     }
-    labs_same_bits(labs);
-    guards_end(0);
+    labs_end_case(labs);
 }
 
 int main(void) {
@@ -372,7 +370,5 @@ int main(void) {
     for (int i = 0; i < 2 * (int)HEAD_CASE_COUNT; i++) {
         run_heads(labs, &head_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
     }
-    labs_close(labs);
-    print_errors();
-    return test_end();
+    return labs_end(labs);
 }

@@ -157,6 +157,5 @@ int main(void) {
         test_square_sums(&labs[i], 70001, true);
         test_square_sums(&labs[i], 200000, false);
     }
-    labs_close(labs);
-    return test_end();
+    return labs_end(labs);
 }

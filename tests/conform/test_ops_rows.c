@@ -125,8 +125,7 @@ static void run_act(struct lab labs[LAB_MAX], const struct act_case *shape, enum
             run_act_on(&labs[i], &data);
         }
     }
-    labs_same_bits(labs);
-    guards_end(0);
+    labs_end_case(labs);
 }
 
 /* ---- rotary embedding -------------------------------------------------------------------------- */
@@ -198,8 +197,7 @@ static void run_rope(struct lab labs[LAB_MAX], const struct rope_case *shape, en
             run_rope_on(&labs[i], shape, positions, real);
         }
     }
-    labs_same_bits(labs);
-    guards_end(0);
+    labs_end_case(labs);
 }
 
 /* ---- token embedding --------------------------------------------------------------------------- */
@@ -324,7 +322,5 @@ int main(void) {
     for (int i = 0; i < 2 * (int)EMBED_COUNT; i++) {
         run_embed(labs, &embed_cases[i / 2], i % 2 == 0 ? OX_REAL_F32 : OX_REAL_BF16);
     }
-    labs_close(labs);
-    print_errors();
-    return test_end();
+    return labs_end(labs);
 }

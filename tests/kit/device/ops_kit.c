@@ -90,7 +90,7 @@ void labs_open(struct lab labs[LAB_MAX]) {
     }
 }
 
-void labs_close(struct lab labs[LAB_MAX]) {
+int labs_end(struct lab labs[LAB_MAX]) {
     if (lab_arena.base != NULL) {
         REQUIRE_OK(ox_device_host_unpin(labs[LAB_CUDA].device, lab_arena.base, LAB_ARENA_BYTES));
         free(lab_arena.base);
@@ -101,6 +101,8 @@ void labs_close(struct lab labs[LAB_MAX]) {
         ox_device_close(&labs[i].device);
         CHECK(labs[i].device == NULL && labs[i].lane == NULL);
     }
+    print_errors();
+    return test_end();
 }
 
 bool lab_takes(const struct lab *lab, double work) {
@@ -117,12 +119,13 @@ void lab_digest(struct lab *lab, const void *data, size_t bytes) {
     lab->digest = ox_hash64(data, bytes, lab->digest);
 }
 
-void labs_same_bits(struct lab labs[LAB_MAX]) {
+void labs_end_case(struct lab labs[LAB_MAX]) {
     CHECK(labs[1].digest == labs[2].digest);
     CHECK(lab_count == LAB_CUDA || labs[LAB_CUDA].digest == labs[LAB_CUDA_AGAIN].digest);
     for (int i = 0; i < lab_count; i++) {
         labs[i].digest = 0;
     }
+    guards_end(0);
 }
 
 static unsigned char *guard_memory(size_t bytes) {

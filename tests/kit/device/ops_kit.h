@@ -28,7 +28,8 @@ struct lab {
 };
 
 void labs_open(struct lab labs[LAB_MAX]);
-void labs_close(struct lab labs[LAB_MAX]);
+/* Ends the program's cases: closes the labs, prints the errors and returns the exit status. */
+int labs_end(struct lab labs[LAB_MAX]);
 /* One lab on this CUDA plugin; the emulated one. */
 void lab_open_cuda(struct lab *lab, const char *plugin);
 void lab_open_simt(struct lab *lab);
@@ -42,8 +43,9 @@ bool lab_knows(struct lab *lab, enum ox_real real);
 void lab_finish(struct lab *lab);
 /* Adds an output to the case's digest. */
 void lab_digest(struct lab *lab, const void *data, size_t bytes);
-/* Ends a case that ran on all labs: two threads with and without delays gave the same bits, and so did a GPU twice. */
-void labs_same_bits(struct lab labs[LAB_MAX]);
+/* Ends a case that ran on all labs: two threads with and without delays gave the same bits, and so did a GPU twice; and
+ * all guarded buffers are checked and freed. */
+void labs_end_case(struct lab labs[LAB_MAX]);
 
 /* ---- guarded buffers ---------------------------------------------------------------------------- */
 
