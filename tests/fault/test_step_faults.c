@@ -73,13 +73,10 @@ static void check_rule(struct rig *rig, struct ox_fault_rule rule) {
         outcome_close(&outcome);
     }
     golden_steps(&harness, &rig->golden, info.step, STEPS, &outcome);
-    outcome_read_weights(&harness, &outcome);
     char name[64];
     snprintf(name, sizeof name, "point %d, kind %d, call %llu", (int)rule.point, (int)rule.kind,
              (unsigned long long)rule.first_idx);
-    outcome_check_same(name, &rig->expected, &outcome);
-    harness_close(&harness);
-    outcome_close(&outcome);
+    golden_end(&harness, name, &rig->expected, &outcome);
 }
 
 static void check_point(struct rig *rig, enum ox_fault_point point, enum ox_fault_kind kind,

@@ -27,27 +27,18 @@ static void check_fp32(const struct golden *golden, const struct harness_run *ru
     outcome_close(&outcome);
 }
 
-static void check_bf16(const struct golden *golden, const struct harness_run *fp32_run) {
-    struct harness_run run = *fp32_run;
-    struct harness harness;
-    struct outcome outcome;
-    run.fp32 = false;
-    harness_open(&run, &harness_in_memory, &harness);
-    golden_steps(&harness, golden, 0, 1, &outcome);
-    golden_report_bf16(golden, harness.model, &outcome, &bf16_limits);
-    harness_close(&harness);
-    outcome_close(&outcome);
-}
-
 static void check_case(const struct cuda_kit *kit, const char *name, size_t steps) {
     struct golden golden;
+    struct outcome outcome;
     const uint64_t begin_ns = ox_clock_ns();
     golden_open(name, &golden);
     struct harness_run run = golden_run(&golden);
     run.cuda_plugin = kit->plugin;
     printf("%s, %s\n", kit->name, name);
     check_fp32(&golden, &run, steps);
-    check_bf16(&golden, &run);
+    run.fp32 = false;
+    golden_check_bf16(&golden, &run, &bf16_limits, &outcome);
+    outcome_close(&outcome);
     golden_close(&golden);
     printf("  %.1f s\n", (double)(ox_clock_ns() - begin_ns) * 1e-9);
 }
@@ -119,11 +110,8 @@ static void check_failures(const struct simt *simt, const struct golden *golden,
         CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_DEVICE);
         simt->fail_after(0);
         golden_steps(&harness, golden, 1, FEW_STEPS, &outcome);
-        outcome_read_weights(&harness, &outcome);
-        harness_close(&harness);
         snprintf(what, sizeof what, "call %llu of a step failed", (unsigned long long)calls[i]);
-        outcome_check_same(what, expected, &outcome);
-        outcome_close(&outcome);
+        golden_end(&harness, what, expected, &outcome);
     }
 }
 

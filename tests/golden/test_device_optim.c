@@ -143,10 +143,7 @@ static void check_between(const struct golden *golden, uint64_t chaos_seed) {
         harness_exchange(&harness, harness.model->unit_count - 1, &hi);
         CHECK(hi == 0x7f80);
         golden_steps(&harness, golden, 3, 4, &outcome);
-        outcome_read_weights(&harness, &outcome);
-        outcome_check_same(place.name, &expected, &outcome);
-        harness_close(&harness);
-        outcome_close(&outcome);
+        golden_end(&harness, place.name, &expected, &outcome);
     }
     outcome_close(&expected);
 }

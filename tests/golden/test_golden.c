@@ -87,13 +87,9 @@ static void check_narrow_grads(const struct golden *golden, const struct harness
 
 static void check_bf16(const struct golden *golden) {
     struct harness_run run = golden_run(golden);
-    struct harness harness;
     struct outcome outcome;
     run.fp32 = false;
-    harness_open(&run, &harness_in_memory, &harness);
-    golden_steps(&harness, golden, 0, 1, &outcome);
-    golden_report_bf16(golden, harness.model, &outcome, &bf16_limits);
-    harness_close(&harness);
+    golden_check_bf16(golden, &run, &bf16_limits, &outcome);
     check_narrow_grads(golden, &run, &outcome);
     outcome_close(&outcome);
 }

@@ -100,10 +100,7 @@ static void check_between(const struct golden *golden, const struct harness_run 
         harness_reopen(run, &place, &harness);
         CHECK(committed_step(&harness) == 5);
         golden_steps(&harness, golden, 5, STEPS, &outcome);
-        outcome_read_weights(&harness, &outcome);
-        outcome_check_same(place.name, expected, &outcome);
-        harness_close(&harness);
-        outcome_close(&outcome);
+        golden_end(&harness, place.name, expected, &outcome);
     }
 }
 
@@ -144,10 +141,7 @@ static void check_faults(const struct golden *golden, const struct harness_run *
             outcome_close(&outcome);
         }
         golden_steps(&harness, golden, from, STEPS, &outcome);
-        outcome_read_weights(&harness, &outcome);
-        outcome_check_same(place.name, expected, &outcome);
-        harness_close(&harness);
-        outcome_close(&outcome);
+        golden_end(&harness, place.name, expected, &outcome);
     }
     ox_io_fault_close(&fault);
 }

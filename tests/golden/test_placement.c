@@ -48,10 +48,7 @@ static void check_stop(const struct golden *golden, const struct harness_place *
     input.stop = &stop;
     CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_ABORTED);
     golden_steps(&harness, golden, 1, FEW_STEPS, &outcome);
-    outcome_read_weights(&harness, &outcome);
-    outcome_check_same(place->name, &expected, &outcome);
-    harness_close(&harness);
-    outcome_close(&outcome);
+    golden_end(&harness, place->name, &expected, &outcome);
     outcome_close(&expected);
 }
 
@@ -73,10 +70,7 @@ static void check_nonfinite(const struct golden *golden, const struct harness_pl
     harness_exchange(&harness, 1, &hi);
     CHECK(hi == 0x7f80);
     golden_steps(&harness, golden, 1, FEW_STEPS, &outcome);
-    outcome_read_weights(&harness, &outcome);
-    outcome_check_same(place->name, &expected, &outcome);
-    harness_close(&harness);
-    outcome_close(&outcome);
+    golden_end(&harness, place->name, &expected, &outcome);
     outcome_close(&expected);
 }
 

@@ -115,10 +115,7 @@ static void check_place(const struct golden *golden, struct ox_state_format stat
     const uint32_t count = have.count;
     golden_steps(&harness, golden, 2, STEPS, &outcome);
     CHECK(have.count == count);
-    outcome_read_weights(&harness, &outcome);
-    outcome_check_same(place->name, &expected, &outcome);
-    harness_close(&harness);
-    outcome_close(&outcome);
+    golden_end(&harness, place->name, &expected, &outcome);
     outcome_close(&expected);
 }
 

@@ -216,6 +216,13 @@ void outcome_check_same(const char *what, const struct outcome *expected, const 
     CHECK(same);
 }
 
+void golden_end(struct harness *harness, const char *what, const struct outcome *expected, struct outcome *outcome) {
+    outcome_read_weights(harness, outcome);
+    outcome_check_same(what, expected, outcome);
+    harness_close(harness);
+    outcome_close(outcome);
+}
+
 /* The placements of one call. */
 static bool is_turn(const struct harness_place *place, size_t stride, size_t call) {
     return (size_t)(place - harness_places) % stride == call % stride;
@@ -258,10 +265,7 @@ void golden_check_reopened(const struct golden *golden, const struct harness_run
         REQUIRE_OK(ox_engine_finish_update(harness.engine));
         harness_reopen(run, &later, &harness);
         golden_steps(&harness, golden, FEW_STEPS, 2 * FEW_STEPS, &outcome);
-        outcome_read_weights(&harness, &outcome);
-        outcome_check_same(place->name, &expected, &outcome);
-        harness_close(&harness);
-        outcome_close(&outcome);
+        golden_end(&harness, place->name, &expected, &outcome);
     }
     outcome_close(&expected);
 }
@@ -317,14 +321,19 @@ void golden_report_fp32(const struct golden *golden, const struct ox_model *mode
     golden_report("gradient norms, relative", norm, limits->norms);
 }
 
-void golden_report_bf16(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
-                        const struct golden_limits *limits) {
+void golden_check_bf16(const struct golden *golden, const struct harness_run *run, const struct golden_limits *limits,
+                       struct outcome *outcome) {
+    struct harness harness;
     double loss = 0, norm = 0;
+    CHECK(!run->fp32);
+    harness_open(run, &harness_in_memory, &harness);
+    golden_steps(&harness, golden, 0, 1, outcome);
     REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_loss", true, &loss));
     REQUIRE_OK(ox_json_get_double(golden->folder, golden->json, "bf16_grad_norm", true, &norm));
     golden_report("bf16 loss", fabs(outcome->losses[0] - loss), limits->loss);
     golden_report("bf16 logits", golden_compare_logits(golden, "bf16_logits", outcome), limits->logits);
-    golden_report("bf16 gradients, of the largest", golden_compare_tensors(golden, model, "bf16_grad", outcome->grads),
-                  limits->grads);
+    golden_report("bf16 gradients, of the largest",
+                  golden_compare_tensors(golden, harness.model, "bf16_grad", outcome->grads), limits->grads);
     golden_report("bf16 gradient norm, relative", fabs(outcome->norms[0] / norm - 1), limits->norms);
+    harness_close(&harness);
 }

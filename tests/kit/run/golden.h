@@ -50,6 +50,9 @@ void outcome_close(struct outcome *outcome);
 
 /* Compares bit by bit and prints one line. */
 void outcome_check_same(const char *what, const struct outcome *expected, const struct outcome *outcome);
+/* Ends a run of golden_steps: its weights are read, all that it leaves is compared with what was expected, and the engine
+ * and `outcome` are closed. */
+void golden_end(struct harness *harness, const char *what, const struct outcome *expected, struct outcome *outcome);
 
 /* Compares FEW_STEPS steps with those in memory at every placement, or at every `stride`-th (each call takes others);
  * and a run that ends after them and resumes from its store at another placement, for as many again. */
@@ -72,9 +75,9 @@ extern const struct golden_limits golden_fp32_limits; /* for every device */
 /* Reports how far so many steps of a run in float32, which `outcome` is, lie from the reference's. */
 void golden_report_fp32(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
                         size_t steps);
-/* Reports how far the first step of a run in bfloat16, which `outcome` is, lies from the reference's. */
-void golden_report_bf16(const struct golden *golden, const struct ox_model *model, const struct outcome *outcome,
-                        const struct golden_limits *limits);
+/* Takes the first step in bfloat16 and reports how far it lies from the reference's. The caller closes `outcome`. */
+void golden_check_bf16(const struct golden *golden, const struct harness_run *run, const struct golden_limits *limits,
+                       struct outcome *outcome);
 
 /* Prints the measured error beside its tolerance and checks it. */
 void golden_report(const char *what, double measured, double limit);
