@@ -1,5 +1,6 @@
 #include "tests/kit/store_kit.h"
 
+#include <pthread.h>
 #include <string.h>
 
 const struct ox_extent_spec kit_extents[KIT_EXTENT_COUNT] = {
@@ -119,19 +120,72 @@ enum ox_status kit_verify(struct ox_store *store, struct ox_store_port *port, ui
     return status;
 }
 
-enum ox_status kit_rewrite_half(struct ox_store_port *port, uint32_t first, uint64_t step, bool *wrong) {
-    unsigned char *const buffer = kit_buffer(KIT_BUFFER_BYTES);
+/* One of the two threads of kit_commit_by_two. */
+struct worker {
+    struct ox_store *store;
+    uint32_t idx;
+    uint64_t step;
+    bool spools;
+    enum ox_status status;
+    bool wrong;
+};
+
+static enum ox_status rewrite_half(struct worker *worker, struct ox_store_port *port, unsigned char *buffer) {
     enum ox_status status = OX_OK;
-    for (uint32_t i = first; i < KIT_EXTENT_COUNT && status == OX_OK; i += 2) {
+    for (uint32_t i = worker->idx; i < KIT_EXTENT_COUNT && status == OX_OK; i += 2) {
         struct ox_store_op op = {.kind = OX_STORE_READ, .extent_idx = i, .buffer = buffer};
         status = ox_store_run(port, &op, 1);
-        *wrong |= !kit_matches(buffer, kit_extents[i].bytes, step - 1, i);
+        worker->wrong |= !kit_matches(buffer, kit_extents[i].bytes, worker->step - 1, i);
         for (int times = 0; times < 2 && status == OX_OK; times++) { /* the last write counts */
-            kit_fill(buffer, kit_extents[i].bytes, times == 0 ? 77 : step, i);
+            kit_fill(buffer, kit_extents[i].bytes, times == 0 ? 77 : worker->step, i);
             op.kind = OX_STORE_WRITE;
             status = ox_store_run(port, &op, 1);
         }
     }
-    free(buffer);
     return status;
+}
+
+static enum ox_status write_spool(const struct worker *worker, struct ox_store_port *port, unsigned char *buffer) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = worker->idx; i < KIT_EXTENT_COUNT && status == OX_OK; i += 2) {
+        kit_fill(buffer, kit_extents[i].bytes, worker->step, i);
+        const struct ox_store_op op = {.kind = OX_STORE_SPOOL_WRITE,
+                                       .extent_idx = worker->idx,
+                                       .buffer = buffer,
+                                       .spool_from = (uint64_t)i * 4096,
+                                       .spool_len = 4096};
+        status = ox_store_run(port, &op, 1);
+    }
+    return status;
+}
+
+static void *worker_main(void *arg) {
+    struct worker *const worker = arg;
+    struct ox_store_port *port = NULL;
+    unsigned char *const buffer = kit_buffer(KIT_BUFFER_BYTES);
+    worker->status = ox_store_port_open(worker->store, &port);
+    if (worker->status == OX_OK) {
+        worker->status = rewrite_half(worker, port, buffer);
+    }
+    if (worker->status == OX_OK && worker->spools) {
+        worker->status = write_spool(worker, port, buffer);
+    }
+    ox_store_port_close(&port);
+    free(buffer);
+    return NULL;
+}
+
+void kit_commit_by_two(struct ox_store *store, uint64_t step, bool spools) {
+    struct worker workers[2];
+    pthread_t threads[2];
+    REQUIRE_OK(ox_store_begin(store, step));
+    for (uint32_t i = 0; i < 2; i++) {
+        workers[i] = (struct worker){.store = store, .idx = i, .step = step, .spools = spools};
+        CHECK(pthread_create(&threads[i], NULL, worker_main, &workers[i]) == 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        CHECK(workers[i].status == OX_OK && !workers[i].wrong);
+    }
+    REQUIRE_OK(ox_store_commit(store, &step, sizeof step));
 }

@@ -2,7 +2,6 @@
 #include "nvme/store_impl.h"
 #include "tests/kit/store_kit.h"
 
-#include <pthread.h>
 #include <string.h>
 
 static void transactions(uint32_t drive_count) {
@@ -212,37 +211,6 @@ static void spools(void) {
     ox_io_sim_close(&sim);
 }
 
-struct worker {
-    struct ox_store *store;
-    uint32_t idx;
-    uint64_t step;
-    enum ox_status status;
-    bool wrong;
-};
-
-/* Half of the extents each: read, verified, written, while the other does the same. */
-static void *worker_main(void *arg) {
-    struct worker *const worker = arg;
-    struct ox_store_port *port = NULL;
-    worker->status = ox_store_port_open(worker->store, &port);
-    if (worker->status == OX_OK) {
-        worker->status = kit_rewrite_half(port, worker->idx, worker->step, &worker->wrong);
-    }
-    unsigned char *const buffer = kit_buffer(KIT_BUFFER_BYTES);
-    for (uint32_t i = worker->idx; i < KIT_EXTENT_COUNT && worker->status == OX_OK; i += 2) {
-        kit_fill(buffer, kit_extents[i].bytes, worker->step, i);
-        struct ox_store_op op = {.kind = OX_STORE_SPOOL_WRITE,
-                                 .extent_idx = worker->idx,
-                                 .buffer = buffer,
-                                 .spool_from = (uint64_t)i * 4096,
-                                 .spool_len = 4096};
-        worker->status = ox_store_run(port, &op, 1);
-    }
-    free(buffer);
-    ox_store_port_close(&port);
-    return NULL;
-}
-
 static void several_ports(void) {
     struct ox_io_backend *sim = NULL;
     REQUIRE_OK(ox_io_sim_open(1, &sim));
@@ -257,18 +225,7 @@ static void several_ports(void) {
     REQUIRE_OK(ox_store_port_open(store, &port));
     REQUIRE_OK(kit_commit(store, port, 0));
     for (uint64_t step = 1; step < 10; step++) {
-        struct worker workers[2];
-        pthread_t threads[2];
-        REQUIRE_OK(ox_store_begin(store, step));
-        for (uint32_t i = 0; i < 2; i++) {
-            workers[i] = (struct worker){.store = store, .idx = i, .step = step};
-            CHECK(pthread_create(&threads[i], NULL, worker_main, &workers[i]) == 0);
-        }
-        for (uint32_t i = 0; i < 2; i++) {
-            pthread_join(threads[i], NULL);
-            CHECK(workers[i].status == OX_OK && !workers[i].wrong);
-        }
-        REQUIRE_OK(ox_store_commit(store, &step, sizeof step));
+        kit_commit_by_two(store, step, true);
         bool wrong = false;
         REQUIRE_OK(kit_verify(store, port, step, &wrong));
         CHECK(!wrong);

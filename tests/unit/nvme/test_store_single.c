@@ -5,7 +5,6 @@
 #include "nvme/store_impl.h"
 #include "tests/kit/store_kit.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -304,43 +303,12 @@ static void damage(void) {
     rig_close(&rig);
 }
 
-struct worker {
-    struct ox_store *store;
-    uint32_t idx;
-    uint64_t step;
-    enum ox_status status;
-    bool wrong;
-};
-
-/* Every other extent: read, verified, written, while the other does the same. */
-static void *worker_main(void *arg) {
-    struct worker *const worker = arg;
-    struct ox_store_port *port = NULL;
-    worker->status = ox_store_port_open(worker->store, &port);
-    if (worker->status == OX_OK) {
-        worker->status = kit_rewrite_half(port, worker->idx, worker->step, &worker->wrong);
-    }
-    ox_store_port_close(&port);
-    return NULL;
-}
-
 static void several_ports(void) {
     struct rig rig;
     rig_open(&rig, 3);
     REQUIRE_OK(kit_commit(rig.store, rig.port, 0));
     for (uint64_t step = 1; step < 10; step++) {
-        struct worker workers[2];
-        pthread_t threads[2];
-        REQUIRE_OK(ox_store_begin(rig.store, step));
-        for (uint32_t i = 0; i < 2; i++) {
-            workers[i] = (struct worker){.store = rig.store, .idx = i, .step = step};
-            CHECK(pthread_create(&threads[i], NULL, worker_main, &workers[i]) == 0);
-        }
-        for (uint32_t i = 0; i < 2; i++) {
-            pthread_join(threads[i], NULL);
-            CHECK(workers[i].status == OX_OK && !workers[i].wrong);
-        }
-        REQUIRE_OK(ox_store_commit(rig.store, &step, sizeof step));
+        kit_commit_by_two(rig.store, step, false);
         expect_whole(&rig, step);
     }
     rig_close(&rig);
