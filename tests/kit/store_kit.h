@@ -37,8 +37,8 @@ OX_MUST enum ox_status kit_commit(struct ox_store *store, struct ox_store_port *
  * reported through *wrong. */
 OX_MUST enum ox_status kit_verify(struct ox_store *store, struct ox_store_port *port, uint64_t step, bool *wrong);
 /* A transaction by two threads, each with a port of its own and every other extent: it is read and compared with what
- * step - 1 wrote, then written twice, the second time as `step`. With `spools`, each thread then also writes to the spool
- * of its index. Whatever fails in a thread is counted as a failure of the test. */
+ * step - 1 wrote, then written twice, the second time as `step`. With `spools`, each thread then also writes to the
+ * spool of its index. Whatever fails in a thread is counted as a failure of the test. */
 void kit_commit_by_two(struct ox_store *store, uint64_t step, bool spools);
 
 #endif

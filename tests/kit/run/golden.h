@@ -50,8 +50,8 @@ void outcome_close(struct outcome *outcome);
 
 /* Compares bit by bit and prints one line. */
 void outcome_check_same(const char *what, const struct outcome *expected, const struct outcome *outcome);
-/* Ends a run of golden_steps: its weights are read, all that it leaves is compared with what was expected, and the engine
- * and `outcome` are closed. */
+/* Ends a run of golden_steps: its weights are read, all that it leaves is compared with what was expected, and the
+ * engine and `outcome` are closed. */
 void golden_end(struct harness *harness, const char *what, const struct outcome *expected, struct outcome *outcome);
 
 /* Compares FEW_STEPS steps with those in memory at every placement, or at every `stride`-th (each call takes others);
