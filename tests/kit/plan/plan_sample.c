@@ -3,10 +3,41 @@
 #include "base/prng/prng.h"
 #include "tests/kit/test.h"
 
+#include <math.h>
 #include <string.h>
+
+enum { DRAWN_UNITS_MAX = 12 };
 
 uint64_t plan_sample_number(uint64_t seed, uint64_t *counter, uint64_t below) {
     return (uint64_t)(ox_uniform(seed, 1, (*counter)++) * (double)below);
+}
+
+double plan_sample_even(uint64_t seed, uint64_t *counter, double from, double to) {
+    return from + ox_uniform(seed, 5, (*counter)++) * (to - from);
+}
+
+double plan_sample_wide(uint64_t seed, uint64_t *counter, double from, double to) {
+    return from * pow(to / from, plan_sample_even(seed, counter, 0, 1));
+}
+
+void plan_sample_machine(uint64_t seed, uint64_t *counter, struct ox_machine *out) {
+    const uint32_t cores = 1 + (uint32_t)plan_sample_even(seed, counter, 0, 32);
+    const double core_flops = plan_sample_wide(seed, counter, 1e10, 2e11);
+    const double dram_rate = plan_sample_wide(seed, counter, 1e10, 2e11);
+    *out = (struct ox_machine){
+        .name = "drawn", .has_gpu = plan_sample_even(seed, counter, 0, 2) < 1, .drive_count = 1, .task_seconds = 1e-5,
+        .gpu = {.bf16_flops = plan_sample_wide(seed, counter, 1e12, 1e15),
+                .h2d_rate = plan_sample_even(seed, counter, 5e9, 5e10),
+                .d2h_rate = plan_sample_even(seed, counter, 5e9, 5e10)},
+        .host = {.cores = cores, .dram_rate = dram_rate, .core_flops = core_flops, .flops = core_flops * cores,
+                 .adam = {.threads = cores, .seconds = {plan_sample_even(seed, counter, 1, 3) * 28 / dram_rate}}},
+        .drives = {{.read_rate = plan_sample_wide(seed, counter, 5e8, 3e10),
+                    .write_rate = plan_sample_wide(seed, counter, 5e8, 3e10),
+                    .latency_seconds = 1e-4, .flush_seconds = 1e-3}}};
+    struct ox_machine_drive *const drive = &out->drives[0];
+    out->gpu.fp32_flops = out->gpu.bf16_flops / 4;
+    drive->mix_rate = plan_sample_even(seed, counter, 0.8, 2) * fmin(drive->read_rate, drive->write_rate);
+    out->gpu.duplex_rate = plan_sample_even(seed, counter, 1, 2) * fmin(out->gpu.h2d_rate, out->gpu.d2h_rate);
 }
 
 /* Every other three models have units that differ in everything, numbered in any order. */
@@ -18,7 +49,7 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     struct ox_plan_model *const model = &s->in.model;
     struct plan_model_sizes sizes = {0};
     uint64_t kept_counter = 90000;
-    const uint32_t unit_count = 2 + (uint32_t)plan_sample_number(seed, counter, PLAN_SAMPLE_UNITS_MAX - 1);
+    const uint32_t unit_count = 2 + (uint32_t)plan_sample_number(seed, counter, DRAWN_UNITS_MAX - 1);
     for (uint32_t i = 0; i < unit_count; i++) {
         s->elems[i] = OX_GROUP_ELEMS * (1 + plan_sample_number(seed, counter, 40));
     }

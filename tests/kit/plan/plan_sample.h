@@ -8,7 +8,7 @@
 #include "offload/sim/sim.h"
 #include "tests/kit/plan/plan_model.h"
 
-enum { PLAN_SAMPLE_UNITS_MAX = 12 };
+enum { PLAN_SAMPLE_UNITS_MAX = 24 };
 
 struct plan_sample {
     uint64_t elems[PLAN_SAMPLE_UNITS_MAX];
@@ -22,7 +22,15 @@ struct plan_sample {
 
 /* The sample of a seed, always the same. It refers to itself: it must not be copied. */
 void plan_sample_draw(struct plan_sample *s, uint64_t seed);
-/* A whole number below `below`, from a seed and a counter that advances. */
+
+/* ---- for tests that draw samples of their own: numbers from a seed and a counter that advances ------ */
+
+/* A whole number below `below`. */
 uint64_t plan_sample_number(uint64_t seed, uint64_t *counter, uint64_t below);
+/* Between `from` and `to`: evenly, or as often in each tenfold. */
+double plan_sample_even(uint64_t seed, uint64_t *counter, double from, double to);
+double plan_sample_wide(uint64_t seed, uint64_t *counter, double from, double to);
+/* A machine with one drive, with or without a GPU, whose rates are those of small machines to large ones. */
+void plan_sample_machine(uint64_t seed, uint64_t *counter, struct ox_machine *out);
 
 #endif

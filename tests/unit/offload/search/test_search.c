@@ -3,64 +3,28 @@
  * choice by random changes. With numbers as arguments the test takes so many models, so many plans of each sort for
  * each, and the first model. */
 #include "base/bytes.h"
-#include "base/prng/prng.h"
-#include "offload/search/placement.h"
-#include "offload/sim/sim.h"
-#include "tests/kit/plan/plan_model.h"
+#include "tests/kit/plan/plan_choice.h"
+#include "tests/kit/plan/plan_sample.h"
 #include "tests/kit/plan/random_plan.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { UNITS_MAX = 24, SAMPLES = 16, PLACEMENTS = 12, RUN_AHEAD = 64 };
+enum { UNITS_MAX = PLAN_SAMPLE_UNITS_MAX, SAMPLES = 16, PLACEMENTS = 12, RUN_AHEAD = 64 };
 #define LIMIT 1.05
-
-struct sample {
-    uint64_t elems[UNITS_MAX];
-    struct plan_model model;
-    struct ox_plan_input in;
-    struct ox_shard_table table;
-    struct ox_machine machine;
-};
-
-static double draw(uint64_t seed, uint64_t *counter, double from, double to) {
-    return from + ox_uniform(seed, 5, (*counter)++) * (to - from);
-}
-
-/* Between `from` and `to`, as often in each tenfold. */
-static double draw_wide(uint64_t seed, uint64_t *counter, double from, double to) {
-    return from * pow(to / from, draw(seed, counter, 0, 1));
-}
-
-static void draw_machine(struct ox_machine *machine, uint64_t seed, uint64_t *counter) {
-    const uint32_t cores = 1 + (uint32_t)draw(seed, counter, 0, 32);
-    const double core_flops = draw_wide(seed, counter, 1e10, 2e11);
-    const double dram_rate = draw_wide(seed, counter, 1e10, 2e11);
-    *machine = (struct ox_machine){
-        .name = "drawn", .has_gpu = draw(seed, counter, 0, 2) < 1, .drive_count = 1, .task_seconds = 1e-5,
-        .gpu = {.bf16_flops = draw_wide(seed, counter, 1e12, 1e15), .h2d_rate = draw(seed, counter, 5e9, 5e10),
-                .d2h_rate = draw(seed, counter, 5e9, 5e10)},
-        .host = {.cores = cores, .dram_rate = dram_rate, .core_flops = core_flops, .flops = core_flops * cores,
-                 .adam = {.threads = cores, .seconds = {draw(seed, counter, 1, 3) * 28 / dram_rate}}},
-        .drives = {{.read_rate = draw_wide(seed, counter, 5e8, 3e10), .write_rate = draw_wide(seed, counter, 5e8, 3e10),
-                    .latency_seconds = 1e-4, .flush_seconds = 1e-3}}};
-    struct ox_machine_drive *const drive = &machine->drives[0];
-    machine->gpu.fp32_flops = machine->gpu.bf16_flops / 4;
-    drive->mix_rate = draw(seed, counter, 0.8, 2) * fmin(drive->read_rate, drive->write_rate);
-    machine->gpu.duplex_rate = draw(seed, counter, 1, 2) * fmin(machine->gpu.h2d_rate, machine->gpu.d2h_rate);
-}
 
 /* Blocks of one size between two larger units, as most models have them, and work that follows from their size; or
  * units that differ in activations, workspace and work as well. */
-static void draw_sample(struct sample *s, uint64_t seed) {
+static void draw_sample(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 0, total = 0;
     memset(s, 0, sizeof *s);
     struct ox_plan_model *const model = &s->in.model;
     struct ox_plan_work works[2][UNITS_MAX];
-    const uint32_t unit_count = 4 + (uint32_t)draw(seed, &counter, 0, UNITS_MAX - 3);
-    model->micro_batches = 1 + (uint32_t)draw(seed, &counter, 0, 6);
-    const double tokens = draw_wide(seed, &counter, 64, 4096), block = draw_wide(seed, &counter, 1e6, 3e7);
+    const uint32_t unit_count = 4 + (uint32_t)plan_sample_even(seed, &counter, 0, UNITS_MAX - 3);
+    model->micro_batches = 1 + (uint32_t)plan_sample_even(seed, &counter, 0, 6);
+    const double tokens = plan_sample_wide(seed, &counter, 64, 4096);
+    const double block = plan_sample_wide(seed, &counter, 1e6, 3e7);
     for (uint32_t i = 0; i < unit_count; i++) {
         const bool end = i == 0 || i + 1 == unit_count;
         s->elems[i] = OX_GROUP_ELEMS * (1 + (uint64_t)(block / OX_GROUP_ELEMS * (end ? 2 : 1)));
@@ -70,7 +34,7 @@ static void draw_sample(struct sample *s, uint64_t seed) {
         works[1][i] = (struct ox_plan_work){
             .gemm_flops = 3 * flops, .bytes = (double)s->elems[i] * 6, .ops = 20};
     }
-    const uint64_t tied_elems = draw(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0;
+    const uint64_t tied_elems = plan_sample_even(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0;
     const uint64_t act_bytes = (uint64_t)(tokens * sqrt(block / 12) * 4);
     const struct plan_model_sizes sizes = {
         .act_bytes = act_bytes, .forward_bytes = act_bytes * 8, .backward_bytes = act_bytes * 16,
@@ -84,39 +48,36 @@ static void draw_sample(struct sample *s, uint64_t seed) {
         plan_model_vary(&s->model, model, s->elems, seed);
     }
     model->batch_bytes = (uint64_t)tokens * 12;
-    model->fp32 = draw(seed, &counter, 0, 2) < 1;
-    model->grad_bf16 = draw(seed, &counter, 0, 2) < 1;
+    model->fp32 = plan_sample_even(seed, &counter, 0, 2) < 1;
+    model->grad_bf16 = plan_sample_even(seed, &counter, 0, 2) < 1;
     s->in.budget = (struct ox_plan_budget){
-        .unified = draw(seed, &counter, 0, 2) < 1,
-        .host_bytes = (uint64_t)((double)total * draw_wide(seed, &counter, 1.5, 24)) + 20 * act_bytes,
-        .nvme_bytes = draw(seed, &counter, 0, 5) < 4 ? 200 * total : 0,
-        .generations = draw(seed, &counter, 0, 4) < 3 ? 2 : 1};
-    s->in.budget.device_bytes = s->in.budget.unified ? 0 : (uint64_t)(block * draw_wide(seed, &counter, 20, 300)) +
-                                                               40 * act_bytes;
-    draw_machine(&s->machine, seed, &counter);
+        .unified = plan_sample_even(seed, &counter, 0, 2) < 1,
+        .host_bytes = (uint64_t)((double)total * plan_sample_wide(seed, &counter, 1.5, 24)) + 20 * act_bytes,
+        .nvme_bytes = plan_sample_even(seed, &counter, 0, 5) < 4 ? 200 * total : 0,
+        .generations = plan_sample_even(seed, &counter, 0, 4) < 3 ? 2 : 1};
+    if (!s->in.budget.unified) {
+        s->in.budget.device_bytes = (uint64_t)(block * plan_sample_wide(seed, &counter, 20, 300)) + 40 * act_bytes;
+    }
+    plan_sample_machine(seed, &counter, &s->machine);
     model->joins = model->fp32 || s->in.budget.unified || seed % 2 == 0;
-    const uint64_t chunk = OX_GROUP_ELEMS * (uint64_t)draw_wide(seed, &counter, 16, 1024);
+    const uint64_t chunk = OX_GROUP_ELEMS * (uint64_t)plan_sample_wide(seed, &counter, 16, 1024);
     REQUIRE_OK(ox_shard_table_open(s->elems, model->unit_count, chunk, (struct ox_state_sizes){4096, 16384},
                                    &s->table));
 }
 
-static const struct ox_placement_request automatic = {
-    .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .kept_units = -1};
-
-static enum ox_tier draw_tier(const struct sample *s, uint64_t seed, uint64_t *counter) {
-    const enum ox_tier tier = (enum ox_tier)draw(seed, counter, 0, 5);
+static enum ox_tier draw_tier(const struct plan_sample *s, uint64_t seed, uint64_t *counter) {
+    const enum ox_tier tier = (enum ox_tier)plan_sample_even(seed, counter, 0, 5);
     return tier > OX_TIER_COUNT || (tier == OX_TIER_NVME && s->in.budget.nvme_bytes == 0) ? OX_TIER_COUNT : tier;
 }
 
-static struct ox_placement_request draw_request(const struct sample *s, uint64_t seed) {
+static struct ox_placement_request draw_request(const struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 0;
     struct ox_placement_request request = {
-        .tiles = (uint32_t)draw(seed, &counter, 0, s->in.model.micro_batches + 1),
-        .prefetch_depth = (int32_t)draw(seed, &counter, -1, 4), .act_tier = draw_tier(s, seed, &counter),
+        .tiles = (uint32_t)plan_sample_even(seed, &counter, 0, s->in.model.micro_batches + 1),
+        .prefetch_depth = (int32_t)plan_sample_even(seed, &counter, -1, 4), .act_tier = draw_tier(s, seed, &counter),
         .weights_tier = draw_tier(s, seed, &counter), .state_tier = draw_tier(s, seed, &counter),
-        .grad_tier = draw_tier(s, seed, &counter), .overlap = (int32_t)draw(seed, &counter, 0, 3) - 1,
-        .speculative_units = (int32_t)draw(seed, &counter, 0, s->in.model.unit_count + 2) - 1};
+        .grad_tier = draw_tier(s, seed, &counter), .overlap = (int32_t)plan_sample_even(seed, &counter, 0, 3) - 1,
+        .speculative_units = (int32_t)plan_sample_even(seed, &counter, 0, s->in.model.unit_count + 2) - 1};
     if (!s->in.budget.unified && request.state_tier == OX_TIER_DEVICE) {
         request.state_tier = OX_TIER_COUNT;
     }
@@ -127,32 +88,13 @@ static struct ox_placement_request draw_request(const struct sample *s, uint64_t
 }
 
 /* Simulated seconds of what the planner makes of a request; 0 where nothing fits. */
-static double plan_seconds(struct sample *s, const struct ox_placement_request *request) {
+static double plan_seconds(struct plan_sample *s, const struct ox_placement_request *request) {
     const struct ox_sim_setup setup = {.machine = &s->machine, .input = &s->in, .run_ahead_tasks = RUN_AHEAD};
     struct ox_plans plans = {0};
-    struct ox_sim_result result = {0};
-    if (ox_placement_choose(&s->in, &s->table, request, &setup, &plans) == OX_OK) {
-        struct ox_sim *sim = NULL;
-        REQUIRE_OK(ox_sim_open(plans.train->task_count, &sim));
-        ox_sim_run(sim, plans.train, &setup, &result);
-        ox_sim_close(&sim);
-    }
+    const bool fits = ox_placement_choose(&s->in, &s->table, request, &setup, &plans) == OX_OK;
+    const double seconds = fits ? plan_choice_seconds(plans.train, &setup) : 0;
     ox_plans_close(&plans);
-    return result.seconds;
-}
-
-static void describe(const struct sample *s) {
-    const struct ox_placement *const p = &s->in.placement;
-    uint32_t homes[3][OX_TIER_COUNT] = {{0}};
-    for (uint32_t i = 0; i < s->table.unit_count; i++) {
-        homes[0][s->table.shards[i].homes.weights]++;
-        homes[1][s->table.shards[i].homes.state]++;
-        homes[2][s->table.shards[i].homes.grad]++;
-    }
-    printf("    %u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u; weights %u/%u/%u, state %u/%u, "
-           "gradients %u/%u\n",
-           p->tiles, p->prefetch_depth, p->stream_slots, ox_tier_name(p->act_tier), p->overlap, p->speculative_units,
-           homes[0][0], homes[0][1], homes[0][2], homes[1][1], homes[1][2], homes[2][1], homes[2][2]);
+    return seconds;
 }
 
 /* A random plan of a model. NEAR: the last of so many changes of the choice. */
@@ -165,34 +107,34 @@ struct lost {
 static const char *const sort_names[] = {"request", "plan", "changes"};
 
 /* How many times as long as it the choice takes; 0 where it does not fit. */
-static double compare(struct sample *s, struct random_plan *random, const struct lost *at, double chosen) {
+static double compare(struct plan_sample *s, struct random_plan *random, const struct lost *at, double chosen) {
     const uint64_t seed = at->seed * 1000003 + at->number;
     const struct ox_placement_request request = draw_request(s, seed);
     if (at->sort == NEAR) {
-        CHECK(plan_seconds(s, &automatic) == chosen);
+        CHECK(plan_seconds(s, &plan_choice_automatic) == chosen);
     }
     const double seconds = at->sort == WISH   ? plan_seconds(s, &request)
                            : at->sort == PLAN ? random_plan_draw(random, seed)
                                               : random_plan_climb(random, seed, at->number, chosen);
     if (seconds > 0 && chosen > LIMIT * seconds) {
-        printf("model %llu, %s %u: %.4g s were chosen, %.4g s are possible, with\n", (unsigned long long)at->seed,
+        printf("model %llu, %s %u: %.4g s were chosen, %.4g s are possible, with\n    ", (unsigned long long)at->seed,
                sort_names[at->sort], at->number, chosen, seconds);
-        describe(s);
-        CHECK(plan_seconds(s, &automatic) == chosen);
-        printf("  instead of\n");
-        describe(s);
+        plan_choice_print(&s->in);
+        CHECK(plan_seconds(s, &plan_choice_automatic) == chosen);
+        printf("  instead of\n    ");
+        plan_choice_print(&s->in);
     }
     return seconds > 0 ? chosen / seconds : 0;
 }
 
 /* Returns the most of all comparisons; 0 where nothing fits. With `at` one is made, else `count` of each sort. */
 static double run_sample(uint64_t seed, uint32_t count, const struct lost *at) {
-    struct sample s;
+    struct plan_sample s;
     draw_sample(&s, seed);
     struct random_plan random;
     const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = RUN_AHEAD};
     random_plan_open(&s.in, &s.table, &setup, &random);
-    const double chosen = plan_seconds(&s, &automatic);
+    const double chosen = plan_seconds(&s, &plan_choice_automatic);
     double worst = at == NULL || chosen == 0 ? 0 : compare(&s, &random, at, chosen);
     for (uint32_t i = 0; i < 2 * count && chosen > 0; i++) {
         const struct lost one = {seed, i % 2 == 0 ? WISH : PLAN, i / 2};

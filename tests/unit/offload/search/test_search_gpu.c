@@ -2,27 +2,15 @@
  * docs/profiles: none of these is more than 5 % faster. Cases that were lost once are the test; with `all` as an
  * argument, or a number and how many cases to skip between, those of a list of models and budgets are compared. */
 #include "base/bytes.h"
-#include "engine/step/engine.h"
-#include "offload/search/placement.h"
-#include "offload/sim/sim.h"
+#include "tests/kit/plan/plan_choice.h"
+#include "tests/kit/plan/step_case.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>
 #include <time.h>
 
-enum { CHUNK_ELEMS = 262144, DRIVES_MAX = 4 };
 #define LIMIT 1.05
-
-struct step_case {
-    const char *profile;
-    uint32_t hidden, layers, width, vocab, kv_heads; /* heads of 128 */
-    uint32_t batch, seq, micro_batches;
-    bool fp32;
-    enum ox_moments moments;
-    uint64_t device_gib, host_gib;
-    uint32_t drives;
-};
 
 /* What is asked for; 0 stands for what the planner may choose, else one more than the value. */
 struct narrow {
@@ -41,83 +29,34 @@ static const struct narrow narrows[] = {
 };
 enum { NARROW_COUNT = sizeof narrows / sizeof *narrows };
 
-struct step_run {
-    struct ox_model *model;
-    struct ox_machine machine;
-    uint64_t drive_bytes[DRIVES_MAX];
-    struct ox_engine_config config;
-};
-
-static const struct ox_placement_request automatic = {
-    .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .kept_units = -1};
-
 static void open_run(const struct step_case *c, struct step_run *run) {
-    char path[128];
-    const uint32_t heads = c->hidden / 128;
-    const struct ox_model_config model = {
-        .family = "llama", .vocab = c->vocab, .hidden = c->hidden, .layers = c->layers, .heads = heads,
-        .kv_heads = c->kv_heads > 0 ? c->kv_heads : heads, .head_dim = 128, .width = c->width, .contexts = c->seq,
-        .norm = OX_NORM_RMS, .act = OX_ACTIVATION_SWIGLU, .layout = OX_WEIGHT_OUT_IN, .norm_eps = 1e-5f, .rope = true,
-        .rope_theta = 10000.0, .init_range = 0.02, .bos_id = -1, .eos_id = -1};
-    snprintf(path, sizeof path, "docs/profiles/%s.json", c->profile);
-    REQUIRE_OK(ox_machine_load(path, &run->machine));
-    ox_machine_fit_drives(&run->machine, c->drives);
-    REQUIRE_OK(ox_model_build(&model, &run->model));
-    for (uint32_t i = 0; i < DRIVES_MAX; i++) {
-        run->drive_bytes[i] = UINT64_C(4) << 40;
-    }
-    run->config = (struct ox_engine_config){
-        .model = run->model, .device = OX_DEVICE_CUDA, .batch = c->batch, .seq = c->seq,
-        .micro_batches = c->micro_batches, .fp32 = c->fp32, .grad_bf16 = !c->fp32,
-        .state = {.kind = OX_OPTIM_ADAMW, .moments = c->moments}, .compute_threads = run->machine.host.cores,
-        .optimizer_threads = run->machine.host.cores,
-        .budget = {.device_bytes = c->device_gib * OX_GIB - OX_CUDA_PROCESS_BYTES, .host_bytes = c->host_gib * OX_GIB,
-                   .nvme_bytes = c->drives * run->drive_bytes[0], .drive_count = c->drives,
-                   .drive_bytes = c->drives > 0 ? run->drive_bytes : NULL},
-        .request = automatic, .machine = &run->machine, .chunk_elems = CHUNK_ELEMS, .nvme_bytes = run->drive_bytes,
-        .nvme_count = c->drives, .queue_depth = 16, .isa = ox_isa_best()};
-}
-
-static void describe(const struct ox_engine_plan *plan, double seconds) {
-    const struct ox_placement *const p = &plan->input.placement;
-    uint32_t homes[3][OX_TIER_COUNT] = {{0}};
-    for (uint32_t i = 0; i < plan->table.unit_count; i++) {
-        homes[0][plan->table.shards[i].homes.weights]++;
-        homes[1][plan->table.shards[i].homes.state]++;
-        homes[2][plan->table.shards[i].homes.grad]++;
-    }
-    printf("    %.4g s: %u tiles, depth %u, slots %u, checkpoints on %s, overlap %d, early %u, kept %u; on "
-           "device/host/nvme weights %u/%u/%u, state %u/%u/%u, gradients %u/%u/%u\n",
-           seconds, p->tiles, p->prefetch_depth, p->stream_slots, ox_tier_name(p->act_tier), p->overlap,
-           p->speculative_units, p->kept_units, homes[0][0], homes[0][1], homes[0][2], homes[1][0], homes[1][1],
-           homes[1][2], homes[2][0], homes[2][1], homes[2][2]);
+    step_case_open(c, run);
+    run->config.device = OX_DEVICE_CUDA;
+    run->config.budget.device_bytes -= OX_CUDA_PROCESS_BYTES;
 }
 
 /* Simulated seconds of what the planner makes of the request; 0 where nothing fits. */
 static double seconds_of(struct step_run *run, const struct ox_placement_request *request, bool tells) {
     struct ox_engine_plan *plan = NULL;
     struct ox_sim_setup setup;
-    struct ox_sim *sim = NULL;
-    struct ox_sim_result result = {0};
+    double seconds = 0;
     run->config.request = *request;
     if (ox_engine_plan_open(&run->config, &plan) == OX_OK) {
         ox_engine_sim_setup(&run->config, &plan->input, &setup);
-        REQUIRE_OK(ox_sim_open(plan->train->task_count, &sim));
-        ox_sim_run(sim, plan->train, &setup, &result);
-        ox_sim_close(&sim);
+        seconds = plan_choice_seconds(plan->train, &setup);
         if (tells) {
-            describe(plan, result.seconds);
+            printf("    %.4g s: ", seconds);
+            plan_choice_print(&plan->input);
         }
     }
     ox_engine_plan_close(&plan);
-    return result.seconds;
+    return seconds;
 }
 
 /* False where it asks for nothing that there is. */
 static bool request_of(const struct step_case *c, const struct narrow *narrow, struct ox_placement_request *request) {
     const uint32_t units = c->layers + 2;
-    *request = automatic;
+    *request = plan_choice_automatic;
     request->tiles = narrow->tiles > 0 ? narrow->tiles - 1 : 0;
     request->prefetch_depth = (int32_t)narrow->depth - 1;
     request->overlap = (int32_t)narrow->overlap - 1;
@@ -138,7 +77,7 @@ static double compare(const struct step_case *c, uint32_t first, uint32_t count)
     double worst = 0;
     open_run(c, &run);
     const clock_t begin = clock();
-    const double chosen = seconds_of(&run, &automatic, false);
+    const double chosen = seconds_of(&run, &plan_choice_automatic, false);
     const double planning = (double)(clock() - begin) / CLOCKS_PER_SEC;
     uint32_t worst_at = 0;
     for (uint32_t i = first; i < first + count && chosen > 0; i++) {
@@ -157,7 +96,7 @@ static double compare(const struct step_case *c, uint32_t first, uint32_t count)
         struct ox_placement_request request;
         CHECK(request_of(c, &narrows[worst_at], &request));
         printf("  %u:\n", worst_at);
-        (void)seconds_of(&run, &automatic, true);
+        (void)seconds_of(&run, &plan_choice_automatic, true);
         (void)seconds_of(&run, &request, true);
     }
     ox_model_close(&run.model);

@@ -1,10 +1,8 @@
 /* Real plans of random models, budgets and machines, simulated: what their tasks need of a machine is what the plan
  * says it moves, and the step keeps to the bounds that follow from it. */
-#include "offload/sim/sim.h"
 #include "base/bytes.h"
-#include "base/prng/prng.h"
-#include "offload/search/placement.h"
-#include "tests/kit/plan/plan_model.h"
+#include "tests/kit/plan/plan_choice.h"
+#include "tests/kit/plan/plan_sample.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -12,53 +10,25 @@
 
 enum { UNITS_MAX = 10, SAMPLES = 60 };
 
-struct sample {
-    uint64_t elems[UNITS_MAX];
-    struct plan_model model;
-    struct ox_plan_input in;
-    struct ox_shard_table table;
-    struct ox_machine machine;
-};
-
-static double draw(uint64_t seed, uint64_t *counter, double from, double to) {
-    return from + ox_uniform(seed, 3, (*counter)++) * (to - from);
-}
-
-static void draw_machine(struct ox_machine *machine, uint64_t seed, uint64_t *counter) {
-    const uint32_t cores = 1 + (uint32_t)draw(seed, counter, 0, 32);
-    const double core_flops = draw(seed, counter, 1e10, 2e11);
-    *machine = (struct ox_machine){
-        .name = "drawn", .has_gpu = draw(seed, counter, 0, 2) < 1, .drive_count = 1, .task_seconds = 1e-5,
-        .gpu = {.bf16_flops = 1e14, .fp32_flops = 1e13, .h2d_rate = draw(seed, counter, 5e9, 5e10),
-                .d2h_rate = draw(seed, counter, 5e9, 5e10)},
-        .host = {.cores = cores, .dram_rate = draw(seed, counter, 1e10, 2e11), .core_flops = core_flops,
-                 .flops = core_flops * cores,
-                 .adam = {.threads = cores, .seconds = {draw(seed, counter, 1e-10, 2e-9)}}},
-        .drives = {{.read_rate = draw(seed, counter, 5e8, 1e10), .write_rate = draw(seed, counter, 5e8, 1e10),
-                    .latency_seconds = 1e-4, .flush_seconds = 1e-3}}};
-    struct ox_machine_drive *const drive = &machine->drives[0];
-    drive->mix_rate = draw(seed, counter, 0.7, 2) * fmin(drive->read_rate, drive->write_rate);
-    machine->gpu.duplex_rate = draw(seed, counter, 1, 2) * fmin(machine->gpu.h2d_rate, machine->gpu.d2h_rate);
-}
-
-static void draw_sample(struct sample *s, uint64_t seed) {
+static void draw_sample(struct plan_sample *s, uint64_t seed) {
     uint64_t counter = 0, total = 0;
     memset(s, 0, sizeof *s);
     struct ox_plan_model *const model = &s->in.model;
     struct ox_plan_work works[2][UNITS_MAX];
-    const uint32_t unit_count = 2 + (uint32_t)draw(seed, &counter, 0, UNITS_MAX - 1);
+    const uint32_t unit_count = 2 + (uint32_t)plan_sample_even(seed, &counter, 0, UNITS_MAX - 1);
     for (uint32_t i = 0; i < unit_count; i++) {
-        s->elems[i] = OX_GROUP_ELEMS * (uint64_t)draw(seed, &counter, 1, 60);
+        s->elems[i] = OX_GROUP_ELEMS * (uint64_t)plan_sample_even(seed, &counter, 1, 60);
         total += s->elems[i] * 16;
         for (int backward = 0; backward < 2; backward++) {
             works[backward][i] = (struct ox_plan_work){
-                .gemm_flops = draw(seed, &counter, 0, 1e9), .attention_flops = draw(seed, &counter, 0, 1e8),
-                .bytes = draw(seed, &counter, 0, 1e7), .ops = 9};
+                .gemm_flops = plan_sample_even(seed, &counter, 0, 1e9),
+                .attention_flops = plan_sample_even(seed, &counter, 0, 1e8),
+                .bytes = plan_sample_even(seed, &counter, 0, 1e7), .ops = 9};
         }
     }
     const struct plan_model_sizes sizes = {
-        .tied_elems = draw(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0, .act_bytes = 40000, .forward_bytes = 100000,
-        .backward_bytes = 100000, .head_bytes = 100000, .head_eval_bytes = 100000};
+        .tied_elems = plan_sample_even(seed, &counter, 0, 2) < 1 ? s->elems[0] : 0, .act_bytes = 40000,
+        .forward_bytes = 100000, .backward_bytes = 100000, .head_bytes = 100000, .head_eval_bytes = 100000};
     plan_model_make(&s->model, s->elems, unit_count, &sizes, model);
     for (uint32_t i = 0; i < unit_count; i++) {
         s->model.units[i].forward.work = works[0][i];
@@ -67,22 +37,22 @@ static void draw_sample(struct sample *s, uint64_t seed) {
     if (seed % 2 == 1) {
         plan_model_vary(&s->model, model, s->elems, seed);
     }
-    model->micro_batches = 1 + (uint32_t)draw(seed, &counter, 0, 5);
+    model->micro_batches = 1 + (uint32_t)plan_sample_even(seed, &counter, 0, 5);
     model->batch_bytes = 1200;
-    model->fp32 = draw(seed, &counter, 0, 2) < 1;
-    model->grad_bf16 = draw(seed, &counter, 0, 2) < 1;
-    model->joins = model->fp32 || draw(seed, &counter, 0, 2) < 1;
-    s->in.budget = (struct ox_plan_budget){.unified = draw(seed, &counter, 0, 2) < 1,
-                                           .host_bytes = 3000000 + (uint64_t)draw(seed, &counter, 0, 2) * total,
-                                           .nvme_bytes = 200 * total};
+    model->fp32 = plan_sample_even(seed, &counter, 0, 2) < 1;
+    model->grad_bf16 = plan_sample_even(seed, &counter, 0, 2) < 1;
+    model->joins = model->fp32 || plan_sample_even(seed, &counter, 0, 2) < 1;
+    s->in.budget = (struct ox_plan_budget){
+        .unified = plan_sample_even(seed, &counter, 0, 2) < 1,
+        .host_bytes = 3000000 + (uint64_t)plan_sample_even(seed, &counter, 0, 2) * total, .nvme_bytes = 200 * total};
     s->in.budget.device_bytes = s->in.budget.unified ? 0 : 3000000 + 2 * total;
-    draw_machine(&s->machine, seed, &counter);
+    plan_sample_machine(seed, &counter, &s->machine);
     REQUIRE_OK(ox_shard_table_open(s->elems, model->unit_count, OX_GROUP_ELEMS * 8,
                                    (struct ox_state_sizes){4096, 16384}, &s->table));
 }
 
 /* Seconds of the drives in both directions: what the plan counts over the rates of the machine. */
-static void check_drives(const struct sample *s, const struct ox_plan *plan, const struct ox_sim_result *result) {
+static void check_drives(const struct plan_sample *s, const struct ox_plan *plan, const struct ox_sim_result *result) {
     double bytes[2] = {0, 0};
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
         bytes[0] += (double)plan->traffic[OX_LINK_NVME_READ][kind];
@@ -93,7 +63,7 @@ static void check_drives(const struct sample *s, const struct ox_plan *plan, con
     CHECK(fabs(result->used[OX_SIM_NVME_WRITE] - write) <= 1e-9 * (1 + write));
 }
 
-static void check_bounds(const struct sample *s, const struct ox_plan *plan, const struct ox_sim_setup *setup,
+static void check_bounds(const struct plan_sample *s, const struct ox_plan *plan, const struct ox_sim_setup *setup,
                          const struct ox_sim_result *result) {
     double sum = 0, flops = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
@@ -122,7 +92,7 @@ static void check_bounds(const struct sample *s, const struct ox_plan *plan, con
 }
 
 /* A machine that is twice as fast in everything needs half the time. */
-static void check_scale(struct sample *s, struct ox_sim *sim, const struct ox_plan *plan,
+static void check_scale(struct plan_sample *s, struct ox_sim *sim, const struct ox_plan *plan,
                         const struct ox_sim_setup *setup, double before) {
     struct ox_machine *const m = &s->machine;
     double *const rates[] = {&m->gpu.bf16_flops, &m->gpu.fp32_flops, &m->gpu.h2d_rate, &m->gpu.d2h_rate,
@@ -142,7 +112,7 @@ static void check_scale(struct sample *s, struct ox_sim *sim, const struct ox_pl
 }
 
 /* Bytes that cost a core more are found again in the use of all cores, and the step does not get shorter by it. */
-static void check_cores(struct sample *s, struct ox_sim *sim, const struct ox_plan *plan,
+static void check_cores(struct plan_sample *s, struct ox_sim *sim, const struct ox_plan *plan,
                         const struct ox_sim_setup *setup) {
     struct ox_machine_drive *const drive = &s->machine.drives[0];
     struct ox_sim_result cheap, dear;
@@ -163,11 +133,10 @@ static void check_cores(struct sample *s, struct ox_sim *sim, const struct ox_pl
 }
 
 static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
-    struct sample s;
+    struct plan_sample s;
     draw_sample(&s, seed);
-    const struct ox_placement_request request = {.prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
-                                           .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-                                           .grad_tier = OX_TIER_COUNT, .overlap = (int32_t)(seed % 2)};
+    struct ox_placement_request request = plan_choice_automatic;
+    request.overlap = (int32_t)(seed % 2);
     struct ox_plans plans = {0};
     const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64};
     if (ox_placement_choose(&s.in, &s.table, &request, &setup, &plans) == OX_OK) {
@@ -200,7 +169,7 @@ static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
 /* An update on the device takes what its planes take of the device's memory: of a GPU by its own rate, or where that is
  * not known by one that goes with its GEMMs; of the CPU as the optimizer takes it, on the threads of compute. */
 static void check_device_updates(uint64_t seed, bool has_gpu) {
-    struct sample s;
+    struct plan_sample s;
     draw_sample(&s, seed);
     s.machine.has_gpu = has_gpu;
     s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
