@@ -9,12 +9,12 @@
 
 #define MORE_HOST_BYTES (32 * OX_GIB)
 #define MORE_DEVICE_BYTES (8 * OX_GIB)
-/* The drive that is advised to a run without drives. */
+/* Size of the drive that a run without drives is advised to add. */
 #define FIRST_DRIVE_BYTES (UINT64_C(4) << 40)
 /* A change of less than this share is not worth a line. */
 static const double NOTABLE = 0.02;
 
-/* A configuration like that of the run but for one thing, and what that points to. */
+/* A copy of the run's configuration in which one thing is changed, with the data that it points to. */
 struct variant {
     struct ox_engine_config config;
     struct ox_machine machine;
@@ -45,7 +45,7 @@ static bool add_drive(struct variant *v) {
     return true;
 }
 
-/* False where there is no such thing. */
+/* Changes one thing; returns false if that is not possible. */
 static bool vary(struct variant *v, enum ox_advice_kind kind) {
     struct ox_plan_budget *const budget = &v->config.budget;
     switch (kind) {
@@ -65,7 +65,7 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
                           enum ox_advice_kind kind, struct ox_advice *out) {
     struct variant v = {.config = *input->config, .machine = *input->config->machine};
     v.config.machine = &v.machine;
-    v.config.request.quick = kind != OX_ADVICE_TOKENS; /* these have the plan of now to fall back on */
+    v.config.request.quick = kind != OX_ADVICE_TOKENS; /* the others can fall back on the current plan */
     if (!vary(&v, kind)) {
         return OX_OK;
     }
@@ -81,7 +81,7 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
     }
     if (status == OX_OK) {
         const double tokens = (double)v.config.micro_batches / input->config->micro_batches;
-        /* With more memory the plan of now fits too, should the search have missed it. */
+        /* With more memory the current plan still fits, even if the search has missed it. */
         const bool as_now = kind != OX_ADVICE_TOKENS && now->mean_seconds < then.mean_seconds;
         const double seconds = as_now ? now->mean_seconds : then.mean_seconds;
         *out = (struct ox_advice){.known = true, .seconds = seconds, .speedup = tokens * now->mean_seconds / seconds};

@@ -1,4 +1,4 @@
-/* What more hardware, or a larger step, would buy: the plan made once more with one thing changed, and simulated. */
+/* What more hardware or a larger step would gain: makes the plan again with one thing changed, and simulates it. */
 #ifndef OX_ENGINE_ADVISE_H
 #define OX_ENGINE_ADVISE_H
 
@@ -18,17 +18,17 @@ enum ox_advice_kind {
 const char *ox_advice_name(enum ox_advice_kind kind); /* "drive", "host_memory", "device_memory", "tokens" */
 
 struct ox_advice {
-    bool known;     /* there is such a thing, and a plan with it */
-    double seconds; /* of a step with it */
-    double speedup; /* its tokens per second over those of the plan */
+    bool known;     /* the change is possible, and a plan with it exists */
+    double seconds; /* predicted time of a step with the change */
+    double speedup; /* tokens per second with the change over those without */
 };
 
-/* `now` is what the plan of `input` is predicted to take. Costs a search for each. */
+/* Judges every change; `now` is the prediction for the plan of `input`. Takes one search for a plan per change. */
 OX_MUST enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_prediction *now,
                                  struct ox_advice out[OX_ADVICE_COUNT]);
 
 enum { OX_ADVICE_TEXT_BYTES = 512 };
-/* A line for each that changes more than 2 %; "" when none does. */
+/* Writes a line for each change that gains more than 2 %; "" if none does. */
 void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Evaluation of a model folder alone. */
+/* Evaluates a model folder alone. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/clock.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Weights alone, and memory holds them: what a run's file says of drives and of training is for that run. */
+/* Takes a configuration for weights alone, in memory: settings of drives and of training are ignored. */
 static void take_config(struct ox_trainer *trainer, const struct ox_config *config) {
     trainer->config = *config;
     trainer->lock_fd = -1;
@@ -27,7 +27,7 @@ static void take_config(struct ox_trainer *trainer, const struct ox_config *conf
 
 static enum ox_status open_engine(struct ox_trainer *trainer) {
     trainer->engine_config.eval_only = true;
-    trainer->engine_config.state = (struct ox_state_format){0}; /* there is none: any --dtype goes with it */
+    trainer->engine_config.state = (struct ox_state_format){0}; /* there is no state, so any --dtype works */
     enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
     OX_TRY(status, ox_engine_open(&trainer->engine_config, &trainer->plan, &trainer->engine));
     OX_TRY(status, ox_engine_load_begin(trainer->engine, 0));
@@ -55,7 +55,7 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, str
     const struct ox_window_source source = {
         .data = trainer->input.data[idx], .weight = 1, .token_count = ox_data_token_count(trainer->input.data[idx])};
     struct ox_windows_config windows;
-    /* A file has the figures that it has alone, whatever else is evaluated with it. */
+    /* The figures of a file do not depend on what else is evaluated. */
     const enum ox_status status =
         ox_trainer_windows_config(trainer, ox_data_is_chat(trainer->input.data[idx]), &windows);
     if (status != OX_OK) {
@@ -63,7 +63,7 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, str
     }
     windows.sources = &source;
     windows.source_count = 1;
-    /* Windows share no token unless the user says how far apart they begin. */
+    /* Windows share no token unless --stride says so. */
     windows.stride = (uint32_t)(config->stride > 0 ? config->stride : config->max_seq_length + (windows.bos < 0));
     windows.tail = true;
     windows.order = OX_WINDOWS_SEQUENTIAL;

@@ -7,13 +7,13 @@ static const double SHARE_MAX = 0.02;
 
 uint64_t ox_persist_interval(double extra, double seconds) {
     const double steps = ceil(extra / (SHARE_MAX * seconds));
-    if (!(steps > 1)) { /* nor a number */
+    if (!(steps > 1)) { /* true for NaN as well */
         return 1;
     }
     return steps < OX_PERSIST_STEPS_MAX ? (uint64_t)steps : OX_PERSIST_STEPS_MAX;
 }
 
-/* The median of the latest `count` times in a ring, at least one; of an even number the lower middle one. */
+/* The median of the `count` latest times in a ring, at least one; the lower one if there are two in the middle. */
 static double median(const double ring[OX_PERSIST_TIMES], uint32_t count) {
     double sorted[OX_PERSIST_TIMES];
     const uint32_t held = count < OX_PERSIST_TIMES ? count : OX_PERSIST_TIMES;

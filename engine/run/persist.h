@@ -1,5 +1,5 @@
-/* How often a state that lives in memory is persisted: as rarely as its cost asks for, and no rarer. A pure function of
- * measured times; no bit depends on what it says. */
+/* How often a state that lives in memory is persisted: so rarely that it costs a small share of the time, and no rarer.
+ * A pure function of measured times; no bit of a result depends on it. */
 #ifndef OX_ENGINE_PERSIST_H
 #define OX_ENGINE_PERSIST_H
 
@@ -12,19 +12,20 @@ extern "C" {
 
 enum { OX_PERSIST_STEPS_MAX = 100, OX_PERSIST_TIMES = 7, OX_PERSIST_TIMES_LEAST = 3 };
 
-/* The least number of steps, at most OX_PERSIST_STEPS_MAX, over which `extra` seconds once are 2 % of steps of
- * `seconds` each. */
+/* The smallest interval, at most OX_PERSIST_STEPS_MAX steps of `seconds` each, of whose time `extra` seconds are at
+ * most
+ * 2 %. */
 uint64_t ox_persist_interval(double extra, double seconds);
 
-/* The latest of each sort; zero: none yet. */
+/* The latest measured times; all zero at first. */
 struct ox_persist_times {
-    double seconds[OX_PERSIST_TIMES]; /* of steps that persist nothing */
-    double extra[OX_PERSIST_TIMES];   /* what one that does took beyond their median then */
-    uint32_t seconds_count, extra_count; /* so far, in a ring */
+    double seconds[OX_PERSIST_TIMES]; /* times of steps that persist nothing */
+    double extra[OX_PERSIST_TIMES];   /* what steps that persist took beyond the median of the others */
+    uint32_t seconds_count, extra_count; /* numbers noted so far; both lists are rings */
 };
-/* A step that took so long; `persisted`: the writes of a commit were within it. */
+/* Notes the time of a step; `persisted`: a commit was written within it. */
 void ox_persist_note(struct ox_persist_times *times, bool persisted, double seconds);
-/* By the medians; every second step while there are fewer than OX_PERSIST_TIMES_LEAST of either sort. */
+/* The interval by the medians; 2 steps while either list has fewer than OX_PERSIST_TIMES_LEAST times. */
 uint64_t ox_persist_auto(const struct ox_persist_times *times);
 
 #ifdef __cplusplus

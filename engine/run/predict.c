@@ -30,7 +30,7 @@ enum ox_status ox_predict_machine(const char *profile, uint32_t drive_count, str
 
 /* ---- the floor ------------------------------------------------------------------------------------- */
 
-/* Compute alone: the passes of the plan, which no order changes. The formulas' own count is of any model. */
+/* Seconds of the plan's compute, which no order of work changes. It replaces the formulas' estimate for any model. */
 static double passes_seconds(const struct ox_plan *plan, const struct ox_sim_setup *setup) {
     double seconds = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
@@ -42,8 +42,8 @@ static double passes_seconds(const struct ox_plan *plan, const struct ox_sim_set
     return seconds;
 }
 
-/* What this plan needs of a resource. The formulas let every checkpoint cross the link and the drives, and every weight
- * that is updated by the host; a plan that keeps some where compute is needs less. */
+/* Seconds that this plan needs a resource. In the formulas every activation checkpoint and every weight that the host
+ * updates crosses the links; a plan that keeps some of them where compute runs needs less. */
 static double resource_seconds(const struct ox_sim_result *step, enum ox_floor_resource resource) {
     switch (resource) {
     case OX_FLOOR_H2D:
@@ -74,7 +74,7 @@ static void find_floor(const struct ox_predict_input *input, const struct ox_sim
     };
     given.box.gpu_bytes = (double)budget->device_bytes;
     given.box.host_bytes = (double)budget->host_bytes;
-    given.box.gpu_reserved_bytes = given.box.host_reserved_bytes = 0; /* budgets are the run's alone */
+    given.box.gpu_reserved_bytes = given.box.host_reserved_bytes = 0; /* budgets are for the run alone */
     given.box.unified = budget->unified;
     const struct ox_floor least = ox_floor_of(&given);
     const double passes = passes_seconds(input->plan->train, setup);
@@ -95,7 +95,7 @@ static struct ox_sim_setup setup_of(const struct ox_predict_input *input) {
     return setup;
 }
 
-/* A step that commits; and where some may stay in memory one that does, and what they take on average. */
+/* Simulates a step that commits. If some steps may stay in memory, also simulates one that does, and takes the mean. */
 static void simulate(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
                      struct ox_prediction *out) {
     ox_sim_run(sim, input->plan->train, &setup, &out->step);
@@ -126,7 +126,7 @@ enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_
     return status;
 }
 
-/* The one that brings an update with it does what most steps leave. */
+/* Simulates evaluations. The one that carries an update carries that of the usual step. */
 static void simulate_eval(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
                           struct ox_prediction *out) {
     const struct ox_engine_plan *const plan = input->plan;
@@ -168,7 +168,7 @@ enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_predic
     return status;
 }
 
-/* What holds compute up for more than a hundredth of the step. */
+/* Names the lanes that compute waits for during more than a hundredth of the step. */
 static void waits_text(const struct ox_sim_result *step, char *text, size_t bytes) {
     size_t used = 0;
     text[0] = '\0';
@@ -181,7 +181,7 @@ static void waits_text(const struct ox_sim_result *step, char *text, size_t byte
     }
 }
 
-/* How near the step is to what no order of work goes below, and from where on that is compute alone. */
+/* Compares the step with its lower bound, and says from which number of tokens compute alone is the bound. */
 static void floor_line(const struct ox_prediction *prediction, char *text, size_t bytes) {
     char hidden[96] = "never hidden behind compute";
     if (isnan(prediction->floor_seconds)) {
@@ -196,7 +196,7 @@ static void floor_line(const struct ox_prediction *prediction, char *text, size_
              ox_sim_resource_name(prediction->step.binding), hidden);
 }
 
-/* What an evaluation takes, and what the first one after a step, where that leaves its update to it. */
+/* Says what an evaluation takes, and the first one after a step, which carries that step's update. */
 static void eval_line(const struct ox_prediction *prediction, char *text, size_t bytes) {
     const double seconds = prediction->eval_seconds, after_step = prediction->eval_after_step_seconds;
     char update[96] = "";

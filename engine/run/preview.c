@@ -23,7 +23,7 @@ static enum ox_status open_tokenizer(struct preview *preview) {
     return status;
 }
 
-/* Where there is a model, sequences are at most what it can attend to, as in training. */
+/* If there is a model, limits sequences to what it can attend to, as in training. */
 static enum ox_status open_model(struct ox_trainer *trainer) {
     const char *const model = trainer->config.model;
     char path[OX_PATH_BYTES];

@@ -1,4 +1,4 @@
-/* Rows as training would see them, without a model: for people to check their data. */
+/* Shows rows as training would see them, so that users can check their data; needs no model. */
 #ifndef OX_ENGINE_PREVIEW_H
 #define OX_ENGINE_PREVIEW_H
 
@@ -16,16 +16,16 @@ struct ox_preview_row {
     struct ox_window_row row;
     uint64_t target_count;
 };
-/* OX_OK goes on with the next row. */
+/* Called for a row; returns OX_OK to go on with the next one. */
 typedef enum ox_status ox_preview_fn(void *context, const struct ox_tokenizer *tokenizer,
                                      const struct ox_preview_row *row);
 
-/* What --data holds, after the tokenizer; *counts is of the rows. fn (may be NULL) is given the first `row_max` rows in
- * the order of training. */
+/* What --data has after the tokenizer, with `counts` of its rows. `fn` (may be NULL) is called for the first `row_max`
+ * rows in the order of training. */
 struct ox_preview {
     uint64_t documents, tokens, trained;
     struct ox_windows_counts counts;
-    uint32_t seq; /* of --max-seq-length, or what the model can attend to */
+    uint32_t seq; /* tokens per row: --max-seq-length, or fewer if the model cannot attend to as many */
 };
 OX_MUST enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max, ox_preview_fn *fn,
                                        void *context, struct ox_preview *out);

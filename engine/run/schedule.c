@@ -14,7 +14,7 @@ struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total
     };
 }
 
-/* Share of [begin, end) that lies before step, in [0, 1]. */
+/* Share of [begin, end) that lies before `step`, in [0, 1]. */
 static double progress(uint64_t step, uint64_t begin, uint64_t end) {
     if (step <= begin) {
         return 0;

@@ -1,4 +1,4 @@
-/* Opening a run: model, budget, plan; and evaluation. */
+/* Opens a run: model, budget, plan. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/assert.h"
@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads) {
-    /* Measured: docs/measurements/2026-11-20-two-cores.md, "Resident memory beside the arenas". What grows with a
-     * thread of the device is what the BLAS library packs, at most 4096 rows at a time. */
+    /* Measured: docs/measurements/2026-11-20-two-cores.md, "Resident memory beside the arenas". What the BLAS library
+     * packs, at most 4096 rows at a time, grows with the device's threads. */
     return 20 * OX_MIB + compute_threads * 12 * OX_MIB + optimizer_threads * OX_MIB;
 }
 
@@ -29,7 +29,7 @@ uint64_t ox_default_host_bytes(void) {
 
 /* ---- configuration -------------------------------------------------------------------------------- */
 
-/* 0: all there are. */
+/* The number of threads to use; a request of 0 means all processors. */
 static uint32_t threads_of(uint64_t request) {
     return request > 0 ? (uint32_t)request : ox_processor_count();
 }
@@ -73,7 +73,7 @@ static void set_budget(struct ox_trainer *trainer) {
     struct ox_plan_budget *const budget = &trainer->engine_config.budget;
     budget->unified = config->device_mem_bytes == 0;
     budget->device_bytes = config->device_mem_bytes;
-    if (config->host_mem_bytes == 0) { /* recorded with the run, so that going on has the same budget */
+    if (config->host_mem_bytes == 0) { /* recorded with the run, so that a resumed run has the same budget */
         trainer->config.host_mem_bytes = ox_default_host_bytes();
     }
     budget->host_bytes = config->host_mem_bytes;
@@ -92,7 +92,7 @@ static int32_t kept_units(const struct ox_config *config) {
     return strcmp(config->kept_blocks, "auto") == 0 ? -1 : (int32_t)ox_min_u64(count, INT32_MAX);
 }
 
-/* Numbers that only a model bounds. */
+/* Checks options whose range depends on the model. */
 static enum ox_status check_counts(const struct ox_config *config, const struct ox_model *model) {
     const uint32_t block_count = model->config.layers;
     if (kept_units(config) > 0 && (uint32_t)kept_units(config) > block_count) {
@@ -107,7 +107,8 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
     return OX_OK;
 }
 
-/* Not where the user asks for early updates, which need every step on the drives. */
+/* Whether steps may stay in memory; not if the user requests speculative updates, which need every step on
+ * the drives. */
 static bool may_stay_in_memory(const struct ox_config *config) {
     return strcmp(config->persist_steps, "1") != 0 && strcmp(config->optimizer_overlap, "speculative") != 0 &&
            config->speculative_units <= 0;
@@ -200,7 +201,7 @@ struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *traine
                                      .persist_steps = strtoull(trainer->config.persist_steps, NULL, 10)};
 }
 
-/* Also of the nearest plan, after a refusal, which then is what the caller hears of. */
+/* Predicts the plan, also the nearest one after a refusal; returns the refusal then. */
 static enum ox_status predict(struct ox_trainer *trainer, enum ox_status planned) {
     if (trainer->plan == NULL) {
         return planned;
@@ -216,7 +217,7 @@ static enum ox_status predict(struct ox_trainer *trainer, enum ox_status planned
     return planned == OX_OK ? OX_OK : ox_fail(planned, "%s", text);
 }
 
-/* The plan for the machine that the configuration names, and what it is predicted to take. */
+/* Makes the plan for the machine that the configuration names, and its prediction. */
 static enum ox_status make_plan(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
@@ -234,7 +235,7 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
 }
 
 static enum ox_status open_parts(struct ox_trainer *trainer) {
-    /* A run that goes on has its own weights: those that it began with may be gone, or never were. */
+    /* A resumed run has its own weights; those that it began with may be gone. */
     const struct ox_config *const config = &trainer->config;
     const bool weights = !config->from_scratch && config->resume_from_checkpoint[0] == '\0';
     enum ox_status status = ox_trainer_open_model(trainer, weights);
@@ -248,7 +249,7 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     if (status == OX_OK && trainer->config.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);
     }
-    /* What is wrong with data that can be looked at shows before the search for a plan. */
+    /* Data that is ready is opened first, so that its errors show before the search for a plan. */
     if (status == OX_OK && ready) {
         status = ox_trainer_open_data(trainer);
     }
@@ -282,13 +283,13 @@ void ox_trainer_close(struct ox_trainer **trainer_ptr) {
         return;
     }
     ox_trainer_close_reports(trainer);
-    OX_ASSERT(trainer->saving.tee == NULL); /* a run ends what it has begun */
+    OX_ASSERT(trainer->saving.tee == NULL); /* a run finishes its checkpoints */
     ox_engine_close(&trainer->engine);
     ox_engine_plan_close(&trainer->plan);
     ox_trainer_close_data(trainer);
     ox_hf_close(&trainer->folder);
     if (trainer->lock_fd >= 0) {
-        close(trainer->lock_fd); /* last: with it goes the run's lock */
+        close(trainer->lock_fd); /* last, because it releases the run's lock */
     }
     free(trainer);
     *trainer_ptr = NULL;
@@ -326,7 +327,7 @@ static uint64_t plans_memory_bytes(const struct ox_engine_plan *plan) {
 
 enum { EVAL_LINE_BYTES = 160 };
 
-/* The ledger is that of a step; evaluation seldom asks for more. */
+/* Says what evaluation needs beyond the ledger, which is for a step; seldom anything. */
 static const char *eval_memory_text(const struct ox_engine_plan *plan, char text[EVAL_LINE_BYTES]) {
     int used = 0;
     text[0] = '\0';

@@ -15,15 +15,15 @@
 extern "C" {
 #endif
 
-/* Set by signal handlers, read at step borders (and by the step itself for `stop`). */
+/* Requests, set by signal handlers and read between steps; `stop` is read within steps too. */
 struct ox_trainer_events {
     volatile sig_atomic_t stop;   /* signal number of the first INT or TERM: save, then end with 128 + n */
     volatile sig_atomic_t save;   /* USR1: save and go on                                              */
     volatile sig_atomic_t finish; /* USR2: save and end with 0                                         */
 };
 
-/* What a run tells while it goes; any may be NULL. Called from the trainer's thread. `saved` comes when the checkpoint
- * is complete, which may be steps later than its own, with the seconds that training has waited for it. */
+/* What a run reports while it goes on, called on the trainer's thread; any may be NULL. `saved` comes when a checkpoint
+ * is complete, which may be steps later than its step, with the seconds for which training has waited. */
 struct ox_trainer_hooks {
     void *context;
     void (*start)(void *context, const struct ox_run_state *state, uint64_t max_steps, const char *origin);
@@ -34,30 +34,30 @@ struct ox_trainer_hooks {
 
 struct ox_trainer;
 
-/* Reads the model's head and makes the plan; reserves and writes nothing. Data that is tokens already is opened; texts
- * are tokenized by ox_trainer_run, and until then max_steps is 0 unless the options say it. When the budget is too
- * small the result is OX_E_CONFIG and *out is not NULL: its plan is the nearest that exists, to be shown. */
+/* Reads the model's description and makes the plan; reserves and writes nothing. Opens data that is tokens already.
+ * Texts are tokenized by ox_trainer_run; until then max_steps is 0 unless the options set it. If nothing fits the
+ * budget, returns OX_E_CONFIG, and *out is not NULL: it has the nearest plan that exists, to be shown. */
 OX_MUST enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer **out);
 void ox_trainer_close(struct ox_trainer **trainer);
 
 const struct ox_engine_plan *ox_trainer_plan(const struct ox_trainer *trainer);
-/* What its steps are predicted to take; of the nearest plan when the budget is too small. */
+/* The prediction for its steps; for those of the nearest plan if nothing fits the budget. */
 const struct ox_prediction *ox_trainer_prediction(const struct ox_trainer *trainer);
-/* What would change that; of a plan that fits. */
+/* Predicts what more hardware or a larger step would gain; requires a plan that fits. */
 OX_MUST enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struct ox_advice out[OX_ADVICE_COUNT]);
 const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer);
-/* plan.txt: the model, the step, the memory, the traffic. free() the text. */
+/* Writes the text of plan.txt: model, step, memory, traffic. The caller frees it. */
 OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text);
 
-/* Trains: reserves memory, starts fresh or resumes, steps, evaluates, saves. Ends with a checkpoint. *ended_by is the
- * signal that ended it, or 0. `events` outlives the call. */
+/* Trains: reserves memory, starts fresh or resumes, steps, evaluates, saves. The run ends with a checkpoint. *ended_by
+ * is the signal that ended it, or 0. `events` outlives the call. */
 OX_MUST enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_trainer_events *events,
                                       const struct ox_trainer_hooks *hooks, int *ended_by);
-/* Path of the checkpoint the run ended with; "" before. */
+/* Path of the checkpoint that the run ended with; "" before that. */
 const char *ox_trainer_result(const struct ox_trainer *trainer);
 
-/* Evaluation of a model folder alone, over windows of each source in turn: mean loss of every token that is predicted.
- * `seen` (may be NULL) is told of each source, `out` is of all of them. */
+/* Evaluates a model folder alone, over windows of one source after another: the mean loss of all predicted tokens.
+ * `seen` (may be NULL) is called with the result of each source; `out` gets that of all together. */
 struct ox_eval_source {
     const char *path;
     uint64_t windows;
@@ -68,11 +68,11 @@ OX_MUST enum ox_status ox_evaluate(const struct ox_config *config, ox_eval_seen 
                                    struct ox_eval_source *out);
 
 
-/* Host memory the process uses beside its arenas, at most: code, libraries, thread stacks, the matrix library's
- * packing buffers per compute thread, plan and file headers. Part of no budget; printed at start. */
+/* The most host memory that the process uses beside its arenas: code, libraries, thread stacks, the matrix library's
+ * packing buffers per compute thread, plan and file headers. It is part of no budget, and printed at start. */
 uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads);
 
-/* For --host-mem when none is given: 7/8 of what the machine and its control groups still give. */
+/* The default of --host-mem: 7/8 of what the machine and its control groups have free. */
 uint64_t ox_default_host_bytes(void);
 
 #ifdef __cplusplus

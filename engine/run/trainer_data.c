@@ -1,4 +1,4 @@
-/* What a run reads: its sources as tokens, and the rows of training and of held-out text. */
+/* Opens the data of a run: its sources as tokens, and the rows for training and of held-out text. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/hash/hash.h"
@@ -26,7 +26,7 @@ static enum ox_corpus_format format_of(enum ox_data_format format) {
     return formats[format];
 }
 
-/* Folder or file of the tokenizer that a configuration means, into `path` (OX_PATH_BYTES); "" when there is none. */
+/* Writes folder or file of the configuration's tokenizer to `path` (OX_PATH_BYTES); "" if there is none. */
 static enum ox_status find_tokenizer(const struct ox_config *config, char *path) {
     path[0] = '\0';
     if (config->tokenizer[0] != '\0') {
@@ -44,7 +44,7 @@ static enum ox_status find_tokenizer(const struct ox_config *config, char *path)
     return status;
 }
 
-/* Where tokens are kept: beside the run, unless the user names a place. */
+/* Sets where tokens are cached: beside the run, unless the user names a folder. */
 static enum ox_status set_cache_dir(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     trainer->input.cache_dir[0] = '\0';
@@ -83,7 +83,8 @@ static enum ox_status check_input(const char *flag, const char *path) {
 
 enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    bool any = trainer->input.eval_alone || config->data_count == 0; /* weights are of training; a plan needs no data */
+    bool any = trainer->input.eval_alone ||
+               config->data_count == 0; /* only training uses source weights; a plan needs no data */
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
         status = check_input("--data", config->data[i].path);
@@ -136,7 +137,7 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     }
     ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " tokens, %" PRIu64 " of them trained; %s", path,
            report.documents, report.documents == 1 ? "" : "s", report.tokens, report.trained, how);
-    /* Found here, and not in the step that meets the first such token. */
+    /* Checked here, because otherwise a step would fail at the first such token. */
     ox_data_cache_header(*out, &header);
     if (header.vocab > trainer->input.vocab) {
         ox_data_close(out);
@@ -190,7 +191,7 @@ static bool has_chat(const struct ox_trainer *trainer) {
     return chat;
 }
 
-/* The tokenizer's BOS, or the model's. */
+/* Finds the BOS token of the tokenizer, or else of the model. */
 static enum ox_status find_bos(const struct ox_trainer *trainer, int64_t *bos) {
     *bos = trainer->folder != NULL ? ox_hf_model(trainer->folder)->config.bos_id : -1;
     if (trainer->input.tokenizer_path[0] != '\0') {
@@ -259,7 +260,7 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
     }
 }
 
-/* Rows of the sources, each with the tokens before its border, or those behind. */
+/* Opens rows of the sources: of each the tokens before its border, or with `held` those behind it. */
 static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *borders, bool held,
                                 struct ox_windows **out) {
     struct ox_window_source sources[OX_CONFIG_DATA_MAX];
@@ -284,7 +285,7 @@ static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *bord
     return ox_windows_open(&config, out);
 }
 
-/* Held out of --data: nothing, where that is less than a row. */
+/* Holds out a part of --data for evaluation; nothing if it is less than a row. */
 static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *borders) {
     const double share = trainer->config.eval_data[0] != '\0' ? 0 : trainer->config.eval_fraction;
     for (uint32_t i = 0; i < trainer->input.data_count; i++) {
@@ -326,7 +327,7 @@ static enum ox_status open_eval_data(struct ox_trainer *trainer) {
     status = ox_windows_open(&windows, &trainer->input.eval);
     if (status == OX_OK && rows_of(trainer->input.eval) == 0) {
         return ox_fail(OX_E_CONFIG, "--eval-data %s: %" PRIu64 " tokens are not one window of --max-seq-length %" PRIu64
-                       " + 1; give more text, or leave it away", config->eval_data, source.token_count,
+                       " + 1; give more text, or leave the option out", config->eval_data, source.token_count,
                        config->max_seq_length);
     }
     return status;

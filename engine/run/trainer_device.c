@@ -1,4 +1,4 @@
-/* Which device a run computes on, and how much of its memory it has. */
+/* Decides which device a run computes on, and how much of its memory the run uses. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/bytes.h"
@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Opened and closed again: the plan comes before the engine. */
+/* Reads what the GPU reports about itself. The GPU is closed again, because the plan is made before the
+ * engine opens. */
 static enum ox_status look_at_gpu(struct ox_trainer *trainer) {
     struct ox_device *device = NULL;
     enum ox_status status = ox_cuda_device_open(&trainer->engine_config.cuda, &device);
@@ -18,7 +19,8 @@ static enum ox_status look_at_gpu(struct ox_trainer *trainer) {
     return status;
 }
 
-/* What is free, less a little that others may still take; recorded with the run, so that going on has the same. */
+/* Takes the free memory, less a little that others may still take; it is recorded, so that a resumed run has
+ * the same. */
 static enum ox_status take_free_memory(struct ox_trainer *trainer) {
     const struct ox_cuda_device_info *const gpu = &trainer->gpu;
     const uint64_t spared = ox_max_u64(gpu->memory_bytes / 32, 64 * OX_MIB);
@@ -91,7 +93,7 @@ void ox_trainer_fit_machine(struct ox_trainer *trainer) {
     machine->has_gpu = on_gpu;
 }
 
-/* Libraries choose algorithms by GPU and by their version. Why there is no cuDNN is no matter of numerics. */
+/* Libraries choose algorithms by GPU and by their own version. The reason why cuDNN is missing changes no bit. */
 uint64_t ox_trainer_gpu_hash(const struct ox_trainer *trainer, uint64_t seed) {
     const struct ox_cuda_device_info *const gpu = &trainer->gpu;
     const char *const attention = strncmp(gpu->attention, "cuDNN ", 6) == 0 ? gpu->attention : "";

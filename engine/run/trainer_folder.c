@@ -1,4 +1,4 @@
-/* The run's folder: its lock, its identity (run.json), its drives, and what a fresh start may delete of it.
+/* The run's folder: its lock, its identity (run.json), its drives, and what a fresh start may delete in it.
  *
  * The lock is on the folder itself, so it leaves nothing behind and ends with the process. */
 #include "engine/run/trainer_internal.h"
@@ -48,7 +48,7 @@ void ox_run_clear_triggers(const char *output_dir) {
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         char path[OX_PATH_BYTES];
         if (ox_path_join(output_dir, names[i], path) == OX_OK && unlink(path) == 0) {
-            ox_log(OX_LOG_WARN, "%s: lay there before the run began and is removed", path);
+            ox_log(OX_LOG_WARN, "%s: existed before the run began and is removed", path);
         }
     }
 }
@@ -197,7 +197,7 @@ enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: holds the store of another run; use another folder, or "
                            "--overwrite-output-dir to delete it", folder);
         }
-        /* A damaged header tells nothing; where the run says that its store lies, it is the run's. */
+        /* A damaged header names no owner; in a folder that the run has recorded, the store is the run's. */
         if (owner == OX_STORE_OWNER_UNKNOWN && !is_recorded(&trainer->identity, folder)) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: holds a store whose header cannot be read, and the run has no "
                            "record of this folder; remove its offload-store files, or use another folder", folder);
@@ -233,7 +233,7 @@ static bool is_run_file(const char *name) {
     return false;
 }
 
-/* Whether the path leads into what ox_run_clear removes. */
+/* Whether the path lies in what ox_run_clear removes. */
 static bool is_doomed(const char *output_dir, const char *path) {
     char *const folder = realpath(output_dir, NULL), *const inner = realpath(path, NULL);
     const size_t length = folder != NULL ? strlen(folder) : 0;
@@ -274,7 +274,7 @@ enum ox_status ox_run_clear(const char *output_dir) {
     char path[OX_PATH_BYTES];
     for (unsigned i = 0; i < RUN_FILE_COUNT; i++) {
         if (ox_path_join(output_dir, run_files[i], path) == OX_OK && unlink(path) == 0) {
-            continue; /* a file that is not there needs no removal */
+            continue; /* it does not exist */
         }
     }
     DIR *const folder = opendir(output_dir);

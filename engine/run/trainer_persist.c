@@ -1,5 +1,5 @@
-/* How often a state that lives in memory is persisted: as the user says, or as the measured times do. A run that ends
- * loses nothing by it. */
+/* Decides how often a state that lives in memory is persisted: as the user says, or by measured times. The end of a run
+ * persists in any case. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/log.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 0: auto. */
+/* --persist-steps as a number; 0: auto. */
 static uint64_t requested(const struct ox_trainer *trainer) {
     return strtoull(trainer->config.persist_steps, NULL, 10);
 }
@@ -62,7 +62,7 @@ void ox_trainer_persist_start(struct ox_trainer *trainer) {
 
 bool ox_trainer_stays_in_memory(const struct ox_trainer *trainer, uint64_t step) {
     const uint64_t save_steps = trainer->config.save_steps;
-    const bool saved = save_steps > 0 && step % save_steps == 0; /* the store does not fall behind its checkpoints */
+    const bool saved = save_steps > 0 && step % save_steps == 0; /* the store may not be older than a checkpoint */
     return step < trainer->persist.last_step + trainer->persist.steps && !saved;
 }
 
@@ -83,12 +83,12 @@ void ox_trainer_persist_note(struct ox_trainer *trainer, const struct ox_step_re
 
 void ox_trainer_persist(struct ox_trainer *trainer) {
     if (trainer->is_torn || ox_engine_store(trainer->engine) == NULL || ox_trainer_finish_update(trainer) != OX_OK) {
-        return; /* what is to be saved then says why not */
+        return; /* the save that follows reports the failure */
     }
     struct ox_commit_note note = {.state = trainer->state};
     const struct ox_commit_note *const last = &trainer->note;
     if (last->state.step == note.state.step && last->state.optimizer_steps == note.state.optimizer_steps) {
-        note = *last; /* with what its line in metrics.jsonl says */
+        note = *last; /* it has the line for metrics.jsonl */
         note.state = trainer->state;
     }
     if (ox_engine_persist(trainer->engine, &note, sizeof note) != OX_OK) {

@@ -1,5 +1,4 @@
-/* What a run tells besides its log: metrics.jsonl always, a trace and files for other programs where they are asked
- * for. */
+/* What a run reports besides its log: metrics.jsonl always, a trace and files for other programs on request. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/log.h"
@@ -32,7 +31,7 @@ enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
     return status;
 }
 
-/* Nominal rates are of no machine: what they predict is not recorded beside what was measured. */
+/* Predicts the times of tasks for a trace. Predictions from nominal rates are not recorded beside measured times. */
 static enum ox_status predict_tasks(struct ox_trainer *trainer, struct ox_sim **sim) {
     const struct ox_predict_input input = ox_trainer_predict_input(trainer);
     return trainer->prediction.profiled ? ox_predict_tasks(&input, sim) : OX_OK;

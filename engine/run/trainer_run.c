@@ -1,4 +1,4 @@
-/* The loop: data, step, metrics, evaluation, when to save, signals. */
+/* The loop of a run: data, step, metrics, evaluation, saving, signals. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/clock.h"
@@ -12,7 +12,7 @@
 
 /* ---- asked from outside -------------------------------------------------------------------------- */
 
-/* True when the file was there; it is removed, so that it acts once. */
+/* Returns whether the trigger file exists, and removes it, so that it acts once. */
 static bool take_trigger(const struct ox_trainer *trainer, const char *name) {
     char path[OX_PATH_BYTES];
     return ox_path_join(trainer->config.output_dir, name, path) == OX_OK && unlink(path) == 0;
@@ -37,7 +37,7 @@ static struct asked look_outside(struct ox_trainer *trainer, sig_atomic_t *saves
 
 /* ---- one step -------------------------------------------------------------------------------------- */
 
-/* The commit that follows carries what its line in metrics.jsonl will say. */
+/* Completes the note of the commit that follows, with the line that metrics.jsonl will get. */
 static void on_decided(void *context, const struct ox_step_result *result) {
     struct ox_commit_note *const note = context;
     note->loss = result->loss;
@@ -64,7 +64,7 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
         .in_memory = ox_trainer_stays_in_memory(trainer, next->step),
         .decided = on_decided,
         .context = &trainer->note,
-        /* A step that will end within the grace time is let end; how long the first one takes is not known. */
+        /* `stop` aborts only steps that may last longer than the grace time; the time of the first one is not known. */
         .stop = config->stop_grace_seconds == 0 || trainer->step_seconds > config->stop_grace_seconds
                     ? &trainer->events->stop : NULL,
     };
@@ -77,7 +77,7 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
     ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: loss %g, gradient norm %g; nothing was changed", state->step,
            result->loss, result->grad_norm);
     if (state->nonfinite_in_row >= trainer->config.max_nonfinite_steps) {
-        /* What is in memory is good: no skipped step has touched it. */
+        /* The state in memory is good, because skipped steps have not changed it. */
         const bool saved = ox_trainer_save(trainer) == OX_OK;
         if (!saved) {
             ox_log(OX_LOG_WARN, "no checkpoint at step %" PRIu64 ": %s", state->step, ox_error_text());
@@ -97,7 +97,7 @@ static void report_step(struct ox_trainer *trainer, const struct ox_step_report 
     }
 }
 
-/* Windows whose targets are all masked teach nothing: they are passed over, and the schedule goes on. */
+/* Skips a step whose windows have no target that counts; the schedule goes on. */
 static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t begin_ns) {
     struct ox_run_state *const state = &trainer->state;
     state->step++;
@@ -130,7 +130,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     next.tokens_seen += targets;
     next.nonfinite_in_row = 0;
     const struct ox_step_input input = step_input(trainer, &next);
-    const bool usual = trainer->stepped && trainer->saving.tee == NULL; /* the first one and a checkpoint take longer */
+    const bool usual = trainer->stepped && trainer->saving.tee == NULL; /* others take longer */
     struct ox_step_report report = {.step = next.step, .max_steps = trainer->max_steps, .tokens = targets,
                                     .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
     trainer->note = (struct ox_commit_note){
@@ -173,7 +173,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer) {
     }
     struct ox_metrics_last last;
     ox_metrics_last(trainer->reports.metrics, &last);
-    if (last.eval_step != report.step) { /* a finished run that is resumed has it already */
+    if (last.eval_step != report.step) { /* a resumed run that had finished has the line already */
         ox_trainer_report_eval(trainer, &report);
     }
     if (trainer->hooks->eval != NULL) {
@@ -188,13 +188,13 @@ static bool due(uint64_t step, uint64_t every) {
     return every > 0 && step % every == 0;
 }
 
-/* What a process that ended right after a step still owed for it: the evaluation, the checkpoint. */
+/* Does what a process that ended right after a step left out: its evaluation, its checkpoint. */
 static enum ox_status catch_up(struct ox_trainer *trainer) {
     const uint64_t step = trainer->state.step;
     struct ox_metrics_last last;
     ox_metrics_last(trainer->reports.metrics, &last);
     if (step == 0 || step == trainer->max_steps || last.step != step) {
-        return OX_OK; /* into a new folder nothing is owed */
+        return OX_OK; /* a new folder has nothing to make up for */
     }
     if (due(step, trainer->config.eval_steps) && last.eval_step != step) {
         const enum ox_status status = evaluate(trainer);
@@ -211,8 +211,9 @@ static enum ox_status catch_up(struct ox_trainer *trainer) {
     return status;
 }
 
-/* A drive that fails once may do better the next time: the run goes back to the last commit, which may lie two steps
- * before where steps overlap, or as many as stay in memory, and takes the steps again, once. */
+/* Whether the run may go back to the last commit and repeat steps, because a drive that failed once may work the next
+ * time. It may not before it has passed the step where it last did so. The commit may be two steps back if steps
+ * overlap, or as many steps as stay in memory. */
 static bool may_retry(const struct ox_trainer *trainer) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
     if (store == NULL || trainer->retried_step > trainer->state.step) {
@@ -223,7 +224,7 @@ static bool may_retry(const struct ox_trainer *trainer) {
     return info.committed && info.generations > 1 && info.meta_bytes == sizeof trainer->note;
 }
 
-/* `failed`: of which step the engine said what went wrong. */
+/* Goes back to the last commit; `failed` is the step that the engine's error is about. */
 static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
     struct ox_store_info info;
     ox_store_info(ox_engine_store(trainer->engine), &info);
@@ -239,15 +240,15 @@ static enum ox_status go_back(struct ox_trainer *trainer, uint64_t failed) {
     return status == OX_OK ? ox_engine_roll_back(trainer->engine) : status;
 }
 
-/* What is pending is committed, so that planes can be read. Where a drive fails once, the run may stand at an earlier
- * step afterwards. */
+/* Commits a pending update, so that planes can be read. If a drive fails once, the run may be at an earlier step
+ * afterwards. */
 static enum ox_status finish_update(struct ox_trainer *trainer) {
     const enum ox_status status = ox_trainer_finish_update(trainer);
     return status == OX_E_IO && may_retry(trainer) ? go_back(trainer, trainer->state.step) : status;
 }
 
-/* An evaluation brings the update that is pending with it. Where a drive fails once, it is done again if the run still
- * stands where it did; else the steps that are taken again will owe it. */
+/* Evaluates, which carries a pending update. If a drive fails once, the evaluation is repeated, unless the run went
+ * back to an earlier step, whose repetition will then evaluate. */
 static enum ox_status evaluate_or_roll_back(struct ox_trainer *trainer) {
     const uint64_t step = trainer->state.step;
     enum ox_status status = evaluate(trainer);
@@ -258,7 +259,7 @@ static enum ox_status evaluate_or_roll_back(struct ox_trainer *trainer) {
     return status == OX_OK && trainer->state.step == step ? evaluate(trainer) : status;
 }
 
-/* What is to be done after a step besides the next one. */
+/* What is due after a step. */
 struct owed {
     struct asked asked;
     bool last, evaluates, saves_now, saves_behind;
@@ -279,7 +280,7 @@ static bool reads_planes(const struct ox_trainer *trainer, const struct owed *ow
            (owed->saves_behind && ox_trainer_save_waits(trainer));
 }
 
-/* After a step: `*ends` when the run is to end with it. */
+/* Does what is due after a step; sets *ends if the run is to end with it. */
 static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *owed, bool *ends) {
     const uint64_t step = trainer->state.step;
     enum ox_status status = reads_planes(trainer, owed) ? finish_update(trainer) : OX_OK;
@@ -290,7 +291,7 @@ static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *
     if (owed->evaluates && trainer->state.step == step) {
         status = evaluate_or_roll_back(trainer);
     }
-    const bool went_back = trainer->state.step != step; /* the step will owe the same once more */
+    const bool went_back = trainer->state.step != step; /* the repeated step will have the same due */
     if (status == OX_OK && owed->saves_now) {
         ox_trainer_save_or_warn(trainer);
     } else if (status == OX_OK && owed->saves_behind && !went_back) {
@@ -299,7 +300,7 @@ static enum ox_status after_step(struct ox_trainer *trainer, const struct owed *
     return status;
 }
 
-/* `stop` is looked at before every step; a step or an evaluation that it cuts short is OX_E_ABORTED. */
+/* Runs steps to the end. `stop` is read before every step; a step or evaluation that it aborts is OX_E_ABORTED. */
 static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
     sig_atomic_t saves_seen = trainer->events->save;
     while (trainer->state.step < trainer->max_steps) {
@@ -328,7 +329,7 @@ static enum ox_status loop(struct ox_trainer *trainer, int *ended_by) {
     return OX_OK;
 }
 
-/* A process that was stopped before its first step has nothing to add to what it found. */
+/* Whether the state is saved already: a process that was stopped before its first step has changed nothing. */
 static bool is_kept(const struct ox_trainer *trainer) {
     return !trainer->stepped && (ox_engine_store(trainer->engine) != NULL || trainer->result[0] != '\0');
 }
@@ -351,7 +352,7 @@ enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_traine
     enum ox_status status = ox_trainer_start(trainer);
     if (status == OX_E_ABORTED && events->stop != 0) {
         *ended_by = events->stop;
-        return OX_OK; /* while the weights were loaded: there is nothing to save */
+        return OX_OK; /* stopped while weights were loaded, so there is nothing to save */
     }
     if (status != OX_OK) {
         return status;

@@ -1,4 +1,4 @@
-/* When a run saves, and what a failed save means for it. */
+/* Decides when a run saves, and what a failed save means for it. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/clock.h"
@@ -79,24 +79,24 @@ bool ox_trainer_save_waits(const struct ox_trainer *trainer) {
            trainer->config.store_generations == 1;
 }
 
-/* Ends a checkpoint on its way: waits for the drive, or gives it up where chunks are missing and the engine no longer
- * has them. No step is in flight. */
+/* Finishes a checkpoint that is being written: waits for the drive, or abandons it if chunks are missing that the
+ * engine no longer has. No step is in flight. */
 static void finish_checkpoint(struct ox_trainer *trainer) {
     if (trainer->saving.tee == NULL) {
         return;
     }
     const uint64_t begin_ns = ox_clock_ns();
-    /* Where steps overlap the update that shows the planes may be pending. */
+    /* If steps overlap, the update that shows the planes to the checkpoint may still be pending. */
     const bool finished = !trainer->is_torn && ox_trainer_finish_update(trainer) == OX_OK;
     if (finished && trainer->state.optimizer_steps == trainer->saving.tee_state.optimizer_steps) {
-        ox_checkpoint_tee_fill(trainer->saving.tee); /* no step has changed the state since */
+        ox_checkpoint_tee_fill(trainer->saving.tee); /* no step has changed the state since then */
     }
     close_tee(trainer, begin_ns);
 }
 
 static enum ox_status save(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
-    /* Else the engine is not where the run believes it to be. */
+    /* If this fails, the engine is at an earlier step than trainer->state. */
     enum ox_status status = ox_trainer_finish_update(trainer);
     if (status != OX_OK) {
         return status;
@@ -123,12 +123,12 @@ enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
 void ox_trainer_save_or_warn(struct ox_trainer *trainer) {
     if (save(trainer) != OX_OK) {
         report_not_saved(trainer->state.step);
-        trainer->saving.failed = false; /* the end tries again */
+        trainer->saving.failed = false; /* the end of the run tries again */
     }
 }
 
 void ox_trainer_save_behind(struct ox_trainer *trainer) {
-    /* A store of one generation is lost with a step that is cut short: the checkpoint before it must be complete. */
+    /* An interrupted step destroys a store of one generation, so a checkpoint must be complete before it. */
     if (ox_engine_store(trainer->engine) == NULL || trainer->config.store_generations == 1) {
         ox_trainer_save_or_warn(trainer);
         return;

@@ -1,8 +1,8 @@
 /* The start of a run: its folder and identity, then fresh weights, a checkpoint, or the store's last commit.
  *
- * run.json names the run (its id seeds the store's checksums) and its branch: whoever names a checkpoint to go on from
- * begins a branch, and `latest` never leads back to one that was left. Nothing of an earlier run is deleted unless the
- * user asked for it, and then only after the plan is known to fit. */
+ * run.json names the run (its id seeds the store's checksums) and its branch. A user who resumes from a named
+ * checkpoint begins a new branch, and `latest` never leads back to a branch that was left. Nothing of an earlier run is
+ * deleted unless the user requests it, and then only after the plan is known to fit. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/assert.h"
@@ -39,7 +39,7 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
         used += snprintf(rows + used, sizeof rows - (size_t)used, " %.9g", c->data[i].weight);
     }
     OX_ASSERT(used > 0 && (size_t)used < sizeof rows);
-    char shape[512]; /* what a config.json may change without changing a size */
+    char shape[512]; /* all that config.json can change without changing a size */
     const int more = snprintf(shape, sizeof shape, "%d %d %.9g %d %.17g|%.17g %.17g %.17g %u|%u %u %d %d",
                               (int)m->norm, (int)m->act, (double)m->norm_eps, m->rope, m->rope_theta,
                               m->rope_scaling.factor, m->rope_scaling.low_factor, m->rope_scaling.high_factor,
@@ -50,7 +50,7 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     if (e->device == OX_DEVICE_CUDA) {
         hash = ox_trainer_gpu_hash(trainer, hash);
     }
-    /* AdamW in fp32 adds nothing: it is what checkpoints have that do not name their format. */
+    /* AdamW in fp32 adds nothing to the hash, because older checkpoints do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
     return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32
                ? hash : ox_hash_seed(format, sizeof format / sizeof *format);
@@ -84,7 +84,7 @@ static enum ox_status check_output(const struct ox_trainer *trainer) {
     return OX_OK;
 }
 
-/* Drives without direct I/O work, but through the page cache: slower, and outside every budget. */
+/* Warns of drives without direct I/O: they work through the page cache, slower and outside every budget. */
 static void announce_drives(const struct ox_trainer *trainer) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
     if (store != NULL && trainer->config.store_generations == 1) {
@@ -135,7 +135,7 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
     return OX_OK;
 }
 
-/* The store first: when another process has it, nothing is deleted. */
+/* Deletes an earlier run, the store first: if another process uses that, nothing is deleted. */
 static enum ox_status clear_run(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = ox_run_check_inputs(trainer);
@@ -145,7 +145,7 @@ static enum ox_status clear_run(const struct ox_trainer *trainer) {
     return status == OX_OK ? ox_run_clear(config->output_dir) : status;
 }
 
-/* Makes the folder where there is none, and locks it. */
+/* Makes the folder if it does not exist, and locks it. */
 static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
     *made = !ox_path_is_folder(trainer->config.output_dir);
     enum ox_status status = ox_folder_make(trainer->config.output_dir);
@@ -157,8 +157,8 @@ static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
     return status;
 }
 
-/* After a start that failed before the run had an identity: without this its store would stand in the way of the next
- * attempt. Keeps the text of the first failure. */
+/* Cleans up after a start that failed before the run had an identity, because its store would block the next attempt.
+ * Keeps the text of the first failure. */
 static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
@@ -190,8 +190,8 @@ static enum ox_status write_identity(struct ox_trainer *trainer) {
     return ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
 }
 
-/* The first of a run, after which there is one. It may fail with the file in place, its folder not being synced; a
- * start that is undone must not leave a run without a store. */
+/* Writes the first run.json, with which the run exists. If that fails after the file is in place, because its folder
+ * cannot be synced, the file is removed: an undone start must not leave a run without a store. */
 static enum ox_status write_first_identity(struct ox_trainer *trainer) {
     const enum ox_status status = write_identity(trainer);
     if (status != OX_OK) {
@@ -211,7 +211,7 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
     if (status != OX_OK) {
         return status;
     }
-    /* Again, now that nobody else can begin a run there. */
+    /* Checked again, now that the lock keeps others from starting a run there. */
     status = config->overwrite_output_dir ? clear_run(trainer) : refuse_existing(trainer);
     OX_TRY(status, draw_run(trainer));
     if (status == OX_OK) {
@@ -248,8 +248,8 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
     return OX_OK;
 }
 
-/* The store, when it is of this branch of the run and not behind the branch's newest checkpoint. *resumed stays false
- * when it is of no use. */
+/* Resumes from the store, if it belongs to this branch of the run and is not older than the branch's newest checkpoint.
+ * Else *resumed stays false. */
 static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min, bool *resumed) {
     if (!ox_run_has_store(trainer)) {
         return OX_OK;
@@ -261,23 +261,23 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
         return OX_OK;
     }
     if (status != OX_OK) {
-        return status; /* a store that is whole is never given up for a passing fault or another setting */
+        return status; /* an intact store is never discarded for a passing fault or another setting */
     }
     struct ox_store_info info;
     struct ox_commit_note note;
     ox_store_info(ox_engine_store(trainer->engine), &info);
     if (!info.committed || info.meta_bytes != sizeof note) {
-        ox_log(OX_LOG_WARN, "the store holds no commit and is written anew");
+        ox_log(OX_LOG_WARN, "the store holds no commit and is rewritten");
         return OX_OK;
     }
     memcpy(&note, info.meta, sizeof note);
     if (note.state.branch != identity->branch) {
-        ox_log(OX_LOG_WARN, "the store is of a branch that the run has left and is written anew");
+        ox_log(OX_LOG_WARN, "the store belongs to a branch that the run has left, and is rewritten");
         return OX_OK;
     }
     if (info.step < step_min) {
-        /* As it is where the last steps before a save had stayed in memory. */
-        ox_log(OX_LOG_INFO, "the store is behind the newest checkpoint and is written anew");
+        /* This happens if the last steps before a save had stayed in memory. */
+        ox_log(OX_LOG_INFO, "the store is older than the newest checkpoint, and is rewritten");
         return OX_OK;
     }
     trainer->note = note;
@@ -285,7 +285,7 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
     return take_state(trainer, &note.state, "the store");
 }
 
-/* The engine cannot change stores once one is open: a second engine with the same plan is cheap at start. */
+/* Opens a second engine with the same plan, because an engine cannot change its store; at the start this is cheap. */
 static enum ox_status reopen_engine(struct ox_trainer *trainer) {
     ox_engine_close(&trainer->engine);
     enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
@@ -300,7 +300,7 @@ static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *pa
     return status == OX_OK ? take_state(trainer, &found, path) : status;
 }
 
-/* After read_checkpoint: the store anew, and everything into it. */
+/* Creates the store again and loads a checkpoint into it, after read_checkpoint. */
 static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *path) {
     enum ox_status status = OX_OK;
     take_identity(trainer);
@@ -318,7 +318,7 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
     return status;
 }
 
-/* The newest checkpoint of the branch, or what the branch began with; "" when there is neither. */
+/* Finds the newest checkpoint of the branch, or what the branch began with; "" if there is neither. */
 static uint64_t find_checkpoint(const struct ox_trainer *trainer, char *path) {
     const char *const folder = trainer->config.output_dir;
     const struct ox_run_identity *const identity = &trainer->identity;
@@ -339,7 +339,7 @@ static enum ox_status open_run(struct ox_trainer *trainer) {
     const char *const folder = trainer->config.output_dir;
     bool made = false;
     if (!ox_run_exists(folder)) {
-        return ox_fail(OX_E_CONFIG, "%s: holds no run to go on with; leave --resume-from-checkpoint away to start one",
+        return ox_fail(OX_E_CONFIG, "%s: holds no run to go on with; leave out --resume-from-checkpoint to start one",
                        folder);
     }
     const enum ox_status status = claim_folder(trainer, &made);
@@ -371,7 +371,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     return status;
 }
 
-/* Where the branch begins, so that a crash before its first checkpoint does not lead back to another one. */
+/* Records where the branch begins, so that a crash before its first checkpoint does not lead back to another branch. */
 static enum ox_status set_origin(struct ox_trainer *trainer, const char *path, const uint64_t source_id[2]) {
     struct ox_run_identity *const identity = &trainer->identity;
     char *const real = realpath(path, NULL);
@@ -388,7 +388,7 @@ static enum ox_status set_origin(struct ox_trainer *trainer, const char *path, c
     return OX_OK;
 }
 
-/* A run that exists turns to the new branch before anything of the old one is given up. */
+/* Turns an existing run to the new branch, before anything of the old branch is given up. */
 static enum ox_status turn_to(struct ox_trainer *trainer, const char *path) {
     enum ox_status status = write_identity(trainer);
     if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
@@ -413,8 +413,8 @@ static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path,
     return status == OX_OK && fresh ? write_first_identity(trainer) : status;
 }
 
-/* From a folder the user names, on a branch of its own; into this output folder, as the run that is there or as a new
- * one. */
+/* Resumes from a folder that the user names, on a new branch, in this output folder, as the run that is there or as a
+ * new run. */
 static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
     const char *const path = trainer->config.resume_from_checkpoint;
     bool made = false;
@@ -434,7 +434,7 @@ static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
 
 /* ---- both ------------------------------------------------------------------------------------------- */
 
-/* The configuration is recorded to be used again: without what deletes, and without how this process began. */
+/* The configuration as it is recorded for reuse: without options that delete, and without how this process started. */
 static enum ox_status config_text(const struct ox_trainer *trainer, char **yaml) {
     struct ox_config *const config = malloc(sizeof *config);
     if (config == NULL) {
@@ -462,7 +462,7 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
     return status;
 }
 
-/* A process that ended between a commit and its line in metrics.jsonl owes that line; its timings are lost. */
+/* Writes the line of metrics.jsonl that a process left out if it ended right after the commit; its timings are lost. */
 static void restore_line(struct ox_trainer *trainer) {
     const struct ox_commit_note *const note = &trainer->note;
     struct ox_metrics_last last;
@@ -480,7 +480,7 @@ static void restore_line(struct ox_trainer *trainer) {
     }
 }
 
-/* Texts become tokens before memory is reserved, and after everything that could be refused without them. */
+/* Tokenizes texts, before memory is reserved and after everything that can be refused without them. */
 static enum ox_status prepare_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = OX_OK;

@@ -1,4 +1,4 @@
-/* What a run costs its drives: told with the plan, and refused where it is a large share of what they are rated for. */
+/* How much a run wears its drives: printed with the plan, and refused if it is a large share of their endurance. */
 #include "engine/run/trainer_internal.h"
 
 #include "nvme/wear.h"
@@ -8,16 +8,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A run that uses up more than a tenth of a drive is one to be asked for. */
+/* A run that would use up more than this share of a drive needs --accept-wear. */
 static const double share_max = 0.1;
 
-/* The state is written every so many steps. Nominal rates are no ground to promise that it is rarely. */
+/* Every how many steps the state is written. It counts as every step if only nominal rates say otherwise. */
 static uint64_t persist_steps(const struct ox_trainer *trainer) {
     const bool known = trainer->prediction.profiled || strcmp(trainer->config.persist_steps, "auto") != 0;
     return known ? trainer->prediction.persist_steps : 1;
 }
 
-/* The share of all written bytes that the busiest drive gets: state and spool are divided by speed. */
+/* The share of all written bytes that the busiest drive gets; state and spool are divided by speed. */
 static double largest_share(const struct ox_trainer *trainer) {
     const uint64_t *const speeds = trainer->engine_config.budget.drive_speeds;
     const uint32_t count = trainer->config.nvme_count;

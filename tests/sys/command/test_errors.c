@@ -153,7 +153,7 @@ static void test_options(void) {
         {"--overwrite-output-dir --resume latest", "add --no-overwrite-output-dir"},
         {"--isa neon --isa avx2", "--isa is given twice"},
         {"--per-device-train-batch-size 0", "is out of range; give 1 to 65536"},
-        {"--resume latest", "holds no run to go on with; leave --resume-from-checkpoint away"},
+        {"--resume latest", "holds no run to go on with; leave out --resume-from-checkpoint"},
         {"--resume /nonexistent", "--resume-from-checkpoint /nonexistent: there is no such folder"},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
