@@ -81,8 +81,8 @@ static enum ox_status find_largest(const struct ox_sampler *sampler, const float
     return OX_OK;
 }
 
-/* The index of the weight that `point`, in [0, total), falls on. Rounding cannot move it past the last weight above 0.
- */
+/* The index of the weight that `point`, in [0, total), falls on. Rounding cannot move it past the last weight
+ * above 0. */
 static uint32_t index_of_point(const double *weights, uint32_t count, double point) {
     uint32_t last = 0;
     double sum = 0;

@@ -17,8 +17,8 @@ static bool on_cpu(const struct ox_engine_config *config) {
     return config->device == OX_DEVICE_CPU;
 }
 
-/* The shape and type of compute. The CPU always computes with float32; a GPU with bfloat16, unless fp32 is requested.
- */
+/* The shape and type of compute. The CPU always computes with float32; a GPU with bfloat16, unless fp32
+ * is requested. */
 static struct ox_shape shape_of(const struct ox_engine_config *config) {
     const enum ox_real real = on_cpu(config) || config->fp32 ? OX_REAL_F32 : OX_REAL_BF16;
     return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,

@@ -176,8 +176,8 @@ struct ox_step_result {
     bool committed;         /* this call has committed to the store: this step, or if steps overlap the one before */
     double seconds;
     double lane_busy_seconds[OX_LANE_COUNT], lane_wait_seconds[OX_LANE_COUNT];
-    /* Bytes that crossed links, counted where they did, with those of an update finished alone since the step before.
-     */
+    /* Bytes that crossed links, counted where they did, with those of an update finished alone since the
+     * step before. */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     /* Bytes that should have crossed: the plan's figures. If steps overlap, they differ for the first step and for
      * steps around a clipped one. */

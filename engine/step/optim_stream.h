@@ -55,8 +55,8 @@ struct ox_stream_calls {
     /* Called on the reader's thread: fills in the chunk's reads, at most OX_STREAM_OPS_MAX, and returns how many. The
      * stream sets the tags. The unit may not have begun yet, so planes in memory may not be touched. */
     uint32_t (*reads)(void *owner, const struct ox_stream_chunk *chunk, struct ox_store_op *ops);
-    /* Called there too, chunk by chunk: all reads have ended, the unit has begun, and the update waits for the return.
-     */
+    /* Called there too, chunk by chunk: all reads have ended, the unit has begun, and the update waits for
+     * the return. */
     void (*arrived)(void *owner, const struct ox_stream_chunk *chunk);
     /* Called on the writer's thread, in order, before ox_stream_wait_copies returns: copies between memory and slot. */
     void (*leaves)(void *owner, const struct ox_stream_chunk *chunk);
@@ -77,8 +77,8 @@ OX_MUST enum ox_status ox_stream_open(const struct ox_stream_config *config, str
 /* Closes the stream; waits for what is in flight. */
 void ox_stream_close(struct ox_stream **stream);
 
-/* Registers the memory of the slots with both ports, before the first unit; ox_store_port_register says what it costs.
- */
+/* Registers the memory of the slots with both ports, before the first unit; ox_store_port_register says what
+ * it costs. */
 void ox_stream_register(struct ox_stream *stream, const struct ox_io_region *region);
 /* Sets the slots, while the stream is empty. */
 void ox_stream_set_slots(struct ox_stream *stream, unsigned char *base, uint64_t slot_bytes, uint32_t slot_count);

@@ -219,8 +219,8 @@ void ox_overlap_plan_finish(const struct ox_engine *engine, uint64_t out[OX_LINK
 
 /* ---- the end of a step ------------------------------------------------------------------------------- */
 
-/* Reads the planes in memory back from the last commit. `stop` does not abort this: a stopped run is saved from them.
- */
+/* Reads the planes in memory back from the last commit. `stop` does not abort this: a stopped run is saved
+ * from them. */
 static enum ox_status restore(struct ox_engine *engine) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < unit_count(engine) && status == OX_OK; unit_idx++) {

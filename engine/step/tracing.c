@@ -75,8 +75,8 @@ static uint8_t plan_of(const struct ox_tracing *tracing) {
 
 /* ---- the lanes' side --------------------------------------------------------------------------------- */
 
-/* Whether the task at `running` is issued. Reads the issuing thread's counter only if the value seen last is used up.
- */
+/* Whether the task at `running` is issued. Reads the issuing thread's counter only if the value seen last is
+ * used up. */
 static bool is_issued(struct lane_log *log) {
     if (log->running == log->seen_issued) {
         log->seen_issued = __atomic_load_n(&log->issued, __ATOMIC_ACQUIRE);

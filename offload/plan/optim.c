@@ -31,8 +31,8 @@ static bool works(const struct ox_builder *b, const struct ox_task *task) {
     return ox_task_works(task, ox_case_facts(ox_usual_case(b->in, b->plan->kind)), is_due(b, task->unit_idx));
 }
 
-/* Sets when an optimizer's task works: a carried one where these facts hold, a speculative one if the step speculates.
- */
+/* Sets when an optimizer's task works: a carried one where these facts hold, a speculative one if the
+ * step speculates. */
 static void set_when(struct ox_task *task, enum when when, uint32_t carried_facts) {
     if (when == WHEN_CARRIED) {
         ox_build_carry(task, carried_facts);

@@ -157,8 +157,8 @@ static void test_tokenize(void) {
             "{\"ids\":[]}\n{\"ids\":[");
 }
 
-/* A token file holds the ids of the text, is recognized by its first bytes, and is refused where it cannot be written.
- */
+/* A token file holds the ids of the text, is recognized by its first bytes, and is refused where it cannot
+ * be written. */
 static void test_token_file(void) {
     static const char tokenizer_path[] = "tests/golden/tokenizers/qwen.json", text_path[] = "tests/golden/README.md";
     char line[1024];
