@@ -53,20 +53,13 @@ static enum ox_status clear_state(struct measuring *m) {
     return run.status;
 }
 
-static void set_heads(struct ox_bench_tensors *t, uint32_t head_dim) {
-    enum { GROUP = 4 };
-    t->head_dim = head_dim != 0 ? head_dim : 128;
-    t->heads = t->shape.hidden / t->head_dim;
-    t->kv_heads = t->heads / GROUP > 0 ? t->heads / GROUP : 1;
-}
-
 static enum ox_status measure(struct measuring *m) {
     const struct ox_bench_work work = {.queue = queue, .context = m};
     const struct ox_op_row *const row = &ox_op_rows[m->op->op];
     const char *const type = m->device->compute.real == OX_REAL_F32 ? ".f32" : ".bf16";
     const char *const name = ox_bench_op_name(m->op), *const real = row->real_offset == OX_OP_NO_REAL ? "" : type;
     double seconds = 0.0;
-    set_heads(&m->tensors, m->op->head_dim);
+    ox_bench_tensors_select(&m->tensors, m->op);
     enum ox_status status = clear_state(m);
     OX_TRY(status, ox_bench_device_time(m->device, &work, m->rounds, &seconds));
     if (status != OX_OK) {
@@ -129,7 +122,7 @@ static enum ox_status compare_one(struct measuring *m, struct ox_bench_device *o
     const char *const name = ox_bench_op_name(m->op);
     const double theirs = ox_bench_value(m->bench, "ops.%s.bf16", name);
     double seconds = 0.0;
-    set_heads(&m->tensors, m->op->head_dim);
+    ox_bench_tensors_select(&m->tensors, m->op);
     const enum ox_status status = ox_bench_device_time(own, &work, m->rounds, &seconds);
     if (status == OX_OK) {
         const double rate = m->cost.flops / seconds, share = rate / theirs;

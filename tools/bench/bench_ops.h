@@ -14,6 +14,7 @@ struct ox_bench_tensors {
     struct ox_bench_device *device;
     struct ox_bench_shape shape;
     uint32_t heads, kv_heads, head_dim; /* head dimension 128 by default; attention changes all three */
+    int kind;                           /* that of the operation to be queued */
     uint64_t params;                    /* elements per plane, a multiple of 2048 */
     enum ox_isa isa;
     struct ox_optim_hyper hyper;
@@ -41,15 +42,18 @@ struct ox_bench_cost {
 
 struct ox_bench_op {
     enum ox_op op;
-    const char *variant; /* names one of several figures of an operation; NULL: the operation's own name */
+    const char *name; /* of one of several figures of an operation; NULL: the operation's own name */
     /* queues it once; sets its cost */
     enum ox_status (*queue)(const struct ox_bench_tensors *, struct ox_bench_cost *);
+    int kind;          /* kind of norm, activation or moments, as in their enumerations */
     uint32_t head_dim; /* head_dim of attention; 0: no attention */
 };
 /* All operations but rope_table, which runs once per model; tests/unit/kernels/test_op_rows.c checks that. */
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count);
 const char *ox_bench_op_name(const struct ox_bench_op *op);
 
+/* Gives the tensors the heads and the kind with which `op` is queued. */
+void ox_bench_tensors_select(struct ox_bench_tensors *tensors, const struct ox_bench_op *op);
 /* Places the tensors from `base` on and returns their total bytes; NULL only computes the bytes. */
 uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *tensors, unsigned char *base);
 /* Fills ids, positions, angles and moments, which are not plain numbers. */

@@ -50,26 +50,14 @@ static enum ox_status bf16_pack(const struct ox_bench_tensors *t, struct ox_benc
         .out = (uint16_t *)t->wide[0], .in = t->wide[1], .count = t->params});
 }
 
-static enum ox_status adam_of(const struct ox_bench_tensors *t, enum ox_moments moments, struct ox_bench_cost *out) {
-    const struct ox_state_format format = {OX_OPTIM_ADAMW, moments};
+static enum ox_status adam(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const struct ox_state_format format = {OX_OPTIM_ADAMW, (enum ox_moments)t->kind};
     const struct ox_update_traffic traffic = ox_update_traffic_of(format, OX_GRAD_F32);
     out->bytes = (traffic.read + traffic.written) * (double)t->params;
     return OX_QUEUE(&t->device->ops, lane_of(t), adam, &(struct ox_op_adam){
         .hi = t->hi, .state = t->state, .grad = t->wide[1], .nonfinite = t->nonfinite, .elem_count = t->params,
         .count = t->params, .format = format, .isa = t->isa, .decay = true,
         .hyper = t->hyper});
-}
-
-static enum ox_status adam_f32(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return adam_of(t, OX_MOMENTS_F32, out);
-}
-
-static enum ox_status adam_bf16(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return adam_of(t, OX_MOMENTS_BF16, out);
-}
-
-static enum ox_status adam_q8(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return adam_of(t, OX_MOMENTS_Q8, out);
 }
 
 static enum ox_status square_sums(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
@@ -95,8 +83,8 @@ static enum ox_status embed_backward(const struct ox_bench_tensors *t, struct ox
         .hidden = t->shape.hidden, .real = t->device->compute.real});
 }
 
-static enum ox_status norm_forward_of(const struct ox_bench_tensors *t, enum ox_norm_kind kind,
-                                      struct ox_bench_cost *out) {
+static enum ox_status norm_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const enum ox_norm_kind kind = (enum ox_norm_kind)t->kind;
     out->bytes = elems_of(t) * 2.0 * real_bytes(t);
     return OX_QUEUE(&t->device->ops, lane_of(t), norm_forward, &(struct ox_op_norm_forward){
         .out = t->y, .mean = kind == OX_NORM_LAYER ? t->mean : NULL, .rstd = t->rstd, .in = t->x, .gain = t->weight,
@@ -104,29 +92,13 @@ static enum ox_status norm_forward_of(const struct ox_bench_tensors *t, enum ox_
         .eps = 1e-5f, .kind = kind, .real = t->device->compute.real});
 }
 
-static enum ox_status norm_backward_of(const struct ox_bench_tensors *t, enum ox_norm_kind kind,
-                                       struct ox_bench_cost *out) {
+static enum ox_status norm_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const enum ox_norm_kind kind = (enum ox_norm_kind)t->kind;
     out->bytes = elems_of(t) * 4.0 * real_bytes(t);
     return OX_QUEUE(&t->device->ops, lane_of(t), norm_backward, &(struct ox_op_norm_backward){
         .din = t->z, .residual = t->z, .dgain = t->sums, .dbias = kind == OX_NORM_LAYER ? t->dweight : NULL,
         .dout = t->y, .in = t->x, .gain = t->weight, .mean = t->mean, .rstd = t->rstd, .scratch = t->scratch,
         .rows = t->shape.rows, .cols = t->shape.hidden, .kind = kind, .real = t->device->compute.real});
-}
-
-static enum ox_status rms_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return norm_forward_of(t, OX_NORM_RMS, out);
-}
-
-static enum ox_status rms_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return norm_backward_of(t, OX_NORM_RMS, out);
-}
-
-static enum ox_status layer_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return norm_forward_of(t, OX_NORM_LAYER, out);
-}
-
-static enum ox_status layer_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return norm_backward_of(t, OX_NORM_LAYER, out);
 }
 
 static uint32_t qkv_cols(const struct ox_bench_tensors *t) {
@@ -158,36 +130,20 @@ static enum ox_status rope(const struct ox_bench_tensors *t, struct ox_bench_cos
         .real = t->device->compute.real});
 }
 
-static enum ox_status act_forward_of(const struct ox_bench_tensors *t, enum ox_activation kind,
-                                     struct ox_bench_cost *out) {
+static enum ox_status act_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const enum ox_activation kind = (enum ox_activation)t->kind;
     out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACTIVATION_SWIGLU ? 3.0 : 2.0) * real_bytes(t);
     return OX_QUEUE(&t->device->ops, lane_of(t), act_forward, &(struct ox_op_act_forward){
         .out = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
         .real = t->device->compute.real});
 }
 
-static enum ox_status act_backward_of(const struct ox_bench_tensors *t, enum ox_activation kind,
-                                      struct ox_bench_cost *out) {
+static enum ox_status act_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const enum ox_activation kind = (enum ox_activation)t->kind;
     out->bytes = (double)t->shape.rows * t->shape.width * (kind == OX_ACTIVATION_SWIGLU ? 5.0 : 3.0) * real_bytes(t);
     return OX_QUEUE(&t->device->ops, lane_of(t), act_backward, &(struct ox_op_act_backward){
         .din = t->dpair, .dout = t->act, .in = t->pair, .rows = t->shape.rows, .width = t->shape.width, .kind = kind,
         .real = t->device->compute.real});
-}
-
-static enum ox_status swiglu_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return act_forward_of(t, OX_ACTIVATION_SWIGLU, out);
-}
-
-static enum ox_status swiglu_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return act_backward_of(t, OX_ACTIVATION_SWIGLU, out);
-}
-
-static enum ox_status gelu_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return act_forward_of(t, OX_ACTIVATION_GELU_TANH, out);
-}
-
-static enum ox_status gelu_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
-    return act_backward_of(t, OX_ACTIVATION_GELU_TANH, out);
 }
 
 /* ---- GEMMs -------------------------------------------------------------------------------------------- */
@@ -259,63 +215,69 @@ static enum ox_status head(const struct ox_bench_tensors *t, struct ox_bench_cos
 
 const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
     static const struct ox_bench_op all[] = {
-        {OX_OP_zero, NULL, zero, 0},
-        {OX_OP_planes_join, NULL, planes_join, 0},
-        {OX_OP_add, NULL, add, 0},
-        {OX_OP_bf16_pack, NULL, bf16_pack, 0},
-        {OX_OP_embed_forward, NULL, embed_forward, 0},
-        {OX_OP_embed_backward, NULL, embed_backward, 0},
-        {OX_OP_norm_forward, "rms_forward", rms_forward, 0},
-        {OX_OP_norm_backward, "rms_backward", rms_backward, 0},
-        {OX_OP_norm_forward, "layer_forward", layer_forward, 0},
-        {OX_OP_norm_backward, "layer_backward", layer_backward, 0},
-        {OX_OP_head_norm_forward, NULL, head_norm_forward, 0},
-        {OX_OP_head_norm_backward, NULL, head_norm_backward, 0},
-        {OX_OP_rope, NULL, rope, 0},
-        {OX_OP_act_forward, "swiglu_forward", swiglu_forward, 0},
-        {OX_OP_act_backward, "swiglu_backward", swiglu_backward, 0},
-        {OX_OP_act_forward, "gelu_forward", gelu_forward, 0},
-        {OX_OP_act_backward, "gelu_backward", gelu_backward, 0},
-        {OX_OP_linear_forward, NULL, linear_forward, 0},
-        {OX_OP_linear_backward, NULL, linear_backward, 0},
-        {OX_OP_attention_forward, "attention_forward.dim_64", attention_forward, 64},
-        {OX_OP_attention_backward, "attention_backward.dim_64", attention_backward, 64},
-        {OX_OP_attention_forward, "attention_forward.dim_128", attention_forward, 128},
-        {OX_OP_attention_backward, "attention_backward.dim_128", attention_backward, 128},
-        {OX_OP_attention_cached, NULL, attention_cached, 0},
-        {OX_OP_head, NULL, head, 0},
-        {OX_OP_square_sums, NULL, square_sums, 0},
-        {OX_OP_adam, "adam.f32", adam_f32, 0},
-        {OX_OP_adam, "adam.bf16", adam_bf16, 0},
-        {OX_OP_adam, "adam.q8", adam_q8, 0},
+        {OX_OP_zero, NULL, zero, 0, 0},
+        {OX_OP_planes_join, NULL, planes_join, 0, 0},
+        {OX_OP_add, NULL, add, 0, 0},
+        {OX_OP_bf16_pack, NULL, bf16_pack, 0, 0},
+        {OX_OP_embed_forward, NULL, embed_forward, 0, 0},
+        {OX_OP_embed_backward, NULL, embed_backward, 0, 0},
+        {OX_OP_norm_forward, "rms_forward", norm_forward, OX_NORM_RMS, 0},
+        {OX_OP_norm_backward, "rms_backward", norm_backward, OX_NORM_RMS, 0},
+        {OX_OP_norm_forward, "layer_forward", norm_forward, OX_NORM_LAYER, 0},
+        {OX_OP_norm_backward, "layer_backward", norm_backward, OX_NORM_LAYER, 0},
+        {OX_OP_head_norm_forward, NULL, head_norm_forward, 0, 0},
+        {OX_OP_head_norm_backward, NULL, head_norm_backward, 0, 0},
+        {OX_OP_rope, NULL, rope, 0, 0},
+        {OX_OP_act_forward, "swiglu_forward", act_forward, OX_ACTIVATION_SWIGLU, 0},
+        {OX_OP_act_backward, "swiglu_backward", act_backward, OX_ACTIVATION_SWIGLU, 0},
+        {OX_OP_act_forward, "gelu_forward", act_forward, OX_ACTIVATION_GELU_TANH, 0},
+        {OX_OP_act_backward, "gelu_backward", act_backward, OX_ACTIVATION_GELU_TANH, 0},
+        {OX_OP_linear_forward, NULL, linear_forward, 0, 0},
+        {OX_OP_linear_backward, NULL, linear_backward, 0, 0},
+        {OX_OP_attention_forward, "attention_forward.dim_64", attention_forward, 0, 64},
+        {OX_OP_attention_backward, "attention_backward.dim_64", attention_backward, 0, 64},
+        {OX_OP_attention_forward, "attention_forward.dim_128", attention_forward, 0, 128},
+        {OX_OP_attention_backward, "attention_backward.dim_128", attention_backward, 0, 128},
+        {OX_OP_attention_cached, NULL, attention_cached, 0, 0},
+        {OX_OP_head, NULL, head, 0, 0},
+        {OX_OP_square_sums, NULL, square_sums, 0, 0},
+        {OX_OP_adam, "adam.f32", adam, OX_MOMENTS_F32, 0},
+        {OX_OP_adam, "adam.bf16", adam, OX_MOMENTS_BF16, 0},
+        {OX_OP_adam, "adam.q8", adam, OX_MOMENTS_Q8, 0},
     };
     *count = sizeof all / sizeof *all;
     return all;
 }
 
 const char *ox_bench_op_name(const struct ox_bench_op *op) {
-    return op->variant != NULL ? op->variant : ox_op_rows[op->op].name;
+    return op->name != NULL ? op->name : ox_op_rows[op->op].name;
 }
 
 /* ---- the tensors ----------------------------------------------------------------------------------------- */
+
+static void set_heads(struct ox_bench_tensors *t, uint32_t head_dim) {
+    t->head_dim = head_dim;
+    t->heads = t->shape.hidden / head_dim;
+    t->kv_heads = t->heads / GROUP > 0 ? t->heads / GROUP : 1;
+}
+
+void ox_bench_tensors_select(struct ox_bench_tensors *t, const struct ox_bench_op *op) {
+    set_heads(t, op->head_dim != 0 ? op->head_dim : HEAD_DIM);
+    t->kind = op->kind;
+}
 
 static uint64_t scratch_bytes(struct ox_bench_tensors *t) {
     const struct ox_compute *const compute = &t->device->compute;
     const struct ox_bench_shape *const shape = &t->shape;
     uint64_t most = ox_max_u64(ox_ops_norm_scratch_bytes(compute, shape->hidden),
                                ox_ops_head_scratch_bytes(compute, shape->rows, shape->hidden, shape->vocab));
-    const uint32_t heads = t->heads, kv_heads = t->kv_heads, head_dim = t->head_dim;
-    for (t->head_dim = HEAD_DIM / 2; t->head_dim <= HEAD_DIM; t->head_dim *= 2) {
-        t->heads = shape->hidden / t->head_dim;
-        t->kv_heads = t->heads / GROUP > 0 ? t->heads / GROUP : 1;
+    for (uint32_t head_dim = HEAD_DIM / 2; head_dim <= HEAD_DIM; head_dim *= 2) {
+        set_heads(t, head_dim);
         const struct ox_attention_shape attention = attention_shape(t);
         const struct ox_op_attention_cached cached = cached_op(t);
         most = ox_max_u64(most, ox_ops_attention_scratch_bytes(compute, &attention));
         most = ox_max_u64(most, ox_ops_attention_cached_scratch_bytes(compute, &cached));
     }
-    t->heads = heads;
-    t->kv_heads = kv_heads;
-    t->head_dim = head_dim;
     return most;
 }
 
@@ -323,9 +285,6 @@ uint64_t ox_bench_tensors_carve(struct ox_bench_tensors *t, unsigned char *base)
     struct ox_bump room = {.base = base};
     const uint64_t rows = t->shape.rows, hidden = t->shape.hidden, real = ox_real_bytes(t->device->compute.real);
     const uint64_t outs = ox_max_u64(2 * t->shape.width, t->shape.vocab);
-    t->head_dim = HEAD_DIM;
-    t->heads = t->shape.hidden / HEAD_DIM;
-    t->kv_heads = t->heads / GROUP > 0 ? t->heads / GROUP : 1;
     t->params = ox_align_up(t->shape.vocab * hidden, OX_GROUP_ELEMS);
     void **const rows_of[] = {&t->x, &t->y, &t->z};
     for (unsigned i = 0; i < 3; i++) {
