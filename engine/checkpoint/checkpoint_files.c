@@ -1,12 +1,17 @@
 /* Writes the files of one checkpoint: creates them with their full size, writes chunks in any order, and reads all
- * back. */
+ * back. To check that the drive has what was written, it adds up the hashes of the written pieces, for each plane of
+ * each tensor, and compares the sums with those of the same pieces read back. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "engine/checkpoint/checkpoint_internal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 /* Space for what has no formula: tokenizer files, headers of many shards, the folder itself. */
 static const uint64_t overhead_bytes = 16 << 20;
@@ -18,7 +23,8 @@ struct ox_checkpoint_files {
     struct ox_plane_list planes; /* what the optimizer file has for each tensor */
     struct ox_hf_writer *hf;
     struct ox_st_writer *optim;
-    struct ox_tensor_sums sums;
+    uint64_t *sums;        /* by tensor, first of its weights, then of each plane: hashes of pieces, in any order */
+    uint64_t chunk_elems;  /* pieces end where the unit's chunks do */
     uint32_t *chunk_first; /* by unit: index of its first chunk among all chunks */
     bool *has;             /* by chunk: whether it is written */
     uint64_t missing;      /* number of chunks not written */
@@ -61,6 +67,21 @@ struct ox_plane_list ox_optim_planes(enum ox_optim_kind kind, enum ox_dtype weig
         list.planes[list.count++] = OX_PLANE_MASTER;
     }
     return list;
+}
+
+/* ---- hashes of the pieces ------------------------------------------------------------------------ */
+
+static uint32_t planes_of(const struct ox_checkpoint_files *files) {
+    return 1 + files->planes.count;
+}
+
+static uint64_t *sum_at(const struct ox_checkpoint_files *files, uint32_t tensor_idx, uint32_t nth) {
+    return &files->sums[(size_t)tensor_idx * planes_of(files) + nth];
+}
+
+static void add_sum(struct ox_checkpoint_files *files, uint32_t nth, const struct ox_tensor_part *piece,
+                    const void *data, size_t bytes) {
+    *sum_at(files, piece->tensor_idx, nth) += ox_hash64(data, bytes, piece->first);
 }
 
 /* ---- creating the files ---------------------------------------------------------------------------- */
@@ -153,7 +174,10 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
         files->missing = files->chunk_first[i + 1];
     }
     files->has = files->chunk_first != NULL ? calloc(files->missing + 1, sizeof *files->has) : NULL;
-    return files->has != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "checkpoint: no memory to count its chunks");
+    files->sums = calloc((size_t)files->model->tensor_count * planes_of(files), sizeof *files->sums);
+    files->chunk_elems = ox_engine_plan_of(engine)->table.chunk_elems;
+    return files->has != NULL && files->sums != NULL
+               ? OX_OK : ox_fail(OX_E_NOMEM, "checkpoint: no memory to count its chunks");
 }
 
 /* ---- writing the planes -------------------------------------------------------------------------- */
@@ -162,7 +186,7 @@ static enum ox_status write_weights(struct ox_checkpoint_files *files, const str
                                     const struct ox_tensor_part *piece) {
     const bool bf16 = files->dtype == OX_DTYPE_BF16;
     const void *const weights = bf16 ? (const void *)(view->hi + piece->at) : view->values + piece->at;
-    ox_tensor_sums_add(&files->sums, 0, piece, weights, piece->count * ox_dtype_bytes(files->dtype));
+    add_sum(files, 0, piece, weights, piece->count * ox_dtype_bytes(files->dtype));
     return ox_hf_write(files->hf, piece->tensor_idx, piece->first, piece->count, weights);
 }
 
@@ -170,28 +194,194 @@ static enum ox_status write_weights(struct ox_checkpoint_files *files, const str
 static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nth, const struct ox_chunk_view *view,
                                   const struct ox_tensor_part *piece) {
     const uint64_t bytes = piece->count * sizeof *view->values;
-    ox_tensor_sums_add(&files->sums, nth + 1, piece, view->values + piece->at, bytes);
+    add_sum(files, nth + 1, piece, view->values + piece->at, bytes);
     return ox_st_write(files->optim, piece->tensor_idx * files->planes.count + nth,
                        piece->first * sizeof *view->values, view->values + piece->at, bytes);
+}
+
+/* ---- reading back --------------------------------------------------------------------------------- */
+
+static const char suffix[] = ".safetensors";
+
+/* The place of a tensor's plane in the file that is read. */
+struct span {
+    uint64_t offset, elem_bytes;
+    uint32_t tensor_idx, nth;
+};
+
+/* The state of reading a file back. Pieces fill a span without gaps; the next one begins at byte `begin` and has `left`
+ * bytes to come. */
+struct reading {
+    const struct ox_checkpoint_files *files;
+    struct span *spans; /* in the order of the file */
+    uint32_t span_count, span_idx;
+    uint32_t seen_count; /* spans seen, in all files */
+    uint64_t at, begin, left;
+    uint64_t first, count; /* elements of the current piece */
+    uint64_t sum;          /* sum of the hashes of the span's pieces so far */
+    const struct span *bad;
+    XXH3_state_t state;
+};
+
+static void plane_name(const struct ox_checkpoint_files *files, uint32_t tensor_idx, uint32_t nth, char *name) {
+    const struct ox_tensor *const tensor = &files->model->tensors[tensor_idx];
+    if (nth == 0) {
+        snprintf(name, OX_OPTIM_NAME_BYTES, "%s", tensor->name);
+    } else {
+        ox_optim_name(tensor, files->planes.planes[nth - 1], name);
+    }
+}
+
+static bool find_span(const struct ox_checkpoint_files *files, const struct ox_st_entry *entry, struct span *out) {
+    for (uint32_t i = 0; i < files->model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &files->model->tensors[i];
+        if (strncmp(entry->name, tensor->name, strlen(tensor->name)) != 0) {
+            continue;
+        }
+        for (uint32_t nth = 0; nth < planes_of(files); nth++) {
+            char name[OX_OPTIM_NAME_BYTES];
+            plane_name(files, i, nth, name);
+            if (strcmp(entry->name, name) == 0 && entry->count == tensor->count) {
+                *out = (struct span){.offset = entry->offset, .elem_bytes = ox_dtype_bytes(entry->dtype),
+                                     .tensor_idx = i, .nth = nth};
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static int compare_spans(const void *a, const void *b) {
+    const struct span *const left = a, *const right = b;
+    return left->offset < right->offset ? -1 : left->offset > right->offset;
+}
+
+static enum ox_status list_spans(struct reading *reading, const struct ox_st_file *file) {
+    reading->span_count = ox_st_count(file);
+    reading->spans = calloc(reading->span_count + (size_t)1, sizeof *reading->spans);
+    if (reading->spans == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory to read it back", ox_st_path(file));
+    }
+    for (uint32_t i = 0; i < reading->span_count; i++) {
+        const struct ox_st_entry *const entry = ox_st_entry(file, i);
+        if (!find_span(reading->files, entry, &reading->spans[i])) {
+            return ox_fail(OX_E_CORRUPT, "%s: holds \"%.200s\", which was not written", ox_st_path(file), entry->name);
+        }
+    }
+    qsort(reading->spans, reading->span_count, sizeof *reading->spans, compare_spans);
+    return OX_OK;
+}
+
+static enum ox_status begin_file(void *context, const char *path, bool *known) {
+    struct reading *const reading = context;
+    const size_t bytes = strlen(path), suffix_bytes = strlen(suffix);
+    struct ox_st_file *file = NULL;
+    *known = bytes > suffix_bytes && strcmp(path + bytes - suffix_bytes, suffix) == 0;
+    if (!*known) {
+        return OX_OK;
+    }
+    free(reading->spans);
+    *reading = (struct reading){.files = reading->files, .seen_count = reading->seen_count};
+    enum ox_status status = ox_st_open(path, &file);
+    OX_TRY(status, list_spans(reading, file));
+    ox_st_close(&file);
+    return status;
+}
+
+/* Begins the next piece of the file; false after the last one. Pieces end where the chunks of the unit end. */
+static bool begin_piece(struct reading *reading) {
+    if (reading->span_idx == reading->span_count) {
+        return false;
+    }
+    const struct span *const span = &reading->spans[reading->span_idx];
+    const struct ox_tensor *const tensor = &reading->files->model->tensors[span->tensor_idx];
+    const uint64_t chunk_elems = reading->files->chunk_elems, from = tensor->offset + reading->first;
+    reading->count = ox_min_u64(chunk_elems - from % chunk_elems, tensor->count - reading->first);
+    reading->begin = span->offset + reading->first * span->elem_bytes;
+    reading->left = reading->count * span->elem_bytes;
+    const XXH_errorcode begun = XXH3_64bits_reset_withSeed(&reading->state, reading->first);
+    OX_ASSERT(begun == XXH_OK && reading->left > 0);
+    return true;
+}
+
+static void end_piece(struct reading *reading) {
+    const struct span *const span = &reading->spans[reading->span_idx];
+    reading->sum += XXH3_64bits_digest(&reading->state);
+    reading->first += reading->count;
+    if (reading->first < reading->files->model->tensors[span->tensor_idx].count) {
+        return;
+    }
+    if (reading->sum != *sum_at(reading->files, span->tensor_idx, span->nth) && reading->bad == NULL) {
+        reading->bad = span;
+    }
+    reading->span_idx++;
+    reading->seen_count++;
+    reading->first = reading->sum = 0;
+}
+
+static void take_bytes(void *context, const unsigned char *data, size_t bytes) {
+    struct reading *const reading = context;
+    while (bytes > 0 && (reading->left > 0 || begin_piece(reading))) {
+        const bool before = reading->at < reading->begin; /* in the header */
+        const uint64_t wanted = before ? reading->begin - reading->at : reading->left;
+        const size_t part = (size_t)ox_min_u64(wanted, bytes);
+        if (!before) {
+            const XXH_errorcode added = XXH3_64bits_update(&reading->state, data, part);
+            OX_ASSERT(added == XXH_OK);
+            reading->left -= part;
+        }
+        reading->at += part;
+        data += part;
+        bytes -= part;
+        if (!before && reading->left == 0) {
+            end_piece(reading);
+        }
+    }
+}
+
+static enum ox_status end_file(void *context, const char *path) {
+    struct reading *const reading = context;
+    char name[OX_OPTIM_NAME_BYTES];
+    if (reading->bad == NULL) {
+        return OX_OK;
+    }
+    plane_name(reading->files, reading->bad->tensor_idx, reading->bad->nth, name);
+    return ox_fail(OX_E_CORRUPT, "%s: the drive returns other bytes of %s than were written; replace it or "
+                   "use another", path, name);
+}
+
+/* Hashes all files for the manifest, and compares every tensor that is read back with what was written; a difference is
+ * OX_E_CORRUPT. */
+static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox_manifest *manifest) {
+    struct reading reading = {.files = files};
+    const struct ox_readback read_back = {
+        .begin = begin_file, .bytes = take_bytes, .end = end_file, .context = &reading};
+    manifest->read_back = &read_back;
+    enum ox_status status = ox_manifest_collect(files->folder, manifest);
+    manifest->read_back = NULL;
+    const uint32_t written_count = files->model->tensor_count * planes_of(files);
+    if (status == OX_OK && reading.seen_count != written_count) {
+        status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", files->folder,
+                         reading.seen_count, written_count);
+    }
+    free(reading.spans);
+    return status;
 }
 
 /* ---- public ---------------------------------------------------------------------------------------- */
 
 enum ox_status ox_checkpoint_files_open(struct ox_engine *engine, const struct ox_checkpoint_save *save,
                                         const char *folder, struct ox_checkpoint_files **out) {
-    const struct ox_model *const model = ox_engine_config_of(engine)->model;
     struct ox_checkpoint_files *files = calloc(1, sizeof *files);
     *out = NULL;
     if (files == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to write it", folder);
     }
-    files->model = model;
+    files->model = ox_engine_config_of(engine)->model;
     files->dtype = save->weights_dtype;
     files->planes = ox_optim_planes(ox_engine_config_of(engine)->state.kind, save->weights_dtype);
     enum ox_status status = ox_path_join(folder, "", files->folder);
     OX_TRY(status, number_chunks(files, engine));
-    OX_TRY(status,
-           ox_tensor_sums_open(model, files->planes, ox_engine_plan_of(engine)->table.chunk_elems, &files->sums));
     OX_TRY(status, create(files, save));
     if (status != OX_OK) {
         ox_checkpoint_files_discard(&files);
@@ -207,7 +397,7 @@ void ox_checkpoint_files_discard(struct ox_checkpoint_files **files_ptr) {
     }
     ox_st_discard(&files->optim);
     ox_hf_discard(&files->hf);
-    ox_tensor_sums_close(&files->sums);
+    free(files->sums);
     free(files->chunk_first);
     free(files->has);
     free(files);
@@ -269,7 +459,7 @@ enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr
     OX_ASSERT(files->missing == 0);
     enum ox_status status = ox_st_finish(&files->optim);
     OX_TRY(status, ox_hf_finish(&files->hf));
-    OX_TRY(status, ox_tensor_sums_collect(&files->sums, files->folder, &manifest));
+    OX_TRY(status, collect(files, &manifest));
     OX_TRY(status, ox_manifest_write(files->folder, &manifest));
     ox_manifest_close(&manifest);
     ox_checkpoint_files_discard(files_ptr);

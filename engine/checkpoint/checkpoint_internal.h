@@ -42,28 +42,6 @@ OX_MUST enum ox_status ox_hf_read_finite(const struct ox_hf_folder *folder, uint
 OX_MUST enum ox_status ox_check_finite(const char *path, const char *name, uint64_t first, uint64_t count,
                                        const float *values);
 
-/* ---- hashes of what was written: checkpoint_sums.c --------------------------------------------------- */
-
-struct ox_manifest;
-
-/* For each plane of each tensor, the sum of the hashes of its pieces. A sum, because pieces come in any order. */
-struct ox_tensor_sums {
-    const struct ox_model *model;
-    struct ox_plane_list planes;
-    uint64_t chunk_elems; /* pieces are divided where the unit's chunks are */
-    uint64_t *sums;
-};
-OX_MUST enum ox_status ox_tensor_sums_open(const struct ox_model *model, struct ox_plane_list planes,
-                                          uint64_t chunk_elems, struct ox_tensor_sums *out);
-void ox_tensor_sums_close(struct ox_tensor_sums *sums);
-/* Adds a piece. nth 0 is the weights, nth n is plane n - 1 of the list. */
-void ox_tensor_sums_add(struct ox_tensor_sums *sums, uint32_t nth, const struct ox_tensor_part *piece, const void *data,
-                       size_t bytes);
-/* Runs ox_manifest_collect and compares every tensor that it reads back with what was written; a difference is
- * OX_E_CORRUPT. */
-OX_MUST enum ox_status ox_tensor_sums_collect(const struct ox_tensor_sums *sums, const char *folder,
-                                             struct ox_manifest *manifest);
-
 /* ---- the files of a folder: checkpoint_files.c -------------------------------------------------------- */
 
 struct ox_checkpoint_files;

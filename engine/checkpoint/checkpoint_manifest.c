@@ -218,9 +218,7 @@ static bool put_state(json_t *object, const struct ox_run_state *state) {
         failed |= json_object_set_new(object, codes[i].key, json_string(text));
     }
     /* null for infinity, which JSON cannot represent */
-    failed |=
-        json_object_set_new(object, "best_eval_loss",
-                            isfinite(state->best_eval_loss) ? json_real(state->best_eval_loss) : json_null());
+    failed |= json_object_set_new(object, "best_eval_loss", ox_json_number(state->best_eval_loss));
     return failed == 0;
 }
 

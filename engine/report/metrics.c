@@ -33,11 +33,6 @@ double ox_step_stall_share(const struct ox_step_report *report) {
     return share < 0 ? 0 : share;
 }
 
-/* A JSON number, or null for NaN and infinity, which JSON cannot represent. */
-static json_t *number(double value) {
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static void drop_line(struct ox_metrics *metrics, const char *why) {
     if (metrics->dropped++ == 0) {
         ox_log(OX_LOG_WARN, "%s: a line could not be written: %s; the run goes on without it", metrics->path, why);
@@ -106,7 +101,7 @@ static json_t *traffic_json(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIN
 static json_t *lanes_json(const double seconds[OX_LANE_COUNT]) {
     json_t *const lanes = json_object();
     for (int i = 0; i < OX_LANE_COUNT; i++) {
-        json_object_set_new(lanes, ox_lane_name((enum ox_lane_id)i), number(seconds[i]));
+        json_object_set_new(lanes, ox_lane_name((enum ox_lane_id)i), ox_json_number(seconds[i]));
     }
     return lanes;
 }
@@ -117,11 +112,11 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
     metrics->last.step = report->step;
     write_line(metrics, json_pack(
         "{s:s, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "type", "step", "step",
-        (json_int_t)report->step, "loss", number(result->loss), "grad_norm", number(result->grad_norm), "grad_scale",
-        number(result->grad_scale), "learning_rate", number(report->learning_rate), "skipped", !result->finite,
-        "tokens", (json_int_t)report->tokens, "tokens_seen", (json_int_t)report->tokens_seen, "seconds",
-        number(report->wall_seconds), "predicted_seconds", number(report->predicted_seconds), "tokens_per_second",
-        number(rate), "busy_seconds",
+        (json_int_t)report->step, "loss", ox_json_number(result->loss), "grad_norm", ox_json_number(result->grad_norm),
+        "grad_scale", ox_json_number(result->grad_scale), "learning_rate", ox_json_number(report->learning_rate),
+        "skipped", !result->finite, "tokens", (json_int_t)report->tokens, "tokens_seen",
+        (json_int_t)report->tokens_seen, "seconds", ox_json_number(report->wall_seconds), "predicted_seconds",
+        ox_json_number(report->predicted_seconds), "tokens_per_second", ox_json_number(rate), "busy_seconds",
         lanes_json(result->lane_busy_seconds), "stall_seconds", lanes_json(result->lane_wait_seconds), "bytes",
         traffic_json(result->traffic)));
 }
@@ -131,9 +126,10 @@ void ox_metrics_eval(struct ox_metrics *metrics, const struct ox_eval_report *re
     metrics->last.eval_loss = report->loss;
     write_line(metrics, json_pack(
         "{s:s, s:I, s:o, s:o, s:I, s:o, s:o, s:b, s:o}", "type", "eval", "step", (json_int_t)report->step, "eval_loss",
-        number(report->loss), "perplexity", number(report->perplexity), "tokens", (json_int_t)report->tokens,
-        "seconds", number(report->seconds), "predicted_seconds", number(report->predicted_seconds), "with_update",
-        report->with_update, "bytes", traffic_json(report->traffic)));
+        ox_json_number(report->loss), "perplexity", ox_json_number(report->perplexity), "tokens",
+        (json_int_t)report->tokens, "seconds", ox_json_number(report->seconds), "predicted_seconds",
+        ox_json_number(report->predicted_seconds), "with_update", report->with_update, "bytes",
+        traffic_json(report->traffic)));
 }
 
 void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *report) {
