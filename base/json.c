@@ -2,9 +2,13 @@
 
 #include "base/file.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { HEX_DIGITS = 16 }; /* of a word */
 
 struct excerpt {
     char *text;
@@ -55,6 +59,14 @@ const char *ox_json_excerpt(const json_t *value, char *text) {
 
 json_t *ox_json_number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *ox_json_hex(const uint64_t *words, uint32_t count) {
+    char text[2 * HEX_DIGITS + 1] = "";
+    for (uint32_t i = 0; i < count; i++) {
+        snprintf(text + (size_t)i * HEX_DIGITS, HEX_DIGITS + 1, "%016" PRIx64, words[i]);
+    }
+    return json_string(text);
 }
 
 json_t *ox_json_text(const char *text) {
@@ -180,4 +192,20 @@ enum ox_status ox_json_get_string(const char *where, const json_t *object, const
     }
     *value = json_string_value(found);
     return OX_OK;
+}
+
+enum ox_status ox_json_get_hex(const char *where, const json_t *object, const char *key, uint32_t count,
+                               uint64_t *words) {
+    const char *text = NULL;
+    const enum ox_status status = ox_json_get_string(where, object, key, true, &text);
+    if (status != OX_OK) {
+        return status;
+    }
+    const size_t digits = (size_t)count * HEX_DIGITS;
+    bool good = strlen(text) == digits && strspn(text, "0123456789abcdef") == digits;
+    for (uint32_t i = 0; good && i < count; i++) {
+        good = sscanf(text + (size_t)i * HEX_DIGITS, "%16" SCNx64, &words[i]) == 1;
+    }
+    return good ? OX_OK
+                : ox_fail(OX_E_CORRUPT, "%s: \"%s\" is not a number of %zu hexadecimal digits", where, key, digits);
 }

@@ -31,6 +31,8 @@ const char *ox_json_excerpt(const json_t *value, char *text);
 
 /* A number for a report: JSON null when it is not finite. */
 json_t *ox_json_number(double value);
+/* Words of 64 bits, which JSON numbers cannot represent, as a string of 16 hexadecimal digits each; at most two. */
+json_t *ox_json_hex(const uint64_t *words, uint32_t count);
 /* A string for a report; where `text` is not UTF-8, as file names may be, every byte beyond ASCII becomes '?'. */
 json_t *ox_json_text(const char *text);
 
@@ -45,6 +47,9 @@ OX_MUST enum ox_status ox_json_get_bool(const char *where, const json_t *object,
 /* *value belongs to the object. */
 OX_MUST enum ox_status ox_json_get_string(const char *where, const json_t *object, const char *key,
                                           bool required, const char **value);
+/* Reads what ox_json_hex makes of `count` words; the key is required. Another text is OX_E_CORRUPT. */
+OX_MUST enum ox_status ox_json_get_hex(const char *where, const json_t *object, const char *key, uint32_t count,
+                                       uint64_t *words);
 
 #ifdef __cplusplus
 }

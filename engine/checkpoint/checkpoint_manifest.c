@@ -18,7 +18,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { MANIFEST_BYTES_MAX = 16 << 20, HASH_BYTES = 1 << 20, HEX_DIGITS = 16, HASH_TEXT_BYTES = 33 };
+enum { MANIFEST_BYTES_MAX = 16 << 20, HASH_BYTES = 1 << 20 };
 
 static enum ox_status fail_memory(const char *path) {
     return ox_fail(OX_E_NOMEM, "%s: no memory to describe the checkpoint", path);
@@ -104,36 +104,6 @@ static enum ox_status hash_from_drive(const char *folder, const struct ox_readba
 
 /* ---- JSON --------------------------------------------------------------------------------------- */
 
-static bool parse_hex(const char *text, uint64_t *value) {
-    *value = 0;
-    for (int i = 0; i < HEX_DIGITS; i++) {
-        const char *const digits = "0123456789abcdef";
-        const char *const at = text[i] != '\0' ? strchr(digits, text[i]) : NULL;
-        if (at == NULL) {
-            return false;
-        }
-        *value = *value << 4 | (uint64_t)(at - digits);
-    }
-    return true;
-}
-
-/* Reads a text of exactly `count` words of 16 hexadecimal digits. */
-static enum ox_status get_hex(const char *where, const json_t *object, const char *key, uint32_t count,
-                              uint64_t *words) {
-    const char *text = NULL;
-    enum ox_status status = ox_json_get_string(where, object, key, true, &text);
-    if (status != OX_OK) {
-        return status;
-    }
-    bool good = strlen(text) == (size_t)count * HEX_DIGITS;
-    for (uint32_t i = 0; good && i < count; i++) {
-        good = parse_hex(text + (size_t)i * HEX_DIGITS, &words[i]);
-    }
-    return good ? OX_OK
-                : ox_fail(OX_E_CORRUPT, "%s: \"%s\" is not a number of %" PRIu32 " hexadecimal digits", where,
-                          key, count * HEX_DIGITS);
-}
-
 static const struct {
     const char *key;
     size_t offset;
@@ -210,12 +180,8 @@ static bool put_state(json_t *object, const struct ox_run_state *state) {
     }
     for (uint32_t i = 0; i < CODE_COUNT; i++) {
         uint64_t words[2];
-        char text[2 * HEX_DIGITS + 1];
         memcpy(words, (const char *)state + codes[i].offset, codes[i].words * sizeof *words);
-        for (uint32_t j = 0; j < codes[i].words; j++) {
-            snprintf(text + (size_t)j * HEX_DIGITS, HEX_DIGITS + 1, "%016" PRIx64, words[j]);
-        }
-        failed |= json_object_set_new(object, codes[i].key, json_string(text));
+        failed |= json_object_set_new(object, codes[i].key, ox_json_hex(words, codes[i].words));
     }
     /* null for infinity, which JSON cannot represent */
     failed |= json_object_set_new(object, "best_eval_loss", ox_json_number(state->best_eval_loss));
@@ -238,7 +204,7 @@ static enum ox_status get_state(const char *path, const json_t *object, struct o
     }
     for (uint32_t i = 0; status == OX_OK && i < CODE_COUNT; i++) {
         uint64_t words[2] = {0, 0};
-        status = get_hex(path, object, codes[i].key, codes[i].words, words);
+        status = ox_json_get_hex(path, object, codes[i].key, codes[i].words, words);
         memcpy((char *)state + codes[i].offset, words, codes[i].words * sizeof *words);
     }
     return status == OX_OK ? ox_json_get_double(path, object, "best_eval_loss", false, &state->best_eval_loss)
@@ -250,10 +216,9 @@ static bool put_files(json_t *object, const struct ox_manifest *manifest) {
     int failed = files == NULL;
     for (uint32_t i = 0; i < manifest->file_count; i++) {
         const struct ox_manifest_file *const file = &manifest->files[i];
-        char text[HASH_TEXT_BYTES];
-        snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, file->hash.high, file->hash.low);
-        failed |= json_object_set_new(
-            files, file->name, json_pack("{s:I, s:s}", "bytes", (json_int_t)file->bytes, "xxh3_128", text));
+        const uint64_t words[] = {file->hash.high, file->hash.low};
+        failed |= json_object_set_new(files, file->name, json_pack("{s:I, s:o}", "bytes", (json_int_t)file->bytes,
+                                                                   "xxh3_128", ox_json_hex(words, 2)));
     }
     failed |= json_object_set_new(object, "files", files);
     return failed == 0;
@@ -286,7 +251,7 @@ static enum ox_status get_files(const char *path, const json_t *object, struct o
         }
         enum ox_status status = add_file(path, name, manifest);
         uint64_t words[2];
-        OX_TRY(status, get_hex(path, value, "xxh3_128", 2, words));
+        OX_TRY(status, ox_json_get_hex(path, value, "xxh3_128", 2, words));
         if (status == OX_OK) {
             struct ox_manifest_file *const file = &manifest->files[manifest->file_count - 1];
             file->hash = (struct ox_hash128){.high = words[0], .low = words[1]};

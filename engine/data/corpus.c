@@ -260,16 +260,6 @@ fail:
 
 /* ---- stamps -------------------------------------------------------------------------------------------------- */
 
-static bool read_hex(const json_t *object, const char *key, uint64_t *value) {
-    const char *const text = json_string_value(json_object_get(object, key));
-    char *end = NULL;
-    if (text == NULL || strlen(text) != 16) {
-        return false;
-    }
-    *value = strtoull(text, &end, 16);
-    return *end == '\0';
-}
-
 /* Reads the hash of the contents that files with this stamp had; false if none is recorded. */
 static bool read_stamp(const struct source *source, uint64_t stamp, uint64_t *contents) {
     json_t *json = NULL;
@@ -277,7 +267,8 @@ static bool read_stamp(const struct source *source, uint64_t stamp, uint64_t *co
     if (!ox_path_is_file(source->stamp_path) || ox_json_load(source->stamp_path, STAMP_BYTES_MAX, &json) != OX_OK) {
         return false;
     }
-    const bool known = read_hex(json, "stamp", &noted) && read_hex(json, "contents", contents) && noted == stamp;
+    const bool known = ox_json_get_hex(source->stamp_path, json, "stamp", 1, &noted) == OX_OK && noted == stamp &&
+                       ox_json_get_hex(source->stamp_path, json, "contents", 1, contents) == OX_OK;
     json_decref(json);
     return known;
 }

@@ -9,7 +9,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,20 +69,6 @@ enum ox_status ox_run_draw(uint64_t *words, uint32_t count) {
     return OX_OK;
 }
 
-static enum ox_status get_hex(const char *path, const json_t *json, const char *key, uint64_t *words,
-                              uint32_t count) {
-    const char *text = NULL;
-    const enum ox_status status = ox_json_get_string(path, json, key, true, &text);
-    if (status != OX_OK) {
-        return status;
-    }
-    bool good = strlen(text) == 16 * (size_t)count && strspn(text, "0123456789abcdef") == strlen(text);
-    for (uint32_t i = 0; good && i < count; i++) {
-        good = sscanf(text + 16 * (size_t)i, "%16" SCNx64, &words[i]) == 1;
-    }
-    return good ? OX_OK : ox_fail(OX_E_CORRUPT, "%s: %s is not %u hexadecimal digits", path, key, 16 * count);
-}
-
 static enum ox_status get_drives(const char *path, const json_t *json, struct ox_run_identity *identity) {
     const json_t *const drives = json_object_get(json, "nvme");
     if (!json_is_array(drives) || json_array_size(drives) > OX_CONFIG_NVME_MAX) {
@@ -106,9 +91,9 @@ enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identi
     memset(identity, 0, sizeof *identity);
     enum ox_status status = ox_path_join(output_dir, "run.json", path);
     OX_TRY(status, ox_json_load(path, IDENTITY_BYTES_MAX, &json));
-    OX_TRY(status, get_hex(path, json, "run_id", identity->run_id, 2));
-    OX_TRY(status, get_hex(path, json, "branch", &identity->branch, 1));
-    OX_TRY(status, get_hex(path, json, "parent", identity->parent, 2));
+    OX_TRY(status, ox_json_get_hex(path, json, "run_id", 2, identity->run_id));
+    OX_TRY(status, ox_json_get_hex(path, json, "branch", 1, &identity->branch));
+    OX_TRY(status, ox_json_get_hex(path, json, "parent", 2, identity->parent));
     OX_TRY(status, ox_json_get_string(path, json, "from", true, &from));
     if (status == OX_OK) {
         snprintf(identity->from, sizeof identity->from, "%s", from);
@@ -119,17 +104,15 @@ enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identi
 }
 
 enum ox_status ox_run_write_identity(const char *output_dir, const struct ox_run_identity *identity) {
-    char path[OX_PATH_BYTES], run_id[33], branch[17], parent[33];
-    snprintf(run_id, sizeof run_id, "%016" PRIx64 "%016" PRIx64, identity->run_id[0], identity->run_id[1]);
-    snprintf(branch, sizeof branch, "%016" PRIx64, identity->branch);
-    snprintf(parent, sizeof parent, "%016" PRIx64 "%016" PRIx64, identity->parent[0], identity->parent[1]);
+    char path[OX_PATH_BYTES];
     json_t *const drives = json_array();
     int failed = drives == NULL;
     for (uint32_t i = 0; i < identity->nvme_count; i++) {
         failed |= json_array_append_new(drives, json_string(identity->nvme[i]));
     }
-    json_t *const json = json_pack("{s:i, s:s, s:s, s:s, s:s, s:o}", "version", 2, "run_id", run_id, "branch", branch,
-                                   "parent", parent, "from", identity->from, "nvme", drives);
+    json_t *const json = json_pack("{s:i, s:o, s:o, s:o, s:s, s:o}", "version", 2, "run_id",
+                                   ox_json_hex(identity->run_id, 2), "branch", ox_json_hex(&identity->branch, 1),
+                                   "parent", ox_json_hex(identity->parent, 2), "from", identity->from, "nvme", drives);
     char *const text = json != NULL && failed == 0 ? json_dumps(json, JSON_INDENT(1)) : NULL;
     json_decref(json);
     if (text == NULL) {

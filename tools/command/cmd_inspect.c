@@ -40,15 +40,6 @@ static void put_count(struct inspection *in, json_t *object, const char *key, ui
     put(in, object, key, json_integer((json_int_t)value));
 }
 
-static void put_code(struct inspection *in, json_t *object, const char *key, const uint64_t *words,
-                     uint32_t count) {
-    char text[33] = "";
-    for (uint32_t i = 0; i < count; i++) {
-        snprintf(text + (size_t)16 * i, 17, "%016" PRIx64, words[i]);
-    }
-    put_text(in, object, key, text);
-}
-
 /* Lists the last error text as damage. */
 static void add_damage(struct inspection *in) {
     append(in, in->damaged, ox_json_text(ox_error_text()));
@@ -61,7 +52,7 @@ static json_t *put_list(struct inspection *in, const char *key) {
 }
 
 static void put_state(struct inspection *in, const struct ox_run_state *state) {
-    put_code(in, in->report, "run_id", state->run_id, 2);
+    put(in, in->report, "run_id", ox_json_hex(state->run_id, 2));
     put_text(in, in->report, "optimizer", ox_optim_kind_name((enum ox_optim_kind)state->optimizer));
     put_text(in, in->report, "moments", ox_moments_name((enum ox_moments)state->moments));
     put_count(in, in->report, "step", state->step);
@@ -69,7 +60,7 @@ static void put_state(struct inspection *in, const struct ox_run_state *state) {
     put_count(in, in->report, "windows_drawn", state->cursor);
     put_count(in, in->report, "tokens_seen", state->tokens_seen);
     put_count(in, in->report, "nonfinite_steps", state->nonfinite_steps);
-    put_code(in, in->report, "seed", &state->seed, 1);
+    put(in, in->report, "seed", ox_json_hex(&state->seed, 1));
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
@@ -268,7 +259,7 @@ static enum ox_status inspect_store(struct inspection *in, const char *const *fo
         memcpy(&state, info.meta, sizeof state);
         put_state(in, &state);
     }
-    put_code(in, in->report, "run_id", info.run_id, 2);
+    put(in, in->report, "run_id", ox_json_hex(info.run_id, 2));
     put_count(in, in->report, "step", info.step);
     put(in, in->report, "committed", json_boolean(info.committed));
     put_count(in, in->report, "generation", info.generation);
