@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/data/corpus_internal.h"
-#include "engine/data/files.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,37 +44,18 @@ struct source {
 
 /* ---- what the data is ---------------------------------------------------------------------------------------- */
 
-/* Finds whether `path` is a token file or a folder of them; a mix with other files is refused. */
-static enum ox_status find_tokens(const char *path, bool *are_tokens) {
-    struct ox_files files;
-    *are_tokens = false;
-    enum ox_status status = ox_files_list(path, false, &files);
-    for (uint32_t i = 0; i < files.count && status == OX_OK; i++) {
-        enum ox_data_kind kind = OX_DATA_BYTES;
-        status = ox_data_kind_of_file(files.paths[i], &kind);
-        if (status == OX_OK && i > 0 && (kind != OX_DATA_BYTES) != *are_tokens) {
-            status = ox_fail(OX_E_CONFIG,
-                             "%s: has another format than %s; keep token files and other files in separate folders",
-                             files.paths[i], files.paths[0]);
-        }
-        *are_tokens = kind != OX_DATA_BYTES;
-    }
-    ox_files_free(&files);
-    return status;
-}
-
 static enum ox_status find_format(const struct ox_corpus_config *config, enum ox_corpus_format *format) {
-    bool are_tokens = false;
     *format = config->format;
     if (config->format != OX_CORPUS_AUTO) {
         return OX_OK;
     }
+    enum ox_data_kind kind = OX_DATA_BYTES;
     bool rows = false;
-    enum ox_status status = find_tokens(config->path, &are_tokens);
-    if (status == OX_OK && !are_tokens) {
+    enum ox_status status = ox_data_find_kind(config->path, &kind);
+    if (status == OX_OK && kind == OX_DATA_BYTES) {
         status = ox_documents_are_rows(config->path, &rows);
     }
-    *format = are_tokens                       ? OX_CORPUS_TOKENS
+    *format = kind != OX_DATA_BYTES            ? OX_CORPUS_TOKENS
               : rows                           ? OX_CORPUS_ROWS
               : config->tokenizer[0] != '\0' ? OX_CORPUS_TEXT
                                                : OX_CORPUS_BYTES;
@@ -87,9 +67,9 @@ static enum ox_status open_plain(const struct ox_corpus_config *config, enum ox_
     if (format == OX_CORPUS_BYTES) {
         return ox_data_open(config->path, OX_DATA_BYTES, out);
     }
-    bool are_tokens = false;
-    const enum ox_status status = find_tokens(config->path, &are_tokens);
-    if (status == OX_OK && !are_tokens) {
+    enum ox_data_kind kind = OX_DATA_BYTES;
+    const enum ox_status status = ox_data_find_kind(config->path, &kind);
+    if (status == OX_OK && kind == OX_DATA_BYTES) {
         return ox_fail(OX_E_CONFIG,
                        "%s: has no tokens in a known format (llm.c, llmq, this program's); make them with offload "
                        "tokenize, or read it as text",

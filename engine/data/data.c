@@ -83,25 +83,6 @@ static enum ox_status list_files(struct ox_data *data, const char *path, bool re
     return OX_OK;
 }
 
-/* Finds the kind of the listed files; a mix is refused. */
-static enum ox_status find_kind(const struct ox_data *data, enum ox_data_kind *kind) {
-    *kind = OX_DATA_BYTES;
-    for (uint32_t i = 0; i < data->file_count; i++) {
-        enum ox_data_kind one;
-        const enum ox_status status = ox_data_kind_of_file(data->files[i].path, &one);
-        if (status != OX_OK) {
-            return status;
-        }
-        if (i > 0 && one != *kind) {
-            return ox_fail(OX_E_CONFIG,
-                           "%s: has another format than %s; keep token files and other files in separate folders",
-                           data->files[i].path, data->files[0].path);
-        }
-        *kind = one;
-    }
-    return OX_OK;
-}
-
 static enum ox_status fail_header(const struct data_file *file, const char *what, int64_t value) {
     return ox_fail(OX_E_CORRUPT, "%s: the header of the token file has a wrong %s, %" PRId64
                    "; it is damaged or has another version of the format: make it again", file->path, what, value);
@@ -195,18 +176,20 @@ static enum ox_status open_files(struct ox_data *data, const char *path) {
                                  : ox_fail(OX_E_CONFIG, "%s: holds no tokens; give a file that is not empty", path);
 }
 
-/* The file that has token `idx`. If several files begin at that index, it is the last, because the others are empty. */
-static const struct data_file *file_of(const struct ox_data *data, uint64_t idx) {
+/* The last file whose first token, or with `by_document` whose first document, has an index up to `idx`. Where several
+ * files begin there, the others are empty. */
+static uint32_t file_at(const struct ox_data *data, uint64_t idx, bool by_document) {
     uint32_t low = 0, high = data->file_count;
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
-        if (data->files[middle].token_first <= idx) {
+        const struct data_file *const file = &data->files[middle];
+        if ((by_document ? file->document_first : file->token_first) <= idx) {
             low = middle;
         } else {
             high = middle;
         }
     }
-    return &data->files[low];
+    return low;
 }
 
 /* Gets a descriptor of the file, whose size must not have changed; the caller closes it unless it is file->fd. */
@@ -351,7 +334,7 @@ static enum ox_status find_fingerprint(struct ox_data *data) {
     const uint64_t last = data->token_count - 1, steps = SAMPLE_COUNT - 1;
     for (uint64_t i = 0; i <= steps; i++) {
         const uint64_t token = last / steps * i + last % steps * i / steps;
-        const struct data_file *const file = file_of(data, token);
+        const struct data_file *const file = &data->files[file_at(data, token, false)];
         unsigned char sample[SAMPLE_BYTES];
         uint64_t offset = file->token_offset + (token - file->token_first) * file->token_bytes;
         const size_t bytes = (size_t)ox_min_u64(SAMPLE_BYTES, file->file_bytes);
@@ -374,7 +357,7 @@ static enum ox_status find_fingerprint(struct ox_data *data) {
     return OX_OK;
 }
 
-enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind) {
+static enum ox_status kind_of_file(const char *path, enum ox_data_kind *kind) {
     unsigned char start[OX_CACHE_MAGIC_OFFSET + 8] = {0};
     uint64_t bytes = 0;
     int fd = -1;
@@ -401,6 +384,23 @@ enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind) {
     return status;
 }
 
+enum ox_status ox_data_find_kind(const char *path, enum ox_data_kind *kind) {
+    struct ox_files files;
+    *kind = OX_DATA_BYTES;
+    enum ox_status status = ox_files_list(path, false, &files);
+    for (uint32_t i = 0; i < files.count && status == OX_OK; i++) {
+        const enum ox_data_kind before = *kind;
+        status = kind_of_file(files.paths[i], kind);
+        if (status == OX_OK && i > 0 && *kind != before) {
+            status = ox_fail(OX_E_CONFIG,
+                             "%s: has another format than %s; keep token files and other files in separate folders",
+                             files.paths[i], files.paths[0]);
+        }
+    }
+    ox_files_free(&files);
+    return status;
+}
+
 enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_data **out) {
     struct ox_data *data = calloc(1, sizeof *data);
     if (data == NULL) {
@@ -408,13 +408,8 @@ enum ox_status ox_data_open(const char *path, enum ox_data_kind kind, struct ox_
     }
     data->kind = kind;
     ox_path_warn_shared(path);
-    enum ox_status status = list_files(data, path, kind == OX_DATA_BYTES);
-    if (status == OX_OK && kind == OX_DATA_AUTO) {
-        status = find_kind(data, &data->kind);
-        if (status == OX_OK && data->kind == OX_DATA_BYTES) {
-            status = list_files(data, path, true);
-        }
-    }
+    enum ox_status status = kind == OX_DATA_AUTO ? ox_data_find_kind(path, &data->kind) : OX_OK;
+    OX_TRY(status, list_files(data, path, data->kind == OX_DATA_BYTES));
     if (status == OX_OK && data->kind == OX_DATA_CACHE) {
         status = open_cache_file(data, path);
     } else if (status == OX_OK) {
@@ -509,18 +504,10 @@ enum ox_status ox_data_documents(const struct ox_data *data, uint64_t first, uin
     if (data->kind == OX_DATA_CACHE) {
         return read_borders(data, first, count, begins);
     }
-    uint32_t low = 0, high = data->file_count; /* find the last file with document_first <= first */
-    while (high - low > 1) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (data->files[middle].document_first <= first) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    for (uint64_t done = 0; done < count; low++) {
-        if (data->files[low].token_count > 0) {
-            begins[done++] = data->files[low].token_first;
+    uint64_t done = 0;
+    for (uint32_t i = file_at(data, first, true); done < count; i++) {
+        if (data->files[i].token_count > 0) {
+            begins[done++] = data->files[i].token_first;
         }
     }
     return OX_OK;
@@ -542,7 +529,7 @@ enum ox_status ox_data_read(const struct ox_data *data, uint64_t first, uint64_t
         return read_cache(data, first, count, vocab, tokens, marks);
     }
     for (uint64_t done = 0; done < count;) {
-        const struct data_file *const file = file_of(data, first + done);
+        const struct data_file *const file = &data->files[file_at(data, first + done, false)];
         const uint64_t from = first + done - file->token_first;
         const uint64_t part = ox_min_u64(count - done, file->token_count - from);
         int fd = -1;

@@ -31,8 +31,8 @@ enum ox_data_kind ox_data_kind_of(const struct ox_data *data);
 /* A hash of sizes and content samples (for a cache, of its key and counts). Checkpoints keep it, so that a resume with
  * other data is noticed. */
 uint64_t ox_data_fingerprint(const struct ox_data *data);
-/* Finds the kind of a file by its first bytes: BYTES if it is none of the others. */
-OX_MUST enum ox_status ox_data_kind_of_file(const char *path, enum ox_data_kind *kind);
+/* Finds the kind that AUTO means for a file or folder; files of several kinds in one folder are OX_E_CONFIG. */
+OX_MUST enum ox_status ox_data_find_kind(const char *path, enum ox_data_kind *kind);
 
 enum {
     OX_TOKEN_TRAINED = 1, /* may be a target                */

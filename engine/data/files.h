@@ -1,5 +1,5 @@
-/* Lists the files of a folder, in an order that does not depend on the file system. data.c, documents.c and corpus.c
- * use it. */
+/* Lists the files of a folder, in an order that does not depend on the file system. data.c and documents.c use
+ * it. */
 #ifndef OX_ENGINE_FILES_H
 #define OX_ENGINE_FILES_H
 

@@ -134,6 +134,6 @@ int fuzz_cache(const uint8_t *data, size_t bytes) {
     check_documents(opened, path);
     ox_data_close(&opened);
     enum ox_data_kind kind = OX_DATA_AUTO;
-    FUZZ_CHECK(ox_data_kind_of_file(path, &kind) == OX_OK && kind == OX_DATA_CACHE);
+    FUZZ_CHECK(ox_data_find_kind(path, &kind) == OX_OK && kind == OX_DATA_CACHE);
     return 0;
 }

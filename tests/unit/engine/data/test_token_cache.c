@@ -142,7 +142,7 @@ static void check_data(const struct ox_data *data, bool masked) {
 static void check_file(const char *path) {
     struct ox_data *data = NULL;
     enum ox_data_kind kind;
-    REQUIRE_OK(ox_data_kind_of_file(path, &kind));
+    REQUIRE_OK(ox_data_find_kind(path, &kind));
     CHECK(kind == OX_DATA_CACHE);
     REQUIRE_OK(ox_data_open(path, OX_DATA_AUTO, &data));
     check_data(data, true);
