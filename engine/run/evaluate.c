@@ -1,12 +1,88 @@
-/* Evaluates a model folder alone. */
+/* Evaluates, within a run or a model folder alone. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- windows ------------------------------------------------------------------------------------------ */
+
+/* Loss over the first rows of an epoch, as a sum over the targets that count. */
+struct eval_sum {
+    double loss;
+    uint64_t targets, batches;
+    bool with_update; /* the pending update of the step before ran within */
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+};
+
+static void add_batch(struct eval_sum *sum, const struct ox_eval_result *result, uint64_t targets) {
+    sum->loss += result->loss_sum;
+    sum->targets += targets;
+    sum->batches++;
+    sum->with_update |= result->with_update;
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            sum->traffic[link][kind] += result->traffic[link][kind];
+        }
+    }
+}
+
+/* Takes the first `limit` rows, or all for 0. */
+static enum ox_status eval_rows(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t limit,
+                                struct eval_sum *out) {
+    struct ox_windows_counts counts;
+    ox_windows_counts(windows, &counts);
+    const uint64_t rows = limit > 0 ? ox_min_u64(counts.rows, limit) : counts.rows;
+    const uint64_t at_once = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
+    *out = (struct eval_sum){0};
+    for (uint64_t done = 0; done < rows; done += at_once) {
+        struct ox_step_input input = {.stop = trainer->events != NULL ? &trainer->events->stop : NULL};
+        enum ox_status status = ox_trainer_fill(trainer, windows, done, rows - done, &input.target_count);
+        if (status != OX_OK) {
+            return status;
+        }
+        if (input.target_count == 0) {
+            continue;
+        }
+        struct ox_eval_result result;
+        status = ox_engine_eval(trainer->engine, &input, &result);
+        if (status != OX_OK) {
+            return status;
+        }
+        add_batch(out, &result, input.target_count);
+    }
+    return OX_OK;
+}
+
+static void finish(struct ox_eval_report *report, double sum, uint64_t begin_ns) {
+    report->loss = report->tokens > 0 ? sum / (double)report->tokens : NAN;
+    report->perplexity = exp(report->loss);
+    report->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
+}
+
+enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out) {
+    const uint64_t begin_ns = ox_clock_ns();
+    const struct ox_prediction *const prediction = &trainer->prediction;
+    struct eval_sum sum;
+    *out = (struct ox_eval_report){.step = trainer->state.step};
+    const enum ox_status status = eval_rows(trainer, trainer->input.eval, trainer->config.eval_windows, &sum);
+    out->tokens = sum.targets;
+    out->with_update = sum.with_update;
+    memcpy(out->traffic, sum.traffic, sizeof out->traffic);
+    out->predicted_seconds = (double)sum.batches * prediction->eval_seconds;
+    if (sum.with_update) {
+        out->predicted_seconds += prediction->eval_after_step_seconds - prediction->eval_seconds;
+    }
+    finish(out, sum.loss, begin_ns);
+    return status;
+}
+
+/* ---- alone -------------------------------------------------------------------------------------------- */
 
 /* Takes a configuration for weights alone, in memory: settings of drives and of training are ignored. */
 static void take_config(struct ox_trainer *trainer, const struct ox_config *config) {
@@ -36,16 +112,7 @@ static enum ox_status open_engine(struct ox_trainer *trainer) {
 }
 
 static enum ox_status open_parts(struct ox_trainer *trainer) {
-    enum ox_status status = ox_trainer_open_model(trainer, true);
-    if (status == OX_OK && !ox_hf_has_weights(trainer->folder)) {
-        status = ox_fail(OX_E_CONFIG, "%s: has no weights to evaluate", trainer->config.model);
-    }
-    if (status != OX_OK) {
-        return status;
-    }
-    ox_trainer_cap_sequence(trainer);
-    status = ox_trainer_check_data(trainer);
-    OX_TRY(status, ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder)));
+    enum ox_status status = ox_trainer_prepare(trainer, true);
     OX_TRY(status, ox_trainer_open_sources(trainer));
     return status == OX_OK ? open_engine(trainer) : status;
 }
@@ -78,13 +145,7 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, str
     return ox_windows_open(&windows, out);
 }
 
-static void finish(struct ox_eval_report *report, double sum, uint64_t begin_ns) {
-    report->loss = report->tokens > 0 ? sum / (double)report->tokens : NAN;
-    report->perplexity = exp(report->loss);
-    report->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
-}
-
-static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, struct ox_eval_sum *sum,
+static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, struct eval_sum *sum,
                                       struct ox_eval_source *out) {
     const uint64_t begin_ns = ox_clock_ns();
     const uint64_t limit = trainer->config.max_windows;
@@ -95,7 +156,7 @@ static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, 
         ox_windows_counts(trainer->input.eval, &counts);
         out->windows = limit > 0 && limit < counts.rows ? limit : counts.rows;
         ox_trainer_log_rows(trainer->input.eval, out->path, (uint32_t)trainer->config.max_seq_length);
-        status = ox_trainer_eval_rows(trainer, trainer->input.eval, limit, sum);
+        status = eval_rows(trainer, trainer->input.eval, limit, sum);
     }
     out->report.tokens = sum->targets;
     finish(&out->report, sum->loss, begin_ns);
@@ -111,7 +172,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer, ox_eval_seen *seen, v
     enum ox_status status = open_parts(trainer);
     for (uint32_t i = 0; i < trainer->input.data_count && status == OX_OK; i++) {
         struct ox_eval_source source;
-        struct ox_eval_sum sum = {0};
+        struct eval_sum sum = {0};
         status = evaluate_source(trainer, i, &sum, &source);
         if (status == OX_OK && source.report.tokens == 0) {
             status = ox_fail(OX_E_CONFIG, "%s: no token to be predicted; give text of two tokens or more, or rows "

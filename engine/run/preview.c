@@ -37,11 +37,7 @@ static enum ox_status open_model(struct ox_trainer *trainer) {
             return status;
         }
     }
-    status = ox_trainer_open_model(trainer, false);
-    if (status == OX_OK) {
-        ox_trainer_cap_sequence(trainer);
-    }
-    return status;
+    return ox_trainer_open_model(trainer, false);
 }
 
 static enum ox_status open_row(struct preview *preview) {

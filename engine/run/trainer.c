@@ -1,9 +1,8 @@
-/* Opens a run: model, budget, plan. */
+/* Opens a run: model, device, budget, plan. */
 #include "engine/run/trainer_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/pool.h"
@@ -25,6 +24,97 @@ uint64_t ox_default_host_bytes(void) {
     struct ox_memory memory;
     ox_memory_read("", &memory);
     return memory.usable - memory.usable / 8; /* the rest is for the system and the page cache */
+}
+
+/* ---- the device --------------------------------------------------------------------------------------- */
+
+/* Reads what the GPU reports about itself. The GPU is closed again, because the plan is made before the
+ * engine opens. */
+static enum ox_status look_at_gpu(struct ox_trainer *trainer) {
+    struct ox_device *device = NULL;
+    enum ox_status status = ox_cuda_device_open(&trainer->engine_config.cuda, &device);
+    if (status == OX_OK) {
+        status = ox_cuda_device_query(device, &trainer->gpu);
+        ox_device_close(&device);
+    }
+    return status;
+}
+
+/* Takes the free memory, less a little that others may still take; it is recorded, so that a resumed run has
+ * the same. */
+static enum ox_status take_free_memory(struct ox_trainer *trainer) {
+    const struct ox_cuda_device_info *const gpu = &trainer->gpu;
+    const uint64_t spared = ox_max_u64(gpu->memory_bytes / 32, 64 * OX_MIB);
+    const uint64_t free_bytes = gpu->free_bytes + OX_CUDA_WORKSPACE_BYTES;
+    if (free_bytes <= spared + OX_CUDA_PROCESS_BYTES) {
+        char have[OX_SIZE_TEXT_BYTES], all[OX_SIZE_TEXT_BYTES];
+        return ox_fail(OX_E_DEVICE, "GPU: %s has %s of %s free, which is too little for a run; end what else uses it "
+                       "(nvidia-smi shows it), or use --device cpu", gpu->name, ox_size_text(gpu->free_bytes, have),
+                       ox_size_text(gpu->memory_bytes, all));
+    }
+    trainer->config.device_mem_bytes = (free_bytes - spared) / OX_MIB * OX_MIB;
+    return OX_OK;
+}
+
+static enum ox_status set_memory(struct ox_trainer *trainer) {
+    struct ox_plan_budget *const budget = &trainer->engine_config.budget;
+    char have[OX_SIZE_TEXT_BYTES], need[OX_SIZE_TEXT_BYTES];
+    const uint64_t bytes = trainer->config.device_mem_bytes;
+    if (bytes <= OX_CUDA_PROCESS_BYTES) {
+        return ox_fail(OX_E_CONFIG, "--device-mem %s: %s of a GPU's memory go to the driver, to code and to libraries; "
+                       "give more, or --device cpu", ox_size_text(bytes, have),
+                       ox_size_text(OX_CUDA_PROCESS_BYTES, need));
+    }
+    if (trainer->gpu.memory_bytes > 0 && bytes > trainer->gpu.memory_bytes) {
+        return ox_fail(OX_E_CONFIG, "--device-mem %s: %s has %s; without the option a run takes what is free of it",
+                       ox_size_text(bytes, have), trainer->gpu.name,
+                       ox_size_text(trainer->gpu.memory_bytes, need));
+    }
+    budget->unified = false;
+    budget->device_bytes = bytes - OX_CUDA_PROCESS_BYTES;
+    budget->device_beside_bytes = OX_CUDA_PROCESS_BYTES;
+    return OX_OK;
+}
+
+/* Decides what `auto` leaves open, in trainer->config too, and sets the device's budget. Returns OX_E_DEVICE if a GPU
+ * is requested and there is none; a plan alone needs no GPU if the options name one and its memory. */
+static enum ox_status pick_device(struct ox_trainer *trainer) {
+    struct ox_config *const config = &trainer->config;
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const bool planned_elsewhere = config->plan_only && config->device == OX_DEVICE_CHOICE_CUDA &&
+                                   config->device_mem_bytes > 0;
+    enum ox_status status = OX_OK;
+    if (config->device != OX_DEVICE_CHOICE_CPU && !planned_elsewhere) {
+        status = look_at_gpu(trainer);
+        status = status == OX_OK && config->device_mem_bytes == 0 ? take_free_memory(trainer) : status;
+    }
+    if (config->device == OX_DEVICE_CHOICE_AUTO) {
+        if (status != OX_OK) {
+            snprintf(trainer->no_gpu, sizeof trainer->no_gpu, "%s", ox_error_text());
+            trainer->gpu = (struct ox_cuda_device_info){0};
+        }
+        config->device = status == OX_OK ? OX_DEVICE_CHOICE_CUDA : OX_DEVICE_CHOICE_CPU;
+        status = OX_OK;
+    }
+    if (status != OX_OK || config->device == OX_DEVICE_CHOICE_CPU) {
+        return status;
+    }
+    engine->device = OX_DEVICE_CUDA;
+    return set_memory(trainer);
+}
+
+/* Makes trainer->machine a machine that computes on that device. */
+static void fit_machine(struct ox_trainer *trainer) {
+    struct ox_machine *const machine = &trainer->machine;
+    const bool on_gpu = trainer->engine_config.device == OX_DEVICE_CUDA;
+    if (on_gpu && !machine->has_gpu) {
+        const bool known = trainer->gpu.memory_bytes > 0;
+        ox_machine_nominal_gpu(machine, &(struct ox_machine_gpu_facts){
+            .name = known ? trainer->gpu.name : "nominal",
+            .memory_bytes = known ? trainer->gpu.memory_bytes : trainer->config.device_mem_bytes,
+            .capability = trainer->gpu.capability, .processor_count = trainer->gpu.processor_count});
+    }
+    machine->has_gpu = on_gpu;
 }
 
 /* ---- configuration -------------------------------------------------------------------------------- */
@@ -114,8 +204,10 @@ static bool may_stay_in_memory(const struct ox_config *config) {
            config->speculative_units <= 0;
 }
 
-enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct ox_model *model) {
+/* The engine's view of the configuration. */
+static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
+    const struct ox_model *const model = ox_hf_model(trainer->folder);
     trainer->engine_config = (struct ox_engine_config){
         .model = model,
         .batch = (uint32_t)config->per_device_train_batch_size,
@@ -151,7 +243,7 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
     };
     set_budget(trainer);
     enum ox_status status = check_counts(config, model);
-    OX_TRY(status, ox_trainer_pick_device(trainer));
+    OX_TRY(status, pick_device(trainer));
     OX_TRY(status, pick_isa(config->isa, &trainer->engine_config.isa));
     if (status == OX_OK && config->nvme_count > 0) {
         status = pick_io(config->io_backend, &trainer->engine_config.io);
@@ -161,7 +253,8 @@ enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct
 
 /* ---- opening ----------------------------------------------------------------------------------------- */
 
-void ox_trainer_cap_sequence(struct ox_trainer *trainer) {
+/* Limits the sequence to what the model can attend to, with a warning, because the default may be longer. */
+static void cap_sequence(struct ox_trainer *trainer) {
     const uint32_t contexts = ox_hf_model(trainer->folder)->config.contexts;
     if (trainer->config.max_seq_length > contexts) {
         ox_log(OX_LOG_WARN, "--max-seq-length %llu: the model has %u positions; using %u",
@@ -177,8 +270,21 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
                        "or a config.json for a fresh start", path);
     }
     const enum ox_status status = ox_hf_open(path, weights, &trainer->folder);
-    trainer->input.vocab = status == OX_OK ? ox_hf_model(trainer->folder)->config.vocab : 0;
-    return status;
+    if (status != OX_OK) {
+        return status;
+    }
+    if (trainer->input.eval_alone && !ox_hf_has_weights(trainer->folder)) {
+        return ox_fail(OX_E_CONFIG, "%s: has no weights to evaluate", path);
+    }
+    trainer->input.vocab = ox_hf_model(trainer->folder)->config.vocab;
+    cap_sequence(trainer);
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {
+    enum ox_status status = ox_trainer_open_model(trainer, weights);
+    OX_TRY(status, ox_trainer_check_data(trainer));
+    return status == OX_OK ? set_engine_config(trainer) : status;
 }
 
 void ox_trainer_set_steps(struct ox_trainer *trainer) {
@@ -225,7 +331,7 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     if (status != OX_OK) {
         return status;
     }
-    ox_trainer_fit_machine(trainer);
+    fit_machine(trainer);
     engine->machine = &trainer->machine;
     engine->budget.drive_speeds =
         ox_machine_drive_speeds(&trainer->machine, trainer->drives.speeds) ? trainer->drives.speeds : NULL;
@@ -238,13 +344,7 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     /* A resumed run has its own weights; those that it began with may be gone. */
     const struct ox_config *const config = &trainer->config;
     const bool weights = !config->from_scratch && config->resume_from_checkpoint[0] == '\0';
-    enum ox_status status = ox_trainer_open_model(trainer, weights);
-    if (status != OX_OK) {
-        return status;
-    }
-    ox_trainer_cap_sequence(trainer);
-    status = ox_trainer_check_data(trainer);
-    OX_TRY(status, ox_trainer_engine_config(trainer, ox_hf_model(trainer->folder)));
+    enum ox_status status = ox_trainer_prepare(trainer, weights);
     bool ready = false;
     if (status == OX_OK && trainer->config.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);
@@ -342,6 +442,24 @@ static const char *eval_memory_text(const struct ox_engine_plan *plan, char text
     return text;
 }
 
+enum { DEVICE_LINE_BYTES = 384 };
+
+/* Describes in words what the run computes on. */
+static const char *device_text(const struct ox_trainer *trainer, char text[DEVICE_LINE_BYTES]) {
+    const struct ox_machine_gpu *const gpu = &trainer->machine.gpu;
+    char size[OX_SIZE_TEXT_BYTES], own[OX_SIZE_TEXT_BYTES];
+    if (trainer->engine_config.device == OX_DEVICE_CPU) {
+        snprintf(text, DEVICE_LINE_BYTES, "the CPU%s%s", trainer->no_gpu[0] != '\0' ? "; " : "", trainer->no_gpu);
+        return text;
+    }
+    const bool seen = trainer->gpu.memory_bytes > 0;
+    snprintf(text, DEVICE_LINE_BYTES, "%.64s, %s%s; %s of that go to driver, code and libraries",
+             seen ? trainer->gpu.name : gpu->name,
+             ox_size_text(seen ? trainer->gpu.memory_bytes : gpu->memory_bytes, size),
+             seen ? "" : ", which was not looked at", ox_size_text(OX_CUDA_PROCESS_BYTES, own));
+    return text;
+}
+
 static const char *compute_text(const struct ox_engine_config *engine) {
     return engine->fp32 ? "fp32" : engine->device == OX_DEVICE_CPU ? "bf16 weights, fp32 sums" : "bf16, fp32 sums";
 }
@@ -364,7 +482,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     ox_size_text(ox_fixed_overhead_bytes(on_cpu ? engine->compute_threads : 0, engine->optimizer_threads) +
                      (on_cpu ? 0 : OX_CUDA_HOST_BYTES), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
-    char device[OX_DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
+    char device[DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
     if (trainer->max_steps > 0) {
         snprintf(steps, sizeof steps, "%llu steps", (unsigned long long)trainer->max_steps);
     }
@@ -376,7 +494,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
         "%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s%s%s",
         model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
         model->config.vocab, compute_text(engine),
-        ox_trainer_device_text(trainer, device),
+        device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
@@ -384,64 +502,4 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
         ox_trainer_wear_text(trainer, wear));
     free(body);
     return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
-}
-
-/* ---- evaluation ------------------------------------------------------------------------------------- */
-
-static void add_batch(struct ox_eval_sum *sum, const struct ox_eval_result *result, uint64_t targets) {
-    sum->loss += result->loss_sum;
-    sum->targets += targets;
-    sum->batches++;
-    sum->with_update |= result->with_update;
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
-        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            sum->traffic[link][kind] += result->traffic[link][kind];
-        }
-    }
-}
-
-enum ox_status ox_trainer_eval_rows(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t limit,
-                                    struct ox_eval_sum *out) {
-    struct ox_windows_counts counts;
-    ox_windows_counts(windows, &counts);
-    const uint64_t rows = limit > 0 ? ox_min_u64(counts.rows, limit) : counts.rows;
-    const uint64_t at_once = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
-    *out = (struct ox_eval_sum){0};
-    for (uint64_t done = 0; done < rows; done += at_once) {
-        struct ox_step_input input = {.stop = trainer->events != NULL ? &trainer->events->stop : NULL};
-        enum ox_status status = ox_trainer_fill(trainer, windows, done, rows - done, &input.target_count);
-        if (status != OX_OK) {
-            return status;
-        }
-        if (input.target_count == 0) {
-            continue;
-        }
-        struct ox_eval_result result;
-        status = ox_engine_eval(trainer->engine, &input, &result);
-        if (status != OX_OK) {
-            return status;
-        }
-        add_batch(out, &result, input.target_count);
-    }
-    return OX_OK;
-}
-
-enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out) {
-    const uint64_t begin_ns = ox_clock_ns();
-    const struct ox_prediction *const prediction = &trainer->prediction;
-    struct ox_eval_sum sum;
-    *out = (struct ox_eval_report){.step = trainer->state.step};
-    const enum ox_status status =
-        ox_trainer_eval_rows(trainer, trainer->input.eval, trainer->config.eval_windows, &sum);
-    out->tokens = sum.targets;
-    out->loss = sum.targets > 0 ? sum.loss / (double)sum.targets : NAN;
-    out->perplexity = exp(out->loss);
-    out->with_update = sum.with_update;
-    memcpy(out->traffic, sum.traffic, sizeof out->traffic);
-    out->predicted_seconds = (double)sum.batches * prediction->eval_seconds;
-    if (sum.with_update) {
-        out->predicted_seconds += prediction->eval_after_step_seconds - prediction->eval_seconds;
-    }
-    out->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
-    return status;
 }

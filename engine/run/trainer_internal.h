@@ -131,23 +131,6 @@ OX_MUST enum ox_status ox_run_clear(const char *output_dir);
 /* Removes the trigger files that an earlier process may have left. */
 void ox_run_clear_triggers(const char *output_dir);
 
-
-/* The engine's view of a configuration; `model` outlives it. */
-OX_MUST enum ox_status ox_trainer_engine_config(struct ox_trainer *trainer, const struct ox_model *model);
-
-/* ---- the device: trainer_device.c ---- */
-
-/* Decides what `auto` leaves open, in trainer->config too, and sets the device's budget. Returns OX_E_DEVICE if a GPU
- * is requested and there is none; a plan alone needs no GPU if the options name one and its memory. */
-OX_MUST enum ox_status ox_trainer_pick_device(struct ox_trainer *trainer);
-/* Makes trainer->machine a machine that computes on that device. */
-void ox_trainer_fit_machine(struct ox_trainer *trainer);
-/* Hash of `seed` and of everything about the GPU and its libraries that may change bits. */
-uint64_t ox_trainer_gpu_hash(const struct ox_trainer *trainer, uint64_t seed);
-enum { OX_DEVICE_LINE_BYTES = 384 };
-/* Describes in words what the run computes on. */
-const char *ox_trainer_device_text(const struct ox_trainer *trainer, char text[OX_DEVICE_LINE_BYTES]);
-
 /* ---- data and rows: trainer_data.c ---- */
 
 /* Checks that the paths of --data and similar options exist, and finds the tokenizer. */
@@ -229,21 +212,16 @@ OX_MUST enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer);
 
 /* The input for a prediction of the current plan. */
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer);
-/* Opens trainer->folder. */
+/* Opens trainer->folder, and limits the sequence to what the model can attend to. */
 OX_MUST enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights);
-/* Limits the sequence to what the model can attend to, with a warning, because the default may be longer. */
-void ox_trainer_cap_sequence(struct ox_trainer *trainer);
+/* Opens the model, looks at what --data and the like name, and fills trainer->engine_config. */
+OX_MUST enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights);
 /* Sets the number of steps and the schedule, once the data is open or --max-steps is given. */
 void ox_trainer_set_steps(struct ox_trainer *trainer);
-/* Loss over the first `limit` rows (0: all) of an epoch, as a sum over the targets that count. */
-struct ox_eval_sum {
-    double loss;
-    uint64_t targets, batches;
-    bool with_update; /* the pending update of the step before ran within */
-    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
-};
-OX_MUST enum ox_status ox_trainer_eval_rows(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t limit,
-                                            struct ox_eval_sum *out);
+
+/* ---- evaluate.c ---- */
+
+/* Evaluates on the held-out rows of a run. */
 OX_MUST enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out);
 
 #ifdef __cplusplus

@@ -17,6 +17,16 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Hash of `seed` and of what may change bits on a GPU: libraries choose algorithms by GPU and by their own version. The
+ * reason why cuDNN is missing changes no bit. */
+static uint64_t gpu_hash(const struct ox_trainer *trainer, uint64_t seed) {
+    const struct ox_cuda_device_info *const gpu = &trainer->gpu;
+    const char *const attention = strncmp(gpu->attention, "cuDNN ", 6) == 0 ? gpu->attention : "";
+    const uint64_t words[] = {seed, (uint64_t)trainer->engine_config.device, gpu->capability, gpu->processor_count,
+                              gpu->blas_version, ox_hash64(attention, strlen(attention), 0)};
+    return ox_hash_seed(words, sizeof words / sizeof *words);
+}
+
 /* Hash of everything that may change bits. */
 static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     const struct ox_config *const c = &trainer->config;
@@ -48,7 +58,7 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
     hash = ox_hash64(shape, (size_t)more, hash);
     if (e->device == OX_DEVICE_CUDA) {
-        hash = ox_trainer_gpu_hash(trainer, hash);
+        hash = gpu_hash(trainer, hash);
     }
     /* AdamW in fp32 adds nothing to the hash, because older checkpoints do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
