@@ -17,14 +17,13 @@ static size_t kv_len(const struct ox_op_attention_cached *op) {
 
 /* ---- the cache grows ----------------------------------------------------------------------------- */
 
-static void append_item(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct ox_op_attention_cached *const op = context;
+static void append_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+    (void)vector;
+    const struct ox_op_attention_cached *const op = args;
     const size_t q_len = (size_t)op->heads * op->head_dim, len = kv_len(op);
-    const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * COPY_ROWS);
-    for (uint32_t row = item * COPY_ROWS; row < end; row++) {
+    for (uint64_t row = rows.begin; row < rows.end; row++) {
         const float *const key = ox_cpu_from(op->qkv, row * (q_len + 2 * len) + q_len);
-        const size_t to = ((size_t)op->cached + row) * len;
+        const size_t to = (op->cached + row) * len;
         memcpy(ox_cpu_at(op->keys, to), key, len * sizeof *key);
         memcpy(ox_cpu_at(op->values, to), key + len, len * sizeof *key);
     }
@@ -149,11 +148,11 @@ static void run_row(const struct ox_cpu *cpu, const struct ox_op_attention_cache
 }
 
 void ox_cpu_attention_cached(const struct ox_cpu *cpu, const void *args) {
-    struct ox_op_attention_cached op = *(const struct ox_op_attention_cached *)args;
-    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op.rows, COPY_ROWS), append_item, &op);
-    if (op.rows == 1) {
-        run_row(cpu, &op);
+    const struct ox_op_attention_cached *const op = args;
+    ox_cpu_pieces(cpu, op->rows, COPY_ROWS, append_rows, op);
+    if (op->rows == 1) {
+        run_row(cpu, op);
     } else {
-        ox_cpu_attention_blocks(cpu, &op);
+        ox_cpu_attention_blocks(cpu, op);
     }
 }

@@ -49,6 +49,10 @@ uint64_t ox_cpu_attention_pairs(const struct ox_attention_shape *shape);
 typedef void ox_cpu_item_fn(void *context, uint32_t item, uint32_t thread);
 void ox_cpu_items(struct ox_pool *pool, uint32_t item_count, ox_cpu_item_fn *fn, void *context);
 
+/* Runs `fn` for [0, total) in pieces of `piece` rows or elements, each of which is an item. */
+typedef void ox_cpu_piece_fn(const struct ox_vector *vector, const void *args, struct ox_range at);
+void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_cpu_piece_fn *fn, const void *args);
+
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, on all threads of the pool. With `residual` or `bias`,
  * c is first set to residual (n floats per row, may be c itself) plus bias (n), and beta is ignored. The division into
  * tiles depends on shape and thread count alone and never cuts k. */

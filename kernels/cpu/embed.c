@@ -16,16 +16,13 @@ static void join_row(const struct ox_vector *vector, float *out, const uint16_t 
     vector->join(out, hi + at.begin, lo == NULL ? NULL : lo + at.begin, at.end - at.begin);
 }
 
-static void forward_item(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct embed *const job = context;
-    const struct ox_op_embed_forward *const op = job->op;
-    const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
+static void forward_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+    const struct ox_op_embed_forward *const op = args;
     float buffer[BUFFER];
-    for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
-        float *const out = ox_cpu_at(op->out, (size_t)row * op->hidden);
+    for (uint64_t row = rows.begin; row < rows.end; row++) {
+        float *const out = ox_cpu_at(op->out, row * op->hidden);
         const uint64_t word = (uint64_t)op->ids[row] * op->hidden;
-        join_row(job->vector, out, op->table_hi, op->table_lo,
+        join_row(vector, out, op->table_hi, op->table_lo,
                  (struct ox_range){.begin = word, .end = word + op->hidden});
         if (op->pos_hi == NULL) {
             continue;
@@ -33,17 +30,16 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
         const uint64_t place = (uint64_t)op->positions[row] * op->hidden;
         for (uint64_t i = 0; i < op->hidden; i += BUFFER) {
             const uint64_t width = ox_min_u64(BUFFER, op->hidden - i);
-            join_row(job->vector, buffer, op->pos_hi, op->pos_lo,
+            join_row(vector, buffer, op->pos_hi, op->pos_lo,
                      (struct ox_range){.begin = place + i, .end = place + i + width});
-            job->vector->add(out + i, out + i, buffer, width);
+            vector->add(out + i, out + i, buffer, width);
         }
     }
 }
 
 void ox_cpu_embed_forward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_embed_forward *const op = args;
-    struct embed job = {.vector = cpu->vector, .op = op};
-    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op->rows, ITEM_ROWS), forward_item, &job);
+    ox_cpu_pieces(cpu, op->rows, ITEM_ROWS, forward_rows, op);
 }
 
 /* A token may occur in many rows: so threads divide the columns, and each walks all rows in order. */

@@ -1,6 +1,5 @@
 /* Linear layer and cross-entropy, fused; kernels/head_walk.h says how rows and vocabulary are walked. */
 #include "base/assert.h"
-#include "base/bytes.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/head_walk.h"
 
@@ -58,15 +57,12 @@ static bool in_tile(const struct job *job, int32_t target) {
 }
 
 /* First walk: updates maximum and sum of each row. A NaN logit makes the sum NaN. */
-static void statistics_item(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct job *const job = context;
+static void statistics_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+    const struct job *const job = args;
     const struct ox_op_head *const op = job->op;
-    const struct ox_vector *const vector = job->cpu->vector;
-    const uint32_t end = min_u32(job->row_count, (item + 1) * ITEM_ROWS);
-    for (uint32_t i = item * ITEM_ROWS; i < end; i++) {
+    for (uint64_t i = rows.begin; i < rows.end; i++) {
         const float *const logits = job->tile + i * job->walk.logit_stride;
-        const uint32_t row = job->row + i;
+        const uint32_t row = job->row + (uint32_t)i;
         const float top = vector->max(logits, job->vocab_count);
         if (job->vocab == 0) {
             job->scratch.max[row] = top;
@@ -87,21 +83,19 @@ static void statistics_item(void *context, uint32_t item, uint32_t thread) {
 }
 
 /* Second walk: turns the logits into their own gradient. */
-static void gradient_item(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct job *const job = context;
+static void gradient_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+    const struct job *const job = args;
     const struct ox_op_head *const op = job->op;
-    const uint32_t end = min_u32(job->row_count, (item + 1) * ITEM_ROWS);
-    for (uint32_t i = item * ITEM_ROWS; i < end; i++) {
+    for (uint64_t i = rows.begin; i < rows.end; i++) {
         float *const logits = job->tile + i * job->walk.logit_stride;
-        const uint32_t row = job->row + i;
+        const uint32_t row = job->row + (uint32_t)i;
         const int32_t target = op->targets[row];
         if (target < 0) {
             memset(logits, 0, job->vocab_count * sizeof(float));
             continue;
         }
         const float factor = (float)((double)op->loss_scale / job->scratch.sum[row]);
-        job->cpu->vector->exp_scaled(logits, job->scratch.max[row], factor, job->vocab_count);
+        vector->exp_scaled(logits, job->scratch.max[row], factor, job->vocab_count);
         if (in_tile(job, target)) {
             logits[(uint32_t)target - job->vocab] -= op->loss_scale;
         }
@@ -148,11 +142,10 @@ static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backw
         for (job->row = first; job->row < end; job->row += walk->tile_rows) {
             job->row_count = min_u32(walk->tile_rows, end - job->row);
             job->tile = walk->held ? job->scratch.logits + job->vocab : job->scratch.logits;
-            const uint32_t item_count = (uint32_t)ox_div_up(job->row_count, ITEM_ROWS);
             if (!backward || !walk->held) {
                 compute_logits(job);
             }
-            ox_cpu_items(job->cpu->pool, item_count, backward ? gradient_item : statistics_item, job);
+            ox_cpu_pieces(job->cpu, job->row_count, ITEM_ROWS, backward ? gradient_rows : statistics_rows, job);
             if (backward) {
                 add_gradients(job);
             }

@@ -12,25 +12,22 @@ struct norm {
 
 enum { ITEM_ROWS = 32 };
 
-static void forward_item(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct norm *const job = context;
-    const struct ox_op_norm_forward *const op = job->op;
+static void forward_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+    const struct ox_op_norm_forward *const op = args;
     const size_t in_stride = op->in_stride == 0 ? op->cols : op->in_stride;
     const size_t out_stride = op->out_stride == 0 ? op->cols : op->out_stride;
     const float per_col = 1.0f / (float)op->cols;
-    const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
-    for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
+    for (uint64_t row = rows.begin; row < rows.end; row++) {
         const float *const in = ox_cpu_from(op->in, row * in_stride);
-        const float mean = op->kind == OX_NORM_LAYER ? job->vector->sum(in, op->cols) * per_col : 0.0f;
-        const float rstd = 1.0f / sqrtf(job->vector->square_sum(in, mean, op->cols) * per_col + op->eps);
-        job->vector->norm(&(struct ox_vector_norm){.out = ox_cpu_at(op->out, row * out_stride),
-                                                   .in = in,
-                                                   .gain = op->gain,
-                                                   .bias = op->bias,
-                                                   .mean = mean,
-                                                   .rstd = rstd},
-                          op->cols);
+        const float mean = op->kind == OX_NORM_LAYER ? vector->sum(in, op->cols) * per_col : 0.0f;
+        const float rstd = 1.0f / sqrtf(vector->square_sum(in, mean, op->cols) * per_col + op->eps);
+        vector->norm(&(struct ox_vector_norm){.out = ox_cpu_at(op->out, row * out_stride),
+                                              .in = in,
+                                              .gain = op->gain,
+                                              .bias = op->bias,
+                                              .mean = mean,
+                                              .rstd = rstd},
+                     op->cols);
         op->rstd[row] = rstd;
         if (op->kind == OX_NORM_LAYER) {
             op->mean[row] = mean;
@@ -40,8 +37,7 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
 
 void ox_cpu_norm_forward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_norm_forward *const op = args;
-    struct norm job = {.vector = cpu->vector, .op = op};
-    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op->rows, ITEM_ROWS), forward_item, &job);
+    ox_cpu_pieces(cpu, op->rows, ITEM_ROWS, forward_rows, op);
 }
 
 /* Each thread's sums over its rows: dgain, then dbias. */
@@ -100,32 +96,27 @@ void ox_cpu_norm_backward(const struct ox_cpu *cpu, const void *args) {
 
 /* ---- per head ----------------------------------------------------------------------------------- */
 
-static void head_forward_item(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct norm *const job = context;
-    const struct ox_op_head_norm_forward *const op = job->op;
+static void head_forward_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+    const struct ox_op_head_norm_forward *const op = args;
     const size_t width = (size_t)op->heads * op->head_dim;
     const float per_col = 1.0f / (float)op->head_dim;
-    const uint32_t end = (uint32_t)ox_min_u64(op->rows, (uint64_t)(item + 1) * ITEM_ROWS);
-    for (uint32_t row = item * ITEM_ROWS; row < end; row++) {
-        float *const inout = ox_cpu_at(op->inout, (size_t)row * op->row_stride);
+    for (uint64_t row = rows.begin; row < rows.end; row++) {
+        float *const inout = ox_cpu_at(op->inout, row * op->row_stride);
         if (op->saved != NULL) {
             memcpy(ox_cpu_at(op->saved, row * width), inout, width * sizeof(float));
         }
         for (uint32_t head = 0; head < op->heads; head++) {
             float *const at = inout + (size_t)head * op->head_dim;
-            const float rstd = 1.0f / sqrtf(job->vector->square_sum(at, 0.0f, op->head_dim) * per_col + op->eps);
-            job->vector->norm(&(struct ox_vector_norm){.out = at, .in = at, .gain = op->gain, .rstd = rstd},
-                              op->head_dim);
-            op->rstd[(size_t)row * op->heads + head] = rstd;
+            const float rstd = 1.0f / sqrtf(vector->square_sum(at, 0.0f, op->head_dim) * per_col + op->eps);
+            vector->norm(&(struct ox_vector_norm){.out = at, .in = at, .gain = op->gain, .rstd = rstd}, op->head_dim);
+            op->rstd[row * op->heads + head] = rstd;
         }
     }
 }
 
 void ox_cpu_head_norm_forward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_head_norm_forward *const op = args;
-    struct norm job = {.vector = cpu->vector, .op = op};
-    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(op->rows, ITEM_ROWS), head_forward_item, &job);
+    ox_cpu_pieces(cpu, op->rows, ITEM_ROWS, head_forward_rows, op);
 }
 
 static void head_backward_share(void *context, uint32_t idx, uint32_t count) {

@@ -33,48 +33,48 @@ void ox_cpu_items(struct ox_pool *pool, uint32_t item_count, ox_cpu_item_fn *fn,
     ox_pool_run(pool, items_share, &items);
 }
 
+struct pieces {
+    const struct ox_vector *vector;
+    ox_cpu_piece_fn *fn;
+    const void *args;
+    uint64_t total, piece;
+};
+
+static void run_piece(void *context, uint32_t item, uint32_t thread) {
+    (void)thread;
+    const struct pieces *const pieces = context;
+    const uint64_t begin = item * pieces->piece, end = ox_min_u64(pieces->total, begin + pieces->piece);
+    pieces->fn(pieces->vector, pieces->args, (struct ox_range){.begin = begin, .end = end});
+}
+
+void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_cpu_piece_fn *fn, const void *args) {
+    struct pieces pieces = {.vector = cpu->vector, .fn = fn, .args = args, .total = total, .piece = piece};
+    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(total, piece), run_piece, &pieces);
+}
+
 /* Flat vectors are walked in pieces that fit in the second-level cache. */
 enum { PIECE = 65536 };
 
-struct flat {
-    const struct ox_vector *vector;
-    const void *args;
-};
-
-static struct ox_range piece_of(uint64_t count, uint32_t item) {
-    const uint64_t begin = (uint64_t)item * PIECE;
-    return (struct ox_range){.begin = begin, .end = ox_min_u64(count, begin + PIECE)};
-}
-
-static void run_flat(const struct ox_cpu *cpu, uint64_t count, ox_cpu_item_fn *fn, const void *args) {
-    struct flat flat = {.vector = cpu->vector, .args = args};
-    ox_cpu_items(cpu->pool, (uint32_t)ox_div_up(count, PIECE), fn, &flat);
-}
-
-static void zero_piece(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct ox_op_zero *const op = ((const struct flat *)context)->args;
-    const struct ox_range at = piece_of(op->bytes, item);
+static void zero_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
+    (void)vector;
+    const struct ox_op_zero *const op = args;
     memset((unsigned char *)op->target + at.begin, 0, at.end - at.begin);
 }
 
 void ox_cpu_zero(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_zero *const op = args;
-    run_flat(cpu, op->bytes, zero_piece, op);
+    ox_cpu_pieces(cpu, op->bytes, PIECE, zero_piece, op);
 }
 
-static void join_piece(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct flat *const flat = context;
-    const struct ox_op_planes_join *const op = flat->args;
-    const struct ox_range at = piece_of(op->count, item);
-    flat->vector->join(op->out + at.begin, op->hi + at.begin, op->lo == NULL ? NULL : op->lo + at.begin,
+static void join_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
+    const struct ox_op_planes_join *const op = args;
+    vector->join(op->out + at.begin, op->hi + at.begin, op->lo == NULL ? NULL : op->lo + at.begin,
                        at.end - at.begin);
 }
 
 void ox_cpu_planes_join(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_planes_join *const op = args;
-    run_flat(cpu, op->count, join_piece, op);
+    ox_cpu_pieces(cpu, op->count, PIECE, join_piece, op);
 }
 
 void ox_cpu_join(const struct ox_cpu *cpu, float *out, const uint16_t *hi, const uint16_t *lo,
@@ -82,30 +82,24 @@ void ox_cpu_join(const struct ox_cpu *cpu, float *out, const uint16_t *hi, const
     ox_cpu_planes_join(cpu, &(struct ox_op_planes_join){.out = out, .hi = hi, .lo = lo, .count = count});
 }
 
-static void add_piece(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct flat *const flat = context;
-    const struct ox_op_add *const op = flat->args;
-    const struct ox_range at = piece_of(op->count, item);
-    flat->vector->add(op->target + at.begin, op->a + at.begin, op->b + at.begin, at.end - at.begin);
+static void add_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
+    const struct ox_op_add *const op = args;
+    vector->add(op->target + at.begin, op->a + at.begin, op->b + at.begin, at.end - at.begin);
 }
 
 void ox_cpu_add(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_add *const op = args;
-    run_flat(cpu, op->count, add_piece, op);
+    ox_cpu_pieces(cpu, op->count, PIECE, add_piece, op);
 }
 
-static void bf16_pack_piece(void *context, uint32_t item, uint32_t thread) {
-    (void)thread;
-    const struct flat *const flat = context;
-    const struct ox_op_bf16_pack *const op = flat->args;
-    const struct ox_range at = piece_of(op->count, item);
-    flat->vector->bf16_pack(op->out + at.begin, op->in + at.begin, at.end - at.begin);
+static void bf16_pack_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
+    const struct ox_op_bf16_pack *const op = args;
+    vector->bf16_pack(op->out + at.begin, op->in + at.begin, at.end - at.begin);
 }
 
 void ox_cpu_bf16_pack(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_bf16_pack *const op = args;
-    run_flat(cpu, op->count, bf16_pack_piece, op);
+    ox_cpu_pieces(cpu, op->count, PIECE, bf16_pack_piece, op);
 }
 
 struct column_sums {
