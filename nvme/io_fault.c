@@ -48,7 +48,7 @@ struct slot {
 
 struct ox_io_queue {
     struct fault *fault;
-    struct ox_drive **drives;
+    struct ox_drive **drives; /* of the inner backend */
     struct ox_io_queue *inner;
     uint32_t drive_count, depth, slot_count, live_count, inner_count, ended_count;
     struct slot *slots;
@@ -77,28 +77,25 @@ static int kind_errno(enum ox_fault_kind kind) {
     return kind == OX_FAULT_ENOSPC ? ENOSPC : kind == OX_FAULT_EAGAIN ? EAGAIN : kind == OX_FAULT_EINTR ? EINTR : EIO;
 }
 
-/* Applies a fault to a call that moves no data and returns its status. With *skip false the call continues after
- * all. */
-static enum ox_status call_fault(enum ox_fault_kind kind, uint64_t stall_ns, const char *what, bool *skip) {
-    *skip = true;
-    switch (kind) {
-    case OX_FAULT_ENOSPC:
-        return ox_fail_errno(OX_E_CONFIG, ENOSPC, "injected fault: %s", what);
-    case OX_FAULT_EIO:
-    case OX_FAULT_EAGAIN:
-    case OX_FAULT_EINTR:
-    case OX_FAULT_SHORT:
-        return ox_fail_errno(OX_E_IO, kind_errno(kind), "injected fault: %s", what);
-    case OX_FAULT_STALL:
+/* Counts a call that moves no data, and applies the rule to it. With *skip the call returns this status at once. */
+static enum ox_status call_fault(struct fault *fault, enum ox_fault_point point, const char *what, bool *skip) {
+    enum ox_fault_kind kind = OX_FAULT_EIO;
+    uint64_t stall_ns = 0;
+    *skip = hits(fault, point, &kind, &stall_ns);
+    if (!*skip) {
+        return OX_OK;
+    }
+    /* An allocation must not be lost silently: later requests must lie inside the file. */
+    const bool silent = kind == OX_FAULT_TORN || kind == OX_FAULT_LOST || kind == OX_FAULT_MISDIRECT;
+    if (silent && point != OX_FAULT_ON_ALLOCATE) {
+        return OX_OK;
+    }
+    if (kind == OX_FAULT_STALL) {
         stall(stall_ns);
         *skip = false;
         return OX_OK;
-    case OX_FAULT_TORN:
-    case OX_FAULT_LOST:
-    case OX_FAULT_MISDIRECT:
-        return OX_OK;
     }
-    return OX_OK;
+    return ox_fail_errno(kind == OX_FAULT_ENOSPC ? OX_E_CONFIG : OX_E_IO, kind_errno(kind), "injected fault: %s", what);
 }
 
 static enum ox_status drive_open(const struct ox_io_backend *backend, const char *path,
@@ -128,31 +125,15 @@ static enum ox_status drive_open(const struct ox_io_backend *backend, const char
 }
 
 static enum ox_status drive_allocate(struct ox_drive *drive, uint64_t bytes) {
-    enum ox_fault_kind kind = OX_FAULT_EIO;
-    uint64_t stall_ns = 0;
-    if (hits(drive->fault, OX_FAULT_ON_ALLOCATE, &kind, &stall_ns)) {
-        bool skip = false;
-        /* An allocation must not be lost silently: later requests must lie inside the file. */
-        const bool silent = kind == OX_FAULT_TORN || kind == OX_FAULT_LOST || kind == OX_FAULT_MISDIRECT;
-        const enum ox_status status = call_fault(silent ? OX_FAULT_EIO : kind, stall_ns, "allocate", &skip);
-        if (skip) {
-            return status;
-        }
-    }
-    return drive->fault->inner->drive_allocate(drive->inner, bytes);
+    bool skip = false;
+    const enum ox_status status = call_fault(drive->fault, OX_FAULT_ON_ALLOCATE, "allocate", &skip);
+    return skip ? status : drive->fault->inner->drive_allocate(drive->inner, bytes);
 }
 
 static enum ox_status drive_flush(struct ox_drive *drive) {
-    enum ox_fault_kind kind = OX_FAULT_EIO;
-    uint64_t stall_ns = 0;
-    if (hits(drive->fault, OX_FAULT_ON_FLUSH, &kind, &stall_ns)) {
-        bool skip = false;
-        const enum ox_status status = call_fault(kind, stall_ns, "flush", &skip);
-        if (skip) {
-            return status;
-        }
-    }
-    return drive->fault->inner->drive_flush(drive->inner);
+    bool skip = false;
+    const enum ox_status status = call_fault(drive->fault, OX_FAULT_ON_FLUSH, "flush", &skip);
+    return skip ? status : drive->fault->inner->drive_flush(drive->inner);
 }
 
 static void drive_info(const struct ox_drive *drive, struct ox_drive_info *out) {
@@ -183,11 +164,9 @@ static enum ox_status queue_open(const struct ox_io_backend *backend, struct ox_
                                  uint32_t drive_count, uint32_t depth, struct ox_io_queue **out) {
     struct fault *const fault = backend->context;
     *out = NULL;
-    struct ox_drive **const inner = calloc(drive_count, sizeof(struct ox_drive *));
     struct ox_io_queue *const queue = calloc(1, sizeof *queue);
-    enum ox_status status = ox_fail(OX_E_NOMEM, "no memory for an I/O queue of depth %u", depth);
-    if (inner == NULL || queue == NULL) {
-        goto fail;
+    if (queue == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory for an I/O queue of depth %u", depth);
     }
     queue->fault = fault;
     queue->drive_count = drive_count;
@@ -196,32 +175,29 @@ static enum ox_status queue_open(const struct ox_io_backend *backend, struct ox_
     queue->drives = calloc(drive_count, sizeof *queue->drives);
     queue->slots = calloc(queue->slot_count, sizeof *queue->slots);
     queue->ended = calloc(queue->slot_count, sizeof *queue->ended);
-    if (queue->drives == NULL || queue->slots == NULL || queue->ended == NULL) {
-        goto fail;
+    const bool room = queue->drives != NULL && queue->slots != NULL && queue->ended != NULL;
+    enum ox_status status = room ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for an I/O queue of depth %u", depth);
+    for (uint32_t i = 0; i < drive_count && status == OX_OK; i++) {
+        queue->drives[i] = drives[i]->inner;
     }
-    for (uint32_t i = 0; i < drive_count; i++) {
-        queue->drives[i] = drives[i];
-        inner[i] = drives[i]->inner;
-    }
-    status = fault->inner->queue_open(fault->inner, inner, drive_count, depth, &queue->inner);
+    OX_TRY(status, fault->inner->queue_open(fault->inner, queue->drives, drive_count, depth, &queue->inner));
     if (status != OX_OK) {
-        goto fail;
+        queue_close(queue);
+        return status;
     }
-    free(inner);
     *out = queue;
     return OX_OK;
-fail:
-    if (queue != NULL) {
-        queue_close(queue);
-    }
-    free(inner);
-    return status;
+}
+
+static struct ox_drive_info info_of(const struct ox_io_queue *queue, uint32_t drive_idx) {
+    struct ox_drive_info info;
+    queue->fault->inner->drive_info(queue->drives[drive_idx], &info);
+    return info;
 }
 
 /* Moves the request to a neighbouring place, if the file has one. */
 static void request_misdirect(const struct ox_io_queue *queue, uint32_t drive_idx, struct ox_io_req *req) {
-    struct ox_drive_info info;
-    drive_info(queue->drives[drive_idx], &info);
+    const struct ox_drive_info info = info_of(queue, drive_idx);
     if (req->offset + 2 * (uint64_t)req->bytes <= info.bytes) {
         req->offset += req->bytes;
     } else if (req->offset >= req->bytes) {
@@ -280,8 +256,7 @@ static void slot_end(struct ox_io_queue *queue, uint32_t slot_idx) {
 
 /* Applies a result to the request, and marks the text of an injected failure. */
 static void result_take(struct ox_io_queue *queue, struct slot *slot, int64_t result, bool *ended) {
-    struct ox_drive_info info;
-    drive_info(queue->drives[slot->progress.drive_idx], &info);
+    const struct ox_drive_info info = info_of(queue, slot->progress.drive_idx);
     *ended = ox_io_advance(&slot->progress, info.path, result, &slot->done);
     if (*ended && slot->hit && slot->done.status != OX_OK) {
         char text[sizeof slot->done.text];
@@ -327,9 +302,7 @@ static void queue_register(struct ox_io_queue *queue, const struct ox_io_region 
 
 static enum ox_status queue_submit(struct ox_io_queue *queue, uint32_t drive_idx, const struct ox_io_req *req) {
     OX_ASSERT(drive_idx < queue->drive_count);
-    struct ox_drive_info info;
-    drive_info(queue->drives[drive_idx], &info);
-    ox_io_req_check(req, info.bytes);
+    ox_io_req_check(req, info_of(queue, drive_idx).bytes);
     uint32_t slot_idx = 0;
     while (slot_idx < queue->slot_count && queue->slots[slot_idx].live) {
         slot_idx++;

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { TRANSFER_DEPTH = 8 };
@@ -50,8 +49,7 @@ static enum ox_status transfer_wait(struct transfer *transfer) {
         if (status != OX_OK || ready) {
             return status;
         }
-        struct ox_drive_info info;
-        store->backend->drive_info(store->drives[transfer->drive_idx], &info);
+        const struct ox_drive_info info = ox_store_info_of(store, transfer->drive_idx);
         const struct ox_stall_op op = {.path = info.path,
                                        .what = transfer->kind == OX_IO_READ ? "a read of roots or tables"
                                                                             : "a write of roots or tables",
@@ -120,8 +118,7 @@ enum ox_status ox_store_flush(struct ox_store *store) {
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
         const uint64_t start_ns = ox_clock_ns();
         status = store->backend->drive_flush(store->drives[i]);
-        struct ox_drive_info info;
-        store->backend->drive_info(store->drives[i], &info);
+        const struct ox_drive_info info = ox_store_info_of(store, i);
         const struct ox_stall_op op = {.path = info.path, .what = "a flush", .age_ns = ox_clock_ns() - start_ns};
         ox_stall_report(&store->stall_limits, &op);
         __atomic_fetch_add(&store->flush_count, 1, __ATOMIC_RELAXED);
@@ -353,8 +350,7 @@ enum ox_status ox_store_create(const struct ox_store_config *config, struct ox_s
 
 /* Reads both regions of a drive; a region that cannot be read counts as damaged. */
 static enum ox_status regions_read(struct ox_store *store, uint32_t drive_idx, unsigned char *regions) {
-    struct ox_drive_info info;
-    store->backend->drive_info(store->drives[drive_idx], &info);
+    const struct ox_drive_info info = ox_store_info_of(store, drive_idx);
     if (info.bytes < OX_STORE_GEOMETRY_OFFSET) {
         return ox_fail(OX_E_CORRUPT, "%s: too short to be a store; remove it and start over", info.path);
     }
@@ -389,8 +385,7 @@ static const struct ox_store_identity *identity_of(const unsigned char *regions)
 static enum ox_status identity_check(const struct ox_store *store, uint32_t drive_idx,
                                      const struct ox_store_identity *first,
                                      const struct ox_store_identity *identity) {
-    struct ox_drive_info info;
-    store->backend->drive_info(store->drives[drive_idx], &info);
+    const struct ox_drive_info info = ox_store_info_of(store, drive_idx);
     if (identity == NULL) {
         return ox_fail(OX_E_CORRUPT,
                        "%s: not a store, or both its headers are damaged; resume from a checkpoint",
@@ -422,8 +417,7 @@ static enum ox_status identity_check(const struct ox_store *store, uint32_t driv
 /* Checks that the store belongs to the run, model and settings of `config`, and takes over its identity. */
 static enum ox_status identity_match(struct ox_store *store, const struct ox_store_config *config,
                                      const struct ox_store_identity *identity) {
-    struct ox_drive_info info;
-    store->backend->drive_info(store->drives[0], &info);
+    const struct ox_drive_info info = ox_store_info_of(store, 0);
     store->run_id[0] = identity->run_id[0];
     store->run_id[1] = identity->run_id[1];
     store->config_hash = identity->config_hash;
@@ -457,8 +451,7 @@ static enum ox_status identity_match(struct ox_store *store, const struct ox_sto
 /* Reads the extent list from any drive that has it intact. */
 static enum ox_status geometry_read(struct ox_store *store, const struct ox_store_identity *identity,
                                     struct ox_extent_spec **out) {
-    struct ox_drive_info info;
-    store->backend->drive_info(store->drives[0], &info);
+    const struct ox_drive_info info = ox_store_info_of(store, 0);
     const uint64_t bytes = ox_align_up(identity->extent_count * sizeof **out, OX_IO_ALIGN_BYTES);
     const bool fits = bytes > 0 && bytes <= info.bytes;
     struct ox_extent_spec *const list = fits ? block_alloc(bytes) : NULL;
@@ -467,8 +460,7 @@ static enum ox_status geometry_read(struct ox_store *store, const struct ox_stor
                        identity->extent_count);
     }
     for (uint32_t i = 0; i < store->drive_count && fits; i++) {
-        struct ox_drive_info other;
-        store->backend->drive_info(store->drives[i], &other);
+        const struct ox_drive_info other = ox_store_info_of(store, i);
         if (other.bytes >= OX_STORE_GEOMETRY_OFFSET + bytes &&
             ox_store_transfer(store, OX_IO_READ, i, OX_STORE_GEOMETRY_OFFSET, list, bytes) == OX_OK &&
             ox_store_geometry_hash(list, identity->extent_count) == identity->geometry_hash) {
@@ -498,8 +490,7 @@ static enum ox_status layout_restore(struct ox_store *store, const struct ox_sto
     status = ox_store_layout_open(extents, extent_count, identity->bytes_max, store->drive_count, &store->layout);
     free(list);
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
-        struct ox_drive_info info;
-        store->backend->drive_info(store->drives[i], &info);
+        const struct ox_drive_info info = ox_store_info_of(store, i);
         if (info.bytes < store->layout.file_bytes[i]) {
             status = ox_fail(OX_E_CORRUPT,
                              "%s: cut short to %" PRIu64 " of %" PRIu64 " bytes; resume from a checkpoint",
@@ -521,8 +512,7 @@ static enum ox_status spool_restore(struct ox_store *store, const struct ox_stor
     enum ox_status status = ox_store_layout_add_spool(&store->layout, config->spool_bytes,
                                                       config->spool_count, config->bytes_max);
     for (uint32_t i = 0; i < store->drive_count && status == OX_OK; i++) {
-        struct ox_drive_info info;
-        store->backend->drive_info(store->drives[i], &info);
+        const struct ox_drive_info info = ox_store_info_of(store, i);
         if (info.bytes != store->layout.file_bytes[i]) {
             status = store->backend->drive_allocate(store->drives[i], store->layout.file_bytes[i]);
         }
@@ -588,8 +578,7 @@ enum ox_status ox_store_remove(const char *const *folders, uint32_t drive_count)
     for (uint32_t i = 0; i < drive_count * OX_STORE_DRIVES_MAX; i++) {
         char path[OX_PATH_BYTES];
         enum ox_status status = drive_path(folders[i / OX_STORE_DRIVES_MAX], i % OX_STORE_DRIVES_MAX, path);
-        struct stat info;
-        if (status == OX_OK && lstat(path, &info) == 0) {
+        if (status == OX_OK && ox_path_exists(path)) {
             status = backend->drive_remove(backend, path);
         }
         if (status != OX_OK) {
@@ -622,8 +611,7 @@ enum ox_store_owner ox_store_owner(const char *folder, const uint64_t run_id[2])
     enum ox_store_owner worst = OX_STORE_OWNER_NONE;
     for (uint32_t i = 0; i < OX_STORE_DRIVES_MAX; i++) {
         char path[OX_PATH_BYTES];
-        struct stat info;
-        if (drive_path(folder, i, path) == OX_OK && lstat(path, &info) == 0) {
+        if (drive_path(folder, i, path) == OX_OK && ox_path_exists(path)) {
             const enum ox_store_owner owner = file_owner(path, run_id);
             worst = owner > worst ? owner : worst;
         }
@@ -632,14 +620,12 @@ enum ox_store_owner ox_store_owner(const char *folder, const uint64_t run_id[2])
 }
 
 bool ox_store_exists(const char *folder) {
-    for (uint32_t i = 0; i < OX_STORE_DRIVES_MAX; i++) {
+    bool exists = false;
+    for (uint32_t i = 0; i < OX_STORE_DRIVES_MAX && !exists; i++) {
         char path[OX_PATH_BYTES];
-        struct stat info;
-        if (drive_path(folder, i, path) == OX_OK && lstat(path, &info) == 0) {
-            return true;
-        }
+        exists = drive_path(folder, i, path) == OX_OK && ox_path_exists(path);
     }
-    return false;
+    return exists;
 }
 
 uint64_t ox_store_commit_bytes(const struct ox_store *store, uint32_t drive_idx) {

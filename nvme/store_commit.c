@@ -248,8 +248,7 @@ enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *reg
     if (all.roots == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for the root records of a store");
     }
-    struct ox_drive_info info;
-    store->backend->drive_info(store->drives[0], &info);
+    const struct ox_drive_info info = ox_store_info_of(store, 0);
     collect(store, regions, &all);
     const enum ox_status status = choose_root(store, &all, info.path);
     if (status == OX_OK) {

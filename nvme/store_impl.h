@@ -170,6 +170,12 @@ static inline bool ox_store_is_single(const struct ox_store *store) {
     return store->layout.generations == 1;
 }
 
+static inline struct ox_drive_info ox_store_info_of(const struct ox_store *store, uint32_t drive_idx) {
+    struct ox_drive_info info;
+    store->backend->drive_info(store->drives[drive_idx], &info);
+    return info;
+}
+
 /* `generation` is a root's; with one generation only the tables alternate. */
 static inline uint64_t ox_store_slot_offset(const struct ox_store *store, uint32_t extent_idx,
                                             uint32_t generation) {

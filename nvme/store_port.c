@@ -274,9 +274,8 @@ static enum ox_status stalls_check(struct ox_store_port *port, uint64_t now_ns) 
         if (slot == NULL) {
             continue;
         }
-        struct ox_drive_info info;
+        const struct ox_drive_info info = ox_store_info_of(store, i);
         char what[128];
-        store->backend->drive_info(store->drives[i], &info);
         snprintf(what, sizeof what, "a %s of %" PRIu64 " bytes at %" PRIu64 " (%s %u)",
                  is_read(slot->op.kind) ? "read" : "write", slot->bytes, slot->offset,
                  is_spool(slot->op.kind) ? "spool extent" : "extent", slot->op.extent_idx);
@@ -354,8 +353,7 @@ static enum ox_status single_read_check(struct ox_store *store, uint32_t extent_
     if (state == OX_EXTENT_IDLE) {
         return OX_OK;
     }
-    struct ox_drive_info info;
-    store->backend->drive_info(store->drives[store->layout.places[extent_idx].drive_idx], &info);
+    const struct ox_drive_info info = ox_store_info_of(store, store->layout.places[extent_idx].drive_idx);
     return ox_fail(OX_E_CORRUPT,
                    "%s: extent %u was overwritten by step %" PRIu64 ", which failed, and the store has only "
                    "one generation; resume from a checkpoint", info.path, extent_idx, store->step);
@@ -565,8 +563,7 @@ enum ox_status ox_store_reap(struct ox_store_port *port, uint64_t *tag) {
     enum ox_status status = slot->status;
     const char *const what = is_spool(slot->op.kind) ? "spool extent" : "extent";
     if (slot->corrupt) {
-        struct ox_drive_info info;
-        port->store->backend->drive_info(port->store->drives[slot->drive_idx], &info);
+        const struct ox_drive_info info = ox_store_info_of(port->store, slot->drive_idx);
         status = is_spool(slot->op.kind)
                      ? ox_fail(status,
                                "%s: spool extent %u at %" PRIu64 " differs from what was written, after %d reads",
