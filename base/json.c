@@ -136,9 +136,6 @@ enum ox_status ox_json_get_u64(const char *where, const json_t *object, const ch
                                uint64_t *value) {
     enum ox_status status;
     const json_t *const found = find(where, object, key, required, &status);
-    if (found == NULL) {
-        return status;
-    }
     if (json_is_integer(found) && json_integer_value(found) >= 0) {
         *value = (uint64_t)json_integer_value(found);
         return OX_OK;
@@ -149,49 +146,40 @@ enum ox_status ox_json_get_u64(const char *where, const json_t *object, const ch
         *value = (uint64_t)real;
         return OX_OK;
     }
-    return fail_type(where, key, "an integer that is not negative", found);
+    return found == NULL ? status : fail_type(where, key, "an integer that is not negative", found);
 }
 
 enum ox_status ox_json_get_double(const char *where, const json_t *object, const char *key, bool required,
                                   double *value) {
     enum ox_status status;
     const json_t *const found = find(where, object, key, required, &status);
-    if (found == NULL) {
-        return status;
+    if (json_is_number(found)) {
+        *value = json_number_value(found);
+        return OX_OK;
     }
-    if (!json_is_number(found)) {
-        return fail_type(where, key, "a number", found);
-    }
-    *value = json_number_value(found);
-    return OX_OK;
+    return found == NULL ? status : fail_type(where, key, "a number", found);
 }
 
 enum ox_status ox_json_get_bool(const char *where, const json_t *object, const char *key, bool required,
                                 bool *value) {
     enum ox_status status;
     const json_t *const found = find(where, object, key, required, &status);
-    if (found == NULL) {
-        return status;
+    if (json_is_boolean(found)) {
+        *value = json_is_true(found);
+        return OX_OK;
     }
-    if (!json_is_boolean(found)) {
-        return fail_type(where, key, "true or false", found);
-    }
-    *value = json_is_true(found);
-    return OX_OK;
+    return found == NULL ? status : fail_type(where, key, "true or false", found);
 }
 
 enum ox_status ox_json_get_string(const char *where, const json_t *object, const char *key, bool required,
                                   const char **value) {
     enum ox_status status;
     const json_t *const found = find(where, object, key, required, &status);
-    if (found == NULL) {
-        return status;
+    if (json_is_string(found)) {
+        *value = json_string_value(found);
+        return OX_OK;
     }
-    if (!json_is_string(found)) {
-        return fail_type(where, key, "a string", found);
-    }
-    *value = json_string_value(found);
-    return OX_OK;
+    return found == NULL ? status : fail_type(where, key, "a string", found);
 }
 
 enum ox_status ox_json_get_hex(const char *where, const json_t *object, const char *key, uint32_t count,

@@ -194,25 +194,29 @@ static void choose_speculative(const struct ox_search *s, struct ox_candidate fr
     }
 }
 
-/* Varies the number of blocks that keep activations: none, all, and up and down from the current number by half of all
- * blocks, by a quarter, and so on. */
-static void choose_kept(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
-    const uint32_t most = s->request->kept_units < 0 ? ox_choice_kept_units(s) : 0, at = from.placement.kept_units;
-    const uint32_t ends[] = {most, 0};
+/* Varies `*number`, a member of `from`: none, all, and up and down from its value by half of all, by a quarter, and so
+ * on. */
+static void vary(struct ox_candidate *from, uint32_t *number, uint32_t most, struct ox_choices *out) {
+    const uint32_t ends[] = {most, 0}, at = *number;
     for (unsigned i = 0; i < 2 && most > 0; i++) {
-        from.placement.kept_units = ends[i];
-        add(out, &from);
+        *number = ends[i];
+        add(out, from);
     }
     for (uint32_t by = most / 2; by > 0; by /= 2) {
         if (at + by < most) {
-            from.placement.kept_units = at + by;
-            add(out, &from);
+            *number = at + by;
+            add(out, from);
         }
         if (at > by) {
-            from.placement.kept_units = at - by;
-            add(out, &from);
+            *number = at - by;
+            add(out, from);
         }
     }
+}
+
+/* Varies the number of blocks that keep activations. */
+static void choose_kept(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    vary(&from, &from.placement.kept_units, s->request->kept_units < 0 ? ox_choice_kept_units(s) : 0, out);
 }
 
 static void choose_order(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
@@ -239,25 +243,10 @@ static void choose_device_weights(const struct ox_search *s, struct ox_candidate
     }
 }
 
-/* Varies the number of units on the device: none, all, and up and down from the current number. Updating there saves
- * transfers, but takes device memory that other planes and activations might use. */
+/* Varies the number of units on the device. Updating there saves transfers, but takes device memory that other planes
+ * and activations might use. */
 static void choose_device_units(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
-    const uint32_t most = ox_choice_device_units(s) ? s->table->unit_count : 0, at = from.device_units;
-    const uint32_t ends[] = {most, 0};
-    for (unsigned i = 0; i < 2 && most > 0; i++) {
-        from.device_units = ends[i];
-        add(out, &from);
-    }
-    for (uint32_t by = most / 2; by > 0; by /= 2) {
-        if (at + by < most) {
-            from.device_units = at + by;
-            add(out, &from);
-        }
-        if (at > by) {
-            from.device_units = at - by;
-            add(out, &from);
-        }
-    }
+    vary(&from, &from.device_units, ox_choice_device_units(s) ? s->table->unit_count : 0, out);
 }
 
 /* Varies how many units keep a plane in its farthest home, which leaves memory for the next plane of the order, or uses

@@ -231,8 +231,16 @@ static void note(struct perfetto *p, const char *name, uint64_t value) {
     ox_protobuf_message(&p->inner, EVENT_ANNOTATION, &p->note);
 }
 
-static void end_slice(struct perfetto *p, uint64_t ns, uint64_t track) {
-    event(p, ns, track, TYPE_END);
+/* Opens the slice of a record; notes may follow. */
+static void open_slice(struct perfetto *p, const struct ox_trace_record *record, uint64_t track, const char *name) {
+    event(p, record->started_ns, track, TYPE_BEGIN);
+    ox_protobuf_text(&p->inner, EVENT_NAME, name);
+    ox_protobuf_text(&p->inner, EVENT_CATEGORY, plan_name(record->plan));
+}
+
+static void close_slice(struct perfetto *p, uint64_t ended_ns, uint64_t track) {
+    send_event(p);
+    event(p, ended_ns, track, TYPE_END);
     send_event(p);
 }
 
@@ -241,9 +249,7 @@ static void task_slice(struct perfetto *p, const struct ox_trace *trace, uint64_
     const struct ox_trace_header *const head = trace->head;
     const struct ox_trace_record *const record = &trace->records[idx], *const parts = parts_of(trace, idx);
     const struct ox_trace_names *const names = &head->names[OX_TRACE_PART_NAMES];
-    event(p, record->started_ns, UUID_LANES + record->lane, TYPE_BEGIN);
-    ox_protobuf_text(&p->inner, EVENT_NAME, label_of(head, record, label));
-    ox_protobuf_text(&p->inner, EVENT_CATEGORY, plan_name(record->plan));
+    open_slice(p, record, UUID_LANES + record->lane, label_of(head, record, label));
     note(p, "step", record->step);
     note(p, "task", record->task_idx);
     note(p, "bytes", record->bytes);
@@ -258,32 +264,25 @@ static void task_slice(struct perfetto *p, const struct ox_trace *trace, uint64_
         snprintf(label, sizeof label, "%s_ns", names->text[i]);
         note(p, label, parts->parts_ns[i]);
     }
-    send_event(p);
-    end_slice(p, record->ended_ns, UUID_LANES + record->lane);
+    close_slice(p, record->ended_ns, UUID_LANES + record->lane);
 }
 
 static void span_slice(struct perfetto *p, const struct ox_trace_header *head, const struct ox_trace_record *record) {
     char label[LABEL_BYTES];
-    event(p, record->started_ns, (uint64_t)UUID_SPANS + record->span, TYPE_BEGIN);
-    ox_protobuf_text(&p->inner, EVENT_NAME, span_label(head, record, label));
-    ox_protobuf_text(&p->inner, EVENT_CATEGORY, plan_name(record->plan));
+    open_slice(p, record, (uint64_t)UUID_SPANS + record->span, span_label(head, record, label));
     note(p, "dropped", record->bytes);
-    send_event(p);
-    end_slice(p, record->ended_ns, (uint64_t)UUID_SPANS + record->span);
+    close_slice(p, record->ended_ns, (uint64_t)UUID_SPANS + record->span);
 }
 
 static void flow_slice(struct perfetto *p, const struct ox_trace_record *record) {
     char label[LABEL_BYTES];
     snprintf(label, sizeof label, "unit %" PRIu32, record->unit_idx);
-    event(p, record->started_ns, (uint64_t)UUID_FLOWS + record->link, TYPE_BEGIN);
-    ox_protobuf_text(&p->inner, EVENT_NAME, label);
-    ox_protobuf_text(&p->inner, EVENT_CATEGORY, plan_name(record->plan));
+    open_slice(p, record, (uint64_t)UUID_FLOWS + record->link, label);
     note(p, "step", record->step);
     note(p, "bytes", record->bytes);
     note(p, "chunks", record->task_idx);
     note(p, "idle_ns", record->waited_ns);
-    send_event(p);
-    end_slice(p, record->ended_ns, (uint64_t)UUID_FLOWS + record->link);
+    close_slice(p, record->ended_ns, (uint64_t)UUID_FLOWS + record->link);
 }
 
 static enum ox_status memory_counters(struct perfetto *p, const struct ox_trace_header *head,
@@ -322,9 +321,7 @@ static void predicted_slices(struct perfetto *p, const struct ox_trace_header *h
         event(p, begin_ns, UUID_PREDICTED + task->lane, TYPE_BEGIN);
         ox_protobuf_text(&p->inner, EVENT_NAME, label_of(head, step->tasks[i], label));
         ox_protobuf_text(&p->inner, EVENT_CATEGORY, "predicted");
-        send_event(p);
-        event(p, begin_ns + (uint64_t)(task->predicted_seconds * 1e9), UUID_PREDICTED + task->lane, TYPE_END);
-        send_event(p);
+        close_slice(p, begin_ns + (uint64_t)(task->predicted_seconds * 1e9), UUID_PREDICTED + task->lane);
     }
 }
 
