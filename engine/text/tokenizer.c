@@ -11,7 +11,7 @@ enum {
     FILE_BYTES_MAX = 256 << 20,
     CONFIG_BYTES_MAX = 16 << 20,
     ADDED_BYTES_MAX = 4096,
-    RULES_VERSION = 1, /* part of the fingerprint; raise it when this code changes the ids of some text */
+    RULES_VERSION = 2, /* part of the fingerprint; raise it when this code changes the ids of some text */
 };
 
 /* ---- added tokens -------------------------------------------------------------------------------------------- */

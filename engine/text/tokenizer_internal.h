@@ -18,8 +18,6 @@ extern "C" {
 size_t ox_utf8_back(const char *text, size_t end);
 /* Writes the UTF-8 of `cp`, at most 4 bytes, and returns how many. */
 unsigned ox_utf8_put(uint32_t cp, char *out);
-bool ox_unicode_is_space(uint32_t cp); /* White_Space */
-bool ox_unicode_is_word(uint32_t cp);  /* letter, mark, decimal digit or letter number, connector, joiner */
 /* Appends `text` with each invalid sequence replaced by U+FFFD. */
 OX_MUST enum ox_status ox_utf8_lossy(struct ox_text *out, const char *text, size_t bytes);
 /* ByteLevel writes every byte as one printable character. The first returns the byte of a character, or -1 for a
@@ -40,6 +38,34 @@ OX_MUST enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_
                                      size_t bytes, struct ox_text *out);
 void ox_form_scratch_free(struct ox_form_scratch *work);
 
+/* ---- character classes (unicode.c) --------------------------------------------------------------------------- */
+
+/* The Unicode version of each part of the original library: its parts have tables of their own. */
+enum ox_unicode_version {
+    OX_UNICODE_NONE = 0,    /* a literal, which has no classes */
+    OX_UNICODE_FORMS = 9,   /* normalization forms */
+    OX_UNICODE_REGEX = 16,  /* expressions, and words around added tokens */
+    OX_UNICODE_DIGITS = 17, /* the pre-tokenizer Digits */
+};
+/* The two letters of a general category; "Cn" for a character that `version` lacks. */
+const char *ox_unicode_category(uint32_t cp, unsigned version);
+bool ox_unicode_is_newer(uint32_t cp, unsigned version);
+bool ox_unicode_is_space(uint32_t cp); /* White_Space */
+bool ox_unicode_is_word(uint32_t cp);  /* letter, mark, decimal digit or letter number, connector, joiner */
+bool ox_unicode_is_category(const char *name); /* such as L or Lu */
+/* Appends, as members of a PCRE2 bracket expression, the characters that have in `version` the property `name`, or do
+ * not have it. A property is a general category or, not negated, a script. OX_E_CONFIG: no such property. */
+OX_MUST enum ox_status ox_unicode_put_property(const char *name, bool negated, unsigned version, struct ox_text *out);
+
+/* Between the classes of a version and PCRE2's own: a bit per 256 characters where some differ. */
+struct ox_unicode_differences {
+    unsigned version, other;
+    uint64_t pages[0x1100 / 64];
+};
+void ox_unicode_compare(unsigned version, struct ox_unicode_differences *out);
+/* Whether a character of the text is one that differs. */
+bool ox_unicode_differs(const struct ox_unicode_differences *from, const char *text, size_t bytes);
+
 /* ---- patterns (tokenizer_regex.c) ---------------------------------------------------------------------------- */
 
 /* Where a pattern's matches end around a newline that is followed by a letter (tokenizer_cut.c). */
@@ -59,7 +85,9 @@ struct ox_pattern {
     size_t literal_bytes;
     enum ox_newline_cut cut;
 };
-OX_MUST enum ox_status ox_pattern_open(const char *where, const char *text, bool is_regex, struct ox_pattern *out);
+/* `text` is an expression with the character classes of `version`, or with OX_UNICODE_NONE a literal. */
+OX_MUST enum ox_status ox_pattern_open(const char *where, const char *text, enum ox_unicode_version version,
+                                       struct ox_pattern *out);
 void ox_pattern_close(struct ox_pattern *pattern);
 
 /* The match memory of one thread. */
@@ -75,6 +103,7 @@ struct ox_match_iter {
     size_t bytes;
     size_t from, last_end;
     bool matched_before;
+    int exact;         /* whether the text needs the exact expression: 1 yes, -1 no, 0 not looked at */
     size_t begin, end; /* the match found last */
 };
 OX_MUST enum ox_status ox_match_next(struct ox_matcher *matcher, struct ox_match_iter *walk, bool *found);

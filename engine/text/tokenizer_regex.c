@@ -1,16 +1,20 @@
 /* Patterns of pre-tokenizers. The format's expressions have Oniguruma's (Ruby) syntax, but PCRE2 runs them here. Syntax
- * that the two read differently is rewritten or refused by name, because an almost correct split would go unnoticed. */
+ * that the two read differently is rewritten or refused by name, because an almost correct split would go unnoticed.
+ * Each pattern is compiled twice, because PCRE2's own character classes are fast but of another Unicode version: text
+ * with a character that they may class otherwise is matched by an expression that spells its classes out. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "engine/text/tokenizer_internal.h"
 
 #include <ctype.h>
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct ox_regex {
-    pcre2_code *code;
-    bool jit;
+    pcre2_code *fast, *exact;
+    bool jit; /* both are machine code */
+    struct ox_unicode_differences differences;
 };
 
 enum { JIT_STACK_START_BYTES = 64 << 10, JIT_STACK_MAX_BYTES = 64 << 20, HEAP_MAX_KIB = 256 << 10 };
@@ -26,6 +30,8 @@ static const char space_items[] = "\\t-\\r\\x{85}\\p{Z}";
 
 struct translation {
     const char *where, *pattern;
+    enum ox_unicode_version unicode;
+    bool exact;
     size_t at;
     bool in_class;
     struct ox_text out;
@@ -61,6 +67,24 @@ static enum ox_status put_space(struct translation *t, bool negated) {
     return status == OX_OK && !t->in_class ? put(t, "]") : status;
 }
 
+/* Translates a property; its escape has `length` characters. */
+static enum ox_status put_property(struct translation *t, const char *name, bool negated, size_t length) {
+    if (!t->exact && ox_unicode_is_category(name)) {
+        char item[8];
+        snprintf(item, sizeof item, "\\%c{%s}", negated ? 'P' : 'p', name);
+        t->at += length;
+        return put(t, item);
+    }
+    enum ox_status status = put(t, t->in_class ? "" : negated ? "[^" : "[");
+    OX_TRY(status, ox_unicode_put_property(name, negated && t->in_class, t->unicode, &t->out));
+    OX_TRY(status, put(t, t->in_class ? "" : "]"));
+    if (status == OX_E_CONFIG) {
+        return refuse(t, "this property", length);
+    }
+    t->at += length;
+    return status;
+}
+
 /* Translates \x{H...}, \uHHHH, and \xHH below 0x80; from 0x80 on, Oniguruma reads \xHH as a single byte. */
 static enum ox_status translate_code(struct translation *t) {
     const char *const text = t->pattern + t->at;
@@ -93,13 +117,16 @@ static enum ox_status translate_escape(struct translation *t) {
         return put_space(t, text[1] == 'S');
     case 'd':
     case 'D':
-        t->at += 2;
-        return put(t, text[1] == 'd' ? "\\p{Nd}" : "\\P{Nd}");
+        return put_property(t, "Nd", text[1] == 'D', 2);
     case 'p':
     case 'P': {
         const char *const end = strchr(text, '}');
-        return text[2] != '{' || end == NULL ? refuse(t, "a property without braces", 3)
-                                             : copy(t, (size_t)(end - text) + 1);
+        char name[64];
+        if (text[2] != '{' || end == NULL) {
+            return refuse(t, "a property without braces", 3);
+        }
+        snprintf(name, sizeof name, "%.*s", (int)(end - text - 3), text + 3);
+        return put_property(t, name, text[1] == 'P', (size_t)(end - text) + 1);
     }
     case 'x':
     case 'u':
@@ -198,61 +225,78 @@ static enum ox_status translate_step(struct translation *t) {
     }
 }
 
-static enum ox_status compile(const char *where, const char *pattern, const struct ox_text *translated,
-                              struct ox_regex *regex) {
+static enum ox_status compile(const struct translation *t, pcre2_code **out) {
     pcre2_compile_context *const context = pcre2_compile_context_create(NULL);
     if (context == NULL || pcre2_set_newline(context, PCRE2_NEWLINE_LF) != 0) {
         pcre2_compile_context_free(context);
-        return ox_fail(OX_E_NOMEM, "%s: no memory to compile an expression", where);
+        return ox_fail(OX_E_NOMEM, "%s: no memory to compile an expression", t->where);
     }
     int error = 0;
     PCRE2_SIZE offset = 0;
-    regex->code = pcre2_compile((PCRE2_SPTR)(translated->data != NULL ? translated->data : ""), translated->bytes,
-                                PCRE2_UTF | PCRE2_UCP, &error, &offset, context);
+    *out = pcre2_compile((PCRE2_SPTR)(t->out.data != NULL ? t->out.data : ""), t->out.bytes, PCRE2_UTF | PCRE2_UCP,
+                         &error, &offset, context);
     pcre2_compile_context_free(context);
-    if (regex->code == NULL) {
+    if (*out == NULL) {
         PCRE2_UCHAR text[160] = "";
         pcre2_get_error_message(error, text, sizeof text);
-        return ox_fail(OX_E_CONFIG, "%s: the expression \"%.200s\" is not supported: %s", where, pattern,
+        return ox_fail(OX_E_CONFIG, "%s: the expression \"%.200s\" is not supported: %s", t->where, t->pattern,
                        (const char *)text);
     }
-    /* If memory cannot be made executable, the slower interpreter matches. */
-    regex->jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
     return OX_OK;
+}
+
+static enum ox_status translate(struct translation t, pcre2_code **out) {
+    enum ox_status status = OX_OK;
+    while (status == OX_OK && t.pattern[t.at] != '\0') {
+        status = translate_step(&t);
+    }
+    OX_TRY(status, compile(&t, out));
+    ox_text_free(&t.out);
+    return status;
 }
 
 static void close_regex(struct ox_regex **regex) {
     if (*regex != NULL) {
-        pcre2_code_free((*regex)->code);
+        pcre2_code_free((*regex)->fast);
+        pcre2_code_free((*regex)->exact);
         free(*regex);
         *regex = NULL;
     }
 }
 
-static enum ox_status open_regex(const char *where, const char *pattern, struct ox_regex **out) {
-    struct translation t = {.where = where, .pattern = pattern};
-    struct ox_regex *const regex = calloc(1, sizeof *regex);
-    enum ox_status status = regex == NULL ? ox_fail(OX_E_NOMEM, "%s: no memory for an expression", where) : OX_OK;
-    while (status == OX_OK && pattern[t.at] != '\0') {
-        status = translate_step(&t);
+static enum ox_status open_regex(const char *where, const char *pattern, enum ox_unicode_version version,
+                                 struct ox_regex **out) {
+    struct ox_regex *const regex = *out = calloc(1, sizeof *regex);
+    if (regex == NULL) {
+        return ox_fail(OX_E_NOMEM, "%s: no memory for an expression", where);
     }
-    OX_TRY(status, compile(where, pattern, &t.out, regex));
-    ox_text_free(&t.out);
-    *out = regex;
+    ox_unicode_compare(version, &regex->differences);
+    struct translation t = {.where = where, .pattern = pattern, .unicode = version};
+    enum ox_status status = translate(t, &regex->fast);
+    t.exact = true;
+    OX_TRY(status, translate(t, &regex->exact));
     if (status != OX_OK) {
         close_regex(out);
+        return status;
     }
-    return status;
+    /* If memory cannot be made executable, the slower interpreter matches. */
+    regex->jit = pcre2_jit_compile(regex->fast, PCRE2_JIT_COMPLETE) == 0 &&
+                 pcre2_jit_compile(regex->exact, PCRE2_JIT_COMPLETE) == 0;
+    return OX_OK;
 }
 
 /* Finds the next match at or after walk->from. */
 static enum ox_status find_regex(struct ox_matcher *matcher, struct ox_match_iter *walk, bool *found) {
     const struct ox_regex *const regex = walk->pattern->regex;
     const PCRE2_SPTR text = (PCRE2_SPTR)walk->text;
-    const int rc = regex->jit ? pcre2_jit_match(regex->code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK,
-                                                matcher->data, matcher->context)
-                              : pcre2_match(regex->code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK,
-                                            matcher->data, matcher->context);
+    if (walk->exact == 0) {
+        walk->exact = ox_unicode_differs(&regex->differences, walk->text, walk->bytes) ? 1 : -1;
+    }
+    const pcre2_code *const code = walk->exact > 0 ? regex->exact : regex->fast;
+    const int rc = regex->jit ? pcre2_jit_match(code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK, matcher->data,
+                                                matcher->context)
+                              : pcre2_match(code, text, walk->bytes, walk->from, PCRE2_NO_UTF_CHECK, matcher->data,
+                                            matcher->context);
     *found = rc >= 0;
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
         PCRE2_UCHAR reason[160] = "";
@@ -279,11 +323,12 @@ static void find_literal(struct ox_match_iter *walk, bool *found) {
     }
 }
 
-enum ox_status ox_pattern_open(const char *where, const char *text, bool is_regex, struct ox_pattern *out) {
+enum ox_status ox_pattern_open(const char *where, const char *text, enum ox_unicode_version version,
+                               struct ox_pattern *out) {
     memset(out, 0, sizeof *out);
-    out->cut = ox_cut_of_pattern(text, is_regex);
-    if (is_regex) {
-        return open_regex(where, text, &out->regex);
+    out->cut = ox_cut_of_pattern(text, version != OX_UNICODE_NONE);
+    if (version != OX_UNICODE_NONE) {
+        return open_regex(where, text, version, &out->regex);
     }
     if (text[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "%s: an empty pattern is not supported", where);

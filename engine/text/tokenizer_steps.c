@@ -77,7 +77,8 @@ static enum ox_status read_pattern(const struct reader *reader, const json_t *js
         return ox_fail(OX_E_CONFIG, "%s: the pattern %s of the %s is not supported", reader->where,
                        ox_json_excerpt(pattern, excerpt), reader->part);
     }
-    return ox_pattern_open(reader->where, literal != NULL ? literal : regex, literal == NULL, &step->pattern);
+    return literal != NULL ? ox_pattern_open(reader->where, literal, OX_UNICODE_NONE, &step->pattern)
+                           : ox_pattern_open(reader->where, regex, OX_UNICODE_REGEX, &step->pattern);
 }
 
 /* Reads one step, or all steps of a Sequence, whose members are under the key `list`. */
@@ -138,14 +139,15 @@ static enum ox_status read_normalizer(struct reader *reader, const json_t *json,
 
 /* ---- pre-tokenizers ------------------------------------------------------------------------------------------ */
 
-static enum ox_status add_split(struct reader *reader, const char *regex, enum ox_split_behavior behavior) {
+static enum ox_status add_split(struct reader *reader, const char *regex, enum ox_unicode_version version,
+                                enum ox_split_behavior behavior) {
     struct ox_tok_step *step = NULL;
     const enum ox_status status = new_step(reader, OX_TOK_SPLIT, &step);
     if (status != OX_OK) {
         return status;
     }
     step->behavior = behavior;
-    return ox_pattern_open(reader->where, regex, true, &step->pattern);
+    return ox_pattern_open(reader->where, regex, version, &step->pattern);
 }
 
 static enum ox_status read_byte_level(struct reader *reader, const json_t *json) {
@@ -158,7 +160,7 @@ static enum ox_status read_byte_level(struct reader *reader, const json_t *json)
         status = new_step(reader, OX_TOK_PREFIX_SPACE, &step);
     }
     if (status == OX_OK && use_regex) {
-        status = add_split(reader, gpt2_split, OX_SPLIT_ISOLATED);
+        status = add_split(reader, gpt2_split, OX_UNICODE_REGEX, OX_SPLIT_ISOLATED);
     }
     reader->byte_level = true;
     return status;
@@ -231,8 +233,8 @@ static enum ox_status read_pre(struct reader *reader, const json_t *json, const 
     if (strcmp(type, "Digits") == 0) {
         bool individual = false;
         const enum ox_status status = ox_json_get_bool(reader->where, json, "individual_digits", false, &individual);
-        return status == OX_OK ? add_split(reader, "\\p{N}", individual ? OX_SPLIT_ISOLATED : OX_SPLIT_CONTIGUOUS)
-                               : status;
+        const enum ox_split_behavior behavior = individual ? OX_SPLIT_ISOLATED : OX_SPLIT_CONTIGUOUS;
+        return status == OX_OK ? add_split(reader, "\\p{N}", OX_UNICODE_DIGITS, behavior) : status;
     }
     return refuse_type(reader, type);
 }

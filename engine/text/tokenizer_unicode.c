@@ -1,4 +1,4 @@
-/* UTF-8, the character classes of the tokenizer format, and normalization forms. */
+/* UTF-8, the characters of ByteLevel, and normalization forms. */
 #include "engine/text/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -15,33 +15,9 @@ struct ox_form {
     uint8_t loose[CODE_POINTS / 8];
 };
 
-/* Characters or blocks added after Unicode 9 that newer tables decompose, compose or reorder. The original's tables
- * end with Unicode 9, so its normalization leaves these characters as they are. */
-static const struct {
-    uint32_t first, last;
-} after_unicode9[] = {
-    {0x7fd, 0x7fd},     {0x897, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},     {0xc3c, 0xc3c},
-    {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},   {0x1abf, 0x1aff},   {0x1df6, 0x1dfa},
-    {0x32ff, 0x32ff},   {0xa7f1, 0xa7f4},   {0xa82c, 0xa82c},   {0xab69, 0xab69},   {0x105c0, 0x105ff},
-    {0x10780, 0x107bf}, {0x10d00, 0x10d8f}, {0x10ea0, 0x10eff}, {0x10f30, 0x10f8f}, {0x11070, 0x11070},
-    {0x1133b, 0x1133b}, {0x11380, 0x113ff}, {0x1145e, 0x1145e}, {0x11800, 0x1184f}, {0x11900, 0x1195f},
-    {0x119a0, 0x119ff}, {0x11a00, 0x11aaf}, {0x11d00, 0x11daf}, {0x11f00, 0x11f5f}, {0x16100, 0x1613f},
-    {0x16d40, 0x16d7f}, {0x16ff0, 0x16ff1}, {0x1cc00, 0x1cebf}, {0x1e030, 0x1e08f}, {0x1e100, 0x1e14f},
-    {0x1e290, 0x1e2ff}, {0x1e4d0, 0x1e5ff}, {0x1f16c, 0x1f16c}, {0x1fb00, 0x1fbff},
-};
-
-static bool is_after_unicode9(uint32_t cp) {
-    size_t low = 0;
-    size_t high = sizeof after_unicode9 / sizeof *after_unicode9;
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (after_unicode9[middle].last < cp) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < sizeof after_unicode9 / sizeof *after_unicode9 && after_unicode9[low].first <= cp;
+/* The original's normalization forms have the tables of Unicode 9: newer characters stay as they are. */
+static bool is_after_forms(uint32_t cp) {
+    return ox_unicode_is_newer(cp, OX_UNICODE_FORMS);
 }
 
 static bool is_tail(unsigned char byte) {
@@ -262,46 +238,6 @@ unsigned ox_utf8_put(uint32_t cp, char *out) {
     return 4;
 }
 
-bool ox_unicode_is_space(uint32_t cp) {
-    if (cp < 0x80) {
-        return cp == ' ' || (cp >= '\t' && cp <= '\r');
-    }
-    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 ||
-           cp == 0x202f || cp == 0x205f || cp == 0x3000;
-}
-
-bool ox_unicode_is_letter(uint32_t cp) {
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-        return true;
-    default:
-        return false;
-    }
-}
-
-bool ox_unicode_is_word(uint32_t cp) {
-    if (ox_unicode_is_letter(cp)) {
-        return true;
-    }
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
-    default:
-        /* Joiners, and circled and squared letters, which are symbols by category but alphabetic by property. */
-        return cp == 0x200c || cp == 0x200d || (cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
-               (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189);
-    }
-}
-
 enum ox_status ox_utf8_lossy(struct ox_text *out, const char *text, size_t bytes) {
     size_t pos = 0;
     while (pos < bytes) {
@@ -352,9 +288,8 @@ enum ox_status ox_form_open(bool compose, bool compat, struct ox_form **out) {
     form->compose = compose;
     form->compat = compat;
     for (uint32_t cp = 0; cp < CODE_POINTS; cp++) {
-        const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)cp);
-        if (category != UTF8PROC_CATEGORY_CN && category != UTF8PROC_CATEGORY_CS && category != UTF8PROC_CATEGORY_CO &&
-            !is_after_unicode9(cp)) {
+        const char *const category = ox_unicode_category(cp, OX_UNICODE_FORMS);
+        if (strcmp(category, "Cn") != 0 && strcmp(category, "Cs") != 0 && strcmp(category, "Co") != 0) {
             mark_loose(form, cp);
         }
     }
@@ -385,8 +320,8 @@ enum ox_status ox_form_apply(const struct ox_form *form, struct ox_form_scratch 
         }
         size_t end = pos;
         size_t after_firm = firm;
-        if (firm < at && is_after_unicode9(ox_utf8_next(text, &after_firm))) {
-            firm = after_firm; /* a character after Unicode 9 joins nothing, so the part begins after it */
+        if (firm < at && is_after_forms(ox_utf8_next(text, &after_firm))) {
+            firm = after_firm; /* a newer character joins nothing, so the part begins after it */
         }
         while (pos < bytes && is_loose(form, ox_utf8_next(text, &pos))) {
             end = pos;
