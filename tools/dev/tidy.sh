@@ -185,9 +185,15 @@ check_words() {
         xargs awk -v words_page=docs/words.md -f "$tools/tidy_words.awk" docs/words.md
 }
 
+# Names are looked up in data too, because there are names of tensors and of keys. Records of the past may name what is
+# gone.
 check_names() {
-    grep -E '(\.(c|h|cu|cuh|inc)|README\.md)$' "$scratch/present" | grep -vE '^tests/golden/.*/' |
-        xargs awk -v list="$scratch/present" -f "$tools/tidy_names.awk" "$scratch/present"
+    xargs cat <"$scratch/stripped" | grep -aoE '[A-Za-z0-9_]+' | sort -u >"$scratch/code_names"
+    grep -E '(\.(c|h|cu|cuh|inc|sh|awk|mk|py|js|css|json|yaml)|(^|/)Makefile)$' "$scratch/present" |
+        xargs cat | grep -aoE '[A-Za-z0-9_]+' | sort -u >"$scratch/text_names"
+    grep -E '(\.(c|h|cu|cuh|inc)|README\.md|^docs/[^/]*\.md)$' "$scratch/present" | grep -vE '^tests/golden/.*/' |
+        xargs awk -v list="$scratch/present" -v code_names="$scratch/code_names" -v text_names="$scratch/text_names" \
+            -f "$tools/tidy_names.awk" "$scratch/present" "$scratch/code_names" "$scratch/text_names"
 }
 
 checks="layers readmes headers functions files columns params symbols calls environment printing allocation statuses macros \

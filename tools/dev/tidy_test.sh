@@ -49,8 +49,15 @@ TEXT
     echo '#include "kernels/device.h"' >"$root/offload/plan/good.c"
     echo '#include "base/good.h"' >"$root/kernels/device.h"
     echo 'int ox_same(void) { return 0; }' >"$root/kernels/cuda/adam.cu"
+    echo 'int main(void) { return 0; }' >"$root/tests/unit/engine/run/test_good.c"
     printf 'NVCC_FLAGS_adam := -fmad=false\nobject:\n\tnvcc $(NVCC_FLAGS_$*)\n' >"$root/Makefile"
     printf 'void *ox_step_open(void) {\n    return malloc(1);\n}\n' >"$root/engine/step/step.c"
+    mkdir -p "$root/docs"
+    cat >"$root/docs/good.md" <<'TEXT'
+`base/good.h`, `base/`, `engine/*/good.c`, `build/tests/unit/engine/run/test_good --list`, `test_good`, `run/test_good`, `build/liboffload.a`, `good.*`, `.c`, `base/<name>.h`,
+`base/NAME/x.h`, `ox_good(1)`, `ox_good_*`, `GOOD_TEXT`, `NVCC_FLAGS_adam`, `llm.c`, `--no_flag`, ox_gone_unquoted
+    $ cat base/good.h ox_gone_output
+TEXT
     for folder in base kernels kernels/cuda offload/plan engine/step; do
         (cd "$root/$folder" && printf '`%s`\n' *.* >README.md)
     done
@@ -198,6 +205,16 @@ plant marks engine/run/bad.c '/* TO''DO: later */\n' 'engine/run/bad.c:1: unfini
 plant names engine/step/bad.h '/* Shared by good.c\n * and gone.c. */\n' 'engine/step/bad.h:2: names gone.c'
 plant names engine/step/bad.h '/* Shared by step.c and adam.cu. */\n' 'engine/step/bad.h:1: names adam.cu'
 plant names engine/README.md 'see `run/gone.c`\n' 'engine/README.md:1: names run/gone.c'
+plant names docs/bad.md 'see gone.c\n' 'docs/bad.md:1: names gone.c'
+plant names docs/bad.md '\n`base/gone_*.c`\n' 'docs/bad.md:2: names base/gone_*.c'
+plant names docs/bad.md '`sh gone.sh`\n' 'docs/bad.md:1: names gone.sh'
+plant names docs/bad.md '`base/gone/`\n' 'docs/bad.md:1: names base/gone,'
+plant names docs/bad.md '`build/tests/gone --list`\n' 'docs/bad.md:1: names tests/gone,'
+plant names docs/bad.md '    base/gone 1\n' 'docs/bad.md:1: names base/gone,'
+plant names docs/bad.md '`ox_gone(1)`\n' 'docs/bad.md:1: names ox_gone,'
+plant names base/README.md '`OX_GONE`\n' 'names OX_GONE,'
+plant names docs/bad.md '`run/test_gone`\n' 'docs/bad.md:1: names run/test_gone,'
+plant names docs/bad.md '`test_gone`\n' 'docs/bad.md:1: names test_gone,'
 
 plant_word() { # file, line of it, what is said
     clean_tree
