@@ -1,21 +1,11 @@
-# Reads stripped sources (tidy_strip.awk) and prints for each function its lines and the deepest nesting of its control
-# statements (if, for, while, do, switch; an else adds none): "<lines> <nesting> <file>:<line>".
+# Reads stripped sources (tidy_strip.awk), after tidy_code.awk, and prints for each function its lines and the deepest
+# nesting of its control statements (if, for, while, do, switch; an else adds none): "<lines> <nesting> <file>:<line>".
 function finish() {
     print FNR - start + 1, deepest, substr(FILENAME, length(prefix) + 1) ":" start
 }
-FNR == 1 {
-    depth = in_function = skipping = continued = 0
+function start_file() {
+    depth = in_function = 0
     text = ""
-}
-/^[ \t]*#[ \t]*ifdef[ \t]+__cplusplus/ { skipping = 1 }
-skipping {
-    if ($0 ~ /^[ \t]*#[ \t]*endif/)
-        skipping = 0
-    next
-}
-continued || /^[ \t]*#/ {
-    continued = $0 ~ /\\$/
-    next
 }
 {
     line = $0

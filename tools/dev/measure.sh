@@ -27,7 +27,7 @@ grep -E '\.(c|h|cu|cuh|inc)$' "$scratch/all" >"$scratch/product"
 sed 's|/[^/]*$||' "$scratch/product" | sort -u | while read -r folder; do mkdir -p "$scratch/code/$folder"; done
 xargs awk -v out="$scratch/code" -f "$tools/tidy_strip.awk" <"$scratch/product"
 sed "s|^|$scratch/code/|" "$scratch/product" |
-    xargs awk -v prefix="$scratch/code/" -f "$tools/measure.awk" | sort -n >"$scratch/functions"
+    xargs awk -v prefix="$scratch/code/" -f "$tools/tidy_code.awk" -f "$tools/measure.awk" | sort -n >"$scratch/functions"
 awk '{ lines[NR] = $1; deep += $2 >= 4 }
     function at(share) { i = int(NR * share); return lines[i < 1 ? 1 : i] }
     END { print "functions                        " NR

@@ -89,8 +89,13 @@ check_headers() {
     done <"$scratch/headers"
 }
 
+# Looks at the functions of the stripped files of the input.
+shape() { # check
+    xargs -r awk -v check="$1" -v prefix="$scratch/code/" -f "$tools/tidy_code.awk" -f "$tools/tidy_shape.awk"
+}
+
 check_functions() {
-    xargs awk -v check=length -v prefix="$scratch/code/" -f "$tools/tidy_shape.awk" <"$scratch/stripped"
+    shape length <"$scratch/stripped"
 }
 
 check_files() {
@@ -112,7 +117,7 @@ check_columns() {
 }
 
 check_params() {
-    xargs awk -v check=params -v prefix="$scratch/code/" -f "$tools/tidy_shape.awk" <"$scratch/stripped"
+    shape params <"$scratch/stripped"
 }
 
 check_symbols() {
@@ -144,8 +149,7 @@ check_printing() {
 # What runs within a step; engine.c and tracing.c open what a step uses.
 check_allocation() {
     grep -E '^(engine/step/|offload/plan/tier)[a-z_]*\.c$' "$scratch/sources" | grep -vE '/(engine|tracing)\.c$' |
-        sed "s|^|$scratch/code/|" |
-        xargs -r awk -v check=alloc -v prefix="$scratch/code/" -f "$tools/tidy_shape.awk"
+        sed "s|^|$scratch/code/|" | shape alloc
 }
 
 check_statuses() {

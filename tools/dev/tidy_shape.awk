@@ -1,4 +1,4 @@
-# Reads stripped sources and prints what is wrong with functions, according to `check`:
+# Reads stripped sources, after tidy_code.awk, and prints what is wrong with functions, according to `check`:
 #   length   functions of more than 70 lines          params   ox_ functions of more than 6 parameters
 #   alloc    malloc and friends outside functions that open something
 # `prefix` is cut from the file names.
@@ -55,19 +55,9 @@ function take(token) {
         in_function = 0
     }
 }
-FNR == 1 {
-    depth = in_function = skipping = continued = 0
+function start_file() {
+    depth = in_function = 0
     declaration = ""
-}
-/^[ \t]*#[ \t]*ifdef[ \t]+__cplusplus/ { skipping = 1 }
-skipping {
-    if ($0 ~ /^[ \t]*#[ \t]*endif/)
-        skipping = 0
-    next
-}
-continued || /^[ \t]*#/ {
-    continued = $0 ~ /\\$/
-    next
 }
 {
     line = $0
