@@ -18,13 +18,7 @@
 # nothing on the GPU, by events on its stream, as in a trace. --emulated uses toy sizes and the plugin of tests/simt:
 # its figures are meaningless and only show that the script runs.
 set -u
-cd "$(dirname "$0")/../.." || exit 2
-unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
-
-usage() {
-    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
-    exit 2
-}
+. "$(dirname "$0")/script.sh"
 
 build=${OX_BUILD:-build}
 emulated=0 out=$build/bench-gpu nvme= steps=6 parts=

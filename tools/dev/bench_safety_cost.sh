@@ -8,8 +8,7 @@
 #
 # Two stores, some 12 GB in all, use FOLDER (build/bench by default) while it runs.
 set -u
-cd "$(dirname "$0")/../.." || exit 2
-unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
+. "$(dirname "$0")/script.sh"
 
 limit=1.03
 rounds=15
@@ -18,7 +17,7 @@ while getopts r:f: flag; do
     case $flag in
     r) rounds=$OPTARG ;;
     f) folder=$OPTARG ;;
-    *) exit 2 ;;
+    *) usage ;;
     esac
 done
 shift $((OPTIND - 1))

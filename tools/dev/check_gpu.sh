@@ -19,13 +19,7 @@
 # tests this script; checks that need hardware or a sanitizer are skipped. --plant shows one check a fault that it must
 # refuse. --keep names the folder for runs and logs; without it they are removed after success.
 set -u
-cd "$(dirname "$0")/../.." || exit 2
-unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
-
-usage() {
-    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
-    exit 2
-}
+. "$(dirname "$0")/script.sh"
 
 emulated=0 jobs=$(nproc) keep= plant= wanted=
 while [ $# -gt 0 ]; do
