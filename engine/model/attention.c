@@ -60,9 +60,10 @@ static uint64_t carve_saved(const struct ox_shape *shape, enum ox_pass pass, voi
     return carve.bytes;
 }
 
-static void sizes(const struct ox_shape *shape, enum ox_pass pass, struct ox_half_sizes *out) {
+static void sizes(const struct ox_shape *shape, const struct ox_half *half, enum ox_pass pass,
+                  struct ox_half_sizes *out) {
     const struct ox_model_config *const config = &shape->model->config;
-    const struct ox_attention_shape attention = shape_of(shape, 0);
+    const struct ox_attention_shape attention = shape_of(shape, half->window);
     struct tensors t;
     *out = (struct ox_half_sizes){.saved = carve_saved(shape, pass, NULL, &t)};
     out->scratch[OX_SCRATCH_OP] = ox_ops_attention_scratch_bytes(&shape->compute, &attention);

@@ -42,7 +42,7 @@ static void carve_block(const struct ox_shape *shape, const struct ox_unit *unit
     struct ox_half_sizes sizes[OX_HALVES_MAX];
     const uint32_t count = unit->half_count;
     for (uint32_t i = 0; i < count; i++) {
-        ops_of(unit, i)->sizes(shape, pass, &sizes[i]);
+        ops_of(unit, i)->sizes(shape, &unit->halves[i], pass, &sizes[i]);
     }
     for (uint32_t i = 0; i < count; i++) {
         out->halves[i].saved = ox_bump_alloc(saved, sizes[i].saved);

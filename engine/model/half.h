@@ -44,7 +44,8 @@ struct ox_half_call {
 
 /* x, y and dx are (rows, hidden), and y may be x. Failures are kept in call->job->run. */
 struct ox_half_ops {
-    void (*sizes)(const struct ox_shape *shape, enum ox_pass pass, struct ox_half_sizes *out);
+    void (*sizes)(const struct ox_shape *shape, const struct ox_half *half, enum ox_pass pass,
+                  struct ox_half_sizes *out);
     /* y is NULL where backward recomputes what it reads and wants no more. */
     void (*forward)(const struct ox_half_call *call, const void *x, void *y);
     /* dx: in the gradient of y, out that of x. */

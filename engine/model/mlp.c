@@ -29,8 +29,10 @@ static uint64_t carve_saved(const struct ox_shape *shape, enum ox_pass pass, voi
     return carve.bytes;
 }
 
-static void sizes(const struct ox_shape *shape, enum ox_pass pass, struct ox_half_sizes *out) {
+static void sizes(const struct ox_shape *shape, const struct ox_half *half, enum ox_pass pass,
+                  struct ox_half_sizes *out) {
     const struct ox_model_config *const config = &shape->model->config;
+    (void)half;
     struct tensors t;
     *out = (struct ox_half_sizes){.saved = carve_saved(shape, pass, NULL, &t),
                                   .lent = {ox_rows_bytes(shape, gate_up_of(config).out_count),
