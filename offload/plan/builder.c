@@ -4,30 +4,6 @@
 #include <stddef.h>
 #include <string.h>
 
-bool ox_build_unified(const struct ox_builder *b) {
-    return b->compute == OX_TIER_HOST;
-}
-
-const struct ox_plan_unit *ox_build_unit(const struct ox_builder *b, uint32_t unit_idx) {
-    return &b->in->model.units[unit_idx];
-}
-
-const struct ox_plan_grad *ox_build_grad(const struct ox_builder *b, uint32_t grad_idx) {
-    return &b->in->model.grads[grad_idx];
-}
-
-const struct ox_homes *ox_build_homes(const struct ox_builder *b, uint32_t unit_idx) {
-    return &b->in->table->shards[unit_idx].homes;
-}
-
-bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_plan_state_on_device(b->in, unit_idx);
-}
-
-bool ox_build_is_speculative(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->carries && ox_plan_is_speculative(b->in, unit_idx);
-}
-
 /* ---- buffers ---------------------------------------------------------------------------------- */
 
 uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,

@@ -19,14 +19,26 @@ struct ox_builder {
 
 /* ---- small steps: offload/plan/builder.c ---------------------------------------------------------- */
 
-bool ox_build_unified(const struct ox_builder *b);
-const struct ox_plan_unit *ox_build_unit(const struct ox_builder *b, uint32_t unit_idx);
-const struct ox_plan_grad *ox_build_grad(const struct ox_builder *b, uint32_t grad_idx);
-const struct ox_homes *ox_build_homes(const struct ox_builder *b, uint32_t unit_idx);
+static inline bool ox_build_unified(const struct ox_builder *b) {
+    return b->compute == OX_TIER_HOST;
+}
+static inline const struct ox_plan_unit *ox_build_unit(const struct ox_builder *b, uint32_t unit_idx) {
+    return &b->in->model.units[unit_idx];
+}
+static inline const struct ox_plan_grad *ox_build_grad(const struct ox_builder *b, uint32_t grad_idx) {
+    return &b->in->model.grads[grad_idx];
+}
+static inline const struct ox_homes *ox_build_homes(const struct ox_builder *b, uint32_t unit_idx) {
+    return &b->in->table->shards[unit_idx].homes;
+}
 /* Whether the unit is updated on the device. */
-bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_idx);
+static inline bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_plan_state_on_device(b->in, unit_idx);
+}
 /* Whether the unit is updated in the backward of its own step. */
-bool ox_build_is_speculative(const struct ox_builder *b, uint32_t unit_idx);
+static inline bool ox_build_is_speculative(const struct ox_builder *b, uint32_t unit_idx) {
+    return b->carries && ox_plan_is_speculative(b->in, unit_idx);
+}
 
 /* Adds a buffer and returns its index; `bytes` is rounded up to whole pages. A resident one lasts between steps. */
 uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,

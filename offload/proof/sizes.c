@@ -6,22 +6,6 @@
 /* Bytes of hi and of lo, the two halves of an fp32 parameter (base/planes.h); of an fp32 number; of a square sum. */
 static const uint64_t HALF_BYTES = 2, WORD_BYTES = 4, SUM_OF_SQUARES_BYTES = 8;
 
-uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->model.units[unit_idx].elem_count;
-}
-
-const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return &input->table->shards[unit_idx].homes;
-}
-
-bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return !input->model.eval_only && ox_proof_homes(input, unit_idx)->state == OX_TIER_DEVICE;
-}
-
-uint32_t ox_proof_generations(const struct ox_plan_input *input) {
-    return input->budget.generations == 1 ? 1 : 2;
-}
-
 /* ---- planes and state ------------------------------------------------------------------------------ */
 
 uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -140,12 +124,4 @@ uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input) {
 uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input) {
     const uint64_t elems = largest_chunk(input);
     return elems * HALF_BYTES + piece_of_state(input, elems) + elems * WORD_BYTES;
-}
-
-uint32_t ox_proof_grad_extent(uint32_t grad_idx) {
-    return grad_idx;
-}
-
-uint32_t ox_proof_act_extent(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx) {
-    return plan->grad_count + plan->micro_batches * unit_idx + mb_idx;
 }

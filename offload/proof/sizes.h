@@ -10,13 +10,21 @@
 extern "C" {
 #endif
 
-uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx);
-const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx);
+static inline uint64_t ox_proof_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->model.units[unit_idx].elem_count;
+}
+static inline const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return &input->table->shards[unit_idx].homes;
+}
 /* Whether the unit's state lives on the device, where its optimizer then runs. */
-bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
+static inline bool ox_proof_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return !input->model.eval_only && ox_proof_homes(input, unit_idx)->state == OX_TIER_DEVICE;
+}
 
 /* Copies of the state in the store: 2, or 1 if the user gave up crash safety. */
-uint32_t ox_proof_generations(const struct ox_plan_input *input);
+static inline uint32_t ox_proof_generations(const struct ox_plan_input *input) {
+    return input->budget.generations == 1 ? 1 : 2;
+}
 
 /* Planes as compute needs them: hi, followed by lo if compute is fp32. */
 uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
@@ -55,8 +63,12 @@ uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input);
 uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input);
 
 /* Extents of the spool: gradients, then activation checkpoints by unit and micro-batch. */
-uint32_t ox_proof_grad_extent(uint32_t grad_idx);
-uint32_t ox_proof_act_extent(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx);
+static inline uint32_t ox_proof_grad_extent(uint32_t grad_idx) {
+    return grad_idx;
+}
+static inline uint32_t ox_proof_act_extent(const struct ox_plan *plan, uint32_t unit_idx, uint32_t mb_idx) {
+    return plan->grad_count + plan->micro_batches * unit_idx + mb_idx;
+}
 
 #ifdef __cplusplus
 }
