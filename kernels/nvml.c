@@ -90,10 +90,9 @@ enum ox_status ox_nvml_open(const char *library_path, struct ox_nvml **out, bool
     const enum ox_status status = start(nvml);
     if (status != OX_OK) {
         ox_nvml_close(&nvml);
-        return status;
     }
     *out = nvml;
-    return OX_OK;
+    return status;
 }
 
 /* NVML counts its users, so shutting it down after a failed start does no harm. */

@@ -72,10 +72,6 @@ void ox_cpu_gemm(const struct ox_cpu *cpu, const struct ox_gemm *gemm);
 void ox_cpu_column_sums(const struct ox_cpu *cpu, float *sums, const float *in, uint32_t rows,
                         uint32_t cols);
 
-/* out (rows, cols) from planes; lo may be NULL. */
-void ox_cpu_join(const struct ox_cpu *cpu, float *out, const uint16_t *hi, const uint16_t *lo,
-                 uint64_t count);
-
 /* A softmax whose scores come in parts. Turns `count` more scores into exponentials against the running maximum, and
  * rescales the earlier `sum` and the weighted `out` to the new one. Before the first part max is -inf and sum is 0;
  * `out` is not touched before a part has had a score. */

@@ -30,9 +30,9 @@ static void join_tile(struct job *job) {
     }
     job->joined = job->vocab;
     const uint64_t begin = (uint64_t)job->vocab * op->hidden;
-    ox_cpu_join(job->cpu, job->scratch.weight, op->weight_hi + begin,
-                op->weight_lo == NULL ? NULL : op->weight_lo + begin,
-                (uint64_t)job->vocab_count * op->hidden);
+    ox_cpu_planes_join(job->cpu, &(struct ox_op_planes_join){.out = job->scratch.weight, .hi = op->weight_hi + begin,
+                                                             .lo = op->weight_lo == NULL ? NULL : op->weight_lo + begin,
+                                                             .count = (uint64_t)job->vocab_count * op->hidden});
 }
 
 static void compute_logits(struct job *job) {

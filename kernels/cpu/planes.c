@@ -77,11 +77,6 @@ void ox_cpu_planes_join(const struct ox_cpu *cpu, const void *args) {
     ox_cpu_pieces(cpu, op->count, PIECE, join_piece, op);
 }
 
-void ox_cpu_join(const struct ox_cpu *cpu, float *out, const uint16_t *hi, const uint16_t *lo,
-                 uint64_t count) {
-    ox_cpu_planes_join(cpu, &(struct ox_op_planes_join){.out = out, .hi = hi, .lo = lo, .count = count});
-}
-
 static void add_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
     const struct ox_op_add *const op = args;
     vector->add(op->target + at.begin, op->a + at.begin, op->b + at.begin, at.end - at.begin);

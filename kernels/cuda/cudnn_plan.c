@@ -219,10 +219,9 @@ enum ox_status ox_cudnn_plan_open(const struct ox_cudnn_target *target, const st
     }
     if (status != OX_OK) {
         ox_cudnn_plan_close(&plan);
-        return status;
     }
     *out = plan;
-    return OX_OK;
+    return status;
 }
 
 void ox_cudnn_plan_close(struct ox_cudnn_plan **plan) {

@@ -207,10 +207,9 @@ enum ox_status ox_trace_open(const char *path, uint64_t count_max, struct ox_tra
     }
     if (status != OX_OK) {
         ox_trace_close(&trace);
-        return status;
     }
     *out = trace;
-    return OX_OK;
+    return status;
 }
 
 void ox_trace_close(struct ox_trace **trace_ptr) {

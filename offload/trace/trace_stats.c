@@ -160,10 +160,9 @@ enum ox_status ox_trace_steps_open(const struct ox_trace *trace, struct ox_trace
     }
     if (status != OX_OK) {
         ox_trace_steps_close(&steps);
-        return status;
     }
     *out = steps;
-    return OX_OK;
+    return status;
 }
 
 void ox_trace_steps_close(struct ox_trace_steps **steps_ptr) {

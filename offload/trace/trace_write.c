@@ -192,10 +192,9 @@ enum ox_status ox_trace_writer_open(const char *path, const struct ox_trace_head
     }
     if (status != OX_OK) {
         ox_trace_writer_close(&writer);
-        return status;
     }
     *out = writer;
-    return OX_OK;
+    return status;
 }
 
 void ox_trace_writer_close(struct ox_trace_writer **writer_ptr) {
