@@ -218,7 +218,7 @@ static enum ox_status get_from_store(struct ox_engine *engine, uint32_t unit_idx
 
 enum ox_status ox_engine_chunk_get(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
                                    struct ox_chunk_view *out) {
-    OX_ASSERT(!engine->pending.exists && !engine->must_restore);
+    OX_ASSERT(!engine->pending.exists && !engine->planes.must_restore);
     ox_engine_chunk_view(engine, unit_idx, chunk_idx, out);
     enum ox_status status = get_from_store(engine, unit_idx, chunk_idx, out);
     OX_TRY(status, copy_device(engine, unit_idx, out, false));
@@ -262,9 +262,9 @@ enum ox_status ox_engine_chunk_put(struct ox_engine *engine, uint32_t unit_idx, 
 enum ox_status ox_engine_load_begin(struct ox_engine *engine, uint64_t step) {
     OX_ASSERT(!engine->loading && !engine->pending.exists);
     engine->loading = true;
-    engine->must_restore = engine->counts_due = false;
-    engine->lost_step = 0;
-    engine->weights_step = step;
+    engine->planes.must_restore = engine->planes.counts_due = false;
+    engine->planes.lost_step = 0;
+    engine->planes.step = step;
     return engine->store == NULL ? OX_OK : ox_store_begin(engine->store, step);
 }
 
@@ -343,15 +343,15 @@ enum ox_status ox_engine_persist(struct ox_engine *engine, const void *meta, uin
     }
     struct ox_store_info info;
     ox_store_info(engine->store, &info);
-    if (info.step == engine->weights_step) {
+    if (info.step == engine->planes.step) {
         return OX_OK;
     }
     const uint64_t begin_ns = ox_clock_ns();
-    status = ox_engine_load_begin(engine, engine->weights_step);
+    status = ox_engine_load_begin(engine, engine->planes.step);
     status = status == OX_OK ? put_all(engine) : status;
     if (status == OX_OK) {
         status = ox_engine_load_commit(engine, meta, meta_bytes);
-        ox_engine_trace_span(engine, OX_TRACE_SPAN_PERSIST, engine->weights_step, begin_ns);
+        ox_engine_trace_span(engine, OX_TRACE_SPAN_PERSIST, engine->planes.step, begin_ns);
         return status;
     }
     struct ox_first_failure first = {0};

@@ -289,11 +289,11 @@ static enum ox_status open_memory(struct ox_engine *engine) {
         task_max = plans[i] != NULL && plans[i]->task_count > task_max ? plans[i]->task_count : task_max;
     }
     engine->marks = calloc(task_max + 1u, sizeof *engine->marks);
-    engine->unit_due = calloc(2 * (size_t)train->unit_count, 1);
-    engine->due_now = engine->unit_due == NULL ? NULL : engine->unit_due + train->unit_count;
+    engine->due.pending = calloc(2 * (size_t)train->unit_count, 1);
+    engine->due.now = engine->due.pending == NULL ? NULL : engine->due.pending + train->unit_count;
     engine->packed = calloc(engine->config.micro_batches, sizeof *engine->packed);
     engine->unclipped_steps = UINT32_MAX / 2; /* so the first step speculates */
-    if (engine->marks == NULL || engine->unit_due == NULL || engine->packed == NULL) {
+    if (engine->marks == NULL || engine->due.pending == NULL || engine->packed == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
     return ox_tiers_open(engine->device, bytes, &engine->tiers);
@@ -366,7 +366,7 @@ void ox_engine_close(struct ox_engine **engine_ptr) {
     ox_tiers_close(&engine->tiers);
     ox_device_close(&engine->device);
     free(engine->packed);
-    free(engine->unit_due);
+    free(engine->due.pending);
     free(engine->marks);
     ox_engine_plan_close(&engine->plan);
     free(engine);
@@ -400,7 +400,7 @@ void ox_engine_count(struct ox_engine *engine, enum ox_link link, enum ox_traffi
     if (engine->config.budget.unified && (link == OX_LINK_H2D || link == OX_LINK_D2H)) {
         return;
     }
-    __atomic_fetch_add(&engine->traffic[link][kind], bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&engine->traffic.crossed[link][kind], bytes, __ATOMIC_RELAXED);
 }
 
 /* ---- the store ----------------------------------------------------------------------------------- */
@@ -497,6 +497,6 @@ enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run
     }
     struct ox_store_info info;
     ox_store_info(engine->store, &info);
-    engine->weights_step = info.step;
+    engine->planes.step = info.step;
     return info.committed ? load_and_verify(engine) : OX_OK;
 }

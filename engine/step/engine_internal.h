@@ -67,44 +67,71 @@ struct ox_chunk_slots {
     uint32_t at; /* slot of the last view */
 };
 
+/* Per unit: whether its update is still pending, and whether it was when the step began. */
+struct ox_due_units {
+    uint8_t *pending, *now;
+};
+
+/* Which update the planes in memory have come to, and what has to be done before they are used. */
+struct ox_planes_state {
+    uint64_t step;      /* step of the last update, pending or committed */
+    bool counts_due;    /* units were updated on the device whose counts are not copied yet */
+    bool must_restore;  /* planes in memory may not be those of the last commit */
+    uint64_t lost_step; /* the step that was pending when a drive failed; 0 = none */
+};
+
+struct ox_tee_state {
+    struct ox_tee to; /* chunk is NULL: none */
+    uint64_t step;    /* the step whose planes it sees */
+    float *values;    /* scratch of one chunk, behind the stream's slots */
+};
+
+struct ox_engine_traffic {
+    uint64_t crossed[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* atomic, as all lanes count */
+    /* Traffic of updates that were finished alone since the last step; the next step's figures include it. */
+    uint64_t finished[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], finished_planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+};
+
 struct ox_engine {
+    /* what the engine was asked for, and its plan */
     struct ox_engine_config config;
     struct ox_engine_plan *plan;
     struct ox_shape shape;
+    uint64_t batch_bytes;
+
+    /* what executes the plan */
     struct ox_device *device;
     struct ox_ops ops;
     struct ox_tiers tiers;
     struct ox_lane *lanes[OX_LANE_COUNT];
     struct ox_pool *optim_pool, *reduce_pool;
-    struct ox_store *store;
-    struct ox_store_port *read_port, *write_port; /* one per lane that transfers */
-    struct ox_chunk_slots chunk_slots;
-    struct ox_stream *stream;                     /* NULL without a store */
-    struct ox_mark *marks; /* per task of the largest plan */
+    struct ox_mark *marks;      /* per task of the largest plan */
     struct ox_tracing *tracing; /* NULL: nothing is recorded */
-    bool loading;          /* between load_begin and load_commit: chunks go to the store too */
-    uint64_t batch_bytes;
-    bool *packed;          /* per micro-batch of the step: some sequence has several documents */
+
+    /* the drives */
+    struct ox_store *store;                       /* NULL: none */
+    struct ox_store_port *read_port, *write_port; /* one per lane that transfers */
+    struct ox_stream *stream;                     /* NULL without a store */
+    struct ox_chunk_slots chunk_slots;
+    bool loading; /* between load_begin and load_commit: chunks go to the store too */
+
+    /* the step that runs */
     struct ox_step_state step;
+    bool *packed;         /* per micro-batch: some sequence has several documents */
+    float *logits_buffer; /* device memory, while a step runs whose logits are requested */
+
+    /* what a step leaves for the next */
     struct ox_pending pending;
-    uint8_t *unit_due, *due_now; /* per unit: whether its update is still pending, now and when the step began */
-    uint64_t weights_step;       /* step of the last update, pending or committed */
-    uint32_t unclipped_steps;    /* steps since the norm was clipped or not finite */
-    bool counts_due;             /* units were updated on the device whose counts are not copied yet */
-    bool must_restore;           /* planes in memory may not be those of the last commit */
-    uint64_t lost_step;          /* the step that was pending when a drive failed; 0 = none */
-    float *logits_buffer;      /* device memory, while a step runs whose logits are requested */
-    float *tee_values; /* scratch of one chunk, behind the stream's slots */
-    struct ox_tee tee; /* chunk is NULL: none */
-    uint64_t tee_step; /* the step whose planes it sees */
-    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* atomic, as all lanes count */
-    /* Traffic of updates that were finished alone since the last step; the next step's figures include it. */
-    uint64_t finished[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT], finished_planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    struct ox_due_units due;
+    struct ox_planes_state planes;
+    uint32_t unclipped_steps; /* steps since the norm was clipped or not finite */
+    struct ox_tee_state tee;
+    struct ox_engine_traffic traffic;
 };
 
 /* Whether the task works in this step; else it does nothing when its lane comes to it. */
 static inline bool ox_engine_works(const struct ox_engine *engine, const struct ox_task *task) {
-    const bool due = task->unit_idx < engine->plan->table.unit_count && engine->due_now[task->unit_idx];
+    const bool due = task->unit_idx < engine->plan->table.unit_count && engine->due.now[task->unit_idx];
     return ox_task_works(task, engine->step.facts, due);
 }
 

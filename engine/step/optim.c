@@ -108,7 +108,7 @@ static void gather(const struct chunk_run *run) {
 /* Called before the update, so that the tee sees the planes of the last commit. */
 static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
     const struct ox_engine *const engine = owner;
-    if (engine->tee.chunk == NULL || at->run.base_step != engine->tee_step) {
+    if (engine->tee.to.chunk == NULL || at->run.base_step != engine->tee.step) {
         return;
     }
     const struct chunk_run run = run_of(owner, at);
@@ -120,9 +120,9 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
         .hi = run.hi,
         .state = ox_state_planes_at(engine->config.state, run.state, run.chunk.count, 0),
         .state_bytes = run.layout.state_bytes,
-        .values = engine->tee_values,
+        .values = engine->tee.values,
     };
-    engine->tee.chunk(engine->tee.context, run.unit->unit_idx, at->chunk_idx, &view);
+    engine->tee.to.chunk(engine->tee.to.context, run.unit->unit_idx, at->chunk_idx, &view);
 }
 
 /* ---- writer's thread ------------------------------------------------------------------------------------ */
@@ -380,12 +380,12 @@ void ox_optim_set_slots(struct ox_engine *engine, const struct ox_plan *plan, co
     const uint64_t slot_bytes = ox_plan_stream_slot_bytes(&engine->plan->input);
     const uint32_t slot_count = engine->plan->input.placement.stream_slots;
     ox_stream_set_slots(engine->stream, base, slot_bytes, slot_count);
-    engine->tee_values = (float *)(base + slot_count * slot_bytes);
+    engine->tee.values = (float *)(base + slot_count * slot_bytes);
 }
 
 void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
-    engine->tee = tee == NULL ? (struct ox_tee){0} : *tee;
-    engine->tee_step = engine->weights_step;
+    engine->tee.to = tee == NULL ? (struct ox_tee){0} : *tee;
+    engine->tee.step = engine->planes.step;
 }
 
 /* Operations of a lane run one after the other, so the next unit needs no check before the counts reach the host. */
@@ -416,9 +416,9 @@ enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *pl
         op.decay = walk.decay;
         status = OX_QUEUE(&engine->ops, lane, adam, &op);
     }
-    engine->counts_due = true;
+    engine->planes.counts_due = true;
     if (task->carried) { /* a queued operation is done, unless the lane and with it the step fails */
-        engine->unit_due[task->unit_idx] = false;
+        engine->due.pending[task->unit_idx] = false;
     }
     return status;
 }

@@ -26,9 +26,9 @@ static uint32_t unit_count(const struct ox_engine *engine) {
 static uint32_t facts_of_pending(const struct ox_engine *engine) {
     const struct ox_pending *const pending = &engine->pending;
     const bool written = pending->exists && !pending->in_memory && engine->store != NULL;
-    bool counts_due = engine->counts_due;
+    bool counts_due = engine->planes.counts_due;
     for (uint32_t i = 0; i < unit_count(engine); i++) {
-        counts_due |= engine->due_now[i] && ox_plan_state_on_device(&engine->plan->input, i);
+        counts_due |= engine->due.now[i] && ox_plan_state_on_device(&engine->plan->input, i);
     }
     return (written ? OX_FACT_COMMIT_DUE : 0u) | (written && !pending->begun ? OX_FACT_BEGIN_DUE : 0u) |
            (pending->exists && pending->from_store ? 0u : OX_FACT_FROM_MEMORY) |
@@ -39,7 +39,7 @@ static bool is_due_as_in(const struct ox_engine *engine, enum ox_pending_kind pe
     const struct ox_step_case at = {.pending = pending, .own = OX_OWN_NOTHING};
     for (uint32_t i = 0; i < unit_count(engine); i++) {
         if (ox_pending_cases[pending].due != OX_DUE_ANY &&
-            (engine->due_now[i] != 0) != ox_case_is_due(at, &engine->plan->input, i)) {
+            (engine->due.now[i] != 0) != ox_case_is_due(at, &engine->plan->input, i)) {
             return false;
         }
     }
@@ -61,9 +61,9 @@ void ox_overlap_begin_step(struct ox_engine *engine, bool own_work) {
     struct ox_step_state *const step = &engine->step;
     const bool train = own_work && step->plan->kind == OX_PLAN_TRAIN;
     OX_ASSERT(!step->input->in_memory || ox_plan_may_stay_in_memory(&engine->plan->input));
-    memcpy(engine->due_now, engine->unit_due, unit_count(engine));
+    memcpy(engine->due.now, engine->due.pending, unit_count(engine));
     step->pending_in_memory = engine->pending.exists && engine->pending.in_memory;
-    step->weights_step = engine->weights_step;
+    step->weights_step = engine->planes.step;
     step->facts = facts_of_pending(engine) | (own_work ? OX_FACT_OWN_WORK : 0u) |
                   (train && !step->input->in_memory ? OX_FACT_COMMITS : 0u);
     if (train && overlaps(engine) && engine->plan->input.placement.speculative_units > 0 &&
@@ -91,7 +91,7 @@ struct ox_update_args ox_overlap_update_args(const struct ox_engine *engine, con
         return (struct ox_update_args){.hyper = overlaps(engine) ? &step->speculative_hyper : &step->hyper,
                                       .in_memory = step->input->in_memory, .base_step = step->weights_step};
     }
-    if (!engine->due_now[task->unit_idx]) {
+    if (!engine->due.now[task->unit_idx]) {
         return (struct ox_update_args){.base_step = step->weights_step};
     }
     return (struct ox_update_args){.hyper = &engine->pending.hyper, .from_store = is_from_store(engine),
@@ -115,7 +115,7 @@ enum ox_status ox_overlap_check_counts(struct ox_engine *engine) {
             return nonfinite(i, counts[i]); /* counts_due stays set: finishing the update for a save must fail too */
         }
     }
-    engine->counts_due = false;
+    engine->planes.counts_due = false;
     return OX_OK;
 }
 
@@ -129,7 +129,7 @@ enum ox_status ox_overlap_updated(struct ox_engine *engine, const struct ox_task
         return nonfinite(task->unit_idx, nonfinite_count);
     }
     if (task->carried) {
-        engine->unit_due[task->unit_idx] = false;
+        engine->due.pending[task->unit_idx] = false;
     }
     return OX_OK;
 }
@@ -187,7 +187,7 @@ static void add_task(const struct ox_engine *engine, const struct ox_task *task,
 static struct finds finds_now(const struct ox_engine *engine, const struct ox_task *task) {
     const struct ox_step_state *const step = &engine->step;
     return (struct finds){.facts = step->facts,
-                          .due = task->unit_idx < unit_count(engine) && engine->due_now[task->unit_idx],
+                          .due = task->unit_idx < unit_count(engine) && engine->due.now[task->unit_idx],
                           .in_memory = task->carried ? step->pending_in_memory : step->input->in_memory};
 }
 
@@ -229,13 +229,13 @@ static enum ox_status restore(struct ox_engine *engine) {
             status = ox_engine_load_unit(engine, unit_idx, NULL);
         }
     }
-    engine->must_restore = status != OX_OK;
+    engine->planes.must_restore = status != OX_OK;
     return status;
 }
 
 static void forget_pending(struct ox_engine *engine) {
     engine->pending.exists = false;
-    memset(engine->unit_due, 0, unit_count(engine));
+    memset(engine->due.pending, 0, unit_count(engine));
 }
 
 /* Returns everything to the last commit. Planes in memory are read back by the next call that needs them, because a
@@ -246,9 +246,9 @@ static void fall_back(struct ox_engine *engine) {
     ox_store_abort(engine->store);
     ox_store_info(engine->store, &info);
     forget_pending(engine);
-    engine->lost_step = engine->weights_step > info.step ? engine->weights_step : engine->lost_step;
-    engine->weights_step = info.step;
-    engine->must_restore |= info.committed;
+    engine->planes.lost_step = engine->planes.step > info.step ? engine->planes.step : engine->planes.lost_step;
+    engine->planes.step = info.step;
+    engine->planes.must_restore |= info.committed;
 }
 
 /* Makes the step's update pending. */
@@ -258,15 +258,15 @@ static void leave_pending(struct ox_engine *engine) {
     const bool again = speculates(engine) && step->grad_scale < 1.0;
     *pending = (struct ox_pending){.exists = true, .begun = speculates(engine), .from_store = again,
                                    .in_memory = step->input->in_memory,
-                                   .step = step->input->step, .base_step = engine->weights_step,
+                                   .step = step->input->step, .base_step = engine->planes.step,
                                    .hyper = step->hyper, .meta_bytes = step->input->meta_bytes};
     if (pending->meta_bytes > 0) {
         memcpy(pending->meta, step->input->meta, pending->meta_bytes);
     }
     for (uint32_t i = 0; i < unit_count(engine); i++) {
-        engine->unit_due[i] = again || !speculates(engine) || !ox_plan_is_speculative(&engine->plan->input, i);
+        engine->due.pending[i] = again || !speculates(engine) || !ox_plan_is_speculative(&engine->plan->input, i);
     }
-    engine->weights_step = pending->step;
+    engine->planes.step = pending->step;
 }
 
 static enum ox_status end_decided(struct ox_engine *engine) {
@@ -294,7 +294,7 @@ static enum ox_status end_decided(struct ox_engine *engine) {
 enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status status) {
     if (!overlaps(engine)) {
         if (status == OX_OK) {
-            engine->weights_step = engine->step.finite ? engine->step.input->step : engine->weights_step;
+            engine->planes.step = engine->step.finite ? engine->step.input->step : engine->planes.step;
         } else if (engine->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the optimizer had not begun */
             fall_back(engine);
         }
@@ -326,15 +326,15 @@ enum ox_status ox_overlap_end_finish(struct ox_engine *engine, enum ox_status st
 }
 
 enum ox_status ox_overlap_make_ready(struct ox_engine *engine) {
-    if (engine->lost_step > 0) {
+    if (engine->planes.lost_step > 0) {
         return ox_fail(OX_E_IO, "step %llu was lost when a drive failed, and nothing may follow it; go on from the "
-                       "last commit", (unsigned long long)engine->lost_step);
+                       "last commit", (unsigned long long)engine->planes.lost_step);
     }
-    return engine->must_restore ? restore(engine) : OX_OK;
+    return engine->planes.must_restore ? restore(engine) : OX_OK;
 }
 
 enum ox_status ox_engine_roll_back(struct ox_engine *engine) {
     fall_back(engine); /* even if memory happens to hold the last commit */
-    engine->lost_step = 0;
+    engine->planes.lost_step = 0;
     return ox_overlap_make_ready(engine);
 }

@@ -378,7 +378,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
     }
     engine->step = (struct ox_step_state){
         .input = input, .plan = plan, .loss_scale = (float)(1.0 / (double)input->target_count), .finite = true,
-        .weights_step = engine->weights_step};
+        .weights_step = engine->planes.step};
     note_packed(engine, plan);
     status = poison(engine, plan);
     OX_TRY(status, make_logits_buffer(engine, input));
@@ -391,7 +391,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
         set_slots(engine, plan);
     }
     ox_tracing_begin(engine->tracing, plan, train ? OX_TRACE_SPAN_STEP : OX_TRACE_SPAN_EVAL,
-                     train ? input->step : engine->weights_step);
+                     train ? input->step : engine->planes.step);
     status = drain_all(engine, issue_all(engine, plan));
     status = status == OX_OK ? ox_overlap_check_counts(engine) : status;
     status = take_logits(engine, input, status);
@@ -403,7 +403,7 @@ static enum ox_status run_plan(struct ox_engine *engine, const struct ox_plan *p
 static void read_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out[link][kind] = __atomic_load_n(&engine->traffic[link][kind], __ATOMIC_SEQ_CST);
+            out[link][kind] = __atomic_load_n(&engine->traffic.crossed[link][kind], __ATOMIC_SEQ_CST);
         }
     }
 }
@@ -446,14 +446,14 @@ enum ox_status ox_engine_finish_update(struct ox_engine *engine) {
     ox_tracing_end(engine->tracing, status);
     status = ox_overlap_end_finish(engine, status);
     if (status == OX_OK) {
-        add_traffic(engine, traffic, engine->finished);
-        ox_overlap_plan_finish(engine, engine->finished_planned);
+        add_traffic(engine, traffic, engine->traffic.finished);
+        ox_overlap_plan_finish(engine, engine->traffic.finished_planned);
     }
     return status;
 }
 
 void ox_engine_finished_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    memcpy(out, engine->finished, sizeof engine->finished);
+    memcpy(out, engine->traffic.finished, sizeof engine->traffic.finished);
 }
 
 static void read_clocks(struct ox_engine *engine, struct ox_lane_stats out[OX_LANE_COUNT]) {
@@ -481,15 +481,15 @@ enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_step_inp
         out->lane_wait_seconds[i] = (double)(after[i].wait_ns - before[i].wait_ns) * 1e-9;
     }
     ox_overlap_planned(engine, out->planned);
-    memcpy(out->traffic, engine->finished, sizeof out->traffic);
+    memcpy(out->traffic, engine->traffic.finished, sizeof out->traffic);
     add_traffic(engine, traffic, out->traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out->planned[link][kind] += engine->finished_planned[link][kind];
+            out->planned[link][kind] += engine->traffic.finished_planned[link][kind];
         }
     }
-    memset(engine->finished, 0, sizeof engine->finished);
-    memset(engine->finished_planned, 0, sizeof engine->finished_planned);
+    memset(engine->traffic.finished, 0, sizeof engine->traffic.finished);
+    memset(engine->traffic.finished_planned, 0, sizeof engine->traffic.finished_planned);
     out->loss = engine->step.loss;
     out->grad_norm = engine->step.grad_norm;
     out->grad_scale = engine->step.grad_scale;

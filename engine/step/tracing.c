@@ -252,7 +252,7 @@ static void flush(struct ox_tracing *tracing, uint64_t now_ns) {
 static void read_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     for (int i = 0; i < OX_LINK_COUNT * OX_TRAFFIC_KIND_COUNT; i++) {
         const int link = i / OX_TRAFFIC_KIND_COUNT, kind = i % OX_TRAFFIC_KIND_COUNT;
-        out[link][kind] = __atomic_load_n(&engine->traffic[link][kind], __ATOMIC_SEQ_CST);
+        out[link][kind] = __atomic_load_n(&engine->traffic.crossed[link][kind], __ATOMIC_SEQ_CST);
     }
 }
 

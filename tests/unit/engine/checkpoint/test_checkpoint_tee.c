@@ -63,14 +63,14 @@ static struct ox_checkpoint_tee *open_tee(const char *output, uint64_t step, enu
     const struct ox_checkpoint_save save = make_save(output, dtype);
     struct ox_checkpoint_tee *tee = NULL;
     const enum ox_status status = ox_checkpoint_tee_open(harness.engine, &state, &save, &tee);
-    CHECK((status == OX_OK) == (tee != NULL) && (tee != NULL) == (harness.engine->tee.chunk != NULL));
+    CHECK((status == OX_OK) == (tee != NULL) && (tee != NULL) == (harness.engine->tee.to.chunk != NULL));
     return tee;
 }
 
 static enum ox_status close_tee(struct ox_checkpoint_tee *tee) {
     double seconds = -1;
     const enum ox_status status = ox_checkpoint_tee_close(&tee, &seconds);
-    CHECK(tee == NULL && seconds >= 0 && harness.engine->tee.chunk == NULL);
+    CHECK(tee == NULL && seconds >= 0 && harness.engine->tee.to.chunk == NULL);
     return status;
 }
 
@@ -84,7 +84,7 @@ static void show(double part) {
         }
     }
     CHECK(count > 3 && count < 512);
-    const struct ox_tee tee = harness.engine->tee;
+    const struct ox_tee tee = harness.engine->tee.to;
     uint32_t stride = count / 3 + 1;
     while (count % stride == 0 || (count % 2 == 0 && stride % 2 == 0) || (count % 3 == 0 && stride % 3 == 0) ||
            (count % 5 == 0 && stride % 5 == 0) || (count % 7 == 0 && stride % 7 == 0)) {
