@@ -1,5 +1,5 @@
 /* Lanes of the CUDA device on the emulated runtime: order within a lane and across lanes, of the device and of the
- * host; issuing work never waits; and whichever call fails, its cause is the one reported everywhere, buffers are freed
+ * host; issuing work never waits; and whichever call fails, its cause is reported everywhere, buffers are freed
  * and nothing is left behind. */
 #include "base/clock.h"
 #include "kernels/ops.h"
@@ -24,9 +24,9 @@ struct rig {
     struct ox_device *device;
     struct ox_ops ops;
     struct ox_lane *lanes[DEVICE_LANES], *host;
-    float *values;            /* pinned; of the host */
+    float *values;            /* pinned host memory */
     float *first, *second;    /* in device memory */
-    struct ox_mark marks[DEVICE_LANES + 1][ROUNDS]; /* the host's last */
+    struct ox_mark marks[DEVICE_LANES + 1][ROUNDS]; /* the last row is the host lane's */
 };
 
 static const uint64_t bytes = COUNT * sizeof(float);
@@ -52,7 +52,7 @@ static void rig_open(struct rig *rig, uint32_t device_idx) {
     REQUIRE_OK(ox_device_host_pin(rig->device, rig->values, bytes));
 }
 
-/* A device that is broken unpins nothing, and the memory may go all the same. */
+/* A broken device unpins nothing, but the memory may be freed all the same. */
 static void rig_close(struct rig *rig, bool broken) {
     ox_lane_close(&rig->host);
     for (int i = 0; i < DEVICE_LANES; i++) {
@@ -82,7 +82,7 @@ static enum ox_status add_one(void *owner, const void *args) {
     return OX_OK;
 }
 
-/* x becomes 2x + 1, by way of all lanes: up to the device, doubled there, down, one more on the host. */
+/* x becomes 2x + 1, by all lanes: copied to the device, doubled there, copied back, one added on the host. */
 static enum ox_status issue_round(struct rig *rig, int round) {
     struct ox_mark(*const marks)[ROUNDS] = rig->marks;
     const struct ox_op_add twice = {.target = rig->second, .a = rig->first, .b = rig->first, .count = COUNT};
@@ -166,7 +166,7 @@ static void test_order(void) {
     CHECK(after.run - before.run == 3 * 4 * ROUNDS && after.queued > before.queued);
     CHECK(after.event_waits - before.event_waits == 3 * MARKS);
     CHECK(after.stalls == before.stalls && after.pageable == before.pageable && after.made == before.made);
-    /* The counters count: a drain waits for the stream, a copy from memory that is not pinned for everything. */
+    /* A check of the counters: a drain waits for the stream, a copy from memory that is not pinned for everything. */
     float *const unpinned = malloc(bytes);
     REQUIRE_OK(ox_lane_drain(rig.lanes[UP]));
     REQUIRE_OK(copy(&rig, UP, rig.first, unpinned, NULL));
@@ -226,7 +226,7 @@ static void free_gate(struct gate *gate) {
     pthread_mutex_destroy(&gate->lock);
 }
 
-/* Everything waits for a gate that is opened when all is issued: if a call waited, the test would not end. */
+/* All work waits for a gate that opens when everything is issued: if a call waited, the test would not end. */
 static void test_issue(void) {
     struct rig rig;
     struct gate gate = {0};
@@ -280,7 +280,7 @@ struct issuer {
     struct ox_mark first, last;
 };
 
-/* Each copy takes what the one before it left. */
+/* Each copy reads what the copy before it wrote. */
 static void *issue_many(void *context) {
     struct issuer *const issuer = context;
     struct rig *const rig = issuer->rig;
@@ -345,7 +345,7 @@ static void test_full(bool marks) {
 
 /* ---- failures -------------------------------------------------------------------------------------------- */
 
-/* One sentence about the device, with the lane that it happened on. */
+/* Checks that the error is one sentence about the device that names the lane. */
 static bool is_useful(const char *text, const char *what) {
     return strncmp(text, "lane ", 5) == 0 && strstr(text, "GPU") != NULL && strstr(text, what) != NULL &&
            strstr(text, "dmesg") != NULL && strchr(text, '\n') == NULL;
@@ -383,7 +383,7 @@ static int drain_all(struct rig *rig) {
     return failed;
 }
 
-/* The n-th call that puts something on a stream fails; then the lanes are used again, or closed at once. */
+/* The n-th call that queues something on a stream fails; then the lanes are used again, or closed at once. */
 static void test_calls(bool reused) {
     struct rig rig;
     rig_open(&rig, 0);
@@ -407,12 +407,12 @@ static void test_calls(bool reused) {
         }
     }
     check_values(&rig);
-    /* per round two copies, an operation, a filling, two waits, and two events of each lane */
+    /* calls per round: two copies, an operation, a fill, two waits, and two events of each lane */
     CHECK(!reused || calls == (4 + 2 + 2 * DEVICE_LANES) * ROUNDS + 1);
     rig_close(&rig, false);
 }
 
-/* The n-th piece of work breaks the device while it runs: then nothing works any more, but everything ends. */
+/* The n-th piece of work breaks the device while it runs: nothing works after that, but every call returns. */
 static void test_breaks(void) {
     enum { PIECES = 4 * ROUNDS };
     for (uint64_t piece = 1; piece <= PIECES; piece += 3) {
@@ -436,7 +436,7 @@ static void test_close(uint64_t fail_after) {
     simt->set_delay(5, 200000);
     simt->fail_after(fail_after);
     issue_all(&rig);
-    for (int i = 0; i < DEVICE_LANES; i++) { /* no lane may go before those that wait for it */
+    for (int i = 0; i < DEVICE_LANES; i++) { /* no lane may close before those that wait for it */
         CHECK((ox_mark_join(rig.marks[i][ROUNDS - 1]) == OX_OK) == (fail_after == 0));
     }
     const struct ox_op_add op = {.target = rig.second, .a = rig.first, .b = rig.first, .count = COUNT};
@@ -467,7 +467,7 @@ static void test_foreign_failure(void) {
     rig_close(&rig, false);
 }
 
-/* What was put on the stream before the call that failed has run when the mark is done: its buffers are free. */
+/* Work that was queued before the failed call has run when the mark is done: its buffers are free. */
 static void test_buffers_come_back(void) {
     enum { DELAY_NS = 20000000 };
     struct rig rig;

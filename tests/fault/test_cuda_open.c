@@ -14,7 +14,7 @@ enum { PATH_BYTES = PATH_MAX + 64 };
 
 static const struct simt *simt;
 
-/* The last failure is one line, which has all of the words. */
+/* Checks that the last error is one line with all of these words. */
 static bool tells(const char *thing, const char *place, const char *remedy) {
     const char *const text = ox_error_text();
     const bool good = strchr(text, '\n') == NULL && strncmp(text, "GPU", 3) == 0 && strstr(text, thing) != NULL &&
@@ -45,8 +45,8 @@ static void test_no_plugin(void) {
     CHECK(open_at("libm.so.6", 0) == OX_E_DEVICE && tells("no plugin of offload", "libm.so.6", "make cuda=1"));
 }
 
-/* A plugin that another version of the program was built with, or whose tables are of other sizes: the emulated one,
- * changed in memory under a name by which it has not been opened. */
+/* A plugin that was built with another version of the program, or whose tables have other sizes: the emulated one,
+ * changed in memory, under a name by which it has not been opened. */
 static void test_versions(void) {
     char link[PATH_BYTES];
     uint32_t *const numbers[] = {&simt->plugin->version, &simt->plugin->ops_bytes, &simt->plugin->device_bytes};

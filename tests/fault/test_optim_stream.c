@@ -1,5 +1,5 @@
-/* The optimizer's stream over a store on a disk in memory: every chunk is updated once, in order, and from what was
- * committed; whichever transfer fails, or wherever the lane gives up, nothing stays behind and the next step works. */
+/* The optimizer's stream over a store on a disk in memory: every chunk is updated once, in order, from the committed
+ * planes. Whichever transfer fails, or wherever the lane stops, nothing is left behind and the next step works. */
 #include "engine/step/optim_stream.h"
 #include "nvme/io_sim.h"
 #include "tests/kit/test.h"
@@ -20,9 +20,9 @@ struct rig {
     struct ox_stream *stream;
     _Alignas(PAGE) unsigned char slots[OX_STREAM_SLOTS_MAX * SLOT_BYTES];
     unsigned char memory[9 * STATE_BYTES]; /* state of the unit that lives in memory */
-    uint64_t step;                         /* that is to be committed */
-    uint32_t begun;                        /* units; the lane's alone, as are all but the next two */
-    uint32_t arrived, left;                /* chunks: the reader's and the writer's, read when the stream is empty */
+    uint64_t step;                         /* the step that will be committed */
+    uint32_t begun;                        /* units begun; only the lane uses it, as all but the next two */
+    uint32_t arrived, left;                /* chunks, by reader and by writer; read when the stream is empty */
 };
 
 static uint32_t first_chunk(uint32_t unit_idx) {
@@ -33,7 +33,7 @@ static uint32_t first_chunk(uint32_t unit_idx) {
     return first;
 }
 
-/* What chunk `idx` of all holds after a step, in its state or its weights. */
+/* The bytes that chunk `idx` of all holds after a step, in its state or its weights. */
 static void fill(unsigned char *target, uint64_t bytes, uint32_t idx, uint64_t step) {
     for (uint64_t i = 0; i < bytes; i += sizeof(uint64_t)) {
         const uint64_t word = step * 1000003 + idx * 1009 + i;
@@ -134,11 +134,11 @@ static enum ox_status run_unit(struct rig *rig, uint32_t unit_idx, uint32_t *chu
         return OX_OK;
     }
     const enum ox_status status = ox_stream_wait_copies(rig->stream);
-    memset(rig->memory, 0xff, sizeof rig->memory); /* it is its owner's again */
+    memset(rig->memory, 0xff, sizeof rig->memory); /* the owner may change it now */
     return status;
 }
 
-/* All units, or so many chunks of them. */
+/* Streams all units, or only that many chunks of them. */
 static enum ox_status run_stream(struct rig *rig, uint32_t chunks) {
     enum ox_status status = OX_OK;
     rig->arrived = rig->left = 0;
@@ -149,7 +149,7 @@ static enum ox_status run_stream(struct rig *rig, uint32_t chunks) {
     return status;
 }
 
-/* Begins, streams and commits; or, after a failure or fewer chunks, gives the transaction up. */
+/* Begins, streams and commits; aborts the transaction after a failure or with fewer chunks. */
 static enum ox_status run_step(struct rig *rig, uint32_t chunks) {
     struct ox_first_failure first = {0};
     REQUIRE_OK(ox_store_begin(rig->store, rig->step));
@@ -246,7 +246,7 @@ static void test_faults(uint32_t slot_count, enum ox_fault_point point, enum ox_
     rig_close(&rig);
 }
 
-/* The lane ends after so many chunks, with others on their way; and at last the stream is closed so. */
+/* The lane stops after each number of chunks while others are in flight; in the end the stream is closed like that. */
 static void test_given_up(uint32_t slot_count, uint64_t chaos_seed) {
     static struct rig rig;
     rig_open(&rig, slot_count, 2, chaos_seed);

@@ -1,7 +1,7 @@
-/* The readers of files, and what they write, where memory runs out and where calls on files fail: each allocation and
- * each call in turn, once. The work ends as without the fault or in a status with a text; what a sanitizer counts is
- * given back, and no temporary file stays. Reads and writes that are cut short or interrupted, and calls that a file
- * system does not know, change nothing (tests/kit/calls.h). */
+/* Readers and writers of files while memory runs out or file calls fail: each allocation and each call in turn, once.
+ * The work ends as without the fault, or in a status with a text; no memory leaks, and no temporary file stays. Reads
+ * and writes that are cut short or interrupted, and calls that a file system does not know, change nothing
+ * (tests/kit/calls.h). */
 #include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/log.h"
@@ -36,7 +36,7 @@ static struct call_rule rule;
 
 /* ---- the work -------------------------------------------------------------------------------------------------- */
 
-/* What came of it, as far as it does not change from one time to the next. */
+/* The outcome of a case, without what differs from run to run. */
 static uint64_t digest;
 
 static void see(const void *data, size_t bytes) {
@@ -308,7 +308,7 @@ static enum ox_status work_files(void) {
     if (status == OX_OK) {
         see(text, bytes);
         free(text);
-        status = ox_file_read("/proc/self/maps", 1 << 24, &text, &bytes); /* whose size is not known */
+        status = ox_file_read("/proc/self/maps", 1 << 24, &text, &bytes); /* a file of unknown size */
     }
     if (status == OX_OK) {
         free(text);
@@ -339,7 +339,7 @@ static int temporaries(void) {
     return count;
 }
 
-/* False: there were not so many calls. */
+/* Returns false if there were fewer calls. */
 static bool try_one(const struct work *work, enum fault fault, uint64_t expected) {
     digest = 0;
     calls_set(&rule);

@@ -49,7 +49,7 @@ static void end(void) {
 
 static const struct tiny_seam seam = {.begin = begin, .end = end};
 
-/* False when the run ends before that call. */
+/* Returns false if the run ends before that call. */
 static bool kill_at(enum call_fault fault, uint64_t idx) {
     static const char *const moments[] = {
         [CALL_DIES_BEFORE] = "before", [CALL_DIES_WITHIN] = "within", [CALL_DIES_AFTER] = "after"};
@@ -78,14 +78,14 @@ static void sweep_kills(uint64_t stride) {
     printf("\n%llu kills\n", (unsigned long long)counts.kills);
 }
 
-/* Interrupted and short calls are repeated, where the kernel knows such results. */
+/* Interrupted and short calls are repeated, if the kernel may return such results. */
 static bool must_repair(void) {
     const bool transfer = rule.call == CALL_READ || rule.call == CALL_WRITE;
     return (transfer && (rule.fault == CALL_IS_SHORT || rule.error == EINTR)) ||
            ((rule.call == CALL_ALLOCATE || rule.call == CALL_CLOSE) && rule.error == EINTR);
 }
 
-/* False when the run makes no such call. */
+/* Returns false if the run makes no such call. */
 static bool inject(void) {
     const int failures = test_failure_count;
     char what[128];

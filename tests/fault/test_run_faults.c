@@ -49,14 +49,14 @@ static void end(void) {
     ox_io_fault_close(&fault);
 }
 
-/* What must change nothing. */
+/* Faults that must change nothing. */
 static bool must_repair(void) {
     const bool goes_on = rule.kind == OX_FAULT_SHORT || rule.kind == OX_FAULT_EAGAIN || rule.kind == OX_FAULT_EINTR;
     const bool transfer = rule.point == OX_FAULT_ON_READ || rule.point == OX_FAULT_ON_WRITE;
     return rule.kind == OX_FAULT_STALL || (goes_on && transfer && !rule.persistent);
 }
 
-/* False when the run makes no such call. */
+/* Returns false if the run makes no such call. */
 static bool inject(const char *io_backend) {
     static const struct tiny_seam seam = {.begin = begin, .end = end};
     const int failures = test_failure_count;
@@ -93,7 +93,7 @@ static void sweep(const char *io_backend, uint64_t stride) {
         for (int i = 0; i < 2 * KIND_COUNT; i++) {
             rule = (struct ox_fault_rule){.kind = kinds[i / 2], .point = (enum ox_fault_point)point,
                                           .persistent = i % 2 == 1};
-            /* Two calls at least, where there are as many. */
+            /* At least two calls, if there are as many. */
             const uint64_t step = calls > 0 && calls / 2 < stride ? (calls + 1) / 2 : stride;
             rule.first_idx = (uint64_t)i * step / (2 * KIND_COUNT);
             while (test_failure_count < 10 && (calls == 0 || rule.first_idx < calls) && inject(io_backend)) {
@@ -118,7 +118,7 @@ int main(int argc, char **argv) {
     if (!URING && given == 0) {
         printf("uring: left out under a sanitizer\n");
     } else if (ox_io_probe(why) == ox_io_uring()) {
-        sweep("uring", 2 * stride - 1); /* the faults lie above the backend: that it goes on is what may differ */
+        sweep("uring", 2 * stride - 1); /* faults are made above the backend, so only what follows may differ */
     } else {
         printf("uring: skipped: %s\n", why);
     }

@@ -38,7 +38,7 @@ static const char *const alone[][2] = {COMMON, ON_DRIVE, {"optimizer-overlap", "
 static const struct story {
     const char *name;
     const char *const (*options)[2];
-    bool may_fail; /* a failure can be made good */
+    bool may_fail; /* the run can recover from a failure */
 } stories[] = {{"off", waiting, true},     {"held", held, true},           {"speculative", speculative, true},
                {"clipped", clipped, true}, {"in few bits", narrow, true}, {"one generation", alone, false}};
 
@@ -51,7 +51,7 @@ static struct tiny_told *told; /* shared */
 /* ---- stopped --------------------------------------------------------------------------------------------- */
 
 static uint64_t stop_at;
-static bool stop_fails; /* so does the request */
+static bool stop_fails; /* the request at which the run is stopped fails too */
 static const struct ox_io_backend *inner;
 static struct ox_io_backend counting;
 
@@ -166,7 +166,7 @@ static void cut_text(uint64_t step) {
     CHECK(step != TINY_SAVED_STEP || truncate(text, 1) == 0);
 }
 
-/* No drive has failed, so there is nothing to go back to: the run ends with what it has done. */
+/* No drive has failed, so the run need not go back: it ends with all that it has done. */
 static void check_data(void) {
     static const struct tiny_seam seam = {.begin = begin_nothing, .step = cut_text};
     text = tiny_write_text();

@@ -1,4 +1,4 @@
-/* A drive that fails at any call of a step: the step fails with a text, nothing of it stays, and the engine continues
+/* A drive that fails at any call of a step: the step fails with a text and changes nothing, and the engine continues
  * from the last commit to the same bits, whatever it holds in memory. Where steps overlap, the update of the previous
  * step may be lost as well; likewise before an evaluation, which performs that update first. */
 #include "nvme/io_sim.h"
@@ -17,9 +17,9 @@ struct rig {
     struct ox_io_backend *fault;
     struct outcome expected;
     uint32_t hits_per_rule;
-    bool reopens; /* the store after the fault */
-    bool evaluates; /* it is an evaluation that meets it */
-    uint32_t lost_count; /* times that the step before was lost as well */
+    bool reopens; /* the store is opened again after the fault */
+    bool evaluates; /* the fault occurs in an evaluation */
+    uint32_t lost_count; /* how often the step before was lost as well */
 };
 
 static enum ox_status second_step(struct rig *rig, struct harness *harness) {

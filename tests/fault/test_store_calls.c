@@ -2,8 +2,8 @@
  * fails, is cut short, is interrupted or takes long, at every index, once and from then on. Each run ends whole after a
  * retry or in an error that names file and cause, and the files then hold the last commit.
  *
- * A fault that is over leaves no trace: a short or interrupted transfer that happens once is repaired. A flush that
- * failed is never asked again and believed. After creation the folder itself is synced. */
+ * A temporary fault leaves no trace: a short or interrupted transfer that happens once is repaired. A flush that failed
+ * is not repeated as if it could still succeed. After creation the folder itself is synced. */
 #include "tests/kit/calls.h"
 #include "tests/kit/store_kit.h"
 
@@ -136,7 +136,7 @@ static void check_outcome(const struct outcome *outcome) {
     CHECK(calls_seen->repeated_syncs == 0);
 }
 
-/* False when no call of that index was made. */
+/* Returns false if there was no call of that index. */
 static bool inject(void) {
     struct outcome outcome = {0};
     const int failures = test_failure_count;
@@ -185,7 +185,7 @@ static void sweep(enum call_fault fault, int error) {
 }
 
 int main(void) {
-    /* A folder in memory is enough: the test is about answers of calls, not about what a drive keeps. */
+    /* A folder in memory is enough: the test is about results of calls, not about what a drive keeps. */
     char folder[64] = "/dev/shm/offload-calls-XXXXXX";
     const bool in_memory = mkdtemp(folder) != NULL;
     kit_init(&kit, ox_io_threads(), in_memory ? folder : test_folder(), 1);
@@ -198,7 +198,7 @@ int main(void) {
     }
     sweep(CALL_IS_SHORT, EIO);
     sweep(CALL_STALLS, 0);
-    /* With one generation what lies between create and close differs. */
+    /* With one generation the calls between create and close differ. */
     kit.config.generations = 1;
     sweep_call(CALL_WRITE, CALL_FAILS, EIO);
     sweep_call(CALL_FLUSH, CALL_FAILS, EIO);

@@ -1,4 +1,4 @@
-/* Flipped bits in data, tables, roots and headers: every one is survived or named, none gives wrong data.
+/* Flipped bits in data, tables, roots and headers: each is harmless or reported, and none gives wrong data.
  *
  *     test_store_damage [--count FLIPS] */
 #include "nvme/store_impl.h"
@@ -134,7 +134,7 @@ static void tables(void) {
     flip_table(&rig, 1, rig.generation);
     rig_reopen(&rig);
     expect_step(&rig, LAST_STEP - 1);
-    /* Once a transaction is begun, the rejected root must not come back, even if its table does. */
+    /* Once a transaction has begun, the rejected root must not become valid again, even if its table does. */
     REQUIRE_OK(ox_store_begin(rig.store, LAST_STEP));
     REQUIRE_OK(kit_write(rig.store, rig.port, 99, 2));
     ox_store_abort(rig.store);
@@ -147,7 +147,7 @@ static void tables(void) {
     expect_step(&rig, LAST_STEP);
     rig_close(&rig);
 
-    /* Not even when the root that took its place is lost as well. */
+    /* Nor if the root that took its place is lost as well. */
     rig_open(&rig, 1);
     flip_table(&rig, 0, rig.generation);
     rig_reopen(&rig);
@@ -161,7 +161,7 @@ static void tables(void) {
     expect_step(&rig, LAST_STEP - 1);
     rig_close(&rig);
 
-    /* The generation before is no refuge when a later attempt has begun to overwrite it. */
+    /* The generation before cannot be used if a later attempt has begun to overwrite it. */
     rig_open(&rig, 2);
     rig_reopen(&rig);
     REQUIRE_OK(ox_store_begin(rig.store, LAST_STEP + 1));
@@ -210,7 +210,7 @@ static void headers(void) {
     expect_corrupt(&rig, "headers are damaged");
     rig_close(&rig);
 
-    /* The list of extents is read only where the caller brings none. */
+    /* The list of extents is read only if the caller gives none. */
     rig_open(&rig, 2);
     flip(&rig, 0, OX_STORE_GEOMETRY_OFFSET + 3);
     rig.kit.config.extents = NULL;
@@ -235,7 +235,7 @@ static uint32_t sums_take(const struct ox_store *store, uint64_t *sums, uint32_t
     return count;
 }
 
-/* A checksum knows run, extent, part, step and attempt: of data that are all the same no two are alike. */
+/* A checksum depends on run, extent, part, step and attempt: equal data never has equal checksums. */
 static void seeds(void) {
     static const struct ox_extent_spec same[] = {{8192, 4096}, {8192, 4096}};
     uint64_t sums[SUMS_MAX];
@@ -257,7 +257,7 @@ static void seeds(void) {
             for (int attempt = 0; attempt < (step == 2 ? 2 : 1); attempt++) {
                 REQUIRE_OK(ox_store_begin(rig.store, step));
                 REQUIRE_OK(ox_store_run(rig.port, ops, 2));
-                if (step == 2 && attempt == 0) { /* given up: what it would have recorded */
+                if (step == 2 && attempt == 0) { /* aborted: notes what it would have recorded */
                     const struct ox_extent_sum *const idle = rig.store->tables[rig.store->root->generation ^ 1];
                     sums[count++] = idle[0].head;
                     sums[count++] = idle[0].rest;
@@ -278,7 +278,7 @@ static void seeds(void) {
     free(zeros);
 }
 
-/* Where a flip lies, and so what must come of it. */
+/* Where a flip lies, which decides the expected outcome. */
 enum place { IN_STATE, IN_TABLE, IN_ROOT, ELSEWHERE, PLACE_COUNT };
 
 struct tally {
@@ -317,7 +317,7 @@ static uint64_t choose_byte(const struct rig *rig, uint64_t idx) {
     return from + (uint64_t)(at * (double)bytes);
 }
 
-/* Both copies of the newest root must not be needed: with a flip in one its checksum fails and the other serves. */
+/* One copy of the newest root must be enough: a flip in one makes its checksum fail, and the other is used. */
 static bool root_copy_is_sealed(const struct rig *rig, uint64_t byte) {
     struct ox_drive *drive = NULL;
     struct ox_io_queue *queue = NULL;
@@ -336,7 +336,7 @@ static bool root_copy_is_sealed(const struct rig *rig, uint64_t byte) {
     return sealed;
 }
 
-/* What comes of one flip, or of none. */
+/* Checks the outcome of one flip, or of none. */
 static void look(struct rig *rig, enum place place, struct tally *tally) {
     bool wrong = false;
     struct ox_store_info info = {0};
@@ -356,8 +356,8 @@ static void look(struct rig *rig, enum place place, struct tally *tally) {
     rig_shut(rig);
 }
 
-/* Anywhere in the file: in the newest state, an error; in its table, the step before; in a root, the other copy;
- * never a wrong word, and never an alarm without damage. */
+/* Flips anywhere in the file. In the newest state they give an error, in its table the step before, in a root the other
+ * copy; never wrong data, and never an error without damage. */
 static void anywhere(uint64_t flip_count) {
     static const char *const names[PLACE_COUNT] = {"newest state", "newest table", "newest root", "elsewhere"};
     struct rig rig;

@@ -2,7 +2,7 @@
  * wrong data, and opens at the last commit afterwards. With one generation a reported fault may have lost the state,
  * and the store then says so.
  *
- *     test_store_faults [--count DRIVES]     on stores of 1 to so many drives */
+ *     test_store_faults [--count DRIVES]     on stores of 1 to DRIVES drives */
 #include "tests/kit/store_kit.h"
 
 #include <string.h>
@@ -60,7 +60,7 @@ static bool must_repair(const struct ox_fault_rule *rule) {
     return rule->kind == OX_FAULT_STALL || (transfer && passing && !rule->persistent);
 }
 
-/* A permanent failure must be reported, unless a copy replaced what it hit or nothing needed it. */
+/* A permanent failure must be reported, unless it hit something that has a copy or that nothing needed. */
 static bool must_tell(const struct ox_fault_rule *rule) {
     const bool passing = rule->kind == OX_FAULT_EAGAIN || rule->kind == OX_FAULT_EINTR || rule->kind == OX_FAULT_SHORT;
     const bool loud = rule->kind <= OX_FAULT_SHORT;
@@ -68,7 +68,7 @@ static bool must_tell(const struct ox_fault_rule *rule) {
            (rule->point != OX_FAULT_ON_WRITE || !passing || rule->persistent);
 }
 
-/* Creates, steps and reads, going on after failures as a trainer that retries would. */
+/* Creates, steps and reads, and continues after failures as a trainer that retries would. */
 static struct outcome scenario(const struct kit *kit) {
     struct outcome outcome = {0};
     struct ox_store *store = NULL;
@@ -114,7 +114,7 @@ static bool is_torn(const struct outcome *outcome, enum ox_status status) {
            strstr(ox_error_text(), words) != NULL;
 }
 
-/* The faults are over: what is there? A silent fault may have damaged anything, but never unnoticed. */
+/* Checks the store after the faults. A silent fault may have damaged anything, but every damage must be found. */
 static void inspect(const struct rig *rig, const struct outcome *outcome, const struct ox_fault_rule *rule,
                     bool cut) {
     const bool silent =
@@ -151,10 +151,10 @@ static void inspect(const struct rig *rig, const struct outcome *outcome, const 
         CHECK(!wrong && (silent || read == OX_OK));
     }
     CHECK(silent || info.step >= outcome->done_step);
-    /* What was reported as not committed is gone, unless the drives refused even to take it back. */
+    /* A step that was reported as not committed is gone, unless the drives refused even to undo it. */
     CHECK(silent || rule->persistent || generations == 1 || info.step == outcome->done_step);
     CHECK(info.step <= outcome->tried_step);
-    /* With drives that obey again, the next step goes through. */
+    /* When the drives work again, the next step succeeds. */
     REQUIRE_OK(kit_commit(store, port, STEPS + 1));
     REQUIRE_OK(kit_verify(store, port, STEPS + 1, &wrong));
     CHECK(!wrong);
@@ -176,7 +176,7 @@ static void sweep(enum ox_fault_kind kind, enum ox_fault_point point, bool persi
         ox_io_fault_set(rig.fault, NULL);
         if (hits > 0) {
             injection_count++;
-            /* Faults with an error must be reported, or have hit something that exists twice. */
+            /* A fault with an error must be reported, unless it hit something that exists twice. */
             inspect(&rig, &outcome, &rule, idx % 2 == 1 && kind <= OX_FAULT_SHORT);
         } else {
             CHECK(outcome.first == OX_OK && outcome.done_step == STEPS);
@@ -192,7 +192,7 @@ static void sweep(enum ox_fault_kind kind, enum ox_fault_point point, bool persi
     }
 }
 
-/* A read that comes back wrong once is repeated and counted; one that stays wrong is an error with a name. */
+/* A read that returns wrong data once is repeated and counted; one that stays wrong is an error that names it. */
 static void rereads(void) {
     struct rig rig;
     rig_open(&rig, 1);

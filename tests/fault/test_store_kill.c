@@ -1,6 +1,6 @@
-/* kill -9 of a process that commits without end, on real files: the next process finds every word of one step, not
+/* kill -9 of a process that commits in a loop, on real files: the next process finds every word of one step, not
  * older than the last commit reported done, and at most one newer. With one generation the store may instead say at
- * which step it was being rewritten, and is then made anew, as from a checkpoint.
+ * which step it was being rewritten, and is then created again, as from a checkpoint.
  *
  *     test_store_kill [--count KILLS] */
 #include "base/prng/prng.h"
@@ -19,7 +19,7 @@ enum { KILLS_USUAL = 48, EXTENTS = 8, EXTENT_BYTES = 128 << 10, KILL_NS_MAX = 12
 static struct ox_extent_spec extents[EXTENTS];
 static uint64_t kill_count, refused_count;
 
-/* Seen by both processes. */
+/* Shared by both processes. */
 struct shared {
     _Atomic uint64_t done_step;
     _Atomic uint64_t commit_count;
@@ -47,7 +47,7 @@ static void wait_for_moment(const struct shared *shared, uint64_t before, uint64
     nanosleep(&(struct timespec){.tv_nsec = (long)(ox_uniform(seed, 9, 0) * KILL_NS_MAX)}, NULL);
 }
 
-/* The store of a new run, as of `step`. */
+/* Creates the store of a new run, with the content of `step`. */
 static void start(const struct kit *kit, struct shared *shared, uint64_t step) {
     struct ox_store *store = NULL;
     struct ox_store_port *port = NULL;
@@ -59,7 +59,7 @@ static void start(const struct kit *kit, struct shared *shared, uint64_t step) {
     atomic_store(&shared->done_step, step);
 }
 
-/* One life and what it left. */
+/* Runs one process until it is killed, and checks what it left. */
 static void round_run(const struct kit *kit, struct shared *shared, uint64_t seed) {
     fflush(stdout);
     const uint64_t before = atomic_load(&shared->commit_count);

@@ -1,5 +1,5 @@
 /* Unfavourable places: io_uring denied, little lockable memory, drives of 512 and of 4096 bytes, tmpfs, overlay. The
- * store runs in each of them and names in one line what it does without. Cases that need root or a missing kernel
+ * store runs in each of them and reports in one line what it cannot use. Cases that need root or a missing kernel
  * feature are listed as left out.
  *
  *     test_store_places [--sysctl]     also sets kernel.io_uring_disabled to 1 for a moment */
@@ -25,12 +25,12 @@ enum { EXIT_LEFT_OUT = 77, REGION_BYTES = 16 << 20, NOBODY = 65534, PATH_TEXT = 
 /* What is expected of a place; NULL and -1 leave it open. */
 struct place {
     const char *name;
-    bool (*enter)(const struct place *, char *folder); /* in the child; false: cannot be had here */
+    bool (*enter)(const struct place *, char *folder); /* in the child; false: not possible here */
     int argument;
-    const char *backend, *why; /* what the probe says */
+    const char *backend, *why; /* what the probe reports */
     int direct, align_bytes;
     int registered;
-    const char *note; /* what the drive or the queue says */
+    const char *note; /* what the drive or the queue reports */
 };
 
 /* ---- ways in ------------------------------------------------------------------------------------------ */
@@ -94,7 +94,7 @@ static bool enter_nobody(const struct place *place, char *folder) {
     return become_nobody(folder);
 }
 
-/* Mounts of this process alone, gone with it. */
+/* Mounts that only this process sees, and that end with it. */
 static bool own_mounts(void) {
     return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
 }
@@ -152,7 +152,7 @@ static void check_said(const struct place *place, const struct ox_io_backend *ba
     CHECK(drive->direct == (drive->note[0] == '\0'));
 }
 
-/* Insisting on io_uring is refused with a reason, and nothing stays behind. */
+/* If only io_uring is allowed, the store is refused with a reason, and nothing stays behind. */
 static void insist(const struct kit *kit, const char *folder) {
     struct ox_store *store = NULL;
     struct kit other = *kit;

@@ -2,7 +2,8 @@
  * and that step is no older than the last commit that was reported done. The same loop over a drive that lies
  * about its flushes must lose something, else it could not have found anything in the first place.
  *
- * With one generation the same, but that a store cut within a step may also refuse, by the step it was cut at.
+ * With one generation the same holds, but a store that was cut within a step may also be refused, with that step's
+ * number.
  *
  *     test_store_power [--count CUTS] */
 #include "tests/kit/store_kit.h"
@@ -22,7 +23,7 @@ static const struct ox_extent_spec extents[] = {{8192, 4096}, {4096, 0}, {20480,
 
 struct tally {
     uint64_t cuts, commits, crashed_inside, forward, lost, corrupt;
-    uint64_t refused, kept; /* one generation, cut within a step: of no use any more; whole as before that step */
+    uint64_t refused, kept; /* one generation, cut within a step: refused; or whole as before that step */
 };
 
 struct run {
@@ -41,7 +42,7 @@ static uint32_t draw(struct run *run, uint32_t below) {
     return words[0] % below;
 }
 
-/* Steps until something fails or the steps are used up. */
+/* Takes steps until something fails or all steps are done. */
 static void work(struct run *run) {
     struct ox_store *store = NULL;
     struct ox_store_port *port = NULL;
@@ -65,7 +66,7 @@ static void work(struct run *run) {
     ox_store_close(&store);
 }
 
-/* From a place the seed chooses, every write or every flush fails: the process is as good as dead. */
+/* From a point that the seed chooses, every write or every flush fails, as if the process were dead. */
 static void arm(struct run *run) {
     const bool on_flush = draw(run, 4) == 0;
     const struct ox_fault_rule rule = {.kind = OX_FAULT_EIO,
@@ -75,7 +76,7 @@ static void arm(struct run *run) {
     ox_io_fault_set(run->fault, &rule);
 }
 
-/* True when the store says, rightly, that there is nothing to recover. */
+/* Returns whether the store says correctly that there is nothing to recover. */
 static bool refuses(const struct run *run, enum ox_status status) {
     char words[128];
     snprintf(words, sizeof words, "one generation (--store-generations 1) and was being rewritten at step %llu ",
@@ -84,7 +85,7 @@ static bool refuses(const struct run *run, enum ox_status status) {
            strstr(ox_error_text(), words) != NULL;
 }
 
-/* Recovers, and says whether the promise was kept. False when that was the end of the store. */
+/* Recovers, and checks that the promise was kept. Returns false if the store cannot be used any more. */
 static bool recover(struct run *run) {
     struct ox_store *store = NULL;
     struct ox_store_port *port = NULL;

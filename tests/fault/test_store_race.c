@@ -34,7 +34,7 @@ static void race_path(uint32_t idx, char *path, size_t bytes) {
     snprintf(path, bytes, "%s/race-%u", test_folder(), idx);
 }
 
-/* A winner keeps what it has until the others have given up. */
+/* A winner keeps the store open until the others have failed. */
 static void starter(struct race *race, uint32_t idx, const struct ox_io_backend *backend) {
     char path[600];
     struct ox_drive *drive = NULL;
@@ -43,7 +43,7 @@ static void starter(struct race *race, uint32_t idx, const struct ox_io_backend 
     for (int ms = 0; !atomic_load(&race->go) && ms < WAIT_MS_MAX; ms++) {
         pause_ms(1);
     }
-    /* Races for a new file and for an existing one take turns. */
+    /* Races for a new file and for an existing file alternate. */
     const enum ox_drive_mode mode = idx % 2 == 0 ? OX_DRIVE_CREATE : OX_DRIVE_OPEN;
     enum ox_status status = backend->drive_open(backend, path, mode, &drive);
     if (status == OX_OK && mode == OX_DRIVE_CREATE) {
@@ -67,7 +67,7 @@ static void races_at_once(struct race *races, uint32_t first, uint32_t count, co
     memset(races, 0, RACES_AT_ONCE * sizeof *races);
     fflush(stdout);
     for (uint32_t i = 0; i < count; i++) {
-        if ((first + i) % 2 == 1) { /* the file that is there */
+        if ((first + i) % 2 == 1) { /* the existing file */
             char path[600];
             struct ox_drive *drive = NULL;
             race_path(first + i, path, sizeof path);
@@ -110,7 +110,7 @@ static void races(uint32_t count, const struct ox_io_backend *backend) {
     printf("%u races of %d starters\n", count, STARTERS);
 }
 
-/* The kernel lists a lock beside the open file it belongs to. */
+/* The kernel lists a lock beside the open file that it belongs to. */
 static void lock_lies_on_data(const struct ox_io_backend *backend) {
     char path[600], link[600], entry[64], line[256];
     struct ox_drive *drive = NULL;
@@ -158,7 +158,7 @@ static bool write_text(const char *path, const char *text) {
 
 static char slow_group[128];
 
-/* Lets this process write to the test folder's drive only slowly; false where that cannot be had. */
+/* Limits this process to slow writes to the test folder's drive; returns false if that is not possible. */
 static bool become_slow(void) {
     struct stat info;
     char path[256], text[64];
@@ -194,7 +194,7 @@ static void victim(const struct kit *kit, struct life *life) {
     }
 }
 
-/* Takes over, writes the same slots, and looks again when whatever the dead process had sent must have landed. */
+/* Takes over, writes the same slots, and checks again when all that the dead process had sent must have arrived. */
 static void succeed(const struct kit *kit, uint64_t step, bool slow, uint64_t killed_ns) {
     struct ox_store *store = NULL;
     struct ox_store_port *port = NULL;

@@ -1,5 +1,5 @@
 /* Between open and close a step creates, renames and extends nothing, so a full disk cannot stop it and a crash finds
- * no half-made name: a filter kills the process at the first such call. */
+ * no unfinished file: a filter kills the process at the first such call. */
 #include "tests/kit/store_kit.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static const int banned[] = {
 };
 enum { BANNED_COUNT = sizeof banned / sizeof *banned };
 
-/* Threads that run already are under it too. */
+/* The filter also covers threads that are already running. */
 static bool filter_set(void) {
     struct sock_filter code[2 * BANNED_COUNT + 2];
     unsigned count = 0;

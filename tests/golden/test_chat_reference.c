@@ -1,5 +1,5 @@
-/* Conversations through Qwen3's own tokenizer (which is no part of the project): ids and masks as transformers makes
- * them, by the hash in tests/golden/chat/qwen3_real.json that tests/golden/make/golden_chat.py --real wrote. */
+/* Conversations with Qwen3's own tokenizer, which is not part of the project: ids and masks equal those of
+ * transformers, by the hash in tests/golden/chat/qwen3_real.json that tests/golden/make/golden_chat.py --real wrote. */
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/text/chat.h"

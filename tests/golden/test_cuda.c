@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Each lane of the device asks at the end of a step whether its stream is empty, when it is. */
+/* Calls at the end of a step: each lane asks whether its stream is empty, when it is. */
 enum { STALLS_MAX = 3 };
 
-/* Activations in bfloat16 too, which the reference keeps in float32. The largest errors of all nine cases on the
+/* Tolerances with activations in bfloat16 too, which the reference keeps in float32. Largest errors of all cases on the
  * emulated runtime: 1.7e-3, 7.0e-2, 3.7e-2, 1.2e-3. */
 static const struct golden_limits bf16_limits = {5e-3, 2e-1, 1e-1, 4e-3};
 
@@ -43,7 +43,8 @@ static void check_case(const struct cuda_kit *kit, const char *name, size_t step
     printf("  %.1f s\n", (double)(ox_clock_ns() - begin_ns) * 1e-9);
 }
 
-/* Lanes as they come, memory that holds NaN before it is written, everything on the drives or none of it. */
+/* Placements: lanes with random delays, memory that is NaN before it is written, everything on the drives
+ * or nothing. */
 static void check_places(const struct cuda_kit *kit, const char *name, size_t stride) {
     struct golden golden;
     golden_open(name, &golden);
@@ -63,8 +64,8 @@ static void check_places(const struct cuda_kit *kit, const char *name, size_t st
     golden_close(&golden);
 }
 
-/* The host never touches device memory, waits for the device within a step only where it has nothing else to do, and no
- * order that the device leaves open changes a bit. */
+/* The host never touches device memory, and waits for the device within a step only when it has nothing else to do; no
+ * order that the device may choose changes a bit. */
 static void check_manners(const struct simt *simt, const struct golden *golden, const struct outcome *expected) {
     struct harness_run run = golden_run(golden);
     struct harness harness;
@@ -93,7 +94,7 @@ static void check_manners(const struct simt *simt, const struct golden *golden, 
     outcome_close(&outcome);
 }
 
-/* A call of the device fails in the middle of a step: the step is aborted, and taken again it gives the same bits. */
+/* A call of the device fails within a step: the step is aborted, and repeating it gives the same bits. */
 static void check_failures(const struct simt *simt, const struct golden *golden, const struct outcome *expected) {
     static const uint64_t calls[] = {1, 30, 77};
     struct harness_run run = golden_run(golden);

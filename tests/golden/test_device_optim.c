@@ -1,4 +1,4 @@
-/* The optimizer on the device: whichever units live there, in every format of their state, the bits are those of the
+/* The optimizer on the device: whichever units live there, in every format of their state, it gives the bits of the
  * host's optimizer, and only norms and counts cross the link. */
 #include "base/assert.h"
 #include "tests/kit/run/golden.h"
@@ -56,7 +56,7 @@ static void check_formats(const struct golden *golden) {
     }
 }
 
-/* The requested units are on the device; then only sums, counts and losses are copied from it. */
+/* Checks that the requested units are on the device, and that only sums, counts and losses are copied from it. */
 static void check_traffic(const struct golden *golden) {
     const struct harness_run run = golden_run(golden);
     for (size_t k = 0; k < PLACE_COUNT; k++) {
@@ -78,11 +78,11 @@ static void check_traffic(const struct golden *golden) {
     }
 }
 
-/* A step whose update overflows fails, at once or where it is finished; also when the counts that show it arrive only
- * after a stop. */
+/* A step whose update overflows fails, at once or when the update is finished, also if the counts that show it arrive
+ * only after a stop. */
 static void check_overflow(const struct golden *golden) {
     struct harness_run run = golden_run(golden);
-    run.state.moments = OX_MOMENTS_BF16; /* which have room up to 2^127 */
+    run.state.moments = OX_MOMENTS_BF16; /* they hold values up to 2^127 */
     for (size_t k = 0; k < PLACE_COUNT; k++) {
         const bool overlap = places[k].request.overlap == 1;
         for (int stops = 0; stops <= overlap; stops++) {

@@ -11,7 +11,7 @@
 
 enum { THREADS = 2, ODD_CHUNK = 7 };
 
-/* The limits of test_golden.c. */
+/* The tolerances of test_golden.c. */
 static const double logits_limit = 1e-5, nll_limit = 1e-6;
 /* Limits for the command with a real model. The reference ran in float32: the sum of its 512 logits is 4e-7 from that
  * in float64, ours 3e-7. */
@@ -19,7 +19,7 @@ static const struct {
     double logits, sum, nll;
 } real_limits = {2.5e-5, 2e-6, 5e-7};
 
-/* One sequence of a case. */
+/* One sequence of a golden case. */
 struct sequence {
     int32_t ids[512];
     uint32_t count, vocab;
@@ -39,7 +39,7 @@ static void compare(struct harness_error *error, const float *logits, const stru
     harness_compare(error, logits, 1, sequence->expected + (size_t)row * sequence->vocab, sequence->vocab);
 }
 
-/* Every token apart: the logits behind each. */
+/* One token at a time: the logits after each. */
 static void read_singly(const struct ox_hf_folder *folder, const struct ox_generator_config *config,
                         const struct sequence *sequence, struct harness_error *error, float *kept) {
     struct ox_generator *generator = open_generator(folder, *config);
@@ -67,7 +67,7 @@ static double expected_nll(const struct sequence *sequence) {
     return total / (sequence->count - 1);
 }
 
-/* In chunks of `chunk_rows`; the last token apart when `split`. */
+/* In chunks of `chunk_rows`; with `split` the last token by itself. */
 static double read_chunks(const struct ox_hf_folder *folder, struct ox_generator_config config, uint32_t chunk_rows,
                           const struct sequence *sequence, struct harness_error *error) {
     config.chunk_rows = chunk_rows;

@@ -1,5 +1,5 @@
 /* The engine against PyTorch: every case of tests/golden/ in float32, in memory and through three tiers, and
- * in bfloat16. Tolerances are at most four times what was measured when they were set, the worst of all cores
+ * in bfloat16. Tolerances are at most four times what was measured when they were set, the worst of all core types
  * that OpenBLAS knows; the measured error of this run is printed beside them. */
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
@@ -19,7 +19,7 @@ static void check_against_reference(const struct golden *golden, const struct ox
                   final_limit);
 }
 
-/* Names of decayed tensors agree, so that a wrong rule is not taken for rounding. */
+/* Checks that the names of decayed tensors agree, so that a wrong rule is not mistaken for rounding. */
 static void check_decay(const struct golden *golden, const struct ox_model *model) {
     const json_t *const names = json_object_get(golden->json, "decayed");
     uint32_t decayed = 0;
@@ -55,7 +55,7 @@ static void check_fp32(const struct golden *golden) {
     outcome_close(&outcome);
 }
 
-/* To the nearest bfloat16, ties to even, by arithmetic: 2^16 units in the last place of the result. */
+/* Rounds to the nearest bfloat16, ties to even, by arithmetic with 2^16 units in the last place of the result. */
 static float rounded_to_even(float value) {
     int exponent = 0;
     frexpf(value, &exponent);
@@ -63,7 +63,7 @@ static float rounded_to_even(float value) {
     return nearbyintf(value / unit) * unit;
 }
 
-/* A gradient that leaves the device in 16 bits is the 32-bit one, summed to its end and rounded once. */
+/* A gradient that leaves the device in 16 bits equals the whole 32-bit sum, rounded once. */
 static void check_narrow_grads(const struct golden *golden, const struct harness_run *run,
                                const struct outcome *wide) {
     struct harness_run narrow_run = *run;

@@ -44,7 +44,7 @@ static uint64_t committed_step(const struct harness *harness) {
 static void check_places(const struct golden *golden, const struct harness_run *run, const struct outcome *expected) {
     static const uint32_t every[] = {3, 100, 1};
     for (size_t i = 0; i < PLACE_COUNT; i++) {
-        for (size_t k = 0; k < 2; k++) { /* 3 at all of them, each of the others at every second one */
+        for (size_t k = 0; k < 2; k++) { /* interval 3 at all places, 100 and 1 by turns */
             const uint32_t persist_steps = every[k + k * (i % 2)];
             struct harness_place place = place_of(i);
             struct harness harness;
@@ -65,8 +65,8 @@ static void check_places(const struct golden *golden, const struct harness_run *
     }
 }
 
-/* A stop, an update finished alone, an evaluation; the end of the process before a commit, and after one that was asked
- * for. */
+/* A stop, an update finished alone, an evaluation; the end of the process before a commit, and after a
+ * requested one. */
 static void check_between(const struct golden *golden, const struct harness_run *run, const struct outcome *expected) {
     for (size_t i = 1; i < PLACE_COUNT; i += i == 1 ? 1 : 2) {
         const struct harness_place place = place_of(i);
@@ -91,7 +91,7 @@ static void check_between(const struct golden *golden, const struct harness_run 
         CHECK(committed_step(&harness) == 0);
         REQUIRE_OK(ox_engine_persist(harness.engine, "three", 5));
         CHECK(committed_step(&harness) == 3);
-        golden_steps(&harness, golden, 3, 5, &outcome); /* the first of them is to be committed */
+        golden_steps(&harness, golden, 3, 5, &outcome); /* the first of them commits */
         REQUIRE_OK(ox_engine_finish_update(harness.engine));
         harness_reopen(run, &place, &harness);
         CHECK(committed_step(&harness) == 4);
@@ -104,12 +104,12 @@ static void check_between(const struct golden *golden, const struct harness_run 
     }
 }
 
-/* A drive fails once in the fourth step, which stays in memory, or is committed; two steps before it stayed there. */
+/* A drive fails once in the fourth step, which stays in memory or is committed, after two steps that stayed there. */
 static void check_faults(const struct golden *golden, const struct harness_run *run, const struct outcome *expected,
                          enum ox_fault_point point) {
     struct ox_io_backend *fault = NULL;
     REQUIRE_OK(ox_io_fault_open(ox_io_threads(), &fault));
-    for (size_t i = 0; i < 3; i++) { /* two of them for each sort */
+    for (size_t i = 0; i < 3; i++) { /* two of them for each kind of call */
         if (i == (size_t)point % 3) {
             continue;
         }
@@ -126,13 +126,13 @@ static void check_faults(const struct golden *golden, const struct harness_run *
         const enum ox_status failed = ox_engine_step(harness.engine, &input, &result);
         const enum ox_status persisted = failed == OX_OK ? ox_engine_persist(harness.engine, NULL, 0) : OX_OK;
         ox_io_fault_set(fault, NULL);
-        if (failed == OX_OK) { /* there was no such call in it; there may be in the commit */
+        if (failed == OX_OK) { /* the step made no such call; its commit may */
             CHECK(persisted == OX_E_IO || point == OX_FAULT_ON_READ);
             outcome.losses[3] = result.loss;
             outcome.norms[3] = result.grad_norm;
         } else {
             CHECK(failed == OX_E_IO);
-            CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_IO); /* until it is known */
+            CHECK(ox_engine_step(harness.engine, &input, &result) == OX_E_IO); /* until the loss is accepted */
         }
         REQUIRE_OK(ox_engine_roll_back(harness.engine));
         const uint64_t from = committed_step(&harness);
@@ -167,7 +167,7 @@ static void show(void *context, uint32_t unit_idx, uint32_t chunk_idx, const str
     add(context, view);
 }
 
-/* The planes before a step that stays in memory, chunk by chunk as it changes them. */
+/* The tee of a step that stays in memory sees the planes before it, chunk by chunk as the step changes them. */
 static void check_tee(const struct golden *golden, const struct harness_run *run) {
     for (size_t i = 0; i < PLACE_COUNT; i += 3) {
         const struct harness_place place = place_of(i);

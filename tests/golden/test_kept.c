@@ -24,7 +24,8 @@ static bool is_kept(const struct ox_plan *plan, uint32_t unit_idx) {
     return false;
 }
 
-/* The plan is the one requested for: of the last blocks so many are kept, and their inputs cross no link. */
+/* Checks that the plan is as requested: that many of the last blocks keep activations, and their inputs cross
+ * no link. */
 static void check_plan(const struct golden *golden, const struct harness_run *run, const struct harness_place *place) {
     struct harness harness;
     harness_open(run, place, &harness);
@@ -42,7 +43,7 @@ static void check_plan(const struct golden *golden, const struct harness_run *ru
     harness_close(&harness);
 }
 
-/* Memory holds NaN before it is written where `chaos` is on, and lanes start late. */
+/* With `chaos` memory is NaN before it is written, and lanes start late. */
 static void check_family(const char *folder, bool fp32, bool chaos) {
     struct golden golden;
     struct outcome expected, outcome;

@@ -1,5 +1,5 @@
 /* Overlapping steps give the bits of steps that wait for each other, whatever the norms are and wherever the run is
- * interrupted. Clipping repeats speculative updates, and a step that is not finite takes them back; stops, evaluations
+ * interrupted. Clipping repeats speculative updates, and a step that is not finite undoes them; stops, evaluations
  * and a new engine on the same store come between. */
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
@@ -10,10 +10,10 @@
 
 enum { STEPS = 6 };
 
-/* What happens to a run, step by step; the run in memory that it is compared with sees the norms alone. */
+/* What happens to a run, step by step. It is compared with a run in memory to which only `max_grad_norms` apply. */
 struct story {
     const char *name;
-    bool sparing; /* every third placement will do */
+    bool sparing; /* tested at every third placement only */
     double max_grad_norms[STEPS];
     bool finishes[STEPS], evaluates[STEPS], stops[STEPS], reopens[STEPS]; /* after the step; stops: before it */
     bool cuts[STEPS]; /* an evaluation after the step, or after its update was finished, is stopped */
@@ -52,7 +52,7 @@ static void stop_once(struct harness *harness, struct ox_step_input input) {
     CHECK(ox_engine_step(harness->engine, &input, &result) == OX_E_ABORTED);
 }
 
-/* The first evaluation after a step brings its update with it, unless that was finished; both move what was planned,
+/* The first evaluation after a step carries its update, unless that was finished. Both move the planned bytes,
  * and both see the weights that the step leads to. */
 static void evaluate(const struct story *story, struct harness *harness, struct ox_step_input input, size_t step,
                      struct tally *tally) {
@@ -115,7 +115,7 @@ static void check_story(const struct golden *golden, const struct story *story, 
     struct tally alone = {0};
     run.fp32 = fp32;
     run.grad_bf16 = !fp32;
-    uint32_t nth = fp32; /* others for other stories */
+    uint32_t nth = fp32; /* so that stories use different placements */
     printf("%s, %s%s\n", golden->folder, story->name, chaos_seed != 0 ? ", with chaos" : "");
     tell(story, &run, golden, &harness_in_memory, &expected, &alone);
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
@@ -138,7 +138,7 @@ static void check_story(const struct golden *golden, const struct story *story, 
 
 /* ---- a step that is not finite -------------------------------------------------------------------------- */
 
-/* The step that was skipped leaves planes as the store has them, which never had the infinity: it is not put back. */
+/* A skipped step leaves planes as the store has them. The infinity, which only memory had, is gone then. */
 static void check_nonfinite(const struct golden *golden) {
     const struct harness_run run = golden_run(golden);
     const struct story plain = {.name = "", .max_grad_norms = {0, 0, 0}};

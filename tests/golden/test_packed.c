@@ -12,7 +12,7 @@
 
 enum { SEQ = 60, BATCH = 2, MICRO_BATCHES = 2, DOCUMENTS = 14 };
 
-/* Where a document lies; sequences of all micro-batches are filled to the end. */
+/* Where a document lies; documents fill the sequences of all micro-batches. */
 struct document {
     uint32_t mb_idx, row, count;
 };
@@ -46,7 +46,7 @@ static struct tokens make_tokens(uint32_t vocab) {
     return out;
 }
 
-/* A document's tokens from row `to` of a batch on. */
+/* Copies a document's tokens to a batch, from row `to` on. */
 static void put(const struct tokens *tokens, const struct document *document, struct ox_batch batch, uint32_t to,
                 bool restart) {
     const size_t bytes = document->count * sizeof(int32_t);
@@ -104,7 +104,7 @@ static void run_packed(const struct golden *golden, const struct harness_place *
     harness_close(&harness);
 }
 
-/* Loss and gradients are parts of those of all documents: the count of targets is that of all. */
+/* Loss and gradients of one document as its part of those of all: the divisor is the count of all targets. */
 static void run_alone(const struct golden *golden, const struct document *document, struct outcome *out) {
     struct harness_run run = golden_run(golden);
     struct harness harness;
@@ -132,10 +132,10 @@ static double token_loss(const float *logits, uint32_t vocab, int32_t target) {
     return top + log(sum) - (double)logits[target];
 }
 
-/* What is measured over all documents; `first` of the documents that begin a sequence, `later` of the others. */
+/* Errors over all documents; `first`: those that begin a sequence, `later`: the others. */
 struct errors {
     double logits, token_losses, loss, grads;
-    double first, later; /* without positions that begin again: largest difference, least of all documents' */
+    double first, later; /* with positions that do not begin again: largest error of first, smallest of later */
 };
 
 static double logits_error(const struct outcome *packed, const struct document *at, const struct outcome *alone) {
@@ -165,7 +165,7 @@ static void compare_tokens(const struct outcome *packed, const struct outcome *u
     }
 }
 
-/* The worst tensor, relative to its largest. */
+/* Error of the worst tensor, relative to its largest element. */
 static double compare_grads(const struct ox_model *model, const struct outcome *packed,
                             const struct outcome *sum) {
     double worst = 0;
@@ -207,7 +207,7 @@ static void check(const char *name) {
         struct outcome alone;
         run_alone(&golden, &documents[i], &alone);
         add_outcome(&sum, &alone);
-        if (documents[i].mb_idx == 0) { /* whose logits are given out */
+        if (documents[i].mb_idx == 0) { /* the engine returns its logits */
             compare_tokens(&packed, &unbroken, &documents[i], &alone, &errors);
         }
         outcome_close(&alone);
@@ -216,7 +216,7 @@ static void check(const char *name) {
     golden_report("losses of tokens", errors.token_losses, 8e-6);
     golden_report("loss", fabs(packed.losses[0] - sum.losses[0]), 2.4e-7);
     golden_report("gradients, of the largest", compare_grads(ox_hf_model(folder), &packed, &sum), 5e-6);
-    /* The test can fail: as one document, only the first document of a row keeps its values. */
+    /* The test can fail: if a row counts as one document, only its first document keeps its values. */
     golden_report("first documents, not begun again", errors.first, 1e-5);
     printf("  later documents, not begun again   %9.2e  above 1.00e-02\n", errors.later);
     CHECK(errors.later > 1e-2);

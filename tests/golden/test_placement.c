@@ -1,5 +1,5 @@
-/* No bit depends on where things live, on how they are cut, on drives, threads or late lanes: the models of
- * tests/golden/ at every placement, compared with the run in memory. */
+/* No bit depends on where planes live, on how units are cut, on drives, threads or late lanes: runs of the models of
+ * tests/golden/ at every placement are compared with the run in memory. */
 #include "base/assert.h"
 #include "base/file.h"
 #include "tests/kit/run/golden.h"
@@ -15,7 +15,7 @@ static void check_places(const struct golden *golden, const char *what, bool fp3
     golden_check_places(golden, &run, what, 2);
 }
 
-/* Lanes that start late, and memory that holds NaN before it is written. */
+/* Placements with lanes that start late, and with memory that is NaN before it is written. */
 static void check_chaos(const struct golden *golden) {
     const struct harness_run run = golden_run(golden);
     const struct harness_place *const places[] = {&harness_in_memory, &harness_places[0], &harness_places[2],
@@ -33,7 +33,7 @@ static void check_chaos(const struct golden *golden) {
     outcome_close(&expected);
 }
 
-/* A step that is stopped leaves nothing: done again, it gives the same bits. */
+/* A step that is stopped changes nothing: repeating it gives the same bits. */
 static void check_stop(const struct golden *golden, const struct harness_place *place) {
     const struct harness_run run = golden_run(golden);
     const volatile sig_atomic_t stop = 1;

@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEPS = 30, BATCH = 8, SEQ = 127 /* predicted of each row's 128 tokens */, BOS = 1, TOP = 10 };
+enum { STEPS = 30, BATCH = 8, SEQ = 127 /* predicted tokens of each row's 128 */, BOS = 1, TOP = 10 };
 
-/* The reference ran in float32 itself. At most four times what was measured. */
+/* Tolerances, at most four times what was measured. The reference itself ran in float32. */
 static const struct {
     double logits, grad_norms, losses, step_norms, parameters;
 } limits = {2.5e-5, 3e-6, 6e-7, 2e-6, 7e-9};
@@ -41,8 +41,8 @@ static double number(const json_t *value) {
 
 /* ---- prompts ------------------------------------------------------------------------------------ */
 
-/* Largest difference of the listed logits of the last position; the ten listed are the
- * ten largest in the same order. */
+/* Largest difference of the listed logits of the last position. Checks that these ten are the ten largest, in the same
+ * order. */
 static double prompt_error(const json_t *prompt) {
     const json_t *const ids = member(prompt, "prompt_ids"), *const top = member(prompt, "last_logits_top10");
     const struct harness_run run = {.model_folder = model_folder,

@@ -1,5 +1,5 @@
-/* What a tee is shown during a step are the planes of the last commit, every chunk once and in order, wherever they
- * live; and the step does not notice. */
+/* A tee sees the planes of the last commit during a step, every chunk once and in order, wherever they live; and it
+ * does not change the step. */
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
@@ -7,7 +7,7 @@
 
 enum { STEPS = 3, VIEWS_MAX = 2 * 512 };
 
-/* A chunk as it was shown. */
+/* A chunk as the tee saw it. */
 struct seen {
     uint32_t unit_idx, chunk_idx;
     uint64_t first, count, hash;
@@ -25,7 +25,7 @@ static uint64_t add(uint64_t hash, const void *data, uint64_t bytes) {
     return hash;
 }
 
-/* The planes as bytes and, by way of the view's scratch memory, as numbers. */
+/* Records the planes as bytes and, converted in the view's scratch, as numbers. */
 static uint64_t hash_view(const struct ox_chunk_view *view) {
     uint64_t hash = add(1, view->hi, view->count * OX_HI_BYTES);
     hash = add(hash, view->state.lo, view->state_bytes);
@@ -65,7 +65,7 @@ static int by_chunk(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Chunks come in order and once each. Speculative updates that were repeated are shown twice, and must be the same. */
+/* Chunks come in order and once each; chunks of repeated speculative updates come twice, with the same content. */
 static void put_in_order(struct seeing *have) {
     uint32_t count = 0;
     qsort(have->list, have->count, sizeof *have->list, by_chunk);

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* One thread is enough for it: where every access costs, a part says as much. */
+/* Only one thread works here, so ThreadSanitizer, which slows every access, gets a part of the texts. */
 #if defined(__SANITIZE_THREAD__)
 enum { SIZES = 1, TEXTS = 1 };
 #else

@@ -24,7 +24,7 @@ static bool same_ids(const json_t *expected, const struct ox_ids *ids) {
     return same;
 }
 
-/* The line's ids without and with what the post-processor adds, and its decoded text. */
+/* Checks the ids of a line, without and with what the post-processor adds, and its decoded text. */
 static void compare_line(const struct subject *subject, const json_t *line, size_t number) {
     const json_t *const text = json_object_get(line, "text");
     const json_t *const expected = json_object_get(line, "ids");
@@ -70,7 +70,7 @@ static size_t compare_all(const struct subject *subject, const char *path) {
     return number;
 }
 
-/* Encodes a file over and over for a little while; decoding must give the text back where nothing is lost. */
+/* Encodes a file repeatedly for a short time; decoding must return the text if nothing is lost. */
 static double megabytes_per_second(const struct subject *subject, const char *path) {
     char *text = NULL;
     size_t bytes = 0;
