@@ -308,31 +308,9 @@ static bool is_usable(const char *path) {
     return false;
 }
 
-enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path) {
-    char named[OX_PATH_BYTES] = "";
-    const bool has_hint = read_latest(output_dir, named);
-    if (has_hint && is_usable(named)) {
-        memcpy(path, named, sizeof named);
-        return OX_OK;
-    }
-    uint64_t *steps = NULL;
-    uint32_t count = 0;
-    bool found = false;
-    enum ox_status status = list_steps(output_dir, "", &steps, &count);
-    for (uint32_t i = 0; status == OX_OK && !found && i < count; i++) {
-        status = make_path(output_dir, steps[i], "", path);
-        found = status == OX_OK && (!has_hint || strcmp(path, named) != 0) && is_usable(path);
-    }
-    free(steps);
-    if (status == OX_OK && !found) {
-        status = ox_fail(OX_E_CONFIG, "%s: holds no complete checkpoint", output_dir);
-    }
-    return status;
-}
-
-enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t run_id[2], uint64_t branch,
-                                         char *path) {
-    const struct ox_run_state wanted = {.run_id = {run_id[0], run_id[1]}, .branch = branch};
+/* Finds the usable checkpoint of the highest step, without looking at `skipped`; with `branch`, in that branch alone. */
+static enum ox_status find_highest(const char *output_dir, const struct ox_run_state *branch, const char *skipped,
+                                   char *path) {
     uint64_t *steps = NULL;
     uint32_t count = 0;
     bool found = false;
@@ -340,16 +318,34 @@ enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t 
     for (uint32_t i = 0; status == OX_OK && !found && i < count; i++) {
         struct ox_run_state state;
         status = make_path(output_dir, steps[i], "", path);
-        if (status == OX_OK && ox_checkpoint_read_state(path, &state) == OX_OK && !is_same_branch(&state, &wanted)) {
-            continue;
-        }
-        found = status == OX_OK && is_usable(path);
+        const bool left_out = status != OX_OK || strcmp(path, skipped) == 0 ||
+                              (branch != NULL && ox_checkpoint_read_state(path, &state) == OX_OK &&
+                               !is_same_branch(&state, branch));
+        found = !left_out && is_usable(path);
     }
     free(steps);
     if (status == OX_OK && !found) {
-        status = ox_fail(OX_E_CONFIG, "%s: holds no complete checkpoint of this run", output_dir);
+        status = ox_fail(OX_E_CONFIG, "%s: holds no complete checkpoint%s", output_dir,
+                         branch != NULL ? " of this run" : "");
     }
     return status;
+}
+
+enum ox_status ox_checkpoint_find_latest(const char *output_dir, char *path) {
+    char named[OX_PATH_BYTES] = "";
+    if (!read_latest(output_dir, named)) {
+        named[0] = '\0';
+    } else if (is_usable(named)) {
+        memcpy(path, named, sizeof named);
+        return OX_OK;
+    }
+    return find_highest(output_dir, NULL, named, path);
+}
+
+enum ox_status ox_checkpoint_find_branch(const char *output_dir, const uint64_t run_id[2], uint64_t branch,
+                                         char *path) {
+    const struct ox_run_state wanted = {.run_id = {run_id[0], run_id[1]}, .branch = branch};
+    return find_highest(output_dir, &wanted, "", path);
 }
 
 bool ox_checkpoint_is_in(const char *output_dir, const char *path) {
