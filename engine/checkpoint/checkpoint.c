@@ -308,7 +308,7 @@ static bool is_usable(const char *path) {
     return false;
 }
 
-/* Finds the usable checkpoint of the highest step, without looking at `skipped`; with `branch`, in that branch alone. */
+/* Finds the usable checkpoint of the highest step other than `skipped`; with `branch`, in that branch alone. */
 static enum ox_status find_highest(const char *output_dir, const struct ox_run_state *branch, const char *skipped,
                                    char *path) {
     uint64_t *steps = NULL;

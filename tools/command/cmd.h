@@ -29,7 +29,8 @@ struct ox_command {
     int (*run)(const struct ox_config *config); /* returns an exit status              */
 };
 
-const struct ox_command *ox_commands(uint32_t *count);
+/* The table of subcommands, in the order of help; its last row has no name. */
+const struct ox_command *ox_commands(void);
 /* Returns NULL for an unknown command. */
 const struct ox_command *ox_command_find(const char *name);
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "engine/text/chat.h"
+#include "engine/text/text.h"
 #include "engine/generate/generate.h"
 #include "engine/generate/sample.h"
 #include "engine/run/trainer.h"
@@ -158,20 +159,6 @@ static enum ox_status read_prompt(struct generating *g) {
 
 /* ---- stop tokens ----------------------------------------------------------------------------------- */
 
-static enum ox_status append_id(struct ox_ids *ids, int64_t id) {
-    if (ids->count == ids->capacity) {
-        const size_t capacity = 2 * ids->capacity + 16;
-        int32_t *const longer = realloc(ids->ids, capacity * sizeof *longer);
-        if (longer == NULL) {
-            return ox_fail(OX_E_NOMEM, "no memory for %zu tokens", capacity);
-        }
-        ids->ids = longer;
-        ids->capacity = capacity;
-    }
-    ids->ids[ids->count++] = (int32_t)id;
-    return OX_OK;
-}
-
 /* Adds the ids of "eos_token_id", which is one id or a list. */
 static enum ox_status read_stops(struct ox_ids *stops, const char *where, const json_t *json) {
     const json_t *const value = json_object_get(json, "eos_token_id");
@@ -184,7 +171,7 @@ static enum ox_status read_stops(struct ox_ids *stops, const char *where, const 
             return ox_fail(OX_E_CONFIG, "%s: \"eos_token_id\" is %s, but must be a token id or a list of them", where,
                            ox_json_excerpt(value, text));
         }
-        status = append_id(stops, json_integer_value(id));
+        status = ox_ids_add(stops, json_integer_value(id));
     }
     return status;
 }
@@ -222,11 +209,11 @@ static enum ox_status find_stops(struct generating *g) {
         OX_TRY(status, read_stops(&g->stops, path, json));
         json_decref(json);
     }
-    OX_TRY(status, append_id(&g->stops, ox_tokenizer_eos(g->tokenizer)));
+    OX_TRY(status, ox_ids_add(&g->stops, ox_tokenizer_eos(g->tokenizer)));
     if (status == OX_OK && g->config->chat) {
         status = end_of_turn(g, &turn);
     }
-    return status == OX_OK ? append_id(&g->stops, turn) : status;
+    return status == OX_OK ? ox_ids_add(&g->stops, turn) : status;
 }
 
 static bool is_stop(const struct generating *g, int32_t id) {
@@ -337,7 +324,7 @@ static enum ox_status generate_all(struct generating *g, const float *logits) {
         }
         int32_t id = 0;
         OX_TRY(status, ox_sampler_next(g->sampler, logits, g->ids.count - 1, &id));
-        OX_TRY(status, append_id(&g->ids, id));
+        OX_TRY(status, ox_ids_add(&g->ids, id));
         if (status == OX_OK && is_stop(g, id)) {
             g->finish = "stop";
         } else if (status == OX_OK) {

@@ -40,9 +40,8 @@ static const struct ox_command commands[] = {
     {.name = "version", .run = run_version, .summary = "print the version of this program"},
     {.name = "help", .mask = OX_CMD_HELP, .positional = {"command"}, .run = ox_cmd_help,
      .summary = "list the commands; `offload help COMMAND` lists its flags"},
+    {.name = NULL},
 };
-
-enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
 /* Prints one line without control characters, whatever a file name or a library put into the text. */
 static void print_line(const char *prefix, const char *text) {
@@ -63,11 +62,11 @@ static void log_to_stderr(void *context, enum ox_log_level level, const char *li
 static const char *nearest_command(const char *name) {
     const char *nearest = NULL;
     unsigned best = (unsigned)strlen(name) / 3 + 2;
-    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
-        const unsigned distance = ox_name_distance(name, commands[i].name);
+    for (const struct ox_command *command = commands; command->name != NULL; command++) {
+        const unsigned distance = ox_name_distance(name, command->name);
         if (distance < best) {
             best = distance;
-            nearest = commands[i].name;
+            nearest = command->name;
         }
     }
     return nearest;
@@ -98,15 +97,14 @@ static int dispatch(int argc, char **argv) {
     return command != NULL ? run_command(command, argc - 2, argv + 2) : ox_cmd_exit(ox_fail_command(name));
 }
 
-const struct ox_command *ox_commands(uint32_t *count) {
-    *count = COMMAND_COUNT;
+const struct ox_command *ox_commands(void) {
     return commands;
 }
 
 const struct ox_command *ox_command_find(const char *name) {
-    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
-        if (strcmp(name, commands[i].name) == 0) {
-            return &commands[i];
+    for (const struct ox_command *command = commands; command->name != NULL; command++) {
+        if (strcmp(name, command->name) == 0) {
+            return command;
         }
     }
     return NULL;

@@ -41,10 +41,8 @@ static struct value value_of(const struct ox_option *option) {
 }
 
 static void put_commands(FILE *file) {
-    uint32_t count = 0;
-    const struct ox_command *const commands = ox_commands(&count);
-    for (uint32_t i = 0; i < count; i++) {
-        fprintf(file, "%s%s", i > 0 ? " " : "", commands[i].name);
+    for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
+        fprintf(file, "%s%s", command != ox_commands() ? " " : "", command->name);
     }
 }
 
@@ -110,12 +108,10 @@ static void put_bash_values(FILE *file) {
 }
 
 static void put_bash_flags(FILE *file) {
-    uint32_t count = 0;
-    const struct ox_command *const commands = ox_commands(&count);
     fputs("# The flags of a command; first is the flag that an argument without one sets.\n"
           "_offload_flags() {\n    flags='' others='' negated='' first=''\n    case $1 in\n", file);
-    for (uint32_t i = 0; i < count; i++) {
-        put_bash_command(file, &commands[i]);
+    for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
+        put_bash_command(file, command);
     }
     fputs("    esac\n}\n\n", file);
 }
@@ -246,16 +242,14 @@ static void put_zsh_command(FILE *file, const struct ox_command *command) {
 }
 
 void ox_complete_zsh(FILE *file) {
-    uint32_t count = 0;
-    const struct ox_command *const commands = ox_commands(&count);
     fputs("#compdef offload\n"
           "# zsh completion of offload " OX_VERSION ", written by `offload help --as zsh`.\n\n"
           "_offload_commands() {\n"
           "    local -a commands\n"
           "    commands=(\n", file);
-    for (uint32_t i = 0; i < count; i++) {
-        fprintf(file, "        '%s:", commands[i].name);
-        put_quoted(file, commands[i].summary, "'\\''", ":\\");
+    for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
+        fprintf(file, "        '%s:", command->name);
+        put_quoted(file, command->summary, "'\\''", ":\\");
         fputs("'\n", file);
     }
     fputs("    )\n"
@@ -269,8 +263,8 @@ void ox_complete_zsh(FILE *file) {
           "    shift words\n"
           "    ((CURRENT--))\n"
           "    case $words[1] in\n", file);
-    for (uint32_t i = 0; i < count; i++) {
-        put_zsh_command(file, &commands[i]);
+    for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
+        put_zsh_command(file, command);
     }
     fputs("    esac\n"
           "}\n\n"
@@ -296,12 +290,10 @@ static void put_fish_value(FILE *file, const struct ox_option *option) {
 }
 
 static void put_fish_condition(FILE *file, const struct ox_option *option) {
-    uint32_t count = 0;
-    const struct ox_command *const commands = ox_commands(&count);
     fputs("complete -c offload -n '__offload_is", file);
-    for (uint32_t i = 0; i < count; i++) {
-        if ((option->commands & commands[i].mask) != 0 || option->commands == 0) {
-            fprintf(file, " %s", commands[i].name);
+    for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
+        if ((option->commands & command->mask) != 0 || option->commands == 0) {
+            fprintf(file, " %s", command->name);
         }
     }
     fputc('\'', file);
@@ -343,8 +335,7 @@ static void put_fish_positional(FILE *file, const struct ox_command *command) {
 }
 
 void ox_complete_fish(FILE *file) {
-    uint32_t count = 0, idx = 0;
-    const struct ox_command *const commands = ox_commands(&count);
+    uint32_t idx = 0;
     fputs("# fish completion of offload " OX_VERSION ", written by `offload help --as fish`.\n\n"
           "function __offload_is\n"
           "    set -l words (commandline -opc)\n"
@@ -357,11 +348,11 @@ void ox_complete_fish(FILE *file) {
           "end\n\n"
           "complete -c offload -f\n"
           "complete -c offload -n __offload_bare -l version -d 'print the version of this program'\n", file);
-    for (uint32_t i = 0; i < count; i++) {
-        fprintf(file, "complete -c offload -n __offload_bare -a %s -d '", commands[i].name);
-        put_quoted(file, commands[i].summary, "\\'", "\\");
+    for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
+        fprintf(file, "complete -c offload -n __offload_bare -a %s -d '", command->name);
+        put_quoted(file, command->summary, "\\'", "\\");
         fputs("'\n", file);
-        put_fish_positional(file, &commands[i]);
+        put_fish_positional(file, command);
     }
     for (const struct ox_option *option; (option = ox_help_option(NULL, &idx)) != NULL;) {
         put_fish_option(file, option);

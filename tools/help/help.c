@@ -77,10 +77,8 @@ void ox_help_print(FILE *file) {
           "memory and NVMe drives as one memory with three speeds.\n\n"
           "Usage: offload COMMAND [--flag value ...]\n\n",
           file);
-    uint32_t count = 0;
-    const struct ox_command *const commands = ox_commands(&count);
-    for (uint32_t i = 0; i < count; i++) {
-        fprintf(file, "  offload %-9s %s\n", commands[i].name, commands[i].summary);
+    for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
+        fprintf(file, "  offload %-9s %s\n", command->name, command->summary);
     }
     fputs("\nExit status: 0 done, 1 failure, 2 wrong usage or configuration or no plan that fits, 128+n ended by\n"
           "signal n.\n",
@@ -94,10 +92,8 @@ void ox_help_print_command(FILE *file, const struct ox_command *command) {
 }
 
 static void print_names(FILE *file) {
-    uint32_t count = 0;
-    const struct ox_command *const commands = ox_commands(&count);
-    for (uint32_t i = 0; i < count; i++) {
-        fprintf(file, "%s\n", commands[i].name);
+    for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
+        fprintf(file, "%s\n", command->name);
     }
 }
 

@@ -225,11 +225,9 @@ static void put_synopsis(FILE *file, const struct ox_command *command) {
 }
 
 static void put_commands(FILE *file) {
-    uint32_t count = 0;
-    const struct ox_command *const commands = ox_commands(&count);
     fputs(".SH COMMANDS\n", file);
-    for (uint32_t i = 0; i < count; i++) {
-        put_item(file, commands[i].name, strlen(commands[i].name), commands[i].summary, strlen(commands[i].summary));
+    for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
+        put_item(file, command->name, strlen(command->name), command->summary, strlen(command->summary));
     }
 }
 
@@ -267,14 +265,11 @@ static void put_examples(FILE *file, const char *list) {
 
 /* A command's page refers to offload(1) and to the pages it names; offload(1) refers to all. */
 static void put_see_also(FILE *file, const struct ox_command *command, const struct ox_page *page) {
-    uint32_t count = 0;
-    const struct ox_command *const commands = ox_commands(&count);
     fputs(command != NULL ? ".SH SEE ALSO\n\\fBoffload\\fR(1)" : ".SH SEE ALSO\n", file);
-    for (uint32_t i = 0; i < count; i++) {
-        const char *const name = commands[i].name;
-        if (command == NULL || (page != NULL && ox_help_listed(page->see_also, name))) {
-            fputs(command != NULL || i > 0 ? ",\n\\fB" : "\\fB", file);
-            put_name(file, name, false);
+    for (const struct ox_command *other = ox_commands(); other->name != NULL; other++) {
+        if (command == NULL || (page != NULL && ox_help_listed(page->see_also, other->name))) {
+            fputs(command != NULL || other != ox_commands() ? ",\n\\fB" : "\\fB", file);
+            put_name(file, other->name, false);
             fputs("\\fR(1)", file);
         }
     }
