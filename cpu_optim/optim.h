@@ -20,6 +20,8 @@ enum ox_isa { OX_ISA_SCALAR, OX_ISA_AVX2, OX_ISA_AVX512, OX_ISA_NEON, OX_ISA_COU
 const char *ox_isa_name(enum ox_isa isa);
 bool ox_isa_available(enum ox_isa isa);
 enum ox_isa ox_isa_best(void);
+/* Sets *out to the set of that name, for "auto" to the best. OX_E_CONFIG if the machine lacks it. */
+OX_MUST enum ox_status ox_isa_pick(const char *name, enum ox_isa *out);
 
 /* ---- the update ----------------------------------------------------------------------------------- */
 

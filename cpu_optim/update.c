@@ -64,6 +64,20 @@ enum ox_isa ox_isa_best(void) {
     return OX_ISA_SCALAR;
 }
 
+enum ox_status ox_isa_pick(const char *name, enum ox_isa *out) {
+    *out = ox_isa_best();
+    for (unsigned isa = 0; isa < OX_ISA_COUNT; isa++) {
+        if (strcmp(name, ox_isa_name(isa)) == 0) {
+            *out = isa;
+        }
+    }
+    if (!ox_isa_available(*out)) {
+        return ox_fail(OX_E_CONFIG, "--isa %s: this machine lacks these instructions; its widest are %s", name,
+                       ox_isa_name(ox_isa_best()));
+    }
+    return OX_OK;
+}
+
 struct ox_update_traffic ox_update_traffic_of(struct ox_state_format format, enum ox_grad_dtype grad_dtype) {
     const uint32_t block = ox_scale_block_elems(format.moments);
     const double moment = (double)ox_moment_bytes(format.moments) + (block > 0 ? 1.0 / block : 0.0);

@@ -132,20 +132,6 @@ static enum ox_tier tier_request(enum ox_tier_choice choice) {
     return tiers[choice];
 }
 
-static enum ox_status pick_isa(const char *name, enum ox_isa *out) {
-    if (strcmp(name, "auto") == 0) {
-        *out = ox_isa_best();
-        return OX_OK;
-    }
-    for (int isa = 0; isa < OX_ISA_COUNT; isa++) {
-        if (strcmp(name, ox_isa_name((enum ox_isa)isa)) == 0 && ox_isa_available((enum ox_isa)isa)) {
-            *out = (enum ox_isa)isa;
-            return OX_OK;
-        }
-    }
-    return ox_fail(OX_E_CONFIG, "--isa %s: this processor does not have it; use auto", name);
-}
-
 static enum ox_status pick_io(const char *name, const struct ox_io_backend **out) {
     char why[160] = "";
     *out = strcmp(name, "auto") == 0 ? ox_io_probe(why) : ox_io_by_name(name);
@@ -244,7 +230,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     set_budget(trainer);
     enum ox_status status = check_counts(config, model);
     OX_TRY(status, pick_device(trainer));
-    OX_TRY(status, pick_isa(config->isa, &trainer->engine_config.isa));
+    OX_TRY(status, ox_isa_pick(config->isa, &trainer->engine_config.isa));
     if (status == OX_OK && config->nvme_count > 0) {
         status = pick_io(config->io_backend, &trainer->engine_config.io);
     }

@@ -44,7 +44,10 @@ void ox_bench_add(struct ox_bench *bench, const struct ox_bench_figure *figure, 
     vsnprintf(record->name, sizeof record->name, fmt, args);
     va_end(args);
     record->figure = *figure;
-    bench->missed_count += is_missed(figure);
+    if (figure->limit > 0.0 && figure->ratio == 0.0) {
+        record->figure.ratio = figure->value / figure->limit;
+    }
+    bench->missed_count += is_missed(&record->figure);
     if (!bench->json) {
         print_record(record);
     }
@@ -79,14 +82,11 @@ json_t *ox_bench_records_json(const struct ox_bench *bench) {
     int failed = list == NULL;
     for (uint32_t i = 0; i < bench->record_count; i++) {
         const struct ox_bench_figure *const figure = &bench->records[i].figure;
-        json_t *const object = json_object();
         const bool limited = figure->limit > 0.0;
-        failed |= json_object_set_new(object, "name", json_string(bench->records[i].name));
-        failed |= json_object_set_new(object, "value", json_real(figure->value));
-        failed |= json_object_set_new(object, "unit", json_string(figure->unit));
-        failed |= json_object_set_new(object, "limit", limited ? json_real(figure->limit) : json_null());
-        failed |= json_object_set_new(object, "ratio", limited ? json_real(figure->ratio) : json_null());
-        failed |= json_array_append_new(list, object);
+        failed |= json_array_append_new(list, json_pack(
+            "{s:s, s:f, s:s, s:o, s:o}", "name", bench->records[i].name, "value", figure->value, "unit", figure->unit,
+            "limit", limited ? json_real(figure->limit) : json_null(), "ratio",
+            limited ? json_real(figure->ratio) : json_null()));
     }
     if (failed) {
         json_decref(list);

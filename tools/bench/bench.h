@@ -21,7 +21,8 @@ enum {
 
 /* ---- records ------------------------------------------------------------------------------------------- */
 
-/* `limit` is what the machine itself reaches, `ratio` the value divided by it. With the unit OX_BENCH_SHARE the value
+/* `limit` is what the machine itself reaches, `ratio` the value divided by it, which ox_bench_add computes unless it is
+ * given, as the median of ratios. With the unit OX_BENCH_SHARE the value
  * is already such a ratio and the limit is its target, so a ratio below 1 is a missed limit. */
 struct ox_bench_figure {
     double value;
@@ -142,9 +143,6 @@ OX_MUST enum ox_status ox_bench_gemm(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_copy(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_lane(struct ox_bench *bench);
 OX_MUST enum ox_status ox_bench_ops(struct ox_bench *bench);
-
-/* Returns --isa, or the widest instruction set of the machine. */
-OX_MUST enum ox_status ox_bench_isa(const struct ox_config *config, enum ox_isa *out);
 
 /* Writes a profile of this machine (offload/sim/machine_profile.h) from the records to `path`. */
 OX_MUST enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *path);

@@ -228,8 +228,8 @@ static enum ox_status compare(struct comparison *comparison, const struct runner
 /* ---- records ----------------------------------------------------------------------------------------------- */
 
 static void add_share(struct ox_bench *bench, const char *base, const char *what, double value, double limit) {
-    ox_bench_add(bench, &(struct ox_bench_figure){.value = value, .unit = OX_BENCH_SHARE, .limit = limit,
-                                                  .ratio = limit > 0.0 ? value / limit : 0.0}, "%s.%s", base, what);
+    ox_bench_add(bench, &(struct ox_bench_figure){.value = value, .unit = OX_BENCH_SHARE, .limit = limit}, "%s.%s",
+                 base, what);
 }
 
 /* Compares with the plain loop. Only AdamW with fp32 moments has a limit. */
@@ -307,20 +307,6 @@ static enum ox_status measure_all(struct comparison *comparison) {
     return status == OX_OK && !bench->brief && wants(bench, OX_MOMENTS_F32) ? measure_passes(comparison) : status;
 }
 
-enum ox_status ox_bench_isa(const struct ox_config *config, enum ox_isa *out) {
-    *out = ox_isa_best();
-    for (unsigned isa = 0; isa < OX_ISA_COUNT; isa++) {
-        if (strcmp(config->isa, ox_isa_name(isa)) == 0) {
-            *out = isa;
-        }
-    }
-    if (!ox_isa_available(*out)) {
-        return ox_fail(OX_E_CONFIG, "--isa %s: this machine lacks these instructions; its widest are %s", config->isa,
-                       ox_isa_name(ox_isa_best()));
-    }
-    return OX_OK;
-}
-
 static enum ox_status set_up(struct comparison *comparison) {
     const struct ox_config *const config = comparison->bench->config;
     const uint64_t default_params = (comparison->bench->brief ? BRIEF_MEGAPARAMS : FULL_MEGAPARAMS) * OX_MIB;
@@ -330,7 +316,7 @@ static enum ox_status set_up(struct comparison *comparison) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the planes; give at least %d",
                        config->size_bytes, PARAM_BYTES * GRAIN);
     }
-    enum ox_status status = ox_bench_isa(config, &comparison->isa);
+    enum ox_status status = ox_isa_pick(config->isa, &comparison->isa);
     OX_TRY(status, ox_pool_open(ox_bench_threads(config->optimizer_threads), &comparison->pool));
     OX_TRY(status, ox_bench_arena_open("adam", comparison->params * PARAM_BYTES + 32 * OX_MIB, &comparison->arena));
     const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,

@@ -37,7 +37,7 @@ static enum ox_status measure(struct ox_bench *bench, struct update *update, enu
     const double rate = (traffic.read + traffic.written) * params / seconds;
     const double cpu = ox_bench_value(bench, "adam.adamw.%s.grad_f32.time", name), own = seconds * 1e9 / params;
     ox_bench_add(bench, &(struct ox_bench_figure){.value = own, .unit = "ns/param"}, "adam.gpu.%s.time", name);
-    ox_bench_add(bench, &(struct ox_bench_figure){.value = rate, .unit = "B/s", .limit = limit, .ratio = rate / limit},
+    ox_bench_add(bench, &(struct ox_bench_figure){.value = rate, .unit = "B/s", .limit = limit},
                  "adam.gpu.%s.rate", name);
     if (cpu > 0.0) {
         ox_bench_add(bench, &(struct ox_bench_figure){.value = cpu / own, .unit = OX_BENCH_SHARE},

@@ -108,7 +108,7 @@ static enum ox_status compare(struct gemms *gemms, bool backward) {
     if (status == OX_OK && search.taken_seconds > 0.0) {
         const double share = search.best_seconds / search.taken_seconds;
         ox_bench_add(gemms->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE,
-                                                                .limit = BEST_LIMIT, .ratio = share / BEST_LIMIT},
+                                                                .limit = BEST_LIMIT},
                      "gemm.gpu.%s.%s.%s.of_best_of_%" PRIu32, gemms->layer->name,
                      backward ? "backward" : "forward", real_of(gemms), search.offered);
     }

@@ -72,12 +72,10 @@ static enum ox_status measure(struct measuring *m) {
         m->flop_rate = fmax(m->flop_rate, rate);
     }
     ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = has_flops ? "FLOP/s" : "B/s",
-                                                     .limit = limit, .ratio = limit > 0.0 ? rate / limit : 0.0},
-                 "ops.%s%s", name, real);
+                                                     .limit = limit}, "ops.%s%s", name, real);
     if (!has_flops && m->op->op != OX_OP_attention_cached) {
         const double share = rate / limit, wanted = m->bench->gpu != NULL ? COPY_LIMIT : 0.0;
-        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE, .limit = wanted,
-                                                         .ratio = wanted > 0.0 ? share / wanted : 0.0},
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE, .limit = wanted},
                      "ops.%s%s.of_copy", name, real);
     }
     return OX_OK;
@@ -126,10 +124,9 @@ static enum ox_status compare_one(struct measuring *m, struct ox_bench_device *o
     const enum ox_status status = ox_bench_device_time(own, &work, m->rounds, &seconds);
     if (status == OX_OK) {
         const double rate = m->cost.flops / seconds, share = rate / theirs;
-        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = "FLOP/s", .limit = theirs,
-                                                         .ratio = share}, "ops.%s.bf16.own", name);
-        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE,
-                                                         .limit = CUDNN_LIMIT, .ratio = share / CUDNN_LIMIT},
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = rate, .unit = "FLOP/s", .limit = theirs},
+                     "ops.%s.bf16.own", name);
+        ox_bench_add(m->bench, &(struct ox_bench_figure){.value = share, .unit = OX_BENCH_SHARE, .limit = CUDNN_LIMIT},
                      "ops.%s.bf16.own.of_cudnn", name);
     }
     return status;
@@ -201,7 +198,7 @@ static enum ox_status measure_all(struct measuring *m) {
 enum ox_status ox_bench_ops(struct ox_bench *bench) {
     struct measuring m = {.bench = bench, .device = bench->gpu, .rounds = ox_bench_rounds(bench, 9, 3)};
     struct ox_bench_device *cpu = NULL;
-    enum ox_status status = ox_bench_isa(bench->config, &m.tensors.isa);
+    enum ox_status status = ox_isa_pick(bench->config->isa, &m.tensors.isa);
     if (status == OX_OK && bench->gpu == NULL) {
         status = ox_bench_cpu_open(ox_bench_threads(bench->config->compute_threads), &cpu);
         m.device = cpu;

@@ -26,17 +26,10 @@ static const char *item(const struct ox_doctor *doctor, const char *name) {
     return "unknown";
 }
 
-static json_t *machine_json(void) {
-    struct ox_doctor *const doctor = calloc(1, sizeof *doctor);
-    if (doctor == NULL) {
-        return NULL;
-    }
-    ox_doctor_machine(doctor);
-    json_t *const machine = json_pack("{s:s?, s:s?, s:s?, s:s?, s:s?}", "cpu", item(doctor, "CPU"), "cpus",
-                                      item(doctor, "CPUs"), "memory", item(doctor, "RAM"), "openblas",
-                                      item(doctor, "OpenBLAS core"), "kernel", item(doctor, "kernel"));
-    free(doctor);
-    return machine;
+static json_t *machine_json(const struct ox_doctor *doctor) {
+    return json_pack("{s:s?, s:s?, s:s?, s:s?, s:s?}", "cpu", item(doctor, "CPU"), "cpus", item(doctor, "CPUs"),
+                     "memory", item(doctor, "RAM"), "openblas", item(doctor, "OpenBLAS core"), "kernel",
+                     item(doctor, "kernel"));
 }
 
 static json_t *date_json(void) {
@@ -79,12 +72,12 @@ static json_t *threads_json(const struct ox_bench *bench, const char *part, cons
 }
 
 /* Builds "measured": the records and facts that the profile came from. NULL without memory. */
-static json_t *measured_json(const struct ox_bench *bench, enum ox_isa isa) {
+static json_t *measured_json(const struct ox_bench *bench, const struct ox_doctor *doctor, enum ox_isa isa) {
     static const char *const copies[] = {"read", "write", "copy"};
     static const char *const gemms[] = {"all", "projection", "up", "down", "input_grad", "weight_grad", "scores"};
     json_t *const measured = json_object();
     int failed = json_object_set_new(measured, "date", date_json());
-    failed |= json_object_set_new(measured, "machine", machine_json());
+    failed |= json_object_set_new(measured, "machine", machine_json(doctor));
     failed |= json_object_set_new(measured, "isa", json_string(ox_isa_name(isa)));
     failed |= json_object_set_new(measured, "drives", drives_json(bench));
     failed |= json_object_set_new(measured, "copy", threads_json(bench, "copy", copies, 3));
@@ -175,24 +168,18 @@ static void warn_if_busy(const struct ox_bench *bench, const char *path) {
     }
 }
 
-static void fill_name(char *out, size_t room) {
-    struct ox_doctor *const doctor = calloc(1, sizeof *doctor);
-    if (doctor != NULL) {
-        ox_doctor_machine(doctor);
-    }
-    snprintf(out, room, "%s", doctor != NULL ? item(doctor, "CPU") : "unknown");
-    free(doctor);
-}
-
 enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *path) {
     static struct ox_machine machine; /* tens of kilobytes */
+    static struct ox_doctor doctor;   /* half a megabyte */
     enum ox_isa isa = OX_ISA_SCALAR;
-    const enum ox_status status = ox_bench_isa(bench->config, &isa);
+    const enum ox_status status = ox_isa_pick(bench->config->isa, &isa);
     if (status != OX_OK) {
         return status;
     }
     memset(&machine, 0, sizeof machine);
-    fill_name(machine.name, sizeof machine.name);
+    memset(&doctor, 0, sizeof doctor);
+    ox_doctor_machine(&doctor);
+    snprintf(machine.name, sizeof machine.name, "%s", item(&doctor, "CPU"));
     snprintf(machine.source, sizeof machine.source, "measured by `offload bench all`");
     fill_host(bench, &machine.host);
     machine.has_gpu = bench->gpu != NULL;
@@ -205,7 +192,7 @@ enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *
     }
     machine.task_seconds = ox_bench_value(bench, "lane.task");
     warn_if_busy(bench, path);
-    json_t *const measured = measured_json(bench, isa);
+    json_t *const measured = measured_json(bench, &doctor, isa);
     return measured == NULL ? ox_fail(OX_E_NOMEM, "%s: the profile could not be built: no memory, or a name in it is "
                                       "not UTF-8", path)
                             : ox_machine_save(path, &machine, measured);
