@@ -1,9 +1,9 @@
-/* A table of what can be wrong with what the user gives: every row makes one bad input, runs the program, and checks
- * what it says and does. The exit status is 2 for what the user can mend and 1 for what is damaged; stderr has one line
- * of error that names the thing, the place and the remedy, and announced warnings alone; no file appears, changes or
- * goes away, in the folder where the program runs or beside it.
+/* A table of faults in user input: every row makes one bad input, runs the program, and checks what it reports and
+ * does. The exit status is 2 for faults that the user can fix and 1 for damage; stderr has one line of error that names
+ * the thing, the place and the remedy, and no warnings but those of the row; no file appears, changes or disappears, in
+ * the folder where the program runs or beside it.
  *
- *     test_bad_inputs --list    prints what each row says, the source of the list in docs/bad-inputs.md */
+ *     test_bad_inputs --list    prints every row, the source of the list in docs/bad-inputs.md */
 #include "base/file.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
@@ -23,14 +23,14 @@
 
 enum act_kind {
     ACT_NONE,
-    WRITE,   /* `path` holds `text`, of `number` bytes where that is not 0                                 */
+    WRITE,   /* `path` holds `text`, of `number` bytes if that is not 0                                    */
     TENSORS, /* a safetensors file: the header `text` and `number` bytes of data                           */
     TOKENS,  /* an llm.c file: the integers of `text` as header and `number` bytes that equal the fourth   */
     LLMQ,    /* an llmq file: the integers of `text` behind the magic, and `number` bytes of 0             */
     NESTED,  /* `number` brackets around nothing                                                           */
     EDIT,    /* in `path` the first "a" becomes "b", for `text` "a=>b"                                     */
     POKE,    /* four bytes of `text` at `number` bytes before the end                                      */
-    SIZE,    /* cut off, or filled up with zeros, to `number` bytes                                        */
+    SIZE,    /* truncates `path`, or fills it up with zeros, to `number` bytes                             */
     REMOVE,
     FOLDER,
     LINK, /* `path` is a symbolic link to `text`                                                         */
@@ -47,15 +47,15 @@ struct act {
 };
 
 struct row {
-    const char *name; /* what is wrong; with `acts` none, about the words alone */
+    const char *name; /* what is wrong; without `acts`, what is wrong with the words alone */
     struct act acts[4];
     const char *words; /* further words of the command */
     int exit_status;
-    const char *says[4]; /* all of it in the one line of error */
-    const char *warns;   /* in the one warning; NULL: there is none */
-    bool late;           /* found only after the plan, which stderr has too */
-    bool not_root;       /* root may do what this row is refused */
-    bool leaves_run;     /* and after the run was begun, so that `out` stays */
+    const char *says[4]; /* texts that the line of error must all have */
+    const char *warns;   /* text of the only warning; NULL: there is none */
+    bool late;           /* the fault shows only after the plan, which stderr has too */
+    bool not_root;       /* skipped for root, who may do what this row is refused */
+    bool leaves_run;     /* the fault shows after the run has begun, so that `out` stays */
 };
 
 /* The program runs in a folder of its own with
@@ -155,7 +155,7 @@ static void edit(const struct act *act) {
     const size_t old_bytes = (size_t)(arrow - act->text), new_bytes = strlen(arrow + 2);
     char *const found = memmem(data, bytes, act->text, old_bytes);
     if (found == NULL) {
-        errno = ENOMSG; /* the row is wrong: the text that it changes is not there */
+        errno = ENOMSG; /* the row is wrong: the text that it changes does not occur */
         give_up(act);
     }
     const size_t before = (size_t)(found - data), after = bytes - before - old_bytes;
@@ -250,8 +250,8 @@ static void act_on(const struct act *act) {
 
 /* ---- what there is ---------------------------------------------------------------------------------- */
 
-/* Everything below the folder but `skipped`, one line each. The times of folders are left out: a folder may be made and
- * removed again. */
+/* Lists everything below the folder except `skipped`, one line each. Times of folders are left out, because a folder
+ * may be made and removed again. */
 static void list(FILE *out, const char *path, const char *skipped) {
     struct dirent **names = NULL;
     const int count = scandir(path, &names, NULL, alphasort);
@@ -296,8 +296,8 @@ static char *list_all(const struct row *row) {
 
 /* ---- checking --------------------------------------------------------------------------------------- */
 
-/* One line of error, one warning where the row has one, and nothing else; NULL, or what is wrong. The last error is put
- * into `error`. */
+/* Checks that stderr has one line of error, a warning if the row has one, and nothing else. Returns NULL, or what is
+ * wrong; copies the last error to `error`. */
 static const char *judge_lines(const struct row *row, char *error, size_t error_bytes) {
     unsigned errors = 0, warnings = 0, others = 0;
     bool warned = row->warns == NULL, last_is_error = false;
@@ -383,7 +383,7 @@ static void check_row(const struct row *row, bool listed) {
 
 /* ---- the good inputs -------------------------------------------------------------------------------- */
 
-/* Letters that come apart and join, and the tokens of two chat templates. */
+/* A tokenizer with letters that normalization splits and joins, and the tokens of two chat templates. */
 static const char tokenizer_json[] =
     "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [\n"
     "{\"id\": 10, \"content\": \"<s>\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false,"
@@ -432,7 +432,7 @@ static void make_base(void) {
     here = test_path("place/here");
 }
 
-/* The rows run elsewhere, so a relative path to the program would lead astray. */
+/* Rows run in other folders, so the path of the program must be absolute. */
 static void fix_program(void) {
     const char *const named = getenv("OX_BIN");
     char *const program = realpath(named != NULL ? named : "build/offload", NULL);

@@ -1,5 +1,5 @@
-/* `offload bench` at sizes too small to say anything about a machine: the records and the profile have their fields,
- * nothing stays on the drive however it ends, and what cannot be met is refused before anything is written. */
+/* `offload bench` at sizes too small to say anything about a machine: records and profile have their fields, nothing
+ * stays on the drive however it ends, and impossible requests are refused before anything is written. */
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -73,7 +73,7 @@ static bool near(double a, double b) {
     return fabs(a - b) <= 1e-6 * fabs(b);
 }
 
-/* The status follows from the figures with --strict alone; either may come out on a busy machine. */
+/* The status depends on the figures only with --strict; on a busy machine both are possible. */
 static void test_adam(void) {
     for (int strict = 0; strict < 2; strict++) {
         begin("adam --size 2MiB --rounds 1 --format json");
@@ -130,7 +130,7 @@ static char *use_emulated(void) {
     return before;
 }
 
-/* Figures of the emulation say nothing; that each is there, and what the profile takes of them, can be checked. */
+/* The values from the emulation mean nothing, but that each exists, and which the profile takes, can be checked. */
 static void test_gpu(void) {
     static const char *const expected[] = {
         "copy.h2d.kib_16", "copy.duplex.kib_256", "copy.gpu.d2h", "gemm.gpu.head.backward.f32",
@@ -209,7 +209,7 @@ static void test_interrupted(int signal_number) {
     begin("nvme --size 48MiB --rounds 99 --format json");
     sys_args_word(&args, "--nvme=%s", drive);
     sys_start(&args, &process);
-    CHECK(sys_await(&process, "nvme0: ")); /* its file lies there */
+    CHECK(sys_await(&process, "nvme0: ")); /* its file exists */
     CHECK(files_count(drive, "", "") == 1);
     CHECK(kill(process.pid, signal_number) == 0);
     sys_wait(&process);
@@ -301,7 +301,7 @@ static void test_refusals(void) {
     refused(path, NULL, 2, "is a folder; name the file to write");
 }
 
-/* Another one at work on the same drive is left alone. */
+/* Another benchmark on the same drive is not disturbed. */
 static void test_busy(void) {
     char path[2 * SYS_PATH_BYTES];
     snprintf(path, sizeof path, "%s/offload-bench.tmp", drive);

@@ -1,4 +1,4 @@
-/* The command as its users meet it: exit statuses, one-line errors, help, and what goes to which stream. The
+/* The command as users see it: exit statuses, one-line errors, help, and what goes to which stream. The
  * program is $OX_BIN, else build/offload. */
 #include "base/file.h"
 #include "engine/config/config.h"
@@ -30,7 +30,7 @@ static void run(const char *line) {
     run_into(line, NULL);
 }
 
-/* Exit status 2, nothing on stdout, one line "offload: ..." with `words` on stderr. */
+/* Expects exit status 2, nothing on stdout, one line "offload: ..." with `words` on stderr. */
 static void refused(const char *line, const char *words) {
     run(line);
     const char *const newline = strchr(last->err, '\n');
@@ -43,7 +43,7 @@ static void refused(const char *line, const char *words) {
     }
 }
 
-/* Exit status 0, `words` on stdout, nothing on stderr. */
+/* Expects exit status 0, `words` on stdout, nothing on stderr. */
 static void answers(const char *line, const char *words) {
     run(line);
     if (last->exit_status != 0 || last->err[0] != '\0' || strstr(last->out, words) == NULL) {
@@ -137,7 +137,7 @@ static void test_doctor(void) {
     unsetenv("OPENBLAS_CORETYPE");
 }
 
-/* Results that cannot be written are a failure, not a silence. */
+/* Results that cannot be written are an error. */
 static void test_full_stdout(void) {
     if (access("/dev/full", W_OK) == 0) {
         run_into("version", "/dev/full");

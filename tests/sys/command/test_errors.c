@@ -1,5 +1,5 @@
-/* Mistakes of users and the messages for them: the exit status (2 for what the user can mend, else 1), exactly one line
- * "offload: ..." on stderr that names the thing, the place and the remedy, and nothing half-written left behind. */
+/* Mistakes of users and their messages: the exit status (2 for what the user can fix, else 1), exactly one line
+ * "offload: ..." on stderr that names the thing, the place and the remedy, and no unfinished file left behind. */
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "tests/kit/files.h"
@@ -28,7 +28,7 @@ static struct sys_process process;
 
 /* ---- files ------------------------------------------------------------------------------------------ */
 
-/* A copy of the trained model that a case may spoil; `file` of it. */
+/* Makes a copy of the trained model that a case may damage; returns the path of its `file`. */
 static const char *fresh_copy(const char *file) {
     const char *const folder = test_path("model");
     if (files_exist(folder)) {
@@ -51,7 +51,7 @@ static bool is_of_a_run(const char *name) {
     return false;
 }
 
-/* No folder, or one that holds files of a run, each whole. */
+/* Checks that there is no folder, or one with files of a run, each whole. */
 static void check_nothing_half_written(const char *folder) {
     DIR *const entries = opendir(folder);
     for (struct dirent *entry = entries != NULL ? readdir(entries) : NULL; entry != NULL; entry = readdir(entries)) {
@@ -75,7 +75,7 @@ static void begin(const char *command) {
     output = test_path("output");
 }
 
-/* `offload train` of the fresh model with further words. */
+/* Runs `offload train` on the fresh model with further words. */
 static void begin_train(const char *words) {
     begin("train");
     sys_args_word(&args, "--model=%s", config_path);
@@ -106,7 +106,7 @@ static void check_error(int exit_status, const char *words) {
     }
 }
 
-/* Runs, expects this error, and that no run was begun. */
+/* Runs, and expects this error and no run. */
 static void refused(int exit_status, const char *words) {
     sys_run(&args, &process);
     check_error(exit_status, words);
@@ -261,7 +261,7 @@ static void test_data(void) {
     refused_data(files_write_text("short.txt", "A line."), 2, "7 tokens are not one window of --max-seq-length 16 + 1");
     refused_train("--eval-data /nonexistent", 2, "--eval-data /nonexistent: there is no such file");
 
-    /* Ids are known when they are read, in the first step at the earliest: the run exists by then. */
+    /* Ids are checked when they are read, not before the first step: the run exists by then. */
     static unsigned char tokens[1024 + 2 * 64];
     const uint32_t head[] = {20240520, 1, 64};
     memcpy(tokens, head, sizeof head);
@@ -335,7 +335,7 @@ static void test_resolved(void) {
     CHECK(sys_same_checkpoint(test_path("first/checkpoint-2"), test_path("output/checkpoint-2")));
     files_remove_folder(output);
 
-    /* Flags stay strict, and so do names that no command knows. */
+    /* Unknown flags and names are still errors. */
     begin("eval");
     sys_args_add(&args, "--learning-rate 1");
     refused(2, "`offload eval` does not take --learning-rate");
@@ -375,7 +375,7 @@ static void begin_on(const char *drive, const char *more) {
     sys_args_add(&args, more);
 }
 
-/* "1.5 MB" behind these words, in bytes. */
+/* The size behind these words, such as "1.5 MB", in bytes. */
 static double amount_after(const char *text, const char *words) {
     const char *const at = strstr(text, words);
     char *unit = NULL;
@@ -383,7 +383,7 @@ static double amount_after(const char *text, const char *words) {
     return at == NULL ? 0 : value * (unit[1] == 'k' ? 1e3 : unit[1] == 'M' ? 1e6 : unit[1] == 'G' ? 1e9 : 1);
 }
 
-/* What memory holds is written as rarely as the user says, and counted so. */
+/* A state in memory is written as rarely as the user says, and the forecast counts it so. */
 static void test_persist(const char *drive) {
     const char *const out = process.outcome.out;
     begin_train("--max-steps 100 --persist-steps 7 --dry-run");
@@ -427,7 +427,7 @@ static void test_drives(void) {
         CHECK(chmod(drive, 0700) == 0);
     }
 
-    /* A drive is not used up without a word. */
+    /* A run that would use up a drive is refused. */
     begin_on(drive, "--max-steps 1000000 --drive-endurance 100GB");
     refused(2, "rated for (--drive-endurance)");
     CHECK(strstr(process.outcome.err, "wear: the drive writes") != NULL);
@@ -438,7 +438,7 @@ static void test_drives(void) {
 
     test_persist(drive);
 
-    /* A start that fails leaves no store in the way of the next one. */
+    /* A start that fails leaves no store that would block the next one. */
     static const unsigned char not_a_number[] = {0x00, 0x00, 0xc0, 0x7f};
     files_patch(fresh_copy("model.safetensors"), -400, not_a_number, sizeof not_a_number);
     begin("train");
@@ -451,7 +451,7 @@ static void test_drives(void) {
     CHECK(!files_exist("drive/offload-store-0.ox"));
 }
 
-/* Memory as a drive: it works, and is announced. */
+/* A folder in memory works as a drive, with a warning. */
 static void test_memory_drive(void) {
     struct statfs info;
     char drive[64];
@@ -490,7 +490,7 @@ static void test_store_in_use(void) {
     sys_args_word(&args, "--nvme=%s:64MiB", drive);
     refused(1, "drive/offload-store-0.ox: in use by ");
     output = test_path("output");
-    CHECK(files_exist("output/run.json")); /* what the holder has written is still there */
+    CHECK(files_exist("output/run.json")); /* files of the process with the lock are still there */
 
     CHECK(kill(holder.pid, SIGTERM) == 0);
     sys_wait(&holder);
@@ -508,7 +508,7 @@ static void test_store_in_use(void) {
     files_remove_folder(output);
 }
 
-/* Brings back the run that was interrupted at step 2, store and all. */
+/* Restores the run that was interrupted at step 2, with its store. */
 static void restore_run(void) {
     static const char *const names[] = {"drive", "output"};
     const char *to;
@@ -529,7 +529,7 @@ static void spoil_store(off_t first, off_t past) {
     }
 }
 
-/* The record of a run on drives serves an evaluation too, which leaves the drives alone. */
+/* The configuration of a run on drives can be used for an evaluation, which does not touch the drives. */
 static void check_eval_of_run(void) {
     begin("eval");
     sys_args_word(&args, "--config=%s", test_path("output/config.resolved.yaml"));
@@ -543,7 +543,7 @@ static void check_eval_of_run(void) {
     check_error(2, "`offload eval` does not take --nvme");
 }
 
-/* From the checkpoint, with a warning, and to the same bits as from the store. */
+/* Resumes from the checkpoint, with a warning, to the same bits as from the store. */
 static void check_falls_back(const char *drive, const char *why) {
     begin_on(drive, "--max-steps 3 --resume latest");
     sys_run_well(&args, &process);

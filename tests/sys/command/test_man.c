@@ -29,7 +29,7 @@ static void help(const char *words) {
     sys_run_well(&args, &process);
 }
 
-/* Status 2, and these words on stderr. */
+/* Expects status 2, and these words on stderr. */
 static void refused(const char *command, const char *words, const char *expected) {
     struct sys_args args;
     sys_args_begin(&args, command);
@@ -42,7 +42,7 @@ static void refused(const char *command, const char *words, const char *expected
     }
 }
 
-/* Runs another program, both of its streams into `text`; its exit status, 127 where it is not installed. */
+/* Runs another program with both streams into `text`; returns its exit status, 127 if it is not installed. */
 static int run_tool(const char *const *argv, char *text) {
     const char *const path = test_path("tool.out");
     const pid_t child = fork();
@@ -65,7 +65,7 @@ static int run_tool(const char *const *argv, char *text) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Copies a text without its hyphens' escapes and font changes, which is how a reader meets it. */
+/* Copies a text as a reader sees it, without escapes of hyphens and font changes. */
 static void unescape(const char *roff, char *text) {
     while (*roff != '\0') {
         if (strncmp(roff, "\\f", 2) == 0) {
@@ -91,7 +91,7 @@ static unsigned mask_of(const char *command) {
     return 0;
 }
 
-/* True when the command takes this flag, written without its dashes. */
+/* Returns whether the command takes this flag, given without its dashes. */
 static bool takes(unsigned mask, const char *flag) {
     const struct ox_option *option = ox_option_find(flag);
     if (option == NULL && strncmp(flag, "no-", 3) == 0) {
@@ -192,8 +192,8 @@ static void check_prose(const char *command) {
     }
 }
 
-/* The program itself knows the flags of a page: what follows them is what it finds fault with. Each flag is tried with
- * the first command that takes it. */
+/* The program accepts the flags of a page: it complains only about what follows them. Each flag is tried with the first
+ * command that takes it. */
 static void check_parser(const char *command) {
     static char tried[16384] = " ";
     const char *end = NULL, *at = section("OPTIONS", &end);
@@ -211,7 +211,7 @@ static void check_parser(const char *command) {
     }
 }
 
-/* True when the tool is here; it must find nothing to say, where `silent`, and exit with 0. */
+/* Returns whether the tool is installed; it must exit with 0, and with `silent` print nothing. */
 static bool check_tool(const char *const *argv, bool silent) {
     static char text[TEXT_BYTES];
     const int status = run_tool(argv, text);
@@ -314,7 +314,7 @@ static void offers(const char *words, const char *lines) {
     }
 }
 
-/* Every flag that a command takes is offered behind "--", and nothing else. */
+/* Checks that after "--" every flag of a command is offered, and nothing else. */
 static void check_flags(const char *command) {
     char words[2 * NAME_BYTES], line[NAME_BYTES + 4];
     uint32_t count = 0, expected = 0, lines = 0;

@@ -151,7 +151,7 @@ static void test_recording(const char *run) {
     check_recording(run, true);
     CHECK(files_count(run, "events.out.tfevents.", "") == 1 && files_count(run, "metrics.prom", "") == 1);
     CHECK(files_count(run, ".offload-", "") == 0);
-    train(run, STEPS, "--eval-steps 0"); /* starting over takes what the earlier run has left */
+    train(run, STEPS, "--eval-steps 0"); /* starting over removes what the earlier run has left */
     CHECK(files_count(run, "events.out.tfevents.", "") == 0 && files_count(run, "trace.bin", "") == 0);
     train(run, STEPS, "--eval-steps 0 --trace 2");
     struct ox_trace *trace = NULL;
@@ -165,7 +165,7 @@ static void test_recording(const char *run) {
     free(traced);
 }
 
-/* A ring that holds little more than a step; the newest steps stay. */
+/* A ring that holds little more than one step keeps the newest steps. */
 static void test_small_ring(const char *run) {
     struct ox_trace *trace = NULL;
     struct ox_trace_steps *steps = NULL;
@@ -178,7 +178,7 @@ static void test_small_ring(const char *run) {
     ox_trace_close(&trace);
 }
 
-/* What is made of a trace that ends anywhere: all whole steps before the cut. */
+/* A trace that is cut off anywhere still has all whole steps before the cut. */
 static void check_cut(const char *path, uint64_t bytes, uint32_t *whole_count) {
     struct ox_trace *trace = NULL;
     struct ox_trace_steps *steps = NULL;
@@ -302,7 +302,7 @@ static void test_top(const char *run) {
     told("step 5/5");
 }
 
-/* Reads what the terminal shows until it has `words`; false when it closes or stays silent. */
+/* Reads what the terminal shows until it has `words`; returns false if it closes or shows nothing more. */
 static bool await(int terminal, const char *words, char *seen, size_t room) {
     size_t used = strlen(seen);
     struct pollfd input = {.fd = terminal, .events = POLLIN};

@@ -1,5 +1,5 @@
-/* `offload generate` as a user meets it: sampling that can be repeated, text as it streams, where it ends, chats,
- * budgets, and what is said when something is wrong. The model is made here and has learned nothing. */
+/* `offload generate` as users see it: sampling that can be repeated, text as it streams, where it ends, chats, budgets,
+ * and error messages. The model is made here and is not trained. */
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/text/chat.h"
@@ -127,7 +127,7 @@ static void test_sampling(void) {
     }
 }
 
-/* Characters come in pieces, and bytes of none: the text that streams is the text of the report. */
+/* Characters come in pieces, with bytes that belong to none: the streamed text is still the text of the report. */
 static void test_streaming(void) {
     unsigned compared = 0;
     for (int seed = 0; seed < SEEDS; seed++) {
@@ -252,7 +252,7 @@ static void check_chat(const char *system, const char *more) {
     json_decref(report);
 }
 
-/* A turn's end stops a chat and nothing else: the tokenizer's own end of text is another token. */
+/* The end of a turn stops a chat only: the tokenizer's end of text is another token. */
 static void test_end_of_turn(void) {
     unsigned found = 0;
     for (int seed = 0; seed < 40 && found < 2; seed++) {
@@ -317,7 +317,7 @@ static void test_budgets(void) {
 
 /* ---- what is wrong ------------------------------------------------------------------------------------------- */
 
-/* One line on stderr with all these words (parted by '|'), nothing on stdout, and this exit status. */
+/* Expects one line on stderr with all these words (separated by '|'), nothing on stdout, and this exit status. */
 static void check_refused(int exit_status, const char *words) {
     char text[256];
     sys_run(&args, &process);

@@ -1,5 +1,5 @@
-/* `offload tokenize --show`: what a person reads and what a program reads is what training takes, and the tokens that
- * it keeps are used by the run. */
+/* `offload tokenize --show` prints, for users and as JSON, what training will read; a run uses the tokens that it has
+ * cached. */
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -111,8 +111,8 @@ static const char *text_of(json_int_t id, char *byte) {
     return id < 256 ? byte : id < SYS_VOCAB ? names[id - 256] : "?";
 }
 
-/* The texts of all ids, a * before one that is predicted from those before it, a | before each other and a / where
- * positions begin anew: "/|t*h". What is left of the row is left away: no text here has a byte 0. */
+/* The texts of all ids, such as "/|t*h": a * before an id that is predicted, a | before each other id, and a / where
+ * positions begin again. The unused rest of a row is left out: no text here has a byte 0. */
 static void read_row(const json_t *row, size_t seq, char *out, size_t room) {
     const json_t *const ids = json_object_get(row, "ids"), *const targets = json_object_get(row, "targets"),
                        *const positions = json_object_get(row, "positions");
@@ -124,7 +124,7 @@ static void read_row(const json_t *row, size_t seq, char *out, size_t room) {
         const json_int_t id = json_integer_value(json_array_get(ids, i)),
                          place = json_integer_value(json_array_get(positions, i));
         CHECK(place == 0 || place == next_place);
-        if (before >= 0 && (place == 0 || id == 0)) { /* it is no input any more */
+        if (before >= 0 && (place == 0 || id == 0)) { /* the id before it is no input */
             used += (size_t)snprintf(out + used, room - used, "*%s", text_of(before, byte));
             before = -1;
         }

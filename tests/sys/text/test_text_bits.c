@@ -1,4 +1,4 @@
-/* Text through the program under placements, interruptions and caches of every sort: the same bits each time, a cache
+/* Training on text under every kind of placement, interruption and cache: the same bits each time, a cache
  * that is used when it may be and made again when it may not, and nothing left behind. */
 #include "base/file.h"
 #include "base/prng/prng.h"
@@ -74,7 +74,7 @@ static void remove_run(const char *name) {
     files_remove_folder(test_pathf("%s-drive", name));
 }
 
-/* From step `from` on it is the undisturbed run. */
+/* Checks that from step `from` on the run equals the undisturbed one. */
 static bool is_expected(const char *name, unsigned from) {
     const char *const folder = test_path(name);
     const char *const checkpoint = test_pathf("%s/checkpoint-%d", folder, STEPS);
@@ -102,7 +102,7 @@ static void make_expected(void) {
     expected_checkpoint = test_pathf("%s/checkpoint-%d", folder, STEPS);
     expected_steps = sys_curve(folder, "step");
     expected_evals = sys_curve(folder, "eval");
-    /* The comparison means something: rows hold several documents, steps differ in targets, and an epoch ends during
+    /* The comparison is meaningful: rows hold several documents, steps differ in targets, and an epoch ends during
      * the run. */
     const char *const training = strstr(process.outcome.err, "training: ");
     const long documents = training != NULL ? strtol(training + 10, NULL, 10) : 0,
@@ -201,7 +201,7 @@ static void test_changes(void) {
 
 /* ---- when a cache is used --------------------------------------------------------------------------- */
 
-/* Evaluates with a cache; the answer, to be freed, and whether it was tokenized. */
+/* Evaluates with a cache; returns the output, which the caller frees, and whether text was tokenized. */
 static char *evaluate(const char *checkpoint, const char *words) {
     sys_args_begin(&args, "eval");
     sys_args_word(&args, "--model=%s", checkpoint);
@@ -213,7 +213,7 @@ static char *evaluate(const char *checkpoint, const char *words) {
     return strdup(process.outcome.out);
 }
 
-/* *answer becomes the new one. */
+/* Evaluates, and sets *answer to the new output. */
 static void expect(const char *words, bool tokenized, bool same, char **answer) {
     char *const now = evaluate(expected_checkpoint, words);
     if (said("tokenized in") != tokenized || said("from the cache") == tokenized ||
@@ -238,7 +238,7 @@ static void test_reuse(void) {
     expect("", true, false, &answer);
     files_replace_text(text_path, "TIMES.", "times.");
     expect("", true, false, &answer);
-    /* What decides ids has a cache of its own, so the one before is still there afterwards. */
+    /* Options that change ids lead to another cache, so the earlier one still exists. */
     expect("--add-bos on", true, false, &answer);
     expect("--document-separator \\n", true, false, &answer);
     expect("--add-bos on", false, false, &answer);
@@ -256,7 +256,7 @@ static void test_damage(void) {
     char *answer = strdup("");
     expect("", true, false, &answer);
     const char *const path = files_find("eval-cache", "", ".tokens");
-    /* In its first block, and cut: it is made again. */
+    /* A cache that is damaged in its first block, or truncated, is made again. */
     for (int i = 0; i < 4; i++) {
         if (i < 3) {
             files_flip(path, offsets[i]);
@@ -267,7 +267,7 @@ static void test_damage(void) {
         CHECK(said("the token cache is damaged and will be made again"));
         expect("", false, true, &answer);
     }
-    /* In its tokens, which are checked when they are read: nothing is learned from them. */
+    /* Damaged tokens are found when they are read, before training uses them. */
     files_flip(path, 16384 + 500);
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 1 && said(path) && said("delete the file"));
@@ -308,8 +308,8 @@ static void begin_large(const char *path, const char *output) {
     sys_args_add(&args, "--from-scratch --max-seq-length 32 --compute-threads 1 --max-steps 2");
 }
 
-/* INT while the tokens of a large text are on their way: it ends, and leaves nothing that another start would not
- * like. So does one that is killed. */
+/* After INT while a large text is tokenized the program ends, and leaves nothing that disturbs the next start. Nor does
+ * a process that is killed. */
 static void test_stops(void) {
     static const int signals[] = {SIGINT, SIGTERM, SIGKILL};
     const char *const path = test_path("large.txt");
@@ -337,7 +337,7 @@ static void test_stops(void) {
     begin_large(path, output);
     sys_run_well(&args, &process);
     CHECK(said("tokenized in"));
-    /* What the killed one left is gone; tokens and a note on their text are there. */
+    /* The file of the killed process is removed; the cache and a note on its text exist. */
     struct ox_files files;
     REQUIRE_OK(ox_files_list(cache, false, &files));
     for (uint32_t i = 0; i < files.count; i++) {

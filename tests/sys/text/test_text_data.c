@@ -1,5 +1,5 @@
-/* Texts and rows of every form: targets are those that one counts by hand, packing and overlong documents follow the
- * options, evaluations add up, and a plan needs no tokens. */
+/* Texts and rows of every form: the numbers of targets are those counted by hand, packing and overlong documents follow
+ * the options, evaluations add up, and a plan needs no tokens. */
 #include "base/file.h"
 #include "engine/data/files.h"
 #include "tests/kit/files.h"
@@ -27,7 +27,7 @@ static void begin(const char *command, const char *data, const char *words) {
     sys_args_add(&args, words);
 }
 
-/* Trains into the folder `name`, which must not be there yet; the curve of its steps, to be freed. */
+/* Trains into the new folder `name`; returns the curve of its steps, which the caller frees. */
 static char *train(const char *name) {
     const char *const output = test_path(name);
     sys_args_word(&args, "--output=%s", output);
@@ -45,12 +45,12 @@ static void remove_run(const char *name) {
 #define ASK(text) "{\"role\":\"user\",\"content\":\"" text "\"}"
 #define SAY(text) "{\"role\":\"assistant\",\"content\":\"" text "\"}"
 
-/* One document a row, all in one batch: the targets of a step are those of the whole data. */
+/* One document per row, all in one batch: a step has the targets of the whole data. */
 static const struct form {
     const char *name, *text, *words;
     unsigned documents, targets;
 } forms[] = {
-    /* Bytes and EOS, less the first of each, which nothing predicts: 3 + 4 + 3. White space at the ends is no part. */
+    /* Bytes and EOS of each, less the first, which nothing predicts: 3 + 4 + 3. White space at the ends is removed. */
     {"separated.txt", "abc\n\nde f\n\n\n\n xyz\n\n", "--document-separator \\n\\n", 3, 10},
     {"separated.md", "abc<|x|>de f<|x|>\nxyz\n", "--document-separator <|x|> --add-eos off", 3, 7},
     /* BOS comes first instead. */
@@ -81,7 +81,7 @@ static const struct form {
      "", 3, 15},
 };
 
-/* Two steps of `targets` each, from about the loss of knowing nothing. */
+/* Expects two steps with `targets` each, which begin near the loss of an untrained model. */
 static void check_steps(const char *name, const char *curve, unsigned targets) {
     for (unsigned step = 1; step <= 2; step++) {
         const double loss = sys_metric(curve, step, "loss"), tokens = sys_metric(curve, step, "tokens");
@@ -159,14 +159,14 @@ static void test_weights(void) {
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
-/* `count` documents of `bytes` letters each, behind one another. */
+/* Makes `count` documents of `bytes` letters each, one after the other. */
 static void add_documents(char *text, unsigned count, unsigned bytes) {
     static unsigned letter;
     char *at = text + strlen(text);
     for (unsigned i = 0; i < count; i++) {
         for (unsigned k = 0; k < bytes; k++) {
             letter = letter * 1103515245u + 12345u;
-            *at++ = (char)('a' + (letter >> 16) % 5); /* nothing that is merged */
+            *at++ = (char)('a' + (letter >> 16) % 5); /* letters that no merge joins */
         }
         *at++ = '|';
     }
@@ -211,7 +211,7 @@ static void test_packing(void) {
     CHECK(chosen == stream);
 }
 
-/* Where a row has room for one document only, packed and padded are the same run. */
+/* If a row has room for one document only, packing and padding give the same run. */
 static void test_lone_documents(void) {
     static const char *const packings[] = {"--packing pad", "--packing pack"};
     char text[512] = "";
@@ -330,7 +330,7 @@ static void check_files(const json_t *json, const char *const *paths, const doub
     CHECK(fabs(number(json, "perplexity") - exp(sum / tokens)) < 1e-9);
 }
 
-/* Each file has the figures that it has alone, and they add up. */
+/* The figures of a file do not depend on the other files, and they add up. */
 static void test_several(const char *text) {
     char line[LINE];
     files_write_text("eval-rows.jsonl", forms[4].text);
@@ -364,7 +364,7 @@ static void test_several(const char *text) {
 static void test_eval(void) {
     char text[2048] = "";
     add_documents(text, 1, 1000);
-    text[1000] = '\0'; /* without what parts documents */
+    text[1000] = '\0'; /* without a document separator */
     const char *const path = files_write_text("eval.txt", text);
     begin("train", path, "--max-seq-length 64 --batch-size 4 --max-steps 30 --learning-rate 1e-2 --save-dtype fp32");
     free(train("trained"));
@@ -390,7 +390,7 @@ static bool told(const char *words) {
     return strstr(process.outcome.out, words) != NULL || said(words);
 }
 
-/* Nothing is tokenized for a plan, nor written. */
+/* A plan tokenizes and writes nothing. */
 static void test_plans(void) {
     static const char *const commands[][2] = {{"plan", ""}, {"train", "--dry-run --output"}};
     static const char as_many[] = "as many steps as the text gives";
@@ -414,7 +414,7 @@ static void test_plans(void) {
         CHECK(told("7 steps") == (i >= 2));
         CHECK(!told("tokenized"));
     }
-    /* When the tokens are there, their steps are known: 1010 tokens are 31 rows. */
+    /* When the tokens exist, the number of steps is known: 1010 tokens are 31 rows. */
     begin("tokenize", path, "");
     sys_args_word(&args, "--data-cache=%s", cache);
     sys_run_well(&args, &process);

@@ -1,6 +1,6 @@
-/* The memory contract, measured from outside: what the kernel counted as resident at the process's fullest moment,
- * load, training, evaluation and saving included, against the budget it was given and the overhead it announces. The
- * model's state is more than ten times the smallest budget. What does not fit is refused, with a budget that does. */
+/* The memory promise, measured from outside: the kernel's figure for the most resident memory, over loading, training,
+ * evaluation and saving, against the budget and the overhead that the plan announces. The model's state is more than
+ * ten times the smallest budget. What does not fit is refused, and the message names a budget that suffices. */
 #include "base/bytes.h"
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -20,7 +20,7 @@ enum {
     SHARD_BYTES = 10 << 20,
 };
 
-/* What one process may use more than another beside its arenas, where only the model's depth or the place of its state
+/* How much more one process may use beside its arenas than another, if only the model's depth or the home of its state
  * differs: file headers, the plan's tasks, the drive's queues. */
 static const uint64_t DRIFT_BYTES = 8 * OX_MIB;
 
@@ -40,7 +40,7 @@ static const char *write_model(const char *name, unsigned layers) {
 
 /* ---- what a plan says ------------------------------------------------------------------------------ */
 
-/* One run: the model, the memory, and the words of the budget. */
+/* One run: the model, its memory, and the arguments for the budget. */
 struct budget_case {
     const char *name, *model, *memory, *more;
     bool drive;
@@ -59,7 +59,7 @@ static void add_words(struct sys_args *args, const struct budget_case *c) {
     }
 }
 
-/* Arena bytes of the plan that this case gets. */
+/* Bytes of the arenas in this case's plan. */
 static uint64_t planned_bytes(const struct budget_case *c) {
     struct sys_args args;
     sys_args_begin(&args, "plan");
@@ -128,7 +128,7 @@ static void test_training(const char *deep, const char *flat, const char *sharde
                              .drive = true, .more = "--max-steps 1", .memory_bytes = 14 * OX_MIB};
     CHECK(measure_train(&c) <= base + DRIFT_BYTES);
 
-    /* Moments and weights of a checkpoint, partly at home in memory. */
+    /* Moments and weights of a checkpoint, some with their home in memory. */
     char more[SYS_PATH_BYTES + 64];
     snprintf(more, sizeof more, "--max-steps 3 --resume-from-checkpoint %s", checkpoint);
     c = (struct budget_case){.name = "resumed", .model = deep, .memory = "--host-mem 64MiB", .drive = true,
@@ -142,7 +142,7 @@ static void test_training(const char *deep, const char *flat, const char *sharde
     CHECK(measure_train(&c) <= base + DRIFT_BYTES);
 }
 
-/* The bytes of a tier that the plan of these words asks for. */
+/* The bytes of a tier that the plan for these arguments needs. */
 static uint64_t peak_of(const char *model, const char *memory, const char *words, const char *tier) {
     struct sys_args args;
     sys_args_begin(&args, "plan");
@@ -160,8 +160,8 @@ static uint64_t peak_of(const char *model, const char *memory, const char *words
     return peak;
 }
 
-/* Narrower formats free what their header says: on drives in both generations, in memory once; and a run in what is
- * then left stays in its budget. */
+/* Narrower formats free as many bytes as their sizes say, twice on drives with two generations and once in memory; and
+ * a run with that smaller budget stays within it. */
 static void test_formats(const char *deep) {
     static const struct {
         const char *words;
@@ -205,7 +205,7 @@ static void test_eval(const char *sharded) {
 
 /* ---- refusals --------------------------------------------------------------------------------------- */
 
-/* The number of MiB behind `words` in the error. */
+/* The number of MiB after `words` in the error. */
 static long advised(const char *words) {
     return sys_number_after(process.outcome.err, words, -1);
 }
@@ -222,7 +222,7 @@ static void run_plan(const char *model, const char *memory, const char *drive) {
     sys_run(&args, &process);
 }
 
-/* Exit status 2, the nearest plan on stdout, one line of error that names what is short and what would do. */
+/* Expects exit status 2, the nearest plan on stdout, and one line of error that names the lack and the remedy. */
 static void check_refused(const char *model, const char *memory, const char *drive, const char *words) {
     run_plan(model, memory, drive);
     const char *const newline = strchr(process.outcome.err, '\n');

@@ -1,5 +1,5 @@
-/* Full disks: a checkpoint during the run that does not fit is reported and training continues; one at the end is an
- * error; saved checkpoints stay whole; and a store or an export that does not fit is refused before it begins.
+/* Full disks: a checkpoint that does not fit is only reported during the run, and is an error at its end; saved
+ * checkpoints stay whole; a store or an export that does not fit is refused before it begins.
  *
  * The disks are small file systems in memory, mounted where only this process and its children see them. */
 #include "base/file.h"
@@ -92,7 +92,7 @@ static void test_checkpoints(bool drive) {
     CHECK(!is_there("disk/run/checkpoint-3") && !is_there("disk/run/checkpoint-3.tmp"));
     CHECK(!is_there("disk/run/checkpoint-4") && !is_there("disk/run/checkpoint-4.tmp"));
 
-    /* Once there is room, the run resumes from the last whole checkpoint. */
+    /* When there is space again, the run resumes from the last whole checkpoint. */
     files_remove_folder("disk/run/checkpoint-1");
     begin("disk/run", "--max-steps 4 --resume latest");
     add_drive(drive);
@@ -101,7 +101,7 @@ static void test_checkpoints(bool drive) {
     check_whole("disk/run/checkpoint-4");
     check_whole("disk/run/checkpoint-2");
 
-    /* What a run without a full disk gives. */
+    /* The results of a run without a full disk. */
     files_remove_folder("elsewhere");
     begin("elsewhere", "--max-steps 4");
     sys_run_well(&args, &process);
@@ -117,7 +117,7 @@ static void test_no_room_at_all(void) {
     check_error(1, "disk/run");
     CHECK(!is_there("disk/run"));
 
-    /* Room for the run's records, not for a checkpoint. */
+    /* Space for the run's records, but not for a checkpoint. */
     fill_disk(64 << 10);
     begin("disk/run", "--max-steps 2");
     sys_run(&args, &process);

@@ -61,7 +61,7 @@ static bool same_words(const uint64_t a[2], const uint64_t b[2]) {
     return memcmp(a, b, 2 * sizeof *a) == 0;
 }
 
-/* The signal is neither early nor late: it is pending when the program begins to take signals. */
+/* The signal is already pending when the program begins to accept signals, so its moment is exact. */
 static void run_with_pending(int signal_number) {
     sigset_t set, old;
     sigemptyset(&set);
@@ -75,7 +75,7 @@ static void run_with_pending(int signal_number) {
 
 /* ---- branches ---------------------------------------------------------------------------------------- */
 
-/* Six steps, then back to the second one by name; what follows stays there, though the old branch got further. */
+/* Takes six steps, then resumes from the second by name; later resumes stay on that branch, though it is shorter. */
 static void test_branch(bool with_drive) {
     char *text = NULL;
     size_t bytes = 0;
@@ -99,7 +99,7 @@ static void test_branch(bool with_drive) {
     }
     run_with_pending(SIGTERM); /* before any step of the new branch */
     expect(128 + SIGTERM, "");
-    if (with_drive) { /* as if it had ended before the old store was removed */
+    if (with_drive) { /* as if the process had ended before it removed the old store */
         files_remove_folder(drive);
         files_copy_folder(kept, drive);
     }
@@ -122,7 +122,7 @@ static void test_branch(bool with_drive) {
     run(0, "resumed at step 3 of 5");
     const struct ox_run_state after = state_of("run/checkpoint-5");
     CHECK(same_words(after.run_id, before.run_id) && after.branch != before.branch && after.branch != 0);
-    /* What the old branch has written under a name that is needed is moved aside, not deleted. */
+    /* A checkpoint of the old branch whose name is needed is renamed, not deleted. */
     begin("run", "--max-steps 6 --learning-rate 1e-3 --resume latest");
     if (with_drive) {
         on_drive("drive");
@@ -132,7 +132,7 @@ static void test_branch(bool with_drive) {
     CHECK(state_of("run/checkpoint-6.old-1").branch == before.branch);
 }
 
-/* A fork is another run: neither takes the other's store. */
+/* A fork is another run: neither run uses the store of the other. */
 static void test_fork(void) {
     begin("fork", "--max-steps 7");
     resume("run/checkpoint-6");
@@ -151,7 +151,7 @@ static void test_fork(void) {
     begin("fork", "--max-steps 8 --resume latest");
     on_drive("fork-drive");
     run(0, "resumed at step 7 of 8 from the store's last commit");
-    /* Without its drives it does not fall back by itself. */
+    /* Without its drives the run does not resume from a checkpoint by itself. */
     begin("fork", "--max-steps 8 --resume latest");
     run(2, "/fork-drive), but no --nvme is given; give them with --nvme, or name a checkpoint");
     begin("fork", "--max-steps 8 --resume latest");
@@ -186,7 +186,7 @@ static void test_overwrite(void) {
     files_write_text("over/checkpoint-9/weights", "");
     files_write_text("over/offload.stop", "");
     begin("over", "--max-steps 3 --overwrite-output-dir --from-scratch");
-    run(0, "step 3/3"); /* in spite of the trigger file that lay there */
+    run(0, "step 3/3"); /* a trigger file from before has no effect */
     CHECK(exists("over/checkpoint-9/weights") && !exists("over/checkpoint-2") && !exists("over/offload.stop"));
     /* A run begun with --overwrite-output-dir resumes without that flag. */
     sys_args_begin(&args, "train");
@@ -215,7 +215,7 @@ static void test_lock(void) {
     CHECK(holder.outcome.exit_status == 128 + SIGTERM);
 }
 
-/* A signal that comes while the weights are loaded is not kept waiting, and a start that is given up leaves nothing. */
+/* A signal during the loading of weights takes effect at once, and an aborted start leaves nothing behind. */
 static void test_early_stop(void) {
     begin("early", "--max-steps 2");
     on_drive("early-drive");
@@ -223,7 +223,7 @@ static void test_early_stop(void) {
     expect(128 + SIGTERM, "");
     CHECK(!exists("early") && !exists("early-drive/offload-store-0.ox"));
     begin("run", "--max-steps 9 --resume latest");
-    on_drive("fork-drive"); /* which test_fork has left to it */
+    on_drive("fork-drive"); /* test_fork has left the store of `run` there */
     run_with_pending(SIGTERM);
     expect(128 + SIGTERM, "");
     begin("run", "--max-steps 7 --resume latest");
@@ -233,7 +233,7 @@ static void test_early_stop(void) {
 
 /* ---- data --------------------------------------------------------------------------------------------- */
 
-/* Tokens of llm.c, 17 of each step's window of 16; from token `bad` on they are beyond the vocabulary. */
+/* Writes an llm.c token file, 17 tokens for each step's window of 16; from token `bad` on ids exceed the vocabulary. */
 static const char *write_tokens(const char *name, unsigned count, unsigned bad) {
     static unsigned char tokens[1024 + 2 * 256];
     const uint32_t head[] = {20240520, 1, count};
@@ -253,7 +253,7 @@ static void test_bad_data(void) {
     sys_args_add(&args, "--data-order sequential --eval-fraction 0 --max-steps 12 --per-device-train-batch-size 1");
     run(1, "but the model knows 256 tokens");
     CHECK(exists("bad/checkpoint-6/trainer_state.json"));
-    /* The end's evaluation fails: what was trained is there. */
+    /* The last evaluation fails, but the trained weights are saved. */
     begin("bad-eval", "--max-steps 2");
     sys_args_word(&args, "--eval-data=%s", write_tokens("eval.bin", 64, 0));
     run(1, "but the model knows 256 tokens");

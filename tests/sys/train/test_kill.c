@@ -1,6 +1,6 @@
 /* A run killed a hundred times, at moments spread over its start, its steps, its commits and its saves, ends with the
- * bytes of the undisturbed run. Each kill loses at most one step, or as many as were to stay in memory. Then the gentle
- * ways to stop: signals and trigger files.
+ * bytes of the undisturbed run. Each kill loses at most one step, or as many as stay in memory. Then other ways to
+ * stop: signals and trigger files.
  *
  *     test_kill [--count KILLS] */
 #include "tests/kit/files.h"
@@ -23,7 +23,7 @@ static const char common_words[] =
     " --lr-scheduler-type cosine --warmup-steps 4 --max-grad-norm 0.5 --eval-windows 4 --compute-threads 1"
     " --optimizer-threads 1 --chunk-elems 8192";
 
-/* What all runs of a part of the test compute in. */
+/* Arguments that decide the numerics of all runs in a part of the test. */
 static const char *numerics = "";
 
 static struct sys_args args;
@@ -76,7 +76,7 @@ static struct {
     unsigned kills, before_start, while_saving, resumes, starts_over, ends;
     unsigned commits;  /* steps reported by any process */
     unsigned lost;     /* reported steps that the next process had to repeat */
-    unsigned restored; /* lines of metrics.jsonl that a killed process had owed */
+    unsigned restored; /* lines of metrics.jsonl that a killed process had not written */
 } counts;
 
 static void pause_us(unsigned microseconds) {
@@ -91,7 +91,7 @@ static void await_moment(uint64_t kill_idx, bool started, long resumed_at) {
     char words[64];
     ox_philox(77, 1, kill_idx, draw);
     if (kill_idx % 4 == 0 || !started) {
-        /* A slow machine needs longer to start: until it has, it is given more from one kill to the next. */
+        /* A slow machine needs longer to start: until a run has started, each kill comes later than the one before. */
         const unsigned range = started ? (kill_idx % 8 == 0 ? 60000 : 18000) : 6000 * (3 + (unsigned)kill_idx);
         pause_us(draw[0] % range);
         return;
@@ -104,10 +104,10 @@ static void await_moment(uint64_t kill_idx, bool started, long resumed_at) {
     }
 }
 
-/* What is known of the run between two processes. */
+/* What is known about the run between two processes. */
 struct knowledge {
-    bool started;   /* a process has said that the run began */
-    long kept_step; /* where a process has found it: from there nothing leads back */
+    bool started;   /* a process has reported that the run began */
+    long kept_step; /* the step from which a process has resumed: later ones may not resume from an earlier one */
     long told_step; /* the last step reported or found by the last process that got so far */
     long lost_max;  /* most steps that a kill may lose */
 };
@@ -116,7 +116,7 @@ static long max_long(long a, long b) {
     return a > b ? a : b;
 }
 
-/* Where a run may lie, and how many of its steps a kill may cost there. */
+/* Placements of a run, and how many steps a kill may lose there. */
 static const struct {
     const char *words;
     long lost_max;
@@ -126,7 +126,7 @@ static const struct {
     {" --persist-steps 3 --device-mem 4MiB --tiles 2 --activation-tier nvme", 3},
     {" --persist-steps 2 --io-backend threads --prefetch-depth 0", 2}};
 
-/* Reads what the process said. The failures this test looks for: a resume further behind the reported steps than
+/* Reads the output of a process. The test looks for two failures: a resume further behind the reported steps than
  * allowed, or ahead of the one step that may have been committed unreported. */
 static void take_words(struct knowledge *known, bool resuming, uint64_t kill_idx) {
     const long resumed = said("starting from ") ? 0 : sys_number_after(process.outcome.err, "resumed at step ", -1);
@@ -158,7 +158,7 @@ static void begin_part(bool resuming, uint64_t kill_idx) {
     sys_args_add(&args, resuming ? "--resume latest" : "--overwrite-output-dir");
 }
 
-/* One process, killed before `kills_max` unless it ends before. False when the run is complete. */
+/* Runs one process, and kills it if it is not past `kills_max`. Returns false if the run is complete. */
 static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx, unsigned kills_max) {
     begin_part(*resuming, kill_idx);
     sys_start(&args, &process);
@@ -179,7 +179,7 @@ static bool run_part(struct knowledge *known, bool *resuming, uint64_t kill_idx,
     if (process.outcome.exit_status == 0) {
         return false;
     }
-    /* Killed before there was anything to resume: the one case in which the run starts over. */
+    /* The process was killed before there was anything to resume: only then the run starts over. */
     if (!*resuming || known->started || (!said("holds no run") && !said("neither a complete checkpoint"))) {
         complain("cannot go on");
         exit(1);
@@ -233,7 +233,7 @@ static bool checkpoint_exists(long step) {
     return files_exist(test_pathf("asked/checkpoint-%ld/trainer_state.json", step));
 }
 
-/* Goes on to the end and compares. */
+/* Resumes to the end and compares. */
 static void end_asked(void) {
     begin_short("--resume latest");
     sys_run_well(&args, &process);
@@ -281,7 +281,7 @@ static void test_trigger(const char *name, bool ends) {
     const char *const saved = strstr(process.outcome.err, "/checkpoint-");
     const long step = saved != NULL ? strtol(saved + strlen("/checkpoint-"), NULL, 10) : -1;
     CHECK(process.outcome.exit_status == 0 && step >= 2 && step < SHORT_STEPS && checkpoint_exists(step));
-    CHECK(!files_exist(path)); /* it acts once */
+    CHECK(!files_exist(path)); /* a trigger file acts once */
     if (ends) {
         CHECK(sys_number_after(process.outcome.err, "\nstep ", -1) == step);
         end_asked();
@@ -291,8 +291,8 @@ static void test_trigger(const char *name, bool ends) {
     remove_run("asked");
 }
 
-/* Two signals that are pending together: the second one ends the process at once, and nothing is saved. Threads may
- * take one each at the same instant, so the sight of it is given a few tries. */
+/* Of two signals that are pending together, the second ends the process at once, and nothing is saved. Two threads may
+ * each take one at the same instant, so the test makes a few attempts. */
 static void test_second_signal(void) {
     bool seen = false;
     for (int i = 0; i < 5 && !seen; i++) {

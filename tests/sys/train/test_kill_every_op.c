@@ -43,7 +43,7 @@ __attribute__((noreturn)) static void end_here(void) {
     }
 }
 
-/* Counts; true where the process has to end. */
+/* Counts an operation; returns whether the process has to end there. */
 static bool reached(enum moment moment) {
     return atomic_fetch_add(&target->passed[moment], 1) == target->idx && target->moment == moment;
 }
@@ -182,7 +182,7 @@ static bool is_killed(const char *io_backend, enum tiny_start start, enum moment
     return end == TINY_KILLED;
 }
 
-/* False when the run ends before that operation. */
+/* Returns false if the run ends before that operation. */
 static bool kill_at(const char *io_backend, enum moment moment, uint64_t idx) {
     char what[96];
     const bool killed = is_killed(io_backend, TINY_FRESH, moment, idx);
@@ -198,7 +198,7 @@ static bool kill_again_at(const char *io_backend, uint64_t first_idx, enum momen
     const uint64_t step = told->step, saved_step = told->saved_step;
     CHECK(told->began);
     const bool killed = is_killed(io_backend, TINY_RESUME, moment, idx);
-    if (!told->began) { /* it has seen nothing */
+    if (!told->began) { /* the process has reported nothing */
         told->step = step;
         told->began = 1;
     }

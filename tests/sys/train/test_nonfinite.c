@@ -1,5 +1,5 @@
-/* Steps whose loss or gradient is not finite: skipped and counted, without a trace in weights, moments or store, and
- * fatal when too many come in a row, with what was before them saved.
+/* Steps whose loss or gradient is not finite are skipped and counted, change no weights, moments or store, and are
+ * fatal if too many come in a row; the state before them is saved.
  *
  * The model is a GPT-2 whose vector for one byte is so large and negative that its logit is minus infinity: harmless
  * wherever another byte comes next, an infinite loss where this one does. The text decides when that happens. */
@@ -116,7 +116,7 @@ static void check_metrics(const char *output, size_t line_count) {
     free(text);
 }
 
-/* The third of five steps is skipped: its checkpoint is the second one's but for the counters. */
+/* The third of five steps is skipped: its checkpoint equals that of the second, except for the counters. */
 static void check_skip(const char *output, const char *drive) {
     char before[64], skipped[64], after[64], last[64];
     snprintf(before, sizeof before, "%s/checkpoint-2", output);
@@ -184,7 +184,7 @@ static void test_fatal(void) {
     CHECK(same_checkpoint("fatal/checkpoint-6", "fatal-drives/checkpoint-6"));
 }
 
-/* Not one good step: what is left are the weights that were read. */
+/* Without a single good step, the saved weights are the initial ones. */
 static void test_first_step(void) {
     write_windows("always.txt", 0, WINDOWS);
     begin("always.txt", "first", NULL, "--max-steps 5 --max-nonfinite-steps 1 --learning-rate 100");

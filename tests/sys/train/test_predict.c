@@ -1,4 +1,4 @@
-/* Predicted step times as a user meets them: in the plan, for another machine, and beside each step of a run. */
+/* Predicted step times as users see them: in the plan, for another machine, and beside each step of a run. */
 #include "kernels/cuda.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
@@ -12,7 +12,7 @@ static struct sys_args args;
 static struct sys_process process;
 static const char *model_path, *text_path;
 
-/* A machine whose compute takes so long that nothing else counts. */
+/* A machine whose compute is so slow that nothing else matters. */
 static const char *write_profile(const char *name, double flops, const char *drives) {
     char text[1024];
     snprintf(text, sizeof text,
@@ -31,7 +31,7 @@ static void begin(const char *command, const char *words) {
     sys_args_add(&args, words);
 }
 
-/* The plan as JSON; the caller's. */
+/* Returns the plan as JSON, which the caller owns. */
 static json_t *plan(const char *words, const char *profile) {
     begin("plan", "--format json");
     sys_args_add(&args, words);
@@ -73,7 +73,7 @@ static double count(const json_t *json, const char *plane, const char *tier) {
     return number(json_object_get(json_object_get(json, "homes"), plane), tier);
 }
 
-/* What was requested for is what the plan says that it has, and every unit has a home for each of its planes. */
+/* The plan reports what was requested, and a home for each plane of every unit. */
 static void test_choice(void) {
     static const char *const planes[] = {"weights", "state", "grads"};
     json_t *const json = plan("--device-mem 64MiB --device-state-units 2 --kept-blocks 1 --tiles 2 --prefetch-depth 1 "
@@ -91,7 +91,7 @@ static void test_choice(void) {
     json_decref(json);
 }
 
-/* What would change the step: of a slow computer only the number of tokens, of a slow drive another one. */
+/* Advice: with slow compute only more tokens help, with a slow drive another drive. */
 static void test_more(const char *slow, const char *drive) {
     json_t *json = plan("", slow);
     const json_t *more = json_object_get(json, "with_more");
@@ -116,7 +116,7 @@ static void test_more(const char *slow, const char *drive) {
     CHECK(strstr(process.outcome.out, "of the floor, ") != NULL);
 }
 
-/* With --persist-steps, every so many steps cost the time of writing the state as well. */
+/* With --persist-steps N, every Nth step also takes the time of writing the state. */
 static void test_persist(const char *drive) {
     double written[3];
     for (unsigned i = 0; i < 3; i++) {
@@ -133,7 +133,7 @@ static void test_persist(const char *drive) {
     CHECK(written[0] > 0 && fabs(written[1] / written[0] - 1) < 1e-9 && fabs(written[2] / written[0] - 1) < 1e-9);
 }
 
-/* Memory that is not given is that of the machine. */
+/* Budgets that are not given follow from the machine's memory. */
 static void test_other_machine(void) {
     sys_args_begin(&args, "plan");
     sys_args_word(&args, "--model=%s", model_path);
@@ -146,7 +146,7 @@ static void test_other_machine(void) {
     json_decref(json);
 }
 
-/* Without --profile: the user's own, and without that a nominal machine, which is said. */
+/* Without --profile the user's own profile is used; without that a nominal machine, which the plan says. */
 static void test_standard_place(const char *slow) {
     const char *const folder = files_make_folder("conf");
     CHECK(setenv("XDG_CONFIG_HOME", folder, 1) == 0);

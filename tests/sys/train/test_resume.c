@@ -14,12 +14,12 @@ static const char common_words[] =
     "--gradient-accumulation-steps 4 --batch-size 1 --max-seq-length 24"
     " --lr-scheduler-type cosine --warmup-steps 2 --max-grad-norm 0.5 --eval-steps 3 --eval-windows 8"
     " --compute-threads 1 --max-steps 8";
-/* Unless the words of a test name the option. */
+/* Defaults, unless the arguments of a test name the option. */
 static const char *const defaults[][2] = {{"--learning-rate", "3e-3"}, {"--chunk-elems", "4096"}};
 static const char on_drives[] = " --device-mem 4MiB --host-mem 4MiB --weights-tier nvme --state-tier nvme"
                                 " --grads-tier nvme --activation-tier nvme";
 
-/* What all runs of a part of the test compute in. */
+/* Arguments that decide the numerics of all runs in a part of the test. */
 static const char *numerics = "";
 
 static struct sys_args args;
@@ -28,7 +28,7 @@ static const char *model_path, *text_path;
 static const char *expected_folder, *expected_checkpoint;
 static char *expected_steps, *expected_evals;
 
-/* A run in folder `name`, with a store when `drives` is not 0. */
+/* Runs in folder `name`, with a store if `drives` is not 0. */
 static void begin(const char *name, int drives, const char *words) {
     sys_args_train(&args, model_path, text_path, name);
     sys_args_add(&args, common_words);
@@ -66,7 +66,7 @@ static bool said(const char *words) {
     return strstr(process.outcome.err, words) != NULL;
 }
 
-/* The program's last words are these and its status is this one. */
+/* Checks the end of the program's output and its status. */
 static void expect(int exit_status, const char *words) {
     if (process.outcome.exit_status != exit_status || !said(words)) {
         printf("expected status %d and \"%s\", got %d:\n%s\n", exit_status, words, process.outcome.exit_status,
@@ -75,7 +75,7 @@ static void expect(int exit_status, const char *words) {
     }
 }
 
-/* Losses and evaluations from step `from` on, and the final files, are those of the run that never stopped. */
+/* Checks that losses and evaluations from step `from` on, and the final files, equal those of the undisturbed run. */
 static void compare(const char *name, unsigned from) {
     const char *const folder = test_path(name);
     const char *const checkpoint = test_pathf("%s/checkpoint-%d", folder, STEPS);
@@ -139,8 +139,7 @@ static void run_one_step(void) {
     }
 }
 
-/* One step for each process. Where `placements` has several entries
- * they take turns. */
+/* Runs one process for each step. Several `placements` take turns. */
 static void test_chain(const char *name, int drives, const char *const *placements, unsigned placement_count) {
     const char *const latest = test_pathf("%s/latest", test_path(name));
     for (unsigned step = 1; step <= STEPS; step++) {
@@ -195,7 +194,7 @@ static void go_on(int drives, const char *words) {
     sys_run(&args, &process);
 }
 
-/* The run of the copy is complete. */
+/* Checks that the run of the copy is complete. */
 static void end_well(void) {
     CHECK(said("resumed at step 3 "));
     compare("copy", 1);
@@ -241,7 +240,7 @@ static void test_other_placements(void) {
     sys_args_word(&args, "--resume=%s", test_path("copy/checkpoint-3"));
     sys_run_well(&args, &process);
     end_well();
-    /* The checkpoint is gone: the store is enough; then the store is gone too. */
+    /* Without the checkpoint the store is enough; then the store is removed too. */
     files_remove_folder("start/checkpoint-3");
     files_remove_folder("start/checkpoint-2");
     files_remove_folder("start/checkpoint-1");
@@ -250,7 +249,7 @@ static void test_other_placements(void) {
     expect(2, "but no --nvme is given");
     remove_run("copy");
     remove_run("start");
-    /* A checkpoint of another run that lies there is none of this one's. */
+    /* A checkpoint of another run in the folder does not count. */
     stop_at_three(" --save-steps 0 --tiles 1");
     files_copy_folder("expected/checkpoint-6", "start/checkpoint-6");
     const char *const latest = test_path("start/latest");
@@ -338,7 +337,7 @@ static void expect_inspected(const char *path, const char *optimizer, const char
     CHECK(strstr(process.outcome.out, line[0]) != NULL && strstr(process.outcome.out, line[1]) != NULL);
 }
 
-/* A store is of one format and is not given up for another one; a checkpoint goes over to it, and says so. */
+/* A store with another format is refused, not replaced; a checkpoint is converted, with a warning. */
 static void test_other_format(void) {
     numerics = " --dtype bf16 --moments q8";
     stop_at_three(" --save-steps 0");

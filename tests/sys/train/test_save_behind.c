@@ -44,7 +44,7 @@ static void check_clean(const char *name) {
     }
 }
 
-/* Saved at each step, at some steps, on a drive and without one: the same bytes and the same words. */
+/* Saves at each step or at some steps, with and without a drive, give the same bytes and messages. */
 static void test_same(void) {
     begin("expected", false, "--save-steps 10 --save-dtype bf16");
     sys_run_well(&args, &process);
@@ -70,7 +70,7 @@ static void test_same(void) {
     check_clean("often");
 }
 
-/* Until a checkpoint is on its way: false when the process has ended before. */
+/* Waits until a checkpoint is being written; returns false if the process has ended before. */
 static bool await_tmp(const char *name, int from) {
     for (;;) {
         for (int step = from; step < STEPS; step += SAVE_STEPS) {
@@ -112,7 +112,7 @@ static void test_killed(void) {
     printf("%u kills, %u unfinished checkpoints left by them\n", kills, left);
 }
 
-/* What is on its way becomes complete, and so does the one of the step it stops at. */
+/* A checkpoint that is being written is completed when the run stops, and so is that of the last step. */
 static void test_stopped(void) {
     begin("stopped", true, "--save-steps 10 --save-dtype bf16");
     sys_start(&args, &process);
