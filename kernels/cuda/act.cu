@@ -94,20 +94,14 @@ static ox_launch_shape by_row(uint32_t rows, uint32_t width, unsigned per_thread
 
 template <typename T, int N> static void launch_forward(const ox_cuda_queue *queue, const ox_op_act_forward *op) {
     const ox_launch_shape shape = by_row(op->rows, op->width, N);
-    if (op->kind == OX_ACTIVATION_SWIGLU) {
-        ox_launch(swiglu_forward<T, N>, queue, shape, (T *)op->out, (const T *)op->in, op->width);
-    } else {
-        ox_launch(gelu_forward<T, N>, queue, shape, (T *)op->out, (const T *)op->in, op->width);
-    }
+    ox_launch(op->kind == OX_ACTIVATION_SWIGLU ? swiglu_forward<T, N> : gelu_forward<T, N>, queue, shape, (T *)op->out,
+              (const T *)op->in, op->width);
 }
 
 template <typename T, int N> static void launch_backward(const ox_cuda_queue *queue, const ox_op_act_backward *op) {
     const ox_launch_shape shape = by_row(op->rows, op->width, N);
-    if (op->kind == OX_ACTIVATION_SWIGLU) {
-        ox_launch(swiglu_backward<T, N>, queue, shape, (T *)op->din, (const T *)op->dout, (const T *)op->in, op->width);
-    } else {
-        ox_launch(gelu_backward<T, N>, queue, shape, (T *)op->din, (const T *)op->dout, (const T *)op->in, op->width);
-    }
+    ox_launch(op->kind == OX_ACTIVATION_SWIGLU ? swiglu_backward<T, N> : gelu_backward<T, N>, queue, shape,
+              (T *)op->din, (const T *)op->dout, (const T *)op->in, op->width);
 }
 
 template <typename T> static bool wide(const void *ptr, uint32_t width) {

@@ -41,11 +41,9 @@ template <typename T> static ox_status embed(const ox_cuda_queue *queue, const o
     enum { WIDE = ox_wide<ox_bf16>::COUNT };
     const uintptr_t addresses = (uintptr_t)op->out | (uintptr_t)op->table_hi | (uintptr_t)op->table_lo |
                                 (uintptr_t)op->pos_hi | (uintptr_t)op->pos_lo;
-    if (addresses % 16 == 0 && op->hidden % WIDE == 0) {
-        ox_launch(embed_kernel<T, WIDE>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, *op);
-    } else {
-        ox_launch(embed_kernel<T, 1>, queue, ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, *op);
-    }
+    const bool is_wide = addresses % 16 == 0 && op->hidden % WIDE == 0;
+    ox_launch(is_wide ? embed_kernel<T, WIDE> : embed_kernel<T, 1>, queue,
+              ox_launch_shape{op->rows, OX_BLOCK_THREADS, 0}, *op);
     return OX_OK;
 }
 
@@ -180,13 +178,11 @@ static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op,
         const unsigned chunks = (count + CHUNK - 1) / CHUNK;
         ox_launch(sort_chunk_kernel, queue, ox_launch_shape{chunks, CHUNK, 0}, rows, keys + begin);
         ox_launch(merge_chunks_kernel, queue, ox_launch_shape{chunks * (CHUNK / 128), 128, 0}, rows);
-        if (ox_all_wide<T>(op->dout, op->hidden, 0) && ox_all_wide<float>(table, op->hidden, 0)) {
-            const unsigned stretches = (op->hidden + ADD_THREADS * WIDE - 1) / (ADD_THREADS * WIDE);
-            ox_launch(add_rows_kernel<T, WIDE>, queue, ox_launch_shape{dim3(count, stretches), ADD_THREADS, 0}, args);
-        } else {
-            const unsigned stretches = (op->hidden + ADD_THREADS - 1) / ADD_THREADS;
-            ox_launch(add_rows_kernel<T, 1>, queue, ox_launch_shape{dim3(count, stretches), ADD_THREADS, 0}, args);
-        }
+        const bool is_wide = ox_all_wide<T>(op->dout, op->hidden, 0) && ox_all_wide<float>(table, op->hidden, 0);
+        const unsigned per_block = ADD_THREADS * (is_wide ? (unsigned)WIDE : 1);
+        const unsigned stretches = (op->hidden + per_block - 1) / per_block;
+        ox_launch(is_wide ? add_rows_kernel<T, WIDE> : add_rows_kernel<T, 1>, queue,
+                  ox_launch_shape{dim3(count, stretches), ADD_THREADS, 0}, args);
     }
 }
 

@@ -251,11 +251,7 @@ static void run_rows(const head_job *job) {
     const uint32_t wanted = (op->vocab + STEP * OX_WARP - 1) / (STEP * OX_WARP) * OX_WARP;
     const unsigned threads = wanted < (uint32_t)ROW_THREADS_MAX ? wanted : (unsigned)ROW_THREADS_MAX;
     const ox_launch_shape shape = {job->row_count, threads, 0};
-    if (op->real == OX_REAL_F32) {
-        ox_launch(row_kernel<float>, job->queue, shape, args);
-    } else {
-        ox_launch(row_kernel<ox_bf16>, job->queue, shape, args);
-    }
+    ox_launch(op->real == OX_REAL_F32 ? row_kernel<float> : row_kernel<ox_bf16>, job->queue, shape, args);
 }
 
 extern "C" ox_status ox_cuda_head(const ox_cuda_queue *queue, const void *given) {

@@ -202,11 +202,7 @@ static void sum_columns(const ox_cuda_queue *queue, const column_args<T> &args, 
     const bool is_wide = ox_all_wide<T>(args.dout.at, args.cols, args.dout.stride) && wide<T>(args.in, args.cols);
     const unsigned per_block = OX_WARP * (is_wide ? (unsigned)WIDE : 1);
     const ox_launch_shape shape = {dim3((args.cols + per_block - 1) / per_block, groups), dim3(OX_WARP, SUM_ROWS), 0};
-    if (is_wide) {
-        ox_launch(sum_columns_kernel<T, WIDE>, queue, shape, args);
-    } else {
-        ox_launch(sum_columns_kernel<T, 1>, queue, shape, args);
-    }
+    ox_launch(is_wide ? sum_columns_kernel<T, WIDE> : sum_columns_kernel<T, 1>, queue, shape, args);
     add_groups(queue, group_args{{sums[0], sums[1]}, args.scratch, args.cols, groups});
 }
 
@@ -420,12 +416,11 @@ template <typename T> static ox_status norm_forward(const ox_cuda_queue *queue, 
     args.rstd = op->rstd;
     args.cols = op->cols;
     args.eps = op->eps;
-    if (ox_all_wide<T>(op->out, op->cols, args.out.stride) && ox_all_wide<T>(op->in, op->cols, args.in.stride) &&
-        wide<T>(op->gain, op->cols) && wide<T>(op->bias, op->cols)) {
-        ox_launch(norm_forward_kernel<T, WIDE>, queue, ox_launch_shape{op->rows, threads_for(op->cols, WIDE), 0}, args);
-    } else {
-        ox_launch(norm_forward_kernel<T, 1>, queue, ox_launch_shape{op->rows, threads_for(op->cols, 1), 0}, args);
-    }
+    const bool is_wide = ox_all_wide<T>(op->out, op->cols, args.out.stride) &&
+                         ox_all_wide<T>(op->in, op->cols, args.in.stride) && wide<T>(op->gain, op->cols) &&
+                         wide<T>(op->bias, op->cols);
+    const ox_launch_shape shape = {op->rows, threads_for(op->cols, is_wide ? (unsigned)WIDE : 1), 0};
+    ox_launch(is_wide ? norm_forward_kernel<T, WIDE> : norm_forward_kernel<T, 1>, queue, shape, args);
     return OX_OK;
 }
 
@@ -437,11 +432,8 @@ template <typename T> static bool is_wide(const norm_backward_args<T> &args) {
 template <typename T, int PACKS>
 static void launch_group(const ox_cuda_queue *queue, const ox_launch_shape &shape, const norm_backward_args<T> &args) {
     enum { WIDE = ox_wide<T>::COUNT };
-    if (args.plain) {
-        ox_launch(norm_backward_group_kernel<T, WIDE, PACKS, true>, queue, shape, args);
-    } else {
-        ox_launch(norm_backward_group_kernel<T, WIDE, PACKS, false>, queue, shape, args);
-    }
+    ox_launch(args.plain ? norm_backward_group_kernel<T, WIDE, PACKS, true>
+                         : norm_backward_group_kernel<T, WIDE, PACKS, false>, queue, shape, args);
 }
 
 /* Works in one pass; returns the number of groups. */
@@ -465,13 +457,9 @@ static void backward_by_row(const ox_cuda_queue *queue, const norm_backward_args
     const column_args<T> columns = {heads_of<const T>{args.dout, args.cols, 1, args.cols}, args.in, args.mean,
                                     args.rstd, args.scratch, args.rows, args.cols, args.plain};
     sum_columns<T>(queue, columns, groups_for(args.rows, GROUP_ROWS_MIN, OX_CUDA_ROW_GROUPS), sums);
-    if (is_wide<T>(args)) {
-        const ox_launch_shape shape = {args.rows, threads_for(args.cols, WIDE), 0};
-        ox_launch(norm_backward_kernel<T, WIDE>, queue, shape, args);
-    } else {
-        const ox_launch_shape shape = {args.rows, threads_for(args.cols, 1), 0};
-        ox_launch(norm_backward_kernel<T, 1>, queue, shape, args);
-    }
+    const bool all_wide = is_wide<T>(args);
+    const ox_launch_shape shape = {args.rows, threads_for(args.cols, all_wide ? (unsigned)WIDE : 1), 0};
+    ox_launch(all_wide ? norm_backward_kernel<T, WIDE> : norm_backward_kernel<T, 1>, queue, shape, args);
 }
 
 template <typename T> static ox_status norm_backward(const ox_cuda_queue *queue, const ox_op_norm_backward *op) {
@@ -640,13 +628,10 @@ static ox_status head_norm_forward(const ox_cuda_queue *queue, const ox_op_head_
     enum { WIDE = ox_wide<T>::COUNT };
     head_args<T> args = {{(T *)op->inout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved, op->rstd,
                          (const T *)op->gain, nullptr, op->rows * op->heads, 0, op->eps};
-    if (heads_are_wide<T>(args)) {
-        args.lanes = lanes_for(op->head_dim, WIDE);
-        ox_launch(head_norm_forward_kernel<T, WIDE>, queue, by_head(args.heads, args.lanes), args);
-    } else {
-        args.lanes = OX_WARP;
-        ox_launch(head_norm_forward_kernel<T, 1>, queue, by_head(args.heads, args.lanes), args);
-    }
+    const bool is_wide = heads_are_wide<T>(args);
+    args.lanes = is_wide ? lanes_for(op->head_dim, WIDE) : (uint32_t)OX_WARP;
+    ox_launch(is_wide ? head_norm_forward_kernel<T, WIDE> : head_norm_forward_kernel<T, 1>, queue,
+              by_head(args.heads, args.lanes), args);
     return OX_OK;
 }
 

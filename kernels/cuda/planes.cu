@@ -45,9 +45,10 @@ template <int N> static __global__ void pack_kernel(uint16_t *out, const float *
     }
 }
 
-/* Number of threads for `count` elements, `per_thread` each. */
-static ox_launch_shape flat(const ox_cuda_queue *queue, uint64_t count, unsigned per_thread) {
-    return ox_launch_shape{ox_grid_for(queue, count, (uint64_t)OX_BLOCK_THREADS * per_thread), OX_BLOCK_THREADS, 0};
+/* Threads for `count` elements, STEP or one each. */
+static ox_launch_shape flat(const ox_cuda_queue *queue, uint64_t count, bool is_wide) {
+    const uint64_t per_block = OX_BLOCK_THREADS * (is_wide ? (uint64_t)STEP : 1);
+    return ox_launch_shape{ox_grid_for(queue, count, per_block), OX_BLOCK_THREADS, 0};
 }
 
 static bool all_wide(const void *a, const void *b, const void *c, uint64_t count) {
@@ -61,30 +62,24 @@ extern "C" ox_status ox_cuda_zero(const ox_cuda_queue *queue, const void *args) 
 
 extern "C" ox_status ox_cuda_planes_join(const ox_cuda_queue *queue, const void *args) {
     const ox_op_planes_join *const op = (const ox_op_planes_join *)args;
-    if (all_wide(op->out, op->hi, op->lo, op->count)) {
-        ox_launch(join_kernel<STEP>, queue, flat(queue, op->count, STEP), op->out, op->hi, op->lo, op->count);
-    } else {
-        ox_launch(join_kernel<1>, queue, flat(queue, op->count, 1), op->out, op->hi, op->lo, op->count);
-    }
+    const bool is_wide = all_wide(op->out, op->hi, op->lo, op->count);
+    ox_launch(is_wide ? join_kernel<STEP> : join_kernel<1>, queue, flat(queue, op->count, is_wide),
+              op->out, op->hi, op->lo, op->count);
     return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_add(const ox_cuda_queue *queue, const void *args) {
     const ox_op_add *const op = (const ox_op_add *)args;
-    if (all_wide(op->target, op->a, op->b, op->count)) {
-        ox_launch(add_kernel<STEP>, queue, flat(queue, op->count, STEP), op->target, op->a, op->b, op->count);
-    } else {
-        ox_launch(add_kernel<1>, queue, flat(queue, op->count, 1), op->target, op->a, op->b, op->count);
-    }
+    const bool is_wide = all_wide(op->target, op->a, op->b, op->count);
+    ox_launch(is_wide ? add_kernel<STEP> : add_kernel<1>, queue, flat(queue, op->count, is_wide),
+              op->target, op->a, op->b, op->count);
     return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_bf16_pack(const ox_cuda_queue *queue, const void *args) {
     const ox_op_bf16_pack *const op = (const ox_op_bf16_pack *)args;
-    if (all_wide(op->out, op->in, nullptr, op->count)) {
-        ox_launch(pack_kernel<STEP>, queue, flat(queue, op->count, STEP), op->out, op->in, op->count);
-    } else {
-        ox_launch(pack_kernel<1>, queue, flat(queue, op->count, 1), op->out, op->in, op->count);
-    }
+    const bool is_wide = all_wide(op->out, op->in, nullptr, op->count);
+    ox_launch(is_wide ? pack_kernel<STEP> : pack_kernel<1>, queue, flat(queue, op->count, is_wide),
+              op->out, op->in, op->count);
     return OX_OK;
 }

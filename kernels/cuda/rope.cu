@@ -46,12 +46,10 @@ template <typename T> static ox_status rope(const ox_cuda_queue *queue, const ox
     const uint32_t half = op->head_dim / 2;
     const rope_args<T> args = {(T *)op->qk, op->cos_table, op->sin_table, op->positions,
                                op->row_stride, op->heads, half, op->inverse ? -1.0f : 1.0f};
-    if (ox_all_wide<T>(op->qk, half, op->row_stride) && ox_all_wide<float>(op->cos_table, half, 0) &&
-        ox_all_wide<float>(op->sin_table, half, 0)) {
-        ox_launch(rope_kernel<T, WIDE>, queue, by_heads(op, half / WIDE), args);
-    } else {
-        ox_launch(rope_kernel<T, 1>, queue, by_heads(op, half), args);
-    }
+    const bool is_wide = ox_all_wide<T>(op->qk, half, op->row_stride) && ox_all_wide<float>(op->cos_table, half, 0) &&
+                         ox_all_wide<float>(op->sin_table, half, 0);
+    ox_launch(is_wide ? rope_kernel<T, WIDE> : rope_kernel<T, 1>, queue, by_heads(op, is_wide ? half / WIDE : half),
+              args);
     return OX_OK;
 }
 
