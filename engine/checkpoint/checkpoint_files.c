@@ -437,20 +437,18 @@ enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *files, uint
 }
 
 enum ox_status ox_checkpoint_files_fill(struct ox_checkpoint_files *files, struct ox_engine *engine) {
+    enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < files->model->unit_count; unit_idx++) {
         const uint32_t first = files->chunk_first[unit_idx], count = files->chunk_first[unit_idx + 1] - first;
-        for (uint32_t i = 0; i < count; i++) {
-            struct ox_chunk_view view;
-            enum ox_status status = files->has[first + i] ? OX_OK : ox_engine_chunk_get(engine, unit_idx, i, &view);
-            if (status == OX_OK && !files->has[first + i]) {
-                status = ox_checkpoint_files_chunk(files, unit_idx, i, &view);
-            }
-            if (status != OX_OK) {
-                return status;
+        for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+            if (!files->has[first + i]) {
+                struct ox_chunk_view view;
+                status = ox_engine_chunk_get(engine, unit_idx, i, &view);
+                OX_TRY(status, ox_checkpoint_files_chunk(files, unit_idx, i, &view));
             }
         }
     }
-    return OX_OK;
+    return status;
 }
 
 enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr, const struct ox_run_state *state) {

@@ -58,17 +58,15 @@ static const void *convert(const struct export_job *job, uint64_t count) {
 
 static enum ox_status write_tensors(const struct export_job *job) {
     const struct ox_model *const model = ox_hf_model(job->folder);
+    enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        for (uint64_t first = 0; first < model->tensors[i].count; first += BUFFER_ELEMS) {
+        for (uint64_t first = 0; first < model->tensors[i].count && status == OX_OK; first += BUFFER_ELEMS) {
             const uint64_t count = ox_min_u64(BUFFER_ELEMS, model->tensors[i].count - first);
-            enum ox_status status = read_part(job, i, first, count);
+            status = read_part(job, i, first, count);
             OX_TRY(status, ox_hf_write(job->writer, i, first, count, convert(job, count)));
-            if (status != OX_OK) {
-                return status;
-            }
         }
     }
-    return OX_OK;
+    return status;
 }
 
 /* Opens the optimizer file of a checkpoint if it has masters, that is, if the checkpoint's weights are rounded. */

@@ -129,10 +129,7 @@ static enum ox_status read_header(struct data_file *file, int fd, enum ox_data_k
     int32_t header[HEADER_BYTES / 4];
     bool masked = false;
     enum ox_status status = ox_file_read_at(fd, file->path, header, sizeof header, 0);
-    if (status != OX_OK) {
-        return status;
-    }
-    status = kind == OX_DATA_LLMC ? read_llmc(file, header) : read_llmq(file, header, &masked);
+    OX_TRY(status, kind == OX_DATA_LLMC ? read_llmc(file, header) : read_llmq(file, header, &masked));
     if (status != OX_OK) {
         return status;
     }

@@ -80,6 +80,7 @@ static const struct ox_family_row llama_rows[] = {
      .shape = {OX_DIM_HIDDEN}, .init = OX_INIT_ONE},
     {.unit = OX_UNIT_HEAD, .role = OX_ROLE_HEAD, .name = "lm_head.weight", .bare = true,
      .shape = {OX_DIM_VOCAB, OX_DIM_HIDDEN}, .when = when_untied},
+    {.name = NULL},
 };
 /* clang-format on */
 
@@ -95,6 +96,7 @@ static const struct ox_fixed_key llama_fixed_keys[] = {
     {.key = "pretraining_tp", .kind = OX_FIXED_NUMBER, .number = 1.0},
     {.key = "partial_rotary_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
     {.key = "original_max_position_embeddings", .kind = OX_FIXED_MISSING},
+    {.key = NULL},
 };
 
 static const struct ox_fixed_key mistral_fixed_keys[] = {
@@ -106,6 +108,7 @@ static const struct ox_fixed_key mistral_fixed_keys[] = {
     {.key = "attention_dropout", .kind = OX_FIXED_NUMBER, .number = 0.0},
     {.key = "partial_rotary_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
     {.key = "original_max_position_embeddings", .kind = OX_FIXED_MISSING},
+    {.key = NULL},
 };
 
 static const struct ox_fixed_key qwen2_fixed_keys[] = {
@@ -115,6 +118,7 @@ static const struct ox_fixed_key qwen2_fixed_keys[] = {
     {.key = "attention_dropout", .kind = OX_FIXED_NUMBER, .number = 0.0},
     {.key = "partial_rotary_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
     {.key = "original_max_position_embeddings", .kind = OX_FIXED_MISSING},
+    {.key = NULL},
 };
 
 static const char *const llama_keys[] = {"hidden_size",
@@ -362,6 +366,7 @@ static const struct ox_family_row gpt2_rows[] = {
      .shape = {OX_DIM_HIDDEN}, .init = OX_INIT_ZERO},
     {.unit = OX_UNIT_HEAD, .role = OX_ROLE_HEAD, .name = "lm_head.weight", .bare = true,
      .shape = {OX_DIM_VOCAB, OX_DIM_HIDDEN}, .when = when_untied},
+    {.name = NULL},
 };
 /* clang-format on */
 
@@ -376,6 +381,7 @@ static const struct ox_fixed_key gpt2_fixed_keys[] = {
     {.key = "scale_attn_weights", .kind = OX_FIXED_TRUE},
     {.key = "scale_attn_by_inverse_layer_idx", .kind = OX_FIXED_FALSE},
     {.key = "reorder_and_upcast_attn", .kind = OX_FIXED_FALSE},
+    {.key = NULL},
 };
 
 static const char *const gpt2_keys[] = {"n_embd",
@@ -471,11 +477,9 @@ static const struct ox_family families[] = {
         .base_model = "GPT2Model",
         .prefix = "transformer.",
         .rows = gpt2_rows,
-        .row_count = sizeof gpt2_rows / sizeof *gpt2_rows,
         .ignored = gpt2_ignored,
         .tied_by_default = true,
         .fixed_keys = gpt2_fixed_keys,
-        .fixed_key_count = sizeof gpt2_fixed_keys / sizeof *gpt2_fixed_keys,
         .keys = gpt2_keys,
         .parse = gpt2_parse,
         .write = gpt2_write,
@@ -486,11 +490,8 @@ static const struct ox_family families[] = {
         .base_model = "LlamaModel",
         .prefix = "model.",
         .rows = llama_rows,
-        .row_count = sizeof llama_rows / sizeof *llama_rows,
         .ignored = llama_ignored,
-        .tied_by_default = false,
         .fixed_keys = llama_fixed_keys,
-        .fixed_key_count = sizeof llama_fixed_keys / sizeof *llama_fixed_keys,
         .keys = llama_keys,
         .parse = llama_parse,
         .write = llama_write,
@@ -501,10 +502,8 @@ static const struct ox_family families[] = {
         .base_model = "MistralModel",
         .prefix = "model.",
         .rows = llama_rows,
-        .row_count = sizeof llama_rows / sizeof *llama_rows,
         .ignored = llama_ignored,
         .fixed_keys = mistral_fixed_keys,
-        .fixed_key_count = sizeof mistral_fixed_keys / sizeof *mistral_fixed_keys,
         .keys = llama_keys,
         .parse = mistral_parse,
         .write = mistral_write,
@@ -515,10 +514,8 @@ static const struct ox_family families[] = {
         .base_model = "Qwen2Model",
         .prefix = "model.",
         .rows = llama_rows,
-        .row_count = sizeof llama_rows / sizeof *llama_rows,
         .ignored = llama_ignored,
         .fixed_keys = qwen2_fixed_keys,
-        .fixed_key_count = sizeof qwen2_fixed_keys / sizeof *qwen2_fixed_keys,
         .keys = llama_keys,
         .parse = qwen2_parse,
         .write = qwen2_write,
@@ -529,10 +526,8 @@ static const struct ox_family families[] = {
         .base_model = "Qwen3Model",
         .prefix = "model.",
         .rows = llama_rows,
-        .row_count = sizeof llama_rows / sizeof *llama_rows,
         .ignored = llama_ignored,
         .fixed_keys = qwen2_fixed_keys + 1, /* attention_bias, the first, is a choice here */
-        .fixed_key_count = sizeof qwen2_fixed_keys / sizeof *qwen2_fixed_keys - 1,
         .keys = llama_keys,
         .parse = qwen3_parse,
         .write = qwen3_write,

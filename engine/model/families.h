@@ -49,12 +49,10 @@ struct ox_family {
     const char *architecture; /* name of the model with its head */
     const char *base_model;   /* name of the model without it */
     const char *prefix;       /* front of tensor names as written; files may leave it out */
-    const struct ox_family_row *rows;
-    uint32_t row_count;
+    const struct ox_family_row *rows; /* ends with a row without a name */
     const char *const *ignored; /* names without prefix that are in files and carry no weight; ends with NULL */
     bool tied_by_default;       /* meaning of a missing tie_word_embeddings */
-    const struct ox_fixed_key *fixed_keys;
-    uint32_t fixed_key_count;
+    const struct ox_fixed_key *fixed_keys; /* ends with a row without a key */
     const char *const *keys; /* other keys that `parse` reads or that have no effect; ends with NULL */
     /* Reads the family's own keys; `out` already holds what all families share. */
     enum ox_status (*parse)(const char *where, const json_t *json, struct ox_model_config *out);

@@ -60,8 +60,7 @@ static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim exte
 static uint32_t count_rows(const struct ox_family *family, const struct ox_model_config *config,
                            enum ox_unit_kind kind) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < family->row_count; i++) {
-        const struct ox_family_row *const row = &family->rows[i];
+    for (const struct ox_family_row *row = family->rows; row->name != NULL; row++) {
         count += row->unit == kind && (row->when == NULL || row->when(config));
     }
     return count;
@@ -100,8 +99,7 @@ static void add_unit(struct ox_model *model, const struct ox_family *family, uin
         unit->role_offset[i] = UINT64_MAX;
     }
     uint64_t end = 0;
-    for (uint32_t i = 0; i < family->row_count; i++) {
-        const struct ox_family_row *const row = &family->rows[i];
+    for (const struct ox_family_row *row = family->rows; row->name != NULL; row++) {
         if (row->unit != unit->kind || (row->when != NULL && !row->when(config))) {
             continue;
         }
@@ -274,8 +272,7 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name) {
             return -2;
         }
     }
-    for (uint32_t i = 0; i < family->row_count; i++) {
-        const struct ox_family_row *const row = &family->rows[i];
+    for (const struct ox_family_row *row = family->rows; row->name != NULL; row++) {
         if (row->role == OX_ROLE_HEAD && strcmp(row->name, name) == 0) {
             return -2; /* not among the tensors, so it is tied */
         }

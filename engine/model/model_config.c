@@ -15,6 +15,7 @@ static const struct ox_fixed_key common_fixed_keys[] = {
     {.key = "add_cross_attention", .kind = OX_FIXED_FALSE},
     {.key = "is_encoder_decoder", .kind = OX_FIXED_FALSE},
     {.key = "tie_encoder_decoder", .kind = OX_FIXED_FALSE},
+    {.key = NULL},
 };
 
 /* Keys that do not influence training. Older versions wrote most of them for every model. */
@@ -116,22 +117,19 @@ static enum ox_status check_fixed_key(const char *where, const json_t *json, con
                           where, rule->key, ox_json_excerpt(value, text), wanted);
 }
 
-static enum ox_status check_fixed_keys(const char *where, const json_t *json, const struct ox_fixed_key *fixed_keys,
-                                 size_t count) {
+static enum ox_status check_fixed_keys(const char *where, const json_t *json, const struct ox_fixed_key *rule) {
     enum ox_status status = OX_OK;
-    for (size_t i = 0; status == OX_OK && i < count; i++) {
-        status = check_fixed_key(where, json, &fixed_keys[i]);
+    for (; status == OX_OK && rule->key != NULL; rule++) {
+        status = check_fixed_key(where, json, rule);
     }
     return status;
 }
 
-static bool is_fixed(const struct ox_fixed_key *fixed_keys, size_t count, const char *key) {
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(fixed_keys[i].key, key) == 0) {
-            return true;
-        }
+static bool is_fixed(const struct ox_fixed_key *rule, const char *key) {
+    while (rule->key != NULL && strcmp(rule->key, key) != 0) {
+        rule++;
     }
-    return false;
+    return rule->key != NULL;
 }
 
 static bool is_listed(const char *const *keys, const char *key) {
@@ -147,8 +145,7 @@ static void warn_unknown_keys(const char *where, const json_t *json, const struc
     json_t *value;
     json_object_foreach((json_t *)json, key, value) {
         if (!json_is_null(value) && !is_listed(common_keys, key) && !is_listed(family->keys, key) &&
-            !is_fixed(common_fixed_keys, sizeof common_fixed_keys / sizeof *common_fixed_keys, key) &&
-            !is_fixed(family->fixed_keys, family->fixed_key_count, key)) {
+            !is_fixed(common_fixed_keys, key) && !is_fixed(family->fixed_keys, key)) {
             char text[OX_JSON_EXCERPT_BYTES];
             ox_log(OX_LOG_WARN, "%s: the key \"%s\" (%s) is not known and has no effect", where, key,
                    ox_json_excerpt(value, text));
@@ -367,8 +364,8 @@ enum ox_status ox_model_config_parse(const char *where, const json_t *json, stru
     out->init_range = 0.02;
     out->tied = family->tied_by_default;
     const struct ox_size_key vocab = {"vocab_size", true, &out->vocab};
-    status = check_fixed_keys(where, json, common_fixed_keys, sizeof common_fixed_keys / sizeof *common_fixed_keys);
-    OX_TRY(status, check_fixed_keys(where, json, family->fixed_keys, family->fixed_key_count));
+    status = check_fixed_keys(where, json, common_fixed_keys);
+    OX_TRY(status, check_fixed_keys(where, json, family->fixed_keys));
     OX_TRY(status, check_architecture(where, json, family));
     OX_TRY(status, ox_config_read_sizes(where, json, &vocab, 1));
     OX_TRY(status, ox_json_get_bool(where, json, "tie_word_embeddings", false, &out->tied));

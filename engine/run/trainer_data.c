@@ -377,23 +377,21 @@ static void clear_row(struct ox_window_row row, uint32_t seq) {
 enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                uint64_t window_max, uint64_t *target_count) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
+    enum ox_status status = OX_OK;
     uint64_t filled = 0;
     *target_count = 0;
     for (uint32_t mb_idx = 0; mb_idx < engine->micro_batches; mb_idx++) {
         const struct ox_batch batch = ox_engine_batch(trainer->engine, mb_idx);
-        for (uint32_t i = 0; i < engine->batch; i++, filled++) {
+        for (uint32_t i = 0; i < engine->batch && status == OX_OK; i++, filled++) {
             const size_t first = (size_t)i * engine->seq;
             const struct ox_window_row row = {
                 .ids = batch.ids + first, .positions = batch.positions + first, .targets = batch.targets + first};
             if (filled >= window_max) {
                 clear_row(row, engine->seq);
-                continue;
-            }
-            const enum ox_status status = ox_windows_fill(windows, cursor + filled, row, target_count);
-            if (status != OX_OK) {
-                return status;
+            } else {
+                status = ox_windows_fill(windows, cursor + filled, row, target_count);
             }
         }
     }
-    return OX_OK;
+    return status;
 }

@@ -214,10 +214,7 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     bool made = false;
     enum ox_status status = config->overwrite_output_dir ? OX_OK : refuse_existing(trainer);
-    if (status != OX_OK) {
-        return status;
-    }
-    status = claim_folder(trainer, &made);
+    OX_TRY(status, claim_folder(trainer, &made));
     if (status != OX_OK) {
         return status;
     }

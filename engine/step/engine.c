@@ -237,7 +237,8 @@ uint64_t ox_engine_plan_peak_bytes(const struct ox_engine_plan *plan, enum ox_ti
 enum { HOST_QUEUE_LEN = 256 };
 
 static enum ox_status open_lanes(struct ox_engine *engine) {
-    for (int i = 0; i < OX_LANE_COUNT; i++) {
+    enum ox_status status = OX_OK;
+    for (int i = 0; i < OX_LANE_COUNT && status == OX_OK; i++) {
         const bool of_device = i == OX_LANE_COMPUTE || i == OX_LANE_H2D || i == OX_LANE_D2H;
         const struct ox_host_lane_config host = {
             .label = ox_lane_name((enum ox_lane_id)i),
@@ -246,14 +247,10 @@ static enum ox_status open_lanes(struct ox_engine *engine) {
             .chaos_seed = engine->config.chaos_seed,
             .chaos_ns_max = OX_CHAOS_NS_MAX,
         };
-        const enum ox_status status = of_device
-                                          ? ox_device_lane_open(engine->device, host.label, &engine->lanes[i])
-                                          : ox_host_lane_open(&host, &engine->lanes[i]);
-        if (status != OX_OK) {
-            return status;
-        }
+        status = of_device ? ox_device_lane_open(engine->device, host.label, &engine->lanes[i])
+                           : ox_host_lane_open(&host, &engine->lanes[i]);
     }
-    return OX_OK;
+    return status;
 }
 
 static enum ox_status make_constants(struct ox_engine *engine) {
