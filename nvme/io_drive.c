@@ -27,7 +27,7 @@ enum {
     ZERO_BYTES = 1 << 20,
 };
 /* How long to wait for a lock: after a process is killed, the kernel finishes its io_uring writes, which keep its file
- * description and hence its lock alive. */
+ * description and its lock alive. */
 #define LOCK_WAIT_NS UINT64_C(3000000000)
 
 struct ox_drive {

@@ -163,7 +163,7 @@ static enum ox_status pick_home(struct ox_generator *generator) {
             if (home == OX_WEIGHTS_FILES) {
                 const uint64_t resident = ox_min_u64(generator->need[0], generator->need[1]);
                 ox_log(OX_LOG_WARN,
-                       "the weights do not fit %s, so they are read from %s anew for every token; --host-mem %" PRIu64
+                       "the weights do not fit %s, so they are read from %s again for every token; --host-mem %" PRIu64
                        "MiB would hold them",
                        ox_size_text(budget, have), generator->config.where, ox_div_up(resident, OX_MIB));
             }

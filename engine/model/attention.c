@@ -74,7 +74,7 @@ static void sizes(const struct ox_shape *shape, const struct ox_half *half, enum
         const uint32_t widest = config->hidden > config->head_dim ? config->hidden : config->head_dim;
         out->scratch[OX_SCRATCH_NORM] = ox_ops_norm_scratch_bytes(&shape->compute, widest);
     }
-    if (pass != OX_PASS_FORWARD) { /* whoever saves lays out what backward borrows */
+    if (pass != OX_PASS_FORWARD) { /* a pass that saves also lays out what backward borrows */
         out->borrowed[0] = ox_rows_bytes(shape, qkv_of(config).out_count);
         out->borrowed[1] = ox_rows_bytes(shape, out_of(config).in_count);
     }

@@ -87,7 +87,7 @@ struct ox_head_args {
 /* Final norm, logits, cross-entropy, and backward through all of them where dx is wanted. */
 OX_MUST enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *args);
 
-/* ---- parts of the head, for whoever wants logits instead of a loss ---- */
+/* ---- parts of the head, for callers that need logits instead of a loss ---- */
 
 /* A norm over the hidden dimension: its weights, its statistics and, for backward, its gradients and scratch. */
 struct ox_norm {

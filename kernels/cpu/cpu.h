@@ -15,7 +15,7 @@ struct ox_cpu {
     const struct ox_vector *vector;
 };
 
-/* The owner of every lane of the device. Operations on different lanes take turns: whoever uses the pool holds
+/* The owner of every lane of the device. Operations on different lanes take turns: the one that uses the pool holds
  * `turn`. */
 struct ox_cpu_device {
     struct ox_device base;

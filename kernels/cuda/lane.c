@@ -299,7 +299,7 @@ static void free_events(struct cuda_lane *lane) {
 static void lane_free(struct cuda_lane *lane) {
     if (lane->feeder != NULL) {
         const enum ox_status status = ox_lane_drain(lane->feeder);
-        (void)status; /* whoever needed the status has joined a mark */
+        (void)status; /* a caller that needed the status has joined a mark */
     }
     ox_lane_close(&lane->watcher);
     ox_lane_close(&lane->feeder);

@@ -79,7 +79,7 @@ static struct ox_plan *plan_of_kind(const struct ox_search *s, enum ox_plan_kind
     return plans[kind];
 }
 
-/* The plan without dependencies, built anew if another one has used its memory since. Placement and homes must be those
+/* The plan without dependencies, built again if another has used its memory since. Placement and homes must be those
  * that `key` was made from. */
 static const struct ox_plan *measured(struct ox_search *s, enum ox_plan_kind kind, uint64_t key) {
     struct ox_plan *const plan = plan_of_kind(s, kind);

@@ -298,8 +298,8 @@ static enum ox_status read_machine(const char *where, json_t *top, struct ox_mac
     memset(out, 0, sizeof *out);
     enum ox_status status = ox_json_get_u64(where, top, "offload_profile", true, &version);
     if (status == OX_OK && version != VERSION) {
-        return ox_fail(OX_E_CONFIG, "%s: is a profile of form %" PRIu64 ", and this program reads form %d; write it "
-                       "anew with `offload bench all --output`", where, version, VERSION);
+        return ox_fail(OX_E_CONFIG, "%s: is a profile of format %" PRIu64 ", and this program reads format %d; make "
+                       "it again with `offload bench all --output`", where, version, VERSION);
     }
     OX_TRY(status, read_object(where, top, top_fields, top_others, out));
     json_t *const gpu = json_object_get(top, "gpu"), *const host = json_object_get(top, "host");

@@ -218,7 +218,7 @@ static void check_prompt(const char *model, const json_t *prompt, const char *mo
     sys_args_add(&args, "--temperature 0 --format json --top-logits 10 --compute-threads 2");
     sys_args_add(&args, more);
     sys_run_well(&args, &process);
-    CHECK((strstr(process.outcome.err, "anew for every token") != NULL) == (more[0] != '\0'));
+    CHECK((strstr(process.outcome.err, "again for every token") != NULL) == (more[0] != '\0'));
     REQUIRE_OK(ox_json_parse("stdout", process.outcome.out, strlen(process.outcome.out), &report));
     CHECK(json_equal(json_object_get(report, "ids"), json_object_get(prompt, "greedy_ids")));
     CHECK(json_equal(json_object_get(report, "text"), json_object_get(prompt, "greedy_text")));

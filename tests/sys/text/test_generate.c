@@ -307,7 +307,7 @@ static void test_budgets(void) {
         CHECK(process.outcome.err[0] == '\0');
         snprintf(more, sizeof more, "--max-new-tokens 8 --seed 3 --dtype %s --host-mem 200KiB", dtypes[i]);
         json_t *const tight = report_of("The drive", more);
-        CHECK(strstr(process.outcome.err, "anew for every token") != NULL);
+        CHECK(strstr(process.outcome.err, "again for every token") != NULL);
         CHECK(strstr(process.outcome.err, "--host-mem 1MiB") != NULL);
         CHECK(same_ids(wide, tight));
         json_decref(wide);

@@ -156,7 +156,7 @@ static void refused(const char *object, const char *key, const char *text, const
 static void test_refusals(void) {
     static struct ox_machine machine;
     refused(NULL, "offload_profile", NULL, "the key \"offload_profile\" is missing");
-    refused(NULL, "offload_profile", "1", "is a profile of form 1");
+    refused(NULL, "offload_profile", "1", "is a profile of format 1");
     refused(NULL, "name", NULL, "\"name\" is missing");
     refused(NULL, "name", "\"\"", "\"name\" is empty");
     refused(NULL, "source", "3", "\"source\" must be a string");
