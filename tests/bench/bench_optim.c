@@ -1,12 +1,12 @@
 /* The optimizer's phase with all state on a drive: reads, checks, updates, hashes and writes every parameter, and
  * commits. Between its runs, on the same drive and with the same bytes, the backend alone transfers them, and the
  * optimizer alone updates as many parameters in memory; `ratio` is the phase's time divided by the longer of the two.
- * Beside the bytes counted stand those that the kernel saw go to the drive (/proc/diskstats) in the same steps.
+ * It also prints the bytes that the kernel counted for the drive (/proc/diskstats) in the same steps.
  *
  *     bench_optim [--folder PATH] [--layers N] [--rounds N|stdin] [--backend uring|threads] [--depth N]
  *
  * With `--rounds stdin` the phase alone runs, once for each line that comes, so that other programs can take turns
- * with it: `ready PARAMETERS` is told first, then `round SECONDS` each time.
+ * with it: it prints `ready PARAMETERS` first, then `round SECONDS` each time.
  *
  * Exits 1 when the median ratio is above its limit, or when bytes differ from the plan's. */
 #include "base/arena.h"
@@ -37,7 +37,7 @@ struct options {
     const char *folder;
     const struct ox_io_backend *io;
     uint32_t layers, rounds, depth, threads;
-    bool asked; /* rounds come when a line asks for them */
+    bool asked; /* each round waits for a line on stdin */
 };
 
 static const uint64_t run_id[2] = {1, 2};

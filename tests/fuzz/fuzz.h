@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Returns 0, whatever it made of the input. */
+/* Returns 0, whether or not the input was opened. */
 typedef int fuzz_one(const uint8_t *data, size_t bytes);
 
 fuzz_one fuzz_cache, fuzz_chat, fuzz_data, fuzz_documents, fuzz_hf, fuzz_manifest, fuzz_model, fuzz_safetensors,
@@ -44,10 +44,10 @@ void fuzz_remove(const char *path);
 /* Several files in one input: parts with a line "%%" between them. */
 #define FUZZ_SEPARATOR "\n%%\n"
 struct fuzz_part {
-    const char *text; /* without NUL behind it */
+    const char *text; /* not terminated by NUL */
     size_t bytes;
 };
-/* The parts beyond part_count are one text with the last; those that are not there are empty. */
+/* Splits an input into part_count parts: the last takes all the rest, and missing ones are empty. */
 void fuzz_split(const uint8_t *data, size_t bytes, struct fuzz_part *parts, size_t part_count);
 /* Writes the part as the file, or removes the file where the part is empty. */
 void fuzz_write_part(const char *path, const struct fuzz_part *part);

@@ -13,7 +13,7 @@
 
 enum { FIRST_LINE_BYTES = 64, RENDERERS_KEPT = 61 };
 
-/* Opened when first asked for, and kept. */
+/* Opened at the first use, and kept. */
 static struct ox_tokenizer *tokenizers[OX_CHAT_FAMILY_COUNT];
 
 static const struct ox_tokenizer *tokenizer_of(enum ox_chat_family family) {

@@ -13,7 +13,7 @@ enum { FILE_COUNT = 3 };
 
 static const char *folder, *files[FILE_COUNT];
 
-/* Documents begin where the marks of their tokens say so. */
+/* Checks that documents begin where the marks of tokens say so. */
 static void check_documents(const struct ox_data *data, const uint8_t *marks) {
     const uint64_t count = ox_data_document_count(data), tokens = ox_data_token_count(data);
     uint64_t begun = 0, begin = 0, last = 0;
