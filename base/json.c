@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEX_DIGITS = 16 }; /* of a word */
+enum { HEX_DIGITS = 16 }; /* digits of a 64-bit word */
 
 struct excerpt {
     char *text;

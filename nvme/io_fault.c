@@ -48,7 +48,7 @@ struct slot {
 
 struct ox_io_queue {
     struct fault *fault;
-    struct ox_drive **drives; /* of the inner backend */
+    struct ox_drive **drives; /* drives of the inner backend */
     struct ox_io_queue *inner;
     uint32_t drive_count, depth, slot_count, live_count, inner_count, ended_count;
     struct slot *slots;

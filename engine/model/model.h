@@ -48,7 +48,7 @@ struct ox_rope_scaling {
 
 struct ox_model_config {
     char family[32]; /* model_type: "llama", "gpt2" ... */
-    uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, width /* of the MLP */, contexts;
+    uint32_t vocab, hidden, layers, heads, kv_heads, head_dim, width /* MLP */, contexts;
     enum ox_norm_kind norm;
     enum ox_activation act;
     enum ox_weight_layout layout; /* layout of a block's matrices */

@@ -93,7 +93,7 @@ struct ox_engine_traffic {
 };
 
 struct ox_engine {
-    /* what the engine was asked for, and its plan */
+    /* the configuration of the engine, and its plan */
     struct ox_engine_config config;
     struct ox_engine_plan *plan;
     struct ox_shape shape;

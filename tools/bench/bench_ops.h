@@ -42,7 +42,7 @@ struct ox_bench_cost {
 
 struct ox_bench_op {
     enum ox_op op;
-    const char *name; /* of one of several figures of an operation; NULL: the operation's own name */
+    const char *name; /* figure of an operation that has several; NULL: the operation's own name */
     /* queues it once; sets its cost */
     enum ox_status (*queue)(const struct ox_bench_tensors *, struct ox_bench_cost *);
     int kind;          /* kind of norm, activation or moments, as in their enumerations */
