@@ -17,7 +17,7 @@ __attribute__((format(printf, 1, 2))) const char *plain_pathf(const char *format
 /* Writes the whole file anew and returns its path. */
 const char *files_write(const char *name, const void *data, size_t bytes);
 const char *files_write_text(const char *name, const char *text);
-/* All bytes and a NUL behind them; `bytes` may be NULL. free() it. */
+/* Reads all bytes and puts a NUL behind them; `bytes` may be NULL. free() the result. */
 char *files_read(const char *name, size_t *bytes);
 uint64_t files_size(const char *name);
 
@@ -31,15 +31,16 @@ void files_replace_text(const char *name, const char *from, const char *to);
 bool files_exist(const char *name);
 /* True when both hold the same bytes; otherwise prints where they part. */
 bool files_same(const char *a, const char *b);
-/* Entries of a folder whose names begin so and end so; 0 where there is no folder. "." and ".." never count. */
+/* Counts the entries of a folder whose names begin and end with these texts; 0 where there is no folder. "." and ".."
+ * never count. */
 unsigned files_count(const char *folder, const char *begin, const char *end);
-/* The path of the only such entry; none or several end the test. */
+/* Returns the path of the only such entry; none or several end the test. */
 const char *files_find(const char *folder, const char *begin, const char *end);
 
 /* Makes a folder, and those above it, unless it is there; returns its path. */
 const char *files_make_folder(const char *name);
 void files_remove_folder(const char *name);
-/* Files, and folders of files; `to` must not exist. */
+/* Copies a file, or a folder of files; `to` must not exist. */
 void files_copy_folder(const char *from, const char *to);
 
 /* Mounts a file system in memory on a folder, with options such as "size=1m", seen by this process and its children

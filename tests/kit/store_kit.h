@@ -29,9 +29,10 @@ void *kit_buffer(uint64_t bytes);
 uint64_t kit_word(uint64_t step, uint32_t extent_idx, uint64_t idx);
 void kit_fill(void *buffer, uint64_t bytes, uint64_t step, uint32_t extent_idx);
 bool kit_matches(const void *buffer, uint64_t bytes, uint64_t step, uint32_t extent_idx);
-/* Writes the first `count` extents of `step`, several at a time; the first failure, after all have ended. */
+/* Writes the first `count` extents of `step`, several at a time, and returns the first failure after
+ * all have ended. */
 OX_MUST enum ox_status kit_write(struct ox_store *store, struct ox_store_port *port, uint64_t step, uint32_t count);
-/* A whole transaction; aborts it on failure. The meta blob is the step. */
+/* Makes a whole transaction, and aborts it on failure. The meta blob is the step. */
 OX_MUST enum ox_status kit_commit(struct ox_store *store, struct ox_store_port *port, uint64_t step);
 /* Reads everything and compares every word with what `step` wrote; a mismatch that the store let pass is
  * reported through *wrong. */

@@ -13,7 +13,7 @@
 int lab_count = LAB_CUDA;
 int guard_count;
 
-/* Where buffers are from when there is a GPU: host memory that it can use at the host's addresses. */
+/* Guarded buffers are cut from this when there is a GPU: host memory that it can use at the host's addresses. */
 enum { LAB_ARENA_BYTES = 256 << 20 };
 static struct {
     unsigned char *base;

@@ -30,7 +30,7 @@ struct lab {
 void labs_open(struct lab labs[LAB_MAX]);
 /* Ends the program's cases: closes the labs, prints the errors and returns the exit status. */
 int labs_end(struct lab labs[LAB_MAX]);
-/* One lab on this CUDA plugin; the emulated one. */
+/* Opens one lab: on this CUDA plugin, or on the emulated one. */
 void lab_open_cuda(struct lab *lab, const char *plugin);
 void lab_open_simt(struct lab *lab);
 
@@ -70,7 +70,7 @@ double *widened(const float *in, size_t count);
 void *reals(enum ox_real real, size_t count);
 /* Values that the type holds exactly, so that a reference starts from the same numbers. */
 float *random_reals(enum ox_real real, size_t count, uint64_t stream, double scale);
-/* A copy of floats as a tensor, and of a tensor as floats. */
+/* Copies floats to a tensor of the type, and a tensor to floats. */
 void *reals_of(enum ox_real real, const float *values, size_t count);
 float *floats_of(enum ox_real real, const void *tensor, size_t count);
 

@@ -53,7 +53,7 @@ static double uniform(struct drawing *d) {
     return ox_uniform(d->seed, 17, d->counter++);
 }
 
-/* Between a quarter of it and twice as much. */
+/* Draws between a quarter of `bytes` and twice as much; 0 stays 0. */
 static uint64_t about(struct drawing *d, uint64_t bytes) {
     return bytes == 0 ? 0 : 1 + (uint64_t)((double)bytes * (0.25 + 1.75 * uniform(d)));
 }

@@ -9,7 +9,7 @@
 
 enum plane { WEIGHTS, GRAD, STATE, PLANE_COUNT };
 
-/* A plane of a unit that may come nearer; those with less of a key come first. */
+/* A plane of a unit that may move to a nearer tier; moves of smaller keys are made first. */
 struct random_plan_move {
     double key;
     uint32_t unit_idx;
@@ -51,17 +51,17 @@ static enum ox_tier draw_act_tier(struct random_plan *r) {
     return (enum ox_tier)(unified + below(r, 2 - unified + store)); /* near to far */
 }
 
-/* An update in backward replaces what the drives must still hold. */
+/* A unit that is updated in backward replaces what the drives must still hold: they need two generations. */
 static uint32_t draw_speculative_units(struct random_plan *r) {
     const bool may = r->in->budget.nvme_bytes > 0 && ox_plan_generations(&r->in->budget) == 2;
     return may && r->in->placement.overlap ? below(r, r->in->model.unit_count + 1) : 0;
 }
 
-/* One of the things that a placement is made of. */
-enum { THING_COUNT = 6 };
-static void draw_thing(struct random_plan *r, uint32_t thing) {
+/* Draws one field of the placement anew. */
+enum { FIELD_COUNT = 6 };
+static void draw_field(struct random_plan *r, uint32_t field) {
     struct ox_placement *const placement = &r->in->placement;
-    switch (thing) {
+    switch (field) {
     case 0:
         placement->tiles = 1 + below(r, r->in->model.micro_batches);
         break;
@@ -88,8 +88,8 @@ static int by_key(const void *a, const void *b) {
     return x->key < y->key ? -1 : x->key > y->key;
 }
 
-/* The planes that may come home, in one of the ways to order them: any, or sort by sort and in each the first units
- * first, the last ones, or any. A sort may be left out. */
+/* Lists the planes that may move nearer and returns their count. The order is drawn: all mixed, or plane by plane, in
+ * each the first units first, the last ones first, or mixed. A plane may be left out. */
 static uint32_t draw_moves(struct random_plan *r, bool device, struct random_plan_move *moves) {
     const uint32_t unit_count = r->table->unit_count;
     const bool mixed = below(r, 3) == 0;
@@ -112,7 +112,7 @@ static uint32_t draw_moves(struct random_plan *r, bool device, struct random_pla
 
 /* ---- what fits ------------------------------------------------------------------------------------- */
 
-/* How many moves of each list are made. */
+/* How many moves of each list are made, beginning with the first. */
 struct made {
     const struct random_plan_move *lists[2]; /* to the device, to the host */
     uint32_t counts[2];
@@ -138,7 +138,7 @@ static bool within(const struct ox_plan_budget *budget, const struct ox_plan *pl
            plan->peak_bytes[OX_TIER_HOST] <= budget->host_bytes && plan->peak_bytes[OX_TIER_NVME] <= budget->nvme_bytes;
 }
 
-/* The plans with placement and homes as they are. */
+/* Builds the plans of the placement and homes as they are. */
 static bool all_fit(struct random_plan *r) {
     const enum ox_plan_kind last = r->in->placement.overlap ? OX_PLAN_EVAL_AFTER_STEP : OX_PLAN_EVAL;
     ox_plan_build(r->train, r->in, OX_PLAN_TRAIN);
@@ -161,8 +161,8 @@ static double simulate(struct random_plan *r) {
     return result.seconds;
 }
 
-/* As many of a list as fit, and half of the time fewer. */
-static void come_home(struct random_plan *r, struct made *made, enum ox_tier tier, uint32_t count) {
+/* Makes as many moves of a list as fit, and half of the time fewer. */
+static void move_nearer(struct random_plan *r, struct made *made, enum ox_tier tier, uint32_t count) {
     uint32_t most = 0;
     for (uint32_t past = count + 1; past - most > 1;) {
         const uint32_t middle = past == count + 1 ? count : most + (past - most) / 2; /* all of them at first */
@@ -176,8 +176,8 @@ double random_plan_draw(struct random_plan *r, uint64_t seed) {
     r->seed = seed;
     r->counter = 0;
     r->in->placement = (struct ox_placement){.tiles = 1};
-    for (uint32_t thing = 0; thing < THING_COUNT; thing++) {
-        draw_thing(r, thing);
+    for (uint32_t field = 0; field < FIELD_COUNT; field++) {
+        draw_field(r, field);
     }
     struct made made = {.lists = {r->moves, r->moves + r->table->unit_count}};
     if (!fits(r, &made)) {
@@ -186,7 +186,7 @@ double random_plan_draw(struct random_plan *r, uint64_t seed) {
     for (int tier = OX_TIER_DEVICE; tier <= OX_TIER_HOST; tier++) {
         if (tier == OX_TIER_HOST ? r->in->budget.nvme_bytes > 0 : !r->in->budget.unified) {
             struct random_plan_move *const list = tier == OX_TIER_DEVICE ? r->moves : r->moves + r->table->unit_count;
-            come_home(r, &made, (enum ox_tier)tier, draw_moves(r, tier == OX_TIER_DEVICE, list));
+            move_nearer(r, &made, (enum ox_tier)tier, draw_moves(r, tier == OX_TIER_DEVICE, list));
         }
     }
     if (!fits(r, &made)) { /* with fewer moves a packing may be worse */
@@ -197,7 +197,7 @@ double random_plan_draw(struct random_plan *r, uint64_t seed) {
 
 /* ---- near a plan ----------------------------------------------------------------------------------- */
 
-/* A plane of some neighbouring units goes elsewhere. */
+/* Moves a plane of some neighbouring units to another tier. */
 static void draw_homes(struct random_plan *r) {
     const uint32_t unit_count = r->table->unit_count, first = below(r, unit_count);
     const enum plane plane = (enum plane)below(r, PLANE_COUNT);
@@ -224,7 +224,7 @@ double random_plan_climb(struct random_plan *r, uint64_t seed, uint32_t tries, d
         }
         for (uint32_t k = 1 + below(r, 4); k > 0; k--) {
             if (below(r, 3) > 0) {
-                draw_thing(r, below(r, THING_COUNT));
+                draw_field(r, below(r, FIELD_COUNT));
             } else {
                 draw_homes(r);
             }

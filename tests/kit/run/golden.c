@@ -116,7 +116,7 @@ struct ox_step_input golden_input(const struct golden *golden, size_t step, uint
     };
 }
 
-/* Gradients whose home is in memory. */
+/* Reads the gradients whose home is in memory. */
 static void read_grads(struct harness *harness, struct outcome *out) {
     const struct ox_shard_table *const table = &ox_engine_plan_of(harness->engine)->table;
     for (uint32_t i = 0; i < harness->model->unit_count; i++) {
@@ -223,7 +223,7 @@ void golden_end(struct harness *harness, const char *what, const struct outcome 
     outcome_close(outcome);
 }
 
-/* The placements of one call. */
+/* Whether a call takes this placement: every `stride`-th one, beginning with another at each call. */
 static bool is_turn(const struct harness_place *place, size_t stride, size_t call) {
     return (size_t)(place - harness_places) % stride == call % stride;
 }

@@ -19,9 +19,9 @@ struct golden {
 
 void golden_open(const char *name, struct golden *out);
 void golden_close(struct golden *golden);
-/* Element of an array of numbers. */
+/* Returns one element of an array of numbers. */
 double golden_number(const struct golden *golden, const char *key, size_t idx);
-/* One tensor "kind.name", or "kind" for an empty name, as stored; free() it. */
+/* Returns the tensor "kind.name", or "kind" for an empty name, as stored; free() it. */
 float *golden_tensor(const struct golden *golden, const char *kind, const char *name, uint64_t *count);
 /* The engine's shape for this case, in float32. */
 struct harness_run golden_run(const struct golden *golden);
@@ -39,10 +39,10 @@ struct outcome {
 /* Fills the micro-batches of a step and returns the count of targets that count. */
 uint64_t golden_fill(struct ox_engine *engine, const struct golden *golden, size_t step);
 struct ox_step_input golden_input(const struct golden *golden, size_t step, uint64_t target_count);
-/* Steps [first, past), adding to `out`; what crossed links must be what the plan said. */
+/* Runs steps [first, past) and adds to `out`; what crossed links must be what the plan said. */
 void golden_steps(struct harness *harness, const struct golden *golden, size_t first, size_t past,
                   struct outcome *out);
-/* A fresh engine, `steps` steps, and its weights. */
+/* Runs `steps` steps of a fresh engine and reads its weights. */
 void golden_train(const struct golden *golden, const struct harness_run *run,
                   const struct harness_place *place, size_t steps, struct outcome *out);
 void outcome_read_weights(struct harness *harness, struct outcome *out);
@@ -61,10 +61,11 @@ void golden_check_places(const struct golden *golden, const struct harness_run *
 void golden_check_reopened(const struct golden *golden, const struct harness_run *run, const char *what,
                            size_t stride);
 
-/* Largest error of all tensors "kind.name", whose units are given; of gradients relative to the tensor's largest. */
+/* Returns the largest error of all tensors "kind.name", whose units are given; of gradients relative to the tensor's
+ * largest. */
 double golden_compare_tensors(const struct golden *golden, const struct ox_model *model, const char *kind,
                               float *const *units);
-/* Largest error of the first micro-batch's logits, against the tensor of this name. */
+/* Returns the largest error of the first micro-batch's logits against the tensor of this name. */
 double golden_compare_logits(const struct golden *golden, const char *name, const struct outcome *outcome);
 
 /* Errors that a device is allowed against the reference. */

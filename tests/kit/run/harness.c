@@ -288,7 +288,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
     return config;
 }
 
-/* Budgets a little above those of the smallest plan. */
+/* Sets budgets a little above those of the smallest plan. */
 static void tighten(struct ox_engine_config *config) {
     struct ox_engine_config smallest = *config;
     struct ox_engine_plan *plan = NULL;

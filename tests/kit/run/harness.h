@@ -59,8 +59,8 @@ void harness_exchange(struct harness *harness, uint32_t unit_idx, uint16_t *hi);
 void harness_reopen(const struct harness_run *run, const struct harness_place *place,
                     struct harness *harness);
 
-/* A plane of a unit as fp32 (the master: its weights), elem_count of them; free() it. NULL where the optimizer does not
- * have it. */
+/* Reads a plane of a unit as fp32 (of the master: the weights), elem_count values; free() it. NULL where the optimizer
+ * does not have the plane. */
 float *harness_read_unit(struct harness *harness, uint32_t unit_idx, enum ox_plane plane);
 
 /* Difference of measured values from expected ones; expected ones that are NaN are not compared. */
@@ -72,7 +72,7 @@ struct harness_error {
 void harness_compare(struct harness_error *error, const float *measured, uint64_t stride,
                      const float *expected, uint64_t count);
 
-/* Weights that follow from their place alone, as step 0; for measurements, where no value matters. */
+/* Loads weights that follow from their place alone, as step 0; for measurements, where no value matters. */
 void harness_load_pattern(struct ox_engine *engine, const struct ox_model *model);
 
 #endif

@@ -74,11 +74,11 @@ void sys_run_well(const struct sys_args *args, struct sys_process *process);
 /* The lines of <folder>/metrics.jsonl whose "type" is this, each as it is written up to its timings: losses,
  * norms, rates and tokens. free() it; "" when there are none. */
 char *sys_curve(const char *folder, const char *type);
-/* From the first line of this step on; "" when there is none. */
+/* Returns the part of a curve from the first line of this step on; "" when there is none. */
 const char *sys_curve_from(const char *curve, unsigned step);
-/* A number of this step in a curve; NAN when there is none. */
+/* Returns a number of this step in a curve; NAN when there is none. */
 double sys_metric(const char *curve, unsigned step, const char *key);
-/* Number after the last occurrence of `words`, or `otherwise`. */
+/* Returns the number after the last occurrence of `words`, or `otherwise`. */
 long sys_number_after(const char *text, const char *words, long otherwise);
 /* True when both curves and the two files of both checkpoints are the same bytes; otherwise says what is not. */
 bool sys_same_checkpoint(const char *a, const char *b);

@@ -41,7 +41,7 @@ static void plant_faults(const struct plan_sample *s, struct ox_plan *plan, uint
 
 struct tally {
     uint64_t made, found;
-    uint64_t device_plans; /* of those changed, with an update on the device */
+    uint64_t device_plans; /* plans with an update on the device, among those changed */
 };
 
 /* The plan with one task changed must be refused; then the task is put back. */
@@ -64,7 +64,7 @@ static void drop_use(struct ox_task *task, uint32_t use_idx) {
     memmove(&task->uses[use_idx], &task->uses[use_idx + 1], (task->use_count - use_idx) * sizeof *task->uses);
 }
 
-/* A task of this sort, drawn among all of them; OX_NONE when the plan has none. */
+/* Draws one of the tasks of this sort; OX_NONE when the plan has none. */
 static uint32_t draw_task(const struct ox_plan *plan, uint32_t word, uint64_t seed, uint64_t *counter) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
@@ -79,7 +79,7 @@ static uint32_t draw_task(const struct ox_plan *plan, uint32_t word, uint64_t se
     return OX_NONE;
 }
 
-/* Another buffer of the same sort in the same tier; OX_NONE when there is none. */
+/* Draws another buffer of the same sort in the same tier; OX_NONE when there is none. */
 static uint32_t draw_sibling(const struct ox_plan *plan, uint32_t buf_idx, uint64_t seed, uint64_t *counter) {
     const uint32_t from = (uint32_t)plan_sample_number(seed, counter, plan->buf_count);
     for (uint32_t i = 0; i < plan->buf_count; i++) {
@@ -92,14 +92,14 @@ static uint32_t draw_sibling(const struct ox_plan *plan, uint32_t buf_idx, uint6
     return OX_NONE;
 }
 
-/* Roles whose buffer has no equal; another copy of weights or of an activation may do as well. */
+/* Whether only one buffer can serve in the role. Weights and activations may have a second copy that does as well. */
 static bool is_unique(uint8_t role) {
     return role == OX_USE_GRAD || role == OX_USE_GRAD_HEAD || role == OX_USE_STATE || role == OX_USE_NORM ||
            role == OX_USE_LOSS || role == OX_USE_KEPT;
 }
 
-/* Of every sort of task one: without its uses, with one use less, with one use turned around or on another
- * buffer, and of another unit or micro-batch. Each makes the step mean something else. */
+/* Changes one task of every sort: without its uses, with one use less, with one use turned around or on another buffer,
+ * and of another unit or micro-batch. Each change makes the step mean something else. */
 static void change_meaning(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
     uint64_t counter = 5000;
     for (uint32_t word = 0; word < OX_TASK_WORD_COUNT; word++) {
@@ -148,7 +148,7 @@ static void change_meaning(const struct plan_sample *s, struct ox_plan *plan, ui
     }
 }
 
-/* Takes a task out of the list; who waited for it waits for the one before it in its lane. */
+/* Removes a task from the list; tasks that waited for it wait for the one before it in its lane. */
 static void take_out(struct ox_plan *plan, uint32_t task_idx) {
     const uint8_t lane = plan->tasks[task_idx].lane;
     uint32_t before = task_idx;
@@ -165,7 +165,7 @@ static void take_out(struct ox_plan *plan, uint32_t task_idx) {
     }
 }
 
-/* A whole task missing, of each sort. */
+/* Removes one whole task of each sort. */
 static void drop_tasks(const struct plan_sample *s, struct ox_plan *plan, uint64_t seed, struct tally *tally) {
     uint64_t counter = 9000;
     for (uint32_t word = 0; word < OX_TASK_WORD_COUNT; word++) {
@@ -193,7 +193,7 @@ static void drop_tasks(const struct plan_sample *s, struct ox_plan *plan, uint64
     }
 }
 
-/* The faults that a reader of the plan would make up first, in every plan that has the place for them. */
+/* Plants the faults that a reader of the plan would think of first, in every plan that has a place for them. */
 static void change_steps(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
     uint32_t first_adam = OX_NONE;
     for (uint32_t i = 0; i < plan->task_count; i++) {
@@ -214,8 +214,8 @@ static void change_steps(const struct plan_sample *s, struct ox_plan *plan, stru
     }
 }
 
-/* Blocks that keep what they need, and blocks that do not: a backward that finds nothing kept, or what is another
- * block's; a forward that keeps nothing, or what nobody asked for; and what is kept used twice. */
+/* Plants faults in the activations that blocks keep for their backward: a backward finds nothing, or what another block
+ * kept; a forward keeps nothing, or what nobody needs; and kept activations are used twice. */
 static uint64_t change_kept(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
     uint32_t last_kept = OX_NONE;
     uint64_t kept_count = 0;
@@ -256,7 +256,7 @@ static void refuse_size(const struct plan_sample *s, struct ox_plan *plan, uint6
     *size = kept;
 }
 
-/* Buffers: a page short and a page too large; weights without lo; a stream that lacks a slot. */
+/* Plants wrong sizes of buffers: a page short, a page too large, weights without lo, a stream that lacks a slot. */
 static void change_buffers(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         struct ox_buf *const buf = &plan->bufs[i];
@@ -275,7 +275,7 @@ static void change_buffers(const struct plan_sample *s, struct ox_plan *plan, st
     }
 }
 
-/* Extents of the spool, what the plan sums up, and the bytes that tasks state. */
+/* Plants wrong extents of the spool, wrong sums of the plan, and wrong bytes of tasks. */
 static void change_sums(const struct plan_sample *s, struct ox_plan *plan, struct tally *tally) {
     for (uint32_t i = 0; i < plan->spool_count; i++) {
         const uint64_t bytes = plan->spool_bytes[i];
@@ -333,7 +333,7 @@ static void change_facts(struct plan_sample *s, const struct ox_plan *plan, stru
     }
 }
 
-/* What the plan says of state against sums of its own, piece by piece: memory, drives and traffic. */
+/* Compares what the plan says of state with sums that the test makes piece by piece: memory, drives and traffic. */
 static void check_state_bytes(const struct plan_sample *s, const struct ox_plan *plan) {
     const struct ox_state_sizes sizes = s->table.sizes;
     const bool store = s->in.budget.nvme_bytes > 0;
@@ -437,7 +437,7 @@ static uint64_t advised(const char *option, uint64_t given) {
     return at == NULL ? given : strtoull(at + strlen(option), NULL, 10) * OX_MIB;
 }
 
-/* The budget that a refusal names does. */
+/* A plan fits in the budget that a refusal names. */
 static void take_advice(struct plan_sample *s) {
     struct ox_plan_budget *const budget = &s->in.budget;
     const char *const nearest = strstr(ox_error_text(), "nearest that fits: ");
@@ -505,7 +505,7 @@ static void test_random_plans(uint64_t count) {
     CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && kept > 100 && after_steps > 30);
 }
 
-/* What the refusal recommends does fit. */
+/* A plan fits in the host memory that a refusal recommends. */
 static void test_nearest_budget(void) {
     struct plan_sample s;
     plan_sample_draw(&s, 7);
@@ -525,7 +525,8 @@ static void test_nearest_budget(void) {
     ox_shard_table_close(&s.table);
 }
 
-/* Allowances that suffice together but cannot be cut into are refused by the planner, not by the store. */
+/* Where drives have enough space together but no cut of the data fits each of them, the planner refuses, so that the
+ * store does not have to. */
 static void test_uneven_drives(void) {
     uint32_t refused = 0, fit = 0;
     for (uint64_t pages = 0; pages < 400; pages += 10) {

@@ -15,7 +15,7 @@ struct tally {
     uint64_t early, in_memory, device; /* of the plans, those with such updates */
 };
 
-/* What can be pending before a step of this plan, and what the step can do itself. */
+/* Whether a step of this plan can meet the case: what is pending before it, and what it does itself. */
 static bool occurs(const struct ox_plan *plan, const struct ox_plan_input *in, struct ox_step_case at) {
     const bool carries = in->placement.overlap && plan->kind != OX_PLAN_EVAL, train = plan->kind == OX_PLAN_TRAIN;
     const bool early = in->placement.speculative_units > 0, store = in->budget.nvme_bytes > 0;
@@ -44,7 +44,7 @@ static bool differs(const struct ox_task *a, const struct ox_task *b, uint32_t f
     return ox_task_works(a, facts, due) != ox_task_works(b, facts, due);
 }
 
-/* Whether the two work in different cases; a case that leaves open which units are due has both. */
+/* Whether the two tasks work in different cases. A case that leaves open which units are due stands for both. */
 static bool changes_a_case(const struct plan_sample *s, const struct ox_plan *plan, const struct ox_task *a,
                            const struct ox_task *b) {
     const bool of_unit = a->unit_idx < plan->unit_count;

@@ -97,7 +97,8 @@ static double plan_seconds(struct plan_sample *s, const struct ox_placement_requ
     return seconds;
 }
 
-/* A random plan of a model. NEAR: the last of so many changes of the choice. */
+/* A random plan of a model: what the planner makes of a request (WISH), a plan drawn without it (PLAN), or the last of
+ * `number` changes of the choice (NEAR). */
 enum sort { WISH, PLAN, NEAR };
 struct lost {
     uint64_t seed;
@@ -106,7 +107,7 @@ struct lost {
 };
 static const char *const sort_names[] = {"request", "plan", "changes"};
 
-/* How many times as long as it the choice takes; 0 where it does not fit. */
+/* Returns the choice's seconds over those of the random plan; 0 where the random plan does not fit. */
 static double compare(struct plan_sample *s, struct random_plan *random, const struct lost *at, double chosen) {
     const uint64_t seed = at->seed * 1000003 + at->number;
     const struct ox_placement_request request = draw_request(s, seed);
@@ -127,7 +128,8 @@ static double compare(struct plan_sample *s, struct random_plan *random, const s
     return seconds > 0 ? chosen / seconds : 0;
 }
 
-/* Returns the most of all comparisons; 0 where nothing fits. With `at` one is made, else `count` of each sort. */
+/* Returns the largest ratio of all comparisons; 0 where nothing fits. It makes the comparison `at`, or without one
+ * `count` of each sort. */
 static double run_sample(uint64_t seed, uint32_t count, const struct lost *at) {
     struct plan_sample s;
     draw_sample(&s, seed);
@@ -149,7 +151,7 @@ static double run_sample(uint64_t seed, uint32_t count, const struct lost *at) {
     return worst;
 }
 
-/* Where the search once lost. */
+/* Random plans that were once faster than the choice by more than the limit. */
 static const struct lost lost[] = {
     {40, WISH, 93}, {40, WISH, 185}, {146, WISH, 77}, {163, WISH, 98}, {202, WISH, 11}, {234, WISH, 162},
     {247, WISH, 17}, {405, WISH, 0}, {85, NEAR, 400}, {86, NEAR, 400}, {419, NEAR, 400}, {453, NEAR, 400},

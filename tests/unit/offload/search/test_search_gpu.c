@@ -1,6 +1,6 @@
 /* The planner's choice on machines with a GPU against what it makes of narrower requests, by the profiles of
- * docs/profiles: none of these is more than 5 % faster. Cases that were lost once are the test; with `all` as an
- * argument, or a number and how many cases to skip between, those of a list of models and budgets are compared. */
+ * docs/profiles: none of these is more than 5 % faster. Cases that were lost once are the test. With two numbers as
+ * arguments, a list of models and budgets is compared instead: from the case of the first number on, every so many. */
 #include "base/bytes.h"
 #include "tests/kit/plan/plan_choice.h"
 #include "tests/kit/plan/step_case.h"
@@ -53,7 +53,8 @@ static double seconds_of(struct step_run *run, const struct ox_placement_request
     return seconds;
 }
 
-/* False where it asks for nothing that there is. */
+/* False where the case does not allow the request: more tiles than micro-batches, or units on the device beside drives.
+ */
 static bool request_of(const struct step_case *c, const struct narrow *narrow, struct ox_placement_request *request) {
     const uint32_t units = c->layers + 2;
     *request = plan_choice_automatic;
@@ -71,7 +72,7 @@ static bool request_of(const struct step_case *c, const struct narrow *narrow, s
     return request->tiles <= c->micro_batches && (narrow->device_quarters == 0 || c->drives == 0);
 }
 
-/* The most of the comparisons with so many of the narrower requests; 0 where nothing fits. */
+/* Returns the largest ratio of the choice's seconds to those of `count` narrower requests; 0 where nothing fits. */
 static double compare(const struct step_case *c, uint32_t first, uint32_t count) {
     struct step_run run;
     double worst = 0;
@@ -137,7 +138,7 @@ static void compare_all(uint32_t first, uint32_t step) {
     }
 }
 
-/* Where the search once lost, and to which of the narrower requests. */
+/* Cases in which a narrower request was once faster by more than the limit, and which one. */
 static const struct lost {
     struct step_case of;
     uint32_t narrow;

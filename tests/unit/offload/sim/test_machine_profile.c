@@ -105,7 +105,7 @@ static void test_together(void) {
     CHECK(fabs(all.write_rate / (5e9 * all.mix_rate / 6e9) - 1) < 1e-15);
     CHECK(ox_machine_drive_speeds(&machine, speeds) && speeds[0] == 3333333333 && speeds[1] == 6000000000);
     CHECK(all.latency_seconds == 90e-6 && all.flush_seconds == 2e-3);
-    CHECK(all.capacity_bytes == 0 && all.endurance_bytes == 0); /* of one it is not known */
+    CHECK(all.capacity_bytes == 0 && all.endurance_bytes == 0); /* not known of one of the drives */
     CHECK(all.read_core_seconds == 0 && all.write_core_seconds == 0);
     machine.drives[1].read_core_seconds = 4e-11;
     machine.drives[1].write_core_seconds = 2.4e-11;

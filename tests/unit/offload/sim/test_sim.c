@@ -21,7 +21,7 @@ static void begin(struct script *s) {
     s->limits.nvme = s->limits.link = (struct ox_sim_duplex){.together = 2, .balance = 1};
 }
 
-/* A task of so many seconds that uses `share` of a resource. Returns its index. */
+/* Adds a task of so many seconds that uses `share` of a resource, and returns its index. */
 static uint32_t add(struct script *s, enum ox_lane_id lane, double seconds, enum ox_sim_resource resource,
                     double share) {
     const uint32_t idx = s->plan.task_count++;
@@ -73,7 +73,7 @@ static void test_chain_and_overlap(struct ox_sim *sim) {
     CHECK(near(result.used[OX_SIM_CORES], 2.5) && near(result.used[OX_SIM_NVME_READ], 4));
 }
 
-/* Two that need all of a resource have half of it each; what needs another one is as fast as alone. */
+/* Two tasks that need all of a resource get half of it each; a task that needs another resource is as fast as alone. */
 static void test_sharing(struct ox_sim *sim) {
     struct script s;
     begin(&s);
@@ -85,7 +85,7 @@ static void test_sharing(struct ox_sim *sim) {
     s.works[0].use[OX_SIM_CORES] = 0.6; /* 0.6 and 0.6 are too much by a fifth */
     s.works[1] = s.works[0];
     CHECK(near(play(sim, &s).seconds, 1.5) && near(ox_sim_end(sim, 0), 1.2) && near(ox_sim_end(sim, 1), 1.2));
-    /* One that two limits hold back gives the rest of the wider one to its neighbour. */
+    /* A task that two limits hold back leaves the rest of the wider one to its neighbour. */
     s.works[2] = s.works[0];
     s.works[2].use[OX_SIM_MEMORY] = 1;
     s.works[1] = (struct ox_sim_work){.seconds = 1, .use = {[OX_SIM_MEMORY] = 1}};

@@ -51,7 +51,7 @@ static void draw_sample(struct plan_sample *s, uint64_t seed) {
                                    (struct ox_state_sizes){4096, 16384}, &s->table));
 }
 
-/* Seconds of the drives in both directions: what the plan counts over the rates of the machine. */
+/* The drives are busy for the bytes that the plan counts, at the machine's rates, in both directions. */
 static void check_drives(const struct plan_sample *s, const struct ox_plan *plan, const struct ox_sim_result *result) {
     double bytes[2] = {0, 0};
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -78,7 +78,8 @@ static void check_bounds(const struct plan_sample *s, const struct ox_plan *plan
         flops += backward ? s->model.units[unit_idx].backward.work.gemm_flops : 0;
     }
     const bool gpu = s->machine.has_gpu && !s->in.budget.unified;
-    /* Of the CPU, packing aside: the profile's rate includes it, and it is taken to be half of it at most. */
+    /* The CPU's rate in the profile includes packing, which takes half of the time at most: without it, the rate is at
+     * most twice as high. */
     const double rate = gpu ? s->in.model.fp32 ? s->machine.gpu.fp32_flops : s->machine.gpu.bf16_flops
                             : 2 * s->machine.host.flops;
     CHECK(result->seconds >= flops / rate * (1 - 1e-9));
@@ -111,7 +112,7 @@ static void check_scale(struct plan_sample *s, struct ox_sim *sim, const struct 
     CHECK(result.seconds < before && result.seconds > before * 0.49);
 }
 
-/* Bytes that cost a core more are found again in the use of all cores, and the step does not get shorter by it. */
+/* Where bytes take more of a core's time, the use of all cores grows by just that, and the step gets no shorter. */
 static void check_cores(struct plan_sample *s, struct ox_sim *sim, const struct ox_plan *plan,
                         const struct ox_sim_setup *setup) {
     struct ox_machine_drive *const drive = &s->machine.drives[0];
@@ -166,8 +167,9 @@ static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
     ox_shard_table_close(&s.table);
 }
 
-/* An update on the device takes what its planes take of the device's memory: of a GPU by its own rate, or where that is
- * not known by one that goes with its GEMMs; of the CPU as the optimizer takes it, on the threads of compute. */
+/* An update on the device takes as long as its planes take to cross the device's memory: on a GPU at the rate of that
+ * memory, or, where it is not known, at one that follows from its GEMMs; on the CPU as long as the optimizer takes on
+ * the threads of compute. */
 static void check_device_updates(uint64_t seed, bool has_gpu) {
     struct plan_sample s;
     draw_sample(&s, seed);

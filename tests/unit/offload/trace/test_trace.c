@@ -97,7 +97,7 @@ static void test_parts(void) {
     CHECK(read.queued_ns == 0 && read.waited_ns == 0 && read.span == 1 && read.idle && read.mb_idx == OX_NONE);
 }
 
-/* `count` records; returns how many were dropped. */
+/* Writes `count` records and returns how many were dropped. */
 static uint64_t write_trace(uint64_t count, uint64_t bytes_max) {
     struct ox_trace_header *head = make_head();
     struct ox_trace_writer *writer = NULL;
@@ -145,7 +145,7 @@ static void test_round_trip(void) {
     ox_trace_close(&trace);
 }
 
-/* The newest stay, in order, and the file keeps to its size. */
+/* The newest records stay, in order, and the file keeps to its size. */
 static void test_ring(void) {
     const uint64_t dropped = write_trace(7000, BYTES_MAX);
     struct stat info;
@@ -163,7 +163,7 @@ static void test_ring(void) {
     }
 }
 
-/* Cut anywhere: every whole record, and an error once the head is not whole. */
+/* A file that is cut anywhere gives every whole record, or an error where its head is not whole. */
 static void test_cut(void) {
     write_trace(3, BYTES_MAX);
     struct stat info;
@@ -187,7 +187,7 @@ static void test_cut(void) {
     }
 }
 
-/* Records that are whole and tell of what there is not. */
+/* Whole records that name what does not exist are left out and counted. */
 static void test_hostile_records(void) {
     for (int fault = 0; fault < 8; fault++) {
         struct ox_trace_header *head = make_head();
@@ -217,7 +217,7 @@ static void flip(int fd, size_t at) {
     CHECK(pwrite(fd, &byte, 1, (off_t)at) == 1);
 }
 
-/* Any byte changed: the head is refused, a record is left out and counted. */
+/* Where any byte is changed, the head is refused, or the record is left out and counted. */
 static void test_flips(void) {
     write_trace(3, BYTES_MAX);
     struct stat info;
@@ -238,7 +238,7 @@ static void test_flips(void) {
     close(fd);
 }
 
-/* Heads whose check is right and whose claims are not. */
+/* Heads with a right checksum and wrong contents are refused. */
 static void test_hostile_heads(void) {
     struct ox_trace_header *head = make_head();
     for (int fault = 0; fault < 6; fault++) {
@@ -276,7 +276,8 @@ static void test_drops(void) {
     ox_trace_close(&trace);
 }
 
-/* A disk that refuses: one warning when it does and one with the count at the end; what was whole is read. */
+/* When the disk refuses writes, there is one warning then and one with the count at the end, and whole records are
+ * read. */
 static void test_full_disk(void) {
     struct rlimit old, small;
     getrlimit(RLIMIT_FSIZE, &old);

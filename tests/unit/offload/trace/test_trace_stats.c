@@ -69,7 +69,7 @@ static void put(struct ox_trace_record record) {
     records[trace.count++] = record;
 }
 
-/* The step of `number`, later by `offset`, its first `count` tasks; its length is 95 and `longer`. */
+/* Records step `number`: its first `count` tasks, later by `offset`. The step takes 95 + `longer`. */
 static void put_step(uint64_t number, uint64_t offset, uint32_t count, uint64_t longer) {
     for (uint32_t i = 0; i < count; i++) {
         put((struct ox_trace_record){
@@ -116,7 +116,7 @@ static void check_analysis(const struct ox_trace_step *step) {
     CHECK(a.predicted_seconds > 5.9e-8 && a.predicted_seconds < 6.1e-8 && a.kind_predicted[NORM] == 1e-8);
 }
 
-/* The same where the update is known to have waited for its reads for two thirds of its time. */
+/* Here the update is known to have waited for its reads for two thirds of its time. */
 static void check_parts(const struct ox_trace_step *step) {
     struct ox_trace_analysis a;
     REQUIRE_OK(ox_trace_analyze(&head, step, &a));
@@ -127,7 +127,7 @@ static void check_parts(const struct ox_trace_step *step) {
     CHECK(strcmp(ox_trace_cause_name(&head, OX_TRACE_CAUSE_PART), "drive reads") == 0);
 }
 
-/* With one task ahead each is issued when the one before has ended; what is held up is shared out in full even so. */
+/* With one task ahead, each is issued when the one before has ended; all time held up still has a cause. */
 static void check_run_ahead(const struct ox_trace_step *step) {
     struct ox_trace_analysis a;
     uint64_t sum = 0;
