@@ -113,7 +113,7 @@ static void test_branch(bool with_drive) {
     }
     run_with_pending(SIGUSR2);
     expect(0, "resumed at step 2 of 6");
-    CHECK(with_drive == (strstr(process.outcome.err, "the store is of a branch that the run has left") != NULL));
+    CHECK(with_drive == (strstr(process.outcome.err, "the store belongs to a branch that the run has left") != NULL));
     CHECK(exists("run/checkpoint-3") && exists("run/checkpoint-4") && exists("run/checkpoint-6"));
     begin("run", "--max-steps 5 --learning-rate 1e-3 --resume latest");
     if (with_drive) {
