@@ -46,6 +46,22 @@ enum { OX_SIZE_TEXT_BYTES = 24 };
 /* Writes a readable size such as "12.3 MiB" into text (OX_SIZE_TEXT_BYTES) and returns text. */
 const char *ox_size_text(uint64_t bytes, char *text);
 
+/* Writes the smallest readable size of at least `bytes` as a flag takes it, such as "900MiB" or "54.1GiB", into text
+ * (OX_SIZE_TEXT_BYTES) and returns text. */
+const char *ox_size_flag_text(uint64_t bytes, char *text);
+
+/* The ending of a plural: "" for one, else "s". */
+static inline const char *ox_plural(uint64_t count) {
+    return count == 1 ? "" : "s";
+}
+
+/* Writes a readable number of things such as "10.08 M" or "6.738 B" (billions) into text (OX_SIZE_TEXT_BYTES) and
+ * returns text. */
+const char *ox_count_text(double count, char *text);
+
+/* Writes a readable time such as "312 ms" or "4.20 s" into text (OX_SIZE_TEXT_BYTES) and returns text. */
+const char *ox_seconds_text(double seconds, char *text);
+
 /* Reads "512", "20GiB", "1.5GB", "4096KiB". Case does not matter; GiB is binary, GB decimal, and "G" alone means GiB.
  * Returns false when the text is no such size or exceeds 2^62 bytes. */
 bool ox_size_parse(const char *text, uint64_t *bytes_out);

@@ -156,16 +156,16 @@ static enum ox_status measure(struct ox_generator *generator) {
 
 static enum ox_status pick_home(struct ox_generator *generator) {
     const uint64_t budget = generator->config.host_bytes;
-    char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES], cache[OX_SIZE_TEXT_BYTES];
+    char need[OX_SIZE_TEXT_BYTES], have[OX_SIZE_TEXT_BYTES], cache[OX_SIZE_TEXT_BYTES], enough[OX_SIZE_TEXT_BYTES];
     for (int home = 0; home < OX_WEIGHTS_HOME_COUNT; home++) {
         if (generator->need[home] <= budget) {
             generator->home = (enum ox_weights_home)home;
             if (home == OX_WEIGHTS_FILES) {
                 const uint64_t resident = ox_min_u64(generator->need[0], generator->need[1]);
                 ox_log(OX_LOG_WARN,
-                       "the weights do not fit %s, so they are read from %s again for every token; --host-mem %" PRIu64
-                       "MiB would hold them",
-                       ox_size_text(budget, have), generator->config.where, ox_div_up(resident, OX_MIB));
+                       "the weights do not fit %s, so they are read from %s again for every token; --host-mem %s would "
+                       "hold them",
+                       ox_size_text(budget, have), generator->config.where, ox_size_flag_text(resident, need));
             }
             return OX_OK;
         }
@@ -176,9 +176,9 @@ static enum ox_status pick_home(struct ox_generator *generator) {
     }
     return ox_fail(OX_E_CONFIG,
                    "%s: generating needs %s (%s of it for the keys and values of %u tokens), but the host memory to "
-                   "use is %s; give --host-mem %" PRIu64 "MiB, or fewer tokens by --max-new-tokens or a shorter prompt",
+                   "use is %s; give --host-mem %s, or fewer tokens by --max-new-tokens or a shorter prompt",
                    generator->config.where, ox_size_text(least, need), ox_size_text(cache_bytes(generator), cache),
-                   generator->config.contexts, ox_size_text(budget, have), ox_div_up(least, OX_MIB));
+                   generator->config.contexts, ox_size_text(budget, have), ox_size_flag_text(least, enough));
 }
 
 static enum ox_status reserve(struct ox_generator *generator) {

@@ -108,7 +108,7 @@ static json_t *lanes_json(const double seconds[OX_LANE_COUNT]) {
 
 void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *report) {
     const struct ox_step_result *const result = &report->result;
-    const double rate = report->wall_seconds > 0 ? (double)report->tokens / report->wall_seconds : 0;
+    const double rate = report->wall_seconds > 0 ? (double)report->batch_tokens / report->wall_seconds : 0;
     metrics->last.step = report->step;
     write_line(metrics, json_pack(
         "{s:s, s:I, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "type", "step", "step",

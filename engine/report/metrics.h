@@ -15,6 +15,7 @@ struct ox_step_report {
     double learning_rate;
     uint64_t tokens;          /* targets that counted in this step                           */
     uint64_t tokens_seen;     /* targets that counted in the run                             */
+    uint64_t batch_tokens;    /* all tokens of the step's sequences: what speed counts       */
     double wall_seconds;      /* reading data and the step; `result` has the step's own time */
     double predicted_seconds; /* predicted time of the step; NaN (none) is written as null   */
     struct ox_step_result result;

@@ -66,7 +66,7 @@ static void print_all(FILE *out, const struct ox_prometheus *p) {
     gauge(out, "grad_norm", last->result.grad_norm, "Gradient norm of the last step, before clipping.");
     gauge(out, "learning_rate", last->learning_rate, "Learning rate of the last step.");
     gauge(out, "step_seconds", wall, "Time of the last step.");
-    gauge(out, "tokens_per_second", wall > 0 ? (double)last->tokens / wall : NAN, "Speed of the last step.");
+    gauge(out, "tokens_per_second", wall > 0 ? (double)last->batch_tokens / wall : NAN, "Speed of the last step.");
     by_lane(out, "lane_busy_seconds_total", p->busy_seconds, "Time in which a lane worked, in this process.");
     by_lane(out, "lane_stall_seconds_total", p->stall_seconds, "Time in which a lane waited for others.");
     heading(out, "link_bytes_total", "counter", "Bytes that crossed a link, in this process.");

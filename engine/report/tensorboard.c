@@ -132,7 +132,7 @@ void ox_tensorboard_step(struct ox_tensorboard *board, const struct ox_step_repo
     scalar(board, "train/learning_rate", report->learning_rate);
     scalar(board, "speed/seconds_per_step", report->wall_seconds);
     if (report->wall_seconds > 0) {
-        scalar(board, "speed/tokens_per_second", (double)report->tokens / report->wall_seconds);
+        scalar(board, "speed/tokens_per_second", (double)report->batch_tokens / report->wall_seconds);
     }
     for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
         char tag[64];

@@ -108,11 +108,10 @@ void ox_advice_text(const struct ox_advice advice[OX_ADVICE_COUNT], char *text) 
     for (int kind = 0; kind < OX_ADVICE_COUNT; kind++) {
         const struct ox_advice *const a = &advice[kind];
         if (a->known && fabs(1 / a->speedup - 1) > NOTABLE && used < OX_ADVICE_TEXT_BYTES) {
-            char change[64];
-            snprintf(change, sizeof change, kind == OX_ADVICE_TOKENS ? "%.2f times the tokens/s" : "%.2f of it",
-                     kind == OX_ADVICE_TOKENS ? a->speedup : 1 / a->speedup);
-            used += (size_t)snprintf(text + used, OX_ADVICE_TEXT_BYTES - used, "with %s: %.4g s a step (%s)\n",
-                                     with[kind], a->seconds, change);
+            char time[OX_SIZE_TEXT_BYTES];
+            used += (size_t)snprintf(text + used, OX_ADVICE_TEXT_BYTES - used,
+                                     "with %s: %s a step on average, %.2f times the tokens/s\n", with[kind],
+                                     ox_seconds_text(a->seconds, time), a->speedup);
         }
     }
 }

@@ -1,5 +1,6 @@
 #include "engine/run/predict.h"
 
+#include "base/bytes.h"
 #include "base/pool.h"
 #include "engine/run/persist.h"
 #include "offload/sim/floor.h"
@@ -175,55 +176,59 @@ static void waits_text(const struct ox_sim_result *step, char *text, size_t byte
     for (int i = 0; i < OX_LANE_COUNT; i++) {
         const double seconds = step->lanes[OX_LANE_COMPUTE].waited_for[i];
         if (seconds >= 0.01 * step->seconds && used < bytes) {
-            used += (size_t)snprintf(text + used, bytes - used, "%s %.3g s for %s", used > 0 ? "," : "; compute waits",
-                                     seconds, ox_lane_name((enum ox_lane_id)i));
+            char time[OX_SIZE_TEXT_BYTES];
+            used += (size_t)snprintf(text + used, bytes - used, "%s %s for %s", used > 0 ? "," : "; compute waits",
+                                     ox_seconds_text(seconds, time), ox_lane_name((enum ox_lane_id)i));
         }
     }
 }
 
 /* Compares the step with its lower bound, and says from which number of tokens compute alone is the bound. */
 static void floor_line(const struct ox_prediction *prediction, char *text, size_t bytes) {
-    char hidden[96] = "never hidden behind compute";
+    char hidden[96] = "never hidden behind compute", floor[OX_SIZE_TEXT_BYTES];
     if (isnan(prediction->floor_seconds)) {
         return;
     }
     if (isfinite(prediction->hidden_tokens)) {
-        snprintf(hidden, sizeof hidden, "hidden behind compute from %.2gk tokens a step",
+        snprintf(hidden, sizeof hidden, "hidden behind compute from %.0f000 tokens a step",
                  ceil(prediction->hidden_tokens / 1000));
     }
-    snprintf(text, bytes, "  %.0f %% of the floor, %.4g s; bound by %s; transfers %s\n",
-             100 * prediction->floor_seconds / prediction->step.seconds, prediction->floor_seconds,
-             ox_sim_resource_name(prediction->step.binding), hidden);
+    snprintf(text, bytes, "  lower bound %s, the step takes %.2f times that; transfers %s\n",
+             ox_seconds_text(prediction->floor_seconds, floor),
+             prediction->step.seconds / prediction->floor_seconds, hidden);
 }
 
 /* Says what an evaluation takes, and the first one after a step, which carries that step's update. */
 static void eval_line(const struct ox_prediction *prediction, char *text, size_t bytes) {
     const double seconds = prediction->eval_seconds, after_step = prediction->eval_after_step_seconds;
-    char update[96] = "";
+    char update[96] = "", time[OX_SIZE_TEXT_BYTES];
     if (after_step > seconds) {
-        snprintf(update, sizeof update, "; %.4g s right after a step, with the update of that step", after_step);
+        snprintf(update, sizeof update, "; %s right after a step, with the update of that step",
+                 ox_seconds_text(after_step, time));
     }
     if (!isnan(seconds)) {
-        snprintf(text, bytes, "  evaluation: %.4g s for as many tokens%s\n", seconds, update);
+        snprintf(text, bytes, "  evaluation: %s for as many tokens%s\n", ox_seconds_text(seconds, time), update);
     }
 }
 
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text) {
     const struct ox_sim_result *const step = &prediction->step;
     char floor_text[192] = "", waits[320], source[192], persist[160] = "", eval[160] = "";
+    char time[OX_SIZE_TEXT_BYTES], mean[OX_SIZE_TEXT_BYTES];
     floor_line(prediction, floor_text, sizeof floor_text);
     eval_line(prediction, eval, sizeof eval);
     if (prediction->persist_steps > 1) {
         snprintf(persist, sizeof persist,
-                 "  every %" PRIu64 " steps %.4g s: the state is persisted; %.4g s on average\n",
-                 prediction->persist_steps, prediction->persist_seconds, prediction->mean_seconds);
+                 "  every %" PRIu64 " steps %s: the state is persisted; %s on average\n", prediction->persist_steps,
+                 ox_seconds_text(prediction->persist_seconds, time), ox_seconds_text(prediction->mean_seconds, mean));
     }
     waits_text(step, waits, sizeof waits);
     snprintf(source, sizeof source, "the profile of %s", prediction->machine->name);
     snprintf(text, OX_PREDICTION_TEXT_BYTES,
-             "predicted: %.4g s a step, %.4g tokens/s\n%s"
+             "predicted: %s a step, %.4g tokens/s\n%s"
              "%s  binding: %s, at its limit %.0f %% of the step%s\n%s"
-             "  by %s\n", step->seconds, (double)tokens / prediction->mean_seconds, floor_text, persist,
+             "  by %s\n", ox_seconds_text(step->seconds, time), (double)tokens / prediction->mean_seconds, floor_text,
+             persist,
              ox_sim_resource_name(step->binding), 100 * step->binding_share, waits, eval,
              prediction->profiled ? source
                                   : "nominal rates, not this machine's: measure it with `offload bench all --output "

@@ -468,19 +468,18 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     ox_size_text(ox_fixed_overhead_bytes(on_cpu ? engine->compute_threads : 0, engine->optimizer_threads) +
                      (on_cpu ? 0 : OX_CUDA_HOST_BYTES), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
-    char device[DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
+    char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[48] = "as many steps as the text gives";
     if (trainer->max_steps > 0) {
         snprintf(steps, sizeof steps, "%llu steps", (unsigned long long)trainer->max_steps);
     }
     const int length = asprintf(text,
-        "model: %s, %.2f M parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
+        "model: %s, %s parameters, %u layers, hidden %u, vocabulary %u; compute in %s\n"
         "device: %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
         "%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s%s%s",
-        model->config.family, (double)model->param_count * 1e-6, model->config.layers, model->config.hidden,
-        model->config.vocab, compute_text(engine),
-        device_text(trainer, device),
+        model->config.family, ox_count_text((double)model->param_count, params), model->config.layers,
+        model->config.hidden, model->config.vocab, compute_text(engine), device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,

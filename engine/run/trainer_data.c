@@ -1,6 +1,7 @@
 /* Opens the data of a run: its sources as tokens, and the rows for training and of held-out text. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/bytes.h"
 #include "base/hash/hash.h"
 #include "base/log.h"
 #include "engine/data/corpus.h"
@@ -250,13 +251,14 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
     struct ox_windows_counts counts;
     ox_windows_counts(windows, &counts);
     if (counts.documents > 0) {
-        ox_log(OX_LOG_INFO, "%s: %" PRIu64 " documents in %" PRIu64 " sequences of %" PRIu32 " tokens, %.1f %% of the "
-               "places used", what, counts.documents, counts.rows, seq, 100 * counts.fill);
+        ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s in %" PRIu64 " sequence%s of %" PRIu32 " tokens, %.1f %% of "
+               "the places used", what, counts.documents, ox_plural(counts.documents), counts.rows,
+               ox_plural(counts.rows), seq, 100 * counts.fill);
     }
     if (counts.dropped_tokens > 0) {
-        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " documents are longer than --max-seq-length %" PRIu32 "; %" PRIu64
-               " tokens of them are not trained on (--overlong split would)", what, counts.overlong, seq,
-               counts.dropped_tokens);
+        ox_log(OX_LOG_WARN, "%s: %" PRIu64 " document%s longer than --max-seq-length %" PRIu32 "; %" PRIu64
+               " tokens of them are not trained on (--overlong split would)", what, counts.overlong,
+               counts.overlong == 1 ? " is" : "s are", seq, counts.dropped_tokens);
     }
 }
 

@@ -132,6 +132,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     const struct ox_step_input input = step_input(trainer, &next);
     const bool usual = trainer->stepped && trainer->saving.tee == NULL; /* others take longer */
     struct ox_step_report report = {.step = next.step, .max_steps = trainer->max_steps, .tokens = targets,
+                                    .batch_tokens = windows * trainer->engine_config.seq,
                                     .tokens_seen = next.tokens_seen, .learning_rate = input.adam.learning_rate};
     trainer->note = (struct ox_commit_note){
         .state = next, .tokens = targets, .learning_rate = input.adam.learning_rate};

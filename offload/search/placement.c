@@ -76,17 +76,18 @@ static enum ox_status enlarge_drives(struct ox_search *s, struct enough_drives *
 
 static void name_drives(const struct ox_search *s, const struct enough_drives *drives, char *text) {
     const uint64_t *const given = s->in->budget.drive_bytes;
+    char size[OX_SIZE_TEXT_BYTES];
     size_t used = 0;
     text[0] = '\0';
     if (drives->each) {
-        snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%lluMiB (each of %u drives)",
-                 (unsigned long long)(drives->bytes[0] / OX_MIB), drives->count);
+        snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%s (each of %u drives)",
+                 ox_size_flag_text(drives->bytes[0], size), drives->count);
         return;
     }
     for (uint32_t i = 0; i < drives->count && used < FIX_TEXT_BYTES; i++) {
         if (drives->bytes[i] != given[i]) {
-            used += (size_t)snprintf(text + used, FIX_TEXT_BYTES - used, " --nvme PATH:%lluMiB (drive %u of %u)",
-                                     (unsigned long long)(drives->bytes[i] / OX_MIB), i + 1, drives->count);
+            used += (size_t)snprintf(text + used, FIX_TEXT_BYTES - used, " --nvme PATH:%s (drive %u of %u)",
+                                     ox_size_flag_text(drives->bytes[i], size), i + 1, drives->count);
         }
     }
 }
@@ -100,8 +101,8 @@ static enum ox_status fix_drives(struct ox_search *s, char *text) {
     }
     if (budget->drive_bytes == NULL) {
         const uint64_t bytes = ox_max_u64(ox_search_need(s, OX_TIER_NVME), budget->nvme_bytes);
-        snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%lluMiB (all drives together)",
-                 (unsigned long long)(whole_mib(bytes) / OX_MIB));
+        char size[OX_SIZE_TEXT_BYTES];
+        snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%s (all drives together)", ox_size_flag_text(bytes, size));
         return OX_OK;
     }
     struct enough_drives drives;
@@ -112,21 +113,22 @@ static enum ox_status fix_drives(struct ox_search *s, char *text) {
 
 struct refusal {
     char need[OX_TIER_COUNT][OX_SIZE_TEXT_BYTES], have[OX_TIER_COUNT][OX_SIZE_TEXT_BYTES];
-    unsigned long long enough_mib[OX_TIER_COUNT];
+    uint64_t enough[OX_TIER_COUNT];
     char device[80], device_fix[64], nvme[160], nvme_fix[FIX_TEXT_BYTES];
 };
 
 static enum ox_status tell(struct ox_search *s, struct refusal *r) {
+    char size[OX_SIZE_TEXT_BYTES];
     for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
         const uint64_t need = ox_search_need(s, (enum ox_tier)tier), have = ox_search_budget(s, (enum ox_tier)tier);
         ox_size_text(need, r->need[tier]);
         ox_size_text(have, r->have[tier]);
-        r->enough_mib[tier] = whole_mib(ox_max_u64(need, have)) / OX_MIB;
+        r->enough[tier] = whole_mib(ox_max_u64(need, have));
     }
     if (!s->in->budget.unified) {
         snprintf(r->device, sizeof r->device, "device %s of %s, ", r->need[OX_TIER_DEVICE], r->have[OX_TIER_DEVICE]);
-        snprintf(r->device_fix, sizeof r->device_fix, "--device-mem %lluMiB ",
-                 r->enough_mib[OX_TIER_DEVICE] + whole_mib(s->in->budget.device_beside_bytes) / OX_MIB);
+        const uint64_t enough = r->enough[OX_TIER_DEVICE] + whole_mib(s->in->budget.device_beside_bytes);
+        snprintf(r->device_fix, sizeof r->device_fix, "--device-mem %s ", ox_size_flag_text(enough, size));
     }
     /* Advice to add a drive does not help an evaluation: the drive would have to be filled first. */
     const bool store = s->in->budget.nvme_bytes > 0, may_add = !store && !s->in->model.eval_only;
@@ -138,9 +140,10 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
     const enum ox_status status = fix_drives(s, r->nvme_fix);
     return status != OX_OK ? status
                            : ox_fail(OX_E_CONFIG, "does not fit: the smallest plan needs %shost %s of %s%s; nearest "
-                                     "that fits: %s--host-mem %lluMiB%s%s", r->device, r->need[OX_TIER_HOST],
-                                     r->have[OX_TIER_HOST], r->nvme, r->device_fix, r->enough_mib[OX_TIER_HOST],
-                                     r->nvme_fix, may_add ? ", or give a drive with --nvme PATH:SIZE" : "");
+                                     "that fits: %s--host-mem %s%s%s", r->device, r->need[OX_TIER_HOST],
+                                     r->have[OX_TIER_HOST], r->nvme, r->device_fix,
+                                     ox_size_flag_text(r->enough[OX_TIER_HOST], size), r->nvme_fix,
+                                     may_add ? ", or give a drive with --nvme PATH:SIZE" : "");
 }
 
 static enum ox_status refuse(struct ox_search *s) {

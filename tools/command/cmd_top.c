@@ -221,7 +221,7 @@ static void put_losses(const struct screen *screen, const struct progress *s) {
 }
 
 static void put_top(const struct screen *screen, const struct progress *s) {
-    char eta[OX_DURATION_TEXT_BYTES], age[OX_DURATION_TEXT_BYTES], time[OX_TRACE_TIME_BYTES];
+    char eta[OX_DURATION_TEXT_BYTES], age[OX_DURATION_TEXT_BYTES], time[OX_SIZE_TEXT_BYTES];
     fprintf(screen->out, "%s  step %" PRIu64, s->folder, s->step);
     if (s->max_steps > 0) {
         const double mean = s->step_seconds_count > 0 ? s->step_seconds_sum / s->step_seconds_count : 0;
@@ -233,7 +233,7 @@ static void put_top(const struct screen *screen, const struct progress *s) {
     ox_duration_text(s->age_seconds, age);
     fprintf(screen->out, "  updated %s ago%s%s", age, screen->end, screen->end);
     fprintf(screen->out, "loss %.4f  norm %.3g  lr %.2e  %s a step  %.0f tokens/s%s", s->loss, s->grad_norm,
-            s->learning_rate, isfinite(s->seconds) ? ox_trace_time_text(s->seconds, time) : "?",
+            s->learning_rate, isfinite(s->seconds) ? ox_seconds_text(s->seconds, time) : "?",
             s->tokens_per_second, screen->end);
     put_losses(screen, s);
     fputs(screen->end, screen->out);

@@ -83,7 +83,7 @@ struct progress {
     bool terminal, open_line;
     /* all steps of this process, including updates done by evaluations */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
-    uint64_t steps, tokens, skipped, empty;
+    uint64_t steps, tokens, batch_tokens, skipped, empty;
     uint64_t eval_updates; /* steps whose update ran within an evaluation */
     double seconds, busy_seconds;
     struct ox_eval_report last_eval;
@@ -123,6 +123,7 @@ static void add_step(struct progress *progress, const struct ox_step_report *rep
     }
     progress->steps++;
     progress->tokens += report->tokens;
+    progress->batch_tokens += report->batch_tokens;
     progress->skipped += report->tokens > 0 && !report->result.finite;
     progress->empty += report->tokens == 0;
     progress->seconds += report->wall_seconds;
@@ -155,7 +156,8 @@ static void on_step(void *context, const struct ox_step_report *report) {
     fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 " | loss %.4f | norm %.3g | lr %.2e | %.0f ms | %.0f tok/s |%s%s "
             "stall %.0f%% | eta %s", progress->terminal ? "\r\033[K" : "", report->step, report->max_steps,
             report->result.loss, report->result.grad_norm, report->learning_rate, report->wall_seconds * 1e3,
-            (double)report->tokens / wall, links, used > 0 ? " GB/s |" : "", 100 * ox_step_stall_share(report), eta);
+            (double)report->batch_tokens / wall, links, used > 0 ? " GB/s |" : "",
+            100 * ox_step_stall_share(report), eta);
     progress->open_line = progress->terminal;
     if (!progress->terminal) {
         fprintf(stderr, "\n");
@@ -209,8 +211,9 @@ static void print_traffic(const struct progress *progress) {
 
 static void print_summary(const struct ox_trainer *trainer, const struct progress *progress) {
     if (progress->steps > 0) {
-        printf("%" PRIu64 " steps, %" PRIu64 " tokens in %.1f s: %.0f tokens/s; compute busy %.0f%% of the time\n",
-               progress->steps, progress->tokens, progress->seconds, (double)progress->tokens / progress->seconds,
+        printf("%" PRIu64 " step%s, %" PRIu64 " tokens (%" PRIu64 " trained) in %.1f s: %.0f tokens/s; compute busy "
+               "%.0f%% of the time\n", progress->steps, progress->steps == 1 ? "" : "s", progress->batch_tokens,
+               progress->tokens, progress->seconds, (double)progress->batch_tokens / progress->seconds,
                100 * progress->busy_seconds / progress->seconds);
         if (progress->eval_updates > 0) {
             printf("%" PRIu64 " updates ran within evaluations: these seconds leave out their time, the table "

@@ -3,6 +3,7 @@
 
 #include "tools/command/cmd.h"
 
+#include "base/bytes.h"
 #include "engine/run/preview.h"
 
 #include <inttypes.h>
@@ -136,9 +137,10 @@ enum ox_status ox_show(const struct ox_config *config) {
     struct ox_preview preview;
     const enum ox_status status = ox_preview_rows(config, rows, json ? print_row_json : print_row, NULL, &preview);
     if (status == OX_OK && !json) {
-        printf("%" PRIu64 " documents | %" PRIu64 " tokens | %" PRIu64 " may be trained | %" PRIu64 " sequences of %"
-               PRIu32 ", %.1f %% of the positions used\n", preview.documents, preview.tokens, preview.trained,
-               preview.counts.rows, preview.seq, 100 * preview.counts.fill);
+        printf("%" PRIu64 " document%s | %" PRIu64 " token%s | %" PRIu64 " may be trained | %" PRIu64 " sequence%s of %"
+               PRIu32 ", %.1f %% of the positions used\n", preview.documents, ox_plural(preview.documents),
+               preview.tokens, ox_plural(preview.tokens), preview.trained, preview.counts.rows,
+               ox_plural(preview.counts.rows), preview.seq, 100 * preview.counts.fill);
     }
     return status;
 }

@@ -100,7 +100,7 @@ static double share(uint64_t part, uint64_t whole) {
 }
 
 static const char *time_of(uint64_t ns, char *text) {
-    return ox_trace_time_text((double)ns * 1e-9, text);
+    return ox_seconds_text((double)ns * 1e-9, text);
 }
 
 static void size_cell(struct page *p, uint64_t bytes) {
@@ -109,7 +109,7 @@ static void size_cell(struct page *p, uint64_t bytes) {
 }
 
 static void time_cell(struct page *p, uint64_t ns) {
-    char text[OX_TRACE_TIME_BYTES];
+    char text[OX_SIZE_TEXT_BYTES];
     fprintf(p->out, "<td>%s</td>", ns > 0 ? time_of(ns, text) : "");
 }
 
@@ -192,7 +192,7 @@ static uint32_t worst_cause(const struct ox_trace_analysis *a, uint32_t lane) {
 /* Writes the summary sentence: what bounds a step, and what compute waits for. */
 static void put_lead(struct page *p) {
     struct part parts[PARTS_MAX];
-    char time[OX_TRACE_TIME_BYTES];
+    char time[OX_SIZE_TEXT_BYTES];
     const struct ox_trace_analysis *const a = p->typical;
     const struct ox_trace_names *const lanes = &p->head->names[OX_TRACE_LANES];
     const uint32_t count = chain_by_lane(p, parts), worst = worst_cause(a, 0);
@@ -216,13 +216,13 @@ static void put_lead(struct page *p) {
 
 static void put_facts(struct page *p) {
     const struct ox_trace_report *const report = p->report;
-    char time[OX_TRACE_TIME_BYTES], text[96], size[OX_SIZE_TEXT_BYTES];
+    char time[OX_SIZE_TEXT_BYTES], text[96], size[OX_SIZE_TEXT_BYTES];
     fputs("<div class=\"facts\">\n", p->out);
     fact(p, time_of(p->typical->wall_ns, time), "per step, median");
     if (p->typical->predicted_seconds > 0) {
         const double measured = (double)p->typical->wall_ns * 1e-9;
         snprintf(text, sizeof text, "predicted, %+.0f %%", 100 * (p->typical->predicted_seconds / measured - 1));
-        fact(p, ox_trace_time_text(p->typical->predicted_seconds, time), text);
+        fact(p, ox_seconds_text(p->typical->predicted_seconds, time), text);
     }
     snprintf(text, sizeof text, "%u", report->shown_count);
     fact(p, text, report->shown_count == 1 ? "whole step recorded" : "whole steps recorded");
@@ -244,7 +244,7 @@ static void put_facts(struct page *p) {
 
 static void put_chain(struct page *p) {
     struct part parts[PARTS_MAX];
-    char time[OX_TRACE_TIME_BYTES];
+    char time[OX_SIZE_TEXT_BYTES];
     const uint32_t count = chain_by_kind(p, parts);
     const uint64_t wall_ns = p->typical->wall_ns;
     fprintf(p->out,
@@ -582,7 +582,7 @@ static void put_spans(struct page *p) {
     const struct ox_trace_steps *const steps = p->report->steps;
     bool used[OX_TRACE_SPANS_MAX] = {0};
     uint64_t begin_ns = UINT64_MAX, end_ns = 0;
-    char time[OX_TRACE_TIME_BYTES];
+    char time[OX_SIZE_TEXT_BYTES];
     for (uint32_t i = 0; i < steps->count; i++) {
         used[steps->steps[i].span] = true;
         begin_ns = ox_min_u64(begin_ns, steps->steps[i].begin_ns);

@@ -134,20 +134,6 @@ const char *ox_trace_report_wear(const struct ox_trace_report *report, char *tex
     return ox_wear_text(&wear, text);
 }
 
-const char *ox_trace_time_text(double seconds, char *text) {
-    const double magnitude = seconds < 0 ? -seconds : seconds;
-    if (magnitude >= 100) {
-        snprintf(text, OX_TRACE_TIME_BYTES, "%.0f s", seconds);
-    } else if (magnitude >= 1) {
-        snprintf(text, OX_TRACE_TIME_BYTES, "%.2f s", seconds);
-    } else if (magnitude >= 1e-3) {
-        snprintf(text, OX_TRACE_TIME_BYTES, magnitude < 0.0995 ? "%.1f ms" : "%.0f ms", seconds * 1e3);
-    } else {
-        snprintf(text, OX_TRACE_TIME_BYTES, "%.0f us", seconds * 1e6);
-    }
-    return text;
-}
-
 /* ---- text ------------------------------------------------------------------------------------------ */
 
 static double share(uint64_t part, uint64_t whole) {
@@ -199,30 +185,30 @@ static void text_bytes(const struct ox_trace_report *report, FILE *out) {
 
 static void text_spans(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_names *const spans = &report->head->names[OX_TRACE_SPANS];
-    char all[OX_TRACE_TIME_BYTES], each[OX_TRACE_TIME_BYTES];
+    char all[OX_SIZE_TEXT_BYTES], each[OX_SIZE_TEXT_BYTES];
     fprintf(out, "\nrecorded             count       total        each\n");
     for (uint32_t span = 0; span < spans->count; span++) {
         uint32_t count = 0;
         const double seconds = span_seconds(report, span, &count);
         if (count > 0) {
-            fprintf(out, "  %-18s %5u  %10s  %10s\n", spans->text[span], count, ox_trace_time_text(seconds, all),
-                    ox_trace_time_text(seconds / count, each));
+            fprintf(out, "  %-18s %5u  %10s  %10s\n", spans->text[span], count, ox_seconds_text(seconds, all),
+                    ox_seconds_text(seconds / count, each));
         }
     }
 }
 
 enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_analysis *const a = &report->analyses[report->typical];
-    char time[OX_TRACE_TIME_BYTES], wear[OX_WEAR_TEXT_BYTES];
+    char time[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_TEXT_BYTES];
     uint32_t step_count = 0;
     span_seconds(report, OX_TRACE_SPAN_STEP, &step_count);
     fprintf(out, "%s\n%u whole steps of %u recorded; %" PRIu64 " records dropped, %" PRIu64 " torn\n",
             report->head->title, report->shown_count, step_count,
             report->steps->steps[report->steps->count - 1].dropped, report->trace->torn);
     fprintf(out, "step %" PRIu64 ", the one of median length: %s", typical_step(report)->step,
-            ox_trace_time_text((double)a->wall_ns * 1e-9, time));
+            ox_seconds_text((double)a->wall_ns * 1e-9, time));
     if (a->predicted_seconds > 0) {
-        fprintf(out, ", predicted %s", ox_trace_time_text(a->predicted_seconds, time));
+        fprintf(out, ", predicted %s", ox_seconds_text(a->predicted_seconds, time));
     }
     fprintf(out, "\n");
     text_chain(report, out);

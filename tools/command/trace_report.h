@@ -1,5 +1,5 @@
 /* Owns the numbers behind `offload trace report`: computed once per recording, then written as text, as JSON and as an
- * HTML page. cmd_trace.c calls it; cmd_top.c uses ox_trace_time_text. */
+ * HTML page. cmd_trace.c calls it. */
 #ifndef OX_TOOLS_TRACE_REPORT_H
 #define OX_TOOLS_TRACE_REPORT_H
 
@@ -33,9 +33,6 @@ uint64_t ox_trace_report_bytes(const struct ox_trace_report *report, uint32_t li
 OX_MUST enum ox_status ox_trace_report_peak(const struct ox_trace_report *report, uint32_t tier, uint64_t *bytes);
 /* Writes a line on drive wear to `text` (OX_WEAR_TEXT_BYTES), "" without drives, and returns it. */
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text);
-/* Writes "312 ms" or "4.2 s" to `text` (OX_TRACE_TIME_BYTES) and returns it. */
-enum { OX_TRACE_TIME_BYTES = 32 };
-const char *ox_trace_time_text(double seconds, char *text);
 
 OX_MUST enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out);
 OX_MUST enum ox_status ox_trace_report_json(const struct ox_trace_report *report, FILE *out);

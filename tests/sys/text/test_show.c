@@ -82,7 +82,7 @@ static void test_rows(void) {
     CHECK(strstr(process.outcome.err, "are longer than --max-seq-length 22") != NULL);
     show(chats_path, "--seq-len 2000"); /* the model attends to 256 */
     CHECK(strncmp(process.outcome.out, "sequence 0: 256 positions, 22 targets\n", 38) == 0);
-    CHECK(strstr(process.outcome.out, " 1 sequences of 256, ") != NULL);
+    CHECK(strstr(process.outcome.out, " 1 sequence of 256, ") != NULL);
     CHECK(strstr(process.outcome.err, "using 256") != NULL);
     const char *const path = files_write_text("parted.txt", "the cat\n\n\n\nsat\n\n");
     show(path, "--seq-len 8 --document-separator \\n\\n");
@@ -98,7 +98,7 @@ static void test_rows(void) {
                  "              115\n"
                  "    trained  \"at\"\n"
                  "              97 116\n"
-                 "2 documents | 10 tokens | 10 may be trained | 1 sequences of 8, 100.0 % of the positions used\n");
+                 "2 documents | 10 tokens | 10 may be trained | 1 sequence of 8, 100.0 % of the positions used\n");
 }
 
 /* ---- for a program ---------------------------------------------------------------------------------- */

@@ -113,7 +113,7 @@ static void test_more(const char *slow, const char *drive) {
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.out, "with one more drive: ") != NULL);
     CHECK(strstr(process.outcome.out, "host memory: ") == NULL);
-    CHECK(strstr(process.outcome.out, "of the floor, ") != NULL);
+    CHECK(strstr(process.outcome.out, "  lower bound ") != NULL);
 }
 
 /* With --persist-steps N, every Nth step also takes the time of writing the state. */

@@ -72,6 +72,28 @@ static void test_text(void) {
     }
 }
 
+/* No exponents, no endless digits, and a size for a flag is never too small. */
+static void test_readable_numbers(void) {
+    char text[OX_SIZE_TEXT_BYTES];
+    CHECK(strcmp(ox_count_text(320, text), "320") == 0);
+    CHECK(strcmp(ox_count_text(10080000, text), "10.08 M") == 0);
+    CHECK(strcmp(ox_count_text(6738420000, text), "6.738 B") == 0);
+    CHECK(strcmp(ox_count_text(999999, text), "1.000 M") == 0);
+    CHECK(strcmp(ox_count_text(5e15, text), "5000 T") == 0);
+    CHECK(strcmp(ox_seconds_text(1130, text), "1130 s") == 0);
+    CHECK(strcmp(ox_seconds_text(4.2, text), "4.20 s") == 0);
+    CHECK(strcmp(ox_seconds_text(0.46, text), "460 ms") == 0);
+    CHECK(strcmp(ox_seconds_text(3e-6, text), "3 us") == 0);
+    CHECK(strcmp(ox_size_flag_text(900 * OX_MIB, text), "900MiB") == 0);
+    CHECK(strcmp(ox_size_flag_text(1, text), "1MiB") == 0);
+    CHECK(strcmp(ox_size_flag_text(UINT64_C(1079387) * OX_MIB, text), "1054.1GiB") == 0);
+    for (uint64_t bytes = OX_MIB + 1; bytes < OX_MIB * OX_GIB; bytes = bytes * 3 + 1) {
+        uint64_t back = 0;
+        CHECK(ox_size_parse(ox_size_flag_text(bytes, text), &back));
+        CHECK(back >= bytes && (back - bytes <= OX_MIB || back - bytes <= bytes / 100));
+    }
+}
+
 static void test_arithmetic(void) {
     uint64_t out = 0;
     CHECK(ox_align_up(0, 4096) == 0 && ox_align_up(1, 4096) == 4096 && ox_align_up(4096, 4096) == 4096);
@@ -87,6 +109,7 @@ static void test_arithmetic(void) {
 int main(void) {
     test_parse();
     test_text();
+    test_readable_numbers();
     test_arithmetic();
     return test_end();
 }

@@ -14,8 +14,8 @@
 enum { BYTES_MAX = 1 << 20 };
 
 static struct ox_step_report report_of(uint64_t step) {
-    struct ox_step_report report = {.step = step, .max_steps = 10, .learning_rate = 1e-3, .tokens = 100,
-                                    .tokens_seen = 100 * step, .wall_seconds = 0.5};
+    struct ox_step_report report = {.step = step, .max_steps = 10, .learning_rate = 1e-3, .tokens = 80,
+                                    .batch_tokens = 100, .tokens_seen = 100 * step, .wall_seconds = 0.5};
     report.result.loss = 3.0 - 0.25 * (double)step;
     report.result.grad_norm = 1.5;
     report.result.finite = true;
