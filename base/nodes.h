@@ -1,5 +1,5 @@
 /* Memory nodes (NUMA): which of them this process may use, and where memory is placed. ox_pool_open_on binds threads.
- * On a machine with one node all of this does nothing. The optimizer's pool, host memory and doctor use it. */
+ * On a machine with one node all of this does nothing. No run uses it yet: its tests alone call it. */
 #ifndef OX_BASE_NODES_H
 #define OX_BASE_NODES_H
 

@@ -3,7 +3,7 @@
 #
 #   tools/dev/measure.sh [-C TREE] [REVISION]
 #
-# -C measures another checkout. Symbols are those of build/liboffload.a, where the tree is built. Commits are those
+# Product code is counted without tables that a script writes. -C measures another checkout. Symbols are those of build/liboffload.a, where the tree is built. Commits are those
 # since REVISION.
 set -u
 LC_ALL=C
@@ -23,7 +23,7 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
 git ls-files base nvme cpu_optim kernels offload engine tools >"$scratch/all"
-grep -E '\.(c|h|cu|cuh|inc)$' "$scratch/all" >"$scratch/product"
+grep -E '\.(c|h|cu|cuh|inc)$' "$scratch/all" | xargs grep -L '^/\* Made by ' >"$scratch/product"
 sed 's|/[^/]*$||' "$scratch/product" | sort -u | while read -r folder; do mkdir -p "$scratch/code/$folder"; done
 xargs awk -v out="$scratch/code" -f "$tools/tidy_strip.awk" <"$scratch/product"
 sed "s|^|$scratch/code/|" "$scratch/product" |
