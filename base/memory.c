@@ -1,4 +1,5 @@
-/* Reads memory figures from /proc and from control groups, versions 1 and 2. */
+/* Reads memory figures from /proc and from control groups, versions 1 and 2. The limits of the process (ulimit) are in
+ * /proc too. */
 #include "base/memory.h"
 
 #include "base/bytes.h"
@@ -51,6 +52,15 @@ static bool group_number(const char *group, const char *name, const char *key, u
     return read_number(path, key, out);
 }
 
+/* Lowers `usable` to what one limit leaves. */
+static void apply_limit(struct ox_memory *out, uint64_t limit, uint64_t held, enum ox_memory_bound bound) {
+    const uint64_t left = limit - ox_min_u64(limit, held);
+    if (left < out->usable) {
+        out->usable = left;
+        out->bound = bound;
+    }
+}
+
 /* Lowers `out` to one group's limit, if it has one. */
 static void apply_group_limit(const struct group_files *files, const char *group, struct ox_memory *out) {
     uint64_t limit = 0, usage = 0, cache = 0;
@@ -67,8 +77,7 @@ static void apply_group_limit(const struct group_files *files, const char *group
             cache += part;
         }
     }
-    const uint64_t held = usage - ox_min_u64(usage, cache);
-    out->usable = ox_min_u64(out->usable, limit - ox_min_u64(limit, held));
+    apply_limit(out, limit, usage - ox_min_u64(usage, cache), OX_MEMORY_GROUP);
 }
 
 /* Applies the limits of all groups from this process up to the root. In a container the path in /proc may be the host's
@@ -101,6 +110,23 @@ static void apply_group_limits(const char *root, struct ox_memory *out) {
     fclose(file);
 }
 
+/* Applies the limits of the process itself; one that is not set reads "unlimited". */
+static void apply_process_limits(const char *root, struct ox_memory *out) {
+    static const struct {
+        const char *limit, *held;
+        enum ox_memory_bound bound;
+    } kinds[] = {{"Max address space", "VmSize", OX_MEMORY_ADDRESSES}, {"Max data size", "VmData", OX_MEMORY_DATA}};
+    char limits[NAME_BYTES], status[NAME_BYTES];
+    snprintf(limits, sizeof limits, "%s/proc/self/limits", root);
+    snprintf(status, sizeof status, "%s/proc/self/status", root);
+    for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        uint64_t limit = 0, held_kib = 0;
+        if (read_number(limits, kinds[i].limit, &limit) && read_number(status, kinds[i].held, &held_kib)) {
+            apply_limit(out, limit, held_kib * OX_KIB, kinds[i].bound);
+        }
+    }
+}
+
 void ox_memory_read(const char *root, struct ox_memory *out) {
     char path[NAME_BYTES];
     *out = (struct ox_memory){.limit = UINT64_MAX};
@@ -116,4 +142,5 @@ void ox_memory_read(const char *root, struct ox_memory *out) {
     }
     out->usable = out->available;
     apply_group_limits(root, out);
+    apply_process_limits(root, out);
 }

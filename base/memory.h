@@ -1,5 +1,5 @@
-/* Reads how much memory this process may use: the machine's, within the limits of its control groups. Placement of a
- * run, doctor and the benchmarks call it. */
+/* Reads how much memory this process may use: the machine's, within the limits of its control groups and its own limits
+ * (ulimit). Placement of a run, doctor and the benchmarks call it. */
 #ifndef OX_BASE_MEMORY_H
 #define OX_BASE_MEMORY_H
 
@@ -9,11 +9,19 @@
 extern "C" {
 #endif
 
+enum ox_memory_bound {
+    OX_MEMORY_MACHINE,    /* what the machine has free        */
+    OX_MEMORY_GROUP,      /* a control group's limit          */
+    OX_MEMORY_ADDRESSES,  /* RLIMIT_AS, set by `ulimit -v`    */
+    OX_MEMORY_DATA,       /* RLIMIT_DATA, set by `ulimit -d`  */
+};
+
 struct ox_memory {
     uint64_t total;     /* RAM; 0 = unknown                                              */
     uint64_t available; /* free for new programs, droppable caches included */
     uint64_t limit;     /* lowest limit of its control groups; UINT64_MAX: none */
     uint64_t usable;    /* this process can still allocate: available, within the limits */
+    enum ox_memory_bound bound; /* what makes `usable` as small as it is */
 };
 
 /* Reads /proc and /sys/fs/cgroup below `root`, which is "" except in tests. */

@@ -4,7 +4,6 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/memory.h"
 #include "base/pool.h"
 
 #include <inttypes.h>
@@ -13,18 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads) {
-    /* Measured: docs/measurements/2026-11-20-two-cores.md, "Resident memory beside the arenas". What the BLAS library
-     * packs, at most 4096 rows at a time, grows with the device's threads. */
-    return 20 * OX_MIB + compute_threads * 12 * OX_MIB + optimizer_threads * OX_MIB;
-}
-
-uint64_t ox_default_host_bytes(void) {
-    struct ox_memory memory;
-    ox_memory_read("", &memory);
-    return memory.usable - memory.usable / 8; /* the rest is for the system and the page cache */
-}
 
 /* ---- the device --------------------------------------------------------------------------------------- */
 
@@ -40,8 +27,7 @@ static enum ox_status look_at_gpu(struct ox_trainer *trainer) {
     return status;
 }
 
-/* Takes the free memory, less a little that others may still take; it is recorded, so that a resumed run has
- * the same. */
+/* Takes the free memory, less a little that others may still take. */
 static enum ox_status take_free_memory(struct ox_trainer *trainer) {
     const struct ox_cuda_device_info *const gpu = &trainer->gpu;
     const uint64_t spared = ox_max_u64(gpu->memory_bytes / 32, 64 * OX_MIB);
@@ -149,10 +135,6 @@ static void set_budget(struct ox_trainer *trainer) {
     struct ox_plan_budget *const budget = &trainer->engine_config.budget;
     budget->unified = config->device_mem_bytes == 0;
     budget->device_bytes = config->device_mem_bytes;
-    if (config->host_mem_bytes == 0) { /* recorded with the run, so that a resumed run has the same budget */
-        trainer->config.host_mem_bytes = ox_default_host_bytes();
-    }
-    budget->host_bytes = config->host_mem_bytes;
     for (uint32_t i = 0; i < config->nvme_count; i++) {
         trainer->drives.folders[i] = config->nvme[i].path;
         trainer->drives.bytes[i] = config->nvme[i].bytes;
@@ -188,6 +170,24 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
 static bool may_stay_in_memory(const struct ox_config *config) {
     return strcmp(config->persist_steps, "1") != 0 && strcmp(config->optimizer_overlap, "speculative") != 0 &&
            config->speculative_units <= 0;
+}
+
+/* Sets the budget of host memory, once the device is known: the CPU's device memory is host memory too. */
+static enum ox_status set_host_budget(struct ox_trainer *trainer) {
+    struct ox_config *const config = &trainer->config;
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const bool on_cpu = engine->device == OX_DEVICE_CPU;
+    const struct ox_host_claim claim = {
+        .host_bytes = config->host_mem_bytes,
+        .device_bytes = on_cpu ? config->device_mem_bytes : 0,
+        .beside_bytes = on_cpu ? ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads)
+                               : ox_fixed_overhead_bytes(0, engine->optimizer_threads) + OX_CUDA_HOST_BYTES};
+    const enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
+    if (config->host_mem_bytes == 0) {
+        config->host_mem_bytes = ox_default_host_bytes(&claim);
+    }
+    engine->budget.host_bytes = config->host_mem_bytes;
+    return status;
 }
 
 /* The engine's view of the configuration. */
@@ -230,6 +230,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     set_budget(trainer);
     enum ox_status status = check_counts(config, model);
     OX_TRY(status, pick_device(trainer));
+    OX_TRY(status, set_host_budget(trainer));
     OX_TRY(status, ox_isa_pick(config->isa, &trainer->engine_config.isa));
     if (status == OX_OK && config->nvme_count > 0) {
         status = pick_io(config->io_backend, &trainer->engine_config.io);
@@ -353,6 +354,8 @@ enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer
         return ox_fail(OX_E_NOMEM, "trainer: no memory");
     }
     trainer->config = *config;
+    trainer->given_host_bytes = config->host_mem_bytes;
+    trainer->given_device_bytes = config->device_mem_bytes;
     trainer->lock_fd = -1;
     const enum ox_status status = open_parts(trainer);
     if (status != OX_OK && trainer->plan == NULL) {

@@ -7,6 +7,7 @@
 #include "engine/step/engine.h"
 #include "engine/report/metrics.h"
 #include "engine/run/advise.h"
+#include "engine/run/host_memory.h"
 #include "engine/run/predict.h"
 
 #include <signal.h>
@@ -66,14 +67,6 @@ struct ox_eval_source {
 typedef void ox_eval_seen(void *context, const struct ox_eval_source *source);
 OX_MUST enum ox_status ox_evaluate(const struct ox_config *config, ox_eval_seen *seen, void *context,
                                    struct ox_eval_source *out);
-
-
-/* The most host memory that the process uses beside its arenas: code, libraries, thread stacks, the matrix library's
- * packing buffers per compute thread, plan and file headers. It is part of no budget, and printed at start. */
-uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads);
-
-/* The default of --host-mem: 7/8 of what the machine and its control groups have free. */
-uint64_t ox_default_host_bytes(void);
 
 #ifdef __cplusplus
 }

@@ -75,6 +75,7 @@ struct ox_trainer_saving {
 
 struct ox_trainer {
     struct ox_config config;
+    uint64_t given_host_bytes, given_device_bytes; /* as the options have them, before 0 becomes what is free */
     struct ox_hf_folder *folder;
     struct ox_trainer_input input;
     struct ox_schedule schedule;

@@ -450,6 +450,8 @@ static enum ox_status config_text(const struct ox_trainer *trainer, char **yaml)
     *config = trainer->config;
     config->overwrite_output_dir = config->from_scratch = config->dry_run = false;
     config->resume_from_checkpoint[0] = config->profile[0] = '\0'; /* the profile is the machine's, not the run's */
+    config->host_mem_bytes = trainer->given_host_bytes; /* what is free is found again at a resume */
+    config->device_mem_bytes = trainer->given_device_bytes;
     const enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, yaml);
     free(config);
     return status;

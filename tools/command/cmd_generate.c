@@ -271,18 +271,24 @@ static enum ox_status open_generator(struct generating *g) {
         return ox_fail(OX_E_CONFIG, "the prompt has %zu tokens, but the model attends to %" PRIu32 " in all, "
                        "including new ones; shorten the prompt", g->prompt_count, model->contexts);
     }
+    const uint32_t threads =
+        config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count();
+    const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
+                                        .beside_bytes = ox_fixed_overhead_bytes(threads, 0)};
+    enum ox_status status = ox_host_claim_check(&claim);
     const struct ox_generator_config generator = {
         .folder = g->folder,
         .where = config->model,
         .fp32 = config->dtype == OX_COMPUTE_FP32,
-        .threads = config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count(),
-        .host_bytes = config->host_mem_bytes > 0 ? config->host_mem_bytes : ox_default_host_bytes(),
+        .threads = threads,
+        .host_bytes = claim.host_bytes > 0 ? claim.host_bytes : ox_default_host_bytes(&claim),
         .contexts = (uint32_t)(g->prompt_count + (config->max_new_tokens < room ? config->max_new_tokens : room)),
         .chunk_rows = g->prompt_count < CHUNK_ROWS ? (uint32_t)g->prompt_count : CHUNK_ROWS};
     const struct ox_sampling sampling = {.temperature = config->temperature, .top_k = config->top_k,
                                          .top_p = config->top_p, .seed = config->seed};
-    const enum ox_status status = ox_sampler_open(&sampling, model->vocab, &g->sampler);
-    return status == OX_OK ? ox_generator_open(&generator, &g->generator) : status;
+    OX_TRY(status, ox_sampler_open(&sampling, model->vocab, &g->sampler));
+    OX_TRY(status, ox_generator_open(&generator, &g->generator));
+    return status;
 }
 
 /* Computes the report on the logits after the prompt. */

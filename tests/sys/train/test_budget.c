@@ -10,7 +10,9 @@
 #include "tests/kit/test.h"
 
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 enum {
     DEEP_LAYERS = 24,
@@ -279,6 +281,56 @@ static void test_refusals(const char *deep, const char *flat) {
     CHECK(!files_exist(output));
 }
 
+/* ---- what this process may use now ------------------------------------------------------------------- */
+
+static void begin_train(struct sys_args *args, const char *model, const char *name, const char *more) {
+    sys_args_train(args, model, text_path, name);
+    sys_args_add(args, "--max-seq-length 16 --compute-threads 1 --optimizer-threads 1 --eval-windows 0");
+    sys_args_add(args, more);
+}
+
+/* Expects exit status 2 and one line of error with both words. */
+static void expect_refusal(const struct sys_args *args, const char *what, const char *remedy) {
+    sys_run(args, &process);
+    if (process.outcome.exit_status != 2 || strstr(process.outcome.err, what) == NULL ||
+        strstr(process.outcome.err, remedy) == NULL) {
+        printf("expected a refusal with '%s' and '%s', got %d:\n%s\n", what, remedy, process.outcome.exit_status,
+               process.outcome.err);
+        test_failure_count++;
+    }
+}
+
+/* A budget beyond what is free is refused at the start and at a resume: else the kernel would kill the run when it
+ * fills the arenas. An automatic budget is not recorded as a number, so a resumed run finds its own. */
+static void test_more_than_there_is(const char *flat) {
+    struct sys_args args;
+    begin_train(&args, flat, "run-huge", "--max-steps 1 --host-mem 1000TiB");
+    expect_refusal(&args, "--host-mem 1000 TiB: this process can use ", "; give at most ");
+    begin_train(&args, flat, "run-huge", "--max-steps 1 --device-mem 1000TiB");
+    expect_refusal(&args, "--device-mem 1000 TiB, which on the CPU is host memory: ", "; give at most ");
+    CHECK(!files_exist("run-huge"));
+
+    begin_train(&args, flat, "run-auto", "--max-steps 1");
+    sys_run_well(&args, &process);
+    char *const yaml = files_read("run-auto/config.resolved.yaml", NULL);
+    CHECK(strstr(yaml, "\nhost_mem: 0\n") != NULL && strstr(yaml, "\ndevice_mem: 0\n") != NULL);
+    free(yaml);
+
+    /* A limit of its address space stands for a smaller machine. */
+    struct rlimit before, small;
+    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+    small = (struct rlimit){.rlim_cur = OX_GIB, .rlim_max = before.rlim_max};
+    CHECK(setrlimit(RLIMIT_AS, &small) == 0);
+    begin_train(&args, flat, "run-auto", "--max-steps 2 --resume latest --host-mem 2GiB");
+    expect_refusal(&args, "(its limit of address space)", "raise it with ulimit -v");
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--config=%s", test_path("run-auto/config.resolved.yaml"));
+    sys_args_add(&args, "--max-steps 2 --resume latest");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "resumed at step 1 of 2") != NULL);
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+}
+
 int main(void) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     test_skip("a sanitizer's own memory is not the program's");
@@ -290,5 +342,6 @@ int main(void) {
     test_formats(deep);
     test_eval(sharded);
     test_refusals(deep, flat);
+    test_more_than_there_is(flat);
     return test_end();
 }

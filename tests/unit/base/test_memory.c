@@ -74,6 +74,32 @@ static void test_version_1(void) {
     expect(2 * OX_GIB, OX_GIB + OX_GIB / 2);
 }
 
+static void expect_bound(uint64_t usable, enum ox_memory_bound bound) {
+    struct ox_memory memory;
+    ox_memory_read(root, &memory);
+    CHECK(memory.usable == usable && memory.bound == bound);
+}
+
+/* The limits of the process count what it has already mapped. */
+static void test_process_limits(void) {
+    begin("process");
+    put_machine("0::/own\n");
+    put("/proc/self", "status", "Name:\tcat\nVmPeak:\t 9999999 kB\nVmSize:\t 1048576 kB\nVmData:\t  524288 kB\n");
+    put("/proc/self", "limits", "Limit                     Soft Limit           Hard Limit           Units     \n"
+                                "Max data size             unlimited            unlimited            bytes     \n"
+                                "Max address space         unlimited            unlimited            bytes     \n");
+    expect_bound(8 * OX_GIB, OX_MEMORY_MACHINE);
+    put("/proc/self", "limits", "Max data size             unlimited            unlimited            bytes     \n"
+                                "Max address space         4294967296           unlimited            bytes     \n");
+    expect_bound(3 * OX_GIB, OX_MEMORY_ADDRESSES);
+    put("/proc/self", "limits", "Max data size             2147483648           unlimited            bytes     \n"
+                                "Max address space         4294967296           unlimited            bytes     \n");
+    expect_bound(OX_GIB + OX_GIB / 2, OX_MEMORY_DATA);
+    put("/sys/fs/cgroup/own", "memory.max", "1073741824\n");
+    put("/sys/fs/cgroup/own", "memory.current", "0\n");
+    expect_bound(OX_GIB, OX_MEMORY_GROUP);
+}
+
 static void test_this_machine(void) {
     struct ox_memory memory;
     ox_memory_read("", &memory);
@@ -87,6 +113,7 @@ int main(void) {
     test_without_limits();
     test_version_2();
     test_version_1();
+    test_process_limits();
     test_this_machine();
     return test_end();
 }

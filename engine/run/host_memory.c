@@ -1,0 +1,63 @@
+/* Bounds a run's host memory by what this process can use now. A budget beyond that would be reserved without an error,
+ * and the kernel would kill the process when it is filled. */
+#include "engine/run/host_memory.h"
+
+#include "base/bytes.h"
+#include "base/memory.h"
+
+#include <stdio.h>
+
+uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads) {
+    /* Measured: docs/measurements/2026-11-20-two-cores.md, "Resident memory beside the arenas". What the BLAS library
+     * packs, at most 4096 rows at a time, grows with the device's threads. */
+    return 20 * OX_MIB + compute_threads * 12 * OX_MIB + optimizer_threads * OX_MIB;
+}
+
+/* What budgets may take of `usable` bytes when the rest is left to the system and the page cache. */
+static uint64_t spared(uint64_t usable, uint64_t beside_bytes) {
+    return usable - ox_min_u64(usable, ox_max_u64(usable / 8, beside_bytes));
+}
+
+uint64_t ox_default_host_bytes(const struct ox_host_claim *claim) {
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    const uint64_t bytes = spared(memory.usable, claim->beside_bytes);
+    return bytes - ox_min_u64(bytes, claim->device_bytes);
+}
+
+static void name_budgets(const struct ox_host_claim *claim, char *text, size_t text_bytes) {
+    char host[OX_SIZE_TEXT_BYTES], device[OX_SIZE_TEXT_BYTES];
+    ox_size_text(claim->host_bytes, host);
+    ox_size_text(claim->device_bytes, device);
+    if (claim->device_bytes == 0) {
+        snprintf(text, text_bytes, "--host-mem %s", host);
+    } else if (claim->host_bytes == 0) {
+        snprintf(text, text_bytes, "--device-mem %s, which on the CPU is host memory", device);
+    } else {
+        snprintf(text, text_bytes, "--device-mem %s and --host-mem %s, which on the CPU are both host memory", device,
+                 host);
+    }
+}
+
+enum ox_status ox_host_claim_check(const struct ox_host_claim *claim) {
+    static const struct {
+        const char *what, *remedy;
+    } bounds[] = {
+        [OX_MEMORY_MACHINE] = {"what the machine has free", "end programs that use memory"},
+        [OX_MEMORY_GROUP] = {"the limit of its control group", "raise the memory limit of the container or service"},
+        [OX_MEMORY_ADDRESSES] = {"its limit of address space", "raise it with ulimit -v"},
+        [OX_MEMORY_DATA] = {"its limit of data", "raise it with ulimit -d"}};
+    struct ox_memory memory;
+    ox_memory_read("", &memory);
+    const uint64_t wanted = claim->host_bytes + claim->device_bytes;
+    if (wanted == 0 || wanted + claim->beside_bytes <= memory.usable) {
+        return OX_OK;
+    }
+    char budgets[160], usable[OX_SIZE_TEXT_BYTES], beside[OX_SIZE_TEXT_BYTES], enough[OX_SIZE_TEXT_BYTES];
+    name_budgets(claim, budgets, sizeof budgets);
+    return ox_fail(OX_E_CONFIG, "%s: this process can use %s now (%s), and takes %s beside its budgets; give at most "
+                   "%s%s, or %s", budgets, ox_size_text(memory.usable, usable), bounds[memory.bound].what,
+                   ox_size_text(claim->beside_bytes, beside),
+                   ox_size_flag_text(spared(memory.usable, claim->beside_bytes) / OX_MIB * OX_MIB, enough),
+                   claim->device_bytes > 0 && claim->host_bytes > 0 ? " together" : "", bounds[memory.bound].remedy);
+}

@@ -1,0 +1,34 @@
+/* Bounds a run's host memory by what this process can use now: the machine, its control groups, its own limits. Called
+ * when a run, an evaluation or a generation opens. */
+#ifndef OX_ENGINE_HOST_MEMORY_H
+#define OX_ENGINE_HOST_MEMORY_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a process is about to use of host memory. */
+struct ox_host_claim {
+    uint64_t host_bytes;   /* --host-mem; 0: automatic                                  */
+    uint64_t device_bytes; /* --device-mem where the CPU computes; 0: automatic, or GPU */
+    uint64_t beside_bytes; /* beside the budgets                                        */
+};
+
+/* Refuses budgets beyond what this process can use now. */
+OX_MUST enum ox_status ox_host_claim_check(const struct ox_host_claim *claim);
+
+/* The default of --host-mem: 7/8 of what this process can use now, less claim->device_bytes. */
+uint64_t ox_default_host_bytes(const struct ox_host_claim *claim);
+
+/* The most host memory that the process uses beside its arenas: code, libraries, thread stacks, the matrix library's
+ * packing buffers per compute thread, plan and file headers. It is part of no budget, and printed at start. */
+uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
