@@ -334,6 +334,14 @@ install: all man completion
 	install -D -m 644 $(B)/completion/offload $(SHARE)/bash-completion/completions/offload
 	install -D -m 644 $(B)/completion/_offload $(SHARE)/zsh/site-functions/_offload
 	install -D -m 644 $(B)/completion/offload.fish $(SHARE)/fish/vendor_completions.d/offload.fish
+	install -d $(SHARE)/offload/profiles
+	install -m 644 docs/profiles/*.json $(SHARE)/offload/profiles
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/offload $(SHARE)/man/man1/offload.1 $(SHARE)/man/man1/offload-*.1 \
+	    $(SHARE)/bash-completion/completions/offload $(SHARE)/zsh/site-functions/_offload \
+	    $(SHARE)/fish/vendor_completions.d/offload.fish
+	rm -rf $(DESTDIR)$(PREFIX)/lib/offload $(SHARE)/offload
 
 # Beside other goals the answer of the detection stays, because make has read it already.
 clean:
@@ -355,7 +363,7 @@ help:
 	@echo "make bench-safety  measures what checksums and the commit cost, against a build without them"
 	@echo "make man        writes build/man/*.1            make completion  for bash, zsh and fish"
 	@echo "make deps       installs missing packages       make install  program, pages, completions to $(PREFIX)"
-	@echo "make clean      removes build/"
+	@echo "make uninstall  removes what make install wrote  make clean    removes build/"
 	@echo
 	@echo "Variables: V=1 shows commands; san=address|thread|undefined (several by comma) builds into build/san-*;"
 	@echo "cuda=1 nccl=1 mpi=1 NVCC=PATH fail when that is missing, cuda=0 builds without; JOBS=$(JOBS) tests at a time;"
@@ -363,6 +371,6 @@ help:
 
 FORCE:
 
-.PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy negative fuzz bench bench-safety deps detect demo man completion install clean help FORCE
+.PHONY: all tests check check-gpu bench-gpu test check-san check-cuda-build tidy negative fuzz bench bench-safety deps detect demo man completion install uninstall clean help FORCE
 -include $(CUDA_O:.o=.d) $(SIMT_O:.o=.d) $(OBJ)/simt/tests/simt/nvml.d
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(PROG_C:%.c=$(OBJ)/%.d) $(KIT_O:.o=.d)

@@ -1,10 +1,14 @@
 #!/bin/sh
-# Installs the Debian packages that the build needs and this machine lacks; asks for root only then.
+# Installs the Debian packages that the build needs and this machine lacks, and those that are named, such as a browser
+# for a test of CI; asks for root only then.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 
 missing=$(sh tools/dev/detect.sh --missing | tr '\n' ' ') || exit 1
 command -v make >/dev/null 2>&1 || missing="make $missing"
+for package in "$@"; do
+    dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"
+done
 missing=${missing% }
 if [ -z "$missing" ]; then
     exit 0

@@ -3,8 +3,8 @@
 #
 #   tools/dev/measure.sh [-C TREE] [REVISION]
 #
-# Product code is counted without tables that a script writes. -C measures another checkout. Symbols are those of build/liboffload.a, where the tree is built. Commits are those
-# since REVISION.
+# Product code is counted without tables that a script writes. -C measures another checkout. Symbols are those of
+# build/liboffload.a, where the tree is built. Commits are those since REVISION.
 set -u
 LC_ALL=C
 export LC_ALL
