@@ -476,9 +476,18 @@ static bool request_is_invalid(const struct fuzz_case *c) {
     return invalid || asks_too_much_of_device(c);
 }
 
+/* The size at the start of `text`, which ends with a space, a comma or the text. */
+static uint64_t size_at(const char *text) {
+    char word[OX_SIZE_TEXT_BYTES];
+    uint64_t bytes = 0;
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(text, " ,"), text);
+    expect(ox_size_parse(word, &bytes), "advice without a size");
+    return bytes;
+}
+
 static uint64_t advised(const char *text, const char *option, uint64_t given) {
     const char *const at = strstr(text, option);
-    return at == NULL ? given : strtoull(at + strlen(option), NULL, 10) * OX_MIB;
+    return at == NULL || strncmp(at + strlen(option), "SIZE", 4) == 0 ? given : size_at(at + strlen(option));
 }
 
 /* "--nvme PATH:12MiB" is for all drives together, or for those that are named behind it. */
@@ -490,9 +499,8 @@ static void take_advised_drives(struct fuzz_case *c, const char *text) {
         return;
     }
     for (const char *at = strstr(text, option); at != NULL; at = strstr(at + 1, option)) {
-        char *end = NULL;
-        const uint64_t bytes = strtoull(at + strlen(option), &end, 10) * OX_MIB;
-        const char *const drive = strstr(end, "(drive "), *const each = strstr(end, "(each of ");
+        const uint64_t bytes = size_at(at + strlen(option));
+        const char *const drive = strstr(at, "(drive "), *const each = strstr(at, "(each of ");
         const uint64_t nth = drive == NULL ? 0 : strtoull(drive + strlen("(drive "), NULL, 10);
         expect((drive != NULL && nth >= 1 && nth <= budget->drive_count) || each != NULL, "advice without a drive");
         for (uint32_t i = 0; i < budget->drive_count; i++) {
