@@ -71,8 +71,9 @@ static const char *kind_color(const char *kind) {
 static const char *buf_color(const char *kind) {
     static const char *const pairs[][2] = {
         {"weights", "weights"},         {"optimizer state", "state"},   {"gradients", "gradients"},
-        {"activations", "activations"}, {"fp32 weights", "joined"},     {"workspace", "work"},
-        {"optimizer stream", "stage"},  {NULL, NULL}};
+        {"activations", "activations"}, {"kept", "kept"},               {"fp32 weights", "joined"},
+        {"workspace", "work"},          {"tokens", "tokens"},           {"optimizer stream", "stage"},
+        {NULL, NULL}};
     return color_of(pairs, kind);
 }
 

@@ -1,25 +1,41 @@
 /* `offload help` and the help of each command, generated from the tables of commands and options. */
 #include "tools/help/help.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
-enum { NAME_COLUMN = 2, HELP_COLUMN = 38, LINE_COLUMNS = 100 };
+enum { NAME_COLUMN = 2, USAGE_COLUMN = 7, COMMAND_COLUMN = 20, HELP_COLUMN = 38 };
+enum { COLUMNS_MIN = 60, COLUMNS_USUAL = 80, COLUMNS_MAX = 100 };
 
-/* Prints the words of `text` between HELP_COLUMN and LINE_COLUMNS; `column` is the cursor's current column. */
-static void print_wrapped(FILE *file, int column, const char *text) {
-    if (column >= HELP_COLUMN) {
+/* The width to write in: the terminal's, else what COLUMNS says. Longer lines than COLUMNS_MAX are hard to read. */
+static int line_columns(FILE *file) {
+    struct winsize size = {.ws_col = 0};
+    const char *const variable = getenv("COLUMNS");
+    long columns = ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col
+                   : variable != NULL                                             ? strtol(variable, NULL, 10)
+                                                                                  : COLUMNS_USUAL;
+    columns = columns <= 0 ? COLUMNS_USUAL : columns < COLUMNS_MIN ? COLUMNS_MIN : columns;
+    return columns > COLUMNS_MAX ? COLUMNS_MAX : (int)columns;
+}
+
+/* Prints the words of `text` from column `indent` on; `column` is the cursor's current column. */
+static void print_wrapped(FILE *file, int column, int indent, const char *text) {
+    const int columns = line_columns(file);
+    if (column > 0 && column >= indent) {
         fputc('\n', file);
         column = 0;
     }
-    fprintf(file, "%*s", HELP_COLUMN - column, "");
-    column = HELP_COLUMN;
+    fprintf(file, "%*s", indent - column, "");
+    column = indent;
     while (*text != '\0') {
         const int len = (int)strcspn(text, " ");
-        if (column > HELP_COLUMN && column + 1 + len > LINE_COLUMNS) {
-            fprintf(file, "\n%*s", HELP_COLUMN, "");
-            column = HELP_COLUMN;
+        if (column > indent && column + 1 + len > columns) {
+            fprintf(file, "\n%*s", indent, "");
+            column = indent;
         }
-        column += fprintf(file, "%s%.*s", column > HELP_COLUMN ? " " : "", len, text);
+        column += fprintf(file, "%s%.*s", column > indent ? " " : "", len, text);
         text += len + (text[len] == ' ' ? 1 : 0);
     }
     fputc('\n', file);
@@ -40,7 +56,7 @@ static void print_option(FILE *file, const struct ox_option *option) {
     if (option->alias != NULL) {
         snprintf(text + used, sizeof text - (size_t)used, "; also --%s", option->alias);
     }
-    print_wrapped(file, column, text);
+    print_wrapped(file, column, HELP_COLUMN, text);
 }
 
 static void print_options(FILE *file, const struct ox_command *command) {
@@ -55,38 +71,46 @@ static void print_options(FILE *file, const struct ox_command *command) {
     }
 }
 
-/* "offload export PATH --output PATH [--flag value ...]" */
+/* "Usage: offload export PATH --output PATH [--flag value ...]" */
 static void print_usage(FILE *file, const struct ox_command *command) {
-    fprintf(file, "offload %s", command->name);
+    char text[512];
+    size_t used = (size_t)snprintf(text, sizeof text, "offload %s", command->name);
     const struct ox_option *positional;
     for (int i = 0; (positional = ox_help_positional(command, i)) != NULL; i++) {
         const bool required = ox_help_listed(command->required, positional->name);
-        fprintf(file, required ? " %s" : " [%s]", ox_help_placeholder(positional));
+        used += (size_t)snprintf(text + used, sizeof text - used, required ? " %s" : " [%s]",
+                                 ox_help_placeholder(positional));
     }
     uint32_t idx = 0;
     for (const struct ox_option *option; (option = ox_help_option(command, &idx)) != NULL;) {
         if (!ox_help_is_positional(command, option) && ox_help_listed(command->required, option->name)) {
-            fprintf(file, " --%s %s", option->name, ox_help_placeholder(option));
+            used += (size_t)snprintf(text + used, sizeof text - used, " --%s %s", option->name,
+                                     ox_help_placeholder(option));
         }
     }
-    fputs(command->mask != 0 ? " [--flag value ...]\n" : "\n", file);
+    snprintf(text + used, sizeof text - used, command->mask != 0 ? " [--flag value ...]" : "");
+    fputc('\n', file);
+    print_wrapped(file, fprintf(file, "Usage:"), USAGE_COLUMN, text);
 }
 
 void ox_help_print(FILE *file) {
-    fputs("offload trains transformers whose state does not fit in device memory: it uses device memory, host\n"
-          "memory and NVMe drives as one memory with three speeds.\n\n"
-          "Usage: offload COMMAND [--flag value ...]\n\n",
-          file);
+    print_wrapped(file, 0, 0,
+                  "offload trains transformers whose state does not fit in device memory: it uses device memory, host "
+                  "memory and NVMe drives as one memory with three speeds.");
+    fputs("\nUsage: offload COMMAND [--flag value ...]\n\n", file);
     for (const struct ox_command *command = ox_commands(); command->name != NULL; command++) {
-        fprintf(file, "  offload %-9s %s\n", command->name, command->summary);
+        print_wrapped(file, fprintf(file, "  offload %-9s", command->name), COMMAND_COLUMN, command->summary);
     }
-    fputs("\nExit status: 0 done, 1 failure, 2 wrong usage or configuration or no plan that fits, 128+n ended by\n"
-          "signal n.\n",
-          file);
+    fputc('\n', file);
+    print_wrapped(file, 0, 0,
+                  "Exit status: 0 done, 1 failure, 2 wrong usage or configuration or no plan that fits, 128+n ended by "
+                  "signal n.");
 }
 
 void ox_help_print_command(FILE *file, const struct ox_command *command) {
-    fprintf(file, "offload %s: %s\n\nUsage: ", command->name, command->summary);
+    char title[256];
+    snprintf(title, sizeof title, "offload %s: %s", command->name, command->summary);
+    print_wrapped(file, 0, 0, title);
     print_usage(file, command);
     print_options(file, command);
 }

@@ -20,6 +20,20 @@ enum { STEPS = 5, FILE_BYTES_MAX = 1 << 26 };
 static struct sys_process process;
 static const char *model, *text, *drive;
 
+/* Each kind of buffer has a colour of its own on the page. */
+static void check_colours(const char *html) {
+    static const char key[] = "\"bufColors\":";
+    const char *const at = strstr(html, key);
+    json_t *const colours = at == NULL ? NULL : json_loads(at + strlen(key), JSON_DISABLE_EOF_CHECK, NULL);
+    CHECK(json_array_size(colours) > 5);
+    for (size_t i = 0; i < json_array_size(colours); i++) {
+        for (size_t k = 0; k < i; k++) {
+            CHECK(!json_equal(json_array_get(colours, i), json_array_get(colours, k)));
+        }
+    }
+    json_decref(colours);
+}
+
 static void train(const char *folder, unsigned steps, const char *words) {
     struct sys_args args;
     sys_args_begin(&args, "train");
@@ -249,6 +263,7 @@ static void test_report(const char *run) {
     CHECK(strstr(html, "http://") == NULL && strstr(html, "https://") == NULL && strstr(html, " src=") == NULL);
     CHECK(strstr(html, "differs</td>") == NULL && strstr(html, "<th>nvme.read</th>") != NULL);
     CHECK(strstr(html, "is bound by") != NULL && strstr(html, "<th>evaluation</th>") != NULL);
+    check_colours(html);
     free(html);
 }
 
