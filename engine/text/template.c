@@ -1,0 +1,337 @@
+/* Finds the chat template and the special tokens of a model folder, and renders conversations. */
+#include "engine/text/template.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEMPLATE_BYTES_MAX = 16 << 20, CONFIG_BYTES_MAX = 64 << 20, TEMPLATES_MAX = 64 };
+
+struct named {
+    char *name;
+    struct ox_jinja *jinja; /* NULL: `error` says why it does not compile */
+    char *error;
+};
+
+struct ox_template {
+    struct named named[TEMPLATES_MAX];
+    size_t count;
+    json_t *special_tokens;
+};
+
+static enum ox_status no_memory(void) {
+    return ox_fail(OX_E_NOMEM, "no memory for a chat template");
+}
+
+/* ---- finding --------------------------------------------------------------------------------------------------- */
+
+static enum ox_status add_template(struct ox_template *template, const char *name, const char *text, size_t bytes) {
+    const struct ox_jinja_limits limits = ox_jinja_default_limits();
+    if (template->count == TEMPLATES_MAX) {
+        return ox_fail(OX_E_CONFIG, "a model has more than %d chat templates", TEMPLATES_MAX);
+    }
+    struct named *const named = &template->named[template->count];
+    named->name = strdup(name);
+    if (named->name == NULL) {
+        return no_memory();
+    }
+    template->count++;
+    const enum ox_status status = ox_jinja_compile(text, bytes, &limits, &named->jinja);
+    if (status != OX_E_CONFIG) {
+        return status;
+    }
+    named->error = strdup(ox_error_text());
+    return named->error == NULL ? no_memory() : OX_OK;
+}
+
+static enum ox_status add_file(struct ox_template *template, const char *name, const char *path) {
+    char *text = NULL;
+    size_t bytes = 0;
+    enum ox_status status = ox_file_read(path, TEMPLATE_BYTES_MAX, &text, &bytes);
+    if (status == OX_OK) {
+        status = add_template(template, name, text, bytes);
+    }
+    free(text);
+    return status;
+}
+
+/* additional_chat_templates/NAME.jinja */
+static enum ox_status add_folder(struct ox_template *template, const char *path) {
+    enum ox_status status = OX_OK;
+    const char *name = NULL;
+    DIR *const folder = opendir(path);
+    if (folder == NULL) {
+        return OX_OK;
+    }
+    while ((status = ox_folder_next(folder, path, &name)) == OX_OK && name != NULL) {
+        char file[OX_PATH_BYTES], stem[OX_PATH_BYTES];
+        const size_t bytes = strlen(name);
+        if (bytes <= 6 || bytes >= sizeof stem || strcmp(name + bytes - 6, ".jinja") != 0) {
+            continue;
+        }
+        memcpy(stem, name, bytes - 6);
+        stem[bytes - 6] = '\0';
+        status = ox_path_join(path, name, file);
+        OX_TRY(status, add_file(template, stem, file));
+        if (status != OX_OK) {
+            break;
+        }
+    }
+    closedir(folder);
+    return status;
+}
+
+/* "chat_template" of a JSON file: a text, or a list of {"name", "template"}. */
+static enum ox_status add_from_json(struct ox_template *template, const char *where, const json_t *config) {
+    const json_t *const value = json_object_get(config, "chat_template");
+    if (json_is_string(value)) {
+        return add_template(template, "default", json_string_value(value), json_string_length(value));
+    }
+    enum ox_status status = OX_OK;
+    for (size_t i = 0; status == OX_OK && i < json_array_size(value); i++) {
+        const json_t *const one = json_array_get(value, i);
+        const json_t *const text = json_object_get(one, "template");
+        const char *const name = json_string_value(json_object_get(one, "name"));
+        if (name == NULL || !json_is_string(text)) {
+            return ox_fail(OX_E_CONFIG, "%s: \"chat_template\" must be a text or a list of {\"name\", \"template\"}", where);
+        }
+        status = add_template(template, name, json_string_value(text), json_string_length(text));
+    }
+    return status;
+}
+
+static enum ox_status load_optional(const char *folder, const char *name, char *path, json_t **out) {
+    enum ox_status status = ox_path_join(folder, name, path);
+    if (status == OX_OK && ox_path_exists(path)) {
+        status = ox_json_load(path, CONFIG_BYTES_MAX, out);
+    }
+    return status;
+}
+
+static enum ox_status find_templates(struct ox_template *template, const char *folder, const json_t *config) {
+    char path[OX_PATH_BYTES];
+    json_t *legacy = NULL;
+    enum ox_status status = ox_path_join(folder, "chat_template.jinja", path);
+    if (status == OX_OK && ox_path_exists(path)) {
+        status = add_file(template, "default", path);
+    }
+    OX_TRY(status, ox_path_join(folder, "additional_chat_templates", path));
+    OX_TRY(status, add_folder(template, path));
+    if (status == OX_OK && template->count == 0) {
+        status = add_from_json(template, "tokenizer_config.json", config);
+    }
+    if (status == OX_OK && template->count == 0) {
+        status = load_optional(folder, "chat_template.json", path, &legacy);
+        OX_TRY(status, add_from_json(template, path, legacy));
+        json_decref(legacy);
+    }
+    if (status == OX_OK && template->count == 0) {
+        status = ox_fail(OX_E_CONFIG,
+                         "%s: no chat template: neither chat_template.jinja nor \"chat_template\" in "
+                         "tokenizer_config.json",
+                         folder);
+    }
+    return status;
+}
+
+/* A token is a text, or an object with its text as "content". */
+static enum ox_status take_tokens(json_t *tokens, const json_t *config) {
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        json_t *value = json_object_get(config, names[i]);
+        value = json_is_object(value) ? json_object_get(value, "content") : value;
+        if (json_is_string(value) && json_object_set(tokens, names[i], value) != 0) {
+            return no_memory();
+        }
+    }
+    return OX_OK;
+}
+
+static enum ox_status find_tokens(struct ox_template *template, const char *folder, const json_t *config) {
+    char path[OX_PATH_BYTES];
+    json_t *map = NULL;
+    template->special_tokens = json_object();
+    enum ox_status status = template->special_tokens == NULL ? no_memory() : take_tokens(template->special_tokens, config);
+    if (status == OX_OK && json_object_get(config, "added_tokens_decoder") == NULL) {
+        status = load_optional(folder, "special_tokens_map.json", path, &map);
+        OX_TRY(status, take_tokens(template->special_tokens, map));
+        json_decref(map);
+    }
+    return status;
+}
+
+enum ox_status ox_template_open(const char *folder, struct ox_template **out) {
+    char path[OX_PATH_BYTES];
+    json_t *config = NULL;
+    struct ox_template *template = calloc(1, sizeof *template);
+    *out = NULL;
+    if (template == NULL) {
+        return no_memory();
+    }
+    enum ox_status status = load_optional(folder, "tokenizer_config.json", path, &config);
+    OX_TRY(status, find_templates(template, folder, config));
+    OX_TRY(status, find_tokens(template, folder, config));
+    json_decref(config);
+    if (status != OX_OK) {
+        ox_template_close(&template);
+    }
+    *out = template;
+    return status;
+}
+
+void ox_template_close(struct ox_template **template) {
+    if (*template == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < (*template)->count; i++) {
+        free((*template)->named[i].name);
+        free((*template)->named[i].error);
+        ox_jinja_close(&(*template)->named[i].jinja);
+    }
+    json_decref((*template)->special_tokens);
+    free(*template);
+    *template = NULL;
+}
+
+/* ---- rendering ------------------------------------------------------------------------------------------------- */
+
+/* Sets a key to a value that stays the caller's. */
+static bool set(json_t *object, const char *key, const json_t *value) {
+    return json_object_set(object, key, (json_t *)value) == 0;
+}
+
+/* A message without the keys that are null. One with reasoning has it under both names that templates read: "thinking"
+ * first of all, unless the message has one, and "reasoning_content". */
+static json_t *plain_message(const json_t *message) {
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *const plain = json_object();
+    const json_t *reasoning = NULL;
+    const char *key = NULL;
+    json_t *value = NULL;
+    for (size_t i = 0; reasoning == NULL && i < sizeof names / sizeof *names; i++) {
+        reasoning = json_object_get(message, names[i]);
+        reasoning = json_is_null(reasoning) ? NULL : reasoning;
+    }
+    bool ok = plain != NULL && (reasoning == NULL || set(plain, "thinking", reasoning));
+    json_object_foreach((json_t *)message, key, value) {
+        ok = ok && (json_is_null(value) || set(plain, key, value));
+    }
+    ok = ok && (reasoning == NULL || set(plain, "reasoning_content", reasoning));
+    if (!ok) {
+        json_decref(plain);
+        return NULL;
+    }
+    return plain;
+}
+
+static enum ox_status plain_messages(const json_t *messages, json_t **out) {
+    *out = json_array();
+    if (*out == NULL) {
+        return no_memory();
+    }
+    if (!json_is_array(messages) || json_array_size(messages) == 0) {
+        return ox_fail(OX_E_CONFIG, "\"messages\" must be a list of at least one message");
+    }
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *const message = json_array_get(messages, i);
+        if (!json_is_object(message)) {
+            return ox_fail(OX_E_CONFIG, "message %zu must be an object with \"role\" and \"content\"", i + 1);
+        }
+        json_t *const plain = plain_message(message);
+        if (plain == NULL || json_array_append_new(*out, plain) != 0) {
+            return no_memory();
+        }
+    }
+    return OX_OK;
+}
+
+static enum ox_status check_objects(const char *key, const json_t *list) {
+    bool ok = list == NULL || json_is_null(list) || json_is_array(list);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        ok = ok && json_is_object(json_array_get(list, i));
+    }
+    return ok ? OX_OK : ox_fail(OX_E_CONFIG, "\"%s\" must be a list of objects", key);
+}
+
+/* Sets what every template may read, null or false where neither the conversation nor its further variables say. */
+static enum ox_status set_rest(json_t *variables, const json_t *conversation) {
+    static const char *const names[] = {"tools", "documents", "add_generation_prompt"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *value = json_object_get(conversation, names[i]);
+        value = value != NULL ? value : json_object_get(variables, names[i]);
+        const enum ox_status status = i < 2 ? check_objects(names[i], value) : OX_OK;
+        if (status != OX_OK) {
+            return status;
+        }
+        const int failed = value != NULL ? json_object_set(variables, names[i], (json_t *)value)
+                                         : json_object_set_new(variables, names[i], i < 2 ? json_null() : json_false());
+        if (failed != 0) {
+            return no_memory();
+        }
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_template_variables(const json_t *special_tokens, const json_t *conversation, json_t **out) {
+    const json_t *const more = json_object_get(conversation, "chat_template_kwargs");
+    json_t *messages = NULL;
+    json_t *const variables = json_object();
+    enum ox_status status = variables == NULL ? no_memory() : OX_OK;
+    if (status == OX_OK && more != NULL && !json_is_object(more) && !json_is_null(more)) {
+        status = ox_fail(OX_E_CONFIG, "\"chat_template_kwargs\" must be an object");
+    }
+    if (status == OX_OK &&
+        ((special_tokens != NULL && json_object_update(variables, (json_t *)special_tokens) != 0) ||
+         (json_is_object(more) && json_object_update(variables, (json_t *)more) != 0))) {
+        status = no_memory();
+    }
+    OX_TRY(status, plain_messages(json_object_get(conversation, "messages"), &messages));
+    if (status == OX_OK && json_object_set(variables, "messages", messages) != 0) {
+        status = no_memory();
+    }
+    OX_TRY(status, set_rest(variables, conversation));
+    json_decref(messages);
+    if (status != OX_OK) {
+        json_decref(variables);
+    }
+    *out = status == OX_OK ? variables : NULL;
+    return status;
+}
+
+static const struct named *find_named(const struct ox_template *template, const char *name) {
+    for (size_t i = 0; i < template->count; i++) {
+        if (strcmp(template->named[i].name, name) == 0) {
+            return &template->named[i];
+        }
+    }
+    return NULL;
+}
+
+static enum ox_status pick(const struct ox_template *template, const json_t *variables, const struct named **out) {
+    const bool has_tools = !json_is_null(json_object_get(variables, "tools"));
+    *out = has_tools ? find_named(template, "tool_use") : NULL;
+    *out = *out != NULL ? *out : find_named(template, "default");
+    if (*out == NULL) {
+        return ox_fail(OX_E_CONFIG, "the model has several chat templates and none is named default");
+    }
+    return (*out)->jinja != NULL ? OX_OK : ox_fail(OX_E_CONFIG, "%s", (*out)->error);
+}
+
+enum ox_status ox_template_render(const struct ox_template *template, const json_t *conversation, const struct tm *now,
+                                  struct ox_jinja_output *out) {
+    const struct ox_jinja_limits limits = ox_jinja_default_limits();
+    const struct named *named = NULL;
+    json_t *variables = NULL;
+    *out = (struct ox_jinja_output){0};
+    enum ox_status status = ox_template_variables(template->special_tokens, conversation, &variables);
+    OX_TRY(status, pick(template, variables, &named));
+    if (status == OX_OK) {
+        const struct ox_jinja_input input = {.variables = variables, .now = *now};
+        status = ox_jinja_render(named->jinja, &input, &limits, out);
+    }
+    json_decref(variables);
+    return status;
+}
