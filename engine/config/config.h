@@ -137,6 +137,7 @@ struct ox_config {
     bool once;       /* top: print the state once and exit */
     bool jsonl;      /* tokenize: JSON lines in and out */
     bool show;       /* tokenize: print sequences for a person to check */
+    bool render;     /* tokenize: print conversations as the chat template writes them */
     /* measuring */
     char what[8];    /* adam | nvme | gemm | copy | ops | all; "": not given */
     char state_format[8]; /* all | f32 | bf16 | q8 */

@@ -373,6 +373,10 @@ static const struct ox_option options[] = {
     {.name = "show", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, show), .group = group_command,
      .default_text = "false", .commands = OX_CMD_TOKENIZE,
      .help = "print sequences as training would see them: tokens, masks, document borders"},
+    {.name = "render", .type = OX_OPT_BOOL, .offset = offsetof(struct ox_config, render), .group = group_command,
+     .default_text = "false", .commands = OX_CMD_TOKENIZE,
+     .help = "read conversations from --data or stdin, write lines of {\"rendered\"} or {\"error\"}: the model's own "
+             "chat template, as transformers renders it"},
     {.name = "what", .type = OX_OPT_TEXT, .offset = offsetof(struct ox_config, what), .text_bytes = sizeof none->what,
      .choices = "adam|nvme|gemm|copy|ops|all", .group = group_measuring, .default_text = "", .commands = OX_CMD_BENCH,
      .help = "what to measure: the optimizer (adam), drives (nvme), GEMMs (gemm), memory copies (copy), operations of "

@@ -118,13 +118,29 @@ static bool slice_bound(struct run *run, struct value part, int64_t fallback, co
     return true;
 }
 
+/* Every part in terms of the range's own numbers, as Python keeps them. */
+static bool slice_range(struct run *run, const struct range *from, const int64_t parts[3], int64_t count,
+                        struct value *out) {
+    struct range *const range = ox_ji_new(run, sizeof *range);
+    if (range == NULL) {
+        return false;
+    }
+    *range = (struct range){.start = from->start + parts[0] * from->step, .stop = from->start + parts[1] * from->step,
+                            .count = count};
+    if (__builtin_mul_overflow(from->step, parts[2], &range->step)) {
+        return ox_ji_fail(run, "an integer beyond 64 bits is not supported here");
+    }
+    *out = (struct value){.kind = V_RANGE, .as.range = range};
+    return true;
+}
+
 bool ox_ji_slice(struct run *run, struct value object, const struct value parts[3], struct value *out) {
     int64_t length = 0, begin = 0, end = 0, step = 1;
     if (object.kind == V_UNDEFINED) {
         return ox_ji_fail_undefined(run, object.as.undefined);
     }
     if (object.kind != V_STRING && object.kind != V_LIST && object.kind != V_TUPLE && object.kind != V_RANGE) {
-        return ox_ji_fail(run, "'%s' object has no slices", ox_ji_type_name(object));
+        return ox_ji_fail(run, "slices of an object of type '%s' are not supported", ox_ji_type_name(object));
     }
     if (parts[2].kind != V_NONE && parts[2].kind != V_INT && parts[2].kind != V_BOOL) {
         return slice_bound(run, parts[2], 0, (const int64_t[3]){0}, &step);
@@ -151,7 +167,7 @@ bool ox_ji_slice(struct run *run, struct value object, const struct value parts[
         return true;
     }
     if (object.kind == V_RANGE) {
-        return ox_ji_fail(run, "slices of a range are not supported here");
+        return slice_range(run, object.as.range, (const int64_t[3]){begin, end, step}, count, out);
     }
     struct list *const list = ox_ji_new_list(run, (size_t)count);
     for (int64_t i = 0; list != NULL && i < count; i++) {

@@ -164,14 +164,23 @@ bool ox_ji_filter_truncate(struct call *call) {
          !ox_ji_as_index(run, call->arguments[3], &leeway))) {
         return false;
     }
-    if (call->self.kind != V_STRING || end.kind != V_STRING || length < (int64_t)end.as.string->points || leeway < 0) {
-        return ox_ji_fail(run, "truncate() takes a text and a length not below that of its end");
+    if (end.kind != V_STRING || length < (int64_t)end.as.string->points || leeway < 0 ||
+        length > INT64_MAX - leeway) {
+        return ox_ji_fail(run, "truncate() takes a length not below that of the end");
     }
-    const struct string *const text = call->self.as.string;
-    if (length > INT64_MAX - leeway || (int64_t)text->points <= length + leeway) {
+    int64_t points = 0;
+    if (!ox_ji_length(run, call->self, &points)) {
+        return false;
+    }
+    if (points <= length + leeway) {
         *call->out = call->self;
         return true;
     }
+    if (call->self.kind != V_STRING) {
+        return ox_ji_fail(run, "truncate() of an object of type '%s' is not supported here",
+                          ox_ji_type_name(call->self));
+    }
+    const struct string *const text = call->self.as.string;
     struct value cut = MISSING;
     if (!ox_ji_string_slice(run, text, 0, length - (int64_t)end.as.string->points, 1, &cut)) {
         return false;

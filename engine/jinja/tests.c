@@ -116,8 +116,11 @@ static bool compares(struct call *call) {
 }
 
 static bool names_builtin(struct call *call) {
+    if (call->self.kind == V_LIST || call->self.kind == V_DICT) {
+        return ox_ji_fail(call->run, "unhashable type: '%s'", ox_ji_type_name(call->self));
+    }
     if (call->self.kind != V_STRING) {
-        return ox_ji_fail(call->run, "the test %s takes a text", call->builtin->name);
+        return answer(call, false);
     }
     return answer(call, (call->builtin->name[0] == 'f' ? ox_ji_find_filter(call->self.as.string)
                                                        : ox_ji_find_test(call->self.as.string)) != NULL);

@@ -1,7 +1,8 @@
 /* Chat templates against what transformers renders of them: every rendering, every error, every span of
- * {% generation %}. Compares the committed references (made by make/templates.py) and the published templates beside
- * the project, which are no part of it. `test_templates FOLDER [NAME...]` compares another folder of the same form:
- * NAME.jinja, NAME.meta.json with the special tokens, and references.jsonl. */
+ * {% generation %}. Compares the committed cases (made by make/golden_templates.py) and the published templates beside the
+ * project, which are no part of it. `test_templates FOLDER [NAME...]` compares another folder of the same form:
+ * NAME.jinja, NAME.meta.json with the special tokens, and references.jsonl; `test_templates --cases FILE` the cases of
+ * make/fuzz_templates.py, in which a construct may be refused. */
 #include "base/file.h"
 #include "engine/text/template.h"
 #include "tests/kit/test.h"
@@ -184,12 +185,91 @@ static void compare_folder(const char *folder, char **names, int count) {
     subject_count = 0;
 }
 
+/* ---- cases --------------------------------------------------------------------------------------------------- */
+
+/* How often each reason of a refusal was given, by the words after the place. */
+static struct {
+    char text[160];
+    size_t count;
+} reasons[256];
+
+static void count_reason(const char *error) {
+    const char *const after = strstr(error, ": ");
+    size_t i = 0;
+    while (i < 255 && reasons[i].count > 0 && strncmp(reasons[i].text, after + 2, sizeof reasons[i].text - 1) != 0) {
+        i++;
+    }
+    snprintf(reasons[i].text, sizeof reasons[i].text, "%s", after + 2);
+    reasons[i].count++;
+}
+
+struct tally {
+    size_t rows, equal, refused;
+};
+
+/* A case has its template as "source" and all variables. Refusals are counted where `may_refuse`. */
+static void compare_case(const char *line, size_t bytes, bool may_refuse, struct tally *tally) {
+    const struct ox_jinja_limits limits = ox_jinja_default_limits();
+    struct ox_jinja_output output = {0};
+    struct ox_jinja *jinja = NULL;
+    json_error_t error;
+    json_t *const row = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
+    CHECK(row != NULL);
+    const json_t *const source = json_object_get(row, "source");
+    enum ox_status status = ox_jinja_compile(json_string_value(source), json_string_length(source), &limits, &jinja);
+    if (status == OX_OK) {
+        const struct ox_jinja_input input = {.variables = json_object_get(row, "variables"), .now = now};
+        status = ox_jinja_render(jinja, &input, &limits, &output);
+    }
+    const char *const text = output.error != NULL ? output.error : ox_error_text();
+    tally->rows++;
+    if (same(row, status, &output)) {
+        tally->equal++;
+    } else if (may_refuse && status == OX_E_CONFIG && json_object_get(row, "rendered") != NULL &&
+               strstr(text, "supported") != NULL) {
+        tally->refused++;
+        count_reason(text);
+    } else {
+        static const struct subject subject = {.name = "case"};
+        show(&subject, tally->rows, row, &output);
+        if (shown <= SHOWN_MAX) {
+            printf("  source:   %.1500s\n", json_string_value(source));
+        }
+    }
+    ox_jinja_output_free(&output);
+    ox_jinja_close(&jinja);
+    json_decref(row);
+}
+
+static void compare_cases(const char *path, bool may_refuse) {
+    char *text = NULL;
+    size_t bytes = 0;
+    struct tally tally = {0};
+    REQUIRE_OK(ox_file_read(path, FILE_BYTES_MAX, &text, &bytes));
+    for (const char *line = text; line < text + bytes;) {
+        const char *const end = memchr(line, '\n', (size_t)(text + bytes - line));
+        const size_t length = end != NULL ? (size_t)(end - line) : (size_t)(text + bytes - line);
+        compare_case(line, length, may_refuse, &tally);
+        line += length + 1;
+    }
+    free(text);
+    for (size_t i = 0; i < 256 && reasons[i].count > 0; i++) {
+        printf("%6zu refused: %s\n", reasons[i].count, reasons[i].text);
+    }
+    printf("%s: %zu of %zu cases equal, %zu refused\n", path, tally.equal, tally.rows, tally.refused);
+    CHECK(tally.rows > 0 && tally.equal + tally.refused == tally.rows);
+}
+
 int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--cases") == 0) {
+        compare_cases(argv[2], true);
+        return test_end();
+    }
     if (argc > 1) {
         compare_folder(argv[1], argv + 2, argc - 2);
         return test_end();
     }
-    compare_folder("tests/golden/templates", NULL, 0);
+    compare_cases("tests/golden/templates/cases.jsonl", false);
     const char *const data = test_data_folder();
     if (data != NULL) {
         char path[OX_PATH_BYTES];

@@ -1,10 +1,11 @@
 /* `offload tokenize`: turns texts into ids, as lines for another program, as a token file, or as a count with the
- * speed. It adds no special tokens. */
+ * speed. It adds no special tokens. With --render it prints conversations as the model's chat template writes them. */
 #include "tools/command/cmd.h"
 #include "tools/command/show.h"
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "engine/text/template.h"
 #include "engine/text/tokenizer.h"
 
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define DATA_BYTES_MAX ((size_t)16 << 30)
 
@@ -19,6 +21,7 @@ struct tokenizing {
     struct ox_tokenizer *tokenizer;
     struct ox_encoder *encoder;
     struct ox_ids ids;
+    const char *path; /* of the lines, for errors */
 };
 
 static void print_ids(const struct ox_ids *ids) {
@@ -29,22 +32,22 @@ static void print_ids(const struct ox_ids *ids) {
     puts("]}");
 }
 
-static enum ox_status tokenize_line(struct tokenizing *t, const char *where, size_t number, const char *line,
-                                    size_t bytes) {
+static enum ox_status tokenize_line(void *context, size_t number, const char *line, size_t bytes) {
+    struct tokenizing *const t = context;
     json_error_t error;
     json_t *const row = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     const json_t *const text = json_object_get(row, "text");
     enum ox_status status = OX_OK;
     if (row == NULL) {
-        status = ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", where, number, error.text);
+        status = ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", t->path, number, error.text);
     } else if (!json_is_string(text)) {
-        status = ox_fail(OX_E_CONFIG, "%s:%zu: the line has no string \"text\"; give {\"text\": \"...\"}", where,
+        status = ox_fail(OX_E_CONFIG, "%s:%zu: the line has no string \"text\"; give {\"text\": \"...\"}", t->path,
                          number);
     } else {
         t->ids.count = 0;
         status = ox_encode(t->encoder, json_string_value(text), json_string_length(text), true, false, &t->ids);
         if (status != OX_OK) {
-            status = ox_fail_in(status, "%s:%zu", where, number);
+            status = ox_fail_in(status, "%s:%zu", t->path, number);
         }
     }
     json_decref(row);
@@ -54,10 +57,11 @@ static enum ox_status tokenize_line(struct tokenizing *t, const char *where, siz
     return status;
 }
 
-/* Tokenizes lines of {"text"} from --data, or from stdin; skips empty lines. */
-static enum ox_status tokenize_lines(struct tokenizing *t, const char *path) {
+/* Calls `use` with each line of the file, or of stdin where `path` is empty, that is not blank. */
+static enum ox_status for_lines(const char *path,
+                                enum ox_status (*use)(void *context, size_t number, const char *line, size_t bytes),
+                                void *context) {
     const bool is_file = path[0] != '\0';
-    const char *const where = is_file ? path : "stdin";
     FILE *const file = is_file ? fopen(path, "r") : stdin;
     char *line = NULL;
     size_t capacity = 0;
@@ -69,17 +73,23 @@ static enum ox_status tokenize_lines(struct tokenizing *t, const char *path) {
     for (ssize_t bytes = 0; status == OX_OK && (bytes = getline(&line, &capacity, file)) >= 0;) {
         number++;
         if (strspn(line, " \t\r\n") < (size_t)bytes) {
-            status = tokenize_line(t, where, number, line, (size_t)bytes);
+            status = use(context, number, line, (size_t)bytes);
         }
     }
     if (status == OX_OK && ferror(file)) {
-        status = ox_fail(OX_E_IO, "%s: reading failed after line %zu", where, number);
+        status = ox_fail(OX_E_IO, "%s: reading failed after line %zu", is_file ? path : "stdin", number);
     }
     free(line);
     if (is_file) {
         fclose(file);
     }
     return status;
+}
+
+/* Tokenizes lines of {"text"} from --data, or from stdin. */
+static enum ox_status tokenize_lines(struct tokenizing *t, const char *path) {
+    t->path = path[0] != '\0' ? path : "stdin";
+    return for_lines(path, tokenize_line, t);
 }
 
 /* A token file in llmq's format (version 2, no masks), which `train --data` and `eval --data` read. */
@@ -141,8 +151,79 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
     return OX_OK;
 }
 
+/* ---- --render -------------------------------------------------------------------------------------------------- */
+
+/* SOURCE_DATE_EPOCH, where it is set, pins the date that templates print, in UTC; else it is now, in local time. */
+static enum ox_status date_of_templates(struct tm *out) {
+    const char *const text = getenv("SOURCE_DATE_EPOCH");
+    char *end = NULL;
+    time_t seconds = time(NULL);
+    if (text == NULL) {
+        return localtime_r(&seconds, out) != NULL ? OX_OK : ox_fail(OX_E_IO, "the date of this machine is unknown");
+    }
+    errno = 0;
+    seconds = (time_t)strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || gmtime_r(&seconds, out) == NULL) {
+        return ox_fail(OX_E_CONFIG, "SOURCE_DATE_EPOCH is \"%.60s\"; it must be seconds since 1970", text);
+    }
+    return OX_OK;
+}
+
+static enum ox_status print_rendered(const char *key, const char *text, size_t bytes) {
+    json_t *const line = json_pack("{s:s%}", key, text, bytes);
+    const int failed = line == NULL ? -1 : json_dumpf(line, stdout, JSON_COMPACT);
+    json_decref(line);
+    if (failed == 0) {
+        putchar('\n');
+    }
+    return failed == 0 ? OX_OK : ox_fail(OX_E_NOMEM, "no memory to print a rendered text");
+}
+
+struct rendering {
+    struct ox_template *template;
+    struct tm now;
+    const char *path;
+};
+
+/* A row that cannot be rendered is a line of the output too; a line that is no JSON ends the command. */
+static enum ox_status render_line(void *context, size_t number, const char *line, size_t bytes) {
+    const struct rendering *const rendering = context;
+    struct ox_jinja_output output = {0};
+    json_error_t error;
+    json_t *const row = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (row == NULL) {
+        return ox_fail(OX_E_CORRUPT, "%s:%zu: not valid JSON: %s", rendering->path, number, error.text);
+    }
+    enum ox_status status = ox_template_render(rendering->template, row, &rendering->now, &output);
+    if (status == OX_OK) {
+        status = print_rendered("rendered", output.text, output.text_bytes);
+    } else if (status == OX_E_CONFIG) {
+        const char *const text = output.error != NULL ? output.error : ox_error_text();
+        status = print_rendered("error", text, strlen(text));
+    }
+    ox_jinja_output_free(&output);
+    json_decref(row);
+    return status;
+}
+
+static enum ox_status render_rows(const struct ox_config *config) {
+    struct rendering rendering = {.path = config->data[0].path};
+    if (config->data_count == 0) {
+        rendering.path = "";
+    }
+    enum ox_status status = date_of_templates(&rendering.now);
+    OX_TRY(status, ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
+                                    &rendering.template));
+    OX_TRY(status, for_lines(rendering.path, render_line, &rendering));
+    ox_template_close(&rendering.template);
+    return status;
+}
+
 int ox_cmd_tokenize(const struct ox_config *config) {
     struct tokenizing t = {0};
+    if (config->render) {
+        return ox_cmd_exit(render_rows(config));
+    }
     if (config->show || config->data_cache[0] != '\0') {
         return ox_cmd_exit(ox_show(config));
     }
