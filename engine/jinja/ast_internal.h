@@ -25,7 +25,7 @@ struct token {
     struct place place;
     const char *text; /* in the template; of a string, its bytes after the escapes */
     size_t bytes;
-    char operator[3];    /* of T_OPERATOR, NUL-terminated */
+    char symbol[3];    /* of T_OPERATOR, NUL-terminated */
     struct value number; /* of T_INTEGER and T_FLOAT */
 };
 
@@ -124,7 +124,7 @@ struct node {
         struct node *operand; /* N_NOT, N_NEGATE, N_PLUS, N_PRINT */
         struct {
             struct node *left, *right;
-            char operator; /* N_BINARY: + - * / % ^ (power) and \ (//) */
+            char symbol; /* N_BINARY: + - * / % ^ (power) and \ (//) */
         } binary;          /* N_BINARY, N_AND, N_OR */
         struct {
             struct node *first;
@@ -215,10 +215,10 @@ struct node *ox_ji_new_node(struct parser *parser, enum node_kind kind, const st
 void ox_ji_add_node(struct nodes *nodes, struct node *node);
 const struct string *ox_ji_intern(struct parser *parser, const char *text, size_t bytes);
 bool ox_ji_is_word(const struct token *token, const char *word);         /* a name of this spelling */
-bool ox_ji_is_operator(const struct token *token, const char *operator);
-bool ox_ji_skip_operator(struct parser *parser, const char *operator);
+bool ox_ji_is_operator(const struct token *token, const char *symbol);
+bool ox_ji_skip_operator(struct parser *parser, const char *symbol);
 bool ox_ji_skip_word(struct parser *parser, const char *word);
-bool ox_ji_expect_operator(struct parser *parser, const char *operator);
+bool ox_ji_expect_operator(struct parser *parser, const char *symbol);
 bool ox_ji_expect_name(struct parser *parser, const struct string **out);
 
 /* ---- what names mean (filters.c, tests.c, methods.c, functions.c) ------------------------------------------------ */
@@ -259,17 +259,6 @@ const struct builtin *ox_ji_find_function(const struct string *name);
 /* Binds arguments to parameters and applies. */
 bool ox_ji_apply(struct run *run, const struct builtin *builtin, struct value self, const struct arguments *given,
                  struct value *out);
-
-/* The filters and methods by topic, which the tables name. */
-#define OX_JI_CALLS(X)                                                                                                \
-    X(abs) X(attr) X(batch) X(capitalize) X(center) X(length) X(default) X(dictsort) X(escape) X(filesizeformat)     \
-    X(first) X(float) X(forceescape) X(format) X(groupby) X(indent) X(int) X(join) X(last) X(list) X(lower) X(items) \
-    X(map) X(min) X(max) X(reject) X(rejectattr) X(replace) X(reverse) X(round) X(safe) X(select) X(selectattr)      \
-    X(slice) X(sort) X(string) X(sum) X(title) X(trim) X(truncate) X(unique) X(upper) X(urlencode) X(wordcount)      \
-    X(tojson)
-#define OX_JI_DECLARE(name) bool ox_ji_filter_##name(struct call *call);
-OX_JI_CALLS(OX_JI_DECLARE)
-#undef OX_JI_DECLARE
 
 /* str.format(), and the operator %. */
 bool ox_ji_format(struct run *run, const struct string *format, const struct arguments *given, struct value *out);

@@ -13,7 +13,7 @@ bool ox_ji_attribute(struct run *run, struct value object, const struct string *
         return ox_ji_loop_attribute(run, object.as.loop, name, out);
     }
     if (object.kind == V_NAMESPACE) {
-        return ox_ji_dict_get(run, object.as.namespace->dict, string_value(name), out);
+        return ox_ji_dict_get(run, object.as.space->dict, string_value(name), out);
     }
     if (object.kind == V_TUPLE && object.as.list->is_group) {
         *out = ox_ji_string_is(name, "grouper") ? object.as.list->items[0]

@@ -284,7 +284,7 @@ static bool evaluate_binary(struct run *run, struct scope *scope, const struct n
         return false;
     }
     run->place = node->place;
-    return ox_ji_binary(run, node->as.binary.operator, left, right, out);
+    return ox_ji_binary(run, node->as.binary.symbol, left, right, out);
 }
 
 static bool evaluate_logic(struct run *run, struct scope *scope, const struct node *node, struct value *out) {
@@ -359,8 +359,7 @@ static bool evaluate_condition(struct run *run, struct scope *scope, const struc
     }
     return node->as.condition.otherwise != NULL
                ? ox_ji_evaluate(run, scope, node->as.condition.otherwise, out)
-               : ox_ji_undefined_because(run, "the inline if-expression evaluated to false and no else section was defined.",
-                                         out);
+               : ox_ji_undefined_because(run, "an inline if was false and has no else", out);
 }
 
 static bool evaluate_sign(struct run *run, struct scope *scope, const struct node *node, struct value *out) {

@@ -1,5 +1,5 @@
 /* Owns the filters that give items one after the other: what they do happens when an item is asked for. */
-#include "engine/jinja/ast_internal.h"
+#include "engine/jinja/builtins_internal.h"
 
 #include <string.h>
 

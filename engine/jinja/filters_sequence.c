@@ -1,6 +1,6 @@
 /* Owns the filters of sequences that read all or one of the items. Filters that give items one after the other are in
  * filters_pick.c. */
-#include "engine/jinja/ast_internal.h"
+#include "engine/jinja/builtins_internal.h"
 
 #include <string.h>
 
@@ -84,7 +84,7 @@ bool ox_ji_filter_last(struct call *call) {
             ox_ji_undefined_because(call->run, "No last item, sequence was empty.", call->out));
 }
 
-static bool extreme(struct call *call, const char *operator) {
+static bool extreme(struct call *call, const char *symbol) {
     struct run *const run = call->run;
     struct sort_key key = {.attribute = call->arguments[1], .fallback = MISSING};
     struct iterator *iterator = NULL;
@@ -108,10 +108,10 @@ static bool extreme(struct call *call, const char *operator) {
         if (item.kind == V_MISSING) {
             return true;
         }
-        if (!key_of(run, &key, item, &item_key) || !ox_ji_order(run, item_key, best_key, operator, &order)) {
+        if (!key_of(run, &key, item, &item_key) || !ox_ji_order(run, item_key, best_key, symbol, &order)) {
             return false;
         }
-        if (order == (operator[0] == '<' ? -1 : 1)) {
+        if (order == (symbol[0] == '<' ? -1 : 1)) {
             *call->out = item;
             best_key = item_key;
         }
@@ -180,7 +180,7 @@ bool ox_ji_filter_sum(struct call *call) {
 
 /* ---- order ----------------------------------------------------------------------------------------------------- */
 
-/* The keys of "a,b.c" as a list, so that they are compared one after the other. */
+/* The keys of an attribute "name,age" as a list, so that they are compared one after the other. */
 static bool keys_of(struct run *run, const struct sort_key *key, struct value item, struct value *out) {
     struct list *const keys = ox_ji_new_list(run, 1);
     const struct value attribute = key->attribute;

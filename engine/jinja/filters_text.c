@@ -1,5 +1,5 @@
 /* Owns the filters of texts. */
-#include "engine/jinja/ast_internal.h"
+#include "engine/jinja/builtins_internal.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -273,7 +273,7 @@ struct formatting {
 
 static bool positional(struct formatting *formatting, int64_t index, struct value *out) {
     if (index >= (int64_t)formatting->given->count) {
-        return ox_ji_fail(formatting->run, "Replacement index %" PRId64 " out of range for positional args tuple", index);
+        return ox_ji_fail(formatting->run, "Replacement index %" PRId64 " out of range", index);
     }
     *out = formatting->given->positional[index];
     return true;
@@ -311,7 +311,8 @@ static bool follow(struct run *run, const char *at, const char *end, struct valu
         const bool is_attribute = *at == '.';
         const size_t bytes = is_attribute ? strcspn(at + 1, ".[") : strcspn(at + 1, "]");
         struct value key = MISSING;
-        if ((!is_attribute && *at != '[') || bytes == 0 || at + 1 + bytes > end || (!is_attribute && at + 1 + bytes == end)) {
+        const bool is_closed = is_attribute || at + 1 + bytes < end;
+        if ((!is_attribute && *at != '[') || bytes == 0 || at + 1 + bytes > end || !is_closed) {
             return ox_ji_fail(run, "Empty attribute in format string");
         }
         if (!ox_ji_string(run, at + 1, bytes, &key)) {

@@ -80,17 +80,17 @@ static bool make_dict(struct call *call) {
 }
 
 static bool make_namespace(struct call *call) {
-    struct namespace *const namespace = ox_ji_new(call->run, sizeof *namespace);
-    if (namespace == NULL || !collect(call, &namespace->dict)) {
+    struct name_space *const space = ox_ji_new(call->run, sizeof *space);
+    if (space == NULL || !collect(call, &space->dict)) {
         return false;
     }
-    for (size_t i = 0; i < namespace->dict->count; i++) {
-        const struct value key = namespace->dict->entries[i].key;
+    for (size_t i = 0; i < space->dict->count; i++) {
+        const struct value key = space->dict->entries[i].key;
         if (key.kind == V_STRING && key.as.string->bytes > 0 && key.as.string->data[0] == '_') {
             return ox_ji_fail(call->run, "Chat templates cannot store underscore-prefixed attributes on a namespace");
         }
     }
-    *call->out = (struct value){.kind = V_NAMESPACE, .as.namespace = namespace};
+    *call->out = (struct value){.kind = V_NAMESPACE, .as.space = space};
     return true;
 }
 

@@ -154,7 +154,8 @@ static bool lex_raw(struct lexer *lexer) {
             return ok;
         }
     }
-    return failed_at(lexer, begin, "Missing end of raw directive");
+    /* Without anything after it, the directive is nothing. */
+    return begin == lexer->bytes || failed_at(lexer, begin, "Missing end of raw directive");
 }
 
 static bool lex_comment(struct lexer *lexer) {
@@ -165,7 +166,7 @@ static bool lex_comment(struct lexer *lexer) {
             return true;
         }
     }
-    return failed_at(lexer, lexer->at, "Missing end of comment tag");
+    return lexer->at == lexer->bytes || failed_at(lexer, lexer->at, "Missing end of comment tag");
 }
 
 /* ---- what tags are made of ------------------------------------------------------------------------------------- */
@@ -177,8 +178,8 @@ static bool is_digit(char c) {
 /* Digits with single "_" between them; returns their end. */
 static size_t digits_end(const struct lexer *lexer, size_t at) {
     while (at < lexer->bytes && (is_digit(lexer->source[at]) ||
-                                 (lexer->source[at] == '_' && at + 1 < lexer->bytes && is_digit(lexer->source[at + 1]) &&
-                                  is_digit(lexer->source[at - 1])))) {
+                                 (lexer->source[at] == '_' && at + 1 < lexer->bytes &&
+                                  is_digit(lexer->source[at + 1]) && is_digit(lexer->source[at - 1])))) {
         at++;
     }
     return at;
@@ -208,7 +209,10 @@ static size_t float_end(const struct lexer *lexer, size_t at) {
 
 static size_t integer_end(const struct lexer *lexer, size_t at) {
     const char mark = at + 1 < lexer->bytes && lexer->source[at] == '0' ? (char)(lexer->source[at + 1] | 0x20) : ' ';
-    const char *const allowed = mark == 'b' ? "01" : mark == 'o' ? "01234567" : mark == 'x' ? "0123456789abcdefABCDEF" : "";
+    const char *const allowed = mark == 'b'   ? "01"
+                                : mark == 'o' ? "01234567"
+                                : mark == 'x' ? "0123456789abcdefABCDEF"
+                                              : "";
     size_t end = at + 2;
     while (*allowed != '\0' && end < lexer->bytes) {
         const size_t digit = end + (lexer->source[end] == '_');
@@ -394,7 +398,7 @@ static bool lex_operator(struct lexer *lexer) {
             }
             struct token *const token = add_token(lexer, T_OPERATOR, lexer->at, end);
             if (token != NULL) {
-                strcpy(token->operator, operators[i]);
+                memcpy(token->symbol, operators[i], strlen(operators[i]) + 1);
             }
             advance(lexer, end);
             return token != NULL;
@@ -407,7 +411,8 @@ static bool lex_operator(struct lexer *lexer) {
 static bool lex_tag(struct lexer *lexer, bool is_variable) {
     while (lexer->at < lexer->bytes) {
         const char c = lexer->source[lexer->at];
-        const size_t end = lexer->brace_count > 0 ? 0 : tag_end(lexer, lexer->at, is_variable ? "}}" : "%}", !is_variable);
+        const char *const close = is_variable ? "}}" : "%}";
+        const size_t end = lexer->brace_count > 0 ? 0 : tag_end(lexer, lexer->at, close, !is_variable);
         size_t next = lexer->at;
         if (end != 0) {
             const bool ok = add_token(lexer, is_variable ? T_VARIABLE_END : T_BLOCK_END, lexer->at, end) != NULL;

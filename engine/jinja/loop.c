@@ -177,8 +177,10 @@ static enum flow run_body(struct run *run, struct loop *loop) {
     return ox_ji_execute(run, scope, &node->as.loop.body);
 }
 
+/* The else of a loop runs unless the body ran to its end at least once: as in jinja2, after a break or continue in
+ * every iteration too. */
 static enum flow run_loop(struct run *run, struct loop *loop) {
-    bool more = false;
+    bool more = false, completed = false;
     if (!start(run, loop)) {
         return FLOW_FAILED;
     }
@@ -196,8 +198,9 @@ static enum flow run_loop(struct run *run, struct loop *loop) {
         if (flow == FLOW_BREAK) {
             break;
         }
+        completed = completed || flow == FLOW_ON;
     }
-    if (loop->index0 >= 0 || loop->node->as.loop.otherwise.count == 0) {
+    if (completed || loop->node->as.loop.otherwise.count == 0) {
         return FLOW_ON;
     }
     struct scope *const scope = ox_ji_new_scope(run, loop->scope);

@@ -1,5 +1,5 @@
 /* Owns the methods of strings. */
-#include "engine/jinja/methods_internal.h"
+#include "engine/jinja/builtins_internal.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -59,12 +59,12 @@ static bool power(struct run *run, int64_t base, int64_t exponent, struct value 
     return true;
 }
 
-static bool divide_integers(struct run *run, char operator, int64_t a, int64_t b, struct value *out) {
+static bool divide_integers(struct run *run, char symbol, int64_t a, int64_t b, struct value *out) {
     const int64_t exact_max = INT64_C(1) << 53;
     if (b == 0) {
-        return ox_ji_fail(run, operator == '/' ? "division by zero" : "integer division or modulo by zero");
+        return ox_ji_fail(run, symbol == '/' ? "division by zero" : "integer division or modulo by zero");
     }
-    if (operator == '/') {
+    if (symbol == '/') {
         if (a > exact_max || a < -exact_max || b > exact_max || b < -exact_max) {
             return ox_ji_fail(run, "dividing integers beyond 2**53 is not supported here");
         }
@@ -73,17 +73,17 @@ static bool divide_integers(struct run *run, char operator, int64_t a, int64_t b
     }
     if (a == INT64_MIN && b == -1) {
         *out = ox_ji_int(0);
-        return operator == '%' || too_large(run);
+        return symbol == '%' || too_large(run);
     }
     const bool adjust = a % b != 0 && (a < 0) != (b < 0); /* towards negative infinity */
-    *out = ox_ji_int(operator == '%' ? a % b + (adjust ? b : 0) : a / b - adjust);
+    *out = ox_ji_int(symbol == '%' ? a % b + (adjust ? b : 0) : a / b - adjust);
     return true;
 }
 
-static bool binary_integers(struct run *run, char operator, int64_t a, int64_t b, struct value *out) {
+static bool binary_integers(struct run *run, char symbol, int64_t a, int64_t b, struct value *out) {
     int64_t result = 0;
     bool overflow = false;
-    switch (operator) {
+    switch (symbol) {
     case '+':
         overflow = __builtin_add_overflow(a, b, &result);
         break;
@@ -96,7 +96,7 @@ static bool binary_integers(struct run *run, char operator, int64_t a, int64_t b
     case '^':
         return power(run, a, b, out);
     default:
-        return divide_integers(run, operator, a, b, out);
+        return divide_integers(run, symbol, a, b, out);
     }
     *out = ox_ji_int(result);
     return !overflow || too_large(run);
@@ -104,12 +104,12 @@ static bool binary_integers(struct run *run, char operator, int64_t a, int64_t b
 
 /* ---- reals ----------------------------------------------------------------------------------------------------- */
 
-static bool divide_reals(struct run *run, char operator, double a, double b, struct value *out) {
+static bool divide_reals(struct run *run, char symbol, double a, double b, struct value *out) {
     if (b == 0) {
-        return ox_ji_fail(run, operator == '/' ? "float division by zero"
-                               : operator == '%' ? "float modulo" : "float floor division by zero");
+        return ox_ji_fail(run, symbol == '/' ? "float division by zero"
+                               : symbol == '%' ? "float modulo" : "float floor division by zero");
     }
-    if (operator == '/') {
+    if (symbol == '/') {
         *out = ox_ji_float(a / b);
         return true;
     }
@@ -121,7 +121,7 @@ static bool divide_reals(struct run *run, char operator, double a, double b, str
     } else if (rest == 0) {
         rest = copysign(0, b);
     }
-    if (operator == '%') {
+    if (symbol == '%') {
         *out = ox_ji_float(rest);
         return true;
     }
@@ -131,8 +131,8 @@ static bool divide_reals(struct run *run, char operator, double a, double b, str
     return true;
 }
 
-static bool binary_reals(struct run *run, char operator, double a, double b, struct value *out) {
-    switch (operator) {
+static bool binary_reals(struct run *run, char symbol, double a, double b, struct value *out) {
+    switch (symbol) {
     case '+':
         *out = ox_ji_float(a + b);
         return true;
@@ -152,7 +152,7 @@ static bool binary_reals(struct run *run, char operator, double a, double b, str
         return true;
     }
     default:
-        return divide_reals(run, operator, a, b, out);
+        return divide_reals(run, symbol, a, b, out);
     }
 }
 
@@ -220,43 +220,43 @@ static bool is_sequence(struct value value) {
     return value.kind == V_STRING || value.kind == V_LIST || value.kind == V_TUPLE;
 }
 
-static bool refuse(struct run *run, char operator, struct value left, struct value right) {
-    if (operator == '+' && is_sequence(left)) {
+static bool refuse(struct run *run, char symbol, struct value left, struct value right) {
+    if (symbol == '+' && is_sequence(left)) {
         return ox_ji_fail(run, "can only concatenate %s (not \"%s\") to %s", ox_ji_type_name(left),
                           ox_ji_type_name(right), ox_ji_type_name(left));
     }
-    const char name[] = {operator == '\\' ? '/' : operator == '^' ? '*' : operator, '\0'};
+    const char name[] = {symbol == '\\' ? '/' : symbol == '^' ? '*' : symbol, '\0'};
     return ox_ji_fail(run, "unsupported operand type(s) for %s%s: '%s' and '%s'", name,
-                      operator == '\\' || operator == '^' ? name : "", ox_ji_type_name(left), ox_ji_type_name(right));
+                      symbol == '\\' || symbol == '^' ? name : "", ox_ji_type_name(left), ox_ji_type_name(right));
 }
 
-bool ox_ji_binary(struct run *run, char operator, struct value left, struct value right, struct value *out) {
-    if (operator == '%' && left.kind == V_STRING) {
+bool ox_ji_binary(struct run *run, char symbol, struct value left, struct value right, struct value *out) {
+    if (symbol == '%' && left.kind == V_STRING) {
         return ox_ji_percent(run, left.as.string, right, out);
     }
     if (left.kind == V_UNDEFINED || right.kind == V_UNDEFINED) {
         return ox_ji_fail_undefined(run, left.kind == V_UNDEFINED ? left.as.undefined : right.as.undefined);
     }
     if (is_integer(left) && is_integer(right)) {
-        return binary_integers(run, operator, integer_of(left), integer_of(right), out);
+        return binary_integers(run, symbol, integer_of(left), integer_of(right), out);
     }
     if (is_number(left) && is_number(right)) {
-        return binary_reals(run, operator, real_of(left), real_of(right), out);
+        return binary_reals(run, symbol, real_of(left), real_of(right), out);
     }
-    if (operator == '+' && left.kind == right.kind && left.kind == V_STRING) {
+    if (symbol == '+' && left.kind == right.kind && left.kind == V_STRING) {
         return add_strings(run, left.as.string, right.as.string, out);
     }
-    if (operator == '+' && left.kind == right.kind && is_sequence(left)) {
+    if (symbol == '+' && left.kind == right.kind && is_sequence(left)) {
         return add_lists(run, left, right, out);
     }
-    if (operator == '*' && ((is_sequence(left) && is_integer(right)) || (is_integer(left) && is_sequence(right)))) {
+    if (symbol == '*' && ((is_sequence(left) && is_integer(right)) || (is_integer(left) && is_sequence(right)))) {
         return is_sequence(left) ? repeat(run, left, integer_of(right), out)
                                  : repeat(run, right, integer_of(left), out);
     }
-    if (left.kind == V_VIEW || right.kind == V_VIEW || (operator != '+' && left.kind == V_DICT)) {
+    if (left.kind == V_VIEW || right.kind == V_VIEW || (symbol != '+' && left.kind == V_DICT)) {
         return ox_ji_fail(run, "this operation on dicts is not supported here");
     }
-    return refuse(run, operator, left, right);
+    return refuse(run, symbol, left, right);
 }
 
 bool ox_ji_negate(struct run *run, struct value value, bool plus, struct value *out) {
@@ -329,7 +329,8 @@ bool ox_ji_parse_int(const struct string *string, int base, int64_t *out, bool *
         return false;
     }
     for (; *at != '\0'; at++) {
-        const int digit = *at >= '0' && *at <= '9' ? *at - '0' : (*at | 0x20) >= 'a' && (*at | 0x20) <= 'z' ? (*at | 0x20) - 'a' + 10 : 99;
+        const char c = (char)(*at | 0x20);
+        const int digit = *at >= '0' && *at <= '9' ? *at - '0' : c >= 'a' && c <= 'z' ? c - 'a' + 10 : 99;
         if (digit >= base) {
             return false;
         }

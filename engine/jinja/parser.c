@@ -56,12 +56,12 @@ bool ox_ji_is_word(const struct token *token, const char *word) {
     return token->kind == T_NAME && token->bytes == strlen(word) && memcmp(token->text, word, token->bytes) == 0;
 }
 
-bool ox_ji_is_operator(const struct token *token, const char *operator) {
-    return token->kind == T_OPERATOR && strcmp(token->operator, operator) == 0;
+bool ox_ji_is_operator(const struct token *token, const char *symbol) {
+    return token->kind == T_OPERATOR && strcmp(token->symbol, symbol) == 0;
 }
 
-bool ox_ji_skip_operator(struct parser *parser, const char *operator) {
-    const bool is = ox_ji_is_operator(parser->token, operator);
+bool ox_ji_skip_operator(struct parser *parser, const char *symbol) {
+    const bool is = ox_ji_is_operator(parser->token, symbol);
     parser->token += is;
     return is;
 }
@@ -72,8 +72,8 @@ bool ox_ji_skip_word(struct parser *parser, const char *word) {
     return is;
 }
 
-bool ox_ji_expect_operator(struct parser *parser, const char *operator) {
-    return ox_ji_skip_operator(parser, operator) || ox_ji_parse_failed(parser, "expected '%s'", operator);
+bool ox_ji_expect_operator(struct parser *parser, const char *symbol) {
+    return ox_ji_skip_operator(parser, symbol) || ox_ji_parse_failed(parser, "expected '%s'", symbol);
 }
 
 bool ox_ji_expect_name(struct parser *parser, const struct string **out) {

@@ -148,7 +148,7 @@ static bool parse_primary(struct parser *parser, unsigned rules, struct node **o
     if (ox_ji_is_operator(token, "{")) {
         return parse_dict(parser, out);
     }
-    return token->kind == T_OPERATOR ? ox_ji_parse_failed(parser, "unexpected '%s'", token->operator)
+    return token->kind == T_OPERATOR ? ox_ji_parse_failed(parser, "unexpected '%s'", token->symbol)
                                      : ox_ji_parse_failed(parser, "expected an expression");
 }
 
@@ -292,7 +292,8 @@ static bool ends_subscript(const struct parser *parser) {
 /* An index, or a slice begin:end:step of which every part may be left out. */
 static bool parse_index(struct parser *parser, struct node **out) {
     struct node *const slice = ox_ji_new_node(parser, N_SLICE, parser->token);
-    if (slice == NULL || (!ox_ji_is_operator(parser->token, ":") && !ox_ji_parse_expression(parser, &slice->as.slice[0]))) {
+    if (slice == NULL ||
+        (!ox_ji_is_operator(parser->token, ":") && !ox_ji_parse_expression(parser, &slice->as.slice[0]))) {
         return false;
     }
     if (!ox_ji_skip_operator(parser, ":")) {
@@ -498,7 +499,7 @@ static bool parse_level(struct parser *parser, const struct level *level,
             return false;
         }
         node->as.binary.left = *out;
-        node->as.binary.operator = code;
+        node->as.binary.symbol = code;
         *out = node;
     }
     return true;

@@ -21,7 +21,7 @@ void ox_ji_float_text(double real, char text[FLOAT_TEXT_BYTES]) {
         }
     }
     char *const mark = strchr(digits, 'e');
-    const int exponent = atoi(mark + 1);
+    const int exponent = (int)strtol(mark + 1, NULL, 10);
     *mark = '\0';
     if (exponent < -4 || exponent >= 16) {
         snprintf(text, FLOAT_TEXT_BYTES, "%.25se%c%02d", digits, exponent < 0 ? '-' : '+', abs(exponent));
@@ -146,7 +146,7 @@ static bool put_container_repr(struct run *run, struct value value) {
         ok = put_view_repr(run, value.as.view);
         break;
     default:
-        ok = ox_ji_put_text(run, "<Namespace ") && put_dict_repr(run, value.as.namespace->dict) &&
+        ok = ox_ji_put_text(run, "<Namespace ") && put_dict_repr(run, value.as.space->dict) &&
              ox_ji_put_text(run, ">");
         break;
     }

@@ -40,7 +40,7 @@ static bool assign_attribute(struct run *run, struct scope *scope, const struct 
     if (key.as.string->bytes > 0 && key.as.string->data[0] == '_') {
         return ox_ji_fail(run, "Chat templates cannot store underscore-prefixed attributes on a namespace");
     }
-    return ox_ji_dict_set(run, object.as.namespace->dict, key, value);
+    return ox_ji_dict_set(run, object.as.space->dict, key, value);
 }
 
 bool ox_ji_assign(struct run *run, struct scope *scope, const struct node *target, struct value value) {

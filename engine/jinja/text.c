@@ -66,7 +66,12 @@ bool ox_ji_is_utf8(const char *data, size_t bytes) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     for (size_t i = 0; i < bytes;) {
         const unsigned char first = (unsigned char)data[i];
-        const size_t size = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+        const size_t size = first < 0x80   ? 1
+                            : first < 0xC2 ? 0
+                            : first < 0xE0 ? 2
+                            : first < 0xF0 ? 3
+                            : first < 0xF5 ? 4
+                                           : 0;
         if (size == 0 || bytes - i < size) {
             return false;
         }
@@ -349,8 +354,12 @@ bool ox_ji_escape(struct run *run, const struct string *string, struct value *ou
     const struct capture capture = ox_ji_capture(run);
     for (size_t i = 0; i < string->bytes; i++) {
         const char c = string->data[i];
-        const char *const entity =
-            c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&#34;" : c == '\'' ? "&#39;" : NULL;
+        const char *const entity = c == '&'    ? "&amp;"
+                                   : c == '<'  ? "&lt;"
+                                   : c == '>'  ? "&gt;"
+                                   : c == '"'  ? "&#34;"
+                                   : c == '\'' ? "&#39;"
+                                               : NULL;
         if (!(entity != NULL ? ox_ji_put_text(run, entity) : ox_ji_put(run, &c, 1))) {
             return false;
         }

@@ -104,8 +104,13 @@ static bool hash_of(struct run *run, struct value key, uint64_t *hash) {
         }
         run->depth--;
         return true;
-    default:
+    case V_LIST:
+    case V_DICT:
+    case V_VIEW:
         return ox_ji_fail(run, "unhashable type: '%s'", ox_ji_type_name(key));
+    default: /* objects, which equal themselves alone; few are ever keys */
+        *hash = mix(*hash, (uint64_t)key.kind);
+        return true;
     }
 }
 
@@ -501,7 +506,7 @@ bool ox_ji_equal(struct run *run, struct value left, struct value right, bool *o
     }
 }
 
-static bool order_lists(struct run *run, const struct list *left, const struct list *right, const char *operator,
+static bool order_lists(struct run *run, const struct list *left, const struct list *right, const char *symbol,
                         int *out) {
     if (!ox_ji_enter(run)) {
         return false;
@@ -513,7 +518,7 @@ static bool order_lists(struct run *run, const struct list *left, const struct l
         }
         if (!same) {
             run->depth--;
-            return ox_ji_order(run, left->items[i], right->items[i], operator, out);
+            return ox_ji_order(run, left->items[i], right->items[i], symbol, out);
         }
     }
     run->depth--;
@@ -521,7 +526,7 @@ static bool order_lists(struct run *run, const struct list *left, const struct l
     return true;
 }
 
-bool ox_ji_order(struct run *run, struct value left, struct value right, const char *operator, int *out) {
+bool ox_ji_order(struct run *run, struct value left, struct value right, const char *symbol, int *out) {
     if (left.kind == V_UNDEFINED || right.kind == V_UNDEFINED) {
         return ox_ji_fail_undefined(run, left.kind == V_UNDEFINED ? left.as.undefined : right.as.undefined);
     }
@@ -538,9 +543,9 @@ bool ox_ji_order(struct run *run, struct value left, struct value right, const c
         return ox_ji_spend(run, 1 + shared / 64);
     }
     if (left.kind == right.kind && (left.kind == V_LIST || left.kind == V_TUPLE)) {
-        return order_lists(run, left.as.list, right.as.list, operator, out);
+        return order_lists(run, left.as.list, right.as.list, symbol, out);
     }
-    return ox_ji_fail(run, "'%s' not supported between instances of '%s' and '%s'", operator, ox_ji_type_name(left),
+    return ox_ji_fail(run, "'%s' not supported between instances of '%s' and '%s'", symbol, ox_ji_type_name(left),
                       ox_ji_type_name(right));
 }
 

@@ -66,7 +66,7 @@ struct value {
         const struct range *range;
         const struct undefined *undefined;
         struct iterator *iterator;
-        struct namespace *namespace;
+        struct name_space *space;
         const struct macro *macro;
         const struct builtin *function;
         const struct method *method;
@@ -117,7 +117,7 @@ struct undefined {
     bool is_unsafe;         /* the attribute exists, but the sandbox denies it */
 };
 
-struct namespace {
+struct name_space {
     struct dict *dict;
 };
 
@@ -262,7 +262,7 @@ bool ox_ji_truth(struct run *run, struct value value, bool *out);
 bool ox_ji_equal(struct run *run, struct value left, struct value right, bool *out);
 /* *out is negative, zero or positive; fails where Python's `operator` fails. Values of NaN give *out = 2. */
 enum { UNORDERED = 2 };
-bool ox_ji_order(struct run *run, struct value left, struct value right, const char *operator, int *out);
+bool ox_ji_order(struct run *run, struct value left, struct value right, const char *symbol, int *out);
 const char *ox_ji_type_name(struct value value);  /* "str" */
 const char *ox_ji_owner_name(struct value value); /* "str object", as errors call it */
 bool ox_ji_length(struct run *run, struct value value, int64_t *out); /* len() */
@@ -313,7 +313,7 @@ bool ox_ji_view_item(struct run *run, enum view_kind kind, const struct entry *e
 
 /* ---- operators and attributes (operators.c, attributes.c) ------------------------------------------------------ */
 
-bool ox_ji_binary(struct run *run, char operator, struct value left, struct value right, struct value *out);
+bool ox_ji_binary(struct run *run, char symbol, struct value left, struct value right, struct value *out);
 bool ox_ji_negate(struct run *run, struct value value, bool plus, struct value *out);
 bool ox_ji_as_index(struct run *run, struct value value, int64_t *out); /* an int or bool, or TypeError */
 bool ox_ji_parse_int(const struct string *string, int base, int64_t *out, bool *too_large); /* int(text, base) */

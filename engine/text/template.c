@@ -27,17 +27,17 @@ static enum ox_status no_memory(void) {
 
 /* ---- finding --------------------------------------------------------------------------------------------------- */
 
-static enum ox_status add_template(struct ox_template *template, const char *name, const char *text, size_t bytes) {
+static enum ox_status add_template(struct ox_template *chat_template, const char *name, const char *text, size_t bytes) {
     const struct ox_jinja_limits limits = ox_jinja_default_limits();
-    if (template->count == TEMPLATES_MAX) {
+    if (chat_template->count == TEMPLATES_MAX) {
         return ox_fail(OX_E_CONFIG, "a model has more than %d chat templates", TEMPLATES_MAX);
     }
-    struct named *const named = &template->named[template->count];
+    struct named *const named = &chat_template->named[chat_template->count];
     named->name = strdup(name);
     if (named->name == NULL) {
         return no_memory();
     }
-    template->count++;
+    chat_template->count++;
     const enum ox_status status = ox_jinja_compile(text, bytes, &limits, &named->jinja);
     if (status != OX_E_CONFIG) {
         return status;
@@ -46,19 +46,19 @@ static enum ox_status add_template(struct ox_template *template, const char *nam
     return named->error == NULL ? no_memory() : OX_OK;
 }
 
-static enum ox_status add_file(struct ox_template *template, const char *name, const char *path) {
+static enum ox_status add_file(struct ox_template *chat_template, const char *name, const char *path) {
     char *text = NULL;
     size_t bytes = 0;
     enum ox_status status = ox_file_read(path, TEMPLATE_BYTES_MAX, &text, &bytes);
     if (status == OX_OK) {
-        status = add_template(template, name, text, bytes);
+        status = add_template(chat_template, name, text, bytes);
     }
     free(text);
     return status;
 }
 
 /* additional_chat_templates/NAME.jinja */
-static enum ox_status add_folder(struct ox_template *template, const char *path) {
+static enum ox_status add_folder(struct ox_template *chat_template, const char *path) {
     enum ox_status status = OX_OK;
     const char *name = NULL;
     DIR *const folder = opendir(path);
@@ -74,7 +74,7 @@ static enum ox_status add_folder(struct ox_template *template, const char *path)
         memcpy(stem, name, bytes - 6);
         stem[bytes - 6] = '\0';
         status = ox_path_join(path, name, file);
-        OX_TRY(status, add_file(template, stem, file));
+        OX_TRY(status, add_file(chat_template, stem, file));
         if (status != OX_OK) {
             break;
         }
@@ -84,10 +84,10 @@ static enum ox_status add_folder(struct ox_template *template, const char *path)
 }
 
 /* "chat_template" of a JSON file: a text, or a list of {"name", "template"}. */
-static enum ox_status add_from_json(struct ox_template *template, const char *where, const json_t *config) {
+static enum ox_status add_from_json(struct ox_template *chat_template, const char *where, const json_t *config) {
     const json_t *const value = json_object_get(config, "chat_template");
     if (json_is_string(value)) {
-        return add_template(template, "default", json_string_value(value), json_string_length(value));
+        return add_template(chat_template, "default", json_string_value(value), json_string_length(value));
     }
     enum ox_status status = OX_OK;
     for (size_t i = 0; status == OX_OK && i < json_array_size(value); i++) {
@@ -97,7 +97,7 @@ static enum ox_status add_from_json(struct ox_template *template, const char *wh
         if (name == NULL || !json_is_string(text)) {
             return ox_fail(OX_E_CONFIG, "%s: \"chat_template\" must be a text or a list of {\"name\", \"template\"}", where);
         }
-        status = add_template(template, name, json_string_value(text), json_string_length(text));
+        status = add_template(chat_template, name, json_string_value(text), json_string_length(text));
     }
     return status;
 }
@@ -110,24 +110,24 @@ static enum ox_status load_optional(const char *folder, const char *name, char *
     return status;
 }
 
-static enum ox_status find_templates(struct ox_template *template, const char *folder, const json_t *config) {
+static enum ox_status find_templates(struct ox_template *chat_template, const char *folder, const json_t *config) {
     char path[OX_PATH_BYTES];
     json_t *legacy = NULL;
     enum ox_status status = ox_path_join(folder, "chat_template.jinja", path);
     if (status == OX_OK && ox_path_exists(path)) {
-        status = add_file(template, "default", path);
+        status = add_file(chat_template, "default", path);
     }
     OX_TRY(status, ox_path_join(folder, "additional_chat_templates", path));
-    OX_TRY(status, add_folder(template, path));
-    if (status == OX_OK && template->count == 0) {
-        status = add_from_json(template, "tokenizer_config.json", config);
+    OX_TRY(status, add_folder(chat_template, path));
+    if (status == OX_OK && chat_template->count == 0) {
+        status = add_from_json(chat_template, "tokenizer_config.json", config);
     }
-    if (status == OX_OK && template->count == 0) {
+    if (status == OX_OK && chat_template->count == 0) {
         status = load_optional(folder, "chat_template.json", path, &legacy);
-        OX_TRY(status, add_from_json(template, path, legacy));
+        OX_TRY(status, add_from_json(chat_template, path, legacy));
         json_decref(legacy);
     }
-    if (status == OX_OK && template->count == 0) {
+    if (status == OX_OK && chat_template->count == 0) {
         status = ox_fail(OX_E_CONFIG,
                          "%s: no chat template: neither chat_template.jinja nor \"chat_template\" in "
                          "tokenizer_config.json",
@@ -150,14 +150,14 @@ static enum ox_status take_tokens(json_t *tokens, const json_t *config) {
     return OX_OK;
 }
 
-static enum ox_status find_tokens(struct ox_template *template, const char *folder, const json_t *config) {
+static enum ox_status find_tokens(struct ox_template *chat_template, const char *folder, const json_t *config) {
     char path[OX_PATH_BYTES];
     json_t *map = NULL;
-    template->special_tokens = json_object();
-    enum ox_status status = template->special_tokens == NULL ? no_memory() : take_tokens(template->special_tokens, config);
+    chat_template->special_tokens = json_object();
+    enum ox_status status = chat_template->special_tokens == NULL ? no_memory() : take_tokens(chat_template->special_tokens, config);
     if (status == OX_OK && json_object_get(config, "added_tokens_decoder") == NULL) {
         status = load_optional(folder, "special_tokens_map.json", path, &map);
-        OX_TRY(status, take_tokens(template->special_tokens, map));
+        OX_TRY(status, take_tokens(chat_template->special_tokens, map));
         json_decref(map);
     }
     return status;
@@ -166,34 +166,34 @@ static enum ox_status find_tokens(struct ox_template *template, const char *fold
 enum ox_status ox_template_open(const char *folder, struct ox_template **out) {
     char path[OX_PATH_BYTES];
     json_t *config = NULL;
-    struct ox_template *template = calloc(1, sizeof *template);
+    struct ox_template *chat_template = calloc(1, sizeof *chat_template);
     *out = NULL;
-    if (template == NULL) {
+    if (chat_template == NULL) {
         return no_memory();
     }
     enum ox_status status = load_optional(folder, "tokenizer_config.json", path, &config);
-    OX_TRY(status, find_templates(template, folder, config));
-    OX_TRY(status, find_tokens(template, folder, config));
+    OX_TRY(status, find_templates(chat_template, folder, config));
+    OX_TRY(status, find_tokens(chat_template, folder, config));
     json_decref(config);
     if (status != OX_OK) {
-        ox_template_close(&template);
+        ox_template_close(&chat_template);
     }
-    *out = template;
+    *out = chat_template;
     return status;
 }
 
-void ox_template_close(struct ox_template **template) {
-    if (*template == NULL) {
+void ox_template_close(struct ox_template **chat_template) {
+    if (*chat_template == NULL) {
         return;
     }
-    for (size_t i = 0; i < (*template)->count; i++) {
-        free((*template)->named[i].name);
-        free((*template)->named[i].error);
-        ox_jinja_close(&(*template)->named[i].jinja);
+    for (size_t i = 0; i < (*chat_template)->count; i++) {
+        free((*chat_template)->named[i].name);
+        free((*chat_template)->named[i].error);
+        ox_jinja_close(&(*chat_template)->named[i].jinja);
     }
-    json_decref((*template)->special_tokens);
-    free(*template);
-    *template = NULL;
+    json_decref((*chat_template)->special_tokens);
+    free(*chat_template);
+    *chat_template = NULL;
 }
 
 /* ---- rendering ------------------------------------------------------------------------------------------------- */
@@ -301,33 +301,33 @@ enum ox_status ox_template_variables(const json_t *special_tokens, const json_t 
     return status;
 }
 
-static const struct named *find_named(const struct ox_template *template, const char *name) {
-    for (size_t i = 0; i < template->count; i++) {
-        if (strcmp(template->named[i].name, name) == 0) {
-            return &template->named[i];
+static const struct named *find_named(const struct ox_template *chat_template, const char *name) {
+    for (size_t i = 0; i < chat_template->count; i++) {
+        if (strcmp(chat_template->named[i].name, name) == 0) {
+            return &chat_template->named[i];
         }
     }
     return NULL;
 }
 
-static enum ox_status pick(const struct ox_template *template, const json_t *variables, const struct named **out) {
+static enum ox_status pick(const struct ox_template *chat_template, const json_t *variables, const struct named **out) {
     const bool has_tools = !json_is_null(json_object_get(variables, "tools"));
-    *out = has_tools ? find_named(template, "tool_use") : NULL;
-    *out = *out != NULL ? *out : find_named(template, "default");
+    *out = has_tools ? find_named(chat_template, "tool_use") : NULL;
+    *out = *out != NULL ? *out : find_named(chat_template, "default");
     if (*out == NULL) {
         return ox_fail(OX_E_CONFIG, "the model has several chat templates and none is named default");
     }
     return (*out)->jinja != NULL ? OX_OK : ox_fail(OX_E_CONFIG, "%s", (*out)->error);
 }
 
-enum ox_status ox_template_render(const struct ox_template *template, const json_t *conversation, const struct tm *now,
+enum ox_status ox_template_render(const struct ox_template *chat_template, const json_t *conversation, const struct tm *now,
                                   struct ox_jinja_output *out) {
     const struct ox_jinja_limits limits = ox_jinja_default_limits();
     const struct named *named = NULL;
     json_t *variables = NULL;
     *out = (struct ox_jinja_output){0};
-    enum ox_status status = ox_template_variables(template->special_tokens, conversation, &variables);
-    OX_TRY(status, pick(template, variables, &named));
+    enum ox_status status = ox_template_variables(chat_template->special_tokens, conversation, &variables);
+    OX_TRY(status, pick(chat_template, variables, &named));
     if (status == OX_OK) {
         const struct ox_jinja_input input = {.variables = variables, .now = *now};
         status = ox_jinja_render(named->jinja, &input, &limits, out);

@@ -17,6 +17,7 @@ const struct fuzz_target fuzz_targets[] = {
     {"data", fuzz_data, FUZZ_BYTES},
     {"documents", fuzz_documents, FUZZ_LINES},
     {"hf", fuzz_hf, FUZZ_PARTS},
+    {"jinja", fuzz_jinja, FUZZ_PARTS},
     {"manifest", fuzz_manifest, FUZZ_PARTS},
     {"model", fuzz_model, FUZZ_PARTS},
     {"safetensors", fuzz_safetensors, FUZZ_HEADER},

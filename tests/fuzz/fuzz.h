@@ -13,8 +13,8 @@
 /* Returns 0, whether or not the input was opened. */
 typedef int fuzz_one(const uint8_t *data, size_t bytes);
 
-fuzz_one fuzz_cache, fuzz_chat, fuzz_data, fuzz_documents, fuzz_hf, fuzz_manifest, fuzz_model, fuzz_safetensors,
-    fuzz_tokenizer, fuzz_yaml;
+fuzz_one fuzz_cache, fuzz_chat, fuzz_data, fuzz_documents, fuzz_hf, fuzz_jinja, fuzz_manifest, fuzz_model,
+    fuzz_safetensors, fuzz_tokenizer, fuzz_yaml;
 
 /* Where an input holds JSON: in its parts, in its lines, or behind the length of a safetensors header. */
 enum fuzz_form { FUZZ_BYTES, FUZZ_PARTS, FUZZ_LINES, FUZZ_HEADER };

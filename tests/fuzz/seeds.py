@@ -706,6 +706,40 @@ def cache():
     put("cache", "bad-short", b"\0OXTOK")
 
 
+def jinja():
+    variables = {"messages": [{"role": "user", "content": "Hi\u00e9 "}, {"role": "assistant", "content": "Yes", "n": [1, 2.5, None]}],
+                 "tools": None, "add_generation_prompt": True, "s": "a, b", "l": [3, 1, 2], "d": {"b": 1, "a": "x"}}
+    good = {
+        "chatml": "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m['content'] | trim + '<|im_end|>' }}\n"
+                  "{% endfor %}{%- if add_generation_prompt %}<|im_start|>assistant{% endif %}",
+        "loop": "{% for a, b in d.items() if a != 'z' %}{{ loop.index }}{{ loop.last }}{{ loop.nextitem }}{% else %}x{% endfor %}",
+        "control": "{% for v in range(9) %}{% if v == 2 %}{% continue %}{% elif v > 4 %}{% break %}{% endif %}{{ v }}{% endfor %}",
+        "recursive": "{% for v in [[1], [2, [3]]] recursive %}{{ loop(v) if v is iterable else v }}{% endfor %}",
+        "macro": "{% macro f(a, b=l) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{{ caller() if caller }}{% endmacro %}"
+                 "{{ f(1, 2, 3, z=4) }}{% call f(5) %}in{% endcall %}",
+        "set": "{% set ns = namespace(a=0) %}{% set ns.a = ns.a + 1 %}{% set x | upper %}{{ ns.a }}b{% endset %}{{ x ~ ns }}",
+        "blocks": "{% filter indent(2) %}a\nb{% endfilter %}{% generation %}{{ s }}{% endgeneration %}{% raw %}{{ }}{% endraw %}"
+                  "{% with q = 1 %}{{ q }}{% endwith %}{#- note -#}",
+        "filters": "{{ messages | tojson(indent=2) }}{{ l | sort | map('string') | join('-') }}{{ d | dictsort }}"
+                   "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list }}"
+                   "{{ messages | groupby('role') }}{{ l | batch(2, 0) | list }}{{ s | title | replace('a', 'b') }}",
+        "methods": "{{ s.split(',') }}{{ s.strip().upper()[::-1] }}{{ '{:>5}|{}'.format(s, 1) }}{{ '%5.1f %s' % (2.5, s) }}"
+                   "{{ s.partition(',') }}{{ d.get('q', 1) }}",
+        "operators": "{{ 7 // 2 ** 2 - -1 }}{{ 1 < 2 <= 3 }}{{ 'a' in s and not none or l[1:] }}{{ 5 is odd }}{{ 'a' if s else 'b' }}",
+        "date": "{{ strftime_now('%d %b %Y') }}",
+    }
+    for name, source in good.items():
+        put("jinja", "good-" + name, parts(source, variables))
+    bad = {
+        "raised": "{{ raise_exception('no ' ~ s) }}", "undefined": "{{ missing.a }}", "type": "{{ 1 + 'a' }}", "tag": "{% nope %}",
+        "filter": "{{ 1 | nope }}", "end": "{% if 1 %}", "string": "{{ 'a }}", "steps": "{% for a in range(99999) %}{{ a }}{% endfor %}",
+        "deep": "{{ " + "(" * 300 + "1" + ")" * 300 + " }}", "macro": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "memory": "{% set x = namespace(a='ab') %}{% for i in range(99) %}{% set x.a = x.a + x.a %}{% endfor %}", "divide": "{{ 1 // 0 }}",
+    }
+    for name, source in bad.items():
+        put("jinja", "bad-" + name, parts(source, variables))
+
+
 def yaml():
     def good(name, text):
         put("yaml", "good-" + name + ".yaml", text)
@@ -851,5 +885,5 @@ def manifest():
 
 
 if __name__ == "__main__":
-    for make in (safetensors, model, hf, tokenizer, chat, data, documents, cache, yaml, manifest):
+    for make in (safetensors, model, hf, tokenizer, chat, data, documents, cache, jinja, yaml, manifest):
         make()

@@ -207,7 +207,10 @@ struct tally {
     size_t rows, equal, refused;
 };
 
-/* A case has its template as "source" and all variables. Refusals are counted where `may_refuse`. */
+/* Variables of the cases that have none; the first line of a file gives them. */
+static json_t *common_variables;
+
+/* A case has its template as "source", and perhaps its own variables. Refusals are counted where `may_refuse`. */
 static void compare_case(const char *line, size_t bytes, bool may_refuse, struct tally *tally) {
     const struct ox_jinja_limits limits = ox_jinja_default_limits();
     struct ox_jinja_output output = {0};
@@ -216,9 +219,16 @@ static void compare_case(const char *line, size_t bytes, bool may_refuse, struct
     json_t *const row = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
     CHECK(row != NULL);
     const json_t *const source = json_object_get(row, "source");
+    const json_t *variables = json_object_get(row, "variables");
+    if (source == NULL) {
+        common_variables = json_incref(json_object_get(row, "variables"));
+        json_decref(row);
+        return;
+    }
+    variables = variables != NULL ? variables : common_variables;
     enum ox_status status = ox_jinja_compile(json_string_value(source), json_string_length(source), &limits, &jinja);
     if (status == OX_OK) {
-        const struct ox_jinja_input input = {.variables = json_object_get(row, "variables"), .now = now};
+        const struct ox_jinja_input input = {.variables = variables, .now = now};
         status = ox_jinja_render(jinja, &input, &limits, &output);
     }
     const char *const text = output.error != NULL ? output.error : ox_error_text();
@@ -253,6 +263,8 @@ static void compare_cases(const char *path, bool may_refuse) {
         line += length + 1;
     }
     free(text);
+    json_decref(common_variables);
+    common_variables = NULL;
     for (size_t i = 0; i < 256 && reasons[i].count > 0; i++) {
         printf("%6zu refused: %s\n", reasons[i].count, reasons[i].text);
     }

@@ -184,7 +184,9 @@ class Maker:
             return self.tag("set v" + self.pick(["", " | upper", " | trim | length"])) + self.body(depth - 1) + self.tag("endset") + self.show("v")
         if r < 0.95:
             return self.tag("filter " + self.pick(["upper", "trim", "replace('a', 'b') | title", "indent(2)", "tojson"])) + self.body(depth - 1) + self.tag("endfilter")
-        if r < 0.98:
+        if r < 0.965:
+            return self.tag("generation") + self.body(depth - 1) + self.tag("endgeneration")
+        if r < 0.985:
             return (self.tag("macro box(a)") + "[{{ a }}|{{ caller(1) }}]" + self.tag("endmacro") +
                     self.tag("call" + self.pick(["", "(v)"]) + " box(2)") + self.body(depth - 1) + self.tag("endcall"))
         return self.tag("with v = " + self.expression(1)) + self.body(depth - 1) + self.tag("endwith")
@@ -253,9 +255,14 @@ def expect(source, variables):
     signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, 2)
     try:
-        text = chat_template_utils._cached_compile_jinja_template(source).render(**variables)
+        template = chat_template_utils._cached_compile_jinja_template(source)
+        blocks, spans = [], []
+        with template.environment.activate_tracker(blocks, spans):
+            for block in template.generate(**variables):
+                blocks.append(block)
+        text = "".join(blocks)
         text.encode()
-        return {"rendered": text}
+        return {"rendered": text, "generation": spans} if spans else {"rendered": text}
     except (TooLong, RecursionError, MemoryError, UnicodeEncodeError):
         return None
     except Exception as error:  # noqa: BLE001: any failure of a template is a result

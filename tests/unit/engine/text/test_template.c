@@ -1,0 +1,106 @@
+/* Chat templates of model folders: where they are found, which one counts, special tokens, and conversations. */
+#include "engine/text/template.h"
+#include "tests/kit/files.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+static const struct tm now = {.tm_year = 126, .tm_mon = 10, .tm_mday = 20, .tm_wday = 5, .tm_yday = 323};
+
+/* Renders a conversation, with ' for ", by the template of a folder; `expected` begins with "! " where it fails. */
+static void gives(const char *folder, const char *conversation, const char *expected) {
+    struct ox_template *chat_template = NULL;
+    struct ox_jinja_output output = {0};
+    json_t *row = NULL;
+    char text[1024];
+    snprintf(text, sizeof text, "%s", conversation);
+    for (char *at = text; *at != '\0'; at++) {
+        *at = (char)(*at == '\'' ? '"' : *at);
+    }
+    REQUIRE_OK(ox_json_parse("conversation", text, strlen(text), &row));
+    REQUIRE_OK(ox_template_open(test_path(folder), &chat_template));
+    const enum ox_status status = ox_template_render(chat_template, row, &now, &output);
+    char got[1024];
+    snprintf(got, sizeof got, "%s%s", status == OX_OK ? "" : "! ",
+             status == OX_OK ? output.text : output.error != NULL ? output.error : ox_error_text());
+    if (strcmp(got, expected) != 0) {
+        printf("%s: %s\n  gives %s\n  not   %s\n", folder, conversation, got, expected);
+        test_failure_count++;
+    }
+    ox_jinja_output_free(&output);
+    ox_template_close(&chat_template);
+    json_decref(row);
+}
+
+static void write_in(const char *folder, const char *name, const char *text) {
+    char path[256];
+    files_make_folder(folder);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    files_write_text(path, text);
+}
+
+#define HI "{'messages': [{'role': 'user', 'content': 'hi'}]}"
+#define HI_TOOLS "{'messages': [{'role': 'user', 'content': 'hi'}], 'tools': [{'name': 'f'}]}"
+
+static void test_found(void) {
+    struct ox_template *chat_template = NULL;
+    files_make_folder("none");
+    CHECK(ox_template_open(test_path("none"), &chat_template) == OX_E_CONFIG && chat_template == NULL);
+    CHECK(strstr(ox_error_text(), "no chat template") != NULL);
+    write_in("one", "chat_template.json", "{\"chat_template\": \"processor {{ messages[0].content }}\"}");
+    gives("one", HI, "processor hi");
+    write_in("one", "tokenizer_config.json", "{\"chat_template\": \"config {{ messages[0].content }}\"}");
+    gives("one", HI, "config hi");
+    write_in("one", "chat_template.jinja", "file {{ messages[0].content }}\n");
+    gives("one", HI, "file hi");
+    write_in("list", "tokenizer_config.json",
+             "{\"chat_template\": [{\"name\": \"default\", \"template\": \"plain\"}, {\"name\": \"tool_use\", "
+             "\"template\": \"tools {{ tools | length }}\"}]}");
+    gives("list", HI, "plain");
+    gives("list", HI_TOOLS, "tools 1");
+    write_in("more", "chat_template.jinja", "plain");
+    files_make_folder("more/additional_chat_templates");
+    write_in("more", "additional_chat_templates/tool_use.jinja", "tools");
+    write_in("more", "additional_chat_templates/README.md", "{% nothing %}");
+    gives("more", HI, "plain");
+    gives("more", HI_TOOLS, "tools");
+    write_in("broken", "chat_template.jinja", "{% if %}");
+    gives("broken", HI, "! line 1, column 7: Expected an expression");
+    write_in("unnamed", "tokenizer_config.json", "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}]}");
+    gives("unnamed", HI, "! the model has several chat templates and none is named default");
+}
+
+static void test_tokens(void) {
+    static const char template[] = "{{ bos_token }}|{{ eos_token }}|{{ pad_token is defined }}|{{ unk_token }}";
+    write_in("tokens", "chat_template.jinja", template);
+    write_in("tokens", "tokenizer_config.json",
+             "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\", \"lstrip\": false}, \"pad_token\": null}");
+    gives("tokens", HI, "<s>|</s>|False|");
+    write_in("tokens", "special_tokens_map.json", "{\"unk_token\": {\"content\": \"<unk>\"}, \"bos_token\": \"<b>\"}");
+    gives("tokens", HI, "<b>|</s>|False|<unk>");
+    write_in("tokens", "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"added_tokens_decoder\": {}}");
+    gives("tokens", HI, "<s>||False|");
+    gives("tokens", "{'messages': [{}], 'chat_template_kwargs': {'eos_token': '<e>'}}", "<s>|<e>|False|");
+}
+
+static void test_conversations(void) {
+    write_in("row", "chat_template.jinja",
+             "{{ messages }}{{ tools }}{{ documents }}{{ add_generation_prompt }}{{ x }}");
+    gives("row", "{'messages': [{'role': 'user', 'content': null, 'n': 1.0}], 'chat_template_kwargs': {'x': 2}}",
+          "[{'role': 'user', 'n': 1.0}]NoneNoneFalse2");
+    gives("row", "{'messages': [{'role': 'a', 'reasoning_content': 'r'}], 'add_generation_prompt': true}",
+          "[{'thinking': 'r', 'role': 'a', 'reasoning_content': 'r'}]NoneNoneTrue");
+    gives("row", "{'messages': [{'role': 'a', 'thinking': 't', 'reasoning': 'r'}], 'documents': [{'a': 1}]}",
+          "[{'thinking': 't', 'role': 'a', 'reasoning': 'r', 'reasoning_content': 't'}]None[{'a': 1}]False");
+    gives("row", "{'messages': []}", "! \"messages\" must be a list of at least one message");
+    gives("row", "{'messages': ['x']}", "! message 1 must be an object with \"role\" and \"content\"");
+    gives("row", "{'messages': [{}], 'documents': ['x']}", "! \"documents\" must be a list of objects");
+    gives("row", "{'messages': [{}], 'chat_template_kwargs': 1}", "! \"chat_template_kwargs\" must be an object");
+}
+
+int main(void) {
+    test_found();
+    test_tokens();
+    test_conversations();
+    return test_end();
+}
