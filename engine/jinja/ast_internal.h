@@ -264,7 +264,7 @@ bool ox_ji_apply(struct run *run, const struct builtin *builtin, struct value se
 bool ox_ji_format(struct run *run, const struct string *format, const struct arguments *given, struct value *out);
 bool ox_ji_percent(struct run *run, const struct string *format, struct value values, struct value *out);
 
-/* ---- evaluation (expression.c, statement.c, loop.c, macro.c) ------------------------------------------------------ */
+/* ---- evaluation (expression.c, statement.c, loop.c, macro.c) --------------------------------------------------- */
 
 /* Variables of one block; the names are interned. */
 struct scope {

@@ -4,7 +4,7 @@
 
 #include "engine/jinja/ast_internal.h"
 
-/* ---- filters: filters_text.c, filters_sequence.c, filters_pick.c -------------------------------------------------- */
+/* ---- filters: filters_text.c, filters_sequence.c, filters_pick.c ----------------------------------------------- */
 
 bool ox_ji_filter_attr(struct call *call);
 bool ox_ji_filter_batch(struct call *call);
@@ -47,7 +47,7 @@ bool ox_ji_filter_upper(struct call *call);
 bool ox_ji_filter_urlencode(struct call *call);
 bool ox_ji_filter_wordcount(struct call *call);
 
-/* ---- methods of strings: methods_text.c ---------------------------------------------------------------------------- */
+/* ---- methods of strings: methods_text.c -------------------------------------------------------------------------- */
 
 bool ox_ji_method_affix(struct call *call);      /* startswith, endswith */
 bool ox_ji_method_case(struct call *call);       /* upper, lower, title, capitalize, swapcase, casefold */

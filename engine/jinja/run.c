@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory: regions of chunks, freed as a whole ------------------------------------------------------------------ */
+/* ---- memory: regions of chunks, freed as a whole ---------------------------------------------------------------- */
 
 enum { CHUNK_BYTES = 64 << 10, ALIGN_BYTES = 16 };
 

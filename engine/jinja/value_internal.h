@@ -1,5 +1,5 @@
 /* The values of templates, their memory, and the state of one rendering. Every function that can fail returns false
- * after ox_ji_fail recorded why; callers pass the failure on at once. Functions of this room carry the prefix ox_ji_. */
+ * after ox_ji_fail recorded why; callers pass the failure on at once. */
 #ifndef OX_ENGINE_JINJA_VALUE_H
 #define OX_ENGINE_JINJA_VALUE_H
 
@@ -134,13 +134,22 @@ struct cycler {
 #define MISSING ((struct value){.kind = V_MISSING})
 
 static inline struct value ox_ji_bool(bool truth) {
-    return (struct value){.kind = V_BOOL, .as.truth = truth};
+    struct value out;
+    out.kind = V_BOOL;
+    out.as.truth = truth;
+    return out;
 }
 static inline struct value ox_ji_int(int64_t integer) {
-    return (struct value){.kind = V_INT, .as.integer = integer};
+    struct value out;
+    out.kind = V_INT;
+    out.as.integer = integer;
+    return out;
 }
 static inline struct value ox_ji_float(double real) {
-    return (struct value){.kind = V_FLOAT, .as.real = real};
+    struct value out;
+    out.kind = V_FLOAT;
+    out.as.real = real;
+    return out;
 }
 
 /* ---- the state of a rendering --------------------------------------------------------------------------------- */
@@ -244,10 +253,16 @@ bool ox_ji_escape(struct run *run, const struct string *string, struct value *ou
 struct list *ox_ji_new_list(struct run *run, size_t capacity);
 bool ox_ji_append(struct run *run, struct list *list, struct value item);
 static inline struct value ox_ji_list(const struct list *list) {
-    return (struct value){.kind = V_LIST, .as.list = list};
+    struct value out;
+    out.kind = V_LIST;
+    out.as.list = list;
+    return out;
 }
 static inline struct value ox_ji_tuple(const struct list *list) {
-    return (struct value){.kind = V_TUPLE, .as.list = list};
+    struct value out;
+    out.kind = V_TUPLE;
+    out.as.list = list;
+    return out;
 }
 bool ox_ji_pair(struct run *run, struct value first, struct value second, struct value *out); /* a tuple */
 

@@ -27,7 +27,8 @@ static enum ox_status no_memory(void) {
 
 /* ---- finding --------------------------------------------------------------------------------------------------- */
 
-static enum ox_status add_template(struct ox_template *chat_template, const char *name, const char *text, size_t bytes) {
+static enum ox_status add_template(struct ox_template *chat_template, const char *name, const char *text,
+                                   size_t bytes) {
     const struct ox_jinja_limits limits = ox_jinja_default_limits();
     if (chat_template->count == TEMPLATES_MAX) {
         return ox_fail(OX_E_CONFIG, "a model has more than %d chat templates", TEMPLATES_MAX);
@@ -95,7 +96,8 @@ static enum ox_status add_from_json(struct ox_template *chat_template, const cha
         const json_t *const text = json_object_get(one, "template");
         const char *const name = json_string_value(json_object_get(one, "name"));
         if (name == NULL || !json_is_string(text)) {
-            return ox_fail(OX_E_CONFIG, "%s: \"chat_template\" must be a text or a list of {\"name\", \"template\"}", where);
+            return ox_fail(OX_E_CONFIG, "%s: \"chat_template\" must be a text or a list of {\"name\", \"template\"}",
+                           where);
         }
         status = add_template(chat_template, name, json_string_value(text), json_string_length(text));
     }
@@ -154,7 +156,8 @@ static enum ox_status find_tokens(struct ox_template *chat_template, const char 
     char path[OX_PATH_BYTES];
     json_t *map = NULL;
     chat_template->special_tokens = json_object();
-    enum ox_status status = chat_template->special_tokens == NULL ? no_memory() : take_tokens(chat_template->special_tokens, config);
+    enum ox_status status =
+        chat_template->special_tokens == NULL ? no_memory() : take_tokens(chat_template->special_tokens, config);
     if (status == OX_OK && json_object_get(config, "added_tokens_decoder") == NULL) {
         status = load_optional(folder, "special_tokens_map.json", path, &map);
         OX_TRY(status, take_tokens(chat_template->special_tokens, map));
@@ -320,8 +323,8 @@ static enum ox_status pick(const struct ox_template *chat_template, const json_t
     return (*out)->jinja != NULL ? OX_OK : ox_fail(OX_E_CONFIG, "%s", (*out)->error);
 }
 
-enum ox_status ox_template_render(const struct ox_template *chat_template, const json_t *conversation, const struct tm *now,
-                                  struct ox_jinja_output *out) {
+enum ox_status ox_template_render(const struct ox_template *chat_template, const json_t *conversation,
+                                  const struct tm *now, struct ox_jinja_output *out) {
     const struct ox_jinja_limits limits = ox_jinja_default_limits();
     const struct named *named = NULL;
     json_t *variables = NULL;

@@ -29,8 +29,8 @@ void ox_template_close(struct ox_template **chat_template);
 OX_MUST enum ox_status ox_template_render(const struct ox_template *chat_template, const json_t *conversation,
                                           const struct tm *now, struct ox_jinja_output *out);
 
-/* The variables of a rendering: special tokens (an object, may be NULL), then what the conversation gives, as above. The
- * caller owns *out. */
+/* The variables of a rendering: special tokens (an object, may be NULL), then what the conversation gives, as above.
+ * The caller owns *out. */
 OX_MUST enum ox_status ox_template_variables(const json_t *special_tokens, const json_t *conversation, json_t **out);
 
 #ifdef __cplusplus

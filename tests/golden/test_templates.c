@@ -1,6 +1,6 @@
 /* Chat templates against what transformers renders of them: every rendering, every error, every span of
- * {% generation %}. Compares the committed cases (made by make/golden_templates.py) and the published templates beside the
- * project, which are no part of it. `test_templates FOLDER [NAME...]` compares another folder of the same form:
+ * {% generation %}. Compares the committed cases (made by make/golden_templates.py) and the published templates beside
+ * the project, which are no part of it. `test_templates FOLDER [NAME...]` compares another folder of the same form:
  * NAME.jinja, NAME.meta.json with the special tokens, and references.jsonl; `test_templates --cases FILE` the cases of
  * make/fuzz_templates.py, in which a construct may be refused. */
 #include "base/file.h"
@@ -102,11 +102,13 @@ static bool same(const json_t *row, enum ox_status status, const struct ox_jinja
     return !raised || (output->raised && strcmp(output->error, json_string_value(json_object_get(row, "error"))) == 0);
 }
 
-static void show(const struct subject *subject, size_t number, const json_t *row, const struct ox_jinja_output *output) {
+static void show(const struct subject *subject, size_t number, const json_t *row,
+                 const struct ox_jinja_output *output) {
     const json_t *const rendered = json_object_get(row, "rendered");
     const json_t *const expected = rendered != NULL ? rendered : json_object_get(row, "error");
     const char *const wanted = json_string_value(expected);
-    const char *const got = output->text != NULL ? output->text : output->error != NULL ? output->error : ox_error_text();
+    const char *const error = output->error != NULL ? output->error : ox_error_text();
+    const char *const got = output->text != NULL ? output->text : error;
     size_t at = 0;
     if (shown++ >= SHOWN_MAX) {
         return;
@@ -115,9 +117,10 @@ static void show(const struct subject *subject, size_t number, const json_t *row
         at++;
     }
     const size_t from = at < 60 ? 0 : at - 60;
-    printf("%s, line %zu (%s): differs at byte %zu\n  expected: %s%.200s\n  got:      %s%.200s\n", subject->name, number,
-           json_string_value(json_object_get(row, "case")), at, rendered == NULL ? "(error) " : "", wanted + from,
-           output->text == NULL ? "(error) " : "", from < strlen(got) ? got + from : "");
+    printf("%s, line %zu (%s): differs at byte %zu\n", subject->name, number,
+           json_string_value(json_object_get(row, "case")), at);
+    printf("  expected: %s%.200s\n", rendered == NULL ? "(error) " : "", wanted + from);
+    printf("  got:      %s%.200s\n", output->text == NULL ? "(error) " : "", from < strlen(got) ? got + from : "");
 }
 
 static bool is_asked(const char *name, char **names, int count) {

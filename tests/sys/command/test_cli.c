@@ -164,6 +164,10 @@ static void test_tokenize(void) {
     answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md", " tokens | ");
     answers("tokenize --model tests/golden/tokenizers/qwen.json --data tests/golden/README.md --format json",
             "\"tokens\":");
+    refused("tokenize --model tests/golden/tokenizers --data x --render", "no chat template");
+    refused("tokenize --model tests/golden/chat/chatml --data /nonexistent --render", "/nonexistent");
+    answers("tokenize --model tests/golden/chat/chatml --data tests/golden/chat/rendered.jsonl --render",
+            "{\"rendered\":\"<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n\"}\n{\"error\":\"line ");
     answers("tokenize --model tests/golden/tokenizers/llama3.json --jsonl --data tests/golden/tokenizers/llama3.jsonl",
             "{\"ids\":[]}\n{\"ids\":[");
 }

@@ -43,7 +43,8 @@ static void fails_within(const char *source, const struct ox_jinja_limits *limit
     CHECK(render_within(source, limits, "{\"a\": [1, 2], \"s\": \"x\"}", &output) == OX_E_CONFIG);
     CHECK(output.text == NULL);
     const bool whole = strncmp(expected, "line ", 5) == 0;
-    if (output.error == NULL || (whole ? strcmp(output.error, expected) != 0 : strstr(output.error, expected) == NULL)) {
+    if (output.error == NULL ||
+        (whole ? strcmp(output.error, expected) != 0 : strstr(output.error, expected) == NULL)) {
         printf("%.200s\n  fails with %s\n  not        %s\n", source, output.error, expected);
         test_failure_count++;
     }
@@ -104,8 +105,8 @@ static void test_limits(void) {
     fails_within("{% for x in range(9999) %}{% endfor %}", &limits, "more than 1000 steps");
     limits = ox_jinja_default_limits();
     limits.memory_bytes_max = 1 << 20;
-    fails_within("{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}", &limits,
-                 "memory than their limit");
+    fails_within("{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+                 &limits, "memory than their limit");
     fails_within("{{ 'abc' * 9999999 }}", &limits, "memory than its limit");
     fails_within("{{ [0] * 9999999 }}", &limits, "memory than their limit");
     /* A text that grows piece by piece is not copied at each step. */
@@ -126,8 +127,9 @@ static void test_spans(void) {
     CHECK(output.span_count == 4);
     static const struct ox_jinja_span expected[] = {{2, 4, false}, {4, 5, true}, {5, 6, false}, {6, 7, false}};
     for (size_t i = 0; i < 4 && output.span_count == 4; i++) {
-        CHECK(output.spans[i].begin_byte == expected[i].begin_byte && output.spans[i].end_byte == expected[i].end_byte &&
-              output.spans[i].is_nested == expected[i].is_nested);
+        CHECK(output.spans[i].begin_byte == expected[i].begin_byte);
+        CHECK(output.spans[i].end_byte == expected[i].end_byte);
+        CHECK(output.spans[i].is_nested == expected[i].is_nested);
     }
     ox_jinja_output_free(&output);
 }

@@ -74,7 +74,7 @@ static void test_tokens(void) {
     static const char template[] = "{{ bos_token }}|{{ eos_token }}|{{ pad_token is defined }}|{{ unk_token }}";
     write_in("tokens", "chat_template.jinja", template);
     write_in("tokens", "tokenizer_config.json",
-             "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\", \"lstrip\": false}, \"pad_token\": null}");
+             "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\", \"lstrip\": true}, \"pad_token\": null}");
     gives("tokens", HI, "<s>|</s>|False|");
     write_in("tokens", "special_tokens_map.json", "{\"unk_token\": {\"content\": \"<unk>\"}, \"bos_token\": \"<b>\"}");
     gives("tokens", HI, "<b>|</s>|False|<unk>");
