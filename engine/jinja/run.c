@@ -66,10 +66,12 @@ void *ox_ji_take(struct memory *memory, size_t bytes) {
 
 char *ox_ji_take_text(struct memory *memory, const char *before, size_t before_bytes, size_t bytes) {
     struct region *const region = &memory->texts;
-    const bool continues =
-        before != NULL && before + before_bytes == region->next && (size_t)(region->end - region->next) >= bytes;
-    if (!continues && (size_t)(region->end - region->next) < before_bytes + bytes &&
-        !add_chunk(memory, region, before_bytes + bytes)) {
+    if (region->chunks == NULL && !add_chunk(memory, region, before_bytes + bytes)) {
+        return NULL;
+    }
+    const size_t room = (size_t)(region->end - region->next);
+    const bool continues = before != NULL && before + before_bytes == region->next && room >= bytes;
+    if (!continues && room < before_bytes + bytes && !add_chunk(memory, region, before_bytes + bytes)) {
         return NULL;
     }
     char *const out = region->next;

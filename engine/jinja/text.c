@@ -143,7 +143,7 @@ bool ox_ji_capture_end(struct run *run, struct capture capture, struct value *ou
     run->capture_count--;
     const size_t bytes = run->output_bytes - capture.begin;
     run->output_bytes = capture.begin;
-    return ox_ji_string(run, run->output + capture.begin, bytes, out);
+    return ox_ji_string(run, bytes > 0 ? run->output + capture.begin : "", bytes, out);
 }
 
 /* ---- making strings -------------------------------------------------------------------------------------------- */

@@ -144,6 +144,9 @@ static void test_templates_apart(void) {
     ox_jinja_close(&jinja);
     CHECK(ox_jinja_compile("\xFF", 1, &limits, &jinja) == OX_E_CONFIG && jinja == NULL);
     gives("", "");
+    struct ox_jinja_output output;
+    CHECK(render_within("{{ '' | trim }}{{ '' ~ '' }}", &limits, "{}", &output) == OX_OK && output.text_bytes == 0);
+    ox_jinja_output_free(&output);
     gives("{{ strftime_now('%d %b %Y|%f|%z|') }}", "20 Nov 2026|000000||");
 }
 
