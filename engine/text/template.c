@@ -313,10 +313,20 @@ static const struct named *find_named(const struct ox_template *chat_template, c
     return NULL;
 }
 
+/* The template for a conversation with these tools; NULL where none is named default. */
+static const struct named *named_for(const struct ox_template *chat_template, const json_t *tools) {
+    const struct named *const named =
+        tools != NULL && !json_is_null(tools) ? find_named(chat_template, "tool_use") : NULL;
+    return named != NULL ? named : find_named(chat_template, "default");
+}
+
+bool ox_template_marks_generation(const struct ox_template *chat_template, const json_t *conversation) {
+    const struct named *const named = named_for(chat_template, json_object_get(conversation, "tools"));
+    return named != NULL && named->jinja != NULL && ox_jinja_marks_generation(named->jinja);
+}
+
 static enum ox_status pick(const struct ox_template *chat_template, const json_t *variables, const struct named **out) {
-    const bool has_tools = !json_is_null(json_object_get(variables, "tools"));
-    *out = has_tools ? find_named(chat_template, "tool_use") : NULL;
-    *out = *out != NULL ? *out : find_named(chat_template, "default");
+    *out = named_for(chat_template, json_object_get(variables, "tools"));
     if (*out == NULL) {
         return ox_fail(OX_E_CONFIG, "the model has several chat templates and none is named default");
     }

@@ -29,6 +29,31 @@ void ox_template_close(struct ox_template **chat_template);
 OX_MUST enum ox_status ox_template_render(const struct ox_template *chat_template, const json_t *conversation,
                                           const struct tm *now, struct ox_jinja_output *out);
 
+/* Whether the template that a conversation takes has {% generation %}. */
+bool ox_template_marks_generation(const struct ox_template *chat_template, const json_t *conversation);
+
+/* What one assistant turn of a conversation is in its text: what the model is to write, from the end of the generation
+ * prompt to the end of the turn. */
+struct ox_template_turn {
+    size_t message_idx;
+    size_t begin_byte, end_byte;
+};
+struct ox_template_turns {
+    struct ox_jinja_output output; /* the whole conversation, without a generation prompt */
+    struct ox_template_turn *turns;
+    size_t count;
+};
+
+/* Renders a conversation and finds its assistant turns; training makes its loss mask from them. Where the template has
+ * {% generation %}, each of its blocks is a turn (message_idx is then its number). Elsewhere a turn begins where the
+ * messages before it end with a generation prompt, and ends where the messages up to it end, without white space after
+ * an end token; a reasoning that the template drops from earlier turns is no part of them. OX_E_CONFIG, besides what
+ * ox_template_render fails for: the template makes the place of a turn ambiguous. *out need not be initialized; free it
+ * with ox_template_turns_free, after failures too. */
+OX_MUST enum ox_status ox_template_render_turns(const struct ox_template *chat_template, const json_t *conversation,
+                                                const struct tm *now, struct ox_template_turns *out);
+void ox_template_turns_free(struct ox_template_turns *turns);
+
 /* The variables of a rendering: special tokens (an object, may be NULL), then what the conversation gives, as above.
  * The caller owns *out. */
 OX_MUST enum ox_status ox_template_variables(const json_t *special_tokens, const json_t *conversation, json_t **out);

@@ -98,9 +98,73 @@ static void test_conversations(void) {
     gives("row", "{'messages': [{}], 'chat_template_kwargs': 1}", "! \"chat_template_kwargs\" must be an object");
 }
 
+/* Renders the conversation with its assistant turns as [[ ]]. */
+static void turns_are(const char *source, const char *conversation, const char *expected) {
+    struct ox_template *chat_template = NULL;
+    struct ox_template_turns turns;
+    json_t *row = NULL;
+    char text[2048], got[2048] = "! ";
+    size_t used = 0;
+    write_in("turns", "chat_template.jinja", source);
+    snprintf(text, sizeof text, "%s", conversation);
+    for (char *at = text; *at != '\0'; at++) {
+        *at = (char)(*at == '\'' ? '"' : *at);
+    }
+    REQUIRE_OK(ox_json_parse("conversation", text, strlen(text), &row));
+    REQUIRE_OK(ox_template_open(test_path("turns"), &chat_template));
+    const enum ox_status status = ox_template_render_turns(chat_template, row, &now, &turns);
+    for (size_t i = 0, at = 0; status == OX_OK && i <= turns.count; i++) {
+        const size_t begin = i < turns.count ? turns.turns[i].begin_byte : turns.output.text_bytes;
+        const size_t end = i < turns.count ? turns.turns[i].end_byte : begin;
+        const char *const all = turns.output.text;
+        used += (size_t)snprintf(got + used, sizeof got - used, "%.*s%s%.*s%s", (int)(begin - at), all + at,
+                                 i < turns.count ? "[[" : "", (int)(end - begin), all + begin,
+                                 i < turns.count ? "]]" : "");
+        at = end;
+    }
+    if (status != OX_OK) {
+        snprintf(got + 2, sizeof got - 2, "%s", ox_error_text());
+    }
+    if (expected[0] == '!' ? strstr(got, expected + 2) == NULL || got[0] != '!' : strcmp(got, expected) != 0) {
+        printf("%s\n  gives %s\n  not   %s\n", source, got, expected);
+        test_failure_count++;
+    }
+    ox_template_turns_free(&turns);
+    ox_template_close(&chat_template);
+    json_decref(row);
+}
+
+#define TWO_TURNS                                                                                              \
+    "{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': ' b '}, "               \
+    "{'role': 'user', 'content': 'c'}, {'role': 'assistant', 'content': 'd'}]}"
+
+static void test_turns(void) {
+    turns_are("{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>\n{% endfor %}"
+              "{% if add_generation_prompt %}<assistant>{% endif %}",
+              TWO_TURNS, "<user>a</s>\n<assistant>[[ b </s>]]\n<user>c</s>\n<assistant>[[d</s>]]\n");
+    turns_are("{% for m in messages %}{{ '[' ~ m.content ~ ']' if m.role == 'user' else m.content | trim ~ eos_token }}"
+              "{% endfor %}",
+              TWO_TURNS, "[a][[b]][c][[d]]");
+    /* The last turn alone has a reasoning. */
+    turns_are("{% for m in messages %}<{{ m.role }}>{{ '<think></think>' if m.role == 'assistant' and loop.last }}"
+              "{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+              TWO_TURNS, "<user>a</s><assistant>[[ b </s>]]<user>c</s><assistant>[[<think></think>d</s>]]");
+    turns_are("{% for m in messages %}{% if m.role == 'user' %}({{ m.content }}){% else %}{% generation %}"
+              "{{ m.content }}!{% endgeneration %}{% endif %}{% endfor %}",
+              TWO_TURNS, "(a)[[ b !]](c)[[d!]]");
+    /* The prompt for generation is not what the turn begins with. */
+    turns_are("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+              "{% if add_generation_prompt %}<assistant><think>{% endif %}",
+              TWO_TURNS, "! message 2: the chat template does not show");
+    turns_are("{% for m in messages | reverse %}<{{ m.role }}>{{ m.content }}{% endfor %}", TWO_TURNS, "! message 2:");
+    turns_are("x", "{'messages': [{'role': 'assistant', 'content': 'b'}]}", "! the first message is the assistant's");
+    turns_are("{% set x %}{% generation %}y{% endgeneration %}{% endset %}{{ x }}", TWO_TURNS, "! inside a macro");
+}
+
 int main(void) {
     test_found();
     test_tokens();
     test_conversations();
+    test_turns();
     return test_end();
 }
