@@ -6,6 +6,7 @@
 #include "base/hash/hash.h"
 #include "base/log.h"
 #include "engine/text/chat.h"
+#include "engine/text/template.h"
 #include "engine/checkpoint/checkpoint_internal.h"
 #include "engine/config/config.h"
 #include "engine/data/data.h"
@@ -250,6 +251,29 @@ static enum ox_status work_characters(void) {
     return take_tokenizer("tests/golden/chat/llama2");
 }
 
+static enum ox_status work_template(void) {
+    static const char row[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\","
+                              "\"content\":\"yes\",\"thinking\":null}],\"chat_template_kwargs\":{\"x\":[1,2.5]}}";
+    const struct tm now = {.tm_year = 126, .tm_mday = 20};
+    struct ox_template *chat_template = NULL;
+    struct ox_template_turns turns = {0};
+    json_t *json = NULL;
+    enum ox_status status = ox_template_open("tests/golden/chat/chatml", &chat_template);
+    CHECK((status == OX_OK) == (chat_template != NULL));
+    if (status == OX_OK) {
+        status = ox_json_parse("row 1", row, sizeof row - 1, &json);
+    }
+    if (status == OX_OK) {
+        status = ox_template_render_turns(chat_template, json, &now, &turns);
+        see(turns.output.text, status == OX_OK ? turns.output.text_bytes : 0);
+        see(&turns.count, sizeof turns.count);
+        ox_template_turns_free(&turns);
+    }
+    json_decref(json);
+    ox_template_close(&chat_template);
+    return status;
+}
+
 static enum ox_status work_config(void) {
     static struct ox_config config;
     char *text = NULL;
@@ -444,7 +468,8 @@ int main(void) {
         {"few files", work_few},     {"many files", work_many},       {"masked tokens", work_masked},
         {"cache", work_cache},       {"texts", work_texts},           {"rows", work_rows},
         {"model", work_model},       {"tokenizer", work_tokenizer},   {"characters", work_characters},
-        {"config", work_config},     {"checkpoint", work_checkpoint}, {"files", work_files},
+        {"template", work_template}, {"config", work_config},         {"checkpoint", work_checkpoint},
+        {"files", work_files},
     };
     static const enum call points[] = {
         CALL_MEMORY, CALL_OPEN,   CALL_OPEN_UNNAMED, CALL_STAT, CALL_LIST,     CALL_READ,
