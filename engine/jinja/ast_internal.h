@@ -189,6 +189,7 @@ struct parser {
     bool is_soft;                      /* below an if: an unknown filter fails only when it is reached */
     bool marks_generation;
     uint32_t loop_depth; /* for loops around the current place, within the current macro */
+    uint32_t for_depth;  /* for loops around the current place */
 };
 struct signature_link {
     struct signature *signature;

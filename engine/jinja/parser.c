@@ -191,10 +191,13 @@ static bool check_target(struct parser *parser, const struct node *target) {
         }
         return true;
     }
+    if (target->kind == N_NAME && parser->for_depth > 0 && ox_ji_string_is(target->as.name, "loop")) {
+        return ox_ji_parse_failed(parser, "can't assign to the variable loop in a for loop");
+    }
     return target->kind == N_NAME || target->kind == N_NSREF || ox_ji_parse_failed(parser, "can't assign to this");
 }
 
-/* What is assigned to. `loop` cannot be set in a loop that uses it; nothing sets it in practice, so it never can. */
+/* What is assigned to. */
 static bool parse_target(struct parser *parser, unsigned rules, struct node **out) {
     return ox_ji_parse_tuple(parser, rules | TUPLE_TARGET, out) && check_target(parser, *out);
 }
@@ -228,7 +231,7 @@ static bool parse_if(struct parser *parser, struct node *node) {
     return ok;
 }
 
-static bool parse_for(struct parser *parser, struct node *node) {
+static bool parse_loop(struct parser *parser, struct node *node) {
     static const char *const ends[] = {"else", "endfor", NULL};
     node->as.loop.word = ox_ji_intern(parser, "loop", 4);
     if (node->as.loop.word == NULL || !parse_target(parser, 0, &node->as.loop.target)) {
@@ -253,6 +256,13 @@ static bool parse_for(struct parser *parser, struct node *node) {
     }
     parser->token++;
     return ox_ji_is_word(parser->token - 1, "endfor") || parse_own_body(parser, "endfor", &node->as.loop.otherwise);
+}
+
+static bool parse_for(struct parser *parser, struct node *node) {
+    parser->for_depth++;
+    const bool ok = parse_loop(parser, node);
+    parser->for_depth--;
+    return ok;
 }
 
 static bool parse_set(struct parser *parser, struct node *node) {

@@ -66,7 +66,7 @@ b' }}|{{ '\é' }}", "{{ 'a' 'b' \"c\" }}", "{{ [1, 'a', none, true, 1.0, (1,), (
         "{% for v in l %}{% for u in m %}{{ loop.index }}{% endfor %}{{ loop.index }} {% endfor %}", "{% for v in l %}{{ loop.cycle('a', 'b') }}{{ loop.changed(v > 1) }} {% endfor %}",
         "{% for v in [[1, [2]], [3]] recursive %}{{ v if v is number }}{% if v is iterable %}({{ loop(v) }}){% endif %}{{ loop.depth0 }}{% endfor %}", "{% for v in m | reverse %}{{ v }}{{ loop.length }}{% endfor %}",
         "{% for v in x | selectattr('age') %}{{ v.name }}{{ loop.last }}{% endfor %}", "{% for v in l %}{% endfor %}{{ v }}", "{% for m in m %}{{ m }}{% endfor %}{{ m }}",
-        "{% set g = l | map('string') %}{{ g | join }}|{{ g | join }}", "{% break %}", "{% for v in l %}{{ loop.nope }}{{ loop.index0 is even }}{% endfor %}", "{% for v in [1, 1, 2] %}{{ loop.changed(v) }}{% endfor %}",
+        "{% set g = l | map('string') %}{{ g | join }}|{{ g | join }}", "{% break %}", "{% for v in l %}{% set loop = 1 %}{% endfor %}", "{% set loop = 1 %}{{ loop }}", "{% for v in l %}{{ loop.nope }}{{ loop.index0 is even }}{% endfor %}", "{% for v in [1, 1, 2] %}{{ loop.changed(v) }}{% endfor %}",
     ],
     "set": ["{% set v = 1, 2 %}{{ v }}{% set a, b = v %}{{ a }}{{ b }}", "{% set v %} x {{ i }} {% endset %}[{{ v }}]", "{% set v | upper | trim %} x {% endset %}[{{ v }}]", "{% set ns = namespace(a=1, **{'b': 2}) %}{% set ns.c %}z{% endset %}{{ ns.a }}{{ ns.b }}{{ ns.c }}{{ ns.d }}{{ ns }}",
             "{% set d.a = 1 %}", "{% set 1 = 2 %}", "{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a ~ ns['b'] }}", "{% set ns = namespace() %}{% set ns._x = 1 %}", "{% set messages = messages[1:] %}{{ messages | length }}",
