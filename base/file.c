@@ -704,7 +704,7 @@ enum ox_status ox_folder_free_bytes(const char *path, uint64_t *bytes) {
     if (statvfs(path, &space) != 0) {
         return fail_path(errno, path, "read the free space of");
     }
-    *bytes = (uint64_t)space.f_bavail * space.f_frsize;
+    *bytes = space.f_blocks == 0 ? UINT64_MAX : (uint64_t)space.f_bavail * space.f_frsize;
     return OX_OK;
 }
 

@@ -96,7 +96,7 @@ OX_MUST enum ox_status ox_folder_commit(const char *from, const char *to);
 /* Removes a folder with its content, without following links; succeeds when it does not exist. */
 OX_MUST enum ox_status ox_folder_remove(const char *path);
 
-/* Free bytes of the file system that holds `path`. */
+/* Free bytes of the file system that holds `path`; UINT64_MAX where it has no blocks to count. */
 OX_MUST enum ox_status ox_folder_free_bytes(const char *path, uint64_t *bytes);
 
 /* Sets *name to the next entry other than "." and "..", NULL at the end. Unlike plain readdir it tells the end from a

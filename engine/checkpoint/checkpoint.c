@@ -256,8 +256,11 @@ enum ox_status ox_checkpoint_drop(struct ox_checkpoint_job *job, enum ox_status 
 
 /* ---- public ------------------------------------------------------------------------------------ */
 
-enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t bytes) {
-    uint64_t available = 0;
+enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t file_bytes) {
+    uint64_t available = 0, bytes = 0;
+    if (!ox_add_u64(file_bytes, OX_CHECKPOINT_BESIDE_BYTES, &bytes)) {
+        bytes = UINT64_MAX;
+    }
     const enum ox_status status = ox_folder_free_bytes(folder, &available);
     if (status != OX_OK || available >= bytes) {
         return status;

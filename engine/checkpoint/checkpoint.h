@@ -53,6 +53,14 @@ struct ox_checkpoint_save {
     uint64_t total_limit;           /* checkpoints to keep, with the new one; 0: all */
 };
 
+/* Space that a folder takes beside files of known size: tokenizer files, headers of many shards, the folder itself. */
+#define OX_CHECKPOINT_BESIDE_BYTES ((uint64_t)16 << 20)
+/* Computes the size of a checkpoint's weights and optimizer state. */
+OX_MUST enum ox_status ox_checkpoint_bytes(const struct ox_model *model, enum ox_optim_kind kind,
+                                           enum ox_dtype weights_dtype, uint64_t *bytes);
+/* Refuses to write files of `file_bytes` if the file system of `folder` has no room for them and what lies beside. */
+OX_MUST enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t file_bytes);
+
 /* Saves a checkpoint and makes it the latest. A failure removes everything it wrote and leaves older checkpoints
  * untouched; failing only to write `latest` is a warning. If a complete checkpoint of this run, branch and step exists,
  * it stays as it is. Another folder of that name is renamed to checkpoint-<step>.old-1 and so on, with a warning. Each

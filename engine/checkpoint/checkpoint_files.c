@@ -13,9 +13,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Space for what has no formula: tokenizer files, headers of many shards, the folder itself. */
-static const uint64_t overhead_bytes = 16 << 20;
-
 struct ox_checkpoint_files {
     const struct ox_model *model;
     char folder[OX_PATH_BYTES];
@@ -118,14 +115,20 @@ static enum ox_status optim_specs_open(const struct ox_model *model, const struc
     return OX_OK;
 }
 
-static enum ox_status check_room(const struct ox_checkpoint_files *files, const struct ox_checkpoint_save *save,
-                                 const struct optim_specs *specs) {
-    uint64_t needed = overhead_bytes;
-    if (!ox_add_u64(needed, ox_hf_bytes(files->model, files->dtype), &needed) ||
-        !ox_add_u64(needed, ox_st_file_bytes(specs->specs, specs->count), &needed)) {
-        needed = UINT64_MAX;
-    }
-    return ox_checkpoint_check_space(save->output_dir, needed);
+static uint64_t files_bytes(const struct ox_model *model, enum ox_dtype dtype, const struct optim_specs *specs) {
+    uint64_t bytes = 0;
+    return ox_add_u64(ox_hf_bytes(model, dtype), ox_st_file_bytes(specs->specs, specs->count), &bytes) ? bytes
+                                                                                                   : UINT64_MAX;
+}
+
+enum ox_status ox_checkpoint_bytes(const struct ox_model *model, enum ox_optim_kind kind, enum ox_dtype weights_dtype,
+                                   uint64_t *bytes) {
+    const struct ox_plane_list planes = ox_optim_planes(kind, weights_dtype);
+    struct optim_specs specs = {0};
+    const enum ox_status status = optim_specs_open(model, &planes, &specs);
+    *bytes = status == OX_OK ? files_bytes(model, weights_dtype, &specs) : 0;
+    optim_specs_close(&specs);
+    return status;
 }
 
 /* Copies the companion files of the source model. The source may be only a config.json, or deleted since the run began;
@@ -155,7 +158,7 @@ static enum ox_status create(struct ox_checkpoint_files *files, const struct ox_
     struct optim_specs specs = {0};
     char path[OX_PATH_BYTES];
     enum ox_status status = optim_specs_open(files->model, &files->planes, &specs);
-    OX_TRY(status, check_room(files, save, &specs));
+    OX_TRY(status, ox_checkpoint_check_space(save->output_dir, files_bytes(files->model, files->dtype, &specs)));
     OX_TRY(status, ox_folder_make(files->folder));
     OX_TRY(status, ox_hf_create(files->folder, files->model, save->original_config, files->dtype, save->shard_bytes_max,
                                 &files->hf));

@@ -116,9 +116,6 @@ OX_MUST enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *
 OX_MUST enum ox_status ox_manifest_check_sizes(const char *folder, const struct ox_manifest *manifest);
 void ox_manifest_close(struct ox_manifest *manifest);
 
-/* Refuses to write `bytes` bytes if the file system of `folder` has less free space. */
-OX_MUST enum ox_status ox_checkpoint_check_space(const char *folder, uint64_t bytes);
-
 #ifdef __cplusplus
 }
 #endif

@@ -14,8 +14,6 @@
 
 enum { BUFFER_ELEMS = 1 << 18 };
 
-static const uint64_t overhead_bytes = 16 << 20;
-
 struct export_job {
     const struct ox_hf_folder *folder;
     const struct ox_st_file *optim; /* with masters, or NULL */
@@ -114,9 +112,7 @@ static enum ox_status make_tmp(const char *path, char *tmp) {
 static enum ox_status fill_folder(struct export_job *job, const char *source, const char *tmp,
                                   uint64_t shard_bytes_max) {
     const struct ox_model *const model = ox_hf_model(job->folder);
-    const uint64_t bytes = ox_hf_bytes(model, job->dtype);
-    enum ox_status status =
-        ox_checkpoint_check_space(tmp, bytes > UINT64_MAX - overhead_bytes ? bytes : bytes + overhead_bytes);
+    enum ox_status status = ox_checkpoint_check_space(tmp, ox_hf_bytes(model, job->dtype));
     if (status == OX_OK) {
         status =
             ox_hf_create(tmp, model, ox_hf_config(job->folder), job->dtype, shard_bytes_max, &job->writer);

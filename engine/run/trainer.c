@@ -466,7 +466,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
     char prediction[OX_PREDICTION_TEXT_BYTES];
     ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
-    char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES];
+    char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES], room[OX_ROOM_LINE_BYTES];
     const bool on_cpu = engine->device == OX_DEVICE_CPU;
     ox_size_text(ox_fixed_overhead_bytes(on_cpu ? engine->compute_threads : 0, engine->optimizer_threads) +
                      (on_cpu ? 0 : OX_CUDA_HOST_BYTES), overhead);
@@ -480,14 +480,16 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks
         "device: %s\n"
         "optimizer: %s, moments in %s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
-        "%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n%s%s%s",
+        "%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
+        "%s%s%s%s",
         model->config.family, ox_count_text((double)model->param_count, params), model->config.layers,
         model->config.hidden, model->config.vocab, compute_text(engine), device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         ox_shard_bytes_per_elem(&plan->table), engine->batch, engine->seq,
         engine->micro_batches, engine->micro_batches == 1 ? "" : "es", steps, body,
         eval_memory_text(plan, eval_memory), overhead, tables, prediction, ox_trainer_persist_text(trainer, persist),
-        ox_trainer_wear_text(trainer, wear));
+        ox_trainer_wear_text(trainer, wear),
+        ox_trainer_room_text(trainer, room));
     free(body);
     return length < 0 ? ox_fail(OX_E_NOMEM, "plan: no memory for its text") : OX_OK;
 }

@@ -50,6 +50,14 @@ const struct ox_model *ox_trainer_model(const struct ox_trainer *trainer);
 /* Writes the text of plan.txt: model, step, memory, traffic. The caller frees it. */
 OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, bool tasks, char **text);
 
+/* What the checkpoints of a run take. */
+struct ox_checkpoint_room {
+    uint64_t each_bytes, most_bytes; /* of one; of all that are there at the same time */
+    uint64_t written, kept;          /* how many; 0: the number of steps is not known  */
+    uint64_t free_bytes;             /* UINT64_MAX: not known                          */
+};
+void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room *out);
+
 /* Trains: reserves memory, starts fresh or resumes, steps, evaluates, saves. The run ends with a checkpoint. *ended_by
  * is the signal that ended it, or 0. `events` outlives the call. */
 OX_MUST enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct ox_trainer_events *events,

@@ -189,6 +189,18 @@ void ox_trainer_save_poll(struct ox_trainer *trainer);
 /* Saves before a run ends by a failure that has not touched its state; returns that failure. */
 OX_MUST enum ox_status ox_trainer_save_and_fail(struct ox_trainer *trainer, enum ox_status failure);
 
+/* ---- trainer_room.c ---- */
+
+enum { OX_ROOM_LINE_BYTES = 256 };
+/* Writes a line about the room that checkpoints take. */
+const char *ox_trainer_room_text(const struct ox_trainer *trainer, char *text);
+/* Refuses a run whose next checkpoint does not fit on the file system of its folder. */
+OX_MUST enum ox_status ox_trainer_check_room(const struct ox_trainer *trainer);
+/* If the last save failed for lack of room and only memory has the state, waits for room; true: there is room now. */
+bool ox_trainer_await_room(const struct ox_trainer *trainer);
+/* Adds to the error of a run's last save where its state is now; returns `failure`. */
+OX_MUST enum ox_status ox_trainer_fail_unsaved(const struct ox_trainer *trainer, enum ox_status failure);
+
 /* ---- trainer_reports.c ---- */
 
 /* Refuses a --trace-bytes that is too small for the plan. */

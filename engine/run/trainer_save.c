@@ -117,7 +117,11 @@ static enum ox_status save(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_save(struct ox_trainer *trainer) {
     ox_trainer_persist(trainer);
-    return save(trainer);
+    enum ox_status status = save(trainer);
+    if (status != OX_OK && ox_trainer_await_room(trainer)) {
+        status = save(trainer);
+    }
+    return status == OX_OK || trainer->is_torn ? status : ox_trainer_fail_unsaved(trainer, status);
 }
 
 void ox_trainer_save_or_warn(struct ox_trainer *trainer) {

@@ -225,6 +225,7 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
         take_identity(trainer);
         status = create_store(trainer);
     }
+    OX_TRY(status, ox_trainer_check_room(trainer)); /* an earlier run is deleted by now, and the store has its room */
     OX_TRY(status, load_all(trainer, NULL));
     OX_TRY(status, write_first_identity(trainer));
     return status == OX_OK ? OX_OK : undo_start(trainer, made, status);
@@ -521,6 +522,9 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     const char *const resume = trainer->config.resume_from_checkpoint;
     enum ox_status status = check_drives(trainer);
     OX_TRY(status, check_output(trainer));
+    if (status == OX_OK && resume[0] == '\0' && !trainer->config.overwrite_output_dir) {
+        status = ox_trainer_check_room(trainer); /* before texts are tokenized */
+    }
     OX_TRY(status, prepare_data(trainer));
     OX_TRY(status, ox_trainer_check_wear(trainer));
     OX_TRY(status, ox_trainer_check_trace(trainer));
@@ -530,6 +534,9 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     }
     OX_TRY(status, resume[0] == '\0'                ? start_fresh(trainer)
                    : strcmp(resume, "latest") == 0 ? resume_latest(trainer, origin) : resume_named(trainer, origin));
+    if (status == OX_OK && resume[0] != '\0' && trainer->state.step < trainer->max_steps) {
+        status = ox_trainer_check_room(trainer);
+    }
     if (status == OX_OK) {
         announce_drives(trainer);
         ox_trainer_persist_start(trainer);

@@ -312,6 +312,17 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
     json_decref(more);
 }
 
+/* Adds what checkpoints take; null: not known. */
+static void add_room(json_t *json, const struct ox_trainer *trainer) {
+    struct ox_checkpoint_room room;
+    ox_trainer_room(trainer, &room);
+    json_object_set_new(json, "checkpoints", json_pack(
+        "{s:I, s:I, s:o, s:o, s:o}", "bytes", (json_int_t)room.each_bytes, "most_bytes", (json_int_t)room.most_bytes,
+        "written", room.written > 0 ? json_integer((json_int_t)room.written) : json_null(),
+        "kept", room.kept > 0 ? json_integer((json_int_t)room.kept) : json_null(),
+        "free_bytes", room.free_bytes < UINT64_MAX ? json_integer((json_int_t)room.free_bytes) : json_null()));
+}
+
 static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     json_t *const traffic = json_object();
@@ -334,6 +345,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
         by_tier(given), "bytes_per_step", traffic,
         "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
     add_placement(json, plan);
+    add_room(json, trainer);
     add_prediction(json, ox_trainer_prediction(trainer));
     return json;
 }

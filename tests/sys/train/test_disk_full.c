@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -45,6 +46,7 @@ static void begin(const char *output, const char *more) {
     sys_args_train(&args, config_path, text_path, output);
     sys_args_add(&args, common);
     sys_args_add(&args, more);
+    sys_args_add(&args, strstr(more, "--save-wait-seconds") == NULL ? "--save-wait-seconds 0" : "");
 }
 
 /* One line of error, the last, with `words`. */
@@ -86,7 +88,13 @@ static void test_checkpoints(bool drive) {
     sys_run(&args, &process);
     CHECK(strstr(process.outcome.err, "warning: no checkpoint at step 3: ") != NULL);
     CHECK(strstr(process.outcome.err, "step 4/4 | loss ") != NULL);
-    check_error(1, "are free; make room or choose another folder");
+    CHECK(strstr(process.outcome.err, ", 4 written, 4 kept, at most ") != NULL);
+    CHECK(strstr(process.outcome.err, ", which is enough for 2: make room, or keep fewer with --save-total-limit\n") !=
+          NULL);
+    check_error(1, "are free; make room or choose another folder; ");
+    CHECK(strstr(process.outcome.err, drive ? "; nothing is lost: the store has step 4, and the same command with "
+                                              "--resume-from-checkpoint latest saves it\n"
+                                            : "and the newest checkpoint is ") != NULL);
     check_whole("disk/run/checkpoint-1");
     check_whole("disk/run/checkpoint-2");
     CHECK(!is_there("disk/run/checkpoint-3") && !is_there("disk/run/checkpoint-3.tmp"));
@@ -114,16 +122,43 @@ static void test_no_room_at_all(void) {
     fill_disk(0);
     begin("disk/run", "--max-steps 2");
     sys_run(&args, &process);
-    check_error(1, "disk/run");
+    check_error(1, "disk: the files to be written need ");
     CHECK(!is_there("disk/run"));
 
-    /* Space for the run's records, but not for a checkpoint. */
+    /* Space for the run's records, but not for a checkpoint: refused before the first step. */
     fill_disk(64 << 10);
     begin("disk/run", "--max-steps 2");
     sys_run(&args, &process);
+    check_error(1, ": the files to be written need ");
+    CHECK(strstr(process.outcome.err, "which is enough for 0: ") != NULL);
+    CHECK(strstr(process.outcome.err, "step 1/2") == NULL && !is_there("disk/run"));
+    unmount_disk();
+
+    /* What the store takes of the same disk is counted; it is removed again. */
+    CHECK(files_mount(disk, "size=18m"));
+    begin("disk/run", "--max-steps 2");
+    sys_args_word(&args, "--nvme=%s:16MiB", test_path("disk"));
+    sys_run(&args, &process);
     check_error(1, "disk/run: the files to be written need ");
-    CHECK(!is_there("disk/run/checkpoint-2") && !is_there("disk/run/checkpoint-2.tmp"));
-    CHECK(is_there("disk/run/run.json") && is_there("disk/run/metrics.jsonl"));
+    CHECK(!is_there("disk/run") && !is_there("disk/offload-store-0.ox"));
+    unmount_disk();
+}
+
+/* A run whose state only memory has waits at its end; when there is room, it saves and ends well. */
+static void test_waiting(void) {
+    CHECK(files_mount(disk, "size=20m"));
+    begin("disk/run", "--max-steps 100 --save-wait-seconds 60");
+    const char *const filler = test_path("disk/filler");
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "step 1/100"));
+    CHECK(kill(process.pid, SIGSTOP) == 0);
+    fill_disk(0);
+    CHECK(kill(process.pid, SIGCONT) == 0);
+    CHECK(sys_await(&process, "warning: only memory has the state of step 100, and its checkpoint does not fit: "));
+    CHECK(unlink(filler) == 0);
+    sys_wait(&process);
+    CHECK(process.outcome.exit_status == 0 && strstr(process.outcome.err, "saved ") != NULL);
+    check_whole("disk/run/checkpoint-100");
     unmount_disk();
 }
 
@@ -162,6 +197,7 @@ int main(void) {
     test_checkpoints(false);
     test_checkpoints(true);
     test_no_room_at_all();
+    test_waiting();
     test_store();
     test_export();
     return test_end();
