@@ -24,8 +24,10 @@ extern "C" {
 #endif
 
 /* The progress of a run. The store's root begins its metadata with this struct, so it has a fixed size and no pointers.
- * Version 2 had zeros in place of optimizer and moments, which mean AdamW in fp32, the only choice then. */
-enum { OX_RUN_STATE_VERSION = 3, OX_RUN_STATE_OLDEST = 2 };
+ * Version 2 had zeros in place of optimizer and moments, which mean AdamW in fp32, the only choice then. A run keeps
+ * the version that it began with: before version 4 the first step of a warmup had a rate above 0, and a step took rows
+ * of two epochs. */
+enum { OX_RUN_STATE_VERSION = 4, OX_RUN_STATE_OLDEST = 2, OX_RUN_STATE_NAMES_FORMAT = 3, OX_RUN_STATE_EPOCHS = 4 };
 struct ox_run_state {
     uint32_t version;
     uint16_t optimizer; /* enum ox_optim_kind */

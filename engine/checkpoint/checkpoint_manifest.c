@@ -158,7 +158,7 @@ static const char *moments_name(uint32_t value) {
 /* Reads optimizer and moments. Version 2 had only one of each, with value 0, and did not write them. */
 static enum ox_status get_format(const char *path, const json_t *object, uint64_t version,
                                  struct ox_run_state *state) {
-    if (version < OX_RUN_STATE_VERSION) {
+    if (version < OX_RUN_STATE_NAMES_FORMAT) {
         return OX_OK;
     }
     const enum ox_status status =
@@ -195,7 +195,9 @@ static enum ox_status get_state(const char *path, const json_t *object, struct o
         return ox_fail(OX_E_CONFIG, "%s: has the format version %" PRIu64 ", but this program reads %d to %d; use the "
                        "program that saved it", path, version, OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
     }
-    *state = (struct ox_run_state){.version = OX_RUN_STATE_VERSION, .best_eval_loss = (double)INFINITY};
+    /* What is written next names its format, whatever it was read from. */
+    const uint64_t named = ox_max_u64(version, OX_RUN_STATE_NAMES_FORMAT);
+    *state = (struct ox_run_state){.version = (uint32_t)named, .best_eval_loss = (double)INFINITY};
     status = status == OX_OK ? get_format(path, object, version, state) : status;
     for (uint32_t i = 0; status == OX_OK && i < COUNT_COUNT; i++) {
         uint64_t value = 0;
@@ -350,7 +352,7 @@ enum ox_status ox_manifest_read(const char *folder, struct ox_manifest *manifest
         status = get_state(path, object, &manifest->state);
         OX_TRY(status, get_dtype(path, object, &manifest->weights_dtype));
         OX_TRY(status, get_files(path, object, manifest));
-        if (status == OX_E_CONFIG && manifest->state.version == OX_RUN_STATE_VERSION) {
+        if (status == OX_E_CONFIG && manifest->state.version != 0) {
             status = ox_fail_in(OX_E_CORRUPT, "the checkpoint is damaged");
         }
     }

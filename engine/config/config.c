@@ -370,6 +370,51 @@ static enum ox_status check_optimizer(const struct ox_config *c, unsigned comman
     return OX_OK;
 }
 
+/* Refuses options of the learning rate that its schedule does not read, or that contradict each other. */
+static enum ox_status check_rate(const struct ox_config *c) {
+    enum {
+        COSINES = 1 << OX_LR_COSINE | 1 << OX_LR_COSINE_WITH_MIN_LR | 1 << OX_LR_COSINE_WARMUP_WITH_MIN_LR,
+        STABLE = 1 << OX_LR_WSD | 1 << OX_LR_WARMUP_STABLE_DECAY,
+        LEVEL = 1 << OX_LR_CONSTANT | 1 << OX_LR_CONSTANT_WITH_WARMUP | 1 << OX_LR_INVERSE_SQRT,
+    };
+    const struct {
+        const char *flag, *instead;
+        bool given;
+        unsigned types; /* the schedules that read it, as bits */
+    } uses[] = {
+        {"--warmup-steps", "constant_with_warmup", c->warmup_steps > 0, ~(1u << OX_LR_CONSTANT)},
+        {"--warmup-ratio", "constant_with_warmup", c->warmup_ratio > 0, ~(1u << OX_LR_CONSTANT)},
+        {"--min-lr", "linear", c->min_lr > 0, ~(unsigned)LEVEL},
+        {"--min-lr-ratio", "linear", c->min_lr_ratio > 0, ~(unsigned)LEVEL},
+        {"--decay-steps", "wsd", c->decay_steps > 0, STABLE},
+        {"--lr-decay-type", "wsd", c->lr_decay_type != OX_DECAY_AUTO, STABLE},
+        {"--lr-num-cycles", "cosine_with_restarts", c->lr_num_cycles > 0,
+         COSINES | STABLE | 1 << OX_LR_COSINE_WITH_RESTARTS},
+        {"--lr-power", "polynomial", c->lr_power != 1.0, 1 << OX_LR_POLYNOMIAL},
+        {"--lr-timescale", "inverse_sqrt", c->lr_timescale > 0, 1 << OX_LR_INVERSE_SQRT},
+    };
+    char type[OX_CONFIG_TEXT_BYTES];
+    ox_config_text(c, ox_option_find("lr-scheduler-type"), type);
+    for (unsigned i = 0; i < sizeof uses / sizeof *uses; i++) {
+        if (uses[i].given && (uses[i].types & 1u << c->lr_scheduler_type) == 0) {
+            return ox_fail(OX_E_CONFIG, "%s does not apply to --lr-scheduler-type %s; remove it, or use %s",
+                           uses[i].flag, type, uses[i].instead);
+        }
+    }
+    if (c->min_lr > 0 && c->min_lr_ratio > 0) {
+        return ox_fail(OX_E_CONFIG, "--min-lr and --min-lr-ratio are both given; give one of them");
+    }
+    if (c->min_lr > c->learning_rate) {
+        return ox_fail(OX_E_CONFIG, "--min-lr %g is above --learning-rate %g; give a smaller one", c->min_lr,
+                       c->learning_rate);
+    }
+    if ((c->lr_scheduler_type == OX_LR_COSINE_WITH_MIN_LR ||
+         c->lr_scheduler_type == OX_LR_COSINE_WARMUP_WITH_MIN_LR) && c->min_lr == 0 && c->min_lr_ratio == 0) {
+        return ox_fail(OX_E_CONFIG, "--lr-scheduler-type %s needs a final rate; add --min-lr or --min-lr-ratio", type);
+    }
+    return OX_OK;
+}
+
 static enum ox_status check_schedule(const struct ox_config *c) {
     if (c->max_steps == 0 && c->num_train_epochs == 0.0) {
         return ox_fail(OX_E_CONFIG, "--max-steps and --num-train-epochs are both 0; give one of them");
@@ -377,13 +422,9 @@ static enum ox_status check_schedule(const struct ox_config *c) {
     if (c->warmup_steps > 0 && c->warmup_ratio > 0.0) {
         return ox_fail(OX_E_CONFIG, "--warmup-steps and --warmup-ratio are both given; give one of them");
     }
-    if (c->decay_steps > 0 && c->lr_scheduler_type != OX_LR_WSD) {
-        return ox_fail(OX_E_CONFIG,
-                       "--decay-steps applies only to --lr-scheduler-type wsd; remove it");
-    }
-    if (c->min_lr_ratio > 0.0 && c->lr_scheduler_type == OX_LR_CONSTANT) {
-        return ox_fail(OX_E_CONFIG,
-                       "--min-lr-ratio does not apply to --lr-scheduler-type constant; remove it");
+    const enum ox_status status = check_rate(c);
+    if (status != OX_OK) {
+        return status;
     }
     if (c->max_steps > 0 && c->warmup_steps + c->decay_steps > c->max_steps) {
         return ox_fail(OX_E_CONFIG,

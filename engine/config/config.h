@@ -38,7 +38,13 @@ enum ox_auto_choice { OX_CHOICE_AUTO, OX_CHOICE_ON, OX_CHOICE_OFF };
 enum ox_packing_choice { OX_PACKING_AUTO, OX_PACKING_STREAM, OX_PACKING_PACK, OX_PACKING_PAD };
 enum ox_overlong_choice { OX_LONG_AUTO, OX_LONG_SPLIT, OX_LONG_TRUNCATE, OX_LONG_DROP };
 enum ox_report_choice { OX_REPORT_NONE, OX_REPORT_TENSORBOARD, OX_REPORT_PROMETHEUS, OX_REPORT_ALL };
-enum ox_lr_schedule { OX_LR_CONSTANT, OX_LR_LINEAR, OX_LR_COSINE, OX_LR_WSD };
+/* Runs record the number of their schedule, so new ones go to the end. */
+enum ox_lr_schedule {
+    OX_LR_CONSTANT, OX_LR_LINEAR, OX_LR_COSINE, OX_LR_WSD, OX_LR_COSINE_WITH_RESTARTS, OX_LR_POLYNOMIAL,
+    OX_LR_CONSTANT_WITH_WARMUP, OX_LR_INVERSE_SQRT, OX_LR_COSINE_WITH_MIN_LR, OX_LR_COSINE_WARMUP_WITH_MIN_LR,
+    OX_LR_WARMUP_STABLE_DECAY,
+};
+enum ox_lr_decay { OX_DECAY_AUTO, OX_DECAY_LINEAR, OX_DECAY_COSINE, OX_DECAY_1_SQRT };
 
 struct ox_config {
     /* what */
@@ -82,8 +88,12 @@ struct ox_config {
     enum ox_lr_schedule lr_scheduler_type;
     uint64_t warmup_steps;
     double warmup_ratio;
-    double min_lr_ratio;   /* final rate of linear, cosine and wsd, as a share of learning_rate */
-    uint64_t decay_steps;  /* wsd: length of the final decay; 0: a tenth of max_steps */
+    double min_lr, min_lr_ratio; /* final rate, and the same as a share of learning_rate; both 0: the schedule's own */
+    uint64_t decay_steps;  /* wsd, warmup_stable_decay: length of the final decay; 0: a tenth of max_steps */
+    enum ox_lr_decay lr_decay_type; /* their shape of it */
+    double lr_num_cycles;  /* cosine: waves; cosine_with_restarts: starts; 0: the schedule's own */
+    double lr_power;       /* polynomial: its exponent */
+    uint64_t lr_timescale; /* inverse_sqrt; 0: the warmup, or 10000 without one */
     uint64_t seed;
     bool decay_all;
     char data_order[16];   /* shuffle | sequential */

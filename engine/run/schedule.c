@@ -2,15 +2,33 @@
 
 #include <math.h>
 
+/* The end of the decay as a share of the peak. */
+static double floor_of(const struct ox_config *config) {
+    const double polynomial_end = 1e-7; /* lr_end of transformers */
+    if (config->min_lr_ratio > 0 || config->learning_rate == 0) {
+        return config->min_lr_ratio;
+    }
+    const bool own = config->min_lr == 0 && config->lr_scheduler_type == OX_LR_POLYNOMIAL;
+    return fmin(1, (own ? polynomial_end : config->min_lr) / config->learning_rate);
+}
+
 struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps) {
+    const enum ox_lr_schedule type = config->lr_scheduler_type;
     const uint64_t by_ratio = (uint64_t)ceil(config->warmup_ratio * (double)total_steps);
+    const uint64_t warmup = config->warmup_steps > 0 ? config->warmup_steps : by_ratio;
     return (struct ox_schedule){
-        .type = config->lr_scheduler_type,
+        .type = type,
+        .decay_type = config->lr_decay_type != OX_DECAY_AUTO ? config->lr_decay_type
+                      : type == OX_LR_WSD                    ? OX_DECAY_LINEAR
+                                                             : OX_DECAY_COSINE,
         .peak = config->learning_rate,
-        .min_ratio = config->min_lr_ratio,
-        .warmup = config->warmup_steps > 0 ? config->warmup_steps : by_ratio,
+        .floor = floor_of(config),
+        .cycles = config->lr_num_cycles > 0 ? config->lr_num_cycles : type == OX_LR_COSINE_WITH_RESTARTS ? 1 : 0.5,
+        .power = config->lr_power,
+        .warmup = type == OX_LR_CONSTANT ? 0 : warmup,
         .total = total_steps,
         .decay = config->decay_steps > 0 ? config->decay_steps : (total_steps + 9) / 10,
+        .timescale = config->lr_timescale > 0 ? config->lr_timescale : warmup > 0 ? warmup : 10000,
     };
 }
 
@@ -22,22 +40,51 @@ static double progress(uint64_t step, uint64_t begin, uint64_t end) {
     return step >= end ? 1 : (double)(step - begin) / (double)(end - begin);
 }
 
-double ox_schedule_rate(const struct ox_schedule *schedule, uint64_t step) {
-    if (step < schedule->warmup) {
-        return schedule->peak * (double)(step + 1) / (double)schedule->warmup;
-    }
-    const double floor = schedule->min_ratio, span = 1 - floor;
+static double wave(double turns) {
+    return 0.5 * (1 + cos(M_PI * turns));
+}
+
+/* What is left of the peak above the floor, in [0, 1], when the share `over` of a final decay is over. */
+static double left_of_decay(const struct ox_schedule *schedule, double over) {
+    return schedule->decay_type == OX_DECAY_LINEAR   ? 1 - over
+           : schedule->decay_type == OX_DECAY_COSINE ? wave(2 * schedule->cycles * over)
+                                                     : 1 - sqrt(over);
+}
+
+/* What is left of the peak above the floor, in [0, 1], after the warmup. */
+static double left(const struct ox_schedule *schedule, uint64_t step) {
     const double over = progress(step, schedule->warmup, schedule->total);
     const uint64_t decay_begin = schedule->total > schedule->decay ? schedule->total - schedule->decay : 0;
     switch (schedule->type) {
-    case OX_LR_CONSTANT:
-        return schedule->peak;
     case OX_LR_LINEAR:
-        return schedule->peak * (floor + span * (1 - over));
+        return 1 - over;
     case OX_LR_COSINE:
-        return schedule->peak * (floor + span * 0.5 * (1 + cos(M_PI * over)));
+    case OX_LR_COSINE_WITH_MIN_LR:
+        return wave(2 * schedule->cycles * over);
+    case OX_LR_COSINE_WARMUP_WITH_MIN_LR:
+        return wave(2 * schedule->cycles * progress(step + 1, schedule->warmup, schedule->total));
+    case OX_LR_COSINE_WITH_RESTARTS:
+        return over < 1 ? wave(fmod(schedule->cycles * over, 1)) : 0;
+    case OX_LR_POLYNOMIAL:
+        return pow(1 - over, schedule->power);
     case OX_LR_WSD:
-        return schedule->peak * (1 - span * progress(step, decay_begin, schedule->total));
+    case OX_LR_WARMUP_STABLE_DECAY:
+        return step < schedule->total ? left_of_decay(schedule, progress(step, decay_begin, schedule->total)) : 0;
+    case OX_LR_INVERSE_SQRT:
+        return 1 / sqrt(1 + (double)(step - schedule->warmup) / (double)schedule->timescale);
+    case OX_LR_CONSTANT:
+    case OX_LR_CONSTANT_WITH_WARMUP:
+        break;
     }
-    return schedule->peak;
+    return 1;
+}
+
+double ox_schedule_rate(const struct ox_schedule *schedule, uint64_t step) {
+    const double floor = schedule->floor, span = 1 - floor;
+    if (step < schedule->warmup) {
+        const bool ahead = schedule->from_one || schedule->type == OX_LR_COSINE_WARMUP_WITH_MIN_LR;
+        const double begin = schedule->type == OX_LR_WARMUP_STABLE_DECAY ? floor : 0;
+        return schedule->peak * (begin + (1 - begin) * (double)(step + ahead) / (double)schedule->warmup);
+    }
+    return schedule->peak * (floor + span * left(schedule, step));
 }

@@ -1,4 +1,4 @@
-/* The learning rate as a function of the step. */
+/* The learning rate as a function of the step, equal to that of transformers' schedules of the same names. */
 #ifndef OX_ENGINE_SCHEDULE_H
 #define OX_ENGINE_SCHEDULE_H
 
@@ -10,19 +10,30 @@ extern "C" {
 
 struct ox_schedule {
     enum ox_lr_schedule type;
-    double peak;       /* learning rate after the warmup                    */
-    double min_ratio;  /* end of the decay, as a share of the peak           */
-    uint64_t warmup;   /* steps: step s has peak * (s + 1) / warmup          */
-    uint64_t total;    /* steps of the run                                   */
-    uint64_t decay;    /* wsd: steps of the final, linear decay              */
+    enum ox_lr_decay decay_type; /* of the final decay */
+    double peak;                 /* learning rate after the warmup */
+    double floor;                /* end of the decay, as a share of the peak */
+    double cycles, power;
+    uint64_t warmup;    /* steps: step s has peak * s / warmup */
+    uint64_t total;     /* steps of the run */
+    uint64_t decay;     /* steps of the final decay */
+    uint64_t timescale; /* of inverse_sqrt */
+    bool from_one;      /* an old run: step s of the warmup has peak * (s + 1) / warmup */
 };
 
 /* The schedule of a validated configuration for a known number of steps. */
 struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps);
 
-/* Learning rate of step `step`, from 0. With p the share of the steps after the warmup that is over:
- *   linear  min + (1 - min) (1 - p)        cosine  min + (1 - min) (1 + cos(pi p)) / 2
- *   wsd     1, then linear to min over the last `decay` steps   (Hu et al., arXiv 2404.06395)
+/* Learning rate of step `step`, from 0. With p the share of the steps after the warmup that is over, m the floor and
+ * F(x) = m + (1 - m) x, the peak is multiplied by:
+ *   linear                     F(1 - p)
+ *   cosine, cosine_with_min_lr F((1 + cos(2 pi cycles p)) / 2)
+ *   cosine_warmup_with_min_lr  the same one step ahead, in the warmup too
+ *   cosine_with_restarts       F((1 + cos(pi frac(cycles p))) / 2)
+ *   polynomial                 F((1 - p)^power)
+ *   inverse_sqrt               1 / sqrt(1 + (step - warmup) / timescale)
+ *   wsd, warmup_stable_decay   1, then F of the decay over the last `decay` steps (Hu et al., arXiv 2404.06395); the
+ *                              warmup of the latter begins at m
  * After `total` steps it stays at the end value. */
 double ox_schedule_rate(const struct ox_schedule *schedule, uint64_t step);
 

@@ -274,6 +274,11 @@ enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {
     return status == OX_OK ? set_engine_config(trainer) : status;
 }
 
+/* Before the state of a run is known, its version is 0. */
+bool ox_trainer_is_old(const struct ox_trainer *trainer) {
+    return trainer->state.version != 0 && trainer->state.version < OX_RUN_STATE_EPOCHS;
+}
+
 void ox_trainer_set_steps(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const uint64_t per_step = config->per_device_train_batch_size * config->gradient_accumulation_steps;
@@ -286,6 +291,7 @@ void ox_trainer_set_steps(struct ox_trainer *trainer) {
         trainer->max_steps = trainer->max_steps > 0 ? trainer->max_steps : 1;
     }
     trainer->schedule = ox_schedule_of(config, trainer->max_steps);
+    trainer->schedule.from_one = ox_trainer_is_old(trainer);
 }
 
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer) {

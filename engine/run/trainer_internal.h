@@ -229,6 +229,8 @@ struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *traine
 OX_MUST enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights);
 /* Opens the model, looks at what --data and the like name, and fills trainer->engine_config. */
 OX_MUST enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights);
+/* Whether the run began with a version whose warmup and epochs meant otherwise, and goes on with those. */
+bool ox_trainer_is_old(const struct ox_trainer *trainer);
 /* Sets the number of steps and the schedule, once the data is open or --max-steps is given. */
 void ox_trainer_set_steps(struct ox_trainer *trainer);
 

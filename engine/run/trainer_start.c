@@ -27,6 +27,21 @@ static uint64_t gpu_hash(const struct ox_trainer *trainer, uint64_t seed) {
     return ox_hash_seed(words, sizeof words / sizeof *words);
 }
 
+/* Hash of `seed` and of the options of the learning rate that older versions did not have; `seed` itself where none is
+ * given, because the checkpoints of these versions have the hash without them. */
+static uint64_t rate_hash(const struct ox_config *config, uint64_t seed) {
+    char text[256];
+    if (config->min_lr == 0 && config->lr_decay_type == OX_DECAY_AUTO && config->lr_num_cycles == 0 &&
+        config->lr_power == 1 && config->lr_timescale == 0) {
+        return seed;
+    }
+    const int bytes = snprintf(text, sizeof text, "%.17g %d %.17g %.17g %" PRIu64, config->min_lr,
+                               (int)config->lr_decay_type, config->lr_num_cycles, config->lr_power,
+                               config->lr_timescale);
+    OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
+    return ox_hash64(text, (size_t)bytes, seed);
+}
+
 /* Hash of everything that may change bits. */
 static uint64_t numerics_hash(const struct ox_trainer *trainer) {
     const struct ox_config *const c = &trainer->config;
@@ -56,7 +71,7 @@ static uint64_t numerics_hash(const struct ox_trainer *trainer) {
                               m->rope_scaling.original, m->window, m->window_layer, m->qk_norm, e->decay_all);
     OX_ASSERT(more > 0 && (size_t)more < sizeof shape);
     uint64_t hash = ox_hash64(rows, (size_t)used, ox_hash64(text, (size_t)bytes, 0));
-    hash = ox_hash64(shape, (size_t)more, hash);
+    hash = rate_hash(c, ox_hash64(shape, (size_t)more, hash));
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
     }
@@ -240,9 +255,14 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
     }
     const struct ox_run_state expected = trainer->state;
     trainer->state = *found;
-    trainer->state.version = expected.version;
+    trainer->state.version = (uint32_t)ox_max_u64(found->version, OX_RUN_STATE_NAMES_FORMAT);
     trainer->state.optimizer = expected.optimizer;
     trainer->state.moments = expected.moments;
+    if (found->version < OX_RUN_STATE_EPOCHS) {
+        ox_log(OX_LOG_INFO, "%s: the run began with an earlier version, and keeps its warmup, whose first step has a "
+               "rate above 0", origin);
+        ox_trainer_set_steps(trainer);
+    }
     if (found->numerics_hash != expected.numerics_hash) {
         ox_log(OX_LOG_WARN, "%s: was made with other training options, or on another device or with other libraries "
                "of it; from here on the run differs from one that was never interrupted", origin);

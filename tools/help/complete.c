@@ -1,6 +1,6 @@
-/* Prints completion scripts for bash, zsh and fish, from the tables of commands and options. An option's placeholder
- * decides what completes its value: words in small letters are offered as they are, names in capitals such as PATH mean
- * a kind of thing. */
+/* Prints completion scripts for bash, zsh and fish, from the tables of commands and options. An option's choices or its
+ * placeholder decide what completes its value: words in small letters are offered as they are, names in capitals such
+ * as PATH mean a kind of thing. */
 #include "tools/help/help.h"
 
 #include "base/assert.h"
@@ -23,7 +23,7 @@ static struct value value_of(const struct ox_option *option) {
     } kinds[] = {{"PATH", KIND_PATH},     {"FILE", KIND_PATH},       {"PATH[:WEIGHT]", KIND_PATH},
                  {"FOLDER", KIND_FOLDER}, {"PATH:SIZE", KIND_FOLDER}, {"COMMAND", KIND_COMMAND}};
     struct value value = {0};
-    const char *at = ox_help_placeholder(option);
+    const char *at = option->type == OX_OPT_CHOICE ? option->choices : ox_help_placeholder(option);
     for (size_t used = 0, bytes; *at != '\0'; at += bytes + (at[bytes] == '|')) {
         bytes = strcspn(at, "|");
         if (*at < 'A' || *at > 'Z') {

@@ -21,7 +21,7 @@ static const char config_json[] =
 /* Everything lives on the drive, and every unit passes through each lane that there is. */
 static const char *const options[][2] = {
     {"gradient-accumulation-steps", "2"}, {"batch-size", "1"}, {"max-seq-length", "8"}, {"learning-rate", "3e-2"},
-    {"warmup-steps", "1"}, {"max-grad-norm", "0.5"}, {"eval-windows", "1"}, {"eval-steps", "2"},
+    {"max-grad-norm", "0.5"}, {"eval-windows", "1"}, {"eval-steps", "2"},
     {"compute-threads", "1"}, {"optimizer-threads", "1"}, {"chunk-elems", "2048"}, {"device-mem", "2MiB"},
     {"host-mem", "2MiB"}, {"weights-tier", "nvme"}, {"state-tier", "nvme"}, {"grads-tier", "nvme"}, {"tiles", "1"},
     {"save-dtype", "bf16"}, {"queue-depth", "4"}, {"data-format", "bytes"},

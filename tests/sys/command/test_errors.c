@@ -146,7 +146,7 @@ static void test_options(void) {
         {"--max-steps 0 --num-train-epochs 0", "are both 0; give one of them"},
         {"--warmup-steps 1 --warmup-ratio 0.1", "are both given; give one of them"},
         {"--max-steps 2 --warmup-steps 3", "together exceed --max-steps 2"},
-        {"--decay-steps 1", "applies only to --lr-scheduler-type wsd; remove it"},
+        {"--decay-steps 1", "--decay-steps does not apply to --lr-scheduler-type linear"},
         {"--tiles 4", "exceeds --gradient-accumulation-steps 1"},
         {"--chunk-elems 3000", "is not a multiple of 2048"},
         {"--from-scratch --resume latest", "contradict each other; give one"},

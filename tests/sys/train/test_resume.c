@@ -325,6 +325,22 @@ static void test_changed_options(void) {
     remove_run("changed");
 }
 
+/* A run that began before the warmup began at 0 goes on as it began, also from its own checkpoints. */
+static void test_old_run(void) {
+    files_copy_folder("expected/checkpoint-1", test_path("old"));
+    files_replace_text("old/trainer_state.json", "\"format_version\": 4", "\"format_version\": 3");
+    begin("of-old", 0, "--save-steps 1");
+    sys_args_word(&args, "--resume=%s", test_path("old"));
+    sys_run_well(&args, &process);
+    CHECK(said("the run began with an earlier version") && !said("warning"));
+    char *const steps = sys_curve(test_path("of-old"), "step");
+    CHECK(sys_metric(steps, 2, "learning_rate") == 3e-3 && sys_metric(expected_steps, 2, "learning_rate") == 1.5e-3);
+    free(steps);
+    files_replace_text("of-old/checkpoint-2/trainer_state.json", "\"format_version\": 3", "\"format_version\": 3");
+    remove_run("of-old");
+    files_remove_folder("old");
+}
+
 /* ---- formats of the state -------------------------------------------------------------------------- */
 
 static void expect_inspected(const char *path, const char *optimizer, const char *moments) {
@@ -387,6 +403,7 @@ int main(void) {
     test_total_limit();
     test_refusals();
     test_changed_options();
+    test_old_run();
     test_damage();
     test_other_format();
     make_expected(" --dtype bf16 --moments q8");

@@ -641,7 +641,7 @@ static void test_version_2(struct ox_engine *engine, const struct ox_model *mode
     const char *const manifest = test_pathf("%s/trainer_state.json", path);
     const struct ox_checkpoint_save save = make_save(output, OX_DTYPE_F32);
     const struct ox_run_state state = make_state(6);
-    struct ox_run_state back;
+    struct ox_run_state back, expected = state;
     struct ox_engine *other = open_engine(model);
     json_t *object = NULL;
     REQUIRE_OK(ox_checkpoint_write(engine, &state, &save));
@@ -652,7 +652,8 @@ static void test_version_2(struct ox_engine *engine, const struct ox_model *mode
     json_object_set_new(object, "format_version", json_integer(2));
     CHECK(json_dump_file(object, manifest, 0) == 0);
     REQUIRE_OK(ox_checkpoint_read_state(path, &back));
-    CHECK(memcmp(&state, &back, sizeof state) == 0);
+    expected.version = OX_RUN_STATE_NAMES_FORMAT; /* what was read does name its format, and is still of an old run */
+    CHECK(memcmp(&expected, &back, sizeof expected) == 0);
     log_warnings = 0;
     REQUIRE_OK(ox_engine_load_begin(other, 1));
     REQUIRE_OK(ox_checkpoint_load(other, path));

@@ -120,7 +120,7 @@ static void test_set(void) {
     set_refused("prefetch-depth", "-2", "out of range");
     set_refused("from-scratch", "maybe", "neither true nor false");
     set_refused("device-mem", "20 bananas", "not a size");
-    set_refused("lr-scheduler-type", "linea", "constant, linear, cosine, wsd");
+    set_refused("lr-scheduler-type", "linea", "constant, linear, cosine, wsd, cosine_with_restarts");
     set_refused("isa", "sse", "auto, scalar, avx2, avx512, neon");
     set_refused("isa", "auto|scalar", "not one of");
     set_refused("nvme", "/mnt/a:40Gx", "does not end in a size");
@@ -185,7 +185,7 @@ static void test_validate(void) {
     check_refused(OX_CMD_TRAIN, "chunk-elems", "4097", "multiple of 2048");
     check_refused(OX_CMD_TRAIN, "state-tier", "nvme", "--state-tier nvme needs a drive");
     check_refused(OX_CMD_TRAIN, "nvme", "/mnt/a", "has no size");
-    check_refused(OX_CMD_TRAIN, "decay-steps", "5", "wsd");
+    check_refused(OX_CMD_TRAIN, "decay-steps", "5", "use wsd");
     check_refused(OX_CMD_TRAIN, "warmup-steps", "101", "exceed --max-steps");
     check_refused(OX_CMD_TRAIN, "tiles", "2", "--gradient-accumulation-steps");
     check_refused(OX_CMD_TRAIN, "moments", "q8", "use --moments bf16, or --dtype bf16");
