@@ -90,12 +90,24 @@ struct call_arguments {
     struct node *more_positional, *more_keywords; /* *args, **kwargs */
 };
 
+/* The names that a scope's body reads or sets, in the order of the first use of each. A name that is set before it is
+ * read, and not below an if, hides the caller's variable of that name from the beginning of the scope on. */
+struct name_use {
+    const struct string *name;
+    bool hides;
+    struct name_use *next;
+};
+struct name_uses {
+    struct name_use *first;
+};
+
 /* A macro's parameters and body; a call block and its caller are one too. */
 struct signature {
     const struct string *name; /* NULL for a call block */
     struct nodes parameters;   /* N_NAME */
     struct nodes defaults;     /* of the last parameters */
     struct nodes body;
+    struct name_uses uses;
     bool uses_caller, uses_kwargs, uses_varargs;
 };
 
@@ -140,6 +152,7 @@ struct node {
         struct {
             struct node *target, *iterable, *test;
             struct nodes body, otherwise;
+            struct name_uses uses, test_uses, otherwise_uses;
             const struct string *word; /* "loop", interned */
             bool is_recursive;
         } loop;
@@ -149,6 +162,7 @@ struct node {
         struct {
             struct node *target, *filter; /* filter: NULL for none */
             struct nodes body;
+            struct name_uses uses;
         } block; /* N_SET_BLOCK, N_FILTER_BLOCK */
         struct {
             struct signature *signature;
@@ -156,6 +170,7 @@ struct node {
         } macro;               /* N_MACRO, N_CALL_BLOCK, N_GENERATION */
         struct {
             struct nodes targets, values, body;
+            struct name_uses uses;
         } with;
     } as;
 };
@@ -185,8 +200,12 @@ struct parser {
     struct run *run; /* its memory holds the tree */
     const struct token *token;
     struct name_link *names;
+    struct name_uses *uses; /* of the scope around the current place */
+    uint32_t branch_depth;  /* ifs around the current place, within that scope */
+    bool hides;             /* some name of the template hides */
     struct signature_link *signatures; /* the macros around the current place, the innermost first */
     bool is_soft;                      /* below an if: an unknown filter fails only when it is reached */
+    const struct token *unknown;       /* the first filter or test that is unknown elsewhere */
     bool marks_generation;
     uint32_t loop_depth; /* for loops around the current place, within the current macro */
     uint32_t for_depth;  /* for loops around the current place */
@@ -196,7 +215,9 @@ struct signature_link {
     struct signature_link *outer;
 };
 
-bool ox_ji_parse(struct parser *parser, struct nodes *body);
+bool ox_ji_parse(struct parser *parser, struct nodes *body, struct name_uses *uses);
+/* Notes that the current scope reads or sets a name. */
+bool ox_ji_note_use(struct parser *parser, const struct string *name, bool sets);
 
 /* What an expression may be made of. */
 enum tuple_rule {
@@ -210,7 +231,6 @@ enum tuple_rule {
 bool ox_ji_parse_tuple(struct parser *parser, unsigned rules, struct node **out);
 bool ox_ji_parse_expression(struct parser *parser, struct node **out);
 bool ox_ji_parse_filters(struct parser *parser, struct node *subject, bool inline_start, struct node **out);
-bool ox_ji_parse_signature(struct parser *parser, struct signature *signature);
 bool ox_ji_parse_failed(struct parser *parser, const char *format, ...) OX_PRINTF(2, 3);
 struct node *ox_ji_new_node(struct parser *parser, enum node_kind kind, const struct token *token);
 void ox_ji_add_node(struct nodes *nodes, struct node *node);
@@ -271,6 +291,7 @@ bool ox_ji_percent(struct run *run, const struct string *format, struct value va
 struct scope {
     struct scope *outer;
     struct binding *bindings;
+    const struct name_uses *uses;
 };
 struct binding {
     const struct string *name;
@@ -312,7 +333,7 @@ bool ox_ji_recurse(struct run *run, struct loop *loop, struct value iterable, st
 bool ox_ji_loop_attribute(struct run *run, struct loop *loop, const struct string *name, struct value *out);
 bool ox_ji_call(struct run *run, struct value function, const struct arguments *given, struct value *out);
 bool ox_ji_call_macro(struct run *run, const struct macro *macro, const struct arguments *given, struct value *out);
-struct scope *ox_ji_new_scope(struct run *run, struct scope *outer);
+struct scope *ox_ji_new_scope(struct run *run, struct scope *outer, const struct name_uses *uses);
 bool ox_ji_bind(struct run *run, struct scope *scope, const struct string *name, struct value value);
 bool ox_ji_assign(struct run *run, struct scope *scope, const struct node *target, struct value value);
 bool ox_ji_generation(struct run *run, struct scope *scope, const struct node *node);
@@ -320,8 +341,9 @@ bool ox_ji_generation(struct run *run, struct scope *scope, const struct node *n
 struct ox_jinja {
     struct memory memory;
     struct nodes body;
+    struct name_uses uses;
     const struct name_link *names;
-    bool marks_generation;
+    bool marks_generation, hides;
 };
 
 #endif

@@ -7,10 +7,11 @@
 
 /* ---- variables ------------------------------------------------------------------------------------------------- */
 
-struct scope *ox_ji_new_scope(struct run *run, struct scope *outer) {
+struct scope *ox_ji_new_scope(struct run *run, struct scope *outer, const struct name_uses *uses) {
     struct scope *const scope = ox_ji_new(run, sizeof *scope);
     if (scope != NULL) {
         scope->outer = outer;
+        scope->uses = uses;
     }
     return scope;
 }
@@ -31,8 +32,23 @@ bool ox_ji_bind(struct run *run, struct scope *scope, const struct string *name,
     return true;
 }
 
-static bool look_up(struct run *run, const struct scope *scope, const struct string *name, struct value *out) {
-    for (; scope != NULL; scope = scope->outer) {
+/* Whether the outermost scope that names a variable sets it later on, so that there is none before: as jinja2, which
+ * decides for a whole scope where a name comes from. */
+static bool is_hidden(const struct run *run, const struct scope *scope, const struct string *name) {
+    bool hidden = false;
+    for (; run->jinja->hides && scope != NULL; scope = scope->outer) {
+        for (const struct name_use *use = scope->uses->first; use != NULL; use = use->next) {
+            if (use->name == name) {
+                hidden = use->hides;
+                break;
+            }
+        }
+    }
+    return hidden;
+}
+
+static bool look_up(struct run *run, const struct scope *inner, const struct string *name, struct value *out) {
+    for (const struct scope *scope = inner; scope != NULL; scope = scope->outer) {
         for (const struct binding *binding = scope->bindings; binding != NULL; binding = binding->next) {
             if (binding->name == name) {
                 *out = binding->value;
@@ -41,6 +57,9 @@ static bool look_up(struct run *run, const struct scope *scope, const struct str
         }
     }
     const struct value key = {.kind = V_STRING, .as.string = name};
+    if (is_hidden(run, inner, name)) {
+        return ox_ji_undefined(run, NULL, key, out);
+    }
     if (!ox_ji_dict_get(run, run->variables, key, out)) {
         return false;
     }

@@ -17,7 +17,7 @@ struct filtered {
 static bool next_filtered(struct run *run, struct iterator *iterator, struct value *out) {
     const struct filtered *const filtered = iterator->detail;
     for (;;) {
-        struct scope *const scope = ox_ji_new_scope(run, filtered->scope);
+        struct scope *const scope = ox_ji_new_scope(run, filtered->scope, &filtered->node->as.loop.test_uses);
         struct value test = MISSING;
         bool truth = false;
         if (scope == NULL || !ox_ji_next(run, iterator->inner, out)) {
@@ -168,7 +168,7 @@ bool ox_ji_loop_attribute(struct run *run, struct loop *loop, const struct strin
 
 static enum flow run_body(struct run *run, struct loop *loop) {
     const struct node *const node = loop->node;
-    struct scope *const scope = ox_ji_new_scope(run, loop->scope);
+    struct scope *const scope = ox_ji_new_scope(run, loop->scope, &node->as.loop.uses);
     const struct value self = {.kind = V_LOOP, .as.loop = loop};
     if (scope == NULL || !ox_ji_assign(run, scope, node->as.loop.target, loop->current) ||
         !ox_ji_bind(run, scope, node->as.loop.word, self)) {
@@ -203,7 +203,7 @@ static enum flow run_loop(struct run *run, struct loop *loop) {
     if (completed || loop->node->as.loop.otherwise.count == 0) {
         return FLOW_ON;
     }
-    struct scope *const scope = ox_ji_new_scope(run, loop->scope);
+    struct scope *const scope = ox_ji_new_scope(run, loop->scope, &loop->node->as.loop.otherwise_uses);
     return scope == NULL ? FLOW_FAILED : ox_ji_execute(run, scope, &loop->node->as.loop.otherwise);
 }
 

@@ -145,7 +145,7 @@ static bool bind_parameters(struct run *run, const struct signature *signature, 
 }
 
 bool ox_ji_call_macro(struct run *run, const struct macro *macro, const struct arguments *given, struct value *out) {
-    struct scope *const scope = ox_ji_new_scope(run, macro->scope);
+    struct scope *const scope = ox_ji_new_scope(run, macro->scope, &macro->signature->uses);
     if (scope == NULL || !ox_ji_enter(run) || !bind_parameters(run, macro->signature, given, scope)) {
         return false;
     }

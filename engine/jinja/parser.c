@@ -85,6 +85,23 @@ bool ox_ji_expect_name(struct parser *parser, const struct string **out) {
     return *out != NULL;
 }
 
+bool ox_ji_note_use(struct parser *parser, const struct string *name, bool sets) {
+    struct name_use **link = &parser->uses->first;
+    for (; *link != NULL; link = &(*link)->next) {
+        if ((*link)->name == name) {
+            return true;
+        }
+    }
+    struct name_use *const use = ox_ji_new(parser->run, sizeof *use);
+    if (use == NULL) {
+        return false;
+    }
+    *use = (struct name_use){.name = name, .hides = sets && parser->branch_depth == 0};
+    parser->hides = parser->hides || use->hides;
+    *link = use;
+    return true;
+}
+
 static bool expect_block_end(struct parser *parser) {
     if (parser->token->kind != T_BLOCK_END) {
         return ox_ji_parse_failed(parser, "expected the end of the statement, \"%%}\"");
@@ -169,14 +186,49 @@ static bool parse_body(struct parser *parser, const char *const *ends, struct no
     return ok;
 }
 
-/* A body that ends with `end`, which is skipped. A block of its own: unknown filters fail at once again. */
-static bool parse_own_body(struct parser *parser, const char *end, struct nodes *body) {
+/* The scope around the current place, while an inner one is parsed. */
+struct outer_scope {
+    struct name_uses *uses;
+    uint32_t branch_depth;
+    bool is_soft;
+};
+
+static struct outer_scope enter_scope(struct parser *parser, struct name_uses *uses) {
+    const struct outer_scope outer = {parser->uses, parser->branch_depth, parser->is_soft};
+    parser->uses = uses;
+    parser->branch_depth = 0;
+    parser->is_soft = false; /* unknown filters fail at once again */
+    return outer;
+}
+
+static void leave_scope(struct parser *parser, struct outer_scope outer) {
+    parser->uses = outer.uses;
+    parser->branch_depth = outer.branch_depth;
+    parser->is_soft = outer.is_soft;
+}
+
+/* A body with a scope of its own that ends with `end`, which is skipped. */
+static bool parse_own_body(struct parser *parser, const char *end, struct nodes *body, struct name_uses *uses) {
     const char *const ends[] = {end, NULL};
-    const bool was_soft = parser->is_soft;
-    parser->is_soft = false;
+    const struct outer_scope outer = enter_scope(parser, uses);
     const bool ok = parse_body(parser, ends, body);
-    parser->is_soft = was_soft;
+    leave_scope(parser, outer);
     parser->token += ok;
+    return ok;
+}
+
+/* Notes the names of a target, which the current scope sets. */
+static bool note_target(struct parser *parser, const struct node *target) {
+    if (target->kind == N_NSREF) {
+        return ox_ji_note_use(parser, target->as.nsref.name, false);
+    }
+    if (target->kind == N_NAME) {
+        return ox_ji_note_use(parser, target->as.name, true);
+    }
+    bool ok = true;
+    for (const struct node *item = target->as.items.first; ok && item != NULL; item = item->next) {
+        ok = note_target(parser, item);
+    }
     return ok;
 }
 
@@ -226,7 +278,9 @@ static bool parse_branches(struct parser *parser, struct branch **link) {
 static bool parse_if(struct parser *parser, struct node *node) {
     const bool was_soft = parser->is_soft;
     parser->is_soft = true;
+    parser->branch_depth++;
     const bool ok = parse_branches(parser, &node->as.branches);
+    parser->branch_depth--;
     parser->is_soft = was_soft;
     return ok;
 }
@@ -240,22 +294,29 @@ static bool parse_loop(struct parser *parser, struct node *node) {
     if (!ox_ji_skip_word(parser, "in")) {
         return ox_ji_parse_failed(parser, "expected 'in'");
     }
-    if (!ox_ji_parse_tuple(parser, TUPLE_NO_CONDITION | TUPLE_RECURSIVE, &node->as.loop.iterable) ||
-        (ox_ji_skip_word(parser, "if") && !ox_ji_parse_expression(parser, &node->as.loop.test))) {
+    if (!ox_ji_parse_tuple(parser, TUPLE_NO_CONDITION | TUPLE_RECURSIVE, &node->as.loop.iterable)) {
         return false;
     }
+    if (ox_ji_skip_word(parser, "if")) {
+        const struct outer_scope around = enter_scope(parser, &node->as.loop.test_uses);
+        const bool ok = ox_ji_parse_expression(parser, &node->as.loop.test);
+        leave_scope(parser, around);
+        if (!ok) {
+            return false;
+        }
+    }
     node->as.loop.is_recursive = ox_ji_skip_word(parser, "recursive");
-    const bool was_soft = parser->is_soft;
-    parser->is_soft = false;
+    const struct outer_scope outer = enter_scope(parser, &node->as.loop.uses);
     parser->loop_depth++;
     const bool ok = parse_body(parser, ends, &node->as.loop.body);
     parser->loop_depth--;
-    parser->is_soft = was_soft;
+    leave_scope(parser, outer);
     if (!ok) {
         return false;
     }
     parser->token++;
-    return ox_ji_is_word(parser->token - 1, "endfor") || parse_own_body(parser, "endfor", &node->as.loop.otherwise);
+    return ox_ji_is_word(parser->token - 1, "endfor") ||
+           parse_own_body(parser, "endfor", &node->as.loop.otherwise, &node->as.loop.otherwise_uses);
 }
 
 static bool parse_for(struct parser *parser, struct node *node) {
@@ -272,17 +333,17 @@ static bool parse_set(struct parser *parser, struct node *node) {
     }
     if (ox_ji_skip_operator(parser, "=")) {
         node->as.set.target = target;
-        return ox_ji_parse_tuple(parser, TUPLE_PLAIN, &node->as.set.value);
+        return ox_ji_parse_tuple(parser, TUPLE_PLAIN, &node->as.set.value) && note_target(parser, target);
     }
     node->kind = N_SET_BLOCK;
     node->as.block.target = target;
-    return ox_ji_parse_filters(parser, NULL, false, &node->as.block.filter) &&
-           parse_own_body(parser, "endset", &node->as.block.body);
+    return note_target(parser, target) && ox_ji_parse_filters(parser, NULL, false, &node->as.block.filter) &&
+           parse_own_body(parser, "endset", &node->as.block.body, &node->as.block.uses);
 }
 
 static bool parse_filter_block(struct parser *parser, struct node *node) {
     return ox_ji_parse_filters(parser, NULL, true, &node->as.block.filter) &&
-           parse_own_body(parser, "endfilter", &node->as.block.body);
+           parse_own_body(parser, "endfilter", &node->as.block.body, &node->as.block.uses);
 }
 
 /* The body of a macro or of a call block, in which break and continue mean no loop around it. */
@@ -291,13 +352,13 @@ static bool parse_macro_body(struct parser *parser, struct signature *signature,
     const uint32_t loop_depth = parser->loop_depth;
     parser->signatures = &link;
     parser->loop_depth = 0;
-    const bool ok = parse_own_body(parser, end, &signature->body);
+    const bool ok = parse_own_body(parser, end, &signature->body, &signature->uses);
     parser->signatures = link.outer;
     parser->loop_depth = loop_depth;
     return ok;
 }
 
-bool ox_ji_parse_signature(struct parser *parser, struct signature *signature) {
+static bool parse_parameters(struct parser *parser, struct signature *signature) {
     if (!ox_ji_expect_operator(parser, "(")) {
         return false;
     }
@@ -323,18 +384,27 @@ bool ox_ji_parse_signature(struct parser *parser, struct signature *signature) {
     return true;
 }
 
+/* Defaults are evaluated in the scope of the body. */
+static bool parse_signature(struct parser *parser, struct signature *signature) {
+    const struct outer_scope outer = enter_scope(parser, &signature->uses);
+    const bool ok = parse_parameters(parser, signature);
+    leave_scope(parser, outer);
+    return ok;
+}
+
 static bool parse_macro(struct parser *parser, struct node *node) {
     struct signature *const signature = ox_ji_new(parser->run, sizeof *signature);
     node->as.macro.signature = signature;
     return signature != NULL && ox_ji_expect_name(parser, &signature->name) &&
-           ox_ji_parse_signature(parser, signature) && parse_macro_body(parser, signature, "endmacro");
+           ox_ji_note_use(parser, signature->name, true) &&
+           parse_signature(parser, signature) && parse_macro_body(parser, signature, "endmacro");
 }
 
 static bool parse_call_block(struct parser *parser, struct node *node) {
     struct signature *const signature = ox_ji_new(parser->run, sizeof *signature);
     node->as.macro.signature = signature;
     if (signature == NULL ||
-        (ox_ji_is_operator(parser->token, "(") && !ox_ji_parse_signature(parser, signature)) ||
+        (ox_ji_is_operator(parser->token, "(") && !parse_signature(parser, signature)) ||
         !ox_ji_parse_expression(parser, &node->as.macro.call)) {
         return false;
     }
@@ -360,7 +430,7 @@ static bool parse_with(struct parser *parser, struct node *node) {
         ox_ji_add_node(&node->as.with.targets, target);
         ox_ji_add_node(&node->as.with.values, value);
     }
-    return parse_own_body(parser, "endwith", &node->as.with.body);
+    return parse_own_body(parser, "endwith", &node->as.with.body, &node->as.with.uses);
 }
 
 static bool parse_print_statement(struct parser *parser, struct node *node) {
@@ -425,6 +495,13 @@ static bool parse_statement(struct parser *parser, struct nodes *body) {
                               parser->token->bytes > 60 ? 60 : (int)parser->token->bytes, parser->token->text);
 }
 
-bool ox_ji_parse(struct parser *parser, struct nodes *body) {
-    return parse_until(parser, NULL, body);
+bool ox_ji_parse(struct parser *parser, struct nodes *body, struct name_uses *uses) {
+    parser->uses = uses;
+    if (!parse_until(parser, NULL, body)) {
+        return false;
+    }
+    parser->token = parser->unknown != NULL ? parser->unknown : parser->token;
+    return parser->unknown == NULL ||
+           ox_ji_parse_failed(parser, "No filter or test named '%.*s'.",
+                              parser->token->bytes > 60 ? 60 : (int)parser->token->bytes, parser->token->text);
 }

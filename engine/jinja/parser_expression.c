@@ -36,7 +36,7 @@ static bool parse_string(struct parser *parser, struct node **out) {
 }
 
 /* Notes for the macros around that they use `caller`, `kwargs` or `varargs`. */
-static void note_use(struct parser *parser, const struct string *name) {
+static void note_specials(struct parser *parser, const struct string *name) {
     for (struct signature_link *link = parser->signatures; link != NULL; link = link->outer) {
         link->signature->uses_caller |= ox_ji_string_is(name, "caller");
         link->signature->uses_kwargs |= ox_ji_string_is(name, "kwargs");
@@ -71,10 +71,11 @@ static bool parse_name(struct parser *parser, unsigned rules, struct node **out)
         return ox_ji_expect_name(parser, &(*out)->as.nsref.attribute);
     }
     (*out)->as.name = name;
-    if ((rules & TUPLE_TARGET) == 0) {
-        note_use(parser, name);
+    if ((rules & TUPLE_TARGET) != 0) {
+        return true;
     }
-    return true;
+    note_specials(parser, name);
+    return ox_ji_note_use(parser, name, false);
 }
 
 static bool parse_list(struct parser *parser, struct node **out) {
@@ -359,7 +360,8 @@ static bool parse_postfix(struct parser *parser, struct node **node) {
     }
 }
 
-/* The name of a filter or test, and what it means. An unknown one fails here, or below an if when it is reached. */
+/* The name of a filter or test, and what it means. An unknown one fails at the end of the template; below an if, and in
+ * `a if b else c`, it fails when it is reached. */
 static bool parse_applied(struct parser *parser, struct node *node, bool is_filter) {
     const struct token *const token = parser->token;
     if (!ox_ji_expect_name(parser, &node->as.apply.name)) {
@@ -369,10 +371,8 @@ static bool parse_applied(struct parser *parser, struct node *node, bool is_filt
         return ox_ji_parse_failed(parser, "a dot in the name of a filter or test is not supported here");
     }
     node->as.apply.builtin = is_filter ? ox_ji_find_filter(node->as.apply.name) : ox_ji_find_test(node->as.apply.name);
-    if (node->as.apply.builtin == NULL && !parser->is_soft) {
-        parser->token = token;
-        return ox_ji_parse_failed(parser, "No %s named '%.*s'.", is_filter ? "filter" : "test",
-                                  token->bytes > 60 ? 60 : (int)token->bytes, token->text);
+    if (node->as.apply.builtin == NULL && !parser->is_soft && parser->unknown == NULL) {
+        parser->unknown = token;
     }
     return true;
 }
@@ -634,6 +634,7 @@ static bool parse_or(struct parser *parser, struct node **out) {
 }
 
 static bool parse_condition(struct parser *parser, struct node **out) {
+    const struct token *const unknown = parser->unknown;
     if (!parse_or(parser, out)) {
         return false;
     }
@@ -646,6 +647,7 @@ static bool parse_condition(struct parser *parser, struct node **out) {
         }
         node->as.condition.then = *out;
         *out = node;
+        parser->unknown = unknown;
     }
     return true;
 }

@@ -189,6 +189,7 @@ enum ox_status ox_jinja_compile(const char *source, size_t bytes, const struct o
     run.memory.bytes_max = limits->memory_bytes_max;
     struct parser parser = {.run = &run};
     struct nodes body = {0};
+    struct name_uses uses = {0};
     char *text = NULL;
     *out = NULL;
     size_t count = 0;
@@ -196,7 +197,7 @@ enum ox_status ox_jinja_compile(const char *source, size_t bytes, const struct o
     bool ok = ox_ji_is_utf8(source, bytes) || ox_ji_fail(&run, "the template is not UTF-8");
     ok = ok && normalize(&run, source, bytes, &text, &bytes) && ox_ji_lex(&run, text, bytes, &tokens, &count);
     parser.token = tokens;
-    ok = ok && ox_ji_parse(&parser, &body);
+    ok = ok && ox_ji_parse(&parser, &body, &uses);
     free(run.output);
     struct ox_jinja *const jinja = ok ? malloc(sizeof *jinja) : NULL;
     run.no_memory = run.no_memory || (ok && jinja == NULL);
@@ -206,8 +207,8 @@ enum ox_status ox_jinja_compile(const char *source, size_t bytes, const struct o
         free(run.error);
         return status;
     }
-    *jinja = (struct ox_jinja){.memory = run.memory, .body = body, .names = parser.names,
-                                .marks_generation = parser.marks_generation};
+    *jinja = (struct ox_jinja){.memory = run.memory, .body = body, .uses = uses, .names = parser.names,
+                                .marks_generation = parser.marks_generation, .hides = parser.hides};
     *out = jinja;
     return OX_OK;
 }
@@ -235,7 +236,7 @@ enum ox_status ox_jinja_render(const struct ox_jinja *jinja, const struct ox_jin
     bool ok = ox_ji_from_json(&run, input->variables, &variables);
     OX_ASSERT(!ok || variables.kind == V_DICT);
     run.variables = variables.as.dict;
-    struct scope *const scope = ok ? ox_ji_new_scope(&run, NULL) : NULL;
+    struct scope *const scope = ok ? ox_ji_new_scope(&run, NULL, &jinja->uses) : NULL;
     ok = scope != NULL && ox_ji_execute(&run, scope, &jinja->body) == FLOW_ON && ox_ji_put(&run, "", 1);
     ox_ji_free_memory(&run.memory);
     if (ok) {

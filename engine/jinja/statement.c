@@ -97,7 +97,7 @@ static enum flow execute_set(struct run *run, struct scope *scope, const struct 
 /* The text of a body in a scope of its own, through a filter if there is one. A loop that the body leaves drops the
  * text. */
 static enum flow execute_captured(struct run *run, struct scope *scope, const struct node *node) {
-    struct scope *const inner = ox_ji_new_scope(run, scope);
+    struct scope *const inner = ox_ji_new_scope(run, scope, &node->as.block.uses);
     struct value text = MISSING;
     if (inner == NULL) {
         return FLOW_FAILED;
@@ -118,7 +118,7 @@ static enum flow execute_captured(struct run *run, struct scope *scope, const st
 }
 
 static enum flow execute_with(struct run *run, struct scope *scope, const struct node *node) {
-    struct scope *const inner = ox_ji_new_scope(run, scope);
+    struct scope *const inner = ox_ji_new_scope(run, scope, &node->as.with.uses);
     const struct node *value = node->as.with.values.first;
     if (inner == NULL) {
         return FLOW_FAILED;

@@ -70,7 +70,8 @@ b' }}|{{ '\é' }}", "{{ 'a' 'b' \"c\" }}", "{{ [1, 'a', none, true, 1.0, (1,), (
     ],
     "set": ["{% set v = 1, 2 %}{{ v }}{% set a, b = v %}{{ a }}{{ b }}", "{% set v %} x {{ i }} {% endset %}[{{ v }}]", "{% set v | upper | trim %} x {% endset %}[{{ v }}]", "{% set ns = namespace(a=1, **{'b': 2}) %}{% set ns.c %}z{% endset %}{{ ns.a }}{{ ns.b }}{{ ns.c }}{{ ns.d }}{{ ns }}",
             "{% set d.a = 1 %}", "{% set 1 = 2 %}", "{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a ~ ns['b'] }}", "{% set ns = namespace() %}{% set ns._x = 1 %}", "{% set messages = messages[1:] %}{{ messages | length }}",
-            "{% with a = 1, b = i %}{{ a }}{{ b }}{% set a = 2 %}{{ a }}{% endwith %}{{ a }}", "{% set v = missing %}{{ v is defined }}"],
+            "{% for v in l %}{{ i }}{% endfor %}{% set i = 5 %}{{ i }}", "{% for v in l %}{{ i }}{% endfor %}{% if true %}{% set i = 5 %}{% endif %}{{ i }}", "{{ i }}{% for v in l %}{{ i }}{% endfor %}{% set i = 5 %}",
+            "{% macro f() %}[{{ i }}]{% endmacro %}{{ f() }}{% set i = 5 %}{{ f() }}", "{% for v in l %}{% for u in l %}{{ s }}{% endfor %}{% set s = v %}{{ s }}{% endfor %}{{ s }}", "{% for v in l %}{% for u in l %}{{ s }}{% endfor %}{% set s = v %}{% endfor %}", "{% for v in l %}{{ f is defined }}{% endfor %}{% macro f() %}{% endmacro %}", "{% for v in l %}{{ e }}{% set e = 1 %}{% endfor %}{{ i if false }}{% set i = i %}", "{% with a = 1, b = i %}{{ a }}{{ b }}{% set a = 2 %}{{ a }}{% endwith %}{{ a }}", "{% set v = missing %}{{ v is defined }}"],
     "macro": [
         "{% macro f(a, b=2, c='x' ~ b) %}{{ a }}{{ b }}{{ c }};{% endmacro %}{{ f(1) }}{{ f(1, 3) }}{{ f(a=1, c=5) }}{{ f() }}", "{% macro f(a) %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1, 2, 3, z=4) }}",
         "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(1, 2) }}", "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(b=1) }}", "{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}",

@@ -60,7 +60,8 @@ static void test_places(void) {
     fails("{{ nope.x }}", "line 1, column 8: 'nope' is undefined");
     fails("\n\n  {{ s + 1 }}", "line 3, column 8: can only concatenate str (not \"int\") to str");
     fails("a\n{% nope %}", "line 2, column 4: unknown or unsupported tag 'nope'");
-    fails("é{{ 1 | nope }}", "line 1, column 9: No filter named 'nope'.");
+    fails("é{{ 1 | nope }}", "line 1, column 9: No filter or test named 'nope'.");
+    gives("{{ 1 | nope if false else 2 }}{{ 3 if true else 4 is nope }}", "23");
     fails("{% if true %}{{ 1 | nope }}{% endif %}", "line 1, column 21: No filter named 'nope' found.");
     fails("{% for x in a %}", "line 1, column 17: Unexpected end of template; expected else");
     fails("{{ 'a", "line 1, column 4: a string without an end");
