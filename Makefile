@@ -152,6 +152,9 @@ MEMORY_P := $(B)/tests/fault/test_reader_faults
 $(CALLS_P) $(MEMORY_P): $(OBJ)/tests/kit/calls.o
 $(MEMORY_P): $(OBJ)/tests/kit/calls_memory.o
 
+# A program that puts a function of its own before one of the library.
+$(B)/tests/golden/test_renumbered: LDFLAGS += -Wl,--wrap=ox_placement_choose
+
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 
 # The plugin holds machine code for GPUs in use and PTX for later ones. What ptxas reports of registers and spills is

@@ -368,13 +368,17 @@ uint64_t ox_unit_elems(const struct ox_engine *engine, uint32_t unit_idx) {
     return engine->plan->input.model.units[unit_idx].elem_count;
 }
 
+uint32_t ox_unit_grad_idx(const struct ox_engine *engine, uint32_t unit_idx) {
+    return engine->plan->input.model.units[unit_idx].grad_idx;
+}
+
 uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t grad_idx) {
     return engine->plan->input.model.grads[grad_idx].elem_count;
 }
 
 void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint64_t first, uint64_t count,
                          float *out) {
-    const uint32_t grad_idx = engine->plan->input.model.units[unit_idx].grad_idx;
+    const uint32_t grad_idx = ox_unit_grad_idx(engine, unit_idx);
     const unsigned char *const base =
         resident_ptr(engine, ox_plan_home_grad(engine->plan->train, grad_idx));
     OX_ASSERT(engine->plan->table.shards[unit_idx].homes.grad == OX_TIER_HOST && base != NULL);

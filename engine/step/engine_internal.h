@@ -204,6 +204,8 @@ uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_id
 
 uint64_t ox_grad_elems(const struct ox_engine *engine, uint32_t grad_idx);
 uint64_t ox_unit_elems(const struct ox_engine *engine, uint32_t unit_idx);
+/* The gradient of a unit's own weights, among all gradients. */
+uint32_t ox_unit_grad_idx(const struct ox_engine *engine, uint32_t unit_idx);
 
 #ifdef __cplusplus
 }

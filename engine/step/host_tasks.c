@@ -88,8 +88,7 @@ uint64_t ox_norm_partials_first(const struct ox_engine *engine, uint32_t unit_id
 static void reduce(const struct task_run *run) {
     struct ox_engine *const engine = run->engine;
     const uint32_t unit_idx = run->task->unit_idx;
-    const struct ox_plan_model *const model = &engine->plan->input.model;
-    const uint32_t addend = model->grads[model->units[unit_idx].grad_idx].addend;
+    const uint32_t addend = engine->plan->input.model.grads[ox_unit_grad_idx(engine, unit_idx)].addend;
     const uint64_t elems = ox_unit_elems(engine, unit_idx);
     void *const grad = view(run, OX_USE_GRAD).ptr;
     double *const partials = view(run, OX_USE_NORM).ptr;

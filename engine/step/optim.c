@@ -74,7 +74,7 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
     if (run.unit->source.grad == NULL) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_SPOOL_READ,
-            .extent_idx = ox_plan_spool_grad(engine->plan->train, run.unit->unit_idx),
+            .extent_idx = ox_plan_spool_grad(engine->plan->train, ox_unit_grad_idx(engine, run.unit->unit_idx)),
             .buffer = run.grad,
             .spool_from = run.chunk.first * grad_width(engine),
             .spool_len = run.layout.numbers_bytes,

@@ -75,21 +75,28 @@ static void vary_unit(struct drawing *d, struct ox_plan_unit *unit) {
     unit->kept_bytes = uniform(d) < 0.25 ? 0 : about(d, unit->kept_bytes);
 }
 
-static void swap_grads(struct plan_model *m, const struct ox_plan_model *model, uint32_t a, uint32_t b) {
-    const struct ox_plan_grad kept = m->grads[a];
-    m->grads[a] = m->grads[b];
-    m->grads[b] = kept;
+static void swap_grads(const struct ox_plan_model *model, uint32_t a, uint32_t b) {
+    struct ox_plan_grad *const grads = (struct ox_plan_grad *)model->grads, kept = grads[a];
+    struct ox_plan_unit *const units = (struct ox_plan_unit *)model->units;
+    grads[a] = grads[b];
+    grads[b] = kept;
     for (uint32_t i = 0; i < model->grad_count; i++) {
-        uint32_t *const names[] = {&m->grads[i].added_to, &m->grads[i].addend};
+        uint32_t *const names[] = {&grads[i].added_to, &grads[i].addend};
         for (unsigned k = 0; k < 2; k++) {
             *names[k] = *names[k] == a ? b : *names[k] == b ? a : *names[k];
         }
     }
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        uint32_t *const names[] = {&m->units[i].grad_idx, &m->units[i].table_grad_idx};
+        uint32_t *const names[] = {&units[i].grad_idx, &units[i].table_grad_idx};
         for (unsigned k = 0; k < 2; k++) {
             *names[k] = *names[k] == a ? b : *names[k] == b ? a : *names[k];
         }
+    }
+}
+
+static void shuffle_grads(struct drawing *d, const struct ox_plan_model *model) {
+    for (uint32_t i = model->grad_count - 1; i > 0; i--) {
+        swap_grads(model, i, (uint32_t)(uniform(d) * (i + 1)));
     }
 }
 
@@ -125,7 +132,10 @@ void plan_model_vary(struct plan_model *m, const struct ox_plan_model *model, ui
     for (uint32_t i = model->unit_count - 1; i > 0; i--) {
         swap_units(m, model, elems, i, (uint32_t)(uniform(&d) * (i + 1)));
     }
-    for (uint32_t i = model->grad_count - 1; i > 0; i--) {
-        swap_grads(m, model, i, (uint32_t)(uniform(&d) * (i + 1)));
-    }
+    shuffle_grads(&d, model);
+}
+
+void plan_model_shuffle_grads(const struct ox_plan_model *model, uint64_t seed) {
+    struct drawing d = {.seed = seed};
+    shuffle_grads(&d, model);
 }

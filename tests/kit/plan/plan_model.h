@@ -31,4 +31,7 @@ void plan_model_make(struct plan_model *m, const uint64_t *elems, uint32_t unit_
  * numbers the units in any order, with `elems` (per unit) alike. The same seed does the same. */
 void plan_model_vary(struct plan_model *m, const struct ox_plan_model *model, uint64_t *elems, uint64_t seed);
 
+/* Numbers the gradients in any order, in the lists that `model` points at. */
+void plan_model_shuffle_grads(const struct ox_plan_model *model, uint64_t seed);
+
 #endif
