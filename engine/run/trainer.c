@@ -282,16 +282,25 @@ bool ox_trainer_is_old(const struct ox_trainer *trainer) {
 void ox_trainer_set_steps(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const uint64_t per_step = config->per_device_train_batch_size * config->gradient_accumulation_steps;
+    const bool old = ox_trainer_is_old(trainer);
     trainer->max_steps = config->max_steps;
     if (trainer->max_steps == 0 && trainer->input.train != NULL) {
         struct ox_windows_counts counts;
         ox_windows_counts(trainer->input.train, &counts);
-        const double epochs = config->num_train_epochs * (double)counts.rows;
-        trainer->max_steps = (uint64_t)(epochs / (double)per_step);
-        trainer->max_steps = trainer->max_steps > 0 ? trainer->max_steps : 1;
+        const uint64_t steps = (counts.rows + per_step - 1) / per_step; /* the last one may be partial */
+        const double wanted = old ? floor(config->num_train_epochs * (double)counts.rows / (double)per_step)
+                                  : ceil(config->num_train_epochs * (double)steps);
+        trainer->max_steps = wanted > 1 ? (uint64_t)wanted : 1;
     }
     trainer->schedule = ox_schedule_of(config, trainer->max_steps);
-    trainer->schedule.from_one = ox_trainer_is_old(trainer);
+    trainer->schedule.from_one = old;
+}
+
+uint64_t ox_trainer_step_rows(const struct ox_trainer *trainer, uint64_t cursor) {
+    const uint64_t whole = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
+    struct ox_windows_counts counts;
+    ox_windows_counts(trainer->input.train, &counts);
+    return ox_trainer_is_old(trainer) ? whole : ox_min_u64(whole, counts.rows - cursor % counts.rows);
 }
 
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer) {

@@ -113,7 +113,7 @@ static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t beg
 
 static enum ox_status take_step(struct ox_trainer *trainer) {
     const uint64_t begin_ns = ox_clock_ns();
-    const uint64_t windows = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
+    const uint64_t windows = ox_trainer_step_rows(trainer, trainer->state.cursor);
     uint64_t targets = 0;
     enum ox_status status = ox_trainer_fill(trainer, trainer->input.train, trainer->state.cursor, windows, &targets);
     if (status != OX_OK) {

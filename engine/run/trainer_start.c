@@ -259,8 +259,8 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
     trainer->state.optimizer = expected.optimizer;
     trainer->state.moments = expected.moments;
     if (found->version < OX_RUN_STATE_EPOCHS) {
-        ox_log(OX_LOG_INFO, "%s: the run began with an earlier version, and keeps its warmup, whose first step has a "
-               "rate above 0", origin);
+        ox_log(OX_LOG_INFO, "%s: the run began with an earlier version, and keeps its warmup and its epochs: the first "
+               "step has a rate above 0, and a step may take rows of two epochs", origin);
         ox_trainer_set_steps(trainer);
     }
     if (found->numerics_hash != expected.numerics_hash) {
