@@ -244,7 +244,7 @@ static const struct ox_option options[] = {
      .help = "threads of the CPU device; 0: all cores"},
     {.name = "logging-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, logging_steps),
      .min = 1, .max = 1e+12, .group = group_reports, .default_text = "1", .commands = RUN,
-     .help = "steps between two log lines"},
+     .help = "steps between two log lines; a line has the mean loss since the last one"},
     {.name = "eval-steps", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, eval_steps), .min = 0,
      .max = 1e+12, .group = group_reports, .default_text = "500", .commands = RUN,
      .help = "steps between two evaluations; 0: only at the end"},

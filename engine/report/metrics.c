@@ -25,14 +25,6 @@ struct ox_metrics {
     struct ox_metrics_last last;
 };
 
-double ox_step_stall_share(const struct ox_step_report *report) {
-    if (report->wall_seconds <= 0) {
-        return 0;
-    }
-    const double share = 1 - report->result.lane_busy_seconds[OX_LANE_COMPUTE] / report->wall_seconds;
-    return share < 0 ? 0 : share;
-}
-
 static void drop_line(struct ox_metrics *metrics, const char *why) {
     if (metrics->dropped++ == 0) {
         ox_log(OX_LOG_WARN, "%s: a line could not be written: %s; the run goes on without it", metrics->path, why);

@@ -41,9 +41,6 @@ struct ox_end_report {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]; /* bytes of a pending update finished after the last step */
 };
 
-/* The share of the step in which the compute lane was idle: it waited for other lanes or had nothing to do. */
-double ox_step_stall_share(const struct ox_step_report *report);
-
 struct ox_metrics;
 /* Opens <folder>/metrics.jsonl for appending. It first cuts off an unfinished last line and the lines of steps after
  * `step`, which an earlier process wrote but never committed. Memory is bounded whatever the size of the file. */

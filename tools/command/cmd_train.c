@@ -8,6 +8,7 @@
 #include "engine/run/trainer.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,14 +79,20 @@ static void install_handlers(void) {
 
 /* ---- the progress line ---------------------------------------------------------------------------- */
 
+/* Sums over steps. */
+struct sums {
+    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    uint64_t steps, tokens, batch_tokens, skipped, empty;
+    double loss; /* of the steps that were neither skipped nor empty */
+    double seconds, busy_seconds;
+};
+
 struct progress {
     uint64_t begin_ns, begin_step, logging_steps;
     bool terminal, open_line;
-    /* all steps of this process, including updates done by evaluations */
-    uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
-    uint64_t steps, tokens, batch_tokens, skipped, empty;
+    struct sums all;       /* of this process, including the traffic of updates done by evaluations */
+    struct sums since;     /* of the steps since the last line */
     uint64_t eval_updates; /* steps whose update ran within an evaluation */
-    double seconds, busy_seconds;
     struct ox_eval_report last_eval;
 };
 
@@ -115,39 +122,36 @@ static void on_start(void *context, const struct ox_run_state *state, uint64_t m
     }
 }
 
-static void add_step(struct progress *progress, const struct ox_step_report *report) {
+static void add_step(struct sums *sums, const struct ox_step_report *report) {
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            progress->traffic[link][kind] += report->result.traffic[link][kind];
+            sums->traffic[link][kind] += report->result.traffic[link][kind];
         }
     }
-    progress->steps++;
-    progress->tokens += report->tokens;
-    progress->batch_tokens += report->batch_tokens;
-    progress->skipped += report->tokens > 0 && !report->result.finite;
-    progress->empty += report->tokens == 0;
-    progress->seconds += report->wall_seconds;
-    progress->busy_seconds += report->result.lane_busy_seconds[OX_LANE_COMPUTE];
+    sums->steps++;
+    sums->tokens += report->tokens;
+    sums->batch_tokens += report->batch_tokens;
+    sums->skipped += report->tokens > 0 && !report->result.finite;
+    sums->empty += report->tokens == 0;
+    sums->loss += report->tokens > 0 && report->result.finite ? report->result.loss : 0;
+    sums->seconds += report->wall_seconds;
+    sums->busy_seconds += report->result.lane_busy_seconds[OX_LANE_COMPUTE];
 }
 
-/* Adds up each step, and prints a progress line every logging_steps. */
-static void on_step(void *context, const struct ox_step_report *report) {
-    struct progress *const progress = context;
-    add_step(progress, report);
-    if (report->tokens == 0) {
-        return; /* a warning was logged */
-    }
-    if (report->step % progress->logging_steps != 0 && report->step != report->max_steps) {
-        return;
-    }
+/* Prints a line for the steps since the last one: means, but norm and rate of the last step, as the Trainer does. */
+static void print_line(struct progress *progress, const struct ox_step_report *report) {
+    const struct sums *const since = &progress->since;
+    const uint64_t counted = since->steps - since->skipped - since->empty;
+    const double loss = counted > 0 ? since->loss / (double)counted : report->result.loss;
+    const double stalled = since->seconds > 0 ? 1 - since->busy_seconds / since->seconds : 0;
     char eta[OX_DURATION_TEXT_BYTES], links[128] = "";
     const double elapsed = (double)(ox_clock_ns() - progress->begin_ns) * 1e-9;
     const double per_step = elapsed / (double)(report->step - progress->begin_step);
     ox_duration_text(per_step * (double)(report->max_steps - report->step), eta);
-    const double wall = report->wall_seconds > 0 ? report->wall_seconds : 1;
+    const double wall = since->seconds > 0 ? since->seconds : 1;
     size_t used = 0;
     for (int link = 0; link < OX_LINK_COUNT; link++) {
-        const uint64_t bytes = link_bytes(report->result.traffic, link);
+        const uint64_t bytes = link_bytes(since->traffic, link);
         if (bytes > 0 && used < sizeof links) {
             used += (size_t)snprintf(links + used, sizeof links - used, " %s %.2f",
                                      ox_link_name((enum ox_link)link), (double)bytes / wall * 1e-9);
@@ -155,12 +159,23 @@ static void on_step(void *context, const struct ox_step_report *report) {
     }
     fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 " | loss %.4f | norm %.3g | lr %.2e | %.0f ms | %.0f tok/s |%s%s "
             "stall %.0f%% | eta %s", progress->terminal ? "\r\033[K" : "", report->step, report->max_steps,
-            report->result.loss, report->result.grad_norm, report->learning_rate, report->wall_seconds * 1e3,
-            (double)report->batch_tokens / wall, links, used > 0 ? " GB/s |" : "",
-            100 * ox_step_stall_share(report), eta);
+            loss, report->result.grad_norm, report->learning_rate, since->seconds * 1e3 / (double)since->steps,
+            (double)since->batch_tokens / wall, links, used > 0 ? " GB/s |" : "", 100 * fmax(0, stalled), eta);
+    progress->since = (struct sums){0};
     progress->open_line = progress->terminal;
     if (!progress->terminal) {
         fprintf(stderr, "\n");
+    }
+}
+
+/* Adds up each step, and prints a progress line every logging_steps. */
+static void on_step(void *context, const struct ox_step_report *report) {
+    struct progress *const progress = context;
+    add_step(&progress->all, report);
+    add_step(&progress->since, report);
+    /* A step without targets has no line, because a warning was logged. */
+    if (report->tokens > 0 && (report->step % progress->logging_steps == 0 || report->step == report->max_steps)) {
+        print_line(progress, report);
     }
 }
 
@@ -171,7 +186,7 @@ static void on_eval(void *context, const struct ox_eval_report *report) {
     progress->eval_updates += report->with_update;
     for (int link = 0; link < OX_LINK_COUNT && report->with_update; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            progress->traffic[link][kind] += report->traffic[link][kind];
+            progress->all.traffic[link][kind] += report->traffic[link][kind];
         }
     }
     fprintf(stderr, "eval at step %" PRIu64 " | loss %.4f | perplexity %.3f | %" PRIu64 " tokens\n", report->step,
@@ -186,48 +201,49 @@ static void on_saved(void *context, const char *path, double seconds) {
 
 /* ---- results -------------------------------------------------------------------------------------- */
 
-static void print_traffic(const struct progress *progress) {
+static void print_traffic(const struct sums *all) {
     printf("traffic per step, measured (MiB)\n  %-12s", "");
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         printf("%12s", ox_link_name((enum ox_link)link));
     }
     printf("\n");
-    const double steps = progress->steps > 0 ? (double)progress->steps : 1;
+    const double steps = all->steps > 0 ? (double)all->steps : 1;
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
         uint64_t sum = 0;
         for (int link = 0; link < OX_LINK_COUNT; link++) {
-            sum += progress->traffic[link][kind];
+            sum += all->traffic[link][kind];
         }
         if (sum == 0) {
             continue;
         }
         printf("  %-12s", ox_traffic_name((enum ox_traffic_kind)kind));
         for (int link = 0; link < OX_LINK_COUNT; link++) {
-            printf("%12.2f", (double)progress->traffic[link][kind] / steps / (double)OX_MIB);
+            printf("%12.2f", (double)all->traffic[link][kind] / steps / (double)OX_MIB);
         }
         printf("\n");
     }
 }
 
 static void print_summary(const struct ox_trainer *trainer, const struct progress *progress) {
-    if (progress->steps > 0) {
+    const struct sums *const all = &progress->all;
+    if (all->steps > 0) {
         printf("%" PRIu64 " step%s, %" PRIu64 " tokens (%" PRIu64 " trained) in %.1f s: %.0f tokens/s; compute busy "
-               "%.0f%% of the time\n", progress->steps, progress->steps == 1 ? "" : "s", progress->batch_tokens,
-               progress->tokens, progress->seconds, (double)progress->batch_tokens / progress->seconds,
-               100 * progress->busy_seconds / progress->seconds);
+               "%.0f%% of the time\n", all->steps, all->steps == 1 ? "" : "s", all->batch_tokens,
+               all->tokens, all->seconds, (double)all->batch_tokens / all->seconds,
+               100 * all->busy_seconds / all->seconds);
         if (progress->eval_updates > 0) {
             printf("%" PRIu64 " updates ran within evaluations: these seconds leave out their time, the table "
                    "counts their bytes\n", progress->eval_updates);
         }
-        if (progress->skipped > 0) {
-            printf("%" PRIu64 " step%s not finite and had no effect\n", progress->skipped,
-                   progress->skipped == 1 ? " was" : "s were");
+        if (all->skipped > 0) {
+            printf("%" PRIu64 " step%s not finite and had no effect\n", all->skipped,
+                   all->skipped == 1 ? " was" : "s were");
         }
-        if (progress->empty > 0) {
-            printf("%" PRIu64 " step%s no token to be trained on\n", progress->empty,
-                   progress->empty == 1 ? " had" : "s had");
+        if (all->empty > 0) {
+            printf("%" PRIu64 " step%s no token to be trained on\n", all->empty,
+                   all->empty == 1 ? " had" : "s had");
         }
-        print_traffic(progress);
+        print_traffic(all);
     }
     if (progress->last_eval.tokens > 0) {
         printf("held-out loss %.4f, perplexity %.3f per token\n", progress->last_eval.loss,

@@ -135,6 +135,23 @@ static void test_old_run(void) {
     free(curve);
 }
 
+/* ---- log lines -------------------------------------------------------------------------------------- */
+
+/* A line has the mean loss of the steps since the last one, as a line of the Trainer's log has. */
+static void test_log_lines(void) {
+    begin("lines", "--logging_steps=4");
+    sys_run_well(&args, &process);
+    const size_t count = json_array_size(json_object_get(golden, "logged_every_4"));
+    CHECK(count == STEPS / 4);
+    for (size_t i = 0; i < count; i++) {
+        const char *const line = strstr(process.outcome.err, plain_pathf("step %zu/20 | loss ", 4 * (i + 1)));
+        double loss = 0;
+        CHECK(line != NULL && sscanf(line, "step %*u/20 | loss %lf", &loss) == 1);
+        CHECK(fabs(loss - number("logged_every_4", i)) < 6e-5); /* it has four places */
+    }
+    CHECK(strstr(process.outcome.err, "step 3/20") == NULL);
+}
+
 /* ---- decay groups ----------------------------------------------------------------------------------- */
 
 /* A matrix decays, embeddings too; norms and biases do not. */
@@ -165,6 +182,7 @@ int main(void) {
     test_same();
     test_epochs();
     test_old_run();
+    test_log_lines();
     test_decay_groups();
     json_decref(golden);
     return test_end();
