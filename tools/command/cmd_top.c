@@ -35,7 +35,7 @@ struct progress {
     uint32_t loss_count;
     double step_seconds_sum;
     uint32_t step_seconds_count;
-    json_t *last, *eval; /* the last line of each type, or NULL */
+    json_t *last, *eval; /* the last line of a step and of an evaluation, or NULL */
     bool traced;         /* `analysis` holds the last whole step of the trace */
     uint64_t traced_step;
     struct ox_trace_analysis analysis;
@@ -49,11 +49,15 @@ static double number(const json_t *line, const char *key) {
 
 static void add_line(struct progress *s, json_t *line) {
     const char *const type = json_string_value(json_object_get(line, "type"));
-    const bool step = type != NULL && strcmp(type, "step") == 0;
+    const bool step = type != NULL && strcmp(type, "step") == 0, eval = type != NULL && strcmp(type, "eval") == 0;
     json_t **const place = step ? &s->last : &s->eval;
+    if (!step && !eval) {
+        json_decref(line);
+        return;
+    }
     json_decref(*place);
     *place = line;
-    if (!step) {
+    if (eval) {
         return;
     }
     s->step = (uint64_t)json_integer_value(json_object_get(line, "step"));

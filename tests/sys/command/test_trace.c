@@ -310,6 +310,8 @@ static void test_top(const char *run) {
     snprintf(words, sizeof words, "%s --once", run);
     tell("top", words);
     told("step 5/5");
+    told("eval at step 5: loss ");
+    CHECK(strstr(process.outcome.out, "nan") == NULL); /* the line that ends the run is no evaluation */
     told("nvme_read");
     told("longest chain of tasks in step 5");
     CHECK(strchr(process.outcome.out, '\033') == NULL);
