@@ -1,6 +1,7 @@
 /* What a run reports besides its log: metrics.jsonl always, a trace and files for other programs on request. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "engine/step/tracing.h"
 #include "offload/trace/trace.h"
@@ -41,13 +42,13 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_model *const model = ox_trainer_model(trainer);
-    char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES];
+    char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES], params[OX_SIZE_TEXT_BYTES];
     struct ox_sim *sim = NULL;
     enum ox_status status = ox_path_join(config->output_dir, "trace.bin", path);
     OX_TRY(status, predict_tasks(trainer, &sim));
-    snprintf(title, sizeof title, "%s, %.4g M parameters, %s; %u x %u tokens, %u micro-batch%s", model->config.family,
-             (double)model->param_count * 1e-6, engine->fp32 ? "fp32" : "bf16", engine->batch, engine->seq,
-             engine->micro_batches, engine->micro_batches == 1 ? "" : "es");
+    snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s", model->config.family,
+             ox_count_text((double)model->param_count, params), engine->fp32 ? "fp32" : "bf16", engine->batch,
+             engine->seq, engine->micro_batches, engine->micro_batches == 1 ? "" : "es");
     if (status == OX_OK) {
         status = ox_engine_trace(trainer->engine, &(struct ox_tracing_config){
             .path = path, .title = title, .bytes_max = config->trace_bytes,

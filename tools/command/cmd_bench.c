@@ -64,7 +64,7 @@ static enum ox_status run_part(struct ox_bench *bench) {
             return status == OX_OK ? parts[i].run(bench) : status;
         }
     }
-    return ox_fail(OX_E_CONFIG, "WHAT is missing; give one of adam, nvme, gemm, copy, ops, all");
+    return ox_fail(OX_E_CONFIG, "what to measure is missing; give one of adam, nvme, gemm, copy, ops, all");
 }
 
 int ox_cmd_bench(const struct ox_config *config) {
