@@ -1,5 +1,5 @@
 /* Conversations: reads JSON rows in the usual forms and renders them with a chat template into token ids and a loss
- * mask. engine/data calls it for training rows, engine/generate for prompts.
+ * mask. engine/data calls it for training rows, tools/command for prompts.
  *
  * The templates are written by hand, one per family, because a model's Jinja template does not tell which part of its
  * output the assistant wrote. The ids equal those of the original template and tokenizer.

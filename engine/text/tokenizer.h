@@ -1,6 +1,6 @@
 /* Tokenizers in the tokenizer.json format of Hugging Face's `tokenizers` library: byte-level BPE (GPT-2, Llama-3,
  * Qwen2, Qwen3, Mistral-Nemo) and byte-fallback BPE (Llama-2, Mistral). engine/data encodes documents with them,
- * engine/generate prompts and answers. Ids and decoded text equal those of the original library, called "the original"
+ * tools/command prompts and answers. Ids and decoded text equal those of the original library, called "the original"
  * in this folder. A part of the file that is not supported is OX_E_CONFIG naming it; nothing is approximated. */
 #ifndef OX_ENGINE_TOKENIZER_H
 #define OX_ENGINE_TOKENIZER_H
