@@ -164,7 +164,7 @@ static void read_speed(const struct ox_nvml *nvml, void *gpu, struct ox_nvml_gpu
     out->pcie_generation_max = ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", gpu);
     out->pcie_width_max = ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", gpu);
     out->pcie_generation_gpu = ask(nvml, "nvmlDeviceGetGpuMaxPcieLinkGeneration", gpu);
-    /* One call under its newer and its older name. */
+    /* Reasons for lower clocks. The driver renamed the call, so both names are tried. */
     int (*reasons)(void *, unsigned long long *);
     unsigned long long bits = 0;
     out->held = (find(nvml, "nvmlDeviceGetCurrentClocksEventReasons", &reasons) ||

@@ -141,8 +141,8 @@ static enum ox_status config_check(const struct ox_store_config *config) {
     return OX_OK;
 }
 
-/* Stores with a drive that was given up. The drive may still write to their memory or accept what was sent, so they
- * stay allocated and locked until the process ends. */
+/* List of stores that are never freed and stay locked until the process ends, because a drive that was given up may
+ * still write to their memory or accept what was sent. */
 static struct ox_store *given_up;
 
 /* Frees a store, also a half-built one; leaves alone one whose drive was given up. */

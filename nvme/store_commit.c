@@ -277,8 +277,8 @@ enum ox_status ox_store_root_create(struct ox_store *store) {
 
 /* ---- transactions ------------------------------------------------------------------------------ */
 
-/* With one generation: marks the root open, durably, on every drive before any state is overwritten. What the open root
- * says holds as long as all state verifies. */
+/* With one generation: marks the root open, durably, on every drive before any state is overwritten. After a crash the
+ * open root is valid only if every extent still verifies. */
 static enum ox_status mark_open(struct ox_store *store, uint64_t step) {
     const struct ox_store_root *const root = store->root;
     if (!ox_store_is_single(store) || !root->committed || (root->open != 0 && root->open_step == step)) {

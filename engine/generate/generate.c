@@ -455,7 +455,7 @@ static void run_head(struct ox_generator *generator, uint32_t rows, bool last, s
     }
 }
 
-/* Part of the tokens of a call. */
+/* The tokens that pass the model together: a part of the tokens of a call. */
 struct chunk {
     const int32_t *ids;
     uint32_t rows;

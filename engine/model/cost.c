@@ -26,7 +26,7 @@ void ox_cost_add_loop(struct ox_cost *cost, double rows, double width, struct ox
     cost->work.ops += loop.ops;
 }
 
-/* The CPU reads what it multiplies, packs it and reads it again. */
+/* A CPU GEMM reads its operands, writes them packed, and reads them again. */
 static void add_gemm(struct ox_cost *cost, struct ox_cost_gemm gemm) {
     const double operands = gemm.m * gemm.k + gemm.k * gemm.n, result = (gemm.adds ? 2 : 1) * gemm.m * gemm.n;
     cost->work.gemm_flops += 2 * gemm.m * gemm.n * gemm.k;

@@ -16,8 +16,8 @@ struct ox_cost_loop {
     uint8_t passes, ops;
 };
 
-/* Loops that devices do in different ways. A GPU reads again from its caches what one block of threads reads twice; it
- * sums over the rows of a norm in a pass of its own, and then over the sums of groups of rows. */
+/* Loop counts that differ between CPU and GPU. On a GPU a second read by one block of threads comes from a cache and
+ * is not counted, but a norm's sums over rows are a pass of their own, and sums of groups of rows another. */
 struct ox_cost_loops {
     struct ox_cost_loop norm, norm_backward;
     struct ox_cost_loop norm_of_sum; /* norm of a sum with a residual, which a GPU's GEMM has already made */

@@ -99,7 +99,8 @@ static struct walk walk_of(const struct ox_shape *shape) {
     return out;
 }
 
-/* One GEMM of all pieces. Rows are read again for each tile, and the table for each group of rows. */
+/* Adds the cost of one of the head's GEMMs over all tiles. `bytes` counts that each vocabulary tile rereads the rows,
+ * and each group of rows the table. */
 static void add_walk_gemm(struct ox_cost *cost, const struct walk *walk, double bytes) {
     cost->work.gemm_flops += 2 * cost->rows * walk->vocab * cost->shape->model->config.hidden;
     cost->work.gemm_bytes += bytes;

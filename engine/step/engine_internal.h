@@ -160,7 +160,7 @@ void ox_overlap_planned(const struct ox_engine *engine, uint64_t out[OX_LINK_COU
 void ox_overlap_plan_finish(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* Called after all lanes have drained with `status`, which it returns unless it finds something worse. */
 OX_MUST enum ox_status ox_overlap_end_step(struct ox_engine *engine, enum ox_status status);
-/* Called likewise after a pending update was finished, alone or within an evaluation. */
+/* As ox_overlap_end_step, for an update that was finished alone or within an evaluation. */
 OX_MUST enum ox_status ox_overlap_end_finish(struct ox_engine *engine, enum ox_status status);
 /* Called before a step and before planes are read: after a failure it reads the last commit back. */
 OX_MUST enum ox_status ox_overlap_make_ready(struct ox_engine *engine);

@@ -388,7 +388,7 @@ void ox_engine_tee(struct ox_engine *engine, const struct ox_tee *tee) {
     engine->tee.step = engine->planes.step;
 }
 
-/* Operations of a lane run one after the other, so the next unit needs no check before the counts reach the host. */
+/* Queues a unit's update on the device. Its count of values that are not finite is checked after the step. */
 enum ox_status ox_optim_issue(struct ox_engine *engine, const struct ox_plan *plan, const struct ox_task *task,
                               struct ox_lane *lane) {
     const struct ox_tiers *const tiers = &engine->tiers;

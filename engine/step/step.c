@@ -434,7 +434,8 @@ enum ox_status ox_engine_finish_update(struct ox_engine *engine) {
     set_slots(engine, plan);
     memset(engine->marks, 0, plan->task_count * sizeof *engine->marks);
     ox_tracing_begin(engine->tracing, plan, OX_TRACE_SPAN_UPDATE, engine->pending.step);
-    /* Tasks run one at a time: only tasks between them, which are left out here, may keep two from sharing space. */
+    /* Each task ends before the next begins, because a task left out here may be all that keeps two others from using
+     * one space at the same time. */
     for (uint32_t i = 0; i < plan->task_count && status == OX_OK; i++) {
         if ((plan->tasks[i].when & OX_FACT_OWN_WORK) == 0) {
             status = issue_task(engine, plan, i);

@@ -97,7 +97,7 @@ const char *cublasLtGetStatusString(cublasStatus_t status) {
     return library.status_string(status);
 }
 
-/* Also called by reports of what is installed. */
+/* Returns 0 while cuBLASLt is not open, because `doctor` asks for the version then too. */
 size_t cublasLtGetVersion(void) {
     return is_open ? library.version() : 0;
 }

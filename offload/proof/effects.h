@@ -100,7 +100,7 @@ static inline uint32_t ox_effects_device_units(const struct effects *e) {
     return count;
 }
 
-/* What the task in work does, in the case that is followed (effects_tasks.c). */
+/* Applies the current task to what buffers hold, in the current case (effects_tasks.c). */
 void ox_effects_follow(struct effects *e);
 
 #ifdef __cplusplus

@@ -294,8 +294,7 @@ static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
         begin_fit(s, candidate);
         stay_in_memory(s);
     }
-    /* One byte short stands for a plan that fits the sum of the drives but not each drive: the nearest of all that do
-     * not fit. */
+    /* A plan that fits the drives' sum but not each drive counts as one byte short: the nearest miss. */
     const uint64_t over_bytes = ox_search_over_all(s), short_bytes = over_bytes > 0 ? over_bytes : !drives_hold(s);
     if (short_bytes > 0 && short_bytes < s->nearest_short &&
         candidate->device_units == ox_search_requested_device_units(s)) {

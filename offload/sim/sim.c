@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Places of what runs: one per lane, and one for writes that outlive their task. */
+/* Slots for tasks that run: one per lane, and one for writes that outlive their task. */
 enum { TAIL = OX_LANE_COUNT, ACTIVE_COUNT = OX_LANE_COUNT + 1 };
-/* What has a limit: each resource, and each pair of directions. */
+/* Limits: one per resource, then one per pair of directions. */
 enum { PAIR_NVME = OX_SIM_RESOURCE_COUNT, PAIR_LINK, LIMIT_COUNT };
 
 struct active {
@@ -99,7 +99,7 @@ static void set_asks(struct active *active) {
     active->asks[PAIR_LINK] = (use[OX_SIM_H2D] + use[OX_SIM_D2H]) / active->work.seconds;
 }
 
-/* What runs past its latency at this moment, in order of lanes. */
+/* Tasks whose latency is over, and which therefore share resources now; in order of lanes. */
 struct crowd {
     struct active *members[ACTIVE_COUNT];
     int count;

@@ -22,9 +22,9 @@ static const double ATTENTION_SHARE = 0.82;
  * packing in bytes per operation at the shape for which `offload bench gemm` takes most of its time: 512 rows, 2048 by
  * 5632. */
 static const double PACKED_BYTES_PER_FLOP = 6.0 / 512 + 6.0 / 5632 + 2.0 / 2048;
-/* Core time per byte. The kernel's, if the profile does not say: between values measured for io_uring on a virtual NVMe
- * drive. Then that of the engine's own threads apart from hashing, for waking each other and polling for completions:
- * from steps on that drive compared with the same steps in memory. */
+/* Seconds of a core per byte of drive I/O. First the kernel's share, where the profile has none: between values
+ * measured for io_uring on a virtual NVMe drive. Then the share of the engine's own threads apart from hashing, which
+ * wake each other and poll for completions: from steps on that drive compared with the same steps in memory. */
 static const double KERNEL_SECONDS_PER_BYTE = 1e-11, ENGINE_SECONDS_PER_BYTE = 1.6e-10;
 /* A drive sometimes waits for a thread that has no core yet: this share of the core time of its transfers is not hidden
  * behind them. */

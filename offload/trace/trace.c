@@ -294,7 +294,7 @@ enum ox_status ox_trace_header_decode(const char *where, const unsigned char *by
 
 /* ---- records -------------------------------------------------------------------------------------- */
 
-/* One of the four times of a record, or of the parts that take their place. */
+/* Returns the nth time of a record, or the nth part where a record has parts. */
 static uint64_t *time_of(struct ox_trace_record *record, unsigned nth) {
     uint64_t *const times[OX_TRACE_PARTS_MAX] = {&record->queued_ns, &record->started_ns, &record->ended_ns,
                                                  &record->waited_ns};

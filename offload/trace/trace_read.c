@@ -152,7 +152,7 @@ static uint64_t find_end(const struct reader *reader, const struct ox_trace_head
 static enum ox_status read_records(const struct reader *reader, uint64_t count_max, struct ox_trace *trace) {
     const bool all = count_max == 0 || count_max >= reader->places;
     const uint64_t count = all ? reader->places : count_max;
-    /* One more, because a torn record is decoded there too. */
+    /* One slot more: a torn record is decoded into it before it is rejected. */
     trace->records = malloc((count + 1) * sizeof *trace->records);
     if (trace->records == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory for its records", reader->path);
