@@ -2,6 +2,7 @@
 #include "cpu_optim/variants.h"
 
 #include "base/assert.h"
+#include "base/isa.h"
 
 #include <stdatomic.h>
 
@@ -40,11 +41,9 @@ bool ox_isa_available(enum ox_isa isa) {
         return true;
 #if defined(__x86_64__)
     case OX_ISA_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        return ox_cpu_has_avx2();
     case OX_ISA_AVX512:
-        return ox_isa_available(OX_ISA_AVX2) && __builtin_cpu_supports("avx512f") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl");
+        return ox_cpu_has_avx512();
 #elif defined(__aarch64__)
     case OX_ISA_NEON:
         return true;

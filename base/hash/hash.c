@@ -1,6 +1,7 @@
 #include "base/hash/hash.h"
 
 #include "base/hash/hash_isa.h"
+#include "base/isa.h"
 
 /* Inlined, because distributions build the shared library without AVX2 and AVX-512. */
 #define XXH_INLINE_ALL
@@ -15,11 +16,10 @@ static uint64_t hash64_plain(const void *data, size_t bytes, uint64_t seed) {
 /* Returns the hash for the widest vectors that the processor has. */
 static hash64 *widest(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (ox_cpu_has_avx512()) {
         return ox_hash64_avx512;
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    if (ox_cpu_has_avx2()) {
         return ox_hash64_avx2;
     }
 #endif

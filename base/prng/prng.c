@@ -2,6 +2,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/isa.h"
 #include "base/prng/prng_isa.h"
 
 #include <math.h>
@@ -50,11 +51,10 @@ double ox_normal(uint64_t seed, uint64_t stream, uint64_t idx) {
 /* Returns the loops for the widest vectors that the processor has. */
 static ox_normals_fn *widest(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (ox_cpu_has_avx512()) {
         return ox_normals_avx512;
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    if (ox_cpu_has_avx2()) {
         return ox_normals_avx2;
     }
 #endif

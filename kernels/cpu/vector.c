@@ -1,16 +1,15 @@
 #include "kernels/cpu/vector.h"
 
+#include "base/isa.h"
+
 uint32_t ox_vector_list(const struct ox_vector *out[OX_VECTOR_MAX]) {
     uint32_t count = 0;
     out[count++] = &ox_vector_scalar;
 #if defined(__x86_64__)
-    const int has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const int has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (has_avx2) {
+    if (ox_cpu_has_avx2()) {
         out[count++] = &ox_vector_avx2;
     }
-    if (has_avx2 && has_avx512) {
+    if (ox_cpu_has_avx512()) {
         out[count++] = &ox_vector_avx512;
     }
 #endif

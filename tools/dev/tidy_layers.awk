@@ -4,8 +4,8 @@
 # One line per room: its folder, and what it may include besides its own headers: rooms, and single headers of rooms
 # (a path that ends in .h). A line names only rooms that stand above it, so the rooms form no cycle.
 BEGIN {
-    room("base/prng", "base/assert.h base/bytes.h")
-    room("base/hash", "")
+    room("base/prng", "base/assert.h base/bytes.h base/isa.h")
+    room("base/hash", "base/isa.h")
     room("base", "base/prng")
     room("nvme", "base base/hash base/prng")
     room("cpu_optim", "base base/prng")

@@ -1,4 +1,5 @@
 /* Random numbers: the published vectors of Philox-4x32-10, rough statistics, permutations. */
+#include "base/isa.h"
 #include "base/prng/prng.h"
 #include "base/prng/prng_isa.h"
 #include "tests/kit/test.h"
@@ -110,11 +111,10 @@ static void check_block(ox_normals_fn *normals) {
 static void test_normals_isa(void) {
     check_block(ox_normals_plain);
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    if (ox_cpu_has_avx2()) {
         check_block(ox_normals_avx2);
     }
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (ox_cpu_has_avx512()) {
         check_block(ox_normals_avx512);
     }
 #endif

@@ -1,6 +1,7 @@
 /* The hash is that of the library, whichever vectors this processor has, at any length and alignment. */
 #include "base/hash/hash.h"
 #include "base/hash/hash_isa.h"
+#include "base/isa.h"
 #include "tests/kit/test.h"
 
 #include <xxhash.h>
@@ -29,10 +30,10 @@ int main(void) {
     }
     check("chosen", ox_hash64);
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2")) {
+    if (ox_cpu_has_avx2()) {
         check("avx2", ox_hash64_avx2);
     }
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {
+    if (ox_cpu_has_avx512()) {
         check("avx512", ox_hash64_avx512);
     }
 #endif
