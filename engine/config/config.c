@@ -49,7 +49,9 @@ static enum ox_status fail_choice(const struct ox_option *option, const char *te
         }
     }
     list[used] = '\0';
-    return ox_fail(OX_E_CONFIG, "%s: '%s' is not one of %s", where, text, list);
+    const char *const answer = ox_foreign_answer(option->name, text);
+    return ox_fail(OX_E_CONFIG, "%s: '%s' is not one of %s%s%s", where, text, list, answer != NULL ? "; " : "",
+                   answer != NULL ? answer : "");
 }
 
 /* Whether the text is UTF-8 and, with `plain`, has no control characters, since it goes to the YAML record of the

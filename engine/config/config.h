@@ -201,6 +201,12 @@ const char *ox_command_name(unsigned command);
 /* The option of `commands` whose name is closest to an unknown one, for "did you mean"; NULL if none is close. */
 const char *ox_option_suggest(const char *name, unsigned commands);
 
+/* What to use in place of a flag of another program that does not exist here (`value` is NULL), or of a value that an
+ * option does not have; NULL for a name that is not known either. The answer follows the name and a colon. */
+const char *ox_foreign_answer(const char *name, const char *value);
+/* The entry `idx` of the table of answers; false after the last one. */
+bool ox_foreign_entry(unsigned idx, const char **name, const char **value, const char **answer);
+
 bool ox_option_is_list(const struct ox_option *option);
 
 /* Sets every option to its default. */

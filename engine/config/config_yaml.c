@@ -92,6 +92,10 @@ static enum ox_status take_key(struct reader *r, const struct ox_option **out) {
     const char *const key = (const char *)r->event.data.scalar.value;
     const struct ox_option *const option = ox_option_find(key);
     if (option == NULL) {
+        const char *const answer = ox_foreign_answer(key, NULL);
+        if (answer != NULL) {
+            return fail_at(r, "'%s': %s", key, answer);
+        }
         const char *const nearest = ox_option_suggest(key, accepted_commands(r->command));
         if (nearest == NULL) {
             return fail_at(r, "'%s' is not an option; `offload help %s` lists them", key,

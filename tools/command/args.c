@@ -38,6 +38,10 @@ static bool split_flag(const char *argument, struct flag *out) {
 
 static enum ox_status fail_unknown(const struct arguments *a, const char *argument, const char *name) {
     const char *const command = a->command->name;
+    const char *const answer = ox_foreign_answer(name, NULL);
+    if (answer != NULL) {
+        return ox_fail(OX_E_CONFIG, "'%s': %s", argument, answer);
+    }
     const char *nearest = ox_option_suggest(name, a->command->mask);
     if (nearest == NULL && strncmp(name, "no-", 3) == 0) {
         nearest = ox_option_suggest(name + 3, a->command->mask);

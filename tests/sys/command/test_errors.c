@@ -129,6 +129,9 @@ static void test_options(void) {
         const char *words, *error;
     } cases[] = {
         {"--learnin-rate 1", "did you mean '--learning-rate'?"},
+        {"--bf16", "'--bf16': use --dtype bf16"},
+        {"--lora_r 8", "'--lora_r': does not exist: all parameters are trained"},
+        {"--optim adamw_torch", "is not one of adamw, lion, sgd; use adamw"},
         {"--zzzzzzzz 1", "`offload help train` lists them"},
         {"--max-steps two", "--max-steps: 'two' is not a whole number"},
         {"--max-steps -1", "--max-steps: -1 is out of range"},

@@ -345,8 +345,40 @@ static void test_round_trip(void) {
     free(again);
 }
 
+/* Every flag that an answer names exists, and no flag is answered that exists itself. */
+static void test_foreign(void) {
+    const char *name, *value, *answer;
+    unsigned count = 0;
+    for (; ox_foreign_entry(count, &name, &value, &answer); count++) {
+        char word[64];
+        const struct ox_option *const own = ox_option_find(name);
+        CHECK((own != NULL) == (value != NULL));
+        CHECK(value == NULL || (own != NULL && own->choices != NULL));
+        CHECK(strchr(name, '*') != NULL || ox_foreign_answer(name, value) == answer);
+        for (const char *at = strstr(answer, "--"); at != NULL; at = strstr(at + 2, "--")) {
+            const size_t bytes = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
+            CHECK(bytes < sizeof word);
+            snprintf(word, sizeof word, "%.*s", (int)bytes, at + 2);
+            if (ox_option_find(word) == NULL) {
+                printf("%s is answered with --%s, which does not exist\n", name, word);
+                test_failure_count++;
+            }
+        }
+    }
+    CHECK(count > 100);
+    CHECK(ox_foreign_answer("lora_target_modules", NULL) != NULL && ox_foreign_answer("BF16", NULL) != NULL);
+    CHECK(ox_foreign_answer("bf1", NULL) == NULL && ox_foreign_answer("learning-rate", NULL) == NULL);
+    set_refused("optimizer", "adamw_torch", "; use adamw");
+    set_refused("lr-scheduler-type", "reduce_lr_on_plateau", "; use cosine: the rate depends on the step alone");
+    set_refused("report-to", "wandb", "; use tensorboard");
+    set_refused("dtype", "bfloat16", "; use bf16");
+    yaml_refused("model: m\nlora_alpha: 16\n", "run.yaml:2: 'lora_alpha': does not exist: all");
+    yaml_refused("bf16: true\n", "'bf16': use --dtype bf16");
+}
+
 int main(void) {
     test_table();
+    test_foreign();
     test_defaults();
     test_set();
     test_validate();
